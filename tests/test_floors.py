@@ -103,15 +103,11 @@ def names_of(path: Path) -> str:
 
 
 def modules_imported(path: Path, known: set[str]) -> set[str]:
-    """Return the modules of the package that a module imports anywhere, except under TYPE_CHECKING."""
+    """Return the modules of the package that a module imports anywhere, also for types alone."""
     found = set()
-    checked = [
-        node for node in nodes_of(path) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-    ]
-    skipped = {id(inner) for node in checked for statement in node.body for inner in ast.walk(statement)}
     package = names_of(path.parent / "__init__.py").split(".")
     for node in nodes_of(path):
-        if isinstance(node, ast.ImportFrom) and node.level and id(node) not in skipped:
+        if isinstance(node, ast.ImportFrom) and node.level:
             base = ".".join([*package[: len(package) - node.level + 1], *filter(None, [node.module])])
             found |= {full if (full := f"{base}.{alias.name}") in known else base for alias in node.names}
     return found & known - {names_of(path)}

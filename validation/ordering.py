@@ -20,7 +20,8 @@ from paleo_lite.calibration.prior import KEPLER, Evidence
 from paleo_lite.errors import UnknownPrecision
 from paleo_lite.files import write_atomically
 from paleo_lite.machines import Device, Machine
-from paleo_lite.timing.calibrated import NAMES, CalibratedModel, Rates, rates_of
+from paleo_lite.timing.calibrated import CalibratedModel, Rates, rates_of
+from paleo_lite.timing.parameters import NAMES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -13,7 +13,8 @@ from scipy.optimize import least_squares
 from paleo_lite.calibration.choose import read_pool
 from paleo_lite.files import write_atomically
 from paleo_lite.machines import Device, Machine, PeakRate, find_device
-from paleo_lite.timing.calibrated import NAMES, library_peak
+from paleo_lite.timing.calibrated import library_peak
+from paleo_lite.timing.parameters import NAMES
 from paleo_lite.timing.power import POWER_FILE, PowerModel, matrix_fraction, node_nm_of, power_model
 
 from .power_limits import ZEUS, fit_power_limits

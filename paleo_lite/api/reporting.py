@@ -1,36 +1,40 @@
-"""`report`: HTML reports, with the command line, version, date and hashes of input files that reproduce them."""
+"""`report`: HTML reports, with what reproduces them."""
 
 from __future__ import annotations
 
-import datetime
-import hashlib
 import os
 import shlex
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..architectures import Network, is_network_file, path_of_network
+from ..architectures import Network
 from ..architectures.pipelines.records import Pipeline
 from ..architectures.pipelines.sampling import find_pipeline
 from ..counting import GENERATION_PHASES
-from ..errors import BadFile, BadValue, PaleoError
+from ..errors import BadValue, PaleoError
 from ..extras import require
-from ..files import check_outputs, save, shipped_folder
+from ..files import check_outputs, save
 from ..machines import Device, find_device
-from ..reporting.document import Document, Provenance, Source
+from ..reporting.document import Document
 from ..result import Result
-from ..timing import Prediction
 from ..timing.pipelines import PipelinePrediction
 from ..timing.workload import TrainingOptions
-from ..units import format_shape
-from ..version import __version__
-from .arguments import InputShapes, Paths, option_name, to_paths
+from .arguments import InputShapes, Paths
 from .pipelines import PictureOptions, check_others
 from .profiles import PROFILE_READER
+from .report_arguments import PREDICTION_ARGUMENTS, ReportArguments
+from .report_provenance import (
+    command_line,
+    device_sources,
+    file_source,
+    json_commands,
+    make_provenance,
+    network_sources,
+)
 
 if TYPE_CHECKING:
     from torch import nn
@@ -67,116 +71,6 @@ class Report(Result, msgspec.Struct, frozen=True, eq=False):
         command, version = self.page.provenance.command, self.page.provenance.version
         return {"file": str(self.path), "title": self.page.title, "command": command, "version": version,
                 "bytes": self.bytes}  # fmt: skip
-
-
-class ReportArguments(msgspec.Struct, frozen=True, kw_only=True):
-    """Checked arguments of `report`."""
-
-    network: str | Network | nn.Module | None
-    profile: str | os.PathLike[str] | None
-    gpu: str | Device
-    output: str | Path
-    force: bool
-    precision: str = "fp32"
-    batch_size: int | None = None
-    phase: str | None = None
-    time_model: str | None = None
-    ppp: float | None = None
-    calibration: str | Calibration | None = None
-    clock: str | None = None
-    power_limit: float | str | None = None
-    unit: str | None = None
-    execution: str | None = None
-    fit_batch: bool = False
-    training: TrainingOptions | None = None
-    workers: int | str | Sequence[int] | None = None
-    link: str | None = None
-    topology: str | None = None
-    platform: str | None = None
-    scaling: str | None = None
-    strategy: str = "data"
-    collective: str | None = None
-    advise: bool = False
-    images: float | str | None = None
-    epochs: float | None = None
-    price: float | str | None = None
-    rate: float | str | None = None
-    input_tokens: int | str | None = None
-    output_tokens: int | str | None = None
-    policy: str | None = None
-    name_pattern: str | None = None
-    program: str | None = None
-    image_size: int | str | None = None
-    steps: int | None = None
-    frames: int | None = None
-    sequence_length: int | None = None
-    context: int | None = None
-    weights: str | None = None
-    inputs: InputShapes = ()
-    hardware_files: Paths = ()
-
-    def __post_init__(self) -> None:
-        if (self.network is None) == (self.profile is None):
-            raise BadValue("`report` needs a network or a profile (`--profile PATH`): exactly one of them")
-        used = self.used_arguments()
-        if self.profile is not None:
-            for name in used:
-                if name not in _COMMON_ARGUMENTS and name not in _PROFILE_ARGUMENTS:
-                    raise BadValue(f"`{option_name(name)}` is for the report of a network, not of a profile")
-            return
-        for name in used:
-            if name in _PROFILE_ARGUMENTS:
-                raise BadValue(f"`{option_name(name)}` is for the report of a profile: `--profile PATH`")
-            if name in _WORKERS_ARGUMENTS and not self.has_workers:
-                raise BadValue(
-                    f"`{option_name(name)}` is for several devices: give their number, such as `--workers 8`"
-                )
-            if name in _SERVING_ARGUMENTS and self.rate is None:
-                raise BadValue(
-                    f"`{option_name(name)}` is for serving: give the requests per second, such as `--rate 5`"
-                )
-        if self.has_workers and self.phase not in (None, "training", *GENERATION_PHASES):
-            raise BadValue(
-                f"several devices support `--phase` training, prefill and decode (got {self.phase}): "
-                "leave `--workers` out, or choose another phase"
-            )
-        if self.fit_batch and self.batch_size is not None:
-            raise BadValue("`--fit-batch` chooses the batch size: leave `--batch-size` out")
-
-    @property
-    def has_workers(self) -> bool:
-        """Whether the report includes several devices."""
-        return self.workers is not None or self.topology is not None or self.platform is not None
-
-    @property
-    def hardware_paths(self) -> list[Path]:
-        """Paths of the hardware files."""
-        return to_paths(self.hardware_files)
-
-    def used_arguments(self) -> list[str]:
-        """Return the names of the arguments that differ from their defaults."""
-        names = self.__struct_fields__
-        defaults = dict(zip(reversed(names), reversed(self.__struct_defaults__)))
-        used = []
-        for name in names:
-            value = getattr(self, name)
-            is_default = value in (defaults.get(name), None, (), [])
-            if not is_default and name != "force":
-                used.append(name)
-        return used
-
-
-_COMMON_ARGUMENTS = ("gpu", "precision", "hardware_files", "output", "force")
-_PROFILE_ARGUMENTS = ("profile", "name_pattern", "program")
-_WORKERS_ARGUMENTS = (
-    "workers", "link", "topology", "platform", "scaling", "strategy", "collective", "advise", "images", "epochs",
-    "price",
-)  # fmt: skip
-_SERVING_ARGUMENTS = ("input_tokens", "output_tokens", "policy")
-_PREDICTION_ARGUMENTS = (
-    "network", "gpu", "precision", "time_model", "ppp", "calibration", "clock", "power_limit", "unit", "image_size",
-    "steps", "frames", "sequence_length", "context", "inputs", "hardware_files", "training", "weights",
-)  # fmt: skip
 
 
 def report(
@@ -356,10 +250,10 @@ def _profile_page(arguments: ReportArguments, path: Path) -> Document:
         if isinstance(commands, list):
             purposes = [f"With {tool}", "and then"]
             next_commands += zip(purposes, commands)
-    sources = [_file_source("profile", path), *_device_sources(device, arguments.hardware_paths)]
+    sources = [file_source("profile", path), *device_sources(device, arguments.hardware_paths)]
     return profile_report(
         kernels,
-        _make_provenance(arguments, sources),
+        make_provenance(arguments, sources),
         efficiency=result_or_message(
             lambda: measure_efficiency([path], device, ReadOptions(name_pattern=pattern), precision, jobs=1)
         ),
@@ -416,10 +310,10 @@ def _network_page(arguments: ReportArguments) -> Document:
         scaling = _predict_scaling(arguments, network, prediction.batch_size)
     serving = None if arguments.rate is None else _predict_serving(arguments, network)
     calibration = used_calibration(prediction, arguments.calibration)
-    sources = _network_sources(arguments, prediction, calibration)
+    sources = network_sources(arguments, prediction, calibration)
     return prediction_report(
         prediction,
-        _make_provenance(arguments, sources, _json_commands(arguments, prediction)),
+        make_provenance(arguments, sources, json_commands(arguments, prediction)),
         alternatives=try_alternatives(prediction, arguments.time_model, arguments.hardware_paths),
         scaling=scaling,
         serving=serving,
@@ -463,10 +357,10 @@ def _pipeline_page(arguments: ReportArguments, pipeline: Pipeline) -> Document:
         training=arguments.training,
     )
     assert isinstance(prediction, PipelinePrediction)
-    line = _command_line(arguments, "predict", (*_PREDICTION_ARGUMENTS, "execution", "batch_size"))
+    line = command_line(arguments, "predict", (*PREDICTION_ARGUMENTS, "execution", "batch_size"))
     commands = [("The prediction as JSON", shlex.join([*line, "--format", "json"]))]
-    sources = _device_sources(prediction.device, arguments.hardware_paths)
-    return pipeline_report(prediction, _make_provenance(arguments, sources, commands))
+    sources = device_sources(prediction.device, arguments.hardware_paths)
+    return pipeline_report(prediction, make_provenance(arguments, sources, commands))
 
 
 def _predict_serving(arguments: ReportArguments, network: Network) -> Serving:
@@ -524,165 +418,3 @@ def _predict_scaling(arguments: ReportArguments, network: Network, batch_size: i
         price=arguments.price,
         hardware_files=arguments.hardware_paths,
     )
-
-
-def _command_line(arguments: ReportArguments, command: str, names: Collection[str] | None = None) -> list[str]:
-    """Return a command line with the arguments that differ from their defaults.
-
-    Parameters
-    ----------
-    command : str
-        Name of the command.
-    names : collection of str, optional
-        Use only these arguments; by default all.
-    """
-    line = ["paleo-lite", command]
-    for name in arguments.used_arguments():
-        if names is not None and name not in names:
-            continue
-        value = getattr(arguments, name)
-        if name == "network":
-            line.append(_format_argument(value))
-        elif name == "training":
-            line += _training_options(value)
-        elif name == "hardware_files":
-            for path in to_paths(value):
-                line += [option_name(name), str(path)]
-        elif name == "inputs":
-            for shape in value:
-                line += [option_name(name), format_shape(shape)]
-        elif value is True:
-            line.append(option_name(name))
-        else:
-            line += [option_name(name), _format_argument(value)]
-    return line
-
-
-def _training_options(training: TrainingOptions) -> list[str]:
-    """Return the command-line options of the training options that differ from their defaults."""
-    default = TrainingOptions("sgd")
-    names = (
-        "optimizer",
-        "mixed_precision",
-        "checkpointing",
-        "accumulation",
-        "fused_loss",
-        "loss_chunks",
-        "fp32_gradients",
-        "lora_rank",
-        "lora_modules",
-        "freeze",
-        "train_only",
-        "offload",
-    )
-    options = []
-    for name in names:
-        value = getattr(training, name)
-        if value == getattr(default, name):
-            continue
-        options.append(option_name(name))
-        if value is not True:
-            options.append(_format_argument(value))
-    return options
-
-
-def _format_argument(value: Any) -> str:
-    if isinstance(value, (tuple, list)):
-        return ",".join(str(item) for item in value)
-    if isinstance(value, float):
-        return repr(value).removesuffix(".0")
-    if isinstance(value, Device):
-        return value.id
-    if isinstance(value, Network):
-        return value.name
-    return str(value)
-
-
-def _make_provenance(
-    arguments: ReportArguments, sources: Sequence[Source], next_commands: Sequence[tuple[str, str]] = ()
-) -> Provenance:
-    """Return the provenance of a report; the date is SOURCE_DATE_EPOCH if set, as for reproducible builds."""
-    epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
-    if epoch.isdecimal():
-        now = datetime.datetime.fromtimestamp(int(epoch), datetime.timezone.utc)
-    else:
-        now = datetime.datetime.now(datetime.timezone.utc)
-    command = shlex.join(_command_line(arguments, "report"))
-    return Provenance(command, __version__, now.date().isoformat(), sources, next_commands)
-
-
-def _json_commands(arguments: ReportArguments, prediction: Prediction) -> list[tuple[str, str]]:
-    """Return the commands that give the numbers of a report as JSON."""
-    batch_size = ["--batch-size", str(prediction.batch_size)]
-    predict_line = _command_line(arguments, "predict", (*_PREDICTION_ARGUMENTS, "execution"))
-    predict_line += [*batch_size, "--phase", prediction.phase, "--format", "json"]
-    commands = [("The prediction as JSON", shlex.join(predict_line))]
-    if arguments.has_workers:
-        names = [*_PREDICTION_ARGUMENTS, *_WORKERS_ARGUMENTS]
-        if arguments.phase in GENERATION_PHASES:
-            names += ["phase", "execution"]
-        scale_line = [*_command_line(arguments, "scale", names), *batch_size, "--format", "json"]
-        commands.append(("Several devices as JSON", shlex.join(scale_line)))
-    if arguments.rate is not None:
-        names = [
-            "network",
-            "gpu",
-            "precision",
-            "weights",
-            "rate",
-            *_SERVING_ARGUMENTS,
-            "time_model",
-            "clock",
-            "power_limit",
-            "unit",
-        ]
-        serve_line = [*_command_line(arguments, "serve", [*names, "hardware_files"]), "--format", "json"]
-        commands.append(("Serving as JSON", shlex.join(serve_line)))
-    return commands
-
-
-def _network_sources(
-    arguments: ReportArguments, prediction: Prediction, calibration: Calibration | None
-) -> list[Source]:
-    """Return the input files of a prediction: descriptor, device, and calibration or pool of calibrations."""
-    sources: list[Source] = []
-    network = arguments.network
-    shipped_descriptor = shipped_folder("models") / f"{prediction.network}.json"
-    if isinstance(network, str) and is_network_file(network):
-        sources.append(_file_source("network", path_of_network(network)))
-    elif shipped_descriptor.is_file() and arguments.image_size is None:
-        sources.append(_file_source("network", shipped_descriptor))
-    sources += _device_sources(prediction.device, arguments.hardware_paths)
-    calibrations = shipped_folder("calibrations")
-    named = arguments.calibration
-    if calibration is not None and (named is None or isinstance(named, str)):
-        if named and named.endswith(".toml"):
-            path = Path(named)
-        else:
-            path = calibrations / f"{calibration.device}-{calibration.precision}.toml"
-        sources.append(_file_source("calibration", path))
-    elif calibration is None and prediction.model.label:
-        from ..calibration.choose import POOL_FILE
-
-        sources.append(_file_source("fits of other devices", calibrations / POOL_FILE))
-    return sources
-
-
-def _device_sources(device: Device, hardware_paths: Sequence[Path]) -> list[Source]:
-    """Return the file that describes a device."""
-    paths = [path for path in hardware_paths if path.stem == device.id]
-    if not paths:
-        paths = [shipped_folder("hardware") / f"{device.id}.toml"]
-    return [_file_source("device", path) for path in paths if path.is_file()]
-
-
-def _file_source(description: str, path: Path) -> Source:
-    """Return name and SHA-256 of a file."""
-    digest = hashlib.sha256()
-    try:
-        with path.open("rb") as file:
-            while block := file.read(2**20):
-                digest.update(block)
-    except OSError as error:
-        raise BadFile(f"{path}: cannot be read ({error.strerror})") from None
-    return Source(description, path.name, digest.hexdigest())

@@ -23,8 +23,9 @@ from ..machines import Device
 from ..text import format_plural
 from ..timing import Prediction, RooflineModel, TimeModel, find_model
 from ..timing.blocks import use_kernel_constants
-from ..timing.calibrated import NAMES, CalibratedModel
+from ..timing.calibrated import CalibratedModel
 from ..timing.models import CALIBRATED
+from ..timing.parameters import NAMES
 from .prior import (
     SINGLE_OPERATIONS,
     SOFTWARE,

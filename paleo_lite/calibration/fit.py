@@ -23,8 +23,9 @@ from ..counting.attention import apply_attention, attention_implementation
 from ..errors import CalibrationFailed
 from ..extras import require
 from ..machines import Device, Machine
-from ..timing.calibrated import NAMES, Rates, rates_of, residual_variance, sensitivities
+from ..timing.calibrated import Rates, rates_of, residual_variance, sensitivities
 from ..timing.features import Features, features_of, merge_identical_entries
+from ..timing.parameters import NAMES
 from ..timing.workload import Workload
 from .measurements import Measurement
 from .prior import FIT_SCATTER, Prior, device_prior

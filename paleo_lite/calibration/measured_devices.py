@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from ..machines import Device, find_device
-from ..timing.calibrated import NAMES
+from ..timing.parameters import NAMES
 from .fit import MeasuredRuns, fit, runs_of
 from .measurements import Measurement
 from .prior import (

@@ -18,7 +18,8 @@ from ..errors import BadFile, CalibrationFailed
 from ..machines import Machine
 from ..result import Result
 from ..timing import Workload, predict
-from ..timing.models import INTERVAL_LEVEL, QUANTILES, PppModel
+from ..timing.intervals import INTERVAL_LEVEL, QUANTILES
+from ..timing.models import PppModel
 from .fit import workload_of
 from .measurements import Measurement, Provenance, merge_repeated_runs, provenance_of
 

@@ -24,8 +24,9 @@ from ..architectures import Network
 from ..counting.kinds.products import MATRIX_CLASSES
 from ..counting.work import CHANNELS_LAST, UNFUSED_EXECUTIONS
 from ..machines import Device, Machine
-from ..timing.calibrated import NAMES, POWER, Rates, evaluate, library_peak
+from ..timing.calibrated import POWER, Rates, evaluate, library_peak
 from ..timing.features import CLASSES, features_of
+from ..timing.parameters import NAMES
 from ..timing.workload import Workload
 
 if TYPE_CHECKING:

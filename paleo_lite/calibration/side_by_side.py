@@ -22,7 +22,7 @@ import numpy as np
 from ..result import Result
 from ..timing import Prediction
 from ..timing.calibrated import CalibratedModel
-from ..timing.models import INTERVAL_LEVEL, interval_of
+from ..timing.intervals import INTERVAL_LEVEL, interval_of
 from ..timing.pipelines import PipelinePrediction
 from ..version import __version__
 

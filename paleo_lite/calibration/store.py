@@ -14,10 +14,12 @@ from ..errors import BadFile, CalibrationFailed, MissingExtra, UnknownName
 from ..files import read_typed, shipped_folder, write_atomically
 from ..result import Result
 from ..text import format_plural
-from ..timing.calibrated import NAMES, PARAMETERS, CalibratedModel
+from ..timing.calibrated import CalibratedModel
 from ..timing.energy import PARAMETERS as POWER_PARAMETERS
 from ..timing.energy import Constants, are_constants
-from ..timing.models import QUANTILES, PppModel
+from ..timing.intervals import QUANTILES
+from ..timing.models import PppModel
+from ..timing.parameters import NAMES, PARAMETERS
 from .measurements import Measurement, Provenance
 
 if TYPE_CHECKING:

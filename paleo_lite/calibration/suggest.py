@@ -24,7 +24,8 @@ from ..errors import BadValue
 from ..machines import Device, Machine
 from ..result import Result
 from ..timing.calibrated import CalibratedModel, residual_variance
-from ..timing.models import DIRECT_PRECISIONS, RooflineModel, interval_of
+from ..timing.intervals import DIRECT_PRECISIONS, interval_of
+from ..timing.models import RooflineModel
 from ..timing.prediction import Prediction
 from ..timing.workload import Workload
 from ..units import element_bytes

@@ -12,7 +12,7 @@ from ..errors import BadValue
 from ..machines import Device, Machine, find_device
 from ..result import Result
 from ..timing.calibrated import CalibratedModel, library_peak
-from ..timing.models import QUANTILES
+from ..timing.intervals import QUANTILES
 from ..units import format_si
 from .choose import POOL_SCATTER, pooled_model
 from .fit import Fit, MeasuredRuns, predict_held_out, runs_of

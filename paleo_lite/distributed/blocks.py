@@ -24,8 +24,9 @@ from ..timing.attention import is_fused_attention
 from ..timing.blocks import TrainingModel, use_training_constants
 from ..timing.expert_kernels import available_expert_kernels, check_expert_kernels
 from ..timing.fine_tuning import find_logits
+from ..timing.intervals import INTERVAL_LEVEL, QUANTILES, interval_of
 from ..timing.memory import Memory, memory_by_micro_batch
-from ..timing.models import INTERVAL_LEVEL, QUANTILES, Terms, interval_of
+from ..timing.models import Terms
 from ..timing.training import micro_batch
 from ..timing.training_stack import STACK_ATTENTION, supports_stack, use_stack_constants
 from .device_cost import (

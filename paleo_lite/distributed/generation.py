@@ -16,8 +16,8 @@ import numpy as np
 from ..architectures.network import SequenceOptions
 from ..errors import BadValue
 from ..timing import Prediction, Workload, predict
+from ..timing.intervals import interval_of
 from ..timing.memory import peak_memory
-from ..timing.models import interval_of
 from .collectives import subgroup_topology, topology_all_reduce_s
 from .job import Job
 from .links import Topology

@@ -18,7 +18,7 @@ from ..timing.blocks import KERNEL_NOTE
 from ..timing.budget import Amount, Budget, make_budget
 from ..timing.facility import Facility
 from ..timing.memory import largest_batch, usable_bytes
-from ..timing.prediction import setting_notes
+from ..timing.notes import setting_notes
 from ..timing.training_stack import stack_constants
 from ..units import parse_range
 from .advise import Advice, rank_by_energy

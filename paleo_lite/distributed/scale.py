@@ -13,9 +13,9 @@ from ..errors import BadValue
 from ..input_pipeline.feeding import InputPipeline, predict_throughput
 from ..timing.activity import Activity
 from ..timing.budget import Budget
-from ..timing.energy import power_under
+from ..timing.energy import power_of
 from ..timing.memory import largest_batch, usable_bytes
-from ..timing.prediction import predict
+from ..timing.predicting import predict
 from ..units import element_bytes
 from .clusters import Cluster, ConditionedPrior, data_sheet_case
 from .job import Job
@@ -93,7 +93,7 @@ def scale(
             raise BadValue(f"the number of workers must be an integer >= 1 (got {number})")
     workload, device, tokens = job.workload, job.machine.device, job.workload.network.tokens
     available_bytes = usable_bytes(device)
-    power = power_under(job.model, device, _relative_clock(job))
+    power = power_of(device, _relative_clock(job), constants=job.model.power_constants)
     # FLOPs are extrapolated as floats: those of many samples of a large network exceed 64-bit integers.
     flops_of_one, flops_of_two = (
         float(workload.work.column("flops", workload.phase, samples).sum()) for samples in (1, 2)

@@ -13,7 +13,7 @@ from ..calibration.store import AnyCalibration, Calibration, PowerFit
 from ..calibration.suggest import Suggestions
 from ..calibration.validate import Validation, coverage, explain_error, mean_error
 from ..text import format_plural
-from ..timing.models import INTERVAL_LEVEL, QUANTILES
+from ..timing.intervals import INTERVAL_LEVEL, QUANTILES
 from ..units import format_interval, format_si
 from .document import (
     Column,

@@ -16,7 +16,7 @@ from ..measurement.clock import Timing
 from ..measurement.running import Probed
 from ..result import Result
 from ..text import format_plural
-from ..timing.models import INTERVAL_LEVEL, QUANTILES
+from ..timing.intervals import INTERVAL_LEVEL, QUANTILES
 from ..units import format_si
 from .document import (
     Column,

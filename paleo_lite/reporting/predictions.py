@@ -13,9 +13,8 @@ from ..machines.device import CLOCKS
 from ..result import LOWER_BOUND_FACT
 from ..timing import Prediction, describe_model
 from ..timing.facility import Facility, SiteEnergy
-from ..timing.generating import generation_dict, tokens_per_s
+from ..timing.notes import slows_under_power_limit
 from ..timing.power import convolution_fraction, limited_fraction
-from ..timing.prediction import slows_under_power_limit
 from ..units import format_interval, format_number, format_si, parse_quantity
 from ..version import __version__
 from .document import (
@@ -155,7 +154,7 @@ def _time_facts(prediction: Prediction) -> list[tuple[str, str]]:
 
 def _generation_facts(prediction: Prediction) -> list[tuple[str, str]]:
     """Return the facts about text generation: time per token, KV cache, precision of the weights."""
-    figures = generation_dict(prediction)
+    figures = prediction.generation_dict()
     assert figures is not None
     time, batch_size = format_si(prediction.time_s, "s"), prediction.batch_size
     facts = []
@@ -297,7 +296,7 @@ def headline(prediction: Prediction) -> str:
             answer += f" ({format_interval(prediction.interval)} at 90%)"
         if prediction.throughput_per_s is not None and prediction.phase not in GENERATION_PHASES:
             answer += f", {format_number(prediction.throughput_per_s)} samples/s"
-        tokens = tokens_per_s(prediction) if prediction.workload.network.lengths is not None else None
+        tokens = prediction.tokens_per_s
         if tokens is not None:
             answer += f", {_format_token_rate(tokens)}"
     else:
@@ -499,7 +498,7 @@ def _algorithm_efficiencies(prediction: Prediction, layer: Layer, algorithms: li
     if theta is None or len(algorithms) < 2:
         return []
     from ..counting.kinds import class_of
-    from ..timing.calibrated import NAMES
+    from ..timing.parameters import NAMES
 
     name = f"efficiency_{class_of(layer)}"
     value = float(exp(theta[NAMES.index(name)]))

@@ -11,8 +11,8 @@ import msgspec
 import numpy as np
 
 from ..result import Result
+from ..timing.notes import clock_notes, setting_notes
 from ..timing.power import MIN_FRACTION
-from ..timing.prediction import clock_notes, setting_notes
 from .candidates import Advice
 from .decode_kernels import KernelTime, time_decode_kernels
 from .deployment import LEVELS, Deployment, Prepared

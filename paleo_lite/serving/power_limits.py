@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from ..timing.energy import power_of
-from .energy import decode_activity, prompt_activity
+from .activity import decode_activity, prompt_activity
 from .iteration_times import IterationTimes, ModelOnDevice
 
 if TYPE_CHECKING:

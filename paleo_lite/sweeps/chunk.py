@@ -30,9 +30,10 @@ from ..machines.prices import choose_price
 from ..machines.registry import limit_power
 from ..timing.activity import Activity, narrow_factor
 from ..timing.broadcast import Passes, keep_freed_memory
-from ..timing.energy import power_under
+from ..timing.energy import power_of
+from ..timing.intervals import DIRECT_PRECISIONS
 from ..timing.memory import RESERVE_BYTES, shard_model_state, usable_bytes
-from ..timing.models import CALIBRATED, DIRECT_PRECISIONS, RequestedOutputs, RooflineModel, TimeModel, find_model
+from ..timing.models import CALIBRATED, RequestedOutputs, RooflineModel, TimeModel, find_model
 from ..timing.workload import TrainingOptions, Workload
 from ..units import format_si
 from ..version import __version__
@@ -654,7 +655,10 @@ def _watts(grid: Grid, single: SingleWorkerTimes) -> Floats:
     for (index, number), model in grid.models.items():
         device, machine = grid.devices[index], grid.machines[index]
         has_peak = _peak_per_s(machine, grid.chunk.precision) is not None
-        power = power_under(model, device, machine.relative_clock(grid.chunk.precision)) if has_peak else None
+        power = None
+        if has_peak:
+            relative_clock = machine.relative_clock(grid.chunk.precision)
+            power = power_of(device, relative_clock, constants=model.power_constants)
         own = slice(None), slice(index, index + 1), slice(number, number + 1)
         if power is None:
             watts[own] = device.power_w or np.nan

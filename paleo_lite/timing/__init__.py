@@ -1,7 +1,8 @@
 """Floor 4: from a workload and a machine to time."""
 
 from .models import TIME_MODELS, PeakModel, PppModel, RooflineModel, TimeModel, describe_model, find_model
-from .prediction import Prediction, predict
+from .predicting import predict
+from .prediction import Prediction
 from .workload import Workload
 
 __all__ = [

@@ -10,11 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from ..machines import Device
-    from .models import Terms
-    from .workload import Workload
 
 NARROW_PRECISIONS = ("fp8", "int8", "fp4")
 """Precisions with fewer than 16 bits."""
@@ -125,23 +121,3 @@ def narrow_factor(device: Device, precision: str) -> float:
         return 1.0
     wide = [device.find_peak(name).per_s for name in WIDE_PRECISIONS if name in device.precisions]
     return device.find_peak(precision).per_s / max(wide)
-
-
-def layers_peak_s(bound: Terms, workload: Workload, device: Device) -> NDArray[np.float64]:
-    """Return the seconds that the arithmetic of each layer takes at the peak, as `Activity.peak_s`, shape (layers,).
-
-    Parameters
-    ----------
-    bound : Terms
-        Times at the peaks of the data sheet.
-    workload : Workload
-        The layers, and the precisions of their products.
-    device : Device
-        The device.
-    """
-    factor = narrow_factor(device, workload.precision)
-    products = workload.options.products
-    of_products = factor if products is None else narrow_factor(device, products)
-    factors = np.where(workload.uses_narrow_products, of_products, factor)
-    seconds: NDArray[np.float64] = bound.compute_s.sum(axis=0) * factors
-    return seconds

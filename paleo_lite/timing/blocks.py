@@ -22,9 +22,10 @@ from ..files import read_typed, shipped_folder
 from ..machines import Device, Machine
 from ..units import parse_quantity
 from .attention import KernelShares, kernel_shares, scale_class
-from .calibrated import NAMES, CalibratedModel, library_peak, prepare_steps
+from .calibrated import CalibratedModel, library_peak
 from .features import UPDATE, Features
 from .models import RequestedOutputs, TimeModel, Times
+from .parameters import NAMES, prepare_steps
 from .power import matrix_fraction
 from .workload import Workload
 
@@ -58,7 +59,7 @@ class TrainingConstants(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     Attributes
     ----------
     constants : dict of str to float
-        Values of `paleo_lite.timing.calibrated.PARAMETERS`; for those in `SCALED` a factor on the device's value.
+        Values of `paleo_lite.timing.parameters.PARAMETERS`; for those in `SCALED` a factor on the device's value.
     deviation : dict of str to float
         Standard deviations of their logarithms.
     scatter : float

@@ -19,8 +19,8 @@ from ..counting.kinds import class_of
 from ..counting.kinds.products import MATRIX_CLASSES
 from ..counting.work import COLUMNS, PASSES, passes_of
 from ..errors import BadValue
-from .calibrated import StepPlan, Steps, plan_steps, prepare_steps
 from .features import CLASS_INDEX, PASS_NUMBERS, UPDATE, Features, GroupSums, padding_and_tiles
+from .parameters import StepPlan, Steps, plan_steps, prepare_steps
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

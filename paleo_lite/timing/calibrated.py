@@ -31,8 +31,10 @@ from ..counting.kinds.products import MATRIX_CLASSES
 from ..counting.work import passes_of
 from ..machines import Machine, PeakRate
 from .activity import Activity, divide_time
-from .features import CLASSES, Features, GroupSums, features_of
-from .models import RequestedOutputs, Terms, Times, interval_of
+from .features import Features, features_of
+from .intervals import interval_of
+from .models import RequestedOutputs, Terms, Times
+from .parameters import INDEX, NAMES, NO_PARAMETER, OVERHEADS, Steps, prepare_steps
 from .power import boost_fraction, convolution_fraction, limited_fraction, matrix_fraction, power_model
 
 if TYPE_CHECKING:
@@ -54,37 +56,6 @@ POWER = 4.0
 
 _BLOCK = 2**15
 """Entries times batch sizes that are computed at a time, so that the arrays stay in a core's cache."""
-
-_BANDWIDTH_PARAMETER = {
-    **dict.fromkeys(MATRIX_CLASSES, "share_matrix"),
-    "norm": "share_other",
-    "elementwise": "share_other",
-    "pool": "share_other",
-    "copy": "share_other",
-}
-"""Parameter of the share of bandwidth for each class of work."""
-
-PARAMETERS: dict[str, str] = {
-    **{f"efficiency_{name}": "share of peak" for name in MATRIX_CLASSES},
-    "factor_data_gradient": "relative to forward, of convolutions",
-    "factor_weight_gradient": "relative to forward, of convolutions",
-    "share_matrix": "share of bandwidth",
-    "share_other": "share of bandwidth",
-    "half": "tiles per multiprocessor at half efficiency",
-    "half_3x3": "the same, of 3x3 convolutions",
-    "floor_s": "s, the shortest kernel",
-    "overhead_s": "s of the host per kernel",
-    "overhead_backward_s": "s of the host per kernel of a backward pass",
-    "overhead_gradient_s": "s of the host per parameter tensor of a backward pass",
-    "step_s": "s per step",
-}
-"""All parameters with their units. All are positive, and their logarithms are fitted."""
-
-NAMES = tuple(PARAMETERS)
-_INDEX = {name: index for index, name in enumerate(NAMES)}
-_OVERHEADS = ("overhead_s", "overhead_backward_s", "overhead_gradient_s")
-_NONE = len(NAMES)
-"""Parameter index of entries that have no such parameter; its value is 1."""
 
 
 class Rates(msgspec.Struct, frozen=True):
@@ -241,7 +212,7 @@ class CalibratedModel(msgspec.Struct, frozen=True, eq=False):
         entries = EntryTerms(*np.empty((4, *features.flops.shape)))
         run = np.zeros(len(features.flops), dtype=np.int64)
         total_s, deviation, slopes = self._time_steps(features, rates, run, 1, entries=entries)
-        overhead_s = float(np.exp(self.theta[_INDEX["step_s"]]))
+        overhead_s = float(np.exp(self.theta[INDEX["step_s"]]))
         host_slowdown = float((total_s - overhead_s)[0] / entries.device_s.sum())
         by_layer = np.zeros((4, len(passes), len(workload.layers)))
         by_layer[:, features.position[:, 0], features.position[:, 1]] = entries
@@ -287,7 +258,7 @@ class CalibratedModel(msgspec.Struct, frozen=True, eq=False):
         """
         if not features.update_products.any():
             return features
-        efficiency = float(np.exp(self.theta[_INDEX["efficiency_gemm"]]))
+        efficiency = float(np.exp(self.theta[INDEX["efficiency_gemm"]]))
         speedup = efficiency * rates.sustained_fraction * machine.wide_peak().per_s / rates.vector_per_s
         saved_flops = features.update_products * (1 - 1 / max(speedup, 1.0))
         return msgspec.structs.replace(features, flops=features.flops - saved_flops)
@@ -311,7 +282,7 @@ class CalibratedModel(msgspec.Struct, frozen=True, eq=False):
         else:
             total_s = step_times(features, rates, values, run, cases, steps, entries)
         if entries is not None and outputs.pieces:
-            host_slowdown = (total_s - values[_INDEX["step_s"]]) / stack.sum_by_case(entries.device_s)
+            host_slowdown = (total_s - values[INDEX["step_s"]]) / stack.sum_by_case(entries.device_s)
             pieces_s = stack.sum_by_piece(entries.device_s * host_slowdown[run[:, 0]])
         if entries is not None and outputs.activity:
             divided = divide_time(entries.device_s, entries.compute_s, entries.memory_s, entries.floor_s)
@@ -429,7 +400,7 @@ def step_times(
     device_s = np.zeros((runs, *features.flops.shape[1:]))
     for times in _device_times(features, rates, values, steps, entries):
         steps.plan.by_step.sum(times.device_s, device_s[times.block])
-    return np.asarray(_combine_with_host(device_s, steps.launched, values)[0] + values[_INDEX["step_s"]])
+    return np.asarray(_combine_with_host(device_s, steps.launched, values)[0] + values[INDEX["step_s"]])
 
 
 def sensitivities(
@@ -458,7 +429,7 @@ def sensitivities(
     """
     steps = steps or prepare_steps(features, run, runs)
     plan, shape = steps.plan, features.flops.shape[1:]
-    gradient = np.zeros((runs * (_NONE + 1), *shape))
+    gradient = np.zeros((runs * (NO_PARAMETER + 1), *shape))
     device_s, floor_sums = np.zeros((2, runs, *shape))
     for times in _device_times(features, rates, values, steps, entries):
         block, memory, underfill = times.block, times.memory, times.underfill
@@ -475,124 +446,15 @@ def sensitivities(
         underfill /= -1 - underfill
         underfill *= products
         plan.by_half.sum(underfill, gradient[block])
-    gradient = gradient.reshape(runs, _NONE + 1, *shape)[:, :_NONE]
-    gradient[:, _INDEX["floor_s"]] = floor_sums
+    gradient = gradient.reshape(runs, NO_PARAMETER + 1, *shape)[:, :NO_PARAMETER]
+    gradient[:, INDEX["floor_s"]] = floor_sums
     busy_s, host_s, overheads_s = _combine_with_host(device_s, steps.launched, values)
     device_share, host_share = device_s / busy_s, host_s / busy_s
     gradient *= device_share[:, None]
     overhead_slopes = overheads_s * host_share
-    gradient[:, [_INDEX[name] for name in _OVERHEADS]] = np.moveaxis(overhead_slopes, 0, 1)
-    gradient[:, _INDEX["step_s"]] = values[_INDEX["step_s"]]
-    return busy_s + values[_INDEX["step_s"]], gradient
-
-
-class StepPlan(NamedTuple):
-    """Assignment of entries to steps and parameters, independent of batch size and device.
-
-    Attributes
-    ----------
-    efficiency, factor, share : ndarray of int, shape (entries,)
-        Index in `NAMES` of the parameter of each entry; `_NONE` if it has none.
-    half : ndarray of int, shape (products,)
-        Index in `NAMES` of the saturation parameter of each product.
-    products : slice or ndarray of int
-        Entries that consist of multiply-accumulates.
-    by_step : GroupSums
-        Sums of entries by step.
-    by_compute, by_memory, by_half : GroupSums
-        Sums by step and parameter: of the compute terms of products, of memory terms, and of the share of compute that
-        is due to too few tiles.
-    """
-
-    efficiency: Ints
-    factor: Ints
-    share: Ints
-    half: Ints
-    products: slice | Ints
-    by_step: GroupSums
-    by_compute: GroupSums
-    by_memory: GroupSums
-    by_half: GroupSums
-
-
-class Steps(NamedTuple):
-    """Quantities of whole steps at some batch sizes, independent of the device.
-
-    Attributes
-    ----------
-    plan : StepPlan
-        Assignment of entries to steps and parameters.
-    work : ndarray, shape of `Features.flops`
-        FLOPs including padding.
-    launched : ndarray, shape (3, runs) or (3, runs, batch sizes)
-        Number of kernels of forward passes, kernels of backward passes, and gradients, that the host launches.
-    """
-
-    plan: StepPlan
-    work: Floats
-    launched: Floats
-
-
-def prepare_steps(features: Features, run: Ints, runs: int, plan: StepPlan | None = None) -> Steps:
-    """Return the device-independent part of `step_times` and `sensitivities`, to be reused for several devices.
-
-    Parameters
-    ----------
-    features : Features
-        Entries of all steps.
-    run : ndarray of int, shape (entries,) or (entries, 1)
-        Step of each entry.
-    runs : int
-        Number of steps.
-    plan : StepPlan, optional
-        Result of `plan_steps` for these entries.
-    """
-    plan = plan or plan_steps(features.work_class, features.pass_number, run, runs)
-    is_backward = (features.pass_number == 1) | (features.pass_number == 2)
-    columns = (features.kernels * ~is_backward, features.kernels * is_backward, features.gradients)
-    launched = np.array([plan.by_step.sum(column) for column in columns])
-    return Steps(plan, features.flops * features.padding, launched)
-
-
-def plan_steps(work_class: Ints, pass_number: Ints, run: Ints, runs: int) -> StepPlan:
-    """Return the assignment of entries to steps and parameters.
-
-    Parameters
-    ----------
-    work_class, pass_number : ndarray of int, shape (entries,) or (entries, 1)
-        As in `Features`.
-    run : ndarray of int, shape (entries,) or (entries, 1)
-        Step of each entry.
-    runs : int
-        Number of steps.
-    """
-    is_product = (work_class < len(MATRIX_CLASSES)) & (pass_number < 3)
-    product_indices = np.flatnonzero(is_product)
-    num_products = len(product_indices)
-    factor_of_pass = np.array([_NONE, _INDEX["factor_data_gradient"], _INDEX["factor_weight_gradient"], _NONE])
-    # Gradients of a matrix product are products of the same sizes, which libraries compute as fast.
-    has_factor = is_product & (work_class != CLASSES.index("gemm"))
-    share_of_class = np.array([_INDEX[_BANDWIDTH_PARAMETER[name]] for name in CLASSES])
-    efficiency = np.where(is_product, work_class, _NONE)
-    factor = np.where(has_factor, factor_of_pass[pass_number], _NONE)
-    # An update is elementwise work.
-    share = np.where(pass_number == 3, _INDEX["share_other"], share_of_class[work_class])
-    # Winograd's algorithm computes many products of few rows each.
-    half = np.where(work_class == CLASSES.index("conv_3x3"), _INDEX["half_3x3"], _INDEX["half"])[product_indices]
-    # If the products are the first entries, a slice selects them without a copy.
-    products = slice(0, num_products) if is_product[:num_products].all() else product_indices
-    first, groups = run * (_NONE + 1), runs * (_NONE + 1)
-    return StepPlan(
-        efficiency=efficiency,
-        factor=factor,
-        share=share,
-        half=half,
-        products=products,
-        by_step=GroupSums(runs, run),
-        by_compute=GroupSums(groups, first[products] + efficiency[products], first[products] + factor[products]),
-        by_memory=GroupSums(groups, first + share),
-        by_half=GroupSums(groups, first[products] + half),
-    )
+    gradient[:, [INDEX[name] for name in OVERHEADS]] = np.moveaxis(overhead_slopes, 0, 1)
+    gradient[:, INDEX["step_s"]] = values[INDEX["step_s"]]
+    return busy_s + values[INDEX["step_s"]], gradient
 
 
 class _DeviceTimes(NamedTuple):
@@ -628,12 +490,12 @@ def _device_times(
     writing into a new one. Entries without batch sizes are one block.
     """
     plan = steps.plan
-    values_or_one = np.append(values, 1.0)  # index `_NONE` is 1
-    peak = np.where(plan.efficiency == _NONE, rates.vector_per_s, rates.matrix_per_s)
+    values_or_one = np.append(values, 1.0)  # index `NO_PARAMETER` is 1
+    peak = np.where(plan.efficiency == NO_PARAMETER, rates.vector_per_s, rates.matrix_per_s)
     peak = peak * _clock_fractions(rates)[plan.efficiency]
     flop_s = 1 / (peak * values_or_one[plan.efficiency] * values_or_one[plan.factor])
     byte_s = 1 / (rates.bandwidth_bytes_per_s * values_or_one[plan.share])
-    kernel_s = float(values[_INDEX["floor_s"]])
+    kernel_s = float(values[INDEX["floor_s"]])
     half_tiles = rates.multiprocessors * values_or_one[plan.half]
     width = max(_BLOCK // max(len(features.flops), 1), 16)
     blocks: list[Block] = [...]
@@ -669,7 +531,7 @@ def _clock_fractions(rates: Rates) -> Floats:
     for name in MATRIX_CLASSES:
         is_convolution = name.startswith("conv")
         fraction = rates.convolution_fraction if is_convolution else rates.sustained_fraction
-        fractions[_INDEX[f"efficiency_{name}"]] = fraction
+        fractions[INDEX[f"efficiency_{name}"]] = fraction
     return fractions
 
 
@@ -683,9 +545,9 @@ def _combine_with_host(device_s: Floats, launched: Floats, values: Floats) -> tu
     host_s : ndarray, same shape
         Time of the host.
     overheads_s : ndarray, shape (3, runs) or (3, runs, batch sizes)
-        Time of the host by parameter of `_OVERHEADS`.
+        Time of the host by parameter of `OVERHEADS`.
     """
-    overheads = values[[_INDEX[name] for name in _OVERHEADS]]
+    overheads = values[[INDEX[name] for name in OVERHEADS]]
     overheads_s = overheads.reshape(-1, *[1] * (launched.ndim - 1)) * launched
     host_s = overheads_s.sum(axis=0)
     busy_s = np.hypot(device_s, host_s)

@@ -14,7 +14,8 @@ from ..units import element_bytes, format_si
 from .memory import RESERVE_BYTES, MemoryFit, MemoryRemedy, largest_batch, model_bytes, peak_memory, usable_bytes
 from .models import TimeModel
 from .offload import peer_bandwidth_bytes_per_s
-from .prediction import Prediction, predict
+from .predicting import predict
+from .prediction import Prediction
 from .workload import Workload
 
 SHARDS = 8

@@ -31,8 +31,9 @@ from ..counting.work import COMPILED, ENGINE
 from ..errors import BadValue
 from ..files import read_typed, shipped_folder
 from .attention import ATTENTIONS
-from .calibrated import NAMES, CalibratedModel, rates_of
+from .calibrated import CalibratedModel, rates_of
 from .features import CLASS_INDEX, UPDATE, Features
+from .parameters import NAMES
 from .sequence_parallel import SequenceConstants
 
 if TYPE_CHECKING:

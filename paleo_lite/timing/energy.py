@@ -29,8 +29,7 @@ from ..errors import BadFile
 from ..files import read_typed, shipped_folder
 from ..machines import Device
 from .activity import Activity, Shares
-from .calibrated import CalibratedModel
-from .models import INTERVAL_LEVEL, QUANTILES, TimeModel
+from .intervals import INTERVAL_LEVEL, QUANTILES
 from .power import MIN_FRACTION, memory_group_of, node_nm_of, power_model
 
 if TYPE_CHECKING:
@@ -125,12 +124,6 @@ def are_constants(constants: Constants) -> bool:
     if len(constants.theta) != count or [len(row) for row in constants.covariance] != [count] * count:
         return False
     return bool(np.isfinite(constants.theta).all() and np.isfinite(constants.covariance).all())
-
-
-def power_under(model: TimeModel, device: Device, relative_clock: float = 1.0) -> Power | None:
-    """Return what a device draws whose times a model predicts: its calibration may have constants of its own."""
-    constants = model.power_constants if isinstance(model, CalibratedModel) else None
-    return power_of(device, relative_clock, constants=constants)
 
 
 def generation_of(device: Device) -> str:

@@ -5,26 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
 
 from ..counting.work import passes_of
 from ..errors import BadValue, UnknownName
-from ..machines import Machine, PeakRate
-from .activity import Activity, divide_time
+from ..machines import Device, Machine, PeakRate
+from .activity import Activity, divide_time, narrow_factor
+from .intervals import INTERVAL_LEVEL, interval_of
 from .workload import Workload
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from .broadcast import BatchedStack
+    from .energy import Constants
 
     Seconds = NDArray[np.float64]
-
-OneOrMany = TypeVar("OneOrMany", float, "Seconds")
-"""A number, or an array of numbers."""
 
 
 class TimeModel(Protocol):
@@ -48,6 +47,8 @@ class TimeModel(Protocol):
         Whether it divides the count in the workload's convention by the peak, instead of the canonical FLOPs.
     notes : tuple of str
         Notes for every prediction with this model.
+    power_constants : Constants or None
+        Constants of the device's power, fitted to its own watts; None for the shipped ones.
     """
 
     @property
@@ -73,6 +74,9 @@ class TimeModel(Protocol):
 
     @property
     def notes(self) -> tuple[str, ...]: ...
+
+    @property
+    def power_constants(self) -> Constants | None: ...
 
     def evaluate(self, workload: Workload, machine: Machine) -> Terms:
         """Time each layer of a workload in each pass.
@@ -103,44 +107,6 @@ class TimeModel(Protocol):
             If the machine has no such peak.
         """
         ...
-
-
-QUANTILES = {0.8: 1.476, 0.9: 2.015}
-"""Two-sided quantiles of Student's t with 5 degrees of freedom, by level. Residuals have heavier tails than a normal
-distribution."""
-
-INTERVAL_LEVEL = 0.9
-"""Default probability of an interval."""
-
-
-DIRECT_PRECISIONS = ("fp64",)
-"""Precisions in which no library uses an algorithm with fewer multiplications than are counted.
-
-Intervals do not extend below the lower bound in them."""
-
-
-def interval_of(time_s: OneOrMany, deviation: OneOrMany, level: float = INTERVAL_LEVEL) -> tuple[OneOrMany, OneOrMany]:
-    """Return the interval that contains a time with the probability `level`.
-
-    Parameters
-    ----------
-    time_s : float or ndarray
-        Expected time in seconds.
-    deviation : float or ndarray
-        Standard deviation of the logarithm of the time.
-    level : {0.8, 0.9}
-        Probability.
-
-    Returns
-    -------
-    low_s, high_s : float or ndarray
-        Python floats for single numbers.
-    """
-    factor = np.exp(QUANTILES[level] * deviation)
-    ends: tuple[Any, Any] = (time_s / factor, time_s * factor)
-    if np.ndim(ends[0]) == 0:
-        ends = (float(ends[0]), float(ends[1]))
-    return ends
 
 
 class Terms(msgspec.Struct, frozen=True, eq=False):
@@ -215,6 +181,26 @@ TIME_LIMITS = {
     "overhead": "a constant time per step, whatever the layers are",
 }
 """The categories of time by limiting factor, and their meaning."""
+
+
+def layers_peak_s(bound: Terms, workload: Workload, device: Device) -> Seconds:
+    """Return the seconds that the arithmetic of each layer takes at the peak, as `Activity.peak_s`, shape (layers,).
+
+    Parameters
+    ----------
+    bound : Terms
+        Times at the peaks of the data sheet.
+    workload : Workload
+        The layers, and the precisions of their products.
+    device : Device
+        The device.
+    """
+    factor = narrow_factor(device, workload.precision)
+    products = workload.options.products
+    of_products = factor if products is None else narrow_factor(device, products)
+    factors = np.where(workload.uses_narrow_products, of_products, factor)
+    seconds: Seconds = bound.compute_s.sum(axis=0) * factors
+    return seconds
 
 
 def seconds_by_limit(terms: Terms, uses_memory: bool) -> dict[str, float]:
@@ -305,6 +291,7 @@ class TwoTermModel:
     uses_memory: ClassVar[bool] = True
     uses_convention_count: ClassVar[bool] = True
     notes: tuple[str, ...] = ()
+    power_constants: ClassVar[None] = None
     deviation_of: Callable[[Workload], float] | None = None
 
     peak = staticmethod(Machine.peak)

@@ -25,9 +25,11 @@ from .attention import EAGER
 from .diffusion import DiffusionConstants, diffusion_constants, pipeline_model
 from .energy import Power
 from .facility import Facility, SiteEnergy
-from .models import QUANTILES, TimeModel, interval_of
+from .intervals import QUANTILES, interval_of
+from .models import TimeModel
 from .offload import host_bandwidth_bytes_per_s
-from .prediction import Prediction, predict
+from .predicting import predict
+from .prediction import Prediction
 from .sequence_parallel import ONE_DEVICE, SequenceSplit, split_time_s
 from .workload import Workload, cached_for_layers
 

@@ -1,29 +1,28 @@
-"""`predict`, which times a workload on a machine, and `Prediction`, its result with the times of all layers."""
+"""`Prediction`, the predicted time of a workload on a machine, with the times of all layers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 import numpy as np
 
 from ..counting import GENERATION_PHASES, Layer
-from ..counting.kinds import USER_RULES, missing_rules_note, user_rules_note
-from ..errors import BadValue, UnknownName
+from ..errors import UnknownName
 from ..extras import require
 from ..machines import Device, Machine, PeakRate
-from ..machines.device import CLOCKS
 from ..result import Result
-from ..units import format_interval, format_si, parse_quantity
+from ..units import format_interval, format_si
 from ..version import __version__
-from .activity import Activity, Shares, divide_time, layers_peak_s
-from .energy import Power, power_under
+from .activity import Activity, Shares, divide_time
+from .energy import Power, power_of
 from .facility import Facility, SiteEnergy
-from .generating import STATIC_BATCH_NOTE, generation_dict, tokens_per_s
-from .models import DIRECT_PRECISIONS, QUANTILES, PeakModel, RooflineModel, Terms, TimeModel, interval_of
-from .power import MIN_FRACTION, limited_fraction, sustained_fraction
+from .generating import cache_bytes_per_sequence, compute_bound_batch_size, tokens_per_batch
+from .intervals import DIRECT_PRECISIONS, QUANTILES, interval_of
+from .models import Terms, TimeModel, layers_peak_s
+from .power import sustained_fraction
 from .workload import Workload
 
 if TYPE_CHECKING:
@@ -31,222 +30,6 @@ if TYPE_CHECKING:
 
     from .budget import Budget, TrainingRun
     from .memory import MemoryFit
-
-
-def predict(workload: Workload, machine: Machine, model: TimeModel) -> Prediction:
-    """Predict the time of a workload on a machine, with its lower bound."""
-    prediction = _time_workload(workload, machine, model)
-    bound = RooflineModel() if workload.has_layers else PeakModel()
-    if model.is_forecast:
-        bound_terms = _time_workload(workload, machine, bound).terms
-        prediction = msgspec.structs.replace(prediction, bound_terms=bound_terms)
-        if prediction.time_s < bound_terms.time_s:
-            note = _faster_than_bound_note(prediction)
-            prediction = msgspec.structs.replace(prediction, notes=(*prediction.notes, note))
-    if machine.board is not None:
-        board = Machine(machine.board, machine.clock, machine.unit)
-        board_bound_s = _time_workload(workload, board, bound).time_s
-        prediction = msgspec.structs.replace(prediction, board_bound_s=board_bound_s)
-    return prediction
-
-
-def _time_workload(workload: Workload, machine: Machine, model: TimeModel) -> Prediction:
-    """Time the passes of the phase by one model, and assemble a training step from them."""
-    if model.needs_bytes and not workload.has_layers:
-        raise BadValue(f"the {model.name} model requires a network: use the peak or ppp model for a FLOP count alone")
-    whole_step = workload
-    if workload.training is not None:
-        from .training import assemble_step, micro_batch  # imported only for training steps
-
-        workload = micro_batch(workload, machine)
-    work, phase, batch_size = workload.work, workload.phase, workload.batch_size
-    counts = work.counts_by_pass(phase, batch_size)
-    terms = model.evaluate(workload, machine)
-    if workload.has_layers:
-        macs = work.column("macs", phase, batch_size)
-        moved_bytes = work.column("bytes", phase, batch_size)
-        kernels = int(work.column("kernels", phase, batch_size).sum())
-    else:
-        macs = moved_bytes = np.zeros((1, 1), dtype=np.int64)
-        kernels = None
-    prediction = Prediction(
-        workload,
-        machine,
-        model,
-        terms,
-        counts_by_pass=counts,
-        macs_by_pass=macs,
-        bytes_by_pass=moved_bytes,
-        matrix=work.matrix,
-        kernels=kernels,
-        notes=_notes(workload, machine, model, terms),
-    )
-    return prediction if whole_step.training is None else assemble_step(prediction, whole_step)
-
-
-def _notes(workload: Workload, machine: Machine, model: TimeModel, terms: Terms) -> tuple[str, ...]:
-    """Return the caveats of a prediction: of the network, the model, the machine's figures, and the count."""
-    work, device, precision, phase = workload.work, machine.device, workload.precision, workload.phase
-    notes = list(workload.network.notes)
-    if workload.has_layers:
-        notes += model.notes
-    peak = machine.peak(precision)
-    if device.parts is not None:
-        notes.append(
-            f"{device.name} is {device.parts.count} devices on one {device.scope}; a program that uses one of them "
-            f"runs on {device.parts.device}"
-        )
-    if peak.peak.unverified:
-        notes.append(f"the {peak.describe()} could not be checked against a primary source")
-    notes += setting_notes(machine, model)
-    if not workload.has_layers:
-        return tuple(notes)
-    if phase in GENERATION_PHASES:
-        notes.append(STATIC_BATCH_NOTE)
-    is_language_model = phase in GENERATION_PHASES or (phase == "training" and workload.network.blocks)
-    if is_language_model and precision == "fp32":
-        supported = {peak.precision for peak in device.peaks}
-        narrow = [name for name in ("bf16", "fp16") if name in supported]
-        if narrow:
-            notes.append(f"in fp32; language models are usually run in 16 bits: `--precision {narrow[0]}`")
-    if work.convention.unit != "FLOP" and model.uses_convention_count:  # a FLOP count is consistent with the peak
-        notes.append(
-            f"the {work.convention.name} convention counts a multiply-accumulate as 1, the peak counts it as 2: "
-            "compute times are too short by about half"
-        )
-    if work.unknown:
-        notes.append(missing_rules_note(work.unknown))
-    if USER_RULES:
-        user_note = user_rules_note(work.kinds)
-        if user_note:
-            notes.append(user_note)
-    vector_peak = machine.vector_peak(precision)
-    matrix_peak = model.peak(machine, precision).peak
-    if (vector_peak.peak.precision, vector_peak.peak.unit) != (matrix_peak.precision, matrix_peak.unit):
-        notes.append(
-            f"operations other than convolution, linear, matmul and attention use the {vector_peak.describe()}"
-        )
-    if terms.host_slowdown > 1.05:
-        notes.append(
-            f"the device waits for the host to launch kernels: the step takes {terms.host_slowdown:.2g} times as long"
-        )
-    return tuple(notes)
-
-
-def setting_notes(machine: Machine, model: TimeModel) -> list[str]:
-    """Return notes on a requested clock or power limit that the device does not have, or that changes nothing."""
-    return [*clock_notes(machine), *limit_notes(machine.device, model)]
-
-
-def clock_notes(machine: Machine) -> list[str]:
-    """Return a note on a requested clock that the device does not have."""
-    device = machine.device
-    boost_hz = device.clock_hz("boost")
-    if machine.clock is not None and machine.clock not in CLOCKS and boost_hz is not None:
-        clock_hz = parse_quantity(machine.clock, "Hz")
-        if clock_hz > boost_hz:
-            return [
-                f"the clock {format_si(clock_hz, 'Hz')} is above the boost clock of {device.name}, "
-                f"{format_si(boost_hz, 'Hz')}: only an overclocked device reaches it"
-            ]
-    return []
-
-
-def limit_notes(device: Device, model: TimeModel) -> list[str]:
-    """Return a note on a requested power limit: what it leaves of the speed, or why it changes nothing."""
-    notes: list[str] = []
-    limit_w, rated_w = device.requested_power_limit_w, device.rated_power_w
-    if limit_w is None:
-        return notes
-    if not slows_under_power_limit(model):
-        notes.append(f"the {model.name} model does not depend on the power limit")
-    elif device.rated_power is None or rated_w is None:
-        notes.append(f"the power limit changes nothing: that of the data sheet of {device.name} is unknown")
-    elif limit_w > rated_w:
-        notes.append(
-            f"the power limit {limit_w:g} W is above that of the data sheet, {rated_w:g} W: "
-            f"the times are those at {rated_w:g} W"
-        )
-    elif limited_fraction(device) <= MIN_FRACTION:
-        notes.append(
-            f"the power limit {limit_w:g} W is too low for {device.name} ({rated_w:g} W): "
-            f"the times assume {MIN_FRACTION:.0%} of its speed"
-        )
-    elif limited_fraction(device) < 1:
-        notes.append(f"the power limit {limit_w:g} W leaves {limited_fraction(device):.0%} of the speed of the kernels")
-    return notes
-
-
-def slows_under_power_limit(model: TimeModel) -> bool:
-    """Return whether the times of a model depend on the power limit; bounds and the ppp model assume the peak clock."""
-    return model.is_forecast and model.ppp is None
-
-
-def _faster_than_bound_note(prediction: Prediction) -> str:
-    """Return the reasons why a forecast is faster than the bound, from the layers that are."""
-    from ..counting.algorithms import algorithms_of
-
-    ppp = prediction.model.ppp
-    if ppp is not None and ppp > 1:
-        return f"faster than the bound: the PPP of {ppp:.4g} is above 1"
-    peak, reasons = prediction.peak.peak, dict[str, None]()
-    for row, layer in zip(prediction.rows(), prediction.layers):
-        if row["time_s"] >= row["bound_s"]:
-            continue
-        if len(algorithms_of(layer, prediction.batch_size, prediction.precision, peak.unit)) > 1:
-            reasons["convolutions by an algorithm with fewer multiplications"] = None
-        elif layer.attributes.get("causal"):
-            reasons["attention without its masked scores"] = None
-        else:
-            reasons["clocks above that of the data sheet in measurements of such devices"] = None
-    return f"faster than the bound: {'; '.join(reasons)}"
-
-
-class DerivedQuantities(NamedTuple):
-    """Quantities derived from a prediction.
-
-    Attributes
-    ----------
-    flops : int
-        Count in the workload's convention.
-    macs, bytes, parameters : int or None
-        Multiply-accumulates; bytes read and written; parameters of the network. None for a FLOP count alone.
-    intensity : float or None
-        Arithmetic intensity in FLOPs per byte.
-    peak, vector_peak : PeakRate
-        Peak rates of multiply-accumulates and of all other arithmetic.
-    ridge_point : float
-        Intensity in FLOPs per byte at which arithmetic and memory traffic take equally long at peak.
-    bound_s : float
-        Lower bound in seconds: the roofline, or FLOPs / peak for a FLOP count alone.
-    throughput_per_s : float or None
-        Samples per second on one device; None if the time is 0.
-    mfu : float or None
-        Model FLOP/s utilization: FLOPs over peak, over the time; None if the time is 0. Chowdhery et al. 2022 (PaLM,
-        appendix B), but including recomputed FLOPs; None in a convention that counts a multiply-accumulate as 1.
-    interval : tuple of float or None
-        90% interval of the time in seconds; None for models without intervals.
-    intervals : dict
-        Intervals by level in percent, ``"80"`` and ``"90"``; empty for models without intervals.
-    board : dict or None
-        For a board of several devices: throughput of all devices, each with its own batch, and the board's bound.
-    """
-
-    flops: int
-    macs: int | None
-    bytes: int | None
-    parameters: int | None
-    intensity: float | None
-    peak: PeakRate
-    vector_peak: PeakRate
-    bandwidth_bytes_per_s: float
-    ridge_point: float
-    bound_s: float
-    throughput_per_s: float | None
-    mfu: float | None
-    interval: tuple[float, float] | None
-    intervals: dict[str, tuple[float, float]]
-    board: dict[str, Any] | None
 
 
 class Prediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
@@ -351,7 +134,7 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
     @property
     def bandwidth_bytes_per_s(self) -> float:
         """Peak memory bandwidth in bytes per second."""
-        return self.derived.bandwidth_bytes_per_s
+        return self.device.bandwidth_bytes_per_s
 
     @property
     def time_s(self) -> float:
@@ -380,7 +163,7 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
         if self.machine.clock is not None:
             default_machine = msgspec.structs.replace(self.machine, clock=None)
             relative_clock = self.peak.per_s / self.model.peak(default_machine, self.precision).per_s
-        return power_under(self.model, self.device, relative_clock)
+        return power_of(self.device, relative_clock, constants=self.model.power_constants)
 
     @property
     def shares(self) -> Shares:
@@ -424,124 +207,103 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
         """Whether the time is a forecast; otherwise it is a bound."""
         return self.model.is_forecast
 
-    @property
+    @cached_property
     def flops(self) -> int:
         """FLOPs in the workload's convention."""
-        return self.derived.flops
+        return int(self.counts_by_pass.sum())
 
-    @property
+    @cached_property
     def macs(self) -> int | None:
         """Multiply-accumulates; None for a FLOP count alone."""
-        return self.derived.macs
+        return int(self.macs_by_pass.sum()) if self.workload.has_layers else None
 
-    @property
+    @cached_property
     def bytes(self) -> int | None:
         """Bytes read and written; None for a FLOP count alone."""
-        return self.derived.bytes
+        return int(self.bytes_by_pass.sum()) if self.workload.has_layers else None
 
     @property
     def parameters(self) -> int | None:
         """Number of parameters; None for a FLOP count alone."""
-        return self.derived.parameters
+        return self.workload.network.parameters if self.workload.has_layers else None
 
     @property
     def intensity(self) -> float | None:
         """Arithmetic intensity in FLOPs per byte."""
-        return self.derived.intensity
+        return self.flops / self.bytes if self.bytes else None
 
-    @property
+    @cached_property
     def peak(self) -> PeakRate:
         """Peak rate of multiply-accumulates."""
-        return self.derived.peak
+        return self.model.peak(self.machine, self.precision)
 
-    @property
+    @cached_property
     def vector_peak(self) -> PeakRate:
         """Peak rate of all other arithmetic."""
-        return self.derived.vector_peak
+        return self.machine.vector_peak(self.precision) if self.workload.has_layers else self.peak
 
     @property
     def ridge_point(self) -> float:
-        """Intensity at which arithmetic and memory traffic take equally long, in FLOPs per byte."""
-        return self.derived.ridge_point
+        """Intensity at which arithmetic and memory traffic take equally long at peak, in FLOPs per byte."""
+        return self.peak.per_s / self.bandwidth_bytes_per_s
 
     @property
     def bound_s(self) -> float:
-        """Lower bound of the time in seconds."""
-        return self.derived.bound_s
+        """Lower bound of the time in seconds: the roofline, or FLOPs / peak for a FLOP count alone."""
+        return (self.bound_terms or self.terms).time_s
 
     @property
     def throughput_per_s(self) -> float | None:
         """Samples per second on one device; None if the time is 0."""
-        return self.derived.throughput_per_s
+        return self.batch_size / self.time_s if self.time_s else None
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Tokens per second on one device; None for networks without sequences."""
+        tokens = tokens_per_batch(self.workload)
+        return None if tokens is None or not self.time_s else tokens / self.time_s
 
     @property
     def mfu(self) -> float | None:
-        """Model FLOP/s utilization; None if the time is 0 or the convention does not count FLOPs."""
-        return self.derived.mfu
+        """Model FLOP/s utilization: FLOPs over peak, over the time.
+
+        None if the time is 0, or in a convention that counts a multiply-accumulate as 1. Chowdhery et al. 2022 (PaLM,
+        appendix B), but including recomputed FLOPs.
+        """
+        if not self.time_s or self.workload.work.convention.unit != "FLOP":
+            return None
+        return self.flops / self.peak.per_s / self.time_s
 
     @property
     def interval(self) -> tuple[float, float] | None:
         """90% interval of the time in seconds; None for models without intervals."""
-        return self.derived.interval
+        return self.intervals.get("90")
 
-    @property
+    @cached_property
     def intervals(self) -> dict[str, tuple[float, float]]:
-        """Intervals by level in percent; empty for models without intervals."""
-        return self.derived.intervals
+        """Intervals by level in percent, ``"80"`` and ``"90"``; empty for models without intervals."""
+        intervals: dict[str, tuple[float, float]] = {}
+        if self.terms.deviation is None:
+            return intervals
+        for level in QUANTILES:
+            low_s, high_s = interval_of(self.time_s, self.terms.deviation, level)
+            if self.precision in DIRECT_PRECISIONS and self.bound_terms is not None:
+                low_s = min(max(low_s, self.bound_terms.time_s), self.time_s)
+            intervals[f"{level:.0%}".rstrip("%")] = (low_s, high_s)
+        return intervals
 
     @property
     def board(self) -> dict[str, Any] | None:
-        """Throughput and bound of a board of several devices; None for single devices."""
-        return self.derived.board
-
-    @cached_property
-    def derived(self) -> DerivedQuantities:
-        """Derived quantities, computed once."""
-        workload, machine, terms = self.workload, self.machine, self.terms
-        precision, time_s, has_layers = workload.precision, self.time_s, workload.has_layers
-        peak = self.model.peak(machine, precision)
-        bandwidth_bytes_per_s = machine.device.bandwidth_bytes_per_s
-        flops = int(self.counts_by_pass.sum())
-        moved_bytes = int(self.bytes_by_pass.sum()) if has_layers else None
-        throughput_per_s = workload.batch_size / time_s if time_s else None
-        mfu = None
-        if time_s and workload.work.convention.unit == "FLOP":
-            mfu = flops / peak.per_s / time_s
-        intervals = {}
-        if terms.deviation is not None:
-            for level in QUANTILES:
-                low_s, high_s = interval_of(time_s, terms.deviation, level)
-                if precision in DIRECT_PRECISIONS and self.bound_terms is not None:
-                    low_s = min(max(low_s, self.bound_terms.time_s), time_s)
-                intervals[f"{level:.0%}".rstrip("%")] = (low_s, high_s)
-        board = None
-        if machine.board is not None:
-            board_throughput_per_s = None
-            if throughput_per_s is not None:
-                board_throughput_per_s = machine.device_count * throughput_per_s
-            board = {
-                "gpu": machine.board.id,
-                "devices": machine.device_count,
-                "throughput_per_s": board_throughput_per_s,
-                "bound_s": self.board_bound_s,
-            }
-        return DerivedQuantities(
-            flops=flops,
-            macs=int(self.macs_by_pass.sum()) if has_layers else None,
-            bytes=moved_bytes,
-            parameters=workload.network.parameters if has_layers else None,
-            intensity=flops / moved_bytes if moved_bytes else None,
-            peak=peak,
-            vector_peak=machine.vector_peak(precision) if has_layers else peak,
-            bandwidth_bytes_per_s=bandwidth_bytes_per_s,
-            ridge_point=peak.per_s / bandwidth_bytes_per_s,
-            bound_s=(self.bound_terms or terms).time_s,
-            throughput_per_s=throughput_per_s,
-            mfu=mfu,
-            interval=intervals.get("90"),
-            intervals=intervals,
-            board=board,
-        )
+        """Throughput of all devices of a board, each with its own batch, and its bound; None for single devices."""
+        if self.machine.board is None:
+            return None
+        device_per_s, devices = self.throughput_per_s, self.machine.device_count
+        return {
+            "gpu": self.machine.board.id,
+            "devices": devices,
+            "throughput_per_s": None if device_per_s is None else devices * device_per_s,
+            "bound_s": self.board_bound_s,
+        }
 
     @property
     def calibration(self) -> str | None:
@@ -691,8 +453,8 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
             "time_s": self.time_s,
             "bound_s": self.bound_s,
             "throughput_per_s": self.throughput_per_s,
-            "tokens_per_s": tokens_per_s(self),
-            "generating": generation_dict(self),
+            "tokens_per_s": self.tokens_per_s,
+            "generating": self.generation_dict(),
             "passes_s": self.passes_s,
             "waiting_s": self.waiting_s,
             "mfu": self.mfu,
@@ -743,6 +505,23 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
                 "bound_s": 0.0,
                 "bound": "host",
             }
+
+    def generation_dict(self) -> dict[str, Any] | None:
+        """Return the documented JSON of text generation; None in phases other than prefill and decode."""
+        workload = self.workload
+        if workload.network.lengths is None or self.phase not in GENERATION_PHASES:
+            return None
+        compute_bound_from = None
+        if self.phase == "decode":
+            compute_bound_from = compute_bound_batch_size(workload, self.peak.per_s, self.bandwidth_bytes_per_s)
+        return {
+            "first_token_s": self.time_s if self.phase == "prefill" else None,
+            "token_s": self.time_s if self.phase == "decode" else None,
+            "tokens_per_s_per_sequence": None if self.tokens_per_s is None else self.tokens_per_s / self.batch_size,
+            "cache_bytes_per_sequence": cache_bytes_per_sequence(workload),
+            "compute_bound_from_batch": compute_bound_from,
+            "weights": workload.weights or self.precision,
+        }
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
         throughput = self.throughput_per_s

@@ -16,9 +16,10 @@ from ..errors import BadFile
 from ..files import read_typed, shipped_folder
 from ..machines import Device
 from .blocks import TrainingConstants, TrainingModel, use_all_constants
-from .calibrated import NAMES, CalibratedModel
+from .calibrated import CalibratedModel
 from .expert_kernels import EXPERT_KERNELS
 from .models import TimeModel
+from .parameters import NAMES
 from .training_recipes import TRAINING_RECIPES
 
 STACK_FILE = "training_stack.toml"

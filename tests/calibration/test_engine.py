@@ -17,7 +17,8 @@ from paleo_lite.calibration.prior import device_prior
 from paleo_lite.errors import PaleoError
 from paleo_lite.files import shipped_folder
 from paleo_lite.machines import Machine, find_device, list_devices
-from paleo_lite.timing.calibrated import NAMES, CalibratedModel, rates_of
+from paleo_lite.timing.calibrated import CalibratedModel, rates_of
+from paleo_lite.timing.parameters import NAMES
 
 
 def test_two_opinions_are_weighed_by_how_sure_they_are():

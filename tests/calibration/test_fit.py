@@ -13,7 +13,8 @@ from paleo_lite.calibration.measurements import Measurement
 from paleo_lite.calibration.prior import BASE, Prior, base_prior, device_prior
 from paleo_lite.errors import CalibrationFailed
 from paleo_lite.machines import find_device
-from paleo_lite.timing.calibrated import NAMES, PARAMETERS, sensitivities, step_times
+from paleo_lite.timing.calibrated import sensitivities, step_times
+from paleo_lite.timing.parameters import NAMES, PARAMETERS
 from strategies import MORE, costly
 
 pytestmark = pytest.mark.slow

@@ -17,7 +17,7 @@ from paleo_lite.calibration.validate import Point, error_statistics, explain_err
 from paleo_lite.errors import BadValue
 from paleo_lite.machines import Machine, find_device
 from paleo_lite.timing import RooflineModel, Workload, predict
-from paleo_lite.timing.calibrated import NAMES
+from paleo_lite.timing.parameters import NAMES
 
 pytest.importorskip("scipy")
 

@@ -24,7 +24,8 @@ from paleo_lite.calibration.prior import HOST_PARAMETERS, SINGLE_OPERATIONS, pri
 from paleo_lite.cli import main
 from paleo_lite.errors import BadFile, BadValue
 from paleo_lite.machines import Device, Machine, find_device, list_devices
-from paleo_lite.timing.calibrated import NAMES, CalibratedModel, rates_of
+from paleo_lite.timing.calibrated import CalibratedModel, rates_of
+from paleo_lite.timing.parameters import NAMES
 from paleo_lite.timing.workload import Workload
 from strategies import costly
 from validation.ordering import are_comparable, is_better, make_pool, write_pool

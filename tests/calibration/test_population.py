@@ -27,7 +27,7 @@ from paleo_lite.calibration.prior import (
     traits_of,
 )
 from paleo_lite.machines import find_device
-from paleo_lite.timing.calibrated import NAMES
+from paleo_lite.timing.parameters import NAMES
 
 Floats = NDArray[np.float64]
 

@@ -10,8 +10,9 @@ import pytest
 from paleo_lite.architectures import find_network
 from paleo_lite.calibration.prior import BASE, base_prior
 from paleo_lite.machines import Machine, find_device
-from paleo_lite.timing.calibrated import NAMES, PARAMETERS, rates_of, step_times
+from paleo_lite.timing.calibrated import rates_of, step_times
 from paleo_lite.timing.features import features_of, merge_identical_entries
+from paleo_lite.timing.parameters import NAMES, PARAMETERS
 from paleo_lite.timing.workload import Workload
 
 

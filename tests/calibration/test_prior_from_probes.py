@@ -12,8 +12,9 @@ from paleo_lite.architectures import Network
 from paleo_lite.calibration.prior import PROBE_DEVIATION, base_prior, narrow_by_probes
 from paleo_lite.measurement.clock import Timing
 from paleo_lite.measurement.running import Probe, Probed, convolution, elementwise, gemm
-from paleo_lite.timing.calibrated import NAMES, Rates, evaluate
+from paleo_lite.timing.calibrated import Rates, evaluate
 from paleo_lite.timing.features import features_of
+from paleo_lite.timing.parameters import NAMES
 from paleo_lite.timing.workload import Workload
 
 RATES = Rates(1e12, 1e12, 50e9, 4.0)

@@ -15,7 +15,7 @@ from paleo_lite.calibration.side_by_side import PRIOR_ERROR_CORRELATION, Estimat
 from paleo_lite.machines import Machine
 from paleo_lite.timing import Workload
 from paleo_lite.timing.calibrated import CalibratedModel, residual_variance
-from paleo_lite.timing.prediction import predict
+from paleo_lite.timing.predicting import predict
 
 
 def made(theta, covariance, moved=None, scatter=0.0) -> CalibratedModel:

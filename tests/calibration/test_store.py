@@ -13,7 +13,7 @@ from paleo_lite.calibration.fit import Fit
 from paleo_lite.calibration.measurements import Measurement, Provenance
 from paleo_lite.calibration.store import make_calibration, read_calibration, shipped_calibrations, write_calibration
 from paleo_lite.errors import BadFile, CalibrationFailed
-from paleo_lite.timing.calibrated import NAMES
+from paleo_lite.timing.parameters import NAMES
 
 COVARIANCE = r'^(covariance = \[\n    ")[^ ]+ '
 """The first number of the covariance."""

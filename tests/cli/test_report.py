@@ -1,6 +1,6 @@
 """`paleo-lite report`: errors, and the files that remain after them.
 
-Tests: api/reporting.py.
+Tests: api/report_arguments.py, api/report_provenance.py, api/reporting.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The power and the energy of deployments: the activity of `predict`, waiting, intervals, and measured servers.
 
-Tests: serving/energy.py.
+Tests: serving/activity.py, serving/energy.py.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import pytest
 import paleo_lite as pl
 from paleo_lite.api.prediction import resolve_question
 from paleo_lite.machines import find_device
+from paleo_lite.serving.activity import decode_activity, prompt_activity
 from paleo_lite.serving.deployment import device_link, tensor_group
-from paleo_lite.serving.energy import decode_activity, prompt_activity
 from paleo_lite.serving.iteration_times import ModelOnDevice
 from paleo_lite.serving.placement import with_kernels
 from paleo_lite.timing.energy import power_of

@@ -13,7 +13,7 @@ from paleo_lite.errors import BadFile
 from paleo_lite.machines import find_device
 from paleo_lite.timing import RooflineModel, blocks
 from paleo_lite.timing.blocks import SCALED, product_share, training_constants, use_training_constants
-from paleo_lite.timing.calibrated import NAMES
+from paleo_lite.timing.parameters import NAMES
 
 
 def test_constants_take_the_place_of_a_devices_own_and_of_them_alone() -> None:

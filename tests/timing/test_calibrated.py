@@ -1,4 +1,7 @@
-"""The calibrated model's formula as docs/model.md has it, beside plain arithmetic on a few entries."""
+"""The calibrated model's formula as docs/model.md has it, beside plain arithmetic on a few entries.
+
+Tests: timing/calibrated.py, timing/parameters.py.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,9 @@ from paleo_lite.architectures import find_network
 from paleo_lite.architectures.network import SequenceOptions
 from paleo_lite.machines import Machine, find_device
 from paleo_lite.timing.attention import kernel_shares
-from paleo_lite.timing.calibrated import NAMES, CalibratedModel, Rates, evaluate, step_times
+from paleo_lite.timing.calibrated import CalibratedModel, Rates, evaluate, step_times
 from paleo_lite.timing.features import CLASSES, Features, features_of
+from paleo_lite.timing.parameters import NAMES
 from paleo_lite.timing.workload import TrainingOptions, Workload
 
 RATES = Rates(matrix_per_s=10e12, vector_per_s=4e12, bandwidth_bytes_per_s=500e9, multiprocessors=20.0)

@@ -13,8 +13,9 @@ from paleo_lite.calibration.choose import choose_model
 from paleo_lite.errors import BadValue, UnknownPrecision
 from paleo_lite.machines import Machine, find_device
 from paleo_lite.timing import find_model
-from paleo_lite.timing.calibrated import NAMES, CalibratedModel
+from paleo_lite.timing.calibrated import CalibratedModel
 from paleo_lite.timing.gemm import compute_tiling, time_gemms
+from paleo_lite.timing.parameters import NAMES
 
 PEAK, ROOFLINE = find_model("peak"), find_model("roofline")
 

@@ -78,10 +78,15 @@ def test_few_tokens_meet_few_experts():
 
 def test_products_turn_compute_bound_at_the_ridge():
     """Of large matrices the ridge point is FLOPs per byte: 989.4 / 3.352 = 295 sequences at 2 bytes, and a few more."""
-    assert 295 < compute_bound_batch_size(predicted()) < 350
+
+    def turning_point(**options):
+        prediction = predicted(**options)
+        return compute_bound_batch_size(prediction.workload, prediction.peak.per_s, prediction.bandwidth_bytes_per_s)
+
+    assert 295 < turning_point() < 350
     blocks, head = 6_979_321_856, 128256 * 4096  # parameters of the matrices
     bits = (blocks * (4 + 16 / 128) + head * 16) / (blocks + head)
-    assert 295 * bits / 16 < compute_bound_batch_size(predicted(weights="int4")) < 350 * bits / 16
+    assert 295 * bits / 16 < turning_point(weights="int4") < 350 * bits / 16
 
 
 def test_text_is_generated_by_an_engine_unless_asked_otherwise():

@@ -1,6 +1,6 @@
 """Calibrations at work: intervals against Student's t and derivatives by finite differences, rates off data sheets.
 
-Tests: timing/calibrated.py.
+Tests: timing/calibrated.py, timing/intervals.py.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from paleo_lite.architectures import find_network
 from paleo_lite.errors import BadValue, UnknownPrecision
 from paleo_lite.machines import Machine, find_device
 from paleo_lite.timing import predict
-from paleo_lite.timing.calibrated import NAMES, CalibratedModel, rates_of, step_times
+from paleo_lite.timing.calibrated import CalibratedModel, rates_of, step_times
 from paleo_lite.timing.features import features_of
+from paleo_lite.timing.parameters import NAMES
 from paleo_lite.timing.workload import Workload
 
 NETWORK = find_network("resnet18")

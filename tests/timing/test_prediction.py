@@ -1,6 +1,6 @@
 """Predictions: a published table, the paper arithmetic on a real network, and what a prediction says of itself.
 
-Tests: timing/prediction.py.
+Tests: timing/notes.py, timing/predicting.py, timing/prediction.py.
 """
 
 from __future__ import annotations

@@ -183,7 +183,7 @@ def test_phases_do_not_share_counts_of_quantized_weights() -> None:
 def test_the_cache_of_a_network_in_fp4_has_16_bits() -> None:
     """Llama 3.2 1B: 16 layers, 8 key and value heads of 64."""
     prediction = pl.predict("llama-3.2-1b", gpu="b200", precision="fp4", phase="decode", context=1023)
-    assert cache_bytes_per_sequence(prediction) == 1024 * 16 * 2 * 8 * 64 * 2
+    assert cache_bytes_per_sequence(prediction.workload) == 1024 * 16 * 2 * 8 * 64 * 2
 
 
 def test_a_server_with_a_cache_of_4_bits() -> None:

@@ -10,7 +10,8 @@ import math
 import numpy as np
 import pytest
 
-from paleo_lite.timing.models import QUANTILES, Terms
+from paleo_lite.timing.intervals import QUANTILES
+from paleo_lite.timing.models import Terms
 
 SECONDS = np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
 STEP = Terms(("forward", "backward_data", "update"), SECONDS, SECONDS, SECONDS, overhead_s=4.0, deviation=0.1)

@@ -18,8 +18,8 @@ from paleo_lite.calibration.measured_devices import DeviceData, GroupKey, eviden
 from paleo_lite.calibration.prior import prior_from_evidence, traits_of
 from paleo_lite.errors import BadFile
 from paleo_lite.machines import find_device
-from paleo_lite.timing.calibrated import NAMES
-from paleo_lite.timing.models import QUANTILES
+from paleo_lite.timing.intervals import QUANTILES
+from paleo_lite.timing.parameters import NAMES
 from validation.steps.dataset import Dataset
 from validation.steps.modern import modern_networks, published_engines
 from validation.steps.networks import published_networks

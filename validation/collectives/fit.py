@@ -15,7 +15,7 @@ import numpy as np
 from paleo_lite.distributed.links import OPERATIONS, LinkRate, link_time_s
 from paleo_lite.errors import CalibrationFailed
 from paleo_lite.extras import require
-from paleo_lite.timing.models import QUANTILES
+from paleo_lite.timing.intervals import QUANTILES
 
 from .published import MeasuredExchange
 

@@ -11,7 +11,7 @@ import numpy as np
 from paleo_lite.calibration.validate import sharpness
 from paleo_lite.errors import BadValue
 from paleo_lite.machines import read_links
-from paleo_lite.timing.models import QUANTILES
+from paleo_lite.timing.intervals import QUANTILES
 
 from .fit import by_operation, operation_cost, predict_held_out, size_folds, worker_folds
 from .published import PLATFORMS, MeasuredExchange

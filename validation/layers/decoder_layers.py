@@ -21,7 +21,7 @@ from paleo_lite.calibration.choose import choose_model
 from paleo_lite.counting import INPUT, Layer
 from paleo_lite.counting.work import ENGINE
 from paleo_lite.machines import Machine, find_device
-from paleo_lite.timing.models import interval_of
+from paleo_lite.timing.intervals import interval_of
 from paleo_lite.timing.workload import Workload
 
 DEVICES = {

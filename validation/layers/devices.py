@@ -13,8 +13,8 @@ from paleo_lite.calibration.prior import prior_from_evidence
 from paleo_lite.calibration.validate import baseline_terms, error_statistics, prior_as_fit
 from paleo_lite.counting.kinds.products import MATRIX_CLASSES
 from paleo_lite.reporting.document import Column, Document, Table
-from paleo_lite.timing.calibrated import NAMES
 from paleo_lite.timing.features import CLASSES
+from paleo_lite.timing.parameters import NAMES
 
 from .hold_out import FEWEST, FOLDS
 

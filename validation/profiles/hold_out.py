@@ -26,9 +26,10 @@ from paleo_lite.machines import Machine, find_device
 from paleo_lite.profile_analysis.pass_times import PassTimes, measure_passes
 from paleo_lite.profiles.detect import find_files, open_profile, parse_name
 from paleo_lite.profiles.names import OPERATIONS
-from paleo_lite.timing.calibrated import NAMES, Rates, rates_of, residual_variance, sensitivities
+from paleo_lite.timing.calibrated import Rates, rates_of, residual_variance, sensitivities
 from paleo_lite.timing.features import Features, features_of
-from paleo_lite.timing.models import QUANTILES
+from paleo_lite.timing.intervals import QUANTILES
+from paleo_lite.timing.parameters import NAMES
 from paleo_lite.timing.workload import Workload
 
 if TYPE_CHECKING:

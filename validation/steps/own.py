@@ -17,7 +17,7 @@ from paleo_lite.calibration.suggest import choose_measurements, measuring_time_s
 from paleo_lite.calibration.validate import error_statistics, prior_as_fit
 from paleo_lite.reporting.document import Column, Document, Table, format_percent
 from paleo_lite.timing.calibrated import residual_variance, sensitivities
-from paleo_lite.timing.models import QUANTILES
+from paleo_lite.timing.intervals import QUANTILES
 
 COUNTS = (1, 2, 4, 8)
 """Numbers of own measurements."""

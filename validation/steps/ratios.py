@@ -18,7 +18,7 @@ from paleo_lite.calibration.side_by_side import Estimate, log_ratio_variance
 from paleo_lite.calibration.validate import family_of
 from paleo_lite.reporting.document import Column, Document, Table
 from paleo_lite.timing.calibrated import CalibratedModel, sensitivities
-from paleo_lite.timing.models import QUANTILES
+from paleo_lite.timing.intervals import QUANTILES
 
 GROUPS = 8
 """Number of parts in which networks are held out; two networks of a part are predicted by the same fit."""

@@ -1,0 +1,189 @@
+"""Provenance of a report: the command that reproduces it, the version, the date, and the hashes of its input files."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import os
+import shlex
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..architectures import Network, is_network_file, path_of_network
+from ..counting import GENERATION_PHASES
+from ..errors import BadFile
+from ..files import shipped_folder
+from ..machines import Device
+from ..reporting.document import Provenance, Source
+from ..timing import Prediction
+from ..timing.workload import TrainingOptions
+from ..units import format_shape
+from ..version import __version__
+from .arguments import option_name, to_paths
+from .report_arguments import PREDICTION_ARGUMENTS, SERVING_ARGUMENTS, WORKERS_ARGUMENTS, ReportArguments
+
+if TYPE_CHECKING:
+    from ..calibration.store import Calibration
+
+
+def command_line(arguments: ReportArguments, command: str, names: Collection[str] | None = None) -> list[str]:
+    """Return a command line with the arguments that differ from their defaults.
+
+    Parameters
+    ----------
+    command : str
+        Name of the command.
+    names : collection of str, optional
+        Use only these arguments; by default all.
+    """
+    line = ["paleo-lite", command]
+    for name in arguments.used_arguments():
+        if names is not None and name not in names:
+            continue
+        value = getattr(arguments, name)
+        if name == "network":
+            line.append(_format_argument(value))
+        elif name == "training":
+            line += _training_options(value)
+        elif name == "hardware_files":
+            for path in to_paths(value):
+                line += [option_name(name), str(path)]
+        elif name == "inputs":
+            for shape in value:
+                line += [option_name(name), format_shape(shape)]
+        elif value is True:
+            line.append(option_name(name))
+        else:
+            line += [option_name(name), _format_argument(value)]
+    return line
+
+
+def _training_options(training: TrainingOptions) -> list[str]:
+    """Return the command-line options of the training options that differ from their defaults."""
+    default = TrainingOptions("sgd")
+    names = (
+        "optimizer",
+        "mixed_precision",
+        "checkpointing",
+        "accumulation",
+        "fused_loss",
+        "loss_chunks",
+        "fp32_gradients",
+        "lora_rank",
+        "lora_modules",
+        "freeze",
+        "train_only",
+        "offload",
+    )
+    options = []
+    for name in names:
+        value = getattr(training, name)
+        if value == getattr(default, name):
+            continue
+        options.append(option_name(name))
+        if value is not True:
+            options.append(_format_argument(value))
+    return options
+
+
+def _format_argument(value: Any) -> str:
+    if isinstance(value, (tuple, list)):
+        return ",".join(str(item) for item in value)
+    if isinstance(value, float):
+        return repr(value).removesuffix(".0")
+    if isinstance(value, Device):
+        return value.id
+    if isinstance(value, Network):
+        return value.name
+    return str(value)
+
+
+def make_provenance(
+    arguments: ReportArguments, sources: Sequence[Source], next_commands: Sequence[tuple[str, str]] = ()
+) -> Provenance:
+    """Return the provenance of a report; the date is SOURCE_DATE_EPOCH if set, as for reproducible builds."""
+    epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
+    if epoch.isdecimal():
+        now = datetime.datetime.fromtimestamp(int(epoch), datetime.timezone.utc)
+    else:
+        now = datetime.datetime.now(datetime.timezone.utc)
+    command = shlex.join(command_line(arguments, "report"))
+    return Provenance(command, __version__, now.date().isoformat(), sources, next_commands)
+
+
+def json_commands(arguments: ReportArguments, prediction: Prediction) -> list[tuple[str, str]]:
+    """Return the commands that give the numbers of a report as JSON."""
+    batch_size = ["--batch-size", str(prediction.batch_size)]
+    predict_line = command_line(arguments, "predict", (*PREDICTION_ARGUMENTS, "execution"))
+    predict_line += [*batch_size, "--phase", prediction.phase, "--format", "json"]
+    commands = [("The prediction as JSON", shlex.join(predict_line))]
+    if arguments.has_workers:
+        names = [*PREDICTION_ARGUMENTS, *WORKERS_ARGUMENTS]
+        if arguments.phase in GENERATION_PHASES:
+            names += ["phase", "execution"]
+        scale_line = [*command_line(arguments, "scale", names), *batch_size, "--format", "json"]
+        commands.append(("Several devices as JSON", shlex.join(scale_line)))
+    if arguments.rate is not None:
+        names = [
+            "network",
+            "gpu",
+            "precision",
+            "weights",
+            "rate",
+            *SERVING_ARGUMENTS,
+            "time_model",
+            "clock",
+            "power_limit",
+            "unit",
+        ]
+        serve_line = [*command_line(arguments, "serve", [*names, "hardware_files"]), "--format", "json"]
+        commands.append(("Serving as JSON", shlex.join(serve_line)))
+    return commands
+
+
+def network_sources(
+    arguments: ReportArguments, prediction: Prediction, calibration: Calibration | None
+) -> list[Source]:
+    """Return the input files of a prediction: descriptor, device, and calibration or pool of calibrations."""
+    sources: list[Source] = []
+    network = arguments.network
+    shipped_descriptor = shipped_folder("models") / f"{prediction.network}.json"
+    if isinstance(network, str) and is_network_file(network):
+        sources.append(file_source("network", path_of_network(network)))
+    elif shipped_descriptor.is_file() and arguments.image_size is None:
+        sources.append(file_source("network", shipped_descriptor))
+    sources += device_sources(prediction.device, arguments.hardware_paths)
+    calibrations = shipped_folder("calibrations")
+    named = arguments.calibration
+    if calibration is not None and (named is None or isinstance(named, str)):
+        if named and named.endswith(".toml"):
+            path = Path(named)
+        else:
+            path = calibrations / f"{calibration.device}-{calibration.precision}.toml"
+        sources.append(file_source("calibration", path))
+    elif calibration is None and prediction.model.label:
+        from ..calibration.choose import POOL_FILE
+
+        sources.append(file_source("fits of other devices", calibrations / POOL_FILE))
+    return sources
+
+
+def device_sources(device: Device, hardware_paths: Sequence[Path]) -> list[Source]:
+    """Return the file that describes a device."""
+    paths = [path for path in hardware_paths if path.stem == device.id]
+    if not paths:
+        paths = [shipped_folder("hardware") / f"{device.id}.toml"]
+    return [file_source("device", path) for path in paths if path.is_file()]
+
+
+def file_source(description: str, path: Path) -> Source:
+    """Return name and SHA-256 of a file."""
+    digest = hashlib.sha256()
+    try:
+        with path.open("rb") as file:
+            while block := file.read(2**20):
+                digest.update(block)
+    except OSError as error:
+        raise BadFile(f"{path}: cannot be read ({error.strerror})") from None
+    return Source(description, path.name, digest.hexdigest())

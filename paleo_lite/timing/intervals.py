@@ -1,0 +1,52 @@
+"""Intervals of times: Student's t with 5 degrees of freedom on the logarithm."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+OneOrMany = TypeVar("OneOrMany", float, "Floats")
+"""A number, or an array of numbers."""
+
+QUANTILES = {0.8: 1.476, 0.9: 2.015}
+"""Two-sided quantiles of Student's t with 5 degrees of freedom, by level. Residuals have heavier tails than a normal
+distribution."""
+
+INTERVAL_LEVEL = 0.9
+"""Default probability of an interval."""
+
+
+DIRECT_PRECISIONS = ("fp64",)
+"""Precisions in which no library uses an algorithm with fewer multiplications than are counted.
+
+Intervals do not extend below the lower bound in them."""
+
+
+def interval_of(time_s: OneOrMany, deviation: OneOrMany, level: float = INTERVAL_LEVEL) -> tuple[OneOrMany, OneOrMany]:
+    """Return the interval that contains a time with the probability `level`.
+
+    Parameters
+    ----------
+    time_s : float or ndarray
+        Expected time in seconds.
+    deviation : float or ndarray
+        Standard deviation of the logarithm of the time.
+    level : {0.8, 0.9}
+        Probability.
+
+    Returns
+    -------
+    low_s, high_s : float or ndarray
+        Python floats for single numbers.
+    """
+    factor = np.exp(QUANTILES[level] * deviation)
+    ends: tuple[Any, Any] = (time_s / factor, time_s * factor)
+    if np.ndim(ends[0]) == 0:
+        ends = (float(ends[0]), float(ends[1]))
+    return ends

@@ -1,0 +1,132 @@
+"""Notes of a prediction: the caveats of its network, its model, its device and its count."""
+
+from __future__ import annotations
+
+from ..counting import GENERATION_PHASES
+from ..counting.kinds import USER_RULES, missing_rules_note, user_rules_note
+from ..machines import Device, Machine
+from ..machines.device import CLOCKS
+from ..units import format_si, parse_quantity
+from .generating import STATIC_BATCH_NOTE
+from .models import Terms, TimeModel
+from .power import MIN_FRACTION, limited_fraction
+from .prediction import Prediction
+from .workload import Workload
+
+
+def notes_of(workload: Workload, machine: Machine, model: TimeModel, terms: Terms) -> tuple[str, ...]:
+    """Return the caveats of a prediction: of the network, the model, the machine's figures, and the count."""
+    work, device, precision, phase = workload.work, machine.device, workload.precision, workload.phase
+    notes = list(workload.network.notes)
+    if workload.has_layers:
+        notes += model.notes
+    peak = machine.peak(precision)
+    if device.parts is not None:
+        notes.append(
+            f"{device.name} is {device.parts.count} devices on one {device.scope}; a program that uses one of them "
+            f"runs on {device.parts.device}"
+        )
+    if peak.peak.unverified:
+        notes.append(f"the {peak.describe()} could not be checked against a primary source")
+    notes += setting_notes(machine, model)
+    if not workload.has_layers:
+        return tuple(notes)
+    if phase in GENERATION_PHASES:
+        notes.append(STATIC_BATCH_NOTE)
+    is_language_model = phase in GENERATION_PHASES or (phase == "training" and workload.network.blocks)
+    if is_language_model and precision == "fp32":
+        supported = {peak.precision for peak in device.peaks}
+        narrow = [name for name in ("bf16", "fp16") if name in supported]
+        if narrow:
+            notes.append(f"in fp32; language models are usually run in 16 bits: `--precision {narrow[0]}`")
+    if work.convention.unit != "FLOP" and model.uses_convention_count:  # a FLOP count is consistent with the peak
+        notes.append(
+            f"the {work.convention.name} convention counts a multiply-accumulate as 1, the peak counts it as 2: "
+            "compute times are too short by about half"
+        )
+    if work.unknown:
+        notes.append(missing_rules_note(work.unknown))
+    if USER_RULES:
+        user_note = user_rules_note(work.kinds)
+        if user_note:
+            notes.append(user_note)
+    vector_peak = machine.vector_peak(precision)
+    matrix_peak = model.peak(machine, precision).peak
+    if (vector_peak.peak.precision, vector_peak.peak.unit) != (matrix_peak.precision, matrix_peak.unit):
+        notes.append(
+            f"operations other than convolution, linear, matmul and attention use the {vector_peak.describe()}"
+        )
+    if terms.host_slowdown > 1.05:
+        notes.append(
+            f"the device waits for the host to launch kernels: the step takes {terms.host_slowdown:.2g} times as long"
+        )
+    return tuple(notes)
+
+
+def setting_notes(machine: Machine, model: TimeModel) -> list[str]:
+    """Return notes on a requested clock or power limit that the device does not have, or that changes nothing."""
+    return [*clock_notes(machine), *limit_notes(machine.device, model)]
+
+
+def clock_notes(machine: Machine) -> list[str]:
+    """Return a note on a requested clock that the device does not have."""
+    device = machine.device
+    boost_hz = device.clock_hz("boost")
+    if machine.clock is not None and machine.clock not in CLOCKS and boost_hz is not None:
+        clock_hz = parse_quantity(machine.clock, "Hz")
+        if clock_hz > boost_hz:
+            return [
+                f"the clock {format_si(clock_hz, 'Hz')} is above the boost clock of {device.name}, "
+                f"{format_si(boost_hz, 'Hz')}: only an overclocked device reaches it"
+            ]
+    return []
+
+
+def limit_notes(device: Device, model: TimeModel) -> list[str]:
+    """Return a note on a requested power limit: what it leaves of the speed, or why it changes nothing."""
+    notes: list[str] = []
+    limit_w, rated_w = device.requested_power_limit_w, device.rated_power_w
+    if limit_w is None:
+        return notes
+    if not slows_under_power_limit(model):
+        notes.append(f"the {model.name} model does not depend on the power limit")
+    elif device.rated_power is None or rated_w is None:
+        notes.append(f"the power limit changes nothing: that of the data sheet of {device.name} is unknown")
+    elif limit_w > rated_w:
+        notes.append(
+            f"the power limit {limit_w:g} W is above that of the data sheet, {rated_w:g} W: "
+            f"the times are those at {rated_w:g} W"
+        )
+    elif limited_fraction(device) <= MIN_FRACTION:
+        notes.append(
+            f"the power limit {limit_w:g} W is too low for {device.name} ({rated_w:g} W): "
+            f"the times assume {MIN_FRACTION:.0%} of its speed"
+        )
+    elif limited_fraction(device) < 1:
+        notes.append(f"the power limit {limit_w:g} W leaves {limited_fraction(device):.0%} of the speed of the kernels")
+    return notes
+
+
+def slows_under_power_limit(model: TimeModel) -> bool:
+    """Return whether the times of a model depend on the power limit; bounds and the ppp model assume the peak clock."""
+    return model.is_forecast and model.ppp is None
+
+
+def faster_than_bound_note(prediction: Prediction) -> str:
+    """Return the reasons why a forecast is faster than the bound, from the layers that are."""
+    from ..counting.algorithms import algorithms_of
+
+    ppp = prediction.model.ppp
+    if ppp is not None and ppp > 1:
+        return f"faster than the bound: the PPP of {ppp:.4g} is above 1"
+    peak, reasons = prediction.peak.peak, dict[str, None]()
+    for row, layer in zip(prediction.rows(), prediction.layers):
+        if row["time_s"] >= row["bound_s"]:
+            continue
+        if len(algorithms_of(layer, prediction.batch_size, prediction.precision, peak.unit)) > 1:
+            reasons["convolutions by an algorithm with fewer multiplications"] = None
+        elif layer.attributes.get("causal"):
+            reasons["attention without its masked scores"] = None
+        else:
+            reasons["clocks above that of the data sheet in measurements of such devices"] = None
+    return f"faster than the bound: {'; '.join(reasons)}"

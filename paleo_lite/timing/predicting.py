@@ -1,0 +1,63 @@
+"""`predict`, which times a workload on a machine."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from ..errors import BadValue
+from ..machines import Machine
+from .models import PeakModel, RooflineModel, TimeModel
+from .notes import faster_than_bound_note, notes_of
+from .prediction import Prediction
+from .training import assemble_step, micro_batch
+from .workload import Workload
+
+
+def predict(workload: Workload, machine: Machine, model: TimeModel) -> Prediction:
+    """Predict the time of a workload on a machine, with its lower bound."""
+    prediction = _time_workload(workload, machine, model)
+    bound = RooflineModel() if workload.has_layers else PeakModel()
+    if model.is_forecast:
+        bound_terms = _time_workload(workload, machine, bound).terms
+        prediction = msgspec.structs.replace(prediction, bound_terms=bound_terms)
+        if prediction.time_s < bound_terms.time_s:
+            note = faster_than_bound_note(prediction)
+            prediction = msgspec.structs.replace(prediction, notes=(*prediction.notes, note))
+    if machine.board is not None:
+        board = Machine(machine.board, machine.clock, machine.unit)
+        board_bound_s = _time_workload(workload, board, bound).time_s
+        prediction = msgspec.structs.replace(prediction, board_bound_s=board_bound_s)
+    return prediction
+
+
+def _time_workload(workload: Workload, machine: Machine, model: TimeModel) -> Prediction:
+    """Time the passes of the phase by one model, and assemble a training step from them."""
+    if model.needs_bytes and not workload.has_layers:
+        raise BadValue(f"the {model.name} model requires a network: use the peak or ppp model for a FLOP count alone")
+    whole_step = workload
+    if workload.training is not None:
+        workload = micro_batch(workload, machine)
+    work, phase, batch_size = workload.work, workload.phase, workload.batch_size
+    counts = work.counts_by_pass(phase, batch_size)
+    terms = model.evaluate(workload, machine)
+    if workload.has_layers:
+        macs = work.column("macs", phase, batch_size)
+        moved_bytes = work.column("bytes", phase, batch_size)
+        kernels = int(work.column("kernels", phase, batch_size).sum())
+    else:
+        macs = moved_bytes = np.zeros((1, 1), dtype=np.int64)
+        kernels = None
+    prediction = Prediction(
+        workload,
+        machine,
+        model,
+        terms,
+        counts_by_pass=counts,
+        macs_by_pass=macs,
+        bytes_by_pass=moved_bytes,
+        matrix=work.matrix,
+        kernels=kernels,
+        notes=notes_of(workload, machine, model, terms),
+    )
+    return prediction if whole_step.training is None else assemble_step(prediction, whole_step)
