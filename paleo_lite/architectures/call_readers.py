@@ -14,31 +14,17 @@ import torch
 
 
 class TorchCall(NamedTuple):
-    """Operands and attributes of a torch call.
+    """Operands and attributes of a torch call."""
 
-    Attributes
-    ----------
-    kind : str
-        Kind of the layer.
-    tensors : list
-        Data operands in order.
-    weights : list
-        Operands in the role of parameters, whether or not they are parameters.
-    attributes : dict
-        Attributes of the layer.
-    result : str
-        How `call_outputs.make_output` makes the output: ``run`` the call on the meta device, ``same_shape`` as the
-        first operand, an ``alias`` of it, or the name of a shape rule.
-    parameters_are_weights : bool
-        Whether a parameter among the data operands counts as a weight; otherwise it counts as data, read through a
-        view.
-    """
-
-    kind: str
-    tensors: list[Any]
-    weights: list[Any]
-    attributes: dict[str, Any]
+    kind: str  # kind of the layer
+    tensors: list[Any]  # data operands in order
+    weights: list[Any]  # operands in the role of parameters, whether or not they are parameters
+    attributes: dict[str, Any]  # attributes of the layer
+    # How `call_outputs.make_output` makes the output: ``run`` the call on the meta device, ``same_shape`` as the
+    # first operand, an ``alias`` of it, or the name of a shape rule.
     result: str = "run"
+    # Whether a parameter among the data operands counts as a weight; otherwise it counts as data, read through a
+    # view.
     parameters_are_weights: bool = False
 
 

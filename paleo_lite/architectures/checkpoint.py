@@ -30,17 +30,10 @@ class Modules(msgspec.Struct, frozen=True):
     """Modules by name, by the first names of the modules that contain them, or by a pattern.
 
     Names begin at the number of the block, so that the prefixes of vision-language models do not matter.
-
-    Attributes
-    ----------
-    names : frozenset of str
-        Names of modules; what they contain belongs to them.
-    pattern : str
-        Regular expression that is matched from the beginning of a name; empty for none.
     """
 
-    names: frozenset[str] = frozenset()
-    pattern: str = ""
+    names: frozenset[str] = frozenset()  # names of modules; what they contain belongs to them
+    pattern: str = ""  # regular expression that is matched from the beginning of a name; empty for none
 
     def contain(self, name: str) -> bool:
         """Return whether a module is among these."""
@@ -141,29 +134,15 @@ class Rule(msgspec.Struct, frozen=True):
 
 
 class StoredWeights(msgspec.Struct, frozen=True):
-    """Formats of the weight matrices of a checkpoint.
+    """Formats of the weight matrices of a checkpoint."""
 
-    Attributes
-    ----------
-    method : str
-        Method of quantization, for messages.
-    stored : Format or None
-        Format of the modules that no rule names; None for 16 bits.
-    rules : tuple of Rule
-        Rules for modules, the first of which that contains a module holds.
-    parts : tuple of str
-        Parts of a network for which `stored` holds.
-    has_narrow_activations : bool
-        Whether activations are quantized as well, so that products run in the precision of the format.
-    ratios : tuple of (str, float)
-        Bytes that the files of the checkpoint have, relative to those of the formats, by part; empty without files.
-    """
-
-    method: str
-    stored: Format | None
-    rules: tuple[Rule, ...] = ()
-    parts: tuple[Part, ...] = CONVERTED_PARTS
+    method: str  # method of quantization, for messages
+    stored: Format | None  # format of the modules that no rule names; None for 16 bits
+    rules: tuple[Rule, ...] = ()  # rules for modules, the first of which that contains a module holds
+    parts: tuple[Part, ...] = CONVERTED_PARTS  # parts of a network for which `stored` holds
+    # Whether activations are quantized as well, so that products run in the precision of the format.
     has_narrow_activations: bool = False
+    # Bytes that the files of the checkpoint have, relative to those of the formats, by part; empty without files.
     ratios: tuple[tuple[Part, float], ...] = ()
 
     def format_of(self, layer: Layer, part: Part | None) -> Format | None:

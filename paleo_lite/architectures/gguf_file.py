@@ -45,21 +45,11 @@ _SPLIT = re.compile(r"^(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf$
 
 
 class StoredTensor(msgspec.Struct, frozen=True):
-    """A tensor of a GGUF file.
+    """A tensor of a GGUF file."""
 
-    Attributes
-    ----------
-    name : str
-        Name, such as ``blk.0.attn_q.weight``.
-    shape : tuple of int
-        Sizes, the numbers of a row first.
-    type : str
-        One of `paleo_lite.gguf_types.TENSOR_TYPES`.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    type: str
+    name: str  # name, such as ``blk.0.attn_q.weight``
+    shape: tuple[int, ...]  # sizes, the numbers of a row first
+    type: str  # one of `paleo_lite.gguf_types.TENSOR_TYPES`
 
     @property
     def numbers(self) -> int:
@@ -74,18 +64,11 @@ class StoredTensor(msgspec.Struct, frozen=True):
 
 
 class GgufHeader(msgspec.Struct, frozen=True):
-    """What the headers of a GGUF file, or of all its parts, say.
+    """What the headers of a GGUF file, or of all its parts, say."""
 
-    Attributes
-    ----------
-    fields : dict
-        Metadata by key, such as ``llama.block_count``; of long arrays only the length, as ``KEY.length``.
-    tensors : tuple of StoredTensor
-        All tensors.
-    """
-
+    # Metadata by key, such as ``llama.block_count``; of long arrays only the length, as ``KEY.length``
     fields: dict[str, Any]
-    tensors: tuple[StoredTensor, ...]
+    tensors: tuple[StoredTensor, ...]  # all tensors
 
     @property
     def architecture(self) -> str:

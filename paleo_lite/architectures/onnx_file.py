@@ -22,24 +22,12 @@ _QUOTED = re.compile(r"'([^']*)'")
 
 
 class Value(NamedTuple):
-    """A tensor of the graph.
-
-    Attributes
-    ----------
-    shape : tuple of int
-        Its shape.
-    parent : int or None
-        Index of the layer that produces it, or `INPUT`; None for a constant.
-    initializer : str
-        Name of the initializer that a constant is, or is computed from; else empty.
-    is_floating : bool
-        Whether its elements are floating-point numbers.
-    """
+    """A tensor of the graph."""
 
     shape: Shape
-    parent: int | None
-    initializer: str = ""
-    is_floating: bool = True
+    parent: int | None  # index of the layer that produces it, or `INPUT`; None for a constant
+    initializer: str = ""  # name of the initializer that a constant is, or is computed from; else empty
+    is_floating: bool = True  # whether its elements are floating-point numbers
 
 
 def read_onnx(path: Path, image_size: int | None = None, options: SequenceOptions | None = None) -> Network:

@@ -51,15 +51,9 @@ class _Index(msgspec.Struct, frozen=True):
 
 
 class FileTensor(NamedTuple):
-    """A tensor of a checkpoint.
+    """A tensor of a checkpoint."""
 
-    Attributes
-    ----------
-    name, dtype : str
-        Name, and type of its numbers, one of `BITS`.
-    shape : tuple of int
-    """
-
+    # Name, and type of its numbers, one of `BITS`
     name: str
     dtype: str
     shape: tuple[int, ...]

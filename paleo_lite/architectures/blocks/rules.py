@@ -11,19 +11,18 @@ from ..config import Config
 from ..keys import (
     NOTHING,
     Activation,
-    All,
     Fields,
     Flag,
     Fraction,
     HeadSize,
     Integer,
     KeyValueHeads,
-    Layers,
     Reader,
     Record,
     RotarySize,
     read_fields,
 )  # fmt: skip
+from ..layer_rules import All, Layers
 from .traits import (
     Attention,
     Block,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from ..blocks.rules import BlockRules
-from ..blocks.traits import Norms, Projections
-from ..keys import NOTHING, Activation, Fields, Flag, From, Integer, Listed, Multiple, When
+from ..blocks.traits import Norms
+from ..keys import NOTHING, Fields, Flag, HeadSize, Integer, RotarySize
+from ..layer_rules import Both, EveryNth, From, Listed, Not, Numbered, When
 
 STANDARD_DECODER: Fields = {
     "vocabulary": Integer("vocab_size"), "hidden_size": Integer("hidden_size"), "is_tied": Flag("tie_word_embeddings"),
@@ -39,8 +40,22 @@ class Family(BlockRules, frozen=True, kw_only=True):
         return self.head_class or f"{self.name}ForCausalLM", self.model_class or f"{self.name}Model"
 
 
+TIED = Flag("tie_word_embeddings", True)
+"""Whether the head's weight is that of the embedding, which is usual in these models."""
+
 BIASED = {"bias": Flag("attention_bias"), "output_bias": Flag("attention_bias")}
 """Attention biases that the config decides."""
+
+
+def heads_of(size: int, rotated: float = 1.0) -> Fields:
+    """Return the fields of attention with heads of a size, where the config gives no other, and their rotated part."""
+    return {"head_size": HeadSize(size), "rotary_size": RotarySize(rotated, HeadSize(size))}
+
+
+def all_but_every(period: int, key: str = "sliding_window_pattern", offset: int = -1) -> Listed:
+    """Return the layers with a window: those that a list names, else all but one in a period."""
+    return Listed("sliding_attention", otherwise=Not(EveryNth(Integer(key, period), offset)))
+
 
 SANDWICH = Norms(
     after_mixer="post_attention_layernorm", before_feed_forward="pre_feedforward_layernorm",
@@ -54,11 +69,14 @@ TWO_LAYER = {"is_gated": False, "up": "fc1", "down": "fc2", "activation_module":
 QWEN_WINDOW = When(
     Flag("use_sliding_window"), Listed("sliding_attention", otherwise=From(Integer("max_window_layers", 28)))
 )
+QWEN_SPARSE = Both(EveryNth(Integer("decoder_sparse_step", 1)), Not(Numbered("mlp_only_layers")))
 LOCAL_EXPERTS = {
-    "count": Integer("num_local_experts"),
-    "inner_size": Integer("intermediate_size"),
-    "is_normalised": True,
-}
+    "count": Integer("num_local_experts"), "inner_size": Integer("intermediate_size"), "is_normalised": True,
+}  # fmt: skip
+GRANITE_EXPERTS = {
+    **LOCAL_EXPERTS, "module": "block_sparse_moe", "router": "router", "scoring": "softmax_of_chosen",
+    "is_normalised": False,
+}  # fmt: skip
 DEEPSEEK_EXPERTS = {
     "count": Integer("n_routed_experts"), "scoring": "sigmoid", "score_correction": True,
     "groups": Integer("n_group", 1), "is_normalised": Flag("norm_topk_prob", True),
@@ -68,9 +86,3 @@ DEEPSEEK_SHARED = {
     "multiple": Integer("n_shared_experts", 1),
 }  # fmt: skip
 NEXT_TOKEN = "num_nextn_predict_layers"
-GPT_PROJECTIONS = Projections(packed="c_attn", output="c_proj")
-CONV1D_PART = {
-    "is_gated": False, "up": "c_fc", "down": "c_proj", "activation_module": "act", "transposed_weights": True,
-    "inner_size": Multiple("n_inner", 4, "n_embd"),
-    "activation": Activation(("activation_function",), "gelu_new"),
-}  # fmt: skip

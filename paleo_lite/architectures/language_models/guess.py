@@ -12,27 +12,19 @@ from ..blocks.traits import DeltaNet, Mamba2
 from ..config import Config
 from ..keys import (
     Activation,
-    All,
-    Both,
     CountOf,
-    EveryNth,
     Fields,
     FirstFlag,
     Fraction,
-    From,
     HeadSize,
     HeadsOf,
     Integer,
     KeyValueHeads,
-    Layers,
-    Listed,
     Multiple,
-    Not,
-    Numbered,
     Record,
     RotarySize,
-    When,
 )  # fmt: skip
+from ..layer_rules import All, Both, EveryNth, From, Layers, Listed, Not, Numbered, When
 from ..tape import ACTIVATIONS
 from .family import DEEPSEEK_SHARED, NEXT_TOKEN, Family
 

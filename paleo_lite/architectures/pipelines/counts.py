@@ -17,29 +17,17 @@ PRODUCTS = ("convolution", "attention", "linear", "other")
 
 
 class PipelineCounts(Result, msgspec.Struct, frozen=True, eq=False):
-    """Counts of the parts of a pipeline.
-
-    Attributes
-    ----------
-    pipeline : Pipeline
-        The pipeline.
-    sampling : Sampling
-        What is asked of it.
-    parts : list of dict
-        One per part: its role, network, runs and samples; multiply-accumulates of one run and of all; the share of each
-        of `PRODUCTS` in them; parameters and layers. On a device also the seconds and joules of all runs.
-    on : dict or None
-        Device, precision, seconds and joules of a batch; None without a device.
-    by_kind : dict or None
-        Seconds and joules by kind of layer, most joules first; None without a device.
-    """
+    """Counts of the parts of a pipeline."""
 
     _page: ClassVar[str] = "paleo_lite.reporting.pipelines:counts_page"
 
     pipeline: Pipeline
-    sampling: Sampling
+    sampling: Sampling  # what is asked of it
+    # One per part: its role, network, runs and samples; multiply-accumulates of one run and of all; the share of
+    # each of `PRODUCTS` in them; parameters and layers. On a device also the seconds and joules of all runs.
     parts: list[dict[str, Any]]
-    on: dict[str, Any] | None = None
+    on: dict[str, Any] | None = None  # device, precision, seconds and joules of a batch; None without a device
+    # Seconds and joules by kind of layer, most joules first; None without a device.
     by_kind: dict[str, dict[str, Any]] | None = None
 
     def rows(self) -> list[dict[str, Any]]:

@@ -22,26 +22,13 @@ positional ones."""
 
 
 class Modules(NamedTuple):
-    """How a class of modules is called.
+    """How a class of modules is called."""
 
-    Attributes
-    ----------
-    library : str
-        Package of the class: ``diffusers`` or ``transformers``.
-    inputs : callable
-        See `Inputs`.
-    grid : int
-        Pixels of height and width per unit of the free sizes ``h`` and ``w``.
-    nodes : mapping of str to tuple of int
-        Values of the free sizes at which the module is traced.
-    prepare : callable or None
-        Function that replaces the built module, such as by its decoder.
-    """
-
-    library: str
-    inputs: Inputs
-    grid: int
-    nodes: Mapping[str, tuple[int, ...]]
+    library: str  # package of the class: ``diffusers`` or ``transformers``
+    inputs: Inputs  # see `Inputs`
+    grid: int  # pixels of height and width per unit of the free sizes ``h`` and ``w``
+    nodes: Mapping[str, tuple[int, ...]]  # values of the free sizes at which the module is traced
+    # Function that replaces the built module, such as by its decoder.
     prepare: Callable[[nn.Module], nn.Module] | None = None
 
 

@@ -32,97 +32,45 @@ Count = Annotated[int, Meta(ge=1)]
 
 
 class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A part of a pipeline.
+    """A part of a pipeline."""
 
-    Attributes
-    ----------
-    descriptor : str
-        Name of the descriptor in ``models/diffusion``, or of a shipped language model.
-    role : str
-        ``text encoder``, ``image encoder``, ``denoiser`` or ``decoder``.
-    grid : int
-        Pixels of height and width per unit of the descriptor's free sizes.
-    runs : str
-        How often the part runs.
-    tokens : int
-        Tokens of text that the part reads.
-    copies : int
-        Networks of this shape that are loaded, of which every run uses one.
-    frame_step : int
-        Latent frames per unit of the descriptor's free size ``f``.
-    is_loaded_before : bool
-        Whether the parameters are those of a part listed before.
-    tile, tile_stride : tuple of int or None
-        Width and height in pixels of the tiles of a tiled decoder, and from one tile to the next, as diffusers sets
-        them; None for a decoder without tiles.
-    component : str
-        Name of an encoder in the folder of a pipeline.
-    config, module : str
-        Path of the config in a folder, and class of the module that it describes, one of
-        `paleo_lite.architectures.pipelines.modules.MODULES`; empty for a shipped part, and the class for a language
-        model.
-    """
-
-    descriptor: str
-    role: Role = "text encoder"
-    grid: Count = 1
-    runs: Runs = "once"
-    tokens: Count = 77
-    copies: Count = 1
-    frame_step: Count = 1
-    is_loaded_before: bool = False
+    descriptor: str  # name of the descriptor in ``models/diffusion``, or of a shipped language model
+    role: Role = "text encoder"  # ``text encoder``, ``image encoder``, ``denoiser`` or ``decoder``
+    grid: Count = 1  # pixels of height and width per unit of the descriptor's free sizes
+    runs: Runs = "once"  # how often the part runs
+    tokens: Count = 77  # tokens of text that the part reads
+    copies: Count = 1  # networks of this shape that are loaded, of which every run uses one
+    frame_step: Count = 1  # latent frames per unit of the descriptor's free size ``f``
+    is_loaded_before: bool = False  # whether the parameters are those of a part listed before
+    # Width and height in pixels of the tiles of a tiled decoder, and from one tile to the next, as diffusers sets
+    # them; None for a decoder without tiles.
     tile: tuple[Count, Count] | None = None
     tile_stride: tuple[Count, Count] | None = None
-    component: str = "text_encoder"
+    component: str = "text_encoder"  # name of an encoder in the folder of a pipeline
+    # Path of the config in a folder, and class of the module that it describes, one of
+    # `paleo_lite.architectures.pipelines.modules.MODULES`; empty for a shipped part, and the class for a language
+    # model.
     config: str = ""
     module: str = ""
 
 
 class Pipeline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A network of parts with how often each runs.
-
-    Attributes
-    ----------
-    name : str
-        Name of the pipeline.
-    card : str
-        Repository of the publisher.
-    steps : int
-        Denoising steps by default.
-    size : tuple of int
-        Width and height of the pictures by default, in pixels.
-    guidance : float
-        Scale of classifier-free guidance by default; at 1 and below there is none.
-    encoders : tuple of Part
-        Text encoders, and what encodes a given picture.
-    denoiser : Part
-        What runs once per step.
-    decoders : tuple of Part
-        What turns latents into pixels.
-    guided : str
-        How the second prediction of guidance is computed.
-    frames : int
-        Frames of a video by default; 0 for pictures.
-    frames_per_latent : int
-        Frames per latent frame after the first.
-    decoder_precisions : dict of str to str
-        Precision of the decoder where it is not that of the pipeline: SDXL's overflows in fp16.
-    class_name : str
-        Class of diffusers whose folders are read like this pipeline; empty for further pipelines of a class.
-    """
+    """A network of parts with how often each runs."""
 
     name: str
-    card: str
-    steps: Count
-    size: tuple[Count, Count]
-    guidance: float
-    encoders: tuple[Part, ...]
-    denoiser: Part
-    decoders: tuple[Part, ...]
-    guided: Guided = "batch"
-    frames: Annotated[int, Meta(ge=0)] = 0
-    frames_per_latent: Count = 4
+    card: str  # repository of the publisher
+    steps: Count  # denoising steps by default
+    size: tuple[Count, Count]  # width and height of the pictures by default, in pixels
+    guidance: float  # scale of classifier-free guidance by default; at 1 and below there is none
+    encoders: tuple[Part, ...]  # text encoders, and what encodes a given picture
+    denoiser: Part  # what runs once per step
+    decoders: tuple[Part, ...]  # what turns latents into pixels
+    guided: Guided = "batch"  # how the second prediction of guidance is computed
+    frames: Annotated[int, Meta(ge=0)] = 0  # frames of a video by default; 0 for pictures
+    frames_per_latent: Count = 4  # frames per latent frame after the first
+    # Precision of the decoder where it is not that of the pipeline: SDXL's overflows in fp16.
     decoder_precisions: dict[str, str] = {}
+    # Class of diffusers whose folders are read like this pipeline; empty for further pipelines of a class.
     class_name: str = ""
 
     @property

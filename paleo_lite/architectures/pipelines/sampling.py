@@ -60,34 +60,17 @@ def parse_image_size(size: int | str) -> tuple[int, int]:
 
 
 class Sampling(msgspec.Struct, frozen=True):
-    """What is asked of a pipeline.
+    """What is asked of a pipeline."""
 
-    Attributes
-    ----------
-    steps : int
-        Denoising steps.
-    width, height : int
-        Size of the pictures in pixels.
-    frames : int
-        Frames of each video; 1 for pictures.
-    guidance : float
-        Scale of classifier-free guidance; there is none at 1 and below.
-    images : int
-        Pictures or videos in one batch.
-    tiled : bool
-        Whether the decoder computes tiles that overlap, one at a time.
-    step_caching : float
-        Steps per step that the denoiser computes; the others reuse what it has computed.
-    """
-
-    steps: int
+    steps: int  # denoising steps
+    # Size of the pictures in pixels.
     width: int
     height: int
-    frames: int
-    guidance: float
-    images: int
-    tiled: bool = False
-    step_caching: float = 1.0
+    frames: int  # frames of each video; 1 for pictures
+    guidance: float  # scale of classifier-free guidance; there is none at 1 and below
+    images: int  # pictures or videos in one batch
+    tiled: bool = False  # whether the decoder computes tiles that overlap, one at a time
+    step_caching: float = 1.0  # steps per step that the denoiser computes; the others reuse what it has computed
 
     @property
     def computed_steps(self) -> int:

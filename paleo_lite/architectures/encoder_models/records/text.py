@@ -9,21 +9,8 @@ import msgspec
 from ...blocks.rules import BlockRules
 from ...blocks.traits import Disentangled, Norms, Projections, Sums
 from ...config import Config
-from ...keys import (
-    Activation,
-    Choice,
-    EveryNth,
-    Fields,
-    Flag,
-    Fraction,
-    HeadSize,
-    Integer,
-    IsSet,
-    Listed,
-    Natural,
-    Not,
-    record,
-)  # fmt: skip
+from ...keys import Activation, Choice, Fields, Flag, Fraction, HeadSize, Integer, IsSet, Natural, record
+from ...layer_rules import EveryNth, Listed, Not
 from ..family import ATTENTION, FEED_FORWARD, BlocksOf, EncoderFamily, Labels, words_head
 from ..traits import (
     Activate,

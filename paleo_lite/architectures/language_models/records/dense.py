@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ...blocks.traits import Norms, Projections
-from ...keys import Activation, Choice, EveryNth, Flag, Fraction, HeadSize, Integer, Listed, Multiple, Not, RotarySize
-from ..family import BIASED, NEXT_TOKEN, POST_NORMS, QWEN_WINDOW, Family
+from ...blocks.traits import Norms
+from ...keys import Activation, Flag, Fraction, Integer
+from ..family import BIASED, NEXT_TOKEN, POST_NORMS, QWEN_WINDOW, TIED, Family, all_but_every, heads_of
 
-_WIDE_HEADS = {"head_size": HeadSize(128), "rotary_size": RotarySize(head_size=HeadSize(128))}
+_WIDE_HEADS = heads_of(128)
 _ONE_BIAS = {"bias": Flag("use_bias"), "output_bias": Flag("use_bias")}
 
 FAMILIES: dict[str, Family] = {
@@ -17,7 +17,7 @@ FAMILIES: dict[str, Family] = {
     "olmo3": Family(
         name="Olmo3", block={"norms": POST_NORMS}, attention={**BIASED, "query_key_norm": "full_width"},
         window=Integer("sliding_window", 4096),
-        windowed=Listed("sliding_attention", otherwise=Not(EveryNth(Integer("sliding_window_pattern", 4)))),
+        windowed=all_but_every(4),
     ),
     "seed_oss": Family(
         name="SeedOss", longest=524288, block={"dropout": Fraction("residual_dropout", 0.1)},
@@ -28,7 +28,7 @@ FAMILIES: dict[str, Family] = {
         feed_forward={"bias": Flag("mlp_bias")},
     ),
     "ernie4_5": Family(
-        name="Ernie4_5", longest=131072, decoder={"is_tied": Flag("tie_word_embeddings", True)},
+        name="Ernie4_5", longest=131072, decoder={"is_tied": TIED},
         attention={**_ONE_BIAS, **_WIDE_HEADS}, feed_forward={"bias": Flag("use_bias")},
     ),
     "hunyuan_v1_dense": Family(
@@ -57,8 +57,7 @@ FAMILIES: dict[str, Family] = {
     "glm": Family(
         name="Glm", longest=131072,
         attention={
-            "bias": Flag("attention_bias", True), "head_size": HeadSize(128),
-            "rotary_size": RotarySize(0.5, HeadSize(128)),
+            "bias": Flag("attention_bias", True), **heads_of(128, 0.5),
         },
         feed_forward={"packed": "gate_up_proj", "activation_module": "activation_fn"},
     ),
@@ -69,48 +68,6 @@ FAMILIES: dict[str, Family] = {
     ),
     "cwm": Family(
         name="Cwm", longest=131072, attention=_WIDE_HEADS, window=Integer("sliding_window", 8192),
-        windowed=Listed("sliding_attention", otherwise=Not(EveryNth(Integer("global_window_period", 4), 0))),
-    ),
-    "gpt_bigcode": Family(
-        name="GPTBigCode", layer_count="n_layer", positions="n_positions", longest=1024,
-        decoder={
-            "hidden_size": Integer("n_embd"), "root": "transformer", "block_list": "h", "embedding": "wte",
-            "final_norm": "ln_f", "norm": "layer", "learned_positions": Integer("n_positions", 1024),
-            "is_tied": Flag("tie_word_embeddings", True), "dropout": Fraction("embd_pdrop", 0.1),
-        },
-        block={"norm": "layer", "norms": Norms("ln_1", "", "ln_2"), "dropout": Fraction("resid_pdrop", 0.1)},
-        attention={
-            "heads": Integer("n_head"), "kv_heads": Choice("multi_query", {True: 1, False: Integer("n_head")}, True),
-            "head_size": HeadSize(key="", hidden="n_embd", heads="n_head"), "module": "attn",
-            "projections": Projections(packed="c_attn", output="c_proj"), "rotary_size": 0,
-            "packed_layout": Choice("multi_query", {True: "split", False: "heads"}, True),
-            "dropout": Fraction("attn_pdrop", 0.1), "bias": True, "output_bias": True,
-        },
-        feed_forward={
-            "is_gated": False, "up": "c_fc", "down": "c_proj", "bias": True, "activation_module": "act",
-            "inner_size": Multiple("n_inner", 4, "n_embd"),
-            "activation": Activation(("activation_function",), "gelu_pytorch_tanh"),
-        },
-    ),
-    "codegen": Family(
-        name="CodeGen", layer_count="n_layer", positions="n_positions",
-        decoder={
-            "hidden_size": Integer("n_embd"), "root": "transformer", "block_list": "h", "embedding": "wte",
-            "final_norm": "ln_f", "norm": "layer", "head_bias": True, "dropout": Fraction("embd_pdrop"),
-        },
-        block={
-            "norm": "layer", "norms": Norms("ln_1", "", ""), "is_parallel": True, "dropout": Fraction("resid_pdrop"),
-        },
-        attention={
-            "heads": Integer("n_head"), "kv_heads": Integer("n_head"),
-            "head_size": HeadSize(key="", hidden="n_embd", heads="n_head"), "module": "attn",
-            "projections": Projections(packed="qkv_proj", output="out_proj"), "rotary_size": Integer("rotary_dim", 64),
-            "dropout": Fraction("attn_pdrop"),
-        },
-        feed_forward={
-            "is_gated": False, "up": "fc_in", "down": "fc_out", "bias": True, "activation_module": "act",
-            "inner_size": Multiple("n_inner", 4, "n_embd"),
-            "activation": Activation(("activation_function",), "gelu_new"),
-        },
+        windowed=all_but_every(4, "global_window_period", 0),
     ),
 }  # fmt: skip

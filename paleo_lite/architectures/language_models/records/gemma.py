@@ -7,26 +7,20 @@ import msgspec
 from ...blocks.traits import Alternating
 from ...keys import (
     Activation,
-    All,
     Choice,
-    EveryNth,
     Flag,
     HeadSize,
     IfSet,
     Integer,
     IsSet,
     KeyValueHeads,
-    LastOf,
-    Listed,
     Multiple,
-    Not,
-    Positive,
     Record,
     RotarySize,
     Uniform,
-    When,
 )  # fmt: skip
-from ..family import BIASED, SANDWICH, Family
+from ...layer_rules import All, LastOf, Positive, When
+from ..family import BIASED, SANDWICH, TIED, Family, all_but_every
 
 _ACTIVATION = Activation(("hidden_activation",), "gelu_pytorch_tanh")
 
@@ -39,7 +33,7 @@ FAMILIES: dict[str, Family] = {
             }),
         },
         decoder={
-            "has_embedding_scale": True, "is_tied": Flag("tie_word_embeddings", True),
+            "has_embedding_scale": True, "is_tied": TIED,
             "has_logit_softcap": IsSet("final_logit_softcapping", 30.0),
             "vocabulary": Integer("vocab_size", 262400),
             "per_layer_vocabulary": Integer("vocab_size_per_layer_input", 262144),
@@ -51,7 +45,7 @@ FAMILIES: dict[str, Family] = {
         feed_forward={"activation": _ACTIVATION, "inner_size": Uniform("intermediate_size", 16384)},
         sparsely_active=Positive("activation_sparsity_pattern", 10, 10),
         window=Integer("sliding_window", 512),
-        windowed=Listed("sliding_attention", otherwise=Not(EveryNth(Integer("sliding_window_pattern", 5)))),
+        windowed=all_but_every(5),
         reuses=LastOf("num_kv_shared_layers", 15),
         per_layer_input={"size": Integer("hidden_size_per_layer_input", 256), "activation": _ACTIVATION},
     ),
@@ -59,7 +53,7 @@ FAMILIES: dict[str, Family] = {
         name="Gemma4", model_class="Gemma4TextModel", longest=131072,
         block={"norms": SANDWICH, "has_output_scale": True},
         decoder={
-            "has_embedding_scale": True, "is_tied": Flag("tie_word_embeddings", True),
+            "has_embedding_scale": True, "is_tied": TIED,
             "has_logit_softcap": IsSet("final_logit_softcapping"),
             "per_layer_vocabulary": IfSet(
                 "hidden_size_per_layer_input", Integer("vocab_size_per_layer_input", 262144), default=256
@@ -79,7 +73,7 @@ FAMILIES: dict[str, Family] = {
         },
         feed_forward={"activation": _ACTIVATION},
         window=Integer("sliding_window", 512),
-        windowed=Listed("sliding_attention", otherwise=Not(EveryNth(Integer("sliding_window_pattern", 6)))),
+        windowed=all_but_every(6),
         reuses=LastOf("num_kv_shared_layers"),
         reusing_feed_forward={
             "inner_size": IfSet("use_double_wide_mlp", Multiple("", 2, "intermediate_size"),

@@ -19,36 +19,35 @@ from ...blocks.traits import (
 from ...keys import (
     Activation,
     AdjustedSize,
-    All,
-    At,
-    Both,
     CeilOf,
     Choice,
     CountOf,
-    Cycled,
-    EveryNth,
     Flag,
-    From,
     HeadSize,
     HeadsOf,
     IfSet,
     Integer,
     IsSet,
-    Lettered,
-    Listed,
     Multiple,
-    Not,
-    Numbered,
-    OneBased,
     PerHead,
     Record,
     RotarySize,
     RoundedUp,
-    When,
     Within,
     record,
 )  # fmt: skip
-from ..family import BIASED, DEEPSEEK_EXPERTS, DEEPSEEK_SHARED, LOCAL_EXPERTS, NEXT_TOKEN, Family
+from ...layer_rules import All, At, Both, Cycled, EveryNth, From, Lettered, Listed, Not, Numbered, OneBased, When
+from ..family import (
+    BIASED,
+    DEEPSEEK_EXPERTS,
+    DEEPSEEK_SHARED,
+    GRANITE_EXPERTS,
+    NEXT_TOKEN,
+    QWEN_SPARSE,
+    TIED,
+    Family,
+    heads_of,
+)  # fmt: skip
 
 _SQUARED = Activation(("mlp_hidden_act",), "relu2")
 _LISTS = ("hybrid_override_pattern", "layers_block_type", "layer_types")
@@ -95,7 +94,7 @@ DELTA_NET = {
 }  # fmt: skip
 QWEN_ATTENTION = {
     **BIASED, "query_key_norm": "per_head", "norm": "rms_one_plus", "has_output_gate": True,
-    "head_size": HeadSize(256), "rotary_size": RotarySize(0.25, HeadSize(256)),
+    **heads_of(256, 0.25),
 }  # fmt: skip
 QWEN_ATTENDS = Listed("full_attention", otherwise=EveryNth(Integer("full_attention_interval", 4)))
 
@@ -103,7 +102,7 @@ FAMILIES: dict[str, Family] = {
     "mamba": Family(
         name="Mamba", positions="", longest=None, attends=All(False), feeds=All(False),
         decoder={"root": "backbone", "embedding": "embeddings", "final_norm": "norm_f",
-                 "is_tied": Flag("tie_word_embeddings", True)},
+                 "is_tied": TIED},
         block={"norms": Norms(before_mixer="norm")},
         other=Record(Mamba, _MAMBA),
     ),
@@ -154,10 +153,7 @@ FAMILIES: dict[str, Family] = {
         feed_forward={"module": "shared_mlp", "packed": "input_linear", "down": "output_linear",
                       "inner_size": Integer("shared_intermediate_size", 1024)},
         other=Record(Mamba2, _BAMBA_MIXER),
-        experts={
-            **LOCAL_EXPERTS, "module": "block_sparse_moe", "router": "router", "scoring": "softmax_of_chosen",
-            "is_normalised": False,
-        },
+        experts=GRANITE_EXPERTS,
         shared={}, sparse=When(IsSet("num_local_experts", 8, (None, 0))),
     ),
     "qwen3_next": Family(
@@ -168,7 +164,7 @@ FAMILIES: dict[str, Family] = {
         other=Record(DeltaNet, DELTA_NET),
         experts={"has_shared_gate": True, "is_normalised": Flag("norm_topk_prob", True)},
         shared={"module": "shared_expert", "inner_size": Integer("shared_expert_intermediate_size")},
-        sparse=Both(EveryNth(Integer("decoder_sparse_step", 1)), Not(Numbered("mlp_only_layers"))),
+        sparse=QWEN_SPARSE,
     ),
     "nemotron_h": Family(
         name="NemotronH", layer_count=CountOf("num_hidden_layers", _LISTS), longest=4096,
@@ -235,7 +231,7 @@ FAMILIES: dict[str, Family] = {
         name="RecurrentGemma", positions="", longest=None,
         decoder={
             "norm": "rms_one_plus", "final_norm": "final_norm", "has_embedding_scale": True,
-            "is_tied": Flag("tie_word_embeddings", True), "has_logit_softcap": IsSet("logits_soft_cap", 30.0),
+            "is_tied": TIED, "has_logit_softcap": IsSet("logits_soft_cap", 30.0),
         },
         block={
             "norm": "rms_one_plus", "norms": Norms("temporal_pre_norm", before_feed_forward="channel_pre_norm"),
@@ -257,7 +253,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "zamba2": Family(
         name="Zamba2", longest=4096, attends=All(False),
-        decoder={"final_norm": "final_layernorm", "is_tied": Flag("tie_word_embeddings", True)},
+        decoder={"final_norm": "final_layernorm", "is_tied": TIED},
         feeds=All(False),
         other=Record(Mamba2, {
             "heads": Integer("n_mamba_heads", 8), "head_size": HeadsOf("mamba_headdim", "", "n_mamba_heads"),

@@ -5,32 +5,33 @@ from __future__ import annotations
 from ...blocks.traits import Compression, HyperConnection, Indexer, Norms, Projections
 from ...keys import (
     Activation,
-    All,
-    Between,
-    Both,
-    EveryNth,
     Flag,
-    From,
     HeadSize,
     IfSet,
     Integer,
     IsSet,
-    Layers,
-    Lettered,
-    Listed,
     Multiple,
     Natural,
-    Not,
     Product,
     Record,
     RotarySize,
     ShareOf,
-    Sharing,
     Uniform,
-    When,
     Within,
 )  # fmt: skip
-from ..family import BIASED, DEEPSEEK_EXPERTS, DEEPSEEK_SHARED, LOCAL_EXPERTS, NEXT_TOKEN, POST_NORMS, Family
+from ...layer_rules import All, Between, Both, EveryNth, From, Layers, Lettered, Listed, Not, Sharing, When
+from ..family import (
+    BIASED,
+    DEEPSEEK_EXPERTS,
+    DEEPSEEK_SHARED,
+    GRANITE_EXPERTS,
+    LOCAL_EXPERTS,
+    NEXT_TOKEN,
+    POST_NORMS,
+    TIED,
+    Family,
+    all_but_every,
+)  # fmt: skip
 
 
 def sparse_from(first: int) -> Layers:
@@ -38,8 +39,8 @@ def sparse_from(first: int) -> Layers:
     return Listed("sparse", "mlp_layer_types", otherwise=From(Integer("first_k_dense_replace", first)))
 
 
-_EXAONE_WINDOWS = Listed("sliding_attention", otherwise=Not(EveryNth(Integer("sliding_window_pattern", 4))))
-_AFMOE_WINDOWS = Listed("sliding_attention", otherwise=Not(EveryNth(Integer("global_attn_every_n_layers", 4))))
+_EXAONE_WINDOWS = all_but_every(4)
+_AFMOE_WINDOWS = all_but_every(4, "global_attn_every_n_layers")
 _INDEXED = {"selected": Integer("index_topk", 2048)}
 _INDEXER = {"heads": Integer("index_n_heads", 64), "head_size": Integer("index_head_dim", 128)}
 _MIMO_ROTARY = RotarySize(0.334, HeadSize(192))
@@ -118,7 +119,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "ernie4_5_moe": Family(
         name="Ernie4_5_Moe", longest=131072,
-        decoder={"is_tied": Flag("tie_word_embeddings", True), "head_bias": Flag("use_bias")},
+        decoder={"is_tied": TIED, "head_bias": Flag("use_bias")},
         attention={"bias": Flag("use_bias"), "output_bias": Flag("use_bias"), "dropout": 0.0},
         feed_forward={"bias": Flag("use_bias")},
         experts={
@@ -176,7 +177,7 @@ FAMILIES: dict[str, Family] = {
         sparse=From(Integer("num_dense_layers", 1)),
     ),
     "jetmoe": Family(
-        name="JetMoe", longest=4096, decoder={"is_tied": Flag("tie_word_embeddings", True)},
+        name="JetMoe", longest=4096, decoder={"is_tied": TIED},
         attention={
             "heads": Product(Integer("num_key_value_heads", 16), Integer("num_experts_per_tok", 2)),
             "kv_heads": Integer("num_key_value_heads", 16), "head_size": Integer("kv_channels", 128),
@@ -216,10 +217,7 @@ FAMILIES: dict[str, Family] = {
         name="GraniteMoeShared", attention=BIASED, block={"has_residual_scale": True},
         decoder={"has_embedding_scale": True, "has_logit_scale": True},
         feed_forward={"packed": "input_linear", "down": "output_linear"},
-        experts={
-            **LOCAL_EXPERTS, "module": "block_sparse_moe", "router": "router", "scoring": "softmax_of_chosen",
-            "is_normalised": False,
-        },
+        experts=GRANITE_EXPERTS,
         shared={
             "module": "shared_mlp", "inner_size": Natural("shared_intermediate_size", 0),
             "multiple": IfSet("shared_intermediate_size", 1),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from ...blocks.traits import DeltaNet
-from ...keys import Both, EveryNth, HeadSize, Integer, Not, Numbered, RotarySize, record
-from ..family import BIASED, Family
+from ...keys import Integer, record
+from ..family import BIASED, QWEN_SPARSE, Family, heads_of
 from .hybrids import DELTA_NET, QWEN_ATTENDS, QWEN_ATTENTION
 from .hybrids import FAMILIES as HYBRIDS
 
@@ -26,15 +26,14 @@ FAMILIES: dict[str, Family] = {
         name="Qwen3VL", head_class="Qwen3VLForConditionalGeneration", model_class="Qwen3VLTextModel", longest=128000,
         decoder=_VISION_LANGUAGE,
         attention={
-            **BIASED, "query_key_norm": "per_head", "head_size": HeadSize(128),
-            "rotary_size": RotarySize(head_size=HeadSize(128)),
+            **BIASED, "query_key_norm": "per_head", **heads_of(128),
         },
     ),
     "qwen3_vl_moe_text": Family(
         name="Qwen3VLMoe", head_class="Qwen3VLMoeForConditionalGeneration", model_class="Qwen3VLMoeTextModel",
         longest=128000, decoder=_VISION_LANGUAGE, attention={**BIASED, "query_key_norm": "per_head"},
         experts={"count": Integer("num_experts num_local_experts"), "is_normalised": True},
-        sparse=Both(EveryNth(Integer("decoder_sparse_step", 1)), Not(Numbered("mlp_only_layers"))),
+        sparse=QWEN_SPARSE,
     ),
     "qwen3_5_text": _QWEN3_5,
     "qwen3_5_moe_text": msgspec.structs.replace(
