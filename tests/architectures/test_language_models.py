@@ -5,10 +5,10 @@ architectures/blocks/compressed_attention.py, architectures/blocks/feed_forward.
 architectures/blocks/head_experts.py, architectures/blocks/hyper_connection.py,
 architectures/blocks/latent_attention.py, architectures/blocks/norms.py, architectures/blocks/recurrence.py,
 architectures/blocks/rotation.py, architectures/blocks/rules.py, architectures/blocks/shared_transformer.py,
-architectures/blocks/state_space.py, architectures/keys.py, architectures/layer_rules.py, architectures/language_models/decoder.py,
-architectures/language_models/families.py, architectures/language_models/family.py,
-architectures/language_models/records/hybrids.py, architectures/language_models/records/mixtures.py,
-architectures/blocks/traits.py.
+architectures/blocks/state_space.py, architectures/keys.py, architectures/layer_rules.py,
+architectures/language_models/decoder.py, architectures/language_models/families.py,
+architectures/language_models/family.py, architectures/language_models/records/hybrids.py,
+architectures/language_models/records/mixtures.py, architectures/blocks/traits.py.
 """
 
 from __future__ import annotations
