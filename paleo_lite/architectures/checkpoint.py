@@ -122,8 +122,8 @@ def _from_expression(text: str) -> str:
     return text
 
 
-_TOWERS = ("vision.", "visual.")
-"""Begin of the names of layers of vision towers."""
+_TOWERS = ("vision.", "visual.", "audio.")
+"""Begin of the names of layers of towers."""
 
 
 class Rule(msgspec.Struct, frozen=True):
@@ -476,9 +476,39 @@ def _quark_format(fields: Any) -> Format | None:
     return _integers(int(integer[1]), group, weight.get("symmetric") is False)
 
 
+def _experts_int8(fields: Fields) -> StoredWeights:
+    return StoredWeights("experts-int8", FORMATS["int8"], parts=("experts",))
+
+
+def _bitnet(fields: Fields) -> StoredWeights:
+    """Return ternary weights, four of which are packed into a byte (Ma et al. 2024)."""
+    stored = msgspec.structs.replace(_integers(2, 0, zero_point=False), scale_bits=0)
+    return StoredWeights("bitnet", stored, _kept(fields, "modules_to_not_convert"), has_narrow_activations=True)
+
+
+def _hqq(fields: Fields) -> StoredWeights:
+    whole = fields.get("quant_config")
+    own = whole.get("weight_quant_params") if isinstance(whole, dict) else None
+    if not isinstance(own, dict):
+        raise BadDescriptor("quant_config.weight_quant_params is missing")
+    stored = _integers(_integer(own, "nbits"), _integer(own, "group_size", 64), zero_point=True)
+    return StoredWeights("hqq", msgspec.structs.replace(stored, zero_point_bits=16), _kept(fields, "skip_modules"))
+
+
+def _named_weights(fields: Fields) -> StoredWeights:
+    """Return the formats of methods that name the type of the weights (quanto), or have int8 alone (EETQ)."""
+    name = str(fields.get("weights", "int8")).replace("float8", "fp8").replace("int2", "2")
+    formats = {"2": _integers(2, 128, False), "int4": _integers(4, 128, False), "int8": FORMATS["int8"],
+               "fp8": FORMATS["fp8"]}  # fmt: skip
+    if name not in formats:
+        raise BadDescriptor(f"weights is {fields['weights']!r}, which is not read; int2, int4, int8 and float8 are")
+    return StoredWeights(str(fields["quant_method"]), formats[name], _kept(fields, "modules_to_not_convert"))
+
+
 METHODS: dict[str, Callable[[Fields], StoredWeights]] = {
     "fp8": _fp8, "fbgemm-fp8": _fp8, "compressed-tensors": _compressed_tensors, "gptq": _gptq, "auto-round": _gptq,
     "awq": _awq, "modelopt": _modelopt, "modelopt-fp4": _modelopt, "mxfp4": _mxfp4, "bitsandbytes": _bitsandbytes,
-    "torchao": _torchao, "quark": _quark,
+    "torchao": _torchao, "quark": _quark, "ptpc-fp8": _fp8, "gptq-marlin": _gptq, "awq-marlin": _awq, "hqq": _hqq,
+    "quanto": _named_weights, "eetq": _named_weights, "bitnet": _bitnet, "experts-int8": _experts_int8,
 }  # fmt: skip
 """Readers of ``quantization_config`` by method."""

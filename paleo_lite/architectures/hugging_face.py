@@ -7,18 +7,37 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..counting import CONSTANT, Layer
-from ..errors import BadDescriptor, BadValue, FactoryFailed
+import msgspec
+
+from ..counting import CONSTANT, GENERATION_PHASES, Layer
+from ..errors import BadDescriptor, BadValue, FactoryFailed, TraceFailed
 from ..files import file_exists
 from .config import Config
 from .descriptor import read_bounded
-from .inputs import Input
+from .inputs import Input, Prepared, Values
 from .model_config import DEFAULT_TOKENS, decode_fields, is_known, name_of, read_config, text_lengths
 from .network import LANGUAGE_MODELS, Network, SequenceOptions
+
+
+class Assumption(msgspec.Struct, frozen=True):
+    """What a trace sets, with a note: fields of the config, and arguments of forward by the number of tokens."""
+
+    note: str
+    fields: dict[str, Any] = {}
+    arguments: Callable[[int], dict[str, int]] = lambda tokens: {}
+
+
+ASSUMED = {
+    "blt": Assumption("traced with a patch per byte: the patches of the model depend on the text",
+                      {"patching_mode": "static", "max_patch_length": None}),
+    "xlm": Assumption("traced without padding", arguments=lambda tokens: {"lengths": tokens}),
+    "xmod": Assumption("traced in its first language", arguments=lambda tokens: {"lang_ids": 0}),
+}  # fmt: skip
+"""What is assumed of model types whose layers depend on their inputs."""
 
 _CACHE_ARGUMENTS = ("cache", "past_key_values")
 """Names of the KV cache in ``forward``: since transformers 5.24, and before."""
@@ -62,7 +81,9 @@ def read_hugging_face(
     return built.trace_inputs(inputs, options or SequenceOptions())
 
 
-def trace_with_transformers(data: bytes, path: str, image_size: int | None, options: SequenceOptions) -> Network:
+def trace_with_transformers(
+    data: bytes, path: str, image_size: int | None, options: SequenceOptions, has_cache: bool = True
+) -> Network:
     """Build the model of a config in this process and trace it with the usual inputs of such models.
 
     Parameters
@@ -73,6 +94,8 @@ def trace_with_transformers(data: bytes, path: str, image_size: int | None, opti
         Height and width of the images, in place of the config's.
     options : SequenceOptions
         Tokens and phase.
+    has_cache : bool
+        Whether the model keeps a KV cache; otherwise every step of decoding computes all tokens.
 
     Raises
     ------
@@ -81,7 +104,12 @@ def trace_with_transformers(data: bytes, path: str, image_size: int | None, opti
     fields = decode_fields(data, path)
     _check_classes(fields, path)
     built = BuiltModel(path, Config(fields, path), image_size)
-    network = built.trace_phase(options) if built.generates_text else built.trace_inputs((), options)
+    if not built.generates_text(options):
+        network = built.trace_inputs((), options)
+    elif has_cache:
+        network = built.trace_phase(options)
+    else:
+        network = built.trace_without_cache(options)
     return network._replace(name=name_of(path))
 
 
@@ -111,8 +139,6 @@ class BuiltModel:
 
     Attributes
     ----------
-    generates_text : bool
-        Whether the module is a decoder that reads tokens and keeps a KV cache.
     notes : tuple of str
         Notes for every trace.
     """
@@ -135,11 +161,16 @@ class BuiltModel:
             self.module.to(self.torch.bfloat16)
             self.notes = ("traced in bf16, as the grouped matrix products of experts exist in 16 bits only",)
         self._cache_argument = cache_argument(self.module)
-        self.generates_text = (
-            self._cache_argument is not None
-            and getattr(self.module, "main_input_name", "") == "input_ids"
-            and not getattr(self.config, "is_encoder_decoder", False)
-            and not hasattr(self.config, "vision_config")
+        self._assumed = ASSUMED.get(self.config.model_type)
+        if self._assumed is not None:
+            self.notes = (*self.notes, self._assumed.note)
+
+    def generates_text(self, options: SequenceOptions) -> bool:
+        """Return whether the module is traced as a decoder of tokens alone; with images only in other phases."""
+        return (
+            getattr(self.module, "main_input_name", "") == "input_ids"
+            and not getattr(self.module.config, "is_encoder_decoder", False)
+            and (options.phase in GENERATION_PHASES or not hasattr(self.config, "vision_config"))
             and self.module.can_generate()
         )
 
@@ -155,6 +186,7 @@ class BuiltModel:
             config = self.transformers.AutoConfig.for_model(fields.get("model_type"), **rest)
             if image_size is not None:
                 config.image_size = image_size
+            self._prepare_decoder(config, class_name)
             if class_name is None:
                 factory = self._factory_of(config)
             else:
@@ -166,6 +198,15 @@ class BuiltModel:
             message = " ".join(str(error).split())[:200]
             raise FactoryFailed(f"{self.reference} cannot be built: {type(error).__name__}: {message}") from error
         return module, config
+
+    def _prepare_decoder(self, config: Any, class_name: str | None) -> None:
+        """Set what a config must say before its decoder writes text, such as that it is one (BERT)."""
+        writers = self.transformers.models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+        if class_name in (None, *writers.values()) and getattr(config, "is_decoder", None) is False:
+            config.is_decoder = config.model_type in writers
+        assumed = ASSUMED.get(config.model_type)
+        for name, value in assumed.fields.items() if assumed is not None else ():
+            setattr(config, name, value)
 
     def _factory_of(self, config: Any) -> Any:
         """Return the builder of a config without a class: of the model that writes text, if there is one."""
@@ -219,9 +260,12 @@ class BuiltModel:
             )
         lengths = text_lengths(self.fields, options, "max_position_embeddings", None, generates=True)
         tokens = self.torch.zeros(1, lengths.queries, dtype=self.torch.long, device="meta")
-        arguments: dict[str, Any] = {"use_cache": lengths.uses_cache}
-        if lengths.uses_cache and self._cache_argument is not None:
-            arguments[self._cache_argument] = self._filled_cache(lengths.keys - lengths.queries)
+        arguments: dict[str, Any] = {"use_cache": lengths.uses_cache, **self._assumed_arguments(lengths.keys)}
+        if lengths.uses_cache:
+            if self._cache_argument is None:
+                raise TraceFailed(f"{self.reference} cannot be traced with a KV cache: forward takes none")
+            cached = lengths.keys - lengths.queries
+            arguments[self._cache_argument] = Prepared(lambda samples: self._filled_cache(samples, cached))
             if "logits_to_keep" in inspect.signature(self.module.forward).parameters:
                 arguments["logits_to_keep"] = 1
         network = trace(self.module, tokens, name=self.reference, source=self.source, **arguments)
@@ -237,14 +281,51 @@ class BuiltModel:
             group=LANGUAGE_MODELS,
         )
 
-    def _filled_cache(self, tokens: int) -> Any:
-        """Return a KV cache that holds so many tokens."""
-        cache = self.transformers.DynamicCache(config=self.config)
-        if tokens and self._cache_argument is not None:
-            words = self.torch.zeros(1, tokens, dtype=self.torch.long, device="meta")
-            with self.torch.device("meta"), self.torch.no_grad():
-                self.module(words, **{self._cache_argument: cache}, use_cache=True)
-        return cache
+    def trace_without_cache(self, options: SequenceOptions) -> Network:
+        """Trace a decoder that keeps no KV cache: each step of decoding computes all tokens again."""
+        from .trace import trace
+
+        lengths = text_lengths(self.fields, options, "max_position_embeddings", None, generates=True)
+        self.module.config.use_cache = False
+        tokens = self.torch.zeros(1, lengths.keys, dtype=self.torch.long, device="meta")
+        arguments = self._assumed_arguments(lengths.keys)
+        network = trace(self.module, tokens, name=self.reference, source=self.source, **arguments)
+        note = "traced without a KV cache: a step of decoding computes all tokens of the sequence again"
+        return network._replace(
+            inputs=((1, lengths.queries),),
+            lengths=lengths,
+            notes=(note, *self.notes, *network.notes),
+            rebuild=self.trace_without_cache,
+            group=LANGUAGE_MODELS,
+        )
+
+    def _assumed_arguments(self, tokens: int) -> dict[str, Values]:
+        """Return the arguments of forward that are assumed, of one sample."""
+        if self._assumed is None:
+            return {}
+        return {name: Values([value]) for name, value in self._assumed.arguments(tokens).items()}
+
+    def _filled_cache(self, samples: int, tokens: int) -> Any:
+        """Return a KV cache that holds so many tokens of each sample; None where the module begins one itself."""
+        cache = self._new_cache()
+        if not tokens or self._cache_argument is None:
+            return cache
+        words = self.torch.zeros(samples, tokens, dtype=self.torch.long, device="meta")
+        given = {name: value.tensor for name, value in self._assumed_arguments(tokens).items()}
+        result = self.module(words, **{self._cache_argument: cache}, use_cache=True, **given)
+        filled = getattr(result, "cache", None) or getattr(result, "past_key_values", None)
+        if filled is None:
+            raise TraceFailed(f"{self.reference} cannot be traced with a KV cache: forward returns none")
+        return filled
+
+    def _new_cache(self) -> Any:
+        """Return the empty cache for a module that would begin one for the layers of another part, or fail to."""
+        config, library = self.module.config, self.transformers
+        if hasattr(config, "decoder_layers"):
+            return library.DynamicCache()
+        if not hasattr(config, "num_hidden_layers"):
+            return library.EncoderDecoderCache(library.DynamicCache(), library.DynamicCache())
+        return None
 
     def _config_value(self, name: str) -> Any:
         """Return a value of the config, or of its text or vision part."""

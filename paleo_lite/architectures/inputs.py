@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from ..errors import BadValue, UnknownName
@@ -50,6 +50,19 @@ class Values:
         import torch
 
         self.tensor = torch.as_tensor(values).detach().cpu()
+
+
+class Prepared:
+    """An argument that a function makes before forward runs, such as a filled KV cache: it runs as forward does.
+
+    Parameters
+    ----------
+    make : callable
+        Function of the number of samples.
+    """
+
+    def __init__(self, make: Callable[[int], Any]) -> None:
+        self.make = make
 
 
 def read_input(text: str | Sequence[int] | Input) -> Input:

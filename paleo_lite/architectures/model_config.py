@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from ..counting import GENERATION_PHASES, INPUT, Layer
-from ..errors import BadDescriptor, BadValue, FactoryFailed, TraceFailed
+from ..errors import BadDescriptor, BadValue, FactoryFailed, PaleoError, TraceFailed
 from ..files import file_exists
 from ..units import format_si
 from .blocks.traits import Attention, Block, CompressedAttention, Experts, LatentAttention
@@ -27,8 +27,9 @@ from .language_models.decoder import Decoder, add_decoder, count_next_token_para
 from .language_models.families import FAMILIES, describe_decoder
 from .language_models.family import Family
 from .language_models.guess import NOT_GUESSED, guess_family
+from .language_models.nested_defaults import fill_nested
 from .language_models.records.vision import describe_tower
-from .language_models.vision import VisionTower, resident_weights, tower_layers
+from .language_models.vision import resident_weights, tower_layers
 from .locate import cached_name
 from .network import LANGUAGE_MODELS, Lengths, Network, Publication, SequenceOptions
 from .safetensors_file import Stamp, read_tensors, stamp_checkpoint
@@ -49,7 +50,8 @@ TEXT_PARTS = {
     "qwen2_vl": "qwen2", "qwen2_5_vl": "qwen2", "qwen2_vl_text": "qwen2", "qwen2_5_vl_text": "qwen2",
     "qwen3_vl": "qwen3_vl_text", "qwen3_vl_moe": "qwen3_vl_moe_text", "qwen3_5": "qwen3_5_text",
     "qwen3_5_moe": "qwen3_5_moe_text", "qwen3_omni_moe_thinker": "qwen3_omni_moe_text", "qwen2_5_omni_text": "qwen2",
-    "qwen2_5_omni_thinker": "qwen2",
+    "qwen2_5_omni_thinker": "qwen2", "glm4v": "glm4", "glm4v_text": "glm4", "glm4v_moe": "glm4_moe",
+    "glm4v_moe_text": "glm4_moe",
 }  # fmt: skip
 """Model types of vision-language models and of their text parts, where the nested config may not name its type."""
 
@@ -60,6 +62,12 @@ VISION_PARTS = {
 }  # fmt: skip
 """Model types of vision-language models and of their vision encoders, likewise."""
 
+
+_PROJECTOR_KEYS = ("spatial_merge_size", "multimodal_projector_bias", "downsample_ratio")
+"""Keys of a vision-language model that tell how its vision encoder is joined to the text part."""
+
+_PARTS = ("text_config", "llm_config", "language_config")
+"""Keys of the nested config of the part that writes text."""
 
 TRACED = "transformers "
 """Begin of the source of networks that were traced."""
@@ -112,29 +120,31 @@ def read_config(
         stored_weights = _measure_files(data, path, stored_weights, stamps)
     fields = _thinker_part(fields)
     whole_fields = fields
-    fields, part_note = _text_part(fields, path)
-    config = Config(fields, path)
+    fields, part_note, filled = _text_part(fields, path)
+    config, whole = Config(fields, path), Config(whole_fields, path)
     rebuild = partial(_rebuild, data, path, image_size, stored_weights)
     model_type = fields.get("model_type")
-    if model_type in FAMILIES:
+    has_record = model_type in FAMILIES or model_type in encoder_families()
+    traced = None if not has_record or is_known(fields) else _trace_class(whole, image_size, options)
+    if traced is not None:
+        network = traced
+    elif model_type in FAMILIES:
         if image_size is not None and not part_note:
             raise BadValue(f"{path}: a {model_type} reads no images: leave --image-size out")
         network = _read_decoder(config, FAMILIES[str(model_type)], options)
     elif model_type in encoder_families():
         network = _read_model_type(config, encoder_families()[str(model_type)], image_size, options)
     else:
-        network = _read_unknown(config, Config(whole_fields, path), image_size, options)
-        if network.source.startswith(TRACED):
-            return network._replace(stored_weights=stored_weights, rebuild=rebuild if network.rebuild else None)
+        network = _read_unknown(config, whole, image_size, options)
+    if network.source.startswith(TRACED):
+        return network._replace(stored_weights=stored_weights, rebuild=rebuild if network.rebuild else None)
     if part_note:
-        network, part_note = _add_vision_encoder(network, whole_fields, path, image_size, options, part_note)
-        if whole_fields.get("audio_config"):
-            part_note = f"{part_note}; its audio encoder is not included"
-    notes = (*((part_note,) if part_note else ()), *network.notes)
+        network, part_note = _add_towers(network, whole_fields, path, image_size, options, part_note)
+    notes = (*filter(None, (part_note, filled)), *network.notes)
     return network._replace(
         notes=notes,
         rebuild=rebuild,
-        publication=_publication(Config(whole_fields, path)),
+        publication=_publication(whole),
         stored_weights=stored_weights,
     )
 
@@ -168,7 +178,7 @@ def _measure_files(
     """Return the formats of a checkpoint with the bytes of the files beside the config; of known types only."""
     from .checkpoint_sizes import measure_checkpoint
 
-    fields, _ = _text_part(_thinker_part(decode_fields(data, path)), path)
+    fields = _text_part(_thinker_part(decode_fields(data, path)), path).fields
     if fields.get("model_type") not in FAMILIES:
         return stored
     whole = _read_decoder(Config(fields, path), FAMILIES[str(fields["model_type"])], SequenceOptions(1))
@@ -189,20 +199,41 @@ def _read_unknown(config: Config, whole: Config, image_size: int | None, options
     options : SequenceOptions
         Tokens, phase and parallelism.
     """
-    from .trace_process import trace_config, traceable_types
+    from .trace_process import trace_config
 
-    model_type = whole.fields.get("model_type")
-    degrees = (options.tensor_parallel, options.context_parallel, options.expert_parallel)
-    if model_type not in traceable_types() or degrees != (1, 1, 1) or options.blocks is not None:
+    if not _can_trace(whole, options):
         return _read_guess(config, options)
+    data = msgspec.json.encode(whole.fields)
     try:
-        return trace_config(msgspec.json.encode(whole.fields), whole.where, image_size, options)
+        return trace_config(data, whole.where, image_size, options)
     except (FactoryFailed, TraceFailed) as failure:
         try:
             network = _read_guess(config, options)
         except BadDescriptor:
-            raise failure from None
+            if options.phase not in GENERATION_PHASES:
+                raise failure from None
+            return trace_config(data, whole.where, image_size, options, has_cache=False)
         return network._replace(notes=(*network.notes, f"transformers does not trace the model: {failure}"))
+
+
+def _can_trace(config: Config, options: SequenceOptions) -> bool:
+    """Return whether the installed ``transformers`` knows a type, and all of it on one device is asked for."""
+    from .trace_process import traceable_types
+
+    degrees = (options.tensor_parallel, options.context_parallel, options.expert_parallel)
+    return config.fields.get("model_type") in traceable_types() and degrees == (1, 1, 1) and options.blocks is None
+
+
+def _trace_class(config: Config, image_size: int | None, options: SequenceOptions) -> Network | None:
+    """Return the traced network of a class that the record of its type does not read; None where it is not traced."""
+    from .trace_process import trace_config
+
+    if not _can_trace(config, options):
+        return None
+    try:
+        return trace_config(msgspec.json.encode(config.fields), config.where, image_size, options)
+    except (BadDescriptor, FactoryFailed, TraceFailed):  # the record then says which classes are read
+        return None
 
 
 def _read_guess(config: Config, options: SequenceOptions) -> Network:
@@ -239,7 +270,7 @@ def _publication(config: Config) -> Publication | None:
 
 def is_known(fields: dict[str, Any]) -> bool:
     """Return whether `read_config` reads the model type and the class that a config names."""
-    fields, _ = _text_part(_thinker_part(fields), "")
+    fields = _text_part(_thinker_part(fields), "").fields
     model_type = fields.get("model_type")
     if model_type in FAMILIES:
         classes: tuple[str, ...] = FAMILIES[str(model_type)].classes
@@ -248,7 +279,7 @@ def is_known(fields: dict[str, Any]) -> bool:
     else:
         return False
     named = fields.get("architectures")
-    return not named or (isinstance(named, list) and named[0] in classes)
+    return not named or (isinstance(named, list) and str(named[0]).lower() in map(str.lower, classes))
 
 
 def unknown_model_type(config: Config) -> BadDescriptor:
@@ -280,7 +311,7 @@ def decode_fields(data: bytes, path: str) -> dict[str, Any]:
         raise BadDescriptor(f"{path}: {error}") from None
     if not isinstance(fields, dict):
         raise BadDescriptor(f"{path}: a config must be a JSON object")
-    for name in ("model_type", "text_config", "vision_config", "thinker_config"):
+    for name in ("model_type", *_PARTS, "vision_config", "thinker_config"):
         part = fields if name == "model_type" else fields.get(name)
         model_type = part.get("model_type", "") if isinstance(part, dict) else ""
         if not isinstance(model_type, (str, type(None))):
@@ -297,75 +328,128 @@ def _thinker_part(fields: dict[str, Any]) -> dict[str, Any]:
     return {"model_type": fields.get("model_type"), **thinker}
 
 
-def _text_part(fields: dict[str, Any], path: str) -> tuple[dict[str, Any], str]:
-    """Return the config of the text part of a vision-language model, and a note; any other config as it is."""
+class _TextPart(NamedTuple):
+    """The config of the part that writes text; notes on the other parts, and on sizes that it leaves out."""
+
+    fields: dict[str, Any]
+    note: str = ""
+    filled: str = ""
+
+
+def _text_part(fields: dict[str, Any], path: str) -> _TextPart:
+    """Return the config of the text part of a vision-language model; any other config as it is."""
     model_type = str(fields.get("model_type"))
     if model_type in FAMILIES or model_type in encoder_families():
-        return fields, ""
-    text = fields.get("text_config")
-    if isinstance(text, dict):
-        text = dict(text)
-    elif model_type in TEXT_PARTS and "vision_config" in fields:
+        return _TextPart(fields)
+    nested = _nested_text(fields)
+    if nested is not None:
+        text = dict(nested)
+    elif isinstance(fields.get("vision_config"), dict):
         text = {key: value for key, value in fields.items() if key not in ("model_type", "vision_config")}
     else:
-        return fields, ""
+        return _TextPart(fields)
     named = text.get("model_type", model_type)
     text["model_type"] = TEXT_PARTS.get(str(named), named)
+    text, filled = fill_nested(text) if nested is not None else (text, "")
     if text["model_type"] not in FAMILIES and guess_family(Config(text, path)) is None:
-        return fields, ""
+        return _TextPart(fields)
     text.pop("architectures", None)
     for key in ("tie_word_embeddings", "_attn_implementation", "attn_implementation"):
         if key in fields:
             text.setdefault(key, fields[key])
-    return text, f"the text part of a {model_type}; its vision encoder is not included"
+    return _TextPart(text, f"the text part of a {model_type}; its vision encoder is not included", filled)
 
 
-def _add_vision_encoder(
+def _nested_text(fields: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the nested config of the part that writes text; None if there is none."""
+    return next((fields[key] for key in _PARTS if isinstance(fields.get(key), dict)), None)
+
+
+def _add_towers(
     network: Network, fields: dict[str, Any], path: str, image_size: int | None, options: SequenceOptions, note: str
 ) -> tuple[Network, str]:
-    """Put the vision encoder of a vision-language model before its text part, if its type is known.
+    """Put the vision encoder of a vision-language model before its text part, and the weights of one for sound.
 
     Returns
     -------
     Network, str
-        The network, and a note on its parts. A decode step and blocks alone have no vision encoder.
+        The network, and a note on its parts. A decode step has the weights alone, and blocks alone have neither.
     """
-    vision = fields.get("vision_config")
-    if not isinstance(vision, dict):
-        return network, note
-    vision_type = str(vision.get("model_type") or VISION_PARTS.get(str(fields.get("model_type"))))
-    text = fields.get("text_config")
-    text_size = (text if isinstance(text, dict) else fields).get("hidden_size")
-    more = {"text_hidden_size": text_size} if image_size is None else {
-        "text_hidden_size": text_size, "image_size": image_size}  # fmt: skip
-    tower = describe_tower(Config({**vision, "model_type": vision_type, **more}, path))
-    if tower is not None:
-        return _add_tower(network, tower, options, str(fields.get("model_type")))
-    if vision_type not in encoder_families():
-        return network, note
-    if options.phase == "decode" or options.blocks is not None:
-        return network, f"the text part of a {fields.get('model_type')}: the vision encoder runs with the prompt"
-    config = Config({**vision, "model_type": vision_type}, path)
-    encoder = _read_model_type(config, encoder_families()[vision_type], image_size, SequenceOptions())
-    vision_layers = [layer._replace(name=f"vision.{layer.name}") for layer in encoder.layers]
-    network = _put_before(network, vision_layers)._replace(inputs=(*encoder.inputs, *network.inputs))
-    note = f"the text part of a {fields.get('model_type')} and its vision encoder, one image per sequence"
-    return network, f"{note}; the projection between them is not included"
-
-
-def _add_tower(network: Network, tower: VisionTower, options: SequenceOptions, model_type: str) -> tuple[Network, str]:
-    """Put a vision tower before the text part: its layers, or in a decode step only its weights."""
-    layers, shape = tower_layers(tower, network.name, options.fused_attention is not False)
+    model_type = str(fields.get("model_type"))
     if options.blocks is not None:
         return network, f"the text part of a {model_type}: the vision tower runs with the prompt"
-    parameters = sum(layer.parameters for layer in layers)
-    network = network._replace(tower_parameters=parameters)
-    if options.phase == "decode":
-        note = f"a {model_type}: its vision tower runs with the prompt"
-        return _put_before(network, [resident_weights(parameters)]), note
-    network = _put_before(network, layers)._replace(inputs=(shape, *network.inputs))
-    image = f"one image of {tower.side} x {tower.side} patches, which becomes {tower.tokens} tokens of the sequence"
-    return network, f"a {model_type} with its vision tower: {image}"
+    if isinstance(fields.get("vision_config"), dict):
+        network, note = _add_vision(network, fields, path, image_size, options, note)
+    audio = fields.get("audio_config")
+    if not isinstance(audio, dict):
+        return network, note
+    encoder = _trace_part(audio, path, None)
+    if encoder is None:
+        return network, f"{note}; its audio encoder is not included"
+    return _add_encoder(network, encoder, (), "audio", True), f"{note}; of its audio encoder the weights alone"
+
+
+def _add_vision(
+    network: Network, fields: dict[str, Any], path: str, image_size: int | None, options: SequenceOptions, note: str
+) -> tuple[Network, str]:
+    """Put the vision encoder before the text part: by its record, by `transformers`, or not at all."""
+    vision, model_type = fields["vision_config"], str(fields.get("model_type"))
+    vision_type = str(vision.get("model_type") or VISION_PARTS.get(model_type))
+    whole = {key: fields[key] for key in _PROJECTOR_KEYS if key in fields}
+    more = {"text_hidden_size": (_nested_text(fields) or fields).get("hidden_size"), "model_type": vision_type}
+    if image_size is not None:
+        more["image_size"] = image_size
+    tower = describe_tower(Config({**whole, **vision, **more}, path))
+    is_decode = options.phase == "decode"
+    if tower is not None:
+        layers, shape = tower_layers(tower, network.name, options.fused_attention is not False)
+        tower_network = Network("", (shape,), layers, sum(layer.parameters for layer in layers))
+        image = f"one image of {tower.side} x {tower.side} patches, which becomes {tower.tokens} tokens of the sequence"
+        note = "its vision tower runs with the prompt" if is_decode else image
+        joined = "a {}: {}" if is_decode else "a {} with its vision tower: {}"
+        return _add_encoder(network, tower_network, (shape,), "", is_decode), joined.format(model_type, note)
+    if vision_type in encoder_families():
+        config = Config({**vision, "model_type": vision_type}, path)
+        encoder: Network | None = _read_model_type(
+            config, encoder_families()[vision_type], image_size, SequenceOptions()
+        )
+    else:
+        vision_type = f"{model_type}_vision" if vision_type == model_type else vision_type
+        encoder = _trace_part({**vision, "model_type": vision_type}, path, image_size)
+    if encoder is None:
+        return network, note
+    note = f"the text part of a {model_type} and its vision encoder"
+    note += ", which runs with the prompt" if is_decode else ", one image per sequence"
+    note += "; the projection between them is not included"
+    return _add_encoder(network, encoder, encoder.inputs, "vision", is_decode), note
+
+
+def _trace_part(fields: dict[str, Any], path: str, image_size: int | None) -> Network | None:
+    """Return an encoder that the installed ``transformers`` traces on its own; None where it does not."""
+    from .trace_process import trace_config, traceable_types
+
+    model_type = fields.get("model_type")
+    if model_type not in traceable_types() or model_type in FAMILIES:
+        return None
+    try:
+        return trace_config(msgspec.json.encode({**fields, "architectures": None}), path, image_size)
+    except PaleoError:  # the answer then says that the part is not included
+        return None
+
+
+def _add_encoder(
+    network: Network, encoder: Network, inputs: tuple[tuple[int, ...], ...], prefix: str, only_weights: bool
+) -> Network:
+    """Put the layers of an encoder before a network, or only its weights."""
+    parameters = encoder.parameters
+    if only_weights:
+        layers: Sequence[Layer] = [resident_weights(parameters, prefix or "visual")]
+    else:
+        unused = parameters - sum(layer.parameters for layer in encoder.layers)
+        layers = [layer._replace(name=f"{prefix}.{layer.name}" if prefix else layer.name) for layer in encoder.layers]
+        layers = [*layers, *([resident_weights(unused, prefix)] if unused else [])]
+        network = network._replace(inputs=(*inputs, *network.inputs))
+    return _put_before(network, layers)._replace(tower_parameters=network.tower_parameters + parameters)
 
 
 def _put_before(network: Network, layers: Sequence[Layer]) -> Network:
@@ -382,7 +466,7 @@ def _put_before(network: Network, layers: Sequence[Layer]) -> Network:
 def _is_with_head(config: Config, classes: tuple[str, ...]) -> bool:
     """Return whether the class that the config names has a head; raise if it is not among those that are read."""
     named = config.fields.get("architectures") or [classes[0]]
-    if not isinstance(named, list) or named[0] not in classes:
+    if not isinstance(named, list) or str(named[0]).lower() not in map(str.lower, classes):
         shown = named[0] if isinstance(named, list) and named else named
         raise config.fail(f"$.architectures is {shown!r}; {' or '.join(classes)} is read")
     return not named[0].endswith("Model") or named[0].endswith("LMHeadModel")
@@ -625,7 +709,7 @@ def _class_of(config: Config, family: EncoderFamily) -> str:
     """Return the class that the config names, or the first that is read."""
     _is_with_head(config, family.classes)
     named = config.fields.get("architectures") or [family.classes[0]]
-    return str(named[0])
+    return next(name for name in family.classes if name.lower() == str(named[0]).lower())
 
 
 def _inputs(tape: Tape, family: EncoderFamily, lengths: Lengths) -> tuple[tuple[int, ...], ...]:

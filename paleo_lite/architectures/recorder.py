@@ -224,6 +224,7 @@ class Recorder(Tensors):
         self._complex_products = 0
         self._calls: list[_ModuleCall] = []
         self._single_layer: nn.Module | None = None  # module in progress that is one layer by a user-defined rule
+        self._is_paused = False
         self._thread = threading.get_ident()
 
     # Modules
@@ -245,6 +246,15 @@ class Recorder(Tensors):
         finally:
             for handle in handles:
                 handle.remove()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Record no layers."""
+        self._is_paused = True
+        try:
+            yield
+        finally:
+            self._is_paused = False
 
     def _before_module(self, module: nn.Module, args: Any) -> None:
         paths = self._paths.get(id(module))
@@ -327,7 +337,7 @@ class Recorder(Tensors):
         written : tensor, optional
             The tensor into which an in-place call writes.
         """
-        if self._single_layer is not None:
+        if self._single_layer is not None or self._is_paused:
             return
         if len(self._layers) >= _MAX_LAYERS:
             raise TraceFailed(f"more than {_MAX_LAYERS} operations: the module may not terminate")

@@ -88,6 +88,8 @@ class FunctionRecorder(TorchFunctionMode):
     def _call(self, function: Any, name: str, args: Arguments, kwargs: KeywordArguments) -> Any:
         """Run a call, record its layers, and return its result."""
         recorder = self.recorder
+        if name in ("getitem", "setitem") and self._has_known_mask(args):
+            args = (args[0], args[1].nonzero(as_tuple=True), *args[2:])
         if name in VALUES:
             return self._read_value(function, name, args, kwargs)
         if name == "set_grad_enabled":
@@ -125,6 +127,11 @@ class FunctionRecorder(TorchFunctionMode):
         is_plain = all(type(tensor) in _TENSOR_TYPES for tensor in operands)
         with torch._C._DisableTorchDispatch() if is_plain else nullcontext():
             return self._run_layer(function, name, call, args, kwargs)
+
+    def _has_known_mask(self, args: Arguments) -> bool:
+        """Return whether elements are selected by a mask whose values are known, so that their number is."""
+        mask = args[1]
+        return isinstance(mask, torch.Tensor) and mask.dtype == torch.bool and self.recorder.is_known(mask)
 
     def _run_layer(
         self, function: Any, name: str, call: TorchCall | None, args: Arguments, kwargs: KeywordArguments

@@ -31,7 +31,7 @@ from ..counting.layer import trace_flow
 from ..errors import TraceFailed
 from .call_readers import PLAIN_TYPES
 from .detectors import StopForward, keep_most_boxes, pop_proposals
-from .inputs import Values
+from .inputs import Prepared, Values
 from .network import Network
 from .operations import MADE_TO_SIZE
 from .recorder import Recorder
@@ -118,6 +118,7 @@ def _run(module: nn.Module, name: str, inputs: Any, named_inputs: Any, samples: 
                 FunctionRecorder(recorder, operations),
                 suppress(StopForward),
             ):
+                kwargs = _make_prepared(kwargs, recorder, samples)
                 result = module(*args, **kwargs)
                 if isinstance(result, GeneratorType):
                     for _ in result:  # a generator computes while it is iterated
@@ -197,6 +198,15 @@ def _to_meta(value: Any, recorder: Recorder, samples: int) -> Any:
             object.__setattr__(replaced, field.name, _to_meta(getattr(value, field.name), recorder, samples))
         return replaced
     return value
+
+
+def _make_prepared(arguments: dict[str, Any], recorder: Recorder, samples: int) -> dict[str, Any]:
+    """Return named arguments with those that are made under the recording modes, of which nothing is recorded."""
+    made = {}
+    for name, value in arguments.items():
+        with recorder.paused():
+            made[name] = value.make(samples) if isinstance(value, Prepared) else value
+    return made
 
 
 def _set_evaluation_mode(module: nn.Module) -> None:

@@ -35,7 +35,7 @@ TIME_S = 120
 TRACE = "paleo_lite.architectures.hugging_face:trace_with_transformers"
 """Function that builds and traces a model in the process, named here because it reads configs itself."""
 
-VERSION = 3
+VERSION = 4
 """Version of the answers. Increase it when the same config gives another answer."""
 
 _RAISED: tuple[type[PaleoError], ...] = (BadDescriptor, FactoryFailed, TraceFailed, BadValue)
@@ -58,6 +58,7 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True):
     module: str = ""
     sizes: dict[str, int] = {}
     name: str = ""
+    has_cache: bool = True
 
 
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -97,7 +98,11 @@ def traceable_types() -> frozenset[str]:
 
 
 def trace_config(
-    data: bytes, path: str, image_size: int | None = None, options: SequenceOptions | None = None
+    data: bytes,
+    path: str,
+    image_size: int | None = None,
+    options: SequenceOptions | None = None,
+    has_cache: bool = True,
 ) -> Network:
     """Return the network of a config as ``transformers`` builds it.
 
@@ -111,18 +116,20 @@ def trace_config(
         Height and width of the images, in place of the config's.
     options : SequenceOptions, optional
         Tokens and phase.
+    has_cache : bool
+        Whether the model keeps a KV cache; otherwise every step of decoding computes all tokens.
 
     Raises
     ------
     BadDescriptor, BadValue, FactoryFailed, TraceFailed
         Whatever the library raises is told in one sentence.
     """
-    network = _traced(Request(path, data, image_size, options or SequenceOptions()))
+    network = _traced(Request(path, data, image_size, options or SequenceOptions(), has_cache=has_cache))
     if network.lengths is None:
         return network
 
     def rebuild(changed: SequenceOptions) -> Network:
-        return trace_config(data, path, image_size, changed)
+        return trace_config(data, path, image_size, changed, has_cache)
 
     return network._replace(rebuild=rebuild)
 
@@ -276,10 +283,15 @@ def answer(request: Request) -> Answer:
             network = trace_part(request.config, request.path, request.module, request.sizes, request.name)
         else:
             trace_with_transformers = resolve_name(TRACE)
-            network = trace_with_transformers(request.config, request.path, request.image_size, request.options)
+            network = trace_with_transformers(
+                request.config, request.path, request.image_size, request.options, request.has_cache
+            )
     except PaleoError as error:
         kind = next((kind for kind in _RAISED if isinstance(error, kind)), TraceFailed)
-        return Answer(failure=kind.__name__, message=_sentence(request.path, error))
+        text = _sentence(request.path, error)
+        if kind is TraceFailed and request.path not in text:
+            text = f"{request.path} cannot be traced: {text}"
+        return Answer(failure=kind.__name__, message=text)
     except BaseException as error:
         text = _sentence(request.path, error)
         return Answer(failure="TraceFailed", message=f"{request.path} cannot be traced: {type(error).__name__}: {text}")

@@ -214,7 +214,7 @@ def test_a_mixture_multiplies_by_the_active_experts():
 BAD = [
     ({"model_type": "mambo"}, r"\$.model_type is 'mambo', which is not read; the nearest known types are mamba"),
     ({"architectures": ["LlamaForCausalLM"]}, r"\$.model_type is None"),
-    ({**LLAMA, "architectures": ["LlamaForTokenClassification"]}, "LlamaForCausalLM or LlamaModel is read"),
+    ({**LLAMA, "architectures": ["LlamaForNothing"]}, "LlamaForCausalLM or LlamaModel is read"),
     ({key: value for key, value in LLAMA.items() if key != "hidden_size"}, r"\$.hidden_size is missing: .* llama"),
     ({**LLAMA, "num_hidden_layers": 0}, r"\$.num_hidden_layers must be an integer >= 1 \(got 0\)"),
     ({**LLAMA, "num_hidden_layers": True}, r"\(got True\)"),

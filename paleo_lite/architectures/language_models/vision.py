@@ -117,9 +117,9 @@ def tower_layers(tower: VisionTower, where: str, fused: bool) -> tuple[tuple[Lay
     return tuple(tape.layers), shape
 
 
-def resident_weights(parameters: int) -> Layer:
+def resident_weights(parameters: int, part: str = "visual") -> Layer:
     """Return a layer that computes nothing and holds parameters in memory: the tower in a decode step."""
-    return Layer("visual.weights", "view", ((),), ((),), parents=(INPUT,), parameters=parameters, origin="method")
+    return Layer(f"{part}.weights", "view", ((),), ((),), parents=(INPUT,), parameters=parameters, origin="method")
 
 
 def _add_positions(tape: Tape, tower: VisionTower, x: Blob) -> Blob:

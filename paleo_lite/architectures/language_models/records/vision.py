@@ -9,7 +9,7 @@ from math import isqrt
 from typing import Any, NamedTuple
 
 from ...config import Config
-from ...keys import Activation, Fields, HeadSize, Integer, Length, Multiple, Product
+from ...keys import Activation, Fields, Flag, HeadSize, IfSet, Integer, Length, Multiple, Product
 from ..vision import VisionTower
 
 
@@ -89,6 +89,16 @@ class WindowSide(NamedTuple):
         return max(config.positive_integer("window_size", 112) // config.positive_integer("patch_size", 14), 1)
 
 
+class MergerSizes(NamedTuple):
+    """The widths of Pixtral's projector, after a merger of the same width where the config merges patches."""
+
+    def read(self, config: Config) -> tuple[int, ...]:
+        """Return the widths."""
+        text_size = config.positive_integer("text_hidden_size")
+        is_merged = config.fields.get("spatial_merge_size") is not None
+        return (config.positive_integer("hidden_size", 1024), text_size) if is_merged else (text_size,)
+
+
 class Indices(NamedTuple):
     """A list of layers."""
 
@@ -155,6 +165,41 @@ TOWERS: dict[str, Fields] = {
         "has_packed_projection": False,
         "positions": Multiple("", Integer("init_pos_emb_height pos_emb_height", 64),
                               "init_pos_emb_width pos_emb_width"),
+    },
+    "moonvit": {
+        "side": SideOf(default=64), "patch_values": PatchValues(),
+        "hidden_size": Integer("hidden_size", 1152), "depth": Integer("num_hidden_layers", 27),
+        "heads": Integer("num_attention_heads", 16), "head_size": HeadSize(key=""),
+        "inner_size": Integer("intermediate_size", 4304), "text_size": Integer("text_hidden_size"),
+        "positions_per_patch": 16, "has_final_norm": True,
+        "positions": Multiple("", Integer("init_pos_emb_height", 64), "init_pos_emb_width"),
+    },
+    "vision": {  # the SigLIP of DeepSeek-VL2, by the keys of timm
+        "side": SideOf(default=27), "patch_values": PatchValues(), "hidden_size": Integer("width", 1152),
+        "depth": Integer("layers", 27), "heads": Integer("heads", 16),
+        "head_size": QuotientOf(Integer("width", 1152), Integer("heads", 16)),
+        "inner_size": Multiple("", 3.7362, "width"), "text_size": Integer("text_hidden_size"),
+        "has_rotary": False, "has_final_norm": True, "positions_per_patch": 1, "positions": 729, "merged": 1,
+        "merger_norm": "", "merger_sizes": Widths(("text_hidden_size",)),
+    },
+    "pixtral": {
+        "side": SideOf(default=64), "patch_values": PatchValues(), "hidden_size": Integer("hidden_size", 1024),
+        "depth": Integer("num_hidden_layers", 24), "heads": Integer("num_attention_heads", 16),
+        "head_size": Integer("head_dim", 64), "inner_size": Integer("intermediate_size", 4096),
+        "text_size": Integer("text_hidden_size"), "activation": Activation(), "is_gated": True, "bias": False,
+        "patch_bias": False, "has_packed_projection": False, "norm": "rms", "has_first_norm": True,
+        "merged": Square("spatial_merge_size", 1), "merger_norm": IfSet("spatial_merge_size", "patches", ""),
+        "merger_norm_kind": "rms", "merger_sizes": MergerSizes(),
+        "merger_bias": Flag("multimodal_projector_bias", True),
+    },
+    "intern_vit_6b": {
+        "side": SideOf(), "patch_values": PatchValues(), "hidden_size": Integer("hidden_size"),
+        "depth": Integer("num_hidden_layers"), "heads": Integer("num_attention_heads"),
+        "head_size": HeadSize(key=""), "inner_size": Integer("intermediate_size"),
+        "text_size": Integer("text_hidden_size"), "activation": Activation(("hidden_act",), "gelu"),
+        "has_class_token": True, "has_rotary": False, "positions_per_patch": 1,
+        "positions": PatchesAndOne(),
+        "merged": 4, "merger_norm": "tokens", "merger_sizes": Widths(("text_hidden_size",)),
     },
     "llama4_vision_model": {
         "side": SideOf(), "patch_values": PatchValues(), "hidden_size": Integer("hidden_size"),
