@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
-from ..errors import BadDevice, BadQuantity
+from ..errors import BadDevice
 from ..files import read_typed, shipped_folder
 from .device import Price
 from .names import normalize_name
@@ -34,7 +35,7 @@ class Instance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: str
     device: str
-    devices: int
+    devices: Annotated[int, msgspec.Meta(ge=1)]
     price: Price | None = None
     aliases: list[str] = []
 
@@ -53,6 +54,11 @@ class Cloud(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     instances: list[Instance]
     aliases: list[str] = []
 
+    def __post_init__(self) -> None:
+        for instance in self.instances:
+            if instance.price is not None and instance.price.source not in self.sources:
+                raise ValueError(f"{instance.name}: {instance.price.source!r} is missing in sources")
+
 
 def read_cloud(path: Path) -> Cloud:
     """Read the file of a cloud.
@@ -66,17 +72,7 @@ def read_cloud(path: Path) -> Cloud:
     instances = []
     for instance in cloud.instances:
         price = instance.price
-        if instance.devices < 1:
-            raise BadDevice(f"{path}: {instance.name}: devices must be at least 1 (got {instance.devices})")
         if price is not None:
-            if price.source not in cloud.sources:
-                raise BadDevice(f"{path}: {instance.name}: {price.source!r} is missing in sources")
-            try:
-                is_positive = price.usd_per_h > 0
-            except BadQuantity as error:
-                raise BadDevice(f"{path}: {instance.name}: price: {error}") from None
-            if not is_positive:
-                raise BadDevice(f"{path}: {instance.name}: price must be above 0 (got {price.value!r})")
             price = msgspec.structs.replace(price, cloud=cloud.name)
         instances.append(msgspec.structs.replace(instance, price=price))
     return msgspec.structs.replace(cloud, instances=instances)

@@ -61,6 +61,14 @@ class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     note: str = ""
     cloud: str = ""
 
+    def __post_init__(self) -> None:
+        try:
+            usd_per_h = self.usd_per_h
+        except BadQuantity as error:
+            raise ValueError(str(error)) from None  # reported with its place in the file
+        if usd_per_h <= 0:
+            raise ValueError(f"a price must be above 0 (got {self.value!r})")
+
     @property
     def usd_per_h(self) -> float:
         """US dollars per hour."""

@@ -34,10 +34,10 @@ def test_shipped_clouds_pass_the_audit() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("1.50 USD/h", "1.50 EUR/h", "x1: price"),
-        ("1.50 USD/h", "0 USD/h", "price must be above 0"),
-        ('source = "list"', 'source = "other"', "'other' is missing in sources"),
-        ("devices = 2", "devices = 0", "devices must be at least 1"),
+        ("1.50 USD/h", "1.50 EUR/h", r"'1.50 EUR/h' .* `\$.instances\[0\].price`"),
+        ("1.50 USD/h", "0 USD/h", r"price must be above 0 .* `\$.instances\[0\].price`"),
+        ('source = "list"', 'source = "other"', "x1: 'other' is missing in sources"),
+        ("devices = 2", "devices = 0", r"`int` >= 1 - at `\$.instances\[0\].devices`"),
         ('name = "x1"', "nam = 1", "nam"),
     ],
 )

@@ -192,12 +192,12 @@ def test_a_further_file_does_not_take_a_name(tmp_path: Path) -> None:
         (
             "[sources]",
             "[rent]\nvalue = '2 EUR/h'\nsource = 'a'\ndate = 2024-01-01\n[sources]",
-            r"rent: '2 EUR/h' is not in",
+            r"'2 EUR/h' is not in USD/h.* at `\$.rent`",
         ),
         (
             "[sources]",
             "[rent]\nvalue = '0 USD/h'\nsource = 'a'\ndate = 2024-01-01\n[sources]",
-            r"rent must be above 0 \(got '0 USD/h'",
+            r"a price must be above 0 \(got '0 USD/h'\) - at `\$.rent`",
         ),
     ],
 )
