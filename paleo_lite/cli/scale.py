@@ -110,7 +110,7 @@ PICTURE_OPTIONS = ("steps", "guidance", "frames", "ulysses", "ring", "guidance_p
 )
 @click.option(
     "--recompute",
-    type=Names("recomputation", ".distributed.job:RECOMPUTATIONS"),
+    type=Names("recomputation", ".distributed.parallel_config:RECOMPUTATIONS"),
     help="Activation recomputation in each block, with --tensor or --pipeline. [default: none; with megatron on Hopper "
     "and later as much as the memory requires]",
 )
@@ -125,7 +125,7 @@ PICTURE_OPTIONS = ("steps", "guidance", "frames", "ulysses", "ring", "guidance_p
 )
 @click.option(
     "--sharding",
-    type=Names("sharding", ".distributed.job:SHARDINGS"),
+    type=Names("sharding", ".distributed.parallel_config:SHARDINGS"),
     help="Sharding of networks in blocks: ddp, zero-1 to zero-3, FSDP's full-shard, shard-grad-op and hybrid-shard, or "
     "Megatron-LM's distributed-optimizer; instead of --zero.",
 )
