@@ -15,7 +15,7 @@ from ..calibration.choose import choose_model
 from ..errors import BadValue
 from ..machines import Device, Machine, find_device
 from ..timing import TimeModel
-from ..timing.attention import is_blackwell, resolve_attention
+from ..timing.attention import EAGER, has_fused_attention, is_blackwell, resolve_attention
 from ..timing.models import CALIBRATED
 from ..timing.pipelines import EXECUTIONS, PIPELINE_OFFLOADS, PipelineRun
 from ..timing.sequence_parallel import make_split
@@ -165,6 +165,8 @@ def pipeline_question(
         run = msgspec.structs.replace(run, attention=None)
     elif run.attention is not None:
         resolve_attention(run.attention, machine.device)
+    elif not has_fused_attention(machine.device):
+        run = msgspec.structs.replace(run, attention=EAGER)
     model_in = partial(
         choose_model,
         machine.device,

@@ -17,6 +17,13 @@ EAGER = "eager"
 SDPA = "sdpa"
 """PyTorch's scaled_dot_product_attention, which chooses one of the other implementations."""
 
+FUSED_CHIPS = ("Navi 48",)
+"""Chips of AMD's cards for games and workstations on which PyTorch's attention is fused by default.
+
+On the others AOTriton's kernels are experimental (pytorch/pytorch, pull request 156499): unless
+``TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL`` is set, attention is computed as separate products (unslothai/unsloth, pull
+request 8821)."""
+
 RECOMPUTATION = 2.5 / 2
 """FLOPs of the backward pass of a fused kernel, which computes the scores again, over those that are counted."""
 
@@ -92,6 +99,12 @@ def is_blackwell(device: Device) -> bool:
     """Return whether a device has a compute capability of Blackwell or later."""
     generation = device.capability.split(".")[0]
     return generation.isdigit() and int(generation) >= 10
+
+
+def has_fused_attention(device: Device) -> bool:
+    """Return whether PyTorch computes attention in one kernel on a device, without experimental kernels."""
+    is_radeon = device.vendor == "AMD" and device.architecture.startswith("RDNA")
+    return not is_radeon or device.chip.startswith(FUSED_CHIPS)
 
 
 def resolve_attention(name: str | None, device: Device) -> str:

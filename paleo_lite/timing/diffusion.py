@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
+from ..counting.autocast import ORIGIN as CASTS
 from ..counting.work import COMPILED, ENGINE
 from ..errors import BadValue
 from ..files import read_typed, shipped_folder
@@ -154,7 +155,8 @@ class PipelineModel(CalibratedModel, frozen=True, eq=False):
         heads = np.array([_head_size(layer) for layer in layers])[layer_index]
         is_attention = features.work_class == CLASS_INDEX["attention"]
         attention_factor = self._attention_factors(features, heads, workload, machine)
-        is_between = ~features.matrix
+        is_contiguous = np.array([layer.kind == "softmax" or layer.origin == CASTS for layer in layers])[layer_index]
+        is_between = ~features.matrix & ~is_contiguous
         row_bytes = np.where(features.pass_number < UPDATE, self._row_bytes(workload, machine)[layer_index], 0.0)
         between_factor = self._between_factor(workload, machine)
         return msgspec.structs.replace(

@@ -21,7 +21,7 @@ from ..machines import Device, Machine
 from ..result import Result
 from ..version import __version__
 from .activity import Activity, Shares
-from .attention import EAGER
+from .attention import EAGER, has_fused_attention
 from .diffusion import DiffusionConstants, diffusion_constants, pipeline_model
 from .energy import Power
 from .facility import Facility, SiteEnergy
@@ -549,6 +549,11 @@ def predict_pipeline(
     if run.offload != "none":
         parts = _with_transfers(parts, machine.device, run.offload)
     notes = next(part for part in parts if part.part.role == "denoiser").prediction.notes
+    if run.attention == EAGER and not has_fused_attention(machine.device):
+        notes += (
+            f"PyTorch computes attention on {machine.device.name} as separate products, which write the scores to "
+            "memory: `--attention sdpa` is with its experimental kernels",
+        )
     memory = _memory(parts, run.sampling.images, machine.device, run.offload)
     return PipelinePrediction(run, machine, model_in(run.precision), tuple(parts), memory, notes)
 

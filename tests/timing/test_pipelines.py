@@ -232,3 +232,17 @@ def test_the_energy_at_the_meter_has_all_devices_and_their_hosts() -> None:
     assert alone.site is None
     assert metered.site.energy_j == pytest.approx(1.2 * (alone.energy_j + 2 * 100 * alone.time_s))
     assert metered.site.usd == pytest.approx(0.2 * metered.site.energy_j / 3.6e6)
+
+
+def test_attention_of_cards_without_fused_kernels_is_that_of_separate_products() -> None:
+    """AOTriton 0.10b supports gfx1201, the chip of the RX 9070 XT; gfx1101, that of the RX 7800 XT, experimentally
+    (pytorch/pytorch, pull request 156499)."""
+    asked = {"precision": "fp16", "steps": 20}
+    eager, default, fused = (
+        pl.predict("sd-1.5", gpu="rx7800xt", attention=name, **asked) for name in ("eager", None, "sdpa")
+    )
+    assert default.time_s == eager.time_s > 1.2 * fused.time_s
+    assert any("`--attention sdpa` is with its experimental kernels" in note for note in default.notes)
+    supported = pl.predict("sd-1.5", gpu="rx9070xt", **asked)
+    assert supported.time_s == pl.predict("sd-1.5", gpu="rx9070xt", attention="sdpa", **asked).time_s
+    assert not any("separate products" in note for note in supported.notes)

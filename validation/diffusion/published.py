@@ -43,6 +43,9 @@ _EXECUTIONS = {
 }
 """Execution and implementation of attention by their names in the tables."""
 
+_AUTOCAST_SOURCE = "facebookincubator/AITemplate"
+"""Source whose baseline runs under ``torch.autocast`` (examples/05_stable_diffusion/src/benchmark_pt.py)."""
+
 MLENERGY, PROJECTS, USERS = "ML.ENERGY", "projects", "users"
 
 
@@ -119,6 +122,8 @@ def project_rows(folder: Path) -> Iterator[Row]:
     for row in rows_of(folder / "engines" / "diffusion_published.csv"):
         gpu = row["gpu"]
         execution, attention = _EXECUTIONS[row["execution"]]
+        if row["source"].startswith(_AUTOCAST_SOURCE) and execution == "eager":
+            execution = "autocast"
         width, height = (int(pixels) for pixels in row["size"].split("x"))
         precision = row["precision"]
         if precision == "fp32" and gpu.startswith("a100"):
@@ -126,7 +131,7 @@ def project_rows(folder: Path) -> Iterator[Row]:
         yield Row(
             source=re.split(r"[,/ ]", row["source"])[0],
             pipeline=row["pipeline"],
-            gpu="mi250-die" if gpu.startswith("mi250") else gpu,
+            gpu="mi250x-gcd" if gpu.startswith("mi250") else gpu,  # 110 compute units in place of 104
             precision=precision,
             execution=execution,
             attention=attention,
@@ -150,7 +155,8 @@ USERS_STEPS = 20
 def user_rows(folder: Path) -> Iterator[tuple[Row, Row]]:
     """Iterate over what users of web interfaces measure: the upper fifth, and the median of the submissions.
 
-    The published rate is pictures times steps per second, from prompt to saved picture.
+    The published rate is pictures times steps per second, from prompt to saved picture. ZLUDA runs PyTorch for CUDA on
+    AMD's cards, where FlashAttention's kernels, which are written for NVIDIA's matrix instructions, do not run.
     """
     for row in rows_of(folder / "engines" / "diffusion_users.csv"):
         name = row["device"].split(" [")[0].removeprefix("NVIDIA ").removeprefix("GeForce ").removeprefix("AMD ")
@@ -166,7 +172,7 @@ def user_rows(folder: Path) -> Iterator[tuple[Row, Row]]:
                     gpu=gpu,
                     precision="fp16",
                     execution="eager",
-                    attention=None,
+                    attention="eager" if "[ZLUDA]" in row["device"] else None,
                     gpus=1,
                     ulysses=1,
                     ring=1,
