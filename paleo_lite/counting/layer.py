@@ -5,7 +5,7 @@ the package knows about a kind of layer. Layers of a network and kernels of a pr
 that the same rules count them.
 
 FLOPs
-    A multiply-accumulate counts 2, a bias 1 per output element, elementwise work as listed in `kinds.elementwise`.
+    A multiply-accumulate counts 2, a bias 1 per output element, elementwise work as `kinds.activations` says.
 Bytes
     Every operand is moved once: the minimum of any kernel. A normalisation over the batch reads its input twice in
     training, because the statistics are needed before the first output. Views move nothing.

@@ -13,7 +13,7 @@ from math import ceil, log, log2, prod, sqrt
 from typing import Any, NamedTuple
 
 from ..counting.kinds import KINDS, class_of, is_uncounted
-from ..counting.kinds.moving import window_elements
+from ..counting.kinds.pooling import window_elements
 from ..counting.layer import INPUT, Layer, Op
 from ..errors import CountFailed
 

@@ -10,15 +10,14 @@ from math import prod
 
 from ...errors import CountFailed
 from ..layer import NO_COST, Cost, Gemm, Kind, Layer, Op, PassCost, Saved, needed_cost
-from . import elementwise, moving, products, recurrent
+from . import activations, elementwise, moving, normalisation, pooling, products, recurrent
 from .products import cached_elements as cached_elements
 from .products import copies_attention_output as copies_attention_output
 from .products import is_attention as is_attention
 from .products import is_linear as is_linear
 
-KINDS: dict[str, Kind] = {
-    kind.name: kind for family in (products, elementwise, moving, recurrent) for kind in family.KINDS
-}
+_FAMILIES = (products, activations, elementwise, normalisation, moving, pooling, recurrent)
+KINDS: dict[str, Kind] = {kind.name: kind for family in _FAMILIES for kind in family.KINDS}
 """All kinds by name."""
 
 MATRIX_KINDS = {kind.name for kind in KINDS.values() if kind.gemm is not None}

@@ -1,9 +1,10 @@
-"""Counting rules of pooling, interpolation and data movement: copies, indexing, views and exchanges between devices."""
+"""Counting rules of data movement: copies, indexing, views and exchanges between devices."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
+from typing import Any
 
 from ..layer import (
     INDEX_BYTES,
@@ -11,90 +12,13 @@ from ..layer import (
     SAVES_FIRST_INPUT,
     SAVES_NOTHING,
     Cost,
-    Fusion,
     Kind,
     Layer,
     Op,
     PassCost,
     Saved,
     needed_cost,
-)
-
-
-def pooling(op: Op) -> Cost:
-    """Count a pooling with windows of k elements: k - 1 comparisons per output for max, k FLOPs for average pooling.
-
-    Average pooling with windows of a single element has no FLOPs. In training, max pooling stores the index of each
-    maximum.
-    """
-    is_max = op.layer.kind.startswith(("max", "adaptive_max"))
-    elements = window_elements(op)
-    comparisons = elements - op.y
-    average_flops = elements if elements > op.y else 0
-    flops = comparisons if is_max else average_flops
-    index_bytes = INDEX_BYTES * op.y if is_max else 0
-    return needed_cost(
-        op,
-        forward=PassCost(flops, 0, op.x, op.y, index_bytes),
-        data=PassCost(op.y if is_max else flops, 0, op.y, op.x, index_bytes),
-        inference=PassCost(flops, 0, op.x, op.y),
-    )
-
-
-def window_elements(op: Op) -> int:
-    """Return the total number of elements in all windows of a pooling, padding included.
-
-    The windows of adaptive pooling are those of PyTorch, from floor(i * in / out) to ceil((i + 1) * in / out).
-    """
-    kernel = op.attributes.get("kernel")
-    if kernel is not None:
-        return op.y * prod(int(size) for size in kernel)
-    rank = op.attributes.get("dims", len(op.layer.inputs[0]) - 2)
-    input_sizes, output_sizes = op.layer.inputs[0][-rank:], op.layer.outputs[0][-rank:]
-    per_channel = 1
-    for size, out in zip(input_sizes, output_sizes):
-        window_sizes = [-(-(i + 1) * size // out) - i * size // out for i in range(out)]
-        per_channel *= sum(window_sizes)
-    return op.y // prod(output_sizes) * per_channel
-
-
-def saved_by_max_pool(layer: Layer, wants_gradient: Sequence[bool], trainable: bool) -> Saved:
-    """Return the tensors that max pooling saves for the backward pass: the input, and the index of each maximum."""
-    return Saved((0,), bytes=INDEX_BYTES * prod(layer.outputs[0]))
-
-
-def saved_by_adaptive_mean(layer: Layer, wants_gradient: Sequence[bool], trainable: bool) -> Saved:
-    """Return the tensors that adaptive average pooling saves: the input, or none for global pooling.
-
-    PyTorch computes global pooling as a mean, whose gradient does not depend on the input.
-    """
-    rank = layer.attributes.get("dims", len(layer.inputs[0]) - 2)
-    is_global = prod(layer.outputs[0][-rank:]) == 1
-    return SAVES_NOTHING if is_global else SAVES_FIRST_INPUT
-
-
-def fusion_of_adaptive_mean(layer: Layer) -> Fusion:
-    """Return how adaptive average pooling is fused: as a reduction if its output has one element per channel."""
-    is_global = prod(layer.outputs[0]) == prod(layer.outputs[0][:2])
-    return "reduction" if is_global else "alone"
-
-
-def interpolation(op: Op) -> Cost:
-    """Count an interpolation: 2 * taps - 1 FLOPs per output, with 2^d taps (linear in d dimensions) or 4^d (cubic).
-
-    Nearest-neighbour interpolation is a copy without FLOPs. The grid of `grid_sample` is its second input. The
-    computation of interpolation weights is not counted.
-    """
-    taps_per_dimension = {"nearest": 1, "linear": 2, "cubic": 4}[op.attributes.get("mode", "nearest")]
-    taps = taps_per_dimension ** op.attributes.get("dims", len(op.layer.inputs[0]) - 2)
-    flops = op.y * (2 * taps - 1) if taps > 1 else 0
-    return needed_cost(op, PassCost(flops, 0, op.x, op.y), PassCost(flops, 0, op.y, op.x))
-
-
-def roi_align(op: Op) -> Cost:
-    """Count RoIAlign (He et al. 2017, Mask R-CNN): the mean of several bilinear samples per output, 8 FLOPs each."""
-    flops = op.y * op.attributes.get("samples", 4) * 8
-    return needed_cost(op, PassCost(flops, 0, op.x, op.y), PassCost(flops, 0, op.y, op.x))
+)  # fmt: skip
 
 
 def copy(op: Op) -> Cost:
@@ -250,288 +174,54 @@ def saved_indices(layer: Layer, wants_gradient: Sequence[bool], trainable: bool)
     return Saved(bytes=INDEX_BYTES * prod(layer.inputs[1]) if len(layer.inputs) > 1 else 0)
 
 
+def _movement(name: str, work_class: str = "copy", **properties: Any) -> Kind:
+    """Return the kind of an operation that moves elements, or of one that moves none."""
+    return Kind(name, work_class=work_class, group="data movement", preserves_sharding=True, **properties)
+
+
 KINDS = (
-    Kind(
-        "copy",
-        rule=copy,
-        work_class="copy",
-        saves=SAVES_NOTHING,
-        fusion="pointwise",
-        group="data movement",
-        profile_kind="elementwise",
-        preserves_sharding=True,
+    _movement("copy", rule=copy, saves=SAVES_NOTHING, fusion="pointwise", profile_kind="elementwise",
         torch={
             "copy_into": "copy",
-            "all_tensors": "clone repeat repeat_interleave tile flip pixel_shuffle pixel_unshuffle channel_shuffle "
-            "tril triu im2col pack_padded_sequence pad_packed_sequence",
+            "all_tensors": "clone repeat repeat_interleave tile flip pixel_shuffle pixel_unshuffle "
+            "channel_shuffle tril triu im2col pack_padded_sequence pad_packed_sequence",
         },
-        uncounted_by="paleo lu2017",
-        onnx="Cast Tile DepthToSpace SpaceToDepth",
-    ),
-    Kind(
-        "pad",
-        rule=copy,
-        work_class="copy",
-        saves=SAVES_NOTHING,
-        fusion="pointwise",
-        group="data movement",
-        profile_kind="elementwise",
-        preserves_sharding=True,
-        torch={"all_tensors": "pad constant_pad_nd"},
-        onnx="Pad",
-        onnx_weights=0,
-    ),
-    Kind(
-        "roll",
-        rule=copy,
-        work_class="copy",
-        saves=SAVES_NOTHING,
-        fusion="pointwise",
-        group="data movement",
-        profile_kind="elementwise",
-        preserves_sharding=True,
-        torch={"same_shape": "roll"},
-    ),
-    Kind(
-        "concat",
-        rule=concat,
-        work_class="copy",
-        saves=SAVES_NOTHING,
-        fusion="start",
-        group="data movement",
-        profile_kind="elementwise",
-        preserves_sharding=True,
-        torch={"concat": "cat concat concatenate", "all_tensors": "stack hstack vstack dstack"},
-        passes_gradient=True,
-        uncounted_by="paleo lu2017",
-        onnx="Concat",
-    ),
-    Kind(
-        "embedding",
-        rule=embedding,
-        work_class="copy",
-        saves=SAVES_FIRST_INPUT,
-        fusion="alone",
-        group="data movement",
-        profile_kind="other",
-        preserves_sharding=True,
-        torch={"embedding": "embedding"},
-        onnx_weights=1,
-    ),
-    Kind(
-        "gather",
-        rule=gather,
-        work_class="copy",
-        saves=SAVES_NOTHING,
-        fusion="alone",
-        group="data movement",
-        profile_kind="elementwise",
-        preserves_sharding=True,
-        torch={"all_tensors": "index_select gather take index take_along_dim"},
-        onnx="Gather GatherElements GatherND",
-    ),
-    Kind(
-        "embedding_bag",
-        rule=embedding_bag,
-        work_class="copy",
-        saves=SAVES_FIRST_INPUT,
-        fusion="alone",
-        group="data movement",
-        profile_kind="other",
-        preserves_sharding=True,
-        torch={"embedding": "embedding_bag"},
-    ),
-    Kind(
-        "sort",
-        rule=sorting,
-        work_class="copy",
-        saves=saved_output_indices,
-        fusion="alone",
-        group="data movement",
-        profile_kind="other",
-        preserves_sharding=True,
-        torch={"sort": "sort argsort msort"},
-    ),
-    Kind(
-        "select",
-        rule=selection,
-        work_class="copy",
-        saves=saved_output_indices,
-        fusion="alone",
-        group="data movement",
-        profile_kind="other",
-        preserves_sharding=True,
-        torch={"all_tensors": "topk kthvalue median nanmedian mode"},
-        onnx="TopK",
-    ),
-    Kind(
-        "scatter",
-        rule=scatter,
-        work_class="copy",
-        saves=saved_indices,
-        fusion="alone",
-        group="data movement",
-        profile_kind="other",
-        preserves_sharding=True,
+        uncounted_by="paleo lu2017", onnx="Cast Tile DepthToSpace SpaceToDepth"),
+    _movement("pad", rule=copy, saves=SAVES_NOTHING, fusion="pointwise", profile_kind="elementwise",
+        torch={"all_tensors": "pad constant_pad_nd"}, onnx="Pad", onnx_weights=0),
+    _movement("roll", rule=copy, saves=SAVES_NOTHING, fusion="pointwise", profile_kind="elementwise",
+        torch={"same_shape": "roll"}),
+    _movement("concat", rule=concat, saves=SAVES_NOTHING, fusion="start", profile_kind="elementwise",
+        torch={"concat": "cat concat concatenate", "all_tensors": "stack hstack vstack dstack"}, passes_gradient=True,
+        uncounted_by="paleo lu2017", onnx="Concat"),
+    _movement("embedding", rule=embedding, saves=SAVES_FIRST_INPUT, fusion="alone", profile_kind="other",
+        torch={"embedding": "embedding"}, onnx_weights=1),
+    _movement("gather", rule=gather, saves=SAVES_NOTHING, fusion="alone", profile_kind="elementwise",
+        torch={"all_tensors": "index_select gather take index take_along_dim"}, onnx="Gather GatherElements GatherND"),
+    _movement("embedding_bag", rule=embedding_bag, saves=SAVES_FIRST_INPUT, fusion="alone", profile_kind="other",
+        torch={"embedding": "embedding_bag"}),
+    _movement("sort", rule=sorting, saves=saved_output_indices, fusion="alone", profile_kind="other",
+        torch={"sort": "sort argsort msort"}),
+    _movement("select", rule=selection, saves=saved_output_indices, fusion="alone", profile_kind="other",
+        torch={"all_tensors": "topk kthvalue median nanmedian mode"}, onnx="TopK"),
+    _movement("scatter", rule=scatter, saves=saved_indices, fusion="alone", profile_kind="other",
         torch={"scatter": "scatter scatter_add scatter_reduce index_add index_copy index_fill index_reduce"},
-        onnx="ScatterElements ScatterND",
-    ),
-    Kind(
-        "fill",
-        rule=fill,
-        work_class="copy",
-        saves=SAVES_NOTHING,
-        fusion="alone",
-        group="data movement",
-        profile_kind="elementwise",
-        preserves_sharding=True,
+        onnx="ScatterElements ScatterND"),
+    _movement("fill", rule=fill, saves=SAVES_NOTHING, fusion="alone", profile_kind="elementwise",
         torch={
-            "all_tensors": "zeros ones full arange linspace zeros_like ones_like full_like new_zeros new_ones new_full "
-            "tensor scalar_tensor as_tensor new_tensor eye rand randn randint rand_like randn_like randint_like",
+            "all_tensors": "zeros ones full arange linspace zeros_like ones_like full_like new_zeros new_ones "
+            "new_full tensor scalar_tensor as_tensor new_tensor eye rand randn randint rand_like "
+            "randn_like randint_like",
             "fill": "fill zero bernoulli uniform normal random exponential log_normal fill_diagonal",
-        },
-    ),
-    Kind(
-        "assign",
-        rule=assign,
-        work_class="elementwise",
-        saves=SAVES_NOTHING,
-        fusion="alone",
-        group="data movement",
-        profile_kind="elementwise",
-        preserves_sharding=True,
-        aliases_input=True,
-        passes_gradient=True,
-    ),
-    Kind(
-        "cache",
-        rule=cache,
-        work_class="copy",
-        saves=SAVES_NOTHING,
-        fusion="alone",
-        group="data movement",
-        profile_kind="elementwise",
-        preserves_sharding=True,
-    ),
-    Kind(
-        "exchange",
-        rule=exchange,
-        work_class="copy",
-        saves=SAVES_NOTHING,
-        fusion="alone",
-        group="data movement",
-        profile_kind="elementwise",
-        preserves_sharding=True,
-        passes_gradient=True,
-    ),
-    Kind(
-        "view",
-        rule=view,
-        work_class="elementwise",
-        saves=SAVES_NOTHING,
-        fusion="alone",
-        group="data movement",
-        profile_kind="elementwise",
-        preserves_sharding=True,
-        aliases_input=True,
-        passes_gradient=True,
-        uncounted_by="paleo lu2017",
-        onnx="Reshape Flatten Squeeze Unsqueeze Transpose Expand",
-    ),
-    Kind(
-        "slice",
-        rule=slice_view,
-        work_class="copy",
-        saves=SAVES_NOTHING,
-        fusion="alone",
-        group="data movement",
-        profile_kind="elementwise",
-        preserves_sharding=True,
-        aliases_input=True,
-        passes_gradient=True,
-        uncounted_by="paleo lu2017",
-        onnx="Slice Split",
-    ),
-    Kind(
-        "roi_align",
-        rule=roi_align,
-        work_class="copy",
-        saves=SAVES_NOTHING,
-        fusion="alone",
-        group="pooling",
-        profile_kind="other",
-        preserves_sharding=False,
-    ),
-    Kind(
-        "max_pool",
-        rule=pooling,
-        work_class="pool",
-        saves=saved_by_max_pool,
-        fusion="window",
-        group="pooling",
-        profile_kind="pooling",
-        preserves_sharding=True,
-        torch={
-            "pool1d": "max_pool1d",
-            "pool2d": "max_pool2d max_pool2d_with_indices",
-            "pool3d": "max_pool3d max_pool3d_with_indices",
-        },
-        module="MaxPool2d",
-        pyprof={"windows": "max_pool1d max_pool2d max_pool3d"},
-        onnx="MaxPool",
-    ),
-    Kind(
-        "avg_pool",
-        rule=pooling,
-        work_class="pool",
-        saves=SAVES_FIRST_INPUT,
-        fusion="window",
-        group="pooling",
-        profile_kind="pooling",
-        preserves_sharding=True,
-        torch={"pool1d": "avg_pool1d", "pool2d": "avg_pool2d", "pool3d": "avg_pool3d"},
-        module="AvgPool2d",
-        pyprof={"windows": "avg_pool1d avg_pool2d avg_pool3d"},
-        onnx="AveragePool",
-    ),
-    Kind(
-        "adaptive_max_pool",
-        rule=pooling,
-        work_class="pool",
-        saves=saved_by_max_pool,
-        fusion="alone",
-        group="pooling",
-        profile_kind="pooling",
-        preserves_sharding=True,
-        torch={f"adaptive_pool{rank}d": f"adaptive_max_pool{rank}d" for rank in (1, 2, 3)},
-        pyprof={"pool": "adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d"},
-        onnx="GlobalMaxPool",
-    ),
-    Kind(
-        "adaptive_avg_pool",
-        rule=pooling,
-        work_class="pool",
-        saves=saved_by_adaptive_mean,
-        fusion=fusion_of_adaptive_mean,
-        group="pooling",
-        profile_kind="pooling",
-        preserves_sharding=True,
-        torch={f"adaptive_pool{rank}d": f"adaptive_avg_pool{rank}d" for rank in (1, 2, 3)},
-        pyprof={"pool": "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d"},
-        onnx="GlobalAveragePool",
-    ),
-    Kind(
-        "interpolate",
-        rule=interpolation,
-        work_class="copy",
-        saves=SAVES_NOTHING,
-        fusion="start",
-        group="pooling",
-        profile_kind="elementwise",
-        preserves_sharding=True,
-        torch={"interpolate": "interpolate", "grid_sample": "grid_sample grid_sampler_2d grid_sampler_3d"},
-        uncounted_by="paleo",
-        onnx="Resize Upsample GridSample",
-        onnx_weights=0,
-    ),
-)
+        }),
+    _movement("assign", rule=assign, work_class="elementwise", saves=SAVES_NOTHING, fusion="alone",
+        profile_kind="elementwise", aliases_input=True, passes_gradient=True),
+    _movement("cache", rule=cache, saves=SAVES_NOTHING, fusion="alone", profile_kind="elementwise"),
+    _movement("exchange", rule=exchange, saves=SAVES_NOTHING, fusion="alone", profile_kind="elementwise",
+        passes_gradient=True),
+    _movement("view", rule=view, work_class="elementwise", saves=SAVES_NOTHING, fusion="alone",
+        profile_kind="elementwise", aliases_input=True, passes_gradient=True, uncounted_by="paleo lu2017",
+        onnx="Reshape Flatten Squeeze Unsqueeze Transpose Expand"),
+    _movement("slice", rule=slice_view, saves=SAVES_NOTHING, fusion="alone", profile_kind="elementwise",
+        aliases_input=True, passes_gradient=True, uncounted_by="paleo lu2017", onnx="Slice Split"),
+)  # fmt: skip

@@ -100,36 +100,10 @@ def dual_gemm(layer: Layer, pass_name: str) -> Gemm:
 
 
 KINDS = (
-    Kind(
-        "selective_scan",
-        rule=selective_scan,
-        work_class="elementwise",
-        saves=saved_by_mixer,
-        fusion="alone",
-        group="attention",
-        profile_kind="attention",
-        preserves_sharding=True,
-    ),
-    Kind(
-        "state_space_dual",
-        rule=state_space_dual,
-        work_class="attention",
-        saves=saved_by_mixer,
-        fusion="alone",
-        group="attention",
-        profile_kind="attention",
-        preserves_sharding=True,
-        gemm=dual_gemm,
-    ),
-    Kind(
-        "gated_delta_rule",
-        rule=gated_delta_rule,
-        work_class="attention",
-        saves=saved_by_mixer,
-        fusion="alone",
-        group="attention",
-        profile_kind="attention",
-        preserves_sharding=True,
-        gemm=dual_gemm,
-    ),
-)
+    Kind("selective_scan", rule=selective_scan, work_class="elementwise", saves=saved_by_mixer, fusion="alone",
+        group="attention", profile_kind="attention", preserves_sharding=True),
+    Kind("state_space_dual", rule=state_space_dual, work_class="attention", saves=saved_by_mixer, fusion="alone",
+        group="attention", profile_kind="attention", preserves_sharding=True, gemm=dual_gemm),
+    Kind("gated_delta_rule", rule=gated_delta_rule, work_class="attention", saves=saved_by_mixer, fusion="alone",
+        group="attention", profile_kind="attention", preserves_sharding=True, gemm=dual_gemm),
+)  # fmt: skip

@@ -1,6 +1,7 @@
 """The rules of all kinds against arithmetic done by hand, and laws that hold for every rule.
 
-Tests: counting/layer.py, counting/work.py, counting/kinds/elementwise.py, counting/kinds/moving.py.
+Tests: counting/layer.py, counting/work.py, counting/kinds/activations.py, counting/kinds/elementwise.py,
+counting/kinds/moving.py, counting/kinds/normalisation.py, counting/kinds/pooling.py.
 """
 
 from __future__ import annotations
@@ -375,10 +376,11 @@ def test_only_matrix_kinds_have_multiply_accumulates(kind):
 
 
 def test_documentation_lists_every_elementwise_kind():
-    from paleo_lite.counting.kinds.elementwise import KINDS as ELEMENTWISE
+    from paleo_lite.counting.kinds import activations, elementwise
 
     of_their_own = {"softmax", "log_softmax", "cross_entropy", "dropout", "reduce", "scan", "fourier"}
-    missing = {kind.name for kind in ELEMENTWISE if kind.group != "normalisation"} - of_their_own - PER_ELEMENT.keys()
+    kinds = {kind.name for kind in (*activations.KINDS, *elementwise.KINDS)}
+    missing = kinds - of_their_own - PER_ELEMENT.keys()
     assert not missing, (
         f"the table of FLOPs per element in docs/counting.md has no row for {', '.join(missing)}: add it, or say here "
         "that the kind has a rule of its own"
