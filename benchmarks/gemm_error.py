@@ -4,8 +4,10 @@
 
 DATA is a folder of published measurements (docs/accuracy-tables.md); the default is ``PALEO_LITE_DATA``.
 
-The calibrations are fitted to whole networks and do not use these measurements. The Markdown table for docs/gemm.md
-contains the median of predicted over measured time, the median absolute error, and the fraction within a factor of two.
+Calibrations of devices are fitted to whole networks and do not use these measurements; the kernels of engines are
+fitted to tables of the same source (`python -m validation accuracy --split kernels` holds devices and engines out).
+The Markdown table for docs/gemm.md contains the median of predicted over measured time, the median absolute error, the
+fraction within a factor of two, and for the forecast the fraction inside the 90% interval and its median width.
 """
 
 from __future__ import annotations
@@ -13,14 +15,12 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from paleo_lite.calibration.choose import choose_model
-from paleo_lite.machines import Machine, find_device
-from paleo_lite.timing import TimeModel, find_model
-from paleo_lite.timing.gemm import time_gemms
+import paleo_lite as pl
 
 DEVICES = {
     "GTX TITAN X (Maxwell)": "titanx-maxwell", "M40": "m40", "TITAN X (Pascal)": "titanx-pascal",
@@ -45,32 +45,44 @@ def measured(folder: Path) -> pd.DataFrame:
     return rows.groupby(["source", "device", "precision", "M", "N", "K"], as_index=False)["time_s"].median()
 
 
-def ratios(rows: pd.DataFrame, model: TimeModel) -> np.ndarray:
-    """Return predicted over measured time."""
-    device = find_device(rows["device"].iloc[0])
-    predicted = [
-        time_gemms(int(m), int(n), int(k), precision, model, machine=Machine(device)).variants[0].time_s
-        for m, n, k, precision in zip(rows["M"], rows["N"], rows["K"], rows["precision"])
-    ]
-    return np.array(predicted) / rows["time_s"].to_numpy()
+class Forecast(NamedTuple):
+    """Predicted over measured times, and the ends of the intervals over measured times; NaN without intervals."""
 
+    ratio: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
 
-def summary(ratio: np.ndarray) -> str:
-    """Return the median ratio, the median absolute error, and the fraction within a factor of two."""
-    error = np.median(np.abs(ratio - 1))
-    return f"{np.median(ratio):.2f} | {error:.0%} | {np.mean(np.abs(np.log2(ratio)) <= 1):.0%}"
+    @classmethod
+    def of(cls, rows: pd.DataFrame, **options: str) -> Forecast:
+        """Predict the products of a device in a precision."""
+        gpu, precision = rows["device"].iloc[0], rows["precision"].iloc[0]
+        found = []
+        for m, n, k in zip(rows["M"], rows["N"], rows["K"]):
+            (product,) = pl.gemm(int(m), int(n), int(k), gpu=gpu, precision=precision, **options).variants
+            found.append((product.time_s, *(product.interval or (np.nan, np.nan))))
+        return cls(*(np.array(found).T / rows["time_s"].to_numpy()))
+
+    def describe(self) -> str:
+        """Return the median ratio, the median absolute error, and the fraction within a factor of two."""
+        error = np.median(np.abs(self.ratio - 1))
+        return f"{np.median(self.ratio):.2f} | {error:.0%} | {np.mean(np.abs(np.log2(self.ratio)) <= 1):.0%}"
+
+    def describe_interval(self) -> str:
+        """Return the fraction of measurements inside the interval, and the median ratio of its ends."""
+        inside = np.mean((self.low <= 1) & (self.high >= 1))
+        return f"{inside:.0%} | {np.median(self.high / self.low):.1f}"
 
 
 def main(folder: Path) -> None:
     """Print the table."""
     print("| device | precision | source | products | model | ratio | error | within 2x", end=" | ")
-    print("roofline: ratio | error | within 2x |")
-    print("| :-- | :-- | :-- | --: | :-- | --: | --: | --: | --: | --: | --: |")
-    for (source, name, precision), rows in measured(folder).groupby(["source", "device", "precision"]):
-        model = choose_model(find_device(name), precision)
-        label = getattr(model, "label", model.name)
-        own, plain = ratios(rows, model), ratios(rows, find_model("roofline"))
-        print(f"| {name} | {precision} | {source} | {len(rows)} | {label} | {summary(own)} | {summary(plain)} |")
+    print("inside 90% | width | roofline: ratio | error | within 2x |")
+    print("| :-- | :-- | :-- | --: | :-- | --: | --: | --: | --: | --: | --: | --: | --: |")
+    for (source, gpu, precision), rows in measured(folder).groupby(["source", "device", "precision"]):
+        label = pl.gemm(1, 1, 1, gpu=gpu, precision=precision).label
+        own, bound = Forecast.of(rows), Forecast.of(rows, time_model="roofline")
+        figures = f"{own.describe()} | {own.describe_interval()} | {bound.describe()}"
+        print(f"| {gpu} | {precision} | {source} | {len(rows)} | {label} | {figures} |")
 
 
 if __name__ == "__main__":

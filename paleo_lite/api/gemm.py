@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from ..calibration.choose import choose_model
 from ..calibration.store import Calibration
+from ..engines.products import KernelTimer, check_product_options, has_product_kernels
+from ..engines.records import engine_of_policy
 from ..errors import BadQuantity, BadValue
 from ..machines import Device, Machine, find_device
 from ..machines.registry import limit_power
-from ..timing import find_model
-from ..timing.gemm import GemmTimes, time_gemms
+from ..timing.gemm import GemmTimes, LayerTimer, PeakTimer, ProductTimer, time_gemms
 from ..timing.models import PeakModel
 from ..units import parse_quantity, parse_shape
 from .arguments import Paths, to_paths
@@ -22,6 +23,8 @@ def gemm(
     gpu: str | Device | None = None,
     peak: float | str | None = None,
     precision: str = "fp32",
+    weights: str | None = None,
+    policy: str | None = None,
     count: int = 1,
     into: int = 1,
     tile: str | tuple[int, ...] = (64, 64),
@@ -44,6 +47,10 @@ def gemm(
         Peak in FLOP/s instead of a device, such as ``"6000 GFLOP/s"``.
     precision : str
         Precision of the arithmetic.
+    weights : str, optional
+        Format of the right operand: ``"fp8-block"``, ``"nvfp4"``, ``"int4"``, ... By default that of the precision.
+    policy : str, optional
+        Engine whose kernels are timed, as for `paleo_lite.serve`; by default the mean of all.
     count : int
         Number of products.
     into : int
@@ -67,27 +74,38 @@ def gemm(
         raise BadValue(
             "`--peak` cannot be combined with a calibration, clock, power limit, unit or time model other than peak"
         )
-    try:
-        peak_per_s = None if peak is None else parse_quantity(peak, "FLOP/s", unit_required=True)
-    except BadQuantity as error:
-        raise BadQuantity(f"`--peak`: {error}") from None
-    machine = None
-    model = find_model(PeakModel.name)
-    if gpu is not None:
+    if (gpu is None) == (peak is None):
+        raise BadValue("give either a device or a peak such as '6000 GFLOP/s'")
+    timer: ProductTimer
+    if gpu is None:
+        check_product_options(weights, policy)
+        timer = PeakTimer(_parse_peak(peak), precision)
+    else:
         device = find_device(gpu, to_paths(hardware_files))
         if power_limit is not None:
             device = limit_power(device, power_limit)
         machine = Machine(device, clock, unit)
-        model = choose_model(machine.device, precision, time_model, calibration=calibration)
+        if time_model is None and calibration is None and has_product_kernels(machine, precision):
+            timer = KernelTimer(machine, precision, weights, None if policy is None else engine_of_policy(policy))
+        else:
+            check_product_options(weights, policy)
+            model = choose_model(machine.device, precision, time_model, calibration=calibration)
+            timer = LayerTimer(model, machine, precision)
     return time_gemms(
         m,
         n,
         k,
         precision,
-        model,
-        machine=machine,
-        peak_per_s=peak_per_s,
+        timer,
         products=count,
         into=into,
         tile=parse_shape(tile) if isinstance(tile, str) else tile,
     )
+
+
+def _parse_peak(peak: float | str | None) -> float:
+    """Return a peak in FLOP/s."""
+    try:
+        return parse_quantity(peak or 0.0, "FLOP/s", unit_required=True)
+    except BadQuantity as error:
+        raise BadQuantity(f"`--peak`: {error}") from None

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from ..result import Result
-from . import options
+from . import options, serving_options
 from .answers import command
 from .values import INTEGER, SHAPE
 
@@ -19,6 +19,10 @@ from .values import INTEGER, SHAPE
 @options.gpu(required=False)
 @click.option("--peak", metavar="RATE", help="Peak in FLOP/s instead of a device, such as '6000 GFLOP/s'.")
 @options.precision()
+@options.weights(
+    help="Format in which the right operand is stored: fp8-block, nvfp4, int4, ... [default: that of the precision]"
+)
+@serving_options.policy(help="Engine whose kernels are timed. [default: the mean of all engines]")
 @click.option("--count", type=INTEGER, default=1, show_default=True, help="Number of products.")
 @click.option(
     "--into",

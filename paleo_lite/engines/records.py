@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..errors import UnknownName
 from .blocks import ROTARY, Fusion
 
 FUSIONS: dict[str, Fusion] = {
@@ -22,8 +23,14 @@ FUSIONS: dict[str, Fusion] = {
 
 
 def engine_of_policy(policy: str) -> str:
-    """Return the engine whose kernels a scheduling policy launches: ``vllm`` for ``vllm-0.5``."""
+    """Return the engine whose kernels a scheduling policy launches: ``vllm`` for ``vllm-0.5``.
+
+    Raises
+    ------
+    UnknownName
+        If no engine with kernels of its own has this name.
+    """
     for name in FUSIONS:
         if policy == name or policy.startswith(f"{name}-"):
             return name
-    raise KeyError(policy)
+    raise UnknownName("engine with kernels of its own", policy, FUSIONS)

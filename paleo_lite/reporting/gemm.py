@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from ..result import LOWER_BOUND_FACT
 from ..text import format_plural
-from ..timing import describe_model
 from ..timing.gemm import GemmTimes
 from ..units import format_interval, format_si
 from .document import Column, Document, Table, format_bytes, format_percent, format_percent_rounded, format_time
@@ -59,7 +58,7 @@ def _facts(times: GemmTimes) -> list[tuple[str, str]]:
             f"output covers {tiling.tile_efficiency:.0%} of their area"
         )
         facts.append(("tiles", text))
-    facts.append(("time model", describe_model(times.model)))
+    facts.append(("time model", f"{times.model} ({times.label})" if times.label else times.model))
     return facts
 
 

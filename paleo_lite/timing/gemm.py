@@ -1,13 +1,14 @@
 """Times of single matrix products: bound, tiling, and the gain of combining several products in one launch.
 
-A product is a linear layer, and several products in one launch are a batched matrix product, so that a time model gives
-the same time for a product as for a layer.
+To a time model a product is a linear layer, and several products in one launch are a batched matrix product, so that it
+gives the same time for a product as for a layer. The products of inference engines have formulas and constants of their
+own (`paleo_lite.engines.products`).
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import msgspec
 
@@ -48,15 +49,151 @@ def compute_tiling(
     )
 
 
+class ProductTimer(Protocol):
+    """Protocol of what times launches of matrix products.
+
+    Attributes
+    ----------
+    machine : Machine or None
+        Machine; None if only a peak is known.
+    model : str
+        Name of the time model.
+    label : str
+        Origin of its parameters; empty without parameters.
+    peak_per_s : float
+        Peak rate in FLOP/s.
+    peak_description : str
+        Description of the peak.
+    """
+
+    @property
+    def machine(self) -> Machine | None: ...
+
+    @property
+    def model(self) -> str: ...
+
+    @property
+    def label(self) -> str: ...
+
+    @property
+    def peak_per_s(self) -> float: ...
+
+    @property
+    def peak_description(self) -> str: ...
+
+    def moved_bytes(self, m: int, n: int, k: int, groups: int) -> int:
+        """Return the bytes that one launch moves at least."""
+        ...
+
+    def time_s(self, m: int, n: int, k: int, groups: int, launches: int) -> tuple[float, tuple[float, float] | None]:
+        """Return the seconds of consecutive launches, and their 90% interval if there is one."""
+        ...
+
+    def notes(self, products: int) -> list[str]:
+        """Return notes on the times of so many products."""
+        ...
+
+
+class PeakTimer:
+    """Times at a peak rate, without a device.
+
+    Parameters
+    ----------
+    peak_per_s : float
+        Peak rate in FLOP/s.
+    precision : str
+        Precision of the operands.
+
+    Raises
+    ------
+    BadValue
+        If the peak is not a rate > 0.
+    """
+
+    machine = None
+    model = "peak"
+    label = ""
+    peak_description = "given"
+
+    def __init__(self, peak_per_s: float, precision: str) -> None:
+        if not (0 < peak_per_s < math.inf):
+            raise BadValue(f"the peak must be above 0 (got {peak_per_s:g} FLOP/s)")
+        self.peak_per_s, self.precision = peak_per_s, precision
+
+    def moved_bytes(self, m: int, n: int, k: int, groups: int) -> int:
+        """Return the bytes of both operands and of the result."""
+        return _total(_workload(m, n, k, groups, self.precision), "bytes")
+
+    def time_s(self, m: int, n: int, k: int, groups: int, launches: int) -> tuple[float, None]:
+        """Return the seconds at the peak; there is no interval."""
+        return launches * 2 * m * n * k * groups / self.peak_per_s, None
+
+    def notes(self, products: int) -> list[str]:
+        """Return what a peak leaves out."""
+        return ["a peak alone does not determine memory, tiles and launches: all variants take the time at peak"]
+
+
+class LayerTimer:
+    """Times by a time model, as layers of a network.
+
+    Of a calibrated model the constant time per step is left out, because a single product has no step around it.
+
+    Parameters
+    ----------
+    model : TimeModel
+        The model.
+    machine : Machine
+        The machine.
+    precision : str
+        Precision of the operands.
+    """
+
+    def __init__(self, model: TimeModel, machine: Machine, precision: str) -> None:
+        self._model, self.machine, self.precision = model, machine, precision
+        self.model, self.label = model.name, model.label
+        rate = model.peak(machine, precision)
+        self.peak_per_s, self.peak_description = rate.per_s, rate.describe()
+
+    def moved_bytes(self, m: int, n: int, k: int, groups: int) -> int:
+        """Return the bytes of both operands and of the result."""
+        return _total(_workload(m, n, k, groups, self.precision), "bytes")
+
+    def time_s(self, m: int, n: int, k: int, groups: int, launches: int) -> tuple[float, tuple[float, float] | None]:
+        """Return the seconds of consecutive launches by a library, and their interval.
+
+        The overheads of a framework's step and operators are left out: launches of a library follow one another every
+        `LAUNCH_INTERVAL_S`. Models without launch overheads have no launch time.
+        """
+        workload = _workload(m, n, k, groups, self.precision)
+        work = workload.work
+        all_launches = msgspec.structs.replace(work, fixed=launches * work.fixed, per_sample=launches * work.per_sample)
+        terms = self._model.evaluate(workload.with_work(all_launches), self.machine)
+        device_s = float(terms.layers_s.sum()) / terms.host_slowdown
+        launching_s = launches * LAUNCH_INTERVAL_S if terms.floor_s is not None else 0.0
+        time_s = float((device_s**POWER + launching_s**POWER) ** (1 / POWER))
+        interval = terms.interval()
+        if interval is None:
+            return time_s, None
+        low_s, high_s = interval
+        return time_s, (time_s * low_s / terms.time_s, time_s * high_s / terms.time_s)
+
+    def notes(self, products: int) -> list[str]:
+        """Return the notes of the model, and what it leaves out."""
+        notes = list(self._model.notes)
+        if not self.label and products > 1:
+            notes.append(f"the {self.model} model has no launch overhead: combining products saves only memory traffic")
+        elif self.label:
+            notes.append("calibrated on whole networks: single products scatter more than the interval (docs/gemm.md)")
+        return notes
+
+
 def time_gemms(
     m: int,
     n: int,
     k: int,
     precision: str,
-    model: TimeModel,
+    timer: ProductTimer,
     *,
-    machine: Machine | None = None,
-    peak_per_s: float | None = None,
     products: int = 1,
     into: int = 1,
     tile: tuple[int, ...] = (WORK_ROWS, WORK_COLUMNS),
@@ -65,12 +202,8 @@ def time_gemms(
 
     Parameters
     ----------
-    model : TimeModel
-        Of a calibrated model the constant time per step is left out, because a single product has no step around it.
-    machine : Machine, optional
-        Without it `peak_per_s` is required, and the times are at peak.
-    peak_per_s : float, optional
-        Peak rate in FLOP/s in place of a machine.
+    timer : ProductTimer
+        What times them.
     into : int
         Number of products in the stacked variant: one per right operand.
     tile : tuple of int
@@ -79,8 +212,7 @@ def time_gemms(
     Raises
     ------
     BadValue
-        If sizes are below 1 or too large, `into` does not divide `products`, or machine and peak are both given or both
-        missing.
+        If sizes are below 1 or too large, or `into` does not divide `products`.
     """
     if len(tile) != 2:
         raise BadValue(f"the tile must be rows x columns, such as 128x64 (got {'x'.join(map(str, tile))!r})")
@@ -91,31 +223,18 @@ def time_gemms(
         raise BadValue(f"{products} products of {m} x {n} x {k} are too many to count")
     if products % into:
         raise BadValue(f"{products} products cannot be stacked into {into}: {into} does not divide {products}")
-    if (machine is None) == (peak_per_s is None):
-        raise BadValue("give either a device or a peak such as '6000 GFLOP/s'")
-    if peak_per_s is not None and not (0 < peak_per_s < math.inf):
-        raise BadValue(f"the peak must be above 0 (got {peak_per_s:g} FLOP/s)")
-    if machine is not None:
-        rate = model.peak(machine, precision)
-        device, rate_per_s, peak_description = machine.device, rate.per_s, rate.describe()
-    else:
-        device, rate_per_s, peak_description = None, peak_per_s or 0.0, "given"
     shapes = [("separate", products, 1, m)]
     if products > 1:
         if into < products:
             shapes.append(("stacked", into, 1, products // into * m))
         shapes.append(("batched", 1, products, m))
+    device = None if timer.machine is None else timer.machine.device
     variants = []
     for name, launches, groups, rows in shapes:
-        workload = Workload(Network("gemm", (), (_layer(rows, n, k, groups),), 0), precision)
-        flops = int(workload.work.column("flops", "inference", 1).sum())
-        moved_bytes = int(workload.work.column("bytes", "inference", 1).sum())
-        interval, tiling = None, None
-        if machine is None:
-            time_s = launches * flops / rate_per_s
-        else:
-            tiling = compute_tiling(rows, n, int(machine.device.cores.multiprocessors.value), tile, groups)
-            time_s, interval = _time_launches(workload, launches, model, machine)
+        time_s, interval = timer.time_s(rows, n, k, groups, launches)
+        tiling = None
+        if device is not None:
+            tiling = compute_tiling(rows, n, int(device.cores.multiprocessors.value), tile, groups)
         variants.append(
             GemmVariant(
                 name=name,
@@ -124,8 +243,8 @@ def time_gemms(
                 m=rows,
                 n=n,
                 k=k,
-                flops=launches * flops,
-                bytes=launches * moved_bytes,
+                flops=launches * 2 * rows * n * k * groups,
+                bytes=launches * timer.moved_bytes(rows, n, k, groups),
                 tiling=tiling,
                 time_s=time_s,
                 interval=interval,
@@ -138,51 +257,27 @@ def time_gemms(
         products=products,
         precision=precision,
         device=device,
-        model=model,
-        peak_per_s=rate_per_s,
-        peak_description=peak_description,
+        model=timer.model,
+        label=timer.label,
+        peak_per_s=timer.peak_per_s,
+        peak_description=timer.peak_description,
         bandwidth_bytes_per_s=None if device is None else device.bandwidth_bytes_per_s,
         variants=tuple(variants),
-        notes=_notes(device, model, products),
+        notes=tuple(timer.notes(products)),
     )
 
 
-def _layer(m: int, n: int, k: int, groups: int) -> Layer:
+def _workload(m: int, n: int, k: int, groups: int, precision: str) -> Workload:
+    """Return a launch of products as a network of one layer."""
     if groups == 1:
-        return Layer("gemm", "linear", ((m, k),), ((m, n),), ((n, k),), (INPUT,), n * k)
-    return Layer("gemm", "matmul", ((groups, m, k), (groups, k, n)), ((groups, m, n),), (), (INPUT, INPUT))
+        layer = Layer("gemm", "linear", ((m, k),), ((m, n),), ((n, k),), (INPUT,), n * k)
+    else:
+        layer = Layer("gemm", "matmul", ((groups, m, k), (groups, k, n)), ((groups, m, n),), (), (INPUT, INPUT))
+    return Workload(Network("gemm", (), (layer,), 0), precision)
 
 
-def _time_launches(
-    workload: Workload, launches: int, model: TimeModel, machine: Machine
-) -> tuple[float, tuple[float, float] | None]:
-    """Return the seconds of consecutive launches by a library, and their interval.
-
-    The overheads of a framework's step and operators are left out: launches of a library follow one another every
-    `LAUNCH_INTERVAL_S`. Models without launch overheads have no launch time.
-    """
-    work = workload.work
-    all_launches = msgspec.structs.replace(work, fixed=launches * work.fixed, per_sample=launches * work.per_sample)
-    terms = model.evaluate(workload.with_work(all_launches), machine)
-    device_s = float(terms.layers_s.sum()) / terms.host_slowdown
-    launching_s = launches * LAUNCH_INTERVAL_S if terms.floor_s is not None else 0.0
-    time_s = float((device_s**POWER + launching_s**POWER) ** (1 / POWER))
-    interval = terms.interval()
-    if interval is None:
-        return time_s, None
-    low_s, high_s = interval
-    return time_s, (time_s * low_s / terms.time_s, time_s * high_s / terms.time_s)
-
-
-def _notes(device: Device | None, model: TimeModel, products: int) -> tuple[str, ...]:
-    notes = list(model.notes)
-    if device is None:
-        notes.append("a peak alone does not determine memory, tiles and launches: all variants take the time at peak")
-    elif not model.label and products > 1:
-        notes.append(f"the {model.name} model has no launch overhead: combining products saves only memory traffic")
-    elif model.label:
-        notes.append("calibrated on whole networks: single products scatter more than the interval (docs/gemm.md)")
-    return tuple(notes)
+def _total(workload: Workload, column: str) -> int:
+    return int(workload.work.column(column, "inference", 1).sum())
 
 
 class Tiling(msgspec.Struct, frozen=True):
@@ -256,6 +351,8 @@ class GemmTimes(Result, msgspec.Struct, frozen=True):
         ``products`` times ``m x k`` by ``k x n``.
     device : Device or None
         None if only a peak was given.
+    model, label : str
+        Name of the time model, and the origin of its parameters (empty without parameters).
     peak_per_s : float
         Peak rate in FLOP/s.
     peak_description : str
@@ -272,7 +369,8 @@ class GemmTimes(Result, msgspec.Struct, frozen=True):
     products: int
     precision: str
     device: Device | None
-    model: TimeModel
+    model: str
+    label: str
     peak_per_s: float
     peak_description: str
     bandwidth_bytes_per_s: float | None
@@ -344,8 +442,8 @@ class GemmTimes(Result, msgspec.Struct, frozen=True):
             "count": self.products,
             "gpu": None if self.device is None else self.device.id,
             "precision": self.precision,
-            "time_model": self.model.name,
-            "calibration": self.model.label or None,
+            "time_model": self.model,
+            "calibration": self.label or None,
             "flops": self.flops,
             "bytes": self.bytes,
             "intensity": self.intensity,

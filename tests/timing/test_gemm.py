@@ -12,9 +12,9 @@ from measured import DATA
 from paleo_lite.calibration.choose import choose_model
 from paleo_lite.errors import BadValue, UnknownPrecision
 from paleo_lite.machines import Machine, find_device
-from paleo_lite.timing import find_model
+from paleo_lite.timing import TimeModel, find_model
 from paleo_lite.timing.calibrated import CalibratedModel
-from paleo_lite.timing.gemm import compute_tiling, time_gemms
+from paleo_lite.timing.gemm import LayerTimer, PeakTimer, compute_tiling, time_gemms
 from paleo_lite.timing.parameters import NAMES
 
 PEAK, ROOFLINE = find_model("peak"), find_model("roofline")
@@ -26,9 +26,14 @@ def model(**parameters: float) -> CalibratedModel:
     return CalibratedModel("by hand", np.log(values), np.zeros((len(NAMES), len(NAMES))), 0.1)
 
 
+def fp32_timer(time_model: TimeModel) -> LayerTimer:
+    """Products in fp32 on a V100."""
+    return LayerTimer(time_model, Machine(find_device("v100-sxm2")), "fp32")
+
+
 def test_a_published_bound_and_what_was_measured():
     """Slides "Profiling DNN workloads": 0.03 GFLOP at 6000 GFLOP/s, ~5.6 us; 8 x 71.964 us became 2 x 99.057 us."""
-    times = time_gemms(512, 64, 512, "fp32", PEAK, peak_per_s=6000e9, products=8, into=2)
+    times = time_gemms(512, 64, 512, "fp32", PeakTimer(6000e9, "fp32"), products=8, into=2)
     assert times.flops == 2 * 512 * 512 * 64 == 33_554_432
     assert times.peak_time_s == pytest.approx(5.6e-6, abs=0.05e-6)
     separate, stacked, batched = times.variants
@@ -46,9 +51,8 @@ def test_a_published_bound_and_what_was_measured():
 def test_what_the_slides_measured_lies_in_the_interval_of_a_maxwell_card():
     """The slides name no device, the kernel is Maxwell's; no single product went into the M40's calibration."""
     m40 = find_device("m40")
-    separate, stacked, _ = time_gemms(
-        512, 64, 512, "fp32", choose_model(m40, "fp32"), machine=Machine(m40), products=8, into=2
-    ).variants
+    timer = LayerTimer(choose_model(m40, "fp32"), Machine(m40), "fp32")
+    separate, stacked, _ = time_gemms(512, 64, 512, "fp32", timer, products=8, into=2).variants
     assert separate.interval[0] < 8 * 71.964e-6 < separate.interval[1]
     assert stacked.interval[0] < 2 * 99.057e-6 < stacked.interval[1]
     assert 2 < separate.time_s / stacked.time_s < 4  # it measured 2.9
@@ -72,8 +76,8 @@ def test_tiles_and_waves(m, n, multiprocessors, tile, tiles, waves, last, covere
 
 
 def test_the_roofline_gains_the_memory_traffic_that_stacking_saves():
-    device = find_device("v100-sxm2")  # 15.7 TFLOP/s, 900 GB/s
-    times = time_gemms(512, 8, 512, "fp32", ROOFLINE, machine=Machine(device), products=4)
+    # 15.7 TFLOP/s, 900 GB/s
+    times = time_gemms(512, 8, 512, "fp32", fp32_timer(ROOFLINE), products=4)
     separate, stacked, batched = times.variants
     one = 4 * (512 * 512 + 512 * 8 + 512 * 8)  # left, right, output, 4 bytes each
     assert separate.bytes == batched.bytes == 4 * one
@@ -89,7 +93,7 @@ def test_the_roofline_gains_the_memory_traffic_that_stacking_saves():
 @pytest.mark.parametrize("time_model", [PEAK, ROOFLINE], ids=lambda model: model.name)
 def test_large_products_take_their_flops_at_the_peak_in_any_number_of_launches(time_model) -> None:
     """15.7 TFLOP/s in fp32; the products of 4096 are far above the ridge point of 17 FLOP per byte."""
-    times = time_gemms(4096, 4096, 4096, "fp32", time_model, machine=Machine(find_device("v100-sxm2")), products=4)
+    times = time_gemms(4096, 4096, 4096, "fp32", fp32_timer(time_model), products=4)
     for variant in times.variants:
         assert variant.time_s == pytest.approx(4 * 2 * 4096**3 / 15.7e12)
     assert [variant.launches for variant in times.variants] == [4, 1, 1]
@@ -97,9 +101,9 @@ def test_large_products_take_their_flops_at_the_peak_in_any_number_of_launches(t
 
 def test_the_calibrated_model_by_hand():
     """compute = FLOPs / (peak * efficiency * tiles / (tiles + half * multiprocessors)), then the norm with p = 4."""
-    device = find_device("v100-sxm2")  # 80 multiprocessors
+    # 80 multiprocessors
     slow = model(efficiency_gemm=0.5, half=0.2)
-    (way,) = time_gemms(1024, 1024, 4096, "fp32", slow, machine=Machine(device)).variants
+    (way,) = time_gemms(1024, 1024, 4096, "fp32", fp32_timer(slow)).variants
     filled = 256 / (256 + 0.2 * 80)
     compute = 2 * 1024 * 1024 * 4096 / (15.7e12 * 0.5 * filled)
     memory = 4 * (2 * 1024 * 4096 + 1024 * 1024) / 900e9
@@ -110,8 +114,7 @@ def test_the_calibrated_model_by_hand():
 
 def test_rows_state_tiles_and_waves() -> None:
     """256 tiles of 64 by 64 on the 80 multiprocessors of a V100: three full waves and 16 tiles."""
-    machine = Machine(find_device("v100-sxm2"))
-    times = time_gemms(1024, 1024, 4096, "fp32", model(), machine=machine)
+    times = time_gemms(1024, 1024, 4096, "fp32", fp32_timer(model()))
     (row,) = times.rows()
     assert (row["launches"], row["groups"], row["m"], row["n"], row["k"]) == (1, 1, 1024, 1024, 4096)
     assert (row["tiles"], row["waves"], row["last_wave_tiles"]) == (256, 4, 16)
@@ -119,15 +122,14 @@ def test_rows_state_tiles_and_waves() -> None:
     assert row["flops"] == 2 * 1024 * 1024 * 4096 and row["bytes"] == 4 * (2 * 1024 * 4096 + 1024 * 1024)
     assert row["share_of_peak"] == pytest.approx(row["flops"] / row["time_s"] / 15.7e12)
     assert row["gain"] == 1 and tuple(row["interval"]) == times.variants[0].interval
-    (without,) = time_gemms(1024, 1024, 4096, "fp32", PEAK, peak_per_s=1e12).rows()
+    (without,) = time_gemms(1024, 1024, 4096, "fp32", PeakTimer(1e12, "fp32")).rows()
     untold = ("tiles", "waves", "last_wave_tiles", "filled", "covered", "interval")
     assert [without[name] for name in untold] == [None] * len(untold)
 
 
 def test_no_framework_goes_around_a_product():
-    device = find_device("v100-sxm2")
-    (plain,) = time_gemms(512, 512, 512, "fp32", model(), machine=Machine(device)).variants
-    (with_constant,) = time_gemms(512, 512, 512, "fp32", model(step_s=5e-3), machine=Machine(device)).variants
+    (plain,) = time_gemms(512, 512, 512, "fp32", fp32_timer(model())).variants
+    (with_constant,) = time_gemms(512, 512, 512, "fp32", fp32_timer(model(step_s=5e-3))).variants
     assert with_constant.time_s == pytest.approx(plain.time_s, rel=1e-6)
     low, high = with_constant.interval
     assert low * high == pytest.approx(with_constant.time_s**2)
@@ -135,8 +137,7 @@ def test_no_framework_goes_around_a_product():
 
 def test_launches_that_the_host_pays_for_are_what_batching_saves():
     """NVIDIA's kernels follow one another every 3.8 us, whatever the host of a framework takes (10 us here)."""
-    device = find_device("v100-sxm2")
-    times = time_gemms(64, 64, 64, "fp32", model(overhead_s=10e-6), machine=Machine(device), products=10)
+    times = time_gemms(64, 64, 64, "fp32", fp32_timer(model(overhead_s=10e-6)), products=10)
     separate, stacked, batched = times.variants
     assert (separate.time_s, stacked.time_s) == (pytest.approx(38e-6, rel=1e-3), pytest.approx(3.8e-6, rel=1e-3))
     assert times.rows()[2]["gain"] == pytest.approx(10, rel=0.01) and batched.launches == 1
@@ -149,28 +150,33 @@ def test_launches_that_the_host_pays_for_are_what_batching_saves():
         ((1, 1, 1), {"products": 8, "into": 3}, "3 does not divide 8"),
         ((2**32, 2**32, 8), {}, "are too many to count"),
         ((1, 1, 1), {"products": 10**7}, "are too many to count"),
-        ((1, 1, 1), {"peak_per_s": None}, "give either a device or a peak"),
-        ((1, 1, 1), {"machine": Machine(find_device("k80"))}, "give either a device or a peak"),
-        ((1, 1, 1), {"peak_per_s": math.inf}, r"must be above 0 \(got inf FLOP/s\)"),
         ((1, 1, 1), {"tile": (0, 64)}, "tile must be an integer"),
     ],
 )
 def test_what_cannot_be_timed_is_said(sizes, options, message):
     with pytest.raises(BadValue, match=message):
-        time_gemms(*sizes, "fp32", PEAK, **{"peak_per_s": 1e12, **options})
+        time_gemms(*sizes, "fp32", PeakTimer(1e12, "fp32"), **options)
+
+
+def test_a_product_needs_a_device_or_a_peak():
+    with pytest.raises(BadValue, match="give either a device or a peak"):
+        pl.gemm(1, 1, 1)
+    with pytest.raises(BadValue, match="give either a device or a peak"):
+        pl.gemm(1, 1, 1, gpu="k80", peak="1 TFLOP/s")
 
 
 def test_any_peak_above_0_is_a_peak():
     """2 FLOPs at 1 and at half a FLOP/s."""
     for peak_per_s in (1, 0.5):
-        assert time_gemms(1, 1, 1, "fp32", PEAK, peak_per_s=peak_per_s).peak_time_s == 2 / peak_per_s
-    with pytest.raises(BadValue, match=r"must be above 0 \(got 0 FLOP/s\)"):
-        time_gemms(1, 1, 1, "fp32", PEAK, peak_per_s=0.0)
+        assert time_gemms(1, 1, 1, "fp32", PeakTimer(peak_per_s, "fp32")).peak_time_s == 2 / peak_per_s
+    for peak_per_s in (0.0, math.inf):
+        with pytest.raises(BadValue, match=r"must be above 0 \(got (0|inf) FLOP/s\)"):
+            PeakTimer(peak_per_s, "fp32")
 
 
 def test_a_precision_that_the_device_lacks():
     with pytest.raises(UnknownPrecision, match="Tesla K80 has no fp16 peak"):
-        time_gemms(1, 1, 1, "fp16", ROOFLINE, machine=Machine(find_device("k80")))
+        LayerTimer(ROOFLINE, Machine(find_device("k80")), "fp16")
 
 
 @pytest.mark.needs_data
@@ -192,8 +198,9 @@ def test_products_of_deepbench(gpu, device, precision, at_most):
     found = find_device(device)
 
     def error(model) -> float:
+        timer = LayerTimer(model, Machine(found), precision)
         predicted = [
-            time_gemms(int(m), int(n), int(k), precision, model, machine=Machine(found)).variants[0].time_s
+            time_gemms(int(m), int(n), int(k), precision, timer).variants[0].time_s
             for m, n, k in zip(rows["M"], rows["N"], rows["K"])
         ]
         return float(np.median(np.abs(np.array(predicted) / (rows["value"] / 1e3) - 1)))

@@ -1,0 +1,124 @@
+"""Times of single matrix products by the kernels that inference engines launch."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from ..errors import BadValue
+from ..machines import Machine
+from ..text import format_plural
+from ..timing.energy import power_of
+from .activity import kernel_activity
+from .choose import choose_formats, has_constants
+from .constants import ClassFit, engine_constants
+from .formulas import RESULT_BYTES
+from .kernels import CountedKernel, Product
+from .rates import SIMILAR_FORMATS, kernel_rates, products_precision
+from .step import EngineStep, Formats, Load
+
+ANY_ENGINE = ""
+"""Engine of a forecast for no engine in particular: the mean of all engines, with the deviation between them."""
+
+PRECISIONS = ("fp16", "bf16", "fp8", "int8", "fp4")
+"""Precisions of products whose kernels were measured."""
+
+Z_90 = 1.645
+"""Standard normal quantile of the ends of a 90% interval."""
+
+
+def has_product_kernels(machine: Machine, precision: str) -> bool:
+    """Return whether kernels of engines speak for products on a machine at its default clock and unit."""
+    is_default = machine.clock is None and machine.unit is None
+    return is_default and precision in PRECISIONS and has_constants(machine.device)
+
+
+class KernelTimer:
+    """Times of products by the kernels of an engine: a `paleo_lite.timing.gemm.ProductTimer`.
+
+    Launches follow one another without gaps, as in a captured graph.
+
+    Parameters
+    ----------
+    machine : Machine
+        Machine for which `has_product_kernels` holds.
+    precision : str
+        Precision of the products.
+    weights : str, optional
+        Format of the right operand, of `paleo_lite.formats.FORMATS`; by default that of the precision.
+    engine : str, optional
+        Engine; by default the mean of all.
+
+    Raises
+    ------
+    BadValue
+        If no kernels exist for the format.
+    """
+
+    model = "kernels"
+
+    def __init__(self, machine: Machine, precision: str, weights: str | None = None, engine: str | None = None) -> None:
+        self.machine = machine
+        chosen = choose_formats(precision, weights, "bf16", has_experts=False, has_latent_attention=False)
+        self.form = chosen.experts  # the only part that is in every format
+        formats = Formats(self.form, self.form, self.form, self.form, chosen.attention)
+        alone = msgspec.structs.replace(engine_constants(), company=())
+        self.step = EngineStep(machine.device, engine or ANY_ENGINE, formats, constants=alone)
+        _, self.weight_bytes, self.operand_bytes = kernel_rates(machine.device, self.form)
+        rate = machine.device.find_peak(products_precision(self.form))
+        self.peak_per_s, self.peak_description = rate.per_s, rate.describe()
+        self.label = _describe_fit(alone.classes["products"], machine.device.id, self.form, engine)
+
+    def moved_bytes(self, m: int, n: int, k: int, groups: int) -> int:
+        """Return the bytes of both operands, each read once, and of the result in 16 bits."""
+        return math.ceil(groups * (m * k * self.operand_bytes + k * n * self.weight_bytes + m * n * RESULT_BYTES))
+
+    def time_s(self, m: int, n: int, k: int, groups: int, launches: int) -> tuple[float, tuple[float, float]]:
+        """Return the seconds of launches of `groups` products each, and their 90% interval."""
+        kernels = [CountedKernel(Product("product", n, k, groups), launches)]
+        load = Load(tokens=float(m))
+        time_s = float(self.step.total_s(kernels, load))
+        factor = math.exp(Z_90 * math.sqrt(float(self.step.variance(kernels, load))))
+        time_s /= self._speed(kernels, load, time_s)
+        return time_s, (time_s / factor, time_s * factor)
+
+    def notes(self, products: int) -> list[str]:
+        """Return no notes: the kernels were measured alone."""
+        return []
+
+    def _speed(self, kernels: list[CountedKernel], load: Load, time_s: float) -> float:
+        """Return the speed under the device's power limit, relative to that under the limit of the data sheet."""
+        power, rated_w = power_of(self.machine.device), self.machine.device.rated_power_w
+        if power is None or rated_w is None or power.limit_w >= rated_w:
+            return 1.0
+        return float(power.speed(kernel_activity(self.step, kernels, load).shares_of(time_s)))
+
+
+def check_product_options(weights: str | None, policy: str | None) -> None:
+    """Check that no option asks for kernels of engines where they do not speak for a product.
+
+    Raises
+    ------
+    BadValue
+        If a format of the right operand or an engine is given.
+    """
+    for option, value in (("--weights", weights), ("--policy", policy)):
+        if value is not None:
+            raise BadValue(
+                f"`{option}` is for products in {', '.join(PRECISIONS)} on NVIDIA's GPUs from Ampere on, at the "
+                "default clock, and without a time model or calibration"
+            )
+
+
+def _describe_fit(fit: ClassFit, device_id: str, form: str, engine: str | None) -> str:
+    """Return whose measurements the constants of a format on a device come from."""
+    fitted = SIMILAR_FORMATS.get(form, form)
+    cells = [cell for cell in fit.cells if cell.format == fitted and engine in (None, cell.engine)]
+    own = sum(cell.gpu == device_id for cell in cells)
+    named = f"{form} kernels of {engine or 'engines'}"
+    if own:
+        return f"{named}, fitted to {format_plural(own, 'table')} of this device"
+    if cells:
+        return f"{named}, fitted to {format_plural(len(cells), 'table')} of other devices"
+    return f"{named}, without tables: fitted to other formats and engines"
