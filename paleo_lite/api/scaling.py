@@ -126,7 +126,7 @@ def scale(
         Rank all strategies and collectives for one number of workers.
     settings : Settings, optional
         Collective, gradient buckets, gradient precision, parallel configuration:
-        `paleo_lite.distributed.job.Settings`.
+        `paleo_lite.distributed.settings.Settings`.
     phase : {"training", "prefill", "decode", "inference"}
         Inference is for pipelines for pictures or videos. In prefill and decode all devices use tensor parallelism, or
         as many as the parallel configuration in `settings` gives.

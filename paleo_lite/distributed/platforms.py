@@ -169,7 +169,7 @@ class Platform(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     held_out : str
         Prediction error on measurements held out of the fit.
     slowdown, interference : float
-        See `job.Settings`.
+        See `settings.Settings`.
     overlap : bool
         Whether communication overlaps with the backward pass.
     bucket : str

@@ -51,7 +51,7 @@ class Point(msgspec.Struct, frozen=True):
     workers, batch_size, micro_batch_size, tensor : int
         Devices, sequences per step and per micro-batch, and tensor-parallel degree.
     precision, recompute, execution, attention : str
-        As in `paleo_lite.distributed.job.ParallelConfig`; an empty `attention` is the default of the stack.
+        As in `paleo_lite.distributed.parallel_config.ParallelConfig`; an empty `attention` is the default of the stack.
     recompute_every : int
         With full recomputation, every n-th block is recomputed.
     tokens_per_s_per_gpu : float
