@@ -32,22 +32,12 @@ BATCH_MULTIPLES = (2, 4, 8)
 
 
 class Alternative(msgspec.Struct, frozen=True):
-    """Prediction of the same network with one thing changed.
+    """Prediction of the same network with one thing changed."""
 
-    Attributes
-    ----------
-    change : {"batch", "precision", "execution", "device"}
-        Kind of the change.
-    name : str
-        Description of the new value.
-    note : str
-        Caveat of the change.
-    """
-
-    change: str
-    name: str
+    change: str  # kind of the change
+    name: str  # description of the new value
     prediction: Prediction
-    note: str = ""
+    note: str = ""  # caveat of the change
 
 
 class Alternatives(msgspec.Struct, frozen=True):

@@ -27,20 +27,11 @@ _NORM_NAME = re.compile(r"norm|(?:^|\.)ln_", re.I)
 
 
 class OperationRow(NamedTuple):
-    """One operation in one pass.
+    """One operation in one pass."""
 
-    Attributes
-    ----------
-    operation : str
-        ``attention``, names of linear layers, ``norms``, ``elementwise``, ``collectives``, ``gaps``, ...
-    part : str
-        Pass of the profile; empty for gaps, which belong to no pass.
-    measured_s, predicted_s : float or None
-        Seconds per iteration; None on a side without the operation.
-    """
-
-    operation: str
-    part: str
+    operation: str  # ``attention``, names of linear layers, ``norms``, ``elementwise``, ``collectives``, ``gaps``,
+    part: str  # pass of the profile; empty for gaps, which belong to no pass
+    # Seconds per iteration; None on a side without the operation.
     measured_s: float | None
     predicted_s: float | None
 

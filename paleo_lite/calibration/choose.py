@@ -192,23 +192,14 @@ def used_calibration(prediction: Prediction, name: str | Calibration | None) -> 
 
 
 class Pool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Content of the pool's file.
-
-    Attributes
-    ----------
-    parameters : list of str
-        Names of the parameters, in the order of the numbers in the fits.
-    fits : list of Evidence
-        Parameters fitted to each source's measurements of a device.
-    order : dict of str to dict of str to float
-        Additions to the logarithms of parameters, for devices such as ``"k40m fp32"``, or ``"k40m fp32 engine"`` in an
-        inference engine. They prevent that a device with
-        better figures in every respect is predicted to be slower, see `validation/ordering.py`.
-    """
+    """Content of the pool's file."""
 
     format: int
-    parameters: list[str]
-    fits: list[Evidence]
+    parameters: list[str]  # names of the parameters, in the order of the numbers in the fits
+    fits: list[Evidence]  # parameters fitted to each source's measurements of a device
+    # Additions to the logarithms of parameters, for devices such as ``"k40m fp32"``, or ``"k40m fp32 engine"`` in
+    # an inference engine. They prevent that a device with better figures in every respect is predicted to be
+    # slower, see `validation/ordering.py`.
     order: dict[str, dict[str, float]] = {}
 
 

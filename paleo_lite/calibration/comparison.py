@@ -32,20 +32,14 @@ MEASURED_PASSES = ("forward", "backward", "update")
 
 
 class ComparisonRow(msgspec.Struct, frozen=True):
-    """One kind of layer or one layer in one pass; None on a side without it.
+    """One kind of layer or one layer in one pass; None on a side without it."""
 
-    Attributes
-    ----------
-    name, part : str
-        Kind or layer, and pass.
-    at_peak_s, flops_at_peak_s : float or None
-        Seconds at peak: of arithmetic and memory traffic one after the other, and of the FLOPs alone.
-    """
-
+    # Kind or layer, and pass.
     name: str
     part: str
     measured_s: float | None
     predicted_s: float | None
+    # Seconds at peak: of arithmetic and memory traffic one after the other, and of the FLOPs alone.
     at_peak_s: float | None = None
     flops_at_peak_s: float | None = None
 
@@ -84,27 +78,19 @@ class ComparisonRow(msgspec.Struct, frozen=True):
 
 
 class ProfileComparison(Result, msgspec.Struct, frozen=True, eq=False):
-    """Comparison of a prediction with measured times, per iteration.
-
-    Attributes
-    ----------
-    kinds, layers : list of ComparisonRow
-        Rows by decreasing absolute difference. `layers` has only the kinds with as many operations in the profile as
-        layers in the network, of the same sizes.
-    remarks : tuple of str
-        Further notes, for example that the prediction was fitted to the profile.
-    operations : list of OperationRow
-        Operations of a language model, by decreasing measured time; empty for networks without attention.
-    """
+    """Comparison of a prediction with measured times, per iteration."""
 
     _page: ClassVar[str] = "paleo_lite.reporting.compare:predicted_page"
 
     path: str
     prediction: Prediction
     measured: PassTimes
+    # Rows by decreasing absolute difference. `layers` has only the kinds with as many operations in the profile
+    # as layers in the network, of the same sizes.
     kinds: list[ComparisonRow]
     layers: list[ComparisonRow]
-    remarks: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()  # further notes, for example that the prediction was fitted to the profile
+    # Operations of a language model, by decreasing measured time; empty for networks without attention.
     operations: list[OperationRow] = []
     operation_notes: tuple[str, ...] = ()
 

@@ -52,21 +52,14 @@ def group_by_source(measurements: Sequence[Measurement]) -> dict[GroupKey, list[
 
 
 class DeviceData(NamedTuple):
-    """Measurements of a device in a precision by one source.
-
-    Attributes
-    ----------
-    scatter : float
-        Expected relative scatter of single measurements, see `prior.FIT_SCATTER`.
-    informative_parameters : tuple of str
-        Parameters that these measurements may inform: nearly all for whole steps, a few for single operations.
-    """
+    """Measurements of a device in a precision by one source."""
 
     device: Device
     precision: str
     traits: Traits
     runs: MeasuredRuns
-    scatter: float = FIT_SCATTER
+    scatter: float = FIT_SCATTER  # expected relative scatter of single measurements, see `prior.FIT_SCATTER`
+    # Parameters that these measurements may inform: nearly all for whole steps, a few for single operations.
     informative_parameters: tuple[str, ...] = INFORMED_PARAMETERS
 
 

@@ -39,23 +39,14 @@ LEAST_NETWORKS = 3
 
 
 class HeldOutPower(NamedTuple):
-    """A measured power, and its forecast by a fit to others.
+    """A measured power, and its forecast by a fit to others."""
 
-    Attributes
-    ----------
-    measurement : Measurement
-        The measured step.
-    power_w, low_w, high_w : float
-        Forecast at the measured time, and its 90% interval.
-    shipped_w : float
-        Forecast with the shipped constants.
-    """
-
-    measurement: Measurement
+    measurement: Measurement  # the measured step
+    # Forecast at the measured time, and its 90% interval.
     power_w: float
     low_w: float
     high_w: float
-    shipped_w: float
+    shipped_w: float  # forecast with the shipped constants
 
     @property
     def measured_w(self) -> float:

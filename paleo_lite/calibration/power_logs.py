@@ -30,18 +30,10 @@ _STEADY_RATIO = 1.2  # a log whose highest sample is no more above its lowest on
 
 
 class PowerLog(NamedTuple):
-    """Power of a device over time.
+    """Power of a device over time."""
 
-    Attributes
-    ----------
-    times_s : ndarray, shape (samples,)
-        Seconds since the first sample.
-    watts : ndarray, shape (samples,)
-        Power at these times.
-    """
-
-    times_s: np.ndarray
-    watts: np.ndarray
+    times_s: np.ndarray  # seconds since the first sample; shape (samples,)
+    watts: np.ndarray  # power at these times; shape (samples,)
 
     def busy_w(self) -> float:
         """Return the average power in watts from the first to the last busy sample."""

@@ -61,62 +61,37 @@ class PppRun(msgspec.Struct, frozen=True):
 
 
 class PppShare(msgspec.Struct, frozen=True):
-    """PPP of a kind of layers in a pass.
+    """PPP of a kind of layers in a pass."""
 
-    Attributes
-    ----------
-    kind, part : str
-        As in `comparison.ComparisonRow`; the kind ``all`` combines all kinds.
-    ppp : float
-        Median over the profiles.
-    share : float
-        Fraction of the measured time.
-    by_algorithm : dict of str to float
-        For forward convolutions with a PPP above 1: the PPP with the FLOPs of each convolution algorithm.
-    """
-
+    # As in `comparison.ComparisonRow`; the kind ``all`` combines all kinds.
     kind: str
     part: str
-    ppp: float
-    share: float
+    ppp: float  # median over the profiles
+    share: float  # fraction of the measured time
+    # For forward convolutions with a PPP above 1: the PPP with the FLOPs of each convolution algorithm.
     by_algorithm: dict[str, float] = {}
 
 
 class PppCalibration(Result, msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Content of a calibration file with a fitted PPP.
-
-    Attributes
-    ----------
-    time_model : str
-        ``ppp``.
-    device, precision : str
-        Device and precision that the PPP is valid for.
-    ppp : float
-        Geometric mean over networks.
-    low, high : float
-        Its 90% interval for the same networks at the same batch sizes.
-    deviation, within : float
-        Standard deviation of ln PPP between networks, and between the passes and batch sizes of one network.
-    runs : list of PppRun
-        Runs that it was fitted to; repeated runs are merged into their median.
-    shares : list of PppShare
-        PPP by pass and kind, from profiles.
-    """
+    """Content of a calibration file with a fitted PPP."""
 
     _page: ClassVar[str] = "paleo_lite.reporting.calibrations:ppp_page"
 
     format: int
     time_model: str
+    # Device and precision that the PPP is valid for.
     device: str
     precision: str
-    ppp: float
+    ppp: float  # geometric mean over networks
+    # Its 90% interval for the same networks at the same batch sizes.
     low: float
     high: float
+    # Standard deviation of ln PPP between networks, and between the passes and batch sizes of one network.
     deviation: float
     within: float
-    runs: list[PppRun]
+    runs: list[PppRun]  # runs that it was fitted to; repeated runs are merged into their median
     provenance: Provenance
-    shares: list[PppShare] = []
+    shares: list[PppShare] = []  # PPP by pass and kind, from profiles
 
     @property
     def label(self) -> str:

@@ -46,20 +46,12 @@ AnyPrediction = Prediction | PipelinePrediction
 
 
 class Predictions(Result, msgspec.Struct, frozen=True, eq=False):
-    """Predictions side by side.
-
-    Attributes
-    ----------
-    predictions : sequence of Prediction or PipelinePrediction
-        In the requested order; one or more.
-    left_out : sequence of str
-        Combinations that could not be predicted, with the reasons.
-    """
+    """Predictions side by side."""
 
     _page: ClassVar[str] = "paleo_lite.reporting.side_by_side:side_by_side_page"
 
-    predictions: Sequence[AnyPrediction]
-    left_out: Sequence[str] = ()
+    predictions: Sequence[AnyPrediction]  # in the requested order; one or more
+    left_out: Sequence[str] = ()  # combinations that could not be predicted, with the reasons
 
     @property
     def baseline(self) -> AnyPrediction:
@@ -130,16 +122,10 @@ def cost_usd(prediction: AnyPrediction) -> float | None:
 
 
 class Ratio(msgspec.Struct, frozen=True):
-    """Ratio of two throughputs.
-
-    Attributes
-    ----------
-    deviation : float or None
-        Standard deviation of its logarithm; None if a model has no uncertainty.
-    """
+    """Ratio of two throughputs."""
 
     value: float
-    deviation: float | None
+    deviation: float | None  # standard deviation of its logarithm; None if a model has no uncertainty
 
     def interval(self, level: float = INTERVAL_LEVEL) -> tuple[float, float] | None:
         """Return the interval of the ratio at this probability; None if the deviation is unknown."""
@@ -193,18 +179,11 @@ def _step_key(prediction: Prediction) -> tuple[object, ...]:
 
 
 class Estimate(msgspec.Struct, frozen=True, eq=False):
-    """Uncertainty of a predicted time.
-
-    Attributes
-    ----------
-    slopes : ndarray, shape (parameters,)
-        Derivatives d log(time) / d theta.
-    device, precision : str
-        Device and precision that the model is valid for.
-    """
+    """Uncertainty of a predicted time."""
 
     model: CalibratedModel
-    slopes: Floats
+    slopes: Floats  # derivatives d log(time) / d theta; shape (parameters,)
+    # Device and precision that the model is valid for.
     device: str
     precision: str
 

@@ -87,27 +87,17 @@ TYPICAL_BATCHES = (1, 32)
 
 
 class Suggestion(msgspec.Struct, frozen=True):
-    """A step to measure.
-
-    Attributes
-    ----------
-    time_s : float
-        Expected time of the step.
-    measuring_s : float
-        Time to measure it, without the setup.
-    factor : float
-        Upper end over lower end of the target's interval after this and the previous measurements; the geometric mean
-        for a typical set.
-    interval : tuple of float, or None
-        The interval in seconds, if the target takes the expected time; None for a typical set.
-    """
+    """A step to measure."""
 
     network: str
     batch_size: int
     phase: str
-    time_s: float
-    measuring_s: float
+    time_s: float  # expected time of the step
+    measuring_s: float  # time to measure it, without the setup
+    # Upper end over lower end of the target's interval after this and the previous measurements; the geometric
+    # mean for a typical set.
     factor: float
+    # The interval in seconds, if the target takes the expected time; None for a typical set.
     interval: tuple[float, float] | None
 
     @property
@@ -117,35 +107,21 @@ class Suggestion(msgspec.Struct, frozen=True):
 
 
 class Suggestions(Result, msgspec.Struct, frozen=True):
-    """Suggested measurements in the order in which to make them.
-
-    Attributes
-    ----------
-    network : str or None
-        Target network; None for a typical set.
-    time_s : float or None
-        Expected time of the target step.
-    factor : float
-        Upper end over lower end of the target's interval before any suggested measurement.
-    known : str
-        Label of the model that the prediction rests on so far.
-    candidates : int
-        Number of candidate steps.
-    """
+    """Suggested measurements in the order in which to make them."""
 
     _page: ClassVar[str] = "paleo_lite.reporting.calibrations:suggestions_page"
 
     gpu: str
     precision: str
-    network: str | None
+    network: str | None  # target network; None for a typical set
     batch_size: int | None
     phase: str
-    time_s: float | None
-    factor: float
+    time_s: float | None  # expected time of the target step
+    factor: float  # upper end over lower end of the target's interval before any suggested measurement
     interval: tuple[float, float] | None
     suggestions: list[Suggestion]
-    known: str
-    candidates: int
+    known: str  # label of the model that the prediction rests on so far
+    candidates: int  # number of candidate steps
 
     @property
     def command(self) -> str:

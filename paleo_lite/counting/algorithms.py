@@ -13,39 +13,21 @@ from .layer import Layer
 
 
 class Algorithm(NamedTuple):
-    """A convolution algorithm and its operations.
-
-    Attributes
-    ----------
-    name : str
-        Name of the algorithm.
-    flops : int
-        FLOPs with a multiply-accumulate as 2, including transforms, without biases.
-    multiplications : int
-        Multiplications of inputs with weights.
-    condition : str
-        Condition under which libraries use the algorithm; empty if it is always available.
-    """
+    """A convolution algorithm and its operations."""
 
     name: str
-    flops: int
-    multiplications: int
-    condition: str = ""
+    flops: int  # FLOPs with a multiply-accumulate as 2, including transforms, without biases
+    multiplications: int  # multiplications of inputs with weights
+    condition: str = ""  # condition under which libraries use the algorithm; empty if it is always available
 
 
 class Transform(NamedTuple):
-    """Winograd transform F(m x m, r x r).
+    """Winograd transform F(m x m, r x r)."""
 
-    Attributes
-    ----------
-    outputs, taps : int
-        The sizes m and r.
-    data, filter, inverse : int
-        Floating-point instructions of the three transforms for one tile of one channel or filter.
-    """
-
+    # The sizes m and r.
     outputs: int
     taps: int
+    # Floating-point instructions of the three transforms for one tile of one channel or filter.
     data: int
     filter: int
     inverse: int

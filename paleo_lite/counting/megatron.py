@@ -28,33 +28,19 @@ _SCORE_KINDS = ("mul", "div", "add", "where")
 
 
 class Traffic(NamedTuple):
-    """Memory traffic of a fused kernel in units of layer outputs.
+    """Memory traffic of a fused kernel in units of layer outputs."""
 
-    Attributes
-    ----------
-    read, written : tuple of int
-        Indices of layers whose output is read or written; an index that occurs twice counts twice.
-    """
-
+    # Indices of layers whose output is read or written; an index that occurs twice counts twice.
     read: tuple[int, ...]
     written: tuple[int, ...]
 
 
 class FusedKernel(NamedTuple):
-    """Layers that one kernel computes.
+    """Layers that one kernel computes."""
 
-    Attributes
-    ----------
-    layers : tuple of int
-        Indices of the layers.
-    row : int
-        Index of the layer that holds the bytes and launch of the kernel.
-    forward, backward : Traffic
-        Memory traffic of the forward pass and of the data gradient.
-    """
-
-    layers: tuple[int, ...]
-    row: int
+    layers: tuple[int, ...]  # indices of the layers
+    row: int  # index of the layer that holds the bytes and launch of the kernel
+    # Memory traffic of the forward pass and of the data gradient.
     forward: Traffic
     backward: Traffic
 

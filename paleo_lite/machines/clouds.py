@@ -17,40 +17,20 @@ _MAX_FILE_BYTES = 2**20
 
 
 class Instance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An instance that a cloud rents out.
+    """An instance that a cloud rents out."""
 
-    Attributes
-    ----------
-    name : str
-        Name of the cloud: ``g5.xlarge``.
-    device : str
-        Id of its device.
-    devices : int
-        Number of these devices.
-    price : Price or None
-        Price of the instance, with its host; None if none is on record.
-    aliases : list of str
-        Further names.
-    """
-
-    name: str
-    device: str
-    devices: Annotated[int, msgspec.Meta(ge=1)]
-    price: Price | None = None
-    aliases: list[str] = []
+    name: str  # name of the cloud: ``g5.xlarge``
+    device: str  # id of its device
+    devices: Annotated[int, msgspec.Meta(ge=1)]  # number of these devices
+    price: Price | None = None  # price of the instance, with its host; None if none is on record
+    aliases: list[str] = []  # further names
 
 
 class Cloud(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A cloud.
-
-    Attributes
-    ----------
-    sources : dict of str to str
-        Title and address of each price list by key.
-    """
+    """A cloud."""
 
     name: str
-    sources: dict[str, str]
+    sources: dict[str, str]  # title and address of each price list by key
     instances: list[Instance]
     aliases: list[str] = []
 

@@ -63,26 +63,14 @@ class EventClock:
 
 
 class Effort(msgspec.Struct, frozen=True):
-    """Accuracy and time limits of a timing.
+    """Accuracy and time limits of a timing."""
 
-    Attributes
-    ----------
-    tolerance : float
-        Relative error of the median below which it counts as stable.
-    sample_s : float
-        Minimum duration of a sample, long enough to make the resolution of the clock negligible.
-    limit_s : float
-        Time after which the median of at least three samples is accepted, even if it is not stable.
-    warm_up_s : float
-        Minimum duration of the warm-up; see `RISE_S`.
-    """
-
-    tolerance: float = 0.01
+    tolerance: float = 0.01  # relative error of the median below which it counts as stable
     samples_at_least: int = 7
     samples_at_most: int = 60
-    sample_s: float = 0.01
-    limit_s: float = 1.5
-    warm_up_s: float = 0.0
+    sample_s: float = 0.01  # minimum duration of a sample, long enough to make the resolution of the clock negligible
+    limit_s: float = 1.5  # time after which the median of at least three samples is accepted, even if it is not stable
+    warm_up_s: float = 0.0  # minimum duration of the warm-up; see `RISE_S`
 
     def estimate_s(self, call_s: float) -> float:
         """Return the expected seconds for timing a call of constant duration: warm-up and all rounds."""
@@ -101,25 +89,14 @@ _CALLS_AT_MOST = 10_000
 
 
 class Timing(msgspec.Struct, frozen=True):
-    """Result of timing a call.
+    """Result of timing a call."""
 
-    Attributes
-    ----------
-    median_s : float
-        Median seconds of a call.
-    spread : float
-        Relative standard deviation of one sample, estimated from the interquartile range.
-    samples, calls : int
-        Number of samples, and number of calls per sample.
-    stable : bool
-        Whether the median reached the tolerance before the time limit.
-    """
-
-    median_s: float
-    spread: float
+    median_s: float  # median seconds of a call
+    spread: float  # relative standard deviation of one sample, estimated from the interquartile range
+    # Number of samples, and number of calls per sample.
     samples: int
     calls: int
-    stable: bool
+    stable: bool  # whether the median reached the tolerance before the time limit
 
 
 def time_call(run: Run, clock: Clock, effort: Effort | None = None) -> Timing:

@@ -32,27 +32,18 @@ TENSOR_SINCE = {"fp16": 7.0, "bf16": 8.0, "tf32": 8.0}
 
 
 class System(msgspec.Struct, frozen=True):
-    """Properties that the operating system or the driver reports.
-
-    Attributes
-    ----------
-    multiprocessors, lanes : int
-        CPU threads that torch uses, or GPU multiprocessors; and the total number of their fp32 lanes.
-    lanes_note : str
-        How the number of lanes was determined.
-    capability : str
-        Compute capability of a GPU; empty for a CPU.
-    """
+    """Properties that the operating system or the driver reports."""
 
     name: str
     vendor: str
     architecture: str
+    # CPU threads that torch uses, or GPU multiprocessors; and the total number of their fp32 lanes.
     multiprocessors: int
     lanes: int
-    lanes_note: str
+    lanes_note: str  # how the number of lanes was determined
     memory_bytes: int
     clock_hz: float | None
-    capability: str = ""
+    capability: str = ""  # compute capability of a GPU; empty for a CPU
 
 
 def describe(setup: Setup) -> System:

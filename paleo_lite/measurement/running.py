@@ -24,23 +24,13 @@ DEVICES = ("cpu", "cuda")
 
 
 class Setup(msgspec.Struct, frozen=True):
-    """Device, precision and options of a measurement.
-
-    Attributes
-    ----------
-    device : {"cpu", "cuda"}
-    precision : str
-        One of `PRECISIONS`.
-    threads : int
-        Number of CPU threads; on CUDA, they only launch kernels.
-    channels_last, compiled : bool
-        Memory format of images, and whether networks go through ``torch.compile``.
-    """
+    """Device, precision and options of a measurement."""
 
     torch: Any
     device: str
-    precision: str
-    threads: int
+    precision: str  # one of `PRECISIONS`
+    threads: int  # number of CPU threads; on CUDA, they only launch kernels
+    # Memory format of images, and whether networks go through ``torch.compile``
     channels_last: bool
     compiled: bool
     clock: Clock
@@ -179,12 +169,7 @@ def _make_training_step(module: Any, forward: Any, images: Any, setup: Setup, ha
 
 
 class Probe(msgspec.Struct, frozen=True):
-    """An operation to time.
-
-    Attributes
-    ----------
-    purpose : {"gemm", "convolution", "stream", "launch"}
-    """
+    """An operation to time."""
 
     purpose: str
     layer: Layer

@@ -107,21 +107,11 @@ Pair = tuple[int, int]
 
 
 class Term(NamedTuple):
-    """A part of a layer's computation or memory traffic, which takes at least one clock cycle.
+    """A part of a layer's computation or memory traffic, which takes at least one clock cycle."""
 
-    Attributes
-    ----------
-    compute : bool
-        Whether the amount is FLOPs; otherwise it is the bytes of a transfer.
-    amount : number or ndarray
-        FLOPs or bytes; an array has one amount per batch size.
-    repeats : int
-        Number of repetitions.
-    """
-
-    compute: bool
-    amount: Any
-    repeats: int = 1
+    compute: bool  # whether the amount is FLOPs; otherwise it is the bytes of a transfer
+    amount: Any  # FLOPs or bytes; an array has one amount per batch size
+    repeats: int = 1  # number of repetitions
 
 
 def make_terms(flops: Any, *operands: Any) -> list[Term]:
@@ -130,31 +120,18 @@ def make_terms(flops: Any, *operands: Any) -> list[Term]:
 
 
 class Convolution(NamedTuple):
-    """A convolution of stride 1, with which PALEO represents a forward pass or a gradient.
+    """A convolution of stride 1, with which PALEO represents a forward pass or a gradient."""
 
-    Attributes
-    ----------
-    images, channels : int or ndarray
-        Images and channels of the input; exchanged for the gradient of the filter.
-    size, kernel, out : tuple of int
-        Height and width of input, filter and output.
-    pads : tuple of int
-        Rows and columns of zeros on each side of the input.
-    taps : int
-        Elements of a filter without inserted zeros.
-    spread : int or ndarray
-        Additional multiply-accumulates, for input elements between inserted zeros.
-    """
-
+    # Images and channels of the input; exchanged for the gradient of the filter.
     images: Any
     channels: Any
-    size: Pair
-    kernel: Pair
+    size: Pair  # height and width of the input
+    kernel: Pair  # and of the filter
     filters: int
-    out: Pair
-    pads: Pair
-    taps: int
-    spread: Any = 0
+    out: Pair  # and of the output
+    pads: Pair  # rows and columns of zeros on each side of the input
+    taps: int  # elements of a filter without inserted zeros
+    spread: Any = 0  # additional multiply-accumulates, for input elements between inserted zeros
 
 
 def convolution_terms(layer: Layer, pass_name: str, batch_size: Any, revision: str, algorithm: str) -> list[Term]:

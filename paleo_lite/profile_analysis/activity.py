@@ -60,27 +60,14 @@ _KINDS = {"api": API, "cpu": OPERATION, "marker": MARK}
 
 
 class Recording(NamedTuple):
-    """Device events and host calls of a profile, with times in nanoseconds.
+    """Device events and host calls of a profile, with times in nanoseconds."""
 
-    Attributes
-    ----------
-    events : structured ndarray
-        Device events of type `EVENT`; at least one.
-    calls : structured ndarray
-        Host calls of type `CALL`, sorted by start: all calls of the runtime, and long operations and ranges.
-    names : list of str
-        Names of kernels, calls and operations.
-    steps : list of str
-        Iterations marked by the program.
-    messages : list of str
-        Messages of collectives, as the profiler printed them.
-    """
-
-    events: NDArray[Any]
+    events: NDArray[Any]  # device events of type `EVENT`; at least one
+    # Host calls of type `CALL`, sorted by start: all calls of the runtime, and long operations and ranges.
     calls: NDArray[Any]
-    names: list[str]
-    steps: list[str]
-    messages: list[str]
+    names: list[str]  # names of kernels, calls and operations
+    steps: list[str]  # iterations marked by the program
+    messages: list[str]  # messages of collectives, as the profiler printed them
 
 
 class ActivityRecorder:

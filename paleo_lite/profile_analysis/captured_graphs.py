@@ -53,79 +53,43 @@ _FIRST_EXECUTION = 2**40
 
 
 class GraphNode(NamedTuple):
-    """A kernel, copy or fill of a graph: what must be equal in capture and replay.
+    """A kernel, copy or fill of a graph: what must be equal in capture and replay."""
 
-    Attributes
-    ----------
-    kind : str
-        ``kernel``, ``memcpy`` or ``memset``.
-    name : str or None
-        Name of a kernel; None for copies and fills, and where the profiler does not record it.
-    """
-
-    kind: str
-    name: str | None
+    kind: str  # ``kernel``, ``memcpy`` or ``memset``
+    name: str | None  # name of a kernel; None for copies and fills, and where the profiler does not record it
 
 
 class _Capture(msgspec.Struct, frozen=True):
-    """A captured graph.
-
-    Attributes
-    ----------
-    nodes : list of GraphNode
-    grids : list of str or None
-    rows : list of dict
-        ``op``, ``params``, ``direction``, ``layer`` and ``execution`` of each launch.
-    requests : int or None
-        Batch size of the graph, from an annotation or the name of the file.
-    """
+    """A captured graph."""
 
     nodes: list[GraphNode]
     grids: list[str | None]
-    rows: list[dict[str, Any]]
-    requests: int | None
+    rows: list[dict[str, Any]]  # ``op``, ``params``, ``direction``, ``layer`` and ``execution`` of each launch
+    requests: int | None  # batch size of the graph, from an annotation or the name of the file
 
 
 class _Replay(NamedTuple):
-    """The kernels of one graph launch, in order of their starts.
+    """The kernels of one graph launch, in order of their starts."""
 
-    Attributes
-    ----------
-    rows : ndarray of int64
-        Row numbers in the profile.
-    requests : int or None
-        Requests in the batch, from the annotation around the launch.
-    """
-
-    rows: NDArray[np.int64]
+    rows: NDArray[np.int64]  # row numbers in the profile
     nodes: tuple[GraphNode, ...]
     grids: tuple[str | None, ...]
-    requests: int | None
+    requests: int | None  # requests in the batch, from the annotation around the launch
 
 
 class CapturedGraphs(msgspec.Struct, frozen=True):
-    """How many of the graph launches in a trace were matched to captured graphs.
+    """How many of the graph launches in a trace were matched to captured graphs."""
 
-    Attributes
-    ----------
-    captures : int
-        Captured graphs in the traces of captures.
-    launches, kernels : int
-        Graph launches, and the kernels, copies and fills that they replay.
-    matched_launches, matched_kernels : int
-        Those that have the operations of a captured graph.
-    ways : dict of str to int
-        Number of launches by the way in which they were matched: ``exact``, ``subsequence``, ``by name``.
-    ambiguous_launches : int
-        Launches not matched because several captured graphs with other shapes have the same kernels.
-    """
-
-    captures: int
+    captures: int  # captured graphs in the traces of captures
+    # Graph launches, and the kernels, copies and fills that they replay.
     launches: int
     kernels: int
+    # Those that have the operations of a captured graph.
     matched_launches: int
     matched_kernels: int
+    # Number of launches by the way in which they were matched: ``exact``, ``subsequence``, ``by name``
     ways: dict[str, int]
+    # Launches not matched because several captured graphs with other shapes have the same kernels.
     ambiguous_launches: int
 
     def describe(self) -> str:
@@ -448,22 +412,12 @@ def _match_by_name(captured: Sequence[GraphNode], replayed: Sequence[GraphNode])
 
 
 class _Replacements(NamedTuple):
-    """Values for some rows of a profile.
+    """Values for some rows of a profile."""
 
-    Attributes
-    ----------
-    rows : ndarray of int64
-        Row numbers, ascending.
-    codes : dict of str to ndarray
-        For each text column the index of each row's text in `texts`; -1 for absent.
-    execution : ndarray of int64
-        -1 for absent.
-    """
-
-    rows: NDArray[np.int64]
-    codes: dict[str, NDArray[np.int64]]
+    rows: NDArray[np.int64]  # row numbers, ascending
+    codes: dict[str, NDArray[np.int64]]  # for each text column the index of each row's text in `texts`; -1 for absent
     texts: dict[str, list[str]]
-    execution: NDArray[np.int64]
+    execution: NDArray[np.int64]  # -1 for absent
 
 
 def _replacements(replays: Sequence[_Replay], assigned: dict[int, tuple[_Capture, list[int]]]) -> _Replacements:

@@ -62,25 +62,14 @@ _KERNEL = re.compile(r"ccl\w*?Kernel_([A-Za-z]+)")
 
 
 class Message(msgspec.Struct, frozen=True):
-    """The message of a collective; fields that the profile does not record are None.
+    """The message of a collective; fields that the profile does not record are None."""
 
-    Attributes
-    ----------
-    collective : str
-        Name of the collective.
-    dtype : str or None
-        PyTorch's name of the scalar type.
-    numbers_in, numbers_out : int or None
-        Elements of the input and the output buffer.
-    group : int or None
-        Devices that take part.
-    """
-
-    collective: str
-    dtype: str | None = None
+    collective: str  # name of the collective
+    dtype: str | None = None  # PyTorch's name of the scalar type
+    # Elements of the input and the output buffer.
     numbers_in: int | None = msgspec.field(name="in", default=None)
     numbers_out: int | None = msgspec.field(name="out", default=None)
-    group: int | None = None
+    group: int | None = None  # devices that take part
 
     @property
     def bytes(self) -> int | None:
@@ -107,28 +96,18 @@ class Message(msgspec.Struct, frozen=True):
 
 
 class CollectiveCalls(msgspec.Struct, frozen=True):
-    """All calls of a collective with the same message.
+    """All calls of a collective with the same message."""
 
-    Attributes
-    ----------
-    collective : str
-        The framework's name of the collective, or the name of its kernel.
-    bytes : int or None
-        Bytes of one message.
-    time_s, exposed_s : float
-        Summed time, and the part of it during which nothing computed on the device; exposed time is None for several
-        ranks.
-    bus_bandwidth_bytes_per_s : float or None
-        Bus bandwidth over the whole time including waits; for several ranks over the time of the exchange alone.
-    """
-
-    collective: str
+    collective: str  # the framework's name of the collective, or the name of its kernel
     dtype: str | None
     devices: int | None
-    bytes: int | None
+    bytes: int | None  # bytes of one message
     calls: int
+    # Summed time, and the part of it during which nothing computed on the device; exposed time is None for
+    # several ranks.
     time_s: float
     exposed_s: float | None
+    # Bus bandwidth over the whole time including waits; for several ranks over the time of the exchange alone.
     bus_bandwidth_bytes_per_s: float | None
 
 

@@ -47,24 +47,12 @@ that waited was also launched longer than this before that end."""
 
 
 class CriticalPath(msgspec.Struct, frozen=True):
-    """Critical path of a step.
+    """Critical path of a step."""
 
-    Attributes
-    ----------
-    step : str or None
-        The program's mark of the step; None for a path of the whole profile.
-    time_s : float
-        Length of the path in seconds.
-    parts_s : dict of str to float
-        Seconds by part (`PARTS`); they sum to `time_s`.
-    longest : list of (str, float)
-        The kernels, copies and collectives with the most time on the path, in seconds.
-    """
-
-    step: str | None
-    time_s: float
-    parts_s: dict[str, float]
-    longest: list[tuple[str, float]]
+    step: str | None  # the program's mark of the step; None for a path of the whole profile
+    time_s: float  # length of the path in seconds
+    parts_s: dict[str, float]  # seconds by part (`PARTS`); they sum to `time_s`
+    longest: list[tuple[str, float]]  # the kernels, copies and collectives with the most time on the path, in seconds
 
 
 def find_critical_path(recording: Recording, step: str | None = None) -> CriticalPath:

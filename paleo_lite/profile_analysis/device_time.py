@@ -35,61 +35,28 @@ MAX_GAPS = 5
 
 
 class Gap(msgspec.Struct, frozen=True):
-    """A time during which a device was idle.
+    """A time during which a device was idle."""
 
-    Attributes
-    ----------
-    start_s : float
-        Start in seconds after the profile's first kernel, copy or collective.
-    time_s : float
-        Length in seconds.
-    cause : str
-        One of `CAUSES`.
-    before : str
-        The kernel that ended the gap.
-    host : str or None
-        The host's call that covers most of the gap; None if the profile shows no long call.
-    """
-
-    start_s: float
-    time_s: float
-    cause: str
-    before: str
-    host: str | None
+    start_s: float  # start in seconds after the profile's first kernel, copy or collective
+    time_s: float  # length in seconds
+    cause: str  # one of `CAUSES`
+    before: str  # the kernel that ended the gap
+    host: str | None  # the host's call that covers most of the gap; None if the profile shows no long call
 
 
 class TimeBreakdown(msgspec.Struct, frozen=True):
-    """Busy and idle time, summed over the devices of a profile.
+    """Busy and idle time, summed over the devices of a profile."""
 
-    Attributes
-    ----------
-    busy_share : float
-        Fraction of the window during which anything ran.
-    window_s : float
-        Time from the first start to the last end on each device.
-    computing_s : float
-        Time during which a kernel computed.
-    communication_s, exposed_communication_s : float
-        Time of collectives, overlaps counted once, and the part of it during which nothing computed.
-    communication_overlap : float or None
-        Fraction of the communication that overlaps with computation.
-    exposed_copy_s : float
-        Time of copies and fills during which nothing computed or communicated.
-    idle_s : dict of str to float
-        Idle time by cause (`CAUSES`).
-    gaps : list of Gap
-        The longest gaps.
-    """
-
-    busy_share: float
-    window_s: float
-    computing_s: float
+    busy_share: float  # fraction of the window during which anything ran
+    window_s: float  # time from the first start to the last end on each device
+    computing_s: float  # time during which a kernel computed
+    # Time of collectives, overlaps counted once, and the part of it during which nothing computed.
     communication_s: float
     exposed_communication_s: float
-    communication_overlap: float | None
-    exposed_copy_s: float
-    idle_s: dict[str, float]
-    gaps: list[Gap]
+    communication_overlap: float | None  # fraction of the communication that overlaps with computation
+    exposed_copy_s: float  # time of copies and fills during which nothing computed or communicated
+    idle_s: dict[str, float]  # idle time by cause (`CAUSES`)
+    gaps: list[Gap]  # the longest gaps
 
 
 class LaunchQueue(msgspec.Struct, frozen=True):
@@ -102,50 +69,28 @@ class LaunchQueue(msgspec.Struct, frozen=True):
 
 
 class LaunchStatistics(msgspec.Struct, frozen=True):
-    """Launch delays and launch queues.
+    """Launch delays and launch queues."""
 
-    Attributes
-    ----------
-    launches : int
-        Kernels, copies and collectives with a recorded launch.
-    delay_s, longest_delay_s : float or None
-        Median and maximum of the launch delays; None if the profile records launches without the calls.
-    queues : list of LaunchQueue
-        Queue lengths by device and stream.
-    """
-
-    launches: int
+    launches: int  # kernels, copies and collectives with a recorded launch
+    # Median and maximum of the launch delays; None if the profile records launches without the calls.
     delay_s: float | None
     longest_delay_s: float | None
-    queues: list[LaunchQueue]
+    queues: list[LaunchQueue]  # queue lengths by device and stream
 
 
 class DeviceTime(msgspec.Struct, frozen=True):
-    """Use of time by the devices of a profile.
+    """Use of time by the devices of a profile."""
 
-    Attributes
-    ----------
-    step_s : float
-        Wall-clock time of an iteration: the median of the marks that count, else the window over the iterations; not
-        less than the busy time of an iteration, because the mark of a host that runs ahead ends before the device does.
-    breakdown : TimeBreakdown
-        Busy and idle time.
-    collectives : list of CollectiveCalls
-        Collectives by message.
-    launching : LaunchStatistics or None
-        None if the profile records no launches.
-    collective_times_s : dict of Message to list of float
-        Seconds of each collective in time order, for comparison with other ranks.
-    critical_path : CriticalPath
-        Path of the first step that counts; of the whole profile if no steps are marked.
-    """
-
+    # Wall-clock time of an iteration: the median of the marks that count, else the window over the iterations;
+    # not less than the busy time of an iteration, because the mark of a host that runs ahead ends before the
+    # device does.
     step_s: float
-    breakdown: TimeBreakdown
-    collectives: list[CollectiveCalls]
-    launching: LaunchStatistics | None
+    breakdown: TimeBreakdown  # busy and idle time
+    collectives: list[CollectiveCalls]  # collectives by message
+    launching: LaunchStatistics | None  # None if the profile records no launches
+    # Seconds of each collective in time order, for comparison with other ranks.
     collective_times_s: dict[Message, list[float]]
-    critical_path: CriticalPath
+    critical_path: CriticalPath  # path of the first step that counts; of the whole profile if no steps are marked
 
     def to_dict(self) -> dict[str, Any]:
         """Return the values of a row of `Efficiency`, with the keys `TIME_KEYS`."""

@@ -56,28 +56,16 @@ _DOMINANT_SHARE = 0.9
 
 
 class Evidence(msgspec.Struct, frozen=True):
-    """Evidence in a profile about its origin.
+    """Evidence in a profile about its origin."""
 
-    Attributes
-    ----------
-    gpus : tuple of str
-        GPU names recorded by the profiler, unchanged.
-    configuration : dict
-        Configuration read from the file's name.
-    precision : str or None
-        Precision family (`PRECISION_FAMILY`) of at least nine tenths of the time in matrix kernels with a precision in
-        their names.
-    minimum_capability : tuple of (float, str) or None
-        The highest minimum compute capability, and the kernel that requires it.
-    kepler_kernel : str
-        A kernel compiled for Kepler; empty if there is none.
-    """
-
-    gpus: tuple[str, ...]
-    configuration: Mapping[str, object]
+    gpus: tuple[str, ...]  # GPU names recorded by the profiler, unchanged
+    configuration: Mapping[str, object]  # configuration read from the file's name
+    # Precision family (`PRECISION_FAMILY`) of at least nine tenths of the time in matrix kernels with a precision
+    # in their names.
     precision: str | None
+    # The highest minimum compute capability, and the kernel that requires it.
     minimum_capability: tuple[float, str] | None
-    kepler_kernel: str = ""
+    kepler_kernel: str = ""  # a kernel compiled for Kepler; empty if there is none
 
 
 def gather_evidence(profile: Profile, seconds: Mapping[str, float] | None = None) -> Evidence:

@@ -42,49 +42,27 @@ _EVENT = np.dtype([("group", "i4"), ("thread", "i8"), ("start", "i8"), ("end", "
 
 
 class Hotspot(msgspec.Struct, frozen=True):
-    """All calls of a function, operator or range.
-
-    Attributes
-    ----------
-    kind : str
-        One of `KINDS`.
-    module : str or None
-        Library or module of a network that contains it.
-    time_s : float or None
-        Self time over all threads, without the recorded calls inside.
-    total_s : float or None
-        Time including the calls inside.
-    share : float
-        Fraction of the summed self times; of the cycles if there are no times.
-    """
+    """All calls of a function, operator or range."""
 
     name: str
-    kind: str
-    module: str | None
+    kind: str  # one of `KINDS`
+    module: str | None  # library or module of a network that contains it
     calls: int | None
-    time_s: float | None
-    total_s: float | None
-    share: float
+    time_s: float | None  # self time over all threads, without the recorded calls inside
+    total_s: float | None  # time including the calls inside
+    share: float  # fraction of the summed self times; of the cycles if there are no times
 
 
 class HostReport(Result, msgspec.Struct, frozen=True, eq=False):
-    """Host time by function, longest first.
-
-    Attributes
-    ----------
-    configuration : dict
-        Configuration read from the file's name.
-    time_s : float or None
-        Sum of the self times over all threads; None for a profile with cycles only.
-    """
+    """Host time by function, longest first."""
 
     _page: ClassVar[str] = "paleo_lite.reporting.kernels:host_page"
 
     path: str
     format: str
-    configuration: dict[str, Any]
+    configuration: dict[str, Any]  # configuration read from the file's name
     hotspots: list[Hotspot]
-    time_s: float | None
+    time_s: float | None  # sum of the self times over all threads; None for a profile with cycles only
 
     def sums(self, key: str) -> list[dict[str, Any]]:
         """Return time and share by ``kind`` or ``module``, longest first."""

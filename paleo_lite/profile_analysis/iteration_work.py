@@ -47,59 +47,32 @@ class UncountedOperation(msgspec.Struct, frozen=True):
 
 
 class OperatorWork(msgspec.Struct, frozen=True):
-    """Time and work of all executions of one operation in an iteration.
+    """Time and work of all executions of one operation in an iteration."""
 
-    Attributes
-    ----------
-    op : str
-        Name of the operation, or of the kernel without an operation; or the name of another group (`BY`).
-    calls : int
-        Number of runs; executions if the profiler records them.
-    time_s, share : float
-        Sum of kernel times, and its fraction of the iteration.
-    flops, bytes : float or None
-        None if unknown for any of its calls.
-    precision : str or None
-        Common precision of its matrix products, if a trace records it.
-    kernels : tuple of str
-        Distinct printed names of its kernels.
-    has_profiler_flops : bool
-        Whether the profiler counted FLOPs of any of its kernels.
-    """
-
-    op: str
-    calls: int
+    op: str  # name of the operation, or of the kernel without an operation; or the name of another group (`BY`)
+    calls: int  # number of runs; executions if the profiler records them
+    # Sum of kernel times, and its fraction of the iteration.
     time_s: float
     share: float
+    # None if unknown for any of its calls.
     flops: float | None
     bytes: float | None
-    precision: str | None = None
-    kernels: tuple[str, ...] = ()
-    has_profiler_flops: bool = False
+    precision: str | None = None  # common precision of its matrix products, if a trace records it
+    kernels: tuple[str, ...] = ()  # distinct printed names of its kernels
+    has_profiler_flops: bool = False  # whether the profiler counted FLOPs of any of its kernels
 
 
 class CountedRun(NamedTuple):
-    """A run of the sampled iteration.
-
-    Attributes
-    ----------
-    part : int
-        Index of the part of the iteration, as numbered by the caller.
-    cost, profiler : CountedOperation
-        Best known work, and the count of the profiler.
-    kernels : dict of str to int
-        Number of launches by kernel name.
-    layer : str or None
-        Enclosing module or range.
-    """
+    """A run of the sampled iteration."""
 
     signature: Signature
-    part: int
+    part: int  # index of the part of the iteration, as numbered by the caller
     duration_ns: float
+    # Best known work, and the count of the profiler.
     cost: CountedOperation
     profiler: CountedOperation
-    kernels: Mapping[str, int] = MappingProxyType({})
-    layer: str | None = None
+    kernels: Mapping[str, int] = MappingProxyType({})  # number of launches by kernel name
+    layer: str | None = None  # enclosing module or range
 
 
 def count_sample(runs: Runs, chosen: NDArray[Any], parts: list[int], forward: int) -> list[CountedRun]:

@@ -16,27 +16,17 @@ from ..units import format_si
 
 
 class Metric(msgspec.Struct, frozen=True):
-    """One counter.
+    """One counter."""
 
-    Attributes
-    ----------
-    name : str
-        Name in nvprof.
-    unit : {"share", "percent", "level", "rate", "throughput", "count"}
-        Scale in nvprof: fraction; percent; level from 0 to 10; number per cycle; bytes per second; plain number.
-        Nsight Compute reports the first three in percent.
-    meaning, good, remedy : str
-        Meaning, good values, remedy for bad values.
-    ncu : tuple of str
-        Names in Nsight Compute.
-    """
-
-    name: str
+    name: str  # name in nvprof
+    # Scale in nvprof: fraction; percent; level from 0 to 10; number per cycle; bytes per second; plain number.
+    # Nsight Compute reports the first three in percent.
     unit: str
+    # Meaning, good values, remedy for bad values.
     meaning: str
     good: str
     remedy: str
-    ncu: tuple[str, ...] = ()
+    ncu: tuple[str, ...] = ()  # names in Nsight Compute
 
 
 _COALESCE = "let neighbouring threads touch neighbouring addresses; change the memory layout"

@@ -33,25 +33,16 @@ class NotebookSums(msgspec.Struct, frozen=True):
     """Sums over rows, by kernel name.
 
     The sums are integers below 2^53 stored as float, so that they do not depend on the order of merging.
-
-    Attributes
-    ----------
-    durations_ns, flops : dict of str to float
-        Sums by kernel name; rows without a FLOP count add 0.
-    bytes : float
-        Bytes of rows with a nonzero duration. The notebook's ``Bytes / Sil`` is infinite for other rows, which pandas
-        leaves out.
-    all_bytes : float
-        Bytes of all rows, which the notebook divides by batch durations.
-    rows : int
-        Number of rows.
     """
 
+    # Sums by kernel name; rows without a FLOP count add 0.
     durations_ns: Mapping[str, float] = {}
     flops: Mapping[str, float] = {}
+    # Bytes of rows with a nonzero duration. The notebook's ``Bytes / Sil`` is infinite for other rows, which
+    # pandas leaves out.
     bytes: float = 0.0
-    all_bytes: float = 0.0
-    rows: int = 0
+    all_bytes: float = 0.0  # bytes of all rows, which the notebook divides by batch durations
+    rows: int = 0  # number of rows
 
     def merge(self, later: NotebookSums) -> NotebookSums:
         """Return the sums over the rows of both."""

@@ -21,17 +21,11 @@ from ..units import PRECISION_BYTES
 
 
 class CountedOperation(msgspec.Struct, frozen=True):
-    """FLOPs and bytes of one operation; None if the text is not sufficient.
-
-    Attributes
-    ----------
-    precision : str or None
-        Precision of the operands of a matrix product, if a PyTorch trace records it.
-    """
+    """FLOPs and bytes of one operation; None if the text is not sufficient."""
 
     flops: float | None = None
     bytes: float | None = None
-    precision: str | None = None
+    precision: str | None = None  # precision of the operands of a matrix product, if a PyTorch trace records it
 
 
 UNKNOWN = CountedOperation()
@@ -67,26 +61,16 @@ _BACKWARD = re.compile(r"_(?:dense_)?backward(?:_data|_input|_weight)?$|_jvp$")
 
 
 class Call(NamedTuple):
-    """An operator's arguments.
+    """An operator's arguments."""
 
-    Attributes
-    ----------
-    name : str
-        Name in the records of kinds: without ``aten::``, library, and marks of private, in-place and backward variants.
-    shapes : tuple of (shape or None)
-        Shape of each argument; None for arguments that are not tensors.
-    numbers : tuple of str
-        Texts of the other arguments; empty if not recorded.
-    part : str
-        Gradient computed by an operator for a single gradient.
-    """
-
+    # Name in the records of kinds: without ``aten::``, library, and marks of private, in-place and backward
+    # variants.
     name: str
     backward: bool
-    shapes: tuple[Shape | None, ...]
+    shapes: tuple[Shape | None, ...]  # shape of each argument; None for arguments that are not tensors
     types: tuple[str, ...]
-    numbers: tuple[str, ...]
-    part: str = "backward_data"
+    numbers: tuple[str, ...]  # texts of the other arguments; empty if not recorded
+    part: str = "backward_data"  # gradient computed by an operator for a single gradient
 
     @property
     def tensors(self) -> list[Shape]:
@@ -286,21 +270,11 @@ def input_shape(op: str, params: str) -> Shape | None:
 
 
 class PrintedParameters(msgspec.Struct, frozen=True):
-    """Parsed parameter text of pyprof.
+    """Parsed parameter text of pyprof."""
 
-    Attributes
-    ----------
-    numbers : dict of str to int
-        ``N``, ``C``, ``H``, ``W``, ``K``, ... of convolutions and matrix products.
-    tensors : list of shapes
-        Shapes of the tensors, ``T=[(32,64,56,56)]``.
-    precision : str or None
-        Precision name of paleo-lite; None for integers or if absent.
-    """
-
-    numbers: dict[str, int]
-    tensors: list[Shape]
-    precision: str | None
+    numbers: dict[str, int]  # ``N``, ``C``, ``H``, ``W``, ``K``, ... of convolutions and matrix products
+    tensors: list[Shape]  # shapes of the tensors, ``T=[(32,64,56,56)]``
+    precision: str | None  # precision name of paleo-lite; None for integers or if absent
 
 
 def parse_parameters(text: str) -> PrintedParameters:

@@ -32,40 +32,27 @@ _KIND_OF_FAMILY = {
 
 
 class PassTimes(msgspec.Struct, frozen=True, eq=False):
-    """Median times over the steady iterations of a profile.
+    """Median times over the steady iterations of a profile."""
 
-    Attributes
-    ----------
-    phase : {"training", "inference"}
-        Training if any kernel is labelled backward.
-    iterations, iterations_found : int
-        Iterations that the medians are over, and iterations in the profile.
-    seconds : dict of (str, str) to float
-        Seconds per iteration, by kind of layer and pass (``forward``, ``backward``, ``update``).
-    layers : dict of (str, str) to tuple of float
-        Seconds of the single operations of a kind and pass in execution order, if all iterations have equally many.
-    layer_operations : dict of (str, str) to tuple of Operation
-        What `layers` times, in the same order: for linear layers the sizes of their products, if the profile has them.
-    has_ops : bool
-        False if the profiler names no operations, so that matrix products of convolutions and of linear layers cannot
-        be distinguished.
-    operations : dict of (Operation, str) to float
-        Seconds per iteration by operation and pass. The operation of a linear layer is the sizes of its product.
-    gap_s : float or None
-        Seconds per iteration in which no kernel runs; None without start times.
-    has_norm_names : bool
-        False if the profile names neither modules nor operations of norms, so that norms are elementwise operations.
-    """
-
-    phase: str
+    phase: str  # training if any kernel is labelled backward
+    # Iterations that the medians are over, and iterations in the profile.
     iterations: int
     iterations_found: int
+    # Seconds per iteration, by kind of layer and pass (``forward``, ``backward``, ``update``).
     seconds: dict[tuple[str, str], float]
+    # Seconds of the single operations of a kind and pass in execution order, if all iterations have equally many.
     layers: dict[tuple[str, str], tuple[float, ...]]
+    # False if the profiler names no operations, so that matrix products of convolutions and of linear layers
+    # cannot be distinguished.
     has_ops: bool
+    # Seconds per iteration by operation and pass. The operation of a linear layer is the sizes of its product.
     operations: dict[tuple[Operation, str], float] = {}
-    gap_s: float | None = None
+    gap_s: float | None = None  # seconds per iteration in which no kernel runs; None without start times
+    # False if the profile names neither modules nor operations of norms, so that norms are elementwise
+    # operations.
     has_norm_names: bool = True
+    # What `layers` times, in the same order: for linear layers the sizes of their products, if the profile has
+    # them.
     layer_operations: dict[tuple[str, str], tuple[Operation, ...]] = {}
 
 

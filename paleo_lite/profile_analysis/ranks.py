@@ -17,45 +17,28 @@ from .device_time import DeviceTime
 
 
 class Rank(msgspec.Struct, frozen=True):
-    """Use of time by one rank.
-
-    Attributes
-    ----------
-    busy_share, window_s, computing_s, communication_s, exposed_communication_s : float
-        See `device_time.TimeBreakdown`.
-    waiting_s : float
-        Time in collectives spent waiting for ranks that arrived later.
-    """
+    """Use of time by one rank."""
 
     rank: int
     file: str
+    # See `device_time.TimeBreakdown`
     busy_share: float
     window_s: float
     computing_s: float
     communication_s: float
     exposed_communication_s: float
-    waiting_s: float
+    waiting_s: float  # time in collectives spent waiting for ranks that arrived later
 
 
 class Ranks(msgspec.Struct, frozen=True):
-    """Comparison of the ranks of one job.
-
-    Attributes
-    ----------
-    imbalance : float
-        Relative excess of the longest compute time over the mean.
-    straggler : int or None
-        The rank that the others wait for, which waits least itself. None without matched collectives.
-    matched : int
-        Collective calls that were found in all traces.
-    collectives : list of CollectiveCalls
-        The matched collectives with the time of the exchange, the shortest over the ranks.
-    """
+    """Comparison of the ranks of one job."""
 
     rows: list[Rank]
-    imbalance: float
+    imbalance: float  # relative excess of the longest compute time over the mean
+    # The rank that the others wait for, which waits least itself. None without matched collectives.
     straggler: int | None
-    matched: int
+    matched: int  # collective calls that were found in all traces
+    # The matched collectives with the time of the exchange, the shortest over the ranks.
     collectives: list[CollectiveCalls]
 
 

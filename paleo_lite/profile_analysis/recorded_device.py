@@ -36,18 +36,10 @@ _FORM_FACTORS = ("sxm", "pcie", "nvl")
 
 
 class RecordedGpu(msgspec.Struct, frozen=True):
-    """A GPU recorded in a profile.
+    """A GPU recorded in a profile."""
 
-    Attributes
-    ----------
-    name : str
-        Name recorded by the profiler.
-    memory_bytes : int or None
-        Recorded memory capacity.
-    """
-
-    name: str
-    memory_bytes: int | None = None
+    name: str  # name recorded by the profiler
+    memory_bytes: int | None = None  # recorded memory capacity
 
 
 class _Properties(msgspec.Struct):
@@ -161,21 +153,11 @@ def identify_device(profile: Profile, files: Iterable[str | Path] = ()) -> Devic
 
 
 class MissingDevice(msgspec.Struct, frozen=True):
-    """A profile whose device is not in the registry, not recorded or not unique, so that it has no known peaks.
+    """A profile whose device is not in the registry, not recorded or not unique, so that it has no known peaks."""
 
-    Attributes
-    ----------
-    path : Path
-        The profile.
-    names : tuple of str
-        Recorded names of its GPUs.
-    candidates : tuple of str
-        Devices of the registry that have the recorded name.
-    """
-
-    path: Path
-    names: tuple[str, ...] = ()
-    candidates: tuple[str, ...] = ()
+    path: Path  # the profile
+    names: tuple[str, ...] = ()  # recorded names of its GPUs
+    candidates: tuple[str, ...] = ()  # devices of the registry that have the recorded name
 
     @property
     def name(self) -> str:

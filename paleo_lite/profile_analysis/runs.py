@@ -60,33 +60,19 @@ class Signature(NamedTuple):
 
 
 class Runs(msgspec.Struct, frozen=True, eq=False):
-    """Runs of the device rows of a profile, ordered by thread and row.
+    """Runs of the device rows of a profile, ordered by thread and row."""
 
-    Attributes
-    ----------
-    signatures : list of Signature
-        Distinct signatures; the column ``signature`` of the table is an index in this list.
-    table : dict of str to ndarray, shape (runs,)
-        Columns of `FIELDS`; empty without rows.
-    mixes : dict of int to dict of str to int
-        For each value of ``mix``, the names of the kernels in the run and the number of times that each occurs.
-    length : int
-        Number of rows.
-    spans_ns : ndarray of int64, shape (rows, 2), or None
-        Start and end of each row, in the order of the runs; None if the profile has no start times.
-    steps : list of str
-        Names of the iterations that the program marked, in order of time.
-    layers : list of str
-        Paths of modules and ranges of the program; empty if the column was not read.
-    """
-
+    # Distinct signatures; the column ``signature`` of the table is an index in this list.
     signatures: list[Signature] = []
-    table: dict[str, NDArray[Any]] = {}
+    table: dict[str, NDArray[Any]] = {}  # columns of `FIELDS`; empty without rows; shape (runs,)
+    # For each value of ``mix``, the names of the kernels in the run and the number of times that each occurs.
     mixes: dict[int, dict[str, int]] = {}
-    length: int = 0
+    length: int = 0  # number of rows
+    # Start and end of each row, in the order of the runs; None if the profile has no start times; shape (rows,
+    # 2), or None.
     spans_ns: NDArray[np.int64] | None = None
-    steps: list[str] = []
-    layers: list[str] = []
+    steps: list[str] = []  # names of the iterations that the program marked, in order of time
+    layers: list[str] = []  # paths of modules and ranges of the program; empty if the column was not read
 
 
 def find_runs(batch: pa.RecordBatch) -> Runs:

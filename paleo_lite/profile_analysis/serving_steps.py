@@ -37,56 +37,30 @@ token in bytes. Versions with different key and value sizes have the size of the
 
 
 class EngineStep(msgspec.Struct, frozen=True):
-    """A step of an inference engine, from its annotation.
-
-    Attributes
-    ----------
-    phase : {"prefill", "decode", "mixed"}
-    requests : int
-        Requests in the batch.
-    prefill_tokens : int or None
-        New tokens of prefill; None if the annotation has requests only.
-    decode_tokens : int
-        New tokens of decode, which generates one token per request.
-    cached_tokens : int or None
-        Keys that attention reads: the sum of the context lengths; None without detailed annotations.
-    """
+    """A step of an inference engine, from its annotation."""
 
     phase: str
-    requests: int
-    prefill_tokens: int | None
-    decode_tokens: int
+    requests: int  # requests in the batch
+    prefill_tokens: int | None  # new tokens of prefill; None if the annotation has requests only
+    decode_tokens: int  # new tokens of decode, which generates one token per request
+    # Keys that attention reads: the sum of the context lengths; None without detailed annotations.
     cached_tokens: int | None = None
 
 
 class PhaseSummary(msgspec.Struct, frozen=True):
-    """Steps of one phase.
-
-    Attributes
-    ----------
-    requests : float
-        Mean number of requests per step.
-    tokens : int or None
-        New tokens of all steps: prompt tokens in prefill, generated tokens in decode; None if the annotations do not
-        have the lengths of the prompts.
-    time_s : float
-        Sum of the times of the steps.
-    tokens_per_s : float or None
-        New tokens per second.
-    cached_tokens : int or None
-        Tokens in the KV cache read by attention, summed over the steps; None without detailed annotations.
-    cache_bytes : float or None
-        Bytes of the KV cache that these tokens have; None if the bytes per token are unknown.
-    """
+    """Steps of one phase."""
 
     phase: str
     steps: int
-    requests: float
+    requests: float  # mean number of requests per step
+    # New tokens of all steps: prompt tokens in prefill, generated tokens in decode; None if the annotations do
+    # not have the lengths of the prompts.
     tokens: int | None
-    time_s: float
-    tokens_per_s: float | None
+    time_s: float  # sum of the times of the steps
+    tokens_per_s: float | None  # new tokens per second
+    # Tokens in the KV cache read by attention, summed over the steps; None without detailed annotations.
     cached_tokens: int | None
-    cache_bytes: float | None
+    cache_bytes: float | None  # bytes of the KV cache that these tokens have; None if the bytes per token are unknown
 
 
 def parse_annotation(name: str) -> EngineStep | None:

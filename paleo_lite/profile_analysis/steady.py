@@ -36,107 +36,61 @@ _FORWARD, _BACKWARD, _UPDATE, _OTHER = range(4)
 
 
 class SteadyStep(msgspec.Struct, frozen=True):
-    """One iteration of a profile.
+    """One iteration of a profile."""
 
-    Attributes
-    ----------
-    name : str
-        Name of the program's mark, or the number of the iteration if there are no marks.
-    kernel_s : float
-        Summed kernel time.
-    counts : bool
-        Whether the iteration is one of those that the figures describe.
-    """
-
-    name: str
-    kernel_s: float
-    counts: bool
+    name: str  # name of the program's mark, or the number of the iteration if there are no marks
+    kernel_s: float  # summed kernel time
+    counts: bool  # whether the iteration is one of those that the figures describe
 
 
 class SteadyIteration(msgspec.Struct, frozen=True):
-    """One iteration in the steady state; figures are None if the profile does not determine them.
+    """One iteration in the steady state; figures are None if the profile does not determine them."""
 
-    Attributes
-    ----------
-    iterations, forwards, backwards, matched : int
-        Number of iterations: all of them; with a steady forward pass; with a steady backward pass that is labelled as
-        one; with both.
-    forward_s, backward_s, update_s, other_s : float or None
-        Median of the summed kernel time of each part.
-    kernel_s : float
-        Median of the summed time of all kernels of an iteration.
-    busy_s : float or None
-        Median of the time in which at least one kernel ran: the union of the kernels' intervals.
-    compute_s : float or None
-        Part of `kernel_s` in operations that have FLOPs.
-    flops, bytes : float or None
-        Algorithmic FLOPs and bytes of an iteration, from the shapes; algorithms such as Winograd execute fewer FLOPs.
-    flops_covered, bytes_covered : float
-        Share of `kernel_s` in operations with known FLOPs, and with known bytes.
-    profiler_flops, profiler_bytes : float or None
-        FLOPs and bytes of an iteration as counted by the profiler.
-    conv_flops_forward, conv_flops_backward, conv_forward_s, conv_backward_s : float or None
-        FLOPs and kernel time of the convolutions.
-    precision : str or None
-        Precision of nearly all matrix products, if a trace records it.
-    operators : list of OperatorWork
-        Operations of one steady iteration, longest first.
-    missing : list of UncountedOperation
-        Operations without a FLOP count, longest first.
-    steps : list of SteadyStep
-        All iterations; empty if none were found.
-    """
-
+    # Number of iterations: all of them; with a steady forward pass; with a steady backward pass that is labelled
+    # as one; with both.
     iterations: int
     forwards: int
     backwards: int
     matched: int
+    # Median of the summed kernel time of each part.
     forward_s: float | None
     backward_s: float | None
     update_s: float | None
     other_s: float | None
-    kernel_s: float
-    busy_s: float | None
-    compute_s: float | None
+    kernel_s: float  # median of the summed time of all kernels of an iteration
+    busy_s: float | None  # median of the time in which at least one kernel ran: the union of the kernels' intervals
+    compute_s: float | None  # part of `kernel_s` in operations that have FLOPs
+    # Algorithmic FLOPs and bytes of an iteration, from the shapes; algorithms such as Winograd execute fewer
+    # FLOPs.
     flops: float | None
     bytes: float | None
+    # Share of `kernel_s` in operations with known FLOPs, and with known bytes.
     flops_covered: float
     bytes_covered: float
+    # FLOPs and bytes of an iteration as counted by the profiler.
     profiler_flops: float | None
     profiler_bytes: float | None
+    # FLOPs and kernel time of the convolutions.
     conv_flops_forward: float | None = None
     conv_flops_backward: float | None = None
     conv_forward_s: float | None = None
     conv_backward_s: float | None = None
-    precision: str | None = None
-    operators: list[OperatorWork] = []
-    missing: list[UncountedOperation] = []
-    steps: list[SteadyStep] = []
+    precision: str | None = None  # precision of nearly all matrix products, if a trace records it
+    operators: list[OperatorWork] = []  # operations of one steady iteration, longest first
+    missing: list[UncountedOperation] = []  # operations without a FLOP count, longest first
+    steps: list[SteadyStep] = []  # all iterations; empty if none were found
     notes: list[str] = []
 
 
 class Iterations(msgspec.Struct, frozen=True, eq=False):
-    """The iterations of a profile.
+    """The iterations of a profile."""
 
-    Attributes
-    ----------
-    anchor : Signature
-        Signature of the first run of every iteration.
-    thread : int or None
-        Thread of the forward pass.
-    starts : ndarray of int64, shape (iterations,)
-        First row of each iteration; rows before the first iteration belong to none.
-    number : ndarray of int64, shape (runs,)
-        Index of the iteration of each run; -1 before the first iteration.
-    marks : list of str
-        Names of the program's marks; empty if iterations were found by repetition.
-    """
-
-    anchor: Signature
-    thread: int | None
+    anchor: Signature  # signature of the first run of every iteration
+    thread: int | None  # thread of the forward pass
+    # First row of each iteration; rows before the first iteration belong to none; shape (iterations,).
     starts: NDArray[np.int64]
-    number: NDArray[np.int64]
-    marks: list[str] = []
+    number: NDArray[np.int64]  # index of the iteration of each run; -1 before the first iteration; shape (runs,)
+    marks: list[str] = []  # names of the program's marks; empty if iterations were found by repetition
 
 
 def analyse_steady_state(runs: Runs, steps: range | None = None, by: str = "op") -> SteadyIteration:
@@ -183,26 +137,14 @@ def analyse_steady_state(runs: Runs, steps: range | None = None, by: str = "op")
 
 
 class _Judged(NamedTuple):
-    """Selection of the iterations used for the figures.
+    """Selection of the iterations used for the figures."""
 
-    Attributes
-    ----------
-    part : ndarray of int64, shape (runs,)
-        Index in `PARTS`.
-    labelled : bool
-        Whether any backward pass is labelled.
-    ran : ndarray of bool, shape (iterations, parts)
-        Whether an iteration has kernels in a part.
-    times_ns : ndarray of float64, shape (iterations, parts)
-        Kernel time.
-    chosen, forwards, backwards, whole : ndarray of bool, shape (iterations,)
-        Selected iterations; with a steady forward pass; with a steady backward pass; used for the total time.
-    """
-
-    part: NDArray[np.int64]
-    labelled: bool
-    ran: NDArray[np.bool_]
-    times_ns: NDArray[np.float64]
+    part: NDArray[np.int64]  # index in `PARTS`; shape (runs,)
+    labelled: bool  # whether any backward pass is labelled
+    ran: NDArray[np.bool_]  # whether an iteration has kernels in a part; shape (iterations, parts)
+    times_ns: NDArray[np.float64]  # kernel time; shape (iterations, parts)
+    # Selected iterations; with a steady forward pass; with a steady backward pass; used for the total time; shape
+    # (iterations,).
     chosen: NDArray[np.bool_]
     forwards: NDArray[np.bool_]
     backwards: NDArray[np.bool_]

@@ -27,32 +27,18 @@ _COLUMNS = ("category", "kernel", "op", "start_ns", "duration_ns", "device")
 
 
 class Timeline(Result, msgspec.Struct, frozen=True, eq=False):
-    """Busy time of a profile in equal slices of time.
-
-    Attributes
-    ----------
-    slice_s : float
-        Length of a slice in seconds.
-    classes : tuple of str
-        Classes of kernels (`paleo_lite.profiles.names.CLASSES`), longest first.
-    busy_s : ndarray, shape (classes, slices)
-        Seconds of the kernels of a class within a slice. Kernels that overlap are added, also over several devices.
-    kernels : int
-        Number of kernels.
-    name : str
-        Name of the profile's file.
-    by_device : dict of int to ndarray, shape (classes, slices)
-        `busy_s` of each device; -1 is an unknown device.
-    """
+    """Busy time of a profile in equal slices of time."""
 
     _page: ClassVar[str] = "paleo_lite.reporting.kernels:timeline_page"
 
-    slice_s: float
-    classes: tuple[str, ...]
+    slice_s: float  # length of a slice in seconds
+    classes: tuple[str, ...]  # classes of kernels (`paleo_lite.profiles.names.CLASSES`), longest first
+    # Seconds of the kernels of a class within a slice. Kernels that overlap are added, also over several devices;
+    # shape (classes, slices).
     busy_s: Floats
-    kernels: int
-    name: str = ""
-    by_device: dict[int, Floats] = {}
+    kernels: int  # number of kernels
+    name: str = ""  # name of the profile's file
+    by_device: dict[int, Floats] = {}  # `busy_s` of each device; -1 is an unknown device; shape (classes, slices)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the documented JSON: seconds of each class in each slice."""

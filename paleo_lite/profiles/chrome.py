@@ -215,21 +215,11 @@ def _processes_for(path: Path) -> int:
 
 
 class _Converted(NamedTuple):
-    """Result of a process for one span.
+    """Result of a process for one span."""
 
-    Attributes
-    ----------
-    elements : int
-        Number of elements.
-    batch : pyarrow.RecordBatch or None
-        As of `_Rows.batch`; None without events of `CATEGORIES`.
-    rows : _Rows
-        Operations and launches of the span alone.
-    """
-
-    elements: int
-    batch: pa.RecordBatch | None
-    rows: _Rows
+    elements: int  # number of elements
+    batch: pa.RecordBatch | None  # as of `_Rows.batch`; None without events of `CATEGORIES`
+    rows: _Rows  # operations and launches of the span alone
 
 
 def _convert_spans(

@@ -46,37 +46,20 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class Elements(NamedTuple, Generic[T]):
-    """A piece of consecutive complete elements.
+    """A piece of consecutive complete elements."""
 
-    Attributes
-    ----------
-    start : int
-        Byte offset of `text` in the (decompressed) document.
-    text : bytes
-        The elements as a JSON array, in brackets.
-    decoded : T
-        Result of the decoder for the text.
-    """
-
-    start: int
-    text: bytes
-    decoded: T
+    start: int  # byte offset of `text` in the (decompressed) document
+    text: bytes  # the elements as a JSON array, in brackets
+    decoded: T  # result of the decoder for the text
 
 
 class Span(NamedTuple):
-    """Text between two guessed cuts: elements without brackets, if both cuts are between elements.
+    """Text between two guessed cuts: elements without brackets, if both cuts are between elements."""
 
-    Attributes
-    ----------
-    start, length : int
-        Byte offset in the (decompressed) document, and number of bytes.
-    text : bytes or None
-        The text, followed by the comma of the cut; None for a file that is not compressed.
-    """
-
+    # Byte offset in the (decompressed) document, and number of bytes.
     start: int
     length: int
-    text: bytes | None
+    text: bytes | None  # the text, followed by the comma of the cut; None for a file that is not compressed
 
 
 class JsonArray(Generic[T]):

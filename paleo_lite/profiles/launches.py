@@ -246,17 +246,10 @@ def _directions(operations: NDArray[Any]) -> tuple[NDArray[np.int8], Integers]:
 
 
 class MarkedSteps(NamedTuple):
-    """Iterations marked by the program, in order of time.
+    """Iterations marked by the program, in order of time."""
 
-    Attributes
-    ----------
-    names : list of str
-        Unique names: marks with equal names are numbered from 1.
-    starts, ends : ndarray of int64, shape (iterations,)
-        In nanoseconds.
-    """
-
-    names: list[str]
+    names: list[str]  # unique names: marks with equal names are numbered from 1
+    # In nanoseconds; shape (iterations,).
     starts: Integers
     ends: Integers
 

@@ -58,21 +58,11 @@ CLASSES = {
 
 
 class KernelName(msgspec.Struct, frozen=True):
-    """A kernel name with its class.
+    """A kernel name with its class."""
 
-    Attributes
-    ----------
-    name : str
-        The normalised name.
-    label : str
-        Class, one of `CLASSES`.
-    raw : str
-        Name as printed by the profiler.
-    """
-
-    name: str
-    label: str
-    raw: str
+    name: str  # the normalised name
+    label: str  # class, one of `CLASSES`
+    raw: str  # name as printed by the profiler
 
     @property
     def tensor_core(self) -> bool | None:
@@ -340,19 +330,11 @@ _VECTOR = re.compile(
 
 
 class Operation(NamedTuple):
-    """A kind of operation in profiles, as far as the names of operations distinguish kinds.
-
-    Attributes
-    ----------
-    pattern : str
-        Regular expression searched for in the names of operations.
-    work_class : str
-        Work class of all its layers; empty if there is none or several.
-    """
+    """A kind of operation in profiles, as far as the names of operations distinguish kinds."""
 
     name: str
-    pattern: str
-    work_class: str = ""
+    pattern: str  # regular expression searched for in the names of operations
+    work_class: str = ""  # work class of all its layers; empty if there is none or several
 
 
 OPERATIONS = (

@@ -92,33 +92,15 @@ def text_bar(fraction: Any) -> str:
 
 
 class Column(msgspec.Struct, frozen=True):
-    """A column of a table.
+    """A column of a table."""
 
-    Attributes
-    ----------
-    key : str
-        Key of the value in each row; also the column's name in CSV.
-    title : str
-        Heading; may contain line breaks.
-    show : callable
-        Converts a value to text. None is always shown as ``-``.
-    left : bool
-        Align to the left (text) instead of the right (numbers).
-    wrap : bool
-        Wrap long text instead of widening the column.
-    drop_order : int
-        In a narrow terminal, columns with the highest number are dropped first; 0 is never dropped.
-    bar : bool
-        Show the fraction as a bar as well, where the terminal is wide enough.
-    """
-
-    key: str
-    title: str
-    show: Callable[[Any], str] = str
-    left: bool = False
-    wrap: bool = False
-    drop_order: int = 0
-    bar: bool = False
+    key: str  # key of the value in each row; also the column's name in CSV
+    title: str  # heading; may contain line breaks
+    show: Callable[[Any], str] = str  # converts a value to text. None is always shown as ``-``.
+    left: bool = False  # align to the left (text) instead of the right (numbers)
+    wrap: bool = False  # wrap long text instead of widening the column
+    drop_order: int = 0  # in a narrow terminal, columns with the highest number are dropped first; 0 is never dropped
+    bar: bool = False  # show the fraction as a bar as well, where the terminal is wide enough
 
     @property
     def heading(self) -> str:
@@ -216,39 +198,23 @@ def raw_table(rows: Sequence[dict[str, Any]], keys: Iterable[str] = ()) -> Table
 
 
 class Chart(msgspec.Struct, frozen=True):
-    """A chart, which HTML pages show and text formats omit.
-
-    Attributes
-    ----------
-    caption : str
-        Description, also the text alternative of the picture.
-    has_tooltips : bool
-        Whether the marks carry tooltips.
-    omitted_lines : sequence of str
-        Lines of the chart's subtitle that start with one of these are omitted, as the page has them elsewhere.
-    """
+    """A chart, which HTML pages show and text formats omit."""
 
     chart: Any
-    caption: str
-    has_tooltips: bool = True
+    caption: str  # description, also the text alternative of the picture
+    has_tooltips: bool = True  # whether the marks carry tooltips
+    # Lines of the chart's subtitle that start with one of these are omitted, as the page has them elsewhere.
     omitted_lines: Sequence[str] = ()
 
 
 class KeyFigure(msgspec.Struct, frozen=True):
-    """One of the main results of a report.
-
-    Attributes
-    ----------
-    interval : (low, value, high), optional
-        The prediction interval, drawn on pages.
-    is_alarm : bool
-        Whether the figure reports that the request is impossible, such as a batch that does not fit into memory.
-    """
+    """One of the main results of a report."""
 
     name: str
     value: str
     detail: str = ""
-    interval: tuple[float, float, float] | None = None
+    interval: tuple[float, float, float] | None = None  # the prediction interval, drawn on pages; (low, value, high)
+    # Whether the figure reports that the request is impossible, such as a batch that does not fit into memory.
     is_alarm: bool = False
 
     @property
@@ -275,56 +241,30 @@ class Source(msgspec.Struct, frozen=True):
 
 
 class Provenance(msgspec.Struct, frozen=True):
-    """How a report was made.
+    """How a report was made."""
 
-    Attributes
-    ----------
-    command : str
-        The command line, quoted for a POSIX shell.
-    next_commands : sequence of (purpose, command)
-        Commands that give more detail.
-    """
-
-    command: str
+    command: str  # the command line, quoted for a POSIX shell
     version: str
     date: str
     sources: Sequence[Source] = ()
-    next_commands: Sequence[tuple[str, str]] = ()
+    next_commands: Sequence[tuple[str, str]] = ()  # commands that give more detail; (purpose, command)
 
 
 class Document(msgspec.Struct, frozen=True):
-    """The output of a command.
-
-    Attributes
-    ----------
-    facts : sequence of (name, text)
-    content : sequence of Table, Chart or str
-        Shown in this order; a text explains why a table or chart is missing.
-    data : Table or function that returns one, optional
-        The content of CSV output; by default the first table.
-    introduction : sequence of str
-        Paragraphs before everything else.
-    commands : sequence of (purpose, command)
-    answers : sequence of KeyFigure
-        The main results.
-    sections : sequence of Document
-        Sections with a heading; their `name` is the link target.
-    provenance : Provenance, optional
-        How to reproduce the document.
-    """
+    """The output of a command."""
 
     title: str
-    facts: Sequence[tuple[str, str]] = ()
-    content: Sequence[Table | Chart | str] = ()
+    facts: Sequence[tuple[str, str]] = ()  # (name, text)
+    content: Sequence[Table | Chart | str] = ()  # shown in this order; a text explains why a table or chart is missing
     notes: Iterable[str] = ()
-    data: Table | Callable[[], Table] | None = None
-    introduction: Sequence[str] = ()
-    commands: Sequence[tuple[str, str]] = ()
+    data: Table | Callable[[], Table] | None = None  # the content of CSV output; by default the first table
+    introduction: Sequence[str] = ()  # paragraphs before everything else
+    commands: Sequence[tuple[str, str]] = ()  # (purpose, command)
     question: str = ""
-    answers: Sequence[KeyFigure] = ()
-    sections: Sequence[Document] = ()
+    answers: Sequence[KeyFigure] = ()  # the main results
+    sections: Sequence[Document] = ()  # sections with a heading; their `name` is the link target
     name: str = ""
-    provenance: Provenance | None = None
+    provenance: Provenance | None = None  # how to reproduce the document
 
     @property
     def tables(self) -> list[Table]:

@@ -39,23 +39,7 @@ class TimedStep(msgspec.Struct, frozen=True):
 
 
 class MachineReport(Result, msgspec.Struct, frozen=True, eq=False):
-    """The result of measuring a machine.
-
-    Attributes
-    ----------
-    bandwidth_bytes_per_s, peak_per_s, launch_s : float
-        Rates of the fastest stream and matrix product; duration of the shortest operation.
-    fitted, unseen : list of TimedStep
-        Steps used for fitting, and held-out steps. The same list if the user chose the steps.
-    points : list of Point
-        Predictions of the held-out steps.
-    left_out : list of str
-        Descriptions of the steps that did not fit into memory.
-    files : list of str
-        Paths of the written files.
-    busy : str
-        Warning about other load on the machine; empty if there was none.
-    """
+    """The result of measuring a machine."""
 
     _page: ClassVar[str] = "paleo_lite.reporting.measure:measured_page"
 
@@ -63,17 +47,19 @@ class MachineReport(Result, msgspec.Struct, frozen=True, eq=False):
     name: str
     precision: str
     software: str
+    # Rates of the fastest stream and matrix product; duration of the shortest operation.
     bandwidth_bytes_per_s: float
     peak_per_s: float
     launch_s: float
     probed: Sequence[Probed]
+    # Steps used for fitting, and held-out steps. The same list if the user chose the steps.
     fitted: Sequence[TimedStep]
     unseen: Sequence[TimedStep]
-    points: Sequence[Point]
+    points: Sequence[Point]  # predictions of the held-out steps
     calibration: Calibration
-    left_out: Sequence[str]
-    files: Sequence[str]
-    busy: str = ""
+    left_out: Sequence[str]  # descriptions of the steps that did not fit into memory
+    files: Sequence[str]  # paths of the written files
+    busy: str = ""  # warning about other load on the machine; empty if there was none
 
     @property
     def has_chosen_steps(self) -> bool:

@@ -319,31 +319,17 @@ _BLOCK_ENTRIES = 2**15
 
 
 class SingleWorkerTimes(NamedTuple):
-    """Times of a single worker, over the axes (case, device, model, batch size per worker).
+    """Times of a single worker, over the axes (case, device, model, batch size per worker)."""
 
-    Attributes
-    ----------
-    sizes : ndarray of int
-        Batch sizes per worker, in rising order.
-    time_s, low_s, high_s : ndarray
-        Step time and the ends of its 90% interval.
-    bound_s : ndarray, axes (case, device, batch size per worker)
-        Lower bound by data sheets.
-    flops : ndarray, axes (case, batch size per worker)
-        FLOPs.
-    activity : Activity
-        What the device does, arrays over the axes of `time_s`.
-    passes : dict of (int, int, int) to Passes
-        Times by pass, by the indices of case, device and model; filled only if there are several workers.
-    """
-
-    sizes: Ints
+    sizes: Ints  # batch sizes per worker, in rising order
+    # Step time and the ends of its 90% interval.
     time_s: Floats
     low_s: Floats
     high_s: Floats
-    bound_s: Floats
-    flops: Floats
-    activity: Activity
+    bound_s: Floats  # lower bound by data sheets; (case, device, batch size per worker)
+    flops: Floats  # FLOPs; (case, batch size per worker)
+    activity: Activity  # what the device does, arrays over the axes of `time_s`
+    # Times by pass, by the indices of case, device and model; filled only if there are several workers.
     passes: dict[tuple[int, int, int], Passes]
 
     def index_of(self, per_worker: Ints) -> Ints:

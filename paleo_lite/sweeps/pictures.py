@@ -57,33 +57,7 @@ class PictureChunk(NamedTuple):
 
 
 class PictureSpace(RowSpace, msgspec.Struct, frozen=True):
-    """All combinations of these pipelines and devices.
-
-    Attributes
-    ----------
-    networks, gpus, precisions : tuple of str
-        Names of the registries.
-    weights : tuple of str
-        Formats of the denoiser's matrices; empty for the precision.
-    executions, offloads : tuple of str
-        Executions, and placements of parameters.
-    image_sizes : tuple of str or None
-        Sizes as width x height; None for that of each pipeline.
-    batch_sizes : tuple of int
-        Pictures or videos in a batch.
-    steps, frames : tuple of int or None
-        None for those of each pipeline.
-    ulysses, ring : tuple of int
-        Devices that split the sequence.
-    samples : float
-        Number of pictures or videos that hours, cost and energy refer to.
-    price_usd_per_h : float or None
-        Price of one device; None uses the price on record.
-    price_of : str or None
-        Cloud whose prices are used, as for `machines.prices.choose_price`.
-    hardware_files : tuple of str
-        Files with further devices.
-    """
+    """All combinations of these pipelines and devices."""
 
     kind: ClassVar[str] = "pictures"
     inner: ClassVar[tuple[str, ...]] = (
@@ -93,22 +67,26 @@ class PictureSpace(RowSpace, msgspec.Struct, frozen=True):
     titles: ClassVar[dict[str, str]] = {"weights": "formats of weights", "ulysses": "Ulysses degrees", "ring": "rings"}
     rows_per_s: ClassVar[float] = 5.0
 
+    # Names of the registries.
     networks: tuple[str, ...]
     gpus: tuple[str, ...]
     precisions: tuple[str, ...] = ("bf16",)
-    weights: tuple[str, ...] = ("",)
+    weights: tuple[str, ...] = ("",)  # formats of the denoiser's matrices; empty for the precision
+    # Executions, and placements of parameters.
     executions: tuple[str, ...] = ("eager",)
     offloads: tuple[str, ...] = ("none",)
-    image_sizes: tuple[str | None, ...] = (None,)
-    batch_sizes: tuple[int, ...] = (1,)
+    image_sizes: tuple[str | None, ...] = (None,)  # sizes as width x height; None for that of each pipeline
+    batch_sizes: tuple[int, ...] = (1,)  # pictures or videos in a batch
+    # None for those of each pipeline.
     steps: tuple[int | None, ...] = (None,)
     frames: tuple[int | None, ...] = (None,)
+    # Devices that split the sequence.
     ulysses: tuple[int, ...] = (1,)
     ring: tuple[int, ...] = (1,)
-    samples: float = 1e6
-    price_usd_per_h: float | None = None
-    price_of: str | None = None
-    hardware_files: tuple[str, ...] = ()
+    samples: float = 1e6  # number of pictures or videos that hours, cost and energy refer to
+    price_usd_per_h: float | None = None  # price of one device; None uses the price on record
+    price_of: str | None = None  # cloud whose prices are used, as for `machines.prices.choose_price`
+    hardware_files: tuple[str, ...] = ()  # files with further devices
 
     def check(self) -> None:
         """Raise an error if no combination can be predicted.

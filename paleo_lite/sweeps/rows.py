@@ -19,28 +19,15 @@ from .chunk import Columns, StringColumn
 
 
 class RowSpace(Result):
-    """Mixin of a space whose combinations are predicted one by one.
-
-    Attributes
-    ----------
-    kind : str
-        Name of the kind of sweep.
-    dimensions : tuple of str
-        Attributes with the values of the axes.
-    inner : tuple of str
-        Those of them that every chunk has in full.
-    titles : dict of str to str
-        Names of axes in texts, where they differ from those of the attributes.
-    rows_per_s, row_bytes : float
-        Measured rows per second of one core, and bytes per row in Parquet, for estimates.
-    """
+    """Mixin of a space whose combinations are predicted one by one."""
 
     __slots__ = ()
     _page: ClassVar[str] = "paleo_lite.reporting.sweep:size_lines"
-    kind: ClassVar[str]
-    dimensions: ClassVar[tuple[str, ...]]
-    inner: ClassVar[tuple[str, ...]] = ()
-    titles: ClassVar[Mapping[str, str]] = {}
+    kind: ClassVar[str]  # name of the kind of sweep
+    dimensions: ClassVar[tuple[str, ...]]  # attributes with the values of the axes
+    inner: ClassVar[tuple[str, ...]] = ()  # those of them that every chunk has in full
+    titles: ClassVar[Mapping[str, str]] = {}  # names of axes in texts, where they differ from those of the attributes
+    # Measured rows per second of one core, and bytes per row in Parquet, for estimates.
     rows_per_s: ClassVar[float]
     row_bytes: ClassVar[float] = 300
     hardware_files: tuple[str, ...]

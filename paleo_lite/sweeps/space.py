@@ -60,21 +60,12 @@ _DIMENSIONS = (
 
 
 class SizedNetwork(NamedTuple):
-    """A network by name, with its sequence length.
-
-    Attributes
-    ----------
-    name : str
-        Name of the network.
-    length : int or None
-        Tokens per sequence, in ``decode`` tokens in the KV cache; None uses the network's default.
-    phase : str
-        A phase of `GENERATION_PHASES` for a network with a KV cache, else empty.
-    """
+    """A network by name, with its sequence length."""
 
     name: str
+    # Tokens per sequence, in ``decode`` tokens in the KV cache; None uses the network's default.
     length: int | None = None
-    phase: str = ""
+    phase: str = ""  # a phase of `GENERATION_PHASES` for a network with a KV cache, else empty
 
     @property
     def options(self) -> SequenceOptions | None:
@@ -105,63 +96,36 @@ class Chunk(NamedTuple):
 
 
 class Space(Result, msgspec.Struct, frozen=True):
-    """All combinations of these values.
-
-    Attributes
-    ----------
-    networks, gpus, precisions, phases : tuple of str
-        Names of the registries.
-    power_limits_w : tuple of float or None
-        Power limits of every device in watts; None for that of its data sheet.
-    clocks : tuple of str or None
-        Clocks of every device, as `machines.Machine` has them; None for that of its data file.
-    sequence_lengths : tuple of int or None
-        Tokens per sequence for networks that read tokens; in ``decode`` tokens in the KV cache.
-    batch_sizes : tuple of int
-        Samples per worker for weak scaling, of all workers for strong scaling.
-    time_models : tuple of str
-        Names in `TIME_MODELS`, or `AUTOMATIC`.
-    workers : tuple of int
-        Numbers of workers.
-    strategies, scalings, links, collectives : tuple of str
-        Parallelization; a link is a name or a rate, an empty collective stands for the fastest.
-    ppp : float or None
-        PPP of the ppp model.
-    optimizer : str
-        Optimizer of training steps; `predict` uses sgd by default.
-    samples : float
-        Number of samples that hours, cost and energy refer to.
-    price_usd_per_h, power_w : float or None
-        Price and power of one device; None uses the price on record and the power model.
-    price_of : str or None
-        Cloud whose prices are used, as for `machines.prices.choose_price`.
-    hardware_files : tuple of str
-        Files with further devices.
-    """
+    """All combinations of these values."""
 
     _page: ClassVar[str] = "paleo_lite.reporting.sweep:size_lines"
 
-    networks: tuple[str, ...]
+    networks: tuple[str, ...]  # names of the registries
     gpus: tuple[str, ...]
+    # Power limits of every device in watts; None for that of its data sheet.
     power_limits_w: tuple[float | None, ...] = (None,)
+    # Clocks of every device, as `machines.Machine` has them; None for that of its data file.
     clocks: tuple[str | None, ...] = (None,)
     precisions: tuple[str, ...] = ("fp32",)
     phases: tuple[str, ...] = ("inference",)
+    # Tokens per sequence for networks that read tokens; in ``decode`` tokens in the KV cache.
     sequence_lengths: tuple[int | None, ...] = (None,)
-    batch_sizes: tuple[int, ...] = (1,)
-    time_models: tuple[str, ...] = (AUTOMATIC,)
-    workers: tuple[int, ...] = (1,)
+    batch_sizes: tuple[int, ...] = (1,)  # samples per worker for weak scaling, of all workers for strong scaling
+    time_models: tuple[str, ...] = (AUTOMATIC,)  # names in `TIME_MODELS`, or `AUTOMATIC`
+    workers: tuple[int, ...] = (1,)  # numbers of workers
+    # Parallelization; a link is a name or a rate, an empty collective stands for the fastest.
     strategies: tuple[str, ...] = ("data",)
     scalings: tuple[str, ...] = ("strong",)
     links: tuple[str, ...] = ("",)
     collectives: tuple[str, ...] = ("",)
-    ppp: float | None = None
-    optimizer: str = "sgd"
-    samples: float = 1e6
+    ppp: float | None = None  # PPP of the ppp model
+    optimizer: str = "sgd"  # optimizer of training steps; `predict` uses sgd by default
+    samples: float = 1e6  # number of samples that hours, cost and energy refer to
+    # Price and power of one device; None uses the price on record and the power model.
     price_usd_per_h: float | None = None
-    price_of: str | None = None
+    price_of: str | None = None  # cloud whose prices are used, as for `machines.prices.choose_price`
     power_w: float | None = None
-    hardware_files: tuple[str, ...] = ()
+    hardware_files: tuple[str, ...] = ()  # files with further devices
 
     def to_dict(self) -> dict[str, Any]:
         """Return the total number of combinations and of chunks."""

@@ -16,24 +16,12 @@ _COMPARE = {"<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equa
 
 
 class Condition(NamedTuple):
-    """A comparison, a test for null, or a combination of conditions.
+    """A comparison, a test for null, or a combination of conditions."""
 
-    Attributes
-    ----------
-    function : str
-        Name of the pyarrow function.
-    column : str
-        Column of a comparison or test.
-    value : str, float or None
-        Value of a comparison; None for a test for null.
-    parts : tuple of Condition
-        Conditions to combine.
-    """
-
-    function: str
-    column: str = ""
-    value: str | float | None = None
-    parts: tuple[Condition, ...] = ()
+    function: str  # name of the pyarrow function
+    column: str = ""  # column of a comparison or test
+    value: str | float | None = None  # value of a comparison; None for a test for null
+    parts: tuple[Condition, ...] = ()  # conditions to combine
 
     def mask(self, rows: Any) -> Any:
         """Return a boolean array for a pyarrow table or batch, null where a value is absent."""

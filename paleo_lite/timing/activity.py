@@ -20,38 +20,26 @@ WIDE_PRECISIONS = ("fp16", "bf16", "fp32")
 
 
 class Shares(NamedTuple):
-    """Shares of a step's time, numbers or arrays of the same shape; what they leave of 1 is waiting.
+    """Shares of a step's time, numbers or arrays of the same shape; what they leave of 1 is waiting."""
 
-    Attributes
-    ----------
-    arithmetic, memory, links : array_like
-        Shares of the time in which the device computes, moves data of its memory, and exchanges data with others. The
-        time of a kernel is divided among its terms in proportion to them.
-    utilisation : array_like
-        FLOPs over the peak of the data sheet, over the time. An operation on fewer than 16 bits counts as one on 16
-        (`narrow_factor`).
-    """
-
+    # Shares of the time in which the device computes, moves data of its memory, and exchanges data with others.
+    # The time of a kernel is divided among its terms in proportion to them.
     arithmetic: Any = 0.0
     memory: Any = 0.0
     links: Any = 0.0
+    # FLOPs over the peak of the data sheet, over the time. An operation on fewer than 16 bits counts as one on 16
+    # (`narrow_factor`).
     utilisation: Any = 0.0
 
 
 class Activity(NamedTuple):
-    """Seconds of a step in which a device does one thing or another; numbers or arrays of the same shape.
+    """Seconds of a step in which a device does one thing or another; numbers or arrays of the same shape."""
 
-    Attributes
-    ----------
-    arithmetic_s, memory_s, links_s : array_like
-        Seconds of arithmetic, of memory traffic and of exchanges.
-    peak_s : array_like
-        Seconds that the arithmetic takes at the peak of the data sheet; that of 16 bits if its operands have fewer.
-    """
-
+    # Seconds of arithmetic, of memory traffic and of exchanges.
     arithmetic_s: Any = 0.0
     memory_s: Any = 0.0
     links_s: Any = 0.0
+    # Seconds that the arithmetic takes at the peak of the data sheet; that of 16 bits if its operands have fewer.
     peak_s: Any = 0.0
 
     def plus(self, other: Activity) -> Activity:

@@ -30,24 +30,13 @@ if TYPE_CHECKING:
 
 
 class Case(NamedTuple):
-    """A network in a phase, to be timed at several batch sizes and on several devices.
+    """A network in a phase, to be timed at several batch sizes and on several devices."""
 
-    Attributes
-    ----------
-    layers : sequence of Layer
-        Layers of the network.
-    work : Work
-        Counts of the layers.
-    phase : str
-        One of `paleo_lite.counting.PHASES`.
-    pieces : sequence of int
-        Piece of the forward and backward pass that each layer belongs to, counted from 0, such as a bucket of
-        gradients. Empty for a single piece.
-    """
-
-    layers: Sequence[Layer]
-    work: Work
-    phase: str
+    layers: Sequence[Layer]  # layers of the network
+    work: Work  # counts of the layers
+    phase: str  # one of `paleo_lite.counting.PHASES`
+    # Piece of the forward and backward pass that each layer belongs to, counted from 0, such as a bucket of
+    # gradients. Empty for a single piece.
     pieces: Sequence[int] = ()
 
     @property
@@ -57,64 +46,35 @@ class Case(NamedTuple):
 
 
 class Passes(NamedTuple):
-    """Seconds of the passes of a case. Their sum is the step without the overhead of a time model.
+    """Seconds of the passes of a case. Their sum is the step without the overhead of a time model."""
 
-    Attributes
-    ----------
-    forward_s, backward_s : ndarray, shape (pieces, batch sizes)
-        Seconds of each piece of the forward and the backward pass.
-    update_s : ndarray, shape (batch sizes,)
-        Seconds of the update.
-    """
-
-    forward_s: Floats
-    update_s: Floats
-    backward_s: Floats
+    forward_s: Floats  # seconds of each piece of the forward pass; shape (pieces, batch sizes)
+    update_s: Floats  # seconds of the update; shape (batch sizes,)
+    backward_s: Floats  # likewise of the backward pass
 
 
 class Stack(msgspec.Struct, frozen=True, eq=False):
-    """The entries of several cases, concatenated.
+    """The entries of several cases, concatenated."""
 
-    Attributes
-    ----------
-    cases : int
-        Number of cases.
-    run : ndarray of int, shape (entries,)
-        Case of each entry.
-    piece : ndarray of int, shape (entries,)
-        Piece of each entry. Pieces are numbered over all cases: for each case its forward pieces, its update, and its
-        backward pieces.
-    first_piece : ndarray of int, shape (cases + 1,)
-        Number of the first piece of each case, and the total number of pieces.
-    fixed, per_sample : ndarray, shape (3, entries)
-        FLOPs, bytes and kernels are ``fixed + batch size * per_sample``, summed over merged layers.
-    gradients : ndarray, shape (entries,)
-        Parameter tensors for which the host handles a gradient.
-    work_class, pass_number : ndarray of int, shape (entries,)
-        As in `Features`.
-    wide : ndarray of bool, shape (entries,)
-        Products in 16 bits in a narrower precision, as in `Work.wide`.
-    update_products : ndarray, shape (entries,)
-        As in `Features`.
-    products : tuple of (Layer, str)
-        A layer and a pass of each entry, which determine the sizes of its matrix product.
-    plan : StepPlan
-        Assignment of entries to steps.
-    """
-
-    cases: int
-    run: Ints
+    cases: int  # number of cases
+    run: Ints  # case of each entry; shape (entries,)
+    # Piece of each entry. Pieces are numbered over all cases: for each case its forward pieces, its update, and
+    # its backward pieces; shape (entries,).
     piece: Ints
-    first_piece: Ints
+    first_piece: Ints  # number of the first piece of each case, and the total number of pieces; shape (cases + 1,)
+    # FLOPs, bytes and kernels are ``fixed + batch size * per_sample``, summed over merged layers; shape (3,
+    # entries).
     fixed: Floats
     per_sample: Floats
-    gradients: Floats
+    gradients: Floats  # parameter tensors for which the host handles a gradient; shape (entries,)
+    # As in `Features`; shape (entries,).
     work_class: Ints
     pass_number: Ints
-    wide: NDArray[np.bool_]
-    update_products: Floats
+    wide: NDArray[np.bool_]  # products in 16 bits in a narrower precision, as in `Work.wide`; shape (entries,)
+    update_products: Floats  # as in `Features`; shape (entries,)
+    # A layer and a pass of each entry, which determine the sizes of its matrix product.
     products: tuple[tuple[Layer, str], ...]
-    plan: StepPlan
+    plan: StepPlan  # assignment of entries to steps
 
     def at_batch_sizes(self, batch_sizes: Ints) -> BatchedStack:
         """Return all entries at several batch sizes.
@@ -185,28 +145,15 @@ class Stack(msgspec.Struct, frozen=True, eq=False):
 
 
 class BatchedStack(NamedTuple):
-    """Several cases at several batch sizes: everything that does not depend on the device.
+    """Several cases at several batch sizes: everything that does not depend on the device."""
 
-    Attributes
-    ----------
-    cases : int
-        Number of cases.
-    run, piece : ndarray of int, shape (entries, 1)
-        Case and piece of each entry.
-    num_pieces : int
-        Total number of pieces.
-    features : Features
-        Features of shape (entries, batch sizes).
-    steps : Steps
-        Result of `prepare_steps`.
-    """
-
-    cases: int
+    cases: int  # number of cases
+    # Case and piece of each entry; shape (entries, 1).
     run: Ints
     piece: Ints
-    num_pieces: int
-    features: Features
-    steps: Steps
+    num_pieces: int  # total number of pieces
+    features: Features  # features of shape (entries, batch sizes)
+    steps: Steps  # result of `prepare_steps`
 
     def sum_by_case(self, seconds: Floats) -> Floats:
         """Return the sums over the entries of each case, shape (cases, batch sizes)."""
@@ -219,31 +166,18 @@ class BatchedStack(NamedTuple):
 
 
 class _Entry(NamedTuple):
-    """One entry of a `Stack` before it becomes a row of its arrays; see there.
-
-    Attributes
-    ----------
-    num_gradients : int
-        Parameter tensors with a gradient, per layer.
-    is_wide : bool
-        Whether it is a product in 16 bits in a narrower precision.
-    multiplicity : int
-        Number of merged layers.
-    counts : ndarray of int, shape (columns, 2)
-        For each of `COLUMNS`, the count per batch and per sample of one layer.
-    product : tuple of (Layer, str)
-        One of the layers, and the pass.
-    """
+    """One entry of a `Stack` before it becomes a row of its arrays; see there."""
 
     run: int
     piece: int
     work_class: int
     pass_number: int
-    num_gradients: int
-    is_wide: bool
-    multiplicity: int
+    num_gradients: int  # parameter tensors with a gradient, per layer
+    is_wide: bool  # whether it is a product in 16 bits in a narrower precision
+    multiplicity: int  # number of merged layers
+    # For each of `COLUMNS`, the count per batch and per sample of one layer; shape (columns, 2).
     counts: NDArray[np.int64]
-    product: tuple[Layer, str]
+    product: tuple[Layer, str]  # one of the layers, and the pass
 
 
 def stack_cases(cases: Sequence[Case]) -> Stack:

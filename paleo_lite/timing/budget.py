@@ -15,24 +15,12 @@ from ..units import parse_quantity
 
 
 class Budget(msgspec.Struct, frozen=True):
-    """Amount of training, and the price of a device.
+    """Amount of training, and the price of a device."""
 
-    Attributes
-    ----------
-    images : float or None
-        Samples per epoch; of a language model sequences.
-    epochs : float
-        Number of epochs.
-    price_usd_per_h : float or None
-        Price of one device in USD per hour; None if unknown.
-    listing : Price or None
-        Listing that the price comes from; None if it was given.
-    """
-
-    images: float | None = None
-    epochs: float = 1.0
-    price_usd_per_h: float | None = None
-    listing: Price | None = None
+    images: float | None = None  # samples per epoch; of a language model sequences
+    epochs: float = 1.0  # number of epochs
+    price_usd_per_h: float | None = None  # price of one device in USD per hour; None if unknown
+    listing: Price | None = None  # listing that the price comes from; None if it was given
 
     @property
     def row_fields(self) -> dict[str, Any]:
@@ -51,30 +39,15 @@ class Budget(msgspec.Struct, frozen=True):
 
 
 class Amount(msgspec.Struct, frozen=True):
-    """Amount of training as people state it; at most one of the first three.
+    """Amount of training as people state it; at most one of the first three."""
 
-    Attributes
-    ----------
-    images : float or str or None
-        Samples per epoch: ``1281167``, ``"1.28M"`` or ``"300B tokens"``.
-    samples : float or str or None
-        Samples per epoch: ``"52k"``.
-    tokens : float or str or None
-        Tokens per epoch: ``"15B"``.
-    epochs : float or None
-        Number of epochs; None for one.
-    packing : bool
-        Whether several samples share a sequence. Otherwise every sample is padded to the length of a sequence.
-    mean_length : float or None
-        Mean tokens per sample, for `packing`.
-    """
-
-    images: float | str | None = None
-    samples: float | str | None = None
-    tokens: float | str | None = None
-    epochs: float | None = None
+    images: float | str | None = None  # samples per epoch: ``1281167``, ``"1.28M"`` or ``"300B tokens"``
+    samples: float | str | None = None  # samples per epoch: ``"52k"``
+    tokens: float | str | None = None  # tokens per epoch: ``"15B"``
+    epochs: float | None = None  # number of epochs; None for one
+    # Whether several samples share a sequence. Otherwise every sample is padded to the length of a sequence.
     packing: bool = False
-    mean_length: float | None = None
+    mean_length: float | None = None  # mean tokens per sample, for `packing`
 
     @property
     def is_given(self) -> bool:
@@ -228,32 +201,19 @@ def _check_tokens(sequence_tokens: int | None, option: str) -> int:
 
 
 class TrainingRun(NamedTuple):
-    """Hours, cost and energy of an amount of training; intervals are at 90%, and None if the time has none.
+    """Hours, cost and energy of an amount of training; intervals are at 90%, and None if the time has none."""
 
-    Attributes
-    ----------
-    samples : float
-        Samples of all epochs; of a language model sequences.
-    steps : int
-        Updates of the weights.
-    hours, cost_usd, kwh : float or None
-        Duration, cost at the price of the devices, and energy of the devices, without hosts and cooling; None if price
-        or power are unknown.
-    hours_interval, cost_interval, kwh_interval : tuple of float or None
-        Their intervals.
-    price : str or None
-        Price of a device, with who asks it; None if unknown.
-    """
-
-    samples: float
-    steps: int
+    samples: float  # samples of all epochs; of a language model sequences
+    steps: int  # updates of the weights
+    # Duration, cost at the price of the devices, and energy of the devices, without hosts and cooling; None if
+    # price or power are unknown.
     hours: float
     hours_interval: tuple[float, float] | None
     cost_usd: float | None
     cost_interval: tuple[float, float] | None
     kwh: float | None
     kwh_interval: tuple[float, float] | None
-    price: str | None = None
+    price: str | None = None  # price of a device, with who asks it; None if unknown
 
     def to_dict(self) -> dict[str, Any]:
         """Return the documented JSON."""

@@ -117,21 +117,11 @@ def _rank(remedy: MemoryRemedy) -> tuple[bool, float, int]:
 
 
 class Candidate(NamedTuple):
-    """A remedy to try.
+    """A remedy to try."""
 
-    Attributes
-    ----------
-    name : str
-        Description of the remedy.
-    workload : Workload
-        The workload with the remedy.
-    zero_stage : int
-        ZeRO stage on `SHARDS` devices; 0 for a single device.
-    """
-
-    name: str
-    workload: Workload
-    zero_stage: int = 0
+    name: str  # description of the remedy
+    workload: Workload  # the workload with the remedy
+    zero_stage: int = 0  # ZeRO stage on `SHARDS` devices; 0 for a single device
 
 
 def _candidate_remedies(workload: Workload, device: Device, largest: int | None) -> Iterator[Candidate]:

@@ -56,43 +56,20 @@ NATIVE_ATTENTIONS = frozenset(ATTENTIONS) - {"flash2"}
 
 
 class DiffusionConstants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Constants of pipelines, per cycle and multiprocessor where they are rates.
+    """Constants of pipelines, per cycle and multiprocessor where they are rates."""
 
-    Attributes
-    ----------
-    flops_per_cycle, scores_per_cycle : float
-        Arithmetic of attention, and scores that its softmax computes.
-    bytes_per_cycle : float
-        Bytes that eager kernels between products read and write.
-    row_cycles : float
-        Cycles per row of a layer norm.
-    host_s : float
-        Seconds of the host per kernel.
-    head_share : float
-        Share of the calibrated time of attention that is inversely proportional to the head size.
-    deviation : float
-        Deviation of the logarithm of the time of pipelines that are held out, on the measured devices.
-    other_deviation : float
-        The same on other devices, beside the uncertainty of the device's calibration.
-    measured : tuple of str
-        Devices that the constants are fitted to.
-    sequence : SequenceConstants
-        Constants of splitting the sequence over devices.
-    sources : tuple of str
-        Whose measurements the constants are fitted to.
-    """
-
+    # Arithmetic of attention, and scores that its softmax computes.
     flops_per_cycle: float
     scores_per_cycle: float
-    bytes_per_cycle: float
-    row_cycles: float
-    host_s: float
-    head_share: float
-    deviation: float
-    other_deviation: float
-    measured: tuple[str, ...]
-    sequence: SequenceConstants
-    sources: tuple[str, ...] = ()
+    bytes_per_cycle: float  # bytes that eager kernels between products read and write
+    row_cycles: float  # cycles per row of a layer norm
+    host_s: float  # seconds of the host per kernel
+    head_share: float  # share of the calibrated time of attention that is inversely proportional to the head size
+    deviation: float  # deviation of the logarithm of the time of pipelines that are held out, on the measured devices
+    other_deviation: float  # the same on other devices, beside the uncertainty of the device's calibration
+    measured: tuple[str, ...]  # devices that the constants are fitted to
+    sequence: SequenceConstants  # constants of splitting the sequence over devices
+    sources: tuple[str, ...] = ()  # whose measurements the constants are fitted to
 
 
 @cache
@@ -118,13 +95,7 @@ def cycles_per_s(device: Device) -> float:
 
 
 class PipelineModel(CalibratedModel, frozen=True, eq=False):
-    """Calibrated model with the constants of pipelines.
-
-    Attributes
-    ----------
-    constants : DiffusionConstants
-        The constants.
-    """
+    """Calibrated model with the constants of pipelines."""
 
     constants: DiffusionConstants = msgspec.field(default_factory=diffusion_constants)
 

@@ -18,28 +18,16 @@ from ..machines import Device
 
 
 class ExpertKernels(NamedTuple):
-    """An implementation of the products of experts.
+    """An implementation of the products of experts."""
 
-    Attributes
-    ----------
-    is_per_expert : bool
-        Whether every expert has kernels of its own.
-    fuses_activation : bool
-        Whether activation function and quantization of its result, and of its gradient, have no kernels of their own.
-    recipes : tuple of str
-        Recipes of `paleo_lite.timing.training_recipes` that it multiplies in; empty for all, and for bf16.
-    capabilities : tuple of str
-        Beginnings of the compute capabilities of the devices that run it; empty for all.
-    needs_gate : bool
-        Whether it is for gated activation functions only.
-    description : str
-    """
-
-    is_per_expert: bool
+    is_per_expert: bool  # whether every expert has kernels of its own
+    # Whether activation function and quantization of its result, and of its gradient, have no kernels of their
+    # own.
     fuses_activation: bool
+    # Recipes of `paleo_lite.timing.training_recipes` that it multiplies in; empty for all, and for bf16.
     recipes: tuple[str, ...]
-    capabilities: tuple[str, ...]
-    needs_gate: bool
+    capabilities: tuple[str, ...]  # beginnings of the compute capabilities of the devices that run it; empty for all
+    needs_gate: bool  # whether it is for gated activation functions only
     description: str
 
 

@@ -18,17 +18,10 @@ JOULES_PER_KWH = 3.6e6
 
 
 class SiteEnergy(msgspec.Struct, frozen=True):
-    """Energy at the meter, and what it costs.
+    """Energy at the meter, and what it costs."""
 
-    Attributes
-    ----------
-    energy_j : float
-        Energy in joules.
-    usd, co2_g : float or None
-        Its price in US dollars, and grams of CO2; None if price or carbon intensity are not given.
-    """
-
-    energy_j: float
+    energy_j: float  # energy in joules
+    # Its price in US dollars, and grams of CO2; None if price or carbon intensity are not given.
     usd: float | None
     co2_g: float | None
 
@@ -38,20 +31,11 @@ class SiteEnergy(msgspec.Struct, frozen=True):
 
 
 class Facility(msgspec.Struct, frozen=True):
-    """What surrounds the devices.
+    """What surrounds the devices."""
 
-    Attributes
-    ----------
-    pue : float
-        Power usage effectiveness: energy at the meter over that of the machines.
-    host_w : float
-        Power of the host, its memory, fans and power supply, in watts per device.
-    usd_per_kwh, g_per_kwh : float or None
-        Price of electricity, and grams of CO2 per kWh; None if not given.
-    """
-
-    pue: float = 1.0
-    host_w: float = 0.0
+    pue: float = 1.0  # power usage effectiveness: energy at the meter over that of the machines
+    host_w: float = 0.0  # power of the host, its memory, fans and power supply, in watts per device
+    # Price of electricity, and grams of CO2 per kWh; None if not given.
     usd_per_kwh: float | None = None
     g_per_kwh: float | None = None
 

@@ -41,41 +41,29 @@ class Features(msgspec.Struct, frozen=True, eq=False):
     For many batch sizes at once (`broadcast`), `flops`, `bytes`, `kernels`, `gradients`, `padding` and `tiles` have the
     shape (entries, batch sizes), and `work_class`, `pass_number`, `wide` and
     `update_products` the shape (entries, 1).
-
-    Attributes
-    ----------
-    flops, bytes, kernels : ndarray, shape (entries,)
-        Canonical FLOPs, bytes moved, kernels launched.
-    gradients : ndarray, shape (entries,)
-        Parameter tensors for which the host handles a gradient: it sets the gradient to zero and accumulates into it.
-    padding : ndarray, shape (entries,)
-        Multiply-accumulates of the padded matrix product over those of the product itself; 1 for other layers. It is
-        below 1 if a convolution by Fourier transform takes fewer (`fft_work_ratio`), or if a mask hides attention
-        scores.
-    tiles : ndarray, shape (entries,)
-        Output tiles that can be computed concurrently; infinite for layers that are not matrix products.
-    work_class : ndarray of int, shape (entries,)
-        Index into `CLASSES`.
-    pass_number : ndarray of int, shape (entries,)
-        0 for the forward pass or inference, 1 for the data gradient, 2 for the weight gradient, 3 for the update.
-    position : ndarray of int, shape (entries, 2)
-        Index of the pass and of the layer of each entry.
-    wide : ndarray of bool, shape (entries,)
-        Products in 16 bits in a narrower precision, as in `Work.wide`.
-    update_products : ndarray, shape (entries,)
-        Part of the FLOPs of an update that matrix products take, as in Muon; 0 in other passes.
     """
 
+    # Canonical FLOPs, bytes moved, kernels launched; shape (entries,).
     flops: Floats
     bytes: Floats
     kernels: Floats
+    # Parameter tensors for which the host handles a gradient: it sets the gradient to zero and accumulates into
+    # it; shape (entries,).
     gradients: Floats
+    # Multiply-accumulates of the padded matrix product over those of the product itself; 1 for other layers. It
+    # is below 1 if a convolution by Fourier transform takes fewer (`fft_work_ratio`), or if a mask hides
+    # attention scores; shape (entries,).
     padding: Floats
+    # Output tiles that can be computed concurrently; infinite for layers that are not matrix products; shape
+    # (entries,).
     tiles: Floats
-    work_class: Ints
+    work_class: Ints  # index into `CLASSES`; shape (entries,)
+    # 0 for the forward pass or inference, 1 for the data gradient, 2 for the weight gradient, 3 for the update;
+    # shape (entries,).
     pass_number: Ints
-    position: Ints
-    wide: NDArray[np.bool_]
+    position: Ints  # index of the pass and of the layer of each entry; shape (entries, 2)
+    wide: NDArray[np.bool_]  # products in 16 bits in a narrower precision, as in `Work.wide`; shape (entries,)
+    # Part of the FLOPs of an update that matrix products take, as in Muon; 0 in other passes; shape (entries,).
     update_products: Floats
 
     @property

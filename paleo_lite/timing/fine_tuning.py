@@ -37,23 +37,15 @@ _LOSS_BYTES = 4
 
 
 class FineTuning(NamedTuple):
-    """Which parameters of a network are trained, and how.
+    """Which parameters of a network are trained, and how."""
 
-    Attributes
-    ----------
-    lora_rank : int
-        Rank of the LoRA adapters; 0 without adapters.
-    lora_modules : tuple of str
-        Names of the layers with adapters, as in `matches_module`; empty for all linear layers except the output head.
-    freeze : tuple of str
-        Names or patterns of layers that are not trained.
-    train_only : tuple of str
-        Names or patterns of the only layers that are trained; ``"last"`` is the last layer with weights. Empty for all.
-    """
-
-    lora_rank: int = 0
+    lora_rank: int = 0  # rank of the LoRA adapters; 0 without adapters
+    # Names of the layers with adapters, as in `matches_module`; empty for all linear layers except the output
+    # head.
     lora_modules: tuple[str, ...] = ()
-    freeze: tuple[str, ...] = ()
+    freeze: tuple[str, ...] = ()  # names or patterns of layers that are not trained
+    # Names or patterns of the only layers that are trained; ``"last"`` is the last layer with weights. Empty for
+    # all.
     train_only: tuple[str, ...] = ()
 
 

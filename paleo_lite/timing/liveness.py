@@ -40,46 +40,25 @@ ZERO_BYTES: Bytes = np.array([0, 0], dtype=object)
 
 
 class Buffer(NamedTuple):
-    """A memory buffer.
+    """A memory buffer."""
 
-    Attributes
-    ----------
-    size : int
-        Bytes for one sample.
-    scales : bool
-        Whether the size grows with the batch.
-    activation : bool
-        Whether a layer creates the buffer. False for inputs of the network, constants, and the KV cache, which persists
-        between passes.
-    """
-
-    size: int
-    scales: bool
+    size: int  # bytes for one sample
+    scales: bool  # whether the size grows with the batch
+    # Whether a layer creates the buffer. False for inputs of the network, constants, and the KV cache, which
+    # persists between passes.
     activation: bool
 
 
 class Buffers(NamedTuple):
-    """The buffers of a network.
+    """The buffers of a network."""
 
-    Attributes
-    ----------
-    buffers : list of Buffer
-        All buffers.
-    reads, writes : list of list of int
-        For each layer, the buffers of its inputs and of its outputs.
-    inputs : list of int
-        Buffers of the network's inputs.
-    gradient : list of bool
-        For each layer, whether the backward pass computes gradients of its outputs.
-    permuted : list of bool
-        For each layer, whether the memory order of its outputs differs from the order of their dimensions.
-    """
-
-    buffers: list[Buffer]
+    buffers: list[Buffer]  # all buffers
+    # For each layer, the buffers of its inputs and of its outputs.
     reads: list[list[int]]
     writes: list[list[int]]
-    inputs: list[int]
-    gradient: list[bool]
+    inputs: list[int]  # buffers of the network's inputs
+    gradient: list[bool]  # for each layer, whether the backward pass computes gradients of its outputs
+    # For each layer, whether the memory order of its outputs differs from the order of their dimensions.
     permuted: list[bool]
 
 
@@ -151,36 +130,20 @@ def _shares_input_buffer(layers: Sequence[Layer], layer: Layer) -> bool:
 
 
 class MemoryPlan(NamedTuple):
-    """Sizes, last uses and saved tensors of the buffers of a network, for elements of one size.
+    """Sizes, last uses and saved tensors of the buffers of a network, for elements of one size."""
 
-    Attributes
-    ----------
-    graph : Buffers
-        Buffers of the network.
-    kinds : list of str
-        Kind of each layer.
-    sizes : ndarray, shape (buffers, 2)
-        Bytes of each buffer per sample, and bytes that do not grow with the batch; 0 for buffers that no layer creates.
-    last_use : list of int
-        Last layer that reads or writes each buffer.
-    first_write : list of int
-        Layer that creates each buffer; -1 for buffers that no layer creates.
-    saved : list of frozenset of int
-        Buffers that each layer saves for its gradient.
-    private : ndarray, shape (layers, 2)
-        Bytes that each layer saves outside these buffers, per sample and independent of the batch.
-    wants_gradient : list of list of bool
-        For each input of each layer, whether its gradient is computed.
-    """
-
-    graph: Buffers
-    kinds: list[str]
+    graph: Buffers  # buffers of the network
+    kinds: list[str]  # kind of each layer
+    # Bytes of each buffer per sample, and bytes that do not grow with the batch; 0 for buffers that no layer
+    # creates; shape (buffers, 2).
     sizes: Bytes
-    last_use: list[int]
-    first_write: list[int]
-    saved: list[frozenset[int]]
+    last_use: list[int]  # last layer that reads or writes each buffer
+    first_write: list[int]  # layer that creates each buffer; -1 for buffers that no layer creates
+    saved: list[frozenset[int]]  # buffers that each layer saves for its gradient
+    # Bytes that each layer saves outside these buffers, per sample and independent of the batch; shape (layers,
+    # 2).
     private: Bytes
-    wants_gradient: list[list[bool]]
+    wants_gradient: list[list[bool]]  # for each input of each layer, whether its gradient is computed
 
 
 def make_plan(layers: Sequence[Layer], number_bytes: int) -> MemoryPlan:

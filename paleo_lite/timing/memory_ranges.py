@@ -13,21 +13,11 @@ from .workload import Workload
 
 
 class MemoryAt(msgspec.Struct, frozen=True):
-    """Peak memory at one batch size and length.
+    """Peak memory at one batch size and length."""
 
-    Attributes
-    ----------
-    batch_size : int
-        Sequences per pass.
-    tokens : int
-        Tokens per sequence; in decode, tokens in the KV cache.
-    fit : MemoryFit
-        Peak memory by part, and the memory of the device.
-    """
-
-    batch_size: int
-    tokens: int
-    fit: MemoryFit
+    batch_size: int  # sequences per pass
+    tokens: int  # tokens per sequence; in decode, tokens in the KV cache
+    fit: MemoryFit  # peak memory by part, and the memory of the device
 
     @classmethod
     def of(cls, workload: Workload, fit: MemoryFit) -> MemoryAt:
@@ -49,18 +39,7 @@ def tokens_of(workload: Workload) -> int:
 
 
 class MemoryRanges(Result, msgspec.Struct, frozen=True):
-    """Peak memory of a language model on one device, over the batch size and over the length of sequences.
-
-    Attributes
-    ----------
-    network, gpu_name, precision, phase : str
-    over_batch : sequence of MemoryAt
-        All with the same number of tokens.
-    over_tokens : sequence of MemoryAt
-        All with the same batch size.
-    left_out : sequence of str
-        Reasons why lengths are left out.
-    """
+    """Peak memory of a language model on one device, over the batch size and over the length of sequences."""
 
     _page: ClassVar[str] = "paleo_lite.reporting.memory_ranges:memory_ranges_page"
 
@@ -68,9 +47,9 @@ class MemoryRanges(Result, msgspec.Struct, frozen=True):
     gpu_name: str
     precision: str
     phase: str
-    over_batch: Sequence[MemoryAt]
-    over_tokens: Sequence[MemoryAt]
-    left_out: Sequence[str] = ()
+    over_batch: Sequence[MemoryAt]  # all with the same number of tokens
+    over_tokens: Sequence[MemoryAt]  # all with the same batch size
+    left_out: Sequence[str] = ()  # reasons why lengths are left out
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings, and the memory at each batch size and at each length."""

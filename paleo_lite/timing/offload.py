@@ -26,21 +26,11 @@ NVME_LINK = "nvme-pcie4-x4"
 
 
 class HostTransfers(NamedTuple):
-    """Times of a step with offloaded optimizer state, in seconds.
+    """Times of a step with offloaded optimizer state, in seconds."""
 
-    Attributes
-    ----------
-    gradients_s : float
-        Copy of the gradients to the host, which the backward pass hides.
-    update_s : float
-        Update on the host, or the traffic of the NVMe drive if that takes longer.
-    parameters_s : float
-        Copy of the new parameters to the device.
-    """
-
-    gradients_s: float
-    update_s: float
-    parameters_s: float
+    gradients_s: float  # copy of the gradients to the host, which the backward pass hides
+    update_s: float  # update on the host, or the traffic of the NVMe drive if that takes longer
+    parameters_s: float  # copy of the new parameters to the device
 
     def exposed_s(self, backward_s: float) -> float:
         """Return the time that a step takes longer, given the time of its backward pass."""

@@ -26,27 +26,16 @@ QUANTIZATION_BLOCK = 256
 
 
 class Optimizer(NamedTuple):
-    """An optimizer's update rule.
+    """An optimizer's update rule."""
 
-    Attributes
-    ----------
-    state_per_parameter : int
-        Elements of state per parameter.
-    flops_per_parameter : int
-        FLOPs of an update per parameter; a multiplication, an addition and a square root are one each.
-    formula : str
-        The update, with weight w, gradient g and learning rate r.
-    state_bytes : float or None
-        Bytes of each element of state; None for the bytes of a weight, or of a master weight in mixed precision.
-    matrix_rule : str
-        Rule for parameters with at least two dimensions, one of ``""`` (as any other parameter), ``"factored"``,
-        ``"orthogonalized"`` and ``"preconditioned"``; see `matrix_state_elements` and `matrix_product_flops`.
-    """
-
-    state_per_parameter: int
+    state_per_parameter: int  # elements of state per parameter
+    # FLOPs of an update per parameter; a multiplication, an addition and a square root are one each.
     flops_per_parameter: int
-    formula: str
+    formula: str  # the update, with weight w, gradient g and learning rate r
+    # Bytes of each element of state; None for the bytes of a weight, or of a master weight in mixed precision.
     state_bytes: float | None = None
+    # Rule for parameters with at least two dimensions, one of ``""`` (as any other parameter), ``"factored"``,
+    # ``"orthogonalized"`` and ``"preconditioned"``; see `matrix_state_elements` and `matrix_product_flops`
     matrix_rule: str = ""
 
 
@@ -80,21 +69,11 @@ Shampoo Gupta et al. 2018 with the state that grafts the step size of Adam.
 
 
 class UpdateCost(NamedTuple):
-    """Cost of the update of some parameters.
+    """Cost of the update of some parameters."""
 
-    Attributes
-    ----------
-    state_elements : int
-        Elements of optimizer state.
-    flops : int
-        FLOPs of element-wise arithmetic.
-    product_flops : int
-        FLOPs of matrix products.
-    """
-
-    state_elements: int
-    flops: int
-    product_flops: int
+    state_elements: int  # elements of optimizer state
+    flops: int  # FLOPs of element-wise arithmetic
+    product_flops: int  # FLOPs of matrix products
 
 
 def embedding_shapes(layers: Iterable[Layer]) -> frozenset[Shape]:

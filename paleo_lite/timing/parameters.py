@@ -48,49 +48,29 @@ NO_PARAMETER = len(NAMES)
 
 
 class StepPlan(NamedTuple):
-    """Assignment of entries to steps and parameters, independent of batch size and device.
+    """Assignment of entries to steps and parameters, independent of batch size and device."""
 
-    Attributes
-    ----------
-    efficiency, factor, share : ndarray of int, shape (entries,)
-        Index in `NAMES` of the parameter of each entry; `NO_PARAMETER` if it has none.
-    half : ndarray of int, shape (products,)
-        Index in `NAMES` of the saturation parameter of each product.
-    products : slice or ndarray of int
-        Entries that consist of multiply-accumulates.
-    by_step : GroupSums
-        Sums of entries by step.
-    by_compute, by_memory, by_half : GroupSums
-        Sums by step and parameter: of the compute terms of products, of memory terms, and of the share of compute that
-        is due to too few tiles.
-    """
-
+    # Index in `NAMES` of the parameter of each entry; `NO_PARAMETER` if it has none; shape (entries,).
     efficiency: Ints
     factor: Ints
     share: Ints
-    half: Ints
-    products: slice | Ints
-    by_step: GroupSums
+    half: Ints  # index in `NAMES` of the saturation parameter of each product; shape (products,)
+    products: slice | Ints  # entries that consist of multiply-accumulates
+    by_step: GroupSums  # sums of entries by step
+    # Sums by step and parameter: of the compute terms of products, of memory terms, and of the share of compute
+    # that is due to too few tiles.
     by_compute: GroupSums
     by_memory: GroupSums
     by_half: GroupSums
 
 
 class Steps(NamedTuple):
-    """Quantities of whole steps at some batch sizes, independent of the device.
+    """Quantities of whole steps at some batch sizes, independent of the device."""
 
-    Attributes
-    ----------
-    plan : StepPlan
-        Assignment of entries to steps and parameters.
-    work : ndarray, shape of `Features.flops`
-        FLOPs including padding.
-    launched : ndarray, shape (3, runs) or (3, runs, batch sizes)
-        Number of kernels of forward passes, kernels of backward passes, and gradients, that the host launches.
-    """
-
-    plan: StepPlan
-    work: Floats
+    plan: StepPlan  # assignment of entries to steps and parameters
+    work: Floats  # FLOPs including padding; shape of `Features.flops`
+    # Number of kernels of forward passes, kernels of backward passes, and gradients, that the host launches;
+    # shape (3, runs) or (3, runs, batch sizes).
     launched: Floats
 
 

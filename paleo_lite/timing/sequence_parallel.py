@@ -32,26 +32,15 @@ _HIDDEN_SHARE_OF_RING = 0.5
 
 
 class SequenceConstants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Constants of splitting the sequence under xDiT.
+    """Constants of splitting the sequence under xDiT."""
 
-    Attributes
-    ----------
-    attention_s, all_to_all_s, ring_step_s : float
-        Seconds of the host per attention, per all-to-all and per further step of the ring.
-    bandwidth_share : float
-        Share of the data-sheet bandwidth between devices that the exchanges reach.
-    merge_bytes : float
-        Bytes that a step of the ring moves in the device's memory per element of its queries.
-    deviation : float
-        Deviation of the logarithm of the time of held-out pipelines on several devices.
-    """
-
+    # Seconds of the host per attention, per all-to-all and per further step of the ring.
     attention_s: float
     all_to_all_s: float
     ring_step_s: float
-    bandwidth_share: float
-    merge_bytes: float
-    deviation: float
+    bandwidth_share: float  # share of the data-sheet bandwidth between devices that the exchanges reach
+    merge_bytes: float  # bytes that a step of the ring moves in the device's memory per element of its queries
+    deviation: float  # deviation of the logarithm of the time of held-out pipelines on several devices
 
 
 class SequenceSplit(NamedTuple):

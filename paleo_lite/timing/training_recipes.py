@@ -20,28 +20,17 @@ QUANTIZATION_BANDWIDTH_SHARE = 0.8
 
 
 class TrainingRecipe(NamedTuple):
-    """Number format of matrix products in training.
+    """Number format of matrix products in training."""
 
-    Attributes
-    ----------
-    products : str
-        Precision whose peak the products have.
-    quantized_bytes : float
-        Bytes moved per element of an input, or of a gradient, of a product to quantize it for all its uses.
-    saved_bytes : float
-        Bytes per element of an input that is saved for the gradient of the weight.
-    expert_kernels : int
-        Kernels that a product of one expert launches: the product, one that quantizes, and one for each block-scaled
-        input that brings its scales into the order of the matrix units (Transformer Engine's ``swizzle``).
-    capabilities : tuple of str
-        Beginnings of the compute capabilities of the devices that multiply such numbers; empty for all with the peak.
-    description, source : str
-    """
-
-    products: str
+    products: str  # precision whose peak the products have
+    # Bytes moved per element of an input, or of a gradient, of a product to quantize it for all its uses.
     quantized_bytes: float
-    saved_bytes: float
+    saved_bytes: float  # bytes per element of an input that is saved for the gradient of the weight
+    # Kernels that a product of one expert launches: the product, one that quantizes, and one for each block-
+    # scaled input that brings its scales into the order of the matrix units (Transformer Engine's ``swizzle``).
     expert_kernels: int
+    # Beginnings of the compute capabilities of the devices that multiply such numbers; empty for all with the
+    # peak.
     capabilities: tuple[str, ...]
     description: str
     source: str
