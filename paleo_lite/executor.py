@@ -97,23 +97,14 @@ def map_in_order(tasks: Iterable[_Task], work: Work[_Task, _T], jobs: int, ahead
     ahead : int
         Maximum number of tasks that are read before their results are yielded, which bounds memory.
     """
-    processes_before = set(multiprocessing.active_children())
-    pool = ProcessPoolExecutor(jobs, mp_context=_process_context(work), initializer=_follow_parent)
     pending: deque[Future[_T]] = deque()
-    try:
+    with _open_pool(jobs, work) as pool:
         for task in tasks:
             pending.append(pool.submit(work, task))
             if len(pending) >= ahead:
                 yield pending.popleft().result()
         while pending:
             yield pending.popleft().result()
-    except BrokenProcessPool:
-        _kill(set(multiprocessing.active_children()) - processes_before)
-    except BaseException:  # interrupted, or the caller does not need the remaining results: stop at once
-        _kill(set(multiprocessing.active_children()) - processes_before)
-        raise
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
 
 
 def is_worker() -> bool:
@@ -130,11 +121,17 @@ def count_cores() -> int:
 
 def _run_in_pool(tasks: Sequence[_Task], work: Work[_Task, _T], jobs: int) -> Generator[tuple[_Task, _T], None, None]:
     """Yield the results of a process pool; stop early if a process dies."""
+    with _open_pool(jobs, work) as pool, closing(_collect_results(pool, tasks, work)) as results:
+        yield from results
+
+
+@contextmanager
+def _open_pool(jobs: int, work: Work[Any, Any]) -> Generator[ProcessPoolExecutor, None, None]:
+    """Open a process pool; end without an error if one of its processes dies, and at once if the caller stops."""
     processes_before = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(jobs, mp_context=_process_context(work), initializer=_follow_parent)
     try:
-        with closing(_collect_results(pool, tasks, work)) as results:
-            yield from results
+        yield pool
     except BrokenProcessPool:
         # A process started while the pool broke never receives the signal to end: the shutdown would hang.
         _kill(set(multiprocessing.active_children()) - processes_before)

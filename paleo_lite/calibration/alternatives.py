@@ -77,14 +77,7 @@ def try_alternatives(
             if same_precision and (same_execution or not is_default_model):
                 used_model = model
             else:
-                used_model = choose_model(
-                    machine.device,
-                    changed.precision,
-                    model_elsewhere,
-                    execution=changed.execution,
-                    is_language_model=changed.network.is_language_model,
-                    is_text_encoder=changed.network.is_text_encoder,
-                )
+                used_model = _choose_model(changed, machine, model_elsewhere)
             alternative = predict_with_memory(changed, other, used_model)
         except PaleoError as error:
             left_out.append(f"{name}: {error}")
@@ -179,17 +172,22 @@ def _on_other_devices(
     return alternatives, number_without_model
 
 
+def _choose_model(workload: Workload, machine: Machine, time_model: str | None) -> TimeModel:
+    """Return the requested time model of a machine for a workload, or the best available one."""
+    return choose_model(
+        machine.device,
+        workload.precision,
+        time_model,
+        execution=workload.execution,
+        is_language_model=workload.network.is_language_model,
+        is_text_encoder=workload.network.is_text_encoder,
+    )
+
+
 def _model_of_kind(kind: str, workload: Workload, machine: Machine, time_model: str | None) -> TimeModel | None:
     """Return the time model of a machine if it is of the given kind, else None."""
     try:
-        model = choose_model(
-            machine.device,
-            workload.precision,
-            time_model,
-            execution=workload.execution,
-            is_language_model=workload.network.is_language_model,
-            is_text_encoder=workload.network.is_text_encoder,
-        )
+        model = _choose_model(workload, machine, time_model)
     except PaleoError:
         return None
     return model if model.name == kind else None

@@ -100,7 +100,7 @@ CALLS = {
     "mean": (torch.mean, IMAGE, (2, 3)),
     "matmul": (torch.matmul, t(2, 3, 4), t(4, 5)),
     "embedding": (F.embedding, t(2, 3, dtype=torch.int64), t(10, 4)),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CALLS)

@@ -97,44 +97,30 @@ PROBES = {
     "attention": (25_600, lambda: Net(lambda self, x: F.scaled_dot_product_attention(x, x, x)), [(2, 4, 10, 16)]),
     "attention with gradients": (25_600, lambda: Net(with_gradient, scale=parameter(1)), [(2, 4, 10, 16)]),
     "MultiheadAttention": (
-        176_640,
-        lambda: Net(lambda self, x: self.a(x, x, x)[0], a=nn.MultiheadAttention(64, 4)),
-        [(10, 1, 64)],
+        176_640, lambda: Net(lambda self, x: self.a(x, x, x)[0], a=nn.MultiheadAttention(64, 4)), [(10, 1, 64)],
     ),
     "TransformerEncoderLayer": (340_480, lambda: nn.TransformerEncoderLayer(64, 4, 128), [(10, 1, 64)]),
     "its batch-first fast path": (
-        340_480,
-        lambda: nn.TransformerEncoderLayer(64, 4, 128, batch_first=True),
-        [(1, 10, 64)],
+        340_480, lambda: nn.TransformerEncoderLayer(64, 4, 128, batch_first=True), [(1, 10, 64)],
     ),
     "LSTM": (30_720, lambda: nn.LSTM(16, 32), [(5, 1, 16)]),
     # 5 steps of 3 gates: (16 + 32) * 3 * 32
     "GRU": (23_040, lambda: nn.GRU(16, 32), [(5, 1, 16)]),
     "TransformerEncoder": (
-        680_960,
-        lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(64, 4, 128, batch_first=True), 2),
+        680_960, lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(64, 4, 128, batch_first=True), 2),
         [(1, 10, 64)],
     ),
     "a ModuleDict": (
-        18,
-        lambda: Net(lambda self, x: self.d["b"](self.d["a"](x)), d=nn.ModuleDict({"a": linear(), "b": linear()})),
+        18, lambda: Net(lambda self, x: self.d["b"](self.d["a"](x)), d=nn.ModuleDict({"a": linear(), "b": linear()})),
         [(1, 3)],
     ),
     "a ParameterList": (
-        9,
-        lambda: Net(lambda self, x: x @ self.p[0], p=nn.ParameterList([torch.ones(3, 3)])),
-        [(1, 3)],
+        9, lambda: Net(lambda self, x: x @ self.p[0], p=nn.ParameterList([torch.ones(3, 3)])), [(1, 3)],
     ),
     "DataParallel": (9, lambda: nn.DataParallel(linear()), [(1, 3)]),
-    "a checkpoint": (
-        9,
-        lambda: Net(lambda self, x: checkpoint(self.a, x, use_reentrant=False), a=linear()),
-        [(1, 3)],
-    ),
+    "a checkpoint": (9, lambda: Net(lambda self, x: checkpoint(self.a, x, use_reentrant=False), a=linear()), [(1, 3)]),
     "a reentrant checkpoint": (
-        9,
-        lambda: Net(lambda self, x: checkpoint(self.a, x, use_reentrant=True), a=linear()),
-        [(1, 3)],
+        9, lambda: Net(lambda self, x: checkpoint(self.a, x, use_reentrant=True), a=linear()), [(1, 3)],
     ),
     "weight norm": (9, lambda: nn.Sequential(nn.utils.parametrizations.weight_norm(linear())), [(1, 3)]),
     "a graph module": (9, lambda: torch.fx.symbolic_trace(nn.Sequential(linear(), nn.ReLU())), [(1, 3)]),
@@ -142,19 +128,16 @@ PROBES = {
     "double precision": (9, lambda: linear().double(), [torch.zeros(1, 3, dtype=torch.float64)]),
     "unbatched": (3 * 4 * 9 * 16, lambda: nn.Conv2d(3, 4, 3, padding=1), [(3, 4, 4)]),
     "embedding": (
-        9,
-        lambda: Net(lambda self, i: self.a(self.e(i)), e=nn.Embedding(10, 3), a=linear()),
+        9, lambda: Net(lambda self, i: self.a(self.e(i)), e=nn.Embedding(10, 3), a=linear()),
         [torch.zeros(1, 1, dtype=torch.long)],
     ),
     "an autograd.grad within": (18, lambda: Net(force, a=linear()), [(1, 3)]),
     "a write to its own weight": (
-        9,
-        lambda: Net(lambda self, x: (self.a.weight.data.mul_(2), self.a(x))[1], a=linear()),
-        [(1, 3)],
+        9, lambda: Net(lambda self, x: (self.a.weight.data.mul_(2), self.a(x))[1], a=linear()), [(1, 3)],
     ),
     "recursion": (27, lambda: Net(lambda self, x, d=3: x if d == 0 else self(self.a(x), d - 1), a=linear()), [(1, 3)]),
     "an exception that it catches": (9, lambda: Net(second_choice, a=nn.Linear(4, 3), b=linear()), [(1, 3)]),
-}
+}  # fmt: skip
 
 PROBES |= {
     "a learned input of a linear layer": (18, lambda: Net(lambda self, x: self.a(self.p) + self.a(x), a=linear(),

@@ -33,40 +33,26 @@ SHARED = ATTENTION._replace(inputs=((1, 12, 50, 64), (1, 3, 70, 64), (1, 3, 70, 
 # rows, columns, inner size, groups, and which of them grows with the batch
 BY_HAND = {
     "a convolution": (
-        ALEXNETS_FIRST,
-        (55 * 55, 64, 3 * 11 * 11, 1, "rows"),
-        (224 * 224, 3, 64 * 11 * 11, 1, "rows"),
+        ALEXNETS_FIRST, (55 * 55, 64, 3 * 11 * 11, 1, "rows"), (224 * 224, 3, 64 * 11 * 11, 1, "rows"),
         (64, 3 * 11 * 11, 55 * 55, 1, "inner"),
     ),
     "groups": (
-        GROUPED,
-        (28 * 28, 4, 4 * 9, 32, "rows"),
-        (56 * 56, 4, 4 * 9, 32, "rows"),
-        (4, 4 * 9, 28 * 28, 32, "inner"),
+        GROUPED, (28 * 28, 4, 4 * 9, 32, "rows"), (56 * 56, 4, 4 * 9, 32, "rows"), (4, 4 * 9, 28 * 28, 32, "inner"),
     ),
     # "the gradient of Conv2d with respect to its input" (torch.nn.ConvTranspose2d): of 2 x 2 taps on 8 channels, to 4
     "a transposed convolution": (
-        TRANSPOSED,
-        (20 * 20, 8, 4 * 4, 1, "rows"),
-        (10 * 10, 4, 8 * 4, 1, "rows"),
-        (4, 8 * 4, 10 * 10, 1, "inner"),
+        TRANSPOSED, (20 * 20, 8, 4 * 4, 1, "rows"), (10 * 10, 4, 8 * 4, 1, "rows"), (4, 8 * 4, 10 * 10, 1, "inner"),
     ),
     "a linear layer": (TOKENS, (197, 3072, 768, 1, "rows"), (197, 768, 3072, 1, "rows"), (3072, 768, 197, 1, "inner")),
     "products of heads": (
-        HEADS,
-        (197, 197, 64, 12, "groups"),
-        (197, 64, 197, 12, "groups"),
-        (197, 64, 197, 12, "groups"),
+        HEADS, (197, 197, 64, 12, "groups"), (197, 64, 197, 12, "groups"), (197, 64, 197, 12, "groups"),
     ),
     "a product with a weight": (WEIGHTED, (5, 8, 16, 1, "rows"), (5, 16, 8, 1, "rows"), (8, 16, 5, 1, "inner")),
     "queries that share keys": (
-        SHARED,
-        (4 * 50, 70, 64, 3, "groups"),
-        (4 * 50, 64, 70, 3, "groups"),
-        (70, 64, 4 * 50, 3, "groups"),
+        SHARED, (4 * 50, 70, 64, 3, "groups"), (4 * 50, 64, 70, 3, "groups"), (70, 64, 4 * 50, 3, "groups"),
     ),
     "attention": (ATTENTION, (50, 70, 64, 12, "groups"), (50, 64, 70, 12, "groups"), (70, 64, 50, 12, "groups")),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", BY_HAND)

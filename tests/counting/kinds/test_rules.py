@@ -34,8 +34,7 @@ BY_HAND = {
         {
             "forward": (2 * 18_432 + 512, 4 * (400 + 288 + 8), 4 * 512),
             "backward_data": (2 * 18_432, 4 * (512 + 288), 4 * 400),
-            "backward_weight": (2 * 18_432 + 512, 4 * (400 + 512), 4 * 296),
-            "update": (2 * 296, 4 * 2 * 296, 4 * 296),
+            "backward_weight": (2 * 18_432 + 512, 4 * (400 + 512), 4 * 296), "update": (2 * 296, 4 * 2 * 296, 4 * 296),
         },
     ),
     "grouped convolution": (
@@ -63,10 +62,8 @@ BY_HAND = {
     "batch norm": (
         layer("batch_norm", [(1, 3, 4, 4)], (1, 3, 4, 4), [(3,), (3,)]),
         {
-            "inference": (2 * 48, 4 * (48 + 4 * 3), 4 * 48),
-            "forward": (7 * 48, 4 * (2 * 48 + 6), 4 * 48),
-            "backward_data": (6 * 48, 4 * (2 * 48 + 9), 4 * 48),
-            "backward_weight": (5 * 48, 4 * (2 * 48 + 6), 4 * 6),
+            "inference": (2 * 48, 4 * (48 + 4 * 3), 4 * 48), "forward": (7 * 48, 4 * (2 * 48 + 6), 4 * 48),
+            "backward_data": (6 * 48, 4 * (2 * 48 + 9), 4 * 48), "backward_weight": (5 * 48, 4 * (2 * 48 + 6), 4 * 6),
         },
     ),
     # without parameters the two sums are still needed for the data gradient
@@ -78,8 +75,7 @@ BY_HAND = {
     "softmax": (layer("softmax", [(1, 6)], (1, 6)), {"forward": (30, 24, 24), "backward_data": (24, 48, 24)}),
     # a sum of the gradient over the three rows that the operand was spread to
     "broadcast sum": (
-        layer("add", [(1, 4), (3, 4)], (3, 4)),
-        {"forward": (12, 4 * 16, 4 * 12), "backward_data": (12, 4 * 12, 4 * 4)},
+        layer("add", [(1, 4), (3, 4)], (3, 4)), {"forward": (12, 4 * 16, 4 * 12), "backward_data": (12, 4 * 12, 4 * 4)},
     ),
     # the gradient of a sum is passed on; of a product it needs the other factor, of a function its operand
     "sum": (layer("add", [(1, 6), (1, 6)], (1, 6)), {"forward": (6, 48, 24), "backward_data": (0, 0, 0)}),
@@ -90,16 +86,14 @@ BY_HAND = {
     "product with a parameter": (
         layer("mul", [(3, 6)], (3, 6), [(6,)]),
         {
-            "forward": (18, 4 * (18 + 6), 4 * 18),
-            "backward_data": (18, 4 * (18 + 6), 4 * 18),
+            "forward": (18, 4 * (18 + 6), 4 * 18), "backward_data": (18, 4 * (18 + 6), 4 * 18),
             "backward_weight": (2 * 18, 4 * (18 + 18), 4 * 6),
         },
     ),
     "prelu": (
         layer("prelu", [(3, 6)], (3, 6), [(6,)]),
         {
-            "forward": (2 * 18, 4 * (18 + 6), 4 * 18),
-            "backward_data": (2 * 18, 4 * (18 + 18 + 6), 4 * 18),
+            "forward": (2 * 18, 4 * (18 + 6), 4 * 18), "backward_data": (2 * 18, 4 * (18 + 18 + 6), 4 * 18),
             "backward_weight": (2 * 18, 4 * (18 + 18), 4 * 6),
         },
     ),
@@ -107,16 +101,14 @@ BY_HAND = {
     "product with a bias": (
         layer("matmul", [(1, 5, 16), (1, 16, 8)], (1, 5, 8), [(8,)], inner=16, bias=True),
         {
-            "forward": (2 * 640 + 40, 4 * (80 + 128 + 8), 4 * 40),
-            "backward_data": (2 * 640, 4 * (40 + 128), 4 * 80),
+            "forward": (2 * 640 + 40, 4 * (80 + 128 + 8), 4 * 40), "backward_data": (2 * 640, 4 * (40 + 128), 4 * 80),
             "backward_weight": (40, 4 * 40, 4 * 8),
         },
     ),
     "layer norm": (
         layer("layer_norm", [(1, 2, 8)], (1, 2, 8), [(8,), (8,)]),
         {
-            "forward": (7 * 16, 4 * (16 + 16), 4 * 16),
-            "backward_data": (10 * 16, 4 * (16 + 16 + 16), 4 * 16),
+            "forward": (7 * 16, 4 * (16 + 16), 4 * 16), "backward_data": (10 * 16, 4 * (16 + 16 + 16), 4 * 16),
             "backward_weight": (5 * 16, 4 * (16 + 16), 4 * 16),
         },
     ),
@@ -124,8 +116,7 @@ BY_HAND = {
     "root mean square norm": (
         layer("rms_norm", [(1, 2, 8)], (1, 2, 8), [(8,)]),
         {
-            "forward": (4 * 16, 4 * (16 + 8), 4 * 16),
-            "backward_data": (8 * 16, 4 * (16 + 16 + 8), 4 * 16),
+            "forward": (4 * 16, 4 * (16 + 8), 4 * 16), "backward_data": (8 * 16, 4 * (16 + 16 + 8), 4 * 16),
             "backward_weight": (3 * 16, 4 * (16 + 16), 4 * 8),
         },
     ),
@@ -148,32 +139,26 @@ BY_HAND = {
     ),
     # PyTorch's windows of 7 into 3: 3, 3 and 3 elements wide, overlapping
     "adaptive average pool": (
-        layer("adaptive_avg_pool", [(1, 1, 7, 7)], (1, 1, 3, 3)),
-        {"forward": (81, 4 * 49, 4 * 9)},
+        layer("adaptive_avg_pool", [(1, 1, 7, 7)], (1, 1, 3, 3)), {"forward": (81, 4 * 49, 4 * 9)},
     ),
     "adaptive average pool to the same size": (
-        layer("adaptive_avg_pool", [(1, 1, 7, 7)], (1, 1, 7, 7)),
-        {"forward": (0, 4 * 49, 4 * 49)},
+        layer("adaptive_avg_pool", [(1, 1, 7, 7)], (1, 1, 7, 7)), {"forward": (0, 4 * 49, 4 * 49)},
     ),
     "view": (layer("view", [(1, 6)], (6, 1)), {"forward": (0, 0, 0), "backward_data": (0, 0, 0)}),
     "expanded view": (layer("view", [(1, 6)], (5, 6)), {"forward": (0, 0, 0), "backward_data": (30, 120, 24)}),
     "slice": (layer("slice", [(1, 6)], (1, 2)), {"forward": (0, 0, 0), "backward_data": (0, 8, 24)}),
     # parameters go the way of tensors: of 5 x 6 a part, 2 x 6
     "slice of a parameter": (
-        layer("slice", [], (2, 6), [(5, 6)]),
-        {"forward": (0, 0, 0), "backward_weight": (0, 4 * 12, 4 * 30)},
+        layer("slice", [], (2, 6), [(5, 6)]), {"forward": (0, 0, 0), "backward_weight": (0, 4 * 12, 4 * 30)},
     ),
     "expanded parameter": (
-        layer("view", [], (5, 6), [(1, 6)]),
-        {"forward": (0, 0, 0), "backward_weight": (30, 4 * 30, 4 * 6)},
+        layer("view", [], (5, 6), [(1, 6)]), {"forward": (0, 0, 0), "backward_weight": (30, 4 * 30, 4 * 6)},
     ),
     "sum of a parameter": (
-        layer("reduce", [], (5,), [(5, 6)]),
-        {"forward": (30, 4 * 30, 4 * 5), "backward_weight": (30, 4 * 5, 4 * 30)},
+        layer("reduce", [], (5,), [(5, 6)]), {"forward": (30, 4 * 30, 4 * 5), "backward_weight": (30, 4 * 5, 4 * 30)},
     ),
     "copy of a parameter": (
-        layer("copy", [], (5, 6), [(5, 6)]),
-        {"forward": (0, 4 * 30, 4 * 30), "backward_weight": (0, 4 * 30, 4 * 30)},
+        layer("copy", [], (5, 6), [(5, 6)]), {"forward": (0, 4 * 30, 4 * 30), "backward_weight": (0, 4 * 30, 4 * 30)},
     ),
     "chosen rows of a parameter": (  # read and added up at places of 8 bytes, in a gradient that is zero elsewhere
         layer("gather", [], (2, 6), [(5, 6)]),
@@ -182,10 +167,7 @@ BY_HAND = {
             "backward_weight": (12, 4 * 24 + 8 * 12, 4 * (30 + 12)),
         },
     ),
-    "assignment": (
-        layer("assign", [(1, 6), (1, 2)], (1, 2)),
-        {"forward": (0, 8, 8), "backward_data": (0, 0, 8)},
-    ),
+    "assignment": (layer("assign", [(1, 6), (1, 2)], (1, 2)), {"forward": (0, 8, 8), "backward_data": (0, 0, 8)}),
     "dropout": (
         layer("dropout", [(1, 6)], (1, 6)),
         {"inference": (0, 0, 0), "forward": (12, 24 + 6, 24), "backward_data": (6, 24 + 6, 24)},
@@ -200,8 +182,7 @@ BY_HAND = {
         {"forward": (6 * 9 * 9, 4 * 6 * 49, 4 * 6 * 9), "backward_data": (6 * 9 * 9, 4 * 6 * 9, 4 * 6 * 49)},
     ),
     "adaptive without a batch": (
-        layer("adaptive_avg_pool", [(6, 7, 7)], (6, 3, 3), dims=2),
-        {"forward": (6 * 9 * 9, 4 * 6 * 49, 4 * 6 * 9)},
+        layer("adaptive_avg_pool", [(6, 7, 7)], (6, 3, 3), dims=2), {"forward": (6 * 9 * 9, 4 * 6 * 49, 4 * 6 * 9)},
     ),
     # 4 neighbours weighted: 4 products and 3 sums
     "bilinear": (layer("interpolate", [(1, 1, 2, 2)], (1, 1, 4, 4), mode="linear"), {"forward": (7 * 16, 16, 64)}),
@@ -221,8 +202,7 @@ BY_HAND = {
         {"forward": (0, 4 * 12 + 8 * 3, 4 * 12), "backward_data": (12, 2 * 4 * 12 + 8 * 3, 4 * (40 + 12))},
     ),
     "columns": (
-        layer("gather", [(10, 4)], (10, 3), function="index_select"),
-        {"forward": (0, 4 * 30 + 8 * 30, 4 * 30)},
+        layer("gather", [(10, 4)], (10, 3), function="index_select"), {"forward": (0, 4 * 30 + 8 * 30, 4 * 30)},
     ),
     # Six indices into a table of 10 rows of 4, in two bags: two numbers are added for each third
     "embedding bag": (
@@ -233,7 +213,7 @@ BY_HAND = {
     "concat": (layer("concat", [(1, 4), (1, 2)], (1, 6)), {"forward": (0, 24, 24), "backward_data": (0, 0, 0)}),
     "variance": (layer("reduce", [(1, 6)], (1,), per_element=3), {"forward": (18, 24, 4)}),
     "mean": (layer("reduce", [(1, 6)], (1,)), {"forward": (6, 24, 4), "backward_data": (6, 4, 24)}),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", BY_HAND)
