@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from .gguf_types import MIXTURES, TENSOR_TYPES, Mixture
+from .gguf_types import EXL2_MIXTURES, MIXTURES, MLX_MIXTURES, TENSOR_TYPES, Mixture
 from .units import element_bytes
 
 Part = Literal["dense", "experts", "router", "head", "embedding"]
@@ -129,18 +129,23 @@ FORMATS: dict[str, Format] = {
 }  # fmt: skip
 """All formats by name."""
 
-FORMATS |= {
-    name: Format(
-        name,
-        TENSOR_TYPES[name].bytes_per_number * 8 if name in TENSOR_TYPES else mixture.bits,
-        None,
-        f"GGUF: {mixture.description}",
-        _GGUF,
-        parts=("dense", "experts", "head", "embedding"),
-        mixture=mixture,
-    )
-    for name, mixture in MIXTURES.items()
-}
+for quantizer, source, mixtures in (
+    ("GGUF", _GGUF, MIXTURES),
+    ("MLX", "mlx.core.quantize, and mlx_lm.convert", MLX_MIXTURES),
+    ("ExLlamaV2", "exllamav2, convert.py", EXL2_MIXTURES),
+):
+    FORMATS |= {
+        name: Format(
+            name,
+            TENSOR_TYPES[name].bytes_per_number * 8 if name in TENSOR_TYPES else mixture.bits,
+            None,
+            f"{quantizer}: {mixture.description}",
+            source,
+            parts=("dense", "experts", "head", "embedding"),
+            mixture=mixture,
+        )
+        for name, mixture in mixtures.items()
+    }
 
 
 def bytes_per_number(name: str) -> float:

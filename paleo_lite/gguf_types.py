@@ -2,6 +2,7 @@
 
 A mixture is a record: its type for most matrices, and rules for some tensors of some blocks. Source of all of them:
 ``src/llama-quant.cpp`` (``llama_tensor_get_type``) of llama.cpp; with an importance matrix where a mixture needs one.
+Those of MLX and ExLlamaV2 are records alike.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class TensorType(msgspec.Struct, frozen=True):
         return self.block_bytes / self.block_numbers
 
 
-TENSOR_TYPES: dict[str, TensorType] = {
+GGUF_TYPES: dict[str, TensorType] = {
     "f32": TensorType(1, 4), "f16": TensorType(1, 2), "bf16": TensorType(1, 2),
     "q4_0": TensorType(32, 18), "q4_1": TensorType(32, 20), "q5_0": TensorType(32, 22), "q5_1": TensorType(32, 24),
     "q8_0": TensorType(32, 34), "iq4_nl": TensorType(32, 18), "mxfp4": TensorType(32, 17),
@@ -50,6 +51,15 @@ TENSOR_TYPES: dict[str, TensorType] = {
     "tq2_0": TensorType(256, 66),
 }  # fmt: skip
 """Types of tensors by name, as ``ggml`` and the ``gguf`` package define them."""
+
+MLX_TYPES = {f"mlx_{bits}bit": TensorType(64, 8 * bits + 4) for bits in (3, 4, 5, 6, 8)}
+"""Types of MLX by name: integers, with a scale and a bias in 16 bits per 64 (``mlx.core.quantize``)."""
+
+EXL2_TYPES = {f"exl2_{bits}bpw": TensorType(32, round(4 * bits)) for bits in (2.5, 3.0, 3.5, 4.0, 5.0, 6.0, 8.0)}
+"""Types of ExLlamaV2 by name: the mean bits per number with scales, which its quantizer is asked for."""
+
+TENSOR_TYPES = GGUF_TYPES | MLX_TYPES | EXL2_TYPES
+"""All types of tensors by name."""
 
 WHEN_ROWS_ARE_SHORT = {
     "q4_k": "q5_0", "iq4_xs": "iq4_nl", "q5_k": "q5_1", "q6_k": "q8_0",
@@ -230,12 +240,31 @@ MIXTURES: dict[str, Mixture] = {
 }  # fmt: skip
 """llama.cpp's mixtures by name, as ``llama-quantize`` calls them; ``mxfp4_moe`` is that of gpt-oss."""
 
-PERPLEXITY_LOSSES = {
-    "q8_0": 0.0026, "q6_k": 0.0217, "q5_k_m": 0.0569, "q5_k_s": 0.1049, "q5_1": 0.1062, "q5_0": 0.1316,
-    "q4_k_m": 0.1754, "q4_k_s": 0.2689, "q4_1": 0.4511, "q4_0": 0.4685, "q3_k_l": 0.5562, "q3_k_m": 0.6569,
-    "q3_k_s": 1.6321, "q2_k_s": 3.1836, "q2_k": 3.5199,
+MLX_MIXTURES = {
+    name.replace("_", "-"): Mixture(name, f"{name[4]} bits, with a scale and a bias per 64", 8 * kind.bytes_per_number)
+    for name, kind in MLX_TYPES.items()
+}
+"""Quantizations of ``mlx_lm.convert`` by name: all matrices in one type."""
+
+EXL2_MIXTURES = {
+    name.replace("_", "-"): Mixture(
+        name,
+        f"{name[5:8]} bits in the mean, the head 6",
+        8 * kind.bytes_per_number,
+        (Rule(("output",), "exl2_6.0bpw"), Rule(("token_embd",), "f16")),
+    )
+    for name, kind in EXL2_TYPES.items()
+}
+"""Quantizations of ExLlamaV2's ``convert.py`` by name, with its default of 6 bits for the head (``-hb``)."""
+
+DIFFERING_TOKENS = {
+    "q6_k": 0.0394, "q5_k_m": 0.0444, "q4_k_m": 0.0576, "q4_k_s": 0.0600, "iq4_nl": 0.0605, "iq4_xs": 0.0606,
+    "q3_k_m": 0.0839, "iq3_m": 0.0859, "iq3_s": 0.0895, "q3_k_s": 0.1068, "iq3_xs": 0.1071, "iq3_xxs": 0.1137,
+    "q2_k": 0.1492, "iq2_m": 0.1557, "q2_k_s": 0.1735, "iq2_s": 0.1806, "iq2_xs": 0.1943, "iq2_xxs": 0.2313,
+    "iq1_s": 0.3840,
 }  # fmt: skip
-"""Perplexity that Llama 3 8B loses in a mixture, as ``llama-quantize --help`` states (``quantize.cpp``)."""
+"""Share of tokens for which Mistral 7B in a mixture, with an importance matrix, finds another one the most likely than
+in 16 bits (Artefact2, GGUF quantizations overview, gist b5f810600771265fc1e39442288e8ec9)."""
 
 CACHE_TYPES = ("f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 """Types in which llama.cpp keeps keys and values (``--cache-type-k``)."""

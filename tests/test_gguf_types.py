@@ -7,7 +7,10 @@ import pytest
 from paleo_lite.architectures import find_network
 from paleo_lite.architectures.network import SequenceOptions
 from paleo_lite.formats import FORMATS
-from paleo_lite.gguf_types import MIXTURES, TENSOR_TYPES, Proportions, tensor_type
+from paleo_lite.gguf_types import DIFFERING_TOKENS, GGUF_TYPES, MIXTURES, Proportions, tensor_type
+from paleo_lite.local import LLAMA_CPP
+from paleo_lite.local.contents import read_contents
+from paleo_lite.local.engines import LOCAL_ENGINES
 from paleo_lite.timing.quantization import parameter_bytes
 
 LLAMA_8B_GIB = {
@@ -42,12 +45,26 @@ def test_sizes_of_mixtures_of_unsloth() -> None:
     ("network", "name", "gib"),
     [
         ("llama-3-70b", "q4_k_m", 39.59),  # XiongjieDai/GPU-Benchmarks-on-LLM-Inference
-        ("gpt-oss-20b", "mxfp4_moe", 11.27),  # kyuz0/amd-strix-halo-toolboxes: rows of 2880 numbers, a mixture
-        ("llama-2-7b", "q4_0", 3.56),
+        ("gpt-oss-20b", "mxfp4_moe", 11.27),  # rows of 2880 numbers, a mixture
+        # ggml-org/llama.cpp, benches/dgx-spark.md
+        ("gpt-oss-120b", "mxfp4_moe", 59.02), ("qwen3-30b-a3b", "q8_0", 30.25),
+        # R9700 Benchmark Results (AMD Radeon GFX1201): files of lmstudio-community
+        ("gemma-4-31b", "q4_k_m", 17.39), ("gemma-4-26b-a4b", "q4_k_m", 15.63), ("qwen3.5-27b", "q4_k_m", 15.40),
+        ("gemma-4-31b", "q8_0", 30.38),  # ggml-org/llama.cpp, issue 24589
+        # llama.cpp, tools/llama-bench/README.md, and pull request 2059
+        ("qwen2.5-7b", "q4_k_m", 4.36), ("llama-2-13b", "q4_0", 6.86), ("llama-2-13b", "q6_k", 9.95),
+        # tables of llama-bench that people published: 18.48 and 4.68 GiB, 1.87 GiB, 762.81 and 885.97 MiB
+        ("qwen2.5-32b", "q4_k_m", 18.48), ("qwen3-8b", "q4_k_m", 4.68), ("llama-3.2-3b", "q4_k_m", 1.87),
+        ("llama-3.2-1b", "q4_k_m", 0.7449), ("qwen2.5-1.5b", "q4_0", 0.8652),
+        # huggingface.co/Mozilla/Mistral-7B-Instruct-v0.3-llamafile
+        ("mistral-7b", "f16", 13.50), ("mistral-7b", "q6_k", 5.54),
+        # ik_llama.cpp, wiki, July 2024
+        ("llama-2-7b", "f16", 12.55), ("llama-2-7b", "q8_0", 6.67), ("llama-2-7b", "q4_0", 3.56),
+        ("llama-2-7b", "q4_1", 3.95), ("llama-2-7b", "q5_0", 4.34), ("llama-2-7b", "q5_1", 4.72),
     ],
-)
+)  # fmt: skip
 def test_sizes_of_other_networks(network: str, name: str, gib: float) -> None:
-    assert gib_of(network, [name])[name] == pytest.approx(gib, rel=0.01)
+    assert read_contents(find_network(network), name).stored_bytes / 2**30 == pytest.approx(gib, rel=0.003)
 
 
 def test_bits_of_mixtures() -> None:
@@ -59,8 +76,8 @@ def test_bits_of_mixtures() -> None:
 def test_sizes_of_types_are_those_of_the_package() -> None:
     constants = pytest.importorskip("gguf.constants")
     theirs = {kind.name.lower(): size for kind, size in constants.GGML_QUANT_SIZES.items()}
-    assert {name: (kind.block_numbers, kind.block_bytes) for name, kind in TENSOR_TYPES.items()} == {
-        name: theirs[name] for name in TENSOR_TYPES
+    assert {name: (kind.block_numbers, kind.block_bytes) for name, kind in GGUF_TYPES.items()} == {
+        name: theirs[name] for name in GGUF_TYPES
     }
 
 
@@ -84,3 +101,25 @@ def test_eight_experts_keep_their_attention() -> None:
     assert tensor_type(MIXTURES["q4_k_m"], "attn_v", 0, 4096, network) == "q8_0"
     assert tensor_type(MIXTURES["q4_k_m"], "attn_output", 0, 4096, network) == "q5_k"
     assert tensor_type(MIXTURES["q4_k_m"], "experts_down", 5, 14336, network) == "q4_k"
+
+
+LLAMA_3_8B_LOSSES = {
+    "q8_0": 0.0026, "q6_k": 0.0217, "q5_k_m": 0.0569, "q5_k_s": 0.1049, "q4_k_m": 0.1754, "q4_k_s": 0.2689,
+    "q3_k_l": 0.5562, "q3_k_m": 0.6569, "q3_k_s": 1.6321, "q2_k": 3.5199,
+}  # fmt: skip
+"""Perplexity that Llama 3 8B loses, as ``llama-quantize --help`` states (``quantize.cpp``)."""
+
+LLAMA_2_70B_LOSSES = {
+    "q6_k": 0.0016, "q5_k_m": 0.0040, "q5_k_s": 0.0050, "q4_k_m": 0.0120, "q4_k_s": 0.0157, "q3_k_l": 0.0380,
+    "q3_k_m": 0.0472, "q3_k_s": 0.0789, "q2_k": 0.0882,
+}  # fmt: skip
+"""Relative loss of perplexity of Llama 2 70B (llama.cpp, examples/perplexity/README.md, scorechart)."""
+
+
+@pytest.mark.parametrize("losses", [LLAMA_3_8B_LOSSES, LLAMA_2_70B_LOSSES, DIFFERING_TOKENS])
+def test_formats_with_more_bits_lose_less(losses: dict[str, float]) -> None:
+    """Advice ranks formats by their bits: three publications of three networks agree on those that it compares."""
+    advised = [name for name in LOCAL_ENGINES[LLAMA_CPP].advised if name in losses]
+    assert len(advised) >= 5
+    assert sorted(advised, key=lambda name: losses[name]) == advised
+    assert sorted(advised, key=lambda name: -MIXTURES[name].bits) == advised

@@ -61,7 +61,7 @@ TRAINING_OPTIONS = (
 )
 TRAINING = dict.fromkeys(TRAINING_OPTIONS.split(), "training")
 
-LOCAL_OPTIONS = "kv_cache gpus gpu_layers cpu_experts cpu_cache device_memory advise cpu"
+LOCAL_OPTIONS = "backend kv_cache gpus gpu_layers cpu_experts cpu_cache device_memory advise cpu"
 LOCAL = dict.fromkeys(LOCAL_OPTIONS.split(), "execution")
 """Options of an execution that has a function of its own, `paleo_lite.api.local.predict_local`."""
 

@@ -299,15 +299,26 @@ def _devices(networks: Any, **arguments: Any) -> Any:
     return predict_several([networks] if isinstance(networks, str) else networks, **arguments)
 
 
-def _local(network: Any, **arguments: Any) -> Any:
-    """Rank devices or formats of a network under llama.cpp, for the chart ``local``."""
+def rank_locally(
+    network: Any,
+    *,
+    gpus: Sequence[Any] | None = None,
+    weights: Sequence[str] | None = None,
+    context: int | None = None,
+    hardware_files: Any = (),
+) -> Any:
+    """Rank devices, in one format, or formats of a network under llama.cpp, for the chart ``local``."""
+    from ..local.question import LocalQuestion
     from .local import advise_local
 
-    return advise_local(network, **arguments)
+    formats = list(weights or [])
+    question = LocalQuestion(context=context, weights=formats[0] if len(formats) == 1 else None)
+    several = formats if len(formats) > 1 else None
+    return advise_local(network, gpus, question, weights=several, hardware_files=hardware_files)
 
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "local": _local,
+    "local": rank_locally,
     "memory": memory_ranges,
     "cost": cost_over_devices,
     "batch": batch,

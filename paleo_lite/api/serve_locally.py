@@ -8,7 +8,8 @@ from ..architectures import Network
 from ..errors import BadValue, UnknownPrecision
 from ..local import LLAMA_CPP
 from ..local.batches import make_local_model
-from ..local.contents import DEFAULT_WEIGHTS, read_contents
+from ..local.contents import read_contents
+from ..local.engines import LOCAL_ENGINES
 from ..machines import Device
 from ..serving.iteration_times import ModelOnDevice
 from .prediction import resolve_question
@@ -61,7 +62,7 @@ def place_locally(network: Network, device: Device, weights: str | None, kv_cach
         precision=_precision_of(device),
         phase="decode",
         time_model="roofline",
-        weights=weights or DEFAULT_WEIGHTS,
+        weights=weights or LOCAL_ENGINES[LLAMA_CPP].default_weights,
     )
     cache = kv_cache or "f16"
     return ModelOnDevice(workload, machine, model, None, cache, local=make_local_model(contents, device))

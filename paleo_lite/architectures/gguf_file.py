@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from ..errors import BadFile
-from ..gguf_types import TENSOR_TYPES
+from ..gguf_types import GGUF_TYPES
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -49,7 +49,7 @@ class StoredTensor(msgspec.Struct, frozen=True):
 
     name: str  # name, such as ``blk.0.attn_q.weight``
     shape: tuple[int, ...]  # sizes, the numbers of a row first
-    type: str  # one of `paleo_lite.gguf_types.TENSOR_TYPES`
+    type: str  # one of `paleo_lite.gguf_types.GGUF_TYPES`
 
     @property
     def numbers(self) -> int:
@@ -59,7 +59,7 @@ class StoredTensor(msgspec.Struct, frozen=True):
     @property
     def bytes(self) -> int:
         """Bytes of the tensor."""
-        kind = TENSOR_TYPES[self.type]
+        kind = GGUF_TYPES[self.type]
         return self.numbers // kind.block_numbers * kind.block_bytes
 
 
@@ -192,7 +192,7 @@ class _Reader:
         if number not in _TYPE_NUMBERS:
             raise BadFile(f"{self.path}: the tensor {name!r} has the unknown type {number}")
         kind = _TYPE_NUMBERS[number]
-        if min(shape) < 1 or prod(shape) >= 1 << 50 or shape[0] % TENSOR_TYPES[kind].block_numbers:
+        if min(shape) < 1 or prod(shape) >= 1 << 50 or shape[0] % GGUF_TYPES[kind].block_numbers:
             raise BadFile(f"{self.path}: the tensor {name!r} has the impossible shape {shape} for {kind}")
         return StoredTensor(name, shape, kind), offset
 

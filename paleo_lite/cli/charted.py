@@ -92,7 +92,7 @@ def local(network: str, gpus: tuple[Any, ...], weights: tuple[Any, ...], **argum
       paleo-lite plot local llama-3.1-8b --gpu rtx3060,rtx4090,apple-m4-max -o local.png
       paleo-lite plot local qwen3-14b --gpu rtx3060 --context 8192 -o formats.png
     """
-    from ..api.local import advise_local
+    from ..api.plotting import rank_locally
 
-    advice = advise_local(network, gpus=flatten(gpus) or None, weights=flatten(weights) or None, **arguments)
+    advice = rank_locally(network, gpus=flatten(gpus) or None, weights=flatten(weights) or None, **arguments)
     return Answer(drawn=lambda: advice)

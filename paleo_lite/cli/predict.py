@@ -11,12 +11,12 @@ from ..api.pipelines import PictureOptions
 from ..api.prediction import predict as run_prediction
 from ..api.prediction import predict_several
 from ..errors import BadValue
-from ..local import LLAMA_CPP
+from ..local import LOCAL
 from ..reporting.predictions import explain_layer, prediction_page
 from ..timing.pipelines import PIPELINE_OFFLOADS, PipelinePrediction
 from . import options, pipeline_options, scale_options, serving_options, training_options
 from .answers import Answer, command
-from .local import answer_local, reject_options_of_llama_cpp, reject_options_of_others
+from .local import answer_local, reject_options_of_local, reject_options_of_others
 from .options import OutputOption
 from .values import DEVICE, INTEGER, LAYER, NETWORK, CommaSeparated, Names, Quantity, to_list
 
@@ -53,12 +53,17 @@ from .values import DEVICE, INTEGER, LAYER, NETWORK, CommaSeparated, Names, Quan
 )
 @options.calibration()
 @options.execution(
-    type=Names("execution", ".counting.fusion:EXECUTIONS", ".local.predict:EXECUTIONS", ".timing.pipelines:EXECUTIONS"),
+    type=Names("execution", ".counting.fusion:EXECUTIONS", ".local.engines:EXECUTIONS", ".timing.pipelines:EXECUTIONS"),
     help="Kernel fusion and casts: eager (none); autocast (casts for mixed precision); channels-last (images as NHWC); "
     "megatron (fused softmax and residuals, as Megatron-LM); compiled (fused pointwise chains); at inference folded "
-    "(also batch norms folded into convolutions), engine (an inference engine) and llama.cpp (GGUF weights on one's "
-    "own machine: prompt, answer and memory); tensorrt is the engine of a pipeline. [default: engine for "
-    "prefill and decode, otherwise eager]",
+    "(also batch norms folded into convolutions) and engine (an inference engine); for a language model on one's own "
+    "machine llama.cpp (GGUF), mlx (Macs) and exllama (GeForce); tensorrt is the engine of a pipeline. [default: "
+    "engine for prefill and decode, otherwise eager]",
+)
+@click.option(
+    "--backend",
+    type=Names("backend", ".local.engines:BACKENDS"),
+    help="With llama.cpp: backend, such as rocm on a Radeon. [default: cuda, metal, cpu, otherwise vulkan]",
 )
 @serving_options.kv_cache(help="With llama.cpp: type of keys and values. [default: f16]")
 @click.option(
@@ -140,6 +145,7 @@ def predict(
     memory: bool,
     explain: str | None,
     top: int | None,
+    backend: str | None,
     kv_cache: str | None,
     gpus: int,
     gpu_layers: str | None,
@@ -171,6 +177,7 @@ def predict(
       paleo-lite predict --macs 15503M --gpu k80
     """
     own = {
+        "backend": backend,
         "kv_cache": kv_cache,
         "gpus": gpus if gpus != 1 else None,
         "gpu_layers": gpu_layers,
@@ -180,10 +187,10 @@ def predict(
         "advise": advise,
         "cpu": cpu,
     }
-    if arguments["execution"] == LLAMA_CPP:
-        reject_options_of_others()
-        return answer_local(network, gpu, gpus, top, own, arguments)
-    reject_options_of_llama_cpp(own)
+    if arguments["execution"] in LOCAL:
+        reject_options_of_others(arguments["execution"])
+        return answer_local(network, gpu, top, own, arguments)
+    reject_options_of_local(own)
     if gpu is None:
         raise click.UsageError("Missing option '--gpu'.")
     pipeline_offload = offload if offload in PIPELINE_OFFLOADS[1:] else None

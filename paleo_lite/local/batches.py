@@ -11,14 +11,15 @@ import msgspec
 
 from ..machines import Device
 from ..timing.activity import Activity
+from . import LLAMA_CPP
 from .contents import Contents
+from .engines import LOCAL_ENGINES
 from .pieces import Piece
 from .predict import buffer_bytes_of, usable_bytes, whole_bytes
 from .step import (
     UBATCH,
     BackendConstants,
     attention_s,
-    backend_of,
     cache_read_s,
     local_constants,
     overlap_s,
@@ -62,8 +63,9 @@ class LocalModel(msgspec.Struct, frozen=True):
 
 
 def make_local_model(contents: Contents, device: Device) -> LocalModel:
-    """Return a network on a device with the constants of its backend."""
-    return LocalModel(contents.merged(), device, local_constants().backends[backend_of(device)])
+    """Return a network on a device with the constants of its backend under llama.cpp."""
+    backend = LOCAL_ENGINES[LLAMA_CPP].backend_of(device)
+    return LocalModel(contents.merged(), device, local_constants().backends[backend])
 
 
 def matrices_s(model: LocalModel, tokens: float, rows: str = "tokens") -> float:
@@ -84,7 +86,7 @@ def matrices_s(model: LocalModel, tokens: float, rows: str = "tokens") -> float:
     pieces = [piece for piece in model.contents.pieces if piece.rows == rows]
     seconds = sum(_piece_s(model, piece, tokens / batches) for piece in pieces) * batches
     launches = model.contents.launches if rows == "tokens" else 0.0
-    return seconds + batches * launches * model.constants.block_s
+    return seconds + batches * launches * model.constants.wait_s(model.device)
 
 
 def _piece_s(model: LocalModel, piece: Piece, tokens: float) -> float:
@@ -93,7 +95,7 @@ def _piece_s(model: LocalModel, piece: Piece, tokens: float) -> float:
     if piece.is_expert and piece.stored_bytes:
         share = piece.read_bytes / piece.stored_bytes
         read_s *= (1 - (1 - share) ** tokens) / share  # distinct experts of all tokens
-    peak_per_s = prompt_peak_per_s(model.device) * model.constants.efficiency[piece.group]
+    peak_per_s = prompt_peak_per_s(model.device, piece.group) * model.constants.efficiency[piece.group]
     product_s = 2.0 * piece.numbers * tokens * padding_of(piece, model.constants, tokens) / peak_per_s
     return min(overlap_s(read_s, tokens * unpack_s), read_s + product_s)
 
@@ -111,7 +113,7 @@ def prompt_attention_s(model: LocalModel, length: float) -> float:
 def slots_activity(model: LocalModel, sequences: float, context: float, prompt_tokens: float = 0.0) -> Activity:
     """Return what a device does in an iteration, its launches aside: reading memory, and the products of prompts."""
     tokens = sequences + prompt_tokens
-    launches_s = -(-tokens // UBATCH) * model.contents.launches * model.constants.block_s
+    launches_s = -(-tokens // UBATCH) * model.contents.launches * model.constants.wait_s(model.device)
     busy_s = matrices_s(model, tokens) - launches_s + matrices_s(model, sequences + bool(prompt_tokens), "last")
     numbers = sum(piece.numbers for piece in model.contents.pieces if piece.rows == "tokens")
     peak_s = 2.0 * numbers * tokens / prompt_peak_per_s(model.device)

@@ -1,4 +1,4 @@
-"""What llama.cpp reads and computes for a token of a network in a GGUF format."""
+"""What a token of a network reads and computes in a format of llama.cpp and its like."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from ..architectures.network import SequenceOptions
 from ..counting import Layer
 from ..counting.kinds import is_attention, is_embedding
 from ..errors import BadValue
-from ..formats import FORMATS
-from ..gguf_types import CACHE_TYPES, TENSOR_TYPES, tensor_type
+from ..gguf_types import TENSOR_TYPES, Mixture, tensor_type
 from ..timing.quantization import proportions_of, row_length, tensor_roles
+from . import LLAMA_CPP
+from .engines import LOCAL_ENGINES, LocalEngine
 from .pieces import Piece, commonest_type, pieces_of_tensors
-
-DEFAULT_WEIGHTS = "q4_k_m"
 
 MOST_CONTEXT = 1 << 20
 """Longest context considered for networks that state none."""
@@ -30,7 +29,7 @@ MOST_DIFFERENCE = 0.02
 
 
 class Contents(msgspec.Struct, frozen=True):
-    """A network in a GGUF format.
+    """A network in a format.
 
     Attributes
     ----------
@@ -100,42 +99,54 @@ class Contents(msgspec.Struct, frozen=True):
         )
 
 
-def read_contents(network: Network, weights: str | None = None, cache: str = "f16") -> Contents:
-    """Return what a token of a network reads and computes in a GGUF format.
+def read_contents(
+    network: Network,
+    weights: str | None = None,
+    cache: str | None = None,
+    engine: LocalEngine = LOCAL_ENGINES[LLAMA_CPP],
+) -> Contents:
+    """Return what a token of a network reads and computes in a format.
 
     Parameters
     ----------
     network : Network
         Language model from a config or a GGUF file.
     weights : str, optional
-        A mixture of llama.cpp, as which the network is quantized. By default a file has the types of its own tensors,
-        and any other network is in `DEFAULT_WEIGHTS`.
-    cache : str
-        Type of keys and values.
+        A format of the engine, as which the network is quantized. By default a file has the types of its own tensors,
+        and any other network is in the usual format.
+    cache : str, optional
+        Type of keys and values; by default the usual one.
+    engine : LocalEngine
+        Program that runs the network.
 
     Raises
     ------
     BadValue
-        If the network is no language model from a config, or a format is none of llama.cpp's.
+        If the network is no language model from a config, or a format is none of the engine's.
     BadFile
         If the tensors of a file are not those of a network.
     """
     if network.rebuild is None or not network.is_language_model:
-        raise BadValue(f"llama.cpp runs language models from a config or a GGUF file, not {network.name}")
-    if cache not in CACHE_TYPES:
-        raise BadValue(f"llama.cpp keeps keys and values in {', '.join(CACHE_TYPES)} (got {cache!r})")
+        raise BadValue(f"{engine.name} runs language models from a config or a file, not {network.name}")
+    cache = cache or engine.caches[0]
+    if cache not in engine.caches:
+        raise BadValue(f"{engine.name} keeps keys and values in {', '.join(engine.caches)} (got {cache!r})")
     rebuilt = network.rebuild(SequenceOptions(context=1, phase="decode"))
     layers, positions = rebuilt.layers, rebuilt.lengths.longest if rebuilt.lengths else None
     # Windows show only where the context is longer than they are.
     longest = network.rebuild(SequenceOptions(context=(positions or MOST_CONTEXT) - 1, phase="decode"))
     notes: tuple[str, ...] = ()
+    if network.stored_tensors is not None and not engine.places:
+        raise BadValue(f"{engine.name} does not read GGUF files, such as {network.name}: give the network by name")
     if weights is None and network.stored_tensors is not None:
         pieces = pieces_of_tensors(network.name, network.stored_tensors, _active_share(layers))
         weights = f"mostly {commonest_type(pieces)}"
         notes = _notes_of_file(network)
     else:
-        weights = weights or DEFAULT_WEIGHTS
-        pieces = _pieces_of_layers(layers, weights)
+        weights = weights or engine.default_weights
+        if weights not in engine.mixtures:
+            raise BadValue(f"{engine.name} stores weights in {', '.join(engine.mixtures)} (got {weights!r})")
+        pieces = _pieces_of_layers(layers, engine.mixtures[weights])
     attended = [layer for layer in longest.layers if is_attention(layer)]
     cache_size = TENSOR_TYPES[cache].bytes_per_number
     sizes, flops = [], []
@@ -181,12 +192,8 @@ def _notes_of_file(network: Network) -> tuple[str, ...]:
     )
 
 
-def _pieces_of_layers(layers: Sequence[Layer], weights: str) -> list[Piece]:
+def _pieces_of_layers(layers: Sequence[Layer], mixture: Mixture) -> list[Piece]:
     """Return the matrices of layers, quantized as a mixture."""
-    mixture = FORMATS[weights].mixture if weights in FORMATS else None
-    if mixture is None:
-        names = ", ".join(name for name, stored in FORMATS.items() if stored.mixture is not None)
-        raise BadValue(f"llama.cpp stores weights in {names} (got {weights!r})")
     proportions = proportions_of(layers)
     pieces = []
     for layer, role in zip(layers, tensor_roles(layers, True)):

@@ -6,18 +6,16 @@ from typing import ClassVar
 
 import msgspec
 
-from ..errors import BadValue, DoesNotFit
+from ..errors import DoesNotFit
 from ..machines import Device
 from ..result import Result
-from ..timing.facility import Facility
-from . import LLAMA_CPP
 from .contents import MOST_CONTEXT, Contents
 from .energy import LocalEnergy, energy_of
 from .placement import Placement, candidates, needed_bytes, place
+from .question import LocalQuestion
 from .step import (
     UBATCH,
     BackendConstants,
-    backend_of,
     cache_read_s,
     interval_of,
     local_constants,
@@ -27,10 +25,7 @@ from .step import (
     token_activity,
 )
 
-EXECUTIONS = {LLAMA_CPP: "llama.cpp on a GGUF file, for one request at a time"}
-"""Executions of this room."""
-
-DEFAULT_CONTEXT, DEFAULT_PROMPT, DEFAULT_CPU = 4096, UBATCH, "ryzen-9-7950x"
+DEFAULT_CPU = "ryzen-9-7950x"
 
 SHARED = "shared with the CPU"
 """What the records of devices say of such a memory."""
@@ -57,8 +52,8 @@ class LocalPrediction(Result, msgspec.Struct, frozen=True):
 
     Attributes
     ----------
-    network, device, backend, weights, kv_cache : str
-        Question: network, device, backend, and formats of weights and cache.
+    network, device, execution, backend, weights, kv_cache : str
+        Question: network, device, program and its backend, and formats of weights and cache.
     gpus : int
         Devices that the layers are split over.
     context, prompt_tokens : int
@@ -89,6 +84,7 @@ class LocalPrediction(Result, msgspec.Struct, frozen=True):
 
     network: str
     device: str
+    execution: str
     backend: str
     weights: str
     kv_cache: str
@@ -148,22 +144,8 @@ def shares_memory(device: Device) -> bool:
     return SHARED in device.memory.type
 
 
-def predict_local(
-    contents: Contents,
-    device: Device,
-    cpu: Device | None,
-    *,
-    context: int = DEFAULT_CONTEXT,
-    prompt_tokens: int = DEFAULT_PROMPT,
-    gpus: int = 1,
-    memory_bytes: float | None = None,
-    gpu_layers: int | None = None,
-    cpu_experts: bool = False,
-    cpu_cache: bool = False,
-    link_bytes_per_s: float = LINK_BYTES_PER_S,
-    facility: Facility | None = None,
-) -> LocalPrediction:
-    """Predict a network under llama.cpp.
+def predict_local(contents: Contents, device: Device, cpu: Device | None, question: LocalQuestion) -> LocalPrediction:
+    """Predict a network on a device.
 
     Parameters
     ----------
@@ -173,52 +155,35 @@ def predict_local(
         Device.
     cpu : Device or None
         Processor for what is not on the device; None if there is no memory but the device's, as of a Mac.
-    context, prompt_tokens : int
-        Tokens in the cache, and of the prompt.
-    gpus : int
-        Devices that the layers are split over: they take turns, so that a token is no faster.
-    memory_bytes : float, optional
-        Memory of a device, if it is not the one on record: Macs come with several.
-    gpu_layers : int or None
-        Blocks on the device, ``-ngl``; None for the fastest that fits.
-    cpu_experts, cpu_cache : bool
-        Whether the experts (``--cpu-moe``), and keys and values (``--no-kv-offload``), are in the memory of the host.
-    link_bytes_per_s : float
-        Bandwidth from the memory of the host to the device.
-    facility : Facility, optional
-        What surrounds the devices, for energy and cost.
+    question : LocalQuestion
+        What is asked.
 
     Raises
     ------
     BadValue
-        If a number is not possible.
+        If an option is not possible for the network or the device.
     DoesNotFit
         If the requested layers do not fit.
     """
-    for name, number in (("--context", context), ("--sequence-length", prompt_tokens), ("--gpus", gpus)):
-        if number < 1:
-            raise BadValue(f"`{name}` must be an integer >= 1 (got {number})")
-    if contents.positions is not None and context > contents.positions:
-        raise BadValue(f"{contents.name} knows {contents.positions} positions; a context of {context} is too long")
-    if gpu_layers is not None and not 0 <= gpu_layers <= contents.blocks:
-        raise BadValue(f"`--gpu-layers` must be 0 to {contents.blocks} for {contents.name} (got {gpu_layers})")
-    if cpu_experts and not contents.has_experts:
-        raise BadValue(f"`--cpu-experts` is for mixtures of experts: {contents.name} is none")
-    budget = usable_bytes(device, memory_bytes) * gpus
+    question.check(contents)
+    context, prompt_tokens, gpus = question.context_of(contents), question.prompt_tokens, question.gpus
+    engine = question.engine
+    backend = engine.backend_of(device, question.backend)
+    budget = usable_bytes(device, question.memory_bytes) * gpus
     buffer_bytes = buffer_bytes_of(contents)
     possible = list(
         candidates(
             contents,
             budget - buffer_bytes,
             context,
-            gpu_layers=gpu_layers,
-            cpu_experts=cpu_experts,
-            cpu_cache=cpu_cache,
+            gpu_layers=question.gpu_layers,
+            cpu_experts=question.cpu_experts,
+            cpu_cache=question.cpu_cache,
         )
     )
     if not possible:
-        blocks = gpu_layers or 0
-        wanted = place(contents, blocks, contents.blocks if cpu_experts else 0, cpu_cache)
+        blocks = question.gpu_layers or 0
+        wanted = place(contents, blocks, contents.blocks if question.cpu_experts else 0, question.cpu_cache)
         raise DoesNotFit(
             f"{contents.name} in {contents.weights} with {blocks} blocks and a context of {context} needs "
             f"{(needed_bytes(contents, wanted, context) + buffer_bytes) / 1e9:.1f} GB, and {device.name} has "
@@ -228,13 +193,14 @@ def predict_local(
         possible = [placed for placed in possible if placed.is_whole]
         if not possible:
             needed_gb = whole_bytes(contents, context) / 1e9
+            why, or_else = "", ""
+            if engine.places:
+                why, or_else = ", which shares its memory with its processor,", ", or name a `--cpu`"
             raise DoesNotFit(
                 f"{contents.name} in {contents.weights} needs {needed_gb:.1f} GB at a context of {context}, and "
-                f"{device.name}, which shares its memory with its processor, may use {budget / 1e9:.1f} GB: use "
-                "narrower weights or a shorter context, or name a `--cpu`"
+                f"{device.name}{why} may use {budget / 1e9:.1f} GB: use narrower weights or a shorter context{or_else}"
             )
     constants = local_constants()
-    backend = backend_of(device)
     own, other = constants.backends[backend], constants.backends["cpu"]
 
     def parts_s(placed: Placement) -> tuple[float, float]:
@@ -249,13 +215,15 @@ def predict_local(
     merged = contents.merged()
     computing_s = prompt_s(merged, device, own, prompt_tokens, gpus=gpus, pipeline=constants.pipeline)
     copied_bytes = sum(piece.stored_bytes for piece in placed.computed_on_host)
-    first_s = computing_s + -(-prompt_tokens // UBATCH) * copied_bytes / link_bytes_per_s
+    first_s = computing_s + -(-prompt_tokens // UBATCH) * copied_bytes / LINK_BYTES_PER_S
     deviation = own.deviation if not host_s else max(own.deviation, other.deviation, OFFLOAD_DEVIATION)
     prompt_deviation = own.prompt_deviation if not host_s else max(own.prompt_deviation, OFFLOAD_DEVIATION)
     notes = [*contents.notes]
     notes.append(
         f"one request at a time; constants of the backend {backend}, fitted to published tables of other devices"
     )
+    if engine.caution:
+        notes.append(engine.caution)
     if host_s and cpu is not None:
         notes.append(f"what is not on the device is computed by {cpu.name}; prompts copy it over the link")
     energy = energy_of(
@@ -264,7 +232,7 @@ def predict_local(
         (token_activity(contents, placed.device, device, own, context, placed.cache_share), seconds),
         (prompt_activity(merged, device, own, prompt_tokens), first_s),
         prompt_tokens,
-        facility,
+        question.facility,
     )
     if energy is not None and host_s:
         notes.append("the watts are those of the devices: the processor's are not included")
@@ -272,6 +240,7 @@ def predict_local(
     return LocalPrediction(
         network=contents.name,
         device=device.name,
+        execution=question.execution,
         backend=backend,
         weights=contents.weights,
         kv_cache=contents.cache,
@@ -315,7 +284,7 @@ def device_token_s(
     """Return the seconds of a token on the device."""
     matrices_s = sum(piece_s(piece, device, constants) for piece in placed.device)
     cache_s = placed.cache_share * cache_read_s(contents, device, constants, context)
-    return matrices_s + cache_s + placed.block_share * contents.launches * constants.block_s
+    return matrices_s + cache_s + placed.block_share * contents.launches * constants.wait_s(device)
 
 
 def host_token_s(
@@ -329,7 +298,7 @@ def host_token_s(
         visits = contents.blocks
     elif placed.expert_blocks:
         visits = max(visits, placed.expert_blocks)
-    return matrices_s + cache_s + visits / contents.blocks * contents.launches * constants.block_s
+    return matrices_s + cache_s + visits / contents.blocks * contents.launches * constants.wait_s(cpu)
 
 
 def largest_context(contents: Contents, share: float, free_bytes: float) -> int:

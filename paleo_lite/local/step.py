@@ -21,9 +21,6 @@ from ..timing.activity import Activity, divide_time
 from .contents import Contents
 from .pieces import GROUPS, Piece
 
-BACKENDS = ("cuda", "metal", "vulkan", "cpu")
-"""Backends of llama.cpp with constants."""
-
 UBATCH = 512
 """Tokens of a prompt that are computed at once (``-ub``)."""
 
@@ -32,6 +29,11 @@ SHARPNESS = 4.0
 
 DEVIATIONS_AT_90 = 1.8
 """Standard deviations on each side of the interval at 90%."""
+
+MATRIX_FLOPS_PER_CYCLE = 1024.0
+"""FLOPs per cycle and multiprocessor of the matrix instructions that kernels for quantized numbers use: those of one
+warp, at their rate on GeForce cards. Matrix units of data-centre devices are up to eight times as fast, but not with
+these instructions."""
 
 FILE = "llama_cpp.json"
 
@@ -57,6 +59,8 @@ class BackendConstants(msgspec.Struct, frozen=True):
         Tokens of an expert in a batch at which its products reach half of that share.
     deviation, prompt_deviation : float
         Standard deviation of the logarithm of the time of a token, and of a prompt, of devices that were left out.
+    block_cores : float
+        Cores of the device for which `block_s` holds, if that time grows with the cores; 0 if it is the same for all.
     """
 
     share: float
@@ -68,6 +72,13 @@ class BackendConstants(msgspec.Struct, frozen=True):
     expert_rows: float
     deviation: float
     prompt_deviation: float
+    block_cores: float = 0.0
+
+    def wait_s(self, device: Device) -> float:
+        """Return the seconds per block of a dense transformer on a device besides those of its matrices."""
+        if not self.block_cores:
+            return self.block_s
+        return self.block_s * float(device.cores.multiprocessors.value) / self.block_cores
 
 
 class LocalConstants(msgspec.Struct, frozen=True):
@@ -94,22 +105,25 @@ def local_constants() -> LocalConstants:
     return msgspec.json.decode((shipped_folder("calibrations") / FILE).read_bytes(), type=LocalConstants)
 
 
-def backend_of(device: Device) -> str:
-    """Return the backend with which llama.cpp is built for a device."""
-    if device.scope == "cpu":
-        return "cpu"
-    return {"NVIDIA": "cuda", "Apple": "metal"}.get(device.vendor, "vulkan")
+def prompt_peak_per_s(device: Device, group: str = "legacy") -> float:
+    """Return the peak of prompts in FLOP/s: the fastest in 16 bits, whatever its sums, or that of fp32.
 
-
-def prompt_peak_per_s(device: Device) -> float:
-    """Return the peak of prompts in FLOP/s: the fastest in 16 bits, whatever its sums, or that of fp32."""
+    With quantized numbers it is at most what the instructions of their kernels reach (`MATRIX_FLOPS_PER_CYCLE`).
+    """
     rates = [peak.per_s for peak in device.peaks if peak.precision in ("fp16", "bf16")]
     try:
         rates.append(device.find_peak("fp32", "vector").per_s)
     except UnknownPrecision:
         if not rates:
             raise
-    return max(rates)
+    if group == "wide":
+        return max(rates)
+    if device.scope == "cpu":  # integers of 8 bits are multiplied in lanes of 32
+        return device.find_peak("fp32", "vector").per_s
+    clock_hz = device.clock_hz(device.clocks.default)
+    if clock_hz is None:
+        return max(rates)
+    return min(max(rates), float(device.cores.multiprocessors.value) * clock_hz * MATRIX_FLOPS_PER_CYCLE)
 
 
 def lane_cycles_per_s(device: Device) -> float:
@@ -150,7 +164,8 @@ def cache_read_s(contents: Contents, device: Device, constants: BackendConstants
 def token_s(contents: Contents, device: Device, constants: BackendConstants, context: float) -> float:
     """Return the seconds of a token behind a context, with everything on one device."""
     matrices_s = sum(piece_s(piece, device, constants) for piece in contents.pieces)
-    return matrices_s + cache_read_s(contents, device, constants, context) + contents.launches * constants.block_s
+    waits_s = contents.launches * constants.wait_s(device)
+    return matrices_s + cache_read_s(contents, device, constants, context) + waits_s
 
 
 def token_activity(
@@ -175,7 +190,7 @@ def token_activity(
 def prompt_activity(contents: Contents, device: Device, constants: BackendConstants, tokens: int) -> Activity:
     """Return what a device does for a prompt: arithmetic, besides what its blocks wait."""
     batches = -(-tokens // UBATCH)
-    seconds = prompt_s(contents, device, constants, tokens) - batches * contents.launches * constants.block_s
+    seconds = prompt_s(contents, device, constants, tokens) - batches * contents.launches * constants.wait_s(device)
     numbers = sum(piece.numbers for piece in contents.pieces if piece.rows == "tokens")
     return Activity(seconds, 0.0, 0.0, 2.0 * numbers * tokens / prompt_peak_per_s(device))
 
@@ -191,7 +206,6 @@ def prompt_s(
     pipeline: float = 0.0,
 ) -> float:
     """Return the seconds of a prompt behind a cached context, in batches that several devices may overlap."""
-    peak_per_s = prompt_peak_per_s(device)
     batches = -(-tokens // UBATCH)
     total_s = 0.0
     for group in GROUPS:
@@ -200,11 +214,11 @@ def prompt_s(
             piece.numbers * (tokens if piece.rows == "tokens" else 1) * padding_of(piece, constants, tokens / batches)
             for piece in pieces
         )
-        total_s += 2.0 * rows / (peak_per_s * constants.efficiency[group])
+        total_s += 2.0 * rows / (prompt_peak_per_s(device, group) * constants.efficiency[group])
         read_bytes = sum(piece.stored_bytes if piece.is_expert else piece.read_bytes for piece in pieces)
         total_s += batches * read_bytes / (device.bandwidth_bytes_per_s * constants.share)
     total_s += attention_s(contents, device, constants, tokens, cached)
-    total_s += batches * contents.launches * constants.block_s
+    total_s += batches * contents.launches * constants.wait_s(device)
     gain = 1 - (batches + gpus - 1) / (batches * gpus)
     return total_s * (1 - pipeline * gain)
 

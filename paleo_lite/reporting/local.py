@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..gguf_types import PERPLEXITY_LOSSES
+from ..gguf_types import DIFFERING_TOKENS
 from ..local.advise import LocalAdvice
 from ..local.energy import LocalEnergy
 from ..local.predict import LocalPrediction
@@ -19,7 +19,7 @@ def local_page(found: LocalPrediction) -> Document:
     """Return the document of a prediction under llama.cpp."""
     devices = f"{found.gpus} x {found.device}" if found.gpus > 1 else found.device
     rate, prompt_rate = found.tokens_per_s, found.prompt_tokens_per_s
-    headline = f"{found.network} in {found.weights} on {devices}, llama.cpp: {rate:.1f} tokens/s"
+    headline = f"{found.network} in {found.weights} on {devices}, {found.execution}: {rate:.1f} tokens/s"
     low_s, high_s = found.token_interval_s
     slow_s, fast_s = found.prompt_interval_s[1], found.prompt_interval_s[0]
     on_device = found.weight_bytes + found.cache_bytes + found.buffer_bytes
@@ -90,7 +90,7 @@ _COLUMNS = (
     Column("device", "device", left=True),
     Column("weights", "weights", left=True),
     Column("file_bytes", "size", format_bytes_short),
-    Column("perplexity_loss", "loss", lambda loss: f"{loss:.2f}", drop_order=3),
+    Column("differing_tokens", "tokens\ndiffer", lambda share: f"{share:.1%}", drop_order=3),
     Column("placement", "on device", left=True),
     Column("best_weights", "best format", left=True),
     Column("tokens_per_s", "answer\ntokens/s", lambda rate: f"{rate:.1f}"),
@@ -114,7 +114,7 @@ def advice_page(advice: LocalAdvice, top: int | None = None) -> Document:
         Rows to show.
     """
     rows = [_row_of(found, best) for found, best in zip(advice.rows, advice.best_weights, strict=True)]
-    one = ("best_weights", "device") if advice.by == "formats" else ("weights", "file_bytes", "perplexity_loss")
+    one = ("best_weights", "device") if advice.by == "formats" else ("weights", "file_bytes", "differing_tokens")
     columns = [column for column in _COLUMNS if column.key not in one]
     table = Table(advice.by.capitalize(), columns, rows, sortable=True)
     table = table.drop_empty_columns("tokens_per_s").head(top or DEFAULT_TOP, "the best ")
@@ -149,7 +149,7 @@ def _row_of(found: LocalPrediction, best_weights: str | None) -> dict[str, Any]:
         "device": devices_of(found),
         "weights": found.weights,
         "file_bytes": found.file_bytes,
-        "perplexity_loss": PERPLEXITY_LOSSES.get(found.weights),
+        "differing_tokens": DIFFERING_TOKENS.get(found.weights),
         "placement": _short_placement(found),
         "best_weights": best_weights,
         "tokens_per_s": found.tokens_per_s,

@@ -28,6 +28,7 @@ from ..counting import GENERATION_PHASES
 from ..distributed.table import ScaleTable
 from ..errors import BadFile, PaleoError
 from ..local.advise import LocalAdvice
+from ..local.question import LocalQuestion
 from ..machines import Device, list_devices
 from ..serving.answers import Serving
 from ..timing import Prediction
@@ -421,11 +422,12 @@ def advise(view: View, gpus: Sequence[str], weights: str | None = None) -> Local
     ------
     PaleoError
     """
-    question = {"network": view.network, "context": view.context}
-    uploaded, _ = _uploaded_arguments(question)
+    arguments = {"network": view.network}
+    uploaded, _ = _uploaded_arguments(arguments)
     found = devices()
-    arguments = _resolve_arguments(tuple(question.items()), uploaded)
-    return advise_local(gpus=[found[gpu] for gpu in gpus], weights=[weights] if weights else None, **arguments)
+    network = _resolve_arguments(tuple(arguments.items()), uploaded)["network"]
+    question = LocalQuestion(context=view.context, weights=weights)
+    return advise_local(network, [found[gpu] for gpu in gpus], question)
 
 
 class ProfileAnswer(msgspec.Struct, frozen=True):

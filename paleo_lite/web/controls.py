@@ -13,7 +13,8 @@ from ..distributed.collectives import COLLECTIVES
 from ..distributed.scale import SCALINGS
 from ..distributed.strategies import STRATEGIES
 from ..gguf_types import MIXTURES
-from ..local.contents import DEFAULT_WEIGHTS
+from ..local import LLAMA_CPP
+from ..local.engines import LOCAL_ENGINES
 from ..machines import read_links
 from ..serving.engines import ENGINES
 from ..timing import TIME_MODELS
@@ -230,7 +231,9 @@ def _draw_local() -> None:
         "Format",
         ["", *MIXTURES],
         key=KEY + "weights",
-        format_func=lambda name: f"{name}: {MIXTURES[name].description}" if name else DEFAULT_WEIGHTS,
+        format_func=lambda name: (
+            f"{name}: {MIXTURES[name].description}" if name else LOCAL_ENGINES[LLAMA_CPP].default_weights
+        ),
         help="In which the devices are compared.",
     )
     st.number_input("Context", 1, TOKENS_AT_MOST, key=KEY + "context", help="Tokens in the KV cache.")

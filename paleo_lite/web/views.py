@@ -8,7 +8,8 @@ import streamlit as st
 from ..calibration.side_by_side import Predictions
 from ..counting import GENERATION_PHASES
 from ..distributed.table import ScaleRow
-from ..local.contents import DEFAULT_WEIGHTS
+from ..local import LLAMA_CPP
+from ..local.engines import LOCAL_ENGINES
 from ..profiles.detect import READERS, load_reader
 from ..reporting.charts.devices import batch_chart, devices_chart
 from ..reporting.charts.layers import kind_chart, layer_chart, pass_chart, prediction_title
@@ -231,7 +232,7 @@ def local_view(view: View) -> None:
         st.info("llama.cpp needs a language model that writes text, such as llama-3.1-8b.")
         return
     if len(view.gpu) > 1:
-        _show_advice(view, list(view.gpu), view.weights or DEFAULT_WEIGHTS)
+        _show_advice(view, list(view.gpu), view.weights or LOCAL_ENGINES[LLAMA_CPP].default_weights)
     draw_shown(view)
     _show_advice(view, [view.device], None)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -118,8 +119,12 @@ def test_every_truncation_gets_a_sentence(model: Path) -> None:
 def test_hostile_files(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "bad.gguf"
     path.write_bytes(content)
+    tracemalloc.start()
     with pytest.raises(BadFile, match=message):
         read_gguf_header(path)
+    _, most_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most_bytes < 4e6
 
 
 def test_a_missing_file(tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ from click.testing import CliRunner
 from paleo_lite.api.local import advise_local, predict_local
 from paleo_lite.cli import main
 from paleo_lite.errors import BadValue, DoesNotFit
+from paleo_lite.local.question import LocalQuestion
+from paleo_lite.timing.facility import make_facility
 
 
 def run(*words: str) -> tuple[int, str]:
@@ -24,7 +26,7 @@ def run(*words: str) -> tuple[int, str]:
 
 def test_the_best_format_that_fits() -> None:
     """Every format that fits is larger than the next; 14 billion parameters fit into 12 GB in q5_k_m."""
-    advice = advise_local("qwen3-14b", gpus=["rtx3060"])
+    advice = advise_local("qwen3-14b", ["rtx3060"])
     whole = [row for row in advice.rows if row.is_whole]
     assert all(first.file_bytes > second.file_bytes for first, second in pairwise(whole))
     assert advice.rows[0] is whole[0] and advice.best_weights[0] == "q5_k_m"
@@ -32,17 +34,17 @@ def test_the_best_format_that_fits() -> None:
 
 
 def test_devices_in_one_format() -> None:
-    advice = advise_local("llama-3.1-70b", gpus=["rtx3060", "rtx5090", "rtx3090"], split_over=2)
+    advice = advise_local("llama-3.1-70b", ["rtx3060", "rtx5090", "rtx3090"], LocalQuestion(gpus=2))
     assert [row.device for row in advice.rows] == ["GeForce RTX 5090", "GeForce RTX 3090", "GeForce RTX 3060"]
     assert [row.is_whole for row in advice.rows] == [True, True, False]
     assert {row.weights for row in advice.rows} == {"q4_k_m"}
-    narrow = advise_local("llama-3.1-70b", gpus=["rtx3060", "rtx5090", "rtx3090"], split_over=2, weights=["iq3_xs"])
+    narrow = advise_local("llama-3.1-70b", ["rtx3060", "rtx5090", "rtx3090"], LocalQuestion(gpus=2, weights="iq3_xs"))
     assert {row.weights for row in narrow.rows} == {"iq3_xs"}
     assert narrow.best_weights == advice.best_weights
 
 
 def test_devices_of_ones_own_machine() -> None:
-    advice = advise_local("llama-3.1-8b", weights=["q8_0"])
+    advice = advise_local("llama-3.1-8b", None, LocalQuestion(weights="q8_0"))
     names = {row.device for row in advice.rows}
     assert {"GeForce RTX 3060", "Apple M4", "Radeon RX 7900 XTX"} <= names
     assert not any(name.startswith(("H100", "A100", "Instinct")) for name in names)
@@ -50,44 +52,46 @@ def test_devices_of_ones_own_machine() -> None:
 
 def test_experts_on_the_host_are_faster_than_blocks() -> None:
     """All blocks with the experts of some on the host (``--n-cpu-moe``) beat fewer blocks with their experts."""
-    own = predict_local("gpt-oss-120b", gpu="rtx3060", weights="mxfp4_moe")
-    blocks = predict_local("gpt-oss-120b", gpu="rtx3060", weights="mxfp4_moe", gpu_layers=5)
+    own = predict_local("gpt-oss-120b", "rtx3060", LocalQuestion(weights="mxfp4_moe"))
+    blocks = predict_local("gpt-oss-120b", "rtx3060", LocalQuestion(weights="mxfp4_moe", gpu_layers=5))
     assert own.gpu_blocks == 36 and 0 < own.cpu_expert_blocks < 36
     assert own.token_s < blocks.token_s
     assert own.weight_bytes + own.cache_bytes + own.buffer_bytes <= own.usable_bytes
 
 
 def test_a_cache_on_the_host() -> None:
-    own, host = (predict_local("llama-3.1-8b", gpu="rtx3060", cpu_cache=flag) for flag in (False, True))
+    own, host = (predict_local("llama-3.1-8b", "rtx3060", LocalQuestion(cpu_cache=flag)) for flag in (False, True))
     assert host.cache_bytes == 0 and host.host_bytes - own.host_bytes == own.cache_bytes
     assert host.token_s > own.token_s and host.largest_context == 131072
 
 
 def test_the_next_device() -> None:
-    found = predict_local("llama-3.1-70b", gpu="rtx3090")
+    found = predict_local("llama-3.1-70b", "rtx3090")
     assert "would hold all 80 blocks" in found.notes[-1]
-    assert "would hold" not in predict_local("llama-3.1-8b", gpu="rtx3090").notes[-1]
+    assert "would hold" not in predict_local("llama-3.1-8b", "rtx3090").notes[-1]
 
 
 def test_memory_of_a_mac() -> None:
     """Two thirds of 16 GB; the record has the largest memory."""
-    small = predict_local("llama-3.1-8b", gpu="apple-m4", device_memory="16GB")
+    small = predict_local("llama-3.1-8b", "apple-m4", LocalQuestion(device_memory="16GB"))
     assert small.usable_bytes == pytest.approx(16 * 2**30 * 2 / 3)
-    assert predict_local("llama-3.1-8b", gpu="apple-m4").usable_bytes > small.usable_bytes
+    assert predict_local("llama-3.1-8b", "apple-m4").usable_bytes > small.usable_bytes
 
 
 def test_a_mac_has_no_other_memory() -> None:
     """What does not fit is not computed by the processor of another machine, unless it is named."""
     with pytest.raises(DoesNotFit, match=r"which shares its memory with its processor, may use 22\.9 GB"):
-        predict_local("llama-3.1-70b", gpu="apple-m4")
-    assert not predict_local("llama-3.1-70b", gpu="apple-m4", cpu="ryzen-9-7950x").is_whole
-    advice = advise_local("llama-3.1-8b", gpus=["apple-m4"], device_memory="16GB")
+        predict_local("llama-3.1-70b", "apple-m4")
+    assert not predict_local("llama-3.1-70b", "apple-m4", LocalQuestion(cpu="ryzen-9-7950x")).is_whole
+    advice = advise_local("llama-3.1-8b", ["apple-m4"], LocalQuestion(device_memory="16GB"))
     assert advice.rows[0].weights == "q8_0" and all(row.is_whole for row in advice.rows)
     assert advice.notes[-1] == "left out, as it does not fit: f16 on Apple M4"
 
 
 def test_cost_is_energy_times_price() -> None:
-    found = predict_local("llama-3.1-8b", gpu="rtx3060", electricity="0.30 USD/kWh", host_watts="60 W")
+    found = predict_local(
+        "llama-3.1-8b", "rtx3060", LocalQuestion(facility=make_facility("0.30 USD/kWh", host_watts="60 W"))
+    )
     assert found.energy is not None
     kwh = (found.energy.token_w + 60) * found.token_s * 1e6 / 3.6e6
     assert found.energy.kwh_per_million_tokens == pytest.approx(kwh)
@@ -96,18 +100,18 @@ def test_cost_is_energy_times_price() -> None:
 
 
 def test_two_devices_take_turns_in_power() -> None:
-    one, two = (predict_local("llama-3-8b", gpu="rtx3090", gpus=gpus).energy for gpus in (1, 2))
+    one, two = (predict_local("llama-3-8b", "rtx3090", LocalQuestion(gpus=gpus)).energy for gpus in (1, 2))
     assert one is not None and two is not None
     assert one.token_w < two.token_w < 2 * one.token_w
 
 
 def test_unknown_power() -> None:
-    assert predict_local("llama-3.1-8b", gpu="apple-m4").energy is None
+    assert predict_local("llama-3.1-8b", "apple-m4").energy is None
 
 
 def test_a_context_that_the_network_does_not_know() -> None:
     with pytest.raises(BadValue, match="knows 131072 positions; a context of 200000 is too long"):
-        predict_local("llama-3.1-8b", gpu="rtx3090", context=200000)
+        predict_local("llama-3.1-8b", "rtx3090", LocalQuestion(context=200000))
 
 
 def test_command() -> None:
@@ -145,7 +149,7 @@ def test_chart_shows_the_rows() -> None:
     pytest.importorskip("altair")
     from paleo_lite.reporting.charts.local import local_chart
 
-    advice = advise_local("llama-3.1-70b", gpus=["rtx3090", "apple-m3-ultra"])
+    advice = advise_local("llama-3.1-70b", ["rtx3090", "apple-m3-ultra"])
     spec = local_chart(advice).to_dict()
     [rows] = [panel["data"]["values"] for panel in (spec, *spec["hconcat"]) if "data" in panel][:1]
     assert [row["name"] for row in rows] == ["Apple M3 Ultra", "GeForce RTX 3090"]

@@ -18,6 +18,7 @@ from paleo_lite.architectures import find_network
 from paleo_lite.cli import main
 from paleo_lite.errors import BadFile, PaleoError
 from paleo_lite.local.contents import read_contents
+from paleo_lite.local.question import LocalQuestion
 
 gguf = pytest.importorskip("gguf")
 KINDS = gguf.GGMLQuantizationType
@@ -99,28 +100,28 @@ def test_experts_of_a_file(tmp_path: Path) -> None:
     experts = sum(size for name, size in sizes.items() if "_exps" in name)
     others = sum(sizes.values()) - experts - sizes["token_embd.weight"]
     assert sum(piece.read_bytes for piece in contents.pieces) == pytest.approx(others + experts * USED / EXPERTS)
-    placed = predict_local(str(path), gpu="rtx3060", cpu_experts=True)
+    placed = predict_local(str(path), "rtx3060", LocalQuestion(cpu_experts=True))
     assert placed.host_bytes == experts + sizes["token_embd.weight"]
 
 
 def test_a_head_that_shares_the_table(tmp_path: Path) -> None:
     path = write_model(tmp_path / "tied.gguf", head=False)
     sizes = tensors_of(path)
-    found = predict_local(str(path), gpu="rtx3060")
+    found = predict_local(str(path), "rtx3060")
     assert found.weight_bytes == sum(sizes.values())
     assert found.host_bytes == sizes["token_embd.weight"]
 
 
 def test_a_file_as_another_mixture(tmp_path: Path) -> None:
     path = write_model(tmp_path / "tiny.gguf")
-    own, other = predict_local(str(path), gpu="rtx3060"), predict_local(str(path), gpu="rtx3060", weights="q8_0")
+    own, other = predict_local(str(path), "rtx3060"), predict_local(str(path), "rtx3060", LocalQuestion(weights="q8_0"))
     assert own.weights == "mostly f16" and other.weights == "q8_0"
     assert own.weight_bytes < other.weight_bytes * 1.2
 
 
 def test_missing_blocks_get_a_note(tmp_path: Path) -> None:
     path = write_model(tmp_path / "half.gguf", blocks=1)
-    found = predict_local(str(path), gpu="rtx3060")
+    found = predict_local(str(path), "rtx3060")
     assert found.notes[0].startswith("the tensors of the file have ")
 
 
@@ -137,9 +138,9 @@ def test_an_incomplete_download(tmp_path: Path) -> None:
     content, start = path.read_bytes(), gguf.GGUFReader(path).data_offset
     path.write_bytes(content[: len(content) // 2])
     with pytest.raises(BadFile, match=f"the file ends after {len(content) // 2:,} of "):
-        predict_local(str(path), gpu="rtx3060")
+        predict_local(str(path), "rtx3060")
     path.write_bytes(content[:start])
-    assert predict_local(str(path), gpu="rtx3060").weight_bytes > 0
+    assert predict_local(str(path), "rtx3060").weight_bytes > 0
 
 
 def test_damaged_bytes_are_an_answer_or_a_sentence(tmp_path: Path) -> None:
@@ -152,7 +153,7 @@ def test_damaged_bytes_are_an_answer_or_a_sentence(tmp_path: Path) -> None:
         damaged[at : at + 8] = generator.choice([0, 255, 2**31, 2**40, 2**63]).to_bytes(8, "little")
         path.write_bytes(damaged)
         try:
-            predict_local(str(path), gpu="rtx3060")
+            predict_local(str(path), "rtx3060")
         except PaleoError as error:
             assert "\n" not in str(error)
             sentences += 1
@@ -172,4 +173,4 @@ def test_a_file_without_blocks(tmp_path: Path) -> None:
     writer.write_tensors_to_file()
     writer.close()
     with pytest.raises(BadFile, match=r"the file has 0 tensors, and needs token_embd\.weight"):
-        predict_local(str(path), gpu="rtx3060")
+        predict_local(str(path), "rtx3060")

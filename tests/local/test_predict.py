@@ -10,10 +10,12 @@ import pytest
 from paleo_lite.api.local import predict_local
 from paleo_lite.architectures import find_network
 from paleo_lite.errors import BadValue, DoesNotFit
+from paleo_lite.local import LLAMA_CPP
 from paleo_lite.local.contents import read_contents
+from paleo_lite.local.engines import LOCAL_ENGINES
 from paleo_lite.local.pieces import group_of
 from paleo_lite.local.predict import usable_bytes
-from paleo_lite.local.step import backend_of
+from paleo_lite.local.question import LocalQuestion
 from paleo_lite.machines import find_device
 
 
@@ -54,19 +56,19 @@ def test_a_token_reads_the_experts_that_it_selects() -> None:
     ],
 )  # fmt: skip
 def test_published_speeds(network: str, gpu: str, weights: str, rate: float) -> None:
-    found = predict_local(network, gpu=gpu, weights=weights, context=512)
+    found = predict_local(network, gpu, LocalQuestion(weights=weights, context=512))
     assert 1 / found.token_s == pytest.approx(rate, rel=0.12)
     assert found.token_interval_s[0] < 1 / rate < found.token_interval_s[1]
 
 
 def test_several_devices_take_turns() -> None:
-    one, two = (predict_local("llama-3-8b", gpu="rtx3090", gpus=gpus) for gpus in (1, 2))
+    one, two = (predict_local("llama-3-8b", "rtx3090", LocalQuestion(gpus=gpus)) for gpus in (1, 2))
     assert two.token_s == one.token_s and two.usable_bytes == 2 * one.usable_bytes
 
 
 def test_what_does_not_fit_is_on_the_host() -> None:
-    partly = predict_local("llama-3-70b", gpu="rtx3090")
-    whole = predict_local("llama-3-70b", gpu="rtx3090", gpus=2)
+    partly = predict_local("llama-3-70b", "rtx3090")
+    whole = predict_local("llama-3-70b", "rtx3090", LocalQuestion(gpus=2))
     assert 0 < partly.gpu_blocks < 80 == whole.gpu_blocks
     assert partly.weight_bytes + partly.cache_bytes + partly.buffer_bytes <= partly.usable_bytes
     assert partly.cpu == "Ryzen 9 7950X" and whole.cpu is None
@@ -75,17 +77,17 @@ def test_what_does_not_fit_is_on_the_host() -> None:
 
 
 def test_experts_on_the_host() -> None:
-    found = predict_local("gpt-oss-120b", gpu="rtx3060", weights="mxfp4_moe", cpu_experts=True)
+    found = predict_local("gpt-oss-120b", "rtx3060", LocalQuestion(weights="mxfp4_moe", cpu_experts=True))
     assert found.gpu_blocks == 36 and found.weight_bytes < 3e9
     assert found.host_bytes > 55e9
 
 
 def test_the_largest_context_fits() -> None:
-    found = predict_local("llama-3.1-8b", gpu="rtx3060", context=8192)
-    again = predict_local("llama-3.1-8b", gpu="rtx3060", context=found.largest_context, gpu_layers=32)
+    found = predict_local("llama-3.1-8b", "rtx3060", LocalQuestion(context=8192))
+    again = predict_local("llama-3.1-8b", "rtx3060", LocalQuestion(context=found.largest_context, gpu_layers=32))
     assert again.cpu is None
     with pytest.raises(DoesNotFit, match="use fewer `--gpu-layers`"):
-        predict_local("llama-3.1-8b", gpu="rtx3060", context=found.largest_context + 1024, gpu_layers=32)
+        predict_local("llama-3.1-8b", "rtx3060", LocalQuestion(context=found.largest_context + 1024, gpu_layers=32))
 
 
 @pytest.mark.parametrize(
@@ -99,12 +101,12 @@ def test_the_largest_context_fits() -> None:
 )
 def test_what_is_not_possible(options: dict[str, object], message: str) -> None:
     with pytest.raises(BadValue, match=message):
-        predict_local("llama-3-8b", gpu="rtx3090", **options)  # type: ignore[arg-type]
+        predict_local("llama-3-8b", "rtx3090", LocalQuestion(**options))  # type: ignore[arg-type]
 
 
 def test_networks_without_a_cache() -> None:
     with pytest.raises(BadValue, match="vgg16"):
-        predict_local("vgg16", gpu="rtx3090")
+        predict_local("vgg16", "rtx3090")
 
 
 @pytest.mark.parametrize(
@@ -112,7 +114,7 @@ def test_networks_without_a_cache() -> None:
     [("rtx3090", "cuda"), ("apple-m4", "metal"), ("rx7900xtx", "vulkan"), ("raspberry-pi-5", "cpu")],
 )
 def test_backends(device: str, backend: str) -> None:
-    assert backend_of(find_device(device)) == backend
+    assert LOCAL_ENGINES[LLAMA_CPP].backend_of(find_device(device)) == backend
 
 
 def test_memory_that_the_gpu_may_use() -> None:
@@ -127,7 +129,7 @@ def test_groups_of_types() -> None:
 
 
 def test_page() -> None:
-    found = predict_local("llama-3-8b", gpu="rtx3090", gpus=2)
+    found = predict_local("llama-3-8b", "rtx3090", LocalQuestion(gpus=2))
     document = found.document()
     assert document.title.startswith("llama-3-8b in q4_k_m on 2 x GeForce RTX 3090, llama.cpp: ")
     assert dict(document.facts)["blocks"] == "32 of 32 on the device"

@@ -13,6 +13,7 @@ from paleo_lite.architectures import find_network
 from paleo_lite.errors import BadValue, DoesNotFit
 from paleo_lite.local.batches import make_local_model, matrices_s, prompt_attention_s, slots_attention_s
 from paleo_lite.local.contents import read_contents
+from paleo_lite.local.question import LocalQuestion
 from paleo_lite.machines import find_device
 from paleo_lite.serving.answers import Serving
 
@@ -27,7 +28,7 @@ def serve(users: int, network: str = "llama-3.1-8b", gpu: str = "rtx3090", **opt
 )
 def test_one_slot_is_one_request(network: str, weights: str, gpu: str) -> None:
     """The same seconds as `predict` gives for a token, and for a prompt of one batch."""
-    found = predict_local(network, gpu=gpu, weights=weights, context=1000, prompt_tokens=512)
+    found = predict_local(network, gpu, LocalQuestion(weights=weights, context=1000, prompt_tokens=512))
     model = make_local_model(read_contents(find_network(network), weights), find_device(gpu))
     token_s = matrices_s(model, 1) + matrices_s(model, 1, "last") + slots_attention_s(model, 1, 1000)
     prompt_s = matrices_s(model, 512) + matrices_s(model, 1, "last") + prompt_attention_s(model, 512)
@@ -51,7 +52,7 @@ def test_more_users_than_slots_wait() -> None:
 
 
 def test_memory_is_that_of_predict() -> None:
-    found, local = serve(1), predict_local("llama-3.1-8b", gpu="rtx3090", weights="q4_k_m")
+    found, local = serve(1), predict_local("llama-3.1-8b", "rtx3090", LocalQuestion(weights="q4_k_m"))
     assert found.weights_bytes == local.weight_bytes and found.activations_bytes == local.buffer_bytes
     assert found.cache_bytes == pytest.approx(local.usable_bytes - local.weight_bytes - local.buffer_bytes)
     assert found.cache_tokens == pytest.approx(found.cache_bytes / 131072, rel=0.001)  # 2 x 32 x 8 x 128 x 2 bytes

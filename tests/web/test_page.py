@@ -19,6 +19,7 @@ import paleo_lite as pl
 from measured import DATA
 from paleo_lite.api.local import advise_local
 from paleo_lite.distributed.settings import Settings
+from paleo_lite.local.question import LocalQuestion
 from paleo_lite.reporting.local import advice_page
 from paleo_lite.reporting.serving import serving_page
 from paleo_lite.units import format_si
@@ -338,13 +339,14 @@ def test_serving_divides_experts_and_attention():
 
 def test_own_machine_shows_the_answer_of_the_api():
     page = opened(view="local", network="llama-3.1-70b", gpu=["rtx3090", "apple-m3-ultra"])
-    asked = {"gpus": ["rtx3090", "apple-m3-ultra"], "weights": ["q4_k_m"], "context": 4096}
-    for control, value, ask in (("weights", "q3_k_m", {"weights": ["q3_k_m"]}), ("context", 1024, {"context": 1024})):
+    asked = {"weights": "q4_k_m", "context": 4096}
+    for control, value in (("weights", "q3_k_m"), ("context", 1024)):
         set_control(page, control, value)
-        asked |= ask
+        asked[control] = value
         shown = [unescaped(markdown.value).strip("*") for markdown in page.markdown]
-        assert advice_page(advise_local("llama-3.1-70b", **asked)).title in shown, control
-        one = advise_local("llama-3.1-70b", gpus=["rtx3090"], context=asked["context"])
+        devices = advise_local("llama-3.1-70b", ["rtx3090", "apple-m3-ultra"], LocalQuestion(**asked))
+        assert advice_page(devices).title in shown, control
+        one = advise_local("llama-3.1-70b", ["rtx3090"], LocalQuestion(context=asked["context"]))
         assert advice_page(one).title in shown and not page.error
     assert "--execution llama.cpp --context 1024 --advise --weights q3_k_m" in page.code[0].value
     assert "needs a language model" in opened(view="local").info[0].value

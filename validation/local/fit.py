@@ -19,17 +19,11 @@ from numpy.typing import ArrayLike
 from scipy.optimize import least_squares
 
 from paleo_lite.architectures import find_network
+from paleo_lite.local import LLAMA_CPP
 from paleo_lite.local.contents import Contents, read_contents
+from paleo_lite.local.engines import BACKENDS, LOCAL_ENGINES
 from paleo_lite.local.pieces import GROUPS
-from paleo_lite.local.step import (
-    BACKENDS,
-    DEVIATIONS_AT_90,
-    BackendConstants,
-    LocalConstants,
-    backend_of,
-    prompt_s,
-    token_s,
-)
+from paleo_lite.local.step import DEVIATIONS_AT_90, BackendConstants, LocalConstants, prompt_s, token_s
 from paleo_lite.machines import find_device
 
 PUBLISHED = Path(__file__).parent / "published.csv"
@@ -44,13 +38,18 @@ NAMES = (
 TYPICAL = {
     "cuda": (0.85, 0.7, 0.07, 0.12, 0.12, 0.09, 6e-5, 0.40, 0.40, 0.38, 0.35, 0.2, 16.0),
     "metal": (0.8, 0.6, 0.04, 0.06, 0.055, 0.045, 8e-5, 0.68, 0.62, 0.58, 0.5, 0.3, 16.0),
+    "rocm": (0.75, 0.6, 0.07, 0.1, 0.1, 0.08, 1e-4, 0.4, 0.4, 0.38, 0.35, 0.1, 16.0),
     "vulkan": (0.8, 0.6, 0.07, 0.12, 0.1, 0.08, 8e-5, 0.25, 0.3, 0.25, 0.22, 0.1, 16.0),
+    "mlx": (0.85, 0.6, 0.05, 0.1, 0.1, 0.1, 8e-5, 0.7, 0.65, 0.65, 0.6, 0.3, 16.0),
+    "exllama": (0.85, 0.7, 0.07, 0.15, 0.15, 0.15, 6e-5, 0.5, 0.45, 0.45, 0.45, 0.2, 16.0),
     "cpu": (0.7, 0.5, 0.2, 0.3, 0.24, 0.1, 5e-5, 0.4, 0.7, 0.5, 0.3, 0.3, 4.0),
 }
 """Values before any measurement, of the order of what reviews of llama.cpp print."""
 DEVIATION = np.array([0.15, 0.3, 0.4, 0.4, 0.4, 0.5, 0.5, 0.3, 0.3, 0.3, 0.4, 0.5, 0.5])
 PIPELINE = 0.6
 NOISE = 0.12
+BLOCK_CORES = {"mlx": 32.0}
+"""Cores of the device for which ``block_s`` holds, of backends whose waits grow with the cores."""
 FEW_ROWS, LEAST_OF_FEW = 5, 0.3
 """Rows below which an interval is not narrower than this deviation."""
 
@@ -78,7 +77,11 @@ STRIX_MODELS = {
 }  # fmt: skip
 
 
+OF_OTHER_ENGINES = ("mlx", "exllama")
+"""Backends that are programs of their own."""
+
 device_of = cache(find_device)
+backend_of = LOCAL_ENGINES[LLAMA_CPP].backend_of
 
 
 class Row(NamedTuple):
@@ -97,9 +100,10 @@ class Row(NamedTuple):
 
 
 @cache
-def contents_of(network: str, weights: str) -> Contents:
-    """Return the contents of a network."""
-    return read_contents(find_network(network), weights).merged()
+def contents_of(network: str, weights: str, backend: str | None = None) -> Contents:
+    """Return the contents of a network under the program of a backend, by default llama.cpp."""
+    engine = LOCAL_ENGINES[backend if backend in OF_OTHER_ENGINES else LLAMA_CPP]
+    return read_contents(find_network(network), weights, None, engine).merged()
 
 
 def read_rows(data: Path) -> list[Row]:
@@ -145,19 +149,21 @@ def read_rows(data: Path) -> list[Row]:
     return rows
 
 
-def make_constants(theta: ArrayLike, deviation: float = 0.1, prompt_deviation: float = 0.2) -> BackendConstants:
-    """Return the constants of logarithms in the order of `NAMES`."""
+def make_constants(
+    backend: str, theta: ArrayLike, deviation: float = 0.1, prompt_deviation: float = 0.2
+) -> BackendConstants:
+    """Return the constants of a backend from logarithms in the order of `NAMES`."""
     value = dict(zip(NAMES, np.exp(theta).tolist()))
     return BackendConstants(
         value["share"], value["cache_share"], {group: value[f"unpack_{group}"] for group in GROUPS}, value["block_s"],
         {group: value[f"eff_{group}"] for group in GROUPS}, value["eff_attention"], value["expert_rows"],
-        deviation, prompt_deviation,
+        deviation, prompt_deviation, BLOCK_CORES.get(backend, 0.0),
     )  # fmt: skip
 
 
 def predict_s(row: Row, constants: BackendConstants) -> float:
     """Return the seconds of a row."""
-    contents, device = contents_of(row.network, row.weights), device_of(row.device)
+    contents, device = contents_of(row.network, row.weights, row.backend), device_of(row.device)
     if row.phase == "decode":
         return token_s(contents, device, constants, row.context + row.tokens / 2 * (row.context == 0))
     return prompt_s(contents, device, constants, row.tokens, cached=row.context, gpus=row.gpus, pipeline=PIPELINE)
@@ -168,7 +174,7 @@ def fit(backend: str, rows: Sequence[Row]) -> np.ndarray:
     typical = np.log(TYPICAL[backend])
 
     def residuals(theta: np.ndarray) -> np.ndarray:
-        constants = make_constants(theta)
+        constants = make_constants(backend, theta)
         errors = [np.log(predict_s(row, constants) / row.seconds) / NOISE for row in rows]
         return np.array([*errors, *((theta - typical) / DEVIATION)])
 
@@ -200,7 +206,7 @@ def held_out(backend: str, rows: Sequence[Row]) -> list[Forecast]:
     """Return the forecast of each row, from all devices but its own."""
     results = []
     for device in dict.fromkeys(row.device for row in rows):
-        constants = make_constants(fit(backend, [row for row in rows if row.device != device]))
+        constants = make_constants(backend, fit(backend, [row for row in rows if row.device != device]))
         results += [Forecast(row, predict_s(row, constants)) for row in rows if row.device == device]
     return results
 
@@ -217,25 +223,25 @@ def held_out_by_source(backend: str, rows: Sequence[Row]) -> list[Forecast]:
         own = [row for row in rows if source_of(row) == source]
         devices = {row.device for row in own}
         others = [row for row in rows if source_of(row) != source and row.device not in devices]
-        constants = make_constants(fit(backend, others))
+        constants = make_constants(backend, fit(backend, others))
         results += [Forecast(row, predict_s(row, constants)) for row in own]
     return results
 
 
 def mean_over_devices(forecasts: Sequence[Forecast]) -> float:
-    """Return the mean over devices of their mean errors."""
-    by_device: dict[str, list[float]] = {}
+    """Return the mean over devices, each with its backend, of their mean errors."""
+    by_device: dict[tuple[str, str], list[float]] = {}
     for each in forecasts:
-        by_device.setdefault(each.row.device, []).append(each.error)
+        by_device.setdefault((each.row.device, each.row.backend), []).append(each.error)
     return float(np.mean([np.mean(own) for own in by_device.values()]))
 
 
 def describe(label: str, forecasts: Sequence[Forecast], inside: float) -> str:
     """Return a line with the errors of forecasts, and the share inside their intervals."""
-    devices = len({each.row.device for each in forecasts})
+    devices = len({(each.row.device, each.row.backend) for each in forecasts})
     mean = np.mean([each.error for each in forecasts])
     return (
-        f"{label:15s} {len(forecasts):3d} rows, {devices:2d} devices: mean error {mean:.1%} over rows, "
+        f"{label:16s} {len(forecasts):3d} rows, {devices:2d} devices: mean error {mean:.1%} over rows, "
         f"{mean_over_devices(forecasts):.1%} over devices; inside {inside:.0%}"
     )
 
@@ -253,6 +259,8 @@ def main(data: Path) -> None:
     """Fit all backends, write the constants, and print errors of devices, and of sources, held out."""
     every = read_rows(data)
     backends = {}
+    by_device: dict[str, list[Forecast]] = {phase: [] for phase, _ in PHASES}
+    inside_by_device: dict[str, list[bool]] = {phase: [] for phase, _ in PHASES}
     by_source: dict[str, list[Forecast]] = {phase: [] for phase, _ in PHASES}
     inside_by_source: dict[str, list[bool]] = {phase: [] for phase, _ in PHASES}
     print("each device held out")
@@ -264,8 +272,12 @@ def main(data: Path) -> None:
             chosen = [each for each in results if each.row.phase == phase]
             deviation = spread([each.log_ratio for each in chosen], LEAST_OF_FEW if len(chosen) < FEW_ROWS else least)
             deviations.append(deviation)
+            insides = [each.is_inside(deviation) for each in chosen]
+            if backend not in OF_OTHER_ENGINES:
+                by_device[phase] += chosen
+                inside_by_device[phase] += insides
             if chosen:
-                inside = float(np.mean([each.is_inside(deviation) for each in chosen]))
+                inside = float(np.mean(insides))
                 print(describe(f"{backend} {phase}", chosen, inside), f"of {np.exp(DEVIATIONS_AT_90 * deviation):.2f}")
             if "-v" in sys.argv:
                 for each in chosen:
@@ -274,9 +286,11 @@ def main(data: Path) -> None:
             by_source[phase] += chosen
             inside_by_source[phase] += [each.is_inside(deviation) for each in chosen]
         theta = fit(backend, rows)
-        backends[backend] = make_constants(theta, *deviations)
+        backends[backend] = make_constants(backend, theta, *deviations)
         if "-v" in sys.argv:
             print({name: float(f"{value:.3g}") for name, value in zip(NAMES, np.exp(theta))})
+    for phase, _ in PHASES:
+        print(describe(f"llama.cpp {phase}", by_device[phase], float(np.mean(inside_by_device[phase]))))
     print("each source held out, with all its devices")
     for phase, _ in PHASES:
         print(describe(phase, by_source[phase], float(np.mean(inside_by_source[phase]))))

@@ -90,7 +90,7 @@ def _subtitle(every: tuple[LocalPrediction, ...], drawn: int) -> list[str]:
     """Return what all rows have in common, and how many are drawn."""
     first = every[0]
     lines = [
-        f"llama.cpp, one request, answers behind {first.context:,} tokens, prompts of {first.prompt_tokens:,}; "
+        f"{first.execution}, one request, answers behind {first.context:,} tokens, prompts of {first.prompt_tokens:,}; "
         "lines: 90% intervals"
     ]
     if drawn < len(every):

@@ -1,0 +1,145 @@
+"""What is asked of a language model on one's own machine."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ..errors import BadValue
+from ..machines import Device
+from ..timing.facility import Facility
+from ..units import format_si, parse_quantity
+from . import LLAMA_CPP
+from .contents import Contents
+from .engines import LOCAL_ENGINES, LocalEngine
+from .step import UBATCH
+
+DEFAULT_CONTEXT = 4096
+
+LEAST_MEMORY_BYTES = 1e9
+"""Smallest memory of a device: less is a missing unit."""
+
+
+class LocalQuestion(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked of a language model on one's own machine, besides which network and which device.
+
+    Attributes
+    ----------
+    execution : {"llama.cpp", "mlx", "exllama"}
+        Program that runs it.
+    backend : str or None
+        Backend of the program, such as ``"rocm"``; None for the usual one of the device.
+    weights : str or None
+        Format of the weights, such as ``"q4_k_m"``; None for the types of a file's tensors, and the usual format of the
+        program for any other network.
+    kv_cache : str or None
+        Type of keys and values; None for 16 bits.
+    context : int or None
+        Tokens in the cache; None for 4,096, or as many as the network knows.
+    prompt_tokens : int
+        Tokens of the prompt.
+    gpus : int
+        Devices that the layers are split over: they take turns, so that a token is no faster.
+    device_memory : float, str or None
+        Memory of a device in bytes, or as text such as ``"16GB"``, if it is not the one on record: Macs come with
+        several.
+    gpu_layers : int or None
+        Blocks on the device, ``-ngl``; None for the fastest that fits.
+    cpu_experts, cpu_cache : bool
+        Whether the experts (``--cpu-moe``), and keys and values (``--no-kv-offload``), are in the memory of the host.
+    cpu : str, Device or None
+        Processor of the host; None for one with two channels of DDR5, and none beside a device that shares its memory
+        with its processor.
+    facility : Facility or None
+        What surrounds the devices, for energy and cost.
+
+    Raises
+    ------
+    BadValue
+        If a number or a name is not possible, or an option says nothing to the program.
+    """
+
+    execution: str = LLAMA_CPP
+    backend: str | None = None
+    weights: str | None = None
+    kv_cache: str | None = None
+    context: int | None = None
+    prompt_tokens: int = UBATCH
+    gpus: int = 1
+    device_memory: float | str | None = None
+    gpu_layers: int | None = None
+    cpu_experts: bool = False
+    cpu_cache: bool = False
+    cpu: str | Device | None = None
+    facility: Facility | None = None
+
+    def __post_init__(self) -> None:
+        if self.execution not in LOCAL_ENGINES:
+            raise BadValue(f"`--execution` must be one of {', '.join(LOCAL_ENGINES)} (got {self.execution!r})")
+        numbers = {"--context": self.context, "--sequence-length": self.prompt_tokens, "--gpus": self.gpus}
+        for name, number in numbers.items():
+            if number is not None and number < 1:
+                raise BadValue(f"`{name}` must be an integer >= 1 (got {number})")
+        if self.gpu_layers is not None and self.gpu_layers < 0:
+            raise BadValue(f"`--gpu-layers` must be an integer >= 0 (got {self.gpu_layers})")
+        _ = self.memory_bytes
+        placements = {
+            "--gpu-layers": self.gpu_layers is not None,
+            "--cpu-experts": self.cpu_experts,
+            "--cpu-cache": self.cpu_cache,
+            "--cpu": self.cpu is not None,
+        }
+        given = next((name for name, is_given in placements.items() if is_given), None)
+        if given is not None and not self.engine.places:
+            raise BadValue(
+                f"`{given}` is for `--execution {LLAMA_CPP}`: under {self.execution} everything is on the device"
+            )
+        if self.kv_cache is not None and self.kv_cache not in self.engine.caches:
+            raise BadValue(
+                f"{self.execution} keeps keys and values in {', '.join(self.engine.caches)} (got {self.kv_cache!r})"
+            )
+
+    @property
+    def engine(self) -> LocalEngine:
+        """The program."""
+        return LOCAL_ENGINES[self.execution]
+
+    @property
+    def memory_bytes(self) -> float | None:
+        """Memory of a device; None for the one on record."""
+        if self.device_memory is None:
+            return None
+        memory_bytes = parse_quantity(self.device_memory, "B")
+        if memory_bytes < LEAST_MEMORY_BYTES:
+            given = format_si(memory_bytes, "B")
+            raise BadValue(f"`--device-memory` must be at least 1 GB, such as 16GB (got {given})")
+        return memory_bytes
+
+    def context_of(self, contents: Contents) -> int:
+        """Return the tokens in the cache for a network.
+
+        Raises
+        ------
+        BadValue
+            If the network does not know as many.
+        """
+        if self.context is None:
+            return min(DEFAULT_CONTEXT, contents.positions or DEFAULT_CONTEXT)
+        if contents.positions is not None and self.context > contents.positions:
+            raise BadValue(
+                f"{contents.name} knows {contents.positions} positions; a context of {self.context} is too long"
+            )
+        return self.context
+
+    def check(self, contents: Contents) -> None:
+        """Raise an error if an option is not possible for a network.
+
+        Raises
+        ------
+        BadValue
+            If one is not.
+        """
+        self.context_of(contents)
+        if self.gpu_layers is not None and self.gpu_layers > contents.blocks:
+            raise BadValue(f"`--gpu-layers` must be 0 to {contents.blocks} for {contents.name} (got {self.gpu_layers})")
+        if self.cpu_experts and not contents.has_experts:
+            raise BadValue(f"`--cpu-experts` is for mixtures of experts: {contents.name} is none")

@@ -1,0 +1,142 @@
+"""Programs on one's own machine, their backends and formats, and questions that are checked when they are made.
+
+Tests: local/engines.py, local/question.py.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from paleo_lite.api.local import advise_local, predict_local
+from paleo_lite.architectures import find_network
+from paleo_lite.cli import main
+from paleo_lite.errors import BadValue
+from paleo_lite.local.contents import read_contents
+from paleo_lite.local.engines import BACKENDS, LOCAL_ENGINES
+from paleo_lite.local.question import LocalQuestion
+from paleo_lite.local.step import local_constants
+from paleo_lite.machines import find_device
+
+
+def test_every_backend_has_constants() -> None:
+    named = {name for engine in LOCAL_ENGINES.values() for names in engine.backends.values() for name in names}
+    assert named == set(BACKENDS) == set(local_constants().backends)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "backend", "network", "weights", "rate"),
+    [
+        # ggml-org/llama.cpp, pull request 26284 (64 tokens), and LocalScore, issue 9
+        ("rx7900xtx", "rocm", "llama-3.1-8b", "q4_k_m", 105.81),
+        # R9700 Benchmark Results (AMD Radeon GFX1201), llama.cpp 073bb2c: both backends of one card
+        ("radeon-ai-pro-r9700", "rocm", "qwen3.5-27b", "q4_k_m", 27.42),
+        ("radeon-ai-pro-r9700", "vulkan", "qwen3.5-27b", "q4_k_m", 30.33),
+    ],
+)
+def test_backends_of_a_radeon(gpu: str, backend: str, network: str, weights: str, rate: float) -> None:
+    found = predict_local(network, gpu, LocalQuestion(backend=backend, weights=weights, context=64))
+    assert found.backend == backend
+    assert found.tokens_per_s == pytest.approx(rate, rel=0.2)
+    assert found.token_interval_s[0] < 1 / rate < found.token_interval_s[1]
+
+
+@pytest.mark.parametrize(
+    ("weights", "rate", "prompt_rate"),
+    [("f16", 52.47, 1780.63), ("mlx-8bit", 86.907, 1606.57), ("mlx-4bit", 134.52, 1622.27)],
+)
+def test_mlx(weights: str, rate: float, prompt_rate: float) -> None:
+    """Qwen3 4B on an M4 Max, 128 tokens behind a prompt of 2048 (mlx-lm, BENCHMARKS.md)."""
+    question = LocalQuestion(execution="mlx", weights=weights, context=2048, prompt_tokens=2048)
+    found = predict_local("qwen3-4b", "apple-m4-max", question)
+    assert found.backend == "mlx"
+    assert found.tokens_per_s == pytest.approx(rate, rel=0.25)
+    assert found.prompt_tokens_per_s == pytest.approx(prompt_rate, rel=0.3)
+
+
+def test_sizes_of_mlx() -> None:
+    """Peak memory of the same table: 3.35 GB in 4 bits, 5.254 GB in 8, of which some 0.9 GB are cache and buffers."""
+    network = find_network("qwen3-4b")
+    narrow, wide = (
+        read_contents(network, weights, None, LOCAL_ENGINES["mlx"]).stored_bytes for weights in ("mlx-4bit", "mlx-8bit")
+    )
+    assert wide - narrow == pytest.approx((5.254 - 3.35) * 1e9, rel=0.07)
+
+
+@pytest.mark.parametrize(("gpu", "rate"), [("rtx3090ti", 164.0), ("rtx4090", 197.0)])
+def test_exllama(gpu: str, rate: float) -> None:
+    """Llama 2 7B at 4 bits (README of turboderp/exllamav2, September 2023)."""
+    found = predict_local("llama-2-7b", gpu, LocalQuestion(execution="exllama", context=64))
+    assert found.weights == "exl2-4.0bpw"
+    assert found.tokens_per_s == pytest.approx(rate, rel=0.15)
+    assert any("prompts on none" in note for note in found.notes)
+
+
+def test_advice_of_mlx_ranks_its_own_formats_and_devices() -> None:
+    advice = advise_local("qwen3-14b", ["apple-m4"], LocalQuestion(execution="mlx", device_memory="16GB"))
+    assert {row.weights for row in advice.rows} <= set(LOCAL_ENGINES["mlx"].advised)
+    everywhere = advise_local("qwen3-14b", None, LocalQuestion(execution="mlx"))
+    assert {row.device.split()[0] for row in everywhere.rows} == {"Apple"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"execution": "vllm"}, "`--execution` must be one of llama.cpp, mlx, exllama (got 'vllm')"),
+        ({"context": 0}, "`--context` must be an integer >= 1 (got 0)"),
+        ({"gpus": 0}, "`--gpus` must be an integer >= 1 (got 0)"),
+        ({"gpu_layers": -1}, "`--gpu-layers` must be an integer >= 0 (got -1)"),
+        ({"device_memory": 16}, "`--device-memory` must be at least 1 GB, such as 16GB (got 16 B)"),
+        ({"kv_cache": "fp8"}, "llama.cpp keeps keys and values in f16, bf16, q8_0"),
+        ({"execution": "mlx", "gpu_layers": 3}, "`--gpu-layers` is for `--execution llama.cpp`: under mlx everything"),
+        ({"execution": "mlx", "kv_cache": "q8_0"}, "mlx keeps keys and values in f16 (got 'q8_0')"),
+    ],
+)
+def test_questions_are_checked_when_made(options: dict[str, object], message: str) -> None:
+    with pytest.raises(BadValue) as error:
+        LocalQuestion(**options)  # type: ignore[arg-type]
+    assert str(error.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("network", "gpu", "options", "message"),
+    [
+        ("llama-3.1-8b", "rtx3090", {"execution": "mlx"}, "`--execution mlx` is for devices of Apple, not for GeForce"),
+        ("llama-3.1-8b", "apple-m4", {"execution": "exllama"}, "`--execution exllama` is for devices of NVIDIA, not"),
+        ("llama-3.1-8b", "apple-m4", {"execution": "mlx", "weights": "q4_k_m"}, "mlx stores weights in f16, mlx-3bit"),
+        ("llama-3.1-8b", "rtx3090", {"weights": "mlx-4bit"}, "llama.cpp stores weights in f16, q8_0"),
+        ("llama-3.1-8b", "rtx3090", {"backend": "rocm"}, "`--backend` of GeForce RTX 3090 must be cuda (got 'rocm')"),
+        ("llama-3.1-8b", "rx7900xtx", {"backend": "cuda"}, "must be vulkan or rocm (got 'cuda')"),
+    ],
+)
+def test_what_a_program_does_not_run(network: str, gpu: str, options: dict[str, str], message: str) -> None:
+    with pytest.raises(BadValue) as error:
+        predict_local(network, gpu, LocalQuestion(**options))  # type: ignore[arg-type]
+    assert message in str(error.value)
+
+
+def test_devices_of_peoples_own_machines_answer() -> None:
+    """Every device that llama.cpp has a backend for has lanes, a clock and a peak on record."""
+    for name in (
+        "apple-m1-7", "apple-m2-max-30", "apple-m3-ultra-60", "apple-m5-max", "ryzen-ai-max-395", "radeon-ai-pro-r9700",
+        "rx7900xtx", "rx9070xt", "dgx-spark", "rtx5090-laptop", "rtx4060-laptop", "epyc-9654", "xeon-8480",
+        "ryzen-9-9950x", "apple-m2-max-cpu", "core-i9-14900k",
+    ):  # fmt: skip
+        found = predict_local("llama-3.2-3b", name, LocalQuestion(context=512))
+        low_s, high_s = found.token_interval_s
+        assert low_s < found.token_s < high_s, name
+        least_s = found.weight_bytes / find_device(name).bandwidth_bytes_per_s
+        assert found.token_s > least_s, name
+
+
+def test_command() -> None:
+    words = ["predict", "llama-3.1-8b", "--gpu", "rx7900xtx", "--execution", "llama.cpp", "--backend", "rocm"]
+    answer = json.loads(CliRunner().invoke(main, [*words, "--format", "json"]).stdout)
+    assert answer["backend"] == "rocm" and answer["execution"] == "llama.cpp"
+    found = CliRunner().invoke(main, [*words, "--batch-size", "8", "--phase", "decode"])
+    assert found.exit_code != 0
+    assert "`--batch-size`, `--phase` are not for `--execution llama.cpp`: leave them out" in found.output.replace(
+        "\n", " "
+    )
