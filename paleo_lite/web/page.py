@@ -23,10 +23,19 @@ DRAW: dict[str, Callable[[View], None]] = {
     "local": local_view,
     "profile": profile_view,
 }
-_COMPACT = (
-    # By default a sixth of the screen; less than 3.75rem would be behind the bar at the top.
-    "<style>[data-testid=stMainBlockContainer] { padding-top: 4rem; }</style>"
-)
+_STYLE = """<style>
+/* By default a sixth of the screen; less than 3.75rem would be behind the bar at the top. */
+[data-testid=stMainBlockContainer] { padding-top: 4rem; }
+/* Tables that are wider than the page have a shadow at an edge with more behind it. */
+[data-testid=stTable] div:has(> table) {
+  --page: light-dark(#fff, #171614);  /* backgrounds of the two themes */
+  background:
+    linear-gradient(to right, var(--page) 40%, transparent) left / 3rem 100% local no-repeat,
+    linear-gradient(to left, var(--page) 40%, transparent) right / 3rem 100% local no-repeat,
+    linear-gradient(to right, rgb(128 128 128 / .5), transparent) left / 1rem 100% scroll no-repeat,
+    linear-gradient(to left, rgb(128 128 128 / .5), transparent) right / 1rem 100% scroll no-repeat;
+}
+</style>"""
 _VIEW_KEY, _ADDRESS_KEY, _PROBLEMS_KEY = "view", "address", "problems"
 """Keys of the session state."""
 
@@ -51,7 +60,7 @@ def _draw() -> None:
     with st.sidebar:
         st.markdown("**paleo-lite**: execution time of neural networks on GPUs")
         draw_controls(read_controls(before))
-    st.html(_COMPACT)
+    st.html(_STYLE)
     draw_switch()
     view = read_controls(before)
     if view != before:

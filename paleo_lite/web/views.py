@@ -45,6 +45,7 @@ from .answers import (
 )
 from .charts import show_cost, show_memory, show_schedule
 from .controls import KEY, draw_shown
+from .offer import offer_language_model
 from .show import (
     download,
     escape_markdown,
@@ -196,7 +197,7 @@ def scale_view(view: View) -> None:
 def serve_view(view: View) -> None:
     """Show a deployment of a language model under traffic on each device."""
     if not writes_text(view):
-        st.info("Serving needs a language model that writes text, such as llama-3.1-8b.")
+        offer_language_model(view, "Serving")
         return
     for gpu in view.gpu:
         answer = try_call(lambda gpu=gpu: serve(view, gpu))  # type: ignore[misc]
@@ -229,7 +230,7 @@ def pictures_view(view: View) -> None:
 def local_view(view: View) -> None:
     """Show a language model under llama.cpp: the devices in one format, and the formats on one of them."""
     if not writes_text(view):
-        st.info("llama.cpp needs a language model that writes text, such as llama-3.1-8b.")
+        offer_language_model(view, "llama.cpp")
         return
     if len(view.gpu) > 1:
         _show_advice(view, list(view.gpu), view.weights or LOCAL_ENGINES[LLAMA_CPP].default_weights)

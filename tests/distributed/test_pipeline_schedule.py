@@ -176,6 +176,16 @@ def test_forward_and_backward_passes_are_numbered_or_neither(draw_schedule, micr
     assert set(numbered) == ({FORWARD, BACKWARD} if is_numbered else set())
 
 
+def test_numbers_of_narrow_passes_are_smaller(draw_schedule):
+    """A forward pass takes half as long as a backward pass, and its number fits into half of the width."""
+    bars, numbers = (layer["data"]["values"] for layer in draw_schedule(16))
+    unit = 720 / max(mark["end"] for mark in bars)
+    sizes = {(mark["part"], mark["micro_batch"]): mark["size"] for mark in numbers}
+    assert sizes[FORWARD, "10"] < sizes[BACKWARD, "10"] == 9
+    for mark in numbers:
+        assert len(mark["micro_batch"]) * mark["size"] * 0.55 <= (mark["end"] - mark["start"]) * unit
+
+
 def test_the_chart_shows_the_bubble_in_the_colour_of_the_legend(draw_schedule):
     """Opacity of a mark is not part of its legend."""
     bars = draw_schedule(16)[0]["data"]["values"]

@@ -357,6 +357,24 @@ def test_every_view_is_reachable(visit, size):
         assert entries.nth(number).evaluate(REACHABLE), name
 
 
+EDGE = """() => {
+    const area = document.querySelector('[data-testid=stTable] div:has(> table)');
+    const page = getComputedStyle(document.querySelector('[data-testid=stApp]'));
+    const style = getComputedStyle(area);
+    return [area.scrollWidth > area.clientWidth, style.backgroundAttachment, style.backgroundImage.includes(
+        page.backgroundColor)];
+}"""
+"""Whether the first table scrolls, how its background moves, and whether that has the colour of the page."""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_wide_table_has_a_shadow_where_it_is_cut(visit, scheme):
+    """The shadows stay in place; covers in the colour of the page move with the table, and bare them at its end."""
+    page = visit("?view=scaling&gpu=k80-die&phase=training", scheme=scheme)
+    page.get_by_test_id("stTable").first.wait_for()
+    assert page.evaluate(EDGE) == [True, "local, local, scroll, scroll", True]
+
+
 def test_a_keyboard_is_enough(visit):
     page = visit()
     reached = []

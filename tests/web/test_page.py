@@ -1,6 +1,6 @@
 """The page without a browser: every control has its effect, and the displayed numbers equal those of the API.
 
-Tests: web/controls.py, web/views.py.
+Tests: web/controls.py, web/offer.py, web/views.py.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from paleo_lite.reporting.serving import serving_page
 from paleo_lite.units import format_si
 from paleo_lite.web import view as view_module
 from paleo_lite.web.controls import KEY
+from paleo_lite.web.offer import with_language_model
 from paleo_lite.web.view import View
 
 pytestmark = pytest.mark.slow
@@ -355,11 +356,30 @@ def test_own_machine_shows_the_answer_of_the_api():
 def test_serving_names_what_it_needs():
     page = opened(view="serving")
     assert "needs a language model" in page.info[0].value and not page.error
+    page.button[0].click().run()
+    assert not page.info and not page.error
+    shown = [unescaped(markdown.value).strip("*") for markdown in page.markdown]
+    asked = {"gpu": "v100-sxm2", "precision": "fp16", "rate": 5.0, "num_requests": 1000}
+    assert serving_page(pl.serve("llama-3.2-3b", **asked)).title in shown
     page = opened(view="serving", network="llama-3-70b", gpu=["t4"], precision="fp16")
     assert "leaves no memory for a KV cache" in unescaped(page.error[0].value)
     page = set_control(opened(view="serving", network="llama-3-8b", gpu=["h100-sxm"], precision="bf16"),
                        "input_tokens", "many")  # fmt: skip
     assert "no data set is called 'many'" in unescaped(page.error[0].value)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "network", "precision", "chosen"),
+    [
+        (("v100-sxm2",), "llama-3.2-3b", "fp16", "v100-sxm2"),  # 16 GB, and no bf16
+        (("k80-die", "l4"), "llama-3.1-8b", "bf16", "l4"),  # the K80 has no 16 bits
+        (("k80-die",), "llama-3.1-8b", "bf16", "h100-sxm"),
+        (("jetson-nano",), "llama-3.2-1b", "fp16", "jetson-nano"),  # 2.5 of 4 GB
+    ],
+)
+def test_the_offered_language_model_fits_into_the_device(gpu, network, precision, chosen):
+    offered = with_language_model(View(view="serving", gpu=gpu))
+    assert (offered.network, offered.precision, offered.gpu) == (network, precision, (chosen,))
 
 
 def test_a_bad_address_is_reported_once_and_corrected():

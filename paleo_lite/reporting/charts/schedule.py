@@ -37,8 +37,8 @@ STAGES_AT_MOST = 64
 """Maximum number of stages in a chart."""
 
 _WIDTH, _ROW_HEIGHT = 720, 24
-_DIGIT_WIDTH, _TEXT_MARGIN = 5, 1
-"""Pixels of a digit in the font size of the numbers, and of the space around a number."""
+_DIGIT_WIDTHS = {9: 5.0, 8: 4.5, 7: 4.0}
+"""Pixels of a digit by font size of the numbers, the largest first."""
 
 _SPANS_PER_TASK = 2
 
@@ -107,12 +107,19 @@ def schedule_chart(table: ScaleTable) -> Any:
     layers = [bars]
     pixels_per_unit = _WIDTH / (end_s * factor)
     passes = [mark for mark in marks if mark["part"] in (FORWARD, BACKWARD)]
-    wide = [mark for mark in passes if _holds_number(mark, pixels_per_unit)]
+    wide = [{**mark, "size": size} for mark in passes if (size := _font_size(mark, pixels_per_unit)) is not None]
     if not all(_most_are_in(wide, passes, part) for part in (FORWARD, BACKWARD)):
         wide = []  # numbers of one kind of pass alone would be misleading
     if wide:
-        numbers = alt.Chart(inline_data(wide)).mark_text(fontSize=9, color="#FFFFFF")
-        layers.append(numbers.encode(x=alt.X("middle:Q", title=f"time ({unit})"), y=y, text=alt.Text("micro_batch:N")))
+        numbers = alt.Chart(inline_data(wide)).mark_text(color="#FFFFFF")
+        layers.append(
+            numbers.encode(
+                x=alt.X("middle:Q", title=f"time ({unit})"),
+                y=y,
+                text=alt.Text("micro_batch:N"),
+                size=alt.Size("size:Q", scale=None, legend=None),
+            )
+        )
     title = f"{fraction_of(all_spans, BUBBLE):.0%} of the time of the stages is the pipeline bubble"
     lines = [
         f"{table.network} on {row.workers} x {table.gpu_name}, {table.precision} {table.phase}, batch {row.batch_size}",
@@ -128,10 +135,11 @@ def schedule_chart(table: ScaleTable) -> Any:
     return chart.properties(title=alt.Title(title, subtitle=lines))
 
 
-def _holds_number(mark: dict[str, Any], pixels_per_unit: float) -> bool:
-    """Return whether the number of the micro-batch fits into a bar."""
+def _font_size(mark: dict[str, Any], pixels_per_unit: float) -> int | None:
+    """Return the largest font size in which the number of the micro-batch fits into a bar; None if it fits in none."""
     width: float = (mark["end"] - mark["start"]) * pixels_per_unit
-    return width >= len(mark["micro_batch"]) * _DIGIT_WIDTH + _TEXT_MARGIN
+    digits = len(mark["micro_batch"])
+    return next((size for size, digit_width in _DIGIT_WIDTHS.items() if width >= digits * digit_width + 1), None)
 
 
 def _most_are_in(chosen: list[dict[str, Any]], marks: list[dict[str, Any]], part: str) -> bool:
