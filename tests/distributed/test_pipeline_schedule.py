@@ -178,7 +178,7 @@ def test_forward_and_backward_passes_are_numbered_or_neither(draw_schedule, micr
 
 def test_numbers_of_narrow_passes_are_smaller(draw_schedule):
     """A forward pass takes half as long as a backward pass, and its number fits into half of the width."""
-    bars, numbers = (layer["data"]["values"] for layer in draw_schedule(16))
+    bars, numbers = (layer["data"]["values"] for layer in draw_schedule(24))
     unit = 720 / max(mark["end"] for mark in bars)
     sizes = {(mark["part"], mark["micro_batch"]): mark["size"] for mark in numbers}
     assert sizes[FORWARD, "10"] < sizes[BACKWARD, "10"] == 9
