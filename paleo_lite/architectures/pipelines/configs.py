@@ -11,107 +11,57 @@ Config = tuple[str, dict[str, Any]]
 
 _SDXL_BLOCKS = {
     "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"),
-    "up_block_types": ("CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"),
-    "block_out_channels": (320, 640, 1280),
-    "attention_head_dim": (5, 10, 20),
-    "cross_attention_dim": 2048,
-    "addition_embed_type": "text_time",
-    "addition_time_embed_dim": 256,
-    "projection_class_embeddings_input_dim": 2816,
-    "use_linear_projection": True,
+    "up_block_types": ("CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"), "block_out_channels": (320, 640, 1280),
+    "attention_head_dim": (5, 10, 20), "cross_attention_dim": 2048, "addition_embed_type": "text_time",
+    "addition_time_embed_dim": 256, "projection_class_embeddings_input_dim": 2816, "use_linear_projection": True,
     "sample_size": 128,
 }  # fmt: skip
 _SD3 = {
-    "sample_size": 128,
-    "patch_size": 2,
-    "in_channels": 16,
-    "out_channels": 16,
-    "attention_head_dim": 64,
-    "joint_attention_dim": 4096,
-    "pooled_projection_dim": 2048,
+    "sample_size": 128, "patch_size": 2, "in_channels": 16, "out_channels": 16, "attention_head_dim": 64,
+    "joint_attention_dim": 4096, "pooled_projection_dim": 2048,
 }  # fmt: skip
 _VAE = {
-    "block_out_channels": (128, 256, 512, 512),
-    "down_block_types": ("DownEncoderBlock2D",) * 4,
-    "up_block_types": ("UpDecoderBlock2D",) * 4,
-    "layers_per_block": 2,
-    "latent_channels": 4,
+    "block_out_channels": (128, 256, 512, 512), "down_block_types": ("DownEncoderBlock2D",) * 4,
+    "up_block_types": ("UpDecoderBlock2D",) * 4, "layers_per_block": 2, "latent_channels": 4,
 }  # fmt: skip
 _VAE_16 = {**_VAE, "latent_channels": 16, "use_quant_conv": False, "use_post_quant_conv": False}
 _SANA = {
-    "in_channels": 32,
-    "out_channels": 32,
-    "attention_head_dim": 32,
-    "num_attention_heads": 70,
-    "num_cross_attention_heads": 20,
-    "cross_attention_head_dim": 112,
-    "cross_attention_dim": 2240,
-    "caption_channels": 2304,
-    "mlp_ratio": 2.5,
-    "sample_size": 32,
-    "patch_size": 1,
-    "qk_norm": "rms_norm_across_heads",
+    "in_channels": 32, "out_channels": 32, "attention_head_dim": 32, "num_attention_heads": 70,
+    "num_cross_attention_heads": 20, "cross_attention_head_dim": 112, "cross_attention_dim": 2240,
+    "caption_channels": 2304, "mlp_ratio": 2.5, "sample_size": 32, "patch_size": 1, "qk_norm": "rms_norm_across_heads",
 }  # fmt: skip
 _DC_AE = {
-    "latent_channels": 32,
-    "attention_head_dim": 32,
+    "latent_channels": 32, "attention_head_dim": 32,
     "encoder_block_types": ("ResBlock",) * 3 + ("EfficientViTBlock",) * 3,
     "decoder_block_types": ("ResBlock",) * 3 + ("EfficientViTBlock",) * 3,
     "encoder_block_out_channels": (128, 256, 512, 512, 1024, 1024),
-    "decoder_block_out_channels": (128, 256, 512, 512, 1024, 1024),
-    "encoder_layers_per_block": (2, 2, 2, 3, 3, 3),
-    "decoder_layers_per_block": (3, 3, 3, 3, 3, 3),
-    "encoder_qkv_multiscales": ((), (), (), (5,), (5,), (5,)),
-    "decoder_qkv_multiscales": ((), (), (), (5,), (5,), (5,)),
-    "upsample_block_type": "interpolate",
+    "decoder_block_out_channels": (128, 256, 512, 512, 1024, 1024), "encoder_layers_per_block": (2, 2, 2, 3, 3, 3),
+    "decoder_layers_per_block": (3, 3, 3, 3, 3, 3), "encoder_qkv_multiscales": ((), (), (), (5,), (5,), (5,)),
+    "decoder_qkv_multiscales": ((), (), (), (5,), (5,), (5,)), "upsample_block_type": "interpolate",
     "downsample_block_type": "conv",
 }  # fmt: skip
 _SVD_VAE = {
-    "block_out_channels": (128, 256, 512, 512),
-    "down_block_types": ("DownEncoderBlock2D",) * 4,
-    "layers_per_block": 2,
-    "latent_channels": 4,
-    "sample_size": 768,
+    "block_out_channels": (128, 256, 512, 512), "down_block_types": ("DownEncoderBlock2D",) * 4, "layers_per_block": 2,
+    "latent_channels": 4, "sample_size": 768,
 }  # fmt: skip
 _KLEIN_4B = {
-    "num_layers": 5,
-    "num_single_layers": 20,
-    "num_attention_heads": 24,
-    "joint_attention_dim": 7680,
+    "num_layers": 5, "num_single_layers": 20, "num_attention_heads": 24, "joint_attention_dim": 7680,
     "guidance_embeds": False,
 }  # fmt: skip
 _KLEIN_9B = {
-    "num_layers": 8,
-    "num_single_layers": 24,
-    "num_attention_heads": 32,
-    "joint_attention_dim": 12288,
+    "num_layers": 8, "num_single_layers": 24, "num_attention_heads": 32, "joint_attention_dim": 12288,
     "guidance_embeds": False,
 }  # fmt: skip
 _WAN_22_VAE = {
-    "base_dim": 160,
-    "decoder_base_dim": 256,
-    "z_dim": 48,
-    "is_residual": True,
-    "in_channels": 12,
-    "out_channels": 12,
-    "patch_size": 2,
-    "scale_factor_spatial": 16,
+    "base_dim": 160, "decoder_base_dim": 256, "z_dim": 48, "is_residual": True, "in_channels": 12, "out_channels": 12,
+    "patch_size": 2, "scale_factor_spatial": 16,
 }  # fmt: skip
 _CLIP_L = {
-    "hidden_size": 768,
-    "intermediate_size": 3072,
-    "num_hidden_layers": 12,
-    "num_attention_heads": 12,
-    "projection_dim": 768,
-    "vocab_size": 49408,
+    "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12,
+    "projection_dim": 768, "vocab_size": 49408,
 }  # fmt: skip
 _T5 = {
-    "d_model": 4096,
-    "d_ff": 10240,
-    "d_kv": 64,
-    "num_heads": 64,
-    "num_layers": 24,
-    "vocab_size": 32128,
+    "d_model": 4096, "d_ff": 10240, "d_kv": 64, "num_heads": 64, "num_layers": 24, "vocab_size": 32128,
     "feed_forward_proj": "gated-gelu",
 }  # fmt: skip
 
