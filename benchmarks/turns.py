@@ -18,28 +18,15 @@ from typing import NamedTuple
 
 
 class Turns(NamedTuple):
-    """Seconds of several contestants, turn by turn.
+    """Seconds of several contestants, turn by turn."""
 
-    Attributes
-    ----------
-    what : str
-        Description of the task, as the beginning of a sentence.
-    seconds : dict of list of float
-        Seconds by contestant, paleo-lite first; slow contestants may have fewer turns.
-    amount : dict of float
-        Number of items (of `unit`) that a contestant processes in a turn, to print rates.
-    unit : str
-    remarks : dict of str
-        Further remarks on a contestant, such as its peak memory.
-    wanted : dict of float
-        Required minimum speedup of paleo-lite over a contestant; below 1, it may be slower.
-    """
-
-    what: str
-    seconds: Mapping[str, list[float]]
+    what: str  # description of the task, as the beginning of a sentence
+    seconds: Mapping[str, list[float]]  # seconds by contestant, paleo-lite first; slow contestants may have fewer turns
+    # Number of items (of `unit`) that a contestant processes in a turn, to print rates.
     amount: Mapping[str, float] = {}
     unit: str = ""
-    remarks: Mapping[str, str] = {}
+    remarks: Mapping[str, str] = {}  # further remarks on a contestant, such as its peak memory
+    # Required minimum speedup of paleo-lite over a contestant; below 1, it may be slower.
     wanted: Mapping[str, float] = {}
 
     @property

@@ -20,45 +20,25 @@ WIDE_BYTES = 2
 
 
 class Format(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How the numbers of a tensor are stored.
+    """How the numbers of a tensor are stored."""
 
-    Attributes
-    ----------
-    name : str
-        Name, as in `--weights` and `--kv-cache`.
-    bits : float
-        Bits per number, without scales; formats with several widths have their mean.
-    precision : str or None
-        Precision of products with such weights if activations are quantized as well, one of
-        `paleo_lite.units.PRECISION_BYTES`; None for formats of weights alone, which are dequantized to 16 bits before
-        each product.
-    description : str
-        Description in one line.
-    source : str
-        Definition of the format.
-    group : int
-        Numbers with a scale of their own; 0 if scales are not counted, as those of whole tensors or channels.
-    scale_bits : float
-        Bits per scale, with its share of scales of the second level.
-    zero_point_bits : float
-        Bits per zero point; a group has one.
-    parts : tuple of str
-        Parts of a network that are stored in the format at inference, of `ALL_PARTS`. All other parameters, and all
-        norms and biases, keep at least 16 bits.
-    mixture : Mixture or None
-        Types of the tensors of a GGUF file, where they differ from tensor to tensor; `bits` is their mean in a network
-        of 8 billion parameters.
-    """
-
-    name: str
-    bits: float
+    name: str  # name, as in `--weights` and `--kv-cache`
+    bits: float  # bits per number, without scales; formats with several widths have their mean
+    # Precision of products with such weights if activations are quantized as well, one of
+    # `paleo_lite.units.PRECISION_BYTES`; None for formats of weights alone, which are dequantized to 16 bits
+    # before each product.
     precision: str | None
-    description: str
-    source: str
+    description: str  # description in one line
+    source: str  # definition of the format
+    # Numbers with a scale of their own; 0 if scales are not counted, as those of whole tensors or channels.
     group: int = 0
-    scale_bits: float = 0.0
-    zero_point_bits: float = 0.0
+    scale_bits: float = 0.0  # bits per scale, with its share of scales of the second level
+    zero_point_bits: float = 0.0  # bits per zero point; a group has one
+    # Parts of a network that are stored in the format at inference, of `ALL_PARTS`. All other parameters, and all
+    # norms and biases, keep at least 16 bits.
     parts: tuple[Part, ...] = ("dense", "experts")
+    # Types of the tensors of a GGUF file, where they differ from tensor to tensor; `bits` is their mean in a
+    # network of 8 billion parameters.
     mixture: Mixture | None = None
 
     @property

@@ -78,24 +78,12 @@ class Rule(msgspec.Struct, frozen=True):
 
 
 class Mixture(msgspec.Struct, frozen=True):
-    """How llama.cpp quantizes a network.
+    """How llama.cpp quantizes a network."""
 
-    Attributes
-    ----------
-    base : str
-        Type of the matrices without a rule, one of `TENSOR_TYPES`.
-    description : str
-        Description in one line.
-    bits : float
-        Bits per number of a whole network of 8 billion parameters.
-    rules : tuple of Rule
-        Exceptions.
-    """
-
-    base: str
-    description: str
-    bits: float
-    rules: tuple[Rule, ...] = ()
+    base: str  # type of the matrices without a rule, one of `TENSOR_TYPES`
+    description: str  # description in one line
+    bits: float  # bits per number of a whole network of 8 billion parameters
+    rules: tuple[Rule, ...] = ()  # exceptions
 
 
 def _low(output: str, embedding: str, value: str, few_down: str, attention_output: str | None) -> tuple[Rule, ...]:
@@ -271,21 +259,11 @@ CACHE_TYPES = ("f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 
 
 class Proportions(msgspec.Struct, frozen=True):
-    """What rules of mixtures ask of a network.
+    """What rules of mixtures ask of a network."""
 
-    Attributes
-    ----------
-    blocks : int
-        Transformer blocks.
-    heads_per_key : int
-        Heads of queries per head of keys.
-    experts : int
-        Experts of a layer; 0 for dense networks.
-    """
-
-    blocks: int
-    heads_per_key: int = 1
-    experts: int = 0
+    blocks: int  # transformer blocks
+    heads_per_key: int = 1  # heads of queries per head of keys
+    experts: int = 0  # experts of a layer; 0 for dense networks
 
     def fulfils(self, when: When) -> bool:
         """Return whether a rule for some networks applies to this one."""

@@ -25,25 +25,15 @@ def error_columns(*keys: str) -> list[Column]:
 
 
 class GroupErrors(msgspec.Struct, frozen=True, kw_only=True):
-    """Errors of a group of measurements.
+    """Errors of a group of measurements."""
 
-    Attributes
-    ----------
-    group : str
-        Group that is judged.
-    points : int
-        Measurements.
-    median, mape, bias : float
-        Median and mean absolute relative error, and median relative error.
-    coverage_90, sharpness_90 : float
-        Share of the measurements inside the 90% interval, and the median ratio between its ends.
-    """
-
-    group: str
-    points: int
+    group: str  # group that is judged
+    points: int  # measurements
+    # Median and mean absolute relative error, and median relative error.
     median: float
     mape: float
     bias: float
+    # Share of the measurements inside the 90% interval, and the median ratio between its ends.
     coverage_90: float
     sharpness_90: float
 

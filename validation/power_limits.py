@@ -40,29 +40,16 @@ SCATTER = 0.05
 
 
 class LimitedStep(NamedTuple):
-    """A measured step under a power limit.
+    """A measured step under a power limit."""
 
-    Attributes
-    ----------
-    device : Device
-        Device with its rated limit.
-    network : str
-    batch_size : int
-    limit_w, power_w : float
-        Power limit and average power in watts.
-    speed : float
-        Speed relative to that at the rated limit.
-    epoch_s : float
-        Seconds of an epoch.
-    """
-
-    device: Device
+    device: Device  # device with its rated limit
     network: str
     batch_size: int
+    # Power limit and average power in watts.
     limit_w: float
     power_w: float
-    speed: float
-    epoch_s: float
+    speed: float  # speed relative to that at the rated limit
+    epoch_s: float  # seconds of an epoch
 
     @property
     def is_rated(self) -> bool:

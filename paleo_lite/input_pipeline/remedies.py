@@ -17,21 +17,11 @@ MAX_WAITING_SHARE = 0.1
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """A rule of thumb applied to a pipeline.
-
-    Attributes
-    ----------
-    rule : str
-        The rule.
-    observed : str
-        The value of this pipeline.
-    holds : bool
-        Whether the rule holds.
-    """
+    """A rule of thumb applied to a pipeline."""
 
     rule: str
-    observed: str
-    holds: bool
+    observed: str  # the value of this pipeline
+    holds: bool  # whether the rule holds
 
 
 def check_rules(result: PipelineThroughput) -> tuple[Rule, ...]:
@@ -74,47 +64,24 @@ def check_rules(result: PipelineThroughput) -> tuple[Rule, ...]:
 
 
 class Remedy(msgspec.Struct, frozen=True):
-    """A remedy of the course, applied alone.
-
-    Attributes
-    ----------
-    name : str
-        Name of the remedy.
-    description : str
-        The change in detail.
-    after : PipelineThroughput
-        Throughput with the change.
-    gain : float
-        Throughput after the change divided by the throughput before.
-    needs_other_nodes : bool
-        Whether the remedy needs further nodes or another precision, and so is not part of a plan for this node.
-    """
+    """A remedy of the course, applied alone."""
 
     name: str
-    description: str
-    after: PipelineThroughput
-    gain: float
+    description: str  # the change in detail
+    after: PipelineThroughput  # throughput with the change
+    gain: float  # throughput after the change divided by the throughput before
+    # Whether the remedy needs further nodes or another precision, and so is not part of a plan for this node.
     needs_other_nodes: bool = False
 
 
 class Upgrades(msgspec.Struct, frozen=True):
-    """Replacements that the remedies use.
+    """Replacements that the remedies use."""
 
-    Attributes
-    ----------
-    nvme : Store
-        NVMe storage.
-    networks : tuple of (name, bytes per second)
-        Networks to a separate node: plain Ethernet, and with RDMA.
-    raw_bytes : float
-        Bytes of a decoded and augmented sample in storage, one byte per element.
-    fp16 : tuple of float, or None
-        Samples per second of the device in fp16, and bytes of a decoded sample in fp16; None if not supported.
-    """
-
-    nvme: Store
+    nvme: Store  # NVMe storage
+    # Networks to a separate node: plain Ethernet, and with RDMA; (name, bytes per second).
     networks: tuple[tuple[str, float], tuple[str, float]]
-    raw_bytes: float
+    raw_bytes: float  # bytes of a decoded and augmented sample in storage, one byte per element
+    # Samples per second of the device in fp16, and bytes of a decoded sample in fp16; None if not supported.
     fp16: tuple[float, float] | None = None
 
 

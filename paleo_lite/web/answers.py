@@ -45,23 +45,15 @@ _OWN_FILES_KEY, _DIGESTS_KEY = "own files", "own files read"
 
 
 class OwnFiles(msgspec.Struct, frozen=True):
-    """Uploaded files of a session.
+    """Uploaded files of a session."""
 
-    Attributes
-    ----------
-    network, gpu, calibration : dict of str to (object, digest)
-        Keys are the names in the controls: file names of networks and calibrations, ids of devices.
-    files : dict of str to str
-        File name of each device.
-    errors : tuple of str
-        Message for each file that could not be read.
-    """
-
+    # Keys are the names in the controls: file names of networks and calibrations, ids of devices; (object,
+    # digest).
     network: dict[str, tuple[Network, str]] = {}
     gpu: dict[str, tuple[Device, str]] = {}
     calibration: dict[str, tuple[Any, str]] = {}
-    files: dict[str, str] = {}
-    errors: tuple[str, ...] = ()
+    files: dict[str, str] = {}  # file name of each device
+    errors: tuple[str, ...] = ()  # message for each file that could not be read
 
     def names(self, control: str) -> list[str]:
         """Return the names that a control offers in addition to the shipped ones."""

@@ -45,62 +45,19 @@ PICTURES_AT_MOST = 1024
 
 
 class View(msgspec.Struct, frozen=True):
-    """The values of the controls; an empty text means the default.
+    """The values of the controls; an empty text means the default."""
 
-    Attributes
-    ----------
-    view : str
-        A key of `VIEWS`.
-    network, precision, phase : str
-    tokens : int
-        Sequence length, in decode the tokens in the KV cache; 0 for the maximum of the network, up to 2,048.
-    gpu : tuple of str
-        Ids of the devices.
-    shown : str
-        The device of the charts; empty for the first.
-    batch : int
-        Samples per pass: per worker with weak scaling, in total with strong scaling.
-    model, calibration : str
-    ppp : float
-        Platform percent of peak of the time model ``ppp``, as a fraction.
-    workers, link, scaling, strategy, collective : str
-    images, price : str
-    epochs : float
-    rate : float
-        Requests per second of the serving view.
-    input_tokens, output_tokens : str
-        Lengths of prompts and answers, such as ``1024``, ``1024:256`` (mean and standard deviation) or a data set.
-    tensor, expert_parallel, attention_data_parallel, pipeline : int
-        Devices of a stage, groups of them that divide the experts and that compute attention for sequences of their
-        own, and pipeline stages of a replica.
-    policy : str
-        Serving engine.
-    generator : str
-        Pipeline for pictures or videos.
-    size : str
-        Pixels of pictures, or width x height; empty for the pipeline's.
-    steps, frames : int
-        Denoising steps, and frames of a video; 0 for the pipeline's.
-    pictures : int
-        Pictures or videos in a batch.
-    offload : str
-        Placement of the pipeline's parameters.
-    weights : str
-        Format of llama.cpp; empty for the usual one.
-    context : int
-        Tokens in the KV cache under llama.cpp.
-    """
-
-    view: str = "time"
+    view: str = "time"  # A key of `VIEWS`
     network: str = "resnet50"
-    gpu: tuple[str, ...] = ("v100-sxm2",)
+    gpu: tuple[str, ...] = ("v100-sxm2",)  # ids of the devices
     precision: str = "fp32"
-    batch: int = 32
+    batch: int = 32  # samples per pass: per worker with weak scaling, in total with strong scaling
     phase: str = "inference"
+    # Sequence length, in decode the tokens in the KV cache; 0 for the maximum of the network, up to 2,048.
     tokens: int = 0
-    shown: str = ""
+    shown: str = ""  # the device of the charts; empty for the first
     model: str = ""
-    ppp: float = 0.5
+    ppp: float = 0.5  # platform percent of peak of the time model ``ppp``, as a fraction
     calibration: str = ""
     workers: str = "1,2,4,...,64"
     link: str = "infiniband-edr"
@@ -110,22 +67,26 @@ class View(msgspec.Struct, frozen=True):
     images: str = ""
     epochs: float = 1.0
     price: str = ""
-    rate: float = 5.0
+    rate: float = 5.0  # requests per second of the serving view
+    # Lengths of prompts and answers, such as ``1024``, ``1024:256`` (mean and standard deviation) or a data set.
     input_tokens: str = "1024"
     output_tokens: str = "256"
+    # Devices of a stage, groups of them that divide the experts and that compute attention for sequences of their
+    # own, and pipeline stages of a replica.
     tensor: int = 1
     expert_parallel: int = 1
     attention_data_parallel: int = 1
     pipeline: int = 1
-    policy: str = "vllm"
-    generator: str = "sdxl"
-    size: str = ""
+    policy: str = "vllm"  # serving engine
+    generator: str = "sdxl"  # pipeline for pictures or videos
+    size: str = ""  # pixels of pictures, or width x height; empty for the pipeline's
+    # Denoising steps, and frames of a video; 0 for the pipeline's.
     steps: int = 0
     frames: int = 0
-    pictures: int = 1
-    offload: str = "none"
-    weights: str = ""
-    context: int = 4096
+    pictures: int = 1  # pictures or videos in a batch
+    offload: str = "none"  # placement of the pipeline's parameters
+    weights: str = ""  # format of llama.cpp; empty for the usual one
+    context: int = 4096  # tokens in the KV cache under llama.cpp
 
     def normalized(self) -> View:
         """Return it with a phase that it offers, and an empty `shown` if it is the first device or not selected."""

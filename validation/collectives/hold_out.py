@@ -40,17 +40,9 @@ class ExchangePoint(msgspec.Struct, frozen=True):
 
 
 class ExchangeRow(msgspec.Struct, frozen=True):
-    """Row of the table of errors, which are fractions.
+    """Row of the table of errors, which are fractions."""
 
-    Attributes
-    ----------
-    held_out : {"sizes", "workers"}
-        Every seventh message size, or each number of workers at a time.
-    data_sheet : float
-        Mean absolute relative error of a prediction with the data sheet's bandwidth and without latency.
-    """
-
-    held_out: str
+    held_out: str  # every seventh message size, or each number of workers at a time
     platform: str
     link: str
     operation: str
@@ -61,6 +53,7 @@ class ExchangeRow(msgspec.Struct, frozen=True):
     bias: float
     coverage_90: float
     sharpness_90: float
+    # Mean absolute relative error of a prediction with the data sheet's bandwidth and without latency.
     data_sheet: float
 
 

@@ -17,22 +17,13 @@ from ..tables import rows_of
 
 
 class MeasuredPlatform(msgspec.Struct, frozen=True):
-    """A kind of machine that a source measured.
+    """A kind of machine that a source measured."""
 
-    Attributes
-    ----------
-    link : str
-        Id of the link.
-    description, software, source : str
-    is_default_for_link : bool
-        Whether the calibration applies to other machines with this link.
-    """
-
-    link: str
+    link: str  # id of the link
     description: str
     software: str
     source: str
-    is_default_for_link: bool = False
+    is_default_for_link: bool = False  # whether the calibration applies to other machines with this link
 
 
 FILES = ("allreduce_deepbench.csv", "nccl_modern.csv")

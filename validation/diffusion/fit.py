@@ -66,33 +66,22 @@ SEQUENCE_PRIOR = {
 
 
 class Pieces(NamedTuple):
-    """Seconds of a batch's denoiser under the calibrated model by class of work, and what the constants multiply.
+    """Seconds of a batch's denoiser under the calibrated model by class of work, and what the constants multiply."""
 
-    Attributes
-    ----------
-    row : Row
-        The measured batch.
-    attention_s, products_s, between_s, rest_s : float
-        Attention; other matrix products and convolutions; everything else of the denoiser; text encoders and decoder.
-    attention_flops, scores, between_bytes, rows : float
-        FLOPs and scores of attention, bytes of what is between products, rows of layer norms.
-    cycles_per_s : float
-        Cycles of all multiprocessors.
-    kernels : float
-        Kernels that the host launches.
-    """
-
-    row: Row
+    row: Row  # the measured batch
+    # Attention; other matrix products and convolutions; everything else of the denoiser; text encoders and
+    # decoder.
     attention_s: float
     products_s: float
     between_s: float
     rest_s: float
+    # FLOPs and scores of attention, bytes of what is between products, rows of layer norms.
     attention_flops: float
     scores: float
     between_bytes: float
     rows: float
-    cycles_per_s: float
-    kernels: float
+    cycles_per_s: float  # cycles of all multiprocessors
+    kernels: float  # kernels that the host launches
 
 
 def ask(row: Row) -> PipelinePrediction:
@@ -225,28 +214,16 @@ def _hold_out(
 
 
 class SplitPieces(NamedTuple):
-    """What the constants of splitting the sequence multiply in a batch.
+    """What the constants of splitting the sequence multiply in a batch."""
 
-    Attributes
-    ----------
-    row : Row
-        The measured batch.
-    device_s, host_s, rest_s : float
-        Denoiser on one device, its host, and the other parts.
-    attentions : float
-        Number of attentions over the sequence.
-    exchanged_bytes : float
-        Bytes of one of queries, keys, values and results, of all devices.
-    link_bytes_per_s, bandwidth_bytes_per_s : float
-        Rates of the device.
-    """
-
-    row: Row
+    row: Row  # the measured batch
+    # Denoiser on one device, its host, and the other parts.
     device_s: float
     host_s: float
     rest_s: float
-    attentions: float
-    exchanged_bytes: float
+    attentions: float  # number of attentions over the sequence
+    exchanged_bytes: float  # bytes of one of queries, keys, values and results, of all devices
+    # Rates of the device.
     link_bytes_per_s: float
     bandwidth_bytes_per_s: float
 

@@ -50,45 +50,28 @@ MLENERGY, PROJECTS, USERS = "ML.ENERGY", "projects", "users"
 
 
 class Row(NamedTuple):
-    """A measured time.
+    """A measured time."""
 
-    Attributes
-    ----------
-    source : str
-        Who measured.
-    pipeline, gpu, precision, execution : str
-        What was measured, in the names of paleo-lite.
-    attention : str or None
-        Implementation of attention, if not the default one.
-    gpus, ulysses, ring : int
-        Devices, and how they split the sequence.
-    images, width, height, frames, steps : int
-        Size of the batch.
-    time_s : float
-        Seconds of the batch; of one step where `is_step`.
-    watts : float or None
-        Mean power of all devices.
-    is_step : bool
-        Whether the time is that of a step of the denoiser.
-    """
-
-    source: str
+    source: str  # who measured
+    # What was measured, in the names of paleo-lite.
     pipeline: str
     gpu: str
     precision: str
     execution: str
-    attention: str | None
+    attention: str | None  # implementation of attention, if not the default one
+    # Devices, and how they split the sequence.
     gpus: int
     ulysses: int
     ring: int
+    # Size of the batch.
     images: int
     width: int
     height: int
     frames: int
     steps: int
-    time_s: float
-    watts: float | None = None
-    is_step: bool = False
+    time_s: float  # seconds of the batch; of one step where `is_step`
+    watts: float | None = None  # mean power of all devices
+    is_step: bool = False  # whether the time is that of a step of the denoiser
 
 
 def mlenergy_rows(folder: Path) -> Iterator[Row]:

@@ -56,43 +56,20 @@ KINDS = ("dense", "mixtures", "pictures", "videos", "training")
 
 
 class Measured(msgspec.Struct, frozen=True, eq=False):
-    """A measured average power.
+    """A measured average power."""
 
-    Attributes
-    ----------
-    source : str
-        Source of the measurement.
-    device : Device
-        The device, with its rated limit.
-    model, task : str
-        What ran.
-    kind : str
-        One of `KINDS`.
-    devices : int
-        Devices of the machine that shared the work.
-    activity : Activity
-        What one of them did in a step.
-    time_s : float
-        Seconds of a step.
-    power_w : float
-        Average power of one of them in watts.
-    server : Server or None
-        The server, if it is one.
-    pipeline : PipelinePrediction or None
-        The forecast of a batch of pictures or videos, if it is one.
-    """
-
-    source: str
-    device: Device
+    source: str  # source of the measurement
+    device: Device  # the device, with its rated limit
+    # What ran.
     model: str
     task: str
-    kind: str
-    devices: int
-    activity: Activity
-    time_s: float
-    power_w: float
-    server: Server | None = None
-    pipeline: PipelinePrediction | None = None
+    kind: str  # one of `KINDS`
+    devices: int  # devices of the machine that shared the work
+    activity: Activity  # what one of them did in a step
+    time_s: float  # seconds of a step
+    power_w: float  # average power of one of them in watts
+    server: Server | None = None  # the server, if it is one
+    pipeline: PipelinePrediction | None = None  # the forecast of a batch of pictures or videos, if it is one
 
     @property
     def series(self) -> tuple[str, str, str, int]:

@@ -29,20 +29,11 @@ HALVINGS = 12
 
 
 class Point(msgspec.Struct, frozen=True, eq=False):
-    """A measurement and its forecast by a fit without it.
+    """A measurement and its forecast by a fit without it."""
 
-    Attributes
-    ----------
-    measured : Measured
-        The measurement.
-    power_w : float
-        Forecast in watts.
-    low_w, high_w : float
-        Its 90% interval.
-    """
-
-    measured: Measured
-    power_w: float
+    measured: Measured  # the measurement
+    power_w: float  # forecast in watts
+    # Its 90% interval.
     low_w: float
     high_w: float
 
@@ -58,18 +49,10 @@ class Point(msgspec.Struct, frozen=True, eq=False):
 
 
 class Fold(NamedTuple):
-    """A fit without some measurements, and these measurements.
+    """A fit without some measurements, and these measurements."""
 
-    Attributes
-    ----------
-    model : EnergyModel
-        The fit, without a scatter.
-    measured : list of Measured
-        What it did not see.
-    """
-
-    model: EnergyModel
-    measured: list[Measured]
+    model: EnergyModel  # the fit, without a scatter
+    measured: list[Measured]  # what it did not see
 
 
 def held_out_power(model: EnergyModel, one: Measured) -> Power:
@@ -135,39 +118,21 @@ def scatter_of(folds: Sequence[Fold]) -> float:
 
 
 class EnergyRow(msgspec.Struct, frozen=True):
-    """Accuracy of held-out powers of one kind of work on one device.
+    """Accuracy of held-out powers of one kind of work on one device."""
 
-    Attributes
-    ----------
-    split, device, kind : str
-        What is held out, the device that is judged, and its work.
-    points : int
-        Number of measurements.
-    median, mape : float
-        Median and mean absolute relative error.
-    bias : float
-        Median relative error.
-    coverage_90 : float
-        Share of the measurements inside the 90% interval.
-    width_90 : float
-        Mean width of the interval relative to the forecast.
-    sharpness_90 : float
-        Median ratio between the ends of the interval.
-    rated : float
-        Median absolute error of the rated power.
-    """
-
+    # What is held out, the device that is judged, and its work.
     split: str
     device: str
     kind: str
-    points: int
+    points: int  # number of measurements
+    # Median and mean absolute relative error.
     median: float
     mape: float
-    bias: float
-    coverage_90: float
-    width_90: float
-    sharpness_90: float
-    rated: float
+    bias: float  # median relative error
+    coverage_90: float  # share of the measurements inside the 90% interval
+    width_90: float  # mean width of the interval relative to the forecast
+    sharpness_90: float  # median ratio between the ends of the interval
+    rated: float  # median absolute error of the rated power
 
 
 def validate_energy(measured: Sequence[Measured], scatter: float) -> tuple[list[EnergyRow], list[Point]]:

@@ -41,15 +41,9 @@ FIGURES: dict[str, tuple[Callable[[Server], float | None], Callable[[Any], Any]]
 
 
 class SimulatedRow(GroupErrors, frozen=True, kw_only=True):
-    """Errors of a figure over some servers.
+    """Errors of a figure over some servers."""
 
-    Attributes
-    ----------
-    figure : str
-        Figure that is judged.
-    """
-
-    figure: str
+    figure: str  # figure that is judged
 
 
 class Simulated(NamedTuple):

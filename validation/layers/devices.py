@@ -23,33 +23,23 @@ SAMPLE = 400
 
 
 class DeviceRow(msgspec.Struct, frozen=True):
-    """Errors for a source's operations on a device, as fractions.
-
-    Attributes
-    ----------
-    kind, gpu, precision, source : str
-    points : int
-    same, same_inside, same_sharpness : float
-        Mean absolute relative error, fraction inside the 90% interval, and median ratio between the ends of the
-        interval, with one fifth of the shapes held out at a time.
-    out, out_inside, out_sharpness : float or None
-        The same with the chip held out; None if no other chip was timed in the precision on such arithmetic units.
-    roofline : float
-        Mean absolute relative error of the roofline bound.
-    """
+    """Errors for a source's operations on a device, as fractions."""
 
     kind: str
     gpu: str
     precision: str
     source: str
     points: int
+    # Mean absolute relative error, fraction inside the 90% interval, and median ratio between the ends of the
+    # interval, with one fifth of the shapes held out at a time.
     same: float
     same_inside: float
     same_sharpness: float
+    # The same with the chip held out; None if no other chip was timed in the precision on such arithmetic units.
     out: float | None
     out_inside: float | None
     out_sharpness: float | None
-    roofline: float
+    roofline: float  # mean absolute relative error of the roofline bound
 
 
 def validate_operations(

@@ -125,18 +125,10 @@ def runs_of_layers(layers: Sequence[LayerTime]) -> MeasuredRuns:
 
 
 class Cache(NamedTuple):
-    """The L2 of a device.
+    """The L2 of a device."""
 
-    Attributes
-    ----------
-    capacity_bytes : float
-        0 if it is unknown.
-    speedup : float
-        Its bandwidth relative to that of the memory, at least 1.
-    """
-
-    capacity_bytes: float
-    speedup: float
+    capacity_bytes: float  # 0 if it is unknown
+    speedup: float  # its bandwidth relative to that of the memory, at least 1
 
     def bytes_from_memory(self, moved_bytes: float) -> float:
         """Return the bytes that the memory moves in the time in which an operation in a loop moves its bytes.

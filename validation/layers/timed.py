@@ -18,35 +18,18 @@ class Operation(NamedTuple):
 
 
 class LayerTime(msgspec.Struct, frozen=True):
-    """A measured layer.
-
-    Attributes
-    ----------
-    gpu, precision, source : str
-    mode : str
-        Layers of a source with the same mode were timed in the same way and are fitted together.
-    kind : str
-        Kind of layer or operation.
-    phase : str
-    shape : str
-        All sizes, including the batch size; layers with the same shape are held out together.
-    batch_size : int
-        Number of samples; the layers of the operations describe a single sample.
-    time_s : float
-    operations : tuple of Operation
-        Operations of the step in order of execution.
-    """
+    """A measured layer."""
 
     gpu: str
     precision: str
     source: str
-    mode: str
-    kind: str
+    mode: str  # layers of a source with the same mode were timed in the same way and are fitted together
+    kind: str  # kind of layer or operation
     phase: str
-    shape: str
-    batch_size: int
+    shape: str  # all sizes, including the batch size; layers with the same shape are held out together
+    batch_size: int  # number of samples; the layers of the operations describe a single sample
     time_s: float
-    operations: tuple[Operation, ...]
+    operations: tuple[Operation, ...]  # operations of the step in order of execution
 
 
 class Reading(NamedTuple):

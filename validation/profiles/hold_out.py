@@ -48,24 +48,7 @@ SINGLE_TIME_WIDENING = 3.0
 
 
 class ProfileRow(msgspec.Struct, frozen=True):
-    """Prediction of a class of work in a pass; the class ``all`` is the sum of all classes.
-
-    Attributes
-    ----------
-    split, gpu, precision, network : str
-    work_class, phase : str
-    layers : int
-        Number of times fitted at `fitted_batch_size`; 1 if the profile contains only the sum of the layers.
-    fitted_batch_size, batch_size : int
-        Batch sizes of the fit and of the prediction.
-    measured_s, predicted_s : float
-    low_s, high_s : float
-        The 90% interval of the prediction.
-    error : float
-        Relative error.
-    profiles : int
-        Number of profiles; `measured_s` is the median over them.
-    """
+    """Prediction of a class of work in a pass; the class ``all`` is the sum of all classes."""
 
     split: str
     gpu: str
@@ -73,15 +56,17 @@ class ProfileRow(msgspec.Struct, frozen=True):
     network: str
     work_class: str
     phase: str
-    layers: int
+    layers: int  # number of times fitted at `fitted_batch_size`; 1 if the profile contains only the sum of the layers
+    # Batch sizes of the fit and of the prediction.
     fitted_batch_size: int
     batch_size: int
     measured_s: float
     predicted_s: float
+    # The 90% interval of the prediction.
     low_s: float
     high_s: float
-    error: float
-    profiles: int
+    error: float  # relative error
+    profiles: int  # number of profiles; `measured_s` is the median over them
 
 
 class _Measured(msgspec.Struct, frozen=True, eq=False):

@@ -27,36 +27,24 @@ from .published import ProfileSet
 
 
 class ProfilePrediction(msgspec.Struct, frozen=True):
-    """Prediction of a pass by a model that was fitted to other profiles.
-
-    Attributes
-    ----------
-    model : {"ppp", "calibrated"}
-    fitted_to, predicted : str
-        Configuration of the fitted and of the predicted profiles.
-    fitted, profiles : int
-        Number of fitted and of predicted profiles.
-    phase : {"forward", "backward"}
-    measured_s, predicted_s : float
-        Seconds of the pass; the measured time is the median over the profiles.
-    low_s, high_s : float
-        The 90% interval.
-    error : float
-        Relative error.
-    """
+    """Prediction of a pass by a model that was fitted to other profiles."""
 
     model: str
+    # Configuration of the fitted and of the predicted profiles.
     fitted_to: str
     predicted: str
+    # Number of fitted and of predicted profiles.
     fitted: int
     profiles: int
     phase: str
     batch_size: int
+    # Seconds of the pass; the measured time is the median over the profiles.
     measured_s: float
     predicted_s: float
+    # The 90% interval.
     low_s: float
     high_s: float
-    error: float
+    error: float  # relative error
 
 
 class _Split(NamedTuple):

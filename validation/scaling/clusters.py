@@ -60,35 +60,19 @@ NETWORKS = {
 
 
 class ClusterPoint(msgspec.Struct, frozen=True):
-    """A measured efficiency.
-
-    Attributes
-    ----------
-    cluster, source, gpu, precision, network : str
-    batch_size : int
-        Batch size per device.
-    topology : str
-    workers : int
-    efficiency : float
-        Throughput per device relative to that on `than_workers` devices.
-    gradient_precision : str
-    alone_s : float or None
-        Measured seconds of a step on one device; None if unknown.
-    than_workers : int
-    software : str
-    """
+    """A measured efficiency."""
 
     cluster: str
     source: str
     gpu: str
     precision: str
     network: str
-    batch_size: int
+    batch_size: int  # batch size per device
     topology: str
     workers: int
-    efficiency: float
+    efficiency: float  # throughput per device relative to that on `than_workers` devices
     gradient_precision: str = "fp32"
-    alone_s: float | None = None
+    alone_s: float | None = None  # measured seconds of a step on one device; None if unknown
     than_workers: int = 1
     software: str = ""
 
@@ -236,19 +220,11 @@ def learn_stragglers(points: list[ClusterPoint]) -> float:
 
 
 class HeldOut(msgspec.Struct, frozen=True):
-    """A point and its forecast from the other clusters or sources.
-
-    Attributes
-    ----------
-    point : ClusterPoint
-    expected : float
-        Expected efficiency.
-    low, high : float
-        Ends of the 90% interval.
-    """
+    """A point and its forecast from the other clusters or sources."""
 
     point: ClusterPoint
-    expected: float
+    expected: float  # expected efficiency
+    # Ends of the 90% interval.
     low: float
     high: float
 

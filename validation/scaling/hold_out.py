@@ -48,65 +48,35 @@ TIME_SCATTER = 0.02
 
 
 class ScaledPoint(msgspec.Struct, frozen=True):
-    """A measurement and its prediction.
-
-    Attributes
-    ----------
-    measurement : ScaledStep
-    held_out : str
-        Property of the measurements that the fit did not use; empty if the measurement was fitted.
-    predicted_s : float
-    error : float
-        Relative error of the time.
-    efficiency, predicted_efficiency : float or None
-        Efficiency relative to one GPU; None if one GPU was not measured.
-    off : float or None
-        Predicted minus measured efficiency.
-    """
+    """A measurement and its prediction."""
 
     measurement: ScaledStep
-    held_out: str
+    held_out: str  # property of the measurements that the fit did not use; empty if the measurement was fitted
     predicted_s: float
-    error: float
+    error: float  # relative error of the time
+    # Efficiency relative to one GPU; None if one GPU was not measured.
     efficiency: float | None = None
     predicted_efficiency: float | None = None
-    off: float | None = None
+    off: float | None = None  # predicted minus measured efficiency
 
 
 class Gap(msgspec.Struct, frozen=True):
-    """Measured and predicted extra time of a step with fp32 gradients over one with fp16 gradients.
-
-    Attributes
-    ----------
-    nodes, batch_size : int
-    how : str
-    measured_s, predicted_s : float
-    fitted : bool
-        Whether the steps were fitted (those on 8 nodes).
-    """
+    """Measured and predicted extra time of a step with fp32 gradients over one with fp16 gradients."""
 
     nodes: int
     batch_size: int
     how: str
     measured_s: float
     predicted_s: float
-    fitted: bool
+    fitted: bool  # whether the steps were fitted (those on 8 nodes)
 
 
 class ScalingValidation(msgspec.Struct, frozen=True):
-    """Result of the validation.
-
-    Attributes
-    ----------
-    points : list of ScaledPoint
-    gaps : list of Gap
-    constants : dict of str to dict of str to float
-        Constants fitted to all measurements of each platform.
-    """
+    """Result of the validation."""
 
     points: list[ScaledPoint]
     gaps: list[Gap]
-    constants: dict[str, dict[str, float]]
+    constants: dict[str, dict[str, float]]  # constants fitted to all measurements of each platform
 
 
 def validate_scaling(folder: Path, gpus: Sequence[str] = ()) -> ScalingValidation:

@@ -13,35 +13,20 @@ from ..tables import device_of, rows_of
 
 
 class ScaledStep(msgspec.Struct, frozen=True, order=True):
-    """A measured step of several GPUs.
+    """A measured step of several GPUs."""
 
-    Attributes
-    ----------
-    source, platform : str
-        Who measured it, and on which computer.
-    gpu, network : str
-    batch_size : int
-        Batch size per GPU.
-    workers, nodes : int
-    gradient_precision : str
-    time_s : float
-    alone_s : float or None
-        Seconds of the step on one GPU; None if not measured.
-    how : str
-        Method of the gradient exchange and origin of the input, in the source's words.
-    """
-
+    # Who measured it, and on which computer.
     source: str
     platform: str
     gpu: str
     network: str
-    batch_size: int
+    batch_size: int  # batch size per GPU
     workers: int
     nodes: int
     gradient_precision: str
     time_s: float
-    alone_s: float | None
-    how: str
+    alone_s: float | None  # seconds of the step on one GPU; None if not measured
+    how: str  # method of the gradient exchange and origin of the input, in the source's words
 
 
 _NETWORKS = {

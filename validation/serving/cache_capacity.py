@@ -25,21 +25,11 @@ MEAN_TOKENS = 2048
 
 
 class Line(NamedTuple):
-    """A line of an engine.
+    """A line of an engine."""
 
-    Attributes
-    ----------
-    url : str
-        Where the line is printed.
-    name : str
-        Engine, network and devices.
-    published, predicted : int
-        Tokens.
-    is_fitted : bool
-    """
-
-    url: str
-    name: str
+    url: str  # where the line is printed
+    name: str  # engine, network and devices
+    # Tokens.
     published: int
     predicted: int
     is_fitted: bool

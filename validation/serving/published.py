@@ -25,36 +25,12 @@ FILE = Path(__file__).parent / "published.csv"
 
 
 class Point(msgspec.Struct, frozen=True):
-    """A published result.
+    """A published result."""
 
-    Attributes
-    ----------
-    source, url : str
-        Where it is published.
-    network, gpu, precision, weights, kv_cache, engine : str
-        The deployment, in the names of paleo-lite.
-    tensor, pipeline : int
-        Tensor-parallel devices of a stage, and pipeline stages.
-    input_tokens, output_tokens : int
-        Lengths; of data sets the published means.
-    lengths : str
-        File with the lengths of requests, instead of `input_tokens` and `output_tokens`; those are its means.
-    rate : str
-        Requests per second, or ``inf``; empty for a closed loop.
-    concurrency : int or None
-        Users of a closed loop.
-    requests : int
-        Number of requests of the benchmark, or enough for a steady state where it is not published.
-    options : str
-        Published settings of the engine that differ from its defaults, such as ``memory_fraction=0.95``.
-    tokens_per_s, ttft_s, tpot_s : float or None
-        Output tokens per second of all devices, time to first token and time per output token.
-    statistic : {"mean", "p50", ""}
-        Statistic of both times.
-    """
-
+    # Where it is published.
     source: str
     url: str
+    # The deployment, in the names of paleo-lite: devices of a stage and stages are its tensor and pipeline degrees.
     network: str
     gpu: str
     tensor: int
@@ -63,17 +39,20 @@ class Point(msgspec.Struct, frozen=True):
     weights: str
     kv_cache: str
     engine: str
+    # Lengths; of data sets the published means.
     input_tokens: int
     output_tokens: int
+    # File with the lengths of requests, instead of `input_tokens` and `output_tokens`; those are its means.
     lengths: str
-    rate: str
-    concurrency: int | None
-    requests: int
-    options: str
+    rate: str  # requests per second, or ``inf``; empty for a closed loop
+    concurrency: int | None  # users of a closed loop
+    requests: int  # number of requests of the benchmark, or enough for a steady state where it is not published
+    options: str  # published settings of the engine that differ from its defaults, such as ``memory_fraction=0.95``
+    # Output tokens per second of all devices, time to first token and time per output token.
     tokens_per_s: float | None
     ttft_s: float | None
     tpot_s: float | None
-    statistic: str
+    statistic: str  # statistic of both times
 
 
 def published_points(path: Path = FILE) -> list[Point]:

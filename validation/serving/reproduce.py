@@ -38,24 +38,14 @@ COLUMNS = (
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """A published figure and its prediction.
+    """A published figure and its prediction."""
 
-    Attributes
-    ----------
-    point : Point
-        The published result.
-    quantity : {"throughput", "ttft", "tpot"}
-        The figure of it.
-    measured, predicted : float
-        Values.
-    low, high : float
-        90% interval of the prediction.
-    """
-
-    point: Point
-    quantity: str
+    point: Point  # the published result
+    quantity: str  # the figure of it
+    # Values.
     measured: float
     predicted: float
+    # 90% interval of the prediction.
     low: float
     high: float
 

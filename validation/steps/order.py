@@ -22,28 +22,15 @@ SMALLEST_DIFFERENCE = 0.15
 
 
 class OrderRow(msgspec.Struct, frozen=True):
-    """Fractions of device pairs that are predicted in the right order.
-
-    Attributes
-    ----------
-    source, precision : str
-    devices : list of str
-    pairs : int
-    held_out : float
-        Both chips are held out, so that only their data sheets are known.
-    shipped : float
-        As `predict` answers, which assumes the same software and host for all sources.
-    roofline : float
-        Order of the roofline bounds of the data sheets.
-    """
+    """Fractions of device pairs that are predicted in the right order."""
 
     source: str
     precision: str
     devices: list[str]
     pairs: int
-    held_out: float
-    shipped: float
-    roofline: float
+    held_out: float  # both chips are held out, so that only their data sheets are known
+    shipped: float  # as `predict` answers, which assumes the same software and host for all sources
+    roofline: float  # order of the roofline bounds of the data sheets
 
 
 def validate_steps(

@@ -19,6 +19,8 @@ from paleo_lite.reporting.document import Column, Document, Table, format_percen
 from paleo_lite.timing.calibrated import residual_variance, sensitivities
 from paleo_lite.timing.intervals import QUANTILES
 
+from ..columns import error_columns
+
 COUNTS = (1, 2, 4, 8)
 """Numbers of own measurements."""
 
@@ -30,34 +32,21 @@ DRAWS = 5
 
 
 class OwnRow(msgspec.Struct, frozen=True):
-    """Errors for a held-out device after some of its steps were measured, as fractions, averaged over groups.
+    """Errors for a held-out device after some of its steps were measured, as fractions, averaged over groups."""
 
-    Attributes
-    ----------
-    chosen : {"none", "random", "suggested"}
-        How the measurements were chosen.
-    measured, groups, points : int
-        Number of own measurements, of groups, and of predicted steps.
-    mape, median : float
-        Mean and median absolute relative error.
-    coverage_90, width_90 : float
-        Fraction of steps inside their 90% interval, and its relative width.
-    sharpness_90 : float
-        Median ratio between the ends of the interval, on average over groups.
-    promised_90 : float or None
-        Width of the 90% interval that the suggestion expects before the steps are measured.
-    """
-
-    chosen: str
+    chosen: str  # how the measurements were chosen
+    # Number of own measurements, of groups, and of predicted steps.
     measured: int
     groups: int
     points: int
+    # Mean and median absolute relative error.
     mape: float
     median: float
+    # Fraction of steps inside their 90% interval, and its relative width.
     coverage_90: float
     width_90: float
-    sharpness_90: float
-    promised_90: float | None
+    sharpness_90: float  # median ratio between the ends of the interval, on average over groups
+    promised_90: float | None  # width of the 90% interval that the suggestion expects before the steps are measured
 
 
 class _HeldOutDevice(NamedTuple):
@@ -179,11 +168,7 @@ def page(rows: Sequence[OwnRow]) -> Document:
             Column("chosen", "chosen", left=True),
             Column("groups", "groups"),
             Column("points", "points"),
-            Column("mape", "MAPE", format_percent),
-            Column("median", "median", format_percent),
-            Column("coverage_90", "within\n90%", lambda value: f"{value:.0%}"),
-            Column("width_90", "width", format_percent),
-            Column("sharpness_90", "ratio of\nends", "{:.2f}".format),
+            *error_columns("mape", "median", "coverage_90", "width_90", "sharpness_90"),
             Column("promised_90", "promised", format_percent),
         ],
         [msgspec.to_builtins(row) for row in rows],

@@ -33,25 +33,15 @@ class HeldOutStep(NamedTuple):
 
 
 class RatioRow(msgspec.Struct, frozen=True):
-    """Coverage and width of the intervals of a kind of ratio.
-
-    Attributes
-    ----------
-    kind : str
-    pairs : int
-    coverage_80, coverage_90 : float
-        Fraction of ratios inside their 80% and 90% interval.
-    width_90 : float
-        Upper over lower end of the 90% interval, for the median ratio.
-    independent_coverage_90, independent_width_90 : float
-        The same if the two predictions were treated as independent.
-    """
+    """Coverage and width of the intervals of a kind of ratio."""
 
     kind: str
     pairs: int
+    # Fraction of ratios inside their 80% and 90% interval.
     coverage_80: float
     coverage_90: float
-    width_90: float
+    width_90: float  # upper over lower end of the 90% interval, for the median ratio
+    # The same if the two predictions were treated as independent.
     independent_coverage_90: float
     independent_width_90: float
 

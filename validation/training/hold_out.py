@@ -63,36 +63,20 @@ EFFECTIVE_STEPS_PER_GROUP = 15
 
 
 class HeldOut(msgspec.Struct, frozen=True):
-    """Errors of constants on the held-out steps of a source, as fractions.
+    """Errors of constants on the held-out steps of a source, as fractions."""
 
-    Attributes
-    ----------
-    split : str
-        Property by which the steps were split.
-    fitted_to : str
-        Steps that the constants were fitted to.
-    source : str
-    points : int
-    mape, median : float
-        Mean and median absolute relative error.
-    coverage_90, width_90 : float
-        Fraction of steps inside their 90% interval, and mean relative width of the intervals.
-    sharpness_90 : float
-        Median ratio between the ends of the intervals.
-    constant_mfu : float
-        Mean absolute relative error of assuming the mean MFU of the fitted steps for all steps.
-    """
-
-    split: str
-    fitted_to: str
+    split: str  # property by which the steps were split
+    fitted_to: str  # steps that the constants were fitted to
     source: str
     points: int
+    # Mean and median absolute relative error.
     mape: float
     median: float
+    # Fraction of steps inside their 90% interval, and mean relative width of the intervals.
     coverage_90: float
     width_90: float
-    sharpness_90: float
-    constant_mfu: float
+    sharpness_90: float  # median ratio between the ends of the intervals
+    constant_mfu: float  # mean absolute relative error of assuming the mean MFU of the fitted steps for all steps
 
 
 class TimedSteps:

@@ -10,6 +10,7 @@ import numpy as np
 from paleo_lite.reporting.charts.accuracy import Pair
 from paleo_lite.reporting.document import Column, Document, Table, format_percent
 
+from ..columns import error_columns
 from .hold_out import HeldOut
 from .published import TrainedStep
 
@@ -23,11 +24,7 @@ def training_page(rows: Sequence[HeldOut], left_out: Mapping[str, int]) -> Docum
             Column("fitted_to", "fitted to", left=True),
             Column("source", "judged on", left=True),
             Column("points", "steps"),
-            Column("mape", "MAPE", format_percent),
-            Column("median", "median", format_percent),
-            Column("coverage_90", "within\n90%", lambda value: f"{value:.0%}"),
-            Column("width_90", "width", format_percent),
-            Column("sharpness_90", "ratio of\nends", "{:.2f}".format),
+            *error_columns("mape", "median", "coverage_90", "width_90", "sharpness_90"),
             Column("constant_mfu", "one MFU", format_percent),
         ],
         [msgspec.to_builtins(row) for row in rows],

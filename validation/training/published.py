@@ -40,30 +40,14 @@ TABLES = ("modern/transformer_training.csv", "today/transformer_training_h100.cs
 
 
 class TrainedStep(NamedTuple):
-    """A measured step.
-
-    Attributes
-    ----------
-    source, gpu, model : str
-    billions : float
-        Parameters in billions; active parameters per token for a mixture of experts.
-    config : str
-        Hugging Face config in JSON.
-    length, batch_size, workers : int
-        Tokens per sequence, global batch size in sequences, and number of devices.
-    split : ParallelConfig
-    precision : str
-    topology : str
-    time_s : float
-    fused_loss : bool
-        Whether the cross entropy is computed by a single kernel.
-    """
+    """A measured step."""
 
     source: str
     gpu: str
     model: str
-    billions: float
-    config: str
+    billions: float  # parameters in billions; active parameters per token for a mixture of experts
+    config: str  # hugging Face config in JSON
+    # Tokens per sequence, global batch size in sequences, and number of devices.
     length: int
     batch_size: int
     workers: int
@@ -71,7 +55,7 @@ class TrainedStep(NamedTuple):
     precision: str
     topology: str
     time_s: float
-    fused_loss: bool = False
+    fused_loss: bool = False  # whether the cross entropy is computed by a single kernel
 
     @property
     def is_mixture(self) -> bool:

@@ -38,33 +38,16 @@ LONG = 16_384
 
 
 class Point(msgspec.Struct, frozen=True):
-    """A published step.
+    """A published step."""
 
-    Attributes
-    ----------
-    source, url, model : str
-        Origin and network.
-    gpu, power_limit : str
-        Device, and its power limit if it is not the rated one.
-    layers, hidden, heads, kv_heads, inner, vocabulary, length : int
-        Sizes of the network, and tokens per sequence.
-    workers, batch_size, micro_batch_size, tensor : int
-        Devices, sequences per step and per micro-batch, and tensor-parallel degree.
-    precision, recompute, execution, attention : str
-        As in `paleo_lite.distributed.parallel_config.ParallelConfig`; an empty `attention` is the default of the stack.
-    recompute_every : int
-        With full recomputation, every n-th block is recomputed.
-    tokens_per_s_per_gpu : float
-        Measured throughput.
-    memory_gib : float or None
-        Measured peak memory of a device in GiB.
-    """
-
+    # Origin and network.
     source: str
     url: str
     model: str
+    # Device, and its power limit if it is not the rated one.
     gpu: str
     power_limit: str
+    # Sizes of the network, and tokens per sequence.
     layers: int
     hidden: int
     heads: int
@@ -72,17 +55,19 @@ class Point(msgspec.Struct, frozen=True):
     inner: int
     vocabulary: int
     length: int
+    # Devices, sequences per step and per micro-batch, and tensor-parallel degree.
     workers: int
     batch_size: int
     micro_batch_size: int
     tensor: int
+    # As in `paleo_lite.distributed.parallel_config.ParallelConfig`; an empty `attention` is that of the stack.
     precision: str
     recompute: str
-    recompute_every: int
+    recompute_every: int  # with full recomputation, every n-th block is recomputed
     execution: str
     attention: str
-    tokens_per_s_per_gpu: float
-    memory_gib: float | None
+    tokens_per_s_per_gpu: float  # measured throughput
+    memory_gib: float | None  # measured peak memory of a device in GiB
 
     @property
     def time_s(self) -> float:
