@@ -208,7 +208,7 @@ def serve(
     from ..serving.engines import find_engine
     from ..serving.iteration_times import ModelOnDevice
     from ..serving.pipeline import connect_stages
-    from ..serving.placement import check_undivided, engine_speaks_for, with_fitted_host, with_kernels
+    from ..serving.placement import check_undivided, has_kernels, with_fitted_host, with_kernels
     from ..serving.requests import parse_lengths
     from ..serving.simulator import Options, Speculation
 
@@ -270,7 +270,7 @@ def serve(
             connected = connect_stages(stages, tensor_degree, device_link=stage_link, topology=topology)
             placed = ModelOnDevice(workload, machine, model, group, cache_format, connected)
             is_default = calibration is None and time_model in (None, "calibrated")
-            if not (is_default and engine_speaks_for(placed)):
+            if not (is_default and has_kernels(placed)):
                 check_undivided(*division, machine.device, placed.pipeline.degree)
                 return placed
             return with_kernels(placed, policy, experts=division[0], attention_data=division[1])
@@ -587,10 +587,10 @@ def _advise(
 
     from msgspec import structs
 
+    from ..engines.placed import possible_divisions
     from ..serving.advise import rank_deployments
     from ..serving.answers import answer
     from ..serving.candidates import describe_parallelism
-    from ..serving.placement import possible_divisions
 
     degrees: tuple[int, ...] = TENSOR_DEGREES if tensor is None else (tensor,)
     if topology is not None:
@@ -623,10 +623,12 @@ def _advise(
     def further_divisions(deployment: Deployment) -> dict[str, Callable[[], Deployment]]:
         """Return the same deployment with experts or attention divided in other ways."""
         placed = deployment.on_device
+        if placed.kernels is None:
+            return {}
         device, weight_format = placed.machine.device, placed.workload.weights
         return dict(
             attempt(device, placed.tensor, placed.pipeline.degree, weight_format, pair)
-            for pair in possible_divisions(placed)
+            for pair in possible_divisions(placed.workload.layers, placed.tensor)
         )
 
     advice = rank_deployments(

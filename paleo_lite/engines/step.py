@@ -16,7 +16,6 @@ import numpy as np
 
 from ..formats import bytes_per_number
 from ..machines import Device
-from .blocks import Fusion
 from .constants import Constants, EngineConstants, Host, engine_constants
 from .formulas import (
     KERNEL_CLASSES,
@@ -153,6 +152,40 @@ class Load(msgspec.Struct, frozen=True):
     length: Any = 0.0
     cached: Any = 0.0
     has_prompts: bool = False
+
+    @classmethod
+    def of_decoding(cls, sequences: Any, context: Any, groups: int = 1) -> Load:
+        """Return the load of a decode iteration, on a device of the attention group with the most sequences.
+
+        Parameters
+        ----------
+        sequences : array_like
+            Decoding sequences of all attention groups.
+        context : array_like
+            Tokens in the cache of each.
+        groups : int
+            Attention groups.
+        """
+        own = np.ceil(np.asarray(sequences) / groups)
+        return cls(tokens=own, all_tokens=sequences, sampled=own, sequences=own, context=context)
+
+    @classmethod
+    def of_prompts(cls, prompts: Any, length: Any, groups: int = 1) -> Load:
+        """Return the load of an iteration of whole prompts, evenly divided among the attention groups that have any.
+
+        Parameters
+        ----------
+        prompts : array_like
+            Prompts of all attention groups.
+        length : array_like
+            Tokens of each.
+        groups : int
+            Attention groups.
+        """
+        busy = np.minimum(prompts, groups)
+        own = np.ceil(np.asarray(prompts * length) / busy)
+        sampled = np.ceil(np.asarray(prompts) / groups)
+        return cls(own, prompts * length, sampled, prompts=prompts / busy, length=length, has_prompts=True)
 
 
 class EngineStep:
@@ -376,18 +409,3 @@ _TIMERS: dict[type, Callable[[EngineStep, Any, Load], Any]] = {
     Pointwise: EngineStep._pointwise_s,
     Exchange: EngineStep._exchange_s,
 }
-
-
-class EngineKernels(msgspec.Struct, frozen=True):
-    """Times of an engine's kernels on a device, and what the engine fuses.
-
-    Attributes
-    ----------
-    step : EngineStep
-        Times of kernels.
-    fusion : Fusion
-        What the engine fuses.
-    """
-
-    step: EngineStep
-    fusion: Fusion

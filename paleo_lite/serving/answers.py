@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import msgspec
 import numpy as np
 
+from ..engines.placed import KERNEL_MODEL
 from ..result import Result
 from ..timing.notes import clock_notes, setting_notes
 from ..timing.power import MIN_FRACTION
@@ -24,9 +25,6 @@ from .requests import Traffic
 from .simulator import Outcome
 
 PERCENTILES = (50, 90, 99)
-
-KERNEL_MODEL = "kernels of the engine, with constants fitted to published kernels and servers"
-"""The time model of deployments whose engine's kernels are known, as text."""
 
 LOCAL_MODEL = "llama.cpp, with constants fitted to published speeds of one request at a time"
 """The time model of llama.cpp, as text."""

@@ -7,17 +7,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ..architectures.checkpoint import StoredWeights
 from ..counting import Layer
 from ..counting.kinds import cached_elements
-from ..engines.memory import (
-    COMMUNICATOR_BYTES,
-    activation_bytes,
-    padding_bytes,
-    reported_bytes,
-    sequence_bytes,
-    stored_weight_bytes,
-)  # fmt: skip
+from ..engines.memory import COMMUNICATOR_BYTES, activation_bytes, reported_bytes, sequence_bytes
 from ..errors import DoesNotFit
 from ..formats import bytes_per_number
 from ..timing.memory import RESERVE_BYTES, model_bytes, peak_memory
@@ -120,11 +112,7 @@ def _measure_kernel_room(on_device: ModelOnDevice, engine: Engine, *, mean_token
     groups = step.placement.attention_data
     tokens = max(round(mean_tokens), 2)
     kernels = device_kernels(on_device, "decode", tokens - 1)
-    weights_bytes = stored_weight_bytes(step, kernels)
-    has_own_formats = isinstance(on_device.workload.stored_format, StoredWeights)
-    if has_own_formats and groups == 1:  # also of the modules that have another format than most
-        weights_bytes = float(model_bytes(on_device.decode_workload(tokens - 1))[0])
-    weights_bytes += padding_bytes(step, kernels)
+    weights_bytes = on_device.kernels.weight_bytes(kernels)
     activations_bytes = activation_bytes(step, kernels, engine.max_batched_tokens, engine.max_sequences)
     cache_bytes = _cache_bytes(on_device, engine, weights_bytes, activations_bytes)
     per_sequence = sequence_bytes(step, kernels, tokens)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -51,9 +50,7 @@ def time_decode_kernels(on_device: ModelOnDevice, sequences: float, context: flo
     if on_device.kernels is None:
         return None
     step = on_device.kernels.step
-    everywhere = max(round(sequences), 1)
-    own = math.ceil(everywhere / on_device.attention_data)
-    load = Load(tokens=own, all_tokens=everywhere, sampled=own, sequences=own, context=round(context))
+    load = Load.of_decoding(max(round(sequences), 1), round(context), on_device.attention_data)
     launches: dict[str, int] = {}
     seconds: dict[str, float] = {}
     for counted in device_kernels(on_device, "decode", max(round(context), 1)):

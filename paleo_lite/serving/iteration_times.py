@@ -44,7 +44,7 @@ from .pipeline import MIN_EXCHANGE_BYTES, Pipeline, send_time_s, stage_numbers
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ..engines.step import EngineKernels
+    from ..engines.placed import EngineKernels
     from ..local.batches import LocalModel
 
     Floats = NDArray[np.float64]

@@ -8,16 +8,13 @@ sequences and context or by the length of the prompt, the head by the sampled se
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
-from ..architectures import Network
-from ..engines.blocks import Fusion, exchange_tokens, network_kernels
 from ..engines.kernels import CountedKernel, Experts
-from ..engines.rates import kernel_rates
 from ..engines.step import Load
 from .iteration_times import IterationTimes, interpolate_prompts, tabulated_contexts
 
@@ -35,38 +32,10 @@ TYPICAL_CONTEXT = 2048
 """Context at which the interval of an iteration is computed."""
 
 
-class _FusedNetwork:
-    """A network under an engine, as a key: equal to another one made from the same config, with the same fusion."""
-
-    def __init__(self, network: Network, fusion: Fusion) -> None:
-        self.network, self.fusion = network, fusion
-
-    def __hash__(self) -> int:
-        return hash((self.network.rebuild, id(self.fusion)))
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, _FusedNetwork):
-            return False
-        return self.network.rebuild == other.network.rebuild and self.fusion is other.fusion
-
-
-@lru_cache(maxsize=64)
-def _cached_kernels(fused: _FusedNetwork, phase: str, context: int, tensor: int) -> tuple[CountedKernel, ...]:
-    """Return the kernels of a network, which deployments in other formats or with other experts share."""
-    kernels = network_kernels(fused.network, phase, context=context, tensor=tensor, fusion=fused.fusion)
-    return tuple(kernels)
-
-
 def device_kernels(on_device: ModelOnDevice, phase: str, context: int) -> list[CountedKernel]:
-    """Return the kernels of one device in an iteration, with the exchanges of tokens between attention groups."""
+    """Return the kernels of one device in an iteration; see `EngineKernels.of_iteration`."""
     assert on_device.kernels is not None
-    step, placement = on_device.kernels.step, on_device.kernels.step.placement
-    fused = _FusedNetwork(on_device.workload.network, on_device.kernels.fusion)
-    kernels = list(_cached_kernels(fused, phase, context, placement.tensor))
-    if placement.attention_data > 1:
-        _, _, operand_bytes = kernel_rates(step.device, step.formats.experts)
-        kernels = exchange_tokens(kernels, placement.devices, operand_bytes)
-    return kernels
+    return on_device.kernels.of_iteration(phase, context)
 
 
 def tabulate_kernels(

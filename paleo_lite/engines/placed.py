@@ -1,0 +1,231 @@
+"""A network under an engine on the devices of a replica: formats, division, and the kernels of one device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import product
+
+import msgspec
+
+from ..architectures import Network
+from ..architectures.checkpoint import StoredWeights
+from ..architectures.network import SequenceOptions
+from ..counting import Layer
+from ..counting.kinds import is_attention
+from ..counting.parts import parts_of
+from ..errors import BadValue
+from ..formats import Part
+from ..machines import Device
+from ..timing.memory import model_bytes
+from ..timing.workload import Workload
+from .blocks import Fusion, exchange_tokens, network_kernels
+from .choose import PartFormats, checkpoint_formats, choose_formats, has_constants
+from .kernels import Attention, CountedKernel, Experts
+from .memory import padding_bytes, stored_weight_bytes
+from .rates import kernel_rates
+from .records import FUSIONS, engine_of_policy
+from .step import EngineStep, Formats, Placement
+
+CHECKED_CONTEXT = 512
+"""Tokens in the cache of the network that is checked: enough for caches that hold a vector for several tokens."""
+
+KERNEL_MODEL = "kernels of the engine, with constants fitted to published kernels and servers"
+"""The time model of networks whose engine's kernels are known, as text."""
+
+
+class _FusedNetwork:
+    """A network under an engine, as a key: equal to another one made from the same config, with the same fusion."""
+
+    def __init__(self, network: Network, fusion: Fusion) -> None:
+        self.network, self.fusion = network, fusion
+
+    def __hash__(self) -> int:
+        return hash((self.network.rebuild, id(self.fusion)))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _FusedNetwork):
+            return False
+        return self.network.rebuild == other.network.rebuild and self.fusion is other.fusion
+
+
+@lru_cache(maxsize=64)
+def _cached_kernels(fused: _FusedNetwork, phase: str, context: int, tensor: int) -> tuple[CountedKernel, ...]:
+    """Return the kernels of a network, which deployments in other formats or with other experts share."""
+    kernels = network_kernels(fused.network, phase, context=context, tensor=tensor, fusion=fused.fusion)
+    return tuple(kernels)
+
+
+class EngineKernels(msgspec.Struct, frozen=True, eq=False):
+    """A network under an engine, on one of the devices that it is divided among.
+
+    Attributes
+    ----------
+    step : EngineStep
+        Times of kernels.
+    fusion : Fusion
+        What the engine fuses.
+    workload : Workload
+        The undivided network, and its formats.
+    """
+
+    step: EngineStep
+    fusion: Fusion
+    workload: Workload
+
+    def of_iteration(self, phase: str, context: int) -> list[CountedKernel]:
+        """Return the kernels of an iteration, with the exchanges of tokens between attention groups.
+
+        Parameters
+        ----------
+        phase : {"prefill", "decode"}
+            Whether prompts or single tokens are computed.
+        context : int
+            Tokens in the cache, or of the longest prompt.
+        """
+        placement = self.step.placement
+        fused = _FusedNetwork(self.workload.network, self.fusion)
+        kernels = list(_cached_kernels(fused, phase, context, placement.tensor))
+        if placement.attention_data > 1:
+            _, _, operand_bytes = kernel_rates(self.step.device, self.step.formats.experts)
+            kernels = exchange_tokens(kernels, placement.devices, operand_bytes)
+        return kernels
+
+    def weight_bytes(self, kernels: Sequence[CountedKernel]) -> float:
+        """Return the bytes of the weights on one device, as the engine stores them.
+
+        Parameters
+        ----------
+        kernels : sequence of CountedKernel
+            Kernels of the device in the phase ``decode``.
+        """
+        placement, network = self.step.placement, self.workload.network
+        stored_bytes = stored_weight_bytes(self.step, kernels)
+        has_own_formats = isinstance(self.workload.stored_format, StoredWeights)
+        if has_own_formats and placement.attention_data == 1 and network.rebuild is not None:
+            # Checkpoints have modules in another format than most.
+            options = SequenceOptions(context=CHECKED_CONTEXT, phase="decode", tensor_parallel=placement.tensor)
+            stored_bytes = float(model_bytes(self.workload.with_changes(network=network.rebuild(options)))[0])
+        return stored_bytes + padding_bytes(self.step, kernels)
+
+
+def engine_speaks_for(workload: Workload, device: Device) -> bool:
+    """Return whether the kernels of engines were measured for a question: device, precision and a config."""
+    is_known = has_constants(device) and workload.precision not in ("fp64", "fp32", "tf32")
+    return is_known and workload.network.rebuild is not None
+
+
+def check_division(devices: int, experts: int, attention_data: int) -> None:
+    """Raise BadValue if experts or attention cannot be divided among the devices of a replica."""
+    if devices % attention_data:
+        raise BadValue(
+            f"`--attention-data-parallel` must divide the {devices} devices of `--tensor` (got {attention_data})"
+        )
+    if devices % experts:
+        raise BadValue(f"`--expert-parallel` must divide the {devices} devices of `--tensor` (got {experts})")
+
+
+def place_kernels(
+    workload: Workload, device: Device, policy: str, *, kv_cache: str, placement: Placement
+) -> EngineKernels:
+    """Return a network with the kernels of an engine on one of its devices.
+
+    Parameters
+    ----------
+    workload : Workload
+        The undivided network in the phase ``decode``.
+    device : Device
+        The device.
+    policy : str
+        One of `paleo_lite.serving.engines.ENGINES`.
+    kv_cache : str
+        Format of the KV cache.
+    placement : Placement
+        Division among devices, see `check_division`.
+
+    Raises
+    ------
+    BadValue
+        If a degree does not divide the heads or the experts.
+    """
+    network, engine = workload.network, engine_of_policy(policy)
+    fusion = FUSIONS[engine]
+    assert network.rebuild is not None
+    network.rebuild(SequenceOptions(phase="decode", tensor_parallel=placement.tensor, blocks=1))
+    fused = _FusedNetwork(network, fusion)
+    kernels = [one.kernel for one in _cached_kernels(fused, "decode", CHECKED_CONTEXT, placement.tensor)]
+    _check_experts([kernel for kernel in kernels if isinstance(kernel, Experts)], placement.experts, network.name)
+    formats = _formats_of(
+        workload,
+        device,
+        kv_cache,
+        has_experts=any(isinstance(kernel, Experts) for kernel in kernels),
+        is_latent=any(isinstance(kernel, Attention) and kernel.is_latent for kernel in kernels),
+    )
+    return EngineKernels(EngineStep(device, engine, formats, placement), fusion, workload)
+
+
+def _check_experts(mixtures: list[Experts], degree: int, name: str) -> None:
+    if degree == 1:
+        return
+    if not mixtures:
+        raise BadValue(f"`--expert-parallel` needs a mixture of experts, which {name} is not")
+    for mixture in mixtures:
+        if mixture.experts % degree:
+            raise BadValue(f"`--expert-parallel` {degree} does not divide the {mixture.experts} experts of {name}")
+
+
+def _formats_of(workload: Workload, device: Device, kv_cache: str, *, has_experts: bool, is_latent: bool) -> Formats:
+    """Return the formats of the kernels: those of a checkpoint, or those that the question names."""
+    stored = part_formats(workload)
+    if stored is not None:
+        return checkpoint_formats(workload.precision, stored, kv_cache, device)
+    return choose_formats(
+        workload.precision, workload.weights, kv_cache, has_experts=has_experts, has_latent_attention=is_latent
+    )
+
+
+def part_formats(workload: Workload) -> PartFormats | None:
+    """Return the formats that most weights of a checkpoint have by part; None where the question names a format."""
+    stored = workload.stored_format
+    if not isinstance(stored, StoredWeights):
+        return None
+    layers = workload.layers
+    parts = parts_of(layers, workload.reads_tokens)
+
+    def main_name(part: Part, is_projection: bool = False) -> str | None:
+        chosen = [
+            (layer, own)
+            for layer, own in zip(layers, parts)
+            if own == part and (part == "experts" or ("attn" in layer.name) == is_projection)
+        ]
+        main = stored.main_format([layer for layer, _ in chosen], [own for _, own in chosen])
+        return None if main is None else main.name
+
+    return PartFormats(
+        main_name("dense", is_projection=True), main_name("dense"), main_name("experts"), stored.has_narrow_activations
+    )
+
+
+def possible_divisions(layers: Sequence[Layer], devices: int) -> list[tuple[int, int]]:
+    """Return pairs of an expert-parallel degree and a number of attention groups that are worth trying, without (1, 1).
+
+    Experts of a mixture are divided among all devices or by tensor parallelism. Attention is computed for sequences of
+    their own where there are fewer heads of keys and values than devices, as with latent attention, so that tensor
+    parallelism would store keys and values several times.
+
+    Parameters
+    ----------
+    layers : sequence of Layer
+        Layers of the undivided network.
+    devices : int
+        Devices of a replica.
+    """
+    experts = {layer.weights[0][0] for layer in layers if "active" in layer.attributes}
+    if not experts or devices == 1:
+        return []
+    kv_heads = [layer.inputs[1][1] for layer in layers if is_attention(layer)]
+    has_few_kv_heads = bool(kv_heads) and min(kv_heads) < devices
+    degrees = (1, devices) if all(number % devices == 0 for number in experts) else (1,)
+    groups = (1, devices) if has_few_kv_heads else (1,)
+    return [pair for pair in product(degrees, groups) if pair != (1, 1)]
