@@ -12,23 +12,28 @@ from ..architectures import Network
 from ..architectures.pipelines.sampling import find_pipeline
 from ..counting import GENERATION_PHASES
 from ..counting.work import ENGINE
+from ..engines.placed import NEEDS_KERNELS, engine_speaks_for
 from ..errors import BadQuantity, BadValue, UnknownName
+from ..local import LLAMA_CPP
 from ..machines import Device, find_device
 from ..machines.registry import limit_power
+from ..timing.models import CALIBRATED
 from ..units import parse_quantity, parse_range
 from .arguments import InputShapes, Paths, option_name, to_paths
 from .pipelines import PictureOptions, check_others, pipeline_question
 from .prediction import resolve_question, square_size
+from .serve import choose_cache_format
 
 if TYPE_CHECKING:
     from torch import nn
 
     from ..architectures.pipelines.records import Pipeline
     from ..calibration.store import Calibration
+    from ..distributed.job import UnderEngine
     from ..distributed.pictures import PictureScaling
     from ..distributed.settings import InputSettings, Settings
     from ..distributed.table import ScaleTable
-    from ..timing.workload import TrainingOptions
+    from ..timing.workload import TrainingOptions, Workload
 
 PARALLEL_3D = "3d"
 """Strategy that combines tensor, pipeline and data parallelism."""
@@ -53,6 +58,9 @@ def scale(
     training: TrainingOptions | None = None,
     context: int | None = None,
     weights: str | None = None,
+    policy: str | None = None,
+    kv_cache: str | None = None,
+    expert_load: str | None = None,
     execution: str | None = None,
     attention: str | None = None,
     time_model: str | None = None,
@@ -128,17 +136,22 @@ def scale(
         Collective, gradient buckets, gradient precision, parallel configuration:
         `paleo_lite.distributed.settings.Settings`.
     phase : {"training", "prefill", "decode", "inference"}
-        Inference is for pipelines for pictures or videos. In prefill and decode all devices use tensor parallelism, or
-        as many as the parallel configuration in `settings` gives.
+        Inference is for pipelines for pictures or videos. In prefill and decode a replica has all devices, or as many
+        as the parallel configuration in `settings` gives, which also divides experts and attention.
     training : TrainingOptions, optional
         Optimizer, mixed precision, activation checkpointing, gradient accumulation.
     context : int, optional
         For decode, as for `predict`.
     weights : str, optional
         Storage format of matrices in prefill and decode, or of frozen matrices in training with LoRA (QLoRA).
+    policy : str, optional
+        Engine whose kernels prefill and decode launch, as for `serve` (default vllm), where they are known: on NVIDIA's
+        GPUs from Ampere on, with the calibrated time model. Its host takes part in every step.
+    kv_cache, expert_load : str, optional
+        Format of the KV cache, and distribution of tokens over experts, as for `serve`; with the kernels of an engine.
     execution : str, optional
         Software stack. In training ``megatron`` (the default for networks in blocks), ``compiled`` or ``eager``;
-        otherwise as for `predict`.
+        otherwise as for `predict`: the layers are then timed one by one, instead of the kernels of an engine.
     attention : str, optional
         Implementation of attention, as for `predict`.
     concurrent : bool
@@ -189,6 +202,8 @@ def scale(
     from ..timing.facility import make_facility
     from ..timing.workload import TrainingOptions
 
+    is_by_layers = any(option is not None for option in (execution, attention, ppp, ppp_comm, calibration))
+    is_by_layers = is_by_layers or time_model not in (None, CALIBRATED)
     amount = Amount(images, samples, tokens, epochs, packing, mean_length)
     facility = make_facility(electricity, carbon_intensity, pue, host_watts)
     _check_ranking(by, advise)
@@ -203,6 +218,9 @@ def scale(
             "training": training,
             "context": context,
             "weights": weights,
+            "policy": policy,
+            "kv_cache": kv_cache,
+            "expert_load": expert_load,
             "execution": execution,
             "attention": attention,
             "time_model": time_model,
@@ -281,7 +299,7 @@ def scale(
         _check_generation(phase, training, strategy)
         strategy = PARALLEL_3D
         scaling = scaling or "strong"
-        batch_size = batch_size or 1
+        batch_size = 1 if batch_size is None else batch_size
         execution = execution or ENGINE
     elif phase == "training":
         if context is not None:
@@ -311,7 +329,7 @@ def scale(
         by=by,
     )
     given = None if gpu is None else find_device(gpu, to_paths(hardware_files))
-    machines = request.build_topology(to_paths(hardware_files), given)
+    machines = request.build_topology(to_paths(hardware_files), given, uses_own_link=phase in GENERATION_PHASES)
     gpu = _find_gpu(gpu or machines.device, power_limit, to_paths(hardware_files))
     workload, machine, model = resolve_question(
         network,
@@ -337,7 +355,50 @@ def scale(
     if storage is not None or decode is not None or pageable:
         input_pipeline = _make_inputs(machine.device, storage, decode, pageable)
         settings = structs.replace(settings or Settings(), inputs=input_pipeline)
-    return predict_scaling(request, machines, workload, machine, model, settings, advise=advise)
+    return predict_scaling(
+        request,
+        machines,
+        workload,
+        machine,
+        model,
+        settings,
+        engine=_find_engine(workload, machine.device, is_by_layers, policy, kv_cache, expert_load),
+        advise=advise,
+    )
+
+
+def _find_engine(
+    workload: Workload,
+    device: Device,
+    is_by_layers: bool,
+    policy: str | None,
+    kv_cache: str | None,
+    expert_load: str | None,
+) -> UnderEngine | None:
+    """Return the engine whose kernels are timed; None if layers are timed one by one.
+
+    Parameters
+    ----------
+    is_by_layers : bool
+        Whether an option asks for the layers.
+    """
+    from ..distributed.job import UnderEngine
+    from ..engines.routing import parse_expert_load
+    from ..serving.engines import VLLM, find_engine
+
+    phase = workload.phase
+    if phase in GENERATION_PHASES and not is_by_layers and engine_speaks_for(workload, device):
+        if policy == LLAMA_CPP:
+            raise BadValue(f"`--policy {LLAMA_CPP}` is for a single device, with `serve`")
+        cache = choose_cache_format(kv_cache, workload.precision)
+        return UnderEngine(find_engine(policy or VLLM.name, device), cache, parse_expert_load(expert_load or "uniform"))
+    given = {"--policy": policy, "--kv-cache": kv_cache, "--expert-load": expert_load}
+    for option, value in given.items():
+        if value is not None and phase not in GENERATION_PHASES:
+            raise BadValue(f"`{option}` is for `--phase prefill` and `decode`, not for {phase}")
+        if value is not None:
+            raise BadValue(f"`{option}` {NEEDS_KERNELS} and without `--execution`")
+    return None
 
 
 def scale_network(network: Any, **arguments: Any) -> ScaleTable:

@@ -12,7 +12,7 @@ from ..architectures.network import SequenceOptions
 from ..errors import BadQuantity, BadValue, UnknownName
 from ..formats import FORMATS, format_of_weights
 from ..local import LLAMA_CPP
-from ..machines import Device
+from ..machines import Device, find_device
 from ..timing.facility import make_facility
 from ..units import parse_quantity
 from .arguments import Paths, to_paths
@@ -54,6 +54,7 @@ def serve(
     tensor: int | None = None,
     expert_parallel: int | None = None,
     attention_data_parallel: int | None = None,
+    expert_load: str = "uniform",
     pipeline: int | None = None,
     replicas: int | None = None,
     prefill_workers: int = 0,
@@ -118,6 +119,9 @@ def serve(
     attention_data_parallel : int, optional
         Groups of the devices of a stage that compute attention and dense parts for sequences of their own, by default
         1; with as many groups as devices, nothing but the experts is divided.
+    expert_load : str
+        Distribution of tokens over experts: ``"uniform"``, or ``"power-law:1.2"`` with an exponent
+        (`paleo_lite.engines.routing`); the device with the most rows makes all others wait.
     pipeline : int, optional
         Pipeline stages of a replica, by default 1; a replica has ``tensor * pipeline`` devices.
     replicas : int, optional
@@ -201,14 +205,15 @@ def serve(
     >>> result.latencies["ttft_s"]["p50"].value < 0.2
     True
     """
-    from ..machines import find_device
+    from ..distributed.links import device_link
+    from ..engines.routing import parse_expert_load
     from ..machines.prices import choose_price
     from ..serving.answers import answer
-    from ..serving.deployment import Deployment, device_link, tensor_group
-    from ..serving.engines import find_engine
+    from ..serving.deployment import Deployment, tensor_group
+    from ..serving.engines import find_engine, with_fitted_host
     from ..serving.iteration_times import ModelOnDevice
     from ..serving.pipeline import connect_stages
-    from ..serving.placement import check_undivided, has_kernels, with_fitted_host, with_kernels
+    from ..serving.placement import check_undivided, has_kernels, with_kernels
     from ..serving.requests import parse_lengths
     from ..serving.simulator import Options, Speculation
 
@@ -219,6 +224,7 @@ def serve(
         pipeline=pipeline,
         expert_parallel=expert_parallel,
         attention_data_parallel=attention_data_parallel,
+        expert_load=parse_expert_load(expert_load) or None,
         prefill_workers=prefill_workers,
         draft=draft,
         draft_length=draft_length,
@@ -235,7 +241,7 @@ def serve(
     outputs = parse_lengths(output_tokens, "--output-tokens", is_input=False)
     rate_per_s = None if rate is None else parse_rate(rate)
     objectives = _parse_objectives(slo, requests)
-    cache_format = "f16" if policy == LLAMA_CPP else _choose_cache_format(kv_cache, precision)
+    cache_format = "f16" if policy == LLAMA_CPP else choose_cache_format(kv_cache, precision)
     price_usd_per_h = _parse_one_price(price, price_of)
     topology, platform_price = _find_topology(platform, link, workers)
     devices = _device_names(gpu, topology, several=advise)
@@ -265,15 +271,21 @@ def serve(
                 calibration=calibration,
                 weights=weight_format,
             )
-            group = tensor_group(machine.device, tensor_degree, link, topology)
+            group = tensor_group(machine.device, tensor_degree, link, topology, division[1])
             stage_link = None if topology is not None or stages == 1 else link or device_link(machine.device)
             connected = connect_stages(stages, tensor_degree, device_link=stage_link, topology=topology)
             placed = ModelOnDevice(workload, machine, model, group, cache_format, connected)
             is_default = calibration is None and time_model in (None, "calibrated")
             if not (is_default and has_kernels(placed)):
-                check_undivided(*division, machine.device, placed.pipeline.degree)
+                check_undivided(*division, machine.device, placed.pipeline.degree, parse_expert_load(expert_load))
                 return placed
-            return with_kernels(placed, policy, experts=division[0], attention_data=division[1])
+            return with_kernels(
+                placed,
+                policy,
+                experts=division[0],
+                attention_data=division[1],
+                alpha=parse_expert_load(expert_load),
+            )
 
         on_device = (
             place_locally(decoder, find_device(device_name, to_paths(hardware_files)), weight_format, kv_cache)
@@ -291,7 +303,7 @@ def serve(
             overhead_s=None if overhead is None else parse_quantity(overhead, "s", unit_required=True),
         )
         if overhead is None:
-            engine = with_fitted_host(engine, on_device)
+            engine = with_fitted_host(engine, on_device.kernels)
         listing = None
         if price_usd_per_h is None:
             listing = choose_price(on_device.machine.device, price_of, platform_price)
@@ -365,7 +377,6 @@ def _find_topology(platform: str | None, link: str | None, workers: int | None) 
 
 def _find_device_under_limit(device: str | Device, hardware_files: Paths, power_limit: float | str | None) -> Device:
     """Return a device, with the requested power limit if there is one."""
-    from ..machines import find_device
     from ..machines.registry import limit_power
 
     found = find_device(device, to_paths(hardware_files))
@@ -397,7 +408,7 @@ def _parse_one_price(price: float | str | None, price_of: str | None) -> float |
     return None if price is None else parse_price(price)
 
 
-def _choose_cache_format(kv_cache: str | None, precision: str) -> str:
+def choose_cache_format(kv_cache: str | None, precision: str) -> str:
     """Return the format of the KV cache: the given one, or the precision, but at least 16 bits."""
     if kv_cache is None:
         return precision if format_of_weights(None, precision) is None else "bf16"

@@ -68,6 +68,7 @@ def sweep(
     tensor: Numbers | None = None,
     expert_parallel: Numbers | None = None,
     attention_data_parallel: Numbers | None = None,
+    expert_load: str | None = None,
     pipeline: Numbers | None = None,
     replicas: Numbers | None = None,
     weights: Names | None = None,
@@ -141,7 +142,7 @@ def sweep(
         1 by default. Values that do not divide the devices give rows with the reason.
     weights : names, optional
         Formats of the weights of a server; by default the precision.
-    kv_cache, input_tokens, output_tokens, policy, num_requests, seed
+    expert_load, kv_cache, input_tokens, output_tokens, policy, num_requests, seed
         As for `paleo_lite.serve`.
     image_sizes, executions, offloads : names, optional
         For pipelines for pictures and videos: sizes such as ``"1024,1024x768"``, executions, and placements of
@@ -181,6 +182,7 @@ def sweep(
         "--tensor": tensor,
         "--expert-parallel": expert_parallel,
         "--attention-data-parallel": attention_data_parallel,
+        "--expert-load": expert_load,
         "--pipeline": pipeline,
         "--replicas": replicas,
         "--weights": weights,
@@ -279,6 +281,7 @@ def sweep(
             tensor=parse_numbers(tensor or 1, "tensor degrees"),
             expert_parallel=parse_numbers(expert_parallel or 1, "expert-parallel degrees"),
             attention_data_parallel=parse_numbers(attention_data_parallel or 1, "attention-data-parallel degrees"),
+            expert_load=expert_load or "uniform",
             pipeline=parse_numbers(pipeline or 1, "pipeline degrees"),
             replicas=parse_numbers(replicas or 1, "replicas"),
             rates=(None,) if rates is None else _parse_each(rates, parse_rate),

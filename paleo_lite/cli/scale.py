@@ -11,7 +11,7 @@ from ..api.pipelines import PictureOptions
 from ..api.scaling import scale as run_scale
 from ..errors import BadValue
 from ..units import parse_quantity
-from . import options, pipeline_options, scale_options, training_options
+from . import options, pipeline_options, scale_options, serving_options, training_options
 from .answers import Answer, command
 from .values import INTEGER, LINK, PPP, Names, Number
 
@@ -49,7 +49,7 @@ PICTURE_OPTIONS = ("steps", "guidance", "frames", "ulysses", "ring", "guidance_p
 @options.phase(
     type=scale_options.PHASES,
     default="training",
-    help="prefill and decode are the phases of text generation, with tensor parallelism over all devices or --tensor; "
+    help="prefill and decode are the phases of text generation, divided among all devices or --tensor of them; "
     "inference is for pipelines for pictures and videos.",
 )
 @click.option(
@@ -71,6 +71,19 @@ PICTURE_OPTIONS = ("steps", "guidance", "frames", "ulysses", "ring", "guidance_p
 @click.option("--sequence-parallel", is_flag=True, help="Sequence parallelism among the devices of tensor parallelism.")
 @click.option("--context-parallel", type=INTEGER, help="Context-parallel size (ring attention).")
 @click.option("--expert-parallel", type=INTEGER, help="Expert-parallel size, for mixtures of experts.")
+@serving_options.attention_data_parallel(
+    help="In prefill and decode: groups of the devices of a replica that compute attention for sequences of their own."
+)
+@serving_options.expert_load(
+    help="In prefill and decode: tokens per expert, uniform or power-law:ALPHA, as for serve. [default: uniform]"
+)
+@serving_options.policy(
+    help="In prefill and decode: engine whose kernels are timed, where they are known, without --execution. "
+    "[default: vllm]"
+)
+@serving_options.kv_cache(
+    help="In prefill and decode, with an engine: format of the KV cache. [default: the precision, at least 16 bits]"
+)
 @click.option(
     "--expert-dispatch",
     type=Names("library", ".distributed.expert_exchange:DISPATCHERS"),
@@ -197,8 +210,8 @@ PICTURE_OPTIONS = ("steps", "guidance", "frames", "ulysses", "ring", "guidance_p
 @options.weights()
 @options.execution(
     help="Software stack: in training megatron (fused kernels of Megatron-LM), compiled (torch.compile) or eager; in "
-    "prefill and decode as for predict. [default: megatron for networks in blocks, otherwise eager; engine in prefill "
-    "and decode]"
+    "prefill and decode as for predict, layer by layer. [default: megatron for networks in blocks, otherwise eager; in "
+    "prefill and decode the kernels of --policy, or engine where they are not known]"
 )
 @options.attention()
 @options.picture_size()
@@ -221,6 +234,7 @@ def scale(
     sequence_parallel: bool,
     context_parallel: int | None,
     expert_parallel: int | None,
+    attention_data_parallel: int | None,
     expert_dispatch: str | None,
     expert_kernels: str | None,
     expert_tensor_parallel: int | None,
@@ -257,6 +271,7 @@ def scale(
       paleo-lite scale resnet50 --topology "2x k40m @ pcie3, 16 nodes @ infiniband-fdr" --workers 2,4,8,...,32
       paleo-lite scale gpt3-175b --platform dgx-a100 --workers 1024 --tensor 8 --pipeline 16 --precision bf16
       paleo-lite scale llama-3-70b --platform p5.48xlarge --workers 2,4,8 --precision bf16 --phase decode
+      paleo-lite scale deepseek-r1 --platform dgx-h200 --workers 8 --precision fp8 --phase decode --expert-parallel 8
       paleo-lite scale llama-3-8b --platform dgx-h100 --precision bf16 --zero 3 --tokens 15B
       paleo-lite scale wan-2.1-14b --gpu h100-sxm --precision bf16 --phase inference --workers 1,2,4,8
       paleo-lite scale vgg16 --gpu v100-sxm2 --link nvlink2-x6 --workers 8 --images 1.28M --epochs 74 --price 3.06
@@ -279,6 +294,7 @@ def scale(
         sharding=sharding,
         context_parallel=context_parallel,
         expert_parallel=expert_parallel,
+        attention_data_parallel=attention_data_parallel,
         expert_dispatch=expert_dispatch,
         expert_kernels=expert_kernels,
         expert_tensor_parallel=expert_tensor_parallel,
@@ -335,6 +351,7 @@ def _make_parallel_config(
     sharding: str | None,
     context_parallel: int | None,
     expert_parallel: int | None,
+    attention_data_parallel: int | None,
     expert_dispatch: str | None,
     expert_kernels: str | None,
     expert_tensor_parallel: int | None,
@@ -348,7 +365,7 @@ def _make_parallel_config(
     options_given = (
         tensor, pipeline, interleaved, micro_batch, recompute, recompute_every, zero, sharding, context_parallel,
         expert_parallel, pipeline_layout, expert_dispatch, recompute_modules, expert_kernels, expert_tensor_parallel,
-        expert_imbalance, expert_capacity, expert_overlap,
+        expert_imbalance, expert_capacity, expert_overlap, attention_data_parallel,
     )  # fmt: skip
     if not sequence_parallel and all(option is None for option in options_given):
         return None
@@ -356,9 +373,9 @@ def _make_parallel_config(
     if zero is not None and sharding is not None:
         raise BadValue("give `--zero` or `--sharding`, not both")
     return ParallelConfig(
-        tensor=tensor or default.tensor,
-        pipeline=pipeline or default.pipeline,
-        virtual_stages=interleaved or default.virtual_stages,
+        tensor=default.tensor if tensor is None else tensor,
+        pipeline=default.pipeline if pipeline is None else pipeline,
+        virtual_stages=default.virtual_stages if interleaved is None else interleaved,
         sequence_parallel=sequence_parallel,
         micro_batch_size=micro_batch or default.micro_batch_size,
         recompute=recompute or ("selective" if recompute_modules else default.recompute),
@@ -367,7 +384,8 @@ def _make_parallel_config(
         sharding=sharding or default.sharding,
         recompute_every=default.recompute_every if recompute_every is None else recompute_every,
         context=context_parallel or default.context,
-        expert=expert_parallel or default.expert,
+        expert=default.expert if expert_parallel is None else expert_parallel,
+        attention_data=default.attention_data if attention_data_parallel is None else attention_data_parallel,
         layout=pipeline_layout or default.layout,
         dispatch=expert_dispatch or default.dispatch,
         expert_kernels=expert_kernels or default.expert_kernels,

@@ -32,6 +32,7 @@ from .values import DEVICE, INTEGER, NETWORK, CommaSeparated, Names, Number, Qua
 @serving_options.tensor()
 @serving_options.expert_parallel()
 @serving_options.attention_data_parallel()
+@serving_options.expert_load(default="uniform")
 @serving_options.pipeline()
 @serving_options.replicas()
 @click.option(

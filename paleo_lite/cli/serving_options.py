@@ -23,6 +23,12 @@ attention_data_parallel = SharedOption(
     metavar="D",
     help="Groups of the --tensor devices that compute attention for sequences of their own. [default: 1]",
 )
+expert_load = SharedOption(
+    "--expert-load",
+    metavar="LOAD",
+    help="Tokens per expert of a mixture: uniform, or power-law:ALPHA such as power-law:1.2, with a few busy experts. "
+    "[default: uniform]",
+)
 pipeline = SharedOption(
     "--pipeline",
     type=INTEGER,

@@ -76,6 +76,7 @@ from .values import INTEGER, NETWORK, CompletedText, Names, Quantity
 @serving_options.tensor.several("tensor")
 @serving_options.expert_parallel.several("expert_parallel")
 @serving_options.attention_data_parallel.several("attention_data_parallel")
+@serving_options.expert_load()
 @serving_options.pipeline.several("pipeline")
 @serving_options.replicas.several("replicas")
 @options.weights.several("weights")

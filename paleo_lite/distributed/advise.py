@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -157,7 +157,9 @@ def _compare_configs(
     reasons: list[str] = []
     too_large = 0
     is_tuned = uses_tuned_stack(job, settings.parallel or ParallelConfig())
-    configs = [settings.parallel] if settings.parallel else candidate_configs(job.workload.network, machines, is_tuned)
+    configs: Iterable[ParallelConfig] = [settings.parallel] if settings.parallel else []
+    if settings.parallel is None:
+        configs = candidate_configs(job.workload.network, machines, is_tuned, job.engine is not None)
     for config in configs:
         try:
             step = predict_step(job, machines, msgspec.structs.replace(settings, parallel=config), global_batch, "3d")

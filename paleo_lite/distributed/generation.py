@@ -1,8 +1,8 @@
-"""Prefill and decode of a network of blocks with tensor parallelism.
+"""A pass of prefill or decode on several devices: by the kernels of an engine where they are known, else by layers.
 
-Shoeybi et al. 2019 (Megatron-LM, section 3): two all-reduces per block. Pope et al. 2023 (section 3.2) use the same
-layout for text generation; the logits of the last token are gathered. Costs are extrapolated from networks of one, two
-and three blocks.
+Layers are divided by tensor parallelism (Shoeybi et al. 2019, Megatron-LM, section 3): two all-reduces per block. Pope
+et al. 2023 (section 3.2) use the same layout for text generation; the logits of the last token are gathered. Kernels
+also know expert parallelism and attention groups, and are those of `paleo_lite.serve`.
 """
 
 from __future__ import annotations
@@ -12,57 +12,175 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import structs
 
 from ..architectures.network import SequenceOptions
+from ..engines.activity import DataSheetConstants, kernel_activity
+from ..engines.kernels import Exchange
+from ..engines.memory import activation_bytes, sequence_bytes
+from ..engines.placed import NEEDS_KERNELS, EngineKernels, check_division, place_kernels
+from ..engines.step import Load
 from ..errors import BadValue
+from ..serving.engines import with_fitted_host
 from ..timing import Prediction, Workload, predict
+from ..timing.energy import speed_under_limit
 from ..timing.intervals import interval_of
 from ..timing.memory import peak_memory
 from .collectives import subgroup_topology, topology_all_reduce_s
-from .job import Job
+from .job import Job, UnderEngine
 from .links import Topology
 from .parallel_config import ParallelConfig
+from .replica import check_nodes, place_replica
 from .settings import Settings
 from .step import Step
 
 
 def predict_generation_step(job: Job, topology: Topology, batch_size: int, settings: Settings) -> Step:
-    """Predict a pass of prefill or decode with tensor parallelism.
+    """Predict a pass of prefill or decode.
 
-    ``settings.parallel.tensor`` sets the number of tensor-parallel devices, by default all. There is no scheduler, no
-    communication is hidden, and replicas are independent.
+    ``settings.parallel.tensor`` sets the number of devices of a replica, by default all. No communication is hidden,
+    and replicas are independent.
 
     Raises
     ------
     BadValue
-        If the network was not built from a config, if devices, heads or batch cannot be divided, or if a setting is
-        for training only.
+        If the network was not built from a config, if devices, heads, experts or batch cannot be divided, or if a
+        setting is for training only.
     """
     if settings.gradient_precision or not settings.overlap or settings.micro_batches or settings.inputs:
         raise BadValue(
             "`--gradient-precision`, `--no-overlap`, `--micro-batches`, `--storage`, `--decode` and `--pageable` "
             "are for `--phase training`"
         )
-    tensor = _tensor_parallel_degree(topology, settings.parallel)
-    replicas = topology.workers // tensor
+    config = _replica_config(topology, settings.parallel, has_kernels=job.engine is not None)
+    replicas = topology.workers // config.tensor
     if batch_size % replicas:
         raise BadValue(
-            f"the batch size must be divisible by the {replicas} replicas of `--tensor {tensor}` (got {batch_size})"
+            f"the batch size must be divisible by the {replicas} replicas of `--tensor {config.tensor}` "
+            f"(got {batch_size})"
         )
     samples = batch_size // replicas
-    cost = job.cached(_generation_cost, tensor, samples)
+    group = subgroup_topology(topology, 1, config.tensor)
+    if job.engine is None:
+        step = _predict_layers(job, group, samples, settings)
+    else:
+        step = _predict_kernels(job, job.engine, group, samples, config, settings)
+    degrees = [f"tensor {config.tensor}"]
+    if config.expert > 1:
+        degrees.append(f"expert-parallel {config.expert}")
+    if config.attention_data > 1:
+        degrees.append(f"attention-data-parallel {config.attention_data}")
+    if replicas > 1:
+        degrees.append(f"data {replicas}")
+    sequences = "1 sequence" if samples == 1 else f"{samples} sequences"
+    return structs.replace(step, notes=(f"{', '.join(degrees)}, {sequences} per batch",))
+
+
+def _replica_config(topology: Topology, config: ParallelConfig | None, *, has_kernels: bool) -> ParallelConfig:
+    """Return how one replica is divided, and refuse other forms of parallelism."""
+    config = config or ParallelConfig(tensor=topology.workers)
+    divides_parts = config.expert > 1 or config.attention_data > 1
+    allowed = ParallelConfig(tensor=config.tensor, expert=config.expert, attention_data=config.attention_data)
+    if config != allowed:
+        raise BadValue(
+            "prefill and decode are divided by `--tensor`, `--expert-parallel` and `--attention-data-parallel` alone: "
+            "`paleo-lite serve` simulates pipelines"
+        )
+    for option, degree in (("--expert-parallel", config.expert), ("--attention-data-parallel", config.attention_data)):
+        if degree > 1 and not has_kernels:
+            raise BadValue(f"`{option}` {NEEDS_KERNELS} and without `--execution`")
+    workers = topology.workers
+    devices = workers if divides_parts and config.tensor == 1 else min(config.tensor, workers)
+    if workers == 1:  # the single device that others are compared with
+        return ParallelConfig()
+    if topology.devices_per_node > 1:
+        check_nodes(topology, devices, config.attention_data)
+    if workers % devices:
+        raise BadValue(f"`--tensor` must divide the {workers} workers (got {devices})")
+    check_division(devices, config.expert, config.attention_data)
+    return structs.replace(allowed, tensor=devices)
+
+
+def _predict_kernels(
+    job: Job, engine: UnderEngine, group: Topology, samples: int, config: ParallelConfig, settings: Settings
+) -> Step:
+    """Predict a pass from the kernels of an engine, with the time of its host."""
+    if settings.collective is not None:
+        raise BadValue(
+            f"`--collective` is not for the kernels of {engine.policy.name}, which has an all-reduce of its own: leave "
+            "it out, or give `--execution engine`, with which layers are timed one by one"
+        )
+    kernels = job.cached(_placed_kernels, group, config.expert, config.attention_data)
+    step, groups, is_decode = kernels.step, config.attention_data, job.workload.phase == "decode"
+    keys = _keys(job)
+    decode = kernels.of_iteration("decode", max(keys - 1, 1))
+    if is_decode:
+        launched, load = decode, Load.of_decoding(samples, keys - 1, groups)
+    else:
+        launched, load = kernels.of_iteration("prefill", keys), Load.of_prompts(samples, keys, groups)
+    exchanges = [one for one in launched if isinstance(one.kernel, Exchange)]
+    exchange_s, total_s = (float(step.total_s(some, load)) for some in (exchanges, launched))
+    activity = kernel_activity(step, launched, load)
+    speed = speed_under_limit(job.machine.device, activity, total_s)
+    slowed = (1 + settings.slowdown) / speed
+    compute_s = (total_s - exchange_s) * job.compute_ratio * job.compute_scale * slowed
+    host_s, interval, own = 0.0, None, -(-samples // groups)
+    if not engine.is_bound:
+        low, high = (float(end) for end in step.relative_interval(launched, load))
+        policy = with_fitted_host(engine.policy, kernels)
+        decoding = own if is_decode else 0
+        host_s, least_s, most_s = (
+            one.overhead_s + one.sequence_overhead_s * decoding
+            for one in (policy, policy.at_end("low"), policy.at_end("high"))
+        )
+        kernels_s = compute_s + exchange_s
+        interval = (kernels_s * low + least_s, kernels_s * high + most_s)
+    return Step(
+        compute_s=compute_s + host_s,
+        communication_s=exchange_s,
+        exposed_s=exchange_s,
+        memory_bytes=kernels.weight_bytes(decode)
+        + activation_bytes(step, decode, own if is_decode else own * keys, own)
+        + own * sequence_bytes(step, decode, keys),
+        interval=interval,
+        overheads_s={"host of the engine": host_s, "slowdown": compute_s * settings.slowdown / (1 + settings.slowdown)},
+        activity=activity,
+    )
+
+
+def _keys(job: Job) -> int:
+    """Return the tokens of a prompt, or those in the cache with the new one."""
+    lengths = job.workload.network.lengths
+    assert lengths is not None
+    return lengths.keys
+
+
+def _placed_kernels(job: Job, group: Topology, experts: int, attention_data: int) -> EngineKernels:
+    """Return the kernels of one device of a replica."""
+    assert job.engine is not None
+    placement = place_replica(group, group.workers, experts, attention_data, job.engine.alpha)
+    return place_kernels(
+        job.workload,
+        job.machine.device,
+        job.engine.policy.name,
+        kv_cache=job.engine.kv_cache,
+        placement=placement,
+        constants=DataSheetConstants(classes={}) if job.engine.is_bound else None,
+    )
+
+
+def _predict_layers(job: Job, group: Topology, samples: int, settings: Settings) -> Step:
+    """Predict a pass with tensor parallelism from the layers, one by one."""
+    cost = job.cached(_generation_cost, group.workers, samples)
     compute_factor = job.compute_ratio * job.compute_scale * (1 + settings.slowdown)
     compute_s = cost.time_s * compute_factor
-    tensor_group = subgroup_topology(topology, 1, tensor)
     communication_s = 0.0
     for message_bytes, share in cost.messages.items():
-        communication_s += share * float(topology_all_reduce_s(tensor_group, message_bytes, settings.collective))
+        communication_s += share * float(topology_all_reduce_s(group, message_bytes, settings.collective))
     interval = None
     if cost.deviation is not None:
         low_s, high_s = interval_of(compute_s, cost.deviation)
         interval = (low_s + communication_s, high_s + communication_s)
-    data = f", data {replicas}" if replicas > 1 else ""
-    sequences = "1 sequence" if samples == 1 else f"{samples} sequences"
     return Step(
         compute_s=compute_s,
         communication_s=communication_s,
@@ -70,29 +188,12 @@ def predict_generation_step(job: Job, topology: Topology, batch_size: int, setti
         memory_bytes=cost.memory_bytes,
         interval=interval,
         overheads_s={"slowdown": compute_s * settings.slowdown / (1 + settings.slowdown)},
-        notes=(f"tensor {tensor}{data}, {sequences} per batch",),
     )
 
 
 def generation_notes(job: Job) -> tuple[str, ...]:
     """Return the notes of the time model's prediction of prefill or decode."""
-    return job.cached(_predict_few_blocks, 1, 1, 1).notes
-
-
-def _tensor_parallel_degree(topology: Topology, config: ParallelConfig | None) -> int:
-    """Return the number of tensor-parallel devices, and refuse other forms of parallelism."""
-    config = config or ParallelConfig(tensor=topology.workers)
-    if config != ParallelConfig(tensor=config.tensor):
-        raise BadValue(
-            "prefill and decode support tensor parallelism only: use `--tensor` alone, or `paleo-lite serve`, which "
-            "simulates pipelines, `--expert-parallel` and `--attention-data-parallel`"
-        )
-    tensor = min(config.tensor, topology.workers)
-    if tensor > topology.devices_per_node > 1:
-        raise BadValue(f"`--tensor` must be <= {topology.devices_per_node}, the devices per node (got {tensor})")
-    if topology.workers % tensor:
-        raise BadValue(f"`--tensor` must divide the {topology.workers} workers (got {tensor})")
-    return tensor
+    return () if job.engine is not None else job.cached(_predict_few_blocks, 1, 1, 1).notes
 
 
 class _GenerationCost(NamedTuple):

@@ -287,6 +287,20 @@ def link_between_nodes(name: str, devices_per_node: int) -> tuple[str, str]:
     return f"{devices_per_node}x {identity}", f"{identity} means one port per device, {devices_per_node} per node"
 
 
+def device_link(device: Device) -> str:
+    """Return the name of the fastest link of a device.
+
+    Raises
+    ------
+    BadValue
+        If no link of the device is on record.
+    """
+    if not device.links:
+        raise BadValue(f"no link of {device.name} is on record: give `--link` or `--platform`")
+    fastest = max(device.links, key=lambda attached: link_rate(attached.link).bandwidth_bytes_per_s)
+    return fastest.link
+
+
 def flat_topology(link: LinkRate, workers: int) -> Topology:
     """Return a topology of nodes with one device each, joined by a single kind of link."""
     return Topology(None, 1, None, workers, link)

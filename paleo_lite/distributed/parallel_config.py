@@ -92,6 +92,7 @@ _DEGREE_OPTIONS = {
     "micro_batch_size": "--micro-batch",
     "context": "--context-parallel",
     "expert": "--expert-parallel",
+    "attention_data": "--attention-data-parallel",
     "expert_tensor": "--expert-tensor-parallel",
     "recompute_every": "--recompute-every",
 }
@@ -155,6 +156,8 @@ class ParallelConfig(msgspec.Struct, frozen=True):
     layout : str
         Blocks of each stage as text, see `pipeline_layout`; it determines the virtual stages. Empty for the most even
         layout.
+    attention_data : int
+        In prefill and decode: groups of the devices of a replica that compute attention for sequences of their own.
     """
 
     tensor: int = 1
@@ -179,6 +182,7 @@ class ParallelConfig(msgspec.Struct, frozen=True):
     expert_overlap: float | None = None
     recompute_modules: tuple[str, ...] = ()
     offloaded_share: float = 0.0
+    attention_data: int = 1
 
     def __post_init__(self) -> None:
         for name, option in _DEGREE_OPTIONS.items():

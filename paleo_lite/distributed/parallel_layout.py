@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from ..architectures.network import Network
+from ..architectures.network import Network, SequenceOptions
 from ..counting.kinds import is_attention, is_grouped_product
+from ..engines.placed import possible_divisions
 from ..errors import BadValue
 from .links import Topology
 from .parallel_config import ParallelConfig
@@ -47,6 +48,8 @@ def plan_layout(network: Network, topology: Topology, batch_size: int, config: P
         If the network was not built from a config, or devices, blocks or batch cannot be divided as configured.
     """
     workers = topology.workers
+    if config.attention_data > 1:
+        raise BadValue("`--attention-data-parallel` is for `--phase prefill` and `decode`")
     if not network.blocks or network.lengths is None:
         raise BadValue(f"`--tensor` and `--pipeline` need a network from a config: not {network.name}")
     if workers % config.devices_per_replica:
@@ -95,17 +98,26 @@ def single_device_config(config: ParallelConfig, batch_size: int) -> ParallelCon
     )
 
 
-def candidate_configs(network: Network, topology: Topology, fits_memory: bool = False) -> Iterator[ParallelConfig]:
+def candidate_configs(
+    network: Network, topology: Topology, fits_memory: bool = False, divides_parts: bool = False
+) -> Iterator[ParallelConfig]:
     """Iterate over the configurations worth trying for a network of blocks, independent of the batch size.
 
     Parameters
     ----------
     fits_memory : bool
         Whether the stack recomputes as much as the memory requires, so that recomputation needs no search.
+    divides_parts : bool
+        Whether experts and attention can be divided in other ways than by tensor parallelism in prefill and decode.
     """
     if network.lengths and network.lengths.uses_cache:
         for power in range(topology.devices_per_node.bit_length()):
-            yield ParallelConfig(tensor=2**power)
+            devices = 2**power
+            yield ParallelConfig(tensor=devices)
+            if divides_parts and network.rebuild is not None:
+                layers = network.rebuild(SequenceOptions(phase="decode")).layers
+                for experts, groups in possible_divisions(layers, devices):
+                    yield ParallelConfig(tensor=devices, expert=experts, attention_data=groups)
         return
     has_unfused_attention = not any(map(is_attention, network.layers))
     recomputations: tuple[str, ...] = ("none", "selective", "full") if has_unfused_attention else ("none", "full")

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from ..engines.routing import UNIFORM
 from ..engines.step import Placement
+from ..errors import BadValue
 from .links import Topology
+
+
+def check_nodes(topology: Topology, devices: int, attention_data: int = 1) -> None:
+    """Raise BadValue if an attention group of a replica does not lie within a node."""
+    if devices // attention_data > topology.devices_per_node:
+        groups = f", in {attention_data} groups of `--attention-data-parallel`" if attention_data > 1 else ""
+        raise BadValue(
+            f"`--tensor` must be <= {topology.devices_per_node}, the devices per node (got {devices}{groups})"
+        )
 
 
 def place_replica(
@@ -25,16 +35,16 @@ def place_replica(
     """
     if group is None or devices == 1:
         return Placement(alpha=alpha)
-    inside = group.inside if group.inside is not None else group.between
+    between, inside = group.between, group.inside or group.between
     assert inside is not None
-    nodes = max(-(-devices // max(group.devices_per_node, 1)), 1) if group.between is not None else 1
-    between = group.between.bandwidth_bytes_per_s if group.between is not None else 0.0
+    # Of nodes with one device each, only a network joins nodes: NVLink or PCIe joins the devices of one.
+    is_one_node = between is None or (group.devices_per_node == 1 and between.per != "port")
     return Placement(
         tensor=devices // attention_data,
         attention_data=attention_data,
         experts=experts,
         link_bytes_per_s=inside.bandwidth_bytes_per_s,
-        nodes=nodes,
-        node_link_bytes_per_s=between,
+        nodes=1 if is_one_node else -(-devices // group.devices_per_node),
+        node_link_bytes_per_s=0.0 if between is None or is_one_node else between.bandwidth_bytes_per_s,
         alpha=alpha,
     )

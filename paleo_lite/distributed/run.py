@@ -11,6 +11,7 @@ import msgspec
 
 from ..counting import GENERATION_PHASES
 from ..counting.work import check_batch_size
+from ..engines.placed import KERNEL_MODEL
 from ..errors import BadValue
 from ..machines import Device, Machine
 from ..timing import TimeModel, Workload, describe_model
@@ -36,8 +37,8 @@ from .clusters import (
     parse_measured,
 )
 from .generation import generation_notes
-from .job import Job
-from .links import Topology, flat_topology, link_inside_nodes, link_rate
+from .job import Job, UnderEngine
+from .links import Topology, device_link, flat_topology, link_inside_nodes, link_rate
 from .parallel_config import ParallelConfig
 from .platforms import Computer, Platform, find_platform, parse_topology, usual_computer
 from .scale import predict_step, scale
@@ -102,13 +103,17 @@ class Request(msgspec.Struct, frozen=True):
         """Return the samples per step of all workers for a resolved batch size."""
         return batch_size * workers if self.scaling == "weak" else batch_size
 
-    def build_topology(self, hardware_files: Sequence[Path] = (), device: Device | None = None) -> Topology:
+    def build_topology(
+        self, hardware_files: Sequence[Path] = (), device: Device | None = None, *, uses_own_link: bool = False
+    ) -> Topology:
         """Return the topology that a link, a topology or a platform describes, or that is usual for the device.
 
         Parameters
         ----------
         device : Device, optional
             Device, unless the topology or platform names it.
+        uses_own_link : bool
+            Whether a device without a usual computer is joined to others by its fastest link, as under an engine.
 
         Raises
         ------
@@ -144,6 +149,8 @@ class Request(msgspec.Struct, frozen=True):
         if max(counts) == 1:
             return Topology(None, 1, None, 1, None)
         usual = None if device is None else usual_computer(device.id)
+        if usual is None and uses_own_link and device is not None and device.links:
+            return flat_topology(link_rate(device_link(device), self.ppp_comm), max(counts))
         if usual is None:
             raise BadValue(
                 "several workers need a link: give `--link ethernet20`, "
@@ -161,9 +168,10 @@ def predict_scaling(
     model: TimeModel,
     settings: Settings | None = None,
     *,
+    engine: UnderEngine | None = None,
     advise: bool = False,
 ) -> ScaleTable:
-    """Predict all rows of a request, or with `advise` compare all strategies.
+    """Predict all rows of a request, or with `advise` compare all strategies; with `engine` by its kernels.
 
     Raises
     ------
@@ -202,7 +210,7 @@ def predict_scaling(
             "`--micro-batches` is for `--strategy pipeline-gpipe` and `pipeline-1f1b`, "
             f"not {request.strategy}: {remedy}"
         )
-    job = Job(workload, machine, model, compute_ratio)
+    job = Job(workload, machine, model, compute_ratio, engine)
     if request.measured:
         if not isinstance(cluster, ClusterPrior):
             option = f"--platform {request.platform}" if platform else f"--time-model {model.name}"
@@ -243,7 +251,7 @@ def predict_scaling(
         )
         advice = Advice(rows, "", {})
     used_topology = topology.with_workers(max(counts))
-    if cluster is not None and platform is None:
+    if cluster is not None and platform is None and engine is None:
         scores = ClusterScores.uniform(EXPECTED)
         if isinstance(cluster, ConditionedPrior):
             scores = cluster.mean_scores
@@ -297,8 +305,8 @@ def _make_table(
         topology=topology.describe(),
         links=tuple(link.describe() for link in topology.links.values()),
         assumptions=topology.assumptions if topology.workers > 1 else (),
-        model=describe_model(job.model),
-        is_forecast=job.model.is_forecast,
+        model=describe_model(job.model) if job.engine is None else KERNEL_MODEL,
+        is_forecast=job.model.is_forecast or job.engine is not None,
         memory_bytes=device.memory_bytes,
         rows=[msgspec.structs.replace(row, facility=request.facility) for row in advice.rows],
         images=budget.images,
@@ -337,6 +345,7 @@ def _collect_notes(
         notes.append(platform.describe())
         notes += platform.notes
     is_unmeasured_forecast = not isinstance(platform, Platform) and job.model.is_forecast and topology.workers > 1
+    is_unmeasured_forecast = is_unmeasured_forecast and job.engine is None
     if request.measured or is_unmeasured_forecast:
         prior = cluster_prior()
         origin = f"{prior.clusters} measured clusters ({prior.measurements} measurements; {prior.held_out})"

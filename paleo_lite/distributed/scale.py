@@ -145,6 +145,8 @@ def scale(
 
 def _activity(job: Job, step: Step, samples: int) -> Activity:
     """Return what a device does in a step: as in a step of its own with its part of the batch, if it has a part."""
+    if step.activity is not None:
+        return step.activity
     alone = predict(job.workload.with_changes(batch_size=max(samples, 1)), job.machine, job.model)
     return alone.activity.in_larger_step(alone.time_s, step.time_s, step.exposed_s, step.input_s)
 
@@ -235,7 +237,9 @@ def predict_step(
             return step
         return add_input_wait(step, job, machines, batch_size, machine_settings.inputs)
 
-    if cluster is None or (workers == 1 and not isinstance(cluster, ConditionedPrior)):
+    # The kernels of an engine include what links reach; only measurements of this cluster say more.
+    is_known = workers == 1 or job.engine is not None
+    if cluster is None or (is_known and not isinstance(cluster, ConditionedPrior)):
         computed = step = predict_on(topology, settings, 1.0)
         best_s = worst_s = step.time_s
     else:
@@ -245,7 +249,7 @@ def predict_step(
         if interval is not None:
             return step
     device_step: Step = computed if divides_blocks else job.device_step(batch_size // workers)
-    if device_step.interval is None:
+    if device_step.interval is None or job.engine is not None:
         return step
     # Computation is as uncertain as the step of one device. Communication and stragglers have independent causes, so
     # the logarithms of both deviations add up in quadrature.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from ..timing.activity import Activity
 from .pipeline_schedule import StageTimes
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ class Step(msgspec.Struct, frozen=True):
     pipeline : StageTimes or None
         Times of the stages of a pipeline, from which its schedule follows; None without pipeline parallelism, and for
         arrays of batch sizes.
+    activity : Activity or None
+        What a device does in the step; None: as in a step of its own with its part of the batch.
     """
 
     compute_s: Any
@@ -64,6 +67,7 @@ class Step(msgspec.Struct, frozen=True):
     recomputed_fraction: float = 0.0
     input_s: Any = 0.0
     pipeline: StageTimes | None = None
+    activity: Activity | None = None
 
     @property
     def time_s(self) -> Any:

@@ -35,6 +35,9 @@ REPLACED: dict[Part, dict[str, float]] = {
 Rows that pad the tiles of experts are multiplied like others, and draw power like them: they stay in the peak.
 """
 
+DATA_SHEET = {"efficiency": WHOLE, "bandwidth_share": WHOLE, "sharpness": np.log(1e6)}
+"""Logarithms of the constants of a lower bound by the name of the constant; all others are `NEGLIGIBLE`."""
+
 STARTS = ("floor_s", "latency_s", "doubling_s", "second_s")
 """Constants of the shortest kernel, which belongs to no term."""
 
@@ -59,6 +62,15 @@ class PartConstants(EngineConstants, frozen=True, dict=True, kw_only=True):
         replaced = REPLACED[self.part] | dict.fromkeys(STARTS, NEGLIGIBLE)
         theta = [replaced.get(name, value) for name, value in zip(KERNEL_CLASSES[kernels].parameters, found.theta)]
         return found._replace(theta=np.array(theta))
+
+
+class DataSheetConstants(EngineConstants, frozen=True, dict=True):
+    """Constants with which kernels take no longer than the rates of the data sheet allow: a lower bound."""
+
+    def of(self, kernels: str, device: Device, engine: str, form: str) -> Constants:
+        """Return constants of whole rates, of overlapping arithmetic and traffic, and of nothing else."""
+        theta = [DATA_SHEET.get(name, NEGLIGIBLE) for name in KERNEL_CLASSES[kernels].parameters]
+        return Constants(np.array(theta), np.zeros(len(theta)), 0.0)
 
 
 def kernel_activity(step: EngineStep, kernels: Sequence[CountedKernel], load: Load) -> Activity:

@@ -21,6 +21,7 @@ from ..timing.memory import model_bytes
 from ..timing.workload import Workload
 from .blocks import Fusion, exchange_tokens, network_kernels
 from .choose import PartFormats, checkpoint_formats, choose_formats, has_constants
+from .constants import EngineConstants
 from .kernels import Attention, CountedKernel, Experts
 from .memory import padding_bytes, stored_weight_bytes
 from .rates import kernel_rates
@@ -32,6 +33,11 @@ CHECKED_CONTEXT = 512
 
 KERNEL_MODEL = "kernels of the engine, with constants fitted to published kernels and servers"
 """The time model of networks whose engine's kernels are known, as text."""
+
+NEEDS_KERNELS = (
+    "needs the kernels of an engine, which are known for NVIDIA's GPUs from Ampere on with the calibrated time model"
+)
+"""End of the sentence on an option that no layer is timed with."""
 
 
 class _FusedNetwork:
@@ -126,7 +132,13 @@ def check_division(devices: int, experts: int, attention_data: int) -> None:
 
 
 def place_kernels(
-    workload: Workload, device: Device, policy: str, *, kv_cache: str, placement: Placement
+    workload: Workload,
+    device: Device,
+    policy: str,
+    *,
+    kv_cache: str,
+    placement: Placement,
+    constants: EngineConstants | None = None,
 ) -> EngineKernels:
     """Return a network with the kernels of an engine on one of its devices.
 
@@ -142,6 +154,8 @@ def place_kernels(
         Format of the KV cache.
     placement : Placement
         Division among devices, see `check_division`.
+    constants : EngineConstants, optional
+        Constants of kernels; by default the shipped ones.
 
     Raises
     ------
@@ -162,7 +176,7 @@ def place_kernels(
         has_experts=any(isinstance(kernel, Experts) for kernel in kernels),
         is_latent=any(isinstance(kernel, Attention) and kernel.is_latent for kernel in kernels),
     )
-    return EngineKernels(EngineStep(device, engine, formats, placement), fusion, workload)
+    return EngineKernels(EngineStep(device, engine, formats, placement, constants), fusion, workload)
 
 
 def _check_experts(mixtures: list[Experts], degree: int, name: str) -> None:

@@ -2,7 +2,9 @@
 
 Two distributions of the popularity of experts: ``uniform``, in which every expert is as likely as any other, and a
 power law, in which the number of tokens of an expert is drawn from a density proportional to ``x^-alpha`` between one
-token and four fifths of all tokens (the distribution of NVIDIA's aiconfigurator, ``power_law_ALPHA``).
+token and four fifths of all tokens. The latter is ``power_law_ALPHA`` of NVIDIA's aiconfigurator, which measures layers
+of experts with exponents of 1.01 and 1.2 (https://github.com/ai-dynamo/aiconfigurator, ``sample_power_law`` in its
+collectors).
 """
 
 from __future__ import annotations
@@ -11,14 +13,42 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..errors import BadValue
+
 UNIFORM = 0.0
 """Exponent of the uniform distribution."""
+
+LARGEST_EXPONENT = 4.0
+"""Largest exponent of a power law: nearly all experts then have a single token."""
 
 LARGEST_SHARE = 0.8
 """Largest share of all tokens that an expert gets under a power law."""
 
 _STANDARD_MAXIMA = np.array([0.0, 0.564, 1.029, 1.424, 1.766, 2.070, 2.344, 2.594, 2.826])
 """Expected maximum of 1, 2, 4, ..., 256 standard normal numbers (Tippett 1925)."""
+
+
+def parse_expert_load(text: str) -> float:
+    """Return the exponent of a distribution of the load: ``uniform`` or ``power-law:ALPHA``.
+
+    Raises
+    ------
+    BadValue
+        If the text is neither, or the exponent not between 0 and `LARGEST_EXPONENT`.
+    """
+    name, _, exponent = text.partition(":")
+    if text == "uniform":
+        return UNIFORM
+    try:
+        alpha = float(exponent) if name == "power-law" else 0.0
+    except ValueError:
+        alpha = 0.0
+    if not 0 < alpha <= LARGEST_EXPONENT:
+        raise BadValue(
+            f"`--expert-load` must be uniform or power-law:ALPHA with an exponent > 0 and <= {LARGEST_EXPONENT:g}, "
+            f"such as power-law:1.2 (got {text!r})"
+        )
+    return alpha
 
 
 class ExpertLoad(NamedTuple):

@@ -49,6 +49,9 @@ UNKNOWN_HOST = Host(
 )  # fmt: skip
 """Time of the host of an engine without fitted servers."""
 
+Z_90 = 1.645
+"""Standard normal quantile of the ends of a 90% interval."""
+
 STEP = 0.02
 """Step of the numerical derivatives of log time with respect to the logarithms of constants."""
 
@@ -296,6 +299,11 @@ class EngineStep:
             self.shifts.pop(cell, None)
             total, variance = total + expected, variance + squares
         return variance / np.maximum(total, 1e-30) ** 2
+
+    def relative_interval(self, kernels: Sequence[CountedKernel], load: Load) -> tuple[Any, Any]:
+        """Return the ends of the 90% interval of the seconds of an iteration, relative to them."""
+        deviation = np.sqrt(self.variance(kernels, load) + self.constants.step_deviation**2)
+        return np.exp(-Z_90 * deviation), np.exp(Z_90 * deviation)
 
     def _rates(self, form: str) -> tuple[Rates, float, float]:
         return kernel_rates(self.device, form)

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from ..engines.placed import KERNEL_MODEL
+from ..engines.step import Z_90
 from ..result import Result
 from ..timing.notes import clock_notes, setting_notes
 from ..timing.power import MIN_FRACTION
@@ -19,7 +20,6 @@ from .decode_kernels import KernelTime, time_decode_kernels
 from .deployment import LEVELS, Deployment, Prepared
 from .energy import Drawn, draw_power
 from .iteration_times import ModelOnDevice, has_experts
-from .kernel_tables import Z_90
 from .launch import launch
 from .requests import Traffic
 from .simulator import Outcome

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from datetime import date
-from typing import Any
 
 import msgspec
 import numpy as np
 
 from ..distributed.collectives import point_to_point_time_s
-from ..distributed.links import Topology, link_inside_nodes, link_rate
+from ..distributed.links import Topology, device_link, link_inside_nodes, link_rate
+from ..distributed.replica import check_nodes
 from ..errors import BadValue
 from ..machines import Device, Price
 from ..timing.facility import Facility
@@ -222,35 +222,22 @@ def _tabulate(on_device: ModelOnDevice, **sizes: int) -> IterationTimes:
     return tabulate(on_device, **sizes)
 
 
-def device_link(device: Device) -> str:
-    """Return the name of the fastest link of a device.
+def tensor_group(
+    device: Device, tensor: int, link: str | None = None, topology: Topology | None = None, attention_data: int = 1
+) -> Topology | None:
+    """Return the topology of the devices of a stage, of a platform or joined by one link; None for one device.
 
     Raises
     ------
     BadValue
-        If no link of the device is on record.
-    """
-    if not device.links:
-        raise BadValue(f"no link of {device.name} is on record: give `--link` or `--platform`")
-    fastest = max(device.links, key=lambda attached: link_rate(attached.link).bandwidth_bytes_per_s)
-    return fastest.link
-
-
-def tensor_group(device: Device, tensor: int, link: str | None = None, topology: Topology | None = None) -> Any:
-    """Return the topology of a tensor-parallel group, of a platform or joined by one link; None for one device.
-
-    Raises
-    ------
-    BadValue
-        If the number of devices is below 1 or exceeds the devices of a node.
+        If the number of devices is below 1, or that of an attention group exceeds the devices of a node.
     """
     if isinstance(tensor, bool) or not isinstance(tensor, int) or tensor < 1:
         raise BadValue(f"`--tensor` must be an integer >= 1 (got {tensor!r})")
     if tensor == 1:
         return None
     if topology is not None:
-        if tensor > topology.devices_per_node:
-            raise BadValue(f"`--tensor` must be <= {topology.devices_per_node}, the devices per node (got {tensor})")
+        check_nodes(topology, tensor, attention_data)
         return topology.with_workers(tensor)
     name, _ = link_inside_nodes(link or device_link(device), device)
     return Topology(None, tensor, link_rate(name), 1, None)

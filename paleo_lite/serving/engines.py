@@ -9,7 +9,9 @@ from typing import Any
 
 import msgspec
 
+from ..engines.blocks import sampled_logits
 from ..engines.constants import Host
+from ..engines.placed import CHECKED_CONTEXT, EngineKernels
 from ..errors import BadValue, UnknownName
 from ..local import LLAMA_CPP as LLAMA_CPP_NAME
 from ..machines import Device
@@ -298,6 +300,14 @@ def with_host(engine: Engine, host: Host, logits: float) -> Engine:
         request_token_s=host.request_token_s,
         request_iterations=host.request_iterations,
     )
+
+
+def with_fitted_host(engine: Engine, kernels: EngineKernels | None) -> Engine:
+    """Return an engine with the time of its host that was fitted to servers; older versions keep hosts of their own."""
+    if kernels is None or kernels.step.engine != engine.name:
+        return engine
+    logits = sampled_logits(kernels.of_iteration("decode", CHECKED_CONTEXT))
+    return with_host(engine, kernels.step.host, logits)
 
 
 def _vllm_defaults(device: Device) -> dict[str, int]:

@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-Z_90 = 1.645
-"""Standard normal quantile of the ends of a 90% interval."""
-
 TYPICAL_CONTEXT = 2048
 """Context at which the interval of an iteration is computed."""
 
@@ -134,8 +131,7 @@ class _Tables:
         load = Load(
             tokens=own, all_tokens=own * self.groups, sampled=own, sequences=np.minimum(own, 1024.0), context=context
         )
-        deviation = np.sqrt(self.step.variance(self.decode, load) + self.step.constants.step_deviation**2)
-        return np.exp(-Z_90 * deviation), np.exp(Z_90 * deviation)
+        return self.step.relative_interval(self.decode, load)
 
 
 def _decoding_load(context: float, sequences: Any) -> Load:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from ..distributed.replica import place_replica
-from ..engines.blocks import sampled_logits
-from ..engines.placed import CHECKED_CONTEXT, check_division, engine_speaks_for, place_kernels
+from ..engines.placed import NEEDS_KERNELS, check_division, engine_speaks_for, place_kernels
 from ..engines.routing import UNIFORM
 from ..errors import BadValue
 from ..machines import Device
-from .engines import Engine, with_host
 from .iteration_times import ModelOnDevice
-from .kernel_tables import device_kernels
 
 
 def has_kernels(on_device: ModelOnDevice) -> bool:
@@ -21,16 +18,15 @@ def has_kernels(on_device: ModelOnDevice) -> bool:
     return on_device.pipeline.degree == 1 and engine_speaks_for(on_device.workload, on_device.machine.device)
 
 
-def check_undivided(experts: int, attention_data: int, device: Device, stages: int = 1) -> None:
-    """Raise BadValue if experts or attention are divided, where the layers are timed one by one."""
+def check_undivided(experts: int, attention_data: int, device: Device, stages: int = 1, alpha: float = UNIFORM) -> None:
+    """Raise BadValue if experts or attention are divided, or experts loaded, where the layers are timed one by one."""
     for option, degree in (("--expert-parallel", experts), ("--attention-data-parallel", attention_data)):
         if degree > 1 and stages > 1:
             raise BadValue(f"`{option}` is not modelled with `--pipeline`: leave one of them out")
         if degree > 1:
-            raise BadValue(
-                f"`{option}` needs the kernels of an engine, which are known for NVIDIA's GPUs from Ampere on with the "
-                f"calibrated time model (got {device.name})"
-            )
+            raise BadValue(f"`{option}` {NEEDS_KERNELS} (got {device.name})")
+    if alpha != UNIFORM:
+        raise BadValue(f"`--expert-load` {NEEDS_KERNELS} and without `--pipeline` (got {device.name})")
 
 
 def with_kernels(
@@ -62,11 +58,3 @@ def with_kernels(
     return on_device._replace(
         kernels=place_kernels(on_device.workload, device, policy, kv_cache=kv_cache, placement=placement)
     )
-
-
-def with_fitted_host(engine: Engine, on_device: ModelOnDevice) -> Engine:
-    """Return an engine with the time of its host that was fitted to servers; older versions keep hosts of their own."""
-    if on_device.kernels is None or on_device.kernels.step.engine != engine.name:
-        return engine
-    logits = sampled_logits(device_kernels(on_device, "decode", CHECKED_CONTEXT))
-    return with_host(engine, on_device.kernels.step.host, logits)

@@ -372,7 +372,8 @@ class _Replica:
             return round_time_s(
                 times, work, overhead_s=engine.overhead_s, batch_tokens=batch_tokens, starts_empty=starts_empty
             )
-        time_s = engine.overhead_s + engine.sequence_overhead_s * decoding
+        # Every attention group has a sampler of its own.
+        time_s = engine.overhead_s + engine.sequence_overhead_s * -(-decoding // times.attention_data)
         time_s += times.iteration_s(decoding, cached_tokens, chunks, completed, drafted)
         if speculation.draft is not None and decoding:
             time_s += speculation.draft_length * speculation.draft.decode_s(decoding, cached_tokens)

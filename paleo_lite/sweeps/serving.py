@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import msgspec
 
 from ..architectures import find_network, is_network_file
+from ..engines.routing import parse_expert_load
 from ..errors import BadValue, PaleoError
 from ..formats import FORMATS
 from ..machines import find_device
@@ -139,6 +140,8 @@ class ServingSpace(RowSpace, msgspec.Struct, frozen=True):
         Devices of a stage, stages of a replica, and replicas.
     expert_parallel, attention_data_parallel : tuple of int
         Groups of the devices of a stage that divide the experts, and that compute attention for sequences of their own.
+    expert_load : str
+        Distribution of tokens over experts.
     rates : tuple of float or None
         Requests per second of all replicas; None for closed loops.
     concurrencies : tuple of int or None
@@ -187,6 +190,7 @@ class ServingSpace(RowSpace, msgspec.Struct, frozen=True):
     tensor: tuple[int, ...] = (1,)
     expert_parallel: tuple[int, ...] = (1,)
     attention_data_parallel: tuple[int, ...] = (1,)
+    expert_load: str = "uniform"
     pipeline: tuple[int, ...] = (1,)
     replicas: tuple[int, ...] = (1,)
     rates: tuple[float | None, ...] = (None,)
@@ -224,6 +228,7 @@ class ServingSpace(RowSpace, msgspec.Struct, frozen=True):
         for rate in self.rates:
             if rate is not None and not rate > 0:
                 raise BadValue(f"`--rate` must be above 0 requests per second (got {rate:g})")
+        parse_expert_load(self.expert_load)
         parse_lengths(self.input_tokens, "--input-tokens", is_input=True)
         parse_lengths(self.output_tokens, "--output-tokens", is_input=False)
         files = [Path(file) for file in self.hardware_files]
@@ -310,6 +315,7 @@ def _serve_row(
             tensor=chunk.tensor,
             expert_parallel=chunk.expert_parallel,
             attention_data_parallel=chunk.attention_data_parallel,
+            expert_load=space.expert_load,
             pipeline=chunk.pipeline,
             replicas=chunk.replicas,
             link=space.link,

@@ -1,6 +1,6 @@
 """Memory under an engine: weights and caches by hand, and the capacities that vLLM's users publish.
 
-Tests: engines/memory.py, serving/placement.py.
+Tests: engines/memory.py, engines/placed.py, serving/placement.py.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paleo_lite.engines.routing import expert_load
+from paleo_lite.engines.routing import expert_load, parse_expert_load
+from paleo_lite.errors import BadValue
 
 SIMULATIONS = 2000
 
@@ -91,6 +92,19 @@ def test_loads_stay_within_their_bounds(tokens, setting, power, alpha, is_random
     assert min(rows, 1.0) * (1 - 1e-9) <= distinct <= min(own, max(rows, 1.0)) * (1 + 1e-9)
     if not alpha:
         assert rows >= tokens * active / ranks * (1 - 1e-9)  # the busiest has no less than the mean
+
+
+@pytest.mark.parametrize(("text", "alpha"), [("uniform", 0.0), ("power-law:1.2", 1.2), ("power-law:1", 1.0)])
+def test_loads_by_name(text: str, alpha: float) -> None:
+    assert parse_expert_load(text) == alpha
+
+
+@pytest.mark.parametrize(
+    "text", ["", "power-law", "power-law:", "power-law:0", "power-law:nan", "power-law:9", "zipf:1"]
+)
+def test_unknown_loads_raise_one_sentence(text: str) -> None:
+    with pytest.raises(BadValue, match="`--expert-load` must be uniform or power-law:ALPHA"):
+        parse_expert_load(text)
 
 
 def test_a_lone_device_has_all_rows_whatever_the_popularity() -> None:

@@ -9,9 +9,10 @@ import pytest
 
 import paleo_lite as pl
 from paleo_lite.api.prediction import resolve_question
+from paleo_lite.distributed.links import device_link
 from paleo_lite.machines import find_device
 from paleo_lite.serving.activity import decode_activity, prompt_activity
-from paleo_lite.serving.deployment import device_link, tensor_group
+from paleo_lite.serving.deployment import tensor_group
 from paleo_lite.serving.iteration_times import ModelOnDevice
 from paleo_lite.serving.placement import with_kernels
 from paleo_lite.timing.energy import power_of

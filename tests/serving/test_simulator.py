@@ -9,8 +9,9 @@ import msgspec
 import numpy as np
 import pytest
 
+from paleo_lite.distributed.links import device_link
 from paleo_lite.errors import BadValue, DoesNotFit
-from paleo_lite.serving.deployment import Deployment, Prepared, device_link, tensor_group
+from paleo_lite.serving.deployment import Deployment, Prepared, tensor_group
 from paleo_lite.serving.engines import ENGINES, Engine, find_engine
 from paleo_lite.serving.requests import Lengths, Traffic, generate_traffic
 from paleo_lite.serving.simulator import Options, Outcome, Speculation, simulate

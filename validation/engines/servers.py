@@ -15,10 +15,11 @@ from pathlib import Path
 import msgspec
 
 from paleo_lite.api.prediction import resolve_question
+from paleo_lite.distributed.links import device_link
 from paleo_lite.engines.records import FUSIONS
 from paleo_lite.errors import DoesNotFit
 from paleo_lite.serving.cache import measure_room
-from paleo_lite.serving.deployment import device_link, tensor_group
+from paleo_lite.serving.deployment import tensor_group
 from paleo_lite.serving.engines import VLLM, find_engine
 from paleo_lite.serving.iteration_times import ModelOnDevice
 from paleo_lite.serving.pipeline import connect_stages

@@ -31,10 +31,10 @@ from paleo_lite.api.serve import REQUESTS_PER_USER
 from paleo_lite.engines.blocks import sampled_logits
 from paleo_lite.engines.constants import Company, EngineConstants, Host
 from paleo_lite.engines.kernels import CountedKernel
-from paleo_lite.engines.step import UNKNOWN_HOST, EngineStep, Load
+from paleo_lite.engines.step import UNKNOWN_HOST, Z_90, EngineStep, Load
 from paleo_lite.machines import find_device
 from paleo_lite.serving.engines import ENGINES
-from paleo_lite.serving.kernel_tables import Z_90, device_kernels
+from paleo_lite.serving.kernel_tables import device_kernels
 
 from .servers import Server, place
 

@@ -250,8 +250,7 @@ def latent_attention(data: Path) -> Iterator[Timed]:
 
 def device_link_bytes_per_s(gpu: str) -> float:
     """Return the bandwidth of a device's fastest links in one direction."""
-    from paleo_lite.distributed.links import link_rate
-    from paleo_lite.serving.deployment import device_link
+    from paleo_lite.distributed.links import device_link, link_rate
 
     return link_rate(device_link(find_device(gpu))).bandwidth_bytes_per_s
 
