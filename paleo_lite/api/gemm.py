@@ -5,10 +5,10 @@ from __future__ import annotations
 from ..calibration.choose import choose_model
 from ..calibration.store import Calibration
 from ..engines.products import KernelTimer, check_product_options, has_product_kernels
-from ..engines.records import engine_of_policy
 from ..errors import BadQuantity, BadValue
 from ..machines import Device, Machine, find_device
 from ..machines.registry import limit_power
+from ..serving.engines import kernels_of
 from ..timing.gemm import GemmTimes, LayerTimer, PeakTimer, ProductTimer, time_gemms
 from ..timing.models import PeakModel
 from ..units import parse_quantity, parse_shape
@@ -86,7 +86,7 @@ def gemm(
             device = limit_power(device, power_limit)
         machine = Machine(device, clock, unit)
         if time_model is None and calibration is None and has_product_kernels(machine, precision):
-            timer = KernelTimer(machine, precision, weights, None if policy is None else engine_of_policy(policy))
+            timer = KernelTimer(machine, precision, weights, None if policy is None else kernels_of(policy))
         else:
             check_product_options(weights, policy)
             model = choose_model(machine.device, precision, time_model, calibration=calibration)

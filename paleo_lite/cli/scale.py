@@ -271,7 +271,7 @@ def scale(
       paleo-lite scale resnet50 --topology "2x k40m @ pcie3, 16 nodes @ infiniband-fdr" --workers 2,4,8,...,32
       paleo-lite scale gpt3-175b --platform dgx-a100 --workers 1024 --tensor 8 --pipeline 16 --precision bf16
       paleo-lite scale llama-3-70b --platform p5.48xlarge --workers 2,4,8 --precision bf16 --phase decode
-      paleo-lite scale deepseek-r1 --platform dgx-h200 --workers 8 --precision fp8 --phase decode --expert-parallel 8
+      paleo-lite scale deepseek-r1 --gpu h200-sxm --workers 8 --precision fp8 --phase decode --expert-parallel 8
       paleo-lite scale llama-3-8b --platform dgx-h100 --precision bf16 --zero 3 --tokens 15B
       paleo-lite scale wan-2.1-14b --gpu h100-sxm --precision bf16 --phase inference --workers 1,2,4,8
       paleo-lite scale vgg16 --gpu v100-sxm2 --link nvlink2-x6 --workers 8 --images 1.28M --epochs 74 --price 3.06

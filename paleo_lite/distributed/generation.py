@@ -162,7 +162,7 @@ def _placed_kernels(job: Job, group: Topology, experts: int, attention_data: int
     return place_kernels(
         job.workload,
         job.machine.device,
-        job.engine.policy.name,
+        job.engine.policy.family,
         kv_cache=job.engine.kv_cache,
         placement=placement,
         constants=DataSheetConstants(classes={}) if job.engine.is_bound else None,

@@ -25,7 +25,7 @@ from .constants import EngineConstants
 from .kernels import Attention, CountedKernel, Experts
 from .memory import padding_bytes, stored_weight_bytes
 from .rates import kernel_rates
-from .records import FUSIONS, engine_of_policy
+from .records import FUSIONS
 from .step import EngineStep, Formats, Placement
 
 CHECKED_CONTEXT = 512
@@ -134,7 +134,7 @@ def check_division(devices: int, experts: int, attention_data: int) -> None:
 def place_kernels(
     workload: Workload,
     device: Device,
-    policy: str,
+    engine: str,
     *,
     kv_cache: str,
     placement: Placement,
@@ -148,8 +148,8 @@ def place_kernels(
         The undivided network in the phase ``decode``.
     device : Device
         The device.
-    policy : str
-        One of `paleo_lite.serving.engines.ENGINES`.
+    engine : str
+        The engine, one of `FUSIONS`.
     kv_cache : str
         Format of the KV cache.
     placement : Placement
@@ -162,8 +162,7 @@ def place_kernels(
     BadValue
         If a degree does not divide the heads or the experts.
     """
-    network, engine = workload.network, engine_of_policy(policy)
-    fusion = FUSIONS[engine]
+    network, fusion = workload.network, FUSIONS[engine]
     assert network.rebuild is not None
     network.rebuild(SequenceOptions(phase="decode", tensor_parallel=placement.tensor, blocks=1))
     fused = _FusedNetwork(network, fusion)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ..errors import UnknownName
 from .blocks import ROTARY, Fusion
 
 FUSIONS: dict[str, Fusion] = {
@@ -20,17 +19,3 @@ FUSIONS: dict[str, Fusion] = {
     ),
 }
 """What each engine fuses."""
-
-
-def engine_of_policy(policy: str) -> str:
-    """Return the engine whose kernels a scheduling policy launches: ``vllm`` for ``vllm-0.5``.
-
-    Raises
-    ------
-    UnknownName
-        If no engine with kernels of its own has this name.
-    """
-    for name in FUSIONS:
-        if policy == name or policy.startswith(f"{name}-"):
-            return name
-    raise UnknownName("engine with kernels of its own", policy, FUSIONS)

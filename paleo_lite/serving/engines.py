@@ -8,10 +8,12 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from msgspec import structs
 
 from ..engines.blocks import sampled_logits
 from ..engines.constants import Host
 from ..engines.placed import CHECKED_CONTEXT, EngineKernels
+from ..engines.records import FUSIONS
 from ..errors import BadValue, UnknownName
 from ..local import LLAMA_CPP as LLAMA_CPP_NAME
 from ..machines import Device
@@ -31,13 +33,36 @@ SEQUENCE_FACTOR = 1.6
 """Ends of the 90% interval of the time of a host per sequence, relative to the fitted time."""
 
 
+class Versions(msgspec.Struct, frozen=True):
+    """Range of the versions of an engine.
+
+    Attributes
+    ----------
+    first, last : str
+        First and last version, which includes its patches; empty where the range is open.
+    """
+
+    first: str = ""
+    last: str = ""
+
+    def describe(self) -> str:
+        """Return the range as text: ``0.8 and later``, ``0.6 to 0.7``, or ``0.5 and earlier``."""
+        if not self.last:
+            return f"{self.first} and later"
+        return f"{self.first} to {self.last}" if self.first else f"{self.last} and earlier"
+
+
 class Engine(msgspec.Struct, frozen=True):
     """Scheduling policy of a serving engine.
 
     Attributes
     ----------
     name : str
-        Name of the engine.
+        Name of the policy.
+    family : str
+        Engine whose kernels it launches.
+    versions : Versions
+        Versions of the engine that have these defaults, as far as `sources` say.
     max_batched_tokens : int
         Tokens per iteration, of prompts and of decoding sequences together.
     max_sequences : int
@@ -82,6 +107,8 @@ class Engine(msgspec.Struct, frozen=True):
     """
 
     name: str
+    family: str
+    versions: Versions
     max_batched_tokens: int
     max_sequences: int
     block_tokens: int
@@ -120,13 +147,14 @@ class Engine(msgspec.Struct, frozen=True):
         shortest_s, longest_s = self.overhead_range_s
         if end == "low":
             sequence_s = self.sequence_overhead_s / SEQUENCE_FACTOR
-            return msgspec.structs.replace(self, overhead_s=shortest_s, sequence_overhead_s=sequence_s)
+            return structs.replace(self, overhead_s=shortest_s, sequence_overhead_s=sequence_s)
         sequence_s = self.sequence_overhead_s * SEQUENCE_FACTOR
-        return msgspec.structs.replace(self, overhead_s=longest_s, sequence_overhead_s=sequence_s)
+        return structs.replace(self, overhead_s=longest_s, sequence_overhead_s=sequence_s)
 
     def describe(self) -> str:
-        """Return the limits as text, such as ``8,192 tokens and 1,024 sequences per iteration, blocks of 16``."""
-        parts = [f"{self.max_batched_tokens:,} tokens and {self.max_sequences:,} sequences per iteration"]
+        """Return the limits as text: ``versions 0.8 and later, 8,192 tokens and 1,024 sequences per iteration``."""
+        parts = [f"versions {self.versions.describe()}"]
+        parts.append(f"{self.max_batched_tokens:,} tokens and {self.max_sequences:,} sequences per iteration")
         parts.append(f"prompts in chunks of {self.chunked_prefill:,}" if self.chunked_prefill else "whole prompts")
         if not self.mixes_phases:
             parts.append("prompts and decoding in separate iterations")
@@ -138,6 +166,8 @@ class Engine(msgspec.Struct, frozen=True):
 
 VLLM = Engine(
     name="vllm",
+    family="vllm",
+    versions=Versions(first="0.8"),
     max_batched_tokens=2048,
     max_sequences=256,
     block_tokens=16,
@@ -153,50 +183,43 @@ VLLM = Engine(
     sources=(
         "https://github.com/vllm-project/vllm/blob/main/vllm/engine/arg_utils.py (get_batch_defaults)",
         "https://github.com/vllm-project/vllm/blob/main/vllm/v1/core/sched/scheduler.py",
+        "https://github.com/vllm-project/vllm/pull/12369 (8,192 tokens on large devices)",
     ),
 )
 
-VLLM_0_5 = Engine(
-    name="vllm-0.5",
-    max_batched_tokens=2048,
-    max_sequences=256,
-    block_tokens=16,
-    memory_fraction=0.9,
-    is_fraction_of_free=False,
-    chunked_prefill=0,
-    mixes_phases=False,
-    reserved_output=0.0,
-    # The CPU took 62% of the time of Llama 3 8B on an H100: 12 ms beside 7.5 ms of the device per iteration.
-    overhead_s=12e-3,
-    overhead_range_s=(6e-3, 24e-3),
-    request_overhead_s=5e-3,
-    sources=("https://blog.vllm.ai/2024/09/05/perf-update.html (shares of CPU and GPU before version 0.6)",),
-)
-
-VLLM_0_7 = Engine(
+VLLM_0_7 = structs.replace(
+    VLLM,
     name="vllm-0.7",
-    max_batched_tokens=2048,
-    max_sequences=256,
-    block_tokens=16,
-    memory_fraction=0.9,
-    is_fraction_of_free=False,
+    versions=Versions(first="0.6", last="0.7"),
     # `non_torch_memory` is 1.79 of 79.22 GiB of an H100.
     context_share=1.79 / 79.22,
-    chunked_prefill=2048,
-    mixes_phases=True,
-    reserved_output=0.0,
     # Between the times of 0.5 and of the engine since 0.8.
     overhead_s=5e-3,
     overhead_range_s=(1e-3, 12e-3),
-    request_overhead_s=5e-3,
+    schedules_ahead=False,
     sources=(
         "https://github.com/vllm-project/vllm/blob/v0.7.0/vllm/engine/arg_utils.py (256 sequences on every device)",
         "https://github.com/vllm-project/vllm/pull/10511 (memory of the context)",
     ),
 )
 
+VLLM_0_5 = structs.replace(
+    VLLM_0_7,
+    name="vllm-0.5",
+    versions=Versions(last="0.5"),
+    context_share=0.0,
+    chunked_prefill=0,
+    mixes_phases=False,
+    # The CPU took 62% of the time of Llama 3 8B on an H100: 12 ms beside 7.5 ms of the device per iteration.
+    overhead_s=12e-3,
+    overhead_range_s=(6e-3, 24e-3),
+    sources=("https://blog.vllm.ai/2024/09/05/perf-update.html (shares of CPU and GPU before version 0.6)",),
+)
+
 TENSORRT_LLM = Engine(
     name="tensorrt-llm",
+    family="tensorrt-llm",
+    versions=Versions(first="1.0"),
     max_batched_tokens=8192,
     max_sequences=2048,
     block_tokens=32,
@@ -214,6 +237,8 @@ TENSORRT_LLM = Engine(
 
 SGLANG = Engine(
     name="sglang",
+    family="sglang",
+    versions=Versions(first="0.5"),
     max_batched_tokens=16384,
     max_sequences=4096,
     block_tokens=1,
@@ -232,6 +257,8 @@ SGLANG = Engine(
 
 LLAMA_CPP = Engine(
     name=LLAMA_CPP_NAME,
+    family=LLAMA_CPP_NAME,
+    versions=Versions(first="b7079"),
     max_batched_tokens=2048,
     max_sequences=4,
     block_tokens=1,
@@ -246,6 +273,7 @@ LLAMA_CPP = Engine(
     request_overhead_s=5e-3,
     sources=(
         "https://github.com/ggml-org/llama.cpp/tree/master/tools/server (--parallel, --batch-size, --kv-unified)",
+        "https://github.com/ggml-org/llama.cpp/issues/17300 (4 slots)",
     ),
 )
 
@@ -286,12 +314,26 @@ def find_engine(name: str, device: Device | None = None, **changes: Any) -> Engi
         given["chunked_prefill"] = batched_tokens
     if given.get("overhead_s") is not None:
         given["overhead_range_s"] = (given["overhead_s"], given["overhead_s"])
-    return msgspec.structs.replace(ENGINES[name], **{**defaults, **given})
+    return structs.replace(ENGINES[name], **{**defaults, **given})
+
+
+def kernels_of(policy: str) -> str:
+    """Return the engine whose kernels a policy launches: ``vllm`` for ``vllm-0.5``.
+
+    Raises
+    ------
+    UnknownName
+        If no engine with kernels of its own has this name.
+    """
+    family = ENGINES[policy].family if policy in ENGINES else policy
+    if family not in FUSIONS:
+        raise UnknownName("engine with kernels of its own", policy, FUSIONS)
+    return family
 
 
 def with_host(engine: Engine, host: Host, logits: float) -> Engine:
     """Return an engine with the time of its host as it was fitted to servers, for a vocabulary of some logits."""
-    return msgspec.structs.replace(
+    return structs.replace(
         engine,
         overhead_s=host.iteration_s,
         overhead_range_s=(host.iteration_s / HOST_FACTOR, host.iteration_s * HOST_FACTOR),

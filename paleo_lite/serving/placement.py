@@ -7,6 +7,7 @@ from ..engines.placed import NEEDS_KERNELS, check_division, engine_speaks_for, p
 from ..engines.routing import UNIFORM
 from ..errors import BadValue
 from ..machines import Device
+from .engines import kernels_of
 from .iteration_times import ModelOnDevice
 
 
@@ -54,7 +55,11 @@ def with_kernels(
     if attention_data > 1 and on_device.pipeline.degree > 1:
         raise BadValue("`--attention-data-parallel` is not modelled with `--pipeline`: leave one of them out")
     placement = place_replica(on_device.group, on_device.tensor, experts, attention_data, alpha)
-    device, kv_cache = on_device.machine.device, on_device.kv_cache
-    return on_device._replace(
-        kernels=place_kernels(on_device.workload, device, policy, kv_cache=kv_cache, placement=placement)
+    kernels = place_kernels(
+        on_device.workload,
+        on_device.machine.device,
+        kernels_of(policy),
+        kv_cache=on_device.kv_cache,
+        placement=placement,
     )
+    return on_device._replace(kernels=kernels)

@@ -17,22 +17,13 @@ from measured import DATA
 from paleo_lite.architectures import find_network
 from paleo_lite.engines.blocks import ROTARY, ROUTING, network_kernels
 from paleo_lite.engines.kernels import Attention, CountedKernel, Exchange, Experts, Kernel, Pointwise, Product
-from paleo_lite.engines.records import FUSIONS, engine_of_policy
-from paleo_lite.errors import UnknownName
-from paleo_lite.serving.engines import ENGINES
+from paleo_lite.engines.records import FUSIONS
 
 SGLANG = "tracelens_models/inference__sglang_decode__sglang_Qwen3-8B_decode.json.gz"
 """SGLang on an MI300X, which decodes 32 sequences of Qwen3 8B in a captured graph."""
 
 VLLM = "tracelens/b200_eager_trace.json.gz"
 """vLLM on the first of eight B200, which computes a prompt of 888 tokens of gpt-oss-120b without a graph."""
-
-
-def test_every_policy_has_the_kernels_of_an_engine() -> None:
-    assert {engine_of_policy(policy) for policy in ENGINES if policy != "llama.cpp"} <= set(FUSIONS)
-    assert engine_of_policy("vllm-0.5") == "vllm"
-    with pytest.raises(UnknownName, match="no engine with kernels of its own"):
-        engine_of_policy("vllmish")
 
 
 def test_every_engine_says_where_its_fusion_can_be_read() -> None:

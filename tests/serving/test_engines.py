@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from paleo_lite.engines.records import FUSIONS
 from paleo_lite.errors import BadValue, UnknownName
 from paleo_lite.machines import find_device
-from paleo_lite.serving.engines import ENGINES, find_engine
+from paleo_lite.serving.engines import ENGINES, find_engine, kernels_of
 
 
 @pytest.mark.parametrize(
@@ -17,6 +18,37 @@ def test_vllm_defaults_of_its_server(device: str, tokens: int, sequences: int) -
     """`EngineArgs.get_batch_defaults` of vLLM: 70 GiB and no A100."""
     engine = find_engine("vllm", find_device(device))
     assert (engine.max_batched_tokens, engine.max_sequences) == (tokens, sequences)
+
+
+@pytest.mark.parametrize(
+    ("policy", "text"),
+    [
+        ("vllm", "0.8 and later"),
+        ("vllm-0.7", "0.6 to 0.7"),
+        ("vllm-0.5", "0.5 and earlier"),
+        ("sglang", "0.5 and later"),
+    ],
+)
+def test_versions_are_data(policy: str, text: str) -> None:
+    """The V1 engine is vLLM's default from 0.8 on (its release notes); before 0.6 its scheduler waited (its blog)."""
+    engine = ENGINES[policy]
+    assert engine.versions.describe() == text and f"versions {text}" in engine.describe()
+
+
+def test_policies_launch_the_kernels_of_an_engine() -> None:
+    assert {kernels_of(policy) for policy in ENGINES if policy != "llama.cpp"} == set(FUSIONS)
+    assert kernels_of("vllm-0.5") == "vllm"
+    for policy in ("vllmish", "llama.cpp"):
+        with pytest.raises(UnknownName, match="no engine with kernels of its own"):
+            kernels_of(policy)
+
+
+def test_older_versions_state_what_differs() -> None:
+    newest, before, oldest = (ENGINES[name] for name in ("vllm", "vllm-0.7", "vllm-0.5"))
+    assert (newest.block_tokens, newest.memory_fraction) == (before.block_tokens, before.memory_fraction)
+    assert newest.schedules_ahead and not before.schedules_ahead and not oldest.schedules_ahead
+    assert before.mixes_phases and not oldest.mixes_phases and oldest.chunked_prefill == 0 == oldest.context_share
+    assert newest.overhead_s < before.overhead_s < oldest.overhead_s
 
 
 def test_given_limits_replace_defaults() -> None:
