@@ -293,3 +293,34 @@ def test_forecasts_follow_measurements(asked, factor):
     measured_s = factor * pl.scale("gpt3-1.3b", **question)[0].time_s
     refined = pl.scale("gpt3-1.3b", **question, measured=[f"2 workers: {1e3 * measured_s:.6g} ms"])[0]
     assert refined.time_s == pytest.approx(measured_s, rel=0.05)
+
+
+@pytest.mark.parametrize("policy", ["vllm", "sglang", "tensorrt-llm"])
+@pytest.mark.parametrize(
+    ("network", "asked"),
+    [
+        ("llama-3.1-70b", {"precision": "fp8"}),
+        ("llama-3.1-8b", {"precision": "bf16"}),
+        ("gpt-oss-120b", {"precision": "bf16", "weights": "mxfp4"}),
+        ("mixtral-8x7b", {"precision": "bf16"}),
+        ("qwen3-235b-a22b", {"precision": "bf16", "weights": "int4"}),
+    ],
+)
+def test_pcie_serves_one_user_no_faster_than_nvlink(network, asked, policy):
+    """Eight L40S have a quarter of the bandwidth of eight H100, and all-reduces over PCIe instead of NVLink."""
+    l40s, h100 = (
+        pl.scale(network, gpu=gpu, workers=8, phase="decode", context=1024, policy=policy, **asked)[0]
+        for gpu in ("l40s", "h100-sxm")
+    )
+    assert l40s.time_s > h100.time_s and l40s.exposed_s > 5 * h100.exposed_s
+
+
+@pytest.mark.parametrize("network", ["llama-3.1-70b", "gpt-oss-120b"])
+def test_a_server_on_pcie_serves_one_user_no_faster_than_on_nvlink(network):
+    question = {"tensor": 8, "concurrency": 1, "num_requests": 4, "output_tokens": 64,
+                "weights": "mxfp4" if network == "gpt-oss-120b" else "fp8"}  # fmt: skip
+    l40s, h100 = (
+        pl.serve(network, gpu=gpu, **question).figures["output_tokens_per_s_per_user"].value
+        for gpu in ("l40s", "h100-sxm")
+    )
+    assert l40s < h100
