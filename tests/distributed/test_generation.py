@@ -209,7 +209,7 @@ def test_attention_groups_lie_on_several_nodes():
     """Tensor parallelism stays within a node of 8; tokens are sent to experts over the slower link."""
     config = ParallelConfig(16, expert=16, attention_data=16)
     question = {"precision": "fp8", "phase": "decode", "batch_size": 512, "settings": Settings(parallel=config)}
-    (inside,) = pl.scale("deepseek-r1", gpu="h200-sxm", workers=16, **question)
+    (inside,) = pl.scale("deepseek-r1", gpu="h200-sxm", link="nvlink4-x18", workers=16, **question)
     topology = "8x h200-sxm @ nvlink4-x18, 2 nodes @ infiniband-ndr"
     (between,) = pl.scale("deepseek-r1", topology=topology, workers=16, **question)
     assert between.compute_s == pytest.approx(inside.compute_s) and between.exposed_s > inside.exposed_s
