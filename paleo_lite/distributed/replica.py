@@ -39,12 +39,15 @@ def place_replica(
     assert inside is not None
     # Of nodes with one device each, only a network joins nodes: NVLink or PCIe joins the devices of one.
     is_one_node = between is None or (group.devices_per_node == 1 and between.per != "port")
+    between_bytes_per_s = 0.0
+    if between is not None and not is_one_node:  # the devices of a node share it
+        between_bytes_per_s = between.bandwidth_bytes_per_s / group.devices_per_node
     return Placement(
         tensor=devices // attention_data,
         attention_data=attention_data,
         experts=experts,
         link_bytes_per_s=inside.bandwidth_bytes_per_s,
         nodes=1 if is_one_node else -(-devices // group.devices_per_node),
-        node_link_bytes_per_s=0.0 if between is None or is_one_node else between.bandwidth_bytes_per_s,
+        node_link_bytes_per_s=between_bytes_per_s,
         alpha=alpha,
     )

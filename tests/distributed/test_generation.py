@@ -15,6 +15,8 @@ from paleo_lite.api.prediction import resolve_question
 from paleo_lite.architectures import find_network
 from paleo_lite.distributed.links import link_rate
 from paleo_lite.distributed.parallel_config import ParallelConfig
+from paleo_lite.distributed.platforms import parse_topology
+from paleo_lite.distributed.replica import place_replica
 from paleo_lite.distributed.settings import Settings
 from paleo_lite.engines.memory import activation_bytes
 from paleo_lite.engines.routing import parse_expert_load
@@ -203,6 +205,12 @@ def test_uneven_loads_of_experts_take_longer_on_many_devices():
     uniform, mild, strong = (step_s(load, 8) for load in ("uniform", "power-law:1.01", "power-law:1.2"))
     assert uniform < mild and uniform < strong
     assert step_s("power-law:1.2", 1) < 1.02 * step_s("uniform", 1)
+
+
+def test_devices_of_a_node_share_the_link_between_nodes():
+    topology = parse_topology("8x h200-sxm @ nvlink4-x18, 2 nodes @ 400 GB/s")
+    placement = place_replica(topology, 16, experts=16, attention_data=16)
+    assert (placement.nodes, placement.link_bytes_per_s, placement.node_link_bytes_per_s) == (2, 450e9, 50e9)
 
 
 def test_attention_groups_lie_on_several_nodes():
