@@ -146,9 +146,10 @@ def _hold_out(
 def _check_limit(steps: Sequence[Measurement], device: Device, power: Power) -> None:
     for step in steps:
         assert step.power_w is not None
-        if step.power_w > 1.1 * power.rated_w:
+        highest_w = power.highest_w or power.rated_w
+        if step.power_w > 1.1 * highest_w:
             raise CalibrationFailed(
-                f"{step.network}, batch {step.batch_size}: {step.power_w:g} W are above the {power.rated_w:g} W of "
+                f"{step.network}, batch {step.batch_size}: {step.power_w:g} W are above the {highest_w:g} W of "
                 f"{device.name}: a calibration needs the watts of one device"
             )
 
@@ -181,7 +182,7 @@ def _fit(steps: Sequence[Measurement], shares: Sequence[Shares], power: Power) -
     prior = np.linalg.inv(np.linalg.cholesky(covariance))
 
     def residuals(theta: Floats) -> Floats:
-        watts = below_limit(demand(theta, stacked) * power.rated_w, power.limit_w)
+        watts = below_limit(demand(theta, stacked, power.dynamic) * power.rated_w, power.limit_w)
         return np.concatenate([whitened @ (np.log(watts) - logs), prior @ (theta - mean)])
 
     solution = least_squares(residuals, mean)

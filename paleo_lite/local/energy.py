@@ -72,7 +72,7 @@ def energy_of(
     site = facility or Facility()
     token_activity, token_s = token
     prompt_activity, prompt_s = prompt
-    token_shares = token_activity.times(1 / gpus).shares_of(token_s)
+    token_shares = token_activity.times(1 / gpus).overlapping_shares_of(token_s)
     prompt_shares = prompt_activity.times(1 / gpus).shares_of(prompt_s)
     token_w, prompt_w = float(power.watts(token_shares)) * gpus, float(power.watts(prompt_shares)) * gpus
     low_w, high_w = power.interval_w(token_shares)

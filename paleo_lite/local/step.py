@@ -17,7 +17,7 @@ import numpy as np
 from ..errors import BadValue, UnknownPrecision
 from ..files import shipped_folder
 from ..machines import Device
-from ..timing.activity import Activity, divide_time
+from ..timing.activity import Activity
 from .contents import Contents
 from .pieces import GROUPS, Piece
 
@@ -176,13 +176,15 @@ def token_activity(
     context: float,
     cache_share: float = 1.0,
 ) -> Activity:
-    """Return what a device does for a token: it unpacks numbers of pieces, reads them and its share of the cache."""
+    """Return what a device does for a token: it unpacks numbers of pieces, reads them and its share of the cache.
+
+    The same kernels read and unpack, so that the seconds overlap (`Activity.overlapping_shares_of`).
+    """
     arithmetic_s, memory_s, numbers = 0.0, cache_share * cache_read_s(contents, device, constants, context), 0.0
     for piece in pieces:
         read_s, unpack_s = piece_parts_s(piece, device, constants)
-        own_s = divide_time(piece_s(piece, device, constants), unpack_s, read_s)
-        arithmetic_s += own_s[0]
-        memory_s += own_s[1]
+        arithmetic_s += unpack_s
+        memory_s += read_s
         numbers += piece.numbers
     return Activity(arithmetic_s, memory_s, 0.0, 2.0 * numbers / prompt_peak_per_s(device))
 

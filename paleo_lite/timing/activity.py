@@ -23,7 +23,7 @@ class Shares(NamedTuple):
     """Shares of a step's time, numbers or arrays of the same shape; what they leave of 1 is waiting."""
 
     # Shares of the time in which the device computes, moves data of its memory, and exchanges data with others.
-    # The time of a kernel is divided among its terms in proportion to them.
+    # The time of a kernel is divided among its terms in proportion to them, or they overlap.
     arithmetic: Any = 0.0
     memory: Any = 0.0
     links: Any = 0.0
@@ -56,6 +56,11 @@ class Activity(NamedTuple):
         whole_s = np.maximum(np.maximum(arithmetic_s + memory_s + links_s, time_s), 1e-30)
         utilisation = np.minimum(peak_s / np.maximum(time_s, 1e-30), 1.0)
         return Shares(arithmetic_s / whole_s, memory_s / whole_s, links_s / whole_s, utilisation)
+
+    def overlapping_shares_of(self, time_s: Any) -> Shares:
+        """Return the shares of a step whose kernels compute and read memory at the same time, each at most 1."""
+        shares = (np.minimum(np.asarray(seconds, dtype=np.float64) / time_s, 1.0) for seconds in self)
+        return Shares(*shares)
 
     def in_larger_step(self, own_s: Any, time_s: Any, exchanging_s: Any = 0.0, waiting_s: Any = 0.0) -> Activity:
         """Return the activity of a device in a step of several devices.

@@ -7,7 +7,8 @@ start and end. With the share of a step's time that each takes, a device asks fo
 
 where ``u`` is the utilisation of the peak: FLOPs over the peak of the data sheet, over the time. Operands that flow
 through the multipliers cost power in addition to the busy units around them, but less and less per FLOP, because a
-clock that falls takes the voltage with it. The power drawn is the smooth minimum of demand and limit,
+clock that falls takes the voltage with it. On boards that exceed the boost clock of their data sheet, all but the idle
+power is larger by `boost_power`. The power drawn is the smooth minimum of demand and limit,
 
     power = (demand^-k + limit^-k)^(-1/k)
 
@@ -30,7 +31,15 @@ from ..files import read_typed, shipped_folder
 from ..machines import Device
 from .activity import Activity, Shares
 from .intervals import INTERVAL_LEVEL, QUANTILES
-from .power import MIN_FRACTION, memory_group_of, node_nm_of, power_model
+from .power import (
+    BOOST_POWER_EXPONENT,
+    MIN_FRACTION,
+    memory_group_of,
+    node_nm_of,
+    partners_limit_w,
+    power_model,
+    unlimited_clock,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -51,6 +60,10 @@ SHARPNESS = 12.0
 
 LEAST_UTILISATION = 1e-6
 """Utilisation of the peak below which the power no longer falls."""
+
+CARDS_OF_UNKNOWN_PROCESS = ("RDNA", "Xe")
+"""Architectures of cards for games and workstations with the power of their era and kind of memory, though the
+model of the sustained clock (`paleo_lite.timing.power`) does not know their process."""
 
 _MAX_FILE_BYTES = 2**18
 
@@ -148,7 +161,10 @@ class Power(msgspec.Struct, frozen=True, eq=False):
     scatter : float
         Standard deviation of the logarithm of the power around the formula.
     dynamic : float
-        Power above the idle power, relative to that at the boost clock: below 1 for a locked lower clock.
+        Power above the idle power, relative to that at the boost clock: below 1 for a locked lower clock, above 1 for
+        boards that exceed their boost clock while the limit allows it.
+    highest_w : float or None
+        Upper end of the power in an interval, where makers of boards raise the limit; None for the limit.
     """
 
     rated_w: float
@@ -156,6 +172,7 @@ class Power(msgspec.Struct, frozen=True, eq=False):
     constants: Constants
     scatter: float
     dynamic: float = 1.0
+    highest_w: float | None = None
 
     @property
     def idle_w(self) -> float:
@@ -194,7 +211,8 @@ class Power(msgspec.Struct, frozen=True, eq=False):
         """
         factor = np.exp(QUANTILES[level] * self.deviation(shares))
         demand_w = self.demand_w(shares)
-        return below_limit(demand_w / factor, self.limit_w), below_limit(demand_w * factor, self.limit_w)
+        highest_w = self.highest_w or self.limit_w
+        return below_limit(demand_w / factor, self.limit_w), below_limit(demand_w * factor, highest_w)
 
     def energy_interval_j(
         self, activity: Activity, time_s: float, interval_s: tuple[float, float]
@@ -221,10 +239,10 @@ class Power(msgspec.Struct, frozen=True, eq=False):
             of_time, of_power = np.log(end_j / (likely_w * time_s)), np.log(end_w / likely_w)
             ends.append(float(np.copysign(np.hypot(of_time, of_power), of_power)))
         low_j, high_j = (float(likely_w * time_s * np.exp(end)) for end in ends)
-        return low_j, min(high_j, self.limit_w * interval_s[1])
+        return low_j, min(high_j, (self.highest_w or self.limit_w) * interval_s[1])
 
 
-def demand(theta: Floats, shares: Shares, dynamic: float = 1.0) -> Any:
+def demand(theta: Floats, shares: Shares, dynamic: Any = 1.0) -> Any:
     """Return the power without a limit, relative to the rated power.
 
     Parameters
@@ -233,7 +251,7 @@ def demand(theta: Floats, shares: Shares, dynamic: float = 1.0) -> Any:
         Logarithms of `PARAMETERS`.
     shares : Shares
         What the device does.
-    dynamic : float
+    dynamic : array_like
         Factor of all power but the idle one.
     """
     idle, arithmetic, memory, links, intensity = np.exp(theta)
@@ -294,7 +312,8 @@ def power_of(
         Constants of this device, fitted to its own watts.
     """
     limit_w, rated_w = device.power_w, device.rated_power_w
-    if limit_w is None or rated_w is None or node_nm_of(device) is None:
+    is_card = node_nm_of(device) is not None or device.architecture.startswith(CARDS_OF_UNKNOWN_PROCESS)
+    if limit_w is None or rated_w is None or not is_card:
         return None
     model = energy_model() if model is None else model
     constants = constants or model.devices.get(device.id) or model.generations.get(generation_of(device))
@@ -303,4 +322,14 @@ def power_of(
     lowest_voltage = power_model().low_voltage_slope ** -0.5
     voltage = min(1.0, max(relative_clock, lowest_voltage))
     dynamic = min(1.0, relative_clock) * voltage**2
-    return Power(rated_w, min(limit_w, rated_w), constants, model.scatter, dynamic)
+    if relative_clock == 1:
+        dynamic = boost_power(device)
+    return Power(rated_w, min(limit_w, rated_w), constants, model.scatter, dynamic, partners_limit_w(device))
+
+
+def boost_power(device: Device) -> float:
+    """Return the power above the idle power at the clock that a device holds, relative to that at its boost clock.
+
+    Boards for games and workstations exceed their boost clock while the power allows it.
+    """
+    return float(unlimited_clock(device) ** BOOST_POWER_EXPONENT)

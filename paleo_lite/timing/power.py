@@ -88,6 +88,14 @@ BOOSTING_BRANDS = ("GeForce", "TITAN", "Quadro", "RTX")
 """First words of the names of boards that exceed the boost clock of their data sheet. On boards for data centers it is
 the highest clock that the driver sets ("Max Customer Boost Clocks" of nvidia-smi)."""
 
+BOOST_POWER_EXPONENT = 2.0
+"""Exponent of the clock above the boost clock of the data sheet in the dynamic power: the middle between a constant
+voltage (1) and a voltage proportional to the clock (3)."""
+
+PARTNERS_LIMIT = 1.25
+"""Highest power limit of GeForce cards of their makers, relative to that of the data sheet: an RTX 3090, with 350 W, is
+sold with up to 420 W (github.com/noonghunna/club-3090, issue 103) or 450 W."""
+
 MIN_FRACTION = 0.1
 """Lowest fraction of the speed that a power limit leads to: devices do not clock lower."""
 
@@ -196,12 +204,23 @@ def boost_fraction(device: Device, rate: PeakRate) -> float:
 
     It is 1 if the rate is at another clock than the boost clock, because the device is then locked at it.
     """
+    return unlimited_clock(device) if rate.clock == "boost" else 1.0
+
+
+def unlimited_clock(device: Device) -> float:
+    """Return the clock that a device holds if power does not limit it, relative to its boost clock, at least 1."""
     unlimited_hz = UNLIMITED_CLOCKS_HZ.get(device.architecture)
     boost_hz = device.clock_hz("boost")
-    is_boosting = device.scope == "die" and device.name.split()[0] in BOOSTING_BRANDS and rate.clock == "boost"
+    is_boosting = device.scope == "die" and device.name.split()[0] in BOOSTING_BRANDS
     if not is_boosting or unlimited_hz is None or boost_hz is None:
         return 1.0
     return max(1.0, unlimited_hz / boost_hz)
+
+
+def partners_limit_w(device: Device) -> float | None:
+    """Return the highest power limit that a GeForce card of this name may have, in watts, unless a user states one."""
+    is_geforce = device.name.split()[0] == "GeForce" and device.requested_power_limit_w is None
+    return PARTNERS_LIMIT * device.power_w if is_geforce and device.power_w is not None else None
 
 
 def matrix_fraction(device: Device, rate: PeakRate, model: PowerModel | None = None) -> float:

@@ -52,7 +52,8 @@ def test_no_step_draws_more_than_the_limit_or_less_than_nothing() -> None:
             continue
         everything = Shares(0.5, 0.5, 0.0, 1.0)
         low_w, high_w = power.interval_w(everything)
-        assert 0 < power.idle_w < low_w < power.watts(everything) < high_w < power.limit_w
+        assert 0 < power.idle_w < low_w < power.watts(everything) < power.limit_w
+        assert power.watts(everything) < high_w < (power.highest_w or power.limit_w)
         limited = power_of(limit_power(device, 0.5 * power.rated_w))
         assert limited is not None and limited.watts(everything) < 0.5 * power.rated_w
 
@@ -70,6 +71,32 @@ def test_a_locked_clock_draws_its_share_of_the_dynamic_power() -> None:
     shares = Shares(0.0, 0.6, 0.0, 0.01)
     above = half.demand_w(shares) - half.idle_w
     assert above / (whole.demand_w(shares) - whole.idle_w) == pytest.approx(0.5 / 1.5774, rel=1e-3)
+
+
+def test_boards_that_exceed_their_boost_clock_draw_more_below_the_limit() -> None:
+    """An RTX 3090 holds 1.93 GHz in place of 1.695 GHz; one decodes at 309 W (github.com/noonghunna/club-3090, issue
+    698: two of them at 618 W under limits of 330 to 350 W each)."""
+    card, shares = find_device("rtx3090"), Shares(0.0, 0.8, 0.0, 0.01)
+    free, locked = power_of(card), power_of(card, 1 - 1e-9)
+    assert free is not None and locked is not None
+    above = free.demand_w(shares) - free.idle_w
+    assert above / (locked.demand_w(shares) - locked.idle_w) == pytest.approx((1.93 / 1.695) ** 2, rel=1e-3)
+    low_w, high_w = free.interval_w(shares)
+    assert low_w < 309 < high_w < 1.25 * 350
+    asked = power_of(limit_power(card, 350))
+    assert asked is not None and asked.interval_w(shares)[1] < 350
+    server = power_of(find_device("a40"))
+    assert server is not None and server.dynamic == 1 and server.highest_w is None
+
+
+def test_kernels_that_read_and_unpack_at_the_same_time_do_both_for_the_whole_time() -> None:
+    assert Activity(0.6, 0.9, 0.0, 0.1).overlapping_shares_of(1.0) == Shares(0.6, 0.9, 0.0, 0.1)
+    assert Activity(0.6, 1.9, 0.0, 0.1).overlapping_shares_of(1.0).memory == 1
+
+
+def test_cards_of_an_unknown_process_have_the_constants_of_their_era_and_memory() -> None:
+    radeon = power_of(find_device("rx7800xt"))
+    assert radeon is not None and radeon.constants == energy_model().others["recent GDDR"]
 
 
 def test_activities_add_up_and_fill_no_more_than_the_time() -> None:

@@ -15,6 +15,7 @@ from paleo_lite.timing.energy import below_limit, demand, energy_model, power_of
 from validation.energy.evidence import KINDS, Measured, measured_powers, trained_powers
 from validation.energy.fit import fit_energy
 from validation.energy.hold_out import folds_of, hold_out, scatter_of
+from validation.energy.wall import machines
 
 KNOWN = np.log([0.15, 0.6, 0.5, 0.1, 0.5])
 
@@ -104,3 +105,12 @@ def test_every_server_has_the_power_of_its_row() -> None:
         assert 0 < one.power_w < 1.02 * one.device.power_w
         shares = one.activity.shares_of(one.time_s)
         assert all(0 <= share <= 1 for share in shares) and sum(shares[:3]) <= 1 + 1e-9
+
+
+@pytest.mark.needs_data
+def test_machines_at_the_wall_are_inside_their_intervals() -> None:
+    """26 of the rows are machines with a card that has a hardware file; nothing is fitted to them."""
+    found = list(machines(DATA))
+    assert len(found) == 26
+    assert np.median([abs(one.wall_w / one.measured_w - 1) for one in found]) < 0.2
+    assert np.mean([one.is_inside for one in found]) > 0.8

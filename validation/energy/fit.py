@@ -22,6 +22,7 @@ from paleo_lite.timing.energy import (
     Constants,
     EnergyModel,
     below_limit,
+    boost_power,
     demand,
     era_of,
     generation_of,
@@ -104,9 +105,9 @@ class Design:
         return self.rows_of(era_of(device), memory_group_of(device), generation_of(device))
 
 
-def relative_powers(theta: Any, shares: Shares) -> Any:
+def relative_powers(theta: Any, shares: Shares, dynamic: Any) -> Any:
     """Return the powers relative to the rated one, at the constants of each measurement, shape (measurements, ...)."""
-    return below_limit(demand(theta.T, shares), 1.0)
+    return below_limit(demand(theta.T, shares, dynamic), 1.0)
 
 
 def shares_of(measured: Sequence[Measured]) -> Shares:
@@ -129,10 +130,11 @@ def fit_energy(measured: Sequence[Measured]) -> EnergyModel:
     shares, weights = shares_of(measured), weights_of(measured)
     matrices = {one.device.id: design.of_device(one.device) for one in measured}
     rows = np.stack([matrices[one.device.id] for one in measured])
+    dynamic = np.array([boost_power(one.device) for one in measured])
     logs = np.log([one.power_w / rated_power_w(one.device) for one in measured])
 
     def residuals(unknowns: Any) -> Any:
-        errors = np.log(relative_powers(rows @ unknowns, shares)) - logs
+        errors = np.log(relative_powers(rows @ unknowns, shares, dynamic)) - logs
         return np.concatenate([weights * errors / NOISE, (unknowns - design.start) / design.deviation])
 
     solution = least_squares(residuals, design.start, loss="soft_l1")

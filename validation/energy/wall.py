@@ -97,7 +97,7 @@ def machines(data: Path) -> Iterator[Machine]:
         contents = contents_of(*MODELS[row["model"]])
         constants = local_constants().backends[LOCAL_ENGINES[LLAMA_CPP].backend_of(device)]
         time_s = 1 / float(row["tokens_per_s"])
-        shares = token_activity(contents, contents.pieces, device, constants, CONTEXT).shares_of(time_s)
+        shares = token_activity(contents, contents.pieces, device, constants, CONTEXT).overlapping_shares_of(time_s)
         low_w, high_w = (float(end_w) for end_w in power.interval_w(shares))
         device_w = float(power.watts(shares))
         facility = Facility(pue=POWER_SUPPLY, host_w=host_w)
