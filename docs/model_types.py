@@ -1,8 +1,9 @@
 """Write the table of `model-types.md`: how each type of transformers is read, and with how many parameters.
 
 Every type that writes text is built in its default config on the meta device, in a process of its own with limits of
-memory and time, and its parameters are compared with those that the config alone gives. Types without a record are
-asked in a phase: they are traced as `predict` does it, and the largest resident memory of a trace is noted.
+memory and time, and its parameters are compared with those that the config alone gives. A config names the class that
+publishers name: the one with the vision tower, if there is one. Each is asked for a prompt and for a step of decoding;
+types without a record are traced as `predict` does it, and the largest resident memory of a trace is noted.
 
     python docs/model_types.py
 """
@@ -18,34 +19,55 @@ from pathlib import Path
 from typing import Any
 
 BYTES, SECONDS = 3 * 10**9, 300
+TOKENS = 128
 PAGE = Path(__file__).with_name("model-types.md")
 BEGIN, END = "<!-- table -->\n", "<!-- end of table -->\n"
 
+NOTHING = {"theirs": None, "ours": None, "guess": None, "how": {}, "why": "", "resident_bytes": 0}
 
-NOTHING = {"theirs": None, "ours": None, "guess": None, "how": "not read", "why": "", "resident_bytes": 0}
+_LAYERS_OF_LFM2 = ["conv", "conv", "full_attention", "conv", "conv", "conv"] * 6
+COMPLETED: dict[str, dict[str, Any]] = {
+    "dbrx": {"attn_config": {"kv_n_heads": 8, "rope_theta": 500000.0}},
+    "deepseek_v2": {"num_experts_per_tok": 6, "n_shared_experts": 2},
+    "dots1": {"n_routed_experts": 128, "num_experts_per_tok": 6, "n_shared_experts": 2},
+    "glm4_moe": {"head_dim": 128},
+    "hunyuan_v1_dense": {"head_dim": 128},
+    "hunyuan_v1_moe": {"head_dim": 128},
+    "lfm2_moe": {"layer_types": _LAYERS_OF_LFM2[:32]},
+    "ministral": {"head_dim": 128},
+    "nemotron": {"head_dim": 128, "num_key_value_heads": 8},
+}
+"""Sizes that the default config of a type lacks, so that `transformers` does not build it, from published configs."""
+
+EXPLAINED = {
+    "longcat_flash": "`transformers` keeps a matrix for experts that compute nothing; the published total is 560 G",
+}
+"""Reasons of differences."""
 
 
-def model_types() -> list[str]:
-    """Return the model types of `transformers` that write text."""
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+def model_types() -> dict[str, str]:
+    """Return the model types of `transformers` that write text, with the class that publishers name."""
+    from transformers.models.auto import modeling_auto
 
-    return sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+    with_images = modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
+    text = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    return {model_type: with_images.get(model_type, name) for model_type, name in sorted(text.items())}
 
 
-def compare(model_type: str, connection: Any) -> None:
+def compare(model_type: str, class_name: str, connection: Any) -> None:
     """Send how a type is read, and the numbers of parameters of ours and of the module."""
     resource.setrlimit(resource.RLIMIT_DATA, (BYTES, BYTES))
     signal.alarm(SECONDS)
     answer: dict[str, Any] = dict(NOTHING)
     try:
         import torch
-        from transformers import AutoConfig, AutoModelForCausalLM
+        import transformers
 
-        config = AutoConfig.for_model(model_type)
+        config = transformers.AutoConfig.for_model(model_type, **COMPLETED.get(model_type, {}))
         fields = json.loads(json.dumps(config.to_dict(), default=str))
-        answer |= read({**fields, "model_type": model_type, "architectures": None})
+        answer |= read({**fields, "model_type": model_type, "architectures": [class_name]})
         with torch.device("meta"):
-            module = AutoModelForCausalLM.from_config(config)
+            module = getattr(transformers, class_name)._from_config(config)
         answer["theirs"] = sum(parameter.numel() for parameter in module.parameters())
     except Exception as error:
         answer["why"] = answer["why"] or f"the default config is none of a model ({type(error).__name__})"
@@ -53,38 +75,56 @@ def compare(model_type: str, connection: Any) -> None:
 
 
 def read(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return how the config of a type is read, with the number of parameters, or why it is not."""
+    """Return how the config of a type is read in each phase, with its parameters, or why it is not."""
     from paleo_lite.architectures import trace_process
-    from paleo_lite.architectures.language_models.families import FAMILIES
-    from paleo_lite.architectures.model_config import encoder_families, read_config
+    from paleo_lite.architectures.model_config import read_config
     from paleo_lite.architectures.network import SequenceOptions
     from paleo_lite.errors import PaleoError
 
     data = json.dumps(fields).encode()
-    found: dict[str, Any] = {}
-    traceable = trace_process.traceable_types
+    found: dict[str, Any] = {"how": {}, "resident_bytes": 0}
+    traceable, ask = trace_process.traceable_types, trace_process.ask
+
+    def ask_here(request: trace_process.Request) -> trace_process.Answer:
+        """Return the answer of this process, which has the limits of a tracing process."""
+        answered = trace_process.answer(request)
+        found["resident_bytes"] = trace_process.resident_bytes()
+        return answered
+
+    phases = {
+        "prefill": SequenceOptions(TOKENS, phase="prefill"),
+        "decode": SequenceOptions(context=TOKENS, phase="decode"),
+    }
     try:
+        trace_process.ask = ask_here
         trace_process.traceable_types = frozenset  # type: ignore[assignment]  # without transformers
-        network = read_config(data, "config.json")
-        how = "record of an encoder" if fields["model_type"] in encoder_families() else "record"
-        if "a guess with" in network.name:
-            how, found["guess"] = "guess", network.parameters
-        found |= {"how": how, "ours": network.parameters}
+        alone = read_config(data, "config.json", None, phases["decode"])
+        if "a guess with" in alone.name:
+            found["guess"] = alone.parameters
     except PaleoError as error:
-        found |= {"how": "not read", "why": f"not read: {reason_of(error)}"}
+        found["why"] = reason_of(error)
     finally:
         trace_process.traceable_types = traceable
-    if found["how"].startswith("record") or fields["model_type"] in FAMILIES:
-        return found
     try:
-        answer = trace_process.ask(trace_process.Request("config.json", data, None, SequenceOptions()))
+        for phase, options in phases.items():
+            network = read_config(data, "config.json", None, options)
+            found |= {"ours": network.parameters, "how": {**found["how"], phase: way_of(network)}, "why": ""}
     except PaleoError as error:
-        return {**found, "why": f"not read: {reason_of(error)}"}
-    if answer.failure:
-        found["why"] = f"not read: {reason_of(answer.message)}"
-    else:
-        found |= {"how": "transformers", "ours": answer.parameters}
-    return {**found, "resident_bytes": answer.resident_bytes}
+        found["why"] = reason_of(error)
+    finally:
+        trace_process.ask = ask
+    return found
+
+
+def way_of(network: Any) -> str:
+    """Return how a network was read."""
+    if "a guess with" in network.name:
+        return "guess"
+    if not network.source.startswith("transformers "):
+        return "record"
+    if any("without a KV cache" in note for note in network.notes):
+        return "transformers, without a cache"
+    return "transformers"
 
 
 def reason_of(error: Exception | str) -> str:
@@ -94,59 +134,72 @@ def reason_of(error: Exception | str) -> str:
     return text.replace("|", "/")[:100]
 
 
-def ask(model_type: str) -> dict[str, Any]:
-    """Return the row of a type, from a process of its own."""
+def ask(named: tuple[str, str]) -> dict[str, Any]:
+    """Return the row of a type and its class, from a process of its own."""
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=compare, args=(model_type, sender))
+    process = context.Process(target=compare, args=(*named, sender))
     process.start()
     sender.close()
     try:
         answer = receiver.recv()
     except EOFError:
-        answer = {**NOTHING, "how": "not read", "why": "beyond the limit of memory or time"}
+        answer = {**NOTHING, "why": "beyond the limit of memory or time"}
     process.join()
-    return {"type": model_type, **answer}
+    return {"type": named[0], **answer}
 
 
 def rows() -> list[dict[str, Any]]:
     """Return a row for each type; imports before the processes fork, so that none repeats them."""
-    from paleo_lite.architectures import model_config  # noqa: F401
+    from paleo_lite.architectures import hugging_face, model_config, trace  # noqa: F401
     from paleo_lite.architectures.torch_import import import_torchvision
 
     import_torchvision("the table of model types")
-    from transformers import AutoConfig, AutoModelForCausalLM  # noqa: F401
+    from transformers import AutoConfig, AutoModelForCausalLM, logging  # noqa: F401
+
+    logging.set_verbosity_error()
 
     with ThreadPoolExecutor(2) as pool:
-        return list(pool.map(ask, model_types()))
+        return list(pool.map(ask, model_types().items()))
 
 
 def table(found: list[dict[str, Any]]) -> str:
     """Return the summary and the table in Markdown."""
     lines: list[str] = []
-    for how, key in (("record", "ours"), ("guess", "guess")):
-        compared = [row for row in found if row[key] and row["theirs"] and how in ("guess", row["how"])]
+    by_record = [row for row in found if row["how"].get("prefill") == "record"]
+    for how, rows_of, key in (("record", by_record, "ours"), ("guess", found, "guess")):
+        compared = [row for row in rows_of if row[key] and row["theirs"]]
         near = sum(abs(row[key] / row["theirs"] - 1) <= 0.01 for row in compared)
         lines.append(f"- by {how}: {near} of {len(compared)} types within 1%")
-    ways: dict[str, int] = {}
-    for row in found:
-        ways[row["how"]] = ways.get(row["how"], 0) + 1
-    lines.append(
-        f"- of {len(found)} types: "
-        + ", ".join(f"{count} {how if how == 'not read' else f'by {how}'}" for how, count in sorted(ways.items()))
-    )
+    for phase in ("prefill", "decode"):
+        ways: dict[str, int] = {}
+        for row in found:
+            way = row["how"].get(phase, "not read")
+            ways[way] = ways.get(way, 0) + 1
+        listed = ", ".join(
+            f"{count} {way if way == 'not read' else f'by {way}'}" for way, count in sorted(ways.items())
+        )
+        lines.append(f"- of {len(found)} types in {phase}: {listed}")
     largest = max(row["resident_bytes"] for row in found)
     lines.append(f"- largest resident memory of a trace: {largest / 1e9:.2f} GB")
-    lines += ["", "| type | read by | parameters | of transformers | difference | of the guess |"]
-    lines.append("| :-- | :-- | --: | --: | --: | --: |")
+    lines += ["", "| type | read by | step of decoding by | parameters | of transformers | difference | of the guess |"]
+    lines.append("| :-- | :-- | :-- | --: | --: | --: | --: |")
     for row in found:
-        ours, theirs = row["ours"], row["theirs"]
+        ours, theirs, how = row["ours"], row["theirs"], row["how"]
         differences = [
             f"{100 * (count / theirs - 1):+.1f}%" if count and theirs else "" for count in (ours, row["guess"])
         ]
         counts = [f"{count:,}" if count else "" for count in (ours, theirs)]
-        reason = row["how"] if ours else row["why"]
-        lines.append(f"| {row['type']} | {reason} | {counts[0]} | {counts[1]} | {differences[0]} | {differences[1]} |")
+        decode = how.get("decode", f"not read: {row['why']}")
+        cells = [
+            row["type"],
+            how.get("prefill", ""),
+            "" if decode == how.get("prefill") else decode,
+            *counts,
+            *differences,
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    lines += ["", *(f"`{name}`: {reason}." for name, reason in EXPLAINED.items())]
     return "\n".join(lines) + "\n"
 
 

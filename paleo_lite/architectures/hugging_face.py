@@ -105,7 +105,7 @@ def trace_with_transformers(
     _check_classes(fields, path)
     built = BuiltModel(path, Config(fields, path), image_size)
     if not built.generates_text(options):
-        network = built.trace_inputs((), options)
+        network = built.trace_usual_inputs(options)
     elif has_cache:
         network = built.trace_phase(options)
     else:
@@ -167,10 +167,12 @@ class BuiltModel:
 
     def generates_text(self, options: SequenceOptions) -> bool:
         """Return whether the module is traced as a decoder of tokens alone; with images only in other phases."""
+        return self._is_decoder() and (options.phase in GENERATION_PHASES or not hasattr(self.config, "vision_config"))
+
+    def _is_decoder(self) -> bool:
         return (
             getattr(self.module, "main_input_name", "") == "input_ids"
             and not getattr(self.module.config, "is_encoder_decoder", False)
-            and (options.phase in GENERATION_PHASES or not hasattr(self.config, "vision_config"))
             and self.module.can_generate()
         )
 
@@ -186,7 +188,7 @@ class BuiltModel:
             config = self.transformers.AutoConfig.for_model(fields.get("model_type"), **rest)
             if image_size is not None:
                 config.image_size = image_size
-            self._prepare_decoder(config, class_name)
+            config = self._prepare_decoder(config, class_name)
             if class_name is None:
                 factory = self._factory_of(config)
             else:
@@ -199,20 +201,30 @@ class BuiltModel:
             raise FactoryFailed(f"{self.reference} cannot be built: {type(error).__name__}: {message}") from error
         return module, config
 
-    def _prepare_decoder(self, config: Any, class_name: str | None) -> None:
-        """Set what a config must say before its decoder writes text, such as that it is one (BERT)."""
+    def _prepare_decoder(self, config: Any, class_name: str | None) -> Any:
+        """Return the config of a decoder that writes, which must say that it is one (BERT); others as they are."""
         writers = self.transformers.models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-        if class_name in (None, *writers.values()) and getattr(config, "is_decoder", None) is False:
-            config.is_decoder = config.model_type in writers
         assumed = ASSUMED.get(config.model_type)
         for name, value in assumed.fields.items() if assumed is not None else ():
             setattr(config, name, value)
+        if class_name not in (None, *writers.values()) or config.model_type not in writers:
+            return config
+        if isinstance(getattr(config, "decoder", None), self.transformers.PreTrainedConfig):
+            config = config.decoder  # of a model that writes sound (MusicGen)
+        if getattr(config, "is_decoder", None) is False:
+            config.is_decoder = True
+        return config
 
     def _factory_of(self, config: Any) -> Any:
         """Return the builder of a config without a class: of the model that writes text, if there is one."""
-        writers = self.transformers.AutoModelForCausalLM
-        chosen = writers if type(config) in writers._model_mapping else self.transformers.AutoModel
-        return chosen.from_config
+        for chosen in (self.transformers.AutoModelForCausalLM, self.transformers.AutoModel):
+            if type(config) in chosen._model_mapping:
+                return chosen.from_config
+        own = importlib.import_module(type(config).__module__.replace(".configuration_", ".modeling_"))
+        classes = [kind for kind in vars(own).values() if getattr(kind, "config_class", None) is type(config)]
+        if not classes:
+            raise TypeError(f"no model has a {type(config).__name__}")
+        return classes[-1]._from_config
 
     def _build_on_meta(self, factory: Any, config: Any, mode: Any) -> Any:
         """Return the module without memory for its weights, also where a constructor fails on tensors with values."""
@@ -222,6 +234,15 @@ class BuiltModel:
         except Exception:  # most constructors read small tables; those that cannot build every tensor on meta
             with self.torch.device("meta"):
                 return factory(config)
+
+    def trace_usual_inputs(self, options: SequenceOptions) -> Network:
+        """Trace the module with its usual inputs; a decoder whose images need more than that with tokens alone."""
+        try:
+            return self.trace_inputs((), options)
+        except TraceFailed:
+            if not self._is_decoder():
+                raise
+            return self.trace_phase(options)
 
     def trace_inputs(self, inputs: Sequence[Input], options: SequenceOptions) -> Network:
         """Trace the module once, with the given inputs or the usual ones of such models.
@@ -259,7 +280,7 @@ class BuiltModel:
                 "--expert-parallel need a model type that is read from its config"
             )
         lengths = text_lengths(self.fields, options, "max_position_embeddings", None, generates=True)
-        tokens = self.torch.zeros(1, lengths.queries, dtype=self.torch.long, device="meta")
+        tokens = self._words(1, lengths.queries)
         arguments: dict[str, Any] = {"use_cache": lengths.uses_cache, **self._assumed_arguments(lengths.keys)}
         if lengths.uses_cache:
             if self._cache_argument is None:
@@ -287,7 +308,7 @@ class BuiltModel:
 
         lengths = text_lengths(self.fields, options, "max_position_embeddings", None, generates=True)
         self.module.config.use_cache = False
-        tokens = self.torch.zeros(1, lengths.keys, dtype=self.torch.long, device="meta")
+        tokens = self._words(1, lengths.keys)
         arguments = self._assumed_arguments(lengths.keys)
         network = trace(self.module, tokens, name=self.reference, source=self.source, **arguments)
         note = "traced without a KV cache: a step of decoding computes all tokens of the sequence again"
@@ -305,12 +326,17 @@ class BuiltModel:
             return {}
         return {name: Values([value]) for name, value in self._assumed.arguments(tokens).items()}
 
+    def _words(self, samples: int, tokens: int) -> Any:
+        """Return tokens; a decoder of sound reads several codes for each."""
+        rows = samples * getattr(self.module, "num_codebooks", 1)
+        return self.torch.zeros(rows, tokens, dtype=self.torch.long, device="meta")
+
     def _filled_cache(self, samples: int, tokens: int) -> Any:
         """Return a KV cache that holds so many tokens of each sample; None where the module begins one itself."""
         cache = self._new_cache()
         if not tokens or self._cache_argument is None:
             return cache
-        words = self.torch.zeros(samples, tokens, dtype=self.torch.long, device="meta")
+        words = self._words(samples, tokens)
         given = {name: value.tensor for name, value in self._assumed_arguments(tokens).items()}
         result = self.module(words, **{self._cache_argument: cache}, use_cache=True, **given)
         filled = getattr(result, "cache", None) or getattr(result, "past_key_values", None)
@@ -320,7 +346,7 @@ class BuiltModel:
 
     def _new_cache(self) -> Any:
         """Return the empty cache for a module that would begin one for the layers of another part, or fail to."""
-        config, library = self.module.config, self.transformers
+        config, library = self.module.config.get_text_config(decoder=True), self.transformers
         if hasattr(config, "decoder_layers"):
             return library.DynamicCache()
         if not hasattr(config, "num_hidden_layers"):
@@ -342,6 +368,9 @@ class BuiltModel:
         """Return the inputs that such a model is usually called with."""
         config = self.config
         main = str(getattr(self.module, "main_input_name", ""))
+        arguments = list(inspect.signature(self.module.forward).parameters)
+        if main not in arguments:  # an encoder that is part of another model
+            main = arguments[0]
         positions = self._config_value("max_position_embeddings") or DEFAULT_TOKENS
         tokens = length or min(DEFAULT_TOKENS, positions)
         inputs = []

@@ -125,7 +125,8 @@ def read_config(
     rebuild = partial(_rebuild, data, path, image_size, stored_weights)
     model_type = fields.get("model_type")
     has_record = model_type in FAMILIES or model_type in encoder_families()
-    traced = None if not has_record or is_known(fields) else _trace_class(whole, image_size, options)
+    is_read = not has_record or (is_known(fields) and not _writes_text(fields, options))
+    traced = None if is_read else _trace_class(whole, image_size, options)
     if traced is not None:
         network = traced
     elif model_type in FAMILIES:
@@ -222,6 +223,13 @@ def _can_trace(config: Config, options: SequenceOptions) -> bool:
 
     degrees = (options.tensor_parallel, options.context_parallel, options.expert_parallel)
     return config.fields.get("model_type") in traceable_types() and degrees == (1, 1, 1) and options.blocks is None
+
+
+def _writes_text(fields: dict[str, Any], options: SequenceOptions) -> bool:
+    """Return whether a phase of writing is asked for of an encoder's class that writes text, which has no record."""
+    family = encoder_families().get(str(fields.get("model_type")))
+    is_asked = family is not None and not family.generates and options.phase in GENERATION_PHASES
+    return is_asked and str((fields.get("architectures") or [""])[0]).endswith(("ForCausalLM", "LMHeadModel"))
 
 
 def _trace_class(config: Config, image_size: int | None, options: SequenceOptions) -> Network | None:
@@ -354,7 +362,9 @@ def _text_part(fields: dict[str, Any], path: str) -> _TextPart:
     if text["model_type"] not in FAMILIES and guess_family(Config(text, path)) is None:
         return _TextPart(fields)
     text.pop("architectures", None)
-    for key in ("tie_word_embeddings", "_attn_implementation", "attn_implementation"):
+    if "tie_word_embeddings" in fields:  # transformers ties by the outer config
+        text["tie_word_embeddings"] = fields["tie_word_embeddings"]
+    for key in ("_attn_implementation", "attn_implementation"):
         if key in fields:
             text.setdefault(key, fields[key])
     return _TextPart(text, f"the text part of a {model_type}; its vision encoder is not included", filled)

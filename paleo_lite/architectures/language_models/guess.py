@@ -50,7 +50,7 @@ _ENCODER_LIKE = ("hidden_act", "gelu")
 
 
 NOT_GUESSED = {
-    "zamba": "blocks share their parameters", "moshi": "several heads", "hrm_text": "blocks that are repeated",
+    "moshi": "several heads", "hrm_text": "blocks that are repeated",
     "dory": "other blocks", "xlnet": "two streams", "git": "an image encoder", "cpmant": "other positions",
 }  # fmt: skip
 """Model types whose keys do not tell what they have, in the table of model types: their guesses were far off."""

@@ -71,6 +71,7 @@ _LFM_CONVOLUTION = Record(ShortConvolution, {
 _LFM_PART = {"module": "feed_forward", "gate": "w1", "up": "w3", "down": "w2", "activation": "silu"}
 
 _ZAMBA_HEAD = HeadSize(key="attention_head_dim", factor=2)
+_ZAMBA_PERIODIC = At((2, *range(7, 76, 6)))
 _ZAMBA_NUMBERED = Numbered("hybrid_layer_ids", At((*range(6, 43, 6), 47, 51)))
 _ZAMBA_LAYERS = Listed("hybrid", "layers_block_type", Listed("hybrid", "layer_types", _ZAMBA_NUMBERED))
 _IS_PACKED = Choice("weight_mode", {"single": False, "fused": True}, "single")
@@ -250,6 +251,19 @@ FAMILIES: dict[str, Family] = {
             "module": "mlp_block", "bias": True, "inner_size": Multiple("", 0.5, "intermediate_size"),
             "activation": _GEMMA_ACTIVATION,
         },
+    ),
+    "zamba": Family(  # its heads are computed as one, with as many products
+        name="Zamba", longest=4096, attends=All(False), feeds=All(False),
+        decoder={"final_norm": "final_layernorm", "is_tied": TIED},
+        other=Record(Mamba, {
+            "inner_size": Multiple("", Integer("mamba_expand", 2), "hidden_size"),
+            "state_size": Integer("mamba_d_state", 16), "convolution": Integer("mamba_d_conv", 4),
+            "step_rank": CeilOf("mamba_dt_rank", "hidden_size", 16), "bias": Flag("mamba_proj_bias"),
+            "convolution_bias": Flag("mamba_conv_bias", True), "module": "mamba",
+        }),
+        shared_attention={"head_size": _ZAMBA_HEAD, "rotary_size": 0, "output_size": Integer("hidden_size")},
+        shared_feed_forward={"module": "feed_forward", "activation": Activation(default="gelu")},
+        has_shared=Listed("hybrid", "layers_block_type", Listed("hybrid", "layer_types", _ZAMBA_PERIODIC)),
     ),
     "zamba2": Family(
         name="Zamba2", longest=4096, attends=All(False),
