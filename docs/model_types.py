@@ -23,7 +23,7 @@ TOKENS = 128
 PAGE = Path(__file__).with_name("model-types.md")
 BEGIN, END = "<!-- table -->\n", "<!-- end of table -->\n"
 
-NOTHING = {"theirs": None, "ours": None, "guess": None, "how": {}, "why": "", "resident_bytes": 0}
+NOTHING: dict[str, Any] = {"theirs": None, "ours": None, "guess": None, "how": {}, "why": "", "resident_bytes": 0}
 
 _LAYERS_OF_LFM2 = ["conv", "conv", "full_attention", "conv", "conv", "conv"] * 6
 COMPLETED: dict[str, dict[str, Any]] = {
@@ -66,8 +66,10 @@ def compare(model_type: str, class_name: str, connection: Any) -> None:
         config = transformers.AutoConfig.for_model(model_type, **COMPLETED.get(model_type, {}))
         fields = json.loads(json.dumps(config.to_dict(), default=str))
         answer |= read({**fields, "model_type": model_type, "architectures": [class_name]})
+        own = getattr(config, "decoder", None)  # of MusicGen
         with torch.device("meta"):
-            module = getattr(transformers, class_name)._from_config(config)
+            factory = getattr(transformers, class_name)._from_config
+            module = factory(own if isinstance(own, transformers.PreTrainedConfig) else config)
         answer["theirs"] = sum(parameter.numel() for parameter in module.parameters())
     except Exception as error:
         answer["why"] = answer["why"] or f"the default config is none of a model ({type(error).__name__})"
@@ -157,7 +159,7 @@ def rows() -> list[dict[str, Any]]:
     import_torchvision("the table of model types")
     from transformers import AutoConfig, AutoModelForCausalLM, logging  # noqa: F401
 
-    logging.set_verbosity_error()
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
 
     with ThreadPoolExecutor(2) as pool:
         return list(pool.map(ask, model_types().items()))

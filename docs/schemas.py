@@ -165,7 +165,7 @@ Network = record("Network", {
 })  # fmt: skip
 Networks = record("Networks", {"networks": list[record("NetworkRow", {
     "name source group": str, "input_shape": list[int], "layers parameters active_parameters macs flops": int,
-    "publisher": str | None})]})  # fmt: skip
+    "publisher": str | None, "year": int | None})]})  # fmt: skip
 _ROW = {
     "id name architecture scope clock": str, "year": int,
     "fp64_flops fp32_flops fp16_flops memory_bytes power_w rent_usd_per_h": Number, "bandwidth_bytes_per_s": float,

@@ -125,6 +125,10 @@ class BadDescriptor(BadFile):
     """A network descriptor that is malformed, has an unknown field or a newer format version."""
 
 
+class MissingKey(BadDescriptor):
+    """A model's config that lacks a key which the record of its type reads."""
+
+
 class BadProfile(BadFile):
     """A profile that is truncated, corrupted or in another format; the message names the file and the position."""
 

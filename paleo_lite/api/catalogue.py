@@ -17,6 +17,7 @@ from ..architectures import (
 )
 from ..architectures import network_names as shipped_network_names
 from ..architectures.catalog import network_rows
+from ..architectures.pipelines.counts import pipeline_rows
 from ..errors import BadFile, BadValue
 from ..files import check_outputs
 from ..machines import Device, find_device, list_devices, read_links
@@ -48,7 +49,7 @@ class LinkList(ResultList[dict[str, Any]]):
 def networks(
     network: str | Network | None = None, *, image_size: int | None = None
 ) -> ResultList[dict[str, Any]] | StaticResult:
-    """List the shipped networks with input shape, parameters and MACs, or show the layers of one network.
+    """List the shipped networks and pipelines with input, parameters and MACs, or show the layers of one network.
 
     Parameters
     ----------
@@ -63,7 +64,7 @@ def networks(
         If there is no such network.
     """
     if network is None:
-        return ResultList(network_rows(shipped_network_names()), "networks", networks_page)
+        return ResultList([*network_rows(shipped_network_names()), *pipeline_rows()], "networks", networks_page)
     shown = find_network(network, image_size) if isinstance(network, str) else network
     return StaticResult(network_dict(shown), network_page(shown))
 

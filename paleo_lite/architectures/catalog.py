@@ -361,6 +361,7 @@ def _network_row(name: str) -> dict[str, Any]:
         "parameters": network.parameters,
         "active_parameters": network.active_parameters,
         "publisher": publication.publisher if publication else None,
+        "year": publication.year if publication else None,
         "macs": int(work.column("macs", "inference").sum()),
         "flops": int(work.column("flops", "inference").sum()),
         "source": publication.card if publication else network.source,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..errors import BadDescriptor
+from ..errors import BadDescriptor, MissingKey
 from .tape import ACTIVATIONS
 
 
@@ -32,7 +32,8 @@ class Config:
         value = self.fields.get(key)
         if value is None:
             if default is None:
-                raise self.fail(f"$.{key} is missing: a config of {self.fields['model_type']} needs it")
+                needs = f"a config of {self.fields['model_type']} needs it"
+                raise MissingKey(f"{self.where}: $.{key} is missing: {needs}")
             return default
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 2**31:
             raise self.fail(f"$.{key} must be an integer >= 1 (got {value!r})")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from ..counting import GENERATION_PHASES, INPUT, Layer
-from ..errors import BadDescriptor, BadValue, FactoryFailed, PaleoError, TraceFailed
+from ..errors import BadDescriptor, BadValue, FactoryFailed, MissingKey, PaleoError, TraceFailed
 from ..files import file_exists
 from ..units import format_si
 from .blocks.traits import Attention, Block, CompressedAttention, Experts, LatentAttention
@@ -132,7 +132,7 @@ def read_config(
     elif model_type in FAMILIES:
         if image_size is not None and not part_note:
             raise BadValue(f"{path}: a {model_type} reads no images: leave --image-size out")
-        network = _read_decoder(config, FAMILIES[str(model_type)], options)
+        network = _read_record(config, FAMILIES[str(model_type)], options)
     elif model_type in encoder_families():
         network = _read_model_type(config, encoder_families()[str(model_type)], image_size, options)
     else:
@@ -184,6 +184,18 @@ def _measure_files(
         return stored
     whole = _read_decoder(Config(fields, path), FAMILIES[str(fields["model_type"])], SequenceOptions(1))
     return measure_checkpoint(path, stored, read_tensors(stamps), whole.layers, whole.blocks)
+
+
+def _read_record(config: Config, family: Family, options: SequenceOptions) -> Network:
+    """Return the decoder of a record, or a guess where the config lacks a key of the record and has the usual ones."""
+    try:
+        return _read_decoder(config, family, options)
+    except MissingKey as missing:
+        try:
+            network = _read_guess(config, options)
+        except BadDescriptor:
+            raise missing from None
+        return network._replace(notes=(str(missing), *network.notes[1:]))
 
 
 def _read_unknown(config: Config, whole: Config, image_size: int | None, options: SequenceOptions) -> Network:

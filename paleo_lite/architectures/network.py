@@ -99,6 +99,8 @@ class Publication(msgspec.Struct, frozen=True):
     ----------
     publisher : str
         Company or group that published the weights.
+    year : int
+        Year in which it did.
     card : str
         Address of the model card.
     parameters : int
@@ -113,6 +115,7 @@ class Publication(msgspec.Struct, frozen=True):
     """
 
     publisher: str
+    year: int
     card: str
     parameters: int
     active_parameters: int | None = None

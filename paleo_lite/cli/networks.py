@@ -19,7 +19,7 @@ def networks() -> None:
 
 @networks.command("list", cls=AnswerCommand)
 def list_networks() -> Result:
-    """List the shipped networks with input shape, parameters and MACs."""
+    """List the shipped networks and pipelines by publisher and year, with input, parameters and MACs."""
     return catalogue.networks()
 
 

@@ -14,8 +14,9 @@ from .document import Column, Document, Table, format_count, format_time, raw_ta
 
 
 def networks_page(rows: list[dict[str, Any]]) -> Document:
-    """Return the document of the shipped networks, with a table per group."""
+    """Return the document of the shipped networks and pipelines, with a table per group and publisher, by year."""
     columns = [
+        Column("year", "year"),
         Column("name", "name", left=True),
         Column("input_shape", "input", format_shape),
         Column("layers", "layers", drop_order=3),
@@ -23,24 +24,27 @@ def networks_page(rows: list[dict[str, Any]]) -> Document:
         Column("active_parameters", "active", format_si, drop_order=1),
         Column("macs", "MACs", format_si),
         Column("flops", "FLOPs", format_si),
-        Column("publisher", "publisher", left=True, drop_order=4),
         Column("source", "source", left=True, wrap=True, drop_order=2),
     ]
     tables = []
     for group in dict.fromkeys(row["group"] for row in rows):
-        members = [row for row in rows if row["group"] == group]
-        hidden = _uninformative_columns(members)
-        shown = [column for column in columns if column.key not in hidden]
-        tables.append(Table(f"{group[:1].upper()}{group[1:]}, {len(members)}", shown, members))
-    title = f"{len(rows)} networks; MACs and FLOPs of inference, batch 1"
+        of_group = [row for row in rows if row["group"] == group]
+        for publisher in sorted({row["publisher"] or "" for row in of_group}):
+            members = [row for row in of_group if (row["publisher"] or "") == publisher]
+            members.sort(key=lambda row: row["year"] or 0)
+            hidden = _uninformative_columns(members)
+            shown = [column for column in columns if column.key not in hidden]
+            by = f" by {publisher}" if publisher else ""
+            tables.append(Table(f"{group[:1].upper()}{group[1:]}{by}, {len(members)}", shown, members))
+    title = f"{len(rows)} networks and pipelines; MACs and FLOPs of inference, batch 1"
     return Document(title, (), tables, data=raw_table(rows))
 
 
 def _uninformative_columns(rows: list[dict[str, Any]]) -> set[str]:
-    """Return the columns to hide: the publisher if all are unknown, active parameters if all parameters are active."""
+    """Return the columns to hide: the year if all are unknown, active parameters if all parameters are active."""
     hidden = set()
-    if not any(row["publisher"] for row in rows):
-        hidden.add("publisher")
+    if not any(row["year"] for row in rows):
+        hidden.add("year")
     if all(row["active_parameters"] == row["parameters"] for row in rows):
         hidden.add("active_parameters")
     return hidden

@@ -10,7 +10,10 @@ import pytest
 from paleo_lite.architectures import find_network, network_names
 from paleo_lite.architectures.catalog import network_rows
 from paleo_lite.architectures.network import Network
+from paleo_lite.architectures.pipelines.counts import pipeline_rows
+from paleo_lite.architectures.pipelines.records import pipelines
 from paleo_lite.errors import UnknownName
+from paleo_lite.reporting.networks import networks_page
 from shipped_networks import LANGUAGE_MODELS, PUBLISHED
 
 # ``num_params`` and ``_ops`` (10^9 multiply-accumulates) of the weights' metadata, and the size they are given for.
@@ -96,6 +99,24 @@ def test_the_names_people_know_are_shipped():
              "gemma-3-27b", "phi-4", "deepseek-v3", "deepseek-r1", "kimi-k2", "gpt-oss-20b", "gpt-oss-120b", "glm-4.5",
              "olmo-2-32b"}  # fmt: skip
     assert known <= set(PUBLISHED)
+
+
+def test_pipelines_are_listed_with_the_parameters_of_their_parts():
+    """SDXL: the model cards' 2.57 G of the U-Net, 123 M and 695 M of the text encoders, and 84 M of the VAE."""
+    rows = {row["name"]: row for row in pipeline_rows()}
+    assert set(rows) == set(pipelines())
+    sdxl = rows["sdxl"]
+    assert sdxl["parameters"] == pytest.approx(2.567e9 + 0.123e9 + 0.695e9 + 0.05e9, rel=0.02)  # the decoder alone
+    assert (sdxl["publisher"], sdxl["year"], sdxl["input_shape"]) == ("Stability AI", 2023, [1024, 1024])
+    assert rows["wan-2.1-14b"]["group"] == "pipelines for videos"
+
+
+def test_networks_are_listed_by_publisher_and_year():
+    page = networks_page(network_rows(["llama-3.1-8b", "llama-2-7b", "qwen3-8b", "resnet50"]))
+    titles = [table.title for table in page.tables]
+    assert titles == ["Language models by Alibaba Qwen, 1", "Language models by Meta, 2", "Image networks, 1"]
+    assert [row["name"] for row in page.tables[1].rows] == ["llama-2-7b", "llama-3.1-8b"]
+    assert [row["name"] for row in page.data.rows][:2] == ["llama-3.1-8b", "llama-2-7b"]  # in the order of the question
 
 
 def test_networks_are_listed_in_groups():

@@ -59,6 +59,8 @@ class Pipeline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: str
     card: str  # repository of the publisher
+    publisher: str  # company or group that published the weights
+    year: int  # in which it did
     steps: Count  # denoising steps by default
     size: tuple[Count, Count]  # width and height of the pictures by default, in pixels
     guidance: float  # scale of classifier-free guidance by default; at 1 and below there is none
