@@ -64,13 +64,7 @@ def devices_chart(predictions: Predictions | AnyPrediction, order: Sequence[str]
         title = f"time of a step ({unit})"
     rows = [_device_row(prediction, varying, shows_rates, factor) for prediction in shown]
     numbers = [row[name] for row in rows for name in ("value", "low", "high") if row[name]]
-    low, high = min(numbers), max(numbers)
-    if high > _DECADE * low:
-        scale = alt.Scale(type="log", domain=[low / 1.3, high * 1.2], nice=False)
-        axis = alt.Axis(format=NUMBER_FORMAT, values=log_ticks(low, high))
-    else:
-        scale = alt.Scale(zero=True)
-        axis = alt.Axis(format=NUMBER_FORMAT)
+    scale, axis = _scale_of(alt, numbers, (1.3, 1.2))
     names = list(dict.fromkeys(row["gpu"] for row in rows))
     colours, shapes = assign_colours_and_shapes(names, order)
     colour = alt.Color("gpu:N", legend=None, scale=alt.Scale(domain=names, range=colours))
@@ -100,6 +94,16 @@ def devices_chart(predictions: Predictions | AnyPrediction, order: Sequence[str]
         panels.append(alt.layer(spread, dots, text).properties(width=460, height={"step": 26}, title=head))
     lines = [*_devices_subtitle(shown, rows), *left_out_lines(predictions.left_out)]
     return alt.vconcat(*panels, spacing=10).properties(title=alt.Title(_devices_title(shown), subtitle=lines))
+
+
+def _scale_of(alt: Any, numbers: Sequence[float], margins: tuple[float, float]) -> tuple[Any, Any]:
+    """Return the scale and the axis of numbers: logarithmic, with margins below and above, over more than a decade."""
+    low, high = min(numbers, default=1.0), max(numbers, default=1.0)
+    if high <= _DECADE * low:
+        return alt.Scale(zero=True), alt.Axis(format=NUMBER_FORMAT)
+    domain = [low / margins[0], high * margins[1]]
+    scale = alt.Scale(type="log", domain=domain, nice=False)
+    return scale, alt.Axis(format=NUMBER_FORMAT, values=log_ticks(low, high))
 
 
 def _device_row(prediction: AnyPrediction, varying: Sequence[str], shows_rates: bool, factor: float) -> dict[str, Any]:
@@ -299,13 +303,7 @@ def _batch_panel(
     )
     base = alt.Chart(data).encode(x=x)
     numbers = [row[name] for row in rows for name in (key, f"{key}_low", f"{key}_high") if row[name]]
-    low, high = min(numbers, default=1.0), max(numbers, default=1.0)
-    if high > _DECADE * low:
-        scale = alt.Scale(type="log", domain=[low / 1.1, high * 1.1], nice=False)
-        axis = alt.Axis(format=NUMBER_FORMAT, values=log_ticks(low, high))
-    else:
-        scale = alt.Scale(zero=True)
-        axis = alt.Axis(format=NUMBER_FORMAT)
+    scale, axis = _scale_of(alt, numbers, (1.1, 1.1))
     y = alt.Y(f"{key}:Q", title=title, scale=scale, axis=axis)
     y_low = alt.Y(f"{key}_low:Q", title=title, scale=scale, axis=axis)
     area = base.mark_area(opacity=0.18) if len(batch_sizes) > 1 else base.mark_rule(opacity=0.4, strokeWidth=3)
