@@ -10,10 +10,13 @@ Tests: architectures/language_models/nested_defaults.py.
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from measured import DATA
 from paleo_lite.architectures import trace_process
 from paleo_lite.architectures.language_models.nested_defaults import NESTED_DEFAULTS
 from paleo_lite.architectures.model_config import read_config
@@ -70,3 +73,65 @@ def test_what_a_nested_config_leaves_out_is_named():
     assert any("leaves out has the defaults of transformers: num_hidden_layers 32" in note for note in notes)
     with pytest.raises(Exception, match=r"\$\.num_hidden_layers is missing"):  # a config of its own has all keys
         read(text)
+
+
+# The configs of the data folder ---------------------------------------------------------------------------------------
+
+PUBLISHED = {
+    # Billions of parameters and of active ones, of the model cards on https://huggingface.co and the reports of the
+    # publishers; of multi-token prediction layers the main model alone. Names are found in those of the files.
+    "MiniMax-M2.5": (228.7, 10), "Qwen3-0.6B": (0.596, None), "Qwen3-1.7B": (1.721, None), "Qwen3-8B": (8.19, None),
+    "Qwen3-32B": (32.76, None), "Qwen3-30B-A3B": (30.53, 3.3), "Qwen3-235B-A22B": (235.1, 22),
+    "Qwen3-Coder-480B-A35B": (480.2, 35), "Qwen3-VL-2B": (2.128, None), "Qwen3-VL-4B": (4.438, None),
+    "Qwen3-VL-8B": (8.767, None), "Qwen3-VL-32B": (33.36, None), "Qwen3-VL-30B-A3B": (31.07, 3.3),
+    "Qwen3-VL-235B-A22B": (235.7, 22), "Qwen3.5-27B": (27.4, None), "Qwen3.5-35B-A3B": (35, 3),
+    "Qwen3.5-122B-A10B": (122, 10), "MiMo-7B": (7.62, None), "MiMo-V2-Flash": (309, 15), "CodeLlama-34b": (33.74, None),
+    "DeepSeek-R1": (671, 37), "DeepSeek-V3_": (671, 37), "DeepSeek-V3.1": (671, 37), "DeepSeek-V3.2": (672, 37),
+    "DeepSeek-V4-Flash": (284, 13), "emma-4-26B-A4B": (25.8, 3.8), "Llama-2-70b": (68.98, None),
+    "Llama-4-Maverick": (400, 17), "Llama-4-Scout": (108.6, 17), "Llama-3.1-405B": (405.9, None),
+    "Llama-3.1-70B": (70.55, None), "Llama-3.1-8B": (8.03, None), "Mixtral-8x22B": (140.6, 39),
+    "Mixtral-8x7B": (46.7, 12.9), "Kimi-K2": (1026.4, 32), "GLM-5": (744, 40), "Nemotron-3-Nano": (31.6, 3.6),
+    "Nemotron-3-Super": (120.6, 12.7), "gpt-oss-120b": (116.83, 5.13), "gpt-oss-20b": (20.91, 3.61),
+}  # fmt: skip
+
+READ_ALL = """
+import json, sys
+from paleo_lite.architectures import trace_process
+trace_process.traceable_types = frozenset
+from paleo_lite.architectures.model_config import read_config
+from paleo_lite.architectures.network import SequenceOptions
+prefill, decode = SequenceOptions(512, phase="prefill"), SequenceOptions(context=1024, phase="decode")
+for path in sys.argv[1:]:
+    data = open(path, "rb").read()
+    whole, step, part = (
+        read_config(data, path, None, options) for options in (prefill, decode, decode._replace(tensor_parallel=2))
+    )
+    active = [whole._replace(embedding_is_active=is_active).active_parameters for is_active in (True, False)]
+    print(json.dumps([path, whole.name, whole.parameters, step.parameters, part.parameters, *active]))
+assert "torch" not in sys.modules and "transformers" not in sys.modules
+"""
+
+
+@pytest.mark.needs_data
+@pytest.mark.slow
+def test_all_configs_of_the_folder_answer_with_the_published_parameters():
+    """In prefill, in decode and on two devices, in a process that imports neither torch nor transformers."""
+    paths = [path for path in sorted((DATA / "configs").glob("*_config.json")) if "hf_quant" not in path.name]
+    ran = subprocess.run(
+        [sys.executable, "-c", READ_ALL, *map(str, paths)], capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    rows = [json.loads(line) for line in ran.stdout.splitlines()]
+    assert len(rows) == len(paths) >= 60
+    for path, name, parameters, in_step, of_two, active, without_embedding in rows:
+        [*_, published] = sorted((key for key in PUBLISHED if key in Path(path).name), key=len)
+        total, stated = PUBLISHED[published]
+        assert "a guess" not in name, path
+        assert parameters == in_step == pytest.approx(1e9 * total, rel=0.01), path
+        assert 0.5 * parameters < of_two < 0.62 * parameters or parameters < 3e9, path
+        if stated is None:
+            assert active == parameters, path
+            continue
+        unit = 0.5 if float(stated).is_integer() else 0.05  # half of the last digit that the publisher writes
+        nearest = min((active, without_embedding), key=lambda count: abs(count - 1e9 * stated))
+        assert nearest == pytest.approx(1e9 * stated, rel=0.03, abs=1e9 * unit), path
