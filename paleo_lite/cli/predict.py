@@ -129,7 +129,7 @@ def predict(
     lora_modules: str | None,
     freeze: str | None,
     train_only: str | None,
-    fused_loss: bool,
+    fused_loss: bool | None,
     loss_chunks: int | None,
     fp32_gradients: bool,
     offload: str | None,

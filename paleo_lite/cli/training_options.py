@@ -74,7 +74,10 @@ def fine_tuning() -> Decorator:
             "--train-only", metavar="PATTERNS", help="The only layers that are trained; last is the last one."
         ),
         click.option(
-            "--fused-loss", is_flag=True, help="Cross entropy in one kernel (flash-attn, Liger) instead of in fp32."
+            "--fused-loss/--no-fused-loss",
+            default=None,
+            help="Cross entropy in one kernel (flash-attn, Liger, Transformer Engine) instead of in fp32. [default: in "
+            "fp32; in one kernel with scale --execution megatron from Hopper on]",
         ),
         click.option(
             "--loss-chunks",
@@ -111,7 +114,7 @@ def make_training_options(
     lora_modules: str | None = None,
     freeze: str | None = None,
     train_only: str | None = None,
-    fused_loss: bool = False,
+    fused_loss: bool | None = None,
     loss_chunks: int | None = None,
     fp32_gradients: bool = False,
     offload: str | None = None,
@@ -119,7 +122,7 @@ def make_training_options(
     """Return the training options, or None if no option of training is given."""
     values = (optimizer, checkpointing, accumulation, lora, lora_modules, freeze, train_only, offload, loss_chunks)
     has_value = any(value is not None for value in values)
-    if not (has_value or mixed_precision or fused_loss or fp32_gradients):
+    if not (has_value or mixed_precision or fused_loss is not None or fp32_gradients):
         return None
     from ..timing.workload import TrainingOptions
 

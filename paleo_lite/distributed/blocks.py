@@ -165,6 +165,8 @@ class BlockShape(NamedTuple):
     micro_batch_size : int
     recomputes_scores : bool
         Whether the scores of attention are computed again, and so not saved.
+    fuses_loss : bool
+        Whether the loss is one kernel.
     """
 
     tensor: int
@@ -177,6 +179,7 @@ class BlockShape(NamedTuple):
     attention: str | None
     micro_batch_size: int
     recomputes_scores: bool
+    fuses_loss: bool
 
 
 def block_costs(job: Job, config: ParallelConfig) -> BlockCosts:
@@ -193,6 +196,7 @@ def block_costs(job: Job, config: ParallelConfig) -> BlockCosts:
         config.attention or (STACK_ATTENTION if is_tuned else None),
         config.micro_batch_size,
         config.recompute == "selective",
+        is_tuned if job.workload.options.fused_loss is None else job.workload.options.fused_loss,
     )
     return job.cached(_compute_block_costs, shape, is_tuned, config.expert_kernels)
 
@@ -320,7 +324,9 @@ def _build_small_networks(job: Job, block_type: int, shape: BlockShape) -> list[
     """Build the networks of one and of two blocks of a type, given by the index of a block."""
     network = job.workload.network
     assert network.rebuild is not None and network.lengths is not None
-    training = msgspec.structs.replace(job.workload.options, accumulation=1, checkpointing="none")
+    training = msgspec.structs.replace(
+        job.workload.options, accumulation=1, checkpointing="none", fused_loss=shape.fuses_loss
+    )
     small_networks = []
     for number in (1, 2):
         options = SequenceOptions(

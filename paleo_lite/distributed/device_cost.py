@@ -134,6 +134,16 @@ def average_costs(weighted_costs: Sequence[tuple[float, DeviceCost]]) -> DeviceC
 # What a micro-batch does, apart from its times ------------------------------------------------------------------------
 
 
+STACK_LOGIT_BYTES = 8
+"""Most bytes per logit: itself and its gradient in bf16, and its exponential, in place of a copy in fp32
+(``VocabParallelCrossEntropy`` in Megatron-LM). A fused loss needs fewer."""
+
+SEPARATE_BIAS = np.array([20 / 4.5, 24 / 2.5])
+"""Bytes that Megatron-LM moves for the bias of the second product of experts, forward and backward, over the counted
+ones. Probabilities in fp32 multiply the bias, so that the sum, its concatenation over experts and the cast back move 20
+bytes per number, and their gradients 24 (``_apply_bias`` in ``megatron/core/transformer/moe/experts.py``)."""
+
+
 class StackKernels(NamedTuple):
     """Kernels of a tuned stack.
 
@@ -162,10 +172,23 @@ class StackKernels(NamedTuple):
 
 
 class _StackCounts(NamedTuple):
-    """What a tuned stack changes: layers with kernels, shape (layers,), launches, quantized numbers, saved tensors."""
+    """What a tuned stack changes.
+
+    Attributes
+    ----------
+    kernels : StackKernels
+    kernels_of : ndarray, shape (2, layers)
+        Time of the kernels of a layer in the forward and in the backward pass, over those of the layer alone: 0 where
+        other kernels do its work.
+    launches : ndarray, shape (layers,)
+        Launches for single experts.
+    quantized_inputs, quantized_gradients : float
+        Numbers that kernels of their own quantize.
+    saved : SavedActivations
+    """
 
     kernels: StackKernels
-    has_kernel: Booleans
+    kernels_of: Floats
     launches: Floats
     quantized_inputs: float
     quantized_gradients: float
@@ -203,8 +226,8 @@ class CountedNetwork(NamedTuple):
         inputs_s = gradients_s = 0.0
         if self.stack is not None:
             launches_s = self.stack.launches * _launch_s(job)
-            forward = forward * self.stack.has_kernel + launches_s
-            backward = backward * self.stack.has_kernel + 2 * launches_s
+            forward = forward * self.stack.kernels_of[0] + launches_s
+            backward = backward * self.stack.kernels_of[1] + 2 * launches_s
             quantize_s = _quantize_s(self.stack.kernels.recipe, job)
             inputs_s, gradients_s = (
                 self.stack.quantized_inputs * quantize_s,
@@ -311,11 +334,14 @@ def count_network(workload: Workload, memory: Memory, element_bytes: int) -> Cou
 def with_stack(network: CountedNetwork, kernels: StackKernels) -> CountedNetwork:
     """Return a network with the kernels and the saved tensors of a tuned stack."""
     workload = network.workload
-    has_kernel = np.array([layer.kind not in FUSED_KINDS for layer in workload.layers])
+    kernels_of = np.tile([float(layer.kind not in FUSED_KINDS) for layer in workload.layers], (2, 1))
     launches = np.zeros(len(workload.layers))
-    if kernels.fuse_activation:
-        for first, last in expert_layers(workload.layers):
-            has_kernel[first + 1 : last] = False
+    for first, last in expert_layers(workload.layers):
+        # The bias of the first product belongs to it; the last layer of the activation function stands for its kernel.
+        kernels_of[:, first + 1 : last if kernels.fuse_activation else last - 1] = 0
+        for index in range(last + 1, len(workload.layers)):
+            if workload.layers[index].kind == "add" and last in workload.layers[index].parents:
+                kernels_of[:, index] = 0 if kernels.fuse_activation else SEPARATE_BIAS
     for index, layer in enumerate(workload.layers):
         if is_grouped_product(layer):
             launches[index] = layer.weights[0][0] * kernels.launches_per_expert
@@ -323,7 +349,12 @@ def with_stack(network: CountedNetwork, kernels: StackKernels) -> CountedNetwork
     if kernels.recipe is not None:
         inputs, gradients = _quantized_elements(workload, kernels.fuse_activation)
     saved = saved_activations(workload, kernels.recipe)
-    return network._replace(stack=_StackCounts(kernels, has_kernel, launches, inputs, gradients, saved))
+    logits = find_logits(workload.network.layers)
+    if logits is not None:
+        elements = float(np.prod(workload.network.layers[logits].outputs[0])) * workload.batch_size
+        logits_bytes = min(network.counted.logits_bytes, elements * STACK_LOGIT_BYTES)
+        network = network._replace(counted=network.counted._replace(logits_bytes=logits_bytes))
+    return network._replace(stack=_StackCounts(kernels, kernels_of, launches, inputs, gradients, saved))
 
 
 def _quantized_elements(workload: Workload, fuses_experts: bool) -> tuple[float, float]:

@@ -20,25 +20,49 @@ class Dispatcher(NamedTuple):
     ----------
     merges_copies : bool
         Whether a token is sent once to each node and device, instead of once for each of its experts.
+    passes_over_rows : float
+        Reads and writes of all rows by kernels that bring them into order before or after an exchange.
+    buffers_per_device : int
+        Buffers with room for the tokens of every expert-parallel device, which are allocated once: HybridEP's for
+        dispatch and combination (``csrc/hybrid_ep``, ``max_num_of_tokens``).
+    buffers_per_row : int
+        Buffers with room for the rows of a device, of which it has one more while it exchanges them.
     megatron_options : str
         Options of Megatron-LM that choose it.
     description : str
     """
 
     merges_copies: bool
+    passes_over_rows: float
+    buffers_per_device: int
+    buffers_per_row: int
     megatron_options: str
     description: str
 
 
 DISPATCHERS = {
-    "alltoall": Dispatcher(False, "--moe-token-dispatcher-type alltoall", "NCCL's all-to-all: a row per expert"),
+    "alltoall": Dispatcher(
+        False,
+        # There by device (1 written) and by expert (2); back by device (2) and by token, which their sum contains.
+        2.5,
+        0,
+        1,
+        "--moe-token-dispatcher-type alltoall",
+        "NCCL's all-to-all: a row per expert",
+    ),
     "deepep": Dispatcher(
         True,
+        0.0,
+        0,
+        1,
         "--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend deepep",
         "DeepEP: a token once per node and device",
     ),
     "hybridep": Dispatcher(
         True,
+        0.0,
+        2,
+        0,
         "--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend hybridep",
         "HybridEP: as DeepEP, within and between racks",
     ),

@@ -28,12 +28,13 @@ from .pipeline_schedule import StageTimes
 from .settings import Settings
 from .stage_communication import (
     activation_communication_s,
+    dispatcher_of,
     exchange_of,
     gradient_communication_s,
     matrix_gather_s,
     stage_transfer_s,
 )
-from .stage_memory import copied_bytes, recomputed_s, replica_groups, stage_memory_bytes, sum_of_modules
+from .stage_memory import copied_bytes, peak_memory_bytes, recomputed_s, replica_groups, sum_of_modules
 from .step import Step
 
 COHERENT_BYTES_PER_S = 100e9
@@ -118,7 +119,11 @@ def train_3d_parallel(job: Job, topology: Topology, batch_size: int, settings: S
     offloaded_s = _offload_exposed_s(job, offloaded_bytes, compute_s)
     compute_s += offloaded_s
     transfers = 2 * config.virtual_stages * layout.micro_batches
-    transfers_s = transfers * stage_transfer_s(topology, config, layout, costs.hidden_state_bytes)
+    transfer_s = stage_transfer_s(topology, config, layout, costs.hidden_state_bytes)
+    hides_transfers = config.virtual_stages > 1 and settings.overlap and uses_tuned_stack(job, config)
+    # Interleaved stages compute one part while they send another; the first and the last micro-batch wait.
+    exposed_transfers_s = transfer_s * (2 * (config.pipeline - 1) if hides_transfers else transfers)
+    transfers_s = transfer_s * transfers
     parameter_bytes, gradient_bytes, _ = longest.model_state_bytes
     exchange_ratio = _exchange_ratio(job, settings)
     groups = replica_groups(config, layout, longest.expert_share)
@@ -136,14 +141,13 @@ def train_3d_parallel(job: Job, topology: Topology, batch_size: int, settings: S
     matrices_s = matrix_gather_s(job, topology, groups, config, longest.block.parameter_bytes * longest.blocks)
     gradients_s += matrices_s
     communication_s = communication_s + transfers_s + gradients_s
-    exposed_s = exposed_s + transfers_s + gradients_s - hidden_s
+    exposed_s = exposed_s + exposed_transfers_s + gradients_s - hidden_s
 
     update_s = longest.block.update_s * longest.blocks + longest.outer.update_s
     if config.zero_stage:
         update_s *= sum(group.share / group.replicas for group in groups)
-    memory_bytes = max(
-        stage_memory_bytes(stage, position, topology, config, layout, costs.hidden_state_bytes, exchange_ratio)
-        for position, stage in enumerate(stages)
+    memory_bytes = peak_memory_bytes(
+        stages, topology, config, layout, costs.hidden_state_bytes, exchange_ratio, exchange.dispatcher
     )
 
     without_slowdown = 1 / (1 + settings.slowdown)
@@ -168,7 +172,8 @@ def train_3d_parallel(job: Job, topology: Topology, batch_size: int, settings: S
             layout,
             forward_s=(longest.block.forward_s * longest.blocks + longest.outer.forward_s) * compute_factor,
             passes_s=passes_s + recompute_s,
-            exchange_s=(exposed_s - transfers_s - gradients_s + hidden_s) / slots + transfers_s / layout.micro_batches,
+            exchange_s=(exposed_s - exposed_transfers_s - gradients_s + hidden_s) / slots
+            + exposed_transfers_s / layout.micro_batches,
             gradients_s=gradients_s - hidden_s,
             update_s=update_s + costs.overhead_s * compute_factor + offloaded_s,
         ),
@@ -283,14 +288,11 @@ def _fit_memory(
     settings: Settings,
 ) -> ParallelConfig:
     """Return the configuration with as much recomputation as the memory of the device requires."""
-    available_bytes = usable_bytes(job.machine.device)
+    available_bytes, exchange_ratio = usable_bytes(job.machine.device), _exchange_ratio(job, settings)
     for changes in _recomputations(job, stages):
         tried = msgspec.structs.replace(config, **changes)
-        needed_bytes = max(
-            stage_memory_bytes(
-                stage, position, topology, tried, layout, hidden_state_bytes, _exchange_ratio(job, settings)
-            )
-            for position, stage in enumerate(stages)
+        needed_bytes = peak_memory_bytes(
+            stages, topology, tried, layout, hidden_state_bytes, exchange_ratio, dispatcher_of(job, config)
         )
         if needed_bytes <= available_bytes:
             return tried

@@ -14,6 +14,7 @@ import numpy as np
 
 from ..counting import Layer
 from ..counting.kinds import ACTIVATIONS, KINDS, class_of, is_attention, is_grouped_product
+from ..timing.expert_kernels import expert_layers
 from ..timing.training_recipes import TRAINING_RECIPES
 from ..timing.workload import Workload
 
@@ -36,8 +37,11 @@ RECOMPUTE_MODULES = {
 CONTAINED_MODULES = {"moe": ("moe_act", "shared_experts")}
 """Modules that are computed again as parts of another one."""
 
-_PASSED = ("view", "gather", "exchange")
-"""Kinds of layers whose results are not saved, as they are those of their input, permuted or sent."""
+NUMBER_BYTES = 2.0
+"""Bytes of a number that is not narrow."""
+
+_PASSED = ("view", "gather", "exchange", "copy")
+"""Kinds of layers whose results are not saved, as they are those of their input, permuted, sent or repeated."""
 
 _MIXING_GROUPS = ("attention", "convolution")
 """Groups of kinds that mix the tokens of recurrent blocks: scans, and convolutions over time."""
@@ -73,14 +77,18 @@ def saved_activations(workload: Workload, recipe: str | None) -> SavedActivation
     """
     layers = workload.network.layers
     parts = _module_layers(layers)
-    number_bytes = 2.0
-    narrow_bytes = number_bytes if recipe is None else TRAINING_RECIPES[recipe].saved_bytes
+    narrow_bytes = NUMBER_BYTES if recipe is None else TRAINING_RECIPES[recipe].saved_bytes
     sources = [_skip_views(layers, index) for index in range(len(layers))]
     saved: dict[tuple[str, int], float] = {}
     freed: dict[str, dict[tuple[str, int], float]] = {name: {} for name in RECOMPUTE_MODULES}
     repeated: dict[str, set[int]] = {name: set() for name in RECOMPUTE_MODULES}
+    products_before = _activation_layers(layers)
     for index, layer in enumerate(layers):
-        if class_of(layer) == "gemm" and layer.weights:
+        if index in products_before:
+            product = products_before[index]
+            saved["tensor", product] = prod(layers[product].outputs[0]) * NUMBER_BYTES
+            repeated["moe_act"].add(index)
+        elif class_of(layer) == "gemm" and layer.weights:
             source = _source(sources, layer, 0)
             elements, module = prod(layer.inputs[0]), _module_of(layers, source)
             if is_grouped_product(layer):  # a row per token and expert
@@ -88,46 +96,61 @@ def saved_activations(workload: Workload, recipe: str | None) -> SavedActivation
                 source = source if module else index
             elif source >= 0:  # sequence parallelism saves its part of the sequence, and gathers it again
                 elements = min(elements, prod(layers[source].outputs[0]))
-            size = elements * (narrow_bytes if workload.uses_narrow_products[index] else number_bytes)
+            size = elements * (narrow_bytes if workload.uses_narrow_products[index] else NUMBER_BYTES)
             saved["product", source] = size
             if module is not None:
                 freed[module]["product", source] = size
         elif is_attention(layer):
             for number, shape in enumerate(layer.inputs[:3]):
-                saved["tensor", _source(sources, layer, number)] = prod(shape) * number_bytes
-            saved["tensor", index] = prod(layer.outputs[0]) * number_bytes
-            freed["core_attn"]["tensor", index] = prod(layer.outputs[0]) * number_bytes
+                source = _source(sources, layer, number)  # keys and values may be repeated for groups of queries
+                elements = min(prod(shape), prod(layers[source].outputs[0])) if source >= 0 else prod(shape)
+                saved["tensor", source] = elements * NUMBER_BYTES
+            saved["tensor", index] = prod(layer.outputs[0]) * NUMBER_BYTES
+            freed["core_attn"]["tensor", index] = prod(layer.outputs[0]) * NUMBER_BYTES
             repeated["core_attn"].add(index)
         elif _is_norm(layer):
-            saved["norm", index] = prod(layer.outputs[0]) * number_bytes
+            saved["norm", index] = prod(layer.outputs[0]) * NUMBER_BYTES
             repeated["layernorm"].add(index)
         elif layer.kind in ACTIVATIONS or _mixes_tokens(layer):
-            saved["tensor", _source(sources, layer, 0)] = prod(layer.inputs[0]) * number_bytes
+            saved["tensor", _source(sources, layer, 0)] = prod(layer.inputs[0]) * NUMBER_BYTES
             if layer.kind in ACTIVATIONS:
                 repeated["moe_act"].add(index)
         elif _is_gate(layers, sources, layer):
             repeated["moe_act"].add(index)
-            for number in range(2):
-                source = _source(sources, layer, number)
-                if source >= 0 and layers[source].kind not in ACTIVATIONS:
-                    other_part = saved.get(("tensor", source), 0.0) if layers[source].kind == "slice" else 0.0
-                    saved["tensor", source] = other_part + prod(layer.inputs[number]) * number_bytes
+            _save_gated_inputs(saved, layers, sources, layer)
         elif _is_power_of_activation(layers, sources, layer):
             repeated["moe_act"].add(index)
+    repeated |= parts
     for module, inside in parts.items():
-        repeated[module] = inside
         freed[module] = {key: size for key, size in saved.items() if key[1] in inside and key[0] != "norm"}
-    up_projections = _latent_up_projections(layers, sources)
-    if up_projections:
-        repeated["mla_up_proj"] = set(up_projections)
+    repeated["mla_up_proj"] = set(_latent_up_projections(layers, sources))
+    if repeated["mla_up_proj"]:
         read = {_source(sources, layer, number) for layer in layers if is_attention(layer) for number in range(3)}
         freed["mla_up_proj"] = {key: size for key, size in saved.items() if key[0] == "tensor" and key[1] in read}
-    batch = workload.batch_size
     return SavedActivations(
-        sum(saved.values()) * batch,
-        tuple(sum(freed[name].values()) * batch for name in RECOMPUTE_MODULES),
+        sum(saved.values()) * workload.batch_size,
+        tuple(sum(freed[name].values()) * workload.batch_size for name in RECOMPUTE_MODULES),
         np.array([[index in repeated[name] for index in range(len(workload.layers))] for name in RECOMPUTE_MODULES]),
     )
+
+
+def _save_gated_inputs(
+    saved: dict[tuple[str, int], float],
+    layers: tuple[Layer, ...],
+    sources: list[int],
+    gate: Layer,
+) -> None:
+    """Add the tensor that a gate multiplies with the result of an activation function."""
+    for number in range(2):
+        source = _source(sources, gate, number)
+        if source >= 0 and layers[source].kind not in ACTIVATIONS:
+            other_part = saved.get(("tensor", source), 0.0) if layers[source].kind == "slice" else 0.0
+            saved["tensor", source] = other_part + prod(gate.inputs[number]) * NUMBER_BYTES
+
+
+def _activation_layers(layers: tuple[Layer, ...]) -> dict[int, int]:
+    """Return the layers of the activation functions of experts, each one kernel, with the product that they read."""
+    return {index: first for first, last in expert_layers(layers) for index in range(first + 1, last)}
 
 
 def _module_layers(layers: tuple[Layer, ...]) -> dict[str, set[int]]:

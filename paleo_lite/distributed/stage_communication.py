@@ -29,23 +29,34 @@ class Exchange(NamedTuple):
         Active experts of a token.
     tensor_overlap, expert_overlap : float
         Hidden share of the collectives between tensor-parallel devices, and of the exchange of tokens.
+    byte_s : float
+        Time in which a kernel that brings rows into order reads or writes a byte; 0 where it is a layer of its own.
     """
 
     dispatcher: Dispatcher = DISPATCHERS["alltoall"]
     experts_per_token: int = 1
     tensor_overlap: float = 0.0
     expert_overlap: float = 0.0
+    byte_s: float = 0.0
+
+
+def dispatcher_of(job: Job, config: ParallelConfig) -> Dispatcher:
+    """Return the library that sends tokens to their experts, by default that of the stack."""
+    return DISPATCHERS[config.dispatch or (STACK_DISPATCHER if uses_tuned_stack(job, config) else "alltoall")]
 
 
 def exchange_of(job: Job, config: ParallelConfig, settings: Settings, experts_per_token: int) -> Exchange:
     """Return how the stack of a configuration exchanges activations."""
     tuned = uses_tuned_stack(job, config)
-    dispatcher = DISPATCHERS[config.dispatch or (STACK_DISPATCHER if tuned else "alltoall")]
+    dispatcher = dispatcher_of(job, config)
     if not tuned or not settings.overlap or not job.model.is_forecast:
         return Exchange(dispatcher, experts_per_token, expert_overlap=config.expert_overlap or 0.0)
     constants = job.stack_constants or stack_constants()
-    expert_overlap = constants.expert_overlap if config.expert_overlap is None else config.expert_overlap
-    return Exchange(dispatcher, experts_per_token, constants.tensor_overlap, expert_overlap)
+    expert_overlap = config.expert_overlap
+    if expert_overlap is None:  # NCCL's kernels wait for the permutation, and the products for them
+        expert_overlap = constants.expert_overlap if dispatcher.merges_copies else 0.0
+    bandwidth = job.machine.device.bandwidth_bytes_per_s * constants.kernels.constants["share_other"]
+    return Exchange(dispatcher, experts_per_token, constants.tensor_overlap, expert_overlap, 1 / bandwidth)
 
 
 def activation_communication_s(
@@ -84,8 +95,9 @@ def activation_communication_s(
             topology, config.expert, row_bytes, exchange.experts_per_token, exchange.dispatcher, config.expert_tensor
         )
         routed_s = (expert_passes + 1) * cost.routings * one_way_s
-        communication_s += routed_s
-        exposed_s += routed_s * (1 - exchange.expert_overlap)
+        ordered_bytes = (expert_passes + 1) * cost.routed_bytes * exchange.dispatcher.passes_over_rows
+        communication_s += routed_s + ordered_bytes * exchange.byte_s
+        exposed_s += routed_s * (1 - exchange.expert_overlap) + ordered_bytes * exchange.byte_s
     if config.expert_tensor > 1:
         divided = subgroup_topology(topology, 1, config.expert_tensor)
         gathered_s = (expert_passes + 1) * float(topology_all_reduce_s(divided, cost.expert_gathered_bytes)) / 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,6 +11,7 @@ from ..counting.work import MEGATRON
 from ..timing.memory import shard_model_state
 from .blocks import StageCost
 from .device_cost import DeviceCost
+from .expert_exchange import Dispatcher
 from .links import Topology
 from .parallel_config import ParallelConfig
 from .parallel_layout import Layout
@@ -44,21 +46,37 @@ def replica_groups(config: ParallelConfig, layout: Layout, expert_share: float) 
     return [dense, ReplicaGroup(expert_share, devices_per_stage // holders, holders)]
 
 
-def stage_memory_bytes(
-    stage: StageCost,
-    position: int,
+def peak_memory_bytes(
+    stages: Sequence[StageCost],
     topology: Topology,
     config: ParallelConfig,
     layout: Layout,
     hidden_state_bytes: float,
     exchange_ratio: float,
+    dispatcher: Dispatcher,
 ) -> float:
-    """Return the peak memory of a device at a position of the pipeline, from 0."""
-    groups = replica_groups(config, layout, stage.expert_share)
-    state_bytes = _model_state_bytes(stage.model_state_bytes, groups, topology, config)
-    gathered_bytes = _gathered_bytes(stage, config, exchange_ratio)
-    in_flight = micro_batches_in_flight(config, layout.micro_batches, position)
-    return state_bytes + gathered_bytes + saved_activation_bytes(stage, config, in_flight, hidden_state_bytes)
+    """Return the peak memory of the device of a pipeline that needs most."""
+    needed_bytes = []
+    for position, stage in enumerate(stages):
+        groups = replica_groups(config, layout, stage.expert_share)
+        in_flight = micro_batches_in_flight(config, layout.micro_batches, position)
+        needed_bytes.append(
+            _model_state_bytes(stage.model_state_bytes, groups, topology, config)
+            + _gathered_bytes(stage, config, exchange_ratio)
+            + _exchange_buffer_bytes(stage.block, config, hidden_state_bytes, dispatcher)
+            + saved_activation_bytes(stage, config, in_flight, hidden_state_bytes)
+        )
+    return max(needed_bytes)
+
+
+def _exchange_buffer_bytes(
+    block: DeviceCost, config: ParallelConfig, hidden_state_bytes: float, dispatcher: Dispatcher
+) -> float:
+    """Return the bytes of the buffers through which tokens are sent to their experts."""
+    if config.expert == 1 or not block.routings:
+        return 0.0
+    row_bytes = block.routed_bytes / block.routings
+    return dispatcher.buffers_per_device * config.expert * hidden_state_bytes + dispatcher.buffers_per_row * row_bytes
 
 
 def _model_state_bytes(

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
+from ..counting import Layer
 from ..errors import BadValue, UnknownName
 from ..machines import Device
 from .features import CLASS_INDEX, UPDATE, Features
@@ -24,6 +25,9 @@ On the others AOTriton's kernels are experimental (pytorch/pytorch, pull request
 ``TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL`` is set, attention is computed as separate products (unslothai/unsloth, pull
 request 8821)."""
 
+REFERENCE_HEAD = 128
+"""Head dimension to which the shares of kernels refer."""
+
 RECOMPUTATION = 2.5 / 2
 """FLOPs of the backward pass of a fused kernel, which computes the scores again, over those that are counted."""
 
@@ -31,11 +35,24 @@ RECOMPUTATION = 2.5 / 2
 class KernelShares(NamedTuple):
     """Shares of the peak that the forward and the backward kernel reach, of the FLOPs that each executes.
 
-    The values are for causal attention with heads of 128 and long sequences.
+    Attributes
+    ----------
+    forward, backward : float
+        For causal attention with heads of 128 and long sequences.
+    narrow_exponent : float
+        Power of the head dimension over 128 with which the shares of narrower heads fall: 1 where the exponentials,
+        one per score, take the time.
+    window_overhead : float
+        Keys in whose time a kernel starts and ends the window of a query.
+    skips_masked : bool
+        Whether the backward kernel leaves out the keys outside a window.
     """
 
     forward: float
     backward: float
+    narrow_exponent: float = 0.0
+    window_overhead: float = 0.0
+    skips_masked: bool = True
 
     @property
     def counted_backward(self) -> float:
@@ -83,9 +100,19 @@ ATTENTIONS = {
         "cuDNN's fused attention, as Transformer Engine and PyTorch on Blackwell call it",
         {
             # 539 and 516 TFLOP/s of 989 (Shah et al. 2024, figures 5 and 6).
-            "9": KernelShares(0.545, 0.52),
-            # Medians of causal attention from 4,096 tokens in modern/attention_training_cudnn.csv.
-            "10": KernelShares(0.63, 0.47),
+            "9": KernelShares(0.545, 0.52, narrow_exponent=0.3, window_overhead=900),
+            # Medians of causal attention of 4,096 to 16,384 tokens in modern/attention_training_cudnn.csv; narrow heads
+            # and windows from its rows of gpt-oss.
+            "10": KernelShares(0.634, 0.457, narrow_exponent=0.8, window_overhead=900),
+            "10.3": KernelShares(0.742, 0.522, narrow_exponent=0.8, window_overhead=900),
+        },
+    ),
+    "cudnn-mxfp8": Attention(
+        "cuDNN's fused attention of queries, keys and values in MXFP8 (Transformer Engine's fp8_dot_product_attention)",
+        # The same table; shares of the peak in bf16. The backward kernel computes all keys of a window.
+        {
+            "10.0": KernelShares(0.8, 0.573, narrow_exponent=1.0, window_overhead=1450, skips_masked=False),
+            "10.3": KernelShares(1.091, 0.625, narrow_exponent=1.0, window_overhead=1450, skips_masked=False),
         },
     ),
 }
@@ -146,6 +173,16 @@ def find_shares(name: str, device: Device) -> KernelShares | None:
 def kernel_shares(name: str | None, device: Device) -> KernelShares | None:
     """Return the shares of the implementation that a name stands for on a device; None if they are unknown."""
     return find_shares(resolve_attention(name, device), device)
+
+
+def layer_slowdowns(shares: KernelShares, layer: Layer) -> tuple[float, float]:
+    """Return by how much longer the forward and the backward pass of attention take for narrow heads and windows."""
+    narrow = max(REFERENCE_HEAD / layer.inputs[0][-1], 1.0) ** shares.narrow_exponent
+    window = layer.attributes.get("window")
+    if window is None:
+        return narrow, narrow
+    within = narrow * (1 + shares.window_overhead / window)
+    return within, within if shares.skips_masked else narrow * max(layer.inputs[1][-2] / window, 1.0)
 
 
 def scale_class(features: Features, work_class: str, forward: float, backward: float) -> Features:

@@ -16,12 +16,12 @@ import msgspec
 import numpy as np
 
 from ..counting import Layer
-from ..counting.kinds import is_grouped_product
+from ..counting.kinds import is_attention, is_grouped_product
 from ..errors import BadFile
 from ..files import read_typed, shipped_folder
 from ..machines import Device, Machine
 from ..units import parse_quantity
-from .attention import KernelShares, kernel_shares, scale_class
+from .attention import KernelShares, kernel_shares, layer_slowdowns, scale_class
 from .calibrated import CalibratedModel, library_peak
 from .features import UPDATE, Features
 from .models import RequestedOutputs, TimeModel, Times
@@ -131,16 +131,21 @@ class TrainingModel(CalibratedModel, frozen=True, eq=False):
         features = self._scale_kernels(features, workload.attention, workload.precision, machine)
         if not self.kind_efficiency:
             return features
-        by_layer = np.array([self._efficiency_of(layer) for layer in workload.layers])
-        efficiency = np.where(features.pass_number < UPDATE, by_layer[features.position[:, 1]], 1.0)
-        return msgspec.structs.replace(features, padding=features.padding / efficiency)
+        shares = kernel_shares(workload.attention, machine.device) or UNKNOWN_KERNEL
+        by_layer = np.array([self._slowdowns_of(layer, shares) for layer in workload.layers])
+        forward, backward = by_layer[features.position[:, 1]].T
+        slowdown = np.where(features.pass_number == 0, forward, backward)
+        slowdown = np.where(features.pass_number < UPDATE, slowdown, 1.0)
+        return msgspec.structs.replace(features, padding=features.padding * slowdown)
 
-    def _efficiency_of(self, layer: Layer) -> float:
-        """Return the share of the peak that a layer reaches, over that of its class of work."""
-        efficiency = self.kind_efficiency.get(layer.kind, 1.0)
+    def _slowdowns_of(self, layer: Layer, shares: KernelShares) -> tuple[float, float]:
+        """Return by how much longer the forward and the backward pass of a layer take than its class of work does."""
+        if is_attention(layer):
+            return layer_slowdowns(shares, layer)
+        slowdown = 1 / self.kind_efficiency.get(layer.kind, 1.0)
         if is_grouped_product(layer):
-            efficiency /= 1 + self.half_expert_size / min(layer.weights[0][1:])
-        return efficiency
+            slowdown *= 1 + self.half_expert_size / min(layer.weights[0][1:])
+        return slowdown, slowdown
 
     def evaluate_many(self, stack: BatchedStack, machine: Machine, precision: str, outputs: RequestedOutputs) -> Times:
         """Time many cases and batch sizes; see `TimeModel.evaluate_many`."""

@@ -321,7 +321,7 @@ def _memory_parts(workload: Workload, stage: int, shards: int) -> dict[str, Affi
         number_bytes,
         options.checkpointing,
         workload.network.lengths is not None,
-        options.fused_loss,
+        bool(options.fused_loss),
     )
     logits = parts["logits_bytes"]
     parts["logits_bytes"] = AffineBytes(logits.per_sample // options.loss_chunks, logits.fixed // options.loss_chunks)

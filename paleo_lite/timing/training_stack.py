@@ -24,10 +24,12 @@ from .training_recipes import TRAINING_RECIPES
 
 STACK_FILE = "training_stack.toml"
 
-FUSED_KINDS = ("concat", "gather", "slice")
-"""Kinds of layers of a block that have no kernel of their own: permutations of tokens belong to their exchange, and
-slices and concatenations to the kernels of rotary positions and projections (Megatron-LM's ``--moe-permute-fusion`` and
-fused rotary positions, also of latent attention)."""
+FUSED_KINDS = ("concat", "copy", "exchange", "gather", "slice")
+"""Kinds of layers of a block that have no kernel of their own. Permutations of tokens belong to their exchange
+(`expert_exchange.Dispatcher`). Slices and concatenations belong to the kernels of rotary positions and projections,
+also of latent attention. Attention reads and writes the layout of the projections without copies. Products that read
+the same tensor are one product (Megatron-LM's ``linear_qkv`` and ``linear_fc1``), so that their gradients need no
+sum."""
 
 STACK_ATTENTION = "cudnn"
 """Implementation of attention that Transformer Engine calls."""

@@ -160,7 +160,7 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
 
             number_bytes = element_bytes(self.precision)
             casts = self.execution not in MIXED_EXECUTIONS
-            layers = cached_for_layers(append_loss, layers, number_bytes, casts, self.options.fused_loss)
+            layers = cached_for_layers(append_loss, layers, number_bytes, casts, bool(self.options.fused_loss))
         if self.phase == "training" and self.weights is not None:
             from .fine_tuning import insert_dequantization
 
@@ -253,7 +253,8 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
         """What the phase and the training options change in the counted layers."""
         if self.phase != "training":
             return (None, False, self._has_loss, self.stored_format)
-        return (self.options.fine_tuning, self._has_loss and self.options.fused_loss, self._has_loss, self.weights)
+        fuses_loss = self._has_loss and bool(self.options.fused_loss)
+        return (self.options.fine_tuning, fuses_loss, self._has_loss, self.weights)
 
     @property
     def _has_loss(self) -> bool:
@@ -395,9 +396,9 @@ class TrainingOptions(msgspec.Struct, frozen=True):
         Pretraining large language models with NVFP4).
     recipe : str or None
         Recipe of the narrower products, one of `paleo_lite.timing.training_recipes.TRAINING_RECIPES`; None for none.
-    fused_loss : bool
+    fused_loss : bool or None
         Whether the cross entropy of a language model is one kernel, which reads the logits as they are (flash-attn,
-        Liger), instead of several kernels in fp32.
+        Liger, Transformer Engine), instead of several kernels in fp32; None for the default of the stack.
     loss_chunks : int
         Parts of the tokens for which head and loss are computed one after another, so that only the logits of one part
         are in memory (torchtune, Liger's fused linear cross entropy).
@@ -431,7 +432,7 @@ class TrainingOptions(msgspec.Struct, frozen=True):
     accumulation: int = 1
     products: str | None = None
     recipe: str | None = None
-    fused_loss: bool = False
+    fused_loss: bool | None = None
     loss_chunks: int = 1
     fp32_gradients: bool = False
     lora_rank: int = 0

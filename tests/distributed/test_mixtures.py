@@ -7,19 +7,22 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 from paleo_lite.architectures import find_network
 from paleo_lite.architectures.network import SequenceOptions
 from paleo_lite.counting.kinds import is_grouped_product
-from paleo_lite.distributed.blocks import block_costs
+from paleo_lite.distributed.blocks import BlockShape, _count_blocks, block_costs
 from paleo_lite.distributed.collectives import subgroup_topology, topology_all_reduce_s
+from paleo_lite.distributed.device_cost import StackKernels
 from paleo_lite.distributed.expert_exchange import DISPATCHERS, expert_exchange_s
 from paleo_lite.distributed.job import Job
 from paleo_lite.distributed.parallel_3d import plan_step, train_3d_parallel
 from paleo_lite.distributed.parallel_config import ParallelConfig
 from paleo_lite.distributed.platforms import find_computer, parse_topology
+from paleo_lite.distributed.saved_activations import saved_activations
 from paleo_lite.distributed.settings import Settings
 from paleo_lite.errors import BadValue
 from paleo_lite.machines import Machine, find_device
@@ -246,3 +249,88 @@ def test_recomputing_a_mixture_sends_its_tokens_again() -> None:
     row_bytes = LENGTH * 8 * 2048 * 2
     assert ratio == pytest.approx(expert_exchange_s(racks(8), 8, row_bytes, 8, DISPATCHERS["hybridep"]))
     assert again.memory_bytes < plain.memory_bytes
+
+
+def test_nccl_brings_rows_into_order_and_hides_nothing() -> None:
+    """Five reads or writes of the rows there and back, beside an exchange of every row that products wait for."""
+    job = forecast_job_of("qwen3-30b-a3b")
+    constants = stack_constants()
+
+    def step(**changes: Any) -> Any:
+        config = ParallelConfig(expert=8, dispatch="alltoall", recompute="none", **changes)
+        return train_3d_parallel(job, racks(8), 512, Settings(parallel=config))
+
+    row_bytes = LENGTH * 8 * 2048 * 2
+    passes = 64 * 48 * 2  # micro-batches of a device, blocks, forward and backward
+    ordered_s = passes * 5 * row_bytes / (8e12 * constants.kernels.constants["share_other"])
+    exchanged_s = passes * 2 * expert_exchange_s(racks(8), 8, row_bytes, 8, DISPATCHERS["alltoall"])
+    plain, overlapped = step(), step(expert_overlap=1.0)
+    assert plain.exposed_s - overlapped.exposed_s == pytest.approx(exchanged_s)
+    merged = train_3d_parallel(
+        job, racks(8), 512, Settings(parallel=ParallelConfig(expert=8, recompute="none", expert_overlap=1.0))
+    )
+    assert overlapped.exposed_s - merged.exposed_s == pytest.approx(ordered_s)
+
+
+@pytest.mark.parametrize(("dispatch", "buffers"), [("hybridep", 2 * 8), ("deepep", 8), ("alltoall", 8)])
+def test_buffers_of_the_exchange(dispatch: str, buffers: int) -> None:
+    """HybridEP: two with room for the tokens of all 8 devices; others: the rows of a device, 8 for each token."""
+    job = job_of("qwen3-30b-a3b", "bf16")
+
+    def step(expert: int, dispatch: str) -> Any:
+        config = ParallelConfig(expert=expert, dispatch=dispatch, recompute="none", zero_stage=0)
+        return train_3d_parallel(job, racks(8), 512, Settings(parallel=config)).memory_bytes
+
+    tokens_bytes = LENGTH * 2048 * 2
+    other = {"hybridep": 8, "deepep": 16, "alltoall": 16}[dispatch]  # in buffers of HybridEP or of the others
+    difference = step(8, dispatch) - step(8, "hybridep" if dispatch != "hybridep" else "alltoall")
+    assert difference == pytest.approx((buffers - other) * tokens_bytes)
+
+
+def test_an_activation_of_experts_is_one_kernel() -> None:
+    """gpt-oss multiplies clamped halves: two reads and one write of 4 x 2,880 numbers per token, and its bias."""
+    shape = BlockShape(1, 1, False, 64, 1, 1.0, "megatron", "cudnn", 1, False, True)
+    (one, _) = _count_blocks(job_of("gpt-oss-120b", "bf16"), 1, shape, StackKernels(None, "separate"))
+    assert one.stack is not None
+    work = one.workload.work
+    launches = work.column("kernels", "forward").reshape(-1) * one.stack.kernels_of[0]
+    inside = [
+        index for index, layer in enumerate(one.workload.layers) if ".mlp.experts" in layer.name and launches[index]
+    ]
+    names = [one.workload.layers[index].name.split(".experts.")[1] for index in inside]
+    names = names[names.index("gate_up_proj") :]  # behind the sorting of tokens
+    assert names == ["gate_up_proj", "mul#3", "down_proj", "down_proj.add", "sum"]
+    moved = work.column("bytes_read", "forward") + work.column("bytes_written", "forward")
+    assert moved.reshape(-1)[inside[-4]] == pytest.approx(3 * LENGTH * 4 * 2880 * 2)
+    assert one.stack.kernels_of[:, inside[-2]] == pytest.approx([20 / 4.5, 24 / 2.5])
+
+
+def test_saved_tensors_of_gpt_oss() -> None:
+    """Of an activation of experts only its input is saved: 4 experts of 2 x 2,880 numbers per token."""
+    tensors, options = TrainingOptions("adam", mixed_precision=True).split_precision("bf16")
+    network = find_network("gpt-oss-120b", options=SequenceOptions(LENGTH, phase="training", blocks=(1,)))
+    workload = Workload(network, tensors, 1, "training", "megatron", training=options)
+    total = saved_activations(workload, None).total_bytes / LENGTH
+    hidden, queries, keys = 2880, 64 * 64, 8 * 64
+    experts = 4 * (hidden + 2 * hidden + hidden)  # inputs of both products, and of the activation
+    block = 2 * (hidden + hidden) + queries + 2 * keys + 2 * queries + experts  # norms, their results, attention
+    head = 2 * hidden  # the last norm and its result
+    assert total == pytest.approx(2 * (block + head), rel=0.02)
+
+
+def test_the_stack_has_one_kernel_for_the_loss() -> None:
+    job = forecast_job_of("qwen3-30b-a3b")
+    options = job.workload.options
+    costs = {
+        fused: block_costs(
+            Job(
+                job.workload.with_changes(training=msgspec.structs.replace(options, fused_loss=fused)),
+                job.machine,
+                job.model,
+            ),
+            ParallelConfig(expert=8, expert_kernels="fused"),
+        ).outer
+        for fused in (None, True, False)
+    }
+    assert costs[None].forward_s == costs[True].forward_s < costs[False].forward_s
+    assert costs[True].logits_bytes < costs[False].logits_bytes <= 8 * LENGTH * 151936

@@ -79,10 +79,18 @@ def _row(split: str, held_out: str, forecasts: Sequence[Forecast]) -> HeldOutPre
     )
 
 
-def _row_without_release(device: str, steps: Sequence[Pretraining], constants: StackConstants) -> HeldOutPretraining:
-    """Return the errors of forecasts that do not know which kernels of experts a release has."""
-    forecasts = forecast([step.without_release() for step in steps], constants)
-    return _row("device", f"{device}, release not given", forecasts)
+def _rows_of_device(
+    device: str, steps: Sequence[Pretraining], constants: StackConstants
+) -> tuple[list[HeldOutPretraining], list[Forecast]]:
+    """Return the errors with all that is known, without the kernels of a release, and without the recipe; forecasts."""
+    forecasts = forecast(steps, constants)
+    rows = [_row("device", device, forecasts)]
+    for title, known in (
+        ("release not given", [step.without_release() for step in steps]),
+        ("recipe not given", [step.without_recipe() for step in steps]),
+    ):
+        rows.append(_row("device", f"{device}, {title}", forecast(known, constants)))
+    return rows, forecasts
 
 
 def validate_pretraining(
@@ -109,18 +117,18 @@ def validate_pretraining(
             if not kept:
                 continue
             constants = rounded(fit(kept))
-            forecasts = forecast(left_out, constants)
-            rows.append(_row(split, value, forecasts))
             if split == "device":
-                rows.append(_row_without_release(value, left_out, constants))
+                of_device, forecasts = _rows_of_device(value, left_out, constants)
+                rows += of_device
                 by_device += forecasts
+            else:
+                rows.append(_row(split, value, forecast(left_out, constants)))
     if checked and fitted:
         constants = rounded(fit(fitted))
-        forecasts = forecast(checked, constants)
+        of_device, forecasts = _rows_of_device("gb300", checked, constants)
+        rows += of_device
         early = [one for one in forecasts if one.step.release < FIRST_FUSED]
         late = [one for one in forecasts if one.step.release >= FIRST_FUSED]
-        rows.append(_row("device", "gb300", forecasts))
-        rows.append(_row_without_release("gb300", checked, constants))
         rows += [
             _row("device", f"gb300, releases {period}", part)
             for period, part in (("to 26.04", early), ("from 26.06", late))

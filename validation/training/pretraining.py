@@ -2,7 +2,9 @@
 
 The tables are ``today/training_megatron_bridge.csv`` and, for GB300, ``modern/transformer_training.csv``
 (NVIDIA-NeMo/Megatron-Bridge, Apache-2.0). Networks are the shipped ones of the same name. Mixtures are trained with
-balanced experts. A configuration is listed once for each release of the software, which gets faster.
+balanced experts. A configuration is listed once for each release of the software, which gets faster. What the tables
+leave out, the recipes of the runs say: ``recipes.csv`` has the exchange of tokens, its overlap, the precision of
+attention, the loss and the recomputation of the mixtures (``scripts/performance/configs`` of the same repository).
 """
 
 from __future__ import annotations
@@ -63,6 +65,12 @@ NETWORKS = {
 
 PLATFORMS = {"DGX-H100": "dgx-h100", "DGX-B200": "dgx-b200", "DGX-GB200": "gb200-nvl72", "GB300": "gb300-nvl72"}
 
+RECIPES = Path(__file__).with_name("recipes.csv")
+
+OVERLAPPED_EXCHANGE = 0.9
+"""Hidden share of the exchange of tokens that recipes overlap with the passes of another micro-batch
+(``moe_a2a_overlap``)."""
+
 FIRST_FUSED = "26.06"
 """First release of the container with fused kernels of experts (`EXPERT_KERNELS`)."""
 
@@ -88,6 +96,8 @@ class Pretraining(msgspec.Struct, frozen=True):
     workers, batch_size, length : int
         Devices, global batch in sequences, tokens per sequence.
     parallel : ParallelConfig
+    fused_loss : bool or None
+        Whether the loss is one kernel; None for the default of the stack.
     time_s : float
         Measured seconds per step.
     """
@@ -101,16 +111,31 @@ class Pretraining(msgspec.Struct, frozen=True):
     batch_size: int
     length: int
     parallel: ParallelConfig
+    fused_loss: bool | None
     time_s: float
 
     def without_release(self) -> Pretraining:
         """Return the step without what only its release of the software tells, the kernels of experts."""
         return msgspec.structs.replace(self, parallel=msgspec.structs.replace(self.parallel, expert_kernels=""))
 
+    def without_recipe(self) -> Pretraining:
+        """Return the step without what neither the degrees of parallelism nor the batch tell."""
+        parallel = msgspec.structs.replace(
+            self.parallel,
+            expert_kernels="",
+            dispatch="",
+            expert_overlap=None,
+            attention=None,
+            recompute="",
+            recompute_modules=(),
+        )
+        return msgspec.structs.replace(self, parallel=parallel, fused_loss=None)
+
     @property
     def configuration(self) -> tuple[object, ...]:
         """What was run, apart from the release of the software."""
-        return (self.network, self.device, self.precision, self.workers, self.batch_size, self.length, self.parallel)
+        return (self.network, self.device, self.precision, self.workers, self.batch_size, self.length, self.parallel,
+                self.fused_loss)  # fmt: skip
 
 
 class Tables(msgspec.Struct, frozen=True):
@@ -204,15 +229,48 @@ def _make(
     assert computer is not None
     network, precision = NETWORKS[row["model"]], row["precision"].lower()
     kernels = _expert_kernels(release, network, length, computer.device, precision)
+    recipe = _find_recipe(network, computer.device, precision, parallel, kernels)
+    parallel = msgspec.structs.replace(parallel, expert_kernels=kernels)
+    if recipe is not None:
+        parallel = _follow_recipe(parallel, recipe)
     return Pretraining(
-        release, network, platform, computer.device, precision, workers, batch_size, length,
-        msgspec.structs.replace(parallel, expert_kernels=kernels), time_s,
+        release, network, platform, computer.device, precision, workers, batch_size, length, parallel,
+        False if recipe is not None and recipe["fused_loss"] == "no" else None, time_s,
     )  # fmt: skip
+
+
+def _find_recipe(
+    network: str, device: str, precision: str, parallel: ParallelConfig, kernels: str
+) -> dict[str, str] | None:
+    """Return the row of the recipes for a run, that for the kernels of its release where there are two."""
+    asked = (network, device, precision, str(parallel.expert), str(parallel.micro_batch_size))
+    names = ("network", "device", "precision", "expert", "micro_batch")
+    found = [row for row in _recipes() if tuple(row[name] for name in names) == asked]
+    of_release = [row for row in found if row["expert_kernels"] in ("", kernels)]
+    return next(iter(of_release or found), None)
+
+
+@cache
+def _recipes() -> list[dict[str, str]]:
+    return list(rows_of(RECIPES))
+
+
+def _follow_recipe(parallel: ParallelConfig, recipe: dict[str, str]) -> ParallelConfig:
+    modules = () if recipe["recompute"] == "none" else tuple(recipe["recompute"].split())
+    return msgspec.structs.replace(
+        parallel,
+        expert_kernels=recipe["expert_kernels"] or parallel.expert_kernels,
+        dispatch=recipe["dispatch"],
+        expert_overlap=OVERLAPPED_EXCHANGE if recipe["overlap"] == "yes" else None,
+        attention=recipe["attention"] or None,
+        recompute="selective" if modules else "none",
+        recompute_modules=modules,
+    )
 
 
 def _expert_kernels(release: str, network: str, length: int, device: str, precision: str) -> str:
     """Return the kernels of experts that a release of the container used; empty without experts."""
-    job = _job(network, length, device, precision)
+    job = _job(network, length, device, precision, None)
     workload = job.workload
     available = available_expert_kernels(workload.network.layers, workload.options.recipe, job.machine.device)
     if release >= FIRST_FUSED and "fused" in available:
@@ -221,8 +279,8 @@ def _expert_kernels(release: str, network: str, length: int, device: str, precis
 
 
 @cache
-def _job(network: str, length: int, device: str, precision: str) -> Job:
-    tensors, options = TrainingOptions("adam", mixed_precision=True).split_precision(precision)
+def _job(network: str, length: int, device: str, precision: str, fused_loss: bool | None) -> Job:
+    tensors, options = TrainingOptions("adam", mixed_precision=True, fused_loss=fused_loss).split_precision(precision)
     built = find_network(network, options=SequenceOptions(length, phase="training"))
     machine = find_device(device)
     workload = Workload(built, tensors, phase="training", training=options)
@@ -243,7 +301,7 @@ def predict_times(steps: Sequence[Pretraining], constants: StackConstants | None
     for step in steps:
         if step.configuration in found:
             continue
-        job = _job(step.network, step.length, step.device, step.precision)
+        job = _job(step.network, step.length, step.device, step.precision, step.fused_loss)
         if constants is not None:
             job = jobs.setdefault(id(job), job.with_stack_constants(constants))
         topology, settings = cluster_prior().cluster_at(
@@ -287,7 +345,7 @@ def forecast(steps: Sequence[Pretraining], constants: StackConstants | None = No
     forecasts = []
     for step in steps:
         if step.configuration not in found:
-            job = _job(step.network, step.length, step.device, step.precision)
+            job = _job(step.network, step.length, step.device, step.precision, step.fused_loss)
             if constants is not None:
                 job = jobs.setdefault(id(job), job.with_stack_constants(constants))
             topology, settings = _topology(step.platform, step.workers), Settings(parallel=step.parallel)
