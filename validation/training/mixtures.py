@@ -3,7 +3,9 @@
 ``mixtures.csv`` has the figures with their sources. The throughput of DeepSeek-V3 on 256 B200 is from PyTorch's blog
 ("Enabling up to 41% faster pre-training", 2026), its configuration from the scripts that the source publishes; the
 loads of its experts are forced to be equal. torchtitan keeps whole parameters after the forward pass where there is a
-pipeline. `python -m validation.training.mixtures` prints the forecasts.
+pipeline. DeepSeek-V3 on 256 GB300 is from torchtitan's own report: whole parameters, products of experts in MXFP8 and the
+others in bf16, one graph for the whole step, so that the forecast, of the stack of Megatron-LM, has all products in
+MXFP8. `python -m validation.training.mixtures` prints the forecasts.
 """
 
 from __future__ import annotations
@@ -60,6 +62,7 @@ def _forecast(row: dict[str, str]) -> MixtureStep:
         expert=int(row["expert"]),
         execution=row["execution"],
         dispatch=row["dispatch"],
+        expert_kernels=row["expert_kernels"],
     )
     workers, batch_size, length = int(row["workers"]), int(row["batch_size"]), int(row["length"])
     (found,) = scale_network(

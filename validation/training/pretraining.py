@@ -421,7 +421,7 @@ def fit(steps: Sequence[Pretraining]) -> StackConstants:
         soft = np.sign(errors) * np.sqrt(2 * (np.sqrt(1 + errors**2) - 1))  # its square is soft L1
         return np.concatenate([soft * weights, change / spread])
 
-    solution = least_squares(residuals, np.zeros(len(median)), diff_step=0.02, x_scale=spread, max_nfev=6)
+    solution = least_squares(residuals, np.zeros(len(median)), diff_step=0.02, x_scale=spread, max_nfev=6, ftol=1e-3)
     deviation = np.sqrt(np.diag(np.linalg.inv(solution.jac.T @ solution.jac)))
     constants = constants_of(median * np.exp(solution.x), len(steps), deviation)
     devices = sorted({step.device for step in steps})
