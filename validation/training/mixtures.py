@@ -3,9 +3,9 @@
 ``mixtures.csv`` has the figures with their sources. The throughput of DeepSeek-V3 on 256 B200 is from PyTorch's blog
 ("Enabling up to 41% faster pre-training", 2026), its configuration from the scripts that the source publishes; the
 loads of its experts are forced to be equal. torchtitan keeps whole parameters after the forward pass where there is a
-pipeline. DeepSeek-V3 on 256 GB300 is from torchtitan's own report: whole parameters, products of experts in MXFP8 and the
-others in bf16, one graph for the whole step, so that the forecast, of the stack of Megatron-LM, has all products in
-MXFP8. `python -m validation.training.mixtures` prints the forecasts.
+pipeline. DeepSeek-V3 on 256 GB300 is from torchtitan's own report: whole parameters, products of experts in MXFP8 and
+the others in bf16, and one graph for the whole step. Its forecast is that of Megatron-LM with all products in MXFP8.
+`python -m validation.training.mixtures` prints the forecasts.
 """
 
 from __future__ import annotations
