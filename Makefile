@@ -58,7 +58,7 @@ mutants: $(STAMPS)/test
 
 # The hooks of .pre-commit-config.yaml call the individual targets.
 LINTED := paleo_lite validation tests benchmarks notebooks docs
-LINT := lint-rules lint-format lint-types lint-hardware
+LINT := lint-rules lint-format lint-types lint-floors lint-hardware
 .PHONY: $(LINT)
 lint: $(LINT)
 $(LINT): $(STAMPS)/test
@@ -68,6 +68,8 @@ lint-format:
 	$(BIN)/ruff format --check $(LINTED)
 lint-types:
 	$(BIN)/mypy
+lint-floors:
+	$(BIN)/python -m pytest -q -n 0 tests/test_floors.py
 lint-hardware:
 	$(BIN)/paleo-lite hardware audit
 

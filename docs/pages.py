@@ -21,6 +21,9 @@ ROOT = Path(__file__).parent.parent
 _FROM_ROOT = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md", "SECURITY.md": "security.md"}
 
 
+_SOURCE_LINK = re.compile(r"\[(`[^`\]]+`)\]\((?:\.\./)+[^)]+\)")
+"""Link to a file of the checkout, which is no part of the site: its name remains."""
+
 _SEARCH_BOOSTS = {
     "glossary": 8.0, "reference/commands": 0.2, "reference/python": 0.01, "accuracy-tables": 0.2,
     "changelog": 0.1, "contributing": 0.1,
@@ -60,6 +63,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         markdown = markdown.replace("](docs/", "](")
     for name, target in _FROM_ROOT.items():
         markdown = markdown.replace(f"]({up}../{name})", f"]({up}{target})")
+    markdown = _SOURCE_LINK.sub(r"\1", markdown)
     titles = dict(_titles(config.nav or []))
 
     def link(found: re.Match[str]) -> str:

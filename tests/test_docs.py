@@ -17,6 +17,7 @@ import pytest
 
 from paleo_lite.cli import main
 from paleo_lite.reporting.calibrations import _ERROR_COLUMNS
+from test_floors import FLOORS
 
 pytestmark = pytest.mark.slow
 
@@ -289,6 +290,35 @@ def test_words_of_the_charts_and_tables_are_in_the_glossary():
     words = ["Bound", "Forecast", "PPP", "Share of peak", "MFU", "Pass", "Phase", "Step", "Overhead", "Saved tensors"]
     words += ["Prior", "Interval", "Host", "Execution", "Floor", "Ridge point", "Bus bandwidth"]
     assert set(words) <= set(known)
+
+
+def test_architecture_page_names_existing_files_and_all_rooms():
+    """Links are tested above; here the names in tables, the lists, and the picture of the floors."""
+    text = TEXTS["docs/architecture.md"]
+    linked = re.findall(r"\[`([\w/.]+)`\]\(([^)]+)\)", text)
+    assert len(linked) > 60
+    for shown, target in linked:
+        assert target.rstrip("/").endswith(shown.rstrip("/")), shown
+    lists = re.findall(r"`(\w+)` in \[`[\w/.]+`\]\(\.\./([^)]+)\)", text)
+    assert len(lists) > 8
+    for name, file in lists:
+        assert re.search(rf"^(?:def )?{name}\b", (ROOT / file).read_text(), re.MULTILINE), (name, file)
+    for names, files in re.findall(r"^\| (`\w+`(?:, `\w+`)*) \| [^|]+ \| ([^|]+) \|$", text, re.MULTILINE):
+        sources = "".join((ROOT / file).read_text() for file in re.findall(r"\(\.\./([^)]+)\)", files))
+        for name in re.findall(r"`(\w+)`", names):
+            assert re.search(rf"^class {name}\b", sources, re.MULTILINE), (name, files)
+    picture = (ROOT / "docs" / "images" / "floors.svg").read_text()
+    rooms_by_floor = {}
+    for row in picture.split('font-weight="bold">')[1:]:
+        rooms_by_floor[int(row[0])] = set(re.findall(r'class="room">(\w+)<', row))
+    rows = re.findall(r"^\| (\d) \| ([^|]+) \|", text, re.MULTILINE)
+    in_table = {}
+    for floor, rooms in rows:
+        in_table.setdefault(int(floor), set()).update(re.findall(r"`(\w+)(?:/|\.py)`", rooms))
+    expected = {}
+    for room, floor in FLOORS.items():
+        expected.setdefault(floor, set()).add(room)
+    assert rooms_by_floor == in_table == expected
 
 
 def test_formulas_page_names_existing_code():

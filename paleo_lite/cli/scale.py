@@ -257,7 +257,7 @@ def scale(
     lora_modules: str | None,
     freeze: str | None,
     train_only: str | None,
-    fused_loss: bool | None,
+    fused_loss: bool,
     loss_chunks: int | None,
     fp32_gradients: bool,
     offload: str | None,
