@@ -8,7 +8,8 @@ from pathlib import Path
 import msgspec
 
 from ..architectures import Network
-from ..architectures.network import SequenceOptions
+from ..architectures.pipelines.sampling import find_pipeline
+from ..errors import BadValue
 from ..local.advise import (
     LocalAdvice,
     describe_next,
@@ -53,7 +54,7 @@ def predict_local(
     """
     question = question or LocalQuestion()
     paths = to_paths(hardware_files)
-    contents = read_contents(_resolve(network), question.weights, question.kv_cache, question.engine)
+    contents = read_contents(_resolve(network, question), question.weights, question.kv_cache, question.engine)
     device = find_device(gpu, paths)
     found = predict_on_device(contents, device, _processor_of(device, question, paths), question)
     if found.is_whole or question.gpu_layers is not None or device.scope == "cpu":
@@ -93,7 +94,7 @@ def advise_local(
         For an unknown name or an invalid value.
     """
     question = question or LocalQuestion()
-    paths, engine, resolved = to_paths(hardware_files), question.engine, _resolve(network)
+    paths, engine, resolved = to_paths(hardware_files), question.engine, _resolve(network, question)
     if gpus is None:
         devices = [device for device in own_machine_devices(list_devices(paths)) if engine.runs_on(device)]
     else:
@@ -118,5 +119,7 @@ def _processor_of(device: Device, question: LocalQuestion, paths: Sequence[Path]
     return find_device(question.cpu or DEFAULT_CPU, paths)
 
 
-def _resolve(network: str | Network) -> Network:
-    return resolve_network(network, None, (), SequenceOptions(phase="decode", context=1))
+def _resolve(network: str | Network, question: LocalQuestion) -> Network:
+    if isinstance(network, str) and find_pipeline(network) is not None:
+        raise BadValue(f"{question.execution} runs language models from a config or a file, not the pipeline {network}")
+    return resolve_network(network, None, ())

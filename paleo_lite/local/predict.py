@@ -168,6 +168,8 @@ def predict_local(contents: Contents, device: Device, cpu: Device | None, questi
     question.check(contents)
     context, prompt_tokens, gpus = question.context_of(contents), question.prompt_tokens, question.gpus
     engine = question.engine
+    # As under llama.cpp, a number above that of the blocks, such as 99, is all of them.
+    gpu_layers = None if question.gpu_layers is None else min(question.gpu_layers, contents.blocks)
     backend = engine.backend_of(device, question.backend)
     budget = usable_bytes(device, question.memory_bytes) * gpus
     buffer_bytes = buffer_bytes_of(contents)
@@ -176,13 +178,13 @@ def predict_local(contents: Contents, device: Device, cpu: Device | None, questi
             contents,
             budget - buffer_bytes,
             context,
-            gpu_layers=question.gpu_layers,
+            gpu_layers=gpu_layers,
             cpu_experts=question.cpu_experts,
             cpu_cache=question.cpu_cache,
         )
     )
     if not possible:
-        blocks = question.gpu_layers or 0
+        blocks = gpu_layers or 0
         wanted = place(contents, blocks, contents.blocks if question.cpu_experts else 0, question.cpu_cache)
         raise DoesNotFit(
             f"{contents.name} in {contents.weights} with {blocks} blocks and a context of {context} needs "

@@ -139,7 +139,5 @@ class LocalQuestion(msgspec.Struct, frozen=True, kw_only=True):
             If one is not.
         """
         self.context_of(contents)
-        if self.gpu_layers is not None and self.gpu_layers > contents.blocks:
-            raise BadValue(f"`--gpu-layers` must be 0 to {contents.blocks} for {contents.name} (got {self.gpu_layers})")
         if self.cpu_experts and not contents.has_experts:
             raise BadValue(f"`--cpu-experts` is for mixtures of experts: {contents.name} is none")

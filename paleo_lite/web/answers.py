@@ -408,7 +408,7 @@ def _pictures(
 
 
 def advise(view: View, gpus: Sequence[str], weights: str | None = None) -> LocalAdvice:
-    """Return the ranking of devices under llama.cpp, or of the formats of a single one.
+    """Return the ranking of devices on which a local engine runs the network, or of the formats of a single one.
 
     Raises
     ------
@@ -418,7 +418,7 @@ def advise(view: View, gpus: Sequence[str], weights: str | None = None) -> Local
     uploaded, _ = _uploaded_arguments(arguments)
     found = devices()
     network = _resolve_arguments(tuple(arguments.items()), uploaded)["network"]
-    question = LocalQuestion(context=view.context, weights=weights)
+    question = LocalQuestion(execution=view.execution, context=view.context, weights=weights)
     return advise_local(network, [found[gpu] for gpu in gpus], question)
 
 

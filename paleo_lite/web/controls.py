@@ -12,8 +12,6 @@ from ..counting import GENERATION_PHASES
 from ..distributed.collectives import COLLECTIVES
 from ..distributed.scale import SCALINGS
 from ..distributed.strategies import STRATEGIES
-from ..gguf_types import MIXTURES
-from ..local import LLAMA_CPP
 from ..local.engines import LOCAL_ENGINES
 from ..machines import read_links
 from ..serving.engines import ENGINES
@@ -40,6 +38,9 @@ from .view import (
 
 KEY = "control "
 """Prefix of the controls' keys in the session state."""
+
+TIMED_VIEWS = ("time", "batches", "scaling")
+"""Views that time passes over a batch, with any model of time."""
 
 
 def set_controls(view: View) -> None:
@@ -80,13 +81,16 @@ def draw_switch() -> None:
 
 
 def draw_controls(view: View) -> None:
-    """Draw all other controls; `view` holds their current values."""
+    """Draw all other controls that the view uses; `view` holds their current values."""
     _draw_uploads()
     view = read_controls(view)  # uploaded files are selected
     available = devices()
     _reset_unavailable(view)
     view = read_controls(view)
-    st.selectbox("Network", [*own_files().names("network"), *network_names()], key=KEY + "network")
+    if view.view == "pictures":
+        st.selectbox("Pipeline", list(pipelines()), key=KEY + "generator")
+    elif view.view != "profile":
+        st.selectbox("Network", [*own_files().names("network"), *network_names()], key=KEY + "network")
     gpus = [*own_files().names("gpu"), *(name for name in available if name not in own_files().gpu)]
     st.multiselect(
         "Devices",
@@ -96,7 +100,22 @@ def draw_controls(view: View) -> None:
         format_func=lambda gpu: available[gpu].name,
         help="Several devices are compared side by side.",
     )
-    st.selectbox("Precision", list(PRECISION_BYTES), key=KEY + "precision")
+    if view.view != "local":
+        st.selectbox("Precision", list(PRECISION_BYTES), key=KEY + "precision")
+    if view.view in TIMED_VIEWS:
+        _draw_timing(view)
+    if view.view == "scaling":
+        _draw_scaling(view)
+    if view.view == "serving":
+        _draw_serving()
+    if view.view == "pictures":
+        _draw_pictures()
+    if view.view == "local":
+        _draw_local(view)
+
+
+def _draw_timing(view: View) -> None:
+    """Draw the controls of passes and of the model of their time."""
     st.number_input(
         "Batch size",
         1,
@@ -144,14 +163,6 @@ def draw_controls(view: View) -> None:
         disabled=not view.accepts_calibration,
         help="Calibrations of the selected devices in this precision, including your own files.",
     )
-    if view.view == "scaling":
-        _draw_scaling(view)
-    if view.view == "serving":
-        _draw_serving()
-    if view.view == "pictures":
-        _draw_pictures()
-    if view.view == "local":
-        _draw_local()
 
 
 def _draw_scaling(view: View) -> None:
@@ -216,7 +227,6 @@ def _draw_serving() -> None:
 def _draw_pictures() -> None:
     """Draw the controls of the view of pictures."""
     st.subheader("Pictures and videos", anchor=False)
-    st.selectbox("Pipeline", list(pipelines()), key=KEY + "generator", help="Instead of the network above.")
     st.text_input("Size", key=KEY + "size", placeholder="1024x768", help="Pixels; if empty: that of the pipeline.")
     st.number_input("Steps", 0, STEPS_AT_MOST, key=KEY + "steps", help="0: those of the pipeline.")
     st.number_input("Frames", 0, FRAMES_AT_MOST, key=KEY + "frames", help="Of a video; 0: those of the pipeline.")
@@ -224,17 +234,20 @@ def _draw_pictures() -> None:
     st.selectbox("Parameters", list(PIPELINE_OFFLOADS), key=KEY + "offload", help="none: all parts on the device.")
 
 
-def _draw_local() -> None:
+def _draw_local(view: View) -> None:
     """Draw the controls of the view of one's own machine."""
-    st.subheader("llama.cpp", anchor=False)
+    st.subheader("Own machine", anchor=False)
+    st.selectbox("Engine", list(LOCAL_ENGINES), key=KEY + "execution", help="mlx: Macs. exllama: NVIDIA.")
+    mixtures = LOCAL_ENGINES[view.execution].mixtures
     st.selectbox(
         "Format",
-        ["", *MIXTURES],
+        ["", *mixtures],
         key=KEY + "weights",
         format_func=lambda name: (
-            f"{name}: {MIXTURES[name].description}" if name else LOCAL_ENGINES[LLAMA_CPP].default_weights
+            f"{name}: {mixtures[name].description}" if name else LOCAL_ENGINES[view.execution].default_weights
         ),
-        help="In which the devices are compared.",
+        disabled=len(view.gpu) < 2,
+        help="In which several devices are compared; of one device, all formats are compared.",
     )
     st.number_input("Context", 1, TOKENS_AT_MOST, key=KEY + "context", help="Tokens in the KV cache.")
 
@@ -284,6 +297,8 @@ def _reset_unavailable(view: View) -> None:
         state[KEY + "phase"] = view.phases[0]
     if view.calibration and view.calibration not in available_calibrations(view, view.gpu):
         state[KEY + "calibration"] = ""
+    if state.get(KEY + "weights", "") not in LOCAL_ENGINES[view.execution].mixtures:
+        state[KEY + "weights"] = ""
 
 
 def draw_shown(view: View) -> None:

@@ -14,6 +14,8 @@ from ..cli.values import Integer, Names, Number
 from ..counting import GENERATION_PHASES, PHASES
 from ..distributed.links import link_rate
 from ..errors import BadValue, PaleoError, UnknownName
+from ..local import LLAMA_CPP
+from ..local.engines import LOCAL_ENGINES
 from ..serving.requests import parse_lengths
 from ..timing.budget import Amount, make_budget
 from ..timing.models import CALIBRATED, TIME_MODELS
@@ -85,14 +87,16 @@ class View(msgspec.Struct, frozen=True):
     frames: int = 0
     pictures: int = 1  # pictures or videos in a batch
     offload: str = "none"  # placement of the pipeline's parameters
-    weights: str = ""  # format of llama.cpp; empty for the usual one
-    context: int = 4096  # tokens in the KV cache under llama.cpp
+    execution: str = LLAMA_CPP  # program that runs the model on one's own machine
+    weights: str = ""  # its format; empty for the usual one
+    context: int = 4096  # tokens in its KV cache
 
     def normalized(self) -> View:
-        """Return it with a phase that it offers, and an empty `shown` if it is the first device or not selected."""
+        """Return it with a phase and a format that are offered, and no `shown` if it is the first device or none."""
         shown = self.shown if self.shown in self.gpu[1:] else ""
         phase = self.phase if self.phase in self.phases else self.phases[0]
-        return msgspec.structs.replace(self, shown=shown, phase=phase)
+        weights = self.weights if self.weights in LOCAL_ENGINES[self.execution].mixtures else ""
+        return msgspec.structs.replace(self, shown=shown, phase=phase, weights=weights)
 
     @property
     def phases(self) -> tuple[str, ...]:
@@ -159,8 +163,8 @@ class View(msgspec.Struct, frozen=True):
         return shlex.join([*words, "--memory", *_hardware_options(files)])
 
     def local_command(self, gpus: Sequence[str], *files: str) -> str:
-        """Return the command of the same ranking under llama.cpp, with additional hardware files."""
-        words = ["paleo-lite", "predict", self.network, "--gpu", ",".join(gpus), "--execution", "llama.cpp"]
+        """Return the command of the same ranking on one's own machine, with additional hardware files."""
+        words = ["paleo-lite", "predict", self.network, "--gpu", ",".join(gpus), "--execution", self.execution]
         words += ["--context", str(self.context), "--advise"]
         words += ["--weights", self.weights] if self.weights and len(gpus) > 1 else []
         return shlex.join([*words, *_hardware_options(files)])
@@ -241,6 +245,11 @@ def _price(text: str) -> str:
     return text
 
 
+def local_formats() -> list[str]:
+    """Return the formats of all programs that run a model on one's own machine."""
+    return list(dict.fromkeys(name for engine in LOCAL_ENGINES.values() for name in engine.mixtures))
+
+
 def _picture_size(text: str) -> str:
     if text:
         parse_image_size(text)
@@ -289,7 +298,8 @@ READERS: dict[str, Callable[[str], Any]] = {
     "frames": lambda text: 0 if text == "0" else Integer(FRAMES_AT_MOST)(text),
     "pictures": Integer(PICTURES_AT_MOST),
     "offload": Names("offload of a pipeline", ".timing.pipelines:PIPELINE_OFFLOADS"),
-    "weights": _optional(Names("format of the weights", ".gguf_types:MIXTURES")),
+    "execution": Names("engine", ".local.engines:LOCAL_ENGINES"),
+    "weights": _optional(Names("format of the weights", ".web.view:local_formats")),
     "context": Integer(TOKENS_AT_MOST),
 }
 """Parser of each query parameter.

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 import streamlit as st
 
 from ..calibration.side_by_side import Predictions
 from ..counting import GENERATION_PHASES
 from ..distributed.table import ScaleRow
-from ..local import LLAMA_CPP
 from ..local.engines import LOCAL_ENGINES
 from ..profiles.detect import READERS, load_reader
 from ..reporting.charts.devices import batch_chart, devices_chart
@@ -57,7 +58,7 @@ from .show import (
     show_notes,
     show_table,
 )
-from .view import View, read_workers
+from .view import DEVICES_AT_MOST, View, read_workers
 
 _CARDS_PER_ROW = 3
 _LARGEST_BATCH = 4096
@@ -155,7 +156,7 @@ def batch_view(view: View) -> None:
     download(Document("", content=[table]), f"{view.network}-batch-sizes")
 
 
-_FIRST_COLUMNS = ("workers", "time_s", "interval", "speedup", "efficiency", "cost", "limited_by")
+_FIRST_OF_SCALING = ("workers", "time_s", "interval", "speedup", "efficiency", "cost", "limited_by")
 
 
 def scale_view(view: View) -> None:
@@ -188,7 +189,8 @@ def scale_view(view: View) -> None:
         possible, table, _ = answer
         page = scale_page(table)
         st.markdown(f"**{escape_markdown(page.title)}**")
-        shown = page.replace(content=[_reorder_columns(table) for table in page.tables], data=page.tables[0])
+        tables = [_reorder_columns(each, _FIRST_OF_SCALING) for each in page.tables]
+        shown = page.replace(content=tables, data=page.tables[0])
         show_schedule(table)
         show_document(shown, f"{view.network}-{gpu}-scaling")
         st.code(possible.scale_command(gpu, *own_device_files(gpu)), language="bash", wrap_lines=True)
@@ -228,14 +230,17 @@ def pictures_view(view: View) -> None:
 
 
 def local_view(view: View) -> None:
-    """Show a language model under llama.cpp: the devices in one format, and the formats on one of them."""
+    """Show a language model on one's own machine: the devices in one format, and the formats on one of them."""
     if not writes_text(view):
-        offer_language_model(view, "llama.cpp")
+        offer_language_model(view, view.execution)
         return
     if len(view.gpu) > 1:
-        _show_advice(view, list(view.gpu), view.weights or LOCAL_ENGINES[LLAMA_CPP].default_weights)
+        _show_advice(view, list(view.gpu), view.weights or LOCAL_ENGINES[view.execution].default_weights)
     draw_shown(view)
     _show_advice(view, [view.device], None)
+
+
+_FIRST_OF_ADVICE = ("device", "weights", "tokens_per_s", "slowest_tokens_per_s", "fastest_tokens_per_s", "placement")
 
 
 def _show_advice(view: View, gpus: list[str], weights: str | None) -> None:
@@ -246,16 +251,19 @@ def _show_advice(view: View, gpus: list[str], weights: str | None) -> None:
         return
     page = advice_page(advice)
     st.markdown(f"**{escape_markdown(page.title)}**")
-    show_chart(lambda: local_chart(advice))
-    show_document(page, f"{view.network}-{advice.by}")
+    show_chart(lambda: local_chart(advice), columns=2, has_title=False)
+    shown = _reorder_columns(page.tables[0], _FIRST_OF_ADVICE)
+    # A short table needs no sorting, and shows what is missing as a dash.
+    shown = shown.replace(sortable=len(shown.rows) > DEVICES_AT_MOST)
+    show_document(page.replace(content=[shown], data=page.tables[0]), f"{view.network}-{advice.by}")
     files = [file for gpu in gpus for file in own_device_files(gpu)]
     st.code(view.local_command(gpus, *files), language="bash", wrap_lines=True)
 
 
-def _reorder_columns(table: Table) -> Table:
+def _reorder_columns(table: Table, first: Sequence[str]) -> Table:
     """Return the table with the most important columns first, as a phone shows few columns."""
     columns = {column.key: column for column in table.columns}
-    order = [key for key in _FIRST_COLUMNS if key in columns] + [key for key in columns if key not in _FIRST_COLUMNS]
+    order = [key for key in first if key in columns] + [key for key in columns if key not in first]
     return table.replace(columns=[columns[key] for key in order])
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from paleo_lite.api.local import predict_local
+from paleo_lite.api.local import advise_local, predict_local
 from paleo_lite.architectures import find_network
 from paleo_lite.errors import BadValue, DoesNotFit
 from paleo_lite.local import LLAMA_CPP
@@ -90,12 +90,25 @@ def test_the_largest_context_fits() -> None:
         predict_local("llama-3.1-8b", "rtx3060", LocalQuestion(context=found.largest_context + 1024, gpu_layers=32))
 
 
+def test_more_layers_than_blocks_are_all_of_them() -> None:
+    every, many = (predict_local("llama-3-8b", "rtx3090", LocalQuestion(gpu_layers=layers)) for layers in (32, 99))
+    assert many == every and many.is_whole
+
+
+def test_a_network_for_pictures_is_refused() -> None:
+    with pytest.raises(BadValue, match="runs language models from a config or a file, not resnet50"):
+        predict_local("resnet50", "rtx3090")
+    with pytest.raises(BadValue, match="not the pipeline sdxl"):
+        predict_local("sdxl", "rtx3090")
+    with pytest.raises(BadValue, match="not resnet50"):
+        advise_local("resnet50", ["rtx3090"])
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"weights": "fp8"}, "llama.cpp stores weights in f16"),
         ({"kv_cache": "q4_k_m"}, "llama.cpp keeps keys and values in"),
-        ({"gpu_layers": 99}, "must be 0 to 32"),
         ({"cpu_experts": True}, "is for mixtures of experts"),
     ],
 )

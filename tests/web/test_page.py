@@ -137,6 +137,17 @@ def test_controls_that_do_not_apply_are_hidden_or_disabled():
     assert [name for name, disabled in drawn().items() if disabled] == ["calibration"] and "ppp" in drawn()
     set_control(page, "view", "scaling")
     assert {"workers", "link", "price"} <= set(drawn())
+    timing = {"batch", "phase", "model", "calibration"}
+    for view, shown, hidden in (
+        ("serving", {"network", "precision", "rate"}, timing),
+        ("pictures", {"generator", "precision", "size"}, timing | {"network"}),
+        ("local", {"network", "execution", "weights", "context"}, timing | {"precision"}),
+        ("profile", {"precision"}, timing | {"network"}),
+    ):
+        set_control(page, "view", view)
+        assert shown <= set(drawn()) and not hidden & set(drawn()), view
+    set_control(page, "view", "time")
+    assert {"network", "precision"} | timing <= set(drawn()) and address(page, "model") == ["ppp"]
 
 
 def test_a_calibration_is_used_for_its_own_device_only():
@@ -351,6 +362,16 @@ def test_own_machine_shows_the_answer_of_the_api():
         assert advice_page(one).title in shown and not page.error
     assert "--execution llama.cpp --context 1024 --advise --weights q3_k_m" in page.code[0].value
     assert "needs a language model" in opened(view="local").info[0].value
+
+
+def test_own_machine_offers_the_formats_of_each_engine():
+    page = opened(view="local", network="llama-3.1-8b", gpu=["apple-m3-ultra", "apple-m4-max"], weights="q6_k")
+    set_control(page, "execution", "mlx")
+    (box,) = [box for box in page.selectbox if box.key == KEY + "weights"]
+    assert not any("q6_k" in option for option in box.options) and "weights" not in page.query_params
+    assert "--execution mlx --context 4096 --advise" in page.code[0].value and not page.error
+    set_control(page, "execution", "exllama")
+    assert "is for devices of NVIDIA" in unescaped(page.error[0].value)
 
 
 def test_serving_names_what_it_needs():

@@ -72,6 +72,8 @@ def test_every_control_is_in_the_address():
         ({"tensor": ["0"]}, "must be an integer"),
         ({"pipeline": ["17"]}, "must be an integer"),
         ({"policy": ["vlm"]}, "did you mean vllm"),
+        ({"execution": ["ollama"]}, "no engine is called 'ollama'"),
+        ({"weights": ["q5"]}, "no format of the weights is called 'q5'"),
         ({"colour": ["red"]}, "no control is called 'colour'"),
         ({"link": ["x" * 1000]}, "longer than 200 characters"),
     ],

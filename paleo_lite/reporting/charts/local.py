@@ -13,7 +13,7 @@ from .render import SERIES, altair, inline_data
 ROWS_AT_MOST = 30
 """Rows of a ranking that fit on a screen."""
 
-_WHOLE, _PARTLY = "all on the device", "a part on the host"
+_WHOLE, _PARTLY = "all on the device", "part on the host"
 _WIDTH = 300
 
 
