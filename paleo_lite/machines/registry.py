@@ -21,8 +21,8 @@ from .clouds import find_instance
 from .device import REQUESTED_LIMIT, Clock, Device, Figure, LinkRegistry, PeakRate
 from .names import normalize_name
 
-_SERIES_BEFORE_NAME = re.compile(r"^(?:rtx|gtx)(?=a?\d|pro)")
-"""Prefixes of consumer and workstation GPUs that people leave out: ``4090``."""
+_SERIES_BEFORE_NAME = re.compile(r"^(?:(?:rtx|gtx)(?=a?\d|pro)|rx(?=\d)|(?:ai)?pro(?=[rvw]\d))")
+"""Prefixes of consumer and workstation GPUs that people leave out: ``4090``, ``7900xtx``, ``w7900``."""
 
 SCOPES_WITHOUT_CLOCK = ("cpu", "accelerator")
 """Scopes of devices whose peaks may be on record without a clock."""

@@ -81,6 +81,9 @@ def test_boards_of_a_gpu_are_listed_with_their_differences() -> None:
         ("H200", "h200-sxm"),
         ("h20", "h20"),
         ("2080", "rtx2080"),
+        ("7900 XTX", "rx7900xtx"),
+        ("R9700", "radeon-ai-pro-r9700"),
+        ("W7900", "radeon-pro-w7900"),
     ],
 )
 def test_names_without_their_series_are_known(name: str, expected: str) -> None:
