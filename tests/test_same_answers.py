@@ -52,7 +52,7 @@ PATHS = {"paths": "a", "more_a": "a", "more_b": "b"}
 SETTINGS = (
     "bucket_size gradient_precision collective no_overlap micro_batches slowdown interference tensor pipeline "
     "interleaved pipeline_layout expert_dispatch recompute_modules expert_kernels expert_tensor_parallel "
-    "expert_imbalance expert_capacity expert_overlap attention_data_parallel "
+    "expert_imbalance expert_capacity expert_overlap attention_data_parallel offloaded_activations "
     "sequence_parallel context_parallel expert_parallel micro_batch zero recompute recompute_every sharding"
 )
 TRAINING_OPTIONS = (

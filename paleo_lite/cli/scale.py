@@ -134,6 +134,13 @@ PICTURE_OPTIONS = ("steps", "guidance", "frames", "ulysses", "ring", "guidance_p
     "shared_experts.",
 )
 @click.option(
+    "--offloaded-activations",
+    type=float,
+    metavar="FRACTION",
+    help="Share of the saved activations that is copied to the memory of the host and back. [default: with megatron as "
+    "much as the memory requires, where the link to the host is NVLink-C2C]",
+)
+@click.option(
     "--recompute-every", type=INTEGER, metavar="N", help="Recompute only every n-th block, with --recompute full."
 )
 @click.option(
@@ -246,6 +253,7 @@ def scale(
     recompute: str | None,
     recompute_every: int | None,
     recompute_modules: str | None,
+    offloaded_activations: float | None,
     sharding: str | None,
     slowdown: float | None,
     interference: float | None,
@@ -290,6 +298,7 @@ def scale(
         recompute=recompute,
         recompute_every=recompute_every,
         recompute_modules=recompute_modules,
+        offloaded_activations=offloaded_activations,
         zero=zero,
         sharding=sharding,
         context_parallel=context_parallel,
@@ -347,6 +356,7 @@ def _make_parallel_config(
     recompute: str | None,
     recompute_every: int | None,
     recompute_modules: str | None,
+    offloaded_activations: float | None,
     zero: float | None,
     sharding: str | None,
     context_parallel: int | None,
@@ -365,7 +375,7 @@ def _make_parallel_config(
     options_given = (
         tensor, pipeline, interleaved, micro_batch, recompute, recompute_every, zero, sharding, context_parallel,
         expert_parallel, pipeline_layout, expert_dispatch, recompute_modules, expert_kernels, expert_tensor_parallel,
-        expert_imbalance, expert_capacity, expert_overlap, attention_data_parallel,
+        expert_imbalance, expert_capacity, expert_overlap, attention_data_parallel, offloaded_activations,
     )  # fmt: skip
     if not sequence_parallel and all(option is None for option in options_given):
         return None
@@ -380,6 +390,7 @@ def _make_parallel_config(
         micro_batch_size=micro_batch or default.micro_batch_size,
         recompute=recompute or ("selective" if recompute_modules else default.recompute),
         recompute_modules=tuple(recompute_modules.replace(",", " ").split()) if recompute_modules else (),
+        offloaded_share=offloaded_activations or 0.0,
         zero_stage=default.zero_stage if zero is None else int(zero),
         sharding=sharding or default.sharding,
         recompute_every=default.recompute_every if recompute_every is None else recompute_every,

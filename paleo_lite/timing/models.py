@@ -275,6 +275,11 @@ class Times(NamedTuple):
     activity: Activity | None = None
 
 
+def _saved_s_by_matrix_units(machine: Machine, vector_per_s: float) -> float:
+    """Return the seconds per FLOP that products of an update save, as Muon and Shampoo multiply in 16 bits."""
+    return 1 / vector_per_s - 1 / max(machine.wide_peak().per_s, vector_per_s)
+
+
 class TwoTermModel:
     """Base class of models that combine the seconds of arithmetic and of memory traffic at peak.
 
@@ -319,10 +324,9 @@ class TwoTermModel:
         rates = np.where(is_matrix_operation, matrix_per_s, vector_per_s)
         counts = work.counts_by_pass(phase, batch_size)
         compute_s = counts / rates
-        if "update" in passes:  # Muon and Shampoo multiply in 16 bits on matrix units
+        if "update" in passes:
             products = np.minimum(2 * work.column("macs", "update", batch_size), counts[passes.index("update")])
-            wide_per_s = max(machine.wide_peak().per_s, vector_per_s)
-            compute_s[passes.index("update")] -= products[0] * (1 / vector_per_s - 1 / wide_per_s)
+            compute_s[passes.index("update")] -= products[0] * _saved_s_by_matrix_units(machine, vector_per_s)
         memory_s = work.column("bytes", phase, batch_size) / machine.device.bandwidth_bytes_per_s
         return Terms(
             passes,
@@ -341,9 +345,8 @@ class TwoTermModel:
         rates = np.where(features.matrix, matrix_per_s, machine.vector_peak(precision).per_s)
         compute_s, memory_s = features.flops / rates, features.bytes / machine.device.bandwidth_bytes_per_s
         if features.update_products.any():
-            vector_per_s = machine.vector_peak(precision).per_s
-            wide_per_s = max(machine.wide_peak().per_s, vector_per_s)
-            compute_s = compute_s - features.update_products * (1 / vector_per_s - 1 / wide_per_s)
+            saved_s = _saved_s_by_matrix_units(machine, machine.vector_peak(precision).per_s)
+            compute_s = compute_s - features.update_products * saved_s
         seconds = self.time_s(compute_s, memory_s)
         pieces_s = stack.sum_by_piece(seconds) if outputs.pieces else None
         activity = None

@@ -24,6 +24,7 @@ from paleo_lite.distributed.parallel_config import ParallelConfig
 from paleo_lite.distributed.platforms import find_computer, parse_topology
 from paleo_lite.distributed.saved_activations import saved_activations
 from paleo_lite.distributed.settings import Settings
+from paleo_lite.distributed.stage_communication import stage_transfer_s
 from paleo_lite.errors import BadValue
 from paleo_lite.machines import Machine, find_device
 from paleo_lite.timing import RooflineModel
@@ -334,3 +335,25 @@ def test_the_stack_has_one_kernel_for_the_loss() -> None:
     }
     assert costs[None].forward_s == costs[True].forward_s < costs[False].forward_s
     assert costs[True].logits_bytes < costs[False].logits_bytes <= 8 * LENGTH * 151936
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_interleaved_stages_send_while_they_compute(overlap: bool) -> None:
+    """Four stages of two parts, eight micro-batches: what the first and the last of them send is not hidden."""
+    config = ParallelConfig(pipeline=4, virtual_stages=2, recompute="none")
+    job, topology, settings = job_of("llama-3-8b", "bf16"), racks(4), Settings(parallel=config, overlap=overlap)
+    plan, step = plan_step(job, topology, 8, settings), train_3d_parallel(job, topology, 8, settings)
+    transfer_s = stage_transfer_s(topology, plan.config, plan.layout, LENGTH * 4096 * 2)
+    assert step.communication_s == pytest.approx(2 * 2 * 8 * transfer_s)
+    assert step.exposed_s == pytest.approx((2 * 3 if overlap else 2 * 2 * 8) * transfer_s)
+
+
+def test_offloaded_activations_leave_the_device() -> None:
+    job = job_of("qwen3-30b-a3b", "bf16")
+
+    def step(share: float) -> Any:
+        config = ParallelConfig(expert=8, recompute="none", offloaded_share=share)
+        return train_3d_parallel(job, racks(8), 512, Settings(parallel=config))
+
+    block = block_costs(job, ParallelConfig(expert=8, recompute="none")).block
+    assert step(0).memory_bytes - step(0.25).memory_bytes == pytest.approx(48 * block.activation_bytes / 4)

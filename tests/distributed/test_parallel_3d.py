@@ -232,6 +232,7 @@ def test_impossible_configurations(network, workers, batch_size, split, message)
         ({"tensor": 0}, r"`--tensor` must be an integer >= 1 \(got 0\)"),
         ({"recompute": "some"}, r"`--recompute` must be one of none, selective, full, offload \(got 'some'\)"),
         ({"zero_stage": 4}, r"the ZeRO stage must be 0, 1, 2 or 3 \(got 4\)"),
+        ({"offloaded_share": 1.0}, r"`--offloaded-activations` must be >= 0 and < 1 \(got 1\)"),
         ({"virtual_stages": 2}, "`--interleaved` needs pipeline stages: give `--pipeline`, too"),
     ],
 )
