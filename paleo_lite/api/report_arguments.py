@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -66,7 +66,17 @@ class ReportArguments(msgspec.Struct, frozen=True, kw_only=True):
     context: int | None = None
     weights: str | None = None
     inputs: InputShapes = ()
+    electricity: float | str | None = None
+    carbon_intensity: float | str | None = None
+    pue: float | None = None
+    host_watts: float | str | None = None
     hardware_files: Paths = ()
+
+    @property
+    def facility(self) -> dict[str, Any]:
+        """What surrounds the devices, as arguments of `predict`."""
+        names = ("electricity", "carbon_intensity", "pue", "host_watts")
+        return {name: getattr(self, name) for name in names}
 
     def __post_init__(self) -> None:
         if (self.network is None) == (self.profile is None):
@@ -128,5 +138,6 @@ WORKERS_ARGUMENTS = (
 SERVING_ARGUMENTS = ("input_tokens", "output_tokens", "policy")
 PREDICTION_ARGUMENTS = (
     "network", "gpu", "precision", "time_model", "ppp", "calibration", "clock", "power_limit", "unit", "image_size",
-    "steps", "frames", "sequence_length", "context", "inputs", "hardware_files", "training", "weights",
+    "steps", "frames", "sequence_length", "context", "inputs", "hardware_files", "training", "weights", "electricity",
+    "carbon_intensity", "pue", "host_watts",
 )  # fmt: skip

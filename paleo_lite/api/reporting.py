@@ -116,6 +116,10 @@ def report(
     context: int | None = None,
     weights: str | None = None,
     inputs: InputShapes = (),
+    electricity: float | str | None = None,
+    carbon_intensity: float | str | None = None,
+    pue: float | None = None,
+    host_watts: float | str | None = None,
     hardware_files: Paths = (),
 ) -> Report:
     """Write a report of a prediction or a profile: one HTML file that opens offline.
@@ -143,7 +147,8 @@ def report(
         For a profile: as for `paleo_lite.efficiency`.
     program : str, optional
         For a profile: the program in the suggested profiler commands; by default ``python train.py``.
-    image_size, steps, frames, sequence_length, context, inputs, hardware_files
+    image_size, steps, frames, sequence_length, context, inputs, electricity, carbon_intensity, pue, host_watts,
+    hardware_files
         As for `paleo_lite.predict`.
 
     Returns
@@ -197,6 +202,10 @@ def report(
         context=context,
         weights=weights,
         inputs=inputs,
+        electricity=electricity,
+        carbon_intensity=carbon_intensity,
+        pue=pue,
+        host_watts=host_watts,
         hardware_files=hardware_files,
     )
     path = Path(output)
@@ -304,6 +313,7 @@ def _network_page(arguments: ReportArguments) -> Document:
         memory=True,
         execution=arguments.execution,
         weights=arguments.weights,
+        **arguments.facility,
     )
     scaling = None
     if arguments.has_workers:
@@ -355,6 +365,7 @@ def _pipeline_page(arguments: ReportArguments, pipeline: Pipeline) -> Document:
         context=arguments.context,
         inputs=arguments.inputs,
         training=arguments.training,
+        **arguments.facility,
     )
     assert isinstance(prediction, PipelinePrediction)
     line = command_line(arguments, "predict", (*PREDICTION_ARGUMENTS, "execution", "batch_size"))

@@ -61,6 +61,7 @@ from . import options, pipeline_options, scale_options, serving_options, trainin
 @options.context()
 @options.weights()
 @options.inputs()
+@scale_options.facility()
 @options.hardware_files()
 @options.debug()
 def report(

@@ -20,6 +20,7 @@ from ..version import __version__
 from .document import (
     Column,
     Document,
+    KeyFigure,
     Table,
     format_bytes,
     format_count,
@@ -247,6 +248,18 @@ def format_power(prediction: Prediction | PipelinePrediction) -> str:
         return power
     low, high = (format_si(end, "W", 3) for end in prediction.power_interval_w)
     return f"{power} ({low} to {high})"
+
+
+def energy_figures(prediction: Prediction | PipelinePrediction) -> list[KeyFigure]:
+    """Return the energy of a step or a batch, and what it costs at the meter, as main figures of a report."""
+    if not prediction.is_forecast or prediction.energy_j is None:
+        return []
+    detail = f"{format_power(prediction)} per device on average"
+    figures = [KeyFigure("Energy of the devices", format_si(prediction.energy_j, "J", 3), detail)]
+    for name, text in site_facts(prediction):
+        energy, _, others = text.partition(", ")
+        figures.append(KeyFigure(f"Energy {name}", energy, others))
+    return figures
 
 
 def site_facts(prediction: Prediction | PipelinePrediction) -> list[tuple[str, str]]:

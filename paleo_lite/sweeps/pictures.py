@@ -39,8 +39,8 @@ INTEGER_COLUMNS = ("batch_size", "steps", "frames", "ulysses", "ring", "devices"
 """Columns of integers."""
 
 NUMBER_COLUMNS = (
-    "time_s", "low_s", "high_s", "bound_s", "time_per_image_s", "throughput_per_s", "memory_bytes", "hours", "cost",
-    "energy_j",
+    "power_limit_w", "time_s", "low_s", "high_s", "bound_s", "time_per_image_s", "throughput_per_s", "memory_bytes",
+    "hours", "cost", "energy_j",
 )  # fmt: skip
 """Columns of numbers."""
 
@@ -62,9 +62,11 @@ class PictureSpace(RowSpace, msgspec.Struct, frozen=True):
     kind: ClassVar[str] = "pictures"
     inner: ClassVar[tuple[str, ...]] = (
         "weights", "executions", "offloads", "image_sizes", "batch_sizes", "steps", "frames", "ulysses", "ring",
+        "power_limits_w",
     )  # fmt: skip
     dimensions: ClassVar[tuple[str, ...]] = ("networks", "gpus", "precisions", *inner)
-    titles: ClassVar[dict[str, str]] = {"weights": "formats of weights", "ulysses": "Ulysses degrees", "ring": "rings"}
+    titles: ClassVar[dict[str, str]] = {"weights": "formats of weights", "ulysses": "Ulysses degrees", "ring": "rings",
+                                         "power_limits_w": "power limits"}  # fmt: skip
     rows_per_s: ClassVar[float] = 5.0
 
     # Names of the registries.
@@ -83,6 +85,7 @@ class PictureSpace(RowSpace, msgspec.Struct, frozen=True):
     # Devices that split the sequence.
     ulysses: tuple[int, ...] = (1,)
     ring: tuple[int, ...] = (1,)
+    power_limits_w: tuple[float | None, ...] = (None,)  # in watts; None for that of each device
     samples: float = 1e6  # number of pictures or videos that hours, cost and energy refer to
     price_usd_per_h: float | None = None  # price of one device; None uses the price on record
     price_of: str | None = None  # cloud whose prices are used, as for `machines.prices.choose_price`
@@ -154,6 +157,7 @@ def _predict_row(
     frames: int | None,
     ulysses: int,
     ring: int,
+    power_limit_w: float | None,
 ) -> dict[str, Any]:
     """Return the values of a row by column; missing ones are absent."""
     row: dict[str, Any] = {
@@ -170,6 +174,7 @@ def _predict_row(
         "ulysses": ulysses,
         "ring": ring,
         "devices": ulysses * ring,
+        "power_limit_w": power_limit_w,
         "version": __version__,
     }
     try:
@@ -186,6 +191,7 @@ def _predict_row(
             frames=frames,
             ulysses=ulysses,
             ring=ring,
+            power_limit=power_limit_w,
             hardware_files=space.hardware_files,
         )
     except PaleoError as error:

@@ -78,3 +78,16 @@ def test_unknown_names_are_refused() -> None:
         pl.sweep(**ASKED, executions="tensor-rt", output="unused.csv", dry_run=True)
     with pytest.raises(UnknownName, match="offload of a pipeline"):
         pl.sweep(**ASKED, offloads="cpu", output="unused.csv", dry_run=True)
+
+
+def test_power_limits_trade_time_for_energy(tmp_path: Path) -> None:
+    """Each row is the prediction under its limit."""
+    limits = [200, 300, 400]
+    asked = {"networks": "sdxl", "gpus": "a100-sxm-80gb", "steps": 4, "power_limits": limits, "jobs": 1}
+    pl.sweep(**asked, output=tmp_path / "limits.csv")
+    best = pl.best(tmp_path / "limits.csv", pareto="time_s,energy_j")
+    by_limit = {row["power_limit_w"]: row for row in best.rows}
+    alone = pl.predict("sdxl", gpu="a100-sxm-80gb", precision="bf16", steps=4, power_limit=300)
+    assert by_limit[300]["time_s"] == pytest.approx(alone.time_s)
+    assert by_limit[300]["energy_j"] == pytest.approx(1e6 * alone.energy_j)
+    assert by_limit[200]["time_s"] > alone.time_s and by_limit[200]["energy_j"] < by_limit[300]["energy_j"]

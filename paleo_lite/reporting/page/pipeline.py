@@ -8,6 +8,7 @@ from ...units import format_number, format_si
 from ..charts.layers import kind_chart
 from ..document import Document, KeyFigure, Provenance, draw_chart
 from ..pipelines import counts_page, pipeline_headline, pipeline_page
+from ..predictions import energy_figures
 from .sections import device_section, model_section, sources_section
 
 
@@ -65,4 +66,5 @@ def _answers(prediction: PipelinePrediction) -> list[KeyFigure]:
         KeyFigure("Denoiser", format_si(denoiser.time_s, "s"), detail),
     ]
     fits = KeyFigure("Peak memory", format_si(memory.total_bytes, "B"), needed, is_alarm=not memory.fits)
+    figures += energy_figures(prediction)
     return [*figures, fits] if memory.fits else [fits, *figures]

@@ -26,7 +26,7 @@ from ..document import (
     format_time,
     format_yes_no,
 )
-from ..predictions import layer_table, memory_fact, memory_tables, prediction_page
+from ..predictions import energy_figures, layer_table, memory_fact, memory_tables, prediction_page
 from ..scale import scale_page
 from ..serving import serving_page
 from .sections import device_section, model_section, sources_section
@@ -131,6 +131,7 @@ def _answers(prediction: Prediction, alternatives: Alternatives, scaling: ScaleT
     if prediction.time_s:
         share = f"{seconds[largest] / prediction.time_s:.0%} of the time"
         answers.append(KeyFigure("Main bottleneck", largest, f"{share}: {TIME_LIMITS[largest]}"))
+    answers += energy_figures(prediction)
     helpful = _helpful_changes(prediction, alternatives)
     if helpful:
         gain = _format_gain(_gain(prediction, helpful[0]))
