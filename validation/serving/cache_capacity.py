@@ -1,7 +1,7 @@
 """Tokens that the KV cache of a server holds, as engines print them when they start, and as they are predicted.
 
 Lines of the role ``fitted`` gave a constant of `paleo_lite.engines.memory` or of an engine's record; the others are
-judged.
+judged, those of the role ``missed`` too, of which the prediction is more than 10% off.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ class Line(NamedTuple):
     published: int
     predicted: int
     is_fitted: bool
+    is_missed: bool = False
 
     @property
     def error(self) -> float:
@@ -57,4 +58,5 @@ def _line(row: dict[str, str]) -> Line:
     engine = find_engine(row["engine"], machine.device, memory_fraction=float(row["memory_fraction"]), **given)
     room = measure_room(on_device, engine, mean_tokens=MEAN_TOKENS, prompt_tokens=MEAN_TOKENS // 2)
     name = f"{row['engine']}, {row['network']}, {row['devices']} {row['device']} at {row['memory_fraction']}"
-    return Line(row["url"], name, int(row["tokens"]), room.tokens, row["role"] == "fitted")
+    tokens, role = int(row["tokens"]), row["role"]
+    return Line(row["url"], name, tokens, room.tokens, role == "fitted", role == "missed")
