@@ -30,6 +30,12 @@ COMPLETED: dict[str, dict[str, Any]] = {
     "dbrx": {"attn_config": {"kv_n_heads": 8, "rope_theta": 500000.0}},
     "deepseek_v2": {"num_experts_per_tok": 6, "n_shared_experts": 2},
     "dots1": {"n_routed_experts": 128, "num_experts_per_tok": 6, "n_shared_experts": 2},
+    "gemma4_assistant": {
+        "text_config": {
+            "model_type": "gemma4_text", "hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 0,
+            "num_kv_shared_layers": 30,
+        }
+    },
     "glm4_moe": {"head_dim": 128},
     "hunyuan_v1_dense": {"head_dim": 128},
     "hunyuan_v1_moe": {"head_dim": 128},
@@ -40,6 +46,7 @@ COMPLETED: dict[str, dict[str, Any]] = {
 """Sizes that the default config of a type lacks, so that `transformers` does not build it, from published configs."""
 
 EXPLAINED = {
+    "got_ocr2": "the projection between its parts is left out",
     "longcat_flash": "`transformers` keeps a matrix for experts that compute nothing; the published total is 560 G",
 }
 """Reasons of differences."""

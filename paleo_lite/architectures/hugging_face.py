@@ -308,7 +308,8 @@ class BuiltModel:
 
         lengths = text_lengths(self.fields, options, "max_position_embeddings", None, generates=True)
         self.module.config.use_cache = False
-        tokens = self._words(1, lengths.keys)
+        chunk = getattr(self.module.config, "lsh_attn_chunk_length", None) or 1  # to which Reformer pads a sequence
+        tokens = self._words(1, -(-lengths.keys // chunk) * chunk)
         arguments = self._assumed_arguments(lengths.keys)
         network = trace(self.module, tokens, name=self.reference, source=self.source, **arguments)
         note = "traced without a KV cache: a step of decoding computes all tokens of the sequence again"

@@ -102,7 +102,9 @@ def network_kernels(
     first_of_type = network.block_types or (0,) * network.blocks
     chosen = tuple(sorted(set(first_of_type)))
     # The first norm of a block adds what the block before it computed: one block more is built, and not counted.
-    options = SequenceOptions(phase=phase, tensor_parallel=tensor, blocks=(chosen[0], *chosen))
+    # Attention is fused whatever the config says of the framework.
+    built = (chosen[0], *chosen)
+    options = SequenceOptions(phase=phase, tensor_parallel=tensor, blocks=built, fused_attention=True)
     options = options._replace(context=context) if phase == "decode" else options._replace(length=context)
     layers = network.rebuild(options).layers
     whole = layers
@@ -280,8 +282,10 @@ class _Grouping:
         if self._is_routing(layer):
             return ROUTING
         depth = len(layer.name.split("."))
-        block_depth = next(position for position, part in enumerate(layer.name.split(".")) if part.isdigit()) + 1
-        if depth == block_depth + 1:
+        number = next((position for position, part in enumerate(layer.name.split(".")) if part.isdigit()), None)
+        if number is None:  # before the blocks, as the streams of Gemma 3n are made
+            return OTHER
+        if depth == number + 2:
             return "residual"
         has_experts = any(_is_expert_product(other) and other.name.startswith(_module(layer)) for other in self.layers)
         return COMBINATION if has_experts and len(layer.inputs) > 1 else ACTIVATION

@@ -117,12 +117,16 @@ class ModelOnDevice(NamedTuple):
 
     def decode_workload(self, context: int) -> Workload:
         """Return the workload of a decode step after `context` tokens."""
-        network = self._network(SequenceOptions(context=context, phase="decode", tensor_parallel=self.tensor))
+        network = self._network(
+            SequenceOptions(context=context, phase="decode", tensor_parallel=self.tensor, fused_attention=True)
+        )
         return self.workload.with_changes(network=network, batch_size=1)
 
     def prefill_workload(self, tokens: int) -> Workload:
         """Return the workload of a prompt."""
-        network = self._network(SequenceOptions(length=tokens, phase="prefill", tensor_parallel=self.tensor))
+        network = self._network(
+            SequenceOptions(length=tokens, phase="prefill", tensor_parallel=self.tensor, fused_attention=True)
+        )
         return self.workload.with_changes(network=network, phase="prefill", batch_size=1)
 
     def _network(self, options: SequenceOptions) -> Network:
