@@ -32,7 +32,9 @@ COMPLETED: dict[str, dict[str, Any]] = {
     "dots1": {"n_routed_experts": 128, "num_experts_per_tok": 6, "n_shared_experts": 2},
     "gemma4_assistant": {
         "text_config": {
-            "model_type": "gemma4_text", "hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 0,
+            "model_type": "gemma4_text",
+            "hidden_size_per_layer_input": 0,
+            "vocab_size_per_layer_input": 0,
             "num_kv_shared_layers": 30,
         }
     },

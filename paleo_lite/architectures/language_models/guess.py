@@ -24,24 +24,27 @@ from ..keys import (
     Record,
     RotarySize,
 )  # fmt: skip
-from ..layer_rules import All, Both, EveryNth, From, Layers, Listed, Not, Numbered, When
+from ..layer_rules import All, At, Both, EveryNth, From, Layers, Listed, Not, Numbered, When
 from ..tape import ACTIVATIONS
 from .family import DEEPSEEK_SHARED, NEXT_TOKEN, Family
 
 _HIDDEN = "hidden_size n_embd d_model"
 _HEADS = "num_attention_heads n_head n_heads num_heads"
 _LAYERS = "num_hidden_layers n_layer n_layers num_layers"
-_KV_HEADS = "num_key_value_heads num_kv_heads n_kv_heads kv_n_heads"
+_KV_HEADS = "num_key_value_heads num_kv_heads n_kv_heads kv_n_heads multi_query_group_num num_attention_groups"
+_VOCABULARY = "vocab_size padded_vocab_size"
 _INNER = "intermediate_size ffn_hidden_size ffn_dim n_inner block_ff_dim"
 _HEAD_SIZE = "head_dim attention_head_dim kv_channels"
 _POSITIONS = "max_position_embeddings n_positions max_seq_len seq_length max_sequence_length"
 _EXPERTS = "n_routed_experts num_experts num_local_experts moe_num_experts"
 _ACTIVE = "num_experts_per_tok num_experts_per_token moe_k moe_topk moe_top_k top_k_experts num_selected_experts"
 _EXPERT_SIZE = "moe_intermediate_size expert_ffn_hidden_size intermediate_size ffn_hidden_size"
-_SHARED_SIZE = "shared_expert_intermediate_size moe_shared_expert_intermediate_size shared_intermediate_size"
+_SHARED_SIZE = (
+    "shared_expert_intermediate_size moe_shared_expert_intermediate_size shared_intermediate_size share_expert_dim"
+)
 _ACTIVATIONS = ("hidden_act", "hidden_activation", "activation_function", "mlp_hidden_act", "activation", "afn",
                 "ff_activation")  # fmt: skip
-_BIAS = "attention_bias qkv_bias use_bias bias add_bias_linear use_qkv_bias"
+_BIAS = "attention_bias qkv_bias use_bias bias add_qkv_bias add_bias_linear use_qkv_bias"
 _PLAIN_ACTIVATIONS = ("relu", "relu2", "gelu_new", "gelu_fast", "xielu")
 """Activations of feed-forward parts without a gate."""
 
@@ -58,13 +61,13 @@ NOT_GUESSED = {
 
 def guess_family(config: Config) -> Family | None:
     """Return the record that the keys of a config name; None if the usual keys of a decoder are missing."""
-    if config.fields.get("model_type") in NOT_GUESSED:
+    if config.fields.get("model_type") in NOT_GUESSED and not _is_of_another_type(config):
         return None
-    required = (_HIDDEN, _HEADS, _LAYERS, "vocab_size")
+    required = (_HIDDEN, _HEADS, _LAYERS, _VOCABULARY)
     if not all(_first(config, keys) for keys in required) or _is_no_decoder(config):
         return None
     fields: dict[str, Any] = {
-        "decoder": {"hidden_size": Integer(_HIDDEN)},
+        "decoder": {"hidden_size": Integer(_HIDDEN), "vocabulary": Integer(_VOCABULARY)},
         "layer_count": CountOf(str(_first(config, _LAYERS)), ()),
         "positions": _first(config, _POSITIONS) or "", "longest": None,
         "feed_forward": _feed_forward(config), "next_token": _first(config, NEXT_TOKEN, "mtp_num_hidden_layers") or "",
@@ -84,6 +87,13 @@ def _first(config: Config, *keys: str) -> str | None:
 def _is_no_decoder(config: Config) -> bool:
     """Return whether keys say that the model is an encoder, or has an encoder."""
     return bool(config.fields.get("is_encoder_decoder") or config.fields.get("type_vocab_size"))
+
+
+def _is_of_another_type(config: Config) -> bool:
+    """Return whether the class is not one of the type, which a publisher then has written by mistake (Grok 2)."""
+    classes = config.fields.get("architectures") or [""]
+    name = str(classes[0]).lower() if isinstance(classes, list) else ""
+    return bool(name) and not name.startswith(str(config.fields["model_type"]).replace("_", ""))
 
 
 def _head_size(config: Config) -> HeadSize:
@@ -135,13 +145,10 @@ def _attention(config: Config) -> dict[str, Any]:
 def _experts(config: Config) -> dict[str, Any]:
     """Return the fields of a mixture of experts, where keys name the number of experts and of those per token."""
     count, active = _first(config, _EXPERTS), _first(config, _ACTIVE)
-    is_mixture = (
-        count
-        and active
-        and config.fields.get("is_moe", True)
-        and all(isinstance(config.fields[key], int) for key in (count, active))
-    )
-    if not is_mixture or config.fields[str(count)] < 2:
+    is_mixture = count and active and config.fields.get("is_moe", True)
+    if not is_mixture or not all(isinstance(config.fields[str(key)], int) for key in (count, active)):
+        return {}
+    if config.fields[str(count)] < 2:
         return {}
     is_sigmoid = config.fields.get("scoring_func", config.fields.get("score_func")) == "sigmoid"
     experts: dict[str, Any] = {
@@ -155,12 +162,17 @@ def _experts(config: Config) -> dict[str, Any]:
     sparse: Layers = Listed("sparse", "mlp_layer_types", otherwise=From(Integer(first, 0)) if first else All())
     if isinstance(config.fields.get("moe_layer_freq"), list):
         sparse = Listed(1, "moe_layer_freq")
+    listed = config.fields.get("moe_layers_enum")
+    if isinstance(listed, str):  # Step 3
+        sparse = At(tuple(int(index) for index in listed.split(",") if index.strip().isdecimal()))
     if _first(config, "decoder_sparse_step"):
         sparse = Both(EveryNth(Integer("decoder_sparse_step", 1)), Not(Numbered("mlp_only_layers")))
     shared = _first(config, _SHARED_SIZE)
     shared_count = _first(config, "n_shared_experts", "num_shared_experts", "moe_num_shared_experts")
     fields: dict[str, Any] = {"experts": experts, "sparse": sparse}
-    if shared and config.fields[shared]:
+    if config.fields.get("residual_moe") is True:  # a dense part beside the experts (Grok)
+        fields["shared"] = {"module": "residual", "inner_size": Integer("intermediate_size")}
+    elif shared and config.fields[shared]:
         fields["shared"] = {"module": "shared_expert", "inner_size": Integer(shared)}
     elif shared_count and isinstance(config.fields[shared_count], int) and config.fields[shared_count]:
         size = Integer(_EXPERT_SIZE)
