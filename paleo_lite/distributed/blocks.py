@@ -37,6 +37,7 @@ from .device_cost import (
     StackKernels,
     average_costs,
     count_network,
+    is_addition,
     subtract_costs,
     with_stack,
 )
@@ -279,7 +280,7 @@ def _costs_with_kernels(job: Job, shape: BlockShape, kernels: StackKernels | Non
         relative_interval = (interval[0] / terms[1].time_s, interval[1] / terms[1].time_s)
     # A block passes on the result of its last residual addition; norms add smaller tensors.
     workload = counted[1].workload
-    added = [layer.outputs[0] for layer in workload.layers if layer.kind == "add" and len(layer.outputs[0]) == 3]
+    added = [layer.outputs[0] for layer in workload.layers if is_addition(layer) and len(layer.outputs[0]) == 3]
     hidden_elements = max(float(np.prod(shape)) for shape in added)
     hidden_state_bytes = hidden_elements * workload.batch_size * job.element_bytes
     return BlockCosts(

@@ -331,6 +331,11 @@ def count_network(workload: Workload, memory: Memory, element_bytes: int) -> Cou
     )
 
 
+def is_addition(layer: Layer) -> bool:
+    """Return whether a layer adds two tensors, such as a residual or a bias."""
+    return layer.kind == "add"
+
+
 def with_stack(network: CountedNetwork, kernels: StackKernels) -> CountedNetwork:
     """Return a network with the kernels and the saved tensors of a tuned stack."""
     workload = network.workload
@@ -340,7 +345,7 @@ def with_stack(network: CountedNetwork, kernels: StackKernels) -> CountedNetwork
         # The bias of the first product belongs to it; the last layer of the activation function stands for its kernel.
         kernels_of[:, first + 1 : last if kernels.fuse_activation else last - 1] = 0
         for index in range(last + 1, len(workload.layers)):
-            if workload.layers[index].kind == "add" and last in workload.layers[index].parents:
+            if is_addition(workload.layers[index]) and last in workload.layers[index].parents:
                 kernels_of[:, index] = 0 if kernels.fuse_activation else SEPARATE_BIAS
     for index, layer in enumerate(workload.layers):
         if is_grouped_product(layer):
