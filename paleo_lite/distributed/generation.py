@@ -15,6 +15,7 @@ import numpy as np
 from msgspec import structs
 
 from ..architectures.network import SequenceOptions
+from ..counting.kinds import is_all_reduce
 from ..engines.activity import DataSheetConstants, kernel_activity
 from ..engines.kernels import Exchange
 from ..engines.memory import activation_bytes, sequence_bytes
@@ -284,7 +285,7 @@ def _all_reduce_messages(prediction: Prediction, tensor: int, element_bytes: int
     bytes_per_element = prediction.workload.batch_size * max(element_bytes, 2)
     shares: dict[float, float] = {}
     for layer in layers:
-        if layer.kind == "exchange" and layer.attributes["function"] == "sum":
+        if is_all_reduce(layer):
             size = float(np.prod(layer.outputs[0])) * bytes_per_element
             shares[size] = shares.get(size, 0.0) + 1.0
     if shares:

@@ -20,7 +20,7 @@ import msgspec
 from ..architectures import Network
 from ..architectures.network import SequenceOptions
 from ..counting import Layer, Shape
-from ..counting.kinds import class_of, is_attention, is_embedding
+from ..counting.kinds import class_of, is_all_reduce, is_attention, is_embedding
 from ..errors import BadValue
 from .formulas import RESULT_BYTES
 from .kernels import Attention, CountedKernel, Exchange, Experts, Kernel, Pointwise, Product, Rows
@@ -228,8 +228,7 @@ class _Grouping:
 
     def _key(self, index: int, layer: Layer) -> object:
         """Return what layers of the same kernel have in common; None for layers without a kernel."""
-        is_exchange = layer.kind == "exchange" and layer.attributes["function"] == "sum"
-        if is_exchange or is_attention(layer) or layer.kind in RECURRENCES or _is_indexer(layer):
+        if is_all_reduce(layer) or is_attention(layer) or layer.kind in RECURRENCES or _is_indexer(layer):
             return (layer.kind, index)
         if layer.kind in _VIEWS and layer.attributes.get("function") != "topk":
             return None
@@ -255,7 +254,7 @@ class _Grouping:
         """Return the layer whose output a product reads, behind views."""
         parent = self.layers[index].parents[0]
         while parent >= 0 and self.layers[parent].kind in _VIEWS and self.layers[parent].parents:
-            if self.layers[parent].kind == "exchange" and self.layers[parent].attributes["function"] == "sum":
+            if is_all_reduce(self.layers[parent]):
                 break
             parent = self.layers[parent].parents[0]
         return parent
@@ -310,7 +309,7 @@ class _Grouping:
     def _kernel(self, key: object, members: list[int]) -> Kernel | None:
         assert isinstance(key, tuple)
         first = self.layers[members[0]]
-        if key[0] == "exchange":
+        if is_all_reduce(first):
             return Exchange("all-reduce", "all-reduce", RESULT_BYTES * prod(first.outputs[0]) / self.tokens)
         if is_attention(first):
             return self._attention(first)

@@ -27,7 +27,7 @@ import numpy as np
 from ..architectures import Network
 from ..architectures.network import SequenceOptions
 from ..counting import Layer
-from ..counting.kinds import is_attention
+from ..counting.kinds import is_all_reduce, is_attention
 from ..counting.work import COLUMNS, PASSES
 from ..distributed.collectives import topology_all_reduce_s
 from ..distributed.links import Topology
@@ -580,7 +580,7 @@ def all_reduce_s(on_device: ModelOnDevice, workload: Workload, sizes: NDArray[np
         return total_s
     counts: dict[tuple[int, int], int] = {}
     for layer, stage in zip(workload.layers, on_device.stage_numbers(workload.layers)):
-        if layer.kind == "exchange" and layer.attributes["function"] == "sum":
+        if is_all_reduce(layer):
             elements = prod(layer.outputs[0])
             counts[stage, elements] = counts.get((stage, elements), 0) + 1
     for (stage, elements), count in counts.items():

@@ -11,6 +11,7 @@ from math import prod
 from ...errors import CountFailed
 from ..layer import NO_COST, Cost, Gemm, Kind, Layer, Op, PassCost, Saved, needed_cost
 from . import activations, elementwise, moving, normalisation, pooling, products, recurrent
+from .moving import is_all_reduce as is_all_reduce
 from .products import cached_elements as cached_elements
 from .products import copies_attention_output as copies_attention_output
 from .products import is_attention as is_attention

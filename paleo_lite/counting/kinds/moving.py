@@ -139,6 +139,11 @@ def cache(op: Op) -> Cost:
     return needed_cost(op, PassCost(0, 0, op.x, op.x))
 
 
+def is_all_reduce(layer: Layer) -> bool:
+    """Return whether a layer sums a tensor over the devices of a group."""
+    return layer.kind == "exchange" and layer.attributes["function"] == "sum"
+
+
 def exchange(op: Op) -> Cost:
     """Count a collective of tensor parallelism as a kernel launch without work on the device.
 
