@@ -1,4 +1,4 @@
-"""Feed-forward parts of a decoder: plain, gated, and mixtures of experts."""
+"""Feed-forward parts of a block: plain, gated, and mixtures of experts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Normalisation layers, by the kinds of `paleo_lite.architectures.language_models.traits`."""
+"""Normalisation layers, by the kinds of `paleo_lite.architectures.blocks.traits`."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Encoders, encoder-decoders and vision transformers, described by records of their traits."""
+"""Encoders, encoder-decoders and vision transformers by their `model_type`: records, embeddings, stacks and heads."""

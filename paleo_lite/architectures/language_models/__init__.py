@@ -1,1 +1,1 @@
-"""Language models described by records: traits of their blocks, families by ``model_type``, and their layers."""
+"""Decoders by their `model_type`: records, and the layers around their blocks; and vision towers before them."""
