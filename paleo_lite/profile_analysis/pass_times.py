@@ -13,7 +13,7 @@ from ..profiles.detect import Profile
 from ..profiles.names import OPERATIONS, classify
 from .operation_times import Operation, gap_of_iteration, operation_of_run
 from .runs import COLUMNS, Runs, concatenate_runs, find_runs
-from .steady import Iterations, find_iterations, most_frequent
+from .steady import Iterations, find_iterations, is_labelled_forward, most_frequent
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -187,7 +187,8 @@ def _assign_passes(
     follows_backward = on_forward_thread & (table["row"] > last_backward_row[number])
     passes = np.full(len(number), "forward", dtype=object)
     passes[is_backward | on_backward_thread] = "backward"
-    passes[is_update | (follows_backward & ~is_backward)] = "update"
+    is_forward = is_labelled_forward(runs)
+    passes[is_update | (follows_backward & ~is_forward & ~is_backward)] = "update"
     return passes
 
 

@@ -215,11 +215,24 @@ def _parts(
     backward_rows = is_on_backward_side & is_inside
     np.minimum.at(first_backward_row, number[backward_rows], row[backward_rows])
     is_before_backward = row < first_backward_row[number]
-    part[is_forward_operation & is_before_backward] = _FORWARD
-    part[is_forward_operation & ~is_before_backward] = _UPDATE
+    is_forward = is_before_backward | is_labelled_forward(runs)
+    part[is_forward_operation & is_forward] = _FORWARD
+    part[is_forward_operation & ~is_forward] = _UPDATE
     part[is_on_backward_side & has_label[number]] = _BACKWARD
     part[~is_inside] = _OTHER
     return part
+
+
+def is_labelled_forward(runs: Runs) -> NDArray[np.bool_]:
+    """Return which runs the profile labels forward, in a profile that labels updates as well.
+
+    Others label everything forward that is not backward: there only the order in an iteration tells them apart. With
+    both labels an iteration may also begin after its forward pass.
+    """
+    directions = np.array([signature.direction for signature in runs.signatures], dtype=object)
+    labels_both = (directions == "update").any()
+    is_forward = np.asarray((directions == "fprop") & labels_both, dtype=bool)
+    return np.asarray(is_forward[runs.table["signature"]])
 
 
 def _summary(runs: Runs, loop: Iterations, judged: _Judged, notes: list[str], by: str) -> SteadyIteration:

@@ -186,7 +186,8 @@ def _spool(path: Path, rows: _Rows, spool: IO[bytes]) -> int:
             writer.write_batch(batch)
     if writer is None:
         raise BadProfile(
-            f"{path}: a trace of {count} events, none of them from the PyTorch profiler ({', '.join(CATEGORIES)})"
+            f"{path}: none of its {count} events is an operation or kernel of the PyTorch profiler "
+            f"({', '.join(CATEGORIES)}): did anything run while it recorded?"
         )
     writer.close()
     around = decode_around(array, _Around)

@@ -57,7 +57,9 @@ _NSYS = (
     "a report of Nsight Systems, which only NVIDIA's tools read: "
     "`nsys export --type sqlite -o {stem}.sqlite {name}` makes a file that is read here"
 )
+_ARCHIVE = "an archive, which is not read: unpack it, and give the profiles in it"
 _ENDINGS = {
+    **dict.fromkeys((".tar", ".tar.gz", ".tgz", ".zip"), _ARCHIVE),
     ".nsys-rep": _NSYS,
     ".qdrep": _NSYS,
     ".ncu-rep": "a report of Nsight Compute, which only NVIDIA's tools read: "
@@ -69,6 +71,8 @@ _SIGNS = (
     (rb"\x80[\x02-\x05]", "a pickle (for example a memory snapshot of PyTorch), which can run code when loaded "
      "and is not read: https://pytorch.org/memory_viz shows it; `paleo-lite predict NETWORK --phase training` "
      "predicts the memory"),
+    (rb'\s*\{\s*"(?:schema": "[\d.]+-chakra|workload_graph")', "an execution trace (Chakra), which has no times of "
+     "kernels: record the same run with `torch.profiler.profile`, and give what `export_chrome_trace` writes"),
     (rb'[^\0]*"BeginNs"', "rocprof's trace for Chrome, which is not read: use the `*.csv` from the same folder"),
 )  # fmt: skip
 """Advice for files that no reader supports, by the first bytes (`_SIGNS`) or the end of the name (`_ENDINGS`)."""

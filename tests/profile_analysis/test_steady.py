@@ -515,3 +515,17 @@ def test_steps_have_the_kernel_times_of_their_iterations():
     steady = analyse_steady_state(find_runs(loop(6, labelled={3, 4, 5})))
     # forward 10 + 30 to 32 + 5 + 8, backward 9 + 60, other 2, update 4
     assert [step.kernel_s for step in steady.steps] == pytest.approx([(128 + number % 3) * 1e-9 for number in range(6)])
+
+
+@pytest.mark.needs_data
+def test_a_loop_that_begins_with_the_gradients_of_the_step_before():
+    """The benchmark of a linear layer by PARAM runs forward, zero_grad, backward, step; its iterations begin later.
+
+    By hand, per kernel name over 40 steps: products of forward 110,405 us (tn), of backward 89,896 and 85,258 us (nn,
+    nt), and 20,297 us of multi_tensor_apply, the optimizer alone.
+    """
+    profile = open_profile(DATA / "profiles" / "param" / "linear_kineto.json.gz")
+    steady = analyse_steady_state(concatenate_runs([find_runs(batch) for batch in profile.batches(COLUMNS)]))
+    assert steady.forward_s * 1e6 > 110_405 / 40
+    assert steady.backward_s * 1e6 > (89_896 + 85_258) / 40
+    assert steady.update_s * 1e6 == pytest.approx(20_297 / 40, rel=0.01)

@@ -188,6 +188,9 @@ def test_the_head_of_a_gzip_bomb_is_small(tmp_path):
             pickle.dumps({"segments": [], "device_traces": []}),
             "a pickle .* https://pytorch.org/memory_viz",
         ),
+        ("runs.tar.gz", gzip.compress(b"runs/a.json"), "an archive, which is not read: unpack it"),
+        ("x.json", b'{\n  "schema": "1.1.1-chakra.0.0.4", "pid": 1, "nodes": []}', r"execution trace \(Chakra\)"),
+        ("x.json", b'{\n  "workload_graph": [\n    {"Id": 216, "runtime": 318}]}', r"execution trace \(Chakra\)"),
         ("x", b'{"traceEvents": [{"ph": "X", "args": {"BeginNs": "1"}}]}', r"use the `\*\.csv` from the same folder"),
     ],
 )
