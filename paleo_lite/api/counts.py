@@ -19,7 +19,7 @@ from ..counting.work import MIXED_EXECUTIONS, check_execution
 from ..errors import BadValue, UnknownName
 from ..machines import Device
 from ..timing import Prediction
-from ..timing.pipelines import PipelinePrediction
+from ..timing.pipeline_prediction import PipelinePrediction
 from .arguments import InputShapes
 from .pipelines import PictureOptions, check_others
 from .prediction import predict, predict_network, resolve_network, square_size

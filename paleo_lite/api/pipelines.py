@@ -17,7 +17,7 @@ from ..machines import Device, Machine, find_device
 from ..timing import TimeModel
 from ..timing.attention import EAGER, has_fused_attention, is_blackwell, resolve_attention
 from ..timing.models import CALIBRATED
-from ..timing.pipelines import EXECUTIONS, PIPELINE_OFFLOADS, PipelineRun
+from ..timing.pipeline_run import EXECUTIONS, PIPELINE_OFFLOADS, PipelineRun
 from ..timing.sequence_parallel import make_split
 from ..units import element_bytes
 from .arguments import Paths, to_paths

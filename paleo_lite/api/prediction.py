@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from ..calibration.side_by_side import AnyPrediction, Predictions
     from ..calibration.store import Calibration
-    from ..timing.pipelines import PipelinePrediction
+    from ..timing.pipeline_prediction import PipelinePrediction
     from ..timing.workload import TrainingOptions
 
 

@@ -21,7 +21,7 @@ from ..files import check_outputs, save
 from ..machines import Device, find_device
 from ..reporting.document import Document
 from ..result import Result
-from ..timing.pipelines import PipelinePrediction
+from ..timing.pipeline_prediction import PipelinePrediction
 from ..timing.workload import TrainingOptions
 from .arguments import InputShapes, Paths
 from .pipelines import PictureOptions, check_others

@@ -23,7 +23,7 @@ from ..result import Result
 from ..timing import Prediction
 from ..timing.calibrated import CalibratedModel
 from ..timing.intervals import INTERVAL_LEVEL, interval_of
-from ..timing.pipelines import PipelinePrediction
+from ..timing.pipeline_prediction import PipelinePrediction
 from ..version import __version__
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ from ..api.prediction import predict_several
 from ..errors import BadValue
 from ..local import LOCAL
 from ..reporting.predictions import explain_layer, prediction_page
-from ..timing.pipelines import PIPELINE_OFFLOADS, PipelinePrediction
+from ..timing.pipeline_prediction import PipelinePrediction
+from ..timing.pipeline_run import PIPELINE_OFFLOADS
 from . import options, pipeline_options, scale_options, serving_options, training_options
 from .answers import Answer, command
 from .local import answer_local, reject_options_of_local, reject_options_of_others
@@ -53,7 +54,9 @@ from .values import DEVICE, INTEGER, LAYER, NETWORK, CommaSeparated, Names, Quan
 )
 @options.calibration()
 @options.execution(
-    type=Names("execution", ".counting.fusion:EXECUTIONS", ".local.engines:EXECUTIONS", ".timing.pipelines:EXECUTIONS"),
+    type=Names(
+        "execution", ".counting.fusion:EXECUTIONS", ".local.engines:EXECUTIONS", ".timing.pipeline_run:EXECUTIONS"
+    ),
     help="Kernel fusion and casts: eager (none); autocast (casts for mixed precision); channels-last (images as NHWC); "
     "megatron (fused softmax and residuals, as Megatron-LM); compiled (fused pointwise chains); at inference folded "
     "(also batch norms folded into convolutions) and engine (an inference engine); for a language model on one's own "

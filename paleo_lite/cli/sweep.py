@@ -93,7 +93,7 @@ from .values import INTEGER, NETWORK, CompletedText, Names, Quantity
 @pipeline_options.ring.several("ring")
 @options.execution.several(
     "executions",
-    type=Names("execution", ".counting.fusion:EXECUTIONS", ".timing.pipelines:EXECUTIONS"),
+    type=Names("execution", ".counting.fusion:EXECUTIONS", ".timing.pipeline_run:EXECUTIONS"),
     help="Executions of pipelines. [default: eager]",
 )
 @training_options.offload.several("offloads", help="Placements of the parameters of pipelines. [default: none]")

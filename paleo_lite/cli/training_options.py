@@ -35,7 +35,7 @@ accumulation = SharedOption(
 )
 offload = SharedOption(
     "--offload",
-    type=Names("offload", ".timing.workload:OFFLOADS", ".timing.pipelines:PIPELINE_OFFLOADS"),
+    type=Names("offload", ".timing.workload:OFFLOADS", ".timing.pipeline_run:PIPELINE_OFFLOADS"),
     help="Keep gradients and optimizer state in the memory of the host (cpu) or on NVMe drives (nvme), and "
     "update there. Of a pipeline: keep the parameters of each part (model) or layer (sequential) in the memory "
     "of the host until it runs. [default: none]",

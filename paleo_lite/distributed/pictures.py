@@ -12,7 +12,9 @@ from ..errors import BadValue, PaleoError
 from ..machines import Machine
 from ..result import Result
 from ..timing.models import TimeModel
-from ..timing.pipelines import PipelinePrediction, PipelineRun, on_several_devices, predict_pipeline
+from ..timing.pipeline_prediction import PipelinePrediction
+from ..timing.pipeline_run import PipelineRun
+from ..timing.pipelines import on_several_devices, predict_pipeline
 from ..timing.sequence_parallel import SequenceSplit
 
 PHASES = ("inference",)

@@ -9,7 +9,7 @@ from ..distributed.pictures import PictureScaling
 from ..result import LOWER_BOUND_FACT
 from ..text import format_plural
 from ..timing.models import describe_model
-from ..timing.pipelines import PipelinePrediction
+from ..timing.pipeline_prediction import PipelinePrediction
 from ..units import format_interval, format_number, format_si
 from .document import Column, Document, Table, format_bytes, format_count, format_percent, format_time
 from .networks import cost_fact

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ..counting.algorithms import Algorithm
     from ..timing.budget import TrainingRun
     from ..timing.memory import MemoryFit
-    from ..timing.pipelines import PipelinePrediction
+    from ..timing.pipeline_prediction import PipelinePrediction
 
 WIDE_INTERVAL = 2.5
 """Ratio of the ends of an interval above which a measurement that would narrow it is suggested."""

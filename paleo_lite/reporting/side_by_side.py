@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..calibration.side_by_side import AnyPrediction, Predictions
 from ..timing import Prediction
-from ..timing.pipelines import PipelinePrediction
+from ..timing.pipeline_prediction import PipelinePrediction
 from ..units import format_number
 from .document import (
     Column,

@@ -15,8 +15,8 @@ from ..counting.fusion import EXECUTIONS
 from ..errors import BadValue, PaleoError
 from ..formats import FORMATS
 from ..machines import find_device
-from ..timing.pipelines import EXECUTIONS as PIPELINE_EXECUTIONS
-from ..timing.pipelines import PIPELINE_OFFLOADS
+from ..timing.pipeline_run import EXECUTIONS as PIPELINE_EXECUTIONS
+from ..timing.pipeline_run import PIPELINE_OFFLOADS
 from ..units import PRECISION_BYTES, format_si
 from ..version import __version__
 from .chunk import BOUND, FORECAST, Columns, listed_price, price_text
@@ -24,7 +24,7 @@ from .rows import RowSpace, make_columns
 from .space import check_names
 
 if TYPE_CHECKING:
-    from ..timing.pipelines import PipelinePrediction
+    from ..timing.pipeline_prediction import PipelinePrediction
 
 Predict = Callable[..., "PipelinePrediction"]
 """Function that predicts a pipeline, with the parameters of `paleo_lite.predict`."""

@@ -33,7 +33,7 @@ from ..machines import Device, list_devices
 from ..serving.answers import Serving
 from ..timing import Prediction
 from ..timing.memory_ranges import MemoryRanges, tokens_of
-from ..timing.pipelines import PipelinePrediction
+from ..timing.pipeline_prediction import PipelinePrediction
 from ..units import parse_range
 from .view import View
 

@@ -16,7 +16,7 @@ from ..local.engines import LOCAL_ENGINES
 from ..machines import read_links
 from ..serving.engines import ENGINES
 from ..timing import TIME_MODELS
-from ..timing.pipelines import PIPELINE_OFFLOADS
+from ..timing.pipeline_run import PIPELINE_OFFLOADS
 from ..units import PRECISION_BYTES
 from .answers import SUFFIXES, OwnFiles, available_calibrations, devices, own_files, reads_sequences, store_own_files
 from .show import escape_markdown

@@ -297,7 +297,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "steps": lambda text: 0 if text == "0" else Integer(STEPS_AT_MOST)(text),
     "frames": lambda text: 0 if text == "0" else Integer(FRAMES_AT_MOST)(text),
     "pictures": Integer(PICTURES_AT_MOST),
-    "offload": Names("offload of a pipeline", ".timing.pipelines:PIPELINE_OFFLOADS"),
+    "offload": Names("offload of a pipeline", ".timing.pipeline_run:PIPELINE_OFFLOADS"),
     "execution": Names("engine", ".local.engines:LOCAL_ENGINES"),
     "weights": _optional(Names("format of the weights", ".web.view:local_formats")),
     "context": Integer(TOKENS_AT_MOST),

@@ -30,7 +30,7 @@ from paleo_lite.files import write_atomically
 from paleo_lite.machines import find_device
 from paleo_lite.timing.diffusion import FILE, REFERENCE_HEAD, DiffusionConstants, cycles_per_s, diffusion_constants
 from paleo_lite.timing.offload import peer_bandwidth_bytes_per_s
-from paleo_lite.timing.pipelines import PipelinePrediction
+from paleo_lite.timing.pipeline_prediction import PipelinePrediction
 from paleo_lite.timing.sequence_parallel import self_attentions
 
 from .published import Row, mlenergy_rows, project_rows, user_rows

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from paleo_lite.serving.iteration_times import ModelOnDevice
-    from paleo_lite.timing.pipelines import PipelinePrediction
+    from paleo_lite.timing.pipeline_prediction import PipelinePrediction
 
     Floats = NDArray[np.float64]
 

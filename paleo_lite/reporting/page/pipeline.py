@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...architectures.pipelines.counts import count_pipeline
-from ...timing.pipelines import PipelinePrediction
+from ...timing.pipeline_prediction import PipelinePrediction
 from ...units import format_number, format_si
 from ..charts.layers import kind_chart
 from ..document import Document, KeyFigure, Provenance, draw_chart

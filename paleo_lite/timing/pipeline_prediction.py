@@ -1,0 +1,445 @@
+"""The time of a batch of pictures or videos by part, its energy, and the memory in which it fits.
+
+Errors of the parts are those of one calibration on one device, so that the deviations of their times add up like the
+times themselves.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import msgspec
+import numpy as np
+
+from ..architectures.pipelines.records import Part, Pipeline
+from ..architectures.pipelines.sampling import Sampling
+from ..machines import Device, Machine
+from ..result import Result
+from ..version import __version__
+from .activity import Activity, Shares
+from .diffusion import diffusion_constants
+from .energy import Power
+from .facility import Facility, SiteEnergy
+from .intervals import QUANTILES, interval_of
+from .models import TimeModel
+from .pipeline_run import PipelineRun
+from .prediction import Prediction
+from .sequence_parallel import SequenceSplit
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+OVERHEAD = "overhead"
+"""Kind of what is no layer: copies of parameters, exchanges between devices, and the host."""
+
+
+class PartPrediction(NamedTuple):
+    """The time of one run of a part, and how often it runs.
+
+    Attributes
+    ----------
+    part : Part
+        The part.
+    prediction : Prediction
+        Prediction of one run.
+    runs : int
+        Number of runs for a batch.
+    transfer_s : float
+        Seconds in which parameters are copied from the host, for all runs.
+    split_s : float or None
+        Seconds of one run over several devices; None on one.
+    devices : int
+        Number of devices that share the work of a run.
+    groups : int
+        Groups of such devices, each with one of the predictions of classifier-free guidance.
+    """
+
+    part: Part
+    prediction: Prediction
+    runs: int
+    transfer_s: float = 0.0
+    split_s: float | None = None
+    devices: int = 1
+    groups: int = 1
+
+    @property
+    def run_s(self) -> float:
+        """Seconds of one run."""
+        return self.prediction.time_s if self.split_s is None else self.split_s
+
+    @property
+    def time_s(self) -> float:
+        """Seconds of all runs."""
+        return self.runs * self.run_s + self.transfer_s
+
+    @property
+    def bound_s(self) -> float:
+        """Lower bound of the seconds of all runs."""
+        return self.runs * self.prediction.bound_s / self.devices
+
+    @property
+    def activity(self) -> Activity:
+        """What one device does in all runs; while others are waited for, it exchanges data."""
+        alone = self.prediction.activity
+        if self.split_s is not None:
+            divided_s = min(self.prediction.time_s / self.devices, self.split_s)
+            alone = alone.in_larger_step(self.prediction.time_s, self.split_s, exchanging_s=self.split_s - divided_s)
+        return alone.times(self.runs)
+
+    def kinds_j(self, power: Power, energy_j: float) -> dict[str, float]:
+        """Return the joules of one device by kind of layer, and the rest of `energy_j` as ``overhead``.
+
+        The time in which no layer is computed shares the energy by what the device would draw without a limit.
+        """
+        alone = self.prediction
+        assert alone.energy_j is not None
+        computing_s = self.runs * alone.time_s / self.devices
+        rest_s = max(self.time_s - computing_s, 0.0)
+        computing_j = float(power.demand_w(alone.shares)) * computing_s
+        rest_j = float(power.demand_w(Shares(links=self.activity.links_s / max(rest_s, 1e-30)))) * rest_s
+        layers_j = energy_j * computing_j / (computing_j + rest_j)
+        joules = {kind: layers_j * entry["energy_j"] / alone.energy_j for kind, entry in alone.by_kind().items()}
+        return {**joules, OVERHEAD: energy_j - sum(joules.values())}
+
+    def kinds_s(self) -> dict[str, float]:
+        """Return the seconds by kind of layer, and the rest of the time as ``overhead``."""
+        runs = self.runs / self.devices
+        seconds = {kind: runs * entry["time_s"] for kind, entry in self.prediction.by_kind().items()}
+        return {**seconds, OVERHEAD: self.time_s - sum(seconds.values())}
+
+    @property
+    def parameters_bytes(self) -> int:
+        """Bytes of the parameters, 0 where an earlier part has loaded them."""
+        if self.part.is_loaded_before:
+            return 0
+        from .memory import model_bytes
+
+        return self.part.copies * model_bytes(self.prediction.workload)[0]
+
+
+class PipelineMemory(NamedTuple):
+    """Memory of a pipeline in bytes.
+
+    Attributes
+    ----------
+    total_bytes : int
+        Peak under the chosen placement of parameters.
+    by_offload : dict of str to int
+        Peak under each placement of `PIPELINE_OFFLOADS`.
+    parameters_bytes : int
+        Parameters of all parts.
+    capacity_bytes, usable_bytes : float
+        Memory of the device, and without the reserve.
+    largest_batch : int or None
+        Most pictures or videos in one batch that fit; None if not even one does.
+    """
+
+    total_bytes: int
+    by_offload: dict[str, int]
+    parameters_bytes: int
+    capacity_bytes: float
+    usable_bytes: float
+    largest_batch: int | None
+
+    @property
+    def fits(self) -> bool:
+        """Whether the peak is at most the usable memory."""
+        return self.total_bytes <= self.usable_bytes
+
+
+class PipelinePrediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
+    """Predicted time of a batch of pictures or videos, from text to decoded pictures.
+
+    Attributes
+    ----------
+    run : PipelineRun
+        The pipeline and how it runs.
+    machine : Machine
+        The machine.
+    model : TimeModel
+        The time model.
+    parts : tuple of PartPrediction
+        Parts in the order of execution.
+    memory : PipelineMemory
+        Memory of the pipeline.
+    notes : tuple of str
+        Caveats.
+    facility : Facility or None
+        What surrounds the devices, for the energy at the meter.
+    """
+
+    _page: ClassVar[str] = "paleo_lite.reporting.pipelines:pipeline_page"
+
+    run: PipelineRun
+    machine: Machine
+    model: TimeModel
+    parts: tuple[PartPrediction, ...]
+    memory: PipelineMemory
+    notes: tuple[str, ...] = ()
+    facility: Facility | None = None
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """The pipeline."""
+        return self.run.pipeline
+
+    @property
+    def sampling(self) -> Sampling:
+        """What is asked of it."""
+        return self.run.sampling
+
+    @property
+    def precision(self) -> str:
+        """Precision of the denoiser."""
+        return self.run.precision
+
+    @property
+    def split(self) -> SequenceSplit:
+        """Devices that share the denoiser's sequence."""
+        return self.run.split
+
+    @property
+    def made(self) -> str:
+        """Name of what the pipeline makes: ``image`` or ``video``."""
+        return "video" if self.pipeline.is_video else "image"
+
+    @property
+    def denoiser(self) -> PartPrediction:
+        """The part that runs once per step."""
+        return next(part for part in self.parts if part.part.role == "denoiser")
+
+    @property
+    def network(self) -> str:
+        """Name of the pipeline."""
+        return self.pipeline.name
+
+    @property
+    def device(self) -> Device:
+        """The device."""
+        return self.machine.device
+
+    @property
+    def phase(self) -> str:
+        """Phase of the denoiser."""
+        return self.denoiser.prediction.phase
+
+    @property
+    def convention(self) -> str:
+        """Counting convention."""
+        return self.denoiser.prediction.convention
+
+    @property
+    def calibration(self) -> str | None:
+        """Label of the calibration of the model's parameters; None for models without."""
+        return self.model.label or None
+
+    @property
+    def batch_size(self) -> int:
+        """Pictures or videos in the batch."""
+        return self.sampling.images
+
+    @property
+    def time_s(self) -> float:
+        """Seconds of the batch, from text to decoded pictures."""
+        return sum(part.time_s for part in self.parts)
+
+    @property
+    def time_per_image_s(self) -> float:
+        """Seconds per picture or video."""
+        return self.time_s / self.sampling.images
+
+    @property
+    def bound_s(self) -> float:
+        """Lower bound of the seconds of the batch."""
+        return sum(part.bound_s for part in self.parts)
+
+    @property
+    def is_forecast(self) -> bool:
+        """Whether the time is a forecast; otherwise it is a bound."""
+        return self.model.is_forecast
+
+    @property
+    def throughput_per_s(self) -> float:
+        """Pictures or videos per second."""
+        return self.sampling.images / self.time_s
+
+    @cached_property
+    def activity(self) -> Activity:
+        """What one device does in the batch."""
+        total = Activity()
+        for part in self.parts:
+            total = total.plus(part.activity)
+        return total
+
+    @cached_property
+    def power(self) -> Power | None:
+        """What a device draws; None if its power limit or process is unknown."""
+        return self.parts[0].prediction.power
+
+    @property
+    def power_w(self) -> float | None:
+        """Average power of a device in watts; None if unknown."""
+        return None if self.power is None else float(self.power.watts(self.activity.shares_of(self.time_s)))
+
+    @property
+    def power_interval_w(self) -> tuple[float, float] | None:
+        """90% interval of the power of a device in watts; None if the power is unknown."""
+        if self.power is None:
+            return None
+        low_w, high_w = self.power.interval_w(self.activity.shares_of(self.time_s))
+        return float(low_w), float(high_w)
+
+    @property
+    def energy_j(self) -> float | None:
+        """Joules of the batch, of all devices alone; None if unknown."""
+        return None if self.power_w is None else self.split.devices * self.power_w * self.time_s
+
+    @property
+    def energy_interval_j(self) -> tuple[float, float] | None:
+        """90% interval of the joules, from those of the time and of the power; None without one."""
+        if self.power is None or self.interval is None:
+            return None
+        low_j, high_j = self.power.energy_interval_j(self.activity, self.time_s, self.interval)
+        return self.split.devices * low_j, self.split.devices * high_j
+
+    @property
+    def parts_energy_j(self) -> list[float] | None:
+        """Joules of each part, of all devices; they share those of the batch as each would draw alone."""
+        if self.power is None or self.energy_j is None:
+            return None
+        alone_j = [float(self.power.watts(part.activity.shares_of(part.time_s))) * part.time_s for part in self.parts]
+        return [self.energy_j * joules / sum(alone_j) for joules in alone_j]
+
+    @property
+    def site(self) -> SiteEnergy | None:
+        """Energy of the batch at the meter, and what it costs; None if not requested, or the power is unknown."""
+        if self.facility is None or self.energy_j is None:
+            return None
+        return self.facility.site_energy(self.energy_j, self.split.devices * self.time_s)
+
+    @cached_property
+    def deviation(self) -> float | None:
+        """Standard deviation of the logarithm of the time; None for models without uncertainty."""
+        deviations = [part.prediction.terms.deviation for part in self.parts]
+        if any(deviation is None for deviation in deviations):
+            return None
+        if self.split.devices > 1:
+            several = diffusion_constants().sequence.deviation
+            deviations = [
+                np.hypot(deviation or 0.0, several) if part.split_s else deviation
+                for part, deviation in zip(self.parts, deviations)
+            ]
+        weighted = [part.time_s * (deviation or 0.0) for part, deviation in zip(self.parts, deviations)]
+        return float(sum(weighted)) / self.time_s
+
+    @property
+    def intervals(self) -> dict[str, tuple[float, float]]:
+        """Intervals by level in percent; empty for models without uncertainty."""
+        if self.deviation is None:
+            return {}
+        return {
+            f"{level * 100:.0f}": tuple(map(float, interval_of(self.time_s, self.deviation, level)))  # type: ignore[misc]
+            for level in QUANTILES
+        }
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """90% interval of the seconds of the batch; None for models without uncertainty."""
+        return self.intervals.get("90")
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of the batch."""
+        return sum(part.groups * part.runs * (part.prediction.macs or 0) for part in self.parts)
+
+    @property
+    def parameters(self) -> int:
+        """Number of parameters of all parts."""
+        loaded = [part for part in self.parts if not part.part.is_loaded_before]
+        return sum(part.part.copies * (part.prediction.parameters or 0) for part in loaded)
+
+    @property
+    def mfu(self) -> float:
+        """Share of the peak FLOP/s that the pipeline's multiply-accumulates reach."""
+        return 2 * self.macs / self.denoiser.prediction.peak.per_s / self.split.devices / self.time_s
+
+    def by_kind(self) -> dict[str, dict[str, Any]]:
+        """Return time_s, energy_j and share of the time for each kind of layer over all parts, most joules first."""
+        parts_energy_j: Sequence[float | None] = self.parts_energy_j or [None] * len(self.parts)
+        seconds: dict[str, float] = {}
+        joules: dict[str, float] = {}
+        for part, energy_j in zip(self.parts, parts_energy_j, strict=True):
+            _add(seconds, part.kinds_s())
+            if self.power is not None and energy_j is not None:
+                _add(joules, part.kinds_j(self.power, energy_j))
+        return {
+            kind: {"time_s": time_s, "energy_j": joules.get(kind), "share": time_s / self.time_s}
+            for kind, time_s in sorted(seconds.items(), key=lambda item: (-joules.get(item[0], 0.0), -item[1]))
+        }
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a dict per part: its role, network, runs, samples, MACs per run, seconds, share, joules and bytes."""
+        parts_energy_j: Sequence[float | None] = self.parts_energy_j or [None] * len(self.parts)
+        return [
+            {
+                "part": part.part.role,
+                "network": part.part.descriptor,
+                "runs": part.runs,
+                "samples": part.prediction.batch_size,
+                "macs": part.prediction.macs,
+                "run_s": part.run_s,
+                "transfer_s": part.transfer_s,
+                "time_s": part.time_s,
+                "share": part.time_s / self.time_s,
+                "bound_s": part.bound_s,
+                "energy_j": energy_j,
+                "parameters_bytes": part.parameters_bytes,
+            }
+            for part, energy_j in zip(self.parts, parts_energy_j, strict=True)
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the documented JSON; times and energy are those of the whole batch."""
+        memory = self.memory
+        return {
+            "network": self.network,
+            "gpu": self.device.id,
+            "precision": self.precision,
+            "execution": self.run.execution,
+            "time_model": self.model.name,
+            "calibration": self.calibration,
+            "is_forecast": self.is_forecast,
+            **msgspec.structs.asdict(self.sampling),
+            "offload": self.run.offload,
+            "devices": self.split.devices,
+            "ulysses": self.split.ulysses,
+            "ring": self.split.ring,
+            "guidance_parallel": self.split.guidance > 1,
+            "time_s": self.time_s,
+            "time_per_image_s": self.time_per_image_s,
+            "bound_s": self.bound_s,
+            "interval": None if self.interval is None else list(self.interval),
+            "intervals": {level: list(interval) for level, interval in self.intervals.items()} or None,
+            "throughput_per_s": self.throughput_per_s,
+            "power_w": self.power_w,
+            "power_interval_w": None if self.power_interval_w is None else list(self.power_interval_w),
+            "energy_j": self.energy_j,
+            "energy_interval_j": None if self.energy_interval_j is None else list(self.energy_interval_j),
+            "site": None if self.site is None else self.site.to_dict(),
+            "macs": self.macs,
+            "mfu": self.mfu,
+            "parameters": self.parameters,
+            "memory": memory._asdict(),
+            "fits": memory.fits,
+            "parts": self.rows(),
+            "by_kind": self.by_kind(),
+            "version": __version__,
+            "notes": list(self.notes),
+        }
+
+
+def _add(totals: dict[str, float], further: dict[str, float]) -> None:
+    """Add numbers by kind to totals."""
+    for kind, number in further.items():
+        totals[kind] = totals.get(kind, 0.0) + number
