@@ -44,7 +44,7 @@ from .platforms import Computer, Platform, find_platform, parse_topology, usual_
 from .scale import predict_step, scale
 from .settings import Settings
 from .strategies import STRATEGIES, resolve_strategy
-from .table import ScaleRow, ScaleTable
+from .table import ScaleTable
 
 DEFAULT_BATCH_PER_WORKER = 32
 """Samples per worker if no batch size is given."""
@@ -294,7 +294,7 @@ def _make_table(
     settings: Settings,
 ) -> ScaleTable:
     device, options = job.machine.device, job.workload.options
-    notes = _collect_notes(request, topology, job, advice.rows, budget, batch_size, settings)
+    notes = _collect_notes(request, topology, job, advice, budget, batch_size, settings)
     return ScaleTable(
         network=job.workload.network.name,
         gpu=device.id,
@@ -326,12 +326,13 @@ def _collect_notes(
     request: Request,
     topology: Topology,
     job: Job,
-    rows: list[ScaleRow],
+    advice: Advice,
     budget: Budget,
     batch_size: int,
     settings: Settings,
 ) -> list[str]:
     """Return the notes of a table: missing prices, origin of the figures, and the largest batch that fits."""
+    rows, compares_configs = advice.rows, bool(advice.why) and bool(job.workload.network.blocks)
     device, options = job.machine.device, job.workload.options
     notes = [*job.workload.network.notes, *setting_notes(job.machine, job.model)]
     if budget.images is not None and budget.price_usd_per_h is None:
@@ -373,7 +374,7 @@ def _collect_notes(
                 "weight once for all of them"
             )
         return [*notes, *generation_notes(job)]
-    divides_blocks = STRATEGIES[request.strategy].divides_blocks
+    divides_blocks = STRATEGIES[request.strategy].divides_blocks or compares_configs
     model_notes = job.device_step(1 if divides_blocks else batch_size).model_notes
     config = settings.parallel or ParallelConfig()
     if divides_blocks and job.model.is_forecast and uses_tuned_stack(job, config):

@@ -611,3 +611,21 @@ def test_a_ring_inside_a_node_sends_over_the_link_of_the_node():
     assert _ring_step_s(node, 1, 16, 1e8) == pytest.approx(max(inside_s, between_s))
     # Neighbours that are a node apart: the rings of all 8 devices share the link between the nodes.
     assert _ring_step_s(node, 8, 2, 1e8) == pytest.approx(float(point_to_point_time_s(8e8, node.between)))
+
+
+def test_advice_on_a_batch_that_no_single_device_counts():
+    """8,192 sequences of 4,096 tokens of a large mixture: a single device has more FLOPs than 64 bits hold."""
+    table = pl.scale(
+        "qwen3-235b-a22b",
+        platform="gb300-nvl72",
+        workers=[256],
+        batch_size=8192,
+        scaling="strong",
+        precision="mxfp8",
+        sequence_length=4096,
+        advise=True,
+        training=pl.TrainingOptions("adamw", mixed_precision=True),
+        settings=Settings(parallel=ParallelConfig(pipeline=4, virtual_stages=4, expert=32)),
+    )
+    assert table.rows[0].time_s > 0
+    assert any("tuned stack" in note for note in table.notes)
