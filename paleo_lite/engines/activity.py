@@ -23,11 +23,11 @@ NEGLIGIBLE, UNLIMITED, WHOLE = np.log(1e-30), np.log(1e30), 0.0
 
 REPLACED: dict[Part, dict[str, float]] = {
     "arithmetic": {"bandwidth_share": UNLIMITED, "quantisation": NEGLIGIBLE, "traffic": NEGLIGIBLE},
-    "memory": {"efficiency": UNLIMITED, "head_ns": NEGLIGIBLE},
+    "memory": {"efficiency": UNLIMITED, "tile_rate": UNLIMITED, "head_cycles": NEGLIGIBLE},
     "peak": {
         "efficiency": WHOLE, "bandwidth_share": UNLIMITED, "quantisation": NEGLIGIBLE, "traffic": NEGLIGIBLE,
-        "head_ns": NEGLIGIBLE, "half": NEGLIGIBLE, "half_depth": NEGLIGIBLE, "half_length": NEGLIGIBLE,
-        "head_exponent": NEGLIGIBLE,
+        "head_cycles": NEGLIGIBLE, "half": NEGLIGIBLE, "tile_rate": UNLIMITED, "half_depth": NEGLIGIBLE,
+        "tile_keys": NEGLIGIBLE, "pair_numbers": NEGLIGIBLE,
     },
 }  # fmt: skip
 """Logarithms of constants with which the formula of a kernel gives one of its terms, by the name of the constant.
@@ -35,10 +35,10 @@ REPLACED: dict[Part, dict[str, float]] = {
 Rows that pad the tiles of experts are multiplied like others, and draw power like them: they stay in the peak.
 """
 
-DATA_SHEET = {"efficiency": WHOLE, "bandwidth_share": WHOLE, "sharpness": np.log(1e6)}
+DATA_SHEET = {"efficiency": WHOLE, "bandwidth_share": WHOLE, "tile_rate": UNLIMITED, "sharpness": np.log(1e6)}
 """Logarithms of the constants of a lower bound by the name of the constant; all others are `NEGLIGIBLE`."""
 
-STARTS = ("floor_s", "latency_s", "doubling_s", "second_s")
+STARTS = ("floor_cycles", "latency_s", "doubling_s", "second_s")
 """Constants of the shortest kernel, which belongs to no term."""
 
 

@@ -1,8 +1,9 @@
 """Constants of the kernels of engines on devices: fits to measured kernels, and what they say about anything else.
 
 The constants of a cell (a class of kernels on a device, under an engine, in a format) are, in logarithms, the sum of a
-mean and of random effects: of the format, of the engine, of engine and format together, of the generation of devices,
-of the kind of memory, of the device, and of the cell itself. Each effect has a variance per constant, which was chosen
+mean and of random effects: of the format, of the engine, of both together, of the generation of devices, of the kind of
+memory, of the device, of engine, format and generation together (which decide the library of kernels that an engine
+calls), and of the cell itself. Each effect has a variance per constant, which was chosen
 by maximum likelihood over all fitted cells (`validation.engines.fit`). A cell with measurements of its own has nearly
 its fitted constants; any other one gets those of its format, engine and generation with a wider interval: the
 best linear unbiased prediction of a mixed model (Henderson 1975; kriging).
@@ -76,6 +77,7 @@ EFFECTS: dict[str, Callable[[Traits], object]] = {
     "generation and format": lambda traits: (traits.generation, traits.format),
     "memory": lambda traits: traits.memory,
     "device": lambda traits: traits.device,
+    "engine, format and generation": lambda traits: (traits.engine, traits.format, traits.generation),
     "cell": lambda traits: traits,
 }
 """Effects, with what two cells must have in common to share one."""
@@ -95,7 +97,7 @@ class CellFit(msgspec.Struct, frozen=True):
     gpu, engine, format : str
         The cell.
     theta : tuple of float
-        Logarithms of the constants.
+        Logarithms of the constants, and of the relative scatter of single kernels around their formula.
     deviation : tuple of float
         Standard deviations of `theta`.
     measurements : int
@@ -119,13 +121,11 @@ class ClassFit(msgspec.Struct, frozen=True):
     Attributes
     ----------
     parameters : tuple of str
-        Names of the constants.
+        Names of the constants, and ``scatter``.
     mean : tuple of float
         Mean of their logarithms.
     variances : dict of str to tuple of float
         Variance of each effect, by constant.
-    scatter : float
-        Relative scatter of single kernels around their formula.
     cells : tuple of CellFit
         The cells.
     """
@@ -133,7 +133,6 @@ class ClassFit(msgspec.Struct, frozen=True):
     parameters: tuple[str, ...]
     mean: tuple[float, ...]
     variances: dict[str, tuple[float, ...]]
-    scatter: float
     cells: tuple[CellFit, ...]
 
 
@@ -194,7 +193,7 @@ def predict_constants(fit: ClassFit, traits: Traits, cell_traits: Sequence[Trait
         weights = np.linalg.solve(covariance, cross)
         theta[index] = mean + weights @ (estimates[:, index] - mean)
         deviation[index] = np.sqrt(max(float(total - weights @ cross), 0.0))
-    return Constants(theta, deviation, fit.scatter)
+    return Constants(theta[:-1], deviation[:-1], float(np.exp(theta[-1])))
 
 
 class Company(msgspec.Struct, frozen=True):

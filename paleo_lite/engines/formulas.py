@@ -7,6 +7,10 @@ Every formula combines the time of the arithmetic, of the memory traffic and of 
 with a sharpness s between 0 (arithmetic and traffic follow one another) and infinity (the longer one hides the other).
 The constants of a class of kernels are the entries of a vector of logarithms, in the order of its `KernelClass`. All
 functions are vectorised: shapes and rates may be numbers or arrays of the same length.
+
+A launch with few tiles leaves multiprocessors idle. Where this matters, the time of the arithmetic is that of all tiles
+on all multiprocessors plus that of one tile, which nothing divides. Tiles are counted without rounding, and the work of
+one is that of the largest, so that no kernel takes less time for being larger.
 """
 
 from __future__ import annotations
@@ -38,11 +42,14 @@ class Rates(NamedTuple):
         Memory bandwidth.
     multiprocessors : float or ndarray
         Number of multiprocessors.
+    clock_hz : float or ndarray
+        Highest clock of the data sheet, in whose cycles the shortest kernels of devices are more alike than in seconds.
     """
 
     peak_per_s: Any
     bandwidth_bytes_per_s: Any
     multiprocessors: Any
+    clock_hz: Any
 
 
 class KernelClass(msgspec.Struct, frozen=True):
@@ -82,16 +89,15 @@ def product_s(
 ) -> Any:
     """Return the time of a product of `m` rows with a matrix of `n` columns and `k` rows.
 
-    ``compute = 2 m n k / (peak * efficiency) * (tiles + half * multiprocessors) / tiles * (1 + half depth / k)``: a
-    launch with few tiles leaves multiprocessors idle, and a short inner loop is mostly prologue. Operands that are
-    narrower than 16 bits are quantised first, which reads 16 bits of each number of the left operand and writes the
-    narrow ones.
+    ``compute = 2 (k + half depth) * (m n / (peak * efficiency) + tile / tile rate)``, with a tile of at most 128 rows
+    and columns: a short inner loop is mostly prologue. Operands that are narrower than 16 bits are quantised first,
+    which reads 16 bits of each number of the left operand and writes the narrow ones.
 
     Parameters
     ----------
     theta : ndarray
-        Logarithms of efficiency, share of bandwidth, shortest kernel, half, half depth, sharpness, and traffic of the
-        quantisation relative to one read and one write.
+        Logarithms of efficiency, share of bandwidth, shortest kernel, rate of one tile, half depth, sharpness, and
+        traffic of the quantisation relative to one read and one write.
     rates : Rates
         Rates of the device.
     m, n, k : array_like
@@ -101,16 +107,15 @@ def product_s(
     groups : array_like
         Products of this size in one launch.
     """
-    efficiency, share, floor_s, half, half_depth, sharpness, quantisation = np.exp(theta)
-    tiles = np.ceil(m / TILE) * np.ceil(n / TILE) * groups
-    filled = tiles / (tiles + half * rates.multiprocessors)
-    flops = 2.0 * np.maximum(m, FEWEST_ROWS) * n * k * groups
-    compute_s = flops / (rates.peak_per_s * efficiency * filled) * (1 + half_depth / k)
+    efficiency, share, floor_cycles, tile_rate, half_depth, sharpness, quantisation = np.exp(theta)
+    rows = np.maximum(m, FEWEST_ROWS)
+    tile = np.minimum(rows, TILE) * np.minimum(n, TILE)
+    compute_s = 2.0 * (k + half_depth) * (groups * rows * n / (rates.peak_per_s * efficiency) + tile / tile_rate)
     moved_bytes = groups * (n * k * weight_bytes + m * k * operand_bytes + RESULT_BYTES * m * n)
     memory_s = moved_bytes / (rates.bandwidth_bytes_per_s * share)
     quantised_bytes = np.where(operand_bytes < RESULT_BYTES, m * k * groups * (RESULT_BYTES + operand_bytes), 0.0)
     quantisation_s = quantisation * quantised_bytes / rates.bandwidth_bytes_per_s
-    return floor_s + combine(compute_s, memory_s, sharpness) + quantisation_s
+    return floor_cycles / rates.clock_hz + combine(compute_s, memory_s, sharpness) + quantisation_s
 
 
 def experts_s(
@@ -154,17 +159,20 @@ def experts_s(
     weight_bytes, operand_bytes : array_like
         Bytes per number of the weights and of the activations that are multiplied.
     """
-    efficiency, share, floor_s, padding, half, traffic, sharpness = np.exp(theta)
+    efficiency, share, floor_cycles, padding, half, traffic, sharpness = np.exp(theta)
     padded = rows + distinct * padding
-    tiles = np.maximum(padded / TILE, distinct) * np.ceil(inner_size / TILE)
-    filled = tiles / (tiles + half * rates.multiprocessors)
-    flops = 2.0 * matrices * hidden_size * inner_size * padded
-    compute_s = flops / (rates.peak_per_s * efficiency * filled)
+    tile = TILE * np.minimum(inner_size, TILE)
+    flops = 2.0 * matrices * hidden_size * (padded * inner_size + half * rates.multiprocessors * tile)
+    compute_s = flops / (rates.peak_per_s * efficiency)
     weights = distinct * matrices * hidden_size * inner_size * weight_bytes
     activations = 2.0 * rows * (hidden_size * operand_bytes + inner_size * RESULT_BYTES)
     memory_s = (weights + activations) / (rates.bandwidth_bytes_per_s * share)
     tokens_s = traffic * RESULT_BYTES * tokens * active * hidden_size / rates.bandwidth_bytes_per_s
-    return floor_s + combine(compute_s, memory_s, sharpness) + tokens_s
+    return floor_cycles / rates.clock_hz + combine(compute_s, memory_s, sharpness) + tokens_s
+
+
+TYPICAL_SIZE = 128
+"""Numbers of a key and of a value at which the efficiency of attention is stated."""
 
 
 def prompt_attention_s(
@@ -182,11 +190,14 @@ def prompt_attention_s(
 ) -> Any:
     """Return the time of causal attention over prompts.
 
+    A tile of 128 queries of a head takes as long as if it had some more keys: its prologue, and what the mask leaves
+    of the keys on the diagonal. Fewer queries take as long as a whole tile with their pairs.
+
     Parameters
     ----------
     theta : ndarray
-        Logarithms of efficiency, share of bandwidth, shortest kernel, half, half length, sharpness, and the exponent of
-        the efficiency in the size of a head below 128.
+        Logarithms of efficiency with keys and values of 128 numbers, share of bandwidth, shortest kernel, half, keys
+        that a tile takes besides its own, sharpness, and numbers of a key that the exponential of a pair is worth.
     rates : Rates
         Rates of the device.
     sequences, length : array_like
@@ -200,18 +211,17 @@ def prompt_attention_s(
     cache_bytes : array_like
         Bytes per number of the KV cache.
     """
-    efficiency, share, floor_s, half, half_length, sharpness, exponent = np.exp(theta)
-    tiles = sequences * heads * np.ceil(length / TILE)
-    filled = tiles / (tiles + half * rates.multiprocessors)
-    filled = filled * length / (length + half_length) * np.minimum(key_size / TILE, 1.0) ** exponent
-    # The mask leaves half a tile of work on the diagonal.
-    computed_pairs = pairs + np.ceil(length / TILE) * TILE * TILE / 4
-    flops = 2.0 * (key_size + value_size) * sequences * heads * computed_pairs
-    compute_s = flops / (rates.peak_per_s * efficiency * filled)
+    efficiency, share, floor_cycles, half, tile_keys, sharpness, pair_numbers = np.exp(theta)
+    tiles = np.maximum(length / TILE, 1.0)
+    computed_pairs = pairs + tiles * TILE * tile_keys
+    heads_computed = sequences * heads + half * rates.multiprocessors / tiles
+    size = (key_size + value_size + pair_numbers) / (2 * TYPICAL_SIZE + pair_numbers) * 2 * TYPICAL_SIZE
+    flops = 2.0 * size * heads_computed * computed_pairs
+    compute_s = flops / (rates.peak_per_s * efficiency)
     numbers = heads * (key_size + value_size) + kv_heads * (key_size + value_size)
     cached = kv_heads * (key_size + value_size) * cache_bytes
     memory_s = sequences * length * (RESULT_BYTES * numbers + cached) / (rates.bandwidth_bytes_per_s * share)
-    return floor_s + combine(compute_s, memory_s, sharpness)
+    return floor_cycles / rates.clock_hz + combine(compute_s, memory_s, sharpness)
 
 
 KEYS_PER_BLOCK = 256
@@ -235,7 +245,7 @@ def decode_attention_s(
     Parameters
     ----------
     theta : ndarray
-        Logarithms of efficiency, share of bandwidth, shortest kernel, half, sharpness, and nanoseconds per sequence and
+        Logarithms of efficiency, share of bandwidth, shortest kernel, half, sharpness, and cycles per sequence and
         head.
     rates : Rates
         Rates of the device.
@@ -250,17 +260,16 @@ def decode_attention_s(
     cache_bytes : array_like
         Bytes per number of the KV cache.
     """
-    efficiency, share, floor_s, half, sharpness, head_ns = np.exp(theta)
-    tiles = sequences * kv_heads * np.ceil(keys / KEYS_PER_BLOCK)
-    filled = tiles / (tiles + half * rates.multiprocessors)
-    moved_bytes = sequences * (
-        kv_heads * keys * (key_size + value_size) * cache_bytes + 2 * RESULT_BYTES * heads * key_size
-    )
-    memory_s = moved_bytes / (rates.bandwidth_bytes_per_s * share * filled)
+    efficiency, share, floor_cycles, half, sharpness, head_cycles = np.exp(theta)
+    key_bytes = (key_size + value_size) * cache_bytes
+    query_bytes = 2 * RESULT_BYTES * heads / kv_heads * key_size
+    block_bytes = np.minimum(keys, KEYS_PER_BLOCK) * key_bytes + query_bytes
+    moved_bytes = sequences * kv_heads * (keys * key_bytes + query_bytes)
+    memory_s = (moved_bytes + half * rates.multiprocessors * block_bytes) / (rates.bandwidth_bytes_per_s * share)
     rows = np.maximum(heads / kv_heads, FEWEST_ROWS) * kv_heads
     flops = 4.0 * sequences * rows * keys * key_size
-    compute_s = flops / (rates.peak_per_s * efficiency) + 1e-9 * head_ns * sequences * kv_heads
-    return floor_s + combine(compute_s, memory_s, sharpness)
+    compute_s = flops / (rates.peak_per_s * efficiency) + head_cycles * sequences * kv_heads / rates.clock_hz
+    return floor_cycles / rates.clock_hz + combine(compute_s, memory_s, sharpness)
 
 
 def pointwise_s(theta: Any, rates: Rates, *, moved_bytes: Any) -> Any:
@@ -275,8 +284,8 @@ def pointwise_s(theta: Any, rates: Rates, *, moved_bytes: Any) -> Any:
     moved_bytes : array_like
         Bytes read and written.
     """
-    share, floor_s = np.exp(theta)
-    return floor_s + moved_bytes / (rates.bandwidth_bytes_per_s * share)
+    share, floor_cycles = np.exp(theta)
+    return floor_cycles / rates.clock_hz + moved_bytes / (rates.bandwidth_bytes_per_s * share)
 
 
 def all_reduce_s(theta: Any, *, ranks: Any, message_bytes: Any, link_bytes_per_s: Any) -> Any:
@@ -330,13 +339,13 @@ PRODUCTS = KernelClass(
     {
         "efficiency": "share of peak",
         "bandwidth_share": "share of bandwidth",
-        "floor_s": "s",
-        "half": "tiles per multiprocessor at half efficiency",
+        "floor_cycles": "cycles",
+        "tile_rate": "FLOP/s of one tile",
         "half_depth": "depth of the product at half efficiency",
         "sharpness": "",
         "quantisation": "relative to one read and one write",
     },
-    (0.7, 0.8, 4e-6, 0.3, 100.0, 1.5, 1.0),
+    (0.7, 0.8, 8e3, 2.5e13, 100.0, 1.5, 1.0),
     (0.4, 0.3, 1.2, 1.6, 1.6, 0.8, 1.6),
 )
 
@@ -346,13 +355,13 @@ EXPERTS = KernelClass(
     {
         "efficiency": "share of peak",
         "bandwidth_share": "share of bandwidth",
-        "floor_s": "s",
+        "floor_cycles": "cycles",
         "padding": "rows per expert",
         "half": "tiles per multiprocessor at half efficiency",
         "traffic": "relative to one write of every row",
         "sharpness": "",
     },
-    (0.5, 0.8, 2e-5, 24.0, 0.3, 1.5, 1.5),
+    (0.5, 0.8, 4e4, 24.0, 0.3, 1.5, 1.5),
     (0.5, 0.3, 1.0, 1.6, 1.6, 1.2, 0.8),
 )
 
@@ -362,14 +371,14 @@ PROMPT_ATTENTION = KernelClass(
     {
         "efficiency": "share of peak",
         "bandwidth_share": "share of bandwidth",
-        "floor_s": "s",
+        "floor_cycles": "cycles",
         "half": "tiles per multiprocessor at half efficiency",
-        "half_length": "tokens at half efficiency",
+        "tile_keys": "keys that a tile takes besides its own",
         "sharpness": "",
-        "head_exponent": "of the size of a head below 128",
+        "pair_numbers": "numbers of a key that an exponential is worth",
     },
-    (0.6, 0.5, 1e-5, 0.5, 20.0, 0.5, 0.5),
-    (0.4, 0.6, 1.0, 1.6, 1.6, 0.8, 1.0),
+    (0.6, 0.5, 2e4, 0.5, 32.0, 0.5, 150.0),
+    (0.4, 0.6, 1.0, 1.6, 1.6, 0.8, 1.5),
 )
 
 DECODE_ATTENTION = KernelClass(
@@ -378,12 +387,12 @@ DECODE_ATTENTION = KernelClass(
     {
         "efficiency": "share of peak",
         "bandwidth_share": "share of bandwidth",
-        "floor_s": "s",
+        "floor_cycles": "cycles",
         "half": "blocks per multiprocessor at half bandwidth",
         "sharpness": "",
-        "head_ns": "ns per sequence and head",
+        "head_cycles": "cycles per sequence and head",
     },
-    (0.25, 0.8, 1e-5, 0.4, 1.5, 15.0),
+    (0.25, 0.8, 2e4, 0.4, 1.5, 30.0),
     (0.8, 0.25, 1.0, 1.2, 1.0, 1.2),
 )
 
@@ -393,8 +402,8 @@ LATENT_DECODE_ATTENTION = msgspec.structs.replace(DECODE_ATTENTION, name="latent
 POINTWISE = KernelClass(
     "pointwise",
     pointwise_s,
-    {"bandwidth_share": "share of bandwidth", "floor_s": "s"},
-    (0.7, 2.5e-6),
+    {"bandwidth_share": "share of bandwidth", "floor_cycles": "cycles"},
+    (0.7, 5e3),
     (0.4, 0.6),
 )
 

@@ -43,6 +43,15 @@ SIMILAR_FORMATS = {"w8a16": "bf16", "fp16": "bf16", "bf16/fp16": "bf16/bf16"}
 """Formats without tables of their own, and those whose constants they have: 8 bits are converted when they are read."""
 
 
+TYPICAL_CLOCK_HZ = 2e9
+"""Clock of devices whose data sheet gives none."""
+
+
+def device_clock_hz(device: Device) -> float:
+    """Return the highest clock of a device's data sheet."""
+    return device.clock_hz("boost") or TYPICAL_CLOCK_HZ
+
+
 def products_precision(name: str) -> str:
     """Return the precision of the products of a kernel in a format; attention has that of its queries."""
     precision = FORMATS[KERNEL_FORMATS[name.partition("/")[0]].activations].precision
@@ -60,5 +69,6 @@ def kernel_rates(device: Device, name: str) -> tuple[Rates, float, float]:
     """
     kernel_format = KERNEL_FORMATS[name]
     peak_per_s = device.find_peak(products_precision(name)).per_s
-    rates = Rates(peak_per_s, device.bandwidth_bytes_per_s, float(device.cores.multiprocessors.value))
+    multiprocessors = float(device.cores.multiprocessors.value)
+    rates = Rates(peak_per_s, device.bandwidth_bytes_per_s, multiprocessors, device_clock_hz(device))
     return rates, bytes_per_number(kernel_format.weights), bytes_per_number(kernel_format.activations)

@@ -2,7 +2,8 @@
 
 Every kernel's time follows from its shape and the constants of the engine on the device (`paleo_lite.engines.formulas`,
 `paleo_lite.engines.constants`). The variance of the logarithm of a sum of kernels is that of the constants, propagated
-by the delta method and independent between classes and formats, and the scatter of kernels around their formulas.
+by the delta method and independent between classes and formats, and the scatter of kernels around their formulas,
+independent between shapes.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from .formulas import (
     prompt_attention_s,
 )  # fmt: skip
 from .kernels import Attention, CountedKernel, Exchange, Experts, Kernel, Pointwise, Product
-from .rates import SIMILAR_FORMATS, kernel_rates
+from .rates import SIMILAR_FORMATS, device_clock_hz, kernel_rates
 from .routing import UNIFORM, expert_load
 
 if TYPE_CHECKING:
@@ -38,10 +39,12 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 SHORTEST = {
-    name: next(index for index, parameter in enumerate(kernels.parameters) if parameter in ("floor_s", "latency_s"))
+    name: next(
+        index for index, parameter in enumerate(kernels.parameters) if parameter in ("floor_cycles", "latency_s")
+    )
     for name, kernels in KERNEL_CLASSES.items()
 }
-"""Position of the shortest kernel among the constants of each class."""
+"""Position of the shortest kernel among the constants of each class, in cycles or, of exchanges, in seconds."""
 
 UNKNOWN_HOST = Host(
     iteration_s=1e-3, logit_s=1e-10, request_s=5e-3, request_token_s=2e-6, request_iterations=5.0,
@@ -268,9 +271,11 @@ class EngineStep:
         seconds = timer(self, kernel, load)
         cell = self.cell_of(kernel)
         theta, _ = self._constants(*cell)
-        index = SHORTEST[cell[0]]
+        shortest_s = np.exp(theta[SHORTEST[cell[0]]])
+        if not isinstance(kernel, Exchange):
+            shortest_s = shortest_s / device_clock_hz(self.device)
         launches = kernel.launches if isinstance(kernel, Pointwise) else 1
-        shortest_s = np.minimum(seconds, launches * np.exp(theta[index]))
+        shortest_s = np.minimum(seconds, launches * shortest_s)
         return shortest_s, seconds - shortest_s
 
     def total_s(self, kernels: Sequence[CountedKernel], load: Load) -> Any:
@@ -287,9 +292,10 @@ class EngineStep:
             cells.setdefault(self.cell_of(counted.kernel), []).append(counted)
         total, variance = 0.0, 0.0
         for cell, members in cells.items():
-            expected = self.total_s(members, load)
             _, constants = self._constants(*cell)
-            squares = (constants.scatter * expected) ** 2
+            seconds = [counted.count * self.kernel_s(counted.kernel, load) for counted in members]
+            expected = sum(seconds)
+            squares = sum((constants.scatter * one_s) ** 2 for one_s in seconds)
             for index, deviation in enumerate(constants.deviation):
                 shift = np.zeros(len(constants.theta))
                 shift[index] = STEP

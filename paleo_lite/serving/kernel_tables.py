@@ -78,7 +78,7 @@ class _Tables:
             rows.append(_interpolate(sequences, row, self.max_sequences))
         lengths = _lengths(self.max_prompt)
         prompts = [one for one in self.prefill if _rows(one) == "prompts"]
-        prompt_s = _at_most_longer(self._total(prompts, _prompt_load, np.array(lengths)))
+        prompt_s = self._total(prompts, _prompt_load, np.array(lengths))
         shortest_s = 0.95 * float(prompt_s[0])
         low, high = self._relative_interval(tokens)
         decode_only = IterationTimes(
@@ -163,14 +163,6 @@ def _sizes(largest: int) -> NDArray[np.int64]:
     distinct = np.unique(np.concatenate([small, large, [largest]])).astype(np.int64)
     within: NDArray[np.int64] = distinct[distinct <= largest]
     return within
-
-
-def _at_most_longer(seconds: Floats) -> Floats:
-    """Return the seconds of prompts by length, at most those of longer ones, to which a prompt could be padded.
-
-    Some published tables begin at 16 tokens, and what is extrapolated from them to shorter prompts is too slow.
-    """
-    return np.minimum.accumulate(seconds[::-1])[::-1]
 
 
 def _lengths(longest: int) -> list[int]:

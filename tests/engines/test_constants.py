@@ -5,6 +5,7 @@ Tests: engines/constants.py, engines/rates.py, engines/choose.py.
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -29,10 +30,15 @@ B200 = traits_of(find_device("b200"), "vllm", "bf16")
 
 
 def fit(cells: list[tuple[float, float]], **variances: float) -> ClassFit:
-    """One constant, fitted in some cells as (logarithm, standard deviation), with the variances of some effects."""
-    fitted = [CellFit("any", "any", "any", (theta,), (error,), 100, 0.1) for theta, error in cells]
+    """One constant, fitted in some cells as (logarithm, standard deviation), with the variances of some effects.
+
+    The scatter is 0.2 everywhere.
+    """
+    scatter = float(np.log(0.2))
+    fitted = [CellFit("any", "any", "any", (theta, scatter), (error, 0.1), 100, 0.1) for theta, error in cells]
     named = {name.replace("_", " "): value for name, value in variances.items()}
-    return ClassFit(("one",), (1.0,), {name: (named.get(name, 0.0),) for name in EFFECTS}, 0.2, tuple(fitted))
+    effects = {name: (named.get(name, 0.0), 0.0) for name in EFFECTS}
+    return ClassFit(("one", "scatter"), (1.0, scatter), effects, tuple(fitted))
 
 
 def test_traits_are_those_of_the_data_sheet() -> None:
@@ -43,7 +49,7 @@ def test_traits_are_those_of_the_data_sheet() -> None:
 def test_a_cell_that_is_known_exactly_keeps_its_constants() -> None:
     constants = predict_constants(fit([(3.0, 1e-6), (0.0, 1e-6)], cell=1.0, engine=0.5), H100, [H100, B200])
     assert constants.theta[0] == pytest.approx(3.0, abs=1e-6)
-    assert constants.deviation[0] == pytest.approx(0.0, abs=1e-5) and constants.scatter == 0.2
+    assert constants.deviation[0] == pytest.approx(0.0, abs=1e-5) and constants.scatter == pytest.approx(0.2)
 
 
 def test_a_cell_that_shares_nothing_gets_the_mean_and_all_the_variance() -> None:
@@ -84,6 +90,7 @@ def test_effects_are_what_cells_have_in_common() -> None:
         "generation and format": [1, 0, 1],
         "memory": [1, 1, 1],
         "device": [1, 0, 0],
+        "engine, format and generation": [1, 0, 0],
         "cell": [1, 0, 0],
     }
 
@@ -96,9 +103,7 @@ def test_a_device_that_was_held_out_has_wider_intervals(name: str) -> None:
     own = traits_of(find_device(cell.gpu), cell.engine, cell.format)
     all_traits = [traits_of(find_device(one.gpu), one.engine, one.format) for one in whole.cells]
     others = [index for index, one in enumerate(whole.cells) if one.gpu != cell.gpu]
-    held_out = ClassFit(
-        whole.parameters, whole.mean, whole.variances, whole.scatter, tuple(whole.cells[index] for index in others)
-    )
+    held_out = msgspec.structs.replace(whole, cells=tuple(whole.cells[index] for index in others))
     known = predict_constants(whole, own, all_traits)
     unknown = predict_constants(held_out, own, [all_traits[index] for index in others])
     assert np.all(unknown.deviation >= known.deviation) and unknown.deviation.sum() > 1.2 * known.deviation.sum()
@@ -107,9 +112,9 @@ def test_a_device_that_was_held_out_has_wider_intervals(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(engine_constants().classes))
 def test_shipped_constants_are_those_of_the_formulas(name: str) -> None:
     shipped, kernels = engine_constants().classes[name], KERNEL_CLASSES[name]
-    assert shipped.parameters == tuple(kernels.parameters)
+    assert shipped.parameters == (*kernels.parameters, "scatter")
     assert set(shipped.variances) == set(EFFECTS)
-    count = len(kernels.parameters)
+    count = len(shipped.parameters)
     lists = [shipped.mean, *shipped.variances.values()]
     lists += [getattr(cell, field) for cell in shipped.cells for field in ("theta", "deviation")]
     assert {len(values) for values in lists} == {count}

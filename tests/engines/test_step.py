@@ -29,22 +29,22 @@ def constants(variance: float, scatter: float, **changed: dict[str, float]) -> E
     for name, kernels in KERNEL_CLASSES.items():
         typical = dict(zip(kernels.parameters, kernels.typical)) | changed.get(name.replace(" ", "_"), {})
         count = len(kernels.parameters)
-        spread = {effect: (variance if effect == "cell" else 0.0,) * count for effect in EFFECTS}
-        mean = tuple(float(np.log(value)) for value in typical.values())
-        other = CellFit("arc-pro-b60", "other", "other", mean, (1.0,) * count, 1, 0.1)
-        classes[name] = ClassFit(tuple(kernels.parameters), mean, spread, scatter, (other,))
+        spread = {effect: (*(variance if effect == "cell" else 0.0,) * count, 0.0) for effect in EFFECTS}
+        mean = tuple(float(np.log(value)) for value in (*typical.values(), scatter))
+        other = CellFit("arc-pro-b60", "other", "other", mean, (1.0,) * (count + 1), 1, 0.1)
+        classes[name] = ClassFit((*kernels.parameters, "scatter"), mean, spread, (other,))
     return EngineConstants(classes)
 
 
-def step(placement: Placement = Placement(), variance: float = 0.0, scatter: float = 0.0, **changed) -> EngineStep:  # noqa: B008
+def step(placement: Placement = Placement(), variance: float = 0.0, scatter: float = 1e-12, **changed) -> EngineStep:  # noqa: B008
     return EngineStep(H100, "vllm", FORMATS, placement, constants(variance, scatter, **changed))
 
 
-POINTWISE = {"bandwidth_share": 0.5, "floor_s": 2e-6}
+POINTWISE = {"bandwidth_share": 0.5, "floor_cycles": 2e-6 * 1.98e9}
 
 
 def test_a_pointwise_kernel_of_two_launches_has_two_floors() -> None:
-    """100 tokens of 1 MB over half of 3.35 TB/s."""
+    """100 tokens of 1 MB over half of 3.35 TB/s, and twice 2 us at 1.98 GHz."""
     kernel = Pointwise("norm", 1e6, launches=2)
     seconds = step(pointwise=POINTWISE).kernel_s(kernel, Load(tokens=100.0))
     assert float(seconds) == pytest.approx(2 * 2e-6 + 100e6 / (0.5 * 3.35e12), rel=1e-3)
@@ -105,13 +105,13 @@ def test_pairs_are_those_of_the_mask(length: int, cached: int, window: int | Non
 def test_the_variance_of_a_single_term_is_that_of_its_constants() -> None:
     """A kernel that is all bandwidth has the variance of its share's logarithm, and the scatter."""
     kernels = [CountedKernel(Pointwise("norm", 1e9), 10)]
-    found = step(variance=0.04, scatter=0.3, pointwise={"floor_s": 1e-12}).variance(kernels, Load(tokens=8.0))
+    found = step(variance=0.04, scatter=0.3, pointwise={"floor_cycles": 1e-3}).variance(kernels, Load(tokens=8.0))
     assert float(found) == pytest.approx(0.04 + 0.09, rel=0.03)
 
 
 def test_errors_of_two_classes_are_independent() -> None:
     """Two kernels of the same time with a relative deviation of 0.3 each: 0.3^2 / 2 of the sum."""
-    one = step(scatter=0.3, pointwise={"floor_s": 1e-12})
+    one = step(scatter=0.3, pointwise={"floor_cycles": 1e-3})
     load = Load(tokens=1.0)
     pointwise = CountedKernel(Pointwise("norm", 1e9), 1)
     product = Product("product", 4096, 4096)

@@ -15,6 +15,7 @@ from scipy.optimize import least_squares, minimize
 
 from paleo_lite.engines.constants import EFFECTS, Cell, CellFit, ClassFit, EngineConstants, same_effects, traits_of
 from paleo_lite.engines.formulas import KERNEL_CLASSES
+from paleo_lite.engines.step import Z_90
 from paleo_lite.machines import find_device
 
 from .tables import Timed
@@ -28,7 +29,10 @@ MOST_ROWS = 2000
 EFFECTIVE_ROWS = 100
 """Independent errors that a table is worth: errors of similar shapes are alike."""
 
-SMALLEST_DEVIATION = 0.03
+SMALLEST_DEVIATION = SMALLEST_SCATTER = 0.03
+SCATTER_DEVIATION = 0.1
+"""Standard deviation of the logarithm of a scatter that follows from so many independent errors."""
+
 SMALLEST_VARIANCE = 1e-4
 
 
@@ -63,18 +67,19 @@ def fit_cell(whole: Timed) -> CellFit:
 
     solution = least_squares(residuals, typical, loss="soft_l1", f_scale=LOSS_SCALE, x_scale=spread)
     errors = np.log(kernel_times(timed, solution.x) / timed.time_s)
-    scatter = max(1.4826 * float(np.median(np.abs(errors))), 0.03)
+    scatter = max(1.4826 * float(np.median(np.abs(errors))), SMALLEST_SCATTER)
     slopes = solution.jac[: len(errors)]  # those of the measurements: the prior is added as it is
     precision = slopes.T @ slopes / scatter**2 * min(EFFECTIVE_ROWS / len(errors), 1.0)
     covariance = np.linalg.inv(precision + np.diag(1 / spread**2))
     deviation = np.maximum(np.sqrt(np.diag(covariance)), SMALLEST_DEVIATION)
+    spread_of_errors = max(float(np.quantile(np.abs(errors), 0.9)) / Z_90, SMALLEST_SCATTER)
     cell = timed.cell
     return CellFit(
         gpu=cell.gpu,
         engine=cell.engine,
         format=cell.format,
-        theta=tuple(round(float(value), 4) for value in solution.x),
-        deviation=tuple(round(float(value), 4) for value in deviation),
+        theta=tuple(round(float(value), 4) for value in (*solution.x, np.log(spread_of_errors))),
+        deviation=tuple(round(float(value), 4) for value in (*deviation, SCATTER_DEVIATION)),
         measurements=len(whole.time_s),
         error=round(float(np.median(np.abs(np.expm1(errors)))), 4),
     )
@@ -89,7 +94,8 @@ def fit_class(name: str, cells: Sequence[CellFit]) -> ClassFit:
     estimates = np.array([cell.theta for cell in cells])
     errors = np.array([cell.deviation for cell in cells]) ** 2
     means, variances = [], []
-    for index in range(len(kernels.parameters)):
+    parameters = (*kernels.parameters, "scatter")
+    for index in range(len(parameters)):
         y, noise = estimates[:, index], errors[:, index]
         start = np.full(len(EFFECTS), np.log(max(float(np.var(y)), 1e-3) / len(EFFECTS)))
 
@@ -112,12 +118,10 @@ def fit_class(name: str, cells: Sequence[CellFit]) -> ClassFit:
         means.append(float(inverse.sum(axis=0) @ y / inverse.sum()))
         variances.append(found)
     by_effect = np.array(variances).T
-    scatter = float(np.median([cell.error for cell in cells])) * 1.4826
     return ClassFit(
-        parameters=tuple(kernels.parameters),
+        parameters=parameters,
         mean=tuple(round(value, 4) for value in means),
         variances={effect: tuple(round(float(v), 5) for v in row) for effect, row in zip(EFFECTS, by_effect)},
-        scatter=round(scatter, 4),
         cells=tuple(cells),
     )
 
