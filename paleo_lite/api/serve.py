@@ -75,6 +75,7 @@ def serve(
     chunked_prefill: int | None = None,
     block_size: int | None = None,
     memory_fraction: float | None = None,
+    receive_interval: int | None = None,
     overhead: float | str | None = None,
     prefix_hit_rate: float = 0.0,
     draft_length: int = 0,
@@ -160,6 +161,8 @@ def serve(
     memory_fraction : float, optional
         Fraction of the memory for weights, activations and cache (vLLM, SGLang), or of the free memory for the cache
         (TensorRT-LLM).
+    receive_interval : int, optional
+        Decoding iterations from one look for new requests to the next (SGLang's ``--scheduler-recv-interval``).
     overhead : float or str, optional
         Time per iteration in which the device waits for scheduler and sampling: ``"1 ms"``.
     prefix_hit_rate : float
@@ -300,6 +303,7 @@ def serve(
             chunked_prefill=chunked_prefill,
             block_tokens=block_size,
             memory_fraction=memory_fraction,
+            receive_interval=receive_interval,
             overhead_s=None if overhead is None else parse_quantity(overhead, "s", unit_required=True),
         )
         if overhead is None:
@@ -345,7 +349,7 @@ def serve(
         )
     deployment = make_deployment(devices[0], tensor_degree, stages, replica_count, weights)
     traffic, description = _make_traffic(
-        inputs, outputs, rate_per_s, concurrency, requests, num_requests, arrivals, seed, replica_count
+        inputs, outputs, rate_per_s, concurrency, requests, num_requests, arrivals, seed, deployment
     )
     prepared = deployment.prepare(traffic)
     result = answer(prepared, traffic, description)
@@ -501,7 +505,7 @@ def _make_traffic(
     num_requests: int | None,
     arrivals: str,
     seed: int,
-    replicas: int,
+    deployment: Deployment,
 ) -> tuple[Traffic, str]:
     """Return the traffic and its description."""
     from ..serving.requests import generate_traffic, read_trace
@@ -514,9 +518,9 @@ def _make_traffic(
         return traffic, f"{len(traffic):,} requests of {path.name}"
     count = num_requests
     if count is None and concurrency is not None:
-        count = max(FEWEST_REQUESTS * replicas, REQUESTS_PER_USER * concurrency)
+        count = max(FEWEST_REQUESTS * deployment.replicas, REQUESTS_PER_USER * concurrency)
     elif count is None:
-        count = DEFAULT_REQUESTS * replicas
+        count = DEFAULT_REQUESTS * deployment.replicas
     traffic = generate_traffic(
         inputs,
         outputs,
@@ -525,6 +529,7 @@ def _make_traffic(
         concurrency=concurrency,
         arrivals=arrivals,
         seed=seed,
+        drift_apart=deployment.engine.mixes_phases,
     )
     mean_input, mean_output = float(traffic.input_tokens.mean()), float(traffic.output_tokens.mean())
     lengths = f"{mean_input:,.0f} input and {mean_output:,.0f} output tokens"
@@ -669,7 +674,7 @@ def _advise(
         concurrency = chosen.batch_limit
     limited = structs.replace(deployment, engine=structs.replace(deployment.engine, max_sequences=chosen.batch_limit))
     traffic, description = _make_traffic(
-        inputs, outputs, rate_per_s, concurrency, None, num_requests, arrivals, seed, chosen.replicas
+        inputs, outputs, rate_per_s, concurrency, None, num_requests, arrivals, seed, limited
     )
     notes = []
     if objectives and advice.best is None:

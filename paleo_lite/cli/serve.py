@@ -81,6 +81,12 @@ from .values import DEVICE, INTEGER, NETWORK, CommaSeparated, Names, Number, Qua
     help="Fraction of the memory for weights, activations and cache, or in tensorrt-llm of the free memory.",
 )
 @click.option(
+    "--receive-interval",
+    type=INTEGER,
+    metavar="N",
+    help="Decoding iterations between looks for new requests (sglang).",
+)
+@click.option(
     "--overhead",
     type=Quantity("s", unit_required=True),
     metavar="TIME",

@@ -267,6 +267,8 @@ class EngineConstants(msgspec.Struct, frozen=True, dict=True):
         Time of the host by engine.
     step_deviation : float
         Standard deviation of the logarithm of a step that nothing else explains.
+    source_deviation : float
+        Standard deviation of what all servers of one source have in common: versions, options, text, clients.
     sources : tuple of str
         Sources of the measurements.
     """
@@ -275,7 +277,13 @@ class EngineConstants(msgspec.Struct, frozen=True, dict=True):
     company: tuple[Company, ...] = ()
     hosts: dict[str, Host] = {}
     step_deviation: float = 0.1
+    source_deviation: float = 0.0
     sources: tuple[str, ...] = ()
+
+    @property
+    def server_variance(self) -> float:
+        """Variance of the logarithm of a step of a server that kernels do not explain."""
+        return self.step_deviation**2 + self.source_deviation**2
 
     def company_of(self, kernels: str, device: Device, engine: str, form: str, is_prompt: bool) -> tuple[float, float]:
         """Return the factors of the shortest kernel and of all other time of kernels in a server."""

@@ -308,7 +308,7 @@ class EngineStep:
 
     def relative_interval(self, kernels: Sequence[CountedKernel], load: Load) -> tuple[Any, Any]:
         """Return the ends of the 90% interval of the seconds of an iteration, relative to them."""
-        deviation = np.sqrt(self.variance(kernels, load) + self.constants.step_deviation**2)
+        deviation = np.sqrt(self.variance(kernels, load) + self.constants.server_variance)
         return np.exp(-Z_90 * deviation), np.exp(Z_90 * deviation)
 
     def _rates(self, form: str) -> tuple[Rates, float, float]:

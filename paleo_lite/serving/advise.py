@@ -118,7 +118,12 @@ def _try_batch_limits(
         if concurrency > min(largest, fitting):
             break
         traffic = generate_traffic(
-            inputs, outputs, count=max(ROUNDS * concurrency, 8), concurrency=concurrency, seed=seed
+            inputs,
+            outputs,
+            count=max(ROUNDS * concurrency, 8),
+            concurrency=concurrency,
+            seed=seed,
+            drift_apart=deployment.engine.mixes_phases,
         )
         # Only the first round sends all prompts at once.
         outcomes = prepared.run(msgspec.structs.replace(traffic, warm_up=concurrency))

@@ -99,6 +99,8 @@ class Engine(msgspec.Struct, frozen=True):
         The same per token of the prompt, in closed loops.
     request_iterations : float
         Iterations, on average, until the scheduler looks for new requests and first tokens are sent, in closed loops.
+    receive_interval : int
+        Decoding iterations from one look for new requests to the next.
     schedules_ahead : bool
         Whether an iteration is scheduled while the one before it runs, so that a request waits for the iteration in
         progress and for the next one.
@@ -126,10 +128,11 @@ class Engine(msgspec.Struct, frozen=True):
     sequence_overhead_s: float = 0.0
     request_token_s: float = 0.0
     request_iterations: float = 0.0
+    receive_interval: int = 1
     schedules_ahead: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("max_batched_tokens", "max_sequences", "block_tokens"):
+        for name in ("max_batched_tokens", "max_sequences", "block_tokens", "receive_interval"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise BadValue(f"`--{name.replace('_', '-')}` must be an integer >= 1 (got {value!r})")
@@ -308,6 +311,8 @@ def find_engine(name: str, device: Device | None = None, **changes: Any) -> Engi
     elif device is not None and name == SGLANG.name:
         defaults = {"chunked_prefill": _sglang_chunk(device)}
     given = {key: value for key, value in changes.items() if value is not None}
+    if "receive_interval" in given and name != SGLANG.name:
+        raise BadValue(f"`--receive-interval` is an option of {SGLANG.name} (the engine is {name})")
     batched_tokens = given.get("max_batched_tokens")
     chunk = given.get("chunked_prefill")
     if batched_tokens is not None and chunk is None and ENGINES[name].chunked_prefill:

@@ -202,6 +202,7 @@ def generate_traffic(
     concurrency: int | None = None,
     arrivals: str = "poisson",
     seed: int = 0,
+    drift_apart: bool = True,
 ) -> Traffic:
     """Generate requests.
 
@@ -219,6 +220,9 @@ def generate_traffic(
         Arrival process of an open loop.
     seed : int
         Seed of arrivals and lengths. Lengths do not depend on the rate.
+    drift_apart : bool
+        Whether users of a closed loop whose lengths are all equal do not stay in step. They do under an engine that
+        computes all waiting prompts before it decodes: answers that start together end together.
 
     Raises
     ------
@@ -250,7 +254,8 @@ def generate_traffic(
     warm_up = 0
     if concurrency is not None and inputs.is_constant and outputs.is_constant and count >= 2 * concurrency:
         warm_up = concurrency
-        output_tokens[:warm_up] = _first_answers(output_tokens[:warm_up], arrivals_generator)
+        if drift_apart:
+            output_tokens[:warm_up] = _first_answers(output_tokens[:warm_up], arrivals_generator)
     return Traffic(arrival_s, input_tokens, output_tokens, concurrency, warm_up)
 
 

@@ -229,10 +229,11 @@ class _Replica:
             return [0.0] * count, [0.0] * count
         generator = np.random.default_rng(0)
         delay_s = generator.exponential(engine.request_overhead_s, count)
-        if not self.is_closed:
-            return delay_s.tolist(), [0.0] * count
-        delay_s += engine.request_token_s * np.array(self.inputs, dtype=np.float64)
-        iterations = generator.uniform(0.0, 2 * engine.request_iterations, count)
+        iterations = np.zeros(count)
+        if self.is_closed:
+            delay_s += engine.request_token_s * np.array(self.inputs, dtype=np.float64)
+            iterations += generator.uniform(0.0, 2 * engine.request_iterations, count)
+        iterations += generator.uniform(0.0, engine.receive_interval - 1, count)
         return delay_s.tolist(), iterations.tolist()
 
     def _check_requests(self) -> None:

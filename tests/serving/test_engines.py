@@ -63,6 +63,16 @@ def test_every_engine_names_its_sources() -> None:
         assert engine.overhead_range_s[0] <= engine.overhead_s <= engine.overhead_range_s[1]
 
 
+def test_only_sglang_looks_for_requests_now_and_then() -> None:
+    """`--scheduler-recv-interval`, 1 by default (docs.sglang.io/advanced_features/server_arguments)."""
+    assert {engine.receive_interval for engine in ENGINES.values()} == {1}
+    assert find_engine("sglang", receive_interval=30).receive_interval == 30
+    with pytest.raises(BadValue, match="option of sglang"):
+        find_engine("vllm", receive_interval=30)
+    with pytest.raises(BadValue, match="--receive-interval"):
+        find_engine("sglang", receive_interval=0)
+
+
 def test_bad_values() -> None:
     with pytest.raises(UnknownName, match="vllm"):
         find_engine("vlm")

@@ -27,7 +27,8 @@ DOCUMENTED = {
     "--kv_cache_free_gpu_memory_fraction",
     # docs.sglang.io/advanced_features/server_arguments
     "sglang": "--tp-size --dp-size --enable-dp-attention --ep-size --pp-size --max-running-requests --page-size "
-    "--max-prefill-tokens --chunked-prefill-size --mem-fraction-static --dtype --quantization --kv-cache-dtype",
+    "--max-prefill-tokens --chunked-prefill-size --mem-fraction-static --scheduler-recv-interval --dtype "
+    "--quantization --kv-cache-dtype",
 }
 
 

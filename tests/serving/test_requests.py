@@ -79,6 +79,16 @@ def test_bad_traffic(changes: dict[str, object]) -> None:
         generate_traffic(Lengths(10), Lengths(10), **arguments)  # type: ignore[arg-type]
 
 
+def test_users_who_keep_step_have_equal_answers_from_the_start() -> None:
+    """Those who drift apart begin with answers of half to all of the length."""
+    apart, in_step = (
+        generate_traffic(Lengths(10), Lengths(100), count=64, concurrency=16, drift_apart=drift)
+        for drift in (True, False)
+    )
+    assert set(in_step.output_tokens.tolist()) == {100} and apart.warm_up == in_step.warm_up == 16
+    assert len(set(apart.output_tokens[:16].tolist())) > 8 and set(apart.output_tokens[16:].tolist()) == {100}
+
+
 def test_replicas_take_requests_in_turn() -> None:
     traffic = generate_traffic(Lengths(10), Lengths(10), count=10, concurrency=5)
     parts = [traffic.every(2, start) for start in (0, 1)]

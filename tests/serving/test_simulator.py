@@ -56,6 +56,41 @@ def test_littles_law(deployment: Deployment, engine: str) -> None:
         assert outcome.sequence_s < in_decoding_s
 
 
+def test_users_with_equal_lengths_keep_step_if_prompts_go_first(deployment: Deployment) -> None:
+    """16 prompts of 1,024 tokens are two chunks of 8,192: half of the users wait for one of them, half for both.
+
+    Users who drift apart wait for few prompts of others.
+    """
+    machine = deployment.on_device.machine
+    engine = find_engine("sglang", machine.device, chunked_prefill=8192, overhead_s=0.0)
+    deployment = msgspec.structs.replace(deployment, engine=engine)
+    waits = []
+    for drift_apart in (False, True):
+        traffic = generate_traffic(
+            Lengths(1024), Lengths(200), count=160, concurrency=16, drift_apart=drift_apart, seed=1
+        )
+        _, outcome = run(deployment, traffic)
+        waits.append(float((outcome.first_token_s - outcome.arrival_s)[16:].mean()))
+    _, chunk = run(deployment, generate_traffic(Lengths(1024), Lengths(1), count=8, rate_per_s=float("inf")))
+    chunk_s = chunk.busy_s
+    assert waits[0] == pytest.approx(1.5 * chunk_s, rel=0.25) and waits[0] > 2 * waits[1]
+
+
+def test_a_request_waits_until_the_scheduler_looks_for_it(deployment: Deployment) -> None:
+    """Every 30 decoding iterations: 14.5 more on average, and none where nothing is decoded."""
+    machine = deployment.on_device.machine
+    traffic = generate_traffic(Lengths(64, 20), Lengths(500, 100), count=400, rate_per_s=2.0, seed=3)
+    first_s, outcomes = [], []
+    for interval in (1, 30):
+        engine = find_engine("sglang", machine.device, receive_interval=interval)
+        _, outcome = run(msgspec.structs.replace(deployment, engine=engine), traffic)
+        first_s.append(float((outcome.first_token_s - outcome.arrival_s).mean()))
+        outcomes.append(outcome)
+    iteration_s = outcomes[1].busy_s / outcomes[1].iterations
+    busy = outcomes[1].busy_s / outcomes[1].finish_s.max()
+    assert first_s[1] - first_s[0] == pytest.approx(14.5 * iteration_s * busy, rel=0.25)
+
+
 def test_a_full_cache_preempts_and_answers_everything(deployment: Deployment) -> None:
     traffic = generate_traffic(Lengths(100), Lengths(400), count=60, rate_per_s=float("inf"))
     prepared = deployment.prepare(traffic)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 from functools import cache
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -15,6 +16,8 @@ from paleo_lite.engines.rates import KERNEL_FORMATS, kernel_rates
 from paleo_lite.machines import find_device
 from validation.engines import tables
 from validation.engines.fit import MOST_ROWS, draw_rows, fit_cell, fit_class, fit_constants, kernel_times
+from validation.engines.servers import Server
+from validation.engines.steps import _pausing_share, between_sources
 from validation.engines.tables import READERS, Timed, attention_pairs
 
 # Readers -------------------------------------------------------------------------------------------------------------
@@ -207,6 +210,38 @@ def test_a_device_that_no_cell_is_of_is_predicted_within_its_interval() -> None:
             predicted = predict_constants(fitted, wanted, traits)
             inside += (np.abs(np.array(cell.theta[:2]) - predicted.theta) < 1.96 * predicted.deviation).tolist()
     assert 0.8 <= np.mean(inside) < 1
+
+
+# Servers -------------------------------------------------------------------------------------------------------------
+
+SERVER = Server(
+    source="serving", name="any", network="llama-3.1-8b", gpu="h100-sxm", engine="sglang", version="0.5",
+    precision="bf16", weights=None, kv_cache="bf16", devices=1, experts=1, attention_data=1, input_tokens=1024.0,
+    output_tokens=128.0, concurrency=16, is_drawn=False, ttft_s=1.0, tpot_s=0.01, tokens_per_s=None,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "share"),
+    [
+        ({}, 0.25),  # two chunks of 8,192 tokens: half of the users wait for the other half
+        ({"concurrency": 8}, 0.0),  # one chunk
+        ({"concurrency": 512}, 0.5),  # nearly: 64 chunks, of which half are later than one's own
+        ({"is_drawn": True}, 1.0),
+        ({"engine": "vllm"}, 1.0),
+    ],
+)
+def test_users_who_keep_step_are_paused_by_later_prompts_only(changes: dict[str, object], share: float) -> None:
+    assert _pausing_share(msgspec.structs.replace(SERVER, **changes)) == pytest.approx(share, abs=0.01)
+
+
+def test_sources_differ_by_the_root_mean_square_of_their_biases() -> None:
+    biases = {"a": 0.3, "b": -0.4, "c": 0.0}
+    assert between_sources(biases) == pytest.approx(np.sqrt(0.25 / 3), abs=1e-3)
+    assert between_sources(biases, "b") == pytest.approx(np.sqrt(0.09 / 2), abs=1e-3)
+
+
+# Classes -------------------------------------------------------------------------------------------------------------
 
 
 def test_classes_are_fitted_apart() -> None:

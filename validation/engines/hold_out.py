@@ -29,11 +29,17 @@ from paleo_lite.reporting.document import Column, Document, Table, format_percen
 from ..columns import GROUP_COLUMNS, GroupErrors
 from .fit import draw_rows, fit_cell, fit_constants, kernel_times
 from .servers import Server, published_servers
-from .steps import StepParts, fit_steps, is_fitted, parts_of, predict_steps
+from .steps import (
+    HELD_OUT_TOLERANCE,
+    StepParts,
+    between_sources,
+    fit_steps,
+    is_fitted,
+    parts_of,
+    predict_steps,
+    source_biases,
+)
 from .tables import Timed, published_kernels
-
-TOLERANCE = 1e-3
-"""Relative change of the loss at which a fit without a part ends: times change by less than 1% below."""
 
 JUDGED_ROWS = 500
 """Rows of a table that are judged, drawn at random."""
@@ -217,7 +223,8 @@ def validate_servers(data: Path) -> list[ServerRow]:
     fits = [(timed.cell, fit_cell(timed)) for timed in published_kernels(data)]
     alone = fit_constants(fits)
     parts = [parts_of(server, alone) for server in published_servers(data) if is_fitted(server)]
-    shipped = _judge_steps(parts, fit_steps(parts, alone))
+    biases = source_biases(parts, alone)
+    shipped = _judge_steps(parts, fit_steps(parts, alone), between_sources(biases))
     rows = list(_server_rows("nothing", [part.server for part in parts], shipped))
     for split, key in SERVER_SPLITS.items():
         servers: list[Server] = []
@@ -225,12 +232,12 @@ def validate_servers(data: Path) -> list[ServerRow]:
         for name in sorted({key(part.server) for part in parts}):
             rest = [part for part in parts if key(part.server) != name]
             own = [part for part in parts if key(part.server) == name]
-            fitted = fit_steps(rest, alone, TOLERANCE)
+            fitted = fit_steps(rest, alone, HELD_OUT_TOLERANCE)
             if split in ("device", "engine"):
                 known = without(alone, split, name)
                 own = [parts_of(part.server, known) for part in own]
             servers += [part.server for part in own]
-            judged.append(_judge_steps(own, fitted))
+            judged.append(_judge_steps(own, fitted, between_sources(biases, name if split == "source" else "")))
         rows += _server_rows(split, servers, _together(judged))
     return rows
 
@@ -239,10 +246,11 @@ def _owner(cell: CellFit, split: str) -> str:
     return cell.gpu if split == "device" else cell.engine
 
 
-def _judge_steps(parts: Sequence[StepParts], fitted: EngineConstants) -> Judged:
+def _judge_steps(parts: Sequence[StepParts], fitted: EngineConstants, source_deviation: float) -> Judged:
     """Return the errors of the times per output token of servers at some factors of company and hosts."""
+    fitted = msgspec.structs.replace(fitted, source_deviation=source_deviation)
     errors = [np.log(predict_steps(part, fitted)[0] / part.server.step_s) for part in parts]
-    deviations = [np.sqrt(part.variance + fitted.step_deviation**2) for part in parts]
+    deviations = [np.sqrt(part.variance + fitted.server_variance) for part in parts]
     return Judged(np.array(errors), np.array(deviations))
 
 

@@ -15,7 +15,7 @@ from paleo_lite.files import write_atomically
 
 from .fit import fit_cell, fit_constants
 from .servers import published_servers
-from .steps import fit_steps, is_fitted, parts_of
+from .steps import between_sources, fit_steps, is_fitted, parts_of, source_biases
 from .tables import published_kernels
 
 SOURCES = (
@@ -34,8 +34,10 @@ def ship_engines(data: Path, folder: Path) -> Iterator[tuple[str, str]]:
     fits = [(timed.cell, fit_cell(timed)) for timed in published_kernels(data)]
     alone = fit_constants(fits)
     servers = [server for server in published_servers(data) if is_fitted(server)]
-    fitted = fit_steps([parts_of(server, alone) for server in servers], alone)
-    fitted = msgspec.structs.replace(fitted, sources=SOURCES)
+    parts = [parts_of(server, alone) for server in servers]
+    between = between_sources(source_biases(parts, alone))
+    fitted = msgspec.structs.replace(fit_steps(parts, alone), source_deviation=between, sources=SOURCES)
     write_atomically(folder / constants.FILE, msgspec.json.encode(fitted))
     constants.engine_constants.cache_clear()
-    yield "engines", f"{len(fits)} tables of kernels, {len(servers)} servers, {fitted.step_deviation:.1%} off"
+    errors = f"{fitted.step_deviation:.1%} off, {between:.1%} between sources"
+    yield "engines", f"{len(fits)} tables of kernels, {len(servers)} servers, {errors}"

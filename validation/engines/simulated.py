@@ -74,6 +74,8 @@ def simulate_server(server: Server) -> Any:
     """Return the answer of `paleo_lite.serve` for the closed loop of a published server."""
     lengths: dict[str, Any] = {name: _lengths(server, tokens) for name, tokens in _tokens(server)}
     limits: dict[str, Any] = {}
+    if server.receive_interval > 1:
+        limits = {"receive_interval": server.receive_interval}
     if server.source == "mlenergy":
         limits = {"max_sequences": server.concurrency, "num_requests": _requests(server.concurrency)}
     return pl.serve(

@@ -33,7 +33,7 @@ from paleo_lite.engines.constants import Company, EngineConstants, Host
 from paleo_lite.engines.kernels import CountedKernel
 from paleo_lite.engines.step import UNKNOWN_HOST, Z_90, EngineStep, Load
 from paleo_lite.machines import find_device
-from paleo_lite.serving.engines import ENGINES
+from paleo_lite.serving.engines import ENGINES, find_engine
 from paleo_lite.serving.kernel_tables import device_kernels
 
 from .servers import Server, place
@@ -62,7 +62,8 @@ SCHEDULED_ITERATIONS = 1.5
 
 LARGEST_UTILISATION = 0.6
 
-TOLERANCE = 1e-8
+TOLERANCE, HELD_OUT_TOLERANCE = 1e-8, 1e-3
+"""Relative change of the loss at which a fit ends, and a fit without a part: times change by less than 1% below."""
 
 HELD_OUT = 1.5
 """Errors of servers whose network is held out, relative to those of servers in the fit."""
@@ -203,6 +204,10 @@ class _Circumstances(NamedTuple):
         Mean tokens of prompts and of answers.
     prompts_per_token : ndarray
         Prompts of others that are computed per output token.
+    pausing_share : ndarray
+        Share of these prompts that pause the decoding of others: those that are computed after one's own.
+    receive_interval : ndarray
+        Decoding iterations between looks for new requests.
     measured_s : ndarray
         Measured times per output token, from which waits follow.
     """
@@ -214,6 +219,8 @@ class _Circumstances(NamedTuple):
     prompt_tokens: Any
     answers: Any
     prompts_per_token: Any
+    pausing_share: Any
+    receive_interval: Any
     measured_s: Any
 
     @classmethod
@@ -230,6 +237,8 @@ class _Circumstances(NamedTuple):
             prompt_tokens=np.array([server.mean_input for server in servers]),
             answers=np.array([server.mean_output for server in servers]),
             prompts_per_token=np.array([part.prompts_per_token for part in parts]),
+            pausing_share=np.array([_pausing_share(server) for server in servers]),
+            receive_interval=np.array([server.receive_interval for server in servers]),
             measured_s=np.array([server.step_s for server in servers]),
         )
 
@@ -237,14 +246,28 @@ class _Circumstances(NamedTuple):
         """Return times per output token and to the first token, from the host's times and those of iterations."""
         share = np.minimum(self.prompts_per_token, 1.0)
         beside_s = (1 - share) * decode_s + share * mixed_s
-        pausing_s = decode_s + self.prompts_per_token * (prompt_s + host["iteration_s"])
+        pausing_s = decode_s + self.pausing_share * self.prompts_per_token * (prompt_s + host["iteration_s"])
         tpot_s = host["iteration_s"] + host["logit_s"] * self.logits + np.where(self.mixes, beside_s, pausing_s)
         utilisation = (self.users - 1) * prompt_s / (self.answers * self.measured_s)
         utilisation = np.minimum(utilisation, LARGEST_UTILISATION)
         wait_s = 0.5 * utilisation / (1 - utilisation) * prompt_s
         own_s = np.where(self.mixes, mixed_s, prompt_s) + self.prompts_before * prompt_s + wait_s
         ttft_s = host["request_s"] + host["request_token_s"] * self.prompt_tokens + own_s
-        return tpot_s, ttft_s + (SCHEDULED_ITERATIONS + host["request_iterations"]) * self.measured_s
+        waits = SCHEDULED_ITERATIONS + host["request_iterations"] + (self.receive_interval - 1) / 2
+        return tpot_s, ttft_s + waits * self.measured_s
+
+
+def _pausing_share(server: Server) -> float:
+    """Return the share of the prompts of others that pause the decoding of a user.
+
+    Users who keep step send their prompts together, in several chunks; only those in later chunks than one's own pause
+    it.
+    """
+    if not server.keeps_step:
+        return 1.0
+    engine = find_engine(server.engine, find_device(server.gpu))
+    chunks = np.ceil(server.concurrency * server.input_tokens / engine.chunked_prefill)
+    return float(1 - 1 / chunks) / 2
 
 
 def predict_steps(part: StepParts, constants: EngineConstants) -> tuple[float, float]:
@@ -346,6 +369,22 @@ def fit_steps(parts: Sequence[StepParts], constants: EngineConstants, tolerance:
     return msgspec.structs.replace(
         constants, company=tuple(company), hosts=hosts, step_deviation=round(max(deviation, 0.12), 3)
     )
+
+
+def source_biases(parts: Sequence[StepParts], constants: EngineConstants) -> dict[str, float]:
+    """Return the median error of the logarithm of the time per token of each source, with the source held out."""
+    biases = {}
+    for source in sorted({part.server.source for part in parts}):
+        own = [part for part in parts if part.server.source == source]
+        fitted = fit_steps([part for part in parts if part.server.source != source], constants, HELD_OUT_TOLERANCE)
+        errors = [np.log(predict_steps(part, fitted)[0] / part.server.step_s) for part in own]
+        biases[source] = float(np.median(errors))
+    return biases
+
+
+def between_sources(biases: dict[str, float], held_out: str = "") -> float:
+    """Return the standard deviation of the biases of sources around 0, without that of one of them."""
+    return round(float(np.sqrt(np.mean([bias**2 for name, bias in biases.items() if name != held_out]))), 3)
 
 
 def _spread(errors: Any) -> float:
