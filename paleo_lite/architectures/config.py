@@ -7,6 +7,9 @@ from typing import Any
 from ..errors import BadDescriptor, MissingKey
 from .tape import ACTIVATIONS
 
+MAX_LAYERS = 10_000
+"""Most layers that a config may name: each is described."""
+
 
 class Config:
     """Checked access to the fields of a ``config.json``; every error names the file and the key.
@@ -37,6 +40,8 @@ class Config:
             return default
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 2**31:
             raise self.fail(f"$.{key} must be an integer >= 1 (got {value!r})")
+        if value > MAX_LAYERS and ("layer" in key or key == "depth"):
+            raise self.fail(f"$.{key} is {value}; no more than {MAX_LAYERS:,} layers are read")
         return value
 
     def optional_integer(self, key: str) -> int | None:

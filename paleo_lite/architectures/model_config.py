@@ -330,6 +330,8 @@ def decode_fields(data: bytes, path: str) -> dict[str, Any]:
         fields = msgspec.json.decode(_INFINITY.sub(b"1e308", data))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadDescriptor(f"{path}: {error}") from None
+    except RecursionError:
+        raise BadDescriptor(f"{path}: the objects of a config are nested too deeply") from None
     if not isinstance(fields, dict):
         raise BadDescriptor(f"{path}: a config must be a JSON object")
     for name in ("model_type", *_PARTS, "vision_config", "thinker_config"):

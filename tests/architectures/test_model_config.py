@@ -218,6 +218,7 @@ BAD = [
     ({key: value for key, value in LLAMA.items() if key != "hidden_size"}, r"\$.hidden_size is missing: .* llama"),
     ({**LLAMA, "num_hidden_layers": 0}, r"\$.num_hidden_layers must be an integer >= 1 \(got 0\)"),
     ({**LLAMA, "num_hidden_layers": True}, r"\(got True\)"),
+    ({**LLAMA, "num_hidden_layers": 10**9}, r"\$.num_hidden_layers is 1000000000; no more than 10,000 layers are read"),
     (
         {**LLAMA, "num_attention_heads": 7},
         r"\$.num_key_value_heads is 2, which does not divide \$.num_attention_heads, 7",
@@ -232,6 +233,12 @@ BAD = [
     ({**LLAMA, "model_type": "nemotron_h"}, "no key says what layer 0 is: a mixer or a feed-forward part"),
     ({**LLAMA, "model_type": "bamba", "attn_layer_indices": 3}, "attn_layer_indices must be a list of layers"),
 ]  # fmt: skip
+
+
+def test_a_config_that_is_nested_deeply_raises_one_sentence():
+    data = b'{"model_type": "llama", "text_config": ' + 100_000 * b'{"a":' + b"1" + 100_000 * b"}" + b"}"
+    with pytest.raises(BadDescriptor, match=r"c\.json: the objects of a config are nested too deeply"):
+        read_config(data, "c.json")
 
 
 @pytest.mark.parametrize(("config", "message"), BAD)
