@@ -127,6 +127,12 @@ class LinkRate(msgspec.Struct, frozen=True):
             if not 0 < share < math.inf:
                 raise BadValue(f"link {self.name}: the PPP must be > 0 (got {share:g})")
 
+    @property
+    def is_nvlink(self) -> bool:
+        """Whether it is an NVLink on record."""
+        link = read_links().link.get(self.name)
+        return link is not None and link.is_nvlink
+
     def ppp_for(self, workers: Any) -> Any:
         """Return the share of the bandwidth that this number of workers reaches (scalar or array)."""
         if not self.ppp_at:

@@ -209,7 +209,7 @@ def _check_identity(device: Device) -> Iterator[AuditFinding]:
     if not 2006 <= device.year <= date.today().year + 1:
         yield AuditFinding(device.id, "year", f"{device.year} is not a plausible release year")
     clocks = device.clocks
-    if device.clock_hz(clocks.default) is None and device.scope != "accelerator":
+    if device.clock_hz(clocks.default) is None and not device.has_rates_alone:
         yield AuditFinding(device.id, "clocks.default", f"the default clock, {clocks.default}, has no value")
     base, boost = device.clock_hz("base"), device.clock_hz("boost")
     if base is not None and boost is not None and base > boost:
@@ -238,7 +238,7 @@ def _check_peaks(device: Device) -> Iterator[AuditFinding]:
 
 
 def _peak_problem(device: Device, peak: Peak) -> str:
-    if device.scope == "accelerator":
+    if device.has_rates_alone:
         return ""  # nothing is published from which its rates follow
     expected, formula = expected_peak(device, peak)
     if expected is None:
@@ -250,7 +250,7 @@ def _peak_problem(device: Device, peak: Peak) -> str:
 
 
 def _check_ratios(device: Device) -> Iterator[AuditFinding]:
-    if device.scope == "accelerator":
+    if device.has_rates_alone:
         return  # fp8 has the rate of bf16 in some of them, and tf32 as well
     tensor = {p.precision: p for p in device.peaks if p.unit == "tensor" and p.accumulate != "fp16"}
     expected = [(tensor[name], multiple) for name, multiple in (("tf32", 1), ("fp16", 2), ("fp8", 4)) if name in tensor]

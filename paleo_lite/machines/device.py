@@ -225,6 +225,16 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return f"<Device {self.id}: {self.name}, {self.vendor} {self.architecture}, {self.year}>"
 
     @property
+    def shares_host_memory(self) -> bool:
+        """Whether its memory is that of the host: a system on a chip, or the host itself."""
+        return self.scope in ("module", "cpu")
+
+    @property
+    def has_rates_alone(self) -> bool:
+        """Whether its makers publish rates that follow from no number of lanes and no clock."""
+        return self.scope == "accelerator"
+
+    @property
     def bandwidth_bytes_per_s(self) -> float:
         """Peak memory bandwidth in bytes per second."""
         return parse_quantity(self.memory.bandwidth.value, "B/s")
@@ -364,6 +374,8 @@ class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Unit that has this bandwidth: one lane of several, all links of a device, or one network port.
     one_per_device : bool
         Whether nodes of GPUs have a port of this network for each device.
+    is_nvlink : bool
+        Whether it is an NVLink, for which engines keep buffers on every device.
     latency : Figure or None
         Latency, if a source gives it.
     random_reads : Figure or None
@@ -375,6 +387,7 @@ class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     per_direction: Figure
     per: Literal["", "lane", "device", "port"] = ""
     one_per_device: bool = False
+    is_nvlink: bool = False
     latency: Figure | None = None
     random_reads: Figure | None = None
     aliases: list[str] = []

@@ -10,29 +10,20 @@ from typing import Any, ClassVar
 import msgspec
 import numpy as np
 
-from ..engines.placed import KERNEL_MODEL
 from ..engines.step import Z_90
 from ..result import Result
 from ..timing.notes import clock_notes, setting_notes
 from ..timing.power import MIN_FRACTION
+from .backends import backend_of
 from .candidates import Advice
 from .decode_kernels import KernelTime, time_decode_kernels
 from .deployment import LEVELS, Deployment, Prepared
 from .energy import Drawn, draw_power
-from .iteration_times import ModelOnDevice, has_experts
 from .launch import launch
 from .requests import Traffic
 from .simulator import Outcome
 
 PERCENTILES = (50, 90, 99)
-
-LOCAL_MODEL = "llama.cpp, with constants fitted to published speeds of one request at a time"
-"""The time model of llama.cpp, as text."""
-
-LOCAL_NOTE = (
-    "several slots were validated on nothing: matrices are read once for all of them, and few tokens are multiplied "
-    "one by one unless a product of matrices is faster"
-)
 
 SATURATION_REQUESTS = 4
 """Requests of the simulation of saturation, as a multiple of the sequences that run at the same time."""
@@ -332,17 +323,12 @@ def answer(
             start_s = min(float(outcome.arrival_s.min()) for outcome in outcomes)
             duration_s = max(float(outcome.finish_s.max()) for outcome in outcomes) - start_s
     on_device = deployment.on_device
+    backend = backend_of(on_device)
     workload, device = on_device.workload, on_device.machine.device
     context = mean_context(traffic)
     network_notes = on_device.decode_workload(max(round(context), 1)).network.notes
     requested = _setting_notes(prepared, figures["expected"]["mean_sequences"] or 1.0)
-    is_by_layers = on_device.kernels is None and on_device.local is None
-    model_notes = on_device.model.notes if is_by_layers else ()
-    if on_device.local is not None:
-        requested = [LOCAL_NOTE]
-    all_notes = list(dict.fromkeys((*notes, *requested, *network_notes, *model_notes)))
-    if on_device.tensor > 1 and on_device.kernels is None and has_experts(workload):
-        all_notes.append("experts are divided by tensor parallelism; expert parallelism is not modelled")
+    all_notes = list(dict.fromkeys((*notes, *requested, *network_notes, *backend.notes)))
     rate_per_s = traffic.rate_per_s
     capacity_per_s = figures["expected"].get("saturation_requests_per_s")
     if rate_per_s is not None and capacity_per_s is not None and rate_per_s > capacity_per_s:
@@ -351,8 +337,7 @@ def answer(
             f"{rate_per_s:.3g} requests/s exceed the saturation rate of {capacity_per_s:.3g}: the queue grows as long "
             "as requests arrive, and latencies depend on the number of requests",
         )
-    deviations = {} if on_device.kernels is None else on_device.kernels.step.latency_deviations
-    added = {name: Z_90 * deviation for name, deviation in deviations.items()}
+    added = {name: Z_90 * deviation for name, deviation in backend.latency_deviations.items()}
     shown = {
         name: _figure([figures[level][name] for level in levels])
         for name in (*FIGURES, *SITE_FIGURES)
@@ -371,7 +356,7 @@ def answer(
         gpu=device.id,
         gpu_name=device.name,
         precision=workload.precision,
-        weights=_weights_of(on_device),
+        weights=backend.weights,
         kv_cache=on_device.kv_cache,
         engine=deployment.engine.name,
         engine_limits=deployment.engine.describe(),
@@ -399,8 +384,8 @@ def answer(
         activations_bytes=prepared.room.activations_bytes,
         cache_bytes=prepared.room.cache_bytes,
         cache_tokens=prepared.room.tokens,
-        model=_describe_times(on_device),
-        is_forecast=not is_by_layers or on_device.model.is_forecast,
+        model=backend.description,
+        is_forecast=backend.is_forecast,
         overhead_s=deployment.engine.overhead_s,
         notes=tuple(all_notes),
         sources=deployment.engine.sources,
@@ -409,22 +394,6 @@ def answer(
         launch_command=launched.command,
         kernels=time_decode_kernels(on_device, figures["expected"]["mean_sequences"] or 1.0, context),
     )
-
-
-def _weights_of(on_device: ModelOnDevice) -> str:
-    """Return the format of the weights, by default the precision."""
-    if on_device.local is not None:
-        return on_device.local.contents.weights
-    return on_device.workload.weights or on_device.workload.precision
-
-
-def _describe_times(on_device: ModelOnDevice) -> str:
-    """Return the model of the iteration times, as text."""
-    from ..timing import describe_model
-
-    if on_device.local is not None:
-        return LOCAL_MODEL
-    return describe_model(on_device.model) if on_device.kernels is None else KERNEL_MODEL
 
 
 def mean_context(traffic: Traffic) -> float:

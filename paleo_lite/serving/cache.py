@@ -128,7 +128,7 @@ def _cache_bytes(on_device: ModelOnDevice, engine: Engine, weights_bytes: float,
     memory_bytes = reported_bytes(on_device.machine.device)
     reserve_bytes = engine.context_share * memory_bytes or RESERVE_BYTES
     link = None if on_device.group is None else on_device.group.inside
-    if link is not None and link.name.startswith("nvlink"):
+    if link is not None and link.is_nvlink:
         reserve_bytes += COMMUNICATOR_BYTES
     if engine.is_fraction_of_free:
         free_bytes = memory_bytes - reserve_bytes - weights_bytes - activations_bytes

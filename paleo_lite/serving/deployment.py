@@ -13,13 +13,11 @@ from ..distributed.replica import check_nodes
 from ..errors import BadValue
 from ..machines import Device, Price
 from ..timing.facility import Facility
-from .cache import CacheRoom, cached_bytes, measure_room
+from .backends import backend_of
+from .cache import CacheRoom, cached_bytes
 from .engines import Engine
-from .iteration_times import IterationTimes, ModelOnDevice, tabulate
-from .kernel_tables import tabulate_kernels
-from .local_tables import measure_local_room, tabulate_local
+from .iteration_times import IterationTimes, ModelOnDevice
 from .pipeline import stage_workloads
-from .power_limits import under_power_limit
 from .requests import Traffic
 from .simulator import Options, Outcome, simulate
 
@@ -90,10 +88,8 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
         lengths = traffic.input_tokens + traffic.output_tokens
         longest_prompt, longest = int(traffic.input_tokens.max()), int(lengths.max())
         mean_tokens = float(lengths.mean())
-        if self.on_device.local is not None:
-            room = measure_local_room(self.on_device.local, self.engine.block_tokens, mean_tokens)
-        else:
-            room = measure_room(self.on_device, self.engine, mean_tokens=mean_tokens, prompt_tokens=longest_prompt)
+        backend = backend_of(self.on_device)
+        room = backend.measure_room(self.engine, mean_tokens=mean_tokens, prompt_tokens=longest_prompt)
         # No more sequences run than the cache has room for the shortest requests.
         fitting = room.tokens // max(int(lengths.min()), 1) + 1
         sequences = max(min(self.engine.max_sequences, fitting, len(traffic)), 1)
@@ -101,8 +97,7 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
         drafted = self.options.speculation.draft_length + 1
         # A whole prompt may be longer than an iteration's tokens; a preempted request is computed up to its answer.
         new_tokens = max(engine.max_batched_tokens, longest) + sequences * drafted
-        tables = _tabulate(
-            self.on_device,
+        tables = backend.tabulate(
             max_new_tokens=new_tokens,
             max_sequences=sequences,
             max_prompt=longest,
@@ -110,8 +105,8 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
         )
         draft_tables = None
         if self.draft is not None:
-            draft_tables = _tabulate(
-                self.draft, max_new_tokens=sequences, max_sequences=sequences, max_prompt=1, max_context=longest
+            draft_tables = backend_of(self.draft).tabulate(
+                max_new_tokens=sequences, max_sequences=sequences, max_prompt=1, max_context=longest
             )
         return Prepared(self, engine, room, tables, draft_tables)
 
@@ -211,15 +206,6 @@ class Prepared(msgspec.Struct, frozen=True, eq=False):
             for shorter, longer in zip(*stages)
         )
         return float(point_to_point_time_s(token_bytes, link_rate(link)))
-
-
-def _tabulate(on_device: ModelOnDevice, **sizes: int) -> IterationTimes:
-    """Return the iteration times of a network: from the kernels of its engine where they are known, else by layers."""
-    if on_device.local is not None:
-        return tabulate_local(on_device.local, **sizes)
-    if on_device.kernels is not None:
-        return under_power_limit(tabulate_kernels(on_device, **sizes), on_device)
-    return tabulate(on_device, **sizes)
 
 
 def tensor_group(

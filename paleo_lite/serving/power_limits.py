@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from ..timing.energy import power_of
-from .activity import decode_activity, prompt_activity
-from .iteration_times import IterationTimes, ModelOnDevice
+from ..machines import Device
+from ..timing.energy import Power, power_of
+from .backend import Backend
+from .iteration_times import IterationTimes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,23 +25,24 @@ TYPICAL_CONTEXT = 2048
 """Context at which the power of an iteration is computed."""
 
 
-def under_power_limit(times: IterationTimes, on_device: ModelOnDevice) -> IterationTimes:
+def under_power_limit(times: IterationTimes, backend: Backend, device: Device) -> IterationTimes:
     """Return the times of iterations under the power limit of the device; the same ones if it is not below the rated.
 
     Parameters
     ----------
     times : IterationTimes
         Times at the rated limit.
-    on_device : ModelOnDevice
-        Network with the kernels of its engine, on a device.
+    backend : Backend
+        What times the iterations.
+    device : Device
+        The device.
     """
-    device = on_device.machine.device
     power, rated_w = power_of(device), device.rated_power_w
     if power is None or rated_w is None or power.limit_w >= rated_w:
         return times
     largest = len(times.token_s) - 1
     sizes = np.unique(np.append(2 ** np.arange(int(np.log2(largest)) + 1), largest))
-    speeds = [step_speed(times, on_device, int(size)) for size in sizes]
+    speeds = [_step_speed(times, backend, power, int(size)) for size in sizes]
     every = [float(speed) for speed in np.interp(np.arange(largest + 1), sizes, speeds)]
     return msgspec.structs.replace(
         times.times_factors([1 / speed for speed in every]),
@@ -50,19 +52,17 @@ def under_power_limit(times: IterationTimes, on_device: ModelOnDevice) -> Iterat
     )
 
 
-def step_speed(times: IterationTimes, on_device: ModelOnDevice, tokens: int) -> float:
+def _step_speed(times: IterationTimes, backend: Backend, power: Power, tokens: int) -> float:
     """Return the speed of an iteration of so many new tokens, relative to that without a limit.
 
     More tokens than sequences can decode are those of a prompt.
     """
-    power = power_of(on_device.machine.device)
-    assert power is not None
     context = min(TYPICAL_CONTEXT, int(times.contexts[-1]))
-    if -(-tokens // on_device.attention_data) < len(times.decode_attention_s):
-        activity = decode_activity(on_device, tokens, context)
+    if -(-tokens // times.attention_data) < len(times.decode_attention_s):
+        activity = backend.decode_activity(tokens, context)
         time_s = times.iteration_s(tokens, float(tokens * context))
     else:
         tokens = min(tokens, len(times.prompt_attention_s) - 1)
-        activity = prompt_activity(on_device, tokens)
+        activity = backend.prompt_activity(tokens)
         time_s = times.iteration_s(0, 0.0, [(0, tokens)], 1)
     return float(power.speed(activity.shares_of(time_s)))

@@ -159,7 +159,7 @@ def _candidate_remedies(workload: Workload, device: Device, largest: int | None)
     if options.optimizer in _ADAM_OPTIMIZERS:
         yield Candidate("optimizer state in 8 bits (adamw-8bit)", _with_options(workload, optimizer="adamw-8bit"))
     yield from _fine_tuning_remedies(workload, narrow or workload.precision)
-    if options.offload == "none" and peer_bandwidth_bytes_per_s(device) and device.scope not in ("module", "cpu"):
+    if options.offload == "none" and peer_bandwidth_bytes_per_s(device) and not device.shares_host_memory:
         offloaded = _with_options(workload, offload="cpu")
         yield Candidate("offload of the optimizer to the host", offloaded)
     for stage in (1, 2, 3):

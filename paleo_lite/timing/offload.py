@@ -48,7 +48,7 @@ def host_bandwidth_bytes_per_s(device: Device) -> float:
     bandwidth = _link_bandwidth(device, "host")
     if bandwidth is not None:
         return LINK_SHARE * bandwidth
-    if device.scope in ("module", "cpu"):
+    if device.shares_host_memory:
         raise BadValue(
             f"`--offload` needs a host with memory of its own: {device.name} shares its memory with the host"
         )

@@ -205,3 +205,12 @@ def test_links_of_nodes_are_those_of_whole_devices(topology: str, inside: float 
     machine = parse_topology(topology)
     assert (machine.inside and machine.inside.bandwidth_bytes_per_s) == inside
     assert machine.between.bandwidth_bytes_per_s == pytest.approx(between)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_nvlink"),
+    [("nvlink4-x18", True), ("nvlink3-x12", True), ("nvlink-c2c", False), ("pcie5", False), ("100 GB/s", False)],
+)
+def test_nvlinks_between_devices_are_told_by_their_record(name: str, is_nvlink: bool) -> None:
+    """NVLink-C2C joins a device and its host; a measured link has the record of its name."""
+    assert link_rate(name).is_nvlink is is_nvlink

@@ -1,6 +1,6 @@
 """The power and the energy of deployments: the activity of `predict`, waiting, intervals, and measured servers.
 
-Tests: serving/activity.py, serving/energy.py.
+Tests: serving/backend.py, serving/backends.py, serving/energy.py.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import paleo_lite as pl
 from paleo_lite.api.prediction import resolve_question
 from paleo_lite.distributed.links import device_link
 from paleo_lite.machines import find_device
-from paleo_lite.serving.activity import decode_activity, prompt_activity
+from paleo_lite.serving.backends import backend_of
 from paleo_lite.serving.deployment import tensor_group
 from paleo_lite.serving.iteration_times import ModelOnDevice
 from paleo_lite.serving.placement import with_kernels
@@ -30,7 +30,7 @@ def placed(network: str, gpu: str, devices: int = 1, precision: str = "bf16") ->
 def test_a_step_timed_by_layers_draws_what_predict_says(gpu: str) -> None:
     """Of the same batch and context, with keys and values in the same format."""
     predicted = pl.predict("llama-3.2-1b", gpu=gpu, precision="fp16", phase="decode", batch_size=4, context=512)
-    activity = decode_activity(placed("llama-3.2-1b", gpu, precision="fp16"), 4, 512)
+    activity = backend_of(placed("llama-3.2-1b", gpu, precision="fp16")).decode_activity(4, 512)
     assert activity == pytest.approx(predicted.activity)
     power = power_of(find_device(gpu))
     assert power is not None
@@ -38,8 +38,8 @@ def test_a_step_timed_by_layers_draws_what_predict_says(gpu: str) -> None:
 
 
 def test_a_prompt_computes_and_a_decoding_sequence_reads() -> None:
-    one = with_kernels(placed("llama-3.1-8b", "h100-sxm"), "vllm", experts=1, attention_data=1)
-    prompt, decoding = prompt_activity(one, 2048), decode_activity(one, 1, 2048)
+    one = backend_of(with_kernels(placed("llama-3.1-8b", "h100-sxm"), "vllm", experts=1, attention_data=1))
+    prompt, decoding = one.prompt_activity(2048), one.decode_activity(1, 2048)
     assert prompt.arithmetic_s > 2 * prompt.memory_s and decoding.memory_s > 3 * decoding.arithmetic_s
     flops_s = 2 * 8.03e9 * 2048 / find_device("h100-sxm").find_peak("bf16").per_s
     assert prompt.peak_s == pytest.approx(flops_s, rel=0.15)  # without the embedding, with attention
@@ -50,7 +50,7 @@ def test_tensor_parallel_devices_share_the_work_and_exchange() -> None:
         with_kernels(placed("llama-3.1-8b", "h100-sxm", devices), "vllm", experts=1, attention_data=1)
         for devices in (1, 2)
     )
-    alone, pair = decode_activity(one, 32, 1000), decode_activity(two, 32, 1000)
+    alone, pair = (backend_of(on_device).decode_activity(32, 1000) for on_device in (one, two))
     assert alone.links_s == 0 < pair.links_s
     assert pair.peak_s == pytest.approx(alone.peak_s / 2, rel=0.1)
 
