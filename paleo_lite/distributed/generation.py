@@ -144,7 +144,10 @@ def _predict_kernels(
         + activation_bytes(step, decode, own if is_decode else own * keys, own)
         + own * sequence_bytes(step, decode, keys),
         interval=interval,
-        overheads_s={"host of the engine": host_s, "slowdown": compute_s * settings.slowdown / (1 + settings.slowdown)},
+        overheads_s={
+            "host of the engine": host_s * (1 - 1 / group.workers),  # more devices do not shorten it
+            "slowdown": compute_s * settings.slowdown / (1 + settings.slowdown),
+        },
         activity=activity,
     )
 

@@ -207,6 +207,13 @@ def test_uneven_loads_of_experts_take_longer_on_many_devices():
     assert step_s("power-law:1.2", 1) < 1.02 * step_s("uniform", 1)
 
 
+def test_the_host_limits_scaling_and_no_single_device():
+    """Eight H100 decode Llama 3.2 1B in a millisecond, to which the host adds what it takes on one."""
+    rows = pl.scale("llama-3.2-1b", gpu="h100-sxm", workers="1,8", precision="bf16", phase="decode", batch_size=32)
+    assert rows[0].limited_by == "compute" and rows[0].overheads_s["host of the engine"] == 0
+    assert rows[1].overheads_s["host of the engine"] > 0.1 * rows[1].time_s
+
+
 def test_devices_of_a_node_share_the_link_between_nodes():
     topology = parse_topology("8x h200-sxm @ nvlink4-x18, 2 nodes @ 400 GB/s")
     placement = place_replica(topology, 16, experts=16, attention_data=16)
