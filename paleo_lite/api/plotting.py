@@ -18,22 +18,13 @@ from .charted import cost_over_devices, memory_ranges
 
 
 class ChartKind(NamedTuple):
-    """A kind of chart.
+    """A kind of chart."""
 
-    Attributes
-    ----------
-    command : str
-        Command whose result is drawn; empty for a chart with a computation of its own.
-    module, function : str
-        Module of `paleo_lite.reporting.charts` and the function in it that draws the chart.
-    description : str
-        Noun phrase for help texts, without capital letter and period.
-    """
-
-    command: str
+    command: str  # command whose result is drawn; empty for a chart with a computation of its own
+    # Module of `paleo_lite.reporting.charts` and the function in it that draws the chart.
     module: str
     function: str
-    description: str
+    description: str  # noun phrase for help texts, without capital letter and period
 
     @property
     def sentence(self) -> str:

@@ -15,23 +15,13 @@ TYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16",
 
 
 class Input(NamedTuple):
-    """One input of a module.
+    """One input of a module."""
 
-    Attributes
-    ----------
-    shape : tuple of int or (int, int)
-        Shape of one sample, without the batch dimension. A pair of numbers is a range of sequence lengths.
-    dtype : str
-        One of `TYPES`.
-    name : str
-        Name of the argument of ``forward``; empty for a positional argument.
-    values : tuple of float
-        Values of every sample, where ``forward`` depends on them, such as the length of a padded sequence.
-    """
-
+    # Shape of one sample, without the batch dimension. A pair of numbers is a range of sequence lengths.
     shape: tuple[Size, ...]
-    dtype: str = "float32"
-    name: str = ""
+    dtype: str = "float32"  # one of `TYPES`
+    name: str = ""  # name of the argument of ``forward``; empty for a positional argument
+    # Values of every sample, where ``forward`` depends on them, such as the length of a padded sequence.
     values: tuple[float, ...] = ()
 
 

@@ -34,21 +34,11 @@ ADVISED_CONFIGS = 6
 
 
 class Advice(NamedTuple):
-    """Ranked strategies for one cluster.
+    """Ranked strategies for one cluster."""
 
-    Attributes
-    ----------
-    rows : list of ScaleRow
-        Each strategy with its fastest collective: those that fit into memory first, fastest first.
-    why : str
-        Explanation of the first row, in one sentence.
-    refused : dict of str to str
-        Strategies that are impossible here, with the reason.
-    """
-
-    rows: list[ScaleRow]
-    why: str
-    refused: dict[str, str]
+    rows: list[ScaleRow]  # each strategy with its fastest collective: those that fit into memory first, fastest first
+    why: str  # explanation of the first row, in one sentence
+    refused: dict[str, str]  # strategies that are impossible here, with the reason
 
 
 def advise(

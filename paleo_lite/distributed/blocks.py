@@ -50,41 +50,18 @@ MemoryFunction = Callable[[int], Memory]
 
 
 class BlockCosts(NamedTuple):
-    """Costs of a network of blocks on one device.
+    """Costs of a network of blocks on one device."""
 
-    Attributes
-    ----------
-    block : DeviceCost
-        Mean cost of a block, over all types of blocks.
-    outer : DeviceCost
-        Cost of the layers outside blocks: embedding and head.
-    embedding : DeviceCost
-        Part of `outer` that belongs to the embedding; the rest is output head and loss.
-    is_tied : bool
-        Whether the output head shares its parameters with the embedding.
-    blocks_by_type : dict of int to DeviceCost
-        Cost of a block of each type.
-    experts_per_token : int
-        Active experts of a token; 1 without a mixture.
-    overhead_s : float
-        Fixed overhead per step.
-    hidden_state_bytes : float
-        Bytes that a block passes to the next one.
-    exposed_sharding : float
-        Share of the communication of sharded parameters that computation does not hide.
-    relative_interval : tuple of float or None
-        90% interval of the time, divided by the time; None if the time model gives none.
-    """
-
-    block: DeviceCost
-    outer: DeviceCost
-    embedding: DeviceCost
-    is_tied: bool
-    blocks_by_type: dict[int, DeviceCost]
-    experts_per_token: int
-    overhead_s: float
-    hidden_state_bytes: float
-    exposed_sharding: float
+    block: DeviceCost  # mean cost of a block, over all types of blocks
+    outer: DeviceCost  # cost of the layers outside blocks: embedding and head
+    embedding: DeviceCost  # part of `outer` that belongs to the embedding; the rest is output head and loss
+    is_tied: bool  # whether the output head shares its parameters with the embedding
+    blocks_by_type: dict[int, DeviceCost]  # cost of a block of each type
+    experts_per_token: int  # active experts of a token; 1 without a mixture
+    overhead_s: float  # fixed overhead per step
+    hidden_state_bytes: float  # bytes that a block passes to the next one
+    exposed_sharding: float  # share of the communication of sharded parameters that computation does not hide
+    # 90% interval of the time, divided by the time; None if the time model gives none.
     relative_interval: tuple[float, float] | None
 
     def of_stage(self, network: Network, stage: DeviceStages) -> StageCost:
@@ -110,21 +87,11 @@ class BlockCosts(NamedTuple):
 
 
 class StageCost(NamedTuple):
-    """Cost of one micro-batch on a device of a pipeline: its blocks, and the layers outside blocks that it has.
+    """Cost of one micro-batch on a device of a pipeline: its blocks, and the layers outside blocks that it has."""
 
-    Attributes
-    ----------
-    blocks : int
-        Number of blocks.
-    block : DeviceCost
-        Mean cost of one of them.
-    outer : DeviceCost
-        Cost of embedding, head and loss, as far as the device has them.
-    """
-
-    blocks: int
-    block: DeviceCost
-    outer: DeviceCost
+    blocks: int  # number of blocks
+    block: DeviceCost  # mean cost of one of them
+    outer: DeviceCost  # cost of embedding, head and loss, as far as the device has them
 
     @property
     def model_state_bytes(self) -> tuple[float, float, float]:

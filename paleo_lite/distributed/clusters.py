@@ -49,21 +49,13 @@ _STEP_TIME = re.compile(r"([\d.,]+\s*(?:s|ms|us))(?:\s*(?:/|per|a)\s*step)?")
 
 
 class StepForecast(NamedTuple):
-    """Expected step time with its 90% interval.
+    """Expected step time with its 90% interval."""
 
-    Attributes
-    ----------
-    step : Step
-        Expected step.
-    best_s, worst_s : float or ndarray
-        Interval due to communication and stragglers, with the computation time taken as exact.
-    interval : tuple of float or None
-        Interval including the uncertainty of computation, where both were measured together.
-    """
-
-    step: Step
+    step: Step  # expected step
+    # Interval due to communication and stragglers, with the computation time taken as exact.
     best_s: Any
     worst_s: Any
+    # Interval including the uncertainty of computation, where both were measured together.
     interval: tuple[float, float] | None = None
 
 
@@ -103,34 +95,21 @@ class ClusterScores(NamedTuple):
 
 
 class ClusterPrior(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Population of clusters.
-
-    Attributes
-    ----------
-    straggler_penalty, overlap_efficiency : Range
-        See `Settings`; in the TOML ``stragglers`` and ``hiding``.
-    bandwidth : Range
-        Achieved bandwidth of links, relative to the expected one.
-    bandwidth_share : dict of str to float
-        Expected share of the data sheet's bandwidth by kind of link, from benchmarks of collectives; in the TOML
-        ``share``.
-    measurements, clusters : int
-        Number of measurements and clusters that the population was fitted to.
-    sources : list of str
-        Sources of the measurements.
-    held_out : str
-        Prediction error with clusters held out of the fit.
-    """
+    """Population of clusters."""
 
     format: Literal[1]
+    # See `Settings`; in the TOML ``stragglers`` and ``hiding``.
     straggler_penalty: Range = msgspec.field(name="stragglers")
     overlap_efficiency: Range = msgspec.field(name="hiding")
-    bandwidth: Range
+    bandwidth: Range  # achieved bandwidth of links, relative to the expected one
+    # Expected share of the data sheet's bandwidth by kind of link, from benchmarks of collectives; in the TOML
+    # ``share``.
     bandwidth_share: dict[str, float] = msgspec.field(name="share")
+    # Number of measurements and clusters that the population was fitted to.
     measurements: int
     clusters: int
-    held_out: str
-    sources: list[str]
+    held_out: str  # prediction error with clusters held out of the fit
+    sources: list[str]  # sources of the measurements
 
     def cluster_at(self, scores: ClusterScores, topology: Topology, settings: Settings) -> tuple[Topology, Settings]:
         """Return topology and settings of the cluster with these scores.
@@ -207,21 +186,11 @@ def data_sheet_case(topology: Topology, settings: Settings) -> tuple[Topology, S
 
 
 class MeasuredStep(msgspec.Struct, frozen=True):
-    """Measurement of the predicted network, batch and strategy; either `per_s` or `step_s` is set.
+    """Measurement of the predicted network, batch and strategy; either `per_s` or `step_s` is set."""
 
-    Attributes
-    ----------
-    workers : int
-        Number of workers.
-    per_s : float or None
-        Samples per second of all workers.
-    step_s : float or None
-        Step time.
-    """
-
-    workers: int
-    per_s: float | None = None
-    step_s: float | None = None
+    workers: int  # number of workers
+    per_s: float | None = None  # samples per second of all workers
+    step_s: float | None = None  # step time
 
     def step_time_s(self, batch_size: int) -> float:
         """Return the measured step time for a global batch size."""
@@ -259,21 +228,12 @@ def parse_measured(text: str) -> MeasuredStep:
 
 
 class ConditionedPrior(msgspec.Struct, frozen=True):
-    """Population of clusters conditioned on measured steps: weighted draws.
+    """Population of clusters conditioned on measured steps: weighted draws."""
 
-    Attributes
-    ----------
-    prior : ClusterPrior
-        Population before the measurements.
-    draws : ndarray, shape (draws, 5)
-        Normal scores as in `ClusterScores`, and the logarithm of the factor on the computation time.
-    weights : ndarray, shape (draws,)
-        Weights of the draws; they sum to 1.
-    """
-
-    prior: ClusterPrior
+    prior: ClusterPrior  # population before the measurements
+    # Normal scores as in `ClusterScores`, and the logarithm of the factor on the computation time, shape (draws, 5)
     draws: Floats
-    weights: Floats
+    weights: Floats  # weights of the draws; they sum to 1, shape (draws,)
 
     @property
     def mean_scores(self) -> ClusterScores:

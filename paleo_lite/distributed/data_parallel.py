@@ -96,24 +96,12 @@ def samples_per_worker(batch_size: Any, workers: int) -> Any:
 
 
 class GradientExchange(NamedTuple):
-    """Communication of a training step, the same at every batch size.
+    """Communication of a training step, the same at every batch size."""
 
-    Attributes
-    ----------
-    buckets : Buckets
-        Buckets of gradients, exchanged during the backward pass.
-    bucket_s : ndarray, shape (buckets,)
-        Communication time of each bucket.
-    collective : str
-        Collective algorithm.
-    serial_s : float
-        Time of further communication that nothing hides.
-    """
-
-    buckets: Buckets
-    bucket_s: Floats
-    collective: str
-    serial_s: float = 0.0
+    buckets: Buckets  # buckets of gradients, exchanged during the backward pass
+    bucket_s: Floats  # communication time of each bucket, shape (buckets,)
+    collective: str  # collective algorithm
+    serial_s: float = 0.0  # time of further communication that nothing hides
 
 
 def all_reduce_exchange(
@@ -188,18 +176,11 @@ def gradient_bytes(workload: Workload, precision: str | None = None) -> Floats:
 
 
 class Buckets(msgspec.Struct, frozen=True, eq=False):
-    """Buckets of gradients, in the order of their exchange.
+    """Buckets of gradients, in the order of their exchange."""
 
-    Attributes
-    ----------
-    message_bytes : ndarray, shape (buckets,)
-        Bytes of each bucket.
-    bucket_of_layer : ndarray of int, shape (layers,)
-        Index of the first bucket that needs the backward pass of this layer; the number of buckets for layers that no
-        bucket needs.
-    """
-
-    message_bytes: Floats
+    message_bytes: Floats  # bytes of each bucket, shape (buckets,)
+    # Index of the first bucket that needs the backward pass of this layer; the number of buckets for layers that no
+    # bucket needs, shape (layers,)
     bucket_of_layer: Ints
 
     def ready_times_for_step(self, step: DeviceStep, prefetch: bool = False) -> Floats:
@@ -339,21 +320,11 @@ def last_finish_s(ready_s: ArrayLike, exchange_s: ArrayLike) -> Floats:
 
 
 class _ParameterPrefetch(NamedTuple):
-    """All-gather of parameters ahead of the forward pass.
+    """All-gather of parameters ahead of the forward pass."""
 
-    Attributes
-    ----------
-    total_s : float
-        Communication time.
-    buckets : Buckets
-        Buckets of parameters, in the order of the forward pass.
-    finish_s : ndarray, shape (buckets,)
-        Time at which the all-gather of each bucket finishes.
-    """
-
-    total_s: float
-    buckets: Buckets
-    finish_s: Floats
+    total_s: float  # communication time
+    buckets: Buckets  # buckets of parameters, in the order of the forward pass
+    finish_s: Floats  # time at which the all-gather of each bucket finishes, shape (buckets,)
 
 
 def _prefetch_parameters(job: Job, topology: Topology, collective: str, bucket_bytes: float) -> _ParameterPrefetch:

@@ -34,63 +34,42 @@ Messages = tuple[tuple[float, float], ...]
 
 
 class DeviceCost(NamedTuple):
-    """Cost of one micro-batch on one device, for a block or for the layers outside blocks (embedding, head).
+    """Cost of one micro-batch on one device, for a block or for the layers outside blocks (embedding, head)."""
 
-    Attributes
-    ----------
-    forward_s, backward_s, update_s : float
-        Time of the passes.
-    attention_scores_s : float
-        Part of the forward pass that Megatron-LM's selective recomputation repeats: the attention scores and their
-        softmax.
-    unsaved_s, saved_bytes : float
-        Part of the forward pass that PyTorch's selective checkpointing repeats, and bytes of the results that it saves:
-        those of attention and of every second product.
-    forward_messages, backward_messages : tuple of (float, float)
-        Communication between tensor-parallel devices, see `Messages`.
-    parameter_bytes, gradient_bytes, optimizer_bytes, activation_bytes, logits_bytes, workspace_bytes : float
-        Memory by part.
-    attention_s, attention_backward_s : float
-        Part of the forward and of the backward pass that attention takes.
-    ring_bytes : float
-        Keys and values of one device, which context parallelism passes around the ring.
-    routed_bytes : float
-        Bytes of the rows sent to experts and back in a forward pass, a row per token and expert.
-    routings : float
-        Number of these exchanges.
-    expert_gathered_bytes : float
-        Bytes that devices which divide the same experts have together, of all gathers and scatters of a forward pass.
-    expert_gradient_bytes : float
-        Part of `gradient_bytes` that belongs to experts.
-    freed_bytes : float or array, shape (modules,)
-        Part of `activation_bytes` that recomputation of each of `RECOMPUTE_MODULES` frees, in a tuned stack.
-    repeated_s : float or array, shape (modules,)
-        Part of the forward pass that it repeats.
-    """
-
+    # Time of the forward and the backward pass.
     forward_s: float
     backward_s: float
+    # Part of the forward pass that Megatron-LM's selective recomputation repeats: the attention scores and their
+    # softmax.
     attention_scores_s: float
+    # Part of the forward pass that PyTorch's selective checkpointing repeats, and bytes of the results that it saves:
+    # those of attention and of every second product.
     unsaved_s: float
     saved_bytes: float
-    update_s: float
+    update_s: float  # time of the update
+    # Communication between tensor-parallel devices, see `Messages`.
     forward_messages: Messages
     backward_messages: Messages
+    # Memory by part.
     parameter_bytes: float
     gradient_bytes: float
     optimizer_bytes: float
     activation_bytes: float
     logits_bytes: float
     workspace_bytes: float
+    # Part of the forward and of the backward pass that attention takes.
     attention_s: float
     attention_backward_s: float
-    ring_bytes: float
-    routed_bytes: float
-    routings: float
+    ring_bytes: float  # keys and values of one device, which context parallelism passes around the ring
+    routed_bytes: float  # bytes of the rows sent to experts and back in a forward pass, a row per token and expert
+    routings: float  # number of these exchanges
+    # Bytes that devices which divide the same experts have together, of all gathers and scatters of a forward pass.
     expert_gathered_bytes: float
-    expert_gradient_bytes: float
+    expert_gradient_bytes: float  # part of `gradient_bytes` that belongs to experts
+    # Part of `activation_bytes` that recomputation of each of `RECOMPUTE_MODULES` frees, in a tuned stack, shape
+    # (modules,)
     freed_bytes: Any = 0.0
-    repeated_s: Any = 0.0
+    repeated_s: Any = 0.0  # part of the forward pass that it repeats, shape (modules,)
 
 
 _MESSAGES = ("forward_messages", "backward_messages")
@@ -145,18 +124,10 @@ bytes per number, and their gradients 24 (``_apply_bias`` in ``megatron/core/tra
 
 
 class StackKernels(NamedTuple):
-    """Kernels of a tuned stack.
+    """Kernels of a tuned stack."""
 
-    Attributes
-    ----------
-    recipe : str or None
-        Recipe of products whose tensors are quantized by kernels of their own; None for bf16.
-    experts : str
-        Implementation of grouped products, one of `EXPERT_KERNELS`; empty without experts.
-    """
-
-    recipe: str | None
-    experts: str
+    recipe: str | None  # recipe of products whose tensors are quantized by kernels of their own; None for bf16
+    experts: str  # implementation of grouped products, one of `EXPERT_KERNELS`; empty without experts
 
     @property
     def fuse_activation(self) -> bool:

@@ -201,24 +201,12 @@ def generation_notes(job: Job) -> tuple[str, ...]:
 
 
 class _GenerationCost(NamedTuple):
-    """Cost of a pass of prefill or decode on one tensor-parallel device.
+    """Cost of a pass of prefill or decode on one tensor-parallel device."""
 
-    Attributes
-    ----------
-    time_s : float
-        Computation time.
-    deviation : float or None
-        Standard deviation of its logarithm; None if the time model gives none.
-    memory_bytes : float
-        Peak memory.
-    messages : dict of float to float
-        Shares of an all-reduce by message size in bytes.
-    """
-
-    time_s: float
-    deviation: float | None
-    memory_bytes: float
-    messages: dict[float, float]
+    time_s: float  # computation time
+    deviation: float | None  # standard deviation of its logarithm; None if the time model gives none
+    memory_bytes: float  # peak memory
+    messages: dict[float, float]  # shares of an all-reduce by message size in bytes
 
 
 def _generation_cost(job: Job, tensor: int, samples: int) -> _GenerationCost:

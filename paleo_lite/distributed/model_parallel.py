@@ -248,27 +248,18 @@ def train_pipeline_parallel(schedule: str, job: Job, topology: Topology, batch_s
 
 
 class _StagePlan(NamedTuple):
-    """Partition of a network into stages; arrays have the shape (stages,) or (stages, batch sizes).
+    """Partition of a network into stages; arrays have the shape (stages,) or (stages, batch sizes)."""
 
-    Attributes
-    ----------
-    micro_batches, micro_batch_size : int or ndarray
-        Number of micro-batches, and samples per micro-batch.
-    forward_s, backward_s : ndarray
-        Time of one micro-batch on each stage, with a compute scale of 1.
-    parameter_shares, activation_shares : ndarray
-        Each stage's share of the parameters and of the activations.
-    boundary_bytes : ndarray
-        Bytes of one micro-batch that each stage but the last sends to the next.
-    """
-
+    # Number of micro-batches, and samples per micro-batch.
     micro_batches: Any
     micro_batch_size: Any
+    # Time of one micro-batch on each stage, with a compute scale of 1.
     forward_s: Floats
     backward_s: Floats
+    # Each stage's share of the parameters and of the activations.
     parameter_shares: Floats
     activation_shares: Floats
-    boundary_bytes: Floats
+    boundary_bytes: Floats  # bytes of one micro-batch that each stage but the last sends to the next
 
 
 def _partition_network(job: Job, batch_sizes: BatchSizes, stages: int, micro_batches: int | None) -> _StagePlan:
@@ -345,20 +336,11 @@ class TensorParallelPair(msgspec.Struct, frozen=True):
     Each device computes some of the outputs of the column-parallel layers, and a partial sum of the row-parallel layer.
     This needs an all-reduce of the last layer's output in the forward pass, and one of the gradient of the first
     layers' input in the backward pass.
-
-    Attributes
-    ----------
-    layers : tuple of int
-        Indices of all sharded layers, including those in between.
-    first : int
-        Index of the first column-parallel layer.
-    last : int
-        Index of the row-parallel layer.
     """
 
-    layers: tuple[int, ...]
-    first: int
-    last: int
+    layers: tuple[int, ...]  # indices of all sharded layers, including those in between
+    first: int  # index of the first column-parallel layer
+    last: int  # index of the row-parallel layer
 
     def all_reduce_elements(self, network: Sequence[Layer]) -> tuple[int, int]:
         """Return the elements per sample of the all-reduces forward and backward; 0 if no gradient is needed."""

@@ -22,21 +22,11 @@ MIN_TOKENS_PER_CONTEXT_DEVICE = 4096
 
 
 class Layout(NamedTuple):
-    """Number of replicas and micro-batches, and what each device of a pipeline has.
+    """Number of replicas and micro-batches, and what each device of a pipeline has."""
 
-    Attributes
-    ----------
-    data : int
-        Data-parallel replicas.
-    micro_batches : int
-        Micro-batches per replica and step.
-    stages : tuple of DeviceStages, length pipeline
-        Blocks, embedding and loss of each device of a pipeline.
-    """
-
-    data: int
-    micro_batches: int
-    stages: tuple[DeviceStages, ...] = ()
+    data: int  # data-parallel replicas
+    micro_batches: int  # micro-batches per replica and step
+    stages: tuple[DeviceStages, ...] = ()  # blocks, embedding and loss of each device of a pipeline
 
 
 def plan_layout(network: Network, topology: Topology, batch_size: int, config: ParallelConfig) -> Layout:

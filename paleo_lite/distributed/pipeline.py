@@ -30,24 +30,12 @@ _SAMPLE_STRIDE = 16  # of this many neighbouring batch sizes one is partitioned 
 
 
 class Schedule(msgspec.Struct, frozen=True):
-    """Timing of one step of a pipeline.
+    """Timing of one step of a pipeline."""
 
-    Attributes
-    ----------
-    time_s : float or ndarray
-        Step time.
-    busy_s : float or ndarray
-        Computation time of the busiest stage.
-    transfer_s : float or ndarray
-        Increase of the step time due to transfers between stages.
-    in_flight : ndarray of int, shape (stages,) or (stages, batch sizes)
-        Maximum number of micro-batches in flight on each stage.
-    """
-
-    time_s: Any
-    busy_s: Any
-    transfer_s: Any
-    in_flight: Any
+    time_s: Any  # step time
+    busy_s: Any  # computation time of the busiest stage
+    transfer_s: Any  # increase of the step time due to transfers between stages
+    in_flight: Any  # maximum number of micro-batches in flight on each stage, shape (stages,) or (stages, batch sizes)
 
 
 def partition_layers(times_s: Any, stages: int) -> Any:

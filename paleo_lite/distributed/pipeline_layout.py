@@ -21,22 +21,13 @@ _TOKEN = re.compile(r"([EtmL|()])|\*(\d{1,5})|[\s,]+")
 
 
 class DeviceStages(NamedTuple):
-    """Part of the network on one device of a pipeline.
+    """Part of the network on one device of a pipeline."""
 
-    Attributes
-    ----------
-    blocks : tuple of int
-        Indices of its blocks.
-    has_embedding, has_loss : bool
-        Whether it has the embedding, and output head and loss.
-    counts : tuple of int
-        Number of blocks of each of its virtual stages.
-    """
-
-    blocks: tuple[int, ...]
+    blocks: tuple[int, ...]  # indices of its blocks
+    # Whether it has the embedding, and output head and loss.
     has_embedding: bool
     has_loss: bool
-    counts: tuple[int, ...] = ()
+    counts: tuple[int, ...] = ()  # number of blocks of each of its virtual stages
 
 
 def parse_layout(text: str) -> tuple[str, ...]:

@@ -48,20 +48,11 @@ _MIXING_GROUPS = ("attention", "convolution")
 
 
 class SavedActivations(NamedTuple):
-    """Bytes that a micro-batch saves, and what each module of `RECOMPUTE_MODULES` frees and costs.
+    """Bytes that a micro-batch saves, and what each module of `RECOMPUTE_MODULES` frees and costs."""
 
-    Attributes
-    ----------
-    total_bytes : float
-        Saved without recomputation.
-    freed_bytes : tuple of float
-        Bytes that each module frees.
-    repeated_layers : ndarray of bool, shape (modules, layers)
-        Layers of the workload, the loss included, whose forward pass each module repeats.
-    """
-
-    total_bytes: float
-    freed_bytes: tuple[float, ...]
+    total_bytes: float  # saved without recomputation
+    freed_bytes: tuple[float, ...]  # bytes that each module frees
+    # Layers of the workload, the loss included, whose forward pass each module repeats, shape (modules, layers)
     repeated_layers: Booleans
 
 

@@ -19,24 +19,14 @@ from .stage_memory import ReplicaGroup
 
 
 class Exchange(NamedTuple):
-    """How activations are exchanged within a stage, and the shares that computation hides.
+    """How activations are exchanged within a stage, and the shares that computation hides."""
 
-    Attributes
-    ----------
-    dispatcher : Dispatcher
-        Library that sends tokens to their experts.
-    experts_per_token : int
-        Active experts of a token.
-    tensor_overlap, expert_overlap : float
-        Hidden share of the collectives between tensor-parallel devices, and of the exchange of tokens.
-    byte_s : float
-        Time in which a kernel that brings rows into order reads or writes a byte; 0 where it is a layer of its own.
-    """
-
-    dispatcher: Dispatcher = DISPATCHERS["alltoall"]
-    experts_per_token: int = 1
+    dispatcher: Dispatcher = DISPATCHERS["alltoall"]  # library that sends tokens to their experts
+    experts_per_token: int = 1  # active experts of a token
+    # Hidden share of the collectives between tensor-parallel devices, and of the exchange of tokens.
     tensor_overlap: float = 0.0
     expert_overlap: float = 0.0
+    # Time in which a kernel that brings rows into order reads or writes a byte; 0 where it is a layer of its own.
     byte_s: float = 0.0
 
 

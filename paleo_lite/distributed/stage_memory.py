@@ -19,21 +19,11 @@ from .saved_activations import RECOMPUTE_MODULES
 
 
 class ReplicaGroup(NamedTuple):
-    """Devices that hold the same part of the model.
+    """Devices that hold the same part of the model."""
 
-    Attributes
-    ----------
-    share : float
-        That part, as a fraction of the model state of a device.
-    replicas : int
-        Number of devices.
-    stride : int
-        Distance between neighbours, in device numbers.
-    """
-
-    share: float
-    replicas: int
-    stride: int
+    share: float  # that part, as a fraction of the model state of a device
+    replicas: int  # number of devices
+    stride: int  # distance between neighbours, in device numbers
 
 
 def replica_groups(config: ParallelConfig, layout: Layout, expert_share: float) -> list[ReplicaGroup]:

@@ -43,18 +43,10 @@ STARTS = ("floor_cycles", "latency_s", "doubling_s", "second_s")
 
 
 class PartConstants(EngineConstants, frozen=True, dict=True, kw_only=True):
-    """Constants with which the formulas of kernels give one term of the time.
+    """Constants with which the formulas of kernels give one term of the time."""
 
-    Attributes
-    ----------
-    whole : EngineConstants
-        Constants of the whole time.
-    part : Part
-        The term.
-    """
-
-    whole: EngineConstants
-    part: Part
+    whole: EngineConstants  # constants of the whole time
+    part: Part  # the term
 
     def of(self, kernels: str, device: Device, engine: str, form: str) -> Constants:
         """Return the constants of a class of kernels, replaced where they belong to another term."""

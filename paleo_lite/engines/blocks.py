@@ -48,18 +48,11 @@ SAMPLING_LAUNCHES = 5
 
 
 class Fusion(msgspec.Struct, frozen=True):
-    """What an engine fuses.
+    """What an engine fuses."""
 
-    Attributes
-    ----------
-    launches : dict of str to int
-        Launches of a pointwise kernel by its name, where they are not 1; 0 where another kernel does its work.
-    sources : tuple of str
-        Where this can be read.
-    """
-
+    # Launches of a pointwise kernel by its name, where they are not 1; 0 where another kernel does its work.
     launches: dict[str, int]
-    sources: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()  # where this can be read
 
 
 class _Part(NamedTuple):

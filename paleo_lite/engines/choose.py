@@ -21,20 +21,13 @@ def has_constants(device: Device) -> bool:
 
 
 class PartFormats(NamedTuple):
-    """Formats in which a checkpoint stores most weights of the projections, feed-forward parts and experts.
+    """Formats in which a checkpoint stores most weights of the projections, feed-forward parts and experts."""
 
-    Attributes
-    ----------
-    projections, feed_forward, experts : str or None
-        Formats, of `paleo_lite.formats.FORMATS`; None for 16 bits.
-    has_narrow_activations : bool
-        Whether activations are quantized as well.
-    """
-
+    # Formats, of `paleo_lite.formats.FORMATS`; None for 16 bits.
     projections: str | None
     feed_forward: str | None
     experts: str | None
-    has_narrow_activations: bool
+    has_narrow_activations: bool  # whether activations are quantized as well
 
 
 def checkpoint_formats(precision: str, stored: PartFormats, kv_cache: str, device: Device) -> Formats:

@@ -31,39 +31,21 @@ FILE = "engines.json"
 
 
 class Cell(msgspec.Struct, frozen=True, order=True):
-    """A class of kernels on a device, under an engine, in a format.
+    """A class of kernels on a device, under an engine, in a format."""
 
-    Attributes
-    ----------
-    kernels : str
-        One of `paleo_lite.engines.formulas.KERNEL_CLASSES`.
-    gpu : str
-        Device.
-    engine : str
-        Engine.
-    format : str
-        Format of the operands.
-    """
-
-    kernels: str
-    gpu: str
+    kernels: str  # one of `paleo_lite.engines.formulas.KERNEL_CLASSES`
+    gpu: str  # device
     engine: str
-    format: str
+    format: str  # format of the operands
 
 
 class Traits(NamedTuple):
-    """What cells may have in common.
+    """What cells may have in common."""
 
-    Attributes
-    ----------
-    engine, format : str
-        As in `Cell`.
-    device, generation, memory : str
-        Id, architecture and kind of memory of the device.
-    """
-
+    # As in `Cell`.
     engine: str
     format: str
+    # Id, architecture and kind of memory of the device.
     device: str
     generation: str
     memory: str
@@ -90,68 +72,34 @@ def traits_of(device: Device, engine: str, form: str) -> Traits:
 
 
 class CellFit(msgspec.Struct, frozen=True):
-    """Constants fitted to the measurements of a cell.
+    """Constants fitted to the measurements of a cell."""
 
-    Attributes
-    ----------
-    gpu, engine, format : str
-        The cell.
-    theta : tuple of float
-        Logarithms of the constants, and of the relative scatter of single kernels around their formula.
-    deviation : tuple of float
-        Standard deviations of `theta`.
-    measurements : int
-        Number of measurements.
-    error : float
-        Median relative error of the fit.
-    """
-
+    # The cell.
     gpu: str
     engine: str
     format: str
+    # Logarithms of the constants, and of the relative scatter of single kernels around their formula.
     theta: tuple[float, ...]
-    deviation: tuple[float, ...]
-    measurements: int
-    error: float
+    deviation: tuple[float, ...]  # standard deviations of `theta`
+    measurements: int  # number of measurements
+    error: float  # median relative error of the fit
 
 
 class ClassFit(msgspec.Struct, frozen=True):
-    """All fitted cells of a class of kernels, and the variances of the effects.
+    """All fitted cells of a class of kernels, and the variances of the effects."""
 
-    Attributes
-    ----------
-    parameters : tuple of str
-        Names of the constants, and ``scatter``.
-    mean : tuple of float
-        Mean of their logarithms.
-    variances : dict of str to tuple of float
-        Variance of each effect, by constant.
-    cells : tuple of CellFit
-        The cells.
-    """
-
-    parameters: tuple[str, ...]
-    mean: tuple[float, ...]
-    variances: dict[str, tuple[float, ...]]
+    parameters: tuple[str, ...]  # names of the constants, and ``scatter``
+    mean: tuple[float, ...]  # mean of their logarithms
+    variances: dict[str, tuple[float, ...]]  # variance of each effect, by constant
     cells: tuple[CellFit, ...]
 
 
 class Constants(NamedTuple):
-    """Constants of a class of kernels in a cell.
+    """Constants of a class of kernels in a cell."""
 
-    Attributes
-    ----------
-    theta : ndarray
-        Logarithms of the constants.
-    deviation : ndarray
-        Their standard deviations.
-    scatter : float
-        Relative scatter of single kernels.
-    """
-
-    theta: Floats
-    deviation: Floats
-    scatter: float
+    theta: Floats  # logarithms of the constants
+    deviation: Floats  # their standard deviations
+    scatter: float  # relative scatter of single kernels
 
 
 def same_effects(one: Sequence[Traits], other: Sequence[Traits]) -> dict[str, Floats]:
@@ -201,84 +149,45 @@ class Company(msgspec.Struct, frozen=True):
 
     In a captured graph launches overlap with the kernels before them; tokens of real text choose fewer experts than
     random ones; devices of a group wait for each other.
-
-    Attributes
-    ----------
-    kernels : str
-        Class of kernels.
-    engine, format, generation : str
-        Engine, format and generation of devices; empty for all of them.
-    is_prompt : bool
-        Whether the iteration computes prompts: it is longer than the launches, limited by arithmetic rather than
-        by memory, and not a captured graph.
-    launch : float
-        Logarithm of the factor of the shortest kernel.
-    work : float
-        Logarithm of the factor of all other time.
     """
 
-    kernels: str
+    kernels: str  # class of kernels
+    # Engine, format and generation of devices; empty for all of them.
     engine: str
     format: str
     generation: str
+    # Whether the iteration computes prompts: it is longer than the launches, limited by arithmetic rather than by
+    # memory, and not a captured graph.
     is_prompt: bool
-    launch: float
-    work: float
+    launch: float  # logarithm of the factor of the shortest kernel
+    work: float  # logarithm of the factor of all other time
 
 
 class Host(msgspec.Struct, frozen=True):
-    """Time of an engine's host.
+    """Time of an engine's host."""
 
-    Attributes
-    ----------
-    iteration_s : float
-        Per iteration: scheduling and preparation of the inputs.
-    logit_s : float
-        Per iteration and logit of a decoding sequence: sampling, of which a nucleus sorts all logits, and streaming.
-    request_s : float
-        Per request, from the sending until the scheduler knows it.
-    request_token_s : float
-        Per token of the prompt, in the closed loops of benchmarks.
-    request_iterations : float
-        Iterations that a request waits for besides in the closed loops of benchmarks, which let engines look for new
-        requests, or send tokens, only now and then. Open loops show no such wait.
-    first_token_deviation : float
-        Standard deviation of the logarithm of a time to first token that nothing else explains.
-    """
-
-    iteration_s: float
+    iteration_s: float  # per iteration: scheduling and preparation of the inputs
+    # Per iteration and logit of a decoding sequence: sampling, of which a nucleus sorts all logits, and streaming.
     logit_s: float
-    request_s: float
-    request_token_s: float
+    request_s: float  # per request, from the sending until the scheduler knows it
+    request_token_s: float  # per token of the prompt, in the closed loops of benchmarks
+    # Iterations that a request waits for besides in the closed loops of benchmarks, which let engines look for new
+    # requests, or send tokens, only now and then. Open loops show no such wait.
     request_iterations: float
+    # Standard deviation of the logarithm of a time to first token that nothing else explains.
     first_token_deviation: float
 
 
 class EngineConstants(msgspec.Struct, frozen=True, dict=True):
-    """Constants of all classes of kernels, and of steps and servers.
+    """Constants of all classes of kernels, and of steps and servers."""
 
-    Attributes
-    ----------
-    classes : dict of str to ClassFit
-        Fitted cells by the name of the class.
-    company : tuple of Company
-        Kernels in a server relative to kernels alone.
-    hosts : dict of str to Host
-        Time of the host by engine.
-    step_deviation : float
-        Standard deviation of the logarithm of a step that nothing else explains.
-    source_deviation : float
-        Standard deviation of what all servers of one source have in common: versions, options, text, clients.
-    sources : tuple of str
-        Sources of the measurements.
-    """
-
-    classes: dict[str, ClassFit]
-    company: tuple[Company, ...] = ()
-    hosts: dict[str, Host] = {}
-    step_deviation: float = 0.1
+    classes: dict[str, ClassFit]  # fitted cells by the name of the class
+    company: tuple[Company, ...] = ()  # kernels in a server relative to kernels alone
+    hosts: dict[str, Host] = {}  # time of the host by engine
+    step_deviation: float = 0.1  # standard deviation of the logarithm of a step that nothing else explains
+    # Standard deviation of what all servers of one source have in common: versions, options, text, clients.
     source_deviation: float = 0.0
-    sources: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()  # sources of the measurements
 
     @property
     def server_variance(self) -> float:

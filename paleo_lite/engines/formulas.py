@@ -32,47 +32,23 @@ RESULT_BYTES = 2
 
 
 class Rates(NamedTuple):
-    """Rates of a device for one kernel.
+    """Rates of a device for one kernel."""
 
-    Attributes
-    ----------
-    peak_per_s : float or ndarray
-        Dense peak in FLOP/s at the clock of the data sheet, in the precision of the kernel's products.
-    bandwidth_bytes_per_s : float or ndarray
-        Memory bandwidth.
-    multiprocessors : float or ndarray
-        Number of multiprocessors.
-    clock_hz : float or ndarray
-        Highest clock of the data sheet, in whose cycles the shortest kernels of devices are more alike than in seconds.
-    """
-
-    peak_per_s: Any
-    bandwidth_bytes_per_s: Any
-    multiprocessors: Any
+    peak_per_s: Any  # dense peak in FLOP/s at the clock of the data sheet, in the precision of the kernel's products
+    bandwidth_bytes_per_s: Any  # memory bandwidth
+    multiprocessors: Any  # number of multiprocessors
+    # Highest clock of the data sheet, in whose cycles the shortest kernels of devices are more alike than in seconds.
     clock_hz: Any
 
 
 class KernelClass(msgspec.Struct, frozen=True):
-    """A class of kernels: its formula, its constants, and what they are before any measurement.
+    """A class of kernels: its formula, its constants, and what they are before any measurement."""
 
-    Attributes
-    ----------
-    name : str
-        Name of the class.
-    time_s : callable
-        Function from the logarithms of the constants and the shapes to seconds.
-    parameters : dict of str to str
-        Constants with their units.
-    typical : tuple of float
-        Typical values of the constants.
-    deviation : tuple of float
-        Standard deviations of their logarithms around the typical values, before any measurement.
-    """
-
-    name: str
-    time_s: Callable[..., Any]
-    parameters: dict[str, str]
-    typical: tuple[float, ...]
+    name: str  # name of the class
+    time_s: Callable[..., Any]  # function from the logarithms of the constants and the shapes to seconds
+    parameters: dict[str, str]  # constants with their units
+    typical: tuple[float, ...]  # typical values of the constants
+    # Standard deviations of their logarithms around the typical values, before any measurement.
     deviation: tuple[float, ...]
 
 

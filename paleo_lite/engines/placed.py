@@ -63,21 +63,11 @@ def _cached_kernels(fused: _FusedNetwork, phase: str, context: int, tensor: int)
 
 
 class EngineKernels(msgspec.Struct, frozen=True, eq=False):
-    """A network under an engine, on one of the devices that it is divided among.
+    """A network under an engine, on one of the devices that it is divided among."""
 
-    Attributes
-    ----------
-    step : EngineStep
-        Times of kernels.
-    fusion : Fusion
-        What the engine fuses.
-    workload : Workload
-        The undivided network, and its formats.
-    """
-
-    step: EngineStep
-    fusion: Fusion
-    workload: Workload
+    step: EngineStep  # times of kernels
+    fusion: Fusion  # what the engine fuses
+    workload: Workload  # the undivided network, and its formats
 
     def of_iteration(self, phase: str, context: int) -> list[CountedKernel]:
         """Return the kernels of an iteration, with the exchanges of tokens between attention groups.

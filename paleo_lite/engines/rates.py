@@ -10,15 +10,10 @@ from .formulas import Rates
 
 
 class KernelFormat(NamedTuple):
-    """Formats of the operands of a kernel's products.
+    """Formats of the operands of a kernel's products."""
 
-    Attributes
-    ----------
-    weights, activations : str
-        Formats of weights and activations, of `paleo_lite.formats.FORMATS`. Products run in the precision of the
-        activations; narrower weights are converted first.
-    """
-
+    # Formats of weights and activations, of `paleo_lite.formats.FORMATS`. Products run in the precision of the
+    # activations; narrower weights are converted first.
     weights: str
     activations: str
 

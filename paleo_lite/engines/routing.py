@@ -52,18 +52,10 @@ def parse_expert_load(text: str) -> float:
 
 
 class ExpertLoad(NamedTuple):
-    """Load of the busiest device.
+    """Load of the busiest device."""
 
-    Attributes
-    ----------
-    rows : ndarray
-        Rows that its experts compute.
-    distinct : ndarray
-        Its experts that have at least one row.
-    """
-
-    rows: Any
-    distinct: Any
+    rows: Any  # rows that its experts compute
+    distinct: Any  # its experts that have at least one row
 
 
 def expert_load(

@@ -60,32 +60,15 @@ STEP = 0.02
 
 
 class Placement(msgspec.Struct, frozen=True):
-    """How a replica is divided among devices.
+    """How a replica is divided among devices."""
 
-    Attributes
-    ----------
-    tensor : int
-        Tensor-parallel devices of attention and of dense products.
-    attention_data : int
-        Groups of devices that compute attention for sequences of their own.
-    experts : int
-        Expert-parallel degree: devices, or groups of them, that divide the experts among themselves.
-    link_bytes_per_s : float
-        Bandwidth of a device's links in one direction; 0 for a single device.
-    nodes : int
-        Nodes that the devices are on.
-    node_link_bytes_per_s : float
-        Bandwidth of a device between nodes in one direction; 0 on a single node.
-    alpha : float
-        Exponent of the popularity of experts, 0 for the uniform distribution (`paleo_lite.engines.routing`).
-    """
-
-    tensor: int = 1
-    attention_data: int = 1
-    experts: int = 1
-    link_bytes_per_s: float = 0.0
-    nodes: int = 1
-    node_link_bytes_per_s: float = 0.0
+    tensor: int = 1  # tensor-parallel devices of attention and of dense products
+    attention_data: int = 1  # groups of devices that compute attention for sequences of their own
+    experts: int = 1  # expert-parallel degree: devices, or groups of them, that divide the experts among themselves
+    link_bytes_per_s: float = 0.0  # bandwidth of a device's links in one direction; 0 for a single device
+    nodes: int = 1  # nodes that the devices are on
+    node_link_bytes_per_s: float = 0.0  # bandwidth of a device between nodes in one direction; 0 on a single node
+    # Exponent of the popularity of experts, 0 for the uniform distribution (`paleo_lite.engines.routing`).
     alpha: float = UNIFORM
 
     @property
@@ -104,24 +87,15 @@ ONE_DEVICE = Placement()
 
 
 class Formats(msgspec.Struct, frozen=True):
-    """Formats of the operands of kernels.
+    """Formats of the operands of kernels."""
 
-    Attributes
-    ----------
-    projections, feed_forward, experts : str
-        Formats of the projections of attention, of dense feed-forward parts and of experts, keys of
-        `paleo_lite.engines.rates.KERNEL_FORMATS`.
-    plain : str
-        Format of products that are not quantised.
-    attention : str
-        Formats of attention and of its cache, such as ``bf16/fp8``.
-    """
-
+    # Formats of the projections of attention, of dense feed-forward parts and of experts, keys of
+    # `paleo_lite.engines.rates.KERNEL_FORMATS`.
     projections: str
     feed_forward: str
     experts: str
-    plain: str
-    attention: str
+    plain: str  # format of products that are not quantised
+    attention: str  # formats of attention and of its cache, such as ``bf16/fp8``
 
     def of_product(self, kernel: Product) -> str:
         """Return the format of a product's matrix."""
@@ -131,33 +105,19 @@ class Formats(msgspec.Struct, frozen=True):
 
 
 class Load(msgspec.Struct, frozen=True):
-    """What an iteration computes on one device; all fields are numbers or arrays of the same shape.
+    """What an iteration computes on one device; all fields are numbers or arrays of the same shape."""
 
-    Attributes
-    ----------
-    tokens : array_like
-        New tokens of this device's attention group.
-    all_tokens : array_like
-        New tokens of all attention groups together, which pass the experts.
-    sampled : array_like
-        Sequences of which a token is sampled.
-    sequences, context : array_like
-        Decoding sequences, and tokens in the cache of each.
-    prompts, length, cached : array_like
-        Prompts, new tokens of each, and tokens of each that are in the cache already.
-    has_prompts : bool
-        Whether some of the new tokens are those of prompts.
-    """
-
-    tokens: Any = 0.0
-    all_tokens: Any = 0.0
-    sampled: Any = 0.0
+    tokens: Any = 0.0  # new tokens of this device's attention group
+    all_tokens: Any = 0.0  # new tokens of all attention groups together, which pass the experts
+    sampled: Any = 0.0  # sequences of which a token is sampled
+    # Decoding sequences, and tokens in the cache of each.
     sequences: Any = 0.0
     context: Any = 0.0
+    # Prompts, new tokens of each, and tokens of each that are in the cache already.
     prompts: Any = 0.0
     length: Any = 0.0
     cached: Any = 0.0
-    has_prompts: bool = False
+    has_prompts: bool = False  # whether some of the new tokens are those of prompts
 
     @classmethod
     def of_decoding(cls, sequences: Any, context: Any, groups: int = 1) -> Load:

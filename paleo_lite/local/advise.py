@@ -26,29 +26,15 @@ OLDEST_YEAR = 2018
 
 
 class LocalAdvice(Result, msgspec.Struct, frozen=True):
-    """Formats or devices for a network, the best first.
-
-    Attributes
-    ----------
-    network : str
-        Network.
-    context : int
-        Tokens in the cache.
-    by : {"formats", "devices"}
-        What is ranked: formats on one device, those with the most bits that are wholly on it first; or devices in one
-        format, those that hold it wholly first and of them the fastest.
-    rows : tuple of LocalPrediction
-        The predictions.
-    best_weights : tuple of str or None
-        For each row, the format with the most bits that is wholly on its device; None if none is.
-    notes : tuple of str
-        Notes.
-    """
+    """Formats or devices for a network, the best first."""
 
     network: str
-    context: int
+    context: int  # tokens in the cache
+    # What is ranked: "formats" on one device, those with the most bits that are wholly on it first; or "devices" in one
+    # format, those that hold it wholly first and of them the fastest.
     by: str
-    rows: tuple[LocalPrediction, ...]
+    rows: tuple[LocalPrediction, ...]  # the predictions
+    # For each row, the format with the most bits that is wholly on its device; None if none is.
     best_weights: tuple[str | None, ...]
     notes: tuple[str, ...] = ()
 

@@ -30,21 +30,11 @@ from .step import (
 
 
 class LocalModel(msgspec.Struct, frozen=True):
-    """A network under llama.cpp, wholly on one device.
+    """A network under llama.cpp, wholly on one device."""
 
-    Attributes
-    ----------
-    contents : Contents
-        The network, with one piece per type.
-    device : Device
-        The device.
-    constants : BackendConstants
-        Constants of its backend.
-    """
-
-    contents: Contents
+    contents: Contents  # the network, with one piece per type
     device: Device
-    constants: BackendConstants
+    constants: BackendConstants  # constants of its backend
 
     @property
     def weight_bytes(self) -> float:

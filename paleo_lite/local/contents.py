@@ -29,44 +29,21 @@ MOST_DIFFERENCE = 0.02
 
 
 class Contents(msgspec.Struct, frozen=True):
-    """A network in a format.
+    """A network in a format."""
 
-    Attributes
-    ----------
-    name, weights, cache : str
-        Network, mixture (or the commonest type of a file), and type of keys and values.
-    blocks : int
-        Transformer blocks.
-    launches : float
-        Kernels of a token besides elementwise ones, in units of the blocks of a dense transformer.
-    vocabulary : int
-        Rows of the head.
-    pieces : tuple of Piece
-        All matrices.
-    token_cache_bytes : tuple of float
-        Bytes of keys and values of a token by layer of attention.
-    windows : tuple of int or None
-        Tokens back that each layer of attention reaches.
-    pair_flops : tuple of float
-        FLOPs of a query and a key by layer of attention.
-    positions : int or None
-        Longest context that the network knows.
-    notes : tuple of str
-        Notes on a file.
-    """
-
+    # Network, mixture (or the commonest type of a file), and type of keys and values.
     name: str
     weights: str
     cache: str
-    blocks: int
-    launches: float
-    vocabulary: int
-    pieces: tuple[Piece, ...]
-    token_cache_bytes: tuple[float, ...]
-    windows: tuple[int | None, ...]
-    pair_flops: tuple[float, ...]
-    positions: int | None = None
-    notes: tuple[str, ...] = ()
+    blocks: int  # transformer blocks
+    launches: float  # kernels of a token besides elementwise ones, in units of the blocks of a dense transformer
+    vocabulary: int  # rows of the head
+    pieces: tuple[Piece, ...]  # all matrices
+    token_cache_bytes: tuple[float, ...]  # bytes of keys and values of a token by layer of attention
+    windows: tuple[int | None, ...]  # tokens back that each layer of attention reaches
+    pair_flops: tuple[float, ...]  # FLOPs of a query and a key by layer of attention
+    positions: int | None = None  # longest context that the network knows
+    notes: tuple[str, ...] = ()  # notes on a file
 
     def merged(self) -> Contents:
         """Return the same with one piece per type and kind of rows, whose time is the sum of theirs."""

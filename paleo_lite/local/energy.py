@@ -17,29 +17,19 @@ MILLION = 1e6
 
 
 class LocalEnergy(msgspec.Struct, frozen=True):
-    """Power of the devices, and energy of tokens.
+    """Power of the devices, and energy of tokens."""
 
-    Attributes
-    ----------
-    token_w, prompt_w : float
-        Watts of all devices while they write an answer, and read a prompt.
-    token_interval_w : tuple of float
-        Interval of the former at 90%.
-    kwh_per_million_tokens, kwh_per_million_prompt_tokens : float
-        Energy at the meter of a million tokens of answers, and of prompts.
-    usd_per_million_tokens, usd_per_million_prompt_tokens : float or None
-        Their price; None without the price of electricity.
-    co2_g_per_million_tokens : float or None
-        Grams of CO2 of a million tokens of answers; None without the carbon intensity.
-    """
-
+    # Watts of all devices while they write an answer, and read a prompt.
     token_w: float
     prompt_w: float
-    token_interval_w: tuple[float, float]
+    token_interval_w: tuple[float, float]  # interval of the former at 90%
+    # Energy at the meter of a million tokens of answers, and of prompts.
     kwh_per_million_tokens: float
     kwh_per_million_prompt_tokens: float
+    # Their price; None without the price of electricity.
     usd_per_million_tokens: float | None
     usd_per_million_prompt_tokens: float | None
+    # Grams of CO2 of a million tokens of answers; None without the carbon intensity.
     co2_g_per_million_tokens: float | None
 
 

@@ -16,38 +16,20 @@ PROCESSOR = "processor"
 
 
 class LocalEngine(msgspec.Struct, frozen=True):
-    """A program that runs a language model on one's own machine.
+    """A program that runs a language model on one's own machine."""
 
-    Attributes
-    ----------
-    name, description : str
-        Name, as in ``--execution``, and description in one line.
-    backends : mapping of str to tuple of str
-        Backends by vendor of the device, the usual one first; of `PROCESSOR` those of processors, and of the empty text
-        those of all other vendors.
-    mixtures : mapping of str to Mixture
-        Formats of weights.
-    default_weights : str
-        Usual one of them.
-    caches : tuple of str
-        Types of keys and values, the usual one first.
-    advised : tuple of str
-        Formats that people publish, from the most bits to the fewest.
-    places : bool
-        Whether blocks, experts and the cache can be in the memory of the host.
-    caution : str
-        What its forecasts rest on, where that is little.
-    """
-
+    # Name, as in ``--execution``, and description in one line.
     name: str
     description: str
+    # Backends by vendor of the device, the usual one first; of `PROCESSOR` those of processors, and of the empty text
+    # those of all other vendors.
     backends: Mapping[str, tuple[str, ...]]
-    mixtures: Mapping[str, Mixture]
-    default_weights: str
-    caches: tuple[str, ...]
-    advised: tuple[str, ...]
-    places: bool = False
-    caution: str = ""
+    mixtures: Mapping[str, Mixture]  # formats of weights
+    default_weights: str  # usual one of them
+    caches: tuple[str, ...]  # types of keys and values, the usual one first
+    advised: tuple[str, ...]  # formats that people publish, from the most bits to the fewest
+    places: bool = False  # whether blocks, experts and the cache can be in the memory of the host
+    caution: str = ""  # what its forecasts rest on, where that is little
 
     def runs_on(self, device: Device) -> bool:
         """Return whether the program has a backend for a device."""

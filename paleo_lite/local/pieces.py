@@ -24,31 +24,16 @@ def group_of(name: str) -> str:
 
 
 class Piece(msgspec.Struct, frozen=True):
-    """Matrices of one type in one place.
+    """Matrices of one type in one place."""
 
-    Attributes
-    ----------
-    block : int
-        Transformer block; -1 for the table and the head.
-    type : str
-        One of `paleo_lite.gguf_types.TENSOR_TYPES`.
-    is_expert : bool
-        Whether they are experts, of which a token reads a few.
-    stored_bytes, read_bytes : float
-        Bytes in memory, and bytes that one token reads.
-    numbers : float
-        Numbers that one token multiplies.
-    rows : {"tokens", "last", "none"}
-        Tokens of a prompt that are multiplied: all, the last (head) or none (table).
-    """
-
-    block: int
-    type: str
-    is_expert: bool
+    block: int  # transformer block; -1 for the table and the head
+    type: str  # one of `paleo_lite.gguf_types.TENSOR_TYPES`
+    is_expert: bool  # whether they are experts, of which a token reads a few
+    # Bytes in memory, and bytes that one token reads.
     stored_bytes: float
     read_bytes: float
-    numbers: float
-    rows: str = "tokens"
+    numbers: float  # numbers that one token multiplies
+    rows: str = "tokens"  # tokens of a prompt that are multiplied: "tokens", "last" (head) or "none" (table)
 
     @property
     def resident_bytes(self) -> float:

@@ -12,24 +12,14 @@ from .pieces import Piece
 
 
 class Placement(msgspec.Struct, frozen=True):
-    """Blocks and matrices on a device, and those in the memory of the host.
+    """Blocks and matrices on a device, and those in the memory of the host."""
 
-    Attributes
-    ----------
-    blocks, of_blocks : int
-        Transformer blocks on the device, and of the network.
-    expert_blocks : int
-        First blocks of the network whose experts are on the host (``--n-cpu-moe``).
-    cache_share : float
-        Share of the keys and values on the device.
-    device, host : tuple of Piece
-        Matrices on the device, and on the host; the table of the embedding is among the latter.
-    """
-
+    # Transformer blocks on the device, and of the network.
     blocks: int
     of_blocks: int
-    expert_blocks: int
-    cache_share: float
+    expert_blocks: int  # first blocks of the network whose experts are on the host (``--n-cpu-moe``)
+    cache_share: float  # share of the keys and values on the device
+    # Matrices on the device, and on the host; the table of the embedding is among the latter.
     device: tuple[Piece, ...]
     host: tuple[Piece, ...]
 

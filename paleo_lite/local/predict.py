@@ -48,64 +48,40 @@ UNIFIED_SHARES = {"Apple": 0.75}
 
 
 class LocalPrediction(Result, msgspec.Struct, frozen=True):
-    """What llama.cpp does on a machine.
+    """What llama.cpp does on a machine."""
 
-    Attributes
-    ----------
-    network, device, execution, backend, weights, kv_cache : str
-        Question: network, device, program and its backend, and formats of weights and cache.
-    gpus : int
-        Devices that the layers are split over.
-    context, prompt_tokens : int
-        Tokens in the cache, and of the prompt.
-    blocks, gpu_blocks : int
-        Transformer blocks, and those on the device.
-    cpu_expert_blocks : int
-        Blocks whose experts are in the memory of the host though the rest of them may be on the device.
-    cpu : str or None
-        Processor that computes what is not on the device; None if all is.
-    token_s, prompt_s : float
-        Seconds per token of the answer behind the context, and of the prompt.
-    token_interval_s, prompt_interval_s : tuple of float
-        Their intervals at 90%.
-    file_bytes : float
-        Bytes of all weights.
-    weight_bytes, cache_bytes, buffer_bytes, host_bytes : float
-        Bytes on the devices of weights, cache at the context, and buffers; bytes in the memory of the host.
-    usable_bytes : float
-        Memory of the devices that llama.cpp may use.
-    largest_context : int
-        Largest context with which the same layers fit, and that the network knows.
-    energy : LocalEnergy or None
-        Watts, and energy and cost of a million tokens; None if nothing is known of the power of the device.
-    notes : tuple of str
-        Notes.
-    """
-
+    # Question: network, device, program and its backend, and formats of weights and cache.
     network: str
     device: str
     execution: str
     backend: str
     weights: str
     kv_cache: str
-    gpus: int
+    gpus: int  # devices that the layers are split over
+    # Tokens in the cache, and of the prompt.
     context: int
     prompt_tokens: int
+    # Transformer blocks, and those on the device.
     blocks: int
     gpu_blocks: int
+    # Blocks whose experts are in the memory of the host though the rest of them may be on the device.
     cpu_expert_blocks: int
-    cpu: str | None
+    cpu: str | None  # processor that computes what is not on the device; None if all is
+    # Seconds per token of the answer behind the context, and of the prompt.
     token_s: float
     prompt_s: float
+    # Their intervals at 90%.
     token_interval_s: tuple[float, float]
     prompt_interval_s: tuple[float, float]
-    file_bytes: float
+    file_bytes: float  # bytes of all weights
+    # Bytes on the devices of weights, cache at the context, and buffers; bytes in the memory of the host.
     weight_bytes: float
     cache_bytes: float
     buffer_bytes: float
     host_bytes: float
-    usable_bytes: float
-    largest_context: int
+    usable_bytes: float  # memory of the devices that llama.cpp may use
+    largest_context: int  # largest context with which the same layers fit, and that the network knows
+    # Watts, and energy and cost of a million tokens; None if nothing is known of the power of the device.
     energy: LocalEnergy | None = None
     notes: tuple[str, ...] = ()
 

@@ -22,55 +22,32 @@ LEAST_MEMORY_BYTES = 1e9
 class LocalQuestion(msgspec.Struct, frozen=True, kw_only=True):
     """What is asked of a language model on one's own machine, besides which network and which device.
 
-    Attributes
-    ----------
-    execution : {"llama.cpp", "mlx", "exllama"}
-        Program that runs it.
-    backend : str or None
-        Backend of the program, such as ``"rocm"``; None for the usual one of the device.
-    weights : str or None
-        Format of the weights, such as ``"q4_k_m"``; None for the types of a file's tensors, and the usual format of the
-        program for any other network.
-    kv_cache : str or None
-        Type of keys and values; None for 16 bits.
-    context : int or None
-        Tokens in the cache; None for 4,096, or as many as the network knows.
-    prompt_tokens : int
-        Tokens of the prompt.
-    gpus : int
-        Devices that the layers are split over: they take turns, so that a token is no faster.
-    device_memory : float, str or None
-        Memory of a device in bytes, or as text such as ``"16GB"``, if it is not the one on record: Macs come with
-        several.
-    gpu_layers : int or None
-        Blocks on the device, ``-ngl``; None for the fastest that fits.
-    cpu_experts, cpu_cache : bool
-        Whether the experts (``--cpu-moe``), and keys and values (``--no-kv-offload``), are in the memory of the host.
-    cpu : str, Device or None
-        Processor of the host; None for one with two channels of DDR5, and none beside a device that shares its memory
-        with its processor.
-    facility : Facility or None
-        What surrounds the devices, for energy and cost.
-
     Raises
     ------
     BadValue
         If a number or a name is not possible, or an option says nothing to the program.
     """
 
-    execution: str = LLAMA_CPP
-    backend: str | None = None
+    execution: str = LLAMA_CPP  # program that runs it
+    backend: str | None = None  # backend of the program, such as ``"rocm"``; None for the usual one of the device
+    # Format of the weights, such as ``"q4_k_m"``; None for the types of a file's tensors, and the usual format of the
+    # program for any other network.
     weights: str | None = None
-    kv_cache: str | None = None
-    context: int | None = None
+    kv_cache: str | None = None  # type of keys and values; None for 16 bits
+    context: int | None = None  # tokens in the cache; None for 4,096, or as many as the network knows
     prompt_tokens: int = UBATCH
-    gpus: int = 1
+    gpus: int = 1  # devices that the layers are split over: they take turns, so that a token is no faster
+    # Memory of a device in bytes, or as text such as ``"16GB"``, if it is not the one on record: Macs come with
+    # several.
     device_memory: float | str | None = None
-    gpu_layers: int | None = None
+    gpu_layers: int | None = None  # blocks on the device, ``-ngl``; None for the fastest that fits
+    # Whether the experts (``--cpu-moe``), and keys and values (``--no-kv-offload``), are in the memory of the host.
     cpu_experts: bool = False
     cpu_cache: bool = False
+    # Processor of the host; None for one with two channels of DDR5, and none beside a device that shares its memory
+    # with its processor.
     cpu: str | Device | None = None
-    facility: Facility | None = None
+    facility: Facility | None = None  # what surrounds the devices, for energy and cost
 
     def __post_init__(self) -> None:
         if self.execution not in LOCAL_ENGINES:

@@ -39,39 +39,20 @@ FILE = "llama_cpp.json"
 
 
 class BackendConstants(msgspec.Struct, frozen=True):
-    """Constants of a backend.
+    """Constants of a backend."""
 
-    Attributes
-    ----------
-    share : float
-        Share of the memory bandwidth that matrices reach.
-    cache_share : float
-        Share of the memory bandwidth that keys and values reach.
-    unpack : dict of str to float
-        Numbers per lane and clock cycle by group of types.
-    block_s : float
-        Seconds per block of a dense transformer that a token takes besides: launches, norms, synchronisation.
-    efficiency : dict of str to float
-        Share of the peak in prompts by group of types.
-    attention_efficiency : float
-        Share of the peak of attention in prompts.
-    expert_rows : float
-        Tokens of an expert in a batch at which its products reach half of that share.
-    deviation, prompt_deviation : float
-        Standard deviation of the logarithm of the time of a token, and of a prompt, of devices that were left out.
-    block_cores : float
-        Cores of the device for which `block_s` holds, if that time grows with the cores; 0 if it is the same for all.
-    """
-
-    share: float
-    cache_share: float
-    unpack: dict[str, float]
+    share: float  # share of the memory bandwidth that matrices reach
+    cache_share: float  # share of the memory bandwidth that keys and values reach
+    unpack: dict[str, float]  # numbers per lane and clock cycle by group of types
+    # Seconds per block of a dense transformer that a token takes besides: launches, norms, synchronisation.
     block_s: float
-    efficiency: dict[str, float]
-    attention_efficiency: float
-    expert_rows: float
+    efficiency: dict[str, float]  # share of the peak in prompts by group of types
+    attention_efficiency: float  # share of the peak of attention in prompts
+    expert_rows: float  # tokens of an expert in a batch at which its products reach half of that share
+    # Standard deviation of the logarithm of the time of a token, and of a prompt, of devices that were left out.
     deviation: float
     prompt_deviation: float
+    # Cores of the device for which `block_s` holds, if that time grows with the cores; 0 if it is the same for all.
     block_cores: float = 0.0
 
     def wait_s(self, device: Device) -> float:
@@ -82,21 +63,11 @@ class BackendConstants(msgspec.Struct, frozen=True):
 
 
 class LocalConstants(msgspec.Struct, frozen=True):
-    """Constants of all backends.
+    """Constants of all backends."""
 
-    Attributes
-    ----------
-    backends : dict of str to BackendConstants
-        Constants by backend.
-    pipeline : float
-        Share of the ideal gain of batches that several devices compute one after another.
-    sources : tuple of str
-        Published tables.
-    """
-
-    backends: dict[str, BackendConstants]
-    pipeline: float
-    sources: tuple[str, ...] = ()
+    backends: dict[str, BackendConstants]  # constants by backend
+    pipeline: float  # share of the ideal gain of batches that several devices compute one after another
+    sources: tuple[str, ...] = ()  # published tables
 
 
 @cache

@@ -20,27 +20,16 @@ from .pipeline import stage_workloads
 
 
 class CacheRoom(msgspec.Struct, frozen=True):
-    """Memory of one device, and the blocks of its KV cache.
+    """Memory of one device, and the blocks of its KV cache."""
 
-    Attributes
-    ----------
-    weights_bytes, activations_bytes, cache_bytes : float
-        Bytes of weights, of the activations of the largest iteration, and what remains for the cache; with pipeline
-        parallelism those of the stage that limits the number of blocks.
-    sequence_bytes : float
-        Bytes of keys and values of one sequence of the mean length of the traffic.
-    block_tokens : int
-        Tokens per block.
-    blocks : int
-        Number of blocks.
-    """
-
+    # Bytes of weights, of the activations of the largest iteration, and what remains for the cache; with pipeline
+    # parallelism those of the stage that limits the number of blocks.
     weights_bytes: float
     activations_bytes: float
     cache_bytes: float
-    sequence_bytes: float
-    block_tokens: int
-    blocks: int
+    sequence_bytes: float  # bytes of keys and values of one sequence of the mean length of the traffic
+    block_tokens: int  # tokens per block
+    blocks: int  # number of blocks
 
     @property
     def tokens(self) -> int:

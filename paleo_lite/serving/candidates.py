@@ -9,17 +9,10 @@ import msgspec
 
 
 class Ranking(NamedTuple):
-    """A way to rank deployments.
+    """A way to rank deployments."""
 
-    Attributes
-    ----------
-    per_token : str
-        Figure of a candidate that is smallest for the best one.
-    order, best : str
-        The order and the first of them in words.
-    """
-
-    per_token: str
+    per_token: str  # figure of a candidate that is smallest for the best one
+    # The order and the first of them in words.
     order: str
     best: str
 
@@ -32,53 +25,34 @@ RANKINGS = {
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """One replica of a deployment with a batch limit, and the replicas that a rate needs.
+    """One replica of a deployment with a batch limit, and the replicas that a rate needs."""
 
-    Attributes
-    ----------
-    gpu, precision, weights : str
-        Device and formats.
-    tensor, pipeline, batch_limit : int
-        Devices of a stage, pipeline stages of a replica, and requests at the same time.
-    tokens_per_s_per_gpu, tokens_per_s_per_user : float
-        Output tokens per second.
-    requests_per_s : float
-        Requests per second of one replica.
-    ttft_s, tpot_s, latency_s : float
-        Latencies at the percentile of the objectives, else mean.
-    replicas : int
-        Replicas for the requested rate; 1 without a rate.
-    usd_per_million_output_tokens, usd_per_h : float or None
-        Cost of one million output tokens at full load, and of all replicas per hour; None without a price.
-    meets_objectives : bool
-        Whether the latencies are within the objectives.
-    is_on_front : bool
-        Whether no other candidate is better in tokens per second both per GPU and per user.
-    expert_parallel, attention_data_parallel : int
-        Groups of the devices of a stage that divide the experts, and that compute attention for sequences of their own.
-    joules_per_million_output_tokens : float or None
-        Energy of the devices per million output tokens at full load; None if their power is unknown.
-    """
-
+    # Device and formats.
     gpu: str
     precision: str
     weights: str
+    # Devices of a stage, pipeline stages of a replica, and requests at the same time.
     tensor: int
     pipeline: int
     batch_limit: int
+    # Output tokens per second.
     tokens_per_s_per_gpu: float
     tokens_per_s_per_user: float
-    requests_per_s: float
+    requests_per_s: float  # requests per second of one replica
+    # Latencies at the percentile of the objectives, else mean.
     ttft_s: float
     tpot_s: float | None
     latency_s: float
-    replicas: int
+    replicas: int  # replicas for the requested rate; 1 without a rate
+    # Cost of one million output tokens at full load, and of all replicas per hour; None without a price.
     usd_per_million_output_tokens: float | None
     usd_per_h: float | None
-    meets_objectives: bool
-    is_on_front: bool = False
+    meets_objectives: bool  # whether the latencies are within the objectives
+    is_on_front: bool = False  # whether no other candidate is better in tokens per second both per GPU and per user
+    # Groups of the devices of a stage that divide the experts, and that compute attention for sequences of their own.
     expert_parallel: int = 1
     attention_data_parallel: int = 1
+    # Energy of the devices per million output tokens at full load; None if their power is unknown.
     joules_per_million_output_tokens: float | None = None
 
     def parallelism(self) -> str:
@@ -87,24 +61,12 @@ class Candidate(msgspec.Struct, frozen=True):
 
 
 class Advice(msgspec.Struct, frozen=True):
-    """Candidates and the best of them that meets the objectives.
+    """Candidates and the best of them that meets the objectives."""
 
-    Attributes
-    ----------
-    candidates : list of Candidate
-        All that fit, the best per token first.
-    best : Candidate or None
-        The best that meets the objectives; None if none does.
-    refused : dict of str to str
-        Deployments that were not simulated, with the reason.
-    by : str
-        Key of `RANKINGS`.
-    """
-
-    candidates: list[Candidate]
-    best: Candidate | None
-    refused: dict[str, str]
-    by: str = "cost"
+    candidates: list[Candidate]  # all that fit, the best per token first
+    best: Candidate | None  # the best that meets the objectives; None if none does
+    refused: dict[str, str]  # deployments that were not simulated, with the reason
+    by: str = "cost"  # key of `RANKINGS`
 
 
 def describe_parallelism(tensor: int, expert_parallel: int, attention_data_parallel: int, pipeline: int) -> str:

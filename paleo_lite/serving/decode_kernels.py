@@ -15,24 +15,12 @@ if TYPE_CHECKING:
 
 
 class KernelTime(msgspec.Struct, frozen=True):
-    """Kernels of the same name in an iteration.
+    """Kernels of the same name in an iteration."""
 
-    Attributes
-    ----------
-    name : str
-        Name of the kernel.
-    launches : int
-        Launches per iteration on one device.
-    time_s : float
-        Seconds of all launches.
-    share : float
-        Fraction of the time of all kernels.
-    """
-
-    name: str
-    launches: int
-    time_s: float
-    share: float
+    name: str  # name of the kernel
+    launches: int  # launches per iteration on one device
+    time_s: float  # seconds of all launches
+    share: float  # fraction of the time of all kernels
 
 
 def time_decode_kernels(on_device: ModelOnDevice, sequences: float, context: float) -> list[KernelTime] | None:

@@ -26,39 +26,19 @@ LEVELS = ("low", "expected", "high")
 
 
 class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
-    """Replicas of a network on devices, under an engine.
+    """Replicas of a network on devices, under an engine."""
 
-    Attributes
-    ----------
-    on_device : ModelOnDevice
-        Network as one device of a tensor-parallel group computes it.
-    engine : Engine
-        Scheduling policy.
-    replicas : int
-        Copies of the network, each on the devices of its tensor-parallel groups, that serve requests in turn.
-    prefill_workers : int
-        How many of the replicas compute prompts only and send keys and values to the others; 0 without disaggregation.
-    options : Options
-        Prefix cache and speculative decoding.
-    draft : ModelOnDevice or None
-        Draft network of speculative decoding.
-    price_usd_per_h : float or None
-        Price of one device per hour; None if unknown.
-    listing : Price or None
-        Listing that the price comes from; None if it was given.
-    facility : Facility or None
-        What surrounds the devices; None if it is not described.
-    """
-
-    on_device: ModelOnDevice
-    engine: Engine
+    on_device: ModelOnDevice  # network as one device of a tensor-parallel group computes it
+    engine: Engine  # scheduling policy
+    # Copies of the network, each on the devices of its tensor-parallel groups, that serve requests in turn.
     replicas: int = 1
+    # How many of the replicas compute prompts only and send keys and values to the others; 0 without disaggregation.
     prefill_workers: int = 0
-    options: Options = Options()
-    draft: ModelOnDevice | None = None
-    price_usd_per_h: float | None = None
-    listing: Price | None = None
-    facility: Facility | None = None
+    options: Options = Options()  # prefix cache and speculative decoding
+    draft: ModelOnDevice | None = None  # draft network of speculative decoding
+    price_usd_per_h: float | None = None  # price of one device per hour; None if unknown
+    listing: Price | None = None  # listing that the price comes from; None if it was given
+    facility: Facility | None = None  # what surrounds the devices; None if it is not described
 
     def __post_init__(self) -> None:
         if isinstance(self.replicas, bool) or not isinstance(self.replicas, int) or self.replicas < 1:
@@ -112,27 +92,13 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
 
 
 class Prepared(msgspec.Struct, frozen=True, eq=False):
-    """A deployment with its iteration times and cache room.
-
-    Attributes
-    ----------
-    deployment : Deployment
-        The deployment.
-    engine : Engine
-        Its engine, with no more sequences than the cache holds.
-    room : CacheRoom
-        The cache of one replica.
-    tables : IterationTimes
-        Iteration times of one replica.
-    draft_tables : IterationTimes or None
-        Iteration times of the draft network.
-    """
+    """A deployment with its iteration times and cache room."""
 
     deployment: Deployment
-    engine: Engine
-    room: CacheRoom
-    tables: IterationTimes
-    draft_tables: IterationTimes | None
+    engine: Engine  # its engine, with no more sequences than the cache holds
+    room: CacheRoom  # the cache of one replica
+    tables: IterationTimes  # iteration times of one replica
+    draft_tables: IterationTimes | None  # iteration times of the draft network
 
     def run(self, traffic: Traffic, level: str = "expected") -> list[Outcome]:
         """Simulate all replicas at one of `LEVELS`; an outcome per replica that decodes."""

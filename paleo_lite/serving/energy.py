@@ -22,20 +22,11 @@ if TYPE_CHECKING:
 
 
 class Drawn(NamedTuple):
-    """What the devices of a deployment draw.
+    """What the devices of a deployment draw."""
 
-    Attributes
-    ----------
-    energy_j : float
-        Energy of all devices from the first arrival to the last answer, in joules.
-    watts : float
-        Average power of a device while iterations run.
-    low_w, high_w : float
-        90% interval of `watts` at these times; equal to it where the rated power is all that is known.
-    """
-
-    energy_j: float
-    watts: float
+    energy_j: float  # energy of all devices from the first arrival to the last answer, in joules
+    watts: float  # average power of a device while iterations run
+    # 90% interval of `watts` at these times; equal to it where the rated power is all that is known.
     low_w: float
     high_w: float
 

@@ -60,36 +60,17 @@ SHORTEST_CONTEXT = 32
 
 
 class ModelOnDevice(NamedTuple):
-    """A network as one device of a tensor-parallel group computes it.
+    """A network as one device of a tensor-parallel group computes it."""
 
-    Attributes
-    ----------
-    workload : Workload
-        Workload in the phase ``decode`` of the whole network.
-    machine : Machine
-        The device.
-    model : TimeModel
-        Time model.
-    group : Topology or None
-        The devices of a stage and their links; None for a single device.
-    kv_cache : str
-        Storage format of the KV cache, one of `paleo_lite.formats.FORMATS`.
-    pipeline : Pipeline
-        Stages of the pipeline, each a tensor-parallel group.
-    kernels : EngineKernels or None
-        Kernels of the engine, with their times; None if the layers are timed by `model`.
-    local : LocalModel or None
-        The network under llama.cpp; None under any other engine.
-    """
-
-    workload: Workload
-    machine: Machine
-    model: TimeModel
-    group: Topology | None
-    kv_cache: str
-    pipeline: Pipeline = Pipeline()
+    workload: Workload  # workload in the phase ``decode`` of the whole network
+    machine: Machine  # the device
+    model: TimeModel  # time model
+    group: Topology | None  # the devices of a stage and their links; None for a single device
+    kv_cache: str  # storage format of the KV cache, one of `paleo_lite.formats.FORMATS`
+    pipeline: Pipeline = Pipeline()  # stages of the pipeline, each a tensor-parallel group
+    # Kernels of the engine, with their times; None if the layers are timed by `model`.
     kernels: EngineKernels | None = None
-    local: LocalModel | None = None
+    local: LocalModel | None = None  # the network under llama.cpp; None under any other engine
 
     @property
     def tensor(self) -> int:
@@ -190,54 +171,32 @@ def group_layers(layers: Sequence[Layer]) -> list[int]:
 
 
 class IterationTimes(msgspec.Struct, frozen=True, eq=False):
-    """Tables of the time of an iteration on one replica.
+    """Tables of the time of an iteration on one replica."""
 
-    Attributes
-    ----------
-    token_s : list of float
-        Seconds of the layers that treat every token alike, with the all-reduces, by the number of new tokens of an
-        attention group from 0.
-    head_s : list of float
-        Seconds of the head by the number of sequences from 0.
-    contexts : list of float
-        Mean contexts at which attention of decoding sequences is tabulated.
-    decode_attention_s : list of list of float
-        Seconds of attention by the number of decoding sequences from 0, and by `contexts`.
-    prompt_attention_s : list of float
-        Seconds of attention of a whole prompt by its length from 0.
-    relative_low, relative_high : list of float
-        90% interval of an iteration relative to its time, by the number of new tokens from 0; empty if the time model
-        gives none.
-    stages : tuple of IterationTimes
-        Times of each stage of a pipeline that can be the slowest, without sending; empty without a pipeline.
-    pipeline : int
-        Number of stages.
-    experts_s : list of float
-        Seconds of experts by the number of new tokens of all attention groups from 0; empty if they are a part of
-        `token_s`.
-    with_prompts : IterationTimes or None
-        Tables of iterations that compute prompts, where `token_s` and `experts_s` are others; None if they are not.
-    prompt_s : float
-        Seconds of the shortest kernels of attention of prompts, once per iteration that computes any.
-    attention_data : int
-        Groups of devices that compute attention for sequences of their own.
-    limited_speed : list of float
-        Speed under a lower power limit than the rated one, relative to that without, by the number of new tokens from
-        0; empty without such a limit.
-    """
-
+    # Seconds of the layers that treat every token alike, with the all-reduces, by the number of new tokens of an
+    # attention group from 0.
     token_s: list[float]
-    head_s: list[float]
-    contexts: list[float]
+    head_s: list[float]  # seconds of the head by the number of sequences from 0
+    contexts: list[float]  # mean contexts at which attention of decoding sequences is tabulated
+    # Seconds of attention by the number of decoding sequences from 0, and by `contexts`.
     decode_attention_s: list[list[float]]
-    prompt_attention_s: list[float]
+    prompt_attention_s: list[float]  # seconds of attention of a whole prompt by its length from 0
+    # 90% interval of an iteration relative to its time, by the number of new tokens from 0; empty if the time model
+    # gives none.
     relative_low: list[float]
     relative_high: list[float]
+    # Times of each stage of a pipeline that can be the slowest, without sending; empty without a pipeline.
     stages: tuple[IterationTimes, ...] = ()
-    pipeline: int = 1
+    pipeline: int = 1  # number of stages
+    # Seconds of experts by the number of new tokens of all attention groups from 0; empty if they are a part of
+    # `token_s`.
     experts_s: list[float] = []
+    # Seconds of the shortest kernels of attention of prompts, once per iteration that computes any.
     prompt_s: float = 0.0
-    attention_data: int = 1
+    attention_data: int = 1  # groups of devices that compute attention for sequences of their own
+    # Tables of iterations that compute prompts, where `token_s` and `experts_s` are others; None if they are not.
+    # Speed under a lower power limit than the rated one, relative to that without, by the number of new tokens from 0;
+    # empty without such a limit.
     limited_speed: list[float] = []
     with_prompts: IterationTimes | None = None
 

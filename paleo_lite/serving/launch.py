@@ -22,38 +22,22 @@ CONFIGURATION = "options.yaml"
 
 
 class Launcher(msgspec.Struct, frozen=True):
-    """Options of an engine's server.
+    """Options of an engine's server."""
 
-    Attributes
-    ----------
-    command : str
-        The command; the repository of the network follows.
-    options : tuple of (str, str)
-        Options, and the setting of `launch_settings` that each of them states. A setting that is None or False is left
-        out; True is an option without a value.
-    file_option : str
-        Option that names a YAML file with further options; empty if there is none.
-    file_options : tuple of (str, str)
-        Keys of this file with their settings; a dot separates a key from the key of the mapping that contains it. A
-        mapping is written only if one of its settings is none of `options`.
-    weights : dict of str to str
-        Names of the formats that the engine makes from weights in 16 bits when it loads them. It finds out by itself
-        in which format a quantized checkpoint is.
-    kv_cache : dict of str to str
-        Names of the formats of the KV cache.
-    partial_experts, partial_groups : bool
-        Whether experts, and attention, can be divided into fewer groups than there are devices.
-    sources : tuple of str
-        Documentation of the options.
-    """
-
-    command: str
+    command: str  # the command; the repository of the network follows
+    # Options, and the setting of `launch_settings` that each of them states. A setting that is None or False is left
+    # out; True is an option without a value.
     options: tuple[tuple[str, str], ...]
+    # Names of the formats that the engine makes from weights in 16 bits when it loads them. It finds out by itself in
+    # which format a quantized checkpoint is.
     weights: dict[str, str]
-    kv_cache: dict[str, str]
-    partial_experts: bool
+    kv_cache: dict[str, str]  # names of the formats of the KV cache
+    # Whether experts, and attention, can be divided into fewer groups than there are devices.
+    partial_experts: bool  # option that names a YAML file with further options; empty if there is none
+    # Keys of this file with their settings; a dot separates a key from the key of the mapping that contains it. A
+    # mapping is written only if one of its settings is none of `options`.
     partial_groups: bool
-    sources: tuple[str, ...]
+    sources: tuple[str, ...]  # documentation of the options
     file_option: str = ""
     file_options: tuple[tuple[str, str], ...] = ()
 
@@ -142,18 +126,10 @@ DTYPES = {"fp16": "float16", "fp32": "float32"}
 
 
 class Launch(msgspec.Struct, frozen=True):
-    """The command that launches a replica of a deployment.
+    """The command that launches a replica of a deployment."""
 
-    Attributes
-    ----------
-    command : str or None
-        The command in a shell; None if the engine cannot be launched like this.
-    notes : tuple of str
-        What the command does not state, or why there is none.
-    """
-
-    command: str | None
-    notes: tuple[str, ...] = ()
+    command: str | None  # the command in a shell; None if the engine cannot be launched like this
+    notes: tuple[str, ...] = ()  # what the command does not state, or why there is none
 
 
 def find_repository(network: Network) -> str:

@@ -31,15 +31,9 @@ MIN_EXCHANGE_BYTES = 2
 
 
 class Pipeline(NamedTuple):
-    """Stages of a pipeline.
+    """Stages of a pipeline."""
 
-    Attributes
-    ----------
-    boundaries : tuple of LinkRate
-        Link between each stage and the next; empty for a single stage.
-    """
-
-    boundaries: tuple[LinkRate, ...] = ()
+    boundaries: tuple[LinkRate, ...] = ()  # link between each stage and the next; empty for a single stage
 
     @property
     def degree(self) -> int:

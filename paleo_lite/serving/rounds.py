@@ -23,27 +23,13 @@ from .iteration_times import IterationTimes
 
 
 class Round(NamedTuple):
-    """Tokens that a round computes.
+    """Tokens that a round computes."""
 
-    Attributes
-    ----------
-    decoding : int
-        Decoding sequences.
-    cached_tokens : float
-        Sum of their contexts.
-    tokens_per_sequence : int
-        Tokens that each of them computes: 1, and with speculative decoding the drafted ones.
-    chunks : sequence of (int, int)
-        First token and end of the chunks of prompts.
-    completed : int
-        Prompts that are completed.
-    """
-
-    decoding: int
-    cached_tokens: float
-    tokens_per_sequence: int = 1
-    chunks: Sequence[tuple[int, int]] = ()
-    completed: int = 0
+    decoding: int  # decoding sequences
+    cached_tokens: float  # sum of their contexts
+    tokens_per_sequence: int = 1  # tokens that each of them computes: 1, and with speculative decoding the drafted ones
+    chunks: Sequence[tuple[int, int]] = ()  # first token and end of the chunks of prompts
+    completed: int = 0  # prompts that are completed
 
 
 def round_time_s(

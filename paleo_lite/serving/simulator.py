@@ -35,20 +35,11 @@ if TYPE_CHECKING:
 
 
 class Speculation(msgspec.Struct, frozen=True):
-    """Speculative decoding (Leviathan et al. 2023).
+    """Speculative decoding (Leviathan et al. 2023)."""
 
-    Attributes
-    ----------
-    draft_length : int
-        Tokens drafted per iteration; 0 without speculation.
-    acceptance : float
-        Probability that a drafted token is accepted.
-    draft : IterationTimes or None
-        Iteration times of the draft network; None if drafting takes no time on the device, as with n-grams.
-    """
-
-    draft_length: int = 0
-    acceptance: float = 0.0
+    draft_length: int = 0  # tokens drafted per iteration; 0 without speculation
+    acceptance: float = 0.0  # probability that a drafted token is accepted
+    # Iteration times of the draft network; None if drafting takes no time on the device, as with n-grams.
     draft: IterationTimes | None = None
 
     def __post_init__(self) -> None:
@@ -66,21 +57,13 @@ class Speculation(msgspec.Struct, frozen=True):
 
 
 class Options(msgspec.Struct, frozen=True):
-    """Options of a simulation beside the engine.
+    """Options of a simulation beside the engine."""
 
-    Attributes
-    ----------
-    prefix_hit_rate : float
-        Fraction of every prompt that is found in the prefix cache: its tokens are not computed, and their blocks are
-        shared.
-    speculation : Speculation
-        Speculative decoding.
-    prompts_are_cached : bool
-        Whether prompts arrive with their keys and values, as at the decode workers of disaggregated serving.
-    """
-
+    # Fraction of every prompt that is found in the prefix cache: its tokens are not computed, and their blocks are
+    # shared.
     prefix_hit_rate: float = 0.0
-    speculation: Speculation = Speculation()
+    speculation: Speculation = Speculation()  # speculative decoding
+    # Whether prompts arrive with their keys and values, as at the decode workers of disaggregated serving.
     prompts_are_cached: bool = False
 
     def __post_init__(self) -> None:
@@ -89,48 +72,23 @@ class Options(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, eq=False):
-    """What happened to the requests of one replica.
+    """What happened to the requests of one replica."""
 
-    Attributes
-    ----------
-    arrival_s, admitted_s, first_token_s, finish_s : ndarray, shape (requests,)
-        Times of each request. In a closed loop the arrival is the time at which the user sends it.
-    output_tokens : ndarray of int, shape (requests,)
-        Tokens of the answers.
-    iterations : int
-        Number of iterations.
-    busy_s : float
-        Time in iterations.
-    cached_block_s : float
-        Integral of the blocks in use over time.
-    sequence_s : float
-        Integral of the decoding sequences over the iterations' time.
-    peak_blocks : int
-        Largest number of blocks in use.
-    blocks : int
-        Number of blocks of the cache.
-    computed_tokens : int
-        Tokens of prompts that were computed, including those computed again after preemption.
-    preemptions : int
-        Number of preemptions.
-    warm_up : int
-        Requests at the start that latencies leave out.
-    """
-
+    # Times of each request. In a closed loop the arrival is the time at which the user sends it. Shape (requests,).
     arrival_s: Floats
     admitted_s: Floats
     first_token_s: Floats
     finish_s: Floats
-    output_tokens: Ints
-    iterations: int
-    busy_s: float
-    cached_block_s: float
-    sequence_s: float
-    peak_blocks: int
-    blocks: int
-    computed_tokens: int
-    preemptions: int
-    warm_up: int = 0
+    output_tokens: Ints  # tokens of the answers, shape (requests,)
+    iterations: int  # number of iterations
+    busy_s: float  # time in iterations
+    cached_block_s: float  # integral of the blocks in use over time
+    sequence_s: float  # integral of the decoding sequences over the iterations' time
+    peak_blocks: int  # largest number of blocks in use
+    blocks: int  # number of blocks of the cache
+    computed_tokens: int  # tokens of prompts that were computed, including those computed again after preemption
+    preemptions: int  # number of preemptions
+    warm_up: int = 0  # requests at the start that latencies leave out
 
 
 def simulate(

@@ -20,21 +20,11 @@ SIMULATED_REQUESTS = 1000
 
 
 class Objective(msgspec.Struct, frozen=True):
-    """Upper limit of a latency.
+    """Upper limit of a latency."""
 
-    Attributes
-    ----------
-    name : {"ttft", "tpot", "latency"}
-        Latency.
-    percentile : {"mean", "p50", "p90", "p99"}
-        Percentile of the requests.
-    limit_s : float
-        Limit in seconds.
-    """
-
-    name: str
-    percentile: str
-    limit_s: float
+    name: str  # "ttft", "tpot" or "latency"
+    percentile: str  # of the requests: "mean", "p50", "p90" or "p99"
+    limit_s: float  # limit in seconds
 
     def describe(self) -> str:
         """Return the objective as text: ``ttft p90 <= 500 ms``."""

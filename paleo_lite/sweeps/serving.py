@@ -126,45 +126,7 @@ class ServingChunk(NamedTuple):
 
 
 class ServingSpace(RowSpace, msgspec.Struct, frozen=True):
-    """All combinations of these servers and loads.
-
-    Attributes
-    ----------
-    networks, gpus, precisions : tuple of str
-        Names of the registries.
-    power_limits_w, clocks : tuple
-        Power limits in watts and clocks of every device; None for those of its data file.
-    weights : tuple of str
-        Formats of the weights; empty for the precision.
-    tensor, pipeline, replicas : tuple of int
-        Devices of a stage, stages of a replica, and replicas.
-    expert_parallel, attention_data_parallel : tuple of int
-        Groups of the devices of a stage that divide the experts, and that compute attention for sequences of their own.
-    expert_load : str
-        Distribution of tokens over experts.
-    rates : tuple of float or None
-        Requests per second of all replicas; None for closed loops.
-    concurrencies : tuple of int or None
-        Users of closed loops; None for rates. One of the two has the single value None.
-    input_tokens, output_tokens : str
-        Lengths of prompts and answers, as `serving.requests.parse_lengths` reads them.
-    kv_cache : str or None
-        Format of the KV cache.
-    policy : str
-        Engine.
-    num_requests : int or None
-        Simulated requests of each row.
-    seed : int
-        Seed of arrivals and lengths.
-    link : str or None
-        Link between the devices of a replica; by default the fastest of each device.
-    price_usd_per_h : float or None
-        Price of one device; None uses the price on record.
-    price_of : str or None
-        Cloud whose prices are used, as for `machines.prices.choose_price`.
-    hardware_files : tuple of str
-        Files with further devices.
-    """
+    """All combinations of these servers and loads."""
 
     kind: ClassVar[str] = "serving"
     dimensions: ClassVar[tuple[str, ...]] = _DIMENSIONS
@@ -181,30 +143,35 @@ class ServingSpace(RowSpace, msgspec.Struct, frozen=True):
     }
     rows_per_s: ClassVar[float] = 2.0
 
+    # Names of the registries.
     networks: tuple[str, ...]
     gpus: tuple[str, ...]
+    # Power limits in watts and clocks of every device; None for those of its data file.
     power_limits_w: tuple[float | None, ...] = (None,)
     clocks: tuple[str | None, ...] = (None,)
     precisions: tuple[str, ...] = ("bf16",)
-    weights: tuple[str, ...] = ("",)
-    tensor: tuple[int, ...] = (1,)
+    weights: tuple[str, ...] = ("",)  # formats of the weights; empty for the precision
+    tensor: tuple[int, ...] = (1,)  # devices of a stage
+    # Groups of the devices of a stage that divide the experts, and that compute attention for sequences of their own.
     expert_parallel: tuple[int, ...] = (1,)
     attention_data_parallel: tuple[int, ...] = (1,)
-    expert_load: str = "uniform"
-    pipeline: tuple[int, ...] = (1,)
+    expert_load: str = "uniform"  # distribution of tokens over experts
+    pipeline: tuple[int, ...] = (1,)  # stages of a replica
     replicas: tuple[int, ...] = (1,)
-    rates: tuple[float | None, ...] = (None,)
+    rates: tuple[float | None, ...] = (None,)  # requests per second of all replicas; None for closed loops
+    # Users of closed loops; None for rates. One of the two has the single value None.
     concurrencies: tuple[int | None, ...] = (None,)
+    # Lengths of prompts and answers, as `serving.requests.parse_lengths` reads them.
     input_tokens: str = "1024"
     output_tokens: str = "256"
-    kv_cache: str | None = None
-    policy: str = "vllm"
-    num_requests: int | None = None
-    seed: int = 0
-    link: str | None = None
-    price_usd_per_h: float | None = None
-    price_of: str | None = None
-    hardware_files: tuple[str, ...] = ()
+    kv_cache: str | None = None  # format of the KV cache
+    policy: str = "vllm"  # engine
+    num_requests: int | None = None  # simulated requests of each row
+    seed: int = 0  # seed of arrivals and lengths
+    link: str | None = None  # link between the devices of a replica; by default the fastest of each device
+    price_usd_per_h: float | None = None  # price of one device; None uses the price on record
+    price_of: str | None = None  # cloud whose prices are used, as for `machines.prices.choose_price`
+    hardware_files: tuple[str, ...] = ()  # files with further devices
 
     def check(self) -> None:
         """Raise an error if no combination can be simulated.

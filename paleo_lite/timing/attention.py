@@ -33,26 +33,16 @@ RECOMPUTATION = 2.5 / 2
 
 
 class KernelShares(NamedTuple):
-    """Shares of the peak that the forward and the backward kernel reach, of the FLOPs that each executes.
+    """Shares of the peak that the forward and the backward kernel reach, of the FLOPs that each executes."""
 
-    Attributes
-    ----------
-    forward, backward : float
-        For causal attention with heads of 128 and long sequences.
-    narrow_exponent : float
-        Power of the head dimension over 128 with which the shares of narrower heads fall: 1 where the exponentials,
-        one per score, take the time.
-    window_overhead : float
-        Keys in whose time a kernel starts and ends the window of a query.
-    skips_masked : bool
-        Whether the backward kernel leaves out the keys outside a window.
-    """
-
+    # For causal attention with heads of 128 and long sequences.
     forward: float
     backward: float
+    # Power of the head dimension over 128 with which the shares of narrower heads fall: 1 where the exponentials, one
+    # per score, take the time.
     narrow_exponent: float = 0.0
-    window_overhead: float = 0.0
-    skips_masked: bool = True
+    window_overhead: float = 0.0  # keys in whose time a kernel starts and ends the window of a query
+    skips_masked: bool = True  # whether the backward kernel leaves out the keys outside a window
 
     @property
     def counted_backward(self) -> float:
@@ -65,17 +55,10 @@ class Attention(NamedTuple):
 
     All fused implementations move queries, keys, values and the result once, and save these and one fp32 number per row
     for the backward pass.
-
-    Attributes
-    ----------
-    description : str
-        One-line description.
-    shares : dict of str to KernelShares
-        Shares of the peak by compute capability, or its first digits.
     """
 
-    description: str
-    shares: dict[str, KernelShares]
+    description: str  # one-line description
+    shares: dict[str, KernelShares]  # shares of the peak by compute capability, or its first digits
 
 
 ATTENTIONS = {

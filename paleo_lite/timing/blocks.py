@@ -54,31 +54,17 @@ maximum achievable matrix-multiplication FLOPS)."""
 
 
 class TrainingConstants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Content of the shipped file: the fitted constants and their accuracy.
+    """Content of the shipped file: the fitted constants and their accuracy."""
 
-    Attributes
-    ----------
-    constants : dict of str to float
-        Values of `paleo_lite.timing.parameters.PARAMETERS`; for those in `SCALED` a factor on the device's value.
-    deviation : dict of str to float
-        Standard deviations of their logarithms.
-    scatter : float
-        Relative deviation of steps of unseen sources from the model.
-    points : int
-        Number of steps in the fit.
-    held_out : str
-        Description of the errors on held-out steps.
-    exposed_sharding : float
-        Share of the communication of sharded parameters (ZeRO stage 3, FSDP) that computation does not hide.
-    """
-
+    # Values of `paleo_lite.timing.parameters.PARAMETERS`; for those in `SCALED` a factor on the device's value.
     constants: dict[str, float]
-    deviation: dict[str, float]
-    scatter: float
-    points: int
+    deviation: dict[str, float]  # standard deviations of their logarithms
+    scatter: float  # relative deviation of steps of unseen sources from the model
+    points: int  # number of steps in the fit
     devices: list[str]
     sources: list[str]
-    held_out: str = ""
+    held_out: str = ""  # description of the errors on held-out steps
+    # Share of the communication of sharded parameters (ZeRO stage 3, FSDP) that computation does not hide.
     exposed_sharding: float = 0.0
     format: int = 1
 
@@ -103,23 +89,13 @@ def training_constants() -> TrainingConstants:
 
 
 class TrainingModel(CalibratedModel, frozen=True, eq=False):
-    """Calibrated model with the constants of transformer training.
+    """Calibrated model with the constants of transformer training."""
 
-    Attributes
-    ----------
-    exposed_sharding : float
-        Share of the communication of sharded parameters that computation does not hide.
-    has_host_constants : bool
-        Whether the host has the constants of training frameworks on many devices, too.
-    kind_efficiency : dict of str to float
-        Share of the peak that layers of a kind reach, over that of their class of work.
-    half_expert_size : float
-        Smaller dimension of an expert's matrix at which grouped products reach half of `kind_efficiency`.
-    """
-
-    exposed_sharding: float = 0.0
-    has_host_constants: bool = True
+    exposed_sharding: float = 0.0  # share of the communication of sharded parameters that computation does not hide
+    has_host_constants: bool = True  # whether the host has the constants of training frameworks on many devices, too
+    # Share of the peak that layers of a kind reach, over that of their class of work.
     kind_efficiency: dict[str, float] = msgspec.field(default_factory=dict)
+    # Smaller dimension of an expert's matrix at which grouped products reach half of `kind_efficiency`.
     half_expert_size: float = 0.0
 
     def with_kernel_rates(self, features: Features, workload: Workload, machine: Machine) -> Features:

@@ -69,45 +69,22 @@ _MAX_FILE_BYTES = 2**18
 
 
 class Constants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Constants of a device, or of devices that have something in common.
+    """Constants of a device, or of devices that have something in common."""
 
-    Attributes
-    ----------
-    theta : tuple of float
-        Logarithms of `PARAMETERS`.
-    covariance : tuple of tuple of float
-        Their covariance.
-    """
-
-    theta: tuple[float, ...]
-    covariance: tuple[tuple[float, ...], ...]
+    theta: tuple[float, ...]  # logarithms of `PARAMETERS`
+    covariance: tuple[tuple[float, ...], ...]  # their covariance
 
 
 class EnergyModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Fitted constants of the power that devices draw.
+    """Fitted constants of the power that devices draw."""
 
-    Attributes
-    ----------
-    devices : dict of str to Constants
-        Constants of measured devices by id.
-    generations : dict of str to Constants
-        Constants of other devices by architecture and group of memory, such as ``Hopper HBM``.
-    others : dict of str to Constants
-        Constants of all other devices by era and group of memory, such as ``recent HBM``.
-    scatter : float
-        Standard deviation of the logarithm of the power of a model or task around the formula.
-    sources : list of str
-        Sources of the measurements.
-    held_out : str
-        Error with a model held out.
-    """
-
-    devices: dict[str, Constants]
+    devices: dict[str, Constants]  # constants of measured devices by id
+    # Constants of other devices by architecture and group of memory, such as ``Hopper HBM``.
     generations: dict[str, Constants]
-    others: dict[str, Constants]
-    scatter: float
-    sources: list[str]
-    held_out: str = ""
+    others: dict[str, Constants]  # constants of all other devices by era and group of memory, such as ``recent HBM``
+    scatter: float  # standard deviation of the logarithm of the power of a model or task around the formula
+    sources: list[str]  # sources of the measurements
+    held_out: str = ""  # error with a model held out
     format: int = 1
 
 
@@ -150,28 +127,17 @@ def era_of(device: Device) -> str:
 
 
 class Power(msgspec.Struct, frozen=True, eq=False):
-    """What a device draws, by what it does.
+    """What a device draws, by what it does."""
 
-    Attributes
-    ----------
-    rated_w, limit_w : float
-        Power limit of the data sheet, and the limit in force, in watts.
-    constants : Constants
-        Constants of the device.
-    scatter : float
-        Standard deviation of the logarithm of the power around the formula.
-    dynamic : float
-        Power above the idle power, relative to that at the boost clock: below 1 for a locked lower clock, above 1 for
-        boards that exceed their boost clock while the limit allows it.
-    highest_w : float or None
-        Upper end of the power in an interval, where makers of boards raise the limit; None for the limit.
-    """
-
+    # Power limit of the data sheet, and the limit in force, in watts.
     rated_w: float
     limit_w: float
-    constants: Constants
-    scatter: float
+    constants: Constants  # constants of the device
+    scatter: float  # standard deviation of the logarithm of the power around the formula
+    # Power above the idle power, relative to that at the boost clock: below 1 for a locked lower clock, above 1 for
+    # boards that exceed their boost clock while the limit allows it.
     dynamic: float = 1.0
+    # Upper end of the power in an interval, where makers of boards raise the limit; None for the limit.
     highest_w: float | None = None
 
     @property

@@ -35,33 +35,15 @@ OVERHEAD = "overhead"
 
 
 class PartPrediction(NamedTuple):
-    """The time of one run of a part, and how often it runs.
-
-    Attributes
-    ----------
-    part : Part
-        The part.
-    prediction : Prediction
-        Prediction of one run.
-    runs : int
-        Number of runs for a batch.
-    transfer_s : float
-        Seconds in which parameters are copied from the host, for all runs.
-    split_s : float or None
-        Seconds of one run over several devices; None on one.
-    devices : int
-        Number of devices that share the work of a run.
-    groups : int
-        Groups of such devices, each with one of the predictions of classifier-free guidance.
-    """
+    """The time of one run of a part, and how often it runs."""
 
     part: Part
-    prediction: Prediction
-    runs: int
-    transfer_s: float = 0.0
-    split_s: float | None = None
-    devices: int = 1
-    groups: int = 1
+    prediction: Prediction  # prediction of one run
+    runs: int  # number of runs for a batch
+    transfer_s: float = 0.0  # seconds in which parameters are copied from the host, for all runs
+    split_s: float | None = None  # seconds of one run over several devices; None on one
+    devices: int = 1  # number of devices that share the work of a run
+    groups: int = 1  # groups of such devices, each with one of the predictions of classifier-free guidance
 
     @property
     def run_s(self) -> float:
@@ -119,28 +101,15 @@ class PartPrediction(NamedTuple):
 
 
 class PipelineMemory(NamedTuple):
-    """Memory of a pipeline in bytes.
+    """Memory of a pipeline in bytes."""
 
-    Attributes
-    ----------
-    total_bytes : int
-        Peak under the chosen placement of parameters.
-    by_offload : dict of str to int
-        Peak under each placement of `PIPELINE_OFFLOADS`.
-    parameters_bytes : int
-        Parameters of all parts.
-    capacity_bytes, usable_bytes : float
-        Memory of the device, and without the reserve.
-    largest_batch : int or None
-        Most pictures or videos in one batch that fit; None if not even one does.
-    """
-
-    total_bytes: int
-    by_offload: dict[str, int]
-    parameters_bytes: int
+    total_bytes: int  # peak under the chosen placement of parameters
+    by_offload: dict[str, int]  # peak under each placement of `PIPELINE_OFFLOADS`
+    parameters_bytes: int  # parameters of all parts
+    # Memory of the device, and without the reserve.
     capacity_bytes: float
     usable_bytes: float
-    largest_batch: int | None
+    largest_batch: int | None  # most pictures or videos in one batch that fit; None if not even one does
 
     @property
     def fits(self) -> bool:
@@ -149,35 +118,17 @@ class PipelineMemory(NamedTuple):
 
 
 class PipelinePrediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
-    """Predicted time of a batch of pictures or videos, from text to decoded pictures.
-
-    Attributes
-    ----------
-    run : PipelineRun
-        The pipeline and how it runs.
-    machine : Machine
-        The machine.
-    model : TimeModel
-        The time model.
-    parts : tuple of PartPrediction
-        Parts in the order of execution.
-    memory : PipelineMemory
-        Memory of the pipeline.
-    notes : tuple of str
-        Caveats.
-    facility : Facility or None
-        What surrounds the devices, for the energy at the meter.
-    """
+    """Predicted time of a batch of pictures or videos, from text to decoded pictures."""
 
     _page: ClassVar[str] = "paleo_lite.reporting.pipelines:pipeline_page"
 
-    run: PipelineRun
+    run: PipelineRun  # the pipeline and how it runs
     machine: Machine
-    model: TimeModel
-    parts: tuple[PartPrediction, ...]
-    memory: PipelineMemory
-    notes: tuple[str, ...] = ()
-    facility: Facility | None = None
+    model: TimeModel  # the time model
+    parts: tuple[PartPrediction, ...]  # parts in the order of execution
+    memory: PipelineMemory  # memory of the pipeline
+    notes: tuple[str, ...] = ()  # caveats
+    facility: Facility | None = None  # what surrounds the devices, for the energy at the meter
 
     @property
     def pipeline(self) -> Pipeline:

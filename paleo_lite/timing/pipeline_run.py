@@ -25,34 +25,18 @@ EXECUTIONS = {"tensorrt": ENGINE}
 
 
 class PipelineRun(msgspec.Struct, frozen=True):
-    """A pipeline, what is asked of it, and how it runs.
-
-    Attributes
-    ----------
-    pipeline : Pipeline
-        The pipeline.
-    sampling : Sampling
-        Steps, size, frames, guidance and number of pictures.
-    precision : str
-        Precision of the denoiser. In fp8, int8 and fp4 the other parts have 16 bits.
-    execution, attention : str
-        As for `Workload`.
-    weights : str or None
-        Format in which the denoiser's matrices are stored.
-    offload : str
-        Placement of parameters, one of `PIPELINE_OFFLOADS`.
-    split : SequenceSplit
-        Devices that share the denoiser's sequence; the other parts run on each.
-    """
+    """A pipeline, what is asked of it, and how it runs."""
 
     pipeline: Pipeline
-    sampling: Sampling
+    sampling: Sampling  # steps, size, frames, guidance and number of pictures
+    # Precision of the denoiser. In fp8, int8 and fp4 the other parts have 16 bits.
     precision: str
+    # As for `Workload`.
     execution: str = "eager"
     attention: str | None = None
-    weights: str | None = None
-    offload: str = PIPELINE_OFFLOADS[0]
-    split: SequenceSplit = ONE_DEVICE
+    weights: str | None = None  # format in which the denoiser's matrices are stored
+    offload: str = PIPELINE_OFFLOADS[0]  # placement of parameters, one of `PIPELINE_OFFLOADS`
+    split: SequenceSplit = ONE_DEVICE  # devices that share the denoiser's sequence; the other parts run on each
 
     def __post_init__(self) -> None:
         if self.offload not in PIPELINE_OFFLOADS:

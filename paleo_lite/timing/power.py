@@ -106,54 +106,31 @@ _MAX_FILE_BYTES = 2**16
 
 
 class PowerModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Parameters of the power model, and how well they hold.
+    """Parameters of the power model, and how well they hold."""
 
-    Attributes
-    ----------
-    energy_j_per_flop : dict of str to float
-        Energy per FLOP at the boost clock and 7 nm by unit: ``vector`` at 32 bits and ``tensor`` at 16 bits. The energy
-        of other widths is proportional to the bits.
-    node_exponent : float
-        Exponent of the process node in the energy per FLOP.
-    clock_exponent : float
-        Exponent of the share of power that the limit allows.
-    efficiency : dict of str to float
-        Share of the sustained peak that matrix products reach, by unit: units are busy, and draw power, for the inverse
-        of it times as long as the FLOPs take at peak.
-    convolution_activity : float
-        Power of convolutions above the idle power, relative to that of matrix products at the same clock.
-    idle_share : float
-        Share of the power limit that matrix products draw for other things than arithmetic: leakage, memory, the board.
-    base_share : dict of str to float
-        Share of the rated limit that a waiting device draws, by group of memory (`MEMORY_GROUPS`).
-    busy_share : float
-        Share of the rated limit that a busy device draws on average at its boost clock.
-    low_voltage_slope : float
-        Fraction of the speed per share of the dynamic power, where the voltage cannot fall further.
-    deviation : float
-        Standard deviation of the logarithm of the sustained fraction.
-    limit_deviation : float
-        Standard deviation of the logarithm of the speed under a lower limit.
-    devices, sources : list of str
-        Devices and sources of the fit.
-    held_out : str
-        Error with a device held out, with and without the model.
-    """
-
+    # Energy per FLOP at the boost clock and 7 nm by unit: ``vector`` at 32 bits and ``tensor`` at 16 bits. The energy
+    # of other widths is proportional to the bits.
     energy_j_per_flop: dict[str, float]
-    node_exponent: float
-    clock_exponent: float
+    node_exponent: float  # exponent of the process node in the energy per FLOP
+    clock_exponent: float  # exponent of the share of power that the limit allows
+    # Share of the sustained peak that matrix products reach, by unit: units are busy, and draw power, for the inverse
+    # of it times as long as the FLOPs take at peak.
     efficiency: dict[str, float]
+    # Power of convolutions above the idle power, relative to that of matrix products at the same clock.
     convolution_activity: float
+    # Share of the power limit that matrix products draw for other things than arithmetic: leakage, memory, the board.
     idle_share: float
+    # Share of the rated limit that a waiting device draws, by group of memory (`MEMORY_GROUPS`).
     base_share: dict[str, float]
-    busy_share: float
+    busy_share: float  # share of the rated limit that a busy device draws on average at its boost clock
+    # Fraction of the speed per share of the dynamic power, where the voltage cannot fall further.
     low_voltage_slope: float
-    deviation: float
-    limit_deviation: float
+    deviation: float  # standard deviation of the logarithm of the sustained fraction
+    limit_deviation: float  # standard deviation of the logarithm of the speed under a lower limit
+    # Devices and sources of the fit.
     devices: list[str]
     sources: list[str]
-    held_out: str = ""
+    held_out: str = ""  # error with a device held out, with and without the model
     format: int = 1
 
     def energy_per_flop_j(self, unit: str, precision: str, node_nm: float) -> float:

@@ -39,37 +39,22 @@ _MAX_FILE_BYTES = 2**16
 
 
 class StackConstants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Content of the shipped file: the fitted constants and their accuracy.
+    """Content of the shipped file: the fitted constants and their accuracy."""
 
-    Attributes
-    ----------
-    kernels : TrainingConstants
-        Constants of kernels and host; see `paleo_lite.timing.blocks`. Here ``share_other`` is the share of the memory
-        bandwidth itself that kernels reach on every device.
-    relative_efficiency : dict of str to float
-        Share of their peak that the products of each recipe reach, over that of products in bf16.
-    kind_efficiency : dict of str to float
-        Share of the peak that layers of a kind reach, over that of their class of work: scans of state-space mixers.
-    expert_efficiency : dict of str to float
-        The same for grouped products, by implementation in `expert_kernels.EXPERT_KERNELS`.
-    expert_launch_s : float
-        Time that each kernel of an expert of its own takes beside its work.
-    half_expert_size : float
-        Smaller dimension of an expert's matrix at which grouped products reach half of their share.
-    tensor_overlap : float
-        Share of the communication between tensor-parallel devices that is hidden behind products.
-    expert_overlap : float
-        Share of the exchange of tokens between experts that is hidden behind computation.
-    """
-
+    # Constants of kernels and host; see `paleo_lite.timing.blocks`. Here ``share_other`` is the share of the memory
+    # bandwidth itself that kernels reach on every device.
     kernels: TrainingConstants
+    # Share of their peak that the products of each recipe reach, over that of products in bf16.
     relative_efficiency: dict[str, float]
+    # Share of the peak that layers of a kind reach, over that of their class of work: scans of state-space mixers.
     kind_efficiency: dict[str, float]
+    # The same for grouped products, by implementation in `expert_kernels.EXPERT_KERNELS`.
     expert_efficiency: dict[str, float]
-    expert_launch_s: float
+    expert_launch_s: float  # time that each kernel of an expert of its own takes beside its work
+    # Smaller dimension of an expert's matrix at which grouped products reach half of their share.
     half_expert_size: float
-    tensor_overlap: float
-    expert_overlap: float
+    tensor_overlap: float  # share of the communication between tensor-parallel devices that is hidden behind products
+    expert_overlap: float  # share of the exchange of tokens between experts that is hidden behind computation
     format: int = 1
 
 
