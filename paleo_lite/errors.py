@@ -100,7 +100,7 @@ class AmbiguousName(UsageProblem):
     def __init__(self, category: str, name: str, candidates: list[str], descriptions: list[str] | None = None) -> None:
         self.candidates = candidates
         listed = descriptions or candidates
-        if len(listed) > _LISTED_AT_MOST:
+        if len(listed) > _LISTED_AT_MOST + 1:
             listed = [*listed[:_LISTED_AT_MOST], f"one of {len(listed) - _LISTED_AT_MOST} others"]
         super().__init__(f"{name!r} matches more than one {category}: use {_join_with_or(listed)}")
 

@@ -180,8 +180,9 @@ attention = SharedOption(
 weights = SharedOption(
     "--weights",
     type=Names("format of weights", ".formats:FORMATS"),
-    help="Format in which matrices are stored at inference, or frozen ones in training: --weights int4 with --lora "
-    "is QLoRA. [default: the precision]",
+    metavar="FORMAT",
+    help="Format in which matrices are stored at inference, such as fp8, int4 or nvfp4, or frozen ones in training: "
+    "--weights int4 with --lora is QLoRA. [default: the precision]",
 )
 batch_size = SharedOption("--batch-size", type=INTEGER, default=1, show_default=True, help="Samples per pass.")
 fit_batch = SharedOption(

@@ -41,7 +41,8 @@ replicas = SharedOption(
 kv_cache = SharedOption(
     "--kv-cache",
     type=Names("format of the KV cache", ".formats:FORMATS"),
-    help="Format of the KV cache. [default: the precision, but at least 16 bits]",
+    metavar="FORMAT",
+    help="Format of the KV cache, such as fp8. [default: the precision, but at least 16 bits]",
 )
 input_tokens = SharedOption(
     "--input-tokens",
@@ -70,6 +71,5 @@ seed = SharedOption("--seed", type=int, help="Seed of arrivals and lengths. [def
 policy = SharedOption(
     "--policy",
     type=Names("serving engine", ".serving.engines:ENGINES"),
-    help="Engine: vllm, vllm-0.7, vllm-0.5, tensorrt-llm, sglang or llama.cpp, with its defaults of batches and "
-    "memory. [default: vllm]",
+    help="Engine, with its defaults of batches and memory. [default: vllm]",
 )

@@ -5,6 +5,8 @@ A device has the price of its own file (``rent``) and those of the instances of 
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
 from ..errors import BadValue, UnknownName
@@ -36,8 +38,15 @@ def prices_of(device: Device) -> list[Price]:
         listed = [_price_per_device(instance) for instance in cloud.instances if instance.device == device.id]
         of_cloud = [price for price in listed if price is not None]
         if of_cloud:
-            prices.append(min(of_cloud, key=lambda price: price.usd_per_h))
+            cheapest = min(of_cloud, key=lambda price: price.usd_per_h)
+            if not any(_is_same_offer(cheapest, price) for price in prices):
+                prices.append(cheapest)
     return prices
+
+
+def _is_same_offer(price: Price, other: Price) -> bool:
+    """Return whether two prices are one cloud's price of the same instance, written down twice."""
+    return price.cloud == other.cloud and math.isclose(price.usd_per_h, other.usd_per_h, rel_tol=1e-3)
 
 
 def _price_per_device(instance: Instance) -> Price | None:

@@ -147,6 +147,11 @@ def find_device(name: str | Device, files: Iterable[str | Path] = ()) -> Device:
     instance = find_instance(name)
     if instance is not None:
         return devices[instance.device]
+    described = _with_all_words(name, devices.values())
+    if len(described) == 1:
+        return described[0]
+    if described:
+        raise _ambiguous_device(name, described)
     near = f"The nearest is {family[0].id}. " if family else ""
     raise UnknownName("GPU", name, devices, f"{near}'paleo-lite hardware list' shows all.")
 
@@ -168,6 +173,16 @@ def _family_of(wanted: str, devices: Iterable[Device]) -> tuple[list[Device], li
         if is_board:
             boards.append(device)
     return family, boards
+
+
+def _with_all_words(name: str, devices: Iterable[Device]) -> list[Device]:
+    """Return the devices in whose id or name all words of a name occur: ``a100 80gb``, ``v5e``."""
+    wanted = set(_words_of(name))
+    return [device for device in devices if wanted and wanted <= {*_words_of(device.id), *_words_of(device.name)}]
+
+
+def _words_of(name: str) -> list[str]:
+    return re.findall("[a-z0-9]+", name.lower())
 
 
 def _names_board(ending: str, device: Device) -> bool:

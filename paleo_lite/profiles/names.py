@@ -222,7 +222,8 @@ _BY_NAME = [
         (
             "attention",
             r"fmha|flash_?(?:fwd|bwd|attn|attention)|attention|sdpa|(?:^|_)attn_?(?:fwd|bwd)|mha_(?:fwd|bwd)|compute_attn"
-            r"|bwd_kernel_(?:dk|dq|fuse)|(?:prefill|decode)with\w*kvcache|_fwd_(?:grouped_)?kernel_stage[12]|mla_decode",
+            r"|bwd_kernel_(?:dk|dq|fuse)|(?:prefill|decode)with\w*kvcache|_fwd_(?:grouped_)?kernel_stage[12]|mla_decode"
+            r"|^flash::|(?:^|::)mla_(?:a\d|dec|prefill|reduce)|delta_rule",
         ),
         ("convolution_winograd", r"winograd"),
         ("convolution_fft", r"^fft[12]d_|gcgemm|pointwise_mult_and_sum_complex|flip_filter|compute_gemm_pointers"),
@@ -251,18 +252,19 @@ _BY_NAME = [
         ),
         ("pooling", r"pooling|max_?pool|avg_?pool|adaptive_average_pool|average_pool"),
         ("softmax", r"softmax|nll_?loss|criterion|cross_?entropy|_loss|generatenormalizedprob"),
-        ("elementwise", r"rotary_embedding"),
+        ("elementwise", r"rotary|(?:^|[:_])rope(?:_|$)"),
         (
             "indexing",
             r"embedding|gather|scatter|(?<!with_)ind(?:ex|ices)|sort|topk|bitonic|bucketize|offsets_range"
-            r"|routing|top\d?_?\w*gate|count_expert|fused_mapping|expand_to_fused|kv_?cache|reshape_and_cache|nonzero"
+            r"|routing|top\d?_?\w*gate|moe_(?:align|fused_gate)|kv_buffer|count_expert|fused_mapping|expand_to_fused|kv_?cache|reshape_and_cache|nonzero"
             r"|moe::\w+::finalize|to_dense_representation",
         ),
         ("optimizer", r"adam|sgd|lamb(?!da)|momentum|adagrad|rmsprop|applygradient"),
         (
             "gemm",
             r"(?<!fb)gemm|fused_moe_kernel|gemv|matmul|matrixmul|^bmm_|^nvjet|^cutlass|^cijk_|splitkreduce|(?:^|_)dot_kernel"
-            r"|ger_kernel|epilogue::impl",
+            r"|ger_kernel|epilogue::impl|(?:^|::)marlin$|(?:^|[:_])mul_mat|(?:^|::)moe_(?:vec_)?i?q\d|(?:^|::)fmoe|moe_mxgemm"
+            r"|^wvsplitk",
         ),
         ("random", r"dropout|distribution_|random|philox|curand|bernoulli|multinomial"),
         (
@@ -297,7 +299,7 @@ _WRAPPERS = re.compile(
 _BY_ARGUMENT = [
     (label, re.compile(pattern))
     for label, pattern in (
-        ("attention", r"fmha"),
+        ("attention", r"fmha|flash(?:::|attn)|delta_?rule"),
         ("convolution_wgrad", r"wgrad"),
         ("convolution_dgrad", r"dgrad"),
         ("convolution_implicit_gemm", r"fprop|implicitgemmconv"),

@@ -20,7 +20,8 @@ from .lines import MOST_PREAMBLE, decoded_head, fields_of, gpu_category, number_
 from .table import batches_of
 
 _TIME_NS = {"ns": 1.0, "nsec": 1.0, "us": 1e3, "μs": 1e3, "usec": 1e3, "ms": 1e6, "msec": 1e6, "s": 1e9, "sec": 1e9}
-_SIZE_BYTES = {"B": 1.0, "bytes": 1.0, "KB": 1e3, "MB": 1e6, "GB": 1e9, "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30}
+_SIZE_BYTES = {"B": 1.0, "byte": 1.0, "bytes": 1.0, "KB": 1e3, "MB": 1e6, "GB": 1e9}
+_SIZE_BYTES |= {"KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30}
 _UNIT = re.compile(r"(?P<name>[^()]*?) ?\((?P<unit>[^()]+)\)")
 _SUM_HEADING = re.compile(
     r'"?(?:Time ?\(%\)|Time)"?,"?Total Time ?(?:\(\w+\))?"?,"?(?:Instances|Num Calls|Count|Calls|Operations)"?,'
@@ -60,7 +61,7 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
         if _is_heading(line):
             report, has_report = _Report(path, number, fields_of(path, number, line)), True
             continue
-        if not line.lstrip('"')[:1].isdigit() and not line.startswith(("-", "nan")):
+        if not line.lstrip(' "')[:1].isdigit() and not line.startswith(("-", "nan")):
             report = None  # text between reports, or the heading of a report that is not read
             if not has_report and number > MOST_PREAMBLE:
                 break

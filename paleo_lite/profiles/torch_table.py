@@ -30,6 +30,8 @@ from .names import communicates
 from .table import batches_of
 
 _RULE = re.compile(r"\s*-{3,}(?: {1,2}-{3,})+\s*")
+_PROCESS = re.compile(r"\([^()]*\bpid=\d+[^()]*\) ?")
+"""What vLLM and Ray put before each line that a process prints: ``(EngineCore_0 pid=1389347)``."""
 _GAP = re.compile(r"\t| {2,}")
 _KNOWN = {"Self CPU %", "Self CPU", "Self CPU total", "CPU total", "CPU total %", "CPU time", "CPU time avg"}
 _NOT_DEVICES = {"CPU", "CPU %"}
@@ -55,7 +57,7 @@ class TorchTable:
 
     def recognises(self, path: Path, head: bytes) -> bool:
         """Return whether a heading begins with Name and has a CPU time."""
-        return any(_is_heading(line) for line in decoded_head(head))
+        return any(_is_heading(_without_process(line)) for line in decoded_head(head))
 
     def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
         """Yield a row per operation or kernel, 16,384 at a time."""
@@ -70,6 +72,11 @@ class TorchTable:
         yield from batches_of(rows, wanted, columns)
 
 
+def _without_process(line: str) -> str:
+    prefix = _PROCESS.match(line)
+    return line[prefix.end() :] if prefix else line
+
+
 def _is_heading(line: str) -> bool:
     cells = [cell.strip() for cell in _GAP.split(line.strip())]
     return cells[0] == "Name" and bool(_KNOWN & set(cells))
@@ -81,7 +88,8 @@ def _cells(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
     spans: list[tuple[int, int]] = []
     rule, ended = "", False
     rows = 0
-    for number, line in numbered_lines(path, SUMMARY_BYTES):
+    for number, text in numbered_lines(path, SUMMARY_BYTES):
+        line = _without_process(text)
         if _RULE.fullmatch(line):
             if not names:
                 rule = line

@@ -18,6 +18,16 @@ from .document import Column, Document, Table, format_bandwidth, format_bytes, f
 if TYPE_CHECKING:
     from ..distributed.links import LinkCalibration
 
+SCOPE_TITLES = {
+    "die": "one GPU",
+    "board": "a board of several GPUs",
+    "package": "a package of several GPUs",
+    "module": "a system on a chip",
+    "cpu": "one socket",
+    "accelerator": "one accelerator",
+}
+"""What the figures of a device are of, by its scope."""
+
 
 def device_row(device: Device) -> dict[str, Any]:
     """Return the figures of a device for a list, in SI units, with rates at the default clock."""
@@ -87,7 +97,7 @@ def device_page(device: Device) -> Document:
     """Return all figures of a device with their sources."""
     facts = [
         ("id", ", ".join([device.id, *device.aliases])),
-        ("chip", f"{device.chip}, {device.vendor} {device.architecture}, {device.year}, one {device.scope}"),
+        ("chip", f"{device.chip}, {device.vendor} {device.architecture}, {device.year}, {SCOPE_TITLES[device.scope]}"),
         ("default clock", device.clocks.default),
     ]
     if device.parts is not None:
@@ -123,7 +133,7 @@ def device_page(device: Device) -> Document:
     )
     table = Table("Figures", columns, [*peaks, *rows, *measured])
     prices = Table(
-        "Prices of one device, host included unless the note says otherwise; --price-of chooses one",
+        "Prices of one device; --price-of chooses one",
         [
             Column("cloud", "cloud", left=True),
             Column("usd_per_h", "USD/h", "{:.2f}".format),

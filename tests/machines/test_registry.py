@@ -62,6 +62,37 @@ def test_ambiguous_device_name_is_an_error(name: str) -> None:
         find_device(name)
 
 
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("a100 80gb", {"a100-sxm-80gb", "a100-pcie-80gb"}),
+        ("A100-40GB", {"a100-sxm-40gb", "a100-pcie-40gb"}),
+        ("v100 32gb", {"v100-sxm2-32gb", "v100-pcie-32gb"}),
+    ],
+)
+def test_a_gpu_and_its_memory_are_a_name(name: str, expected: set[str]) -> None:
+    with pytest.raises(AmbiguousName) as raised:
+        find_device(name)
+    assert expected <= set(raised.value.candidates)
+    assert all(
+        find_device(candidate).memory_bytes == find_device(next(iter(expected))).memory_bytes
+        for candidate in raised.value.candidates
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("v5e", "tpu-v5e"),
+        ("Orin 64GB", "jetson-agx-orin-64gb"),
+        ("H100 94GB", "h100-nvl"),
+        ("laptop 4090", "rtx4090-laptop"),
+    ],
+)
+def test_words_of_one_name_name_a_device(name: str, expected: str) -> None:
+    assert find_device(name).id == expected
+
+
 def test_boards_of_a_gpu_are_listed_with_their_differences() -> None:
     """Those with a rental price first: p4d and p4de have the SXM boards, and nobody rents the PCIe board of 40 GB."""
     with pytest.raises(AmbiguousName) as raised:

@@ -176,3 +176,15 @@ def test_damaged_reports_give_a_table_or_our_error(tmp_path, table_or_our_error,
     path = tmp_path / "stats.csv"
     path.write_bytes(damaged(printed(API_SUM, GPU_TRACE, NVTX_SUM).encode(), happened))
     table_or_our_error(path, NsysStatsCsv())
+
+
+def test_indented_rows_are_rows(tmp_path):
+    """Not skipped as text between reports."""
+    indented = KERN_SUM.replace("88.7,", " 88.7,").replace("11.3,", " 11.3,")
+    assert [row["calls"] for row in read(tmp_path, indented)] == [24, 12]
+
+
+def test_sizes_in_single_bytes(tmp_path):
+    """Some versions write the sizes of a trace in bytes, without a prefix."""
+    text = GPU_TRACE.replace("Bytes (MB)", "Bytes (byte)").replace(",0.004,", ",4096,").replace(",0.262,", ",262144,")
+    assert [row.get("bytes") for row in read(tmp_path, text)] == [None, 4096, 262144]

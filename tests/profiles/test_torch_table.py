@@ -223,3 +223,19 @@ def test_cut_table_is_an_error(tmp_path, samples):
     for count in range(4, 7):
         with pytest.raises(BadProfile, match="the table is cut"):
             rows_of(tmp_path, "\n".join(lines[:count]))
+
+
+def test_a_table_in_the_log_of_a_server(tmp_path):
+    """vLLM puts the process before each line; the times are of a published log of a B200."""
+    rule = "-" * 55 + "  " + "  ".join(["-" * 12] * 10)
+    names = ("Self CPU %", "Self CPU", "CPU total %", "CPU total", "CPU time avg")
+    names += ("Self CUDA", "Self CUDA %", "CUDA total", "CUDA time avg", "# of Calls")
+    cells = ("0.00%", "0.000us", "0.00%", "0.000us", "0.000us", "345.184us", "0.01%", "345.184us", "345.184us", "1")
+    kernel = "nvjet_tst_448x112_64x3_2x1_2cta_v_bz_TNT"
+
+    def line(name, columns):
+        return f"{name:>55}  " + "  ".join(f"{column:>12}" for column in columns)
+
+    table = [rule, line("Name", names), rule, line(kernel, cells), rule, "Self CUDA time total: 2.551s"]
+    (row,) = rows_of(tmp_path, "".join(f"(EngineCore_7 pid=1389347) {text}  \n" for text in table))
+    assert (row["kernel"], row["category"], row["duration_ns"], row["calls"]) == (kernel, "kernel", 345184, 1)
