@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from .api.feeding import feeding
     from .api.gemm import gemm
     from .api.measuring import measure
-    from .api.pipelines import PictureOptions
     from .api.plotting import plot
     from .api.prediction import predict, predict_several
     from .api.profiles import compare, efficiency, kernels
+    from .api.question import PictureOptions
     from .api.reporting import report
     from .api.scaling import scale
     from .api.serve import serve
@@ -84,7 +84,7 @@ _MODULES = {
     "Machine": "machines",
     "PaleoError": "errors",
     "ParallelConfig": "distributed.parallel_config",
-    "PictureOptions": "api.pipelines",
+    "PictureOptions": "api.question",
     "Settings": "distributed.settings",
     "TrainingOptions": "timing.workload",
     "Values": "architectures.inputs",

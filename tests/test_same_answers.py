@@ -25,9 +25,8 @@ from click.testing import CliRunner
 import paleo_lite as pl
 from paleo_lite.api.plotting import KINDS
 from paleo_lite.calibration.measurements import TEMPLATE
-from paleo_lite.cli import main
+from paleo_lite.cli import main, pipeline_options
 from paleo_lite.cli.options import OutputOption
-from paleo_lite.cli.scale import PICTURE_OPTIONS
 from test_schemas import check
 
 K40M = {"gpu": "k40m"}
@@ -72,7 +71,7 @@ ASKED = {
                  {"gpu": "k80-die", "link": "ethernet20", "workers": [1, 2],
                   "settings": pl.Settings(bucket_bytes=2**20)},
                  {**TRAINING, **dict.fromkeys(SETTINGS.split(), "settings"),
-                  **dict.fromkeys(PICTURE_OPTIONS, "pictures")}),
+                  **dict.fromkeys(pipeline_options.NAMES, "pictures")}),
     "serve": Ask("llama-3-8b --gpu h100-sxm --rate 5 --num-requests 50", "serve", ("llama-3-8b",),
                  {"gpu": "h100-sxm", "rate": 5, "num_requests": 50}),
     "sweep": Ask("--network alexnet --gpu k80-die,k40m --batch-size 1:4:x2 -o {output}.csv --jobs 1", "sweep",

@@ -9,7 +9,9 @@ from ..errors import BadValue, PaleoError
 from ..machines import Device, Machine, list_devices
 from ..units import parse_range
 from .arguments import Paths, to_paths
-from .prediction import predict_several, resolve_question
+from .prediction import predict_several
+from .question import Question
+from .resolve import resolve_question
 
 if TYPE_CHECKING:
     from ..timing.workload import Workload
@@ -61,7 +63,7 @@ def memory_ranges(
 
     def resolve_at(tokens: int) -> tuple[Workload, Machine]:
         question: dict[str, Any] = {**settings, "batch_size": batch_size, tokens_argument: tokens}
-        workload, machine, _ = resolve_question(network, **question)
+        workload, machine, _ = resolve_question(Question(network, **question))
         return workload, machine
 
     fixed, machine = resolve_at(sequence_length)

@@ -21,8 +21,10 @@ from ..machines import Device
 from ..timing import Prediction
 from ..timing.pipeline_prediction import PipelinePrediction
 from .arguments import InputShapes
-from .pipelines import PictureOptions, check_others
-from .prediction import predict, predict_network, resolve_network, square_size
+from .pipelines import check_others
+from .prediction import predict, predict_network
+from .question import PictureOptions
+from .resolve import resolve_network, square_size
 
 if TYPE_CHECKING:
     from torch import nn

@@ -25,7 +25,8 @@ from ..reporting.feeding import feeding_dict, feeding_page
 from ..timing import Prediction
 from ..units import element_bytes, parse_quantity
 from .arguments import InputShapes, Paths, to_paths
-from .prediction import predict_network, resolve_network
+from .prediction import predict_network
+from .resolve import resolve_network
 
 if TYPE_CHECKING:
     from torch import nn

@@ -24,7 +24,7 @@ from ..local.predict import predict_local as predict_on_device
 from ..local.question import LocalQuestion
 from ..machines import Device, find_device, list_devices
 from .arguments import Paths, to_paths
-from .prediction import resolve_network
+from .resolve import resolve_network
 
 
 def predict_local(

@@ -11,32 +11,32 @@ from typing import TYPE_CHECKING, Any
 import numpy  # noqa: F401
 from msgspec import structs
 
-from ..architectures import Network, find_network, trace_factory
-from ..architectures.catalog import HUGGING_FACE, networks_with_macs
+from ..architectures import Network
+from ..architectures.catalog import networks_with_macs
 from ..architectures.network import SequenceOptions
-from ..architectures.pipelines.sampling import find_pipeline, parse_image_size
-from ..calibration.choose import choose_model
-from ..counting import GENERATION_PHASES
-from ..counting.work import ENGINE, PHASES_WITH_GRADIENTS
+from ..architectures.pipelines.records import Pipeline
+from ..architectures.pipelines.sampling import find_pipeline
+from ..counting.work import PHASES_WITH_GRADIENTS
 from ..errors import BadValue, PaleoError
-from ..machines import Device, Machine, find_device
+from ..machines import Device, find_device
 from ..machines.registry import limit_power
-from ..timing import Prediction, TimeModel, Workload, find_model
+from ..timing import Prediction, Workload, find_model
 from ..timing import predict as predict_workload
 from ..timing.diffusion import pipeline_model
 from ..timing.facility import make_facility
-from ..timing.models import CALIBRATED
 from ..timing.pipelines import predict_pipeline
-from ..timing.training_recipes import check_recipe, find_recipe
-from ..units import PRECISION_BYTES, element_bytes, parse_quantity
+from ..units import parse_quantity
 from .arguments import InputShapes, Paths, to_paths
-from .pipelines import PictureOptions, check_others, denoiser_network, pipeline_question
+from .pipelines import check_others, denoiser_network, resolve_pipeline
+from .question import PictureOptions, Question
+from .resolve import default_execution, resolve_network, resolve_question, square_size
 
 if TYPE_CHECKING:
     from torch import nn
 
     from ..calibration.side_by_side import AnyPrediction, Predictions
     from ..calibration.store import Calibration
+    from ..timing.budget import Amount
     from ..timing.pipeline_prediction import PipelinePrediction
     from ..timing.workload import TrainingOptions
 
@@ -211,24 +211,12 @@ def predict(
     >>> import paleo_lite as pl
     >>> pl.predict("vgg16", gpu="k80", precision="fp64").time_s  # doctest: +SKIP
     """
-    facility = make_facility(electricity, carbon_intensity, pue, host_watts)
     if power_limit is not None:
         gpu = limit_power(find_device(gpu, to_paths(hardware_files)), power_limit)
-    if (network, flops, macs).count(None) != 2:
-        raise BadValue("give a network, `flops` or `macs`: exactly one of the three")
-    has_amount = packing or not (samples is None and tokens is None and epochs is None and mean_length is None)
-    if has_amount and (network is None or phase != "training"):
-        raise BadValue("`--samples`, `--tokens`, `--epochs` and `--packing` need a network and `--phase training`")
-    if network is None:
-        if calibration is not None or fit_batch or memory:
-            raise BadValue(
-                "`--calibration`, `--fit-batch` and `--memory` require a network; "
-                "they cannot be used with `--flops` or `--macs`"
-            )
-        counted = _predict_count(
-            flops=flops,
-            macs=macs,
-            gpu=gpu,
+    return answer(
+        Question(
+            network,
+            gpu,
             precision=precision,
             batch_size=batch_size,
             phase=phase,
@@ -238,104 +226,165 @@ def predict(
             convention=convention,
             clock=clock,
             unit=unit,
-            image_size=square_size(image_size, network),
+            image_size=image_size,
+            pictures=PictureOptions(
+                steps, guidance, frames, images, offload, ulysses, ring, guidance_parallel, tiled, step_caching
+            ),
             sequence_length=sequence_length,
             context=context,
             inputs=inputs,
+            flops=flops,
+            macs=macs,
             hardware_files=hardware_files,
-            training=training,
-            execution=execution,
-            weights=weights,
-        )
-        return structs.replace(counted, facility=facility)
-    options = PictureOptions(
-        steps, guidance, frames, images, offload, ulysses, ring, guidance_parallel, tiled, step_caching
-    )
-    pipeline = find_pipeline(network) if isinstance(network, str) else None
-    is_trained = pipeline is not None and phase in PHASES_WITH_GRADIENTS
-    if pipeline is not None and is_trained:
-        structs.replace(options, frames=None, offload=None).check_absent_in_training(pipeline)
-        network, image_size = denoiser_network(pipeline, image_size, frames), None
-        options = PictureOptions()
-    elif pipeline is not None:
-        check_others(
-            pipeline,
-            {
-                "--phase": (phase, "inference"),
-                "--convention": (convention, "flops"),
-                "--sequence-length": (sequence_length, None),
-                "--context": (context, None),
-                "--input": (tuple(inputs), ()),
-                "--fit-batch": (fit_batch, False),
-                "training": (training, None),
-            },
-        )
-        run, pipeline_machine, model_in = pipeline_question(
-            pipeline,
-            options,
-            gpu,
-            clock=clock,
-            unit=unit,
-            hardware_files=hardware_files,
-            time_model=time_model,
-            ppp=ppp,
-            concurrent=concurrent,
             calibration=calibration,
-            precision=precision,
-            image_size=image_size,
-            batch_size=batch_size,
+            training=training,
+            fit_batch=fit_batch,
+            memory=memory,
             execution=execution,
             attention=attention,
             weights=weights,
+            amount=_make_amount(samples, tokens, epochs, packing, mean_length),
+            price=price,
+            price_of=price_of,
+            facility=make_facility(electricity, carbon_intensity, pue, host_watts),
         )
-        return structs.replace(predict_pipeline(run, pipeline_machine, model_in), facility=facility)
-    options.check_absent(network)
-    image_size = square_size(image_size, network)
-    if fit_batch and batch_size != 1:
-        raise BadValue("`--fit-batch` chooses the batch size: leave `--batch-size` out")
-    # The time models that need only the data sheet describe the whole board, the calibrated model one of its devices.
-    whole_board = ppp is not None or time_model not in (None, CALIBRATED)
-    workload, machine, model = resolve_question(
-        network,
-        gpu,
-        precision=precision,
-        batch_size=batch_size,
-        phase=phase,
-        time_model=time_model,
-        ppp=ppp,
-        concurrent=concurrent,
-        convention=convention,
-        clock=clock,
-        unit=unit,
-        image_size=image_size,
-        sequence_length=sequence_length,
-        context=context,
-        inputs=inputs,
-        hardware_files=hardware_files,
-        calibration=calibration,
-        training=training,
-        execution=execution,
-        attention=attention,
-        weights=weights,
-        whole_board=whole_board,
     )
-    if is_trained:
-        model = pipeline_model(model, machine.device, is_inference=False)
-    is_forward_only = workload.phase in ("inference", "forward", "prefill")
-    if is_forward_only and workload.training is None and not fit_batch and not memory:
-        return structs.replace(predict_workload(workload, machine, model), facility=facility)
-    from ..timing.capacity import predict_with_memory
 
-    prediction = predict_with_memory(workload, machine, model, fit_batch=fit_batch)
-    prediction = structs.replace(prediction, facility=facility)
-    if not has_amount:
+
+def _make_amount(
+    samples: float | str | None,
+    tokens: float | str | None,
+    epochs: float | None,
+    packing: bool,
+    mean_length: float | None,
+) -> Amount | None:
+    """Return the amount of training; None if none is given."""
+    if not packing and samples is None and tokens is None and epochs is None and mean_length is None:
+        return None
+    from ..timing.budget import Amount
+
+    return Amount(None, samples, tokens, epochs, packing, mean_length)
+
+
+def answer(question: Question) -> Prediction | PipelinePrediction:
+    """Return the prediction that a question asks for; see `predict`.
+
+    Raises
+    ------
+    PaleoError
+        As `predict`.
+    """
+    network = question.network
+    if (network, question.flops, question.macs).count(None) != 2:
+        raise BadValue("give a network, `flops` or `macs`: exactly one of the three")
+    if question.amount is not None and (network is None or question.phase != "training"):
+        raise BadValue("`--samples`, `--tokens`, `--epochs` and `--packing` need a network and `--phase training`")
+    pipeline = find_pipeline(network) if isinstance(network, str) else None
+    if network is None:
+        prediction = _predict_count(question)
+    elif pipeline is None:
+        question.pictures.check_absent(network)
+        prediction = _predict_layers(question)
+    elif question.phase in PHASES_WITH_GRADIENTS:
+        prediction = _predict_denoiser(pipeline, question)
+    else:
+        return structs.replace(_predict_pipeline(pipeline, question), facility=question.facility)
+    prediction = structs.replace(prediction, facility=question.facility)
+    if question.amount is None:
         return prediction
-    from ..timing.budget import Amount, make_budget
+    from ..timing.budget import make_budget
 
-    amount = Amount(None, samples, tokens, epochs, packing, mean_length)
-    budget = make_budget(machine.device, amount, price, price_of=price_of, sequence_tokens=workload.network.tokens)
+    budget = make_budget(
+        prediction.device,
+        question.amount,
+        question.price,
+        price_of=question.price_of,
+        sequence_tokens=prediction.workload.network.tokens,
+    )
     notes = (*prediction.notes, *budget.price_notes(date.today()))
     return structs.replace(prediction, budget=budget, notes=notes)
+
+
+def _predict_count(question: Question) -> Prediction:
+    """Predict the time of a FLOP or MAC count on the whole board.
+
+    A FLOP count equal to the MAC count of a shipped network gets a note, as it probably is a MAC count.
+    """
+    if question.calibration is not None or question.fit_batch or question.memory:
+        raise BadValue(
+            "`--calibration`, `--fit-batch` and `--memory` require a network; "
+            "they cannot be used with `--flops` or `--macs`"
+        )
+    time_model = question.time_model
+    if question.ppp is None and not question.concurrent:
+        time_model = time_model or "peak"
+    model = find_model(time_model, ppp=question.ppp, concurrent=question.concurrent)
+    if question.macs is not None:
+        count = 2 * parse_quantity(question.macs, "MAC")
+        notes: tuple[str, ...] = ()
+    else:
+        count = parse_quantity(question.flops or 0, "FLOP")
+        notes = tuple(
+            f"{name} has about this number of multiply-accumulates, of 2 FLOPs each: "
+            f"if this is a MAC count, use `--macs {question.flops}`"
+            for name in networks_with_macs(count)[:1]
+        )
+    workload = Workload.from_flops(
+        count,
+        precision=question.precision,
+        batch_size=question.batch_size,
+        notes=notes,
+        # The remaining arguments need layers: `from_flops` rejects everything but their defaults.
+        phase=question.phase,
+        execution=question.execution or default_execution(question.phase),
+        convention=question.convention,
+        training=question.training,
+        image_size=square_size(question.image_size, None),
+        inputs=question.inputs,
+        sequence_length=question.sequence_length,
+        context=question.context,
+        weights=question.weights,
+    )
+    return predict_workload(workload, question.machine(whole_board=True), model)
+
+
+def _predict_pipeline(pipeline: Pipeline, question: Question) -> PipelinePrediction:
+    """Predict pictures or videos."""
+    check_others(
+        pipeline,
+        {
+            "--phase": (question.phase, "inference"),
+            "--convention": (question.convention, "flops"),
+            "--sequence-length": (question.sequence_length, None),
+            "--context": (question.context, None),
+            "--input": (tuple(question.inputs), ()),
+            "--fit-batch": (question.fit_batch, False),
+            "training": (question.training, None),
+        },
+    )
+    return predict_pipeline(*resolve_pipeline(pipeline, question))
+
+
+def _predict_denoiser(pipeline: Pipeline, question: Question) -> Prediction:
+    """Predict a training step of a pipeline's denoiser."""
+    structs.replace(question.pictures, frames=None, offload=None).check_absent_in_training(pipeline)
+    network = denoiser_network(pipeline, question.image_size, question.pictures.frames)
+    return _predict_layers(structs.replace(question, network=network, image_size=None), is_denoiser=True)
+
+
+def _predict_layers(question: Question, *, is_denoiser: bool = False) -> Prediction:
+    """Predict a network, with its memory if it is asked for or belongs to the phase."""
+    if question.fit_batch and question.batch_size != 1:
+        raise BadValue("`--fit-batch` chooses the batch size: leave `--batch-size` out")
+    workload, machine, model = resolve_question(question, whole_board=question.asks_for_board)
+    if is_denoiser:
+        model = pipeline_model(model, machine.device, is_inference=False)
+    is_forward_only = workload.phase in ("inference", "forward", "prefill")
+    if is_forward_only and workload.training is None and not question.fit_batch and not question.memory:
+        return predict_workload(workload, machine, model)
+    from ..timing.capacity import predict_with_memory
+
+    return predict_with_memory(workload, machine, model, fit_batch=question.fit_batch)
 
 
 def predict_network(network: Any, **arguments: Any) -> Prediction:
@@ -350,213 +399,6 @@ def predict_network(network: Any, **arguments: Any) -> Prediction:
     if isinstance(prediction, Prediction):
         return prediction
     raise BadValue(f"{network} is a pipeline for pictures or videos: this needs a single network")
-
-
-def square_size(image_size: int | str | None, network: object) -> int | None:
-    """Return the size of the square images of a network that is no pipeline."""
-    if not isinstance(image_size, str):
-        return image_size
-    width, height = parse_image_size(image_size)
-    if width != height:
-        name = network if isinstance(network, str) else "the network"
-        raise BadValue(
-            f"{name} is no pipeline: only pipelines take width x height, other networks read square images "
-            f"(got {image_size})"
-        )
-    return width
-
-
-def resolve_question(
-    network: str | Network | nn.Module,
-    gpu: str | Device,
-    *,
-    precision: str = "fp32",
-    batch_size: int = 1,
-    phase: str = "inference",
-    time_model: str | None = None,
-    ppp: float | None = None,
-    concurrent: bool = False,
-    convention: str = "flops",
-    clock: str | None = None,
-    unit: str | None = None,
-    image_size: int | None = None,
-    sequence_length: int | None = None,
-    context: int | None = None,
-    inputs: InputShapes = (),
-    hardware_files: Paths = (),
-    calibration: str | Calibration | None = None,
-    training: TrainingOptions | None = None,
-    execution: str | None = None,
-    attention: str | None = None,
-    weights: str | None = None,
-    whole_board: bool = False,
-) -> tuple[Workload, Machine, TimeModel]:
-    """Build the workload, the machine and the time model from the arguments of `predict`.
-
-    Parameters
-    ----------
-    network, gpu, precision, ...
-        Arguments of `predict`.
-    whole_board : bool
-        Whether a board with several devices counts as one machine; otherwise the machine is one of its devices.
-    """
-    device = find_device(gpu, to_paths(hardware_files))
-    machine = Machine(device, clock, unit) if whole_board else Machine.single_device(device, clock, unit)
-    if not execution:
-        execution = _default_execution(phase)
-    multiplied_in = None
-    if training is not None:
-        precision, training = training.split_precision(precision)
-        multiplied_in = training.products
-        if training.recipe is not None:
-            check_recipe(training.recipe, device)
-    elif find_recipe(precision) and precision not in PRECISION_BYTES:
-        raise BadValue(
-            f"`--precision {precision}` is for training: add `--phase training --mixed-precision`; at inference "
-            f"`--weights {precision}` stores such weights"
-        )
-    element_bytes(precision)
-    sequence = SequenceOptions(sequence_length, context, phase)
-    if attention is not None:
-        from ..timing.attention import is_fused_attention, resolve_attention
-
-        resolve_attention(attention, machine.device)
-        sequence = sequence._replace(fused_attention=is_fused_attention(attention))
-    resolved = resolve_network(network, image_size, inputs, sequence)
-    model = choose_model(
-        machine.device,
-        precision,
-        time_model=time_model,
-        execution=execution,
-        ppp=ppp,
-        concurrent=concurrent,
-        calibration=calibration,
-        products=multiplied_in,
-        is_language_model=resolved.is_language_model,
-        is_text_encoder=resolved.is_text_encoder,
-    )
-    workload = Workload(
-        resolved,
-        precision=precision,
-        batch_size=batch_size,
-        phase=phase,
-        execution=execution,
-        convention=convention,
-        training=training,
-        weights=weights,
-        attention=attention,
-    )
-    return workload, machine, model
-
-
-def _default_execution(phase: str) -> str:
-    return ENGINE if phase in GENERATION_PHASES else "eager"
-
-
-def resolve_network(
-    network: str | Network | nn.Module,
-    image_size: int | None,
-    inputs: InputShapes,
-    sequence: SequenceOptions | None = None,
-) -> Network:
-    """Return the network for a name, a path, a factory or a module."""
-    shapes = list(inputs)
-    sequence = sequence or SequenceOptions()
-    pipeline = find_pipeline(network) if isinstance(network, str) else None
-    if pipeline is not None and sequence.phase in PHASES_WITH_GRADIENTS:
-        return denoiser_network(pipeline, image_size, None)
-    if isinstance(network, str) and ":" not in network and not shapes:
-        return find_network(network, image_size, sequence)
-    if isinstance(network, Network) and network.rebuild is not None:
-        return network if _matches_sequence(network, sequence) else network.rebuild(sequence)
-    is_hugging_face = isinstance(network, str) and network.startswith(HUGGING_FACE)
-    if (sequence.context and not is_hugging_face) or (sequence.length and isinstance(network, Network)):
-        raise BadValue(
-            "`--sequence-length` and `--context` are for networks given by name or config; "
-            "the length of any other network is that of its inputs"
-        )
-    if isinstance(network, Network):
-        return network
-    if not isinstance(network, str):
-        from ..architectures.inputs import read_input
-        from ..architectures.sequence_lengths import trace_inputs
-
-        if not shapes:
-            raise BadValue("a module needs the shape of its inputs: inputs=[(3, 224, 224)]")
-        return trace_inputs(network, [read_input(shape) for shape in shapes], sequence.length)
-    if ":" in network:
-        return trace_factory(network, shapes, image_size, sequence)
-    raise BadValue("`--input` is for package.module:factory; a shipped network takes `--image-size`")
-
-
-def _matches_sequence(network: Network, sequence: SequenceOptions) -> bool:
-    """Return whether a network from a config already has the layers for this phase and sequence length."""
-    if network.lengths is None or sequence.length or sequence.context or sequence.fused_attention is not None:
-        return False
-    has_cached_tokens = network.lengths.keys > network.lengths.queries
-    is_generating = sequence.phase in GENERATION_PHASES
-    is_decode = sequence.phase == "decode"
-    return network.lengths.uses_cache == is_generating and has_cached_tokens == is_decode
-
-
-def _predict_count(
-    *,
-    flops: float | str | None,
-    macs: float | str | None,
-    gpu: str | Device,
-    precision: str,
-    batch_size: int,
-    phase: str,
-    time_model: str | None,
-    ppp: float | None,
-    concurrent: bool,
-    convention: str,
-    clock: str | None,
-    unit: str | None,
-    image_size: int | None,
-    sequence_length: int | None,
-    context: int | None,
-    inputs: InputShapes,
-    hardware_files: Paths,
-    training: TrainingOptions | None,
-    execution: str | None,
-    weights: str | None,
-) -> Prediction:
-    """Predict the time of a FLOP or MAC count on the whole board.
-
-    A FLOP count equal to the MAC count of a shipped network gets a note, as it probably is a MAC count.
-    """
-    machine = Machine(find_device(gpu, to_paths(hardware_files)), clock, unit)
-    if ppp is None and not concurrent:
-        time_model = time_model or "peak"
-    model = find_model(time_model, ppp=ppp, concurrent=concurrent)
-    if macs is not None:
-        count = 2 * parse_quantity(macs, "MAC")
-        notes: tuple[str, ...] = ()
-    else:
-        count = parse_quantity(flops or 0, "FLOP")
-        notes = tuple(
-            f"{name} has about this number of multiply-accumulates, of 2 FLOPs each: "
-            f"if this is a MAC count, use `--macs {flops}`"
-            for name in networks_with_macs(count)[:1]
-        )
-    workload = Workload.from_flops(
-        count,
-        precision=precision,
-        batch_size=batch_size,
-        notes=notes,
-        # The remaining arguments need layers: `of_flops` rejects everything but their defaults.
-        phase=phase,
-        execution=execution or _default_execution(phase),
-        convention=convention,
-        training=training,
-        image_size=image_size,
-        inputs=inputs,
-        sequence_length=sequence_length,
-        context=context,
-        weights=weights,
-    )
-    return predict_workload(workload, machine, model)
 
 
 def predict_several(
@@ -646,49 +488,47 @@ def predict_several(
                 sequence = SequenceOptions(sequence_length, context, phase)
                 size = square_size(image_size, network)
                 resolved_networks[index, phase] = resolve_network(network, size, inputs, sequence)
+    amount = _make_amount(samples, tokens, epochs, packing, mean_length)
+    facility = make_facility(electricity, carbon_intensity, pue, host_watts)
     predictions: list[AnyPrediction] = []
     failures: dict[str, PaleoError] = {}
     indices = range(len(networks))
     for index, device, precision, phase, batch_size in product(indices, devices, precisions, phases, batch_sizes):
         resolved = resolved_networks[index, phase]
-        of_pipelines: dict[str, Any] = {} if pictures is None else structs.asdict(pictures)
-        if isinstance(resolved, str):
-            of_pipelines |= {"image_size": image_size, "sequence_length": sequence_length, "context": context}
+        # Networks have their size and length already.
+        is_pipeline = isinstance(resolved, str)
+        question = Question(
+            resolved,
+            device,
+            precision=precision,
+            batch_size=batch_size,
+            phase=phase,
+            time_model=time_model,
+            ppp=ppp,
+            concurrent=concurrent,
+            convention=convention,
+            clock=clock,
+            unit=unit,
+            image_size=image_size if is_pipeline else None,
+            pictures=pictures or PictureOptions(),
+            sequence_length=sequence_length if is_pipeline else None,
+            context=context if is_pipeline else None,
+            flops=flops,
+            macs=macs,
+            calibration=calibration,
+            training=training,
+            fit_batch=fit_batch,
+            memory=memory and resolved is not None,
+            execution=execution,
+            attention=attention,
+            weights=weights,
+            amount=amount,
+            price=price,
+            price_of=price_of,
+            facility=facility,
+        )
         try:
-            prediction = predict(
-                resolved,
-                gpu=device,
-                precision=precision,
-                batch_size=batch_size,
-                phase=phase,
-                time_model=time_model,
-                ppp=ppp,
-                concurrent=concurrent,
-                convention=convention,
-                clock=clock,
-                unit=unit,
-                flops=flops,
-                macs=macs,
-                calibration=calibration,
-                training=training,
-                fit_batch=fit_batch,
-                memory=memory and resolved is not None,
-                execution=execution,
-                attention=attention,
-                weights=weights,
-                samples=samples,
-                tokens=tokens,
-                epochs=epochs,
-                packing=packing,
-                mean_length=mean_length,
-                price=price,
-                price_of=price_of,
-                electricity=electricity,
-                carbon_intensity=carbon_intensity,
-                pue=pue,
-                host_watts=host_watts,
-                **of_pipelines,
-            )
+            prediction = answer(question)
         except PaleoError as error:
             name = resolved.name if isinstance(resolved, Network) else resolved or "the FLOP count"
             failures[f"{name} on {device.id} in {precision}: {error}"] = error

@@ -24,8 +24,9 @@ from ..result import Result
 from ..timing.pipeline_prediction import PipelinePrediction
 from ..timing.workload import TrainingOptions
 from .arguments import InputShapes, Paths
-from .pipelines import PictureOptions, check_others
+from .pipelines import check_others
 from .profiles import PROFILE_READER
+from .question import PictureOptions
 from .report_arguments import PREDICTION_ARGUMENTS, ReportArguments
 from .report_provenance import (
     command_line,
@@ -277,7 +278,8 @@ def _network_page(arguments: ReportArguments) -> Document:
     from ..calibration.alternatives import try_alternatives
     from ..calibration.choose import used_calibration
     from ..reporting.page.prediction import prediction_report
-    from .prediction import predict_network, resolve_network, square_size
+    from .prediction import predict_network
+    from .resolve import resolve_network, square_size
 
     phase = arguments.phase
     if phase is None:

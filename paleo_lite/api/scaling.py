@@ -20,8 +20,9 @@ from ..machines.registry import limit_power
 from ..timing.models import CALIBRATED
 from ..units import parse_quantity, parse_range
 from .arguments import InputShapes, Paths, option_name, to_paths
-from .pipelines import PictureOptions, check_others, pipeline_question
-from .prediction import resolve_question, square_size
+from .pipelines import check_others, resolve_pipeline
+from .question import PictureOptions, Question
+from .resolve import resolve_question
 from .serve import choose_cache_format
 
 if TYPE_CHECKING:
@@ -197,7 +198,6 @@ def scale(
     """
     from ..distributed.run import Request, predict_scaling
     from ..distributed.settings import Settings
-    from ..distributed.strategies import resolve_strategy
     from ..timing.budget import Amount
     from ..timing.facility import make_facility
     from ..timing.workload import TrainingOptions
@@ -253,6 +253,28 @@ def scale(
             require_cost=cost,
         )
         return _reproduce_paleo(request, network, gpu, settings, revision, ppp=ppp, concurrent=concurrent)
+    question = Question(
+        network,
+        gpu,
+        precision=precision,
+        phase=phase,
+        time_model=time_model,
+        ppp=ppp,
+        concurrent=concurrent,
+        clock=clock,
+        unit=unit,
+        image_size=image_size,
+        pictures=pictures or PictureOptions(),
+        sequence_length=sequence_length,
+        context=context,
+        inputs=inputs,
+        hardware_files=hardware_files,
+        calibration=calibration,
+        training=training,
+        execution=execution,
+        attention=attention,
+        weights=weights,
+    )
     pipeline = find_pipeline(network) if isinstance(network, str) else None
     if phase == "inference":
         others = {
@@ -266,35 +288,10 @@ def scale(
             "training": (training, None),
             "--power-limit": (power_limit, None),
         }
-        return _scale_pipeline(
-            pipeline,
-            pictures or PictureOptions(),
-            gpu,
-            workers,
-            others,
-            precision=precision,
-            image_size=image_size,
-            batch_size=1 if batch_size is None else batch_size,
-            execution=execution,
-            attention=attention,
-            weights=weights,
-            clock=clock,
-            unit=unit,
-            hardware_files=hardware_files,
-            time_model=time_model,
-            ppp=ppp,
-            concurrent=concurrent,
-            calibration=calibration,
-        )
+        question = structs.replace(question, batch_size=1 if batch_size is None else batch_size)
+        return _scale_pipeline(pipeline, question, workers, others)
     _check_no_pictures(pictures, pipeline, network)
-    image_size = square_size(image_size, network)
-    strategy = resolve_strategy(strategy)
-    if settings is not None and settings.parallel is not None:
-        if strategy not in ("data", PARALLEL_3D):
-            raise BadValue(
-                f"`--tensor`, `--pipeline` and related options are for `--strategy {PARALLEL_3D}`, not for {strategy}"
-            )
-        strategy = PARALLEL_3D
+    strategy = _choose_strategy(strategy, settings)
     if phase in GENERATION_PHASES:
         _check_generation(phase, training, strategy)
         strategy = PARALLEL_3D
@@ -331,27 +328,8 @@ def scale(
     given = None if gpu is None else find_device(gpu, to_paths(hardware_files))
     machines = request.build_topology(to_paths(hardware_files), given, uses_own_link=phase in GENERATION_PHASES)
     gpu = _find_gpu(gpu or machines.device, power_limit, to_paths(hardware_files))
-    workload, machine, model = resolve_question(
-        network,
-        gpu,
-        precision=precision,
-        phase=phase,
-        time_model=time_model,
-        ppp=ppp,
-        concurrent=concurrent,
-        clock=clock,
-        unit=unit,
-        image_size=image_size,
-        sequence_length=sequence_length,
-        context=context,
-        inputs=inputs,
-        hardware_files=hardware_files,
-        calibration=calibration,
-        training=training,
-        execution=execution,
-        attention=attention,
-        weights=weights,
-    )
+    question = structs.replace(question, gpu=gpu, training=training, execution=execution)
+    workload, machine, model = resolve_question(question)
     if storage is not None or decode is not None or pageable:
         input_pipeline = _make_inputs(machine.device, storage, decode, pageable)
         settings = structs.replace(settings or Settings(), inputs=input_pipeline)
@@ -428,6 +406,20 @@ def _find_gpu(gpu: str | Device | None, power_limit: float | str | None, hardwar
     return device if power_limit is None else limit_power(device, power_limit)
 
 
+def _choose_strategy(name: str, settings: Settings | None) -> str:
+    """Return the strategy of a name or alias, or the one that a parallel configuration means."""
+    from ..distributed.strategies import resolve_strategy
+
+    strategy = resolve_strategy(name)
+    if settings is None or settings.parallel is None:
+        return strategy
+    if strategy not in ("data", PARALLEL_3D):
+        raise BadValue(
+            f"`--tensor`, `--pipeline` and related options are for `--strategy {PARALLEL_3D}`, not for {strategy}"
+        )
+    return PARALLEL_3D
+
+
 def _check_generation(phase: str, training: TrainingOptions | None, strategy: str) -> None:
     """Check that text generation has neither training options nor a strategy."""
     if training is not None:
@@ -448,11 +440,9 @@ def _check_no_pictures(pictures: PictureOptions | None, pipeline: Pipeline | Non
 
 def _scale_pipeline(
     pipeline: Pipeline | None,
-    pictures: PictureOptions,
-    gpu: str | Device | None,
+    question: Question,
     workers: int | str | Sequence[int] | None,
     others: Mapping[str, tuple[Any, Any]],
-    **asked: Any,
 ) -> PictureScaling:
     """Predict a pipeline on several numbers of devices."""
     from ..distributed.pictures import scale_pipeline
@@ -463,9 +453,9 @@ def _scale_pipeline(
             "language models, and `predict` for one of many independent devices"
         )
     check_others(pipeline, others)
-    if gpu is None:
+    if question.gpu is None:
         raise BadValue(f"{pipeline.name} on several devices needs a device: give `--gpu`")
-    run, machine, model_in = pipeline_question(pipeline, pictures, gpu, **asked)
+    run, machine, model_in = resolve_pipeline(pipeline, question)
     numbers = [run.split.devices] if workers is None else parse_range(workers, "workers")
     return scale_pipeline(run, machine, model_in, numbers)
 

@@ -16,7 +16,8 @@ from ..machines import Device, find_device
 from ..timing.facility import make_facility
 from ..units import parse_quantity
 from .arguments import Paths, to_paths
-from .prediction import resolve_network, resolve_question
+from .question import Question
+from .resolve import resolve_network, resolve_question
 from .serve_locally import check_policy, place_locally
 
 if TYPE_CHECKING:
@@ -264,15 +265,17 @@ def serve(
     ) -> Deployment:
         def place(one: Network) -> ModelOnDevice:
             workload, machine, model = resolve_question(
-                one,
-                _find_device_under_limit(device_name, hardware_files, power_limit),
-                precision=precision,
-                phase="decode",
-                time_model=time_model,
-                clock=clock,
-                unit=unit,
-                calibration=calibration,
-                weights=weight_format,
+                Question(
+                    one,
+                    _find_device_under_limit(device_name, hardware_files, power_limit),
+                    precision=precision,
+                    phase="decode",
+                    time_model=time_model,
+                    clock=clock,
+                    unit=unit,
+                    calibration=calibration,
+                    weights=weight_format,
+                )
             )
             group = tensor_group(machine.device, tensor_degree, link, topology, division[1])
             stage_link = None if topology is not None or stages == 1 else link or device_link(machine.device)

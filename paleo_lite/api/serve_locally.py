@@ -12,7 +12,8 @@ from ..local.contents import read_contents
 from ..local.engines import LOCAL_ENGINES
 from ..machines import Device
 from ..serving.iteration_times import ModelOnDevice
-from .prediction import resolve_question
+from .question import Question
+from .resolve import resolve_question
 
 
 def check_policy(policy: str, **options: Any) -> None:
@@ -57,12 +58,14 @@ def place_locally(network: Network, device: Device, weights: str | None, kv_cach
     """
     contents = read_contents(network, weights, kv_cache or "f16")
     workload, machine, model = resolve_question(
-        network,
-        device,
-        precision=_precision_of(device),
-        phase="decode",
-        time_model="roofline",
-        weights=weights or LOCAL_ENGINES[LLAMA_CPP].default_weights,
+        Question(
+            network,
+            device,
+            precision=_precision_of(device),
+            phase="decode",
+            time_model="roofline",
+            weights=weights or LOCAL_ENGINES[LLAMA_CPP].default_weights,
+        )
     )
     cache = kv_cache or "f16"
     return ModelOnDevice(workload, machine, model, None, cache, local=make_local_model(contents, device))

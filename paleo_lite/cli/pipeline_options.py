@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
+from ..api.question import PictureOptions
 from .options import Decorator, SharedOption, combine
 from .values import INTEGER
 
@@ -22,6 +25,9 @@ ring = SharedOption(
     metavar="N",
     help="Groups of devices that split the sequence of a pipeline's denoiser around a ring. [default: 1]",
 )
+
+NAMES = ("steps", "guidance", "frames", "ulysses", "ring", "guidance_parallel", "tiled", "step_caching")
+"""Arguments of a command with the options of `pipeline`."""
 
 
 def pipeline() -> Decorator:
@@ -52,3 +58,8 @@ def pipeline() -> Decorator:
             help="Steps per step that a pipeline's denoiser computes, with caching of its results. [default: 1]",
         ),
     )
+
+
+def take_pictures(arguments: dict[str, Any]) -> PictureOptions:
+    """Remove the options of `pipeline` from the arguments of a command, and return them."""
+    return PictureOptions(**{name: arguments.pop(name) for name in NAMES})

@@ -7,7 +7,6 @@ from typing import Any
 import click
 from msgspec import structs
 
-from ..api.pipelines import PictureOptions
 from ..api.prediction import predict as run_prediction
 from ..api.prediction import predict_several
 from ..errors import BadValue
@@ -124,27 +123,6 @@ def predict(
     precision: Any,
     batch_size: Any,
     phase: Any,
-    optimizer: str | None,
-    mixed_precision: bool,
-    checkpointing: str | None,
-    accumulation: int | None,
-    lora: int | None,
-    lora_modules: str | None,
-    freeze: str | None,
-    train_only: str | None,
-    fused_loss: bool | None,
-    loss_chunks: int | None,
-    fp32_gradients: bool,
-    offload: str | None,
-    steps: int | None,
-    guidance: float | None,
-    frames: int | None,
-    images: int | None,
-    ulysses: int | None,
-    ring: int | None,
-    guidance_parallel: bool,
-    tiled: bool,
-    step_caching: float | None,
     memory: bool,
     explain: str | None,
     top: int | None,
@@ -196,24 +174,10 @@ def predict(
     reject_options_of_local(own)
     if gpu is None:
         raise click.UsageError("Missing option '--gpu'.")
-    pipeline_offload = offload if offload in PIPELINE_OFFLOADS[1:] else None
-    training = training_options.make_training_options(
-        optimizer,
-        mixed_precision,
-        checkpointing,
-        accumulation,
-        lora=lora,
-        lora_modules=lora_modules,
-        freeze=freeze,
-        train_only=train_only,
-        fused_loss=fused_loss,
-        loss_chunks=loss_chunks,
-        fp32_gradients=fp32_gradients,
-        offload=None if pipeline_offload else offload,
-    )
-    pictures = PictureOptions(
-        steps, guidance, frames, images, pipeline_offload, ulysses, ring, guidance_parallel, tiled, step_caching
-    )
+    pictures = structs.replace(pipeline_options.take_pictures(arguments), images=arguments.pop("images"))
+    if arguments["offload"] in PIPELINE_OFFLOADS[1:]:
+        pictures = structs.replace(pictures, offload=arguments.pop("offload"))
+    training = training_options.take_training_options(arguments)
     has_several = any(isinstance(value, list) for value in (network, gpu, precision, batch_size, phase))
     if has_several:
         if explain:

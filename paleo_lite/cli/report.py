@@ -64,13 +64,7 @@ from . import options, pipeline_options, scale_options, serving_options, trainin
 @scale_options.facility()
 @options.hardware_files()
 @options.debug()
-def report(
-    optimizer: str | None,
-    mixed_precision: bool,
-    checkpointing: str | None,
-    accumulation: int | None,
-    **arguments: Any,
-) -> None:
+def report(**arguments: Any) -> None:
     """Write a report of a prediction or a profile: one HTML file that opens offline.
 
     NETWORK is a shipped network, a descriptor file, or package.module:factory with --input, which is imported and
@@ -85,6 +79,6 @@ def report(
     """
     from ..api.reporting import report as write_report
 
-    training = training_options.make_training_options(optimizer, mixed_precision, checkpointing, accumulation)
+    training = training_options.take_training_options(arguments)
     written = write_report(training=training, **arguments)
     click.echo(f"{written.path}: {written.page.title}, {written.bytes / 1e6:.2f} MB", err=True)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec import structs
 
-from ..api.pipelines import PictureOptions
 from ..api.scaling import scale as run_scale
 from ..errors import BadValue
 from ..units import parse_quantity
@@ -19,8 +18,30 @@ if TYPE_CHECKING:
     from ..distributed.parallel_config import ParallelConfig
 
 
-PICTURE_OPTIONS = ("steps", "guidance", "frames", "ulysses", "ring", "guidance_parallel", "tiled", "step_caching")
-"""Arguments of the command that are options of pipelines."""
+_PARALLEL_FIELDS = {
+    "tensor": "tensor",
+    "pipeline": "pipeline",
+    "pipeline_layout": "layout",
+    "interleaved": "virtual_stages",
+    "sequence_parallel": "sequence_parallel",
+    "context_parallel": "context",
+    "expert_parallel": "expert",
+    "attention_data_parallel": "attention_data",
+    "expert_dispatch": "dispatch",
+    "expert_kernels": "expert_kernels",
+    "expert_tensor_parallel": "expert_tensor",
+    "expert_imbalance": "expert_imbalance",
+    "expert_capacity": "expert_capacity",
+    "expert_overlap": "expert_overlap",
+    "micro_batch": "micro_batch_size",
+    "zero": "zero_stage",
+    "recompute": "recompute",
+    "recompute_modules": "recompute_modules",
+    "offloaded_activations": "offloaded_share",
+    "recompute_every": "recompute_every",
+    "sharding": "sharding",
+}
+"""Fields of `ParallelConfig` by the options that state them."""
 
 
 @command()
@@ -227,50 +248,7 @@ PICTURE_OPTIONS = ("steps", "guidance", "frames", "ulysses", "ring", "guidance_p
 @options.context()
 @options.inputs()
 @options.hardware_files()
-def scale(
-    network: str,
-    collective: str | None,
-    gradient_precision: str | None,
-    bucket_size: str | None,
-    no_overlap: bool,
-    micro_batches: int | None,
-    tensor: int | None,
-    pipeline: int | None,
-    pipeline_layout: str | None,
-    interleaved: int | None,
-    sequence_parallel: bool,
-    context_parallel: int | None,
-    expert_parallel: int | None,
-    attention_data_parallel: int | None,
-    expert_dispatch: str | None,
-    expert_kernels: str | None,
-    expert_tensor_parallel: int | None,
-    expert_imbalance: float | None,
-    expert_capacity: float | None,
-    expert_overlap: float | None,
-    micro_batch: int | None,
-    zero: float | None,
-    recompute: str | None,
-    recompute_every: int | None,
-    recompute_modules: str | None,
-    offloaded_activations: float | None,
-    sharding: str | None,
-    slowdown: float | None,
-    interference: float | None,
-    optimizer: str | None,
-    mixed_precision: bool,
-    checkpointing: str | None,
-    accumulation: int | None,
-    lora: int | None,
-    lora_modules: str | None,
-    freeze: str | None,
-    train_only: str | None,
-    fused_loss: bool,
-    loss_chunks: int | None,
-    fp32_gradients: bool,
-    offload: str | None,
-    **arguments: Any,
-) -> Answer:
+def scale(network: str, **arguments: Any) -> Answer:
     """Predict training or text generation of NETWORK on many devices: time by part, speed-up, hours, cost, bottleneck.
 
     \b
@@ -288,120 +266,41 @@ def scale(
     from ..distributed.table import ScaleTable
     from ..reporting.scale import scale_page
 
-    parallel = _make_parallel_config(
-        tensor=tensor,
-        pipeline=pipeline,
-        pipeline_layout=pipeline_layout,
-        interleaved=interleaved,
-        sequence_parallel=sequence_parallel,
-        micro_batch=micro_batch,
-        recompute=recompute,
-        recompute_every=recompute_every,
-        recompute_modules=recompute_modules,
-        offloaded_activations=offloaded_activations,
-        zero=zero,
-        sharding=sharding,
-        context_parallel=context_parallel,
-        expert_parallel=expert_parallel,
-        attention_data_parallel=attention_data_parallel,
-        expert_dispatch=expert_dispatch,
-        expert_kernels=expert_kernels,
-        expert_tensor_parallel=expert_tensor_parallel,
-        expert_imbalance=expert_imbalance,
-        expert_capacity=expert_capacity,
-        expert_overlap=expert_overlap,
-    )
+    parallel = _take_parallel_config(arguments)
+    bucket_size = arguments.pop("bucket_size")
     settings = Settings(
-        collective=collective,
-        gradient_precision=gradient_precision,
-        overlap=not no_overlap,
+        collective=arguments.pop("collective"),
+        gradient_precision=arguments.pop("gradient_precision"),
+        overlap=not arguments.pop("no_overlap"),
         bucket_bytes=BUCKET_BYTES if bucket_size is None else parse_quantity(bucket_size, "B"),
-        micro_batches=micro_batches,
-        slowdown=slowdown or 0.0,
-        interference=interference or 0.0,
+        micro_batches=arguments.pop("micro_batches"),
+        slowdown=arguments.pop("slowdown") or 0.0,
+        interference=arguments.pop("interference") or 0.0,
         parallel=parallel,
     )
-    training = training_options.make_training_options(
-        optimizer,
-        mixed_precision,
-        checkpointing,
-        accumulation,
-        lora=lora,
-        lora_modules=lora_modules,
-        freeze=freeze,
-        train_only=train_only,
-        fused_loss=fused_loss,
-        loss_chunks=loss_chunks,
-        fp32_gradients=fp32_gradients,
-        offload=offload,
-    )
-    pictures = PictureOptions(**{name: arguments.pop(name) for name in PICTURE_OPTIONS})
+    pictures = pipeline_options.take_pictures(arguments)
     if arguments["phase"] == "inference":
-        pictures = structs.replace(pictures, offload=offload)
-        training = None
+        pictures = structs.replace(pictures, offload=arguments.pop("offload"))
+    training = training_options.take_training_options(arguments)
     table = run_scale(network, settings=settings, training=training, pictures=pictures, **arguments)
     if not isinstance(table, ScaleTable):
         return Answer(table.to_dict, table.document)
     return Answer(table.to_dict, lambda: scale_page(table), lambda: table)
 
 
-def _make_parallel_config(
-    *,
-    tensor: int | None,
-    pipeline: int | None,
-    pipeline_layout: str | None,
-    interleaved: int | None,
-    sequence_parallel: bool,
-    micro_batch: int | None,
-    recompute: str | None,
-    recompute_every: int | None,
-    recompute_modules: str | None,
-    offloaded_activations: float | None,
-    zero: float | None,
-    sharding: str | None,
-    context_parallel: int | None,
-    expert_parallel: int | None,
-    attention_data_parallel: int | None,
-    expert_dispatch: str | None,
-    expert_kernels: str | None,
-    expert_tensor_parallel: int | None,
-    expert_imbalance: float | None,
-    expert_capacity: float | None,
-    expert_overlap: float | None,
-) -> ParallelConfig | None:
-    """Return the parallel configuration, or None if none of its options is given."""
+def _take_parallel_config(arguments: dict[str, Any]) -> ParallelConfig | None:
+    """Remove the options of parallelism from the arguments of the command, and return them; None if none is given."""
     from ..distributed.parallel_config import ParallelConfig
 
-    options_given = (
-        tensor, pipeline, interleaved, micro_batch, recompute, recompute_every, zero, sharding, context_parallel,
-        expert_parallel, pipeline_layout, expert_dispatch, recompute_modules, expert_kernels, expert_tensor_parallel,
-        expert_imbalance, expert_capacity, expert_overlap, attention_data_parallel, offloaded_activations,
-    )  # fmt: skip
-    if not sequence_parallel and all(option is None for option in options_given):
+    given = {field: arguments.pop(option) for option, field in _PARALLEL_FIELDS.items()}
+    given = {field: value for field, value in given.items() if value is not None and value is not False}
+    if not given:
         return None
-    default = ParallelConfig()
-    if zero is not None and sharding is not None:
+    if "zero_stage" in given and "sharding" in given:
         raise BadValue("give `--zero` or `--sharding`, not both")
-    return ParallelConfig(
-        tensor=default.tensor if tensor is None else tensor,
-        pipeline=default.pipeline if pipeline is None else pipeline,
-        virtual_stages=default.virtual_stages if interleaved is None else interleaved,
-        sequence_parallel=sequence_parallel,
-        micro_batch_size=micro_batch or default.micro_batch_size,
-        recompute=recompute or ("selective" if recompute_modules else default.recompute),
-        recompute_modules=tuple(recompute_modules.replace(",", " ").split()) if recompute_modules else (),
-        offloaded_share=offloaded_activations or 0.0,
-        zero_stage=default.zero_stage if zero is None else int(zero),
-        sharding=sharding or default.sharding,
-        recompute_every=default.recompute_every if recompute_every is None else recompute_every,
-        context=context_parallel or default.context,
-        expert=default.expert if expert_parallel is None else expert_parallel,
-        attention_data=default.attention_data if attention_data_parallel is None else attention_data_parallel,
-        layout=pipeline_layout or default.layout,
-        dispatch=expert_dispatch or default.dispatch,
-        expert_kernels=expert_kernels or default.expert_kernels,
-        expert_tensor=default.expert_tensor if expert_tensor_parallel is None else expert_tensor_parallel,
-        expert_imbalance=default.expert_imbalance if expert_imbalance is None else expert_imbalance,
-        expert_capacity=expert_capacity,
-        expert_overlap=expert_overlap,
-    )
+    if "zero_stage" in given:
+        given["zero_stage"] = int(given["zero_stage"])
+    if "recompute_modules" in given:
+        given["recompute_modules"] = tuple(given["recompute_modules"].replace(",", " ").split())
+        given.setdefault("recompute", "selective")
+    return ParallelConfig(**given)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -52,6 +52,22 @@ samples = SharedOption(
     help="Samples per epoch, 52k, to predict hours, cost and energy.",
 )
 epochs = SharedOption("--epochs", type=float, metavar="NUMBER", help="Epochs for hours and cost. [default: 1]")
+
+_FIELDS = {
+    "optimizer": "optimizer",
+    "mixed_precision": "mixed_precision",
+    "checkpointing": "checkpointing",
+    "accumulation": "accumulation",
+    "lora": "lora_rank",
+    "lora_modules": "lora_modules",
+    "freeze": "freeze",
+    "train_only": "train_only",
+    "fused_loss": "fused_loss",
+    "loss_chunks": "loss_chunks",
+    "fp32_gradients": "fp32_gradients",
+    "offload": "offload",
+}
+"""Fields of `TrainingOptions` by the options that state them."""
 
 
 def fine_tuning() -> Decorator:
@@ -104,44 +120,24 @@ def amount_of_tokens() -> Decorator:
     )
 
 
-def make_training_options(
-    optimizer: str | None,
-    mixed_precision: bool,
-    checkpointing: str | None,
-    accumulation: int | None,
-    *,
-    lora: int | None = None,
-    lora_modules: str | None = None,
-    freeze: str | None = None,
-    train_only: str | None = None,
-    fused_loss: bool | None = None,
-    loss_chunks: int | None = None,
-    fp32_gradients: bool = False,
-    offload: str | None = None,
-) -> TrainingOptions | None:
-    """Return the training options, or None if no option of training is given."""
-    values = (optimizer, checkpointing, accumulation, lora, lora_modules, freeze, train_only, offload, loss_chunks)
-    has_value = any(value is not None for value in values)
-    if not (has_value or mixed_precision or fused_loss is not None or fp32_gradients):
+def take_training_options(arguments: dict[str, Any]) -> TrainingOptions | None:
+    """Remove the options of training from the arguments of a command, and return them; None if none is given."""
+    given = {field: arguments.pop(option, None) for option, field in _FIELDS.items()}
+    given = {field: value for field, value in given.items() if value is not None}
+    for flag in ("mixed_precision", "fp32_gradients"):
+        if given.get(flag) is False:
+            del given[flag]
+    if not given:
         return None
     from ..timing.workload import TrainingOptions
 
-    if lora is not None and lora < 1:
-        raise BadValue(f"`--lora` must be an integer >= 1 (got {lora})")
-    return TrainingOptions(
-        optimizer=optimizer or ("adamw" if lora else "sgd"),
-        mixed_precision=mixed_precision,
-        checkpointing=checkpointing or "none",
-        accumulation=1 if accumulation is None else accumulation,
-        fused_loss=fused_loss,
-        loss_chunks=1 if loss_chunks is None else loss_chunks,
-        fp32_gradients=fp32_gradients,
-        lora_rank=lora or 0,
-        lora_modules=_split_names(lora_modules),
-        freeze=_split_names(freeze),
-        train_only=_split_names(train_only),
-        offload=offload or "none",
-    )
+    rank = given.get("lora_rank")
+    if rank is not None and rank < 1:
+        raise BadValue(f"`--lora` must be an integer >= 1 (got {rank})")
+    given.setdefault("optimizer", "adamw" if rank else "sgd")
+    for field in ("lora_modules", "freeze", "train_only"):
+        given[field] = _split_names(given.get(field))
+    return TrainingOptions(**given)
 
 
 def _split_names(text: str | None) -> tuple[str, ...]:

@@ -1,4 +1,7 @@
-"""The same prediction requested in several ways has the same result."""
+"""The same prediction requested in several ways has the same result.
+
+Tests: api/prediction.py, api/question.py, api/resolve.py.
+"""
 
 from __future__ import annotations
 

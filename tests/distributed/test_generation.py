@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import paleo_lite as pl
-from paleo_lite.api.prediction import resolve_question
+from paleo_lite.api.question import Question
+from paleo_lite.api.resolve import resolve_question
 from paleo_lite.architectures import find_network
 from paleo_lite.distributed.links import link_rate
 from paleo_lite.distributed.parallel_config import ParallelConfig
@@ -176,7 +177,9 @@ def test_a_step_is_the_iteration_that_serve_simulates(network, gpu, asked, degre
 
 def placed_as_served(network, gpu, degrees, *, precision, weights=None, kv_cache="bf16", policy="vllm",
                      expert_load="uniform"):  # fmt: skip
-    workload, machine, model = resolve_question(network, gpu, precision=precision, phase="decode", weights=weights)
+    workload, machine, model = resolve_question(
+        Question(network, gpu, precision=precision, phase="decode", weights=weights)
+    )
     tensor, experts, groups = degrees
     alone = ModelOnDevice(workload, machine, model, tensor_group(machine.device, tensor), kv_cache)
     alpha = parse_expert_load(expert_load)

@@ -70,3 +70,13 @@ def test_the_command_prints_a_row_per_number_of_devices() -> None:
     assert "Time by number of devices" in text and "Ulysses" in text
     answer = json.loads(CliRunner().invoke(main, [*arguments, "--format", "json"]).output)
     assert [row["workers"] for row in answer["rows"]] == [1, 2] and answer["steps"] == 10
+
+
+def test_the_command_places_parameters_and_refuses_options_of_training() -> None:
+    words = ["scale", "sd-3.5-medium", "--gpu", "h100-sxm", "--precision", "bf16", "--phase", "inference"]
+    words += ["--workers", "1", "--steps", "4"]
+    placed = CliRunner().invoke(main, [*words, "--offload", "model", "--format", "json"])
+    expected = pl.scale("sd-3.5-medium", workers=1, pictures=pl.PictureOptions(steps=4, offload="model"), **ASKED)
+    assert json.loads(placed.stdout)["rows"] == expected.rows()
+    refused = CliRunner().invoke(main, [*words, "--optimizer", "adam"])
+    assert refused.exit_code != 0 and "training is not for" in refused.stderr

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from paleo_lite.api.prediction import resolve_question
+from paleo_lite.api.question import Question
+from paleo_lite.api.resolve import resolve_question
 from paleo_lite.serving.iteration_times import ModelOnDevice
 
 
 @pytest.fixture(scope="session")
 def on_device() -> ModelOnDevice:
     """Llama 3 8B on an H100."""
-    workload, machine, model = resolve_question("llama-3-8b", "h100-sxm", precision="bf16", phase="decode")
+    workload, machine, model = resolve_question(Question("llama-3-8b", "h100-sxm", precision="bf16", phase="decode"))
     return ModelOnDevice(workload, machine, model, None, "bf16")

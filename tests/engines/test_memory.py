@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from paleo_lite.api.prediction import resolve_question
+from paleo_lite.api.question import Question
+from paleo_lite.api.resolve import resolve_question
 from paleo_lite.engines.kernels import Experts
 from paleo_lite.engines.memory import activation_bytes, reported_bytes, sequence_bytes, stored_weight_bytes
 from paleo_lite.errors import BadValue, DoesNotFit
@@ -32,7 +33,9 @@ def placed(
     experts: int = 1,
     attention_data: int = 1,
 ) -> ModelOnDevice:
-    workload, machine, model = resolve_question(network, gpu, precision=precision, phase="decode", weights=weights)
+    workload, machine, model = resolve_question(
+        Question(network, gpu, precision=precision, phase="decode", weights=weights)
+    )
     alone = ModelOnDevice(workload, machine, model, tensor_group(machine.device, devices), kv_cache)
     return with_kernels(alone, "vllm", experts=experts, attention_data=attention_data)
 
@@ -237,7 +240,7 @@ def test_division_needs_the_kernels_of_an_engine() -> None:
 
 def test_engines_speak_for_nvidia_in_low_precision() -> None:
     def asked(gpu: str, precision: str = "bf16") -> ModelOnDevice:
-        workload, machine, model = resolve_question("llama-3-8b", gpu, precision=precision, phase="decode")
+        workload, machine, model = resolve_question(Question("llama-3-8b", gpu, precision=precision, phase="decode"))
         return ModelOnDevice(workload, machine, model, None, "bf16")
 
     assert has_kernels(asked("h100-sxm"))

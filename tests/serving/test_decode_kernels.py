@@ -9,7 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 import paleo_lite as pl
-from paleo_lite.api.prediction import resolve_question
+from paleo_lite.api.question import Question
+from paleo_lite.api.resolve import resolve_question
 from paleo_lite.cli import main
 from paleo_lite.serving.decode_kernels import time_decode_kernels
 from paleo_lite.serving.deployment import tensor_group
@@ -22,7 +23,7 @@ from paleo_lite.serving.placement import with_kernels
 def placed(
     network: str, *, gpu: str = "h200", tensor: int = 1, experts: int = 1, attention_data: int = 1, stages: int = 1
 ) -> ModelOnDevice:
-    workload, machine, model = resolve_question(network, gpu, precision="bf16", phase="decode")
+    workload, machine, model = resolve_question(Question(network, gpu, precision="bf16", phase="decode"))
     group = tensor_group(machine.device, tensor)
     pipeline = connect_stages(stages, tensor, device_link="nvlink4" if stages > 1 else None)
     on_device = ModelOnDevice(workload, machine, model, group, "bf16", pipeline)

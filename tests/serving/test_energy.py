@@ -8,7 +8,8 @@ from __future__ import annotations
 import pytest
 
 import paleo_lite as pl
-from paleo_lite.api.prediction import resolve_question
+from paleo_lite.api.question import Question
+from paleo_lite.api.resolve import resolve_question
 from paleo_lite.distributed.links import device_link
 from paleo_lite.machines import find_device
 from paleo_lite.serving.backends import backend_of
@@ -21,7 +22,7 @@ LOOP = {"input_tokens": 64, "output_tokens": 128}
 
 
 def placed(network: str, gpu: str, devices: int = 1, precision: str = "bf16") -> ModelOnDevice:
-    workload, machine, model = resolve_question(network, gpu, precision=precision, phase="decode")
+    workload, machine, model = resolve_question(Question(network, gpu, precision=precision, phase="decode"))
     group = tensor_group(machine.device, devices, None if devices == 1 else device_link(machine.device))
     return ModelOnDevice(workload, machine, model, group, precision)
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import pytest
 
 import paleo_lite as pl
-from paleo_lite.api.prediction import resolve_question
+from paleo_lite.api.question import Question
+from paleo_lite.api.resolve import resolve_question
 from paleo_lite.errors import BadValue, DoesNotFit
 from paleo_lite.serving.cache import cached_bytes, measure_room
 from paleo_lite.serving.engines import find_engine
@@ -74,7 +75,7 @@ def test_tensor_parallelism_is_that_of_scale() -> None:
         time_model="roofline",
     )[0]
     workload, machine, model = resolve_question(
-        "llama-3-70b", "h100-sxm", precision="bf16", phase="decode", time_model="roofline"
+        Question("llama-3-70b", "h100-sxm", precision="bf16", phase="decode", time_model="roofline")
     )
     from paleo_lite.distributed.platforms import find_platform
 
@@ -101,7 +102,7 @@ def test_room_is_memory_without_weights_and_activations(on_device: ModelOnDevice
 
 
 def test_a_network_that_does_not_fit() -> None:
-    workload, machine, model = resolve_question("llama-3-70b", "h100-sxm", precision="bf16", phase="decode")
+    workload, machine, model = resolve_question(Question("llama-3-70b", "h100-sxm", precision="bf16", phase="decode"))
     placed = ModelOnDevice(workload, machine, model, None, "bf16")
     with pytest.raises(DoesNotFit, match="--tensor"):
         measure_room(placed, find_engine("vllm", machine.device), mean_tokens=1280, prompt_tokens=1024)

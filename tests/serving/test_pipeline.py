@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from paleo_lite.api.prediction import resolve_question
+from paleo_lite.api.question import Question
+from paleo_lite.api.resolve import resolve_question
 from paleo_lite.distributed.links import link_rate
 from paleo_lite.distributed.platforms import find_platform
 from paleo_lite.errors import BadValue
@@ -43,7 +44,7 @@ def test_weights_of_stages_add_up_to_those_of_the_network(on_device: ModelOnDevi
 
 
 def test_a_tied_head_is_a_copy_on_the_last_stage() -> None:
-    workload, _, _ = resolve_question("llama-3.2-1b", "h100-sxm", precision="bf16", phase="decode")
+    workload, _, _ = resolve_question(Question("llama-3.2-1b", "h100-sxm", precision="bf16", phase="decode"))
     stages = stage_workloads(workload, workload.network, 2)
     # The shared matrix of Llama 3.2 1B: 128,256 x 2,048 in 16 bits.
     assert sum(model_bytes(stage)[0] for stage in stages) == model_bytes(workload)[0] + 128256 * 2048 * 2

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import msgspec
 
-from paleo_lite.api.prediction import resolve_question
+from paleo_lite.api.question import Question
+from paleo_lite.api.resolve import resolve_question
 from paleo_lite.distributed.links import device_link
 from paleo_lite.engines.records import FUSIONS
 from paleo_lite.errors import DoesNotFit
@@ -169,7 +170,7 @@ def published_servers(data: Path) -> list[Server]:
 def place(server: Server) -> ModelOnDevice:
     """Return the network of a server on its devices, with the kernels of its engine."""
     workload, machine, model = resolve_question(
-        server.network, server.gpu, precision=server.precision, phase="decode", weights=server.weights
+        Question(server.network, server.gpu, precision=server.precision, phase="decode", weights=server.weights)
     )
     group = tensor_group(machine.device, server.devices)
     link = None if group is None else device_link(machine.device)

@@ -9,7 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from paleo_lite.api.prediction import resolve_question
+from paleo_lite.api.question import Question
+from paleo_lite.api.resolve import resolve_question
 from paleo_lite.serving.cache import measure_room
 from paleo_lite.serving.deployment import tensor_group
 from paleo_lite.serving.engines import find_engine
@@ -48,7 +49,9 @@ def lines() -> list[Line]:
 
 def _line(row: dict[str, str]) -> Line:
     workload, machine, model = resolve_question(
-        row["network"], row["device"], precision=row["precision"], phase="decode", weights=row["weights"] or None
+        Question(
+            row["network"], row["device"], precision=row["precision"], phase="decode", weights=row["weights"] or None
+        )
     )
     kv_cache = "fp16" if row["precision"] == "fp16" else "bf16"
     group = tensor_group(machine.device, int(row["devices"]))

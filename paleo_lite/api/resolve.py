@@ -1,0 +1,149 @@
+"""From a question to its nouns: the network, and the workload, the machine and the time model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..architectures import Network, find_network, trace_factory
+from ..architectures.catalog import HUGGING_FACE
+from ..architectures.network import SequenceOptions
+from ..architectures.pipelines.sampling import find_pipeline, parse_image_size
+from ..calibration.choose import choose_model
+from ..counting import GENERATION_PHASES
+from ..counting.work import ENGINE, PHASES_WITH_GRADIENTS
+from ..errors import BadValue
+from ..machines import Machine
+from ..timing import TimeModel, Workload
+from ..timing.training_recipes import check_recipe, find_recipe
+from ..units import PRECISION_BYTES, element_bytes
+from .arguments import InputShapes
+from .pipelines import denoiser_network
+from .question import Question
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+def resolve_question(question: Question, *, whole_board: bool = False) -> tuple[Workload, Machine, TimeModel]:
+    """Build the workload, the machine and the time model of a network.
+
+    Parameters
+    ----------
+    question : Question
+        What is asked of a network that is no pipeline.
+    whole_board : bool
+        Whether a board with several devices counts as one machine; otherwise the machine is one of its devices.
+    """
+    machine = question.machine(whole_board=whole_board)
+    execution = question.execution or default_execution(question.phase)
+    precision, training = question.precision, question.training
+    multiplied_in = None
+    if training is not None:
+        precision, training = training.split_precision(precision)
+        multiplied_in = training.products
+        if training.recipe is not None:
+            check_recipe(training.recipe, machine.device)
+    elif find_recipe(precision) and precision not in PRECISION_BYTES:
+        raise BadValue(
+            f"`--precision {precision}` is for training: add `--phase training --mixed-precision`; at inference "
+            f"`--weights {precision}` stores such weights"
+        )
+    element_bytes(precision)
+    sequence = question.sequence
+    if question.attention is not None:
+        from ..timing.attention import is_fused_attention, resolve_attention
+
+        resolve_attention(question.attention, machine.device)
+        sequence = sequence._replace(fused_attention=is_fused_attention(question.attention))
+    assert question.network is not None
+    image_size = square_size(question.image_size, question.network)
+    network = resolve_network(question.network, image_size, question.inputs, sequence)
+    model = choose_model(
+        machine.device,
+        precision,
+        time_model=question.time_model,
+        execution=execution,
+        ppp=question.ppp,
+        concurrent=question.concurrent,
+        calibration=question.calibration,
+        products=multiplied_in,
+        is_language_model=network.is_language_model,
+        is_text_encoder=network.is_text_encoder,
+    )
+    workload = Workload(
+        network,
+        precision=precision,
+        batch_size=question.batch_size,
+        phase=question.phase,
+        execution=execution,
+        convention=question.convention,
+        training=training,
+        weights=question.weights,
+        attention=question.attention,
+    )
+    return workload, machine, model
+
+
+def default_execution(phase: str) -> str:
+    """Return the execution of a phase for which none is given."""
+    return ENGINE if phase in GENERATION_PHASES else "eager"
+
+
+def square_size(image_size: int | str | None, network: object) -> int | None:
+    """Return the size of the square images of a network that is no pipeline."""
+    if not isinstance(image_size, str):
+        return image_size
+    width, height = parse_image_size(image_size)
+    if width != height:
+        name = network if isinstance(network, str) else "the network"
+        raise BadValue(
+            f"{name} is no pipeline: only pipelines take width x height, other networks read square images "
+            f"(got {image_size})"
+        )
+    return width
+
+
+def resolve_network(
+    network: str | Network | nn.Module,
+    image_size: int | None,
+    inputs: InputShapes,
+    sequence: SequenceOptions | None = None,
+) -> Network:
+    """Return the network for a name, a path, a factory or a module."""
+    shapes = list(inputs)
+    sequence = sequence or SequenceOptions()
+    pipeline = find_pipeline(network) if isinstance(network, str) else None
+    if pipeline is not None and sequence.phase in PHASES_WITH_GRADIENTS:
+        return denoiser_network(pipeline, image_size, None)
+    if isinstance(network, str) and ":" not in network and not shapes:
+        return find_network(network, image_size, sequence)
+    if isinstance(network, Network) and network.rebuild is not None:
+        return network if _matches_sequence(network, sequence) else network.rebuild(sequence)
+    is_hugging_face = isinstance(network, str) and network.startswith(HUGGING_FACE)
+    if (sequence.context and not is_hugging_face) or (sequence.length and isinstance(network, Network)):
+        raise BadValue(
+            "`--sequence-length` and `--context` are for networks given by name or config; "
+            "the length of any other network is that of its inputs"
+        )
+    if isinstance(network, Network):
+        return network
+    if not isinstance(network, str):
+        from ..architectures.inputs import read_input
+        from ..architectures.sequence_lengths import trace_inputs
+
+        if not shapes:
+            raise BadValue("a module needs the shape of its inputs: inputs=[(3, 224, 224)]")
+        return trace_inputs(network, [read_input(shape) for shape in shapes], sequence.length)
+    if ":" in network:
+        return trace_factory(network, shapes, image_size, sequence)
+    raise BadValue("`--input` is for package.module:factory; a shipped network takes `--image-size`")
+
+
+def _matches_sequence(network: Network, sequence: SequenceOptions) -> bool:
+    """Return whether a network from a config already has the layers for this phase and sequence length."""
+    if network.lengths is None or sequence.length or sequence.context or sequence.fused_attention is not None:
+        return False
+    has_cached_tokens = network.lengths.keys > network.lengths.queries
+    is_generating = sequence.phase in GENERATION_PHASES
+    is_decode = sequence.phase == "decode"
+    return network.lengths.uses_cache == is_generating and has_cached_tokens == is_decode
