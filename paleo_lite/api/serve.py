@@ -419,8 +419,9 @@ def choose_cache_format(kv_cache: str | None, precision: str) -> str:
     """Return the format of the KV cache: the given one, or the precision, but at least 16 bits."""
     if kv_cache is None:
         return precision if format_of_weights(None, precision) is None else "bf16"
-    if kv_cache not in FORMATS:
-        raise BadValue(f"`--kv-cache` must be one of {', '.join(FORMATS)} (got {kv_cache!r})")
+    names = [name for name, stored in FORMATS.items() if stored.mixture is None]
+    if kv_cache not in names:
+        raise BadValue(f"`--kv-cache` must be one of {', '.join(names)} (got {kv_cache!r})")
     return kv_cache
 
 
@@ -534,7 +535,10 @@ def _make_traffic(
         seed=seed,
         drift_apart=deployment.engine.mixes_phases,
     )
-    mean_input, mean_output = float(traffic.input_tokens.mean()), float(traffic.output_tokens.mean())
+    # A closed loop begins in the middle of its users' first answers.
+    whole = slice(traffic.warm_up if traffic.warm_up < len(traffic) else 0, None)
+    mean_input = float(traffic.input_tokens[whole].mean())
+    mean_output = float(traffic.output_tokens[whole].mean())
     lengths = f"{mean_input:,.0f} input and {mean_output:,.0f} output tokens"
     if concurrency is not None:
         users = "1 user" if concurrency == 1 else f"{concurrency:,} users"

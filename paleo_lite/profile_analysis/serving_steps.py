@@ -5,7 +5,8 @@ decode (generation). Earlier versions annotate ``execute_new_1_cached_31``: new 
 cached requests, which continue; the lengths of the prompts are not recorded. With detailed annotations the parentheses
 contain ``sq`` new tokens and ``sk`` tokens in the cache.
 SGLang annotates ``step[DECODE bs=32]``, ``step[EXTEND bs=2 toks=4096]`` and ``step[MIXED bs=2 c=1 g=1 ...]``,
-optionally with the same sums (``c_sq``, ``c_sk``, ``g_sq``, ``g_sk``).
+optionally with the same sums (``c_sq``, ``c_sk``, ``g_sq``, ``g_sk``). With speculative decoding it annotates
+``step[TARGET_VERIFY bs=32]``, which does not record how many drafted tokens are accepted.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _EXECUTE = re.compile(
     + _COUNTS.format("generation")
 )
 _EXECUTE_NEW = re.compile(r"execute_new_(?P<new>\d+)_cached_(?P<cached>\d+)")
-_STEP = re.compile(r"step\[(?P<mode>EXTEND|DECODE|MIXED) (?P<fields>[a-z_]+=\d+(?: [a-z_]+=\d+)*)\]")
+_STEP = re.compile(r"step\[(?P<mode>EXTEND|DECODE|MIXED|TARGET_VERIFY) (?P<fields>[a-z_]+=\d+(?: [a-z_]+=\d+)*)\]")
 _ANNOTATION_PREFIXES = ("execute_", "step[")
 _STORE_CACHE = re.compile(r"(?:^|::)store_kvcache<(?P<key_bytes>\d+)l, (?:(?P<value_bytes>\d+)l, )?")
 """SGLang's kernel that stores keys and values of one layer. Its first template argument is the size of the keys of one
@@ -42,7 +43,8 @@ class EngineStep(msgspec.Struct, frozen=True):
     phase: str
     requests: int  # requests in the batch
     prefill_tokens: int | None  # new tokens of prefill; None if the annotation has requests only
-    decode_tokens: int  # new tokens of decode, which generates one token per request
+    # New tokens of decode, one per request; None if drafted tokens are verified, of which some are accepted.
+    decode_tokens: int | None
     # Keys that attention reads: the sum of the context lengths; None without detailed annotations.
     cached_tokens: int | None = None
 
@@ -54,7 +56,7 @@ class PhaseSummary(msgspec.Struct, frozen=True):
     steps: int
     requests: float  # mean number of requests per step
     # New tokens of all steps: prompt tokens in prefill, generated tokens in decode; None if the annotations do
-    # not have the lengths of the prompts.
+    # not have the lengths of the prompts or the accepted tokens.
     tokens: int | None
     time_s: float  # sum of the times of the steps
     tokens_per_s: float | None  # new tokens per second
@@ -108,6 +110,8 @@ def _parse_step(match: re.Match[str]) -> EngineStep | None:
     cached_tokens = sum(cached) if cached else None
     if match["mode"] == "DECODE":
         return EngineStep("decode", requests, 0, fields.get("g_sq", requests), cached_tokens)
+    if match["mode"] == "TARGET_VERIFY":
+        return EngineStep("decode", requests, 0, None, cached_tokens)
     if match["mode"] == "EXTEND":
         return EngineStep("prefill", requests, fields.get("toks", fields.get("c_sq", 0)), 0, cached_tokens)
     decode_tokens = fields.get("g_sq", fields.get("g", 0))
@@ -181,10 +185,8 @@ def _summarise(steps: Sequence[tuple[float, float, EngineStep]], stored_bytes: f
         if not members:
             continue
         time_s = sum(duration_ns for duration_ns, _ in members) * 1e-9
-        prefill = [step.prefill_tokens for _, step in members]
-        tokens = None
-        if None not in prefill:
-            tokens = sum(count or 0 for count in prefill) + sum(step.decode_tokens for _, step in members)
+        counts = [count for _, step in members for count in (step.prefill_tokens, step.decode_tokens)]
+        tokens = None if None in counts else sum(count or 0 for count in counts)
         cached = [step.cached_tokens for _, step in members]
         cached_tokens = None if None in cached else sum(count or 0 for count in cached)
         cache_bytes = None

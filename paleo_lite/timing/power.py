@@ -231,11 +231,11 @@ def convolution_fraction(device: Device, rate: PeakRate, model: PowerModel | Non
 def _fraction_at_activity(device: Device, rate: PeakRate, activity: float, model: PowerModel) -> float:
     """Return the sustained clock of kernels whose dynamic power is a share of that of matrix products."""
     highest = boost_fraction(device, rate)
-    limit_w, rated_w, node_nm = device.power_w, device.rated_power_w, node_nm_of(device)
-    if limit_w is None or rated_w is None or node_nm is None:
+    rated_w, node_nm = device.rated_power_w, node_nm_of(device)
+    if rated_w is None or node_nm is None:
         return highest
     energy_j = activity * model.energy_per_flop_j(rate.peak.unit, rate.peak.precision, node_nm)
-    share = (1 - model.idle_share) * max(limit_w, rated_w) / (energy_j * rate.per_s)
+    share = (1 - model.idle_share) * rated_w / (energy_j * rate.per_s)
     return float(min(highest, share**model.clock_exponent))
 
 

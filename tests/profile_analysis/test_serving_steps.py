@@ -36,7 +36,7 @@ SGLANG = DATA / "profiles" / "tracelens_models" / "inference__sglang_decode__sgl
         ("step[EXTEND bs=2 toks=4096]", EngineStep("prefill", 2, 4096, 0)),
         ("step[EXTEND bs=2 toks=12 c_sqsq=80 c_sqsk=120 c_sk=20]", EngineStep("prefill", 2, 12, 0, 20)),
         ("step[MIXED bs=2 c=1 g=1 c_sq=5 c_sk=8 g_sq=1 g_sk=12]", EngineStep("mixed", 2, 5, 1, 20)),
-        ("step[VERIFY bs=4]", None),  # speculative decoding is not counted
+        ("step[TARGET_VERIFY bs=23]", EngineStep("decode", 23, 0, None)),  # how many tokens are accepted is unknown
         ("execute_model", None),
         ("ProfilerStep#3", None),
     ],
@@ -116,3 +116,13 @@ def test_the_cache_has_the_bytes_that_the_kernels_of_all_layers_store():
     recorder.add(batch_of(columns, 8))
     (summary,) = recorder.summarise()
     assert (summary.cached_tokens, summary.cache_bytes) == (22, 22 * 3 * (64 + 32))
+
+
+def test_steps_that_verify_drafts_have_a_time_and_no_tokens():
+    recorder = EngineStepRecorder()
+    columns = {"category": ["marker"] * 2, "kernel": ["step[TARGET_VERIFY bs=2]"] * 2}
+    columns |= {"start_ns": [0, 2_000_000], "duration_ns": [1e6] * 2, "thread": [-1] * 2}
+    recorder.add(batch_of(columns, 2))
+    (summary,) = recorder.summarise()
+    assert (summary.phase, summary.steps, summary.requests, summary.tokens) == ("decode", 2, 2.0, None)
+    assert (summary.time_s, summary.tokens_per_s) == (2e-3, None)

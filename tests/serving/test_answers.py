@@ -227,3 +227,11 @@ def test_impossible_divisions_get_one_sentence(network: str, question: dict[str,
     with pytest.raises(BadValue, match=message) as caught:
         pl.serve(network, gpu="h200", rate=1, num_requests=10, **question)
     assert "\n" not in str(caught.value)
+
+
+def test_the_first_line_has_the_lengths_that_were_asked_for() -> None:
+    """The first answers of a closed loop are shorter, because its users have begun at different times."""
+    server = pl.serve(
+        "llama-3.2-1b", gpu="h100-sxm", concurrency=8, input_tokens=64, output_tokens=128, num_requests=24
+    )
+    assert "8 users, 64 input and 128 output tokens" in str(server)

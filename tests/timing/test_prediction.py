@@ -290,6 +290,12 @@ def test_a_setting_that_the_device_does_not_have_is_noted(asked, note):
     assert any(each.startswith(note) for each in pl.predict("vgg16", gpu="t4", **asked).notes)
 
 
+def test_a_limit_above_the_rated_one_changes_no_time():
+    """The RTX A2000 has 70 W: its products in fp32 are limited by them, whatever is asked for."""
+    times_s = [pl.predict("bert-base", gpu="rtx-a2000", batch_size=16, power_limit=limit).time_s for limit in (70, 150)]
+    assert times_s[0] == times_s[1] == pl.predict("bert-base", gpu="rtx-a2000", batch_size=16).time_s
+
+
 def test_a_power_limit_without_that_of_the_data_sheet_is_noted():
     device = msgspec.structs.replace(find_device("t4"), power=None)
     answer = pl.predict("vgg16", gpu=limit_power(device, 50))

@@ -10,7 +10,7 @@ from paleo_lite.architectures import Network, find_network
 from paleo_lite.architectures.network import SequenceOptions
 from paleo_lite.counting import INPUT, Layer
 from paleo_lite.counting.parts import parts_of
-from paleo_lite.errors import UnknownPrecision
+from paleo_lite.errors import BadValue, UnknownPrecision
 from paleo_lite.formats import FORMATS
 from paleo_lite.machines import Machine, find_device
 from paleo_lite.timing.generating import cache_bytes_per_sequence
@@ -192,6 +192,13 @@ def test_a_server_with_a_cache_of_4_bits() -> None:
     wide, narrow = (pl.serve("llama-3.2-1b", gpu="b200", kv_cache=kv_cache, **asked) for kv_cache in (None, "nvfp4"))
     assert (wide.kv_cache, narrow.kv_cache) == ("bf16", "nvfp4")
     assert narrow.cache_tokens / wide.cache_tokens == pytest.approx(16 / 4.5, rel=1e-3)
+
+
+@pytest.mark.parametrize("name", ["q4_k_m", "mlx-4bit", "8bit"])
+def test_a_cache_has_no_mixture_of_formats(name: str) -> None:
+    """A mixture gives every matrix a format of its own; keys and values are no matrices of weights."""
+    with pytest.raises(BadValue, match=r"`--kv-cache` must be one of .*fp8.*got '" + name):
+        pl.serve("llama-3.2-1b", gpu="b200", kv_cache=name, rate=1)
 
 
 def test_a_device_without_fp4_says_what_it_has() -> None:
