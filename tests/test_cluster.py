@@ -17,7 +17,8 @@ import pytest
 from paleo_lite.errors import BadValue, MissingExtra
 from paleo_lite.executor import run_tasks
 from paleo_lite.machines import find_device
-from paleo_lite.profile_analysis.analysis import ReadOptions, measure_efficiency
+from paleo_lite.profile_analysis.analysis import measure_efficiency
+from paleo_lite.profile_analysis.one_file import ReadOptions
 
 pytestmark = pytest.mark.slow
 

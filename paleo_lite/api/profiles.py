@@ -22,10 +22,11 @@ from .prediction import predict_network as run_prediction
 if TYPE_CHECKING:
     from ..calibration.comparison import ProfileComparison
     from ..calibration.store import Calibration
-    from ..profile_analysis.analysis import Efficiency, Method
+    from ..profile_analysis.analysis import Efficiency
     from ..profile_analysis.compare import Comparison
     from ..profile_analysis.host import HostReport
     from ..profile_analysis.kernels import KernelReport
+    from ..profile_analysis.one_file import Method
     from ..profile_analysis.recorded_device import MissingDevice
 
 
@@ -112,7 +113,8 @@ def efficiency(
         For a malformed profile, or an unknown device, column or precision.
     """
     require(*PROFILE_READER)
-    from ..profile_analysis.analysis import ReadOptions, measure_efficiency
+    from ..profile_analysis.analysis import measure_efficiency
+    from ..profile_analysis.one_file import ReadOptions
 
     device = _find_or_identify_device(gpu, paths, name_pattern, hardware_files)
     if isinstance(device, Device):

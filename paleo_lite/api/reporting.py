@@ -233,9 +233,10 @@ def _profile_page(arguments: ReportArguments, path: Path) -> Document:
     """Return the report of a profile."""
     require(*PROFILE_READER)
     from ..profile_analysis import TOOLS
-    from ..profile_analysis.analysis import ReadOptions, measure_efficiency
+    from ..profile_analysis.analysis import measure_efficiency
     from ..profile_analysis.kernels import report_kernels
     from ..profile_analysis.next_command import next_command
+    from ..profile_analysis.one_file import ReadOptions
     from ..profile_analysis.timeline import read_timeline
     from ..profiles.detect import open_profile
     from ..reporting.page.profile import profile_report

@@ -221,6 +221,13 @@ def sweep(
         "--link": bool(links),
         "--optimizer": optimizer != "sgd",
     }
+    shared: dict[str, Any] = {
+        "gpus": parse_names(gpus, "GPUs", [device.id for device in list_devices(hardware_paths)]),
+        "power_limits_w": (None,) if power_limits is None else _parse_each(power_limits, parse_power_limit),
+        "price_usd_per_h": None if price is None else parse_price(price),
+        "price_of": price_of,
+        "hardware_files": tuple(str(path.absolute()) for path in hardware_paths),
+    }
     space: AnySpace
     answer: Callable[..., Any]
     first_network = parse_names(networks, "networks")[0]
@@ -228,53 +235,49 @@ def sweep(
         of_servers = {**server_options, "--weights": None, "--rate": rates, "--concurrency": concurrencies}
         _refuse({option: value is not None for option, value in of_servers.items()}, "pictures and videos")
         _refuse(not_of_pictures, "pictures and videos")
-        space = _picture_space(
-            networks,
-            gpus,
-            precisions,
-            weights,
-            batch_sizes,
-            picture_options,
-            power_limits_w=(None,) if power_limits is None else _parse_each(power_limits, parse_power_limit),
+        space = PictureSpace(
+            networks=parse_names(networks, "networks"),
+            precisions=parse_names("bf16" if precisions is None else precisions, "precisions", list(PRECISION_BYTES)),
+            weights=parse_names(weights, "weights") if weights else ("",),
+            executions=("eager",) if executions is None else parse_names(executions, "--execution"),
+            offloads=("none",) if offloads is None else parse_names(offloads, "--offload"),
+            image_sizes=(None,) if image_sizes is None else parse_names(image_sizes, "--image-size"),
+            batch_sizes=parse_numbers(batch_sizes, "batch sizes"),
+            steps=(None,) if steps is None else parse_numbers(steps, "--steps"),
+            frames=(None,) if frames is None else parse_numbers(frames, "--frames"),
+            ulysses=parse_numbers(ulysses or 1, "--ulysses"),
+            ring=parse_numbers(ring or 1, "--ring"),
             samples=parse_quantity(samples, ""),
-            price_usd_per_h=None if price is None else parse_price(price),
-            price_of=price_of,
-            hardware_paths=hardware_paths,
-        )
+            **shared,
+        ).resolve_names()
         answer = predict
     elif rates is None and concurrencies is None:
         _refuse_options_of_others(server_options, picture_options)
-        space = _step_space(
-            networks,
-            gpus,
-            "fp32" if precisions is None else precisions,
-            phases,
-            batch_sizes,
-            sequence_lengths,
-            power_limits,
-            clocks,
-            time_models,
-            workers,
-            strategies,
-            scalings,
-            links,
-            collectives,
-            hardware_paths,
+        space = Space(
+            networks=parse_names(networks, "networks", network_names()),
+            clocks=parse_names(clocks, "clocks") if clocks else (None,),
+            precisions=parse_names("fp32" if precisions is None else precisions, "precisions", list(PRECISION_BYTES)),
+            phases=parse_names(phases, "phases", list(PHASES)),
+            batch_sizes=parse_numbers(batch_sizes, "batch sizes"),
+            sequence_lengths=parse_numbers(sequence_lengths, "sequence lengths") if sequence_lengths else (None,),
+            time_models=parse_names(time_models, "time models"),
+            workers=parse_numbers(workers, "workers"),
+            strategies=tuple(resolve_strategy(name) for name in parse_names(strategies, "strategies")),
+            scalings=parse_names(scalings, "scalings"),
+            links=parse_names(links, "links") if links else ("",),
+            collectives=parse_names(collectives, "collectives", list(COLLECTIVES)) if collectives else ("",),
             ppp=ppp,
             optimizer=optimizer,
             samples=parse_quantity(samples, ""),
-            price_usd_per_h=None if price is None else parse_price(price),
-            price_of=price_of,
             power_w=None if power is None else parse_quantity(power, "W"),
-        )
+            **shared,
+        ).resolve_names()
         answer = choose_model
     else:
         _refuse(step_options, "servers")
         _refuse({option: value is not None for option, value in picture_options.items()}, "servers")
         space = ServingSpace(
             networks=parse_names(networks, "networks"),
-            gpus=parse_names(gpus, "GPUs", [device.id for device in list_devices(hardware_paths)]),
-            power_limits_w=(None,) if power_limits is None else _parse_each(power_limits, parse_power_limit),
             clocks=parse_names(clocks, "clocks") if clocks else (None,),
             precisions=parse_names("bf16" if precisions is None else precisions, "precisions"),
             weights=parse_names(weights, "weights") if weights else ("",),
@@ -293,9 +296,7 @@ def sweep(
             num_requests=num_requests,
             seed=seed or 0,
             link=_single_link(links),
-            price_usd_per_h=None if price is None else parse_price(price),
-            price_of=price_of,
-            hardware_files=tuple(str(path.absolute()) for path in hardware_paths),
+            **shared,
         ).resolve_names()
         answer = serve
     space.check()
@@ -325,108 +326,6 @@ def _refuse_options_of_others(server_options: Mapping[str, Any], picture_options
     for option, value in picture_options.items():
         if value is not None:
             raise BadValue(f"`{option}` is for pipelines for pictures and videos, such as flux.1-dev")
-
-
-def _picture_space(
-    networks: Names,
-    gpus: Names,
-    precisions: Names | None,
-    weights: Names | None,
-    batch_sizes: Numbers,
-    options: Mapping[str, Any],
-    *,
-    power_limits_w: tuple[float | None, ...],
-    samples: float,
-    price_usd_per_h: float | None,
-    price_of: str | None,
-    hardware_paths: Sequence[Path],
-) -> PictureSpace:
-    """Return the space of a sweep over pipelines."""
-
-    def names(option: str, default: Any) -> tuple[Any, ...]:
-        value = options[option]
-        return (default,) if value is None else parse_names(value, option)
-
-    def numbers(option: str, default: int | None) -> tuple[int | None, ...]:
-        value = options[option]
-        return (default,) if value is None else parse_numbers(value, option)
-
-    return PictureSpace(
-        networks=parse_names(networks, "networks"),
-        gpus=parse_names(gpus, "GPUs", [device.id for device in list_devices(hardware_paths)]),
-        precisions=parse_names("bf16" if precisions is None else precisions, "precisions", list(PRECISION_BYTES)),
-        weights=parse_names(weights, "weights") if weights else ("",),
-        executions=names("--execution", "eager"),
-        offloads=names("--offload", "none"),
-        image_sizes=names("--image-size", None),
-        batch_sizes=parse_numbers(batch_sizes, "batch sizes"),
-        steps=numbers("--steps", None),
-        frames=numbers("--frames", None),
-        ulysses=parse_numbers(options["--ulysses"] or 1, "--ulysses"),
-        ring=parse_numbers(options["--ring"] or 1, "--ring"),
-        power_limits_w=power_limits_w,
-        samples=samples,
-        price_usd_per_h=price_usd_per_h,
-        price_of=price_of,
-        hardware_files=tuple(str(path.absolute()) for path in hardware_paths),
-    ).resolve_names()
-
-
-def _step_space(
-    networks: Names,
-    gpus: Names,
-    precisions: Names,
-    phases: Names,
-    batch_sizes: Numbers,
-    sequence_lengths: Numbers | None,
-    power_limits: Powers | None,
-    clocks: Names | None,
-    time_models: Names,
-    workers: Numbers,
-    strategies: Names,
-    scalings: Names,
-    links: Names,
-    collectives: Names,
-    hardware_paths: Sequence[Path],
-    *,
-    ppp: float | None,
-    optimizer: str,
-    samples: float,
-    price_usd_per_h: float | None,
-    price_of: str | None,
-    power_w: float | None,
-) -> Space:
-    """Return the space of a sweep over steps."""
-    worker_counts = parse_numbers(workers, "workers")
-    if links and worker_counts == (1,):
-        raise BadValue("`--link` needs several workers: give `--workers`, such as `--workers 1,2,4,8`")
-    if sequence_lengths:
-        lengths: tuple[int | None, ...] = parse_numbers(sequence_lengths, "sequence lengths")
-    else:
-        lengths = (None,)
-    return Space(
-        networks=parse_names(networks, "networks", network_names()),
-        gpus=parse_names(gpus, "GPUs", [device.id for device in list_devices(hardware_paths)]),
-        power_limits_w=(None,) if power_limits is None else _parse_each(power_limits, parse_power_limit),
-        clocks=parse_names(clocks, "clocks") if clocks else (None,),
-        precisions=parse_names(precisions, "precisions", list(PRECISION_BYTES)),
-        phases=parse_names(phases, "phases", list(PHASES)),
-        batch_sizes=parse_numbers(batch_sizes, "batch sizes"),
-        sequence_lengths=lengths,
-        time_models=parse_names(time_models, "time models"),
-        workers=worker_counts,
-        strategies=tuple(resolve_strategy(name) for name in parse_names(strategies, "strategies")),
-        scalings=parse_names(scalings, "scalings"),
-        links=parse_names(links, "links") if links else ("",),
-        collectives=parse_names(collectives, "collectives", list(COLLECTIVES)) if collectives else ("",),
-        ppp=ppp,
-        optimizer=optimizer,
-        samples=samples,
-        price_usd_per_h=price_usd_per_h,
-        price_of=price_of,
-        power_w=power_w,
-        hardware_files=tuple(str(path.absolute()) for path in hardware_paths),
-    ).resolve_names()
 
 
 def _parse_each(

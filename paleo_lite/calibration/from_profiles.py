@@ -14,8 +14,8 @@ from ..counting.algorithms import algorithms_of
 from ..errors import BadProfile
 from ..executor import run_tasks
 from ..machines import Machine, find_device
-from ..profile_analysis.analysis import analyse_file
 from ..profile_analysis.evidence import check_evidence
+from ..profile_analysis.one_file import ReadOptions, analyse_file
 from ..profile_analysis.pass_times import measure_passes
 from ..profiles.detect import find_files, open_profile
 from ..timing import Workload, predict
@@ -53,7 +53,7 @@ def measure_profiles(
     """
     measurements: list[Measurement] = []
     available: set[str] = set()
-    findings = run_tasks(find_files(paths), partial(analyse_file, name_pattern=name_pattern))
+    findings = run_tasks(find_files(paths), partial(analyse_file, reading=ReadOptions(name_pattern=name_pattern)))
     for path, finding in sorted(findings, key=lambda pair: pair[0]):
         if finding.error:
             raise BadProfile(finding.error)

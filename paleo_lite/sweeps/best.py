@@ -15,7 +15,8 @@ import numpy as np
 from ..errors import BadFile, BadValue, UnknownName
 from ..extras import require
 from ..result import Result
-from .chunk import BOUND, FORECAST, NUMBER_COLUMNS, STRING_COLUMNS
+from .chunk import NUMBER_COLUMNS, STRING_COLUMNS
+from .columns import BOUND, FORECAST
 from .knee import find_knee
 from .pictures import INTEGER_COLUMNS as PICTURE_INTEGER_COLUMNS
 from .pictures import NUMBER_COLUMNS as PICTURE_NUMBER_COLUMNS

@@ -19,8 +19,8 @@ from ..timing.pipeline_run import EXECUTIONS as PIPELINE_EXECUTIONS
 from ..timing.pipeline_run import PIPELINE_OFFLOADS
 from ..units import PRECISION_BYTES, format_si
 from ..version import __version__
-from .chunk import BOUND, FORECAST, Columns, listed_price, price_text
-from .rows import RowSpace, make_columns
+from .axes import AxisSpace
+from .columns import BOUND, FORECAST, Columns, listed_price, make_columns, price_text
 from .space import check_names
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class PictureChunk(NamedTuple):
     precision: str
 
 
-class PictureSpace(RowSpace, msgspec.Struct, frozen=True):
+class PictureSpace(AxisSpace, msgspec.Struct, frozen=True):
     """All combinations of these pipelines and devices."""
 
     kind: ClassVar[str] = "pictures"
@@ -65,8 +65,7 @@ class PictureSpace(RowSpace, msgspec.Struct, frozen=True):
         "power_limits_w",
     )  # fmt: skip
     dimensions: ClassVar[tuple[str, ...]] = ("networks", "gpus", "precisions", *inner)
-    titles: ClassVar[dict[str, str]] = {"weights": "formats of weights", "ulysses": "Ulysses degrees", "ring": "rings",
-                                         "power_limits_w": "power limits"}  # fmt: skip
+    titles: ClassVar[dict[str, str]] = {"weights": "formats of weights", "ulysses": "Ulysses degrees", "ring": "rings"}
     rows_per_s: ClassVar[float] = 5.0
 
     # Names of the registries.

@@ -24,7 +24,8 @@ from ..executor import run_tasks
 from ..extras import require
 from ..files import lock_file, write_atomically
 from ..result import Result
-from .chunk import StringColumn, compute_chunk
+from .chunk import compute_chunk
+from .columns import StringColumn
 from .pictures import PictureChunk, PictureSpace, compute_picture_chunk
 from .serving import ServingChunk, ServingSpace, compute_serving_chunk
 from .space import Chunk, Space

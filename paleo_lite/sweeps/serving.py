@@ -19,8 +19,8 @@ from ..serving.engines import find_engine
 from ..serving.requests import parse_lengths
 from ..units import PRECISION_BYTES
 from ..version import __version__
-from .chunk import BOUND, FORECAST, Columns
-from .rows import RowSpace, make_columns
+from .axes import AxisSpace
+from .columns import BOUND, FORECAST, Columns, make_columns
 from .space import check_names
 
 if TYPE_CHECKING:
@@ -125,14 +125,13 @@ class ServingChunk(NamedTuple):
     replicas: int
 
 
-class ServingSpace(RowSpace, msgspec.Struct, frozen=True):
+class ServingSpace(AxisSpace, msgspec.Struct, frozen=True):
     """All combinations of these servers and loads."""
 
     kind: ClassVar[str] = "serving"
     dimensions: ClassVar[tuple[str, ...]] = _DIMENSIONS
     inner: ClassVar[tuple[str, ...]] = ("rates", "concurrencies")
     titles: ClassVar[dict[str, str]] = {
-        "power_limits_w": "power limits",
         "weights": "formats of weights",
         "tensor": "tensor degrees",
         "expert_parallel": "expert-parallel degrees",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import product
@@ -24,10 +22,10 @@ from ..distributed.strategies import STRATEGIES, resolve_strategy
 from ..errors import BadValue, UnknownName
 from ..machines import find_device
 from ..machines.device import check_clock
-from ..result import Result
 from ..timing.models import TIME_MODELS
 from ..timing.optimizers import OPTIMIZERS
 from ..units import PRECISION_BYTES, parse_range
+from .axes import AxisSpace
 
 AUTOMATIC = "default"
 """Time model that `predict` chooses: calibrated where measurements cover the device, else roofline."""
@@ -37,26 +35,6 @@ CHUNK_ROWS = 2**18
 
 MAX_UNCONFIRMED_ROWS = 10**9
 """Larger sweeps must be confirmed: this many rows take about two core hours and 40 GB."""
-
-ROWS_PER_S, ROW_BYTES = 150_000, 40
-"""Measured rows per second of one core, including writing, and bytes per row in Parquet, for estimates."""
-
-_DIMENSIONS = (
-    "networks",
-    "gpus",
-    "power_limits_w",
-    "clocks",
-    "precisions",
-    "phases",
-    "sequence_lengths",
-    "batch_sizes",
-    "time_models",
-    "workers",
-    "strategies",
-    "scalings",
-    "links",
-    "collectives",
-)
 
 
 class SizedNetwork(NamedTuple):
@@ -95,10 +73,29 @@ class Chunk(NamedTuple):
     batch_sizes: tuple[int, ...]
 
 
-class Space(Result, msgspec.Struct, frozen=True):
+class Space(AxisSpace, msgspec.Struct, frozen=True):
     """All combinations of these values."""
 
-    _page: ClassVar[str] = "paleo_lite.reporting.sweep:size_lines"
+    kind: ClassVar[str] = "steps"
+    dimensions: ClassVar[tuple[str, ...]] = (
+        "networks",
+        "gpus",
+        "power_limits_w",
+        "clocks",
+        "precisions",
+        "phases",
+        "sequence_lengths",
+        "batch_sizes",
+        "time_models",
+        "workers",
+        "strategies",
+        "scalings",
+        "links",
+        "collectives",
+    )
+    # Including writing.
+    rows_per_s: ClassVar[float] = 150_000
+    row_bytes: ClassVar[float] = 40
 
     networks: tuple[str, ...]  # names of the registries
     gpus: tuple[str, ...]
@@ -127,10 +124,6 @@ class Space(Result, msgspec.Struct, frozen=True):
     power_w: float | None = None
     hardware_files: tuple[str, ...] = ()  # files with further devices
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the total number of combinations and of chunks."""
-        return {"rows": self.size, "chunks": self.chunk_count}
-
     def check(self) -> None:
         """Raise an error if no combination can be predicted.
 
@@ -151,21 +144,14 @@ class Space(Result, msgspec.Struct, frozen=True):
             check_clock(clock)
         if any(STRATEGIES[resolve_strategy(name)].divides_blocks for name in self.strategies):
             raise BadValue("`sweep` does not support tensor or pipeline parallelism of blocks; use `paleo-lite scale`")
-        for name in _DIMENSIONS:
-            values = getattr(self, name)
-            title = _title_of(name)
-            if not values:
-                raise BadValue(f"the sweep needs at least one value of {title}")
-            if len(set(values)) < len(values):
-                duplicates = "see the ranges"
-                if len(values) < 1000:
-                    duplicates = ", ".join(sorted({str(value) for value in values if values.count(value) > 1}))
-                raise BadValue(f"the sweep has duplicate {title}: {duplicates}")
+        self.check_axes()
         if max(self.workers) > 1 and "" in self.links:
             raise BadValue("several workers need a link: give `--link`, such as `--link pcie3-x16,ethernet100`")
         for link in self.links:
             if link:
                 link_rate(link)
+        if any(self.links) and self.workers == (1,):
+            raise BadValue("`--link` needs several workers: give `--workers`, such as `--workers 1,2,4,8`")
         if "ppp" in self.time_models and self.ppp is None:
             raise BadValue("the ppp model needs the share of peak that is reached: give `--ppp`, such as `--ppp 0.62`")
         if "ppp" not in self.time_models and self.ppp is not None:
@@ -205,23 +191,6 @@ class Space(Result, msgspec.Struct, frozen=True):
                         "use depends on the batch size; use `paleo-lite predict`"
                     )
 
-    def describe(self) -> str:
-        """Return the number of values per axis as text: ``2 networks x 70 gpus x 11 batch sizes``."""
-        axes = []
-        for name in _DIMENSIONS:
-            length = len(getattr(self, name))
-            if length > 1:
-                axes.append(f"{length:,} {_title_of(name)}")
-        return " x ".join(axes) or "1 of each"
-
-    def hours(self) -> float:
-        """Return the estimated time of a single core, in hours."""
-        return self.size / ROWS_PER_S / 3600
-
-    def gigabytes(self) -> float:
-        """Return the estimated size of the output in GB; while chunks are merged they take as much again."""
-        return self.size * ROW_BYTES / 1e9
-
     @property
     def metadata(self) -> dict[str, Any]:
         """Properties of the sweep that its file states."""
@@ -238,11 +207,6 @@ class Space(Result, msgspec.Struct, frozen=True):
             len(self.collectives),
             len(self.workers),
         )
-
-    @property
-    def size(self) -> int:
-        """Number of combinations."""
-        return prod(len(getattr(self, name)) for name in _DIMENSIONS)
 
     @property
     def _case_groups(self) -> list[tuple[tuple[SizedNetwork, str], ...]]:
@@ -303,15 +267,6 @@ class Space(Result, msgspec.Struct, frozen=True):
                             yield Chunk(number, precision, cases, devices, batch_sizes)
                             number += 1
 
-    def digest(self) -> str:
-        """Return a hash of everything that the results depend on, except the shipped data."""
-        from ..version import __version__
-
-        text = json.dumps([__version__, msgspec.to_builtins(self)])
-        for path in self.hardware_files:
-            text += hashlib.sha256(Path(path).read_bytes()).hexdigest()
-        return hashlib.sha256(text.encode()).hexdigest()
-
 
 @lru_cache(4096)
 def _is_language_model(name: str) -> bool:
@@ -328,11 +283,6 @@ def check_names(category: str, names: Iterable[str], valid_names: Collection[str
     for name in names:
         if name not in valid_names:
             raise UnknownName(category, name, valid_names)
-
-
-def _title_of(dimension: str) -> str:
-    """Return the name of a dimension as shown: ``power limits``."""
-    return dimension.removesuffix("_w").replace("_", " ")
 
 
 def _slices(values: tuple, length: int) -> Iterator[tuple]:  # type: ignore[type-arg]

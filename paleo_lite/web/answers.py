@@ -19,7 +19,7 @@ from ..api.charted import memory_ranges as run_memory_ranges
 from ..api.local import advise_local
 from ..api.prediction import predict as run_any_prediction
 from ..api.prediction import predict_network as run_prediction
-from ..api.scaling import scale_network as run_scale
+from ..api.scaling import scale_network
 from ..api.serve import serve as run_serve
 from ..architectures import Network, find_network
 from ..architectures.catalog import read_network_file
@@ -121,7 +121,7 @@ def file_name(name: str) -> str:
     return last[-100:] or "file"
 
 
-CACHED_ANSWERS, CACHED_PROFILES = 200, 4
+CACHED_ANSWERS, CACHED_PROFILES = 600, 4
 """Cached results of all sessions; the result of a profile can be several megabytes."""
 
 _T = TypeVar("_T")
@@ -170,14 +170,7 @@ def predict(view: View, gpu: str, batch_size: int | None = None) -> Prediction:
         **_length_arguments(view),
         **_model_arguments(view, gpu),
     }
-    uploaded, digests = _uploaded_arguments(question)
-    return _predict(tuple(question.items()), digests, uploaded)
-
-
-@_cached(CACHED_ANSWERS)
-def _predict(question: tuple[tuple[str, Any], ...], digests: tuple[str, ...], _uploaded: dict[str, Any]) -> Prediction:
-    """Predict; the arguments without an underscore are the key of the cache."""
-    return run_prediction(**_resolve_arguments(question, _uploaded))
+    return _ask(run_prediction, question)
 
 
 def memory_ranges(view: View, gpu: str) -> MemoryRanges:
@@ -197,23 +190,32 @@ def memory_ranges(view: View, gpu: str) -> MemoryRanges:
         "batch_size": view.batch,
         "sequence_length": tokens_of(prediction.workload),
     }
+    ranges: MemoryRanges = _ask(run_memory_ranges, question)
+    return ranges
+
+
+def _ask(function: Callable[..., _T], question: dict[str, Any]) -> _T:
+    """Return the cached answer of a function to a question, which may name uploaded files."""
     uploaded, digests = _uploaded_arguments(question)
-    return _memory_ranges(tuple(question.items()), digests, uploaded)
+    return cast(_T, _answer(function.__name__, tuple(question.items()), digests, function, uploaded))
 
 
 @_cached(CACHED_ANSWERS)
-def _memory_ranges(
-    question: tuple[tuple[str, Any], ...], digests: tuple[str, ...], _uploaded: dict[str, Any]
-) -> MemoryRanges:
-    """Estimate the memory; the arguments without an underscore are the key of the cache."""
-    ranges: MemoryRanges = run_memory_ranges(**_resolve_arguments(question, _uploaded))
-    return ranges
+def _answer(
+    name: str,
+    question: tuple[tuple[str, Any], ...],
+    digests: tuple[str, ...],
+    _function: Callable[..., Any],
+    _uploaded: dict[str, Any],
+) -> Any:
+    """Call a function; the arguments without an underscore are the key of the cache."""
+    return _function(**_resolve_arguments(question, _uploaded))
 
 
 def _resolve_arguments(question: tuple[tuple[str, Any], ...], uploaded: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of a call, with uploaded objects and the network in place of their names."""
     arguments = {**dict(question), **uploaded}
-    if isinstance(arguments["network"], str):
+    if isinstance(arguments.get("network"), str):
         arguments["network"] = find_network(arguments["network"])
     return arguments
 
@@ -230,17 +232,21 @@ def _uploaded_arguments(question: dict[str, Any]) -> tuple[dict[str, Any], tuple
     return objects, tuple(digests)
 
 
+def _network_of(view: View) -> Network:
+    """Return the network, which may be an uploaded one."""
+    uploaded, _ = own_files().network.get(view.network, (None, ""))
+    return uploaded or find_network(view.network)
+
+
 def reads_sequences(view: View) -> bool:
     """Return whether the network reads a sequence of tokens."""
-    uploaded, _ = own_files().network.get(view.network, (None, ""))
-    network = uploaded or find_network(view.network)
+    network = _network_of(view)
     return network.lengths is not None and network.tokens is not None
 
 
 def writes_text(view: View) -> bool:
     """Return whether the network is a language model that writes text."""
-    uploaded, _ = own_files().network.get(view.network, (None, ""))
-    return (uploaded or find_network(view.network)).is_language_model
+    return _network_of(view).is_language_model
 
 
 def _length_arguments(view: View) -> dict[str, Any]:
@@ -301,8 +307,7 @@ def scale(view: View, gpu: str) -> ScaleTable:
     if view.phase in GENERATION_PHASES:
         question["phase"] = view.phase
         question["strategy"] = "3d"
-    uploaded, digests = _uploaded_arguments(question)
-    return _scale(tuple(question.items()), digests, uploaded)
+    return _ask(_run_scale, question)
 
 
 def scale_possible(view: View, gpu: str) -> tuple[View, ScaleTable, list[str]]:
@@ -333,14 +338,11 @@ def with_workers(view: View, counts: Sequence[int]) -> View:
     return msgspec.structs.replace(view, workers=",".join(map(str, counts)))
 
 
-@_cached(CACHED_ANSWERS)
-def _scale(question: tuple[tuple[str, Any], ...], digests: tuple[str, ...], _uploaded: dict[str, Any]) -> ScaleTable:
-    """Predict scaling; the arguments without an underscore are the key of the cache."""
+def _run_scale(network: Any, *, collective: str | None, **arguments: Any) -> ScaleTable:
+    """Predict scaling with a collective."""
     from ..distributed.settings import Settings
 
-    arguments = _resolve_arguments(question, _uploaded)
-    settings = Settings(collective=arguments.pop("collective"))
-    return run_scale(arguments.pop("network"), settings=settings, **arguments)
+    return scale_network(network, settings=Settings(collective=collective), **arguments)
 
 
 REQUESTS_AT_MOST = 1000
@@ -368,15 +370,7 @@ def serve(view: View, gpu: str) -> Serving:
         "policy": view.policy,
         "num_requests": REQUESTS_AT_MOST,
     }
-    uploaded, digests = _uploaded_arguments(question)
-    return _serve(tuple(question.items()), digests, uploaded)
-
-
-@_cached(CACHED_ANSWERS)
-def _serve(question: tuple[tuple[str, Any], ...], digests: tuple[str, ...], _uploaded: dict[str, Any]) -> Serving:
-    """Predict a deployment; the arguments without an underscore are the key of the cache."""
-    serving: Serving = run_serve(**_resolve_arguments(question, _uploaded))
-    return serving
+    return _ask(run_serve, question)
 
 
 def pictures(view: View, gpu: str) -> PipelinePrediction:
@@ -387,6 +381,7 @@ def pictures(view: View, gpu: str) -> PipelinePrediction:
     PaleoError
     """
     question = {
+        "pipeline": view.generator,
         "gpu": gpu,
         "precision": view.precision,
         "image_size": view.size or None,
@@ -395,16 +390,12 @@ def pictures(view: View, gpu: str) -> PipelinePrediction:
         "images": view.pictures,
         "offload": view.offload,
     }
-    uploaded, digests = _uploaded_arguments(question)
-    return _pictures(view.generator, tuple(question.items()), digests, uploaded)
+    return _ask(_run_pipeline, question)
 
 
-@_cached(CACHED_ANSWERS)
-def _pictures(
-    pipeline: str, question: tuple[tuple[str, Any], ...], digests: tuple[str, ...], _uploaded: dict[str, Any]
-) -> PipelinePrediction:
-    """Predict a pipeline; the arguments without an underscore are the key of the cache."""
-    return cast(PipelinePrediction, run_any_prediction(pipeline, **{**dict(question), **_uploaded}))
+def _run_pipeline(pipeline: str, **arguments: Any) -> PipelinePrediction:
+    """Predict a pipeline."""
+    return cast(PipelinePrediction, run_any_prediction(pipeline, **arguments))
 
 
 def advise(view: View, gpus: Sequence[str], weights: str | None = None) -> LocalAdvice:
@@ -414,12 +405,9 @@ def advise(view: View, gpus: Sequence[str], weights: str | None = None) -> Local
     ------
     PaleoError
     """
-    arguments = {"network": view.network}
-    uploaded, _ = _uploaded_arguments(arguments)
     found = devices()
-    network = _resolve_arguments(tuple(arguments.items()), uploaded)["network"]
     question = LocalQuestion(execution=view.execution, context=view.context, weights=weights)
-    return advise_local(network, [found[gpu] for gpu in gpus], question)
+    return advise_local(_network_of(view), [found[gpu] for gpu in gpus], question)
 
 
 class ProfileAnswer(msgspec.Struct, frozen=True):

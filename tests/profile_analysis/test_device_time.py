@@ -10,8 +10,8 @@ import pytest
 from measured import DATA
 from paleo_lite.api.profiles import efficiency
 from paleo_lite.profile_analysis.activity import ActivityRecorder
-from paleo_lite.profile_analysis.analysis import analyse_file
 from paleo_lite.profile_analysis.device_time import launch_delays_ns, launch_statistics
+from paleo_lite.profile_analysis.one_file import analyse_file
 from paleo_lite.profiles.table import batch_of
 from paleo_lite.reporting.terminal import format_table_lines
 

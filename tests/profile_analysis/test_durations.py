@@ -12,7 +12,7 @@ import pytest
 from measured import DATA
 from paleo_lite.errors import BadProfile, UnknownName
 from paleo_lite.machines import find_device
-from paleo_lite.profile_analysis.analysis import ReadOptions, group_rows, measure_efficiency
+from paleo_lite.profile_analysis.analysis import measure_efficiency
 from paleo_lite.profile_analysis.durations import (
     Duration,
     DurationBook,
@@ -21,6 +21,8 @@ from paleo_lite.profile_analysis.durations import (
     read_durations,
     tau_batch_duration,
 )
+from paleo_lite.profile_analysis.figures import group_rows
+from paleo_lite.profile_analysis.one_file import ReadOptions
 from paleo_lite.profiles.detect import parse_name
 
 SURFBOARD = DATA / "surfboard"

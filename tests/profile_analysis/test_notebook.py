@@ -12,8 +12,9 @@ from hypothesis import given
 from measured import DATA
 from paleo_lite.errors import BadProfile
 from paleo_lite.machines import find_device
-from paleo_lite.profile_analysis.analysis import ReadOptions, measure_efficiency
+from paleo_lite.profile_analysis.analysis import measure_efficiency
 from paleo_lite.profile_analysis.notebook import NotebookSums, sum_batch
+from paleo_lite.profile_analysis.one_file import ReadOptions
 from paleo_lite.profiles.table import batch_of
 from strategies import COUNTED_KERNELS, CUTS, pieces
 

@@ -1,6 +1,7 @@
 """Steady iterations: figures of SURFBoard's files, counting rules compared with pyprof's counts, synthetic loops.
 
-Tests: profile_analysis/analysis.py, profile_analysis/parameters.py, profile_analysis/iteration_work.py.
+Tests: profile_analysis/analysis.py, profile_analysis/figures.py, profile_analysis/one_file.py,
+profile_analysis/parameters.py, profile_analysis/iteration_work.py.
 """
 
 from __future__ import annotations
@@ -16,16 +17,11 @@ from measured import DATA
 from paleo_lite.errors import BadProfile, BadValue
 from paleo_lite.machines import find_device
 from paleo_lite.profile_analysis import GROUPINGS
-from paleo_lite.profile_analysis.analysis import (
-    ReadOptions,
-    _operator_row,
-    _Peaks,
-    analyse_file,
-    measure_efficiency,
-    steady_figures,
-)
+from paleo_lite.profile_analysis.analysis import measure_efficiency
 from paleo_lite.profile_analysis.durations import read_durations
+from paleo_lite.profile_analysis.figures import Peaks, _operator_row, steady_figures
 from paleo_lite.profile_analysis.iteration_work import OUTSIDE_MODULES, OperatorWork, _infer_shapes
+from paleo_lite.profile_analysis.one_file import ReadOptions, analyse_file
 from paleo_lite.profile_analysis.parameters import (
     UNKNOWN,
     CountedOperation,
@@ -368,7 +364,7 @@ def test_iterations_without_a_labelled_backward_pass_are_noted(labelled, note):
 def test_an_operation_is_compared_with_its_roofline(time_s, flops, moved, rates, bound, of_roofline):
     device = find_device("k40m")
     operator = OperatorWork("aten::mm", 3, time_s, 0.5, flops, moved)
-    row = _operator_row(operator, _Peaks(device, device.find_peak("fp32")))
+    row = _operator_row(operator, Peaks(device, device.find_peak("fp32")))
     assert (row["flops_per_s"], row["bandwidth_bytes_per_s"]) == rates
     assert row["of_peak"] == (None if rates[0] is None else pytest.approx(rates[0] / 4.29e12, rel=1e-3))
     assert row["bound"] == bound

@@ -15,7 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from measured import DATA
-from paleo_lite.profile_analysis.analysis import analyse_file
+from paleo_lite.profile_analysis.one_file import analyse_file
 from paleo_lite.profile_analysis.parameters import CountedOperation, is_convolution, shapes_in
 from paleo_lite.profile_analysis.traced_operators import UNKNOWN, _windows, count_traced
 

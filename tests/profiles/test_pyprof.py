@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 
 from paleo_lite.errors import BadProfile
-from paleo_lite.profile_analysis.analysis import analyse_file
+from paleo_lite.profile_analysis.one_file import ReadOptions, analyse_file
 from paleo_lite.profiles.detect import open_profile
 from paleo_lite.profiles.pyprof import PyprofCsv, PyprofParquet
 from paleo_lite.profiles.table import SCHEMA
@@ -161,16 +161,16 @@ def test_damaged_files_give_a_result_or_our_error(tmp_path, table_or_our_error, 
     path.write_bytes(damaged(whole, happened))
     table_or_our_error(path, PyprofParquet() if whole[:4] == b"PAR1" else PyprofCsv())
     for method in ("steady", "notebook"):  # which answer with the error
-        assert analyse_file(path, method).path == path
+        assert analyse_file(path, ReadOptions(method)).path == path
 
 
 def test_reading_imports_no_pandas(tmp_path):
     """pyarrow's own conversions do, and take a third of a second for it."""
     (tmp_path / "a").write_bytes(parquet())
     program = (
-        "import sys, pathlib; from paleo_lite.profile_analysis.analysis import analyse_file\n"
+        "import sys, pathlib; from paleo_lite.profile_analysis.one_file import ReadOptions, analyse_file\n"
         f"path = pathlib.Path({str(tmp_path / 'a')!r})\n"
-        "for method in ('notebook', 'steady'): assert not analyse_file(path, method).error\n"
+        "for method in ('notebook', 'steady'): assert not analyse_file(path, ReadOptions(method)).error\n"
         "assert 'pandas' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", program], check=True)

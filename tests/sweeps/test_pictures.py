@@ -1,6 +1,6 @@
 """Sweeps over pipelines for pictures and videos.
 
-Tests: sweeps/pictures.py, sweeps/rows.py.
+Tests: sweeps/pictures.py.
 """
 
 from __future__ import annotations

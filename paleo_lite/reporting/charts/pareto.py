@@ -9,7 +9,7 @@ from typing import Any
 
 from ...errors import BadValue
 from ...sweeps.best import LARGER_IS_BETTER, Best, column_label
-from ...sweeps.chunk import BOUND
+from ...sweeps.columns import BOUND
 from .marks import (
     BOUNDS_LEGEND,
     NUMBER_FORMAT,

@@ -18,9 +18,10 @@ import pyarrow.parquet as pq
 
 from paleo_lite.errors import BadValue
 from paleo_lite.machines import find_device
-from paleo_lite.profile_analysis.analysis import ReadOptions, measure_efficiency
+from paleo_lite.profile_analysis.analysis import measure_efficiency
 from paleo_lite.profile_analysis.compare import compare
 from paleo_lite.profile_analysis.kernels import report_kernels
+from paleo_lite.profile_analysis.one_file import ReadOptions
 from paleo_lite.profile_analysis.timeline import Timeline
 from paleo_lite.profiles.detect import open_profile
 from paleo_lite.reporting.charts.comparison import comparison_chart

@@ -1,25 +1,23 @@
-"""What sweeps of rows that are each predicted by themselves have in common: servers and pipelines."""
+"""What the spaces of all sweeps have in common: axes, whose combinations are the rows."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from math import prod
 from pathlib import Path
 from typing import Any, ClassVar
 
 import msgspec
-import numpy as np
 
 from ..errors import BadValue
 from ..result import Result
 from ..version import __version__
-from .chunk import Columns, StringColumn
 
 
-class RowSpace(Result):
-    """Mixin of a space whose combinations are predicted one by one."""
+class AxisSpace(Result):
+    """Mixin of a space of all combinations of the values of its axes."""
 
     __slots__ = ()
     _page: ClassVar[str] = "paleo_lite.reporting.sweep:size_lines"
@@ -39,19 +37,26 @@ class RowSpace(Result):
     def check_axes(self) -> None:
         """Raise an error if an axis is empty or has a duplicate."""
         for name in self.dimensions:
-            values = getattr(self, name)
+            values, title = getattr(self, name), self.title_of(name)
             if not values:
-                raise BadValue(f"the sweep needs at least one value of {name}")
+                raise BadValue(f"the sweep needs at least one value of {title}")
             if len(set(values)) < len(values):
-                raise BadValue(f"the sweep has duplicate {name}: {', '.join(map(str, values))}")
+                duplicates = "see the ranges"
+                if len(values) < 1000:
+                    duplicates = ", ".join(sorted({str(value) for value in values if values.count(value) > 1}))
+                raise BadValue(f"the sweep has duplicate {title}: {duplicates}")
+
+    def title_of(self, dimension: str) -> str:
+        """Return the name of an axis as shown: ``power limits``."""
+        return self.titles.get(dimension, dimension.removesuffix("_w").replace("_", " "))
 
     def describe(self) -> str:
-        """Return the number of values per axis as text: ``2 networks x 3 gpus x 4 rates``."""
+        """Return the number of values per axis as text: ``2 networks x 70 gpus x 11 batch sizes``."""
         axes = []
         for name in self.dimensions:
             length = len(getattr(self, name))
             if length > 1:
-                axes.append(f"{length:,} {self.titles.get(name, name.replace('_', ' '))}")
+                axes.append(f"{length:,} {self.title_of(name)}")
         return " x ".join(axes) or "1 of each"
 
     def hours(self) -> float:
@@ -78,26 +83,3 @@ class RowSpace(Result):
         for path in self.hardware_files:
             text += hashlib.sha256(Path(path).read_bytes()).hexdigest()
         return hashlib.sha256(text.encode()).hexdigest()
-
-
-def make_columns(
-    rows: list[dict[str, Any]], strings: Iterable[str], integers: Iterable[str], numbers: Iterable[str]
-) -> Columns:
-    """Return the columns of rows, in which missing values are absent."""
-    columns: Columns = {}
-    for name in strings:
-        columns[name] = StringColumn(np.full(len(rows), -1, dtype=np.int32))
-    for name in integers:
-        columns[name] = np.full(len(rows), -1, dtype=np.int64)
-    for name in numbers:
-        columns[name] = np.full(len(rows), np.nan)
-    for index, row in enumerate(rows):
-        for name, value in row.items():
-            column = columns[name]
-            if value is None:
-                continue
-            if isinstance(column, StringColumn):
-                column.codes[index] = column.code(str(value))
-            else:
-                column[index] = value
-    return columns

@@ -1,0 +1,149 @@
+"""`Grid`: all rows of a chunk, as arrays over named axes, with the devices and time models that predict them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..counting.work import ENGINE
+from ..distributed.strategies import STRATEGIES
+from ..errors import PaleoError
+from ..machines import Device, Machine, Price, find_device
+from ..machines.registry import limit_power
+from ..timing.models import CALIBRATED, TimeModel, find_model
+from .cases import resolve_network
+from .columns import StringColumn, listed_price
+from .space import AUTOMATIC, Chunk, DeviceSetting, Space
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+    Ints = NDArray[np.int64]
+
+ChooseModel = Callable[..., TimeModel]
+"""Function from device, precision, None or ``calibrated``, execution and the keyword ``is_language_model`` to the best
+time model, or a `PaleoError`, such as `paleo_lite.calibration.choose.choose_model`."""
+
+AXES = ("case", "device", "model", "scaling", "strategy", "link", "collective", "workers", "batch")
+"""Axes of the rows, slowest first. A case is a network in a phase; ``batch`` is the requested batch size."""
+
+
+def broadcast_along(values: Any, *axes: str) -> NDArray[Any]:
+    """Return an array over some axes, in the order of `AXES`, reshaped to broadcast against all rows."""
+    array = np.asarray(values)
+    lengths = dict(zip(axes, array.shape))
+    return array.reshape([lengths.get(axis, 1) for axis in AXES])
+
+
+class Grid:
+    """All rows of a chunk.
+
+    Parameters
+    ----------
+    space : Space
+        Space of the sweep.
+    chunk : Chunk
+        Part of the space.
+    choose_model : callable
+        See `ChooseModel`.
+
+    Attributes
+    ----------
+    machines : list of Machine
+        Devices of the chunk, at their clocks.
+    devices : list of Device
+        The same without clocks.
+    listings : list of Price or None
+        Price of each device; None if none is on record, or a price is given.
+    models : dict of (int, int) to TimeModel
+        Available time models by the indices of device and model.
+    shape : tuple of int
+        Shape over `AXES`.
+    per_worker : ndarray of int, axes (scaling, workers, batch)
+        Samples per worker; -1 where the batch is not divisible.
+    columns : dict of str to ndarray
+        Columns of numbers, over `AXES`.
+    collective, reason : StringColumn
+        Algorithm of the gradient exchange; reason why a row is infeasible.
+    by_layer : bool
+        Whether a strategy needs the times of single layers rather than sums over the layers of a gradient bucket.
+    """
+
+    def __init__(self, space: Space, chunk: Chunk, choose_model: ChooseModel) -> None:
+        self.space, self.chunk = space, chunk
+        self.machines: list[Machine] = [load_machine(device, space.hardware_files) for device in chunk.devices]
+        self.devices: list[Device] = [machine.device for machine in self.machines]
+        self.listings: list[Price | None] = [
+            listed_price(device, space.price_usd_per_h, space.price_of) for device in self.devices
+        ]
+        self.shape = (len(chunk.cases), len(self.devices), *space.inner_shape, len(chunk.batch_sizes))
+        self.columns: dict[str, Floats] = {}
+        self.collective = StringColumn(np.full(self.shape, -1, dtype=np.int32))
+        self.reason = StringColumn(np.full(self.shape, -1, dtype=np.int32))
+        self.batches = np.array(chunk.batch_sizes, dtype=np.int64)
+        self.workers = np.array(space.workers, dtype=np.int64)
+        is_divisible = self.batches % self.workers[:, None] == 0
+        strong = np.where(is_divisible, self.batches // self.workers[:, None], -1)
+        weak = np.broadcast_to(self.batches, strong.shape)
+        self.per_worker: Ints = np.array([weak if scaling == "weak" else strong for scaling in space.scalings])
+        self.by_layer = any(STRATEGIES[name].extra_batch_sizes for name in space.strategies)
+        self.models: dict[tuple[int, int], TimeModel] = {}
+        self._find_models(choose_model)
+
+    def _find_models(self, choose_model: ChooseModel) -> None:
+        """Fill `models`, and refuse the rows without a model."""
+        precision = self.chunk.precision
+        is_generation = bool(self.chunk.cases[0][0].phase)
+        execution = ENGINE if is_generation else "eager"
+        network = resolve_network(self.chunk.cases[0][0])
+        for device, model in np.ndindex(len(self.devices), len(self.space.time_models)):
+            name, machine = self.space.time_models[model], self.machines[device]
+            try:
+                machine.peak(precision)
+                machine.vector_peak(precision)
+                if name in (AUTOMATIC, CALIBRATED):
+                    required = None if name == AUTOMATIC else name
+                    self.models[device, model] = choose_model(
+                        machine.device,
+                        precision,
+                        required,
+                        execution,
+                        is_language_model=network.is_language_model,
+                        is_text_encoder=network.is_text_encoder,
+                    )
+                else:
+                    self.models[device, model] = find_model(name, self.space.ppp)
+            except PaleoError as error:
+                self.refuse(str(error), device=device, model=model)
+
+    def refuse(self, reason: str, where: Any = True, **indices: int) -> None:
+        """Set the reason of infeasible rows; a row keeps its first reason.
+
+        Parameters
+        ----------
+        reason : str
+            Why the rows are infeasible.
+        where : array of bool
+            Mask that broadcasts against the selected rows.
+        **indices : int
+            Selected index by axis.
+        """
+        selection = tuple(slice(indices[axis], indices[axis] + 1) if axis in indices else slice(None) for axis in AXES)
+        codes = self.reason.codes[selection]  # a view
+        is_refused = np.broadcast_to(where, codes.shape) & (codes < 0)
+        if is_refused.any():
+            codes[is_refused] = self.reason.code(reason)
+
+
+@lru_cache(512)
+def load_machine(setting: DeviceSetting, files: tuple[str, ...]) -> Machine:
+    """Return a device by name, under its power limit and at its clock."""
+    device = find_device(setting.gpu, [Path(file) for file in files])
+    if setting.power_limit_w is not None:
+        device = limit_power(device, setting.power_limit_w)
+    return Machine(device, setting.clock)
