@@ -20,7 +20,7 @@ import msgspec
 from ..counting import CONSTANT, Layer, count
 from ..errors import BadDescriptor
 from ..files import write_atomically
-from .free_sizes import Nodes, Polynomial, check_sizes, evaluate, polynomial
+from .free_sizes import Basis, Polynomial, Quotients, check_sizes, evaluate, polynomial, with_quotients
 from .network import Lengths, Network
 from .sequence_lengths import interpolated_network, sampled_lengths, sampled_networks
 
@@ -104,6 +104,7 @@ class Descriptor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     macs: Count | None = None  # of inference per sample; in the head of the file, so that networks can be found by MACs
     lengths: ByLength | None = None
     free: dict[str, Annotated[list[Positive], msgspec.Meta(min_length=2, max_length=2)]] | None = None
+    quotients: Quotients = {}  # further symbols of polynomials
 
 
 COMPRESSED = ".gz"
@@ -119,8 +120,8 @@ def write_descriptor(network: Network, path: Path) -> None:
     _write(samples, head, list, _by_length, path)
 
 
-def write_free_descriptor(samples: Sequence[Network], nodes: Nodes, path: Path) -> None:
-    """Write the descriptor of a network for pictures of any size, from its traces at all combinations of `nodes`.
+def write_free_descriptor(samples: Sequence[Network], basis: Basis, path: Path) -> None:
+    """Write the descriptor of a network for pictures of any size, from its traces at all samples of a basis.
 
     Raises
     ------
@@ -129,9 +130,11 @@ def write_free_descriptor(samples: Sequence[Network], nodes: Nodes, path: Path) 
     """
 
     def fit(values: Any) -> Any:
-        return polynomial(values, nodes)
+        return polynomial(values, basis)
 
-    head = {"free": {symbol: [1, 2**16] for symbol in nodes}}
+    head: dict[str, Any] = {"free": {symbol: [1, 2**16] for symbol in basis.samples[0]}}
+    if basis.quotients:
+        head["quotients"] = basis.quotients
     _write(samples, head, fit, lambda values: {"by_size": fit(values)}, path)
 
 
@@ -239,7 +242,7 @@ def decode_descriptor(data: bytes, path: Path, sizes: Mapping[str, int] | None =
         raise BadDescriptor(f"{path}: $.format is {descriptor.format}, this version of paleo-lite reads {FORMAT}")
     network = Network(descriptor.name, (), (), descriptor.parameters, descriptor.source, tuple(descriptor.notes))
     if descriptor.free is not None:
-        values = check_sizes(sizes or {}, descriptor.free, path)
+        values = with_quotients(check_sizes(sizes or {}, descriptor.free, path), descriptor.quotients)
         return _decode_layers(network, descriptor, path, lambda size: evaluate(size, values, path))
     if descriptor.lengths is None:
         return _decode_layers(network, descriptor, path, itemgetter(0))

@@ -1,9 +1,10 @@
 """Networks for pictures and videos of any size: every size in them is a polynomial of a few free sizes.
 
 The free sizes have symbols of one letter: ``h`` and ``w`` for the height and width of a picture in steps of the
-network's finest grid that all its maps divide, ``f`` for frames and ``t`` for tokens of text. A polynomial is stored as
-its coefficients by monomial, ``{"hw": 1, "1": 512}`` for h * w + 512. Traces at a few values of each free size
-determine the coefficients, which must be whole numbers.
+network's finest grid, ``f`` for frames and ``t`` for tokens of text. A polynomial is stored as its coefficients by
+monomial, ``{"hw": 1, "1": 512}`` for h * w + 512. Where a network rounds, as a U-Net does with every map of half the
+size, further symbols stand for quotients that are rounded up: ``{"i": ["h", 2]}`` for half of h. Traces at a few values
+of the free sizes determine the coefficients, which must be whole numbers.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import product
 from math import prod
+from operator import mul
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
@@ -22,19 +24,29 @@ Coefficient = Annotated[int, msgspec.Meta(ge=-(2**53), le=2**53)]
 Polynomial = dict[str, Coefficient]
 """Coefficients by monomial; the monomial of the constant is ``"1"``, that of a square ``"tt"``."""
 
-Nodes = Mapping[str, Sequence[int]]
-"""Traced values of each free size by symbol; one more than the degree of the polynomials in it."""
+Quotients = Mapping[str, tuple[str, Annotated[int, msgspec.Meta(ge=1, le=2**20)]]]
+"""Monomial of free sizes and divisor by the symbol of their quotient, which is rounded up."""
 
 _LARGEST = 2**40
 
 
-def combinations(nodes: Nodes) -> list[dict[str, int]]:
-    """Return all combinations of the values of the free sizes, in the order in which `polynomial` reads them."""
-    return [dict(zip(nodes, values)) for values in product(*nodes.values())]
+class Basis(NamedTuple):
+    """Sizes at which a network is traced, and the monomials whose coefficients follow from them."""
+
+    samples: list[dict[str, int]]  # values of the free sizes by symbol, the largest last
+    monomials: list[str]  # at most as many as samples, and linearly independent on them
+    quotients: Quotients  # further symbols in the monomials
 
 
-def polynomial(values: Sequence[int], nodes: Nodes) -> Polynomial:
-    """Return the polynomial through the values at all `combinations` of the nodes.
+def all_monomials(nodes: Mapping[str, Sequence[int]]) -> Basis:
+    """Return all combinations of a few values of each free size, for polynomials of a degree one less in each."""
+    samples = [dict(zip(nodes, values)) for values in product(*nodes.values())]
+    powers = product(*(range(len(values)) for values in nodes.values()))
+    return Basis(samples, ["".join(map(mul, nodes, exponents)) or "1" for exponents in powers], {})
+
+
+def polynomial(values: Sequence[int], basis: Basis) -> Polynomial:
+    """Return the polynomial through the values at all samples of a basis.
 
     Raises
     ------
@@ -43,24 +55,24 @@ def polynomial(values: Sequence[int], nodes: Nodes) -> Polynomial:
     """
     import numpy as np
 
-    exponents = list(product(*(range(len(points)) for points in nodes.values())))
-    rows = [
-        [prod(value**power for value, power in zip(sizes.values(), powers)) for powers in exponents]
-        for sizes in combinations(nodes)
-    ]
     if not all(isinstance(value, int) for value in values):
         raise TraceFailed(f"an attribute depends on the size of the picture, but is no size: {values[0]!r}")
-    solution = np.linalg.solve(np.array(rows, dtype=float), np.array(values, dtype=float))
-    coefficients = [round(number) for number in solution]
-    fitted = {
-        "".join(symbol * power for symbol, power in zip(nodes, powers)) or "1": coefficient
-        for powers, coefficient in zip(exponents, coefficients)
-        if coefficient
-    }
-    for sizes, value in zip(combinations(nodes), values):
+    samples = [with_quotients(sizes, basis.quotients) for sizes in basis.samples]
+    rows = [[_value({monomial: 1}, sizes) for monomial in basis.monomials] for sizes in samples]
+    solution = np.linalg.lstsq(np.array(rows, dtype=float), np.array(values, dtype=float))[0]
+    fitted = {name: round(number) for name, number in zip(basis.monomials, solution) if round(number)}
+    for sizes, value in zip(samples, values):
         if _value(fitted, sizes) != value:
-            raise TraceFailed(f"a size is not a polynomial with whole coefficients: {list(values)} at {dict(nodes)}")
+            raise TraceFailed(f"a size is not a polynomial with whole coefficients: {list(values)} at {basis.samples}")
     return fitted
+
+
+def with_quotients(sizes: Mapping[str, int], quotients: Quotients) -> dict[str, int]:
+    """Return the values of free sizes and of their quotients, rounded up."""
+    values = dict(sizes)
+    for symbol, (monomial, divisor) in quotients.items():
+        values[symbol] = -(-_value({monomial: 1}, sizes) // divisor)
+    return values
 
 
 def check_sizes(sizes: Mapping[str, int], free: Mapping[str, list[int]], path: Path) -> Mapping[str, int]:

@@ -143,8 +143,8 @@ def scale_pipeline(
         rows = list(_rows(run, predict_groups, number))
         if not rows:
             raise BadValue(
-                f"{number} devices can be no copies of {run.split.devices} devices for {run.sampling.images} pictures "
-                f"or videos, nor share the heads of {run.pipeline.name}: choose other `--workers`, or more `--images`"
+                f"{number} devices cannot be divided among copies of {run.pipeline.name}, guidance and sequence for "
+                f"{run.sampling.images} pictures or videos: choose other `--workers`, or a larger `--batch-size`"
             )
         found.append(min(rows, key=lambda row: row.prediction.time_s))
     return PictureScaling(predict_groups(run.sampling.images, 1), tuple(found))

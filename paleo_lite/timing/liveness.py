@@ -139,14 +139,14 @@ class MemoryPlan(NamedTuple):
     sizes: Bytes
     last_use: list[int]  # last layer that reads or writes each buffer
     first_write: list[int]  # layer that creates each buffer; -1 for buffers that no layer creates
-    saved: list[frozenset[int]]  # buffers that each layer saves for its gradient
+    saved: list[frozenset[int]]  # buffers that each layer saves for its gradient; empty without gradients
     # Bytes that each layer saves outside these buffers, per sample and independent of the batch; shape (layers,
     # 2).
     private: Bytes
     wants_gradient: list[list[bool]]  # for each input of each layer, whether its gradient is computed
 
 
-def make_plan(layers: Sequence[Layer], number_bytes: int) -> MemoryPlan:
+def make_plan(layers: Sequence[Layer], number_bytes: int, has_gradients: bool = True) -> MemoryPlan:
     """Determine sizes, last uses and saved tensors of all buffers.
 
     An in-place operation copies its input first if its gradient needs it. Gathered tensors are not saved, but gathered
@@ -158,6 +158,8 @@ def make_plan(layers: Sequence[Layer], number_bytes: int) -> MemoryPlan:
         Layers in the order of execution.
     number_bytes : int
         Bytes per activation element.
+    has_gradients : bool
+        Whether there is a backward pass, for which layers save tensors.
     """
     graph = find_buffers(layers, number_bytes)
     sizes = np.zeros((len(graph.buffers), 2), dtype=object)
@@ -174,7 +176,7 @@ def make_plan(layers: Sequence[Layer], number_bytes: int) -> MemoryPlan:
     private = np.zeros((len(layers), 2), dtype=object)
     saved: list[frozenset[int]] = []
     wants_gradient: list[list[bool]] = []
-    for index, layer in enumerate(layers):
+    for index, layer in enumerate(layers if has_gradients else ()):
         is_reached = graph.gradient[index]
         wants_gradient.append([is_reached and parent >= 0 and graph.gradient[parent] for parent in layer.parents])
         trainable = bool(layer.weights) and not layer.attributes.get("frozen", False)

@@ -339,7 +339,7 @@ def _memory_parts(workload: Workload, stage: int, shards: int) -> dict[str, Affi
 
 def _inference_tensors(layers: tuple[Layer, ...], number_bytes: int) -> dict[str, AffineBytes]:
     """Return the parts of the memory of inference that are not the model's."""
-    plan = cached_for_layers(make_plan, layers, number_bytes)
+    plan = cached_for_layers(make_plan, layers, number_bytes, False)
     cached = cached_elements(layers)
     return {
         "activations_bytes": AffineBytes(*peak_forward(plan)),

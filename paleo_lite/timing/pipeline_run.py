@@ -8,7 +8,7 @@ from ..architectures.pipelines.records import Part, Pipeline
 from ..architectures.pipelines.sampling import PartRuns, Sampling
 from ..counting.attention import decompose_attention
 from ..counting.work import ENGINE
-from ..errors import UnknownName
+from ..errors import BadValue, UnknownName
 from .attention import EAGER
 from .sequence_parallel import ONE_DEVICE, SequenceSplit
 from .workload import Workload, cached_for_layers
@@ -41,6 +41,11 @@ class PipelineRun(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         if self.offload not in PIPELINE_OFFLOADS:
             raise UnknownName("offload of a pipeline", self.offload, PIPELINE_OFFLOADS)
+        if self.split.sequence_devices > 1 and not self.pipeline.denoiser.splits_sequence:
+            raise BadValue(
+                f"--ulysses and --ring are for transformers, and the denoiser of {self.pipeline.name} is a U-Net, "
+                "whose convolutions xDiT does not split: use --guidance-parallel, or `scale` with a larger --batch-size"
+            )
 
     def precision_of(self, part: Part) -> str:
         """Return the precision of a part."""

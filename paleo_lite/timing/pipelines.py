@@ -56,14 +56,33 @@ def predict_pipeline(
     ]
     if run.offload != "none":
         parts = _with_transfers(parts, machine.device, run.offload)
-    notes = next(part for part in parts if part.part.role == "denoiser").prediction.notes
-    if run.attention == EAGER and not has_fused_attention(machine.device):
-        notes += (
-            f"PyTorch computes attention on {machine.device.name} as separate products, which write the scores to "
-            "memory: `--attention sdpa` is with its experimental kernels",
-        )
     memory = _memory(parts, run.sampling.images, machine.device, run.offload)
+    notes = _notes(run, parts, machine.device)
     return PipelinePrediction(run, machine, model_in(run.precision), tuple(parts), memory, notes)
+
+
+def _notes(run: PipelineRun, parts: Sequence[PartPrediction], device: Device) -> tuple[str, ...]:
+    """Return what a user should know of the answer."""
+    pipeline, sampling = run.pipeline, run.sampling
+    denoiser = next(part for part in parts if part.part.role == "denoiser")
+    notes = denoiser.prediction.notes
+    if run.attention == EAGER and not has_fused_attention(device):
+        notes += (
+            f"PyTorch computes attention on {device.name} as separate products, which write the scores to memory: "
+            "`--attention sdpa` is with its experimental kernels",
+        )
+    if pipeline.resizes and (sampling.width, sampling.height) != pipeline.size:
+        width, height = pipeline.size
+        notes += (
+            f"diffusers computes {pipeline.name} at one of its sizes of about {width}x{height} pixels and resizes the "
+            f"pictures, unless use_resolution_binning=False: this is the time of {sampling.width}x{sampling.height}",
+        )
+    if run.split.sequence_devices > 1 and denoiser.run_s > denoiser.prediction.time_s:
+        notes += (
+            f"a step takes longer on {run.split.sequence_devices} devices that share the sequence than on one, because "
+            "of the exchanges and of the host's work for each: divide the pictures among devices instead",
+        )
+    return notes
 
 
 def _predict_part(
@@ -99,12 +118,12 @@ def on_several_devices(prediction: PipelinePrediction, split: SequenceSplit) -> 
     ------
     BadValue
         If the predictions of guidance are divided among another number of groups, of which each computes another batch;
-        or the heads or tokens cannot be divided.
+        or the denoiser, its heads or its tokens cannot be divided.
     """
     if split.guidance != prediction.split.guidance:
         raise BadValue("groups of devices for guidance compute another batch: predict the pipeline with them instead")
-    parts = tuple(_split_part(part, split, diffusion_constants()) for part in prediction.parts)
     run = msgspec.structs.replace(prediction.run, split=split)
+    parts = tuple(_split_part(part, split, diffusion_constants()) for part in prediction.parts)
     return msgspec.structs.replace(prediction, run=run, parts=parts)
 
 

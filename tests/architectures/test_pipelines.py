@@ -14,7 +14,7 @@ import pytest
 
 import paleo_lite as pl
 from paleo_lite.architectures.descriptor import decode_descriptor, read_bounded
-from paleo_lite.architectures.free_sizes import polynomial
+from paleo_lite.architectures.free_sizes import Basis, all_monomials, polynomial
 from paleo_lite.architectures.pipelines.records import pipelines
 from paleo_lite.architectures.pipelines.sampling import (
     find_pipeline,
@@ -54,7 +54,7 @@ def test_macs_of_a_step_equal_those_of_torch(name: str, size: str) -> None:
 
 
 # Half of the FLOPs of FlopCounterMode of torch on the modules of diffusers 0.42, at 12 x 20 units of the grid, 6 latent
-# frames and 77 tokens; 24 x 40 and 96 for Z-Image.
+# frames and 77 tokens; 24 x 40 and 96 for Z-Image, 96 x 160 for the U-Net.
 PART_MACS = {
     "mochi-1-transformer": 8_650_254_155_776,
     "mochi-1-vae": 4_369_830_543_360,
@@ -71,10 +71,41 @@ PART_MACS = {
 
 @pytest.mark.parametrize("name", PART_MACS)
 def test_macs_of_a_part_equal_those_of_torch(name: str) -> None:
-    sizes = {"h": 24, "w": 40, "f": 1, "t": 96} if name.startswith("z-image") else {"h": 12, "w": 20, "f": 6, "t": 77}
+    sizes = {"h": 12, "w": 20, "f": 6, "t": 77}
+    if name.startswith("z-image"):
+        sizes = {"h": 24, "w": 40, "f": 1, "t": 96}
+    elif name == "svd-unet":
+        sizes = {"h": 96, "w": 160, "f": 6}
     work = count(read_part(name, tuple(sizes.items())).layers)
     assert int(work.column("macs", "inference", 1).sum()) == PART_MACS[name]
     assert int(work.column("macs", "inference", 4).sum()) == pytest.approx(4 * PART_MACS[name], rel=1e-4)
+
+
+# The same of torch 2.13 where sizes are rounded up, as the maps of U-Nets: latents of 8 pixels, height x width, frames.
+ODD_MACS = {
+    ("sd-1.5-unet", 65, 93, 1): 655_767_484_160,
+    ("sd-2.1-unet", 91, 65, 1): 636_994_503_680,
+    ("sdxl-unet", 135, 240, 1): 7_447_440_302_080,
+    ("sdxl-unet", 128, 127, 1): 3_378_400_133_120,
+    ("sdxl-refiner-unet", 135, 101, 1): 3_028_984_906_752,
+    ("ssd-1b-unet", 101, 77, 1): 988_905_515_520,
+    ("svd-unet", 72, 75, 5): 4_375_803_581_440,
+    ("z-image-transformer", 63, 67, 1): 28_793_306_021_888,  # patches of 16 pixels, padded from 4,221 to 4,224
+}
+
+
+@pytest.mark.parametrize("name, height, width, frames", ODD_MACS)
+def test_macs_of_rounded_sizes_equal_those_of_torch(name: str, height: int, width: int, frames: int) -> None:
+    network = read_part(name, (("h", height), ("w", width), ("f", frames), ("t", 64)))
+    macs = int(count(network.layers).column("macs", "inference", 1).sum())
+    assert macs == ODD_MACS[name, height, width, frames]
+
+
+@pytest.mark.parametrize("size", ["1080x1920", "1024x1016", "8x2000"])
+def test_stable_diffusion_makes_every_size_that_its_decoder_can(size: str) -> None:
+    runs, _ = denoiser_of("sdxl", image_size=size)
+    width, height = parse_image_size(size)
+    assert runs.network.inputs[0] == (1, 4, height // 8, width // 8)
 
 
 # Parameters of the checkpoints as their repositories state them (size of the safetensors).
@@ -136,7 +167,12 @@ def test_a_size_is_width_by_height(size: int | str, expected: tuple[int, int]) -
 
 BAD = {
     "sdxl": [
-        ({"image_size": "1000x1024"}, "width is a multiple of 64"),
+        (
+            {"image_size": "1001x1024"},
+            "width is a multiple of 8 from 8 to 16,384 pixels, such as 1000 or 1008 (got 1001)",
+        ),
+        ({"image_size": 20000}, "such as 16376 or 16384 (got 20000)"),
+        ({"image_size": 0}, "such as 8 or 16 (got 0)"),
         ({"image_size": "big"}, "--image-size must be pixels"),
         ({"steps": 0}, "--steps must be an integer from 1"),
         ({"images": 0}, "--images must be an integer from 1"),
@@ -144,7 +180,11 @@ BAD = {
         ({"guidance": -1}, "--guidance must be a scale from 0"),
         ({"guidance": float("nan")}, "--guidance must be a scale from 0"),
     ],
-    "wan-2.1-1.3b": [({"frames": 80}, "such as 77 or 81")],
+    "flux.1-dev": [({"image_size": "1920x1080"}, "height is a multiple of 16 from 16 to 16,384 pixels, such as 1072")],
+    "wan-2.1-1.3b": [
+        ({"frames": 80}, "such as 77 or 81"),
+        ({"image_size": "1280x721"}, "makes videos whose height is a multiple of 16"),
+    ],
 }
 
 
@@ -156,14 +196,19 @@ def test_bad_input_gets_one_sentence(name: str, asked: dict[str, object], messag
 
 
 def test_a_polynomial_is_found_from_its_values() -> None:
-    nodes = {"h": (2, 4), "t": (16, 32, 64)}
-    values = [3 * h * t + t * t - h + 7 for h in nodes["h"] for t in nodes["t"]]
-    assert polynomial(values, nodes) == {"ht": 3, "tt": 1, "h": -1, "1": 7}
+    basis = all_monomials({"h": (2, 4), "t": (16, 32, 64)})
+    values = [3 * sizes["h"] * sizes["t"] + sizes["t"] ** 2 - sizes["h"] + 7 for sizes in basis.samples]
+    assert polynomial(values, basis) == {"ht": 3, "tt": 1, "h": -1, "1": 7}
+
+
+def test_quotients_are_rounded_up() -> None:
+    basis = Basis([{"h": 4}, {"h": 5}, {"h": 7}], ["1", "h", "i"], {"i": ("h", 2)})
+    assert polynomial([2, 3, 4], basis) == {"i": 1}
 
 
 def test_a_size_that_is_no_polynomial_is_refused() -> None:
     with pytest.raises(TraceFailed, match="not a polynomial with whole coefficients"):
-        polynomial([3, 4], {"h": (2, 5)})
+        polynomial([3, 4], all_monomials({"h": (2, 5)}))
 
 
 def test_damaged_descriptors_are_refused(tmp_path: Path) -> None:

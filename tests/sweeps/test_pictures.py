@@ -36,7 +36,7 @@ def test_every_row_is_the_prediction_of_its_combination(file: Path) -> None:
 
 def test_what_is_impossible_gets_a_row_with_the_reason(file: Path) -> None:
     text = file.read_text()
-    assert text.count("width is a multiple of 64") == 8  # 2 devices x 2 numbers of steps x 2 batches of 500 pixels
+    assert text.count("width is a multiple of 8") == 8  # 2 devices x 2 numbers of steps x 2 batches of 500 pixels
     assert len(text.splitlines()) == 1 + 16
 
 

@@ -162,6 +162,16 @@ def test_bad_options_get_one_sentence(name: str, options: dict[str, object], mes
         pl.predict(name, **SD, **options)
 
 
+def test_sizes_that_diffusers_resizes_are_noted() -> None:
+    """PixArt-Sigma's pipeline has use_resolution_binning=True, Stable Diffusion 3's has none."""
+    notes = {
+        (name, size): " ".join(pl.predict(name, image_size=size, **SD).notes)
+        for name, size in (("pixart-sigma", 512), ("pixart-sigma", 1024), ("sd-3-medium", 512))
+    }
+    resized = {question for question, text in notes.items() if "use_resolution_binning=False" in text}
+    assert resized == {("pixart-sigma", 512)}
+
+
 def test_layers_counts_the_parts_and_their_products() -> None:
     """SDXL's denoiser has 6,761,236,398,080 multiply-accumulates per step, as torch's FlopCounterMode counts."""
     counts = pl.layers("sdxl")

@@ -39,3 +39,29 @@ def test_more_devices_take_less_time_and_more_energy() -> None:
 def test_bad_splits_get_one_sentence(options: dict[str, int], message: str) -> None:
     with pytest.raises(BadValue, match=message):
         pl.predict("flux.1-dev", **options, **FLUX)
+
+
+@pytest.mark.parametrize("options", [{"ulysses": 2}, {"ring": 2}, {"ulysses": 2, "guidance_parallel": True}])
+def test_the_sequence_of_a_u_net_is_not_split(options: dict[str, object]) -> None:
+    """The table of xDiT's README has guidance in parallel for SDXL, and no sequence parallelism."""
+    with pytest.raises(BadValue, match="the denoiser of sdxl is a U-Net, whose convolutions xDiT does not split"):
+        pl.predict("sdxl", **options, **FLUX)
+
+
+def test_scaling_a_u_net_divides_pictures_and_guidance_only() -> None:
+    asked = {"gpu": "h100-sxm", "precision": "bf16", "phase": "inference"}
+    rows = pl.scale("sdxl", workers=[2, 4], batch_size=2, **asked).rows()
+    assert [(row["replicas"], row["guidance"], row["ulysses"], row["ring"]) for row in rows] == [
+        (2, 1, 1, 1),
+        (2, 2, 1, 1),
+    ]
+    with pytest.raises(BadValue, match="4 devices cannot be divided among copies of sdxl"):
+        pl.scale("sdxl", workers=[4], **asked)
+
+
+def test_a_split_that_takes_longer_is_noted() -> None:
+    asked = {**FLUX, "image_size": 256, "steps": 4}
+    alone, eight = (pl.predict("sana-1.5-1.6b", ulysses=number, **asked) for number in (1, 4))
+    assert eight.time_s > alone.time_s
+    assert any("takes longer on 4 devices that share the sequence" in note for note in eight.notes)
+    assert not any("takes longer on" in note for note in pl.predict("flux.1-dev", ulysses=4, **FLUX).notes)

@@ -309,7 +309,7 @@ def test_pictures_shows_the_answer_of_the_api():
     )
     assert "--image-size 512x768 --steps 20" in page.main.code[0].value
     set_control(page, "size", "500")
-    assert "width is a multiple of 64" in unescaped(page.error[0].value)
+    assert "width is a multiple of 8" in unescaped(page.error[0].value)
 
 
 SERVED = {"gpu": "h100-sxm", "precision": "bf16", "num_requests": 1000}

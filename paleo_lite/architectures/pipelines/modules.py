@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from ..free_sizes import Basis, all_monomials
 from ..inputs import Values
 
 Sizes = Mapping[str, int]
@@ -27,23 +28,51 @@ class Modules(NamedTuple):
     library: str  # package of the class: ``diffusers`` or ``transformers``
     inputs: Inputs  # see `Inputs`
     grid: int  # pixels of height and width per unit of the free sizes ``h`` and ``w``
-    nodes: Mapping[str, tuple[int, ...]]  # values of the free sizes at which the module is traced
+    basis: Basis  # values of the free sizes at which the module is traced
     # Function that replaces the built module, such as by its decoder.
     prepare: Callable[[nn.Module], nn.Module] | None = None
 
 
-PICTURE = {"h": (2, 4), "w": (2, 4)}
-VIDEO = {**PICTURE, "f": (2, 4)}
-LARGE_VIDEO = {"h": (32, 64), "w": (32, 64), "f": (16, 32)}
-"""For modules whose tables of rotary embeddings are moved between devices in small videos."""
+_PICTURE = {"h": (2, 4), "w": (2, 4)}
+_VIDEO = {**_PICTURE, "f": (2, 4)}
+_PROMPT = {"t": (64, 128)}
+PICTURE, VIDEO, TEXT = all_monomials(_PICTURE), all_monomials(_VIDEO), all_monomials({"t": (16, 32, 64)})
+PICTURE_AND_PROMPT, VIDEO_AND_PROMPT = all_monomials({**_PICTURE, **_PROMPT}), all_monomials({**_VIDEO, **_PROMPT})
 
-TEXT = {"t": (16, 32, 64)}
+LARGE_PICTURE_AND_PROMPT = all_monomials({"h": (32, 64), "w": (32, 64), **_PROMPT})
+LARGE_VIDEO = all_monomials({"h": (32, 64), "w": (32, 64), "f": (16, 32)})
+"""For modules whose tables of rotary embeddings are moved between devices in small pictures and videos."""
+
+_U_NET_SIZES = (
+    (16, 17), (17, 22), (18, 29), (20, 16), (21, 31), (22, 19), (23, 24), (25, 20), (27, 26), (28, 18), (30, 25),
+    (31, 23), (29, 30), (32, 32),
+)  # fmt: skip
+U_NET = Basis(
+    [{"h": height, "w": width} for height, width in _U_NET_SIZES],
+    ["1", "h", "i", "j", "k", "w", "x", "y", "z", "hw", "ix", "jy", "kz"],
+    {"i": ("h", 2), "j": ("h", 4), "k": ("h", 8), "x": ("w", 2), "y": ("w", 4), "z": ("w", 8)},
+)
+"""For U-Nets, whose maps have half the height and width of the one before, rounded up."""
+VIDEO_U_NET = Basis(
+    [{**sizes, "f": 2 + index % 3} for index, sizes in enumerate(U_NET.samples)],
+    [*U_NET.monomials, "f"],
+    U_NET.quotients,
+)
+_PADDED_SIZES = ((8, 8, 64), (8, 12, 128), (16, 10, 64), (12, 8, 128), (10, 16, 64), (16, 16, 128))
+PADDED = Basis(
+    [{"h": height, "w": width, "t": tokens} for height, width, tokens in _PADDED_SIZES],
+    ["1", "h", "w", "t", "p"],
+    {"p": ("hw", 32)},
+)
+"""For Z-Image, which pads the tokens of a picture to a multiple of 32; those of text must be one. The traced pictures
+need no padding, which has layers of its own."""
+
 STEP = (1,)
 
 
 def _unet(module: Any, config: Config, sizes: Sizes) -> dict[str, Any]:
     inputs: dict[str, Any] = {
-        "sample": (1, config.get("in_channels", 4), 8 * sizes["h"], 8 * sizes["w"]),
+        "sample": (1, config.get("in_channels", 4), sizes["h"], sizes["w"]),
         "timestep": STEP,
         "encoder_hidden_states": (1, 77, config["cross_attention_dim"]),
     }
@@ -216,7 +245,7 @@ def _z_image(module: Any, config: Config, sizes: Sizes) -> dict[str, Any]:
 
 def _stable_video(module: Any, config: Config, sizes: Sizes) -> dict[str, Any]:
     return {
-        "sample": (1, sizes["f"], 8, 8 * sizes["h"], 8 * sizes["w"]),
+        "sample": (1, sizes["f"], 8, sizes["h"], sizes["w"]),
         "timestep": STEP,
         "encoder_hidden_states": (1, 1, 1024),
         "added_time_ids": (1, 3),
@@ -470,27 +499,24 @@ def _text(module: Any, config: Config, sizes: Sizes) -> dict[str, Any]:
 
 
 MODULES = {
-    "UNet2DConditionModel": Modules("diffusers", _unet, 64, PICTURE),
-    "SD3Transformer2DModel": Modules("diffusers", _sd3, 16, {**PICTURE, "t": (64, 128)}),
-    "FluxTransformer2DModel": Modules("diffusers", _flux, 16, {**PICTURE, "t": (64, 128)}),
-    "PixArtTransformer2DModel": Modules("diffusers", _pixart, 16, {**PICTURE, "t": (64, 128)}),
-    "SanaTransformer2DModel": Modules("diffusers", _sana, 32, {**PICTURE, "t": (64, 128)}),
+    "UNet2DConditionModel": Modules("diffusers", _unet, 8, U_NET),
+    "SD3Transformer2DModel": Modules("diffusers", _sd3, 16, PICTURE_AND_PROMPT),
+    "FluxTransformer2DModel": Modules("diffusers", _flux, 16, PICTURE_AND_PROMPT),
+    "PixArtTransformer2DModel": Modules("diffusers", _pixart, 16, PICTURE_AND_PROMPT),
+    "SanaTransformer2DModel": Modules("diffusers", _sana, 32, PICTURE_AND_PROMPT),
     "HunyuanDiT2DModel": Modules("diffusers", _hunyuan_dit, 16, PICTURE),
-    "WanTransformer3DModel": Modules("diffusers", _wan, 16, {**VIDEO, "t": (64, 128)}),
+    "WanTransformer3DModel": Modules("diffusers", _wan, 16, VIDEO_AND_PROMPT),
     "CogVideoXTransformer3DModel": Modules("diffusers", _cogvideox, 16, VIDEO),
     "CogVideoXTransformer3DModel:pairs": Modules("diffusers", _cogvideox_1_5, 16, VIDEO),
     "HunyuanVideoTransformer3DModel": Modules("diffusers", _hunyuan_video, 16, LARGE_VIDEO),
     "LTXVideoTransformer3DModel": Modules("diffusers", _ltx_video, 32, VIDEO),
     "QwenImageTransformer2DModel": Modules(
-        "diffusers", _qwen_image, 16, {"h": (32, 64), "w": (32, 64), "t": (64, 128)}, _with_plain_positions
+        "diffusers", _qwen_image, 16, LARGE_PICTURE_AND_PROMPT, _with_plain_positions
     ),
-    "Flux2Transformer2DModel": Modules("diffusers", _flux_2, 16, {**PICTURE, "t": (64, 128)}),
-    "MochiTransformer3DModel": Modules("diffusers", _mochi, 16, {**VIDEO, "t": (64, 128)}, _for_whole_batches),
-    # Numbers of patches are multiples of 32, to which the module pads.
-    "ZImageTransformer2DModel": Modules(
-        "diffusers", _z_image, 16, {"h": (8, 16), "w": (8, 16), "t": (64, 128)}, DenoiseList
-    ),
-    "UNetSpatioTemporalConditionModel": Modules("diffusers", _stable_video, 64, VIDEO, _on_meta),
+    "Flux2Transformer2DModel": Modules("diffusers", _flux_2, 16, PICTURE_AND_PROMPT),
+    "MochiTransformer3DModel": Modules("diffusers", _mochi, 16, VIDEO_AND_PROMPT, _for_whole_batches),
+    "ZImageTransformer2DModel": Modules("diffusers", _z_image, 16, PADDED, DenoiseList),
+    "UNetSpatioTemporalConditionModel": Modules("diffusers", _stable_video, 8, VIDEO_U_NET, _on_meta),
     "AutoencoderKLTemporalDecoder": Modules("diffusers", _frames_of_latents, 8, VIDEO, DecodeFrames),
     "AutoencoderKLTemporalDecoder:encoder": Modules("diffusers", _picture, 8, PICTURE, Encode),
     "AutoencoderKLMochi": Modules("diffusers", _video_latents(12), 8, VIDEO, DecodeMochi),
@@ -500,7 +526,7 @@ MODULES = {
     "AutoencoderKLLTXVideo": Modules("diffusers", _video_latents(128), 32, VIDEO, Decode),
     "AutoencoderKL": Modules("diffusers", _latents(), 8, PICTURE, Decode),
     # Its attention is linear from 64 latent pixels on.
-    "AutoencoderDC": Modules("diffusers", _latents(factor=1), 32, {"h": (8, 16), "w": (8, 16)}, Decode),
+    "AutoencoderDC": Modules("diffusers", _latents(factor=1), 32, all_monomials({"h": (8, 16), "w": (8, 16)}), Decode),
     "AutoencoderKLWan:first": Modules("diffusers", _wan_latents, 8, PICTURE, DecodeWan),
     "AutoencoderKLWan:later": Modules("diffusers", _wan_latents_later, 8, PICTURE, DecodeWanLater),
     "AutoencoderKLCogVideoX:first": Modules("diffusers", _cogvideox_latents(3), 8, PICTURE, DecodeCogVideoX),

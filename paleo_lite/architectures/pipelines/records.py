@@ -41,6 +41,7 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tokens: Count = 77  # tokens of text that the part reads
     copies: Count = 1  # networks of this shape that are loaded, of which every run uses one
     frame_step: Count = 1  # latent frames per unit of the descriptor's free size ``f``
+    splits_sequence: bool = True  # whether devices can share its sequence: a U-Net's convolutions read all of a map
     is_loaded_before: bool = False  # whether the parameters are those of a part listed before
     # Width and height in pixels of the tiles of a tiled decoder, and from one tile to the next, as diffusers sets
     # them; None for a decoder without tiles.
@@ -72,6 +73,7 @@ class Pipeline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     frames_per_latent: Count = 4  # frames per latent frame after the first
     # Precision of the decoder where it is not that of the pipeline: SDXL's overflows in fp16.
     decoder_precisions: dict[str, str] = {}
+    resizes: bool = False  # whether diffusers computes the nearest size of its training, and resizes the pictures
     # Class of diffusers whose folders are read like this pipeline; empty for further pipelines of a class.
     class_name: str = ""
 

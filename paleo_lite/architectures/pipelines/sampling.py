@@ -104,9 +104,10 @@ def make_sampling(
     step = pipeline.size_step
     for name, pixels in (("width", width), ("height", height)):
         if pixels % step or not step <= pixels <= _MAX_PIXELS:
+            below = min(max(pixels // step, 1), _MAX_PIXELS // step - 1) * step
             raise BadValue(
-                f"{pipeline.name} makes pictures whose {name} is a multiple of {step} from {step} to "
-                f"{_MAX_PIXELS:,} pixels (got {pixels})"
+                f"{pipeline.name} makes {'videos' if pipeline.is_video else 'pictures'} whose {name} is a multiple of "
+                f"{step} from {step} to {_MAX_PIXELS:,} pixels, such as {below} or {below + step} (got {pixels})"
             )
     if frames is not None and not pipeline.is_video:
         raise BadValue(f"{pipeline.name} makes pictures: remove --frames, or choose a pipeline for videos")

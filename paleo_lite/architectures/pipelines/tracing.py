@@ -12,7 +12,6 @@ import torch
 
 from ...errors import BadDescriptor, MissingExtra, TraceFailed, UnknownName
 from ..descriptor import write_free_descriptor
-from ..free_sizes import combinations
 from ..network import Network
 from ..torch_import import import_torchvision
 from ..trace import trace
@@ -109,23 +108,23 @@ def positional(arguments: dict[str, Any]) -> list[Any]:
 
 
 def write_part(name: str, class_name: str, config: Mapping[str, Any], path: Path) -> None:
-    """Trace a module at the nodes of its free sizes, and write its descriptor.
+    """Trace a module at a few values of its free sizes, and write its descriptor.
 
     Raises
     ------
     TraceFailed
         If the layers differ between sizes.
     """
-    nodes = MODULES[class_name].nodes
+    basis = MODULES[class_name].basis
     # Each trace has a module of its own, as some keep tables of earlier sizes.
-    samples = [trace_part(class_name, config, sizes, name) for sizes in combinations(nodes)]
+    samples = [trace_part(class_name, config, sizes, name) for sizes in basis.samples]
     for sample in samples[1:]:
         for one, other in zip(samples[0].layers, sample.layers):
             if (one.name, one.kind, one.parents) != (other.name, other.kind, other.parents):
                 raise TraceFailed(f"{name}: the layers {one.name} and {other.name} differ between two sizes")
         if len(sample.layers) != len(samples[0].layers):
             raise TraceFailed(f"{name}: the number of layers depends on the size")
-    write_free_descriptor([_with_widths_of(sample, samples[-1]) for sample in samples], nodes, path)
+    write_free_descriptor([_with_widths_of(sample, samples[-1]) for sample in samples], basis, path)
 
 
 DEPENDING_ON_SIZE = ("upcast", "scales")
