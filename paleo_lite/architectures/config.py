@@ -40,7 +40,7 @@ class Config:
             return default
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 2**31:
             raise self.fail(f"$.{key} must be an integer >= 1 (got {value!r})")
-        if value > MAX_LAYERS and ("layer" in key or key == "depth"):
+        if value > MAX_LAYERS and (key == "depth" or ("layer" in key and "per_layer" not in key)):
             raise self.fail(f"$.{key} is {value}; no more than {MAX_LAYERS:,} layers are read")
         return value
 

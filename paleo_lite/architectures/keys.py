@@ -353,17 +353,19 @@ class Natural(NamedTuple):
 class Uniform(NamedTuple):
     """An integer, or a list that repeats it for every layer."""
 
-    key: str
+    key: str  # or several keys separated by spaces, of which the first that the config contains is read
     default: int
 
     def read(self, config: Config) -> int:
         """Return the integer; raise BadDescriptor if the layers differ."""
-        listed = config.fields.get(self.key)
+        keys = self.key.split()
+        key = next((name for name in keys if config.fields.get(name) is not None), keys[0])
+        listed = config.fields.get(key)
         if not isinstance(listed, list):
-            return config.positive_integer(self.key, self.default)
+            return config.positive_integer(key, None if self.default == REQUIRED else self.default)
         if not listed or any(value != listed[0] for value in listed):
-            raise config.fail(f"$.{self.key} must be the same for every layer (got {listed!r})")
-        return Config({**config.fields, self.key: listed[0]}, config.where).positive_integer(self.key)
+            raise config.fail(f"$.{key} must be the same for every layer (got {listed!r})")
+        return Config({**config.fields, key: listed[0]}, config.where).positive_integer(key)
 
 
 class AdjustedSize(NamedTuple):
@@ -391,11 +393,12 @@ class RoundedUp(NamedTuple):
     factor_default: float
     multiple: str
     multiple_default: int
+    share: float = 1.0  # a constant by which the integer is multiplied, too
 
     def read(self, config: Config) -> int:
         """Return the integer."""
         multiple = config.positive_integer(self.multiple, self.multiple_default)
-        scaled = (Integer(self.of).read(config) or 0) * config.number(self.factor, self.factor_default)
+        scaled = (Integer(self.of).read(config) or 0) * config.number(self.factor, self.factor_default) * self.share
         return int((scaled + multiple - 1) // multiple) * multiple
 
 
@@ -442,6 +445,64 @@ class Multiple(NamedTuple):
         base = Integer(self.of).read(config)
         assert factor is not None and base is not None
         return given or int(factor * base)
+
+
+class ObjectOf(NamedTuple):
+    """For each layer, the keys of an object in a list, where those of a part are named after it, as ``ffn_no_op``."""
+
+    key: str
+
+    def read(self, config: Config) -> list[dict[str, Any]]:
+        """Return the keys of each layer, without those that are null."""
+        listed = config.fields.get(self.key)
+        if not isinstance(listed, list) or not all(isinstance(layer, dict) for layer in listed):
+            raise config.fail(f"$.{self.key} must list an object for each layer")
+        parts = [(part for part in layer.items() if isinstance(part[1], dict)) for layer in listed]
+        return [
+            {f"{name}_{key}": value for name, keys in layer for key, value in keys.items() if value is not None}
+            for layer in parts
+        ]
+
+
+class ListsOf(NamedTuple):
+    """For each layer, its entries of several lists, by the keys of the lists."""
+
+    keys: tuple[str, ...]
+
+    def read(self, config: Config) -> list[dict[str, Any]]:
+        """Return the keys of each layer."""
+        lists = [config.fields.get(key) for key in self.keys]
+        if not all(isinstance(listed, list) and len(listed) == len(lists[0] or ()) for listed in lists):
+            raise config.fail(f"{', '.join(f'$.{key}' for key in self.keys)} must be lists of the same length")
+        return [dict(zip(self.keys, entries)) for entries in zip(*(listed or () for listed in lists))]
+
+
+class QuotientOf(NamedTuple):
+    """An integer by another one, which must divide it."""
+
+    whole: Integer
+    part: Integer
+
+    def read(self, config: Config) -> int:
+        """Return the quotient."""
+        whole, part = self.whole.read(config) or 0, self.part.read(config) or 1
+        if whole % part:
+            raise config.fail(f"$.{self.part.key} is {part}, which does not divide $.{self.whole.key}, {whole}")
+        return whole // part
+
+
+class ItemOf(NamedTuple):
+    """One entry of a list of integers, or an integer that holds for all entries."""
+
+    key: str
+    entry: int
+
+    def read(self, config: Config) -> int:
+        """Return the integer."""
+        listed = config.fields.get(self.key)
+        if isinstance(listed, list) and len(listed) > self.entry:
+            return Config({**config.fields, self.key: listed[self.entry]}, config.where).positive_integer(self.key)
+        return config.positive_integer(self.key)
 
 
 class ShareOf(NamedTuple):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from .config import Config
-from .keys import FirstFlag, Flag, Integer, IsSet, Natural
+from .keys import FirstFlag, Flag, Integer, IsSet, Natural, ObjectOf
 
 
 class Layers(Protocol):
@@ -105,6 +105,23 @@ class Numbered(NamedTuple):
         return [index in numbers for index in range(count)]
 
 
+class NumberedText(NamedTuple):
+    """The layers with their index in a text of the config, separated by commas; without it, those of another rule."""
+
+    key: str
+    otherwise: Layers = All(False)
+
+    def choose(self, config: Config, count: int) -> Sequence[bool]:
+        """Return whether each layer is chosen."""
+        text = config.fields.get(self.key)
+        if text is None:
+            return self.otherwise.choose(config, count)
+        if not isinstance(text, str) or not all(number.strip().isdecimal() for number in text.split(",")):
+            raise config.fail(f"$.{self.key} must be layers separated by commas (got {text!r})")
+        numbers = {int(number) for number in text.split(",")}
+        return [index in numbers for index in range(count)]
+
+
 class At(NamedTuple):
     """The layers with the given indices."""
 
@@ -175,7 +192,7 @@ class Cycled(NamedTuple):
 
 
 class Between(NamedTuple):
-    """The layers from one index to another one; -1 stands for the last layer."""
+    """The layers from one index to another one; -1 stands for the last layer. Of lists the first entries count."""
 
     first: str
     last: str
@@ -184,6 +201,7 @@ class Between(NamedTuple):
     def choose(self, config: Config, count: int) -> Sequence[bool]:
         """Return whether each layer is chosen."""
         first, last = (config.fields.get(key, default) for key, default in zip((self.first, self.last), self.defaults))
+        first, last = (value[0] if isinstance(value, list) and value else value for value in (first, last))
         if not all(isinstance(value, int) for value in (first, last)):
             raise config.fail(f"$.{self.first} and $.{self.last} must be integers (got {first!r} and {last!r})")
         last = count - 1 if last == -1 else last
@@ -204,6 +222,21 @@ class OneBased(NamedTuple):
         if not isinstance(numbers, list):
             return self.otherwise.choose(config, count)
         return [index + 1 in numbers for index in range(count)]
+
+
+class Marked(NamedTuple):
+    """The layers with a flag set in the part of an object that a list of the config has for each layer."""
+
+    key: str
+    part: str
+    flag: str
+
+    def choose(self, config: Config, count: int) -> Sequence[bool]:
+        """Return whether each layer is chosen."""
+        parts = [keys.get(f"{self.part}_{self.flag}") for keys in ObjectOf(self.key).read(config)]
+        if len(parts) != count:
+            raise config.fail(f"$.{self.key} must list the {count} layers (got {len(parts)})")
+        return [value is True for value in parts]
 
 
 class LastOf(NamedTuple):

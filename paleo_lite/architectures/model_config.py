@@ -28,7 +28,8 @@ from .language_models.families import FAMILIES, describe_decoder
 from .language_models.family import Family
 from .language_models.guess import NOT_GUESSED, guess_family
 from .language_models.nested_defaults import fill_nested
-from .language_models.records.vision import describe_tower
+from .language_models.records.audio import audio_parameters
+from .language_models.records.vision import NAMED_ONLY, convolution_parameters, describe_tower
 from .language_models.vision import resident_weights, tower_layers
 from .locate import cached_name
 from .network import LANGUAGE_MODELS, Lengths, Network, Publication, SequenceOptions
@@ -51,7 +52,9 @@ TEXT_PARTS = {
     "qwen3_vl": "qwen3_vl_text", "qwen3_vl_moe": "qwen3_vl_moe_text", "qwen3_5": "qwen3_5_text",
     "qwen3_5_moe": "qwen3_5_moe_text", "qwen3_omni_moe_thinker": "qwen3_omni_moe_text", "qwen2_5_omni_text": "qwen2",
     "qwen2_5_omni_thinker": "qwen2", "glm4v": "glm4", "glm4v_text": "glm4", "glm4v_moe": "glm4_moe",
-    "glm4v_moe_text": "glm4_moe",
+    "glm4v_moe_text": "glm4_moe", "ernie4_5_moe_vl": "ernie4_5_vl_moe_text", "ernie4_5_vl_moe": "ernie4_5_vl_moe_text",
+    "step3_vl": "step3_text", "phi3_v": "phi3", "phi4mm": "phi3",
+    "molmo": "molmo_text",
 }  # fmt: skip
 """Model types of vision-language models and of their text parts, where the nested config may not name its type."""
 
@@ -63,8 +66,14 @@ VISION_PARTS = {
 """Model types of vision-language models and of their vision encoders, likewise."""
 
 
-_PROJECTOR_KEYS = ("spatial_merge_size", "multimodal_projector_bias", "downsample_ratio")
+_PROJECTOR_KEYS = (
+    "spatial_merge_size", "multimodal_projector_bias", "downsample_ratio", "scale_factor", "downsample_factor",
+    "alignment_intermediate_size", "projector_use_layernorm", "projector_hidden_size", "projector_bias",
+)  # fmt: skip
 """Keys of a vision-language model that tell how its vision encoder is joined to the text part."""
+
+_ADAPTED = ("qkv_proj", "o_proj", "gate_up_proj", "down_proj")
+"""Projections that have adapters for images and sound."""
 
 _PARTS = ("text_config", "llm_config", "language_config")
 """Keys of the nested config of the part that writes text."""
@@ -118,7 +127,7 @@ def read_config(
     stamps = stamp_checkpoint(Path(path).parent) if Path(path).name == "config.json" else ()
     if stamps:
         stored_weights = _measure_files(data, path, stored_weights, stamps)
-    fields = _thinker_part(fields)
+    fields = _named_parts(_thinker_part(fields))
     whole_fields = fields
     fields, part_note, filled = _text_part(fields, path)
     config, whole = Config(fields, path), Config(whole_fields, path)
@@ -179,7 +188,7 @@ def _measure_files(
     """Return the formats of a checkpoint with the bytes of the files beside the config; of known types only."""
     from .checkpoint_sizes import measure_checkpoint
 
-    fields = _text_part(_thinker_part(decode_fields(data, path)), path).fields
+    fields = _text_part(_named_parts(_thinker_part(decode_fields(data, path))), path).fields
     if fields.get("model_type") not in FAMILIES:
         return stored
     whole = _read_decoder(Config(fields, path), FAMILIES[str(fields["model_type"])], SequenceOptions(1))
@@ -291,7 +300,7 @@ def _publication(config: Config) -> Publication | None:
 
 def is_known(fields: dict[str, Any]) -> bool:
     """Return whether `read_config` reads the model type and the class that a config names."""
-    fields = _text_part(_thinker_part(fields), "").fields
+    fields = _text_part(_named_parts(_thinker_part(fields)), "").fields
     model_type = fields.get("model_type")
     if model_type in FAMILIES:
         classes: tuple[str, ...] = FAMILIES[str(model_type)].classes
@@ -351,6 +360,18 @@ def _thinker_part(fields: dict[str, Any]) -> dict[str, Any]:
     return {"model_type": fields.get("model_type"), **thinker}
 
 
+def _named_parts(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields with the configs of the parts that a config only names; other fields as they are."""
+    model_type = str(fields.get("model_type"))
+    if model_type not in NAMED_ONLY or "vision_config" in fields:
+        return fields
+    found = {**fields, "vision_config": NAMED_ONLY[model_type]}
+    audio = fields.get("audio_processor")
+    if isinstance(audio, dict) and isinstance(audio.get("config"), dict):
+        found["audio_config"] = {**audio["config"], "model_type": f"{model_type}_audio"}
+    return found
+
+
 class _TextPart(NamedTuple):
     """The config of the part that writes text; notes on the other parts, and on sizes that it leaves out."""
 
@@ -403,28 +424,50 @@ def _add_towers(
     model_type = str(fields.get("model_type"))
     if options.blocks is not None:
         return network, f"the text part of a {model_type}: the vision tower runs with the prompt"
+    text_size = _text_part(fields, path).fields.get("hidden_size")
+    adapters = _adapter_parameters(network, fields)
     if isinstance(fields.get("vision_config"), dict):
-        network, note = _add_vision(network, fields, path, image_size, options, note)
+        network, note = _add_vision(network, fields, path, image_size, options, text_size, note)
+    if adapters:
+        network = _add_weights(network, adapters, "adapters")
+        note = f"{note}; its adapters for images and sound are held in memory, and not computed"
     audio = fields.get("audio_config")
     if not isinstance(audio, dict):
         return network, note
-    encoder = _trace_part(audio, path, None)
-    if encoder is None:
+    parameters = audio_parameters({**audio, "text_hidden_size": text_size}, path)
+    encoder = None if parameters else _trace_part(audio, path, None)
+    parameters = encoder.parameters if encoder is not None else parameters
+    if parameters is None:
         return network, f"{note}; its audio encoder is not included"
-    return _add_encoder(network, encoder, (), "audio", True), f"{note}; of its audio encoder the weights alone"
+    return _add_weights(network, parameters, "audio"), f"{note}; of its audio encoder the weights alone"
+
+
+def _adapter_parameters(network: Network, fields: dict[str, Any]) -> int:
+    """Return the parameters of the low-rank adapters for images and sound beside the projections (Phi-4-multimodal)."""
+    adapters = [fields[key] for key in ("vision_lora", "speech_lora") if isinstance(fields.get(key), dict)]
+    ranks: int = sum(adapter["r"] for adapter in adapters if isinstance(adapter.get("r"), int))
+    projections = (layer for layer in network.layers if layer.name.rpartition(".")[2] in _ADAPTED)
+    return ranks * sum(sum(layer.weights[0]) for layer in projections)
 
 
 def _add_vision(
-    network: Network, fields: dict[str, Any], path: str, image_size: int | None, options: SequenceOptions, note: str
+    network: Network,
+    fields: dict[str, Any],
+    path: str,
+    image_size: int | None,
+    options: SequenceOptions,
+    text_size: int | None,
+    note: str,
 ) -> tuple[Network, str]:
     """Put the vision encoder before the text part: by its record, by `transformers`, or not at all."""
     vision, model_type = fields["vision_config"], str(fields.get("model_type"))
     vision_type = str(vision.get("model_type") or VISION_PARTS.get(model_type))
     whole = {key: fields[key] for key in _PROJECTOR_KEYS if key in fields}
-    more = {"text_hidden_size": (_nested_text(fields) or fields).get("hidden_size"), "model_type": vision_type}
+    text_inner = (_nested_text(fields) or fields).get("intermediate_size")
+    more = {"text_hidden_size": text_size, "text_inner_size": text_inner, "model_type": vision_type}
     if image_size is not None:
         more["image_size"] = image_size
-    tower = describe_tower(Config({**whole, **vision, **more}, path))
+    tower = describe_tower(Config({**whole, **vision, **more}, path), model_type)
     is_decode = options.phase == "decode"
     if tower is not None:
         layers, shape = tower_layers(tower, network.name, options.fused_attention is not False)
@@ -433,6 +476,10 @@ def _add_vision(
         note = "its vision tower runs with the prompt" if is_decode else image
         joined = "a {}: {}" if is_decode else "a {} with its vision tower: {}"
         return _add_encoder(network, tower_network, (shape,), "", is_decode), joined.format(model_type, note)
+    parameters = convolution_parameters(Config({**vision, "text_hidden_size": text_size}, path))
+    if parameters is not None:
+        note = f"a {model_type}; of its vision encoder, a convolutional network, the weights alone"
+        return _add_weights(network, parameters, "visual"), note
     if vision_type in encoder_families():
         config = Config({**vision, "model_type": vision_type}, path)
         encoder: Network | None = _read_model_type(
@@ -460,6 +507,12 @@ def _trace_part(fields: dict[str, Any], path: str, image_size: int | None) -> Ne
         return trace_config(msgspec.json.encode({**fields, "architectures": None}), path, image_size)
     except PaleoError:  # the answer then says that the part is not included
         return None
+
+
+def _add_weights(network: Network, parameters: int, part: str) -> Network:
+    """Put the weights of a part before a network: they are held in memory, and not computed."""
+    added = _put_before(network, [resident_weights(parameters, part)])
+    return added._replace(tower_parameters=network.tower_parameters + parameters)
 
 
 def _add_encoder(
@@ -494,7 +547,8 @@ def _is_with_head(config: Config, classes: tuple[str, ...]) -> bool:
     if not isinstance(named, list) or str(named[0]).lower() not in map(str.lower, classes):
         shown = named[0] if isinstance(named, list) and named else named
         raise config.fail(f"$.architectures is {shown!r}; {' or '.join(classes)} is read")
-    return not named[0].endswith("Model") or named[0].endswith("LMHeadModel")
+    is_headless = named[0].endswith("Model") and not named[0].endswith("LMHeadModel")
+    return not is_headless or named[0] == classes[0]
 
 
 def name_of(path: str) -> str:

@@ -168,6 +168,7 @@ CASES = {
     "granite": Case({}),
     "granitemoe": Case({"num_local_experts": 8, "num_experts_per_tok": 2}, bytes_within=0.05),
     "stablelm": Case({}),
+    "stablelm parallel": Case({"use_parallel_residual": True, "qk_layernorm": True}, bytes_within=0.03),
     "starcoder2": Case({}),
     "cohere": Case({}),
     "cohere2": Case({"head_dim": 8}),
@@ -198,6 +199,8 @@ CASES = {
     "gptj": Case({**GPT, "rotary_dim": 4}, "eager", bytes_within=0.08, is_complete=True),
     "gpt_neox": Case({}),
     "falcon": Case({}),
+    "falcon new": Case({"new_decoder_architecture": True, "num_kv_heads": 2, "num_ln_in_parallel_attn": 1},
+                       bytes_within=0.12),
     "bloom": Case({"vocab_size": 1000, "hidden_size": 64, "n_layer": 2, "n_head": 8}, "eager", 0.05, True),
     "mpt": Case({"vocab_size": 1000, "d_model": 64, "n_heads": 8, "n_layers": 2}, "eager", 0.1, True),
 }  # fmt: skip
@@ -228,6 +231,10 @@ WITHOUT_ATTENTION = {
         "attention_hidden_size": 128, "attention_head_dim": 16, "num_key_value_heads": 8, "mamba_d_state": 8,
         "mamba_dt_rank": 4,
     }),
+    "minimax": Case({
+        "num_hidden_layers": 3, "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+        "num_local_experts": 8, "head_dim": 8, "rotary_dim": 4, "block_size": 16,
+    }),
     "zamba2": Case({
         "num_hidden_layers": 5, "layers_block_type": ["mamba", "hybrid", "mamba", "hybrid", "hybrid"],
         "n_mamba_heads": 8, "mamba_d_state": 16, "mamba_ngroups": 2, "chunk_size": 8, "num_mem_blocks": 2,
@@ -255,13 +262,18 @@ FLOPS_OF_REFERENCE = {
     "mamba": 0.01, "jamba": 0.01, "mamba2": 0.05, "falcon_h1": 0.05, "nemotron_h": 0.05, "falcon_mamba": 0.01,
     "recurrent_gemma": 0.02, "rwkv": 0.02,
     "lfm2": 0.01, "lfm2_moe": 0.01, "zamba": 0.05, "zamba2": 0.05, "xlstm": 0.05,
+    "minimax": 0.05,
     # Their references pad 16 tokens to chunks of 256 or 64, of which a fused kernel computes only the 16.
     "granitemoehybrid": None, "bamba": None, "kimi_linear": None, "qwen3_next": None, "qwen3_5_text": None,
     "qwen3_5_moe_text": None,
 }  # fmt: skip
 
-OTHER_WAY = {"llama4_text", "kimi_k2", "mimo", "internlm3", "dbrx", "longcat_flash", "jetmoe", *WITHOUT_ATTENTION}
-"""Families compared in tests of their own."""
+OTHER_WAY = {
+    "llama4_text", "kimi_k2", "mimo", "internlm3", "dbrx", "longcat_flash", "jetmoe", "minimax_m1", "minimax_text_01",
+    "bailing_moe_linear", "nemotron-nas", "Dream", "hunyuan", "arctic", "step3_text", "molmo_text",
+    "ernie4_5_vl_moe_text", *WITHOUT_ATTENTION,
+}  # fmt: skip
+"""Families compared in tests of their own, or with the published parameters in ``published_configs.json``."""
 
 
 def has_experts(model_type):
@@ -424,6 +436,31 @@ def test_experts_of_attention_equal_a_run_on_the_cpu(phase):
     ours = read_config(data, "c.json", None, SequenceOptions(tokens, context, phase))
     assert ours.parameters == sum(parameter.numel() for parameter in module.parameters())
     assert 2 * total(ours, "macs") == counter.get_total_flops()
+
+
+@pytest.mark.slow
+def test_experts_for_images_have_the_parameters_of_the_module():
+    """ERNIE 4.5 VL computes its positions from the kinds of tokens, which a trace of the text part does not have."""
+    from paleo_lite.architectures.torch_import import import_torchvision
+
+    torch = import_torchvision("a test").torch
+    transformers = pytest.importorskip("transformers", exc_type=ImportError)
+    fields = {**SMALL, "hidden_size": 256, "moe_intermediate_size": [32, 16], "moe_num_experts": 8, "moe_k": 2,
+              "num_hidden_layers": 3, "mlp_layer_types": ["dense", "sparse", "sparse"], "num_attention_heads": 2,
+              "num_key_value_heads": 1}  # fmt: skip
+    config = transformers.AutoConfig.for_model("ernie4_5_vl_moe_text", **fields)
+    with torch.device("meta"):
+        module = transformers.Ernie4_5_VLMoeTextModel._from_config(config)
+    named = {**fields, "model_type": "ernie4_5_vl_moe_text", "architectures": ["Ernie4_5_VLMoeTextModel"]}
+    ours = read_config(json.dumps(named).encode(), "c.json", None, SequenceOptions(TOKENS))
+    assert ours.parameters == sum(parameter.numel() for parameter in module.parameters())
+    images = 2 * 8 * 256 * 3 * 16  # of the experts in two layers
+    text = read_config(
+        json.dumps({**named, "moe_intermediate_size": [32, 1]}).encode(), "c.json", None, SequenceOptions(TOKENS)
+    )
+    assert ours.parameters - text.parameters == images - images // 16
+    assert ours.active_parameters == text.active_parameters
+    assert total(ours, "macs") == total(text, "macs")
 
 
 def test_the_memory_of_an_mlstm_does_not_grow_with_the_context():

@@ -1,11 +1,13 @@
 """Vision towers: parameters and matrices of the modules of ``transformers``, products by hand, and the published sizes.
 
-Tests: architectures/language_models/records/vision.py, architectures/language_models/vision.py.
+Tests: architectures/language_models/records/audio.py, architectures/language_models/records/vision.py,
+architectures/language_models/vision.py.
 """
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -43,8 +45,36 @@ CONFIGS = {
     "gemma4_vision": {**SMALL, "num_key_value_heads": 4, "head_dim": 16, "position_embedding_size": 64},
 }  # fmt: skip
 TEXT = 48
-BY_TOTAL = {"moonvit", "vision"}
-"""Towers of remote code, which `test_published_configs.py` compares with published totals."""
+BY_TOTAL = {
+    "moonvit", "vision", "internvl_vision", "glm4v_vision", "glm4v_moe_vision", "mllama_vision_model", "dots_ocr",
+    "ernie4_5_vl", "ernie4_5_moe_vl", "ernie4_5_vl_moe", "minicpmv", "molmo", "phi3_v", "phi4mm", "step3_vl",
+}  # fmt: skip
+"""Towers of remote code, or with a part left out, which `test_published_configs.py` compares with published totals."""
+
+WHOLE = {
+    "CohereLabs/aya-vision-8b": "AyaVisionForConditionalGeneration",
+    "LiquidAI/LFM2-VL-1.6B": "Lfm2VlForConditionalGeneration",
+    "HuggingFaceTB/SmolVLM2-2.2B-Instruct": "SmolVLMForConditionalGeneration",
+    "HuggingFaceM4/Idefics3-8B-Llama3": "Idefics3ForConditionalGeneration",
+    "Qwen/Qwen2-Audio-7B-Instruct": "Qwen2AudioForConditionalGeneration",
+    "mistralai/Voxtral-Mini-3B-2507": "VoxtralForConditionalGeneration",
+    "Qwen/Qwen2.5-Omni-7B": "Qwen2_5OmniThinkerForConditionalGeneration",
+    "Qwen/Qwen3-Omni-30B-A3B-Instruct": "Qwen3OmniMoeThinkerForConditionalGeneration",
+}
+"""Published configs, of which two layers of each part are compared with the class of `transformers`."""
+
+BY_WHOLE = {
+    "aya_vision", "lfm2_vl", "smolvlm", "smolvlm_vision", "idefics3", "idefics3_vision", "qwen2_5_omni_vision_encoder",
+}  # fmt: skip
+"""Towers of these models."""
+
+DEPTHS = ("num_hidden_layers", "depth", "encoder_layers")
+
+
+def shallow(part):
+    """A config with two layers in each of its parts."""
+    found = {key: shallow(value) if isinstance(value, dict) else value for key, value in part.items()}
+    return {**found, **{key: 2 for key in DEPTHS if key in found}}
 
 
 def modules_of(model_type, transformers):
@@ -128,7 +158,23 @@ def test_a_tower_has_the_matrices_of_the_module(model_type):
 
 
 def test_every_tower_is_compared():
-    assert set(CONFIGS) | BY_TOTAL == set(TOWERS)
+    assert set(CONFIGS) | BY_TOTAL | BY_WHOLE == set(TOWERS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("repository", WHOLE)
+def test_images_and_sound_have_the_parameters_of_the_module(repository):
+    from paleo_lite.architectures.torch_import import import_torchvision
+
+    torch = import_torchvision("a test").torch
+    transformers = pytest.importorskip("transformers", exc_type=ImportError)
+    published = json.loads(Path(__file__).with_name("published_configs.json").read_text(encoding="utf-8"))
+    config = shallow(next(entry["config"] for entry in published if entry["repository"] == repository))
+    fields = {key: value for key, value in config.get("thinker_config", config).items() if key != "architectures"}
+    whole = transformers.AutoConfig.for_model(fields.pop("model_type"), **fields)
+    with torch.device("meta"):
+        module = getattr(transformers, WHOLE[repository])._from_config(whole)
+    assert network(config).parameters == sum(weight.numel() for weight in module.parameters())
 
 
 def test_a_tower_multiplies_every_patch_by_every_matrix():

@@ -210,6 +210,9 @@ def _reach(attention: Attention) -> int | None:
 def _add_query(tape: Tape, name: str, attention: Attention, x: Blob, heads: int) -> tuple[Blob, Blob | None]:
     """Add the query projection; return ``(1, heads, tokens, head_size)``, and the gate of the output."""
     size, tokens = attention.head_size, x.shape[1]
+    if attention.query_rank is not None:
+        x = tape.linear(f"{name}.q_down_proj", x, attention.query_rank, bias=False)
+        x = add_norm(tape, f"{name}.inter_norm", "rms", x)
     if not attention.has_output_gate:
         query = _project(tape, name, attention, x, attention.projections.query, heads * size, attention.bias)
         if attention.scales_queries:

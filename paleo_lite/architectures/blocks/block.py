@@ -10,7 +10,7 @@ from ..tape import Tape
 from .alternating import add_correction, add_gated_embedding, add_laurel, add_prediction
 from .attention import Positions, add_attention, add_cross_attention
 from .compressed_attention import add_compressed_attention
-from .feed_forward import add_channel_mix, add_experts, add_feed_forward
+from .feed_forward import add_channel_mix, add_experts, add_feed_forward, add_projection
 from .hyper_connection import add_collapse, add_expansion
 from .latent_attention import add_latent_attention
 from .norms import add_norm
@@ -19,6 +19,7 @@ from .shared_transformer import add_shared_transformer
 from .state_space import (
     add_delta_net,
     add_kimi_delta,
+    add_lightning_attention,
     add_mamba,
     add_mamba2,
     add_matrix_memory,
@@ -36,12 +37,14 @@ from .traits import (
     HyperConnection,
     KimiDelta,
     LatentAttention,
+    LightningAttention,
     LinearRecurrence,
     Mamba,
     Mamba2,
     MatrixMemory,
     Mixer,
     PerLayerInput,
+    Projection,
     ShortConvolution,
     SideExperts,
     TimeMix,
@@ -55,12 +58,12 @@ _ATTENTION: dict[type, Callable[..., Blob]] = {
 _RECURRENT: dict[type, Callable[..., Blob]] = {
     Mamba: add_mamba, Mamba2: add_mamba2, DeltaNet: add_delta_net, KimiDelta: add_kimi_delta,
     LinearRecurrence: add_linear_recurrence, MatrixMemory: add_matrix_memory, TimeMix: add_time_mix,
-    ShortConvolution: add_short_convolution,
+    ShortConvolution: add_short_convolution, LightningAttention: add_lightning_attention, Projection: add_projection,
 }  # fmt: skip
-"""Mixers with a state of their own."""
+"""Mixers with a state of their own, or with none."""
 
 _PARTS: dict[type, Callable[..., Blob]] = {
-    FeedForward: add_feed_forward, ChannelMix: add_channel_mix, Experts: add_experts,
+    FeedForward: add_feed_forward, ChannelMix: add_channel_mix, Experts: add_experts, Projection: add_projection,
 }  # fmt: skip
 
 

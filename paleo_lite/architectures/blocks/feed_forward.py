@@ -8,7 +8,7 @@ from ...counting import CONSTANT
 from ..builder import Blob
 from ..tape import Tape
 from .norms import add_norm
-from .traits import ChannelMix, Experts, FeedForward
+from .traits import ChannelMix, Experts, FeedForward, Projection
 
 
 def add_feed_forward(tape: Tape, name: str, part: FeedForward, x: Blob) -> Blob:
@@ -60,6 +60,11 @@ def _multiply(tape: Tape, name: str, part: FeedForward, x: Blob) -> Blob:
     return output
 
 
+def add_projection(tape: Tape, name: str, part: Projection, x: Blob) -> Blob:
+    """Add one matrix in place of a part, whole on every device."""
+    return tape.linear(f"{name}.linear", x, x.shape[-1], part.bias)
+
+
 def _project(tape: Tape, part: FeedForward, name: str, x: Blob, width: int) -> Blob:
     """Add a projection, whose weight GPT-2 stores transposed."""
     if part.transposed_weights:
@@ -104,6 +109,8 @@ def add_experts(tape: Tape, name: str, part: Experts, x: Blob, routed_by: Blob |
     output = tape.view(name, output, (1, tokens, hidden_size), "reshape")
     if part.has_output_bias:
         output = tape.op(name, "add", output, weights=((hidden_size,),))
+    if part.other_count:
+        _add_other_experts(tape, f"{name}.vision_moe", part, hidden_size, is_divided)
     if part.shared is not None:
         shared_name = f"{name}.{part.shared.module}"
         if is_divided:
@@ -117,6 +124,16 @@ def add_experts(tape: Tape, name: str, part: Experts, x: Blob, routed_by: Blob |
             shared = tape.op(f"{name}.mul", "mul", gate, shared, out=shared.shape)
         output = tape.op(f"{name}.add", "add", output, shared)
     return tape.row_parallel_output(name, output) if is_divided else output
+
+
+def _add_other_experts(tape: Tape, name: str, part: Experts, hidden_size: int, is_divided: bool) -> None:
+    """Add the weights of the experts of another kind of token, which no token of text passes."""
+    shards = tape.options.expert_tensor_parallel * (tape.ranks if is_divided else 1)
+    inner_size, count = -(-part.other_inner_size // shards), part.other_count // tape.options.expert_parallel
+    weights = ((count, hidden_size, 2 * inner_size), (count, inner_size, hidden_size))
+    tape.op(f"{name}.experts", "view", out=(), weights=weights, origin="method", active=0)
+    router = ((part.other_count, hidden_size), *(((part.other_count,),) if part.correction_is_parameter else ()))
+    tape.op(f"{name}.gate", "view", out=(), weights=router, origin="method")
 
 
 def route(tape: Tape, name: str, part: Experts, x: Blob) -> tuple[Blob, Blob]:

@@ -35,6 +35,7 @@ from .traits import (
     LatentAttention,
     Mixer,
     PerLayerInput,
+    Projection,
     SharedTransformer,
     SideExperts,
 )  # fmt: skip
@@ -70,6 +71,8 @@ class BlockRules(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     layer_count: str | Reader = "num_hidden_layers"  # the key of the number of blocks, or a reader
+    # For each block, the keys in which it differs from the config; None: the config holds for all
+    own_keys: Reader | None = None
     block: Fields = NOTHING
     # Mixers
     attention: Fields = NOTHING
@@ -85,6 +88,8 @@ class BlockRules(msgspec.Struct, frozen=True, kw_only=True):
     attends: Layers = All()  # the blocks with attention, where there is another mixer
     has_both_mixers: bool = False  # whether every block has attention and the other mixer side by side
     mixes: Layers = All()  # the blocks with a mixer; others are a feed-forward part alone
+    projects: Layers = All(False)  # the blocks with one matrix in place of the mixer
+    projection: Fields = NOTHING
     window: Reader | None = None
     windowed: Layers = All()
     chunk: Reader | None = None
@@ -97,6 +102,8 @@ class BlockRules(msgspec.Struct, frozen=True, kw_only=True):
     reusing_feed_forward: Fields = NOTHING  # different fields in blocks that reuse a cache
     channel_mix: Fields | None = None
     feeds: Layers = All()  # the blocks with a feed-forward part
+    feeds_plainly: Layers = All(False)  # the blocks with one matrix in place of the feed-forward part
+    plain_part: Fields = NOTHING
     experts: Fields | None = None
     shared: Fields | None = None  # shared experts, a `FeedForward`
     sparse: Layers = All()  # the blocks with experts
@@ -132,10 +139,15 @@ def describe_blocks(rules: BlockRules, config: Config) -> tuple[Block, ...]:
     """
     layer_count: Reader = Integer(rules.layer_count) if isinstance(rules.layer_count, str) else rules.layer_count
     count: int = layer_count.read(config)
+    own = _own_configs(rules, config, count)
     sparse = rules.sparse.choose(config, count) if rules.experts is not None else [False] * count
     mixes = rules.mixes.choose(config, count)
-    mixers = [mixer if has_mixer else () for mixer, has_mixer in zip(_mixers(rules, config, count), mixes)]
+    mixers = [mixer if has_mixer else () for mixer, has_mixer in zip(_mixers(rules, config, own), mixes)]
+    for index, is_projection in enumerate(rules.projects.choose(config, count)):
+        if is_projection:
+            mixers[index] = (make(Projection, config, rules.projection),)
     feeds = rules.feeds.choose(config, count)
+    feeds_plainly = rules.feeds_plainly.choose(config, count)
     reuses = rules.reuses.choose(config, count)
     hashed = rules.hashed.choose(config, count)
     sparsely_active = rules.sparsely_active.choose(config, count)
@@ -144,8 +156,10 @@ def describe_blocks(rules: BlockRules, config: Config) -> tuple[Block, ...]:
         common["cross_attention"] = make(Attention, config, rules.attention, rules.cross_attention)
     blocks = []
     for index, more in enumerate(_block_extras(rules, config, count)):
-        part = _feed_forward(rules, config, sparse[index], reuses[index]) if feeds[index] else None
-        if part is None and not mixers[index]:
+        part = _feed_forward(rules, own[index], sparse[index], reuses[index]) if feeds[index] else None
+        if feeds_plainly[index]:
+            part = make(Projection, config, rules.plain_part)
+        if part is None and not mixers[index] and rules.own_keys is None:
             raise config.fail(f"no key says what layer {index} is: a mixer or a feed-forward part")
         if hashed[index] and isinstance(part, Experts):
             part = msgspec.structs.replace(part, is_hashed=True)
@@ -153,6 +167,16 @@ def describe_blocks(rules: BlockRules, config: Config) -> tuple[Block, ...]:
             part = msgspec.structs.replace(part, has_sparse_activation=True)
         blocks.append(Block(mixers=mixers[index], feed_forward=part, **common, **more))
     return tuple(blocks)
+
+
+def _own_configs(rules: BlockRules, config: Config, count: int) -> list[Config]:
+    """Return the config of each block."""
+    if rules.own_keys is None:
+        return [config] * count
+    own: list[dict[str, Any]] = rules.own_keys.read(config)
+    if len(own) != count:
+        raise config.fail(f"the keys of {len(own)} layers are listed, but there are {count}")
+    return [Config({**config.fields, **keys}, config.where) for keys in own]
 
 
 def _block_extras(rules: BlockRules, config: Config, count: int) -> list[dict[str, Any]]:
@@ -180,13 +204,14 @@ def _block_extras(rules: BlockRules, config: Config, count: int) -> list[dict[st
     return extras
 
 
-def _mixers(rules: BlockRules, config: Config, count: int) -> list[tuple[Mixer, ...]]:
+def _mixers(rules: BlockRules, config: Config, own: list[Config]) -> list[tuple[Mixer, ...]]:
     """Return the mixers of each block."""
+    count = len(own)
     other: Mixer | None = _read_optional(rules.other, config)
     attends = rules.attends.choose(config, count)
     if other is not None and not any(attends):
         return [(other,)] * count
-    attention = _attention(rules, config, count)
+    attention = _attention(rules, config, own)
     if other is None:
         return [(mixer,) for mixer in attention]
     if rules.has_both_mixers:
@@ -194,12 +219,13 @@ def _mixers(rules: BlockRules, config: Config, count: int) -> list[tuple[Mixer, 
     return [(mixer,) if has_attention else (other,) for mixer, has_attention in zip(attention, attends)]
 
 
-def _attention(rules: BlockRules, config: Config, count: int) -> Sequence[Mixer]:
+def _attention(rules: BlockRules, config: Config, own: list[Config]) -> Sequence[Mixer]:
     """Return the attention of each block."""
+    count = len(own)
     if rules.compressed is not None:
         return _compressed_attention(rules, rules.compressed, config, count)
     if rules.latent is None:
-        return _usual_attention(rules, config, count)
+        return _usual_attention(rules, config, own)
     latent = make(LatentAttention, config, rules.latent)
     if rules.indexer is None:
         return [latent] * count
@@ -207,11 +233,11 @@ def _attention(rules: BlockRules, config: Config, count: int) -> Sequence[Mixer]
     return [indexed if has_own else latent for has_own in rules.indexes.choose(config, count)]
 
 
-def _usual_attention(rules: BlockRules, config: Config, count: int) -> list[Attention]:
+def _usual_attention(rules: BlockRules, config: Config, own: list[Config]) -> list[Attention]:
     """Return the attention of each block, with its window, positions and heads."""
-    attention = make(Attention, config, rules.attention)
-    if rules.head_experts is not None:
-        attention = msgspec.structs.replace(attention, experts=make(HeadExperts, config, rules.head_experts))
+    count = len(own)
+    made = {id(keys): make(Attention, keys, rules.attention) for keys in own}
+    experts = None if rules.head_experts is None else make(HeadExperts, config, rules.head_experts)
     full_attention = read_fields(rules.full_attention, config)
     window = None if _is_zero(rules.window, config) else _read_optional(rules.window, config)
     windowed = rules.windowed.choose(config, count)
@@ -220,17 +246,19 @@ def _usual_attention(rules: BlockRules, config: Config, count: int) -> list[Atte
     rotated = rules.rotated.choose(config, count)
     reuses = rules.reuses.choose(config, count)
     layers = []
-    for has_window, has_chunk, is_rotated, has_none in zip(windowed, chunked, rotated, reuses):
-        own = msgspec.structs.replace(
+    for keys, has_window, has_chunk, is_rotated, has_none in zip(own, windowed, chunked, rotated, reuses):
+        attention = made[id(keys)]
+        mixer = msgspec.structs.replace(
             attention,
+            experts=experts,
             window=window if has_window else None,
             chunk=chunk if has_chunk else None,
             rotary_size=attention.rotary_size if is_rotated else 0,
             reuses_cache=has_none,
         )
         if not has_window:
-            own = msgspec.structs.replace(own, **full_attention)
-        layers.append(own)
+            mixer = msgspec.structs.replace(mixer, **full_attention)
+        layers.append(mixer)
     return layers
 
 
@@ -256,7 +284,7 @@ def _compressed_attention(rules: BlockRules, fields: Fields, config: Config, cou
 
 def _feed_forward(
     rules: BlockRules, config: Config, is_sparse: bool, reuses_cache: bool
-) -> FeedForward | ChannelMix | Experts:
+) -> FeedForward | ChannelMix | Experts | Projection:
     """Return the feed-forward part of a block."""
     if rules.channel_mix is not None:
         return make(ChannelMix, config, rules.channel_mix)

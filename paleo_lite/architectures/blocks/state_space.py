@@ -10,7 +10,15 @@ from __future__ import annotations
 from ..builder import Blob
 from ..tape import Tape
 from .norms import add_norm
-from .traits import DeltaNet, KimiDelta, Mamba, Mamba2, MatrixMemory, ShortConvolution
+from .traits import (
+    DeltaNet,
+    KimiDelta,
+    LightningAttention,
+    Mamba,
+    Mamba2,
+    MatrixMemory,
+    ShortConvolution,
+)  # fmt: skip
 
 
 def add_mamba(tape: Tape, name: str, mixer: Mamba, x: Blob) -> Blob:
@@ -217,6 +225,35 @@ def add_matrix_memory(tape: Tape, name: str, mixer: MatrixMemory, x: Blob) -> Bl
     gate = tape.op(f"{name}.sigmoid", "sigmoid", gate, origin="function")
     output = tape.op(f"{name}.mul", "mul", gate, output)
     return tape.row_parallel_output(name, tape.linear(f"{name}.out_proj", output, hidden_size, bias=False))
+
+
+def add_lightning_attention(tape: Tape, name: str, mixer: LightningAttention, x: Blob) -> Blob:
+    """Add linear attention with a decay (Li et al. 2025, section 2.2): projection, chunks, norm, gate, projection."""
+    hidden_size, tokens = x.shape[-1], tape.lengths.queries
+    heads, size = tape.shard_size(mixer.heads), mixer.head_size
+    width = heads * size
+    x = tape.column_parallel_input(name, x)
+    packed = tape.linear(f"{name}.{mixer.projection}", x, 3 * width, bias=False)
+    if mixer.activation:
+        packed = tape.activation(f"{name}.act_fn", packed, mixer.activation)
+    parts = tape.split_tensor(f"{name}.split", packed, "split", ((1, tokens, width),) * 3)
+    query, key, value = (tape.split_heads(name, part, heads) for part in parts)
+    if mixer.has_head_norms:
+        query = add_norm(tape, f"{name}.query_layernorm", "rms", query)
+        key = add_norm(tape, f"{name}.key_layernorm", "rms", key)
+    output = tape.op(
+        f"{name}.lightning_attention", "state_space_dual", value, key, query, out=value.shape, origin="function",
+        chunk=mixer.chunk, state_elements=heads * size * size if tape.lengths.uses_cache else 0,
+    )  # fmt: skip
+    if tape.lengths.uses_cache:
+        moved = Blob((1, 0, 1), len(tape.layers) - 1)  # the mixer reads and writes its state
+        tape.op(f"{name}.cache", "cache", moved, out=(1, heads, size, size), origin="method")
+    output = tape.view(name, output, (1, tokens, width), "reshape", "copy")
+    output = add_norm(tape, f"{name}.{mixer.norm}", "rms", output)
+    gate = tape.linear(f"{name}.{mixer.gate}", x, width, bias=False)
+    gate = tape.op(f"{name}.sigmoid", "sigmoid", gate, origin="function")
+    output = tape.op(f"{name}.mul", "mul", gate, output)
+    return tape.row_parallel_output(name, tape.linear(f"{name}.{mixer.output}", output, hidden_size, bias=False))
 
 
 def _limit(tape: Tape, name: str, x: Blob) -> Blob:

@@ -82,6 +82,8 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True):
     # with its key and value after another; or three parts per token, of all heads each
     packed_layout: Literal["split", "chunk", "unbind", "heads", "groups", "parts"] = "split"
     transposed_weights: bool = False  # whether projections are GPT-2's ``Conv1D``
+    # Width of a projection of the queries before that of the heads, with a norm (Step 3); None: there is none
+    query_rank: int | None = None
     # Biases of the query, key and value projections, and of the output projection
     bias: bool = False
     output_bias: bool = False
@@ -249,6 +251,10 @@ class Experts(msgspec.Struct, frozen=True, kw_only=True):
     is_hashed: bool = False
     groups: int = 1  # groups of experts of which some are chosen first; 1: no groups
     shared: FeedForward | None = None  # experts that every token passes, as one feed-forward part
+    # Experts of another kind of token, such as images, with a router of their own (ERNIE 4.5 VL): tokens of text pass
+    # none of them
+    other_count: int = 0
+    other_inner_size: int = 0
     # Whether the router reads the normalised hidden state times a learned vector, and the weights of the chosen
     # experts are multiplied by learned factors (Gemma 4)
     has_scaled_router: bool = False
@@ -338,6 +344,33 @@ class TimeMix(msgspec.Struct, frozen=True, kw_only=True):
     module: str = "attention"
 
 
+class LightningAttention(msgspec.Struct, frozen=True, kw_only=True):
+    """Linear attention with a fixed decay per head, computed in chunks (MiniMax-01, Li et al. 2025, section 2.2).
+
+    The state of a head is ``head_size x head_size``. In chunks it is computed by the products of a state-space dual
+    with as many groups as heads.
+    """
+
+    heads: int
+    head_size: int
+    chunk: int = 256
+    activation: str = ""  # of queries, keys and values; empty: there is none (Ring-linear)
+    has_head_norms: bool = False  # whether queries and keys are normalised over each head
+    # Names of the module and of its parts
+    module: str = "self_attn"
+    projection: str = "qkv_proj"
+    gate: str = "output_gate"
+    norm: str = "norm"
+    output: str = "out_proj"
+
+
+class Projection(msgspec.Struct, frozen=True, kw_only=True):
+    """One matrix in place of attention or of a feed-forward part (Puzzle, Bercovich et al. 2024, section 2.1)."""
+
+    module: str
+    bias: bool = False
+
+
 class MatrixMemory(msgspec.Struct, frozen=True, kw_only=True):
     """An LSTM whose state is a matrix, with exponential gates (mLSTM of xLSTM, Beck et al. 2024, section 2.3).
 
@@ -357,7 +390,7 @@ class MatrixMemory(msgspec.Struct, frozen=True, kw_only=True):
 
 Mixer = (
     Attention | LatentAttention | CompressedAttention | Mamba | Mamba2 | DeltaNet | KimiDelta | ShortConvolution
-    | LinearRecurrence | TimeMix | MatrixMemory
+    | LinearRecurrence | TimeMix | MatrixMemory | LightningAttention | Projection
 )  # fmt: skip
 """The kinds of layers that mix the tokens of a sequence."""
 
@@ -447,7 +480,7 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
     # block is a feed-forward part alone (Nemotron-H)
     mixers: tuple[Mixer, ...]
     cross_attention: Attention | None = None  # to the output of an encoder; None: there is none
-    feed_forward: FeedForward | ChannelMix | Experts | None = None
+    feed_forward: FeedForward | ChannelMix | Experts | Projection | None = None
     # Experts that read the input of the feed-forward part's norm; None: there are none
     side_experts: SideExperts | None = None
     per_layer_input: PerLayerInput | None = None

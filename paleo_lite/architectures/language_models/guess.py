@@ -33,7 +33,7 @@ _HEADS = "num_attention_heads n_head n_heads num_heads"
 _LAYERS = "num_hidden_layers n_layer n_layers num_layers"
 _KV_HEADS = "num_key_value_heads num_kv_heads n_kv_heads kv_n_heads multi_query_group_num num_attention_groups"
 _VOCABULARY = "vocab_size padded_vocab_size"
-_INNER = "intermediate_size ffn_hidden_size ffn_dim n_inner block_ff_dim"
+_INNER = "intermediate_size ffn_hidden_size ffn_dim n_inner mlp_hidden_size block_ff_dim"
 _HEAD_SIZE = "head_dim attention_head_dim kv_channels"
 _POSITIONS = "max_position_embeddings n_positions max_seq_len seq_length max_sequence_length"
 _EXPERTS = "n_routed_experts num_experts num_local_experts moe_num_experts"
@@ -139,6 +139,11 @@ def _attention(config: Config) -> dict[str, Any]:
     if "use_sliding_window" in config.fields:
         windowed = When(FirstFlag("use_sliding_window"), is_windowed)
     window = Integer("sliding_window", None) if config.fields.get("sliding_window") else None
+    listed = config.fields.get("sliding_window")
+    if isinstance(listed, list):  # a window for each layer, or none (Phi-4-mini-flash)
+        sizes = [size for size in listed if isinstance(size, int)]
+        window = Integer("", max(sizes)) if sizes else None
+        windowed = At(tuple(index for index, size in enumerate(listed) if isinstance(size, int)))
     return {"attention": attention, "window": window, "windowed": windowed}
 
 

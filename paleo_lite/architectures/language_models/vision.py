@@ -59,6 +59,10 @@ class VisionTower(msgspec.Struct, frozen=True, kw_only=True):
     full_blocks: tuple[int, ...] = ()  # the blocks that attend to all patches nevertheless (Qwen2.5-VL)
     merger_sizes: tuple[int, ...] = (0,)  # widths of the hidden layers of the merger; 0 stands for the width of a token
     merger_bias: bool = True
+    merger_projects: bool = True  # whether the merger ends with a linear layer to the width of the text model
+    # Inner size of a gated part behind these layers, which has that width, and whether it has biases; 0: there is none
+    merger_inner_size: int = 0
+    merger_inner_bias: bool = False
     # Further mergers after blocks in the middle, of which the text model adds the outputs in its first blocks
     # (DeepStack in Qwen3-VL, Meng et al. 2024).
     deep_mergers: int = 0
@@ -184,4 +188,10 @@ def _add_merger(tape: Tape, tower: VisionTower, name: str, x: Blob, normalised: 
     for index, size in enumerate(tower.merger_sizes):
         x = tape.linear(f"{name}.linear_fc{index + 1}", x, size or width, tower.merger_bias)
         x = tape.activation(f"{name}.act_fn", x, "gelu")
-    tape.linear(f"{name}.linear_fc{len(tower.merger_sizes) + 1}", x, tower.text_size, tower.merger_bias)
+    if tower.merger_projects:
+        x = tape.linear(f"{name}.linear_fc{len(tower.merger_sizes) + 1}", x, tower.text_size, tower.merger_bias)
+    if tower.merger_inner_size:
+        size, bias = tower.merger_inner_size, tower.merger_inner_bias
+        gate = tape.activation(f"{name}.act", tape.linear(f"{name}.gate_proj", x, size, bias), "silu")
+        inner = tape.op(f"{name}.mul", "mul", gate, tape.linear(f"{name}.up_proj", x, size, bias))
+        tape.linear(f"{name}.down_proj", inner, tower.text_size, bias)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ...blocks.traits import Norms
-from ...keys import Activation, Flag, Fraction, Integer
+from ...keys import Activation, Flag, Fraction, HeadSize, Integer, ObjectOf, QuotientOf, RoundedUp
+from ...layer_rules import Marked, Not
 from ..family import BIASED, NEXT_TOKEN, POST_NORMS, QWEN_WINDOW, TIED, Family, all_but_every, heads_of
 
 _WIDE_HEADS = heads_of(128)
@@ -65,6 +66,28 @@ FAMILIES: dict[str, Family] = {
         name="InternLM3", longest=32768,
         attention={**_WIDE_HEADS, "bias": Flag("qkv_bias"), "output_bias": Flag("bias")},
         feed_forward={"bias": Flag("bias")},
+    ),
+    "molmo_text": Family(
+        name="Molmo", longest=4096,
+        feed_forward={"inner_size": QuotientOf(Integer("intermediate_size"), Integer("", 2))},
+        attention={"bias": Flag("qkv_bias", True)}, decoder={"is_tied": Flag("weight_tying")},
+        unread=(("norm_after", (False,)), ("attention_layer_norm", (False,))),
+    ),
+    "nemotron-nas": Family(  # Puzzle: layers with heads and inner sizes of their own, or without a part
+        name="DeciLM", longest=131072, own_keys=ObjectOf("block_configs"),
+        mixes=Not(Marked("block_configs", "attention", "no_op")),
+        projects=Marked("block_configs", "attention", "replace_with_linear"),
+        projection={"module": "self_attn", "bias": Flag("attention_bias")},
+        feeds=Not(Marked("block_configs", "ffn", "no_op")),
+        feeds_plainly=Marked("block_configs", "ffn", "replace_with_linear"),
+        plain_part={"module": "mlp", "bias": Flag("mlp_bias")},
+        attention={
+            **BIASED, "head_size": HeadSize(key=""),
+            "kv_heads": QuotientOf(Integer("num_attention_heads"), Integer("attention_n_heads_in_group", 1)),
+        },
+        feed_forward={
+            "bias": Flag("mlp_bias"), "inner_size": RoundedUp("hidden_size", "ffn_ffn_mult", 1.0, "", 256, 2 / 3),
+        },
     ),
     "cwm": Family(
         name="Cwm", longest=131072, attention=_WIDE_HEADS, window=Integer("sliding_window", 8192),

@@ -7,6 +7,8 @@ same names, with which tests compare every family.
 
 from __future__ import annotations
 
+import msgspec
+
 from ...blocks.traits import Norms, Projections
 from ...keys import Activation, Choice, Flag, Fraction, Integer, IsSet, KeyValueHeads, RotarySize
 from ...layer_rules import All, EveryNth, From, Listed, Not, Numbered, When
@@ -195,9 +197,16 @@ FAMILIES: dict[str, Family] = {
         experts=GRANITE_EXPERTS,
     ),
     "stablelm": Family(
-        name="StableLm", longest=4096, block={"norm": "layer", "dropout": Fraction("hidden_dropout")},
-        decoder={"norm": "layer"}, attention={"bias": Flag("use_qkv_bias"), "rotary_size": RotarySize(0.25)},
-        unread=(("qk_layernorm", (False,)), ("use_parallel_residual", (False,))),
+        name="StableLm", longest=4096, decoder={"norm": "layer"},
+        block={
+            "norm": "layer", "dropout": Fraction("hidden_dropout"), "is_parallel": Flag("use_parallel_residual"),
+            "norms": Choice("use_parallel_residual", {True: ONE_NORM, False: Norms()}, False),
+        },
+        attention={
+            "bias": Flag("use_qkv_bias"), "rotary_size": RotarySize(0.25), "norm": "layer_no_bias",
+            # A norm for each head, with weights of its own: as many as of a norm over all heads
+            "query_key_norm": Choice("qk_layernorm", {True: "full_width", False: ""}, False),
+        },
     ),
     "starcoder2": Family(
         name="Starcoder2", longest=16384, block={"norm": "layer", "dropout": Fraction("residual_dropout")},
@@ -266,3 +275,4 @@ FAMILIES: dict[str, Family] = {
     ),
 }  # fmt: skip
 FAMILIES["kimi_k2"] = FAMILIES["deepseek_v3"]  # its configs name DeepSeek's classes
+FAMILIES["Dream"] = msgspec.structs.replace(FAMILIES["qwen2"], name="Dream", head_class="DreamModel")

@@ -18,6 +18,11 @@ _GPT_PART = {
 }  # fmt: skip
 _FOUR_H = {"is_gated": False, "up": "dense_h_to_4h", "down": "dense_4h_to_h"}
 
+_TWO_NORMS = Norms("ln_attn", "", "ln_mlp")
+_FALCON_NORMS = Choice(
+    "num_ln_in_parallel_attn", {None: _TWO_NORMS, 2: _TWO_NORMS, 1: Norms(before_feed_forward="")}, None
+)
+
 FAMILIES: dict[str, Family] = {
     "gpt2": Family(
         name="GPT2", head_class="GPT2LMHeadModel", layer_count="n_layer", positions="n_positions", longest=1024,
@@ -92,7 +97,7 @@ FAMILIES: dict[str, Family] = {
             "norm": "layer", "is_parallel": Flag("parallel_attn", True), "dropout": Fraction("hidden_dropout"),
             "norms": Choice(
                 "new_decoder_architecture",
-                {True: Norms("ln_attn", "", "ln_mlp"), False: Norms(before_feed_forward="")}, False,
+                {True: _FALCON_NORMS, False: Norms(before_feed_forward="")}, False,
             ),
         },
         attention={
@@ -106,7 +111,6 @@ FAMILIES: dict[str, Family] = {
             "activation_module": "act", "inner_size": Multiple("ffn_hidden_size", 4, "hidden_size"),
             "activation": Activation(("activation",), "gelu"),
         },
-        unread=(("num_ln_in_parallel_attn", (None, 2)),),
     ),
     "bloom": Family(
         name="Bloom", layer_count="n_layer num_hidden_layers", positions="seq_length", longest=2048,

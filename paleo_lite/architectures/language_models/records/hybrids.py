@@ -7,6 +7,7 @@ import msgspec
 from ...blocks.traits import (
     DeltaNet,
     KimiDelta,
+    LightningAttention,
     LinearRecurrence,
     Mamba,
     Mamba2,
@@ -42,6 +43,7 @@ from ..family import (
     DEEPSEEK_EXPERTS,
     DEEPSEEK_SHARED,
     GRANITE_EXPERTS,
+    LOCAL_EXPERTS,
     NEXT_TOKEN,
     QWEN_SPARSE,
     TIED,
@@ -319,6 +321,35 @@ FAMILIES: dict[str, Family] = {
         channel_mix={"inner_size": Multiple("intermediate_size", 4, "hidden_size")},
     ),
 }  # fmt: skip
+
+_LIGHTNING = {"heads": Integer("num_attention_heads"), "head_size": HeadSize()}
+
+FAMILIES["minimax"] = Family(
+    name="MiniMax", longest=10240000, embedding_is_active=False,
+    attention={"head_size": HeadSize(), "rotary_size": Integer("rotary_dim head_dim", 64)},
+    attends=Listed(1, "attn_type_list", otherwise=Listed("full_attention", otherwise=EveryNth(Integer("", 2)))),
+    other=record(LightningAttention, _LIGHTNING, activation=Activation(), chunk=Integer("block_size", 256)),
+    block={"has_residual_scale": True},
+    experts={**LOCAL_EXPERTS, "active": Integer("num_experts_per_tok", 2), "module": "block_sparse_moe"},
+    window=Integer("sliding_window", None), unread=(("shared_intermediate_size", (None, 0, [0])),),
+)  # fmt: skip
+for _alias, _name in (("minimax_m1", "MiniMaxM1"), ("minimax_text_01", "MiniMaxText01")):
+    FAMILIES[_alias] = msgspec.structs.replace(FAMILIES["minimax"], name=_name)
+
+FAMILIES["bailing_moe_linear"] = Family(  # Ring-linear 2.0
+    name="BailingMoeLinearV2", longest=131072,
+    decoder={"embedding": "word_embeddings"},
+    attention={
+        "module": "attention", "projections": Projections(packed="query_key_value", output="dense"),
+        "query_key_norm": "per_head", "bias": Flag("use_qkv_bias"), "output_bias": Flag("use_bias"),
+    },
+    attends=EveryNth(Integer("layer_group_size", 1)),
+    other=record(LightningAttention, _LIGHTNING, module="attention", projection="query_key_value", gate="g_proj",
+                 norm="g_norm", output="dense", has_head_norms=True),
+    experts={**DEEPSEEK_EXPERTS, "count": Integer("num_experts")},
+    shared={**DEEPSEEK_SHARED, "multiple": Integer("num_shared_experts", 1)},
+    sparse=From(Integer("first_k_dense_replace", 0)), next_token=NEXT_TOKEN,
+)  # fmt: skip
 
 FAMILIES["falcon_mamba"] = msgspec.structs.replace(
     FAMILIES["mamba"], name="FalconMamba", other=record(Mamba, _MAMBA, has_norms=True, norms_have_weights=False)

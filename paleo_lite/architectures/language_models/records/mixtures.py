@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from ...blocks.traits import Compression, HyperConnection, Indexer, Norms, Projections
 from ...keys import (
+    REQUIRED,
     Activation,
+    Choice,
     Flag,
     HeadSize,
     IfSet,
     Integer,
     IsSet,
+    ItemOf,
     Multiple,
     Natural,
     Product,
@@ -19,7 +24,20 @@ from ...keys import (
     Uniform,
     Within,
 )  # fmt: skip
-from ...layer_rules import All, Between, Both, EveryNth, From, Layers, Lettered, Listed, Not, Sharing, When
+from ...layer_rules import (
+    All,
+    Between,
+    Both,
+    EveryNth,
+    From,
+    Layers,
+    Lettered,
+    Listed,
+    Not,
+    NumberedText,
+    Sharing,
+    When,
+)  # fmt: skip
 from ..family import (
     BIASED,
     DEEPSEEK_EXPERTS,
@@ -130,6 +148,40 @@ FAMILIES: dict[str, Family] = {
                 "multiple": Natural("moe_num_shared_experts", 2)},
         sparse=Both(EveryNth(Integer("moe_layer_interval", 1)),
                     Between("moe_layer_start_index", "moe_layer_end_index", (1, -1))),
+    ),
+    "hunyuan": Family(
+        name="HunYuan", longest=131072, head_class="HunYuanForCausalLM",
+        attention={
+            **BIASED, "query_key_norm": Choice("use_qk_norm", {True: "per_head_after_rotary", False: ""}, False),
+            "head_size": HeadSize(key="attention_head_dim"),
+            "rotary_size": RotarySize(head_size=HeadSize(key="attention_head_dim")),
+        },
+        reuses=When(Flag("use_cla"), EveryNth(Integer("cla_share_factor", 2))),
+        experts={
+            "router": "gate.wg", "active": Uniform("moe_topk", 1), "is_normalised": True,
+            "inner_size": Uniform("moe_intermediate_size intermediate_size", REQUIRED),
+        },
+        shared={"module": "shared_mlp", "inner_size": Uniform("moe_intermediate_size intermediate_size", REQUIRED),
+                "multiple": Uniform("num_shared_expert", 1)},
+    ),
+    "arctic": Family(
+        name="Arctic", longest=4096,
+        experts={**LOCAL_EXPERTS, "active": Integer("num_experts_per_tok", 2), "module": "block_sparse_moe"},
+        shared={"module": "residual_mlp", "inner_size": Integer("hidden_size")},
+        sparse=EveryNth(Integer("moe_layer_frequency", 2)),
+    ),
+    "step3_text": Family(
+        name="Step3Text", positions="max_seq_len max_position_embeddings", longest=65536, embedding_is_active=False,
+        attention={
+            "kv_heads": Integer("num_attention_groups", 1), "query_rank": Integer("share_q_dim", 2048),
+            "head_size": Integer("head_dim", 256), "rotary_size": Integer("head_dim", 256),
+        },
+        experts={
+            "count": Integer("moe_num_experts", 48), "active": Integer("moe_top_k", 3), "module": "moe",
+            "is_normalised": Flag("norm_expert_weight", True),
+        },
+        shared={"module": "share_expert", "inner_size": Integer("share_expert_dim", 5120)},
+        sparse=NumberedText("moe_layers_enum", otherwise=From(Integer("", 1))),
     ),
     "hunyuan_v1_moe": Family(
         name="HunYuanMoEV1", attention={**BIASED, "query_key_norm": "per_head_after_rotary"},
@@ -243,3 +295,18 @@ FAMILIES: dict[str, Family] = {
         has_side_experts=EveryNth(Integer("", 2), 0),
     ),
 }  # fmt: skip
+
+_ERNIE = FAMILIES["ernie4_5_moe"]
+FAMILIES["ernie4_5_vl_moe_text"] = msgspec.structs.replace(
+    _ERNIE, name="Ernie4_5_VLMoe", head_class="Ernie4_5_VLMoeForConditionalGeneration",
+    model_class="Ernie4_5_VLMoeTextModel",
+    decoder={**_ERNIE.decoder, "root": "model.language_model"},
+    experts={
+        **(_ERNIE.experts or {}), "module": "mlp.text_moe", "count": ItemOf("moe_num_experts", 0),
+        "inner_size": ItemOf("moe_intermediate_size", 0), "other_count": ItemOf("moe_num_experts", 1),
+        "other_inner_size": ItemOf("moe_intermediate_size", 1),
+    },
+    shared={**(_ERNIE.shared or {}), "inner_size": ItemOf("moe_intermediate_size", 0)},
+    sparse=Listed("sparse", "mlp_layer_types",
+                  otherwise=Between("moe_layer_start_index", "moe_layer_end_index", (1, -1))),
+)  # fmt: skip

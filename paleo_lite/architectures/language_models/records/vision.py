@@ -1,6 +1,6 @@
 """Vision towers by the ``model_type`` of a vision config: one record of the fields of `VisionTower` for each.
 
-The key ``text_hidden_size`` is that of the text config, with which a tower is read.
+The keys ``text_hidden_size`` and ``text_inner_size`` are those of the text config, with which a tower is read.
 """
 
 from __future__ import annotations
@@ -9,25 +9,41 @@ from math import isqrt
 from typing import Any, NamedTuple
 
 from ...config import Config
-from ...keys import Activation, Fields, Flag, HeadSize, IfSet, Integer, Length, Multiple, Product
+from ...keys import (
+    Activation,
+    Fields,
+    Flag,
+    HeadSize,
+    IfSet,
+    Integer,
+    Length,
+    Multiple,
+    Product,
+    QuotientOf,
+    Sum,
+    read_fields,
+)  # fmt: skip
 from ..vision import VisionTower
 
 
 class SideOf(NamedTuple):
     """The patches along a side of an image: the image size by the patch size, or the root of the table's rows.
 
+    Patches beyond the last whole one are left out where `is_cut`; otherwise the patch size must divide the image size.
+
     A config without both has a number of its own as default.
     """
 
     rows: str = ""
     default: int | None = None
+    is_cut: bool = False
 
     def read(self, config: Config) -> int:
         """Return the number of patches."""
         patch_size = config.positive_integer("patch_size", 14)
         image_size = config.optional_integer("image_size")
         if image_size is not None:
-            if image_size % patch_size:
+            if image_size % patch_size and not self.is_cut:
                 raise config.fail(f"an image of {image_size} pixels is not a multiple of the patch size, {patch_size}")
             return image_size // patch_size
         rows = config.optional_integer(self.rows) if self.rows else None
@@ -56,6 +72,26 @@ class PatchesAndOne(NamedTuple):
         return SideOf().read(config) ** 2 + 1
 
 
+class Patches(NamedTuple):
+    """The patches of an image."""
+
+    def read(self, config: Config) -> int:
+        """Return the number."""
+        return SideOf(is_cut=True).read(config) ** 2
+
+
+class TilePositions(NamedTuple):
+    """The rows of the position tables of Llama 3.2: the patches of a tile, and those of all arrangements of tiles."""
+
+    def read(self, config: Config) -> int:
+        """Return the number of rows."""
+        listed = config.fields.get("supported_aspect_ratios", [[1, 1]] * 8)
+        if not isinstance(listed, list):
+            raise config.fail(f"$.supported_aspect_ratios must be a list (got {listed!r})")
+        arrangements = len(listed) + 1
+        return PatchesAndOne().read(config) * (1 + arrangements * config.positive_integer("max_num_tiles", 4))
+
+
 class Square(NamedTuple):
     """The square of an integer."""
 
@@ -65,20 +101,6 @@ class Square(NamedTuple):
     def read(self, config: Config) -> int:
         """Return the square."""
         return config.positive_integer(self.key, self.default) ** 2
-
-
-class QuotientOf(NamedTuple):
-    """An integer by another one, which must divide it."""
-
-    whole: Integer
-    part: Integer
-
-    def read(self, config: Config) -> int:
-        """Return the quotient."""
-        whole, part = self.whole.read(config) or 0, self.part.read(config) or 1
-        if whole % part:
-            raise config.fail(f"$.{self.part.key} is {part}, which does not divide $.{self.whole.key}, {whole}")
-        return whole // part
 
 
 class WindowSide(NamedTuple):
@@ -136,7 +158,84 @@ _QWEN_VL: Fields = {
 _KIMI_HEADS = "vt_num_attention_heads num_attention_heads"
 _KIMI_HIDDEN = "vt_hidden_size hidden_size"
 
+_SIGLIP: Fields = {
+    "side": SideOf(is_cut=True), "patch_values": PatchValues(), "hidden_size": Integer("hidden_size", 768),
+    "depth": Integer("num_hidden_layers", 12), "heads": Integer("num_attention_heads", 12),
+    "head_size": QuotientOf(Integer("hidden_size", 768), Integer("num_attention_heads", 12)),
+    "inner_size": Integer("intermediate_size", 3072), "text_size": Integer("text_hidden_size"),
+    "activation": Activation(("hidden_act",), "gelu_pytorch_tanh"), "has_packed_projection": False, "has_rotary": False,
+    "has_final_norm": True, "positions": Patches(), "positions_per_patch": 1, "merged": 1, "merger_norm": "",
+}  # fmt: skip
+_SHUFFLED: Fields = {  # Idefics 3 and SmolVLM: squares of patches as one token
+    **_SIGLIP, "merged": Square("scale_factor", 2), "merger_sizes": (), "merger_bias": False,
+}  # fmt: skip
+_CLIP: Fields = {
+    **_SIGLIP, "patch_bias": False, "has_class_token": True, "has_first_norm": True,
+    "positions": PatchesAndOne(), "activation": Activation(("hidden_act",), "quick_gelu"),
+}  # fmt: skip
+_GLM_VL: Fields = {
+    **_QWEN_VL, "side": SideOf(default=24), "hidden_size": Integer("hidden_size", 1536), "depth": Integer("depth", 24),
+    "heads": Integer("num_heads", 12), "head_size": QuotientOf(Integer("hidden_size", 1536), Integer("num_heads", 12)),
+    "inner_size": Integer("out_hidden_size text_hidden_size"), "text_size": Integer("out_hidden_size text_hidden_size"),
+    "activation": Activation(("hidden_act",), "silu"), "is_gated": True, "bias": Flag("attention_bias"), "norm": "rms",
+    "positions": Patches(), "positions_per_patch": 16, "has_first_norm": True, "has_final_norm": True,
+    "merger_norm": "", "merger_sizes": Widths(("out_hidden_size",)), "merger_inner_size": Integer("intermediate_size"),
+    "deep_mergers": 0,
+}  # fmt: skip
+_INTERN: Fields = {
+    **_SIGLIP, "activation": Activation(("hidden_act",), "gelu"), "has_class_token": True, "has_final_norm": False,
+    "positions": PatchesAndOne(), "merged": 4, "merger_norm": "tokens", "merger_sizes": Widths(("text_hidden_size",)),
+}  # fmt: skip
+
 TOWERS: dict[str, Fields] = {
+    "internvl_vision": _INTERN,
+    "glm4v_vision": _GLM_VL, "glm4v_moe_vision": _GLM_VL,
+    "idefics3": _SHUFFLED, "idefics3_vision": _SHUFFLED, "smolvlm": _SHUFFLED, "smolvlm_vision": _SHUFFLED,
+    "aya_vision": {
+        **_SIGLIP, "merged": Square("downsample_factor", 2), "merger_norm": "tokens", "merger_sizes": (),
+        "merger_projects": False, "merger_inner_bias": True,
+        "merger_inner_size": QuotientOf(Integer("alignment_intermediate_size text_hidden_size"), Integer("", 2)),
+    },
+    "lfm2_vl": {
+        **_SIGLIP, "side": SideOf("num_patches"), "positions": Integer("num_patches", 256), "positions_per_patch": 4,
+        "merged": Square("downsample_factor", 2), "merger_norm": IfSet("projector_use_layernorm", "tokens", "", True),
+        "merger_sizes": Widths(("projector_hidden_size",)), "merger_bias": Flag("projector_bias", True),
+    },
+    "phi3_v": {**_CLIP, "merged": 4, "merger_sizes": Widths(("text_hidden_size",))},
+    "phi4mm": {**_SIGLIP, "pooled": 4, "merger_sizes": Widths(("text_hidden_size",))},
+    "molmo": {  # the attention that pools patches is left out
+        **_CLIP, "pooled": 4, "merger_sizes": (), "merger_projects": False,
+        "merger_inner_size": QuotientOf(Integer("text_inner_size"), Integer("", 2)),
+    },
+    "step3_vl": {
+        **_CLIP, "patch_bias": True, "has_first_norm": False, "merged": Square("understand_projector_stride", 2),
+        "merger_sizes": Widths(("text_hidden_size",)),
+    },
+    "minicpmv": {  # slices of 448 pixels, which a resampler makes 64 tokens
+        **_SIGLIP, "side": 32, "pooled": 16, "merger_sizes": Widths(("text_hidden_size",) * 5),
+    },
+    "mllama_vision_model": {
+        **_CLIP, "depth": Sum("num_hidden_layers", 32, 8), "heads": Integer("attention_heads", 16),
+        "head_size": QuotientOf(Integer("hidden_size", 1280), Integer("attention_heads", 16)),
+        "inner_size": Integer("intermediate_size", 5120), "activation": Activation(("hidden_act",), "gelu"),
+        "positions": TilePositions(), "merger_sizes": Widths(("vision_output_dim",)),
+    },
+    "dots_ocr": {
+        **_SIGLIP, "side": SideOf(default=48), "hidden_size": Integer("embed_dim", 1536),
+        "depth": Integer("num_hidden_layers", 42), "activation": "silu", "is_gated": True, "bias": Flag("use_bias"),
+        "has_packed_projection": True, "has_rotary": True, "norm": "rms", "positions": 0, "has_first_norm": True,
+        "has_final_norm": Flag("post_norm", True), "merged": Square("spatial_merge_size", 2), "merger_norm": "patches",
+        "head_size": QuotientOf(Integer("embed_dim", 1536), Integer("num_attention_heads", 12)),
+        "text_size": Integer("hidden_size text_hidden_size"), "merger_sizes": (0,),
+    },
+    "ernie4_5_vl": {  # the layers that join frames of a video are left out
+        **_QWEN_VL, "side": SideOf(default=48), "patch_values": PatchValues(), "depth": Integer("depth", 32),
+        "hidden_size": Integer("hidden_size", 1280), "inner_size": Multiple("", Integer("mlp_ratio", 4), "hidden_size"),
+        "head_size": QuotientOf(Integer("hidden_size", 1280), Integer("num_heads", 16)),
+        "text_size": Integer("text_hidden_size"), "activation": Activation(("hidden_act",), "quick_gelu"),
+        "patch_bias": False, "positions": 0, "deep_mergers": 0, "has_final_norm": True, "merger_norm": "",
+        "merger_sizes": (0, 0, 0, 0),
+    },
     "qwen3_vl": _QWEN_VL, "qwen3_vl_moe": _QWEN_VL, "qwen3_5": _QWEN_VL, "qwen3_5_moe": _QWEN_VL,
     "qwen3_omni_moe_vision_encoder": _QWEN_VL,
     "qwen2_vl": {
@@ -222,11 +321,50 @@ TOWERS: dict[str, Fields] = {
         "merger_bias": False,
     },
 }  # fmt: skip
-"""Towers by model type."""
+"""Towers by the model type of the whole model, or by that of the tower."""
+TOWERS["qwen2_5_omni_vision_encoder"] = TOWERS["qwen2_5_vl"]
+for _whole in ("ernie4_5_moe_vl", "ernie4_5_vl_moe"):
+    TOWERS[_whole] = TOWERS["ernie4_5_vl"]
+
+_CLIP_LARGE = {  # openai/clip-vit-large-patch14-336
+    "hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096,
+    "image_size": 336, "patch_size": 14,
+}  # fmt: skip
+
+NAMED_ONLY: dict[str, dict[str, Any]] = {
+    "phi3_v": _CLIP_LARGE,
+    "molmo": {**_CLIP_LARGE, "num_hidden_layers": 23},
+    "phi4mm": {  # google/siglip-so400m-patch14, with images of 448 pixels
+        "hidden_size": 1152, "num_hidden_layers": 27, "num_attention_heads": 16, "intermediate_size": 4304,
+        "image_size": 448, "patch_size": 14,
+    },
+}  # fmt: skip
+"""Sizes of the towers of models whose config names the tower but not its sizes, by the model type of the whole."""
 
 
-def describe_tower(config: Config) -> VisionTower | None:
+_CONVOLUTIONS = {"mobilenetv5_300m_enc": 294_126_912}
+"""Parameters of convolutional encoders by the name of their architecture in ``timm``."""
+
+
+def convolution_parameters(config: Config) -> int | None:
+    """Return the parameters of a convolutional encoder and its embedder (Gemma 3n); None where it is unknown."""
+    encoder = _CONVOLUTIONS.get(str(config.fields.get("architecture")))
+    if encoder is None:
+        return None
+    width = config.positive_integer("hidden_size", 2048)
+    embedder = width * (config.positive_integer("vocab_size", 128) + 2 + config.positive_integer("text_hidden_size"))
+    return encoder + embedder
+
+
+def describe_tower(config: Config, whole_type: str = "") -> VisionTower | None:
     """Return the record of the tower that a vision config describes; None if its type is unknown.
+
+    Parameters
+    ----------
+    config : Config
+        The vision config; where the image size has height and width, they must be equal.
+    whole_type : str, optional
+        Model type of the whole model, which decides before that of the tower.
 
     Raises
     ------
@@ -234,13 +372,15 @@ def describe_tower(config: Config) -> VisionTower | None:
         If a key is missing or malformed.
     """
     model_type = str(config.fields.get("model_type"))
-    fields = TOWERS.get(model_type, TOWERS.get(model_type.removesuffix("_vision")))
-    if fields is None:
-        return None
-    values: dict[str, Any] = {}
-    for name, value in fields.items():
-        values[name] = value.read(config) if hasattr(value, "read") else value
-    tower = VisionTower(**values)
+    names = (whole_type, model_type, model_type.removesuffix("_vision"))
+    fields = next((TOWERS[name] for name in names if name in TOWERS), None)
+    if fields is None or (model_type == "vision" and not isinstance(config.fields.get("width"), int)):
+        return None  # DeepSeek's towers of other kinds have no width
+    for key in ("image_size", "patch_size"):
+        size = config.fields.get(key)
+        if isinstance(size, list) and len(set(map(str, size))) == 1:
+            config = Config({**config.fields, key: size[0]}, config.where)
+    tower = VisionTower(**read_fields(fields, config))
     if tower.patches % (tower.pooled * tower.merged):
         raise config.fail(f"an image of {tower.side} x {tower.side} patches does not divide into tokens")
     return tower
