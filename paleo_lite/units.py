@@ -141,6 +141,11 @@ def format_number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
+def format_rate(per_s: float) -> str:
+    """Format a rate without decimals, or with three digits below 10: ``27,273``, ``0.495``."""
+    return f"{per_s:,.0f}" if per_s >= 10 else f"{per_s:.3g}"
+
+
 def format_interval(interval_s: Sequence[float]) -> str:
     """Format an interval of seconds: ``format_interval((0.018, 0.0214))`` is ``"18 ms to 21.4 ms"``."""
     low, high = interval_s

@@ -15,6 +15,7 @@ from paleo_lite.units import (
     format_duration,
     format_interval,
     format_number,
+    format_rate,
     format_shape,
     format_si,
     parse_quantity,
@@ -173,3 +174,8 @@ def test_ranges(text, numbers):
 def test_what_is_no_range(text, says):
     with pytest.raises(BadValue, match=says):
         parse_range(text, "workers")
+
+
+def test_rates_never_read_0() -> None:
+    rates = [format_rate(per_s) for per_s in (27272.7, 800.4, 80.94, 0.4953, 0.0)]
+    assert rates == ["27,273", "800", "81", "0.495", "0"]

@@ -546,7 +546,7 @@ def _make_traffic(
     assert rate_per_s is not None
     if math.isinf(rate_per_s):
         return traffic, f"{count:,} requests at once, {lengths}"
-    return traffic, f"{rate_per_s:g} requests/s ({arrivals}), {lengths}"
+    return traffic, f"{rate_per_s:,g} requests/s ({arrivals}), {lengths}"
 
 
 def _with_highest_rate(

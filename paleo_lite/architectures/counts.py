@@ -248,9 +248,9 @@ class CountsComparison(Result, msgspec.Struct, frozen=True, eq=False):
     counts: tuple[LayerCounts, ...]
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Iterate over one dict per network: layers, parameters, MACs, count and the count of convolutions."""
+        """Iterate over one dict per network: layers, parameters, MACs, count, convolutions, seconds and joules."""
         for counts in self.counts:
-            yield {
+            row = {
                 "network": counts.network.name,
                 "layers": len(counts.reported),
                 "parameters": counts.network.parameters,
@@ -260,6 +260,9 @@ class CountsComparison(Result, msgspec.Struct, frozen=True, eq=False):
                 "convolution_count": counts.convolution_count,
                 "convolution_share": counts.convolution_share,
             }
+            if counts.costs is not None:
+                row |= {"time_s": counts.costs.time_s, "energy_j": counts.costs.energy_j}
+            yield row
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON representation: that of each network, with all its layers."""

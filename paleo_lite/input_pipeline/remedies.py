@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from ..units import format_rate
 from .feeding import PipelineThroughput, Store, predict_throughput
 
 TARGET_UTILISATION = 0.9
@@ -49,14 +50,16 @@ def check_rules(result: PipelineThroughput) -> tuple[Rule, ...]:
     rules.append(
         Rule(
             "loading (t2 - t1) much shorter than training (t3 - t2)",
-            f"{result.waiting_s * 1e3:,.3g} ms loading, {result.compute_s * 1e3:,.3g} ms training per batch",
+            f"{format_rate(result.waiting_s * 1e3)} ms loading, "
+            f"{format_rate(result.compute_s * 1e3)} ms training per batch",
             waiting_ratio <= MAX_WAITING_SHARE / (1 - MAX_WAITING_SHARE) + 1e-12,
         )
     )
     rules.append(
         Rule(
             "I/O sample rate higher than the training sample rate",
-            f"{result.loading_per_s:,.0f} samples/s loading, {pipeline.demand_per_s:,.0f} samples/s training",
+            f"{format_rate(result.loading_per_s)} samples/s loading, "
+            f"{format_rate(pipeline.demand_per_s)} samples/s training",
             result.loading_per_s > pipeline.demand_per_s,
         )
     )
@@ -121,7 +124,7 @@ def evaluate_remedies(result: PipelineThroughput, upgrades: Upgrades) -> tuple[R
         add("the same with RDMA", f"over {rdma[0]}, into pinned memory", True, network=rdma, pinned=True)
     if upgrades.fp16 is not None:
         per_s, decoded_bytes = upgrades.fp16
-        description = f"the device alone: {per_s:,.0f} samples/s"
+        description = f"the device alone: {format_rate(per_s)} samples/s"
         add("FP16", description, True, device_per_s=per_s, decoded_bytes=decoded_bytes)
     return tuple(sorted(remedies, key=lambda remedy: -remedy.gain))
 

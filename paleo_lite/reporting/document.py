@@ -65,8 +65,8 @@ def format_count(count: float) -> str:
 
 
 def format_3_digits(value: float) -> str:
-    """Return a number with three significant digits: ``0.872``, ``12.3``."""
-    return f"{value:.3g}"
+    """Return a number with three significant digits, or all digits before the point: ``0.872``, ``12.3``, ``1,271``."""
+    return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:.3g}"
 
 
 def format_yes_no(value: object) -> str:

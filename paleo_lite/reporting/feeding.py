@@ -9,7 +9,7 @@ from ..input_pipeline.remedies import Remedy, Rule
 from ..result import LOWER_BOUND_FACT
 from ..text import format_plural
 from ..timing import Prediction
-from ..units import format_interval, format_si
+from ..units import format_interval, format_rate, format_si
 from .document import (
     Column,
     Document,
@@ -86,7 +86,7 @@ def feeding_page(
     """
     limit = "" if prediction.is_forecast else "at most "
     headline = (
-        f"{subject}: {limit}{fed.throughput_per_s:,.0f} samples/s, device utilisation {fed.utilisation:.1%}; "
+        f"{subject}: {limit}{format_rate(fed.throughput_per_s)} samples/s, device utilisation {fed.utilisation:.1%}; "
         f"bottleneck: {_BOTTLENECKS[fed.bottleneck.name]}"
     )
     return Document(
@@ -111,7 +111,7 @@ def _facts(fed: PipelineThroughput, prediction: Prediction) -> list[tuple[str, s
     schedule = "pipelined, with buffers between stages" if feeding.prefetch else "sequential"
     if feeding.prefetch and not feeding.pinned:
         schedule += ", but copies from pageable memory do not overlap with computation"
-    needed = f"{feeding.demand_per_s:,.0f} samples/s"
+    needed = f"{format_rate(feeding.demand_per_s)} samples/s"
     if fed.needed_bytes_per_s is not None:
         needed += f", {format_si(fed.needed_bytes_per_s, 'B/s')} from storage"
     if fed.needed_workers is not None:
@@ -154,7 +154,7 @@ def _stage_table(fed: PipelineThroughput) -> Table:
         Column("stage", "stage", left=True),
         Column("what", "description", left=True, wrap=True),
         Column("workers", "workers"),
-        Column("per_s", "samples/s", "{:,.0f}".format),
+        Column("per_s", "samples/s", format_rate),
         Column("bytes_per_s", "bytes/s", format_bandwidth),
         Column("beside", "runs in\nparallel", format_yes_no, left=True),
         Column("busy", "busy", format_percent_rounded),
@@ -186,7 +186,7 @@ def _remedy_table(remedies: tuple[Remedy, ...]) -> Table:
     columns = [
         Column("remedy", "remedy", left=True, wrap=True),
         Column("what", "description", left=True, wrap=True),
-        Column("throughput_per_s", "samples/s", "{:,.0f}".format),
+        Column("throughput_per_s", "samples/s", format_rate),
         Column("gain", "gain", lambda gain: "none" if abs(gain - 1) < 0.0005 else f"{gain:.2f} x"),
         Column("utilisation", "device\nutilisation", format_percent),
         Column("bottleneck", "next\nbottleneck", left=True),

@@ -24,11 +24,11 @@ def local_page(found: LocalPrediction) -> Document:
     slow_s, fast_s = found.prompt_interval_s[1], found.prompt_interval_s[0]
     on_device = found.weight_bytes + found.cache_bytes + found.buffer_bytes
     facts = [
-        ("answer", f"{rate:.1f} tokens/s ({1 / high_s:.1f} to {1 / low_s:.1f} at 90%) behind {found.context} tokens"),
+        ("answer", f"{rate:.1f} tokens/s ({1 / high_s:.1f} to {1 / low_s:.1f} at 90%) behind {found.context:,} tokens"),
         (
             "prompt",
-            f"{prompt_rate:.0f} tokens/s ({found.prompt_tokens / slow_s:.0f} to {found.prompt_tokens / fast_s:.0f} "
-            f"at 90%): {format_si(found.prompt_s, 's')} for {found.prompt_tokens} tokens",
+            f"{prompt_rate:,.0f} tokens/s ({found.prompt_tokens / slow_s:,.0f} to {found.prompt_tokens / fast_s:,.0f} "
+            f"at 90%): {format_si(found.prompt_s, 's')} for {found.prompt_tokens:,} tokens",
         ),
         ("per token", f"{format_si(found.token_s, 's')} ({format_interval(found.token_interval_s)} at 90%)"),
         ("blocks", _describe_blocks(found)),
@@ -96,7 +96,7 @@ _COLUMNS = (
     Column("tokens_per_s", "answer\ntokens/s", lambda rate: f"{rate:.1f}"),
     Column("slowest_tokens_per_s", "from", lambda rate: f"{rate:.1f}", drop_order=4),
     Column("fastest_tokens_per_s", "to", lambda rate: f"{rate:.1f}", drop_order=4),
-    Column("prompt_tokens_per_s", "prompt\ntokens/s", lambda rate: f"{rate:.0f}", drop_order=1),
+    Column("prompt_tokens_per_s", "prompt\ntokens/s", lambda rate: f"{rate:,.0f}", drop_order=1),
     Column("largest_context", "largest\ncontext", lambda tokens: f"{tokens:,}", drop_order=2),
     Column("token_w", "power", lambda watts: f"{watts:.0f} W", drop_order=5),
     Column("usd_per_million_tokens", "USD per\nmillion", format_number, drop_order=6),
@@ -123,7 +123,7 @@ def advice_page(advice: LocalAdvice, top: int | None = None) -> Document:
 
 def _headline(advice: LocalAdvice) -> str:
     """Return the title, which answers the question."""
-    best, behind = advice.rows[0], f"behind {advice.context} tokens"
+    best, behind = advice.rows[0], f"behind {advice.context:,} tokens"
     rate = f"{best.tokens_per_s:.1f} tokens/s"
     if advice.by == "formats":
         question = f"{advice.network} on {devices_of(best)}"

@@ -211,6 +211,7 @@ def counts_comparison_page(comparison: CountsComparison) -> Document:
         Column("count", convention.unit, format_count),
         Column("convolution_count", "in convolutions", format_count, drop_order=1),
         Column("convolution_share", "share of\nconvolutions", lambda value: f"{value:.2%}"),
+        *(_COSTS if first.costs is not None else ()),
     ]
     rows = list(comparison.rows())
     data = raw_table(rows)
@@ -221,6 +222,8 @@ def counts_comparison_page(comparison: CountsComparison) -> Document:
     batch = "" if first.batch_size == 1 else f", batch {first.batch_size}"
     notes = (f"{counts.network.name}: {note}" for counts in comparison.counts for note in counts.notes)
     facts = [("convention", f"{convention.name}: {convention.meaning}")]
+    if first.costs is not None:
+        facts.append(("device", f"{first.costs.gpu}, in {first.costs.precision}"))
     table = Table("", columns, rows, sortable=True)
     return Document(f"{len(rows)} networks, {first.phase}{batch}", facts, [table], tuple(notes), data)
 

@@ -128,7 +128,7 @@ def _part_table(prediction: PipelinePrediction) -> Table:
     has_transfers = any(row["transfer_s"] for row in rows)
     columns = [
         Column("part", "part", left=True),
-        Column("network", "network", left=True),
+        Column("network", "network", left=True, wrap=True),
         Column("runs", "runs", format_count),
         Column("samples", "samples", format_count),
         Column("macs", "MAC per run", format_si, drop_order=2),

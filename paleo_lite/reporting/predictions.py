@@ -269,11 +269,17 @@ def site_facts(prediction: Prediction | PipelinePrediction) -> list[tuple[str, s
     return [("at the meter", site_text(prediction.site, prediction.facility))]
 
 
+SMALL_USD = 1e-3
+"""Below it, a batch's cost of electricity is given for a million batches."""
+
+
 def site_text(site: SiteEnergy, facility: Facility) -> str:
     """Return an energy at the meter and what it costs as text."""
     parts = [format_si(site.energy_j, "J", 3)]
     if site.usd is not None:
-        parts.append(f"{format_number(site.usd)} USD of electricity")
+        is_small = site.usd < SMALL_USD
+        amount = format_number(1e6 * site.usd if is_small else site.usd)
+        parts.append(f"{amount} USD of electricity" + (" per million batches" if is_small else ""))
     if site.co2_g is not None:
         parts.append(f"{format_number(site.co2_g)} g of CO2")
     added = facility.describe()

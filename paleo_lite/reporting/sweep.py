@@ -8,7 +8,7 @@ from typing import Any
 from ..sweeps.best import Best, column_label
 from ..sweeps.run import AnySpace, Sweep
 from ..text import format_plural
-from ..units import format_interval, format_number, format_si
+from ..units import format_interval, format_number, format_rate, format_si
 from .document import (
     Column,
     Document,
@@ -31,7 +31,8 @@ def sweep_page(sweep: Sweep) -> Document:
     if sweep.resumed:
         facts.append(("resumed", f"{sweep.resumed} of {sweep.chunks} chunks came from an earlier run"))
     duration = format_si(sweep.seconds, "s", 3)
-    facts.append(("duration", duration if sweep.resumed else f"{duration}, {sweep.rows / sweep.seconds:,.0f} rows/s"))
+    rate = "" if sweep.resumed else f", {format_rate(sweep.rows / sweep.seconds)} rows/s"
+    facts.append(("duration", duration + rate))
     if sweep.samples is not None:
         facts.append(("hours, cost and energy", f"for {format_si(sweep.samples)} samples"))
     return Document(title=f"{sweep.path}: {format_plural(sweep.rows, 'combination')}", facts=facts)

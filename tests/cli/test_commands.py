@@ -121,6 +121,8 @@ def test_tables_fit_the_terminal(command: list[str], width: int) -> None:
             2,
             "`--price`: 'abc' is not a quantity: expected one such as '3.06 USD/h'",
         ),
+        (["predict", "vgg16", "--gpu", "t4", "--price", "3"], 2, "give `--samples` or `--tokens`"),
+        (["predict", "vgg16,alexnet", "--gpu", "t4", "--price-of", "aws"], 2, "give `--samples` or `--tokens`"),
         (["gemm", "1", "1", "1", "--peak", "6"], 2, "`--peak`: '6' has no unit: expected a quantity such as"),
         (
             ["serve", "llama-3-8b", "--gpu", "h100-sxm", "--rate", "1", "--slo", "ttft=500"],

@@ -97,3 +97,14 @@ def test_an_empty_network_has_no_shares():
     assert counts.convolution_share is None
     assert counts_page(counts).tables[0].rows == []
     json.dumps(counts.to_dict(), allow_nan=False)
+
+
+def test_several_networks_on_a_device_have_their_times_and_joules():
+    """The same as each network alone."""
+    comparison = pl.layers(["alexnet", "vgg16"], gpu="h100-sxm", precision="fp16")
+    (table,) = counts_comparison_page(comparison).tables
+    assert [column.key for column in table.columns][-2:] == ["time_s", "energy_j"]
+    for row in table.rows:
+        alone = pl.layers(row["network"], gpu="h100-sxm", precision="fp16").costs
+        assert (row["time_s"], row["energy_j"]) == (alone.time_s, alone.energy_j)
+    assert "time_s" not in next(iter(pl.layers(["alexnet", "vgg16"]).rows()))

@@ -78,8 +78,10 @@ def test_options_of_the_command() -> None:
     meter_j = 1.5 * (answer["energy_j"] + 50 * answer["time_s"])
     assert answer["site"]["energy_j"] == pytest.approx(meter_j)
     assert answer["site"]["co2_g"] == pytest.approx(meter_j / 3.6e6 * 400)
-    text = CliRunner().invoke(main, words.split()).output
+    text = " ".join(CliRunner().invoke(main, words.split()).output.split())
     assert "at the meter" in text and "a PUE of 1.5" in text
+    micro_usd = 1e6 * meter_j / 3.6e6 * 0.3
+    assert f"{micro_usd:.4g} USD of electricity per million batches" in text
 
 
 def test_advice_by_joules() -> None:
