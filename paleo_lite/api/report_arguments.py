@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from ..architectures import Network
 from ..counting import GENERATION_PHASES
 from ..errors import BadValue
-from ..machines import Device
+from ..machines import Device, find_device
+from ..machines.registry import limit_power
+from ..timing.facility import make_facility
 from ..timing.workload import TrainingOptions
 from .arguments import InputShapes, Paths, option_name, to_paths
+from .question import PictureOptions, Question
 
 if TYPE_CHECKING:
     from torch import nn
@@ -72,12 +75,6 @@ class ReportArguments(msgspec.Struct, frozen=True, kw_only=True):
     host_watts: float | str | None = None
     hardware_files: Paths = ()
 
-    @property
-    def facility(self) -> dict[str, Any]:
-        """What surrounds the devices, as arguments of `predict`."""
-        names = ("electricity", "carbon_intensity", "pue", "host_watts")
-        return {name: getattr(self, name) for name in names}
-
     def __post_init__(self) -> None:
         if (self.network is None) == (self.profile is None):
             raise BadValue("`report` needs a network or a profile (`--profile PATH`): exactly one of them")
@@ -110,6 +107,36 @@ class ReportArguments(msgspec.Struct, frozen=True, kw_only=True):
     def has_workers(self) -> bool:
         """Whether the report includes several devices."""
         return self.workers is not None or self.topology is not None or self.platform is not None
+
+    def question(self, batch_size: int, phase: str) -> Question:
+        """Return what the report asks of the network or pipeline on the device."""
+        gpu = self.gpu
+        if self.power_limit is not None:
+            gpu = limit_power(find_device(gpu, self.hardware_paths), self.power_limit)
+        return Question(
+            self.network,
+            gpu,
+            precision=self.precision,
+            batch_size=batch_size,
+            phase=phase,
+            time_model=self.time_model,
+            ppp=self.ppp,
+            clock=self.clock,
+            unit=self.unit,
+            image_size=self.image_size,
+            pictures=PictureOptions(steps=self.steps, frames=self.frames),
+            sequence_length=self.sequence_length,
+            context=self.context,
+            inputs=self.inputs,
+            hardware_files=self.hardware_paths,
+            calibration=self.calibration,
+            training=self.training,
+            fit_batch=self.fit_batch,
+            memory=True,
+            execution=self.execution,
+            weights=self.weights,
+            facility=make_facility(self.electricity, self.carbon_intensity, self.pue, self.host_watts),
+        )
 
     @property
     def hardware_paths(self) -> list[Path]:

@@ -21,12 +21,12 @@ from ..files import check_outputs, save
 from ..machines import Device, find_device
 from ..reporting.document import Document
 from ..result import Result
+from ..timing import Prediction
 from ..timing.pipeline_prediction import PipelinePrediction
 from ..timing.workload import TrainingOptions
 from .arguments import InputShapes, Paths
 from .pipelines import check_others
 from .profiles import PROFILE_READER
-from .question import PictureOptions
 from .report_arguments import PREDICTION_ARGUMENTS, ReportArguments
 from .report_provenance import (
     command_line,
@@ -275,12 +275,10 @@ def _profile_page(arguments: ReportArguments, path: Path) -> Document:
 
 def _network_page(arguments: ReportArguments) -> Document:
     """Return the report of a prediction."""
-    from ..architectures.network import SequenceOptions
     from ..calibration.alternatives import try_alternatives
     from ..calibration.choose import used_calibration
     from ..reporting.page.prediction import prediction_report
-    from .prediction import predict_network
-    from .resolve import resolve_network, square_size
+    from .prediction import answer
 
     phase = arguments.phase
     if phase is None:
@@ -289,35 +287,13 @@ def _network_page(arguments: ReportArguments) -> Document:
     pipeline = find_pipeline(arguments.network) if isinstance(arguments.network, str) else None
     if pipeline is not None and phase == "inference":
         return _pipeline_page(arguments, pipeline)
-    PictureOptions(steps=arguments.steps, frames=arguments.frames).check_absent(arguments.network)
-    sequence = SequenceOptions(arguments.sequence_length, arguments.context, phase)
-    network = resolve_network(
-        arguments.network, square_size(arguments.image_size, arguments.network), arguments.inputs, sequence
-    )
     batch_size = arguments.batch_size
     if batch_size is None:
         is_batch_per_worker = arguments.has_workers and phase == "training"
         batch_size = 32 if is_batch_per_worker and not arguments.fit_batch else 1
-    prediction = predict_network(
-        network,
-        gpu=arguments.gpu,
-        precision=arguments.precision,
-        batch_size=batch_size,
-        phase=phase,
-        time_model=arguments.time_model,
-        ppp=arguments.ppp,
-        clock=arguments.clock,
-        power_limit=arguments.power_limit,
-        unit=arguments.unit,
-        hardware_files=arguments.hardware_paths,
-        calibration=arguments.calibration,
-        training=arguments.training,
-        fit_batch=arguments.fit_batch,
-        memory=True,
-        execution=arguments.execution,
-        weights=arguments.weights,
-        **arguments.facility,
-    )
+    prediction = answer(arguments.question(batch_size, phase))
+    assert isinstance(prediction, Prediction)
+    network = prediction.workload.network
     scaling = None
     if arguments.has_workers:
         scaling = _predict_scaling(arguments, network, prediction.batch_size)
@@ -337,7 +313,7 @@ def _network_page(arguments: ReportArguments) -> Document:
 def _pipeline_page(arguments: ReportArguments, pipeline: Pipeline) -> Document:
     """Return the report of a pipeline's prediction."""
     from ..reporting.page.pipeline import pipeline_report
-    from .prediction import predict
+    from .prediction import answer
 
     check_others(
         pipeline,
@@ -347,29 +323,7 @@ def _pipeline_page(arguments: ReportArguments, pipeline: Pipeline) -> Document:
             "--fit-batch": (arguments.fit_batch, False),
         },
     )
-    prediction = predict(
-        arguments.network,
-        gpu=arguments.gpu,
-        precision=arguments.precision,
-        batch_size=arguments.batch_size or 1,
-        image_size=arguments.image_size,
-        steps=arguments.steps,
-        frames=arguments.frames,
-        time_model=arguments.time_model,
-        ppp=arguments.ppp,
-        clock=arguments.clock,
-        power_limit=arguments.power_limit,
-        unit=arguments.unit,
-        hardware_files=arguments.hardware_paths,
-        calibration=arguments.calibration,
-        execution=arguments.execution,
-        weights=arguments.weights,
-        sequence_length=arguments.sequence_length,
-        context=arguments.context,
-        inputs=arguments.inputs,
-        training=arguments.training,
-        **arguments.facility,
-    )
+    prediction = answer(arguments.question(arguments.batch_size or 1, "inference"))
     assert isinstance(prediction, PipelinePrediction)
     line = command_line(arguments, "predict", (*PREDICTION_ARGUMENTS, "execution", "batch_size"))
     commands = [("The prediction as JSON", shlex.join([*line, "--format", "json"]))]
