@@ -278,12 +278,12 @@ def _single_message(size: Any, n: Any, link: LinkRate) -> Cost:
 
 
 def _parameter_server(size: Any, n: Any, link: LinkRate) -> Cost:
-    """PALEO's one-to-all: 2 (n - 1) messages of D, all over the server's link."""
+    """Return the cost of PALEO's one-to-all: 2 (n - 1) messages of D, all over the server's link."""
     return 2 * (n - 1), 2 * (n - 1) * size
 
 
 def _tree(size: Any, n: Any, link: LinkRate) -> Cost:
-    """PALEO's tree: 2 ceil(log2 n) messages of D."""
+    """Return the cost of PALEO's tree: 2 ceil(log2 n) messages of D."""
     return 2 * _ceil_log2(n), 2 * _ceil_log2(n) * size
 
 
@@ -297,7 +297,7 @@ def _butterfly(size: Any, n: Any, link: LinkRate) -> Cost:
 
 
 def _butterfly_mixing(size: Any, n: Any, link: LinkRate) -> Cost:
-    """PALEO's butterfly mixing: one message of D."""
+    """Return the cost of PALEO's butterfly mixing: one message of D."""
     return np.ones_like(n), size + 0 * n
 
 

@@ -99,9 +99,6 @@ sold with up to 420 W (github.com/noonghunna/club-3090, issue 103) or 450 W."""
 MIN_FRACTION = 0.1
 """Lowest fraction of the speed that a power limit leads to: devices do not clock lower."""
 
-INTERVAL_DEVIATIONS = 2.015
-"""Deviations of a 90% interval: Student's t with 5 degrees of freedom."""
-
 _MAX_FILE_BYTES = 2**16
 
 

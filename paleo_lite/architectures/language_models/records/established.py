@@ -1,7 +1,7 @@
 """Decoders up to 2025: one record of the parts of a block for each ``model_type`` of a config.
 
 Each record says which key of the config gives each field of the records in `traits`, where it differs from
-`STANDARD_ATTENTION` and the other standards, which are LLaMA's. Sources are the modules of ``transformers`` 5 of the
+the standards of `family`, which are LLaMA's. Sources are the modules of ``transformers`` 5 of the
 same names, with which tests compare every family.
 """
 
