@@ -15,6 +15,7 @@ from ..errors import BadValue
 from ..machines import Machine
 from ..timing import TimeModel, Workload
 from ..timing.training_recipes import check_recipe, find_recipe
+from ..timing.workload import TrainingOptions
 from ..units import PRECISION_BYTES, element_bytes
 from .arguments import InputShapes
 from .pipelines import denoiser_network
@@ -38,15 +39,18 @@ def resolve_question(question: Question, *, whole_board: bool = False) -> tuple[
     execution = question.execution or default_execution(question.phase)
     precision, training = question.precision, question.training
     multiplied_in = None
+    is_recipe = find_recipe(precision) is not None and precision not in PRECISION_BYTES
+    if is_recipe and question.phase == "training" and training is None:
+        training = TrainingOptions()
     if training is not None:
         precision, training = training.split_precision(precision)
         multiplied_in = training.products
         if training.recipe is not None:
             check_recipe(training.recipe, machine.device)
-    elif find_recipe(precision) and precision not in PRECISION_BYTES:
+    elif is_recipe:
         raise BadValue(
-            f"`--precision {precision}` is for training: add `--phase training --mixed-precision`; at inference "
-            f"`--weights {precision}` stores such weights"
+            f"`--precision {precision}` is for training: add `--phase training`; at inference `--weights {precision}` "
+            "stores such weights"
         )
     element_bytes(precision)
     sequence = question.sequence

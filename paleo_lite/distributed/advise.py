@@ -12,7 +12,7 @@ from ..errors import BadValue
 from ..timing.budget import Budget
 from ..timing.memory import usable_bytes
 from ..units import format_si
-from .blocks import uses_tuned_stack
+from .blocks import fuses_loss, uses_tuned_stack
 from .clusters import Cluster
 from .collectives import COLLECTIVES
 from .job import Job
@@ -214,7 +214,10 @@ def _describe_for_megatron(
     plan = plan_step(job, topology, batch_size, msgspec.structs.replace(settings, parallel=config))
     tokens = job.workload.network.tokens or 1
     counts = tuple(stage.counts for stage in plan.layout.stages)
-    options = megatron_options(plan.config, batch_size, tokens, counts, job.workload.options.recipe)
+    training = job.workload.options
+    options = megatron_options(
+        plan.config, batch_size, tokens, counts, training.recipe, training.optimizer, fuses_loss(job, plan.config)
+    )
     return f"options of Megatron-LM: {options}"
 
 

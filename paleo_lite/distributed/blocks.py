@@ -28,7 +28,7 @@ from ..timing.intervals import INTERVAL_LEVEL, QUANTILES, interval_of
 from ..timing.memory import Memory, memory_by_micro_batch
 from ..timing.models import Terms
 from ..timing.training import micro_batch
-from ..timing.training_stack import STACK_ATTENTION, supports_stack, use_stack_constants
+from ..timing.training_stack import STACK_ATTENTION, supports_stack, use_recipe_efficiency, use_stack_constants
 from .device_cost import (
     NO_COST,
     STATE_FIELDS,
@@ -164,9 +164,15 @@ def block_costs(job: Job, config: ParallelConfig) -> BlockCosts:
         config.attention or (STACK_ATTENTION if is_tuned else None),
         config.micro_batch_size,
         config.recompute == "selective",
-        is_tuned if job.workload.options.fused_loss is None else job.workload.options.fused_loss,
+        fuses_loss(job, config),
     )
     return job.cached(_compute_block_costs, shape, is_tuned, config.expert_kernels)
+
+
+def fuses_loss(job: Job, config: ParallelConfig) -> bool:
+    """Return whether the loss is one kernel: as requested, or by default in a tuned stack."""
+    requested = job.workload.options.fused_loss
+    return uses_tuned_stack(job, config) if requested is None else requested
 
 
 def uses_tuned_stack(job: Job, config: ParallelConfig) -> bool:
@@ -226,8 +232,10 @@ def _mean_costs(alternatives: Sequence[BlockCosts]) -> BlockCosts:
 def _costs_with_kernels(job: Job, shape: BlockShape, kernels: StackKernels | None) -> BlockCosts:
     """Return the costs with the kernels of a tuned stack, or of another one."""
     network = job.workload.network
-    model = use_training_constants(job.model)
-    if kernels is not None:
+    if kernels is None:
+        model = use_training_constants(job.model)
+        model = use_recipe_efficiency(model, job.workload.options.recipe, job.machine.device)
+    else:
         model = use_stack_constants(job.model, kernels.recipe, job.stack_constants, kernels.experts or "separate")
     weighted_blocks = []
     blocks_by_type: dict[int, DeviceCost] = {}
@@ -273,10 +281,12 @@ def _count_blocks(
         return tuple(with_stack(network, kernels) for network in plain)
     small_shape = shape._replace(micro_batch_size=1, recomputes_scores=False)
     counted = []
-    for network in job.cached_across_models(_build_small_networks, block_type, small_shape):
+    small_networks = job.cached_across_models(_build_small_networks, block_type, small_shape)
+    for blocks, network in enumerate(small_networks, start=1):
         workload = micro_batch(network.workload.with_changes(batch_size=shape.micro_batch_size), job.machine)
         memory_function = network.memory_with_fused_attention if shape.recomputes_scores else network.memory
-        counted.append(count_network(workload, memory_function(shape.micro_batch_size), job.element_bytes))
+        memory = memory_function(shape.micro_batch_size)
+        counted.append(count_network(workload, blocks, memory, job.element_bytes))
     return tuple(counted)
 
 

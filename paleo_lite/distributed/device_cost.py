@@ -13,6 +13,7 @@ import numpy as np
 
 from ..counting import Layer
 from ..counting.kinds import class_of, is_attention, is_grouped_product
+from ..counting.work import COMPILED
 from ..timing import Workload
 from ..timing.expert_kernels import EXPERT_KERNELS, expert_layers
 from ..timing.fine_tuning import find_logits
@@ -46,6 +47,8 @@ class DeviceCost(NamedTuple):
     # those of attention and of every second product.
     unsaved_s: float
     saved_bytes: float
+    # Part of the forward pass that PyTorch's checkpointing of whole blocks does not repeat, see `_unneeded_layers`.
+    unneeded_s: float
     update_s: float  # time of the update
     # Communication between tensor-parallel devices, see `Messages`.
     forward_messages: Messages
@@ -153,16 +156,12 @@ class _StackCounts(NamedTuple):
         other kernels do its work.
     launches : ndarray, shape (layers,)
         Launches for single experts.
-    quantized_inputs, quantized_gradients : float
-        Numbers that kernels of their own quantize.
     saved : SavedActivations
     """
 
     kernels: StackKernels
     kernels_of: Floats
     launches: Floats
-    quantized_inputs: float
-    quantized_gradients: float
     saved: SavedActivations
 
 
@@ -178,6 +177,10 @@ class CountedNetwork(NamedTuple):
         Layers that are attention, and that read or write attention scores.
     unsaved_shares : ndarray, shape (layers,)
         Share of the results that PyTorch's selective checkpointing computes again.
+    is_unneeded : ndarray of bool, shape (layers,)
+        Layers that PyTorch's checkpointing never computes again.
+    quantized_inputs, quantized_gradients : float
+        Numbers that kernels of their own quantize.
     stack : _StackCounts or None
         None without a tuned stack.
     """
@@ -187,6 +190,9 @@ class CountedNetwork(NamedTuple):
     is_attention: Booleans
     is_score: Booleans
     unsaved_shares: Floats
+    is_unneeded: Booleans
+    quantized_inputs: float
+    quantized_gradients: float
     stack: _StackCounts | None = None
 
     def cost(self, terms: Terms, job: Job) -> DeviceCost:
@@ -194,16 +200,11 @@ class CountedNetwork(NamedTuple):
         forward = terms.seconds_of("forward")
         backward = terms.seconds_of("backward_data", "backward_weight")
         cost = self.counted
-        inputs_s = gradients_s = 0.0
+        quantize_s = _quantize_s(self.workload, job)
         if self.stack is not None:
             launches_s = self.stack.launches * _launch_s(job)
             forward = forward * self.stack.kernels_of[0] + launches_s
             backward = backward * self.stack.kernels_of[1] + 2 * launches_s
-            quantize_s = _quantize_s(self.stack.kernels.recipe, job)
-            inputs_s, gradients_s = (
-                self.stack.quantized_inputs * quantize_s,
-                self.stack.quantized_gradients * quantize_s,
-            )
             saved = self.stack.saved
             cost = cost._replace(
                 activation_bytes=saved.total_bytes,
@@ -211,11 +212,12 @@ class CountedNetwork(NamedTuple):
                 repeated_s=saved.repeated_layers @ forward,
             )
         return cost._replace(
-            forward_s=float(forward.sum()) + inputs_s,
-            backward_s=float(backward.sum()) + gradients_s,
+            forward_s=float(forward.sum()) + self.quantized_inputs * quantize_s,
+            backward_s=float(backward.sum()) + self.quantized_gradients * quantize_s,
             update_s=float(terms.seconds_of("update").sum()),
             attention_scores_s=float(forward[self.is_score].sum()),
             unsaved_s=float(self.unsaved_shares @ forward),
+            unneeded_s=float(forward[self.is_unneeded].sum()),
             attention_s=float(forward[self.is_attention].sum()),
             attention_backward_s=float(backward[self.is_attention].sum()),
         )
@@ -226,12 +228,17 @@ def _launch_s(job: Job) -> float:
     return (job.stack_constants or stack_constants()).expert_launch_s if job.model.is_forecast else 0.0
 
 
-def _quantize_s(recipe: str | None, job: Job) -> float:
-    """Return the time in which one number is quantized for all its uses."""
-    if recipe is None:
+def _quantize_s(workload: Workload, job: Job) -> float:
+    """Return the time in which one number is quantized for all its uses.
+
+    A compiler finds the largest number in the kernel that writes it.
+    """
+    if workload.options.recipe is None:
         return 0.0
+    recipe = TRAINING_RECIPES[workload.options.recipe]
     share = QUANTIZATION_BANDWIDTH_SHARE if job.model.is_forecast else 1.0
-    return TRAINING_RECIPES[recipe].quantized_bytes / (job.machine.device.bandwidth_bytes_per_s * share)
+    moved_bytes = recipe.quantized_bytes - (recipe.maximum_bytes if workload.execution == COMPILED else 0)
+    return moved_bytes / (job.machine.device.bandwidth_bytes_per_s * share)
 
 
 _ALL_REDUCE_SHARES = {
@@ -243,13 +250,15 @@ _ALL_REDUCE_SHARES = {
 """Communication of a tensor-parallel exchange layer per pass, as shares of an all-reduce."""
 
 
-def count_network(workload: Workload, memory: Memory, element_bytes: int) -> CountedNetwork:
+def count_network(workload: Workload, blocks: int, memory: Memory, element_bytes: int) -> CountedNetwork:
     """Count what a small network does in a micro-batch.
 
     Parameters
     ----------
     workload : Workload
         One micro-batch.
+    blocks : int
+        Number of its blocks, which are of one type.
     memory : Memory
         Its peak memory.
     element_bytes : int
@@ -276,6 +285,9 @@ def count_network(workload: Workload, memory: Memory, element_bytes: int) -> Cou
         elif is_grouped_product(layer):
             expert_gradient_bytes += float(layer.parameters) * element_bytes
     saved_shares = _saved_shares(layers)
+    has_head = find_logits(workload.network.layers) is not None
+    is_unneeded = _unneeded_layers(layers, blocks, has_head)
+    inputs, gradients = _quantized_elements(workload) if workload.options.recipe else (0.0, 0.0)
     output_elements = np.array([float(np.prod(layer.outputs[0])) for layer in layers])
     counted = NO_COST._replace(
         saved_bytes=float(saved_shares @ output_elements) * bytes_per_element,
@@ -298,7 +310,10 @@ def count_network(workload: Workload, memory: Memory, element_bytes: int) -> Cou
         counted,
         is_attention=np.array([is_attention(layer) for layer in layers]),
         is_score=np.array([_is_score_layer(layer, keys) for layer in layers]),
-        unsaved_shares=1 - saved_shares,
+        unsaved_shares=np.where(is_unneeded, 0.0, 1 - saved_shares),
+        is_unneeded=is_unneeded,
+        quantized_inputs=inputs,
+        quantized_gradients=gradients,
     )
 
 
@@ -321,19 +336,19 @@ def with_stack(network: CountedNetwork, kernels: StackKernels) -> CountedNetwork
     for index, layer in enumerate(workload.layers):
         if is_grouped_product(layer):
             launches[index] = layer.weights[0][0] * kernels.launches_per_expert
-    inputs, gradients = (0.0, 0.0)
-    if kernels.recipe is not None:
-        inputs, gradients = _quantized_elements(workload, kernels.fuse_activation)
+    if kernels.recipe is not None and kernels.fuse_activation:
+        inputs, gradients = _quantized_elements(workload, fuses_experts=True)
+        network = network._replace(quantized_inputs=inputs, quantized_gradients=gradients)
     saved = saved_activations(workload, kernels.recipe)
     logits = find_logits(workload.network.layers)
     if logits is not None:
         elements = float(np.prod(workload.network.layers[logits].outputs[0])) * workload.batch_size
         logits_bytes = min(network.counted.logits_bytes, elements * STACK_LOGIT_BYTES)
         network = network._replace(counted=network.counted._replace(logits_bytes=logits_bytes))
-    return network._replace(stack=_StackCounts(kernels, kernels_of, launches, inputs, gradients, saved))
+    return network._replace(stack=_StackCounts(kernels, kernels_of, launches, saved))
 
 
-def _quantized_elements(workload: Workload, fuses_experts: bool) -> tuple[float, float]:
+def _quantized_elements(workload: Workload, fuses_experts: bool = False) -> tuple[float, float]:
     """Return the elements of a micro-batch that products quantize: distinct inputs, and gradients of results.
 
     Parameters
@@ -368,6 +383,34 @@ def _saved_shares(layers: Sequence[Layer]) -> Floats:
         elif class_of(layer) == "gemm" and layer.weights:
             shares[index] = 0.0 if index == head else 0.5
     return shares
+
+
+_SAVES_NOTHING = ("add", "copy", "dropout", "exchange", "slice", "view")
+"""Kinds of layers between the last product of a block and its result that save nothing for their gradients."""
+
+
+def _unneeded_layers(layers: Sequence[Layer], blocks: int, has_head: bool) -> Booleans:
+    """Return the layers of blocks that checkpointing need not compute again, shape (layers,).
+
+    PyTorch stops when all saved tensors of a block exist again (``early_stop`` of ``torch.utils.checkpoint``): before
+    the last product, if everything after it saves nothing. Results of experts are saved, to weight them.
+    """
+    products = [index for index, layer in enumerate(layers) if class_of(layer) == "gemm" and layer.weights]
+    if has_head:
+        products.pop()
+    is_unneeded = np.zeros(len(layers), dtype=bool)
+    per_block = len(products) // blocks
+    if not per_block:
+        return is_unneeded
+    hidden_size = layers[products[0]].inputs[0][-1]
+    for first in products[per_block - 1 :: per_block]:
+        end = first + 1
+        while end < len(layers) and layers[end].kind in _SAVES_NOTHING:
+            end += 1
+        is_residual = [is_addition(layer) and layer.outputs[0][-1] == hidden_size for layer in layers[first:end]]
+        if any(is_residual):
+            is_unneeded[first : first + is_residual.index(True) + 1] = True
+    return is_unneeded
 
 
 def _is_score_layer(layer: Layer, keys: int) -> bool:

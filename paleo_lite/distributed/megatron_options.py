@@ -12,6 +12,15 @@ _RECIPE_OPTIONS = {
     "nvfp4": "--bf16 --fp4-format e2m1 --fp4-recipe nvfp4",
 }
 
+_OPTIMIZER_OPTIONS = {
+    "sgd": "--optimizer sgd --sgd-momentum 0",
+    "momentum": "--optimizer sgd",
+    "adam": "--optimizer adam",
+    "adamw": "--optimizer adam",
+    "muon": "--optimizer muon",
+}
+"""Options of the optimizers that Megatron-LM has."""
+
 _DATA_PARALLEL_OPTIONS = (
     "--overlap-grad-reduce",
     "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather",
@@ -27,6 +36,8 @@ def megatron_options(
     sequence_length: int,
     stage_blocks: tuple[tuple[int, ...], ...],
     recipe: str | None = None,
+    optimizer: str = "adam",
+    fuses_loss: bool = False,
 ) -> str:
     """Return the options of Megatron-LM that choose a configuration.
 
@@ -40,6 +51,10 @@ def megatron_options(
         Number of blocks of each virtual stage of each device of the pipeline, first by device.
     recipe : str or None
         Recipe of narrow products; None for bf16.
+    optimizer : str
+        Name in `paleo_lite.timing.optimizers.OPTIMIZERS`.
+    fuses_loss : bool
+        Whether the loss is one kernel.
     """
     options = [
         f"--tensor-model-parallel-size {config.tensor}",
@@ -63,6 +78,9 @@ def megatron_options(
     if config.expert_overlap:
         options.append("--overlap-moe-expert-parallel-comm")
     options += [_DATA_PARALLEL_OPTIONS[config.zero_stage], _RECIPE_OPTIONS[recipe]]
+    options.append(_OPTIMIZER_OPTIONS.get(optimizer, ""))
+    if fuses_loss:
+        options.append("--cross-entropy-loss-fusion --cross-entropy-fusion-impl te")
     options += _recomputation_options(config, max(map(sum, stage_blocks)))
     return " ".join(filter(None, options))
 

@@ -125,13 +125,15 @@ def train_3d_parallel(job: Job, topology: Topology, batch_size: int, settings: S
     exposed_transfers_s = transfer_s * (2 * (config.pipeline - 1) if hides_transfers else transfers)
     transfers_s = transfer_s * transfers
     parameter_bytes, gradient_bytes, _ = longest.model_state_bytes
+    # ZeRO stages 1 and 2 gather what the update has changed: of frozen parameters, which have no gradients, nothing.
+    gathered_bytes = parameter_bytes if config.sharding_rules.gathers_per_micro_batch else gradient_bytes
     exchange_ratio = _exchange_ratio(job, settings)
     groups = replica_groups(config, layout, longest.expert_share)
     gradients_s, hidden_s = gradient_communication_s(
         topology,
         groups,
         layout,
-        parameter_bytes,
+        gathered_bytes,
         gradient_bytes * exchange_ratio,
         compute_s,
         config,

@@ -149,7 +149,8 @@ def copied_bytes(stage: StageCost, config: ParallelConfig, hidden_state_bytes: f
 def recomputed_s(block: DeviceCost, config: ParallelConfig) -> float:
     """Return the time of activation recomputation for one block and micro-batch."""
     if config.recompute in ("full", "offload"):
-        return block.forward_s / config.recompute_every
+        unneeded_s = 0.0 if config.execution == MEGATRON else block.unneeded_s
+        return (block.forward_s - unneeded_s) / config.recompute_every
     if config.recompute_modules:
         return sum_of_modules(block.repeated_s, config)
     if config.recompute == "selective":

@@ -17,6 +17,7 @@ import numpy as np
 
 from ..counting import Layer
 from ..counting.kinds import is_attention, is_grouped_product
+from ..counting.work import UNFUSED_EXECUTIONS
 from ..errors import BadFile
 from ..files import read_typed, shipped_folder
 from ..machines import Device, Machine
@@ -66,6 +67,9 @@ class TrainingConstants(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     held_out: str = ""  # description of the errors on held-out steps
     # Share of the communication of sharded parameters (ZeRO stage 3, FSDP) that computation does not hide.
     exposed_sharding: float = 0.0
+    # Share of their rate that products and attention reach in a step of eager PyTorch, over that on Ampere, by the
+    # first digit of the compute capability.
+    share_by_generation: dict[str, float] = msgspec.field(default_factory=dict)
     format: int = 1
 
 
@@ -92,6 +96,7 @@ class TrainingModel(CalibratedModel, frozen=True, eq=False):
     """Calibrated model with the constants of transformer training."""
 
     exposed_sharding: float = 0.0  # share of the communication of sharded parameters that computation does not hide
+    share_by_generation: dict[str, float] = msgspec.field(default_factory=dict)  # as in `TrainingConstants`
     has_host_constants: bool = True  # whether the host has the constants of training frameworks on many devices, too
     # Share of the peak that layers of a kind reach, over that of their class of work.
     kind_efficiency: dict[str, float] = msgspec.field(default_factory=dict)
@@ -105,6 +110,10 @@ class TrainingModel(CalibratedModel, frozen=True, eq=False):
         ``efficiency_gemm`` the share of the peak on a device on which products reach `REFERENCE_PRODUCT_SHARE`.
         """
         features = self._scale_kernels(features, workload.attention, workload.precision, machine)
+        if workload.execution in UNFUSED_EXECUTIONS:
+            share = self.share_by_generation.get(machine.device.capability.split(".")[0], 1.0)
+            for work_class in ("gemm", "attention"):
+                features = scale_class(features, work_class, 1 / share, 1 / share)
         if not self.kind_efficiency:
             return features
         shares = kernel_shares(workload.attention, machine.device) or UNKNOWN_KERNEL
@@ -216,5 +225,6 @@ def _replace_parameters(
         model.learned_fraction,
         fp8_relative_efficiency=model.fp8_relative_efficiency,
         exposed_sharding=constants.exposed_sharding,
+        share_by_generation=constants.share_by_generation if has_host_constants else {},
         has_host_constants=has_host_constants,
     )

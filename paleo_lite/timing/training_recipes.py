@@ -25,6 +25,7 @@ class TrainingRecipe(NamedTuple):
     products: str  # precision whose peak the products have
     # Bytes moved per element of an input, or of a gradient, of a product to quantize it for all its uses.
     quantized_bytes: float
+    maximum_bytes: float  # part of them that finding the largest number of a tensor moves
     saved_bytes: float  # bytes per element of an input that is saved for the gradient of the weight
     # Kernels that a product of one expert launches: the product, one that quantizes, and one for each block-
     # scaled input that brings its scales into the order of the matrix units (Transformer Engine's ``swizzle``).
@@ -40,6 +41,7 @@ TRAINING_RECIPES = {
     "fp8": TrainingRecipe(
         products="fp8",
         quantized_bytes=2 + 2 + 2 * 1,  # maximum, read, written twice
+        maximum_bytes=2,
         saved_bytes=1,
         expert_kernels=2,
         capabilities=(),
@@ -49,6 +51,7 @@ TRAINING_RECIPES = {
     "mxfp8": TrainingRecipe(
         products="fp8",
         quantized_bytes=2 + 2 * (1 + 1 / 32),
+        maximum_bytes=0,
         saved_bytes=1 + 1 / 32,
         expert_kernels=4,
         capabilities=("10.", "12.", "gfx95"),
@@ -58,6 +61,7 @@ TRAINING_RECIPES = {
     "nvfp4": TrainingRecipe(
         products="fp4",
         quantized_bytes=2 + 2 + 2 * (1 / 2 + 1 / 16),
+        maximum_bytes=2,
         saved_bytes=1 / 2 + 1 / 16,
         expert_kernels=4,
         capabilities=("10.", "12."),

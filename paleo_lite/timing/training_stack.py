@@ -94,6 +94,17 @@ def supports_stack(device: Device, is_fully_sharded: bool = False) -> bool:
     return device.vendor == "NVIDIA" and major.isdigit() and int(major) >= first
 
 
+def use_recipe_efficiency(model: TimeModel, recipe: str | None, device: Device) -> TimeModel:
+    """Return a calibrated model whose products of a recipe reach the share of the stack, on devices that it supports.
+
+    Other stacks call the same libraries for large products in 8 bits. The shares of `paleo_lite.calibration.choose` are
+    those of products of all sizes.
+    """
+    if recipe is None or not isinstance(model, CalibratedModel) or not supports_stack(device):
+        return model
+    return msgspec.structs.replace(model, fp8_relative_efficiency=stack_constants().relative_efficiency[recipe])
+
+
 def use_stack_constants(
     model: TimeModel, recipe: str | None, constants: StackConstants | None = None, expert_kernels: str = "separate"
 ) -> TimeModel:

@@ -491,20 +491,14 @@ class TrainingOptions(msgspec.Struct, frozen=True):
     def split_precision(self, precision: str) -> tuple[str, TrainingOptions]:
         """Return the precision of tensors, and the options with the precision of products.
 
-        Mixed precision in fp8, mxfp8, fp4 or nvfp4 stores tensors in bf16 and multiplies in fp8 or fp4.
-
-        Raises
-        ------
-        BadValue
-            If a recipe of training is used without mixed precision.
+        Mixed precision in fp8, mxfp8, fp4 or nvfp4 stores tensors in bf16 and multiplies in fp8 or fp4. mxfp8 and nvfp4
+        are recipes of mixed precision only, and imply it.
         """
         recipe = find_recipe(precision)
-        if recipe is not None and self.mixed_precision:
-            products = TRAINING_RECIPES[recipe].products
-            return "bf16", msgspec.structs.replace(self, products=products, recipe=recipe)
-        if precision in TRAINING_RECIPES and precision not in PRECISION_BYTES:
-            raise BadValue(f"`--precision {precision}` is for mixed precision: add `--mixed-precision`")
-        return precision, self
+        if recipe is None or not (self.mixed_precision or precision not in PRECISION_BYTES):
+            return precision, self
+        products = TRAINING_RECIPES[recipe].products
+        return "bf16", msgspec.structs.replace(self, mixed_precision=True, products=products, recipe=recipe)
 
 
 def with_update(work: Work, layers: Sequence[Layer], precision: str, options: TrainingOptions) -> Work:

@@ -63,4 +63,6 @@ def test_advice_ends_with_the_options_of_the_best_configuration() -> None:
     options = next(note for note in best.notes if note.startswith("options of Megatron-LM: "))
     tensor = int(best.strategy.split("tensor ")[1].split(",")[0])
     assert f"--tensor-model-parallel-size {tensor} " in options and "--fp8-recipe mxfp8" in options
+    assert "--optimizer adam" in options
+    assert "--cross-entropy-loss-fusion --cross-entropy-fusion-impl te" in options
     assert best.fits and best.strategy in table.why

@@ -569,6 +569,32 @@ def test_every_second_block_computes_half_again() -> None:
     assert rows["offload"].time_s >= rows["every"].time_s
 
 
+def test_checkpointing_in_pytorch_stops_before_the_last_product() -> None:
+    """Of a block of GPT, 8 of 24 h^2 FLOPs per token: the last product, whose result nothing saves."""
+    recomputed_s = {}
+    product_s = 24 * 8 * 2048**2 * 2048 / 989.4e12  # 24 blocks, 2,048 tokens, at the peak of bf16
+    for execution in ("megatron", "eager"):
+        config = ParallelConfig(recompute="full", execution=execution, attention="flash2", zero_stage=0)
+        (row,) = pl.scale(
+            "gpt3-1.3b", topology="8x h100-sxm @ nvlink4-x18", workers=8, batch_size=1, precision="bf16",
+            time_model="peak", training=ADAM, sequence_length=2048, settings=Settings(parallel=config),
+        ).rows  # fmt: skip
+        recomputed_s[execution] = row.overheads_s["activation recomputation"]
+    assert recomputed_s["megatron"] - recomputed_s["eager"] == pytest.approx(product_s, rel=0.03)
+
+
+def test_adapters_alone_are_exchanged() -> None:
+    """Frozen parameters have no gradients, and ZeRO 1 gathers only what an update has changed."""
+    asked = {"topology": NODE, "precision": "bf16", "time_model": "roofline"}
+    tuned = pl.scale(
+        "llama-3.2-1b", workers=8, batch_size=1, sequence_length=512, settings=Settings(parallel=ParallelConfig()),
+        training=TrainingOptions("adam", mixed_precision=True, lora_rank=8, lora_modules=("q_proj",)), **asked,
+    ).rows[0]  # fmt: skip
+    adapters = 16 * 8 * (2048 + 2048)  # blocks, rank, width of input and of output
+    exchanged_s = topology_all_reduce_s(parse_topology(NODE).with_workers(8), adapters * 2)
+    assert tuned.communication_s == pytest.approx(float(exchanged_s), rel=1e-3)
+
+
 def test_stacks_fuse_more_and_more() -> None:
     seconds = [
         scaled("llama-3.2-1b", 8, 8, ParallelConfig(execution=execution), topology=NODE, precision="bf16").time_s

@@ -39,16 +39,13 @@ def test_devices_of_a_recipe() -> None:
     check_recipe("fp8", find_device("h100-sxm"))
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"phase": "training", "training": TrainingOptions("adam")}, "is for mixed precision: add `--mixed-precision`"),
-        ({}, "`--precision mxfp8` is for training: .*; at inference `--weights mxfp8`"),
-    ],
-)
-def test_recipes_are_for_mixed_precision(options: dict, message: str) -> None:
-    with pytest.raises(BadValue, match=message):
-        pl.predict("gpt2", gpu="b200", precision="mxfp8", **options)
+def test_recipes_imply_mixed_precision() -> None:
+    asked = {"gpu": "b200", "precision": "mxfp8", "phase": "training"}
+    implied = pl.predict("gpt2", **asked, training=TrainingOptions("adam"))
+    assert implied.time_s == pl.predict("gpt2", **asked, training=ADAM).time_s
+    assert pl.predict("gpt2", **asked).time_s > 0
+    with pytest.raises(BadValue, match=r"`--precision mxfp8` is for training: .*; at inference `--weights mxfp8`"):
+        pl.predict("gpt2", gpu="b200", precision="mxfp8")
 
 
 def test_a_step_in_each_format() -> None:

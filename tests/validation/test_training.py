@@ -10,6 +10,7 @@ import pytest
 from measured import DATA
 from paleo_lite.architectures.model_config import read_config
 from paleo_lite.architectures.network import SequenceOptions
+from paleo_lite.machines import find_device
 from validation.tables import rows_of
 from validation.training.reproduce import Comparison, compare, list_memory, published_steps, summarize
 
@@ -108,6 +109,18 @@ def test_mixtures_in_torchtitan_are_forecast() -> None:
     assert np.mean([abs(step.error) for step in steps]) < 0.15
     assert all(step.is_inside for step in steps)
     assert steps[1].time_s > steps[2].time_s
+
+
+def test_mlperf_steps_are_forecast() -> None:
+    """Llama 3.1 405B and 8B on up to 5,120 devices of five kinds, which no fit uses."""
+    from validation.training.mlperf import mlperf_forecasts
+
+    forecasts = mlperf_forecasts()
+    errors = [abs(one.error) for one in forecasts]
+    assert len({one.step.device for one in forecasts}) == 5
+    assert np.mean(errors) < 0.12 and np.median(errors) < 0.12
+    assert all(one.is_inside for one in forecasts)
+    assert all(one.memory_bytes < find_device(one.step.device).memory_bytes for one in forecasts)
 
 
 @pytest.fixture(scope="module")

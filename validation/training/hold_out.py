@@ -61,6 +61,17 @@ MAX_STEPS_PER_GROUP = 150
 EFFECTIVE_STEPS_PER_GROUP = 15
 """Total weight of the steps of a source on a device family, whose model errors are correlated."""
 
+GENERATION = "9"
+"""Compute capability of the generation whose share of the rates in eager PyTorch is fitted after the other constants:
+Hopper, whose kernels are so short that gaps between them matter. Compiled steps on it show no such share."""
+
+SHARE_OF_GENERATION = 0.5
+"""Part of the difference between its steps and the model that counts as the generation's. One source has fitted steps
+on Hopper, and its own error is expected to be as large (`SCATTER`)."""
+
+SHARES = np.arange(0.8, 1.21, 0.01)
+"""Shares of the generation that a fit compares."""
+
 
 class HeldOut(msgspec.Struct, frozen=True):
     """Errors of constants on the held-out steps of a source, as fractions."""
@@ -199,7 +210,25 @@ def fit(timed: TimedSteps, scatter: float = SCATTER) -> TrainingConstants:
 
     solution = least_squares(residuals, np.zeros(len(median)), diff_step=0.01, x_scale=deviation, max_nfev=6)
     posterior_deviation = np.sqrt(np.diag(np.linalg.inv(solution.jac.T @ solution.jac)))
-    return _constants(median * np.exp(solution.x), posterior_deviation, scatter, part)
+    constants = _constants(median * np.exp(solution.x), posterior_deviation, scatter, part)
+    return with_generation_share(timed, constants)
+
+
+def with_generation_share(timed: TimedSteps, constants: TrainingConstants) -> TrainingConstants:
+    """Return the constants with the share of the rates that products and attention reach in steps on Hopper.
+
+    It is that with the smallest median error, half-way back to 1 (`SHARE_OF_GENERATION`).
+    """
+    is_of_generation = [find_device(step.gpu).capability.startswith(GENERATION) for step in timed.steps]
+    part = timed.select(np.flatnonzero(is_of_generation).tolist())
+    if not part.steps:
+        return constants
+    errors = []
+    for share in SHARES:
+        shared = msgspec.structs.replace(constants, share_by_generation={GENERATION: float(share)})
+        errors.append(abs(float(np.median(np.log(part.predict(shared) / part.measured_s)))))
+    share = float(SHARES[int(np.argmin(errors))]) ** SHARE_OF_GENERATION
+    return msgspec.structs.replace(constants, share_by_generation={GENERATION: share})
 
 
 def _constants(
@@ -316,5 +345,6 @@ def rounded(constants: TrainingConstants) -> TrainingConstants:
         constants,
         constants={name: float(f"{value:.4g}") for name, value in constants.constants.items()},
         exposed_sharding=float(f"{constants.exposed_sharding:.3g}"),
+        share_by_generation={name: float(f"{share:.3g}") for name, share in constants.share_by_generation.items()},
         deviation={name: float(f"{value:.3g}") for name, value in constants.deviation.items()},
     )

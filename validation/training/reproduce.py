@@ -2,7 +2,8 @@
 
 Run with ``python -m validation.training.reproduce``. `h100.csv` contains the runs of mosaicml/llm-foundry (Apache-2.0)
 that are not in the pool of measurements, and those of pytorch/torchtitan (BSD-3-Clause) with data and tensor
-parallelism. torchtitan's devices have a power limit of 500 W, and its loss is not fused.
+parallelism. torchtitan's H100 have HBM2e of 2.4 TB/s and a power limit of 500 W, as its reports say; its loss is not
+fused.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from paleo_lite.distributed.parallel_config import ParallelConfig
 from paleo_lite.distributed.platforms import parse_topology
 from paleo_lite.distributed.scale import predict_step
 from paleo_lite.distributed.settings import Settings
-from paleo_lite.machines import Machine, find_device
+from paleo_lite.machines import Figure, Machine, find_device
 from paleo_lite.machines.registry import limit_power
 from paleo_lite.timing.workload import TrainingOptions, Workload
 
@@ -44,9 +45,10 @@ class Point(msgspec.Struct, frozen=True):
     source: str
     url: str
     model: str
-    # Device, and its power limit if it is not the rated one.
+    # Device, and its power limit and memory bandwidth if they are not the rated ones.
     gpu: str
     power_limit: str
+    bandwidth: str
     # Sizes of the network, and tokens per sequence.
     layers: int
     hidden: int
@@ -148,7 +150,10 @@ def compare(point: Point) -> Comparison:
     inside = min(point.workers, DEVICES_PER_NODE)
     topology = parse_topology(f"{inside}x {point.gpu} @ nvlink4-x18, {nodes} nodes @ 3200 Gbit/s")
     has_fused_loss = point.source == "llm-foundry"
-    job = _job(point.config, point.model, point.length, point.gpu, point.power_limit, point.precision, has_fused_loss)
+    job = _job(
+        point.config, point.model, point.length, point.gpu, point.power_limit, point.bandwidth, point.precision,
+        has_fused_loss,
+    )  # fmt: skip
     step = predict_step(
         job,
         topology.with_workers(point.workers),
@@ -163,13 +168,17 @@ def compare(point: Point) -> Comparison:
 
 @cache
 def _job(
-    config: bytes, model: str, length: int, gpu: str, power_limit: str, precision: str, has_fused_loss: bool
-) -> Job:
+    config: bytes, model: str, length: int, gpu: str, power_limit: str, bandwidth: str, precision: str,
+    has_fused_loss: bool,
+) -> Job:  # fmt: skip
     options = TrainingOptions("adam", mixed_precision=True, fused_loss=has_fused_loss)
     precision, options = options.split_precision(precision)
     device = find_device(gpu)
     if power_limit:
         device = limit_power(device, power_limit)
+    if bandwidth:
+        memory = msgspec.structs.replace(device.memory, bandwidth=Figure(bandwidth, "published"))
+        device = msgspec.structs.replace(device, memory=memory)
     network = read_config(config, f"{model}.json", None, SequenceOptions(length, phase="training"))
     workload = Workload(network, precision, phase="training", training=options)
     return Job(workload, Machine(device), choose_model(device, precision, products=options.products))

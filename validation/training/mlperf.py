@@ -1,0 +1,76 @@
+"""Step times in the logs of MLPerf Training v5.1, to which no constant is fitted.
+
+``mlperf.csv`` has them with their sources: files of mlcommons/training_results_v5.1 (Apache-2.0, commit 4da2d1c), the
+log of a run and the script of its configuration. The seconds are the median of the last printed steps (AMD: samples per
+second of the last block), without evaluation. Stages are laid out with the embedding and the loss as blocks of their
+own (``ASYM_PP_EMBED``, ``ASYM_PP_LOSS``), which the default layout of as many stages does as well.
+`python -m validation.training.mlperf` prints the forecasts.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from paleo_lite.distributed.parallel_config import ParallelConfig
+from paleo_lite.distributed.platforms import find_computer
+
+from ..tables import rows_of
+from .pretraining import Forecast, Pretraining, forecast
+
+TABLE = Path(__file__).with_name("mlperf.csv")
+
+RELEASE = "25.09"
+"""Release of NeMo's container in the logs."""
+
+
+def mlperf_steps() -> list[Pretraining]:
+    """Return the published steps."""
+    return [_read(row) for row in rows_of(TABLE)]
+
+
+def mlperf_forecasts() -> list[Forecast]:
+    """Return the steps with their forecasts."""
+    return forecast(mlperf_steps())
+
+
+def _read(row: dict[str, str]) -> Pretraining:
+    computer = find_computer(row["platform"])
+    assert computer is not None
+    tensor = int(row["tensor"])
+    parallel = ParallelConfig(
+        tensor=tensor,
+        pipeline=int(row["pipeline"]),
+        virtual_stages=int(row["interleaved"]),
+        sequence_parallel=tensor > 1,
+        micro_batch_size=int(row["micro_batch_size"]),
+        context=int(row["context"]),
+    )
+    return Pretraining(
+        release=RELEASE,
+        network=row["network"],
+        platform=row["platform"],
+        device=computer.device,
+        precision=row["precision"],
+        workers=int(row["workers"]),
+        batch_size=int(row["batch_size"]),
+        length=int(row["length"]),
+        parallel=parallel,
+        fused_loss=None,
+        time_s=float(row["seconds"]),
+    )
+
+
+def main() -> None:
+    """Print the forecasts as a table."""
+    print("| Network | Devices | Precision | Measured | Forecast | Error | Inside 90% |")
+    print("| :-- | --: | :-- | --: | --: | --: | :-- |")
+    for one in mlperf_forecasts():
+        step = one.step
+        print(
+            f"| {step.network} | {step.workers} {step.device} | {step.precision} | {step.time_s:.3g} s "
+            f"| {one.time_s:.3g} s | {one.error:+.0%} | {'yes' if one.is_inside else 'no'} |"
+        )
+
+
+if __name__ == "__main__":
+    main()
