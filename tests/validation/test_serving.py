@@ -78,17 +78,12 @@ def name_of(line: Line) -> str:
 
 @pytest.mark.parametrize("line", LINES, ids=name_of)
 def test_the_cache_holds_the_tokens_that_the_engine_prints(line: Line) -> None:
-    is_within = line.predicted == pytest.approx(line.published, rel=0.1)
-    assert is_within != line.is_missed, line.url
+    assert line.predicted == pytest.approx(line.published, rel=0.1), line.url
 
 
-def test_few_lines_are_missed() -> None:
-    assert sum(line.is_missed for line in LINES) <= 1
-
-
-def test_judged_lines_are_predicted_within_5_percent_in_the_median() -> None:
+def test_judged_lines_are_predicted_within_2_percent_in_the_median() -> None:
     judged = [abs(line.error) for line in LINES if not line.is_fitted]
-    assert len(judged) >= 9 and median(judged) < 0.05
+    assert len(judged) >= 10 and median(judged) < 0.02
 
 
 def test_no_line_is_fitted_and_judged() -> None:

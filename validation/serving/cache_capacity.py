@@ -1,7 +1,7 @@
 """Tokens that the KV cache of a server holds, as engines print them when they start, and as they are predicted.
 
 Lines of the role ``fitted`` gave a constant of `paleo_lite.engines.memory` or of an engine's record; the others are
-judged, those of the role ``missed`` too, of which the prediction is more than 10% off.
+judged. ``held_gib`` is memory that software of the time kept beside the engine, computed from what it kept.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ class Line(NamedTuple):
     published: int
     predicted: int
     is_fitted: bool
-    is_missed: bool = False
 
     @property
     def error(self) -> float:
@@ -61,5 +60,6 @@ def _line(row: dict[str, str]) -> Line:
     engine = find_engine(row["engine"], machine.device, memory_fraction=float(row["memory_fraction"]), **given)
     room = measure_room(on_device, engine, mean_tokens=MEAN_TOKENS, prompt_tokens=MEAN_TOKENS // 2)
     name = f"{row['engine']}, {row['network']}, {row['devices']} {row['device']} at {row['memory_fraction']}"
-    tokens, role = int(row["tokens"]), row["role"]
-    return Line(row["url"], name, tokens, room.tokens, role == "fitted", role == "missed")
+    held_bytes = float(row["held_gib"] or 0) * 2**30
+    held_tokens = round(held_bytes / room.sequence_bytes * MEAN_TOKENS)
+    return Line(row["url"], name, int(row["tokens"]), room.tokens - held_tokens, row["role"] == "fitted")
