@@ -120,8 +120,8 @@ def _class_of(name: str) -> tuple[bool, str]:
 def normalise(raw: str) -> str:
     """Remove return type, templates, parameters and anonymous namespaces from a name.
 
-    A CUTLASS wrapper (``cutlass::Kernel<cutlass_80_tensorop_...>``) gets the name of its argument. The names of Tensile
-    (AMD's GEMMs) are shortened; different names stay different.
+    A CUTLASS wrapper (``cutlass::Kernel<cutlass_80_tensorop_...>``, ``cutlass::device_kernel<flash::FlashAttnFwd>``)
+    gets the name of its argument. The names of Tensile (AMD's GEMMs) are shortened; different names stay different.
 
     Examples
     --------
@@ -151,6 +151,9 @@ def normalise(raw: str) -> str:
     if name.lower().endswith(("kernel", "kernel2")) and _WRAPPER.search(name) and text[end : end + 1] == "<":
         inner = _IDENTIFIER.match(text, end + 1)
         if inner and "cutlass_" in inner[1]:
+            return inner[1]
+        inner = _INNER_KERNEL.match(text, end + 1)
+        if inner and name.endswith("device_kernel"):
             return inner[1]
     tensile = _TENSILE.match(name) if len(name) > _TENSILE_WHOLE else None
     if tensile is not None:
@@ -195,6 +198,8 @@ _COPY = re.compile(
 _BY_CATEGORY = ("memcpy", "memset", "communication")
 _WRAPPER = re.compile(r"(?:^|::)(?:Kernel2?|device_kernel)$")
 _IDENTIFIER = re.compile(r"(?:typename |class |struct )?([A-Za-z_]\w*(?:::[A-Za-z_]\w*)*)")
+_INNER_KERNEL = re.compile(r"(?:flash::enable_\w+<)?([A-Za-z_]\w*(?:::[A-Za-z_]\w*)+)")
+"""The kernel that `cutlass::device_kernel` runs: `flash::FlashAttnFwdSm90`, `cutlass::gemm::kernel::GemmUniversal`."""
 _RETURN_TYPE = re.compile(r"(?:std::)?enable_if<")
 _TYPE_END = re.compile(r">::type\s+(?=[A-Za-z_])")
 _SOURCE_NAME = re.compile(r"L?(\d{1,4})")
@@ -223,7 +228,7 @@ _BY_NAME = [
             "attention",
             r"fmha|flash_?(?:fwd|bwd|attn|attention)|attention|sdpa|(?:^|_)attn_?(?:fwd|bwd)|mha_(?:fwd|bwd)|compute_attn"
             r"|bwd_kernel_(?:dk|dq|fuse)|(?:prefill|decode)with\w*kvcache|_fwd_(?:grouped_)?kernel_stage[12]|mla_decode"
-            r"|^flash::|(?:^|::)mla_(?:a\d|dec|prefill|reduce)|delta_rule",
+            r"|^flash::|(?:^|::)mla_(?:a\d|dec|prefill|reduce)|delta_?rule",
         ),
         ("convolution_winograd", r"winograd"),
         ("convolution_fft", r"^fft[12]d_|gcgemm|pointwise_mult_and_sum_complex|flip_filter|compute_gemm_pointers"),
@@ -292,7 +297,7 @@ _BY_NAME = [
 
 _WRAPPERS = re.compile(
     r"(?:^|::)(?:kernel2?|device_kernel|multi_tensor_apply_kernel|eigenmetakernel|elementwise_kernel"
-    r"|(?:vectorized|unrolled)_elementwise_kernel|kentry)$|^triton_"
+    r"|(?:vectorized|unrolled)_elementwise_kernel|kentry)$|^triton_|^cutlass::(?:gemm|conv)::kernel::"
 )
 """Wrapper kernels: the work follows from the template argument or the rest of the name."""
 
