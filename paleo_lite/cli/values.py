@@ -97,7 +97,7 @@ class PictureSize(Integer):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the integer, or the text of width x height."""
         text = str(value).strip().lower().replace("×", "x")
-        if "x" not in text:
+        if text.isdecimal():
             return super().convert(text, param, ctx)
         from ..architectures.pipelines.sampling import parse_image_size
 

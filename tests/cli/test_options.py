@@ -17,7 +17,17 @@ from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
 from paleo_lite.cli import main, options
-from paleo_lite.cli.values import INTEGER, PPP, CommaSeparated, CompletedText, Integer, Names, Number, documented_name
+from paleo_lite.cli.values import (
+    INTEGER,
+    PPP,
+    CommaSeparated,
+    CompletedText,
+    Integer,
+    Names,
+    Number,
+    PictureSize,
+    documented_name,
+)
 from paleo_lite.errors import BadValue, UnknownName
 
 
@@ -147,6 +157,12 @@ def test_invalid_input_gets_one_sentence(kind, text, said):
     assert str(wrong.value).startswith("`--batch-size` must be") and said in str(wrong.value)
     with pytest.raises(BadValue, match=r"^the value must be"):
         kind(text)
+
+
+@pytest.mark.parametrize("text", ["1080*1920", "2.5", "-3", "big", "1024x"])
+def test_a_size_of_pictures_is_pixels_or_width_x_height(text: str) -> None:
+    with pytest.raises(BadValue, match="must be pixels, as in 1024, or width x height, as in 1024x768"):
+        PictureSize()(text)
 
 
 def test_unknown_name_gets_suggestions():
