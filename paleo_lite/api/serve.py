@@ -151,7 +151,7 @@ def serve(
         Arrival process of `rate`.
     seed : int
         Seed of arrivals and lengths.
-    policy : {"vllm", "vllm-0.7", "vllm-0.5", "tensorrt-llm", "sglang", "llama.cpp"}
+    policy : {"vllm", "vllm-0.13", "vllm-0.7", "vllm-0.5", "tensorrt-llm", "sglang", "sglang-0.3", "llama.cpp"}
         Engine with the defaults of the following options, one of `paleo_lite.serving.engines.ENGINES`.
     max_batched_tokens, max_sequences : int, optional
         Tokens per iteration, and sequences at the same time.
@@ -163,7 +163,8 @@ def serve(
         Fraction of the memory for weights, activations and cache (vLLM, SGLang), or of the free memory for the cache
         (TensorRT-LLM).
     receive_interval : int, optional
-        Decoding iterations from one look for new requests to the next (SGLang's ``--scheduler-recv-interval``).
+        Decoding iterations from one look for new requests to the next (SGLang's ``--scheduler-recv-interval``, and
+        ``--num-scheduler-steps`` of vLLM 0.6 and 0.7).
     overhead : float or str, optional
         Time per iteration in which the device waits for scheduler and sampling: ``"1 ms"``.
     prefix_hit_rate : float

@@ -84,7 +84,7 @@ from .values import DEVICE, INTEGER, NETWORK, CommaSeparated, Names, Number, Qua
     "--receive-interval",
     type=INTEGER,
     metavar="N",
-    help="Decoding iterations between looks for new requests (sglang).",
+    help="Decoding iterations between looks for new requests (sglang, vllm-0.7).",
 )
 @click.option(
     "--overhead",

@@ -23,14 +23,20 @@ def test_vllm_defaults_of_its_server(device: str, tokens: int, sequences: int) -
 @pytest.mark.parametrize(
     ("policy", "text"),
     [
-        ("vllm", "0.8 and later"),
+        ("vllm", "0.14 and later"),
+        ("vllm-0.13", "0.8 to 0.13"),
         ("vllm-0.7", "0.6 to 0.7"),
         ("vllm-0.5", "0.5 and earlier"),
         ("sglang", "0.5 and later"),
+        ("sglang-0.3", "0.3 and earlier"),
     ],
 )
 def test_versions_are_data(policy: str, text: str) -> None:
-    """The V1 engine is vLLM's default from 0.8 on (its release notes); before 0.6 its scheduler waited (its blog)."""
+    """Versions by the notes of vLLM's releases.
+
+    The V1 engine is the default from 0.8 on, and it schedules ahead from 0.14 on; before 0.6 the scheduler waited (its
+    blog). SGLang schedules ahead from 0.4 on (lmsys.org/blog/2024-12-04-sglang-v0-4).
+    """
     engine = ENGINES[policy]
     assert engine.versions.describe() == text and f"versions {text}" in engine.describe()
 
@@ -51,6 +57,28 @@ def test_older_versions_state_what_differs() -> None:
     assert newest.overhead_s < before.overhead_s < oldest.overhead_s
 
 
+@pytest.mark.parametrize(("older", "newer"), [("vllm-0.13", "vllm"), ("sglang-0.3", "sglang")])
+def test_scheduling_ahead_came_with_a_version(older: str, newer: str) -> None:
+    assert not ENGINES[older].schedules_ahead and ENGINES[newer].schedules_ahead
+    device = find_device("h100-sxm")
+    limits = [find_engine(name, device) for name in (older, newer)]
+    assert limits[0].max_batched_tokens == limits[1].max_batched_tokens
+
+
+def test_multi_step_scheduling_pays_the_host_once_per_look() -> None:
+    """`--num-scheduler-steps 10` of vLLM 0.6: ten decoding steps for one pass of the scheduler (its blog)."""
+    single, several = find_engine("vllm-0.7"), find_engine("vllm-0.7", receive_interval=10)
+    assert several.receive_interval == 10 and several.overhead_s == pytest.approx(single.overhead_s / 10)
+    assert several.overhead_range_s[1] == pytest.approx(single.overhead_range_s[1] / 10)
+
+
+def test_whole_prompts_of_the_first_engine_of_vllm_pause_decoding() -> None:
+    """Without chunks the V0 scheduler runs prompts in iterations of their own (vllm/core/scheduler.py of 0.6)."""
+    assert find_engine("vllm-0.7").mixes_phases
+    assert not find_engine("vllm-0.7", chunked_prefill=0).mixes_phases
+    assert find_engine("vllm", chunked_prefill=0).mixes_phases
+
+
 def test_given_limits_replace_defaults() -> None:
     engine = find_engine("vllm", find_device("h100-sxm"), max_batched_tokens=4096, overhead_s=2e-3)
     assert engine.chunked_prefill == 4096 and engine.max_sequences == 1024
@@ -63,7 +91,7 @@ def test_every_engine_names_its_sources() -> None:
         assert engine.overhead_range_s[0] <= engine.overhead_s <= engine.overhead_range_s[1]
 
 
-def test_only_sglang_looks_for_requests_now_and_then() -> None:
+def test_some_engines_look_for_requests_now_and_then() -> None:
     """`--scheduler-recv-interval`, 1 by default (docs.sglang.io/advanced_features/server_arguments)."""
     assert {engine.receive_interval for engine in ENGINES.values()} == {1}
     assert find_engine("sglang", receive_interval=30).receive_interval == 30
