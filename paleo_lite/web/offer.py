@@ -7,6 +7,7 @@ import streamlit as st
 
 from ..architectures import find_network
 from ..errors import BadValue
+from ..local.engines import LOCAL_ENGINES
 from ..units import element_bytes
 from .answers import devices
 from .controls import set_controls
@@ -27,7 +28,7 @@ def offer_language_model(view: View, what: str) -> None:
     """Say that `what` needs a language model, with a button that switches to one on a device that holds it."""
     st.info(escape_markdown(f"{what} needs a language model that writes text; {view.network} does not."))
     offered = with_language_model(view)
-    label = f"Show {offered.network} in {offered.precision} on {devices()[offered.gpu[0]].name}"
+    label = f"Show {offered.network} in {offered.stored_in} on {devices()[offered.gpu[0]].name}"
     st.button(escape_markdown(label), on_click=set_controls, args=(offered,), type="primary")
 
 
@@ -42,11 +43,16 @@ def with_language_model(view: View) -> View:
     available = devices()
     for gpu in (*view.gpu, ROOMY_DEVICE):
         device = available[gpu]
-        precision = next((name for name in ("bf16", "fp16") if name in device.precisions), None)
-        if precision is None:
-            continue
+        offered = msgspec.structs.replace(view, gpu=(gpu,), calibration="")
+        if view.view == "local":
+            number_bytes = LOCAL_ENGINES[view.execution].mixtures[view.stored_in].bits / 8
+        else:
+            precision = next((name for name in ("bf16", "fp16") if name in device.precisions), None)
+            if precision is None:
+                continue
+            offered = msgspec.structs.replace(offered, precision=precision)
+            number_bytes = element_bytes(precision)
         for name in OFFERED_MODELS:
-            weights_bytes = find_network(name).parameters * element_bytes(precision)
-            if weights_bytes <= WEIGHTS_AT_MOST * device.memory_bytes:
-                return msgspec.structs.replace(view, network=name, gpu=(gpu,), precision=precision, calibration="")
+            if find_network(name).parameters * number_bytes <= WEIGHTS_AT_MOST * device.memory_bytes:
+                return msgspec.structs.replace(offered, network=name)
     raise BadValue(f"no offered language model fits into the memory of {available[ROOMY_DEVICE].name}")

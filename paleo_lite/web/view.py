@@ -91,6 +91,13 @@ class View(msgspec.Struct, frozen=True):
     weights: str = ""  # its format; empty for the usual one
     context: int = 4096  # tokens in its KV cache
 
+    @property
+    def stored_in(self) -> str:
+        """The format of the weights on one's own machine, elsewhere the precision."""
+        if self.view != "local":
+            return self.precision
+        return self.weights or LOCAL_ENGINES[self.execution].default_weights
+
     def normalized(self) -> View:
         """Return it with a phase and a format that are offered, and no `shown` if it is the first device or none."""
         shown = self.shown if self.shown in self.gpu[1:] else ""

@@ -10,7 +10,6 @@ import streamlit as st
 from ..calibration.side_by_side import Predictions
 from ..counting import GENERATION_PHASES
 from ..distributed.table import ScaleRow
-from ..local.engines import LOCAL_ENGINES
 from ..profiles.detect import READERS, load_reader
 from ..reporting.charts.devices import batch_chart, devices_chart
 from ..reporting.charts.layers import kind_chart, layer_chart, pass_chart, prediction_title
@@ -235,7 +234,7 @@ def local_view(view: View) -> None:
         offer_language_model(view, view.execution)
         return
     if len(view.gpu) > 1:
-        _show_advice(view, list(view.gpu), view.weights or LOCAL_ENGINES[view.execution].default_weights)
+        _show_advice(view, list(view.gpu), view.stored_in)
     draw_shown(view)
     _show_advice(view, [view.device], None)
 

@@ -361,7 +361,9 @@ def test_own_machine_shows_the_answer_of_the_api():
         one = advise_local("llama-3.1-70b", ["rtx3090"], LocalQuestion(context=asked["context"]))
         assert advice_page(one).title in shown and not page.error
     assert "--execution llama.cpp --context 1024 --advise --weights q3_k_m" in page.code[0].value
-    assert "needs a language model" in opened(view="local").info[0].value
+    page = opened(view="local", gpu=["rtx3060"])
+    assert "needs a language model" in page.info[0].value
+    assert unescaped(page.button[0].label) == "Show llama-3.1-8b in q4_k_m on GeForce RTX 3060"  # 4.9 of 12 GB
 
 
 def test_own_machine_offers_the_formats_of_each_engine():
