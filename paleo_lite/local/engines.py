@@ -83,7 +83,7 @@ _EXLLAMA = LocalEngine(
     "exl2-4.0bpw",
     ("f16", "q8_0", "q4_0"),
     tuple(reversed(EXL2_MIXTURES)),
-    caution="ExLlamaV2: answers rest on speeds of two cards in 2023, prompts on none",
+    caution="ExLlamaV2: answers rest on speeds of two cards in 2023 and 2024, prompts on those of one",
 )
 
 LOCAL_ENGINES = dict(zip(LOCAL, (_LLAMA_CPP, _MLX, _EXLLAMA), strict=True))

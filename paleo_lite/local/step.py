@@ -35,6 +35,10 @@ MATRIX_FLOPS_PER_CYCLE = 1024.0
 warp, at their rate on GeForce cards. Matrix units of data-centre devices are up to eight times as fast, but not with
 these instructions."""
 
+INTEGER_SHARES = {"legacy": 1.0, "k": 0.5, "table": 0.5}
+"""Share of the peak of integer products of lanes by group of types: scales in two levels and look-ups take as many
+instructions as the products themselves (an RX 6800 and an MI50 in llama.cpp's pull requests 24127 and 27841)."""
+
 FILE = "llama_cpp.json"
 
 
@@ -79,9 +83,13 @@ def local_constants() -> LocalConstants:
 def prompt_peak_per_s(device: Device, group: str = "legacy") -> float:
     """Return the peak of prompts in FLOP/s: the fastest in 16 bits, whatever its sums, or that of fp32.
 
-    With quantized numbers it is at most what the instructions of their kernels reach (`MATRIX_FLOPS_PER_CYCLE`).
+    Quantized numbers are multiplied as integers of 8 bits, also by lanes that add four products at once where there are
+    no matrix units; the rate is at most what the instructions of their kernels reach (`MATRIX_FLOPS_PER_CYCLE`).
     """
     rates = [peak.per_s for peak in device.peaks if peak.precision in ("fp16", "bf16")]
+    if group != "wide":
+        share = INTEGER_SHARES[group]
+        rates += [share * peak.per_s for peak in device.peaks if (peak.precision, peak.unit) == ("int8", "vector")]
     try:
         rates.append(device.find_peak("fp32", "vector").per_s)
     except UnknownPrecision:
