@@ -16,7 +16,6 @@ from paleo_lite.cli import ErrorHandlingGroup, options
 from paleo_lite.cli.answers import Answer, AnswerCommand
 from paleo_lite.errors import BadFile, BadValue, UnknownName
 from paleo_lite.reporting.document import Document
-from paleo_lite.timing.energy import energy_model
 
 if TYPE_CHECKING:
     from paleo_lite.reporting.charts.accuracy import Pair
@@ -240,6 +239,7 @@ def _pretraining(request: Request) -> Report:
 def _energy(request: Request) -> Report:
     """Hold out measured powers by model, task and device."""
     from .energy.evidence import measured_powers
+    from .energy.fit import shipped_scatters
     from .energy.hold_out import validate_energy
     from .energy.page import energy_page
 
@@ -248,13 +248,14 @@ def _energy(request: Request) -> Report:
     measured = [one for one in measured_powers(request.data) if not request.gpus or one.device.id in request.gpus]
     if not measured:
         raise request.no_measurement()
-    rows, points = validate_energy(measured, energy_model().scatter)
+    rows, points = validate_energy(measured, shipped_scatters())
     return rows, lambda: energy_page(rows, points), list
 
 
 def _served(request: Request) -> Report:
     """Forecast time and power of servers and pipelines, with their model held out from the power."""
     from .energy.evidence import measured_powers
+    from .energy.fit import shipped_scatters
     from .energy.forecasts import forecast_energy, joules_rows
     from .energy.page import joules_page
 
@@ -262,7 +263,7 @@ def _served(request: Request) -> Report:
         raise BadValue("servers are those of whole models: omit `--precision`")
     points = [
         point
-        for point in forecast_energy(measured_powers(request.data), energy_model().scatter)
+        for point in forecast_energy(measured_powers(request.data), shipped_scatters())
         if not request.gpus or point.measured.device.id in request.gpus
     ]
     if not points:

@@ -19,10 +19,10 @@ from ..input_pipeline.feeding import (
 )
 from ..input_pipeline.remedies import Upgrades, check_rules, evaluate_remedies, plan_remedies
 from ..machines import Device, find_device
-from ..machines.registry import limit_power
 from ..reporting.document import StaticResult
 from ..reporting.feeding import feeding_dict, feeding_page
 from ..timing import Prediction
+from ..timing.energy import with_power_limit
 from ..units import element_bytes, parse_quantity
 from .arguments import InputShapes, Paths, to_paths
 from .prediction import predict_network
@@ -107,7 +107,7 @@ def feeding(
         raise BadValue("`--decode-rate` cannot be combined with `--decoded`: decoded samples need no decoding")
     device = find_device(gpu, to_paths(hardware_files))
     if power_limit is not None:
-        device = limit_power(device, power_limit)
+        device = with_power_limit(device, power_limit)
     resolved = resolve_network(network, image_size, inputs)
     prediction = predict_network(
         resolved,

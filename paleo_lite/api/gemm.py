@@ -7,8 +7,8 @@ from ..calibration.store import Calibration
 from ..engines.products import KernelTimer, check_product_options, has_product_kernels
 from ..errors import BadQuantity, BadValue
 from ..machines import Device, Machine, find_device
-from ..machines.registry import limit_power
 from ..serving.engines import kernels_of
+from ..timing.energy import with_power_limit
 from ..timing.gemm import GemmTimes, LayerTimer, PeakTimer, ProductTimer, time_gemms
 from ..timing.models import PeakModel
 from ..units import parse_quantity, parse_shape
@@ -83,7 +83,7 @@ def gemm(
     else:
         device = find_device(gpu, to_paths(hardware_files))
         if power_limit is not None:
-            device = limit_power(device, power_limit)
+            device = with_power_limit(device, power_limit)
         machine = Machine(device, clock, unit)
         if time_model is None and calibration is None and has_product_kernels(machine, precision):
             timer = KernelTimer(machine, precision, weights, None if policy is None else kernels_of(policy))

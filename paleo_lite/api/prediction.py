@@ -19,10 +19,10 @@ from ..architectures.pipelines.sampling import find_pipeline
 from ..counting.work import PHASES_WITH_GRADIENTS
 from ..errors import BadValue, PaleoError
 from ..machines import Device, find_device
-from ..machines.registry import limit_power
 from ..timing import Prediction, Workload, find_model
 from ..timing import predict as predict_workload
 from ..timing.diffusion import pipeline_model
+from ..timing.energy import with_power_limit
 from ..timing.facility import make_facility
 from ..timing.pipelines import predict_pipeline
 from ..units import parse_quantity
@@ -212,7 +212,7 @@ def predict(
     >>> pl.predict("vgg16", gpu="k80", precision="fp64").time_s  # doctest: +SKIP
     """
     if power_limit is not None:
-        gpu = limit_power(find_device(gpu, to_paths(hardware_files)), power_limit)
+        gpu = with_power_limit(find_device(gpu, to_paths(hardware_files)), power_limit)
     return answer(
         Question(
             network,
@@ -479,7 +479,7 @@ def predict_several(
 
     devices = [find_device(gpu, to_paths(hardware_files)) for gpu in gpus]
     if power_limit is not None:
-        devices = [limit_power(device, power_limit) for device in devices]
+        devices = [with_power_limit(device, power_limit) for device in devices]
     resolved_networks: dict[tuple[int, str], str | Network | None] = {}
     for index, network in enumerate(networks):
         is_pipeline = isinstance(network, str) and find_pipeline(network) is not None

@@ -16,7 +16,7 @@ from ..engines.placed import NEEDS_KERNELS, engine_speaks_for
 from ..errors import BadQuantity, BadValue, UnknownName
 from ..local import LLAMA_CPP
 from ..machines import Device, find_device
-from ..machines.registry import limit_power
+from ..timing.energy import with_power_limit
 from ..timing.models import CALIBRATED
 from ..units import parse_quantity, parse_range
 from .arguments import InputShapes, Paths, option_name, to_paths
@@ -403,7 +403,7 @@ def _find_gpu(gpu: str | Device | None, power_limit: float | str | None, hardwar
             "'2x k40m @ pcie3, 16 nodes @ infiniband'"
         )
     device = find_device(gpu, hardware_files)
-    return device if power_limit is None else limit_power(device, power_limit)
+    return device if power_limit is None else with_power_limit(device, power_limit)
 
 
 def _choose_strategy(name: str, settings: Settings | None) -> str:

@@ -385,10 +385,10 @@ def _find_topology(platform: str | None, link: str | None, workers: int | None) 
 
 def _find_device_under_limit(device: str | Device, hardware_files: Paths, power_limit: float | str | None) -> Device:
     """Return a device, with the requested power limit if there is one."""
-    from ..machines.registry import limit_power
+    from ..timing.energy import with_power_limit
 
     found = find_device(device, to_paths(hardware_files))
-    return found if power_limit is None else limit_power(found, power_limit)
+    return found if power_limit is None else with_power_limit(found, power_limit)
 
 
 def _parse_objectives(slo: str | None, requests: str | Path | None) -> tuple[Objective, ...]:

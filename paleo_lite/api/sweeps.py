@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from ..counting import PHASES
 from ..distributed.collectives import COLLECTIVES
 from ..distributed.strategies import resolve_strategy
 from ..errors import BadValue
-from ..machines import list_devices
+from ..machines import find_device, list_devices
 from ..machines.prices import CHEAPEST, find_cloud_name
 from ..machines.registry import parse_power_limit
 from ..sweeps.best import Best, find_best
@@ -22,6 +23,7 @@ from ..sweeps.run import AnySpace, Sweep, run_sweep
 from ..sweeps.serving import ServingSpace
 from ..sweeps.space import AUTOMATIC, MAX_UNCONFIRMED_ROWS, Space, parse_names, parse_numbers
 from ..timing.budget import check_one_price, parse_price
+from ..timing.energy import with_power_limit
 from ..units import PRECISION_BYTES, parse_quantity
 from .arguments import Paths, to_paths
 from .prediction import predict
@@ -300,6 +302,9 @@ def sweep(
         ).resolve_names()
         answer = serve
     space.check()
+    for gpu, limit_w in product(space.gpus, space.power_limits_w):
+        if limit_w is not None:
+            with_power_limit(find_device(gpu, hardware_paths), limit_w)
     if dry_run:
         return space
     if space.size > MAX_UNCONFIRMED_ROWS and not yes:

@@ -93,7 +93,8 @@ def scale(
             raise BadValue(f"the number of workers must be an integer >= 1 (got {number})")
     workload, device, tokens = job.workload, job.machine.device, job.workload.network.tokens
     available_bytes = usable_bytes(device)
-    power = power_of(device, _relative_clock(job), constants=job.model.power_constants)
+    constants, has_experts = job.model.power_constants, workload.has_experts
+    power = power_of(device, _relative_clock(job), constants=constants, has_experts=has_experts)
     # FLOPs are extrapolated as floats: those of many samples of a large network exceed 64-bit integers.
     flops_of_one, flops_of_two = (
         float(workload.work.column("flops", workload.phase, samples).sum()) for samples in (1, 2)

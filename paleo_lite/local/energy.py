@@ -40,6 +40,8 @@ def energy_of(
     prompt: tuple[Activity, float],
     prompt_tokens: int,
     facility: Facility | None,
+    *,
+    has_experts: bool = False,
 ) -> LocalEnergy | None:
     """Return the power and energy of a prediction; None if nothing is known of the power of the device.
 
@@ -55,8 +57,10 @@ def energy_of(
         Tokens of the prompt.
     facility : Facility, optional
         What surrounds the devices.
+    has_experts : bool
+        Whether the network is a mixture of experts.
     """
-    power = power_of(device)
+    power = power_of(device, has_experts=has_experts)
     if power is None:
         return None
     site = facility or Facility()

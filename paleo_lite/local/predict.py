@@ -211,6 +211,7 @@ def predict_local(contents: Contents, device: Device, cpu: Device | None, questi
         (prompt_activity(merged, device, own, prompt_tokens), first_s),
         prompt_tokens,
         question.facility,
+        has_experts=contents.has_experts,
     )
     if energy is not None and host_s:
         notes.append("the watts are those of the devices: the processor's are not included")

@@ -17,7 +17,7 @@ from ..timing.models import layers_peak_s
 from .backend import Backend
 from .cache import CacheRoom, measure_room
 from .engines import Engine
-from .iteration_times import IterationTimes, ModelOnDevice, all_reduce_s, has_experts, tabulate
+from .iteration_times import IterationTimes, ModelOnDevice, all_reduce_s, tabulate
 from .kernel_tables import tabulate_kernels
 from .local_tables import measure_local_room, tabulate_local
 from .power_limits import under_power_limit
@@ -79,7 +79,7 @@ class Layers(_ByWorkload):
     def notes(self) -> Sequence[str]:
         """Remarks of the time model, and on experts."""
         notes = list(self.on_device.model.notes)
-        if self.on_device.tensor > 1 and has_experts(self.on_device.workload):
+        if self.on_device.tensor > 1 and self.on_device.workload.has_experts:
             notes.append("experts are divided by tensor parallelism; expert parallelism is not modelled")
         return notes
 

@@ -48,7 +48,8 @@ def draw_power(
         Seconds from the first arrival to the last answer.
     """
     device = deployment.on_device.machine.device
-    limit_w, power = device.power_w, power_of(device)
+    limit_w = device.power_w
+    power = power_of(device, has_experts=deployment.on_device.workload.has_experts)
     busy_s = sum(outcome.busy_s for outcome in outcomes)
     devices = deployment.on_device.devices
     waiting_s = max(deployment.replicas * duration_s - busy_s, 0.0)

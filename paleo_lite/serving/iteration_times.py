@@ -359,7 +359,7 @@ def tabulate(
         Tokens of a prompt and its answer.
     """
     workload = on_device.decode_workload(max(min(max_context - 1, TYPICAL_CONTEXT), 1))
-    token_sizes = _sizes(max(max_new_tokens, max_sequences), is_coarse=has_experts(workload))
+    token_sizes = _sizes(max(max_new_tokens, max_sequences), is_coarse=workload.has_experts)
     times = _group_times(on_device, workload, token_sizes)
     token_s = times.pieces_s[:, PER_TOKEN] + all_reduce_s(on_device, workload, token_sizes)
     head_s = times.pieces_s[:, HEAD].copy()
@@ -415,11 +415,6 @@ def slowest_stages(stages: Sequence[IterationTimes]) -> tuple[IterationTimes, ..
     return tuple(remaining)
 
 
-def has_experts(workload: Workload) -> bool:
-    """Return whether the network is a mixture of experts."""
-    return any("active" in layer.attributes for layer in workload.layers)
-
-
 def _sizes(largest: int, is_coarse: bool = False) -> NDArray[np.int64]:
     """Return sizes from 1 to `largest`: powers of two, and unless `is_coarse` multiples of output tiles in between.
 
@@ -458,7 +453,7 @@ def _group_times(on_device: ModelOnDevice, workload: Workload, sizes: NDArray[np
     Counts of mixtures of experts hold for one batch size, as experts without a token are not read, so that every size
     is a case of its own.
     """
-    if not has_experts(workload):
+    if not workload.has_experts:
         return _evaluate(on_device, workload, sizes)
     columns = []
     for size in sizes:

@@ -13,7 +13,7 @@ from ..counting.work import ENGINE
 from ..distributed.strategies import STRATEGIES
 from ..errors import PaleoError
 from ..machines import Device, Machine, Price, find_device
-from ..machines.registry import limit_power
+from ..timing.energy import with_power_limit
 from ..timing.models import CALIBRATED, TimeModel, find_model
 from .cases import resolve_network
 from .columns import StringColumn, listed_price
@@ -145,5 +145,5 @@ def load_machine(setting: DeviceSetting, files: tuple[str, ...]) -> Machine:
     """Return a device by name, under its power limit and at its clock."""
     device = find_device(setting.gpu, [Path(file) for file in files])
     if setting.power_limit_w is not None:
-        device = limit_power(device, setting.power_limit_w)
+        device = with_power_limit(device, setting.power_limit_w)
     return Machine(device, setting.clock)

@@ -26,9 +26,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from ..errors import BadFile
+from ..errors import BadFile, BadValue
 from ..files import read_typed, shipped_folder
 from ..machines import Device
+from ..machines.registry import limit_power
 from .activity import Activity, Shares
 from .intervals import INTERVAL_LEVEL, QUANTILES
 from .power import (
@@ -82,7 +83,10 @@ class EnergyModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # Constants of other devices by architecture and group of memory, such as ``Hopper HBM``.
     generations: dict[str, Constants]
     others: dict[str, Constants]  # constants of all other devices by era and group of memory, such as ``recent HBM``
-    scatter: float  # standard deviation of the logarithm of the power of a model or task around the formula
+    # Standard deviations of the logarithm of the power of a model or task around the formula: of networks without
+    # experts, and of mixtures of experts, whose kernels fill the device more or less well.
+    scatter: float
+    expert_scatter: float
     sources: list[str]  # sources of the measurements
     held_out: str = ""  # error with a model held out
     format: int = 1
@@ -255,11 +259,34 @@ def speed_under_limit(device: Device, activity: Activity, time_s: Any) -> float:
     return float(power.speed(activity.shares_of(time_s)))
 
 
+def with_power_limit(device: Device, power_limit: float | str) -> Device:
+    """Return a device under another power limit, in watts or as text such as ``"300 W"``.
+
+    Raises
+    ------
+    BadValue
+        If the limit is not a power, or not above what the device draws while it waits.
+    """
+    limited = limit_power(device, power_limit)
+    power, limit_w, rated_w = power_of(device), limited.power_w, device.rated_power_w
+    if limit_w is None or rated_w is None:
+        return limited
+    idle_w = rated_w * power_model().base_share[memory_group_of(device)] if power is None else power.idle_w
+    if limit_w <= idle_w:
+        raise BadValue(
+            f"`--power-limit` must be above the {idle_w:.0f} W that {device.name} draws while it waits "
+            f"(got {limit_w:g} W)"
+        )
+    return limited
+
+
 def power_of(
     device: Device,
     relative_clock: float = 1.0,
     model: EnergyModel | None = None,
     constants: Constants | None = None,
+    *,
+    has_experts: bool = False,
 ) -> Power | None:
     """Return what a device draws; None if its power limit is unknown, or it is no GPU of a known process.
 
@@ -276,6 +303,8 @@ def power_of(
         Constants of all devices; the shipped ones by default.
     constants : Constants, optional
         Constants of this device, fitted to its own watts.
+    has_experts : bool
+        Whether the work is that of a mixture of experts, whose power is less certain.
     """
     limit_w, rated_w = device.power_w, device.rated_power_w
     is_card = node_nm_of(device) is not None or device.architecture.startswith(CARDS_OF_UNKNOWN_PROCESS)
@@ -290,7 +319,8 @@ def power_of(
     dynamic = min(1.0, relative_clock) * voltage**2
     if relative_clock == 1:
         dynamic = boost_power(device)
-    return Power(rated_w, min(limit_w, rated_w), constants, model.scatter, dynamic, partners_limit_w(device))
+    scatter = model.expert_scatter if has_experts else model.scatter
+    return Power(rated_w, min(limit_w, rated_w), constants, scatter, dynamic, partners_limit_w(device))
 
 
 def boost_power(device: Device) -> float:

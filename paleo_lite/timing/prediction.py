@@ -163,7 +163,8 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
         if self.machine.clock is not None:
             default_machine = msgspec.structs.replace(self.machine, clock=None)
             relative_clock = self.peak.per_s / self.model.peak(default_machine, self.precision).per_s
-        return power_of(self.device, relative_clock, constants=self.model.power_constants)
+        has_experts = self.workload.has_layers and self.workload.has_experts
+        return power_of(self.device, relative_clock, constants=self.model.power_constants, has_experts=has_experts)
 
     @property
     def shares(self) -> Shares:

@@ -262,11 +262,15 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
         return self.reads_tokens and passes_of(self.phase) != ("inference",)
 
     @cached_property
+    def has_experts(self) -> bool:
+        """Whether the network is a mixture of experts."""
+        return any("active" in layer.attributes for layer in self.layers)
+
+    @property
     def _selects_experts(self) -> bool:
         """Whether the number of experts read depends on the number of tokens, so that counts hold for one batch
         size."""
-        has_experts = any("active" in layer.attributes for layer in self.layers)
-        return has_experts and passes_of(self.phase) == ("inference",)
+        return self.has_experts and passes_of(self.phase) == ("inference",)
 
     def with_work(self, work: Work) -> Workload:
         """Return a copy with other counts, such as counts with an optimizer's update, or of several launches."""

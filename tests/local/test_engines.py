@@ -71,7 +71,7 @@ def test_exllama(gpu: str, rate: float) -> None:
     found = predict_local("llama-2-7b", gpu, LocalQuestion(execution="exllama", context=64))
     assert found.weights == "exl2-4.0bpw"
     assert found.tokens_per_s == pytest.approx(rate, rel=0.15)
-    assert any("prompts on none" in note for note in found.notes)
+    assert any("prompts on those of one" in note for note in found.notes)
 
 
 def test_advice_of_mlx_ranks_its_own_formats_and_devices() -> None:

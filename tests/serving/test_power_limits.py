@@ -5,7 +5,10 @@ Tests: serving/power_limits.py.
 
 from __future__ import annotations
 
+import pytest
+
 import paleo_lite as pl
+from paleo_lite.errors import BadValue
 from paleo_lite.serving.answers import Serving
 
 LOOP = {"gpu": "h100-sxm", "concurrency": 8, "input_tokens": 64, "output_tokens": 256, "num_requests": 32}
@@ -40,5 +43,5 @@ def test_a_limit_above_the_rated_one_changes_nothing() -> None:
 
 
 def test_a_limit_below_the_idle_power_is_told_in_one_sentence() -> None:
-    notes = serve("50W").notes
-    assert any(note.startswith("the power limit 50 W is too low for H100 SXM5 80GB (700 W)") for note in notes)
+    with pytest.raises(BadValue, match=r"above the \d+ W that H100 SXM5 80GB draws while it waits \(got 50 W\)"):
+        serve("50W")

@@ -161,7 +161,12 @@ def test_processors_and_unknown_processes_have_no_power_model() -> None:
 
 def test_a_malformed_file_is_named(tmp_path, monkeypatch) -> None:
     broken = EnergyModel(
-        devices={"k80": Constants((0.0,), NO_COVARIANCE)}, generations={}, others={}, scatter=0.1, sources=[]
+        devices={"k80": Constants((0.0,), NO_COVARIANCE)},
+        generations={},
+        others={},
+        scatter=0.1,
+        expert_scatter=0.1,
+        sources=[],
     )
     (tmp_path / "energy.toml").write_bytes(msgspec.toml.encode(broken))
     monkeypatch.setattr(energy, "shipped_folder", lambda name: tmp_path)

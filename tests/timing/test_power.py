@@ -104,7 +104,7 @@ def test_a_lower_limit_and_a_higher_clock_bind_more():
     fractions = [
         sustained_fraction(limit_power(device, f"{watts} W"), rate_of("t4", "fp32")) for watts in (30, 70, 999)
     ]
-    assert 0 < fractions[0] < fractions[1] < fractions[2] == 1
+    assert 0 < fractions[0] < fractions[1] == fractions[2] < 1
     slow = library_peak(Machine(device, "600 MHz"), "fp32")
     assert slow.per_s == pytest.approx(8.1e12 * 600 / 1590, rel=0.01)
     assert sustained_fraction(device, slow) > fractions[1]
@@ -156,6 +156,26 @@ def test_measured_energies_are_inside_the_interval(gpu, precision, epoch_s, powe
 def test_an_invalid_power_limit_is_refused(limit):
     with pytest.raises(BadValue, match="`--power-limit` must be"):
         limit_power(find_device("t4"), limit)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda limit: pl.predict("vgg16", gpu="h100-sxm", power_limit=limit),
+        lambda limit: pl.predict("sd-1.5", gpu="h100-sxm", power_limit=limit),
+        lambda limit: pl.serve("llama-3.1-8b", gpu="h100-sxm", rate=1, power_limit=limit),
+        lambda limit: pl.scale("vgg16", workers=[1], gpu="h100-sxm", power_limit=limit),
+        lambda limit: pl.gemm(512, 512, 512, gpu="h100-sxm", power_limit=limit),
+        lambda limit: pl.feeding("vgg16", gpu="h100-sxm", power_limit=limit),
+        lambda limit: pl.sweep("vgg16", gpus="h100-sxm", power_limits=[500, limit], output="unused.csv", dry_run=True),
+    ],
+    ids=["predict", "pictures", "serve", "scale", "gemm", "feeding", "sweep"],
+)
+def test_a_limit_below_the_idle_power_is_refused(ask):
+    """A tenth of the rated 700 W: H100 that wait for requests draw more (ML.ENERGY Benchmark)."""
+    sentence = r"`--power-limit` must be above the \d+ W that H100 SXM5 80GB draws while it waits \(got 70 W\)"
+    with pytest.raises(BadValue, match=sentence):
+        ask(70)
 
 
 def test_a_capped_card_and_a_locked_clock_take_longer():

@@ -11,10 +11,10 @@ import pytest
 from measured import DATA
 from paleo_lite.machines import find_device
 from paleo_lite.timing.activity import Activity, Shares
-from paleo_lite.timing.energy import below_limit, demand, energy_model, power_of
+from paleo_lite.timing.energy import below_limit, demand, power_of
 from validation.energy.evidence import KINDS, Measured, measured_powers, trained_powers
-from validation.energy.fit import fit_energy
-from validation.energy.hold_out import folds_of, hold_out, scatter_of
+from validation.energy.fit import Scatters, fit_energy, shipped_scatters
+from validation.energy.hold_out import folds_of, hold_out, scatters_of
 from validation.energy.wall import machines
 
 KNOWN = np.log([0.15, 0.6, 0.5, 0.1, 0.5])
@@ -43,11 +43,12 @@ def test_the_fit_finds_known_powers_of_an_unseen_model() -> None:
 def test_scatter_is_that_of_models_that_draw_more_or_less_than_the_formula() -> None:
     """Factors of 1.2 and 1 / 1.2: half of the intervals' width at 90%, 2.015 deviations."""
     evidence = synthetic("h100-sxm", "a", 1.2) + synthetic("h100-sxm", "bb", 1 / 1.2)
-    scatter = scatter_of(folds_of(evidence, "model"))
+    scatter, of_experts = scatters_of(folds_of(evidence, "model"))
+    assert of_experts < 0.001
     assert 0.5 * np.log(1.2) < scatter < 2 * np.log(1.2)
-    points = hold_out(evidence, "model", scatter)
+    points = hold_out(evidence, "model", Scatters(scatter))
     assert len(points) == 24 and np.mean([point.is_inside for point in points]) >= 0.9
-    narrower = hold_out(evidence, "model", 0.9 * scatter)
+    narrower = hold_out(evidence, "model", Scatters(0.9 * scatter))
     assert np.mean([point.is_inside for point in narrower]) < 0.9
 
 
@@ -71,7 +72,7 @@ def test_the_shipped_constants_are_the_fit_and_hold_for_unseen_models() -> None:
         shipped, again = power_of(find_device(name)), power_of(find_device(name), model=fitted)
         assert shipped is not None and again is not None
         assert shipped.watts(shares) == pytest.approx(again.watts(shares), rel=0.02)
-    points = hold_out(evidence(), "model", energy_model().scatter)
+    points = hold_out(evidence(), "model", shipped_scatters())
     for kind in KINDS:
         own = [point for point in points if point.measured.kind == kind]
         assert np.median([abs(point.error) for point in own]) < 0.135

@@ -21,7 +21,7 @@ from paleo_lite.timing.energy import EnergyModel
 
 from ..engines.servers import Server, place
 from .evidence import Measured
-from .fit import with_scatter
+from .fit import Scatters, with_scatter
 from .hold_out import Point, folds_of, held_out_power
 
 ROUNDS = 3
@@ -159,12 +159,12 @@ class JoulesPoint(Point, frozen=True, eq=False, kw_only=True):
         return self.low_j <= self.measured_joules <= self.high_j
 
 
-def forecast_energy(measured: Sequence[Measured], scatter: float) -> list[JoulesPoint]:
+def forecast_energy(measured: Sequence[Measured], scatters: Scatters) -> list[JoulesPoint]:
     """Return the forecasts of servers and pipelines, each by a fit of the power without its model."""
     forecast_times = {id(one.measured): one for one in timed(measured)}
     judged = [one.measured for one in forecast_times.values()]
     return [
-        forecast_joules(forecast_times[id(one)], with_scatter(fold.model, scatter))
+        forecast_joules(forecast_times[id(one)], with_scatter(fold.model, scatters))
         for fold in folds_of(measured, "model", judged)
         for one in fold.measured
     ]

@@ -11,8 +11,8 @@ import numpy as np
 from paleo_lite.calibration.validate import sharpness
 from paleo_lite.timing.energy import EnergyModel, Power, power_of
 
-from .evidence import KINDS, Measured
-from .fit import fit_energy, rated_power_w, with_scatter
+from .evidence import Measured
+from .fit import Scatters, fit_energy, rated_power_w, with_scatter
 
 SPLITS: dict[str, Callable[[Measured], str]] = {
     "model": lambda one: one.model,
@@ -24,8 +24,11 @@ SPLITS: dict[str, Callable[[Measured], str]] = {
 LEVEL = 0.9
 """Probability of the intervals that are judged."""
 
+LEAST_OF_KIND = 0.85
+"""Least share of each kind of work on each device that is inside the intervals."""
+
 HALVINGS = 12
-"""Halvings of the range of scatters in which the fitting one is sought."""
+"""Halvings of the range of scatters in which the fitting ones are sought."""
 
 
 class Point(msgspec.Struct, frozen=True, eq=False):
@@ -57,7 +60,7 @@ class Fold(NamedTuple):
 
 def held_out_power(model: EnergyModel, one: Measured) -> Power:
     """Return the power of a measured device by a fit."""
-    power = power_of(one.device, model=model)
+    power = power_of(one.device, model=model, has_experts=one.kind == "mixtures")
     assert power is not None
     return power
 
@@ -93,28 +96,41 @@ def folds_of(measured: Sequence[Measured], split: str, judged: Sequence[Measured
     return folds
 
 
-def points_of(folds: Sequence[Fold], scatter: float) -> list[Point]:
-    """Return the forecasts of all folds with a scatter."""
-    return [point for fold in folds for point in forecast(with_scatter(fold.model, scatter), fold.measured)]
+def points_of(folds: Sequence[Fold], scatters: Scatters) -> list[Point]:
+    """Return the forecasts of all folds with the scatters of an energy model."""
+    return [point for fold in folds for point in forecast(with_scatter(fold.model, scatters), fold.measured)]
 
 
-def hold_out(measured: Sequence[Measured], split: str, scatter: float) -> list[Point]:
+def hold_out(measured: Sequence[Measured], split: str, scatters: Scatters) -> list[Point]:
     """Return the forecasts of all measurements, each by a fit without those that share its model, task or device."""
-    return points_of(folds_of(measured, split), scatter)
+    return points_of(folds_of(measured, split), scatters)
 
 
-def scatter_of(folds: Sequence[Fold]) -> float:
-    """Return the smallest scatter with which the intervals of every kind contain as many measurements as they state."""
-    low, high = 0.0, 1.0
+def scatters_of(folds: Sequence[Fold]) -> Scatters:
+    """Return the smallest scatters with which the intervals contain `LEVEL` of the mixtures, and of all others.
+
+    They contain `LEAST_OF_KIND` of each kind of work on each device.
+    """
+    low, high = [0.0, 0.0], [1.0, 1.0]
     for _ in range(HALVINGS):
-        middle = (low + high) / 2
+        middle = Scatters(*((one + other) / 2 for one, other in zip(low, high, strict=True)))
         points = points_of(folds, middle)
-        of_kinds = [[point.is_inside for point in points if point.measured.kind == kind] for kind in KINDS]
-        if min(np.mean(inside) for inside in of_kinds if inside) < LEVEL:
-            low = middle
-        else:
-            high = middle
-    return high
+        for index, is_mixture in enumerate((False, True)):
+            own = [point for point in points if (point.measured.kind == "mixtures") == is_mixture]
+            if not _are_enough_inside(own):
+                low[index] = middle[index]
+            else:
+                high[index] = middle[index]
+    return Scatters(*high)
+
+
+def _are_enough_inside(points: Sequence[Point]) -> bool:
+    """Return whether intervals contain as many measurements as `scatters_of` asks for."""
+    groups: dict[tuple[str, str], list[bool]] = {}
+    for point in points:
+        groups.setdefault((point.measured.device.id, point.measured.kind), []).append(point.is_inside)
+    shares = [float(np.mean(inside)) for inside in groups.values()]
+    return not points or bool(np.mean([point.is_inside for point in points]) >= LEVEL and min(shares) >= LEAST_OF_KIND)
 
 
 class EnergyRow(msgspec.Struct, frozen=True):
@@ -135,11 +151,11 @@ class EnergyRow(msgspec.Struct, frozen=True):
     rated: float  # median absolute error of the rated power
 
 
-def validate_energy(measured: Sequence[Measured], scatter: float) -> tuple[list[EnergyRow], list[Point]]:
+def validate_energy(measured: Sequence[Measured], scatters: Scatters) -> tuple[list[EnergyRow], list[Point]]:
     """Return the accuracy by split, device and kind, and the forecasts with models held out."""
     rows, pairs = [], []
     for split in SPLITS:
-        points = hold_out(measured, split, scatter)
+        points = hold_out(measured, split, scatters)
         if split == "model":
             pairs = points
         groups: dict[tuple[str, str], list[Point]] = {}

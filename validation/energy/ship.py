@@ -13,24 +13,24 @@ from paleo_lite.timing.energy import ENERGY_FILE, EnergyModel, energy_model
 from .evidence import measured_powers
 from .fit import fit_energy, with_scatter
 from .forecasts import timed
-from .hold_out import folds_of, points_of, scatter_of
+from .hold_out import folds_of, points_of, scatters_of
 
 
 def ship_energy(data: Path, folder: Path) -> EnergyModel:
     """Fit the model to a folder of data and write it to a folder of calibrations.
 
-    The scatter is that of forecasts, whose times are forecast as well.
+    The scatters are those of forecasts, whose times are forecast as well.
     """
     measured = measured_powers(data)
     forecasts = [one.at_forecast_time for one in timed(measured, levels=("expected",))]
     trained = [one for one in measured if one.kind == "training"]
     folds = folds_of(measured, "model", [*forecasts, *trained])
-    scatter = scatter_of(folds)
-    points = points_of(folds, scatter)
+    scatters = scatters_of(folds)
+    points = points_of(folds, scatters)
     errors = [abs(point.error) for point in points]
     inside = np.mean([point.is_inside for point in points])
     text = f"a model held out, at forecast times {np.median(errors):.1%} in the median, {inside:.0%} within 90%"
-    model = with_scatter(fit_energy(measured), scatter, text)
+    model = with_scatter(fit_energy(measured), scatters, text)
     header = "# Fitted by paleo-lite to measured power; every field is explained in docs/model.md.\n"
     write_atomically(folder / ENERGY_FILE, header.encode() + msgspec.toml.encode(model))
     energy_model.cache_clear()
