@@ -47,6 +47,8 @@ def test_a_sweep_over_power_limits_has_a_knee(limits, tmp_path) -> None:
     picture = tmp_path / "front.svg"
     assert CliRunner().invoke(main, [*words, "--plot", str(picture)]).exit_code == 0
     assert "ring: the knee" in picture.read_text("utf-8")
+    lowest = min(best.rows, key=lambda row: row["energy_j"])["power_limit_w"]
+    assert f"and {lowest:g} W has the lowest energy" in picture.read_text("utf-8")
 
 
 def test_ranking_by_joules_is_minimising_the_energy(limits) -> None:

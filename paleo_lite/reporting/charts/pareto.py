@@ -146,15 +146,19 @@ def _subtitle(
 
 
 def _front_title(rows: Sequence[dict[str, Any]], *columns: str) -> str:
-    """Return the devices at both ends of the front."""
-    devices, phrases = [], []
+    """Return the devices at both ends of the front, or what differs between the ends if they are of one device."""
+    labels, _ = _row_labels(rows)
+    ends, phrases = [], []
     for name in columns:
         choose = max if name in LARGER_IS_BETTER else min
-        devices.append(choose(rows, key=lambda row, name=name: row[name])["gpu"])  # type: ignore[misc]
+        ends.append(choose(range(len(rows)), key=lambda index, name=name: rows[index][name]))  # type: ignore[misc]
         phrases.append(f"the {'highest' if name in LARGER_IS_BETTER else 'lowest'} {column_label(name)}")
-    if devices[0] == devices[1]:
-        return f"{devices[0]} has {' and '.join(phrases)}"
-    return " and ".join(f"{device} has {phrase}" for device, phrase in zip(devices, phrases))
+    device, other = (rows[end]["gpu"] for end in ends)
+    if device != other:
+        return f"{device} has {phrases[0]} and {other} has {phrases[1]}"
+    if labels[ends[0]] == labels[ends[1]]:
+        return f"{device} has {' and '.join(phrases)}"
+    return f"{device}: {labels[ends[0]]} has {phrases[0]} and {labels[ends[1]]} has {phrases[1]}"
 
 
 def _row_labels(rows: Sequence[dict[str, Any]]) -> tuple[list[str], str]:
