@@ -13,7 +13,7 @@ from ..architectures import Network
 from ..counting import GENERATION_PHASES
 from ..errors import BadValue
 from ..machines import Device, find_device
-from ..machines.registry import limit_power
+from ..timing.energy import with_power_limit
 from ..timing.facility import make_facility
 from ..timing.workload import TrainingOptions
 from .arguments import InputShapes, Paths, option_name, to_paths
@@ -112,7 +112,7 @@ class ReportArguments(msgspec.Struct, frozen=True, kw_only=True):
         """Return what the report asks of the network or pipeline on the device."""
         gpu = self.gpu
         if self.power_limit is not None:
-            gpu = limit_power(find_device(gpu, self.hardware_paths), self.power_limit)
+            gpu = with_power_limit(find_device(gpu, self.hardware_paths), self.power_limit)
         return Question(
             self.network,
             gpu,
