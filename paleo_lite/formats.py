@@ -6,8 +6,9 @@ from typing import Literal
 
 import msgspec
 
+from .errors import BadValue
 from .gguf_types import EXL2_MIXTURES, MIXTURES, MLX_MIXTURES, TENSOR_TYPES, Mixture
-from .units import element_bytes
+from .units import PRECISION_BYTES, element_bytes
 
 Part = Literal["dense", "experts", "router", "head", "embedding"]
 """Part of a network with weight matrices: products of every token, of the chosen experts, the choice of experts, the
@@ -126,6 +127,36 @@ for quantizer, source, mixtures in (
         )
         for name, mixture in mixtures.items()
     }
+
+
+FORMATS_OF_PRODUCTS = tuple(
+    stored.name for stored in FORMATS.values() if stored.precision is not None and stored.name not in PRECISION_BYTES
+)
+"""Formats that may be named as a precision: both operands of a product are stored in them."""
+
+
+def split_format(precision: str, weights: str | None) -> tuple[str, str | None]:
+    """Return the precision and the format of weights, of which a precision such as ``nvfp4`` names both.
+
+    Raises
+    ------
+    BadValue
+        If the format is one of weights alone, or weights are asked for in another one.
+    """
+    if precision in PRECISION_BYTES or precision not in FORMATS:
+        return precision, weights
+    own = FORMATS[precision].precision
+    if own is None:
+        raise BadValue(
+            f"`--precision {precision}` is a format of weights alone, which are converted to 16 bits before a product: "
+            f"give `--precision bf16 --weights {precision}`"
+        )
+    if weights not in (None, precision):
+        raise BadValue(
+            f"`--precision {precision}` stores weights in {precision}: leave `--weights {weights}` out, or give "
+            f"`--precision {own} --weights {weights}`"
+        )
+    return own, precision
 
 
 def bytes_per_number(name: str) -> float:

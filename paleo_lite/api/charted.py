@@ -14,7 +14,7 @@ from .question import Question
 from .resolve import resolve_question
 
 if TYPE_CHECKING:
-    from ..timing.workload import Workload
+    from ..timing import TimeModel, Workload
 
 
 def memory_ranges(
@@ -61,24 +61,23 @@ def memory_ranges(
     settings: dict[str, Any] = {"gpu": gpu, "precision": precision, "phase": phase, **arguments}
     tokens_argument = "context" if phase == "decode" else "sequence_length"
 
-    def resolve_at(tokens: int) -> tuple[Workload, Machine]:
+    def resolve_at(tokens: int) -> tuple[Workload, Machine, TimeModel]:
         question: dict[str, Any] = {**settings, "batch_size": batch_size, tokens_argument: tokens}
-        workload, machine, _ = resolve_question(Question(network, **question))
-        return workload, machine
+        return resolve_question(Question(network, **question))
 
-    fixed, machine = resolve_at(sequence_length)
+    fixed, machine, model = resolve_at(sequence_length)
     if fixed.network.lengths is None:
         raise BadValue(f"the chart memory needs a network that reads sequences (got {fixed.network.name})")
 
     def memory_at(workload: Workload) -> MemoryAt:
-        return MemoryAt.of(workload, compare_memory(workload, machine.device))
+        return MemoryAt.of(workload, compare_memory(workload, machine, model))
 
     samples_in_turn = parse_range(batch_sizes, "batch sizes")
     over_batch = [memory_at(fixed.with_changes(batch_size=samples)) for samples in samples_in_turn]
     over_tokens, left_out = [], []
     for tokens in parse_range(token_counts, "tokens"):
         try:
-            workload, _ = resolve_at(tokens)
+            workload, _, _ = resolve_at(tokens)
             over_tokens.append(memory_at(workload))
         except PaleoError as error:
             left_out.append(str(error))

@@ -79,6 +79,9 @@ def predict(
     execution: str | None = None,
     attention: str | None = None,
     weights: str | None = None,
+    kv_cache: str | None = None,
+    expert_parallel: int | None = None,
+    attention_data_parallel: int | None = None,
     samples: float | str | None = None,
     tokens: float | str | None = None,
     epochs: float | None = None,
@@ -166,17 +169,24 @@ def predict(
         Use the largest batch size that fits into the device memory.
     memory : bool
         Estimate the peak memory at inference, too; for training it is always estimated.
-    execution : {"eager", "autocast", "channels-last", "megatron", "compiled", "folded", "engine"}, optional
+    execution : {"eager", "autocast", "channels-last", "megatron", "compiled", "folded", "engine"} or str, optional
         Kernel fusion and casts: ``eager`` has none; ``autocast`` casts for mixed precision; ``channels-last`` stores
         images as NHWC; ``megatron`` fuses softmax and residuals as Megatron-LM; ``compiled`` fuses pointwise chains;
-        ``folded`` also folds batch norms into convolutions; ``engine`` is an inference engine. By default ``engine``
-        for prefill and decode, otherwise ``eager``.
+        ``folded`` also folds batch norms into convolutions; ``engine`` fuses layers as an inference engine. In prefill
+        and decode also an engine, ``vllm``, ``sglang`` or ``tensorrt-llm``, whose kernels are timed as in `scale` and
+        `serve`. By default ``eager``, in prefill and decode ``vllm`` where its kernels are known, otherwise ``engine``.
     attention : {"eager", "sdpa", "flash2", "flash3", "cudnn"}, optional
         Implementation of attention of a network from a config: ``eager`` writes the scores to memory, the others are
         one kernel; by default that of the config, at the rate of the device's usual implementation.
     weights : {"bf16", "fp8", "nvfp4", "int4", ...}, optional
         Format in which matrices are stored at inference, or frozen matrices in training (QLoRA, with
         ``TrainingOptions(lora_rank=16)``), one of `paleo_lite.formats.FORMATS`; by default the precision.
+    kv_cache : str, optional
+        Format of the KV cache under an engine, one of `paleo_lite.formats.FORMATS`; by default the precision, but at
+        least 16 bits.
+    expert_parallel, attention_data_parallel : int, optional
+        Groups of devices that divide the experts of a mixture, and that compute attention for sequences of their own: 1
+        on a single device; `scale` predicts several.
     samples, tokens : float or str, optional
         Amount of training per epoch, ``"52k"`` samples or ``"15B"`` tokens, for hours, cost and energy in ``run``.
     epochs : float, optional
@@ -211,6 +221,7 @@ def predict(
     >>> import paleo_lite as pl
     >>> pl.predict("vgg16", gpu="k80", precision="fp64").time_s  # doctest: +SKIP
     """
+    check_single_device(expert_parallel, attention_data_parallel)
     if power_limit is not None:
         gpu = with_power_limit(find_device(gpu, to_paths(hardware_files)), power_limit)
     return answer(
@@ -243,6 +254,7 @@ def predict(
             execution=execution,
             attention=attention,
             weights=weights,
+            kv_cache=kv_cache,
             amount=_make_amount(samples, tokens, epochs, packing, mean_length),
             price=price,
             price_of=price_of,
@@ -389,6 +401,19 @@ def _predict_layers(question: Question, *, is_denoiser: bool = False) -> Predict
     return predict_with_memory(workload, machine, model, fit_batch=question.fit_batch)
 
 
+def check_single_device(expert_parallel: int | None, attention_data_parallel: int | None) -> None:
+    """Raise BadValue if experts or attention are to be divided, which needs several devices."""
+    for option, degree in (
+        ("--expert-parallel", expert_parallel),
+        ("--attention-data-parallel", attention_data_parallel),
+    ):
+        if degree not in (None, 1):
+            raise BadValue(
+                f"`{option} {degree}` needs several devices, and `predict` has one: use `paleo-lite scale NETWORK "
+                f"--phase decode --workers {degree} {option} {degree}`"
+            )
+
+
 def predict_network(network: Any, **arguments: Any) -> Prediction:
     """Predict how long a network takes that is no pipeline; see `predict`.
 
@@ -432,6 +457,9 @@ def predict_several(
     execution: str | None = None,
     attention: str | None = None,
     weights: str | None = None,
+    kv_cache: str | None = None,
+    expert_parallel: int | None = None,
+    attention_data_parallel: int | None = None,
     samples: float | str | None = None,
     tokens: float | str | None = None,
     epochs: float | None = None,
@@ -458,7 +486,9 @@ def predict_several(
         What is asked of pipelines for pictures and videos.
     flops, macs
         As for `predict`, the same for all combinations.
-    hardware_files, calibration, training, fit_batch, execution, attention, weights
+    hardware_files, calibration, training, fit_batch, execution, attention, weights, kv_cache
+        As for `predict`, the same for all combinations.
+    expert_parallel, attention_data_parallel
         As for `predict`, the same for all combinations.
     samples, tokens, epochs, packing, mean_length, price, price_of, electricity, carbon_intensity, pue, host_watts
         As for `predict`, the same for all combinations.
@@ -477,6 +507,7 @@ def predict_several(
     """
     from ..calibration.side_by_side import Predictions
 
+    check_single_device(expert_parallel, attention_data_parallel)
     devices = [find_device(gpu, to_paths(hardware_files)) for gpu in gpus]
     if power_limit is not None:
         devices = [with_power_limit(device, power_limit) for device in devices]
@@ -524,6 +555,7 @@ def predict_several(
             execution=execution,
             attention=attention,
             weights=weights,
+            kv_cache=kv_cache,
             amount=amount,
             price=price,
             price_of=price_of,

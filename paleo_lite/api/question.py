@@ -67,6 +67,7 @@ class Question(msgspec.Struct, frozen=True):
     """What is asked of a network or a pipeline on a device; the fields are arguments of `predict`, which explains them.
 
     Arguments that belong together are one field: those of pipelines, of the amount of training, and of the facility.
+    `scale` and `serve` explain the engine (``policy``) and the distribution of tokens over experts (``expert_load``).
     """
 
     network: str | Network | nn.Module | None
@@ -95,6 +96,9 @@ class Question(msgspec.Struct, frozen=True):
     execution: str | None = None
     attention: str | None = None
     weights: str | None = None
+    policy: str | None = None
+    kv_cache: str | None = None
+    expert_load: str | None = None
     amount: Amount | None = None
     price: float | str | None = None
     price_of: str | None = None

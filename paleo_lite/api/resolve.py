@@ -11,11 +11,14 @@ from ..architectures.pipelines.sampling import find_pipeline, parse_image_size
 from ..calibration.choose import choose_model
 from ..counting import GENERATION_PHASES
 from ..counting.work import ENGINE, PHASES_WITH_GRADIENTS
+from ..engines.routing import parse_expert_load
 from ..errors import BadValue
-from ..machines import Machine
+from ..formats import split_format
+from ..machines import Device, Machine
+from ..serving.engine_model import EngineModel, asks_for_layers, choose_engine
 from ..timing import TimeModel, Workload
 from ..timing.training_recipes import check_recipe, find_recipe
-from ..timing.workload import TrainingOptions
+from ..timing.workload import TrainingOptions, UnderEngine
 from ..units import PRECISION_BYTES, element_bytes
 from .arguments import InputShapes
 from .pipelines import denoiser_network
@@ -25,7 +28,9 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-def resolve_question(question: Question, *, whole_board: bool = False) -> tuple[Workload, Machine, TimeModel]:
+def resolve_question(
+    question: Question, *, whole_board: bool = False, is_by_layers: bool = False
+) -> tuple[Workload, Machine, TimeModel]:
     """Build the workload, the machine and the time model of a network.
 
     Parameters
@@ -34,10 +39,11 @@ def resolve_question(question: Question, *, whole_board: bool = False) -> tuple[
         What is asked of a network that is no pipeline.
     whole_board : bool
         Whether a board with several devices counts as one machine; otherwise the machine is one of its devices.
+    is_by_layers : bool
+        Whether options of the caller ask for the times of layers where kernels of an engine are known.
     """
     machine = question.machine(whole_board=whole_board)
-    execution = question.execution or default_execution(question.phase)
-    precision, training = question.precision, question.training
+    precision, training, weights = question.precision, question.training, question.weights
     multiplied_in = None
     is_recipe = find_recipe(precision) is not None and precision not in PRECISION_BYTES
     if is_recipe and question.phase == "training" and training is None:
@@ -47,11 +53,10 @@ def resolve_question(question: Question, *, whole_board: bool = False) -> tuple[
         multiplied_in = training.products
         if training.recipe is not None:
             check_recipe(training.recipe, machine.device)
+    elif question.phase not in PHASES_WITH_GRADIENTS:
+        precision, weights = split_format(precision, weights)
     elif is_recipe:
-        raise BadValue(
-            f"`--precision {precision}` is for training: add `--phase training`; at inference `--weights {precision}` "
-            "stores such weights"
-        )
+        raise BadValue(f"`--precision {precision}` is for training and inference, not for {question.phase}")
     element_bytes(precision)
     sequence = question.sequence
     if question.attention is not None:
@@ -62,18 +67,24 @@ def resolve_question(question: Question, *, whole_board: bool = False) -> tuple[
     assert question.network is not None
     image_size = square_size(question.image_size, question.network)
     network = resolve_network(question.network, image_size, question.inputs, sequence)
-    model = choose_model(
-        machine.device,
-        precision,
-        time_model=question.time_model,
-        execution=execution,
-        ppp=question.ppp,
-        concurrent=question.concurrent,
-        calibration=question.calibration,
-        products=multiplied_in,
-        is_language_model=network.is_language_model,
-        is_text_encoder=network.is_text_encoder,
-    )
+    engine = _choose_engine(question, network, machine.device, precision, is_by_layers)
+    model: TimeModel
+    if engine is not None:
+        execution, model = ENGINE, EngineModel()
+    else:
+        execution = question.execution or default_execution(question.phase)
+        model = choose_model(
+            machine.device,
+            precision,
+            time_model=question.time_model,
+            execution=execution,
+            ppp=question.ppp,
+            concurrent=question.concurrent,
+            calibration=question.calibration,
+            products=multiplied_in,
+            is_language_model=network.is_language_model,
+            is_text_encoder=network.is_text_encoder,
+        )
     workload = Workload(
         network,
         precision=precision,
@@ -82,10 +93,31 @@ def resolve_question(question: Question, *, whole_board: bool = False) -> tuple[
         execution=execution,
         convention=question.convention,
         training=training,
-        weights=question.weights,
+        weights=weights,
         attention=question.attention,
+        engine=engine,
     )
     return workload, machine, model
+
+
+def _choose_engine(
+    question: Question, network: Network, device: Device, precision: str, is_by_layers: bool
+) -> UnderEngine | None:
+    """Return the engine whose kernels are timed; None where the layers are."""
+    asks = asks_for_layers(
+        question.time_model, question.ppp, question.calibration, question.attention, question.clock, question.unit
+    )
+    return choose_engine(
+        network,
+        device,
+        question.phase,
+        precision,
+        execution=question.execution,
+        policy=question.policy,
+        kv_cache=question.kv_cache,
+        expert_load=None if question.expert_load is None else parse_expert_load(question.expert_load),
+        is_by_layers=is_by_layers or question.concurrent or asks,
+    )
 
 
 def default_execution(phase: str) -> str:

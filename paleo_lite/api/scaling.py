@@ -11,30 +11,24 @@ from msgspec import structs
 from ..architectures import Network
 from ..architectures.pipelines.sampling import find_pipeline
 from ..counting import GENERATION_PHASES
-from ..counting.work import ENGINE
-from ..engines.placed import NEEDS_KERNELS, engine_speaks_for
 from ..errors import BadQuantity, BadValue, UnknownName
-from ..local import LLAMA_CPP
 from ..machines import Device, find_device
 from ..timing.energy import with_power_limit
-from ..timing.models import CALIBRATED
 from ..units import parse_quantity, parse_range
 from .arguments import InputShapes, Paths, option_name, to_paths
 from .pipelines import check_others, resolve_pipeline
 from .question import PictureOptions, Question
 from .resolve import resolve_question
-from .serve import choose_cache_format
 
 if TYPE_CHECKING:
     from torch import nn
 
     from ..architectures.pipelines.records import Pipeline
     from ..calibration.store import Calibration
-    from ..distributed.job import UnderEngine
     from ..distributed.pictures import PictureScaling
     from ..distributed.settings import InputSettings, Settings
     from ..distributed.table import ScaleTable
-    from ..timing.workload import TrainingOptions, Workload
+    from ..timing.workload import TrainingOptions
 
 PARALLEL_3D = "3d"
 """Strategy that combines tensor, pipeline and data parallelism."""
@@ -202,8 +196,6 @@ def scale(
     from ..timing.facility import make_facility
     from ..timing.workload import TrainingOptions
 
-    is_by_layers = any(option is not None for option in (execution, attention, ppp, ppp_comm, calibration))
-    is_by_layers = is_by_layers or time_model not in (None, CALIBRATED)
     amount = Amount(images, samples, tokens, epochs, packing, mean_length)
     facility = make_facility(electricity, carbon_intensity, pue, host_watts)
     _check_ranking(by, advise)
@@ -297,7 +289,6 @@ def scale(
         strategy = PARALLEL_3D
         scaling = scaling or "strong"
         batch_size = 1 if batch_size is None else batch_size
-        execution = execution or ENGINE
     elif phase == "training":
         if context is not None:
             raise BadValue("`--context` is for `--phase prefill` and `decode`, not for training")
@@ -328,8 +319,16 @@ def scale(
     given = None if gpu is None else find_device(gpu, to_paths(hardware_files))
     machines = request.build_topology(to_paths(hardware_files), given, uses_own_link=phase in GENERATION_PHASES)
     gpu = _find_gpu(gpu or machines.device, power_limit, to_paths(hardware_files))
-    question = structs.replace(question, gpu=gpu, training=training, execution=execution)
-    workload, machine, model = resolve_question(question)
+    question = structs.replace(
+        question,
+        gpu=gpu,
+        training=training,
+        execution=execution,
+        policy=policy,
+        kv_cache=kv_cache,
+        expert_load=expert_load,
+    )
+    workload, machine, model = resolve_question(question, is_by_layers=ppp_comm is not None)
     if storage is not None or decode is not None or pageable:
         input_pipeline = _make_inputs(machine.device, storage, decode, pageable)
         settings = structs.replace(settings or Settings(), inputs=input_pipeline)
@@ -340,43 +339,8 @@ def scale(
         machine,
         model,
         settings,
-        engine=_find_engine(workload, machine.device, is_by_layers, policy, kv_cache, expert_load),
         advise=advise,
     )
-
-
-def _find_engine(
-    workload: Workload,
-    device: Device,
-    is_by_layers: bool,
-    policy: str | None,
-    kv_cache: str | None,
-    expert_load: str | None,
-) -> UnderEngine | None:
-    """Return the engine whose kernels are timed; None if layers are timed one by one.
-
-    Parameters
-    ----------
-    is_by_layers : bool
-        Whether an option asks for the layers.
-    """
-    from ..distributed.job import UnderEngine
-    from ..engines.routing import parse_expert_load
-    from ..serving.engines import VLLM, find_engine
-
-    phase = workload.phase
-    if phase in GENERATION_PHASES and not is_by_layers and engine_speaks_for(workload, device):
-        if policy == LLAMA_CPP:
-            raise BadValue(f"`--policy {LLAMA_CPP}` is for a single device, with `serve`")
-        cache = choose_cache_format(kv_cache, workload.precision)
-        return UnderEngine(find_engine(policy or VLLM.name, device), cache, parse_expert_load(expert_load or "uniform"))
-    given = {"--policy": policy, "--kv-cache": kv_cache, "--expert-load": expert_load}
-    for option, value in given.items():
-        if value is not None and phase not in GENERATION_PHASES:
-            raise BadValue(f"`{option}` is for `--phase prefill` and `decode`, not for {phase}")
-        if value is not None:
-            raise BadValue(f"`{option}` {NEEDS_KERNELS} and without `--execution`")
-    return None
 
 
 def scale_network(network: Any, **arguments: Any) -> ScaleTable:

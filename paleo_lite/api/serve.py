@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 from ..architectures import Network, find_network
 from ..architectures.network import SequenceOptions
 from ..errors import BadQuantity, BadValue, UnknownName
-from ..formats import FORMATS, format_of_weights
+from ..formats import FORMATS, format_of_weights, split_format
 from ..local import LLAMA_CPP
 from ..machines import Device, find_device
+from ..serving.engine_model import choose_cache_format
 from ..timing.facility import make_facility
 from ..units import parse_quantity
 from .arguments import Paths, to_paths
@@ -218,10 +219,11 @@ def serve(
     from ..serving.engines import find_engine, with_fitted_host
     from ..serving.iteration_times import ModelOnDevice
     from ..serving.pipeline import connect_stages
-    from ..serving.placement import check_undivided, has_kernels, with_kernels
+    from ..serving.placement import check_undivided, with_kernels
     from ..serving.requests import parse_lengths
     from ..serving.simulator import Options, Speculation
 
+    precision, weights = split_format(precision, weights)
     _check_ranking(by, advise)
     check_policy(
         policy,
@@ -276,15 +278,15 @@ def serve(
                     unit=unit,
                     calibration=calibration,
                     weights=weight_format,
-                )
+                ),
+                is_by_layers=stages > 1,
             )
             group = tensor_group(machine.device, tensor_degree, link, topology, division[1])
             stage_link = None if topology is not None or stages == 1 else link or device_link(machine.device)
             connected = connect_stages(stages, tensor_degree, device_link=stage_link, topology=topology)
             placed = ModelOnDevice(workload, machine, model, group, cache_format, connected)
-            is_default = calibration is None and time_model in (None, "calibrated")
-            if not (is_default and has_kernels(placed)):
-                check_undivided(*division, machine.device, placed.pipeline.degree, parse_expert_load(expert_load))
+            if workload.engine is None:
+                check_undivided(*division, machine.device, stages, parse_expert_load(expert_load))
                 return placed
             return with_kernels(
                 placed,
@@ -414,16 +416,6 @@ def _parse_one_price(price: float | str | None, price_of: str | None) -> float |
 
     check_one_price(price, price_of)
     return None if price is None else parse_price(price)
-
-
-def choose_cache_format(kv_cache: str | None, precision: str) -> str:
-    """Return the format of the KV cache: the given one, or the precision, but at least 16 bits."""
-    if kv_cache is None:
-        return precision if format_of_weights(None, precision) is None else "bf16"
-    names = [name for name, stored in FORMATS.items() if stored.mixture is None]
-    if kv_cache not in names:
-        raise BadValue(f"`--kv-cache` must be one of {', '.join(names)} (got {kv_cache!r})")
-    return kv_cache
 
 
 def parse_rate(rate: float | str) -> float:

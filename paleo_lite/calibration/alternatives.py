@@ -7,8 +7,10 @@ from pathlib import Path
 
 import msgspec
 
+from ..engines.placed import engine_speaks_for
 from ..errors import PaleoError
 from ..machines import Machine, list_devices
+from ..serving.engine_model import EngineModel
 from ..timing import Prediction, TimeModel, Workload, predict
 from ..timing.capacity import predict_with_memory
 from ..timing.workload import TrainingOptions
@@ -174,6 +176,8 @@ def _on_other_devices(
 
 def _choose_model(workload: Workload, machine: Machine, time_model: str | None) -> TimeModel:
     """Return the requested time model of a machine for a workload, or the best available one."""
+    if workload.engine is not None and engine_speaks_for(workload.network, workload.precision, machine.device):
+        return EngineModel()
     return choose_model(
         machine.device,
         workload.precision,

@@ -23,7 +23,11 @@ from .values import INTEGER, LAYER, NETWORK, Names
     help="Phase or pass to count; backward is the data gradient and the weight gradient.",
     type=options.PHASES_AND_PASSES,
 )
-@options.execution(default="eager", help="Kernel fusion at inference, as for `predict`.")
+@options.execution(
+    type=Names("execution", ".counting.fusion:EXECUTIONS"),
+    default="eager",
+    help="Kernel fusion at inference, as for `predict`.",
+)
 @options.batch_size()
 @click.option(
     "--ignore", multiple=True, metavar="LAYER|GLOB", type=LAYER, help="Names or glob patterns of layers to leave out."

@@ -33,7 +33,8 @@ from .values import (
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 PRECISIONS = Names("precision", ".units:PRECISION_BYTES")
-TRAINING_PRECISIONS = Names("precision", ".timing.training_recipes:TRAINING_PRECISIONS")
+TRAINING_PRECISIONS = Names("precision", ".timing.training_recipes:TRAINING_PRECISIONS", ".formats:FORMATS_OF_PRODUCTS")
+INFERENCE_PRECISIONS = Names("precision", ".units:PRECISION_BYTES", ".formats:FORMATS_OF_PRODUCTS")
 PHASES = Names("phase", ".counting:PHASES")
 PHASES_AND_GENERATING = Names("phase", ".counting:PHASES", ".counting:GENERATION_PHASES")
 PHASES_AND_PASSES = Names("phase", ".counting:PHASES", ".counting:PASSES")
@@ -165,11 +166,12 @@ convention = SharedOption(
 )
 execution = SharedOption(
     "--execution",
-    type=Names("execution", ".counting.fusion:EXECUTIONS"),
+    type=Names("execution", ".counting.fusion:EXECUTIONS", ".serving.engines:KERNEL_ENGINES"),
     help="Kernel fusion and casts: eager (none); autocast (casts for mixed precision); channels-last (images as "
     "NHWC); megatron (fused softmax and residuals, as Megatron-LM); compiled (fused pointwise chains); at inference "
-    "folded (also batch norms folded into convolutions) and engine (an inference engine). [default: engine for "
-    "prefill and decode, otherwise eager]",
+    "folded (also batch norms folded into convolutions) and engine (fused as by an inference engine); in prefill and "
+    "decode vllm, sglang and tensorrt-llm (the kernels of the engine). [default: eager; in prefill and decode vllm "
+    "where its kernels are known, otherwise engine]",
 )
 attention = SharedOption(
     "--attention",

@@ -54,20 +54,30 @@ from .values import DEVICE, INTEGER, LAYER, NETWORK, CommaSeparated, Names, Quan
 @options.calibration()
 @options.execution(
     type=Names(
-        "execution", ".counting.fusion:EXECUTIONS", ".local.engines:EXECUTIONS", ".timing.pipeline_run:EXECUTIONS"
+        "execution",
+        ".counting.fusion:EXECUTIONS",
+        ".serving.engines:KERNEL_ENGINES",
+        ".local.engines:EXECUTIONS",
+        ".timing.pipeline_run:EXECUTIONS",
     ),
     help="Kernel fusion and casts: eager (none); autocast (casts for mixed precision); channels-last (images as NHWC); "
     "megatron (fused softmax and residuals, as Megatron-LM); compiled (fused pointwise chains); at inference folded "
-    "(also batch norms folded into convolutions) and engine (an inference engine); for a language model on one's own "
-    "machine llama.cpp (GGUF), mlx (Macs) and exllama (GeForce); tensorrt is the engine of a pipeline. [default: "
-    "engine for prefill and decode, otherwise eager]",
+    "(also batch norms folded into convolutions) and engine (fused as by an inference engine); in prefill and decode "
+    "vllm, sglang and tensorrt-llm (the kernels of the engine, as in scale and serve); for a language model on one's "
+    "own machine llama.cpp (GGUF), mlx (Macs) and exllama (GeForce); tensorrt is the engine of a pipeline. [default: "
+    "eager; in prefill and decode vllm where its kernels are known, otherwise engine]",
 )
 @click.option(
     "--backend",
     type=Names("backend", ".local.engines:BACKENDS"),
     help="With llama.cpp: backend, such as rocm on a Radeon. [default: cuda, metal, cpu, otherwise vulkan]",
 )
-@serving_options.kv_cache(help="With llama.cpp: type of keys and values. [default: f16]")
+@serving_options.kv_cache(
+    help="In prefill and decode under an engine: format of keys and values. [default: the precision, at least 16 bits; "
+    "with llama.cpp f16]"
+)
+@serving_options.expert_parallel(hidden=True)
+@serving_options.attention_data_parallel(hidden=True)
 @click.option(
     "--gpus", type=INTEGER, default=1, show_default=True, help="With llama.cpp: devices that the layers are split over."
 )
@@ -171,7 +181,7 @@ def predict(
     if arguments["execution"] in LOCAL:
         reject_options_of_others(arguments["execution"])
         return answer_local(network, gpu, top, own, arguments)
-    reject_options_of_local(own)
+    reject_options_of_local({**own, "kv_cache": None})
     if gpu is None:
         raise click.UsageError("Missing option '--gpu'.")
     pictures = structs.replace(pipeline_options.take_pictures(arguments), images=arguments.pop("images"))
@@ -192,6 +202,7 @@ def predict(
             batch_sizes=to_list(batch_size),
             training=training,
             pictures=pictures,
+            kv_cache=kv_cache,
             **arguments,
         )
         return Answer(several.to_dict, several.document, lambda: several, chart="devices")
@@ -206,6 +217,7 @@ def predict(
         phase=phase,
         training=training,
         memory=includes_memory,
+        kv_cache=kv_cache,
         **structs.asdict(pictures),
         **arguments,
     )

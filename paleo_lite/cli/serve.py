@@ -42,7 +42,7 @@ from .values import DEVICE, INTEGER, NETWORK, CommaSeparated, Names, Number, Qua
     metavar="N",
     help="Replicas that compute prompts only and send keys and values to the others (disaggregated serving).",
 )
-@options.precision(default="bf16")
+@options.precision(type=options.INFERENCE_PRECISIONS, default="bf16")
 @options.weights()
 @serving_options.kv_cache()
 @serving_options.input_tokens(default="1024")

@@ -149,7 +149,7 @@ def _compare_configs(
     is_tuned = uses_tuned_stack(job, settings.parallel or ParallelConfig())
     configs: Iterable[ParallelConfig] = [settings.parallel] if settings.parallel else []
     if settings.parallel is None:
-        configs = candidate_configs(job.workload.network, machines, is_tuned, job.engine is not None)
+        configs = candidate_configs(job.workload.network, machines, is_tuned, job.workload.engine is not None)
     for config in configs:
         try:
             step = predict_step(job, machines, msgspec.structs.replace(settings, parallel=config), global_batch, "3d")

@@ -16,19 +16,15 @@ from msgspec import structs
 
 from ..architectures.network import SequenceOptions
 from ..counting.kinds import is_all_reduce
-from ..engines.activity import DataSheetConstants, kernel_activity
-from ..engines.kernels import Exchange
-from ..engines.memory import activation_bytes, sequence_bytes
-from ..engines.placed import NEEDS_KERNELS, EngineKernels, check_division, place_kernels
-from ..engines.step import Load
+from ..engines.placed import NEEDS_KERNELS, check_division
 from ..errors import BadValue
-from ..serving.engines import with_fitted_host
+from ..serving.iteration import Iteration, iteration_of
 from ..timing import Prediction, Workload, predict
-from ..timing.energy import speed_under_limit
 from ..timing.intervals import interval_of
 from ..timing.memory import peak_memory
+from ..timing.workload import UnderEngine
 from .collectives import subgroup_topology, topology_all_reduce_s
-from .job import Job, UnderEngine
+from .job import Job
 from .links import Topology
 from .parallel_config import ParallelConfig
 from .replica import check_nodes, place_replica
@@ -53,7 +49,7 @@ def predict_generation_step(job: Job, topology: Topology, batch_size: int, setti
             "`--gradient-precision`, `--no-overlap`, `--micro-batches`, `--storage`, `--decode` and `--pageable` "
             "are for `--phase training`"
         )
-    config = _replica_config(topology, settings.parallel, has_kernels=job.engine is not None)
+    config = _replica_config(topology, settings.parallel, has_kernels=job.workload.engine is not None)
     replicas = topology.workers // config.tensor
     if batch_size % replicas:
         raise BadValue(
@@ -62,10 +58,10 @@ def predict_generation_step(job: Job, topology: Topology, batch_size: int, setti
         )
     samples = batch_size // replicas
     group = subgroup_topology(topology, 1, config.tensor)
-    if job.engine is None:
+    if job.workload.engine is None:
         step = _predict_layers(job, group, samples, settings)
     else:
-        step = _predict_kernels(job, job.engine, group, samples, config, settings)
+        step = _predict_kernels(job, job.workload.engine, group, samples, config, settings)
     degrees = [f"tensor {config.tensor}"]
     if config.expert > 1:
         degrees.append(f"expert-parallel {config.expert}")
@@ -108,69 +104,37 @@ def _predict_kernels(
     """Predict a pass from the kernels of an engine, with the time of its host."""
     if settings.collective is not None:
         raise BadValue(
-            f"`--collective` is not for the kernels of {engine.policy.name}, which has an all-reduce of its own: leave "
+            f"`--collective` is not for the kernels of {engine.name}, which has an all-reduce of its own: leave "
             "it out, or give `--execution engine`, with which layers are timed one by one"
         )
-    kernels = job.cached(_placed_kernels, group, config.expert, config.attention_data)
-    step, groups, is_decode = kernels.step, config.attention_data, job.workload.phase == "decode"
-    keys = _keys(job)
-    decode = kernels.of_iteration("decode", max(keys - 1, 1))
-    if is_decode:
-        launched, load = decode, Load.of_decoding(samples, keys - 1, groups)
-    else:
-        launched, load = kernels.of_iteration("prefill", keys), Load.of_prompts(samples, keys, groups)
-    exchanges = [one for one in launched if isinstance(one.kernel, Exchange)]
-    exchange_s, total_s = (float(step.total_s(some, load)) for some in (exchanges, launched))
-    activity = kernel_activity(step, launched, load)
-    speed = speed_under_limit(job.machine.device, activity, total_s)
-    slowed = (1 + settings.slowdown) / speed
-    compute_s = (total_s - exchange_s) * job.compute_ratio * job.compute_scale * slowed
-    host_s, interval, own = 0.0, None, -(-samples // groups)
-    if not engine.is_bound:
-        low, high = (float(end) for end in step.relative_interval(launched, load))
-        policy = with_fitted_host(engine.policy, kernels)
-        decoding = own if is_decode else 0
-        host_s, least_s, most_s = (
-            one.overhead_s + one.sequence_overhead_s * decoding
-            for one in (policy, policy.at_end("low"), policy.at_end("high"))
-        )
-        kernels_s = compute_s + exchange_s
-        interval = (kernels_s * low + least_s, kernels_s * high + most_s)
+    placed = job.cached(_place, group, config.expert, config.attention_data)
+    iteration = structs.replace(placed, sequences=samples)
+    exchange_s, host_s = float(iteration.exchange_s), float(iteration.host_s)
+    compute_s = float(iteration.compute_s) * job.compute_ratio * job.compute_scale * (1 + settings.slowdown)
+    interval = None
+    if job.model.is_forecast:
+        low_s, high_s = iteration.interval(compute_s + exchange_s)
+        interval = (float(low_s), float(high_s))
     return Step(
         compute_s=compute_s + host_s,
         communication_s=exchange_s,
         exposed_s=exchange_s,
-        memory_bytes=kernels.weight_bytes(decode)
-        + activation_bytes(step, decode, own if is_decode else own * keys, own)
-        + own * sequence_bytes(step, decode, keys),
+        memory_bytes=iteration.memory().total_bytes,
         interval=interval,
         overheads_s={
             "host of the engine": host_s * (1 - 1 / group.workers),  # more devices do not shorten it
             "slowdown": compute_s * settings.slowdown / (1 + settings.slowdown),
         },
-        activity=activity,
+        activity=iteration.activity,
     )
 
 
-def _keys(job: Job) -> int:
-    """Return the tokens of a prompt, or those in the cache with the new one."""
-    lengths = job.workload.network.lengths
-    assert lengths is not None
-    return lengths.keys
-
-
-def _placed_kernels(job: Job, group: Topology, experts: int, attention_data: int) -> EngineKernels:
-    """Return the kernels of one device of a replica."""
-    assert job.engine is not None
-    placement = place_replica(group, group.workers, experts, attention_data, job.engine.alpha)
-    return place_kernels(
-        job.workload,
-        job.machine.device,
-        job.engine.policy.family,
-        kv_cache=job.engine.kv_cache,
-        placement=placement,
-        constants=DataSheetConstants(classes={}) if job.engine.is_bound else None,
-    )
+def _place(job: Job, group: Topology, experts: int, attention_data: int) -> Iteration:
+    """Return a pass on one device of a replica."""
+    engine = job.workload.engine
+    assert engine is not None
+    placement = place_replica(group, group.workers, experts, attention_data, engine.expert_load)
+    return iteration_of(job.workload, job.machine.device, placement, is_bound=not job.model.is_forecast)
 
 
 def _predict_layers(job: Job, group: Topology, samples: int, settings: Settings) -> Step:
@@ -197,7 +161,7 @@ def _predict_layers(job: Job, group: Topology, samples: int, settings: Settings)
 
 def generation_notes(job: Job) -> tuple[str, ...]:
     """Return the notes of the time model's prediction of prefill or decode."""
-    return () if job.engine is not None else job.cached(_predict_few_blocks, 1, 1, 1).notes
+    return () if job.workload.engine is not None else job.cached(_predict_few_blocks, 1, 1, 1).notes
 
 
 class _GenerationCost(NamedTuple):

@@ -5,43 +5,21 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from ..machines import Machine
-from ..timing import RooflineModel, TimeModel, Workload, predict
+from ..timing import TimeModel, Workload, predict
 from ..timing.memory import Memory, memory_by_micro_batch
 from ..timing.training import RECOMPUTE
 from ..units import element_bytes
 from .step import DeviceStep, as_scalar
 
 if TYPE_CHECKING:
-    from ..serving.engines import Engine
     from ..timing.training_stack import StackConstants
 
 ResultT = TypeVar("ResultT")
-
-
-class UnderEngine(NamedTuple):
-    """Engine whose kernels a job of text generation launches.
-
-    Attributes
-    ----------
-    policy : Engine
-        The engine.
-    kv_cache : str
-        Format of the KV cache.
-    alpha : float
-        Exponent of the popularity of experts (`paleo_lite.engines.routing`).
-    is_bound : bool
-        Whether kernels take the least time that the data sheet allows, and the host none.
-    """
-
-    policy: Engine
-    kv_cache: str
-    alpha: float
-    is_bound: bool = False
 
 
 class Job:
@@ -57,8 +35,6 @@ class Job:
         Time model of the computation on one device.
     compute_ratio : float
         Measured over predicted computation time of one device; known for platforms that were measured.
-    engine : UnderEngine, optional
-        In prefill and decode: engine whose kernels are timed, instead of the layers one by one.
 
     Attributes
     ----------
@@ -77,13 +53,11 @@ class Job:
         machine: Machine,
         model: TimeModel,
         compute_ratio: float = 1.0,
-        engine: UnderEngine | None = None,
     ) -> None:
         self.workload = workload
         self.machine = machine
         self.model = model
         self.compute_ratio = compute_ratio
-        self.engine = engine
         self._device_steps: dict[Any, DeviceStep] = {}
         self._cache: dict[tuple[Any, ...], Any] = {}
         self._cache_across_models: dict[tuple[Any, ...], Any] = {}
@@ -98,10 +72,8 @@ class Job:
 
     @cached_property
     def roofline_job(self) -> Job:
-        """The same job with the roofline time model: a lower bound by the device's data sheet."""
-        other = self.with_time_model(RooflineModel())
-        other.engine = None if self.engine is None else self.engine._replace(is_bound=True)
-        return other
+        """The same job with the time model of a lower bound by the device's data sheet."""
+        return self.with_time_model(self.model.bound_model)
 
     def with_stack_constants(self, constants: StackConstants) -> Job:
         """Return the job with other constants of the tuned stack; both share what no time model changes."""
@@ -111,7 +83,7 @@ class Job:
 
     def with_time_model(self, model: TimeModel) -> Job:
         """Return the job with another time model; both jobs share the results that no time model changes."""
-        other = Job(self.workload, self.machine, model, engine=self.engine)
+        other = Job(self.workload, self.machine, model)
         other._cache_across_models = self._cache_across_models
         return other
 

@@ -11,14 +11,12 @@ import msgspec
 
 from ..counting import GENERATION_PHASES
 from ..counting.work import check_batch_size
-from ..engines.placed import KERNEL_MODEL
 from ..errors import BadValue
 from ..machines import Device, Machine
 from ..timing import TimeModel, Workload, describe_model
 from ..timing.blocks import KERNEL_NOTE
 from ..timing.budget import Amount, Budget, make_budget
 from ..timing.facility import Facility
-from ..timing.memory import largest_batch, usable_bytes
 from ..timing.notes import setting_notes
 from ..timing.training_stack import stack_constants
 from ..units import parse_range
@@ -37,7 +35,7 @@ from .clusters import (
     parse_measured,
 )
 from .generation import generation_notes
-from .job import Job, UnderEngine
+from .job import Job
 from .links import Topology, device_link, flat_topology, link_inside_nodes, link_rate
 from .parallel_config import ParallelConfig
 from .platforms import Computer, Platform, find_platform, parse_topology, usual_computer
@@ -168,10 +166,9 @@ def predict_scaling(
     model: TimeModel,
     settings: Settings | None = None,
     *,
-    engine: UnderEngine | None = None,
     advise: bool = False,
 ) -> ScaleTable:
-    """Predict all rows of a request, or with `advise` compare all strategies; with `engine` by its kernels.
+    """Predict all rows of a request, or with `advise` compare all strategies.
 
     Raises
     ------
@@ -210,7 +207,7 @@ def predict_scaling(
             "`--micro-batches` is for `--strategy pipeline-gpipe` and `pipeline-1f1b`, "
             f"not {request.strategy}: {remedy}"
         )
-    job = Job(workload, machine, model, compute_ratio, engine)
+    job = Job(workload, machine, model, compute_ratio)
     if request.measured:
         if not isinstance(cluster, ClusterPrior):
             option = f"--platform {request.platform}" if platform else f"--time-model {model.name}"
@@ -251,7 +248,7 @@ def predict_scaling(
         )
         advice = Advice(rows, "", {})
     used_topology = topology.with_workers(max(counts))
-    if cluster is not None and platform is None and engine is None:
+    if cluster is not None and platform is None and workload.engine is None:
         scores = ClusterScores.uniform(EXPECTED)
         if isinstance(cluster, ConditionedPrior):
             scores = cluster.mean_scores
@@ -305,8 +302,8 @@ def _make_table(
         topology=topology.describe(),
         links=tuple(link.describe() for link in topology.links.values()),
         assumptions=topology.assumptions if topology.workers > 1 else (),
-        model=describe_model(job.model) if job.engine is None else KERNEL_MODEL,
-        is_forecast=job.model.is_forecast or job.engine is not None,
+        model=describe_model(job.model),
+        is_forecast=job.model.is_forecast,
         memory_bytes=device.memory_bytes,
         rows=[msgspec.structs.replace(row, facility=request.facility) for row in advice.rows],
         images=budget.images,
@@ -346,7 +343,7 @@ def _collect_notes(
         notes.append(platform.describe())
         notes += platform.notes
     is_unmeasured_forecast = not isinstance(platform, Platform) and job.model.is_forecast and topology.workers > 1
-    is_unmeasured_forecast = is_unmeasured_forecast and job.engine is None
+    is_unmeasured_forecast = is_unmeasured_forecast and job.workload.engine is None
     if request.measured or is_unmeasured_forecast:
         prior = cluster_prior()
         origin = f"{prior.clusters} measured clusters ({prior.measurements} measurements; {prior.held_out})"
@@ -364,7 +361,7 @@ def _collect_notes(
         )
     too_large = [row.batch_size // row.workers for row in rows if row.fits is False and row.strategy == "data"]
     if too_large:
-        largest = largest_batch(job.workload, memory_bytes=usable_bytes(device))
+        largest = job.model.largest_batch(job.workload, job.machine)
         remedy = "not even one sample fits" if largest is None else f"the largest batch that fits is {largest}"
         notes.append(f"a batch of {max(too_large)} per worker does not fit into {device.name}: {remedy}")
     if job.workload.phase in GENERATION_PHASES:

@@ -14,7 +14,7 @@ from ..input_pipeline.feeding import InputPipeline, predict_throughput
 from ..timing.activity import Activity
 from ..timing.budget import Budget
 from ..timing.energy import power_of
-from ..timing.memory import largest_batch, usable_bytes
+from ..timing.memory import usable_bytes
 from ..timing.predicting import predict
 from ..units import element_bytes
 from .clusters import Cluster, ConditionedPrior, data_sheet_case
@@ -169,7 +169,7 @@ def _single_worker_rate(
     """
     if step.memory_bytes is None or step.memory_bytes <= available_bytes:
         return batch_size / step.time_s, ()
-    largest = largest_batch(job.workload, memory_bytes=available_bytes)
+    largest = job.model.largest_batch(job.workload, job.machine)
     if largest is None:
         return None, ()
     samples = min(largest, batch_size)
@@ -239,7 +239,7 @@ def predict_step(
         return add_input_wait(step, job, machines, batch_size, machine_settings.inputs)
 
     # The kernels of an engine include what links reach; only measurements of this cluster say more.
-    is_known = workers == 1 or job.engine is not None
+    is_known = workers == 1 or job.workload.engine is not None
     if cluster is None or (is_known and not isinstance(cluster, ConditionedPrior)):
         computed = step = predict_on(topology, settings, 1.0)
         best_s = worst_s = step.time_s
@@ -250,7 +250,7 @@ def predict_step(
         if interval is not None:
             return step
     device_step: Step = computed if divides_blocks else job.device_step(batch_size // workers)
-    if device_step.interval is None or job.engine is not None:
+    if device_step.interval is None or job.workload.engine is not None:
         return step
     # Computation is as uncertain as the step of one device. Communication and stragglers have independent causes, so
     # the logarithms of both deviations add up in quadrature.

@@ -105,10 +105,9 @@ class EngineKernels(msgspec.Struct, frozen=True, eq=False):
         return stored_bytes + padding_bytes(self.step, kernels)
 
 
-def engine_speaks_for(workload: Workload, device: Device) -> bool:
-    """Return whether the kernels of engines were measured for a question: device, precision and a config."""
-    is_known = has_constants(device) and workload.precision not in ("fp64", "fp32", "tf32")
-    return is_known and workload.network.rebuild is not None
+def engine_speaks_for(network: Network, precision: str, device: Device) -> bool:
+    """Return whether the kernels of engines were measured for a question: a config, a precision and a device."""
+    return network.rebuild is not None and precision not in ("fp64", "fp32", "tf32") and has_constants(device)
 
 
 def check_division(devices: int, experts: int, attention_data: int) -> None:
@@ -183,6 +182,11 @@ def _formats_of(workload: Workload, device: Device, kv_cache: str, *, has_expert
     stored = part_formats(workload)
     if stored is not None:
         return checkpoint_formats(workload.precision, stored, kv_cache, device)
+    if workload.weights == "mxfp4" and not has_experts:
+        raise BadValue(
+            f"engines have kernels in mxfp4 for the experts of mixtures only, which {workload.network.name} has not: "
+            "store weights in nvfp4, fp8 or int4"
+        )
     return choose_formats(
         workload.precision, workload.weights, kv_cache, has_experts=has_experts, has_latent_attention=is_latent
     )

@@ -278,7 +278,7 @@ class EngineStep:
         kernels, form = self.cell_of(kernel)
         theta, _ = self._constants(kernels, form)
         rates, weight_bytes, operand_bytes = self._rates(form)
-        rows = _rows(kernel, load)
+        rows = rows_of(kernel, load)
         return product_s(
             theta, rates, m=np.maximum(rows, 1.0), n=kernel.n, k=kernel.k, groups=kernel.groups,
             weight_bytes=weight_bytes, operand_bytes=operand_bytes,
@@ -327,7 +327,7 @@ class EngineStep:
     def _pointwise_s(self, kernel: Pointwise, load: Load) -> Any:
         theta, _ = self._constants("pointwise", "bf16")
         rates, _, _ = self._rates("bf16")
-        rows = _rows(kernel, load)
+        rows = rows_of(kernel, load)
         moved_bytes = (kernel.row_bytes * rows + kernel.fixed_bytes) / max(kernel.launches, 1)
         seconds = pointwise_s(theta, rates, moved_bytes=moved_bytes)
         if kernel.row_flops:
@@ -343,7 +343,7 @@ class EngineStep:
         kernels, form = self.cell_of(kernel)
         theta, _ = self._constants(kernels, form)
         placement = self.placement
-        rows = _rows(kernel, load)
+        rows = rows_of(kernel, load)
         message_bytes = kernel.row_bytes * rows
         if kernel.pattern in ("all-reduce", "all-gather"):
             factor = 1.0 if kernel.pattern == "all-reduce" else 0.5
@@ -365,7 +365,7 @@ def causal_pairs(length: Any, cached: Any, window: int | None) -> Any:
     return inside * cached + inside * (inside + 1) / 2 + (length - inside) * window
 
 
-def _rows(kernel: Product | Pointwise | Exchange, load: Load) -> Any:
+def rows_of(kernel: Product | Pointwise | Exchange, load: Load) -> Any:
     """Return the rows of a kernel."""
     if kernel.rows == "sampled":
         return np.asarray(load.sampled, dtype=np.float64)

@@ -68,7 +68,9 @@ def prediction_page(prediction: Prediction, top: int | None = 10, memory: bool =
     """
     layers = list(prediction.rows())
     tables = []
-    if layers:
+    if prediction.launched is not None:
+        tables.append(kernel_table(prediction))
+    elif layers:
         tables.append(_kind_table(prediction))
         if top is not None:
             layers = sorted(layers, key=lambda row: -row["time_s"])[:top]
@@ -94,13 +96,7 @@ def prediction_page(prediction: Prediction, top: int | None = 10, memory: bool =
 def _kind_table(prediction: Prediction) -> Table:
     """Return time, FLOPs and bytes by kind of layer."""
     rows = [{"kind": kind, **entry} for kind, entry in prediction.by_kind().items()]
-    if prediction.terms.overhead_s:
-        share = prediction.terms.overhead_s / prediction.time_s
-        overhead = {"kind": "overhead", "time_s": prediction.terms.overhead_s, "share": share}
-        energy_j = prediction.layers_energy_j
-        if energy_j is not None and prediction.energy_j is not None:
-            overhead["energy_j"] = prediction.energy_j - float(energy_j.sum())
-        rows.append(overhead)
+    rows += _overhead_rows(prediction, "overhead")
     total = {
         "kind": "total",
         "layers": len(prediction.names),
@@ -122,6 +118,40 @@ def _kind_table(prediction: Prediction) -> Table:
     if not prediction.is_forecast:
         columns = [column for column in columns if column.key != "energy_j"]
     return Table("Time by kind of layer", columns, rows, [total])
+
+
+def kernel_table(prediction: Prediction) -> Table:
+    """Return launches, FLOPs, bytes, time and energy of the kernels of an engine by their name, longest first."""
+    bounds: dict[str, str] = {}
+    for row in sorted(prediction.rows(), key=lambda row: row["time_s"]):
+        bounds[row["kind"]] = row["bound"]
+    rows = [{"kind": kind, "bound": bounds[kind], **entry} for kind, entry in prediction.by_kind().items()]
+    rows += _overhead_rows(prediction, "host of the engine")
+    sums: dict[str, Any] = {key: sum(row.get(key, 0) for row in rows) for key in ("launches", "flops", "bytes")}
+    total = {"kind": "total", **sums, "time_s": prediction.time_s, "energy_j": prediction.energy_j, "share": 1.0}
+    columns = [
+        Column("kind", "kernel", left=True),
+        Column("launches", "launches", drop_order=1),
+        Column("flops", "FLOPs", format_si),
+        Column("bytes", "bytes", format_bytes),
+        Column("time_s", "time", format_time),
+        Column("energy_j", "energy", lambda energy_j: format_si(energy_j, "J", 3), drop_order=2),
+        Column("share", "share", format_percent, bar=True),
+        Column("bound", "bound by", left=True, drop_order=3),
+    ]
+    return Table("Time by kernel", columns, rows, [total])
+
+
+def _overhead_rows(prediction: Prediction, name: str) -> list[dict[str, Any]]:
+    """Return the row of the overhead of a step, if there is any."""
+    if not prediction.terms.overhead_s:
+        return []
+    share = prediction.terms.overhead_s / prediction.time_s
+    overhead = {"kind": name, "time_s": prediction.terms.overhead_s, "share": share}
+    energy_j = prediction.layers_energy_j
+    if energy_j is not None and prediction.energy_j is not None:
+        overhead["energy_j"] = prediction.energy_j - float(energy_j.sum())
+    return [overhead]
 
 
 def _count_title(prediction: Prediction) -> str:
@@ -184,6 +214,8 @@ def _clock_facts(prediction: Prediction) -> list[tuple[str, str]]:
     clock_hz = prediction.device.clock_hz(clock) if clock in CLOCKS else parse_quantity(clock, "Hz")  # type: ignore[arg-type]
     if not slows_under_power_limit(prediction.model) or clock_hz is None or limit_w is None:
         return []
+    if prediction.launched is not None:  # whose constants were measured at the clocks that devices hold
+        return []
     if abs(fraction - 1) < 0.005:
         return []
     sustained, listed = format_si(fraction * clock_hz, "Hz", 3), format_si(clock_hz, "Hz", 3)
@@ -226,7 +258,9 @@ def _model_facts(prediction: Prediction) -> list[tuple[str, str]]:
     if prediction.bytes:
         intensity = f"{prediction.intensity:.3g} {unit}/byte (ridge point {prediction.ridge_point:.3g})"
         facts.append(("intensity", intensity))
-    if prediction.execution != "eager":
+    if prediction.launched is not None:
+        facts.append(("engine", f"{prediction.execution}: {prediction.kernels} kernels on the device"))
+    elif prediction.execution != "eager":
         if prediction.execution in MIXED_EXECUTIONS:
             counted_bytes = "bytes include the casts"
         else:
@@ -425,6 +459,8 @@ def _csv_table(prediction: Prediction) -> Table:
         return raw_table([{key: value for key, value in figures.items() if not isinstance(value, (dict, list))}])
     origin = {"calibration": prediction.calibration, "version": __version__}
     columns = ["name", "kind", "flops", "bytes", "time_s", "bound_s", "bound", *origin]
+    if prediction.launched is not None:
+        columns.insert(2, "launches")
     return raw_table([{**row, **origin} for row in prediction.steps()], columns)
 
 
@@ -434,6 +470,8 @@ _TOLERANCE = 1e-9
 def explain_layer(prediction: Prediction, name: str) -> Document:
     """Return the arithmetic of one layer with its numbers, pass by pass."""
     index = prediction.layer_index(name)
+    if prediction.launched is not None:
+        return _explain_kernel(prediction, index)
     terms = prediction.terms
     bound = prediction.bound(index)
     is_fused, carrier = bound == "fused", prediction.workload.work.carrier
@@ -446,11 +484,36 @@ def explain_layer(prediction: Prediction, name: str) -> Document:
         facts += _explain_pass(prediction, pass_index, index)
         if prediction.layers and pass_name in ("inference", "forward"):
             facts += _algorithm_facts(prediction, pass_index, index)
-    share = terms.layers_s[:, index].sum() / prediction.time_s if prediction.time_s else 0.0
+    return _explanation(prediction, index, facts)
+
+
+def _explanation(prediction: Prediction, index: int, facts: list[tuple[str, str]]) -> Document:
+    """Return the document of a layer or kernel, with its share of the time."""
+    share = prediction.terms.layers_s[:, index].sum() / prediction.time_s if prediction.time_s else 0.0
     facts.append(("share", f"{share:.1%} of {format_si(prediction.time_s, 's')}"))
     rows = [{"term": term, "arithmetic": arithmetic} for term, arithmetic in facts]
     table = Table("", [Column("term", "term", left=True), Column("arithmetic", "arithmetic", left=True)], rows)
-    return Document(f"{name} of {prediction.network} on {prediction.device.name}", facts, (), prediction.notes, table)
+    title = f"{prediction.names[index]} of {prediction.network} on {prediction.device.name}"
+    return Document(title, facts, (), prediction.notes, table)
+
+
+def _explain_kernel(prediction: Prediction, index: int) -> Document:
+    """Return the terms of a kernel of an engine: arithmetic, traffic and start of all of its launches."""
+    row, terms = list(prediction.rows())[index], prediction.terms
+    assert terms.floor_s is not None
+    parts = (("compute", terms.compute_s), ("memory", terms.memory_s), ("start", terms.floor_s))
+    compute, memory, start = (format_si(float(seconds[0, index]), "s") for _, seconds in parts)
+    bandwidth = format_si(prediction.bandwidth_bytes_per_s, "B/s")
+    facts = [
+        ("bound by", row["bound"]),
+        ("launches", f"{row['launches']:,}"),
+        ("compute", f"{format_si(row['flops'], 'FLOP')}: {compute}"),
+        ("memory", f"{format_si(row['bytes'], 'B')}, {bandwidth} peak bandwidth: {memory}"),
+        ("start", start),
+        ("time", format_si(row["time_s"], "s")),
+        ("at least", f"{format_si(row['bound_s'], 's')} (data sheet)"),
+    ]
+    return _explanation(prediction, index, facts)
 
 
 def _explain_pass(prediction: Prediction, pass_index: int, layer_index: int) -> list[tuple[str, str]]:

@@ -324,6 +324,9 @@ ENGINES = {
 }
 """The engines by name."""
 
+KERNEL_ENGINES = tuple(name for name, engine in ENGINES.items() if engine.family in FUSIONS)
+"""Engines whose kernels are known, as names of executions."""
+
 
 def find_engine(name: str, device: Device | None = None, **changes: Any) -> Engine:
     """Return an engine with its defaults for a device.

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from ..distributed.replica import place_replica
-from ..engines.placed import NEEDS_KERNELS, check_division, engine_speaks_for, place_kernels
+from ..engines.placed import NEEDS_KERNELS, check_division, place_kernels
 from ..engines.routing import UNIFORM
 from ..errors import BadValue
 from ..machines import Device
+from ..timing.workload import UnderEngine
 from .engines import kernels_of
 from .iteration_times import ModelOnDevice
 
 
-def has_kernels(on_device: ModelOnDevice) -> bool:
-    """Return whether the kernels of engines were measured for a deployment.
+def check_undivided(experts: int, attention_data: int, device: Device, stages: int = 1, alpha: float = UNIFORM) -> None:
+    """Raise BadValue if experts or attention are divided, or experts loaded, where the layers are timed one by one.
 
     Pipelines keep the times of their layers: with kernels, a published pipeline over two nodes comes out 41% too fast.
     """
-    return on_device.pipeline.degree == 1 and engine_speaks_for(on_device.workload, on_device.machine.device)
-
-
-def check_undivided(experts: int, attention_data: int, device: Device, stages: int = 1, alpha: float = UNIFORM) -> None:
-    """Raise BadValue if experts or attention are divided, or experts loaded, where the layers are timed one by one."""
     for option, degree in (("--expert-parallel", experts), ("--attention-data-parallel", attention_data)):
         if degree > 1 and stages > 1:
             raise BadValue(f"`{option}` is not modelled with `--pipeline`: leave one of them out")
@@ -55,11 +51,12 @@ def with_kernels(
     if attention_data > 1 and on_device.pipeline.degree > 1:
         raise BadValue("`--attention-data-parallel` is not modelled with `--pipeline`: leave one of them out")
     placement = place_replica(on_device.group, on_device.tensor, experts, attention_data, alpha)
+    workload = on_device.workload.with_changes(engine=UnderEngine(policy, on_device.kv_cache, alpha))
     kernels = place_kernels(
-        on_device.workload,
+        workload,
         on_device.machine.device,
         kernels_of(policy),
         kv_cache=on_device.kv_cache,
         placement=placement,
     )
-    return on_device._replace(kernels=kernels)
+    return on_device._replace(workload=workload, kernels=kernels)

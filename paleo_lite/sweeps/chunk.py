@@ -20,6 +20,7 @@ from ..units import format_si
 from ..version import __version__
 from .cases import counted_precision, memory_parts
 from .columns import BOUND, FORECAST, Columns, StringColumn, price_text
+from .engine_times import refuse_experts_of_layers
 from .grid import ChooseModel, Grid, broadcast_along
 from .several_workers import fill_several_workers
 from .single_worker import SingleWorkerTimes, single_worker_times
@@ -79,6 +80,7 @@ def compute_chunk(space: Space, chunk: Chunk, choose_model: ChooseModel) -> Colu
     keep_freed_memory()
     grid = Grid(space, chunk, choose_model)
     _refuse_indivisible_work(grid)
+    refuse_experts_of_layers(grid)
     single = single_worker_times(grid)
     _fill_single_worker_columns(grid, single)
     fill_several_workers(grid, single)
@@ -125,8 +127,7 @@ def _refuse_indivisible_work(grid: Grid) -> None:
 def _fill_single_worker_columns(grid: Grid, single: SingleWorkerTimes) -> None:
     """Fill the columns of times, as if every worker ran alone."""
     indices = single.index_of(grid.per_worker)
-    bound_s = np.broadcast_to(single.bound_s[:, :, None], single.time_s.shape)
-    low_s = single.low_s
+    bound_s, low_s = single.bound_s, single.low_s
     if grid.chunk.precision in DIRECT_PRECISIONS:
         low_s = np.minimum(np.maximum(low_s, bound_s), single.time_s)
     times = {"time_s": single.time_s, "low_s": low_s, "high_s": single.high_s, "bound_s": bound_s}

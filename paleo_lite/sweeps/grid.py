@@ -13,8 +13,10 @@ from ..counting.work import ENGINE
 from ..distributed.strategies import STRATEGIES
 from ..errors import PaleoError
 from ..machines import Device, Machine, Price, find_device
+from ..serving.engine_model import EngineModel, asks_for_layers, choose_engine
 from ..timing.energy import with_power_limit
 from ..timing.models import CALIBRATED, TimeModel, find_model
+from ..timing.workload import UnderEngine
 from .cases import resolve_network
 from .columns import StringColumn, listed_price
 from .space import AUTOMATIC, Chunk, DeviceSetting, Space
@@ -62,6 +64,8 @@ class Grid:
         Price of each device; None if none is on record, or a price is given.
     models : dict of (int, int) to TimeModel
         Available time models by the indices of device and model.
+    engines : dict of (int, int) to UnderEngine
+        Engines whose kernels are timed, by the same indices; absent where layers are timed.
     shape : tuple of int
         Shape over `AXES`.
     per_worker : ndarray of int, axes (scaling, workers, batch)
@@ -93,21 +97,27 @@ class Grid:
         self.per_worker: Ints = np.array([weak if scaling == "weak" else strong for scaling in space.scalings])
         self.by_layer = any(STRATEGIES[name].extra_batch_sizes for name in space.strategies)
         self.models: dict[tuple[int, int], TimeModel] = {}
+        self.engines: dict[tuple[int, int], UnderEngine] = {}
         self._find_models(choose_model)
 
     def _find_models(self, choose_model: ChooseModel) -> None:
         """Fill `models`, and refuse the rows without a model."""
         precision = self.chunk.precision
-        is_generation = bool(self.chunk.cases[0][0].phase)
-        execution = ENGINE if is_generation else "eager"
-        network = resolve_network(self.chunk.cases[0][0])
+        sized, phase = self.chunk.cases[0]
+        execution = ENGINE if sized.phase else "eager"
+        network = resolve_network(sized)
         for device, model in np.ndindex(len(self.devices), len(self.space.time_models)):
             name, machine = self.space.time_models[model], self.machines[device]
             try:
                 machine.peak(precision)
                 machine.vector_peak(precision)
-                if name in (AUTOMATIC, CALIBRATED):
-                    required = None if name == AUTOMATIC else name
+                required = None if name == AUTOMATIC else name
+                is_by_layers = asks_for_layers(required, machine.clock)
+                engine = choose_engine(network, machine.device, phase, precision, is_by_layers=is_by_layers)
+                if engine is not None:
+                    self.models[device, model] = EngineModel()
+                    self.engines[device, model] = engine
+                elif name in (AUTOMATIC, CALIBRATED):
                     self.models[device, model] = choose_model(
                         machine.device,
                         precision,

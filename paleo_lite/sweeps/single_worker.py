@@ -15,6 +15,7 @@ from ..timing.activity import Activity, narrow_factor
 from ..timing.broadcast import Passes
 from ..timing.models import RequestedOutputs, RooflineModel
 from .cases import build_stack, count_work_with_update, counted_precision, resolve_network
+from .engine_times import fill_engine_times
 from .grid import Grid
 from .space import SizedNetwork
 
@@ -39,7 +40,7 @@ class SingleWorkerTimes(NamedTuple):
     time_s: Floats
     low_s: Floats
     high_s: Floats
-    bound_s: Floats  # lower bound by data sheets; (case, device, batch size per worker)
+    bound_s: Floats  # lower bound by data sheets
     flops: Floats  # FLOPs; (case, batch size per worker)
     activity: Activity  # what the device does, arrays over the axes of `time_s`
     # Times by pass, by the indices of case, device and model; filled only if there are several workers.
@@ -59,13 +60,13 @@ def single_worker_times(grid: Grid) -> SingleWorkerTimes:
     has_several_workers = max(space.workers) > 1
     sizes = _per_worker_sizes(grid)
     shape = (*grid.shape[:3], len(sizes))
-    time_s, low_s, high_s, arithmetic_s, memory_s, peak_s = (np.full(shape, np.nan) for _ in range(6))
+    time_s, low_s, high_s, bound_s, arithmetic_s, memory_s, peak_s = (np.full(shape, np.nan) for _ in range(7))
     flops = np.empty((len(chunk.cases), len(sizes)))
-    bound_s = np.full((len(chunk.cases), len(grid.devices), len(sizes)), np.nan)
     blocks_of_passes: dict[tuple[int, int, int], list[Passes]] = defaultdict(list)
     width = min(len(sizes), 256)
     bound_outputs = RequestedOutputs(interval=False, activity=True)
-    devices_with_model = {device for device, _ in grid.models}
+    layer_models = {key: model for key, model in grid.models.items() if key not in grid.engines}
+    devices_with_model = {device for device, _ in layer_models}
     for first, last in _group_cases(chunk.cases, _BLOCK_ENTRIES // width):
         stack = build_stack(
             chunk.cases[first:last],
@@ -80,12 +81,12 @@ def single_worker_times(grid: Grid) -> SingleWorkerTimes:
             for device in devices_with_model:
                 machine = grid.machines[device]
                 bound = ROOFLINE.evaluate_many(batched, machine, chunk.precision, bound_outputs)
-                bound_s[first:last, device, block] = bound.time_s
+                bound_s[first:last, device, :, block] = bound.time_s[:, None]
                 assert bound.activity is not None
                 factor = narrow_factor(grid.devices[device], chunk.precision)
                 peak_s[first:last, device, :, block] = factor * bound.activity.peak_s[:, None]
             outputs = RequestedOutputs(pieces=has_several_workers, activity=True)
-            for (device, number), model in grid.models.items():
+            for (device, number), model in layer_models.items():
                 times = model.evaluate_many(batched, grid.machines[device], chunk.precision, outputs)
                 selection = (slice(first, last), device, number, block)
                 time_s[selection] = times.time_s
@@ -101,7 +102,9 @@ def single_worker_times(grid: Grid) -> SingleWorkerTimes:
     for key, blocks in blocks_of_passes.items():
         passes[key] = Passes(*(np.concatenate(seconds, axis=-1) for seconds in zip(*blocks)))
     activity = Activity(arithmetic_s, memory_s, peak_s=peak_s)
-    return SingleWorkerTimes(sizes, time_s, low_s, high_s, bound_s, flops, activity, passes)
+    single = SingleWorkerTimes(sizes, time_s, low_s, high_s, bound_s, flops, activity, passes)
+    fill_engine_times(grid, single)
+    return single
 
 
 def _per_worker_sizes(grid: Grid) -> Ints:

@@ -165,9 +165,9 @@ class Space(AxisSpace, msgspec.Struct, frozen=True):
         UnknownName
             If a network, device or strategy is unknown.
         BadValue
-            If the work of a network depends on the batch in a way that sweeps do not support.
+            If a network does not support a phase or a length.
         """
-        self._check_expert_choice()
+        self._check_lengths()
         networks = tuple(find_network_name(name) for name in self.networks)
         files = [Path(file) for file in self.hardware_files]
         gpus: dict[str, None] = {}  # without duplicates, in order
@@ -177,19 +177,14 @@ class Space(AxisSpace, msgspec.Struct, frozen=True):
         strategies = tuple(resolve_strategy(name) for name in self.strategies)
         return msgspec.structs.replace(self, networks=networks, gpus=tuple(gpus), strategies=strategies)
 
-    def _check_expert_choice(self) -> None:
-        """Refuse text generation with networks that use more experts for larger batches."""
+    def _check_lengths(self) -> None:
+        """Refuse phases and lengths that a network does not support."""
         longest = max(length or 0 for length in self.sequence_lengths)
         for cases in self._case_groups:
             for network, _ in cases:
                 if network.options is None or (network.phase and 0 < (network.length or 0) < longest):
                     continue  # a check of the longest sequence covers all lengths
-                layers = find_network(network.name, options=network.options).layers
-                if network.phase and any("active" in layer.attributes for layer in layers):
-                    raise BadValue(
-                        f"`sweep` does not support {network.phase} with {network.name}, where the number of experts in "
-                        "use depends on the batch size; use `paleo-lite predict`"
-                    )
+                find_network(network.name, options=network.options)
 
     @property
     def metadata(self) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from ..machines import Machine, PeakRate
 from .activity import Activity, divide_time
 from .features import Features, features_of
 from .intervals import interval_of
-from .models import RequestedOutputs, Terms, Times
+from .models import LayerModel, RequestedOutputs, Terms, Times
 from .parameters import INDEX, NAMES, NO_PARAMETER, OVERHEADS, Steps, prepare_steps
 from .power import boost_fraction, convolution_fraction, limited_fraction, matrix_fraction, power_model
 
@@ -148,7 +148,7 @@ def library_peak(machine: Machine, precision: str) -> PeakRate:
     return machine.peak(precision)
 
 
-class CalibratedModel(msgspec.Struct, frozen=True, eq=False):
+class CalibratedModel(LayerModel, msgspec.Struct, frozen=True, eq=False):
     """Time model with the parameters of a calibration.
 
     Attributes

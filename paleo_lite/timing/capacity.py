@@ -48,12 +48,12 @@ def predict_with_memory(
         raise BadValue("memory and training options need the layers of a network, not a bare FLOP count")
     if fit_batch:
         workload = workload.with_changes(batch_size=workload.options.accumulation)
-        fit = fit_memory(workload, machine.device)
+        fit = fit_memory(workload, machine, model)
         if fit.largest_batch is None:
             raise DoesNotFit(_too_large_message(workload, machine, fit))
         workload = workload.with_changes(batch_size=fit.largest_batch)
     prediction = predict(workload, machine, model)
-    fit = fit_memory(workload, machine.device, prediction)
+    fit = fit_memory(workload, machine, model, prediction)
     return msgspec.structs.replace(prediction, memory=fit)
 
 
@@ -69,30 +69,30 @@ def _too_large_message(workload: Workload, machine: Machine, fit: MemoryFit) -> 
     return f"{text}; remedies that make it fit: {names}"
 
 
-def compare_memory(workload: Workload, device: Device) -> MemoryFit:
-    """Compare the peak memory of a workload with the memory of a device, without remedies."""
-    memory = peak_memory(workload)
-    largest = largest_batch(workload, memory_bytes=usable_bytes(device))
+def compare_memory(workload: Workload, machine: Machine, model: TimeModel) -> MemoryFit:
+    """Compare the peak memory of a workload with the memory of a machine, without remedies."""
+    memory, largest = model.memory(workload, machine), model.largest_batch(workload, machine)
     is_training = workload.phase in PHASES_WITH_GRADIENTS
     optimizer = workload.options.optimizer if is_training else None
-    return MemoryFit(memory, device.memory_bytes, RESERVE_BYTES, largest, optimizer)
+    return MemoryFit(memory, machine.device.memory_bytes, RESERVE_BYTES, largest, optimizer)
 
 
-def fit_memory(workload: Workload, device: Device, prediction: Prediction | None = None) -> MemoryFit:
-    """Compare the peak memory of a workload with the memory of a device, and list remedies if it does not fit.
+def fit_memory(
+    workload: Workload, machine: Machine, model: TimeModel, prediction: Prediction | None = None
+) -> MemoryFit:
+    """Compare the peak memory of a workload with the memory of a machine, and list remedies if it does not fit.
 
     Parameters
     ----------
-    workload : Workload
-        The workload.
-    device : Device
-        The device.
+    workload, machine, model
+        The workload, the machine, and the time model, which knows the memory of what it times.
     prediction : Prediction, optional
         Prediction of the workload, from which the cost in time of the remedies follows; without it they have none.
     """
-    fit = compare_memory(workload, device)
+    fit = compare_memory(workload, machine, model)
     if fit.fits:
         return fit
+    device = machine.device
     memory, usable = fit.memory, usable_bytes(device)
     remedies = []
     for candidate in _candidate_remedies(workload, device, fit.largest_batch):

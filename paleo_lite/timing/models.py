@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from .broadcast import BatchedStack
     from .energy import Constants
+    from .memory import Memory
 
     Seconds = NDArray[np.float64]
 
@@ -49,6 +50,10 @@ class TimeModel(Protocol):
         Notes for every prediction with this model.
     power_constants : Constants or None
         Constants of the device's power, fitted to its own watts; None for the shipped ones.
+    description : str
+        Name of the model, with the origin of its parameters.
+    bound_model : TimeModel
+        Model of the lower bound of its forecasts, for networks with layers.
     """
 
     @property
@@ -77,6 +82,20 @@ class TimeModel(Protocol):
 
     @property
     def power_constants(self) -> Constants | None: ...
+
+    @property
+    def description(self) -> str: ...
+
+    @property
+    def bound_model(self) -> TimeModel: ...
+
+    def memory(self, workload: Workload, machine: Machine) -> Memory:
+        """Return the peak memory of a workload on a machine."""
+        ...
+
+    def largest_batch(self, workload: Workload, machine: Machine) -> int | None:
+        """Return the largest batch size that fits into the usable memory; None if not even one sample does."""
+        ...
 
     def evaluate(self, workload: Workload, machine: Machine) -> Terms:
         """Time each layer of a workload in each pass.
@@ -109,6 +128,18 @@ class TimeModel(Protocol):
         ...
 
 
+class LaunchedKernels(NamedTuple):
+    """Kernels that a model times in place of layers; arrays have the shape (kernels,)."""
+
+    names: tuple[str, ...]  # each of them once
+    kinds: tuple[str, ...]  # names as users know them, which several kernels may have in common
+    launches: NDArray[np.int64]
+    flops: Seconds
+    bytes: Seconds
+    activity: Activity  # what the device does in each of them
+    cache_bytes_per_sequence: float
+
+
 class Terms(msgspec.Struct, frozen=True, eq=False):
     """Seconds of a workload by pass and layer, and properties of the whole step.
 
@@ -128,6 +159,8 @@ class Terms(msgspec.Struct, frozen=True, eq=False):
         Standard deviation of the logarithm of the time; None if the model has no uncertainty.
     slopes : ndarray, shape (parameters,), or None
         Derivatives of the logarithm of the time with respect to the logarithms of the model's parameters.
+    launched : LaunchedKernels or None
+        Kernels that are timed in place of the layers of the network; None where the layers are timed.
     host_slowdown : float
         Factor by which waiting for the host stretches the layers; 1 if the device never waits.
     """
@@ -141,6 +174,7 @@ class Terms(msgspec.Struct, frozen=True, eq=False):
     host_slowdown: float = 1.0
     floor_s: Seconds | None = None
     slopes: Seconds | None = None
+    launched: LaunchedKernels | None = None
 
     @property
     def time_s(self) -> float:
@@ -155,10 +189,21 @@ class Terms(msgspec.Struct, frozen=True, eq=False):
         peak_s : float
             Seconds that the arithmetic takes at the peak of the data sheet.
         """
-        device_s = self.layers_s / self.host_slowdown
+        by_layer = self.activity_by_layer(0.0)
+        return Activity(float(by_layer.arithmetic_s.sum()), float(by_layer.memory_s.sum()), peak_s=peak_s)
+
+    def activity_by_layer(self, peak_s: Any) -> Activity:
+        """Return what the device does in each layer, arrays of shape (layers,).
+
+        Parameters
+        ----------
+        peak_s : array_like
+            Seconds that the arithmetic of each layer takes at the peak of the data sheet.
+        """
         floor_s = 0.0 if self.floor_s is None else self.floor_s
-        arithmetic_s, memory_s = divide_time(device_s, self.compute_s, self.memory_s, floor_s)
-        return Activity(float(arithmetic_s.sum()), float(memory_s.sum()), peak_s=peak_s)
+        divided = divide_time(self.layers_s / self.host_slowdown, self.compute_s, self.memory_s, floor_s)
+        arithmetic_s, memory_s = (seconds.sum(axis=0) for seconds in divided)
+        return Activity(arithmetic_s, memory_s, peak_s=peak_s)
 
     def seconds_of(self, *passes: str) -> Seconds:
         """Return the seconds of some passes by layer, shape (layers,); passes that the step does not have count 0."""
@@ -280,7 +325,36 @@ def _saved_s_by_matrix_units(machine: Machine, vector_per_s: float) -> float:
     return 1 / vector_per_s - 1 / max(machine.wide_peak().per_s, vector_per_s)
 
 
-class TwoTermModel:
+class LayerModel:
+    """Base class of models that time the layers of a network one by one."""
+
+    name: ClassVar[str]
+    label: str
+
+    @property
+    def description(self) -> str:
+        """Name of the model, with the origin of its parameters."""
+        return f"{self.name} ({self.label})" if self.label else self.name
+
+    @property
+    def bound_model(self) -> TimeModel:
+        """Model of the lower bound."""
+        return RooflineModel()
+
+    def memory(self, workload: Workload, machine: Machine) -> Memory:
+        """Return the peak memory of the layers."""
+        from .memory import peak_memory
+
+        return peak_memory(workload)
+
+    def largest_batch(self, workload: Workload, machine: Machine) -> int | None:
+        """Return the largest batch size that fits into the usable memory; None if not even one sample does."""
+        from .memory import largest_batch, usable_bytes
+
+        return largest_batch(workload, memory_bytes=usable_bytes(machine.device))
+
+
+class TwoTermModel(LayerModel):
     """Base class of models that combine the seconds of arithmetic and of memory traffic at peak.
 
     Attributes
@@ -528,4 +602,4 @@ def find_model(name: str | None, ppp: float | None = None, concurrent: bool = Fa
 
 def describe_model(model: TimeModel) -> str:
     """Return the name of a model, with the origin of its parameters."""
-    return f"{model.name} ({model.label})" if model.label else model.name
+    return model.description

@@ -50,6 +50,8 @@ def notes_of(workload: Workload, machine: Machine, model: TimeModel, terms: Term
         user_note = user_rules_note(work.kinds)
         if user_note:
             notes.append(user_note)
+    if terms.launched is not None:
+        return tuple(notes)
     vector_peak = machine.vector_peak(precision)
     matrix_peak = model.peak(machine, precision).peak
     if (vector_peak.peak.precision, vector_peak.peak.unit) != (matrix_peak.precision, matrix_peak.unit):

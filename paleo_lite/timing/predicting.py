@@ -7,7 +7,7 @@ import numpy as np
 
 from ..errors import BadValue
 from ..machines import Machine
-from .models import PeakModel, RooflineModel, TimeModel
+from .models import PeakModel, TimeModel
 from .notes import faster_than_bound_note, notes_of
 from .prediction import Prediction
 from .training import assemble_step, micro_batch
@@ -17,7 +17,7 @@ from .workload import Workload
 def predict(workload: Workload, machine: Machine, model: TimeModel) -> Prediction:
     """Predict the time of a workload on a machine, with its lower bound."""
     prediction = _time_workload(workload, machine, model)
-    bound = RooflineModel() if workload.has_layers else PeakModel()
+    bound = model.bound_model if workload.has_layers else PeakModel()
     if model.is_forecast:
         bound_terms = _time_workload(workload, machine, bound).terms
         prediction = msgspec.structs.replace(prediction, bound_terms=bound_terms)
@@ -44,7 +44,8 @@ def _time_workload(workload: Workload, machine: Machine, model: TimeModel) -> Pr
     if workload.has_layers:
         macs = work.column("macs", phase, batch_size)
         moved_bytes = work.column("bytes", phase, batch_size)
-        kernels = int(work.column("kernels", phase, batch_size).sum())
+        launches = work.column("kernels", phase, batch_size) if terms.launched is None else terms.launched.launches
+        kernels = int(launches.sum())
     else:
         macs = moved_bytes = np.zeros((1, 1), dtype=np.int64)
         kernels = None

@@ -16,12 +16,12 @@ from ..machines import Device, Machine, PeakRate
 from ..result import Result
 from ..units import format_interval, format_si
 from ..version import __version__
-from .activity import Activity, Shares, divide_time
+from .activity import Activity, Shares
 from .energy import Power, power_of
 from .facility import Facility, SiteEnergy
 from .generating import cache_bytes_per_sequence, compute_bound_batch_size, tokens_per_batch
-from .intervals import DIRECT_PRECISIONS, QUANTILES, interval_of
-from .models import Terms, TimeModel, layers_peak_s
+from .intervals import DIRECT_PRECISIONS, QUANTILES
+from .models import LaunchedKernels, Terms, TimeModel, layers_peak_s
 from .power import sustained_fraction
 from .workload import Workload
 
@@ -42,7 +42,8 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
     terms : Terms
         Seconds by pass and layer.
     counts_by_pass, macs_by_pass, bytes_by_pass : ndarray of int, shape (passes, layers)
-        Counts in the workload's convention, MACs and bytes, of the passes in `terms`.
+        Counts in the workload's convention, MACs and bytes, of the passes in `terms`; those of the layers of the
+        network also where the kernels of an engine are timed.
     matrix : ndarray of bool, shape (layers,)
         Whether a layer uses `peak` rather than `vector_peak`.
     kernels : int or None
@@ -113,23 +114,28 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @property
     def execution(self) -> str:
-        """Execution of the kernels."""
-        return self.workload.execution
+        """Execution of the kernels, or the engine that launches them."""
+        return self.workload.execution if self.workload.engine is None else self.workload.engine.name
 
     @property
     def layers(self) -> tuple[Layer, ...]:
-        """Layers of the network; empty for a FLOP count alone."""
-        return self.workload.layers
+        """Layers that are timed; empty for a FLOP count alone and for the kernels of an engine."""
+        return self.workload.layers if self.launched is None else ()
+
+    @property
+    def launched(self) -> LaunchedKernels | None:
+        """Kernels of an engine that are timed in place of layers; None where layers are timed."""
+        return self.terms.launched
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the layers."""
-        return self.workload.work.names
+        """Names of the layers or kernels."""
+        return self.workload.work.names if self.launched is None else self.launched.names
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Kinds of the layers."""
-        return self.workload.work.kinds
+        """Kinds of the layers or kernels."""
+        return self.workload.work.kinds if self.launched is None else self.launched.kinds
 
     @property
     def bandwidth_bytes_per_s(self) -> float:
@@ -149,7 +155,14 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def activity(self) -> Activity:
         """What the device does in the step."""
-        return self.terms.activity(float(self._layers_peak_s.sum()))
+        return Activity(*(float(np.sum(seconds)) for seconds in self._activity_by_layer))
+
+    @cached_property
+    def _activity_by_layer(self) -> Activity:
+        """What the device does in each layer or kernel, arrays of shape (layers,)."""
+        if self.launched is not None:
+            return self.launched.activity
+        return self.terms.activity_by_layer(self._layers_peak_s)
 
     @property
     def _layers_peak_s(self) -> NDArray[np.float64]:
@@ -284,10 +297,11 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
     def intervals(self) -> dict[str, tuple[float, float]]:
         """Intervals by level in percent, ``"80"`` and ``"90"``; empty for models without intervals."""
         intervals: dict[str, tuple[float, float]] = {}
-        if self.terms.deviation is None:
-            return intervals
         for level in QUANTILES:
-            low_s, high_s = interval_of(self.time_s, self.terms.deviation, level)
+            interval = self.terms.interval(level)
+            if interval is None:
+                break
+            low_s, high_s = interval
             if self.precision in DIRECT_PRECISIONS and self.bound_terms is not None:
                 low_s = min(max(low_s, self.bound_terms.time_s), self.time_s)
             intervals[f"{level:.0%}".rstrip("%")] = (low_s, high_s)
@@ -349,8 +363,12 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
         """Yield one dict per layer: name, kind, flops (None without a counting rule), bytes, time_s, bound_s, bound.
 
         The last is ``compute``, ``memory``, ``nothing`` (the layer takes no time), ``fused`` (into another layer) or
-        ``unknown`` (no counting rule).
+        ``unknown`` (no counting rule). Kernels of an engine have their ``launches``, too, and may be bound by the
+        ``launch``.
         """
+        if self.launched is not None:
+            yield from self._kernel_rows(self.launched)
+            return
         terms, work = self.terms, self.workload.work
         flops, moved_bytes = self.counts_by_pass.sum(0), self.bytes_by_pass.sum(0)
         layers_s = terms.layers_s.sum(0)
@@ -376,6 +394,24 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
                 "bound": bound,
             }
 
+    def _kernel_rows(self, launched: LaunchedKernels) -> Iterator[dict[str, Any]]:
+        """Yield the rows of the kernels of an engine."""
+        terms = self.terms
+        assert terms.floor_s is not None
+        seconds, bound_s = (found.layers_s.sum(axis=0) for found in (terms, self.bound_terms or terms))
+        longest = np.argmax(np.stack([terms.compute_s, terms.memory_s, terms.floor_s]).sum(axis=1), axis=0)
+        for index, name in enumerate(launched.names):
+            yield {
+                "name": name,
+                "kind": launched.kinds[index],
+                "flops": round(float(launched.flops[index])),
+                "bytes": round(float(launched.bytes[index])),
+                "time_s": float(seconds[index]),
+                "bound_s": float(bound_s[index]),
+                "bound": ("compute", "memory", "launch")[longest[index]],
+                "launches": int(launched.launches[index]),
+            }
+
     def bound(self, layer: int) -> str:
         """Return the bound of a layer, as in `rows`."""
         return str(list(self.rows())[layer]["bound"])
@@ -390,12 +426,8 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
         power, terms = self.power, self.terms
         if power is None or self.energy_j is None:
             return None
-        floor_s = 0.0 if terms.floor_s is None else terms.floor_s
-        divided = divide_time(terms.layers_s / terms.host_slowdown, terms.compute_s, terms.memory_s, floor_s)
-        arithmetic_s, memory_s = (seconds.sum(axis=0) for seconds in divided)
         layers_s = terms.layers_s.sum(axis=0)
-        activity = Activity(arithmetic_s, memory_s, peak_s=self._layers_peak_s)
-        demand_j = power.demand_w(activity.shares_of(layers_s)) * layers_s
+        demand_j = power.demand_w(self._activity_by_layer.shares_of(layers_s)) * layers_s
         energy_j: NDArray[np.float64] = self.energy_j * demand_j / (demand_j.sum() + power.idle_w * terms.overhead_s)
         return energy_j
 
@@ -408,6 +440,8 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
             entry["layers"] += 1
             if energy_j is not None:
                 entry["energy_j"] = entry.get("energy_j", 0.0) + float(energy_j[index])
+            if "launches" in row:
+                entry["launches"] = entry.get("launches", 0) + row["launches"]
             for key in ("flops", "bytes", "time_s"):
                 entry[key] = None if row[key] is None or entry[key] is None else entry[key] + row[key]
         for entry in kinds.values():
@@ -512,6 +546,9 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
         workload = self.workload
         if workload.network.lengths is None or self.phase not in GENERATION_PHASES:
             return None
+        cache_bytes = cache_bytes_per_sequence(workload)
+        if self.launched is not None:
+            cache_bytes = round(self.launched.cache_bytes_per_sequence)
         compute_bound_from = None
         if self.phase == "decode":
             compute_bound_from = compute_bound_batch_size(workload, self.peak.per_s, self.bandwidth_bytes_per_s)
@@ -519,7 +556,7 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
             "first_token_s": self.time_s if self.phase == "prefill" else None,
             "token_s": self.time_s if self.phase == "decode" else None,
             "tokens_per_s_per_sequence": None if self.tokens_per_s is None else self.tokens_per_s / self.batch_size,
-            "cache_bytes_per_sequence": cache_bytes_per_sequence(workload),
+            "cache_bytes_per_sequence": cache_bytes,
             "compute_bound_from_batch": compute_bound_from,
             "weights": workload.weights or self.precision,
         }

@@ -45,6 +45,24 @@ _DEFAULTS_OF_LAYER_OPTIONS: dict[str, Any] = {
 """Options that require the layers of a network, and their defaults."""
 
 
+class UnderEngine(msgspec.Struct, frozen=True):
+    """Inference engine whose kernels a device launches for text, instead of the layers one by one.
+
+    Attributes
+    ----------
+    name : str
+        Name of the engine and its version, one of `paleo_lite.serving.engines.ENGINES`.
+    kv_cache : str
+        Storage format of the KV cache, one of `paleo_lite.formats.FORMATS`.
+    expert_load : float
+        Exponent of the popularity of experts, 0 for the uniform distribution (`paleo_lite.engines.routing`).
+    """
+
+    name: str
+    kv_cache: str
+    expert_load: float = 0.0
+
+
 class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
     """A network with everything that determines its computations.
 
@@ -71,6 +89,8 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
     weights : str or None
         Storage format of the weight matrices at inference, or of the frozen ones in training (QLoRA), one of
         `paleo_lite.formats.FORMATS`; None for `precision`.
+    engine : UnderEngine or None
+        Engine whose kernels are timed in prefill and decode; None: the layers of the network.
 
     Raises
     ------
@@ -93,6 +113,7 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
     has_layers: bool = True
     weights: str | None = None
     attention: str | None = None
+    engine: UnderEngine | None = None
 
     def __post_init__(self) -> None:
         element_bytes(self.precision)

@@ -19,7 +19,8 @@ from paleo_lite.serving.engines import find_engine
 from paleo_lite.serving.iteration_times import ModelOnDevice
 from paleo_lite.serving.kernel_tables import device_kernels
 from paleo_lite.serving.pipeline import connect_stages
-from paleo_lite.serving.placement import check_undivided, has_kernels, with_kernels
+from paleo_lite.serving.placement import check_undivided, with_kernels
+from paleo_lite.timing.workload import UnderEngine
 
 
 def placed(
@@ -239,12 +240,11 @@ def test_division_needs_the_kernels_of_an_engine() -> None:
 
 
 def test_engines_speak_for_nvidia_in_low_precision() -> None:
-    def asked(gpu: str, precision: str = "bf16") -> ModelOnDevice:
-        workload, machine, model = resolve_question(Question("llama-3-8b", gpu, precision=precision, phase="decode"))
-        return ModelOnDevice(workload, machine, model, None, "bf16")
+    def asked(gpu: str, precision: str = "bf16") -> UnderEngine | None:
+        return resolve_question(Question("llama-3-8b", gpu, precision=precision, phase="decode"))[0].engine
 
-    assert has_kernels(asked("h100-sxm"))
-    assert not has_kernels(asked("h100-sxm", "fp32")) and not has_kernels(asked("mi300x"))
+    assert asked("h100-sxm") == UnderEngine("vllm", "bf16")
+    assert asked("h100-sxm", "fp32") is asked("mi300x") is None
 
 
 def test_a_placement_is_the_division_that_was_asked_for() -> None:

@@ -102,7 +102,9 @@ def test_room_is_memory_without_weights_and_activations(on_device: ModelOnDevice
 
 
 def test_a_network_that_does_not_fit() -> None:
-    workload, machine, model = resolve_question(Question("llama-3-70b", "h100-sxm", precision="bf16", phase="decode"))
+    workload, machine, model = resolve_question(
+        Question("llama-3-70b", "h100-sxm", precision="bf16", phase="decode", execution="engine")
+    )
     placed = ModelOnDevice(workload, machine, model, None, "bf16")
     with pytest.raises(DoesNotFit, match="--tensor"):
         measure_room(placed, find_engine("vllm", machine.device), mean_tokens=1280, prompt_tokens=1024)

@@ -159,17 +159,38 @@ def test_text_is_written_by_engines_at_every_context(tmp_path) -> None:
         length = "context" if row["phase"] == "decode" else "sequence_length"
         one = pl.predict(
             row["network"], gpu=row["gpu"], precision="fp16", phase=row["phase"], batch_size=row["batch_size"],
-            **{length: row["sequence_length"]},
+            memory=True, **{length: row["sequence_length"]},
         )  # fmt: skip
+        assert row["time_model"] == one.model.name == ("calibrated" if row["phase"] == "inference" else "kernels")
         assert row["time_s"] == pytest.approx(one.time_s, rel=1e-12)
+        assert row["bound_s"] == pytest.approx(one.bound_s, rel=1e-12)
         assert (row["low_s"], row["high_s"]) == pytest.approx(one.interval, rel=1e-12)
-        assert row["memory_bytes"] == peak_memory(one.workload).total_bytes
+        assert row["memory_bytes"] == one.memory.total_bytes
+        assert row["efficiency"] == pytest.approx(one.mfu, rel=1e-12)
+        watts = row["energy_j"] / (row["hours"] * 3600)
+        assert watts == pytest.approx(one.power_w, rel=1e-9)
+
+
+def test_mixtures_write_text_under_engines_only(tmp_path) -> None:
+    """On a device whose engines were not measured, the layers read as many experts as the batch chooses."""
+    space = Space(
+        networks=("qwen3-30b-a3b",), gpus=("h200-sxm", "mi300x"), precisions=("bf16",), phases=("decode",),
+        sequence_lengths=(2047,), batch_sizes=(1, 64),
+    )  # fmt: skip
+    rows = rows_of(space.resolve_names(), tmp_path / "sweep.parquet")
+    for row in rows:
+        if row["gpu"] == "mi300x":
+            assert "the number of experts in use depends on the batch size: use `paleo-lite predict`" in row["reason"]
+            continue
+        one = pl.predict(
+            row["network"], gpu=row["gpu"], precision="bf16", phase="decode", batch_size=row["batch_size"], context=2047
+        )
+        assert row["time_s"] == pytest.approx(one.time_s, rel=1e-12)
 
 
 @pytest.mark.parametrize(
     ("network", "lengths", "message"),
     [
-        ("mixtral-8x7b", (None,), "the number of experts in use depends on the batch size"),
         ("gpt2", (1024,), "gpt2 knows 1024 positions"),
         ("bert-base", (None,), "needs a model that writes text"),
         ("resnet50", (None,), "resnet50 does not read sequences"),

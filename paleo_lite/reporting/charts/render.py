@@ -64,6 +64,19 @@ _GROUPS_OF_CLASSES = {
 }
 """Groups of classes of operations and kernels that are not kinds of layers."""
 
+_GROUPS_OF_KERNELS = {
+    "normalisation": ("norm", "query and key norm", "output norm"),
+    "matrix product": ("head", "router", "experts"),
+    "attention": ("attention", "indexer", "recurrence"),
+    "activation": ("activation", "output gate"),
+    "elementwise": ("routing", "sum of experts", "sampling", "residual"),
+    "data movement": ("embedding", "rotary embedding and cache"),
+    "communication": ("all-reduce", "all-gather"),
+}
+"""Kernels of inference engines by group; all projections are matrix products."""
+
+_GROUPS_OF_CLASSES |= {name: group for group, names in _GROUPS_OF_KERNELS.items() for name in names}
+
 
 def group_of(kind: str) -> str:
     """Return the group of a kind of layer or class of kernels: a key of `GROUPS`."""
@@ -71,6 +84,8 @@ def group_of(kind: str) -> str:
         return KINDS[kind].group
     if kind.startswith("conv"):
         return "convolution"
+    if kind.endswith("projection"):
+        return "matrix product"
     return _GROUPS_OF_CLASSES.get(kind, "other")
 
 

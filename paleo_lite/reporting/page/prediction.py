@@ -267,8 +267,8 @@ def _pass_table(prediction: Prediction) -> Table:
 
 def _roofline_section(prediction: Prediction) -> Document:
     caption = (
-        "Each dot is a layer; larger dots take more time. The x axis is its arithmetic intensity, the y axis its "
-        "attained FLOP/s. The lines are the limits set by memory bandwidth and by the arithmetic units."
+        "Each dot is a layer or kernel; larger dots take more time. The x axis is its arithmetic intensity, the y axis "
+        "its attained FLOP/s. The lines are the limits set by memory bandwidth and by the arithmetic units."
     )
     chart = draw_chart(caption, lambda: prediction_roofline(prediction), omitted_lines=[prediction_title(prediction)])
     return Document("Roofline", content=[chart], name="roofline")
@@ -326,13 +326,14 @@ def _serving_section(serving: Serving) -> Document:
 
 def _layers_section(prediction: Prediction) -> Document:
     chart = draw_chart(
-        "Time, FLOPs and bytes of each layer, in the order of execution.",
+        "Time, FLOPs and bytes of each layer or kernel, in the order of execution.",
         lambda: layer_chart(prediction),
         omitted_lines=[prediction_title(prediction)],
     )
     table = layer_table(prediction, list(prediction.rows()))
     content = [chart, table.replace(sortable=True, filterable=True)]
-    return Document(format_plural(len(prediction.names), "layer"), content=content, name="layers")
+    noun = "layer" if prediction.launched is None else "kernel"
+    return Document(format_plural(len(prediction.names), noun), content=content, name="layers")
 
 
 DEVICES_AT_MOST = 12

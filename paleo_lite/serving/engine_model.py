@@ -1,0 +1,278 @@
+"""Time model of the kernels of an engine, and the decision whether they or the layers of a network are timed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+import msgspec
+import numpy as np
+
+from ..counting import GENERATION_PHASES
+from ..counting.work import ENGINE
+from ..engines.activity import kernel_activities
+from ..engines.counts import KernelTraffic, kernel_flops
+from ..engines.kernels import Attention, CountedKernel, Kernel, Pointwise
+from ..engines.placed import KERNEL_MODEL, NEEDS_KERNELS, engine_speaks_for
+from ..engines.routing import UNIFORM
+from ..errors import BadValue
+from ..formats import FORMATS, format_of_weights
+from ..local import LLAMA_CPP
+from ..machines import Device, Machine, PeakRate
+from ..timing.activity import Activity
+from ..timing.intervals import INTERVAL_LEVEL
+from ..timing.memory import usable_bytes
+from ..timing.models import CALIBRATED, LaunchedKernels, RequestedOutputs, Terms, Times
+from ..timing.workload import UnderEngine
+from .engines import KERNEL_ENGINES, VLLM
+from .iteration import NORMAL_QUANTILES, Iteration, iteration_of
+
+if TYPE_CHECKING:
+    from ..architectures import Network
+    from ..timing import Workload
+    from ..timing.broadcast import BatchedStack
+    from ..timing.memory import Memory
+
+
+def choose_engine(
+    network: Network,
+    device: Device,
+    phase: str,
+    precision: str,
+    *,
+    execution: str | None = None,
+    policy: str | None = None,
+    kv_cache: str | None = None,
+    expert_load: float | None = None,
+    is_by_layers: bool = False,
+) -> UnderEngine | None:
+    """Return the engine whose kernels are timed; None if the layers of the network are timed one by one.
+
+    Kernels are those of vLLM unless another engine is asked for, where engines' kernels were measured: in prefill and
+    decode of a network from a config, on NVIDIA's GPUs from Ampere on, in 16 bits and fewer.
+
+    Parameters
+    ----------
+    network, device, phase, precision
+        The question.
+    execution : str, optional
+        An engine of `KERNEL_ENGINES`, or how layers are fused, which asks for the times of layers.
+    policy : str, optional
+        The engine, where no execution is given.
+    kv_cache : str, optional
+        Format of the KV cache; by default the precision, but at least 16 bits.
+    expert_load : float, optional
+        Exponent of the popularity of experts.
+    is_by_layers : bool
+        Whether something else asks for the times of layers: a time model, a calibration, a locked clock.
+
+    Raises
+    ------
+    BadValue
+        If something is asked of an engine where no kernels are timed.
+    """
+    if policy == LLAMA_CPP:
+        raise BadValue(f"`--policy {LLAMA_CPP}` is for a single device, with `serve`")
+    names_engine = execution in KERNEL_ENGINES
+    if names_engine and policy not in (None, execution):
+        raise BadValue(f"give only one engine: `--execution {execution}` or `--policy {policy}`")
+    is_by_layers = is_by_layers or not (execution is None or names_engine)
+    is_generating = phase in GENERATION_PHASES
+    if is_generating and not is_by_layers and engine_speaks_for(network, precision, device):
+        name = execution if execution is not None else policy or VLLM.name
+        return UnderEngine(name, choose_cache_format(kv_cache, precision), expert_load or UNIFORM)
+    asked = {
+        f"--execution {execution}": names_engine,
+        "--policy": policy is not None,
+        "--kv-cache": kv_cache is not None,
+        "--expert-load": expert_load is not None,
+    }
+    for option, is_asked in asked.items():
+        if is_asked and not is_generating:
+            raise BadValue(f"`{option}` is for `--phase prefill` and `decode`, not for {phase}")
+        if is_asked and names_engine:
+            raise BadValue(f"`{option}` {NEEDS_KERNELS}: give `--execution {ENGINE}`, with which layers are timed")
+        if is_asked:
+            raise BadValue(f"`{option}` {NEEDS_KERNELS} and without `--execution`")
+    return None
+
+
+def asks_for_layers(time_model: str | None, *others: object) -> bool:
+    """Return whether options ask for the times of layers.
+
+    Parameters
+    ----------
+    time_model : str or None
+        Requested time model.
+    *others
+        Options that only layers know: a PPP, a calibration, an implementation of attention, a clock or a unit, at which
+        no kernels were measured; None where they are not given.
+    """
+    return time_model not in (None, CALIBRATED) or any(option is not None for option in others)
+
+
+def choose_cache_format(kv_cache: str | None, precision: str) -> str:
+    """Return the format of the KV cache: the given one, or the precision, but at least 16 bits."""
+    if kv_cache is None:
+        return precision if format_of_weights(None, precision) is None else "bf16"
+    if kv_cache not in FORMATS:
+        raise BadValue(f"`--kv-cache` must be one of {', '.join(FORMATS)} (got {kv_cache!r})")
+    return kv_cache
+
+
+class KernelTerms(Terms, frozen=True, eq=False, kw_only=True):
+    """Seconds of the kernels of an engine.
+
+    Attributes
+    ----------
+    ends_s : dict of float to tuple of float
+        Intervals of the time by level; empty for a bound.
+    """
+
+    ends_s: dict[float, tuple[float, float]]
+
+    def interval(self, level: float = INTERVAL_LEVEL) -> tuple[float, float] | None:
+        """Return the interval that contains the time with the probability `level`; None for a bound."""
+        return self.ends_s.get(level)
+
+
+class EngineModel(msgspec.Struct, frozen=True):
+    """Time model of workloads under an engine: the kernels that it launches, with constants fitted to measured ones.
+
+    Attributes
+    ----------
+    is_bound : bool
+        Whether kernels take no longer than the data sheet allows, and the host no time.
+    """
+
+    name: ClassVar[str] = "kernels"
+    label: ClassVar[str] = ""
+    ppp: ClassVar[None] = None
+    needs_bytes: ClassVar[bool] = True
+    uses_memory: ClassVar[bool] = True
+    uses_convention_count: ClassVar[bool] = False
+    notes: ClassVar[tuple[str, ...]] = ()
+    power_constants: ClassVar[None] = None
+    description: ClassVar[str] = KERNEL_MODEL
+
+    is_bound: bool = False
+
+    @property
+    def is_forecast(self) -> bool:
+        """Whether the model forecasts a time."""
+        return not self.is_bound
+
+    @property
+    def bound_model(self) -> EngineModel:
+        """Model of the lower bound: the same kernels at the rates of the data sheet."""
+        return EngineModel(is_bound=True)
+
+    def peak(self, machine: Machine, precision: str) -> PeakRate:
+        """Return the peak rate of matrix products."""
+        return machine.peak(precision)
+
+    def formula(self, compute: str = "FLOPs / peak", memory: str = "bytes / bandwidth") -> str:
+        """Return the formula in one line."""
+        return f"shortest kernel + ({compute} ^(1 + s) + {memory} ^(1 + s))^(1 / (1 + s))"
+
+    def memory(self, workload: Workload, machine: Machine) -> Memory:
+        """Return the peak memory under the engine: weights, activations and the cache of all sequences."""
+        return iteration_of(workload, machine.device).memory()
+
+    def largest_batch(self, workload: Workload, machine: Machine) -> int | None:
+        """Return the largest batch size that fits into the usable memory; None if not even one sample does."""
+        iteration = iteration_of(workload, machine.device)
+        usable = usable_bytes(machine.device)
+
+        def fits(sequences: int) -> bool:
+            return msgspec.structs.replace(iteration, sequences=sequences).memory().total_bytes <= usable
+
+        if not fits(1):
+            return None
+        largest = 1
+        while fits(2 * largest):
+            largest *= 2
+        step = largest
+        while step > 1:
+            step //= 2
+            if fits(largest + step):
+                largest += step
+        return largest
+
+    def evaluate(self, workload: Workload, machine: Machine) -> Terms:
+        """Time the kernels of a workload; see `paleo_lite.timing.models.TimeModel.evaluate`."""
+        iteration = iteration_of(workload, machine.device, is_bound=self.is_bound)
+        step, load = iteration.step, iteration.load
+        merged = merge_kernels(iteration.kernels)
+        activities = kernel_activities(step, merged, load)
+        unlimited_s = np.array([one.count * float(step.kernel_s(one.kernel, load)) for one in merged])
+        arithmetic_s, memory_s = (
+            np.array([float(getattr(one, term)) for one in activities]) for term in ("arithmetic_s", "memory_s")
+        )
+        return KernelTerms(
+            ("inference",),
+            compute_s=arithmetic_s[np.newaxis],
+            memory_s=memory_s[np.newaxis],
+            layers_s=unlimited_s[np.newaxis] / float(iteration.speed),
+            overhead_s=float(iteration.host_s),
+            deviation=None if self.is_bound else float(iteration.deviation),
+            floor_s=np.maximum(unlimited_s - arithmetic_s - memory_s, 0.0)[np.newaxis],
+            launched=_launched(iteration, merged, activities),
+            ends_s={} if self.is_bound else {level: _ends_s(iteration, level) for level in NORMAL_QUANTILES},
+        )
+
+    def evaluate_many(self, stack: BatchedStack, machine: Machine, precision: str, outputs: RequestedOutputs) -> Times:
+        """Raise an error: a stack has layers, and no kernels."""
+        raise TypeError("kernels are timed by `paleo_lite.serving.iteration`, for many batch sizes at once")
+
+
+def _ends_s(iteration: Iteration, level: float) -> tuple[float, float]:
+    """Return the interval that contains the time of a pass with the probability `level`."""
+    low_s, high_s = iteration.interval(iteration.kernels_s, level)
+    return float(low_s), float(high_s)
+
+
+def merge_kernels(kernels: Sequence[CountedKernel]) -> list[CountedKernel]:
+    """Return each kernel once, with its count in all blocks; none of those that other kernels do the work of."""
+    counts: Counter[Kernel] = Counter()
+    for counted in kernels:
+        counts[counted.kernel] += counted.count
+    return [CountedKernel(kernel, count) for kernel, count in counts.items() if launches_of(kernel)]
+
+
+def launches_of(kernel: Kernel) -> int:
+    """Return the number of kernels that an engine launches for a kernel of a block."""
+    return kernel.launches if isinstance(kernel, Pointwise) else 1
+
+
+def _launched(
+    iteration: Iteration, kernels: Sequence[CountedKernel], activities: Sequence[Activity]
+) -> LaunchedKernels:
+    """Return names, counts and activities of kernels."""
+    load, traffic = iteration.load, KernelTraffic(iteration.step)
+    kinds = [one.kernel.name for one in kernels]
+    names = [_name_of(one.kernel) for one in kernels]
+    return LaunchedKernels(
+        names=tuple(_distinct(names)),
+        kinds=tuple(kinds),
+        launches=np.array([one.count * launches_of(one.kernel) for one in kernels]),
+        flops=np.array([one.count * kernel_flops(one.kernel, load) for one in kernels]),
+        bytes=np.array([one.count * traffic.moved_bytes(one.kernel, load) for one in kernels]),
+        activity=Activity(*(np.array(seconds, dtype=np.float64) for seconds in zip(*activities, strict=True))),
+        cache_bytes_per_sequence=iteration.cache_bytes_per_sequence,
+    )
+
+
+def _name_of(kernel: Kernel) -> str:
+    """Return the name of a kernel, of attention with its window."""
+    window = kernel.window if isinstance(kernel, Attention) else None
+    return kernel.name if window is None else f"{kernel.name}, window {window:,}"
+
+
+def _distinct(names: Sequence[str]) -> Iterator[str]:
+    """Yield names with a number from the second of the same name on: ``norm``, ``norm (2)``."""
+    seen: Counter[str] = Counter()
+    for name in names:
+        seen[name] += 1
+        yield name if seen[name] == 1 else f"{name} ({seen[name]})"

@@ -1,0 +1,211 @@
+"""One pass of prefill or decode under an engine on one device: its kernels, their time, activity and memory.
+
+`predict`, `scale` and `sweep` time this pass; `serve` tabulates the same kernels over many loads
+(`paleo_lite.serving.kernel_tables`).
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from ..engines.activity import DataSheetConstants, kernel_activity
+from ..engines.kernels import CountedKernel, Exchange
+from ..engines.memory import activation_bytes, sequence_bytes
+from ..engines.placed import EngineKernels, place_kernels
+from ..engines.step import ONE_DEVICE, Z_90, EngineStep, Load, Placement
+from ..machines import Device
+from ..timing.activity import Activity
+from ..timing.energy import speed_under_limit
+from ..timing.intervals import INTERVAL_LEVEL
+from ..timing.memory import Memory
+from .engines import Engine, find_engine, with_fitted_host
+
+if TYPE_CHECKING:
+    from ..timing import Workload
+
+NORMAL_QUANTILES = {0.8: 1.2816, INTERVAL_LEVEL: Z_90}
+"""Two-sided quantiles of the standard normal distribution, by level."""
+
+
+class Iteration(msgspec.Struct, frozen=True, eq=False, dict=True):
+    """A pass of prefill or decode under an engine, for one or for many batch sizes.
+
+    Attributes
+    ----------
+    placed : EngineKernels
+        Kernels of one device.
+    policy : Engine or None
+        Engine with the time of its host; None for a lower bound, in which the host takes none.
+    phase : {"prefill", "decode"}
+        Phase.
+    keys : int
+        Tokens of a prompt, or tokens in the cache with the new one.
+    sequences : array_like
+        Sequences of all attention groups.
+    """
+
+    placed: EngineKernels
+    policy: Engine | None
+    phase: str
+    keys: int
+    sequences: Any
+
+    @property
+    def is_decode(self) -> bool:
+        """Whether one token of each sequence is computed."""
+        return self.phase == "decode"
+
+    @property
+    def step(self) -> EngineStep:
+        """Times of the kernels."""
+        return self.placed.step
+
+    @cached_property
+    def _decode_kernels(self) -> list[CountedKernel]:
+        return self.placed.of_iteration("decode", max(self.keys - 1, 1))
+
+    @cached_property
+    def kernels(self) -> list[CountedKernel]:
+        """Kernels in the order of their launch."""
+        return self._decode_kernels if self.is_decode else self.placed.of_iteration("prefill", self.keys)
+
+    @cached_property
+    def load(self) -> Load:
+        """What the kernels compute."""
+        groups = self.step.placement.attention_data
+        if self.is_decode:
+            return Load.of_decoding(self.sequences, self.keys - 1, groups)
+        return Load.of_prompts(self.sequences, self.keys, groups)
+
+    @property
+    def own_sequences(self) -> Any:
+        """Sequences of the attention group of this device."""
+        return -(-self.sequences // self.step.placement.attention_data)
+
+    @cached_property
+    def exchange_s(self) -> Any:
+        """Seconds in which devices exchange data."""
+        exchanges = [one for one in self.kernels if isinstance(one.kernel, Exchange)]
+        return self.step.total_s(exchanges, self.load)
+
+    @cached_property
+    def _unlimited_s(self) -> Any:
+        """Seconds of all kernels under the power limit of the data sheet."""
+        return self.step.total_s(self.kernels, self.load)
+
+    @cached_property
+    def activity(self) -> Activity:
+        """What the device does."""
+        return kernel_activity(self.step, self.kernels, self.load)
+
+    @cached_property
+    def speed(self) -> Any:
+        """Speed of the kernels under the power limit of the device, relative to that of the data sheet."""
+        return speed_under_limit(self.step.device, self.activity, self._unlimited_s)
+
+    @property
+    def compute_s(self) -> Any:
+        """Seconds of the kernels without exchanges, under the power limit of the device."""
+        return (self._unlimited_s - self.exchange_s) / self.speed
+
+    @property
+    def kernels_s(self) -> Any:
+        """Seconds of all kernels, under the power limit of the device."""
+        return self.compute_s + self.exchange_s
+
+    @property
+    def host_s(self) -> Any:
+        """Seconds in which the device waits for the engine's host."""
+        return self._host_at(self.policy)
+
+    @property
+    def host_range_s(self) -> tuple[Any, Any]:
+        """90% interval of `host_s`."""
+        if self.policy is None:
+            return 0.0, 0.0
+        return self._host_at(self.policy.at_end("low")), self._host_at(self.policy.at_end("high"))
+
+    def _host_at(self, policy: Engine | None) -> Any:
+        if policy is None:
+            return 0.0
+        decoding = self.own_sequences if self.is_decode else 0
+        return policy.overhead_s + policy.sequence_overhead_s * decoding
+
+    @cached_property
+    def deviation(self) -> Any:
+        """Standard deviation of the logarithm of the seconds of all kernels."""
+        return np.sqrt(self.step.variance(self.kernels, self.load) + self.step.constants.server_variance)
+
+    def interval(self, kernels_s: Any, level: float = INTERVAL_LEVEL) -> tuple[Any, Any]:
+        """Return the interval that contains the time with the probability `level`, of kernels that take `kernels_s`."""
+        quantile = NORMAL_QUANTILES[level]
+        factor = np.exp(quantile * self.deviation)
+        least_s, most_s = (host_end(self.host_s, end_s, quantile / Z_90) for end_s in self.host_range_s)
+        return kernels_s / factor + least_s, kernels_s * factor + most_s
+
+    @property
+    def cache_bytes_per_sequence(self) -> float:
+        """Bytes of keys, values and states that a sequence keeps on one device."""
+        return sequence_bytes(self.step, self._decode_kernels, self.keys)
+
+    def memory(self) -> Memory:
+        """Return the peak memory of one device, for a single batch size."""
+        own = int(self.own_sequences)
+        tokens = own if self.is_decode else own * self.keys
+        return Memory(
+            parameters_bytes=round(self.placed.weight_bytes(self._decode_kernels)),
+            gradients_bytes=0,
+            optimizer_bytes=0,
+            activations_bytes=round(activation_bytes(self.step, self._decode_kernels, tokens, own)),
+            inputs_bytes=0,
+            workspace_bytes=0,
+            cache_bytes=round(own * self.cache_bytes_per_sequence),
+        )
+
+
+def host_end(host_s: Any, end_s: Any, share: float) -> Any:
+    """Return the end of an interval of the host's time, of which `end_s` is the 90% end, in units of whose width."""
+    return host_s * (end_s / np.maximum(host_s, 1e-30)) ** share
+
+
+def iteration_of(
+    workload: Workload,
+    device: Device,
+    placement: Placement = ONE_DEVICE,
+    *,
+    sequences: Any = None,
+    is_bound: bool = False,
+) -> Iteration:
+    """Return a pass of a workload whose engine's kernels are timed.
+
+    Parameters
+    ----------
+    workload : Workload
+        Workload in prefill or decode, under an engine.
+    device : Device
+        The device.
+    placement : Placement
+        Division of the network among devices.
+    sequences : array_like, optional
+        Sequences of all attention groups; by default those of the workload.
+    is_bound : bool
+        Whether kernels take no longer than the data sheet allows, and the host no time.
+    """
+    engine, lengths = workload.engine, workload.network.lengths
+    assert engine is not None and lengths is not None
+    policy = find_engine(engine.name, device)
+    placed = place_kernels(
+        workload,
+        device,
+        policy.family,
+        kv_cache=engine.kv_cache,
+        placement=placement,
+        constants=DataSheetConstants(classes={}) if is_bound else None,
+    )
+    batch = workload.batch_size if sequences is None else sequences
+    host = None if is_bound else with_fitted_host(policy, placed)
+    return Iteration(placed, host, workload.phase, lengths.keys, batch)

@@ -1,0 +1,210 @@
+"""One device under an engine: `predict`, `scale`, `sweep` and the step inside `serve` are one answer.
+
+Tests: serving/engine_model.py, serving/iteration.py, engines/counts.py.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+import paleo_lite as pl
+from paleo_lite.api.question import Question
+from paleo_lite.api.resolve import resolve_question
+from paleo_lite.cli import main
+from paleo_lite.errors import PaleoError
+from paleo_lite.serving.backends import Kernels
+from paleo_lite.serving.engines import KERNEL_ENGINES, find_engine, with_fitted_host
+from paleo_lite.serving.iteration_times import ModelOnDevice
+from paleo_lite.serving.kernel_tables import tabulate_kernels
+from paleo_lite.serving.placement import with_kernels
+from paleo_lite.timing.energy import power_of
+from paleo_lite.timing.memory import usable_bytes
+
+ASKED = [
+    ("llama-3.1-8b", "h100-sxm", {"precision": "bf16"}, "vllm"),
+    ("gpt-oss-20b", "h100-sxm", {"precision": "bf16", "weights": "mxfp4"}, "sglang"),
+    ("deepseek-v3", "h200-sxm", {"precision": "fp8"}, "tensorrt-llm"),
+    ("qwen3-30b-a3b", "b200", {"precision": "fp4", "kv_cache": "fp8"}, "vllm"),
+]
+"""Networks, devices, formats and engines; deepseek-v3 needs more than one H200, which its times do not ask."""
+
+SEQUENCES, CONTEXT, PROMPT = 16, 2000, 1024
+
+
+def placed_as_served(network: str, gpu: str, policy: str, **formats: Any) -> ModelOnDevice:
+    cache = formats.pop("kv_cache", "bf16")
+    workload, machine, model = resolve_question(Question(network, gpu, phase="decode", **formats))
+    alone = ModelOnDevice(workload, machine, model, None, cache)
+    return with_kernels(alone, policy, experts=1, attention_data=1)
+
+
+@pytest.mark.parametrize(("network", "gpu", "formats", "policy"), ASKED)
+def test_predict_is_scale_on_one_device_and_the_step_inside_serve(network, gpu, formats, policy) -> None:
+    """The same time, interval, watts, memory and bound of the same sequences at the same context."""
+    question = {"gpu": gpu, "phase": "decode", "batch_size": SEQUENCES, "context": CONTEXT, **formats}
+    one = pl.predict(network, execution=policy, memory=True, **question)
+    (row,) = pl.scale(network, workers=1, policy=policy, **question)
+    assert one.time_s == pytest.approx(row.time_s, rel=1e-12)
+    assert one.interval == pytest.approx(row.interval, rel=1e-12)
+    assert one.bound_s == pytest.approx(row.bound_s, rel=1e-12)
+    assert one.power_w == pytest.approx(row.power_w, rel=1e-9)
+    assert one.memory.total_bytes == row.memory_bytes
+    assert one.mfu == pytest.approx(row.mfu, rel=1e-9)
+
+    on_device = placed_as_served(network, gpu, policy, **formats)
+    device = on_device.machine.device
+    host = with_fitted_host(find_engine(policy, device), on_device.kernels)
+    times = tabulate_kernels(
+        on_device, max_new_tokens=4096, max_sequences=SEQUENCES, max_prompt=PROMPT, max_context=CONTEXT + 1
+    )
+    served_s = times.iteration_s(SEQUENCES, float(SEQUENCES * CONTEXT))
+    served_s += host.overhead_s + host.sequence_overhead_s * SEQUENCES
+    assert one.time_s == pytest.approx(served_s, rel=1e-9)
+    activity = Kernels(on_device, on_device.kernels).decode_activity(SEQUENCES, CONTEXT)
+    assert one.activity == pytest.approx(activity)
+    assert one.power_w == pytest.approx(float(power_of(device).watts(activity.shares_of(served_s))), rel=1e-9)
+
+
+@pytest.mark.parametrize(("network", "gpu", "formats", "policy"), ASKED)
+def test_a_prompt_has_one_answer(network, gpu, formats, policy) -> None:
+    """The tables of `serve` interpolate, and time the head as in decoding."""
+    question = {"gpu": gpu, "phase": "prefill", "sequence_length": PROMPT, **formats}
+    one = pl.predict(network, execution=policy, **question)
+    (row,) = pl.scale(network, workers=1, policy=policy, **question)
+    assert (one.time_s, one.power_w) == pytest.approx((row.time_s, row.power_w), rel=1e-9)
+    assert one.interval == pytest.approx(row.interval, rel=1e-12)
+    on_device = placed_as_served(network, gpu, policy, **formats)
+    times = tabulate_kernels(on_device, max_new_tokens=4096, max_sequences=4, max_prompt=PROMPT, max_context=CONTEXT)
+    host = with_fitted_host(find_engine(policy, on_device.machine.device), on_device.kernels)
+    served_s = times.iteration_s(0, 0.0, [(0, PROMPT)], 1) + host.overhead_s
+    assert one.time_s == pytest.approx(served_s, rel=0.02)
+
+
+def test_a_power_limit_slows_predict_as_scale() -> None:
+    question = {"gpu": "h100-sxm", "precision": "bf16", "phase": "prefill", "power_limit": "300W"}
+    one, (row,) = pl.predict("llama-3.1-8b", **question), pl.scale("llama-3.1-8b", workers=1, **question)
+    assert one.time_s == pytest.approx(row.time_s, rel=1e-12)
+    assert one.time_s > 1.2 * pl.predict("llama-3.1-8b", **{**question, "power_limit": None}).time_s
+
+
+LLAMA = {"gpu": "h100-sxm", "precision": "bf16", "phase": "decode", "batch_size": 8, "context": 2047}
+
+
+def test_kernels_have_the_names_that_users_know_and_what_they_compute() -> None:
+    """Llama 3.1 8B: 32 blocks of 4,096, 32 heads and 8 of keys and values of 128, 14,336 columns, 128,256 tokens."""
+    one = pl.predict("llama-3.1-8b", **LLAMA)
+    kernels = one.by_kind()
+    assert set(kernels) == {
+        "QKV projection", "output projection", "gate and up projection", "down projection", "attention", "norm",
+        "activation", "rotary embedding and cache", "embedding", "head", "sampling",
+    }  # fmt: skip
+    columns = {
+        "QKV projection": 4096 * (32 + 2 * 8) * 128, "output projection": 4096 * 4096,
+        "gate and up projection": 4096 * 2 * 14336, "down projection": 14336 * 4096,
+    }  # fmt: skip
+    for name, weights in columns.items():
+        assert kernels[name]["launches"] == 32 and kernels[name]["flops"] == 2 * 8 * 32 * weights
+        assert kernels[name]["bytes"] == pytest.approx(2 * 32 * weights, rel=0.02)  # and a few rows of activations
+    assert kernels["head"]["flops"] == 2 * 8 * 4096 * 128256
+    assert kernels["attention"]["flops"] == 4 * 8 * 32 * 2048 * 4096
+    assert kernels["attention"]["bytes"] == pytest.approx(8 * 32 * 2048 * 2 * 8 * 128 * 2, rel=0.02)
+    assert one.kernels == sum(row["launches"] for row in one.rows())
+    assert sum(row["time_s"] for row in one.steps()) == pytest.approx(one.time_s)
+    assert float(one.layers_energy_j.sum()) < one.energy_j
+
+
+def test_prompts_compute_no_pairs_that_the_mask_hides() -> None:
+    """Of 2,048 queries, half of the pairs and the diagonal; windows of gpt-oss hide most of the others."""
+    asked = {"precision": "bf16", "phase": "prefill", "sequence_length": 2048}
+    llama = pl.predict("llama-3.1-8b", gpu="h100-sxm", **asked).by_kind()["attention"]
+    assert llama["flops"] == 4 * 32 * 4096 * (2048 * 2049 // 2)
+    rows = {row["name"]: row for row in pl.predict("gpt-oss-20b", gpu="h100-sxm", **asked).rows()}
+    whole, window = rows["attention"], rows["attention, window 128"]
+    assert whole["launches"] == window["launches"] == 12
+    assert window["flops"] == pytest.approx(whole["flops"] * (128 * 2048 - 128 * 127 / 2) / (2048 * 2049 / 2))
+
+
+def test_intervals_of_kernels_lie_within_one_another() -> None:
+    one = pl.predict("llama-3.1-8b", **LLAMA)
+    (least, most), (low, high) = one.intervals["90"], one.intervals["80"]
+    assert one.bound_s < least < low < one.time_s < high < most
+
+
+def test_the_largest_batch_fits_and_no_larger_one() -> None:
+    one = pl.predict("llama-3.1-8b", memory=True, **LLAMA)
+    assert one.memory.fits
+
+    def total_bytes(batch_size: int) -> int:
+        return pl.predict("llama-3.1-8b", memory=True, **{**LLAMA, "batch_size": batch_size}).memory.total_bytes
+
+    largest = one.memory.largest_batch
+    assert total_bytes(largest) <= usable_bytes(one.device) < total_bytes(largest + 1)
+    assert pl.predict("llama-3.1-8b", fit_batch=True, **{**LLAMA, "batch_size": 1}).batch_size == largest
+
+
+def test_layers_are_timed_where_they_are_asked_for() -> None:
+    for asked in ({"execution": "engine"}, {"time_model": "roofline"}, {"attention": "flash3"}, {"clock": "base"}):
+        one = pl.predict("llama-3.1-8b", **{**LLAMA, **asked})
+        assert one.model.name != "kernels" and "linear" in one.by_kind()
+    assert pl.predict("llama-3.1-8b", **LLAMA).execution == "vllm"
+    assert pl.predict("llama-3.1-8b", **{**LLAMA, "gpu": "mi300x"}).execution == "engine"
+
+
+def test_four_bits_are_forecast_and_may_name_their_format() -> None:
+    """Publishers mean nvfp4 by fp4; of mxfp4 the experts are multiplied in eight bits."""
+    asked = {"gpu": "b200", "phase": "decode", "batch_size": 8}
+    named = pl.predict("llama-3.1-8b", precision="nvfp4", **asked)
+    assert named.is_forecast and named.workload.weights == "nvfp4"
+    assert named.time_s == pl.predict("llama-3.1-8b", precision="fp4", **asked).time_s
+    mxfp4 = pl.predict("gpt-oss-20b", precision="mxfp4", **asked)
+    assert mxfp4.time_s == pl.predict("gpt-oss-20b", precision="fp4", weights="mxfp4", **asked).time_s
+    (row,) = pl.scale("gpt-oss-20b", workers=1, precision="mxfp4", **asked)
+    assert row.time_s == pytest.approx(mxfp4.time_s, rel=1e-12)
+    served = pl.serve("gpt-oss-20b", gpu="b200", precision="mxfp4", concurrency=8, num_requests=16)
+    assert (served.precision, served.weights) == ("fp4", "mxfp4")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"precision": "fp4"}, "H100 SXM5 80GB has no fp4 peak: it has .*fp8"),
+        ({"precision": "nvfp4"}, "H100 SXM5 80GB has no fp4 peak"),
+        ({"precision": "nvfp4", "weights": "fp8"}, "leave `--weights fp8` out, or give `--precision fp4"),
+        ({"precision": "int4"}, "a format of weights alone, .* give `--precision bf16 --weights int4`"),
+        ({"weights": "mxfp4"}, "in mxfp4 for the experts of mixtures only, which llama-3.1-8b has not"),
+        ({"expert_parallel": 8}, "`paleo-lite scale NETWORK --phase decode --workers 8 --expert-parallel 8`"),
+        ({"attention_data_parallel": 2}, "`--attention-data-parallel 2` needs several devices, and `predict` has one"),
+        ({"gpu": "mi300x", "execution": "vllm"}, "`--execution vllm` needs the kernels of an engine"),
+        ({"gpu": "mi300x", "kv_cache": "fp8"}, "`--kv-cache` needs the kernels of an engine"),
+        ({"execution": "vllm", "time_model": "roofline"}, "`--execution vllm` needs the kernels of an engine"),
+        ({"execution": "vllm", "phase": "inference", "context": None}, "`--execution vllm` is for `--phase prefill`"),
+        ({"kv_cache": "fp7"}, "`--kv-cache` must be one of"),
+        ({"execution": "vlm"}, "no execution is called 'vlm'"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_answered_is_one_sentence(changes, message) -> None:
+    with pytest.raises(PaleoError, match=message) as raised:
+        pl.predict("llama-3.1-8b", **{**LLAMA, **changes})
+    assert "\n" not in str(raised.value)
+
+
+def test_the_command_line_names_engines_and_explains_kernels() -> None:
+    words = ["predict", "llama-3.1-8b", "--gpu", "h100-sxm", "--precision", "bf16", "--phase", "decode",
+             "--context", "2047", "--batch-size", "8"]  # fmt: skip
+    found = json.loads(CliRunner().invoke(main, [*words, "--execution", "sglang", "--format", "json"]).output)
+    assert found["execution"] == "sglang" and found["time_model"] == "kernels"
+    assert found["time_s"] == pl.predict("llama-3.1-8b", execution="sglang", **LLAMA).time_s
+    table = CliRunner().invoke(main, words).output
+    assert "Time by kernel" in table and "QKV projection" in table and "host of the engine" in table
+    explained = CliRunner().invoke(main, [*words, "--explain", "QKV projection"]).output
+    assert "bound by  memory" in explained and "launches  32" in explained
+    refused = CliRunner().invoke(main, [*words, "--expert-parallel", "4"])
+    assert refused.exit_code and "use `paleo-lite scale NETWORK" in refused.output
+
+
+def test_engines_with_kernels_are_executions() -> None:
+    assert {"vllm", "sglang", "tensorrt-llm"} <= set(KERNEL_ENGINES) and "llama.cpp" not in KERNEL_ENGINES
