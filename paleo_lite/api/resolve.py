@@ -11,11 +11,9 @@ from ..architectures.pipelines.sampling import find_pipeline, parse_image_size
 from ..calibration.choose import choose_model
 from ..counting import GENERATION_PHASES
 from ..counting.work import ENGINE, PHASES_WITH_GRADIENTS
-from ..engines.routing import parse_expert_load
 from ..errors import BadValue
 from ..formats import split_format
 from ..machines import Device, Machine
-from ..serving.engine_model import EngineModel, asks_for_layers, choose_engine
 from ..timing import TimeModel, Workload
 from ..timing.training_recipes import check_recipe, find_recipe
 from ..timing.workload import TrainingOptions, UnderEngine
@@ -70,6 +68,8 @@ def resolve_question(
     engine = _choose_engine(question, network, machine.device, precision, is_by_layers)
     model: TimeModel
     if engine is not None:
+        from ..serving.engine_model import EngineModel
+
         execution, model = ENGINE, EngineModel()
     else:
         execution = question.execution or default_execution(question.phase)
@@ -104,6 +104,12 @@ def _choose_engine(
     question: Question, network: Network, device: Device, precision: str, is_by_layers: bool
 ) -> UnderEngine | None:
     """Return the engine whose kernels are timed; None where the layers are."""
+    asked = (question.execution, question.policy, question.kv_cache, question.expert_load)
+    if question.phase not in GENERATION_PHASES and not any(asked):
+        return None
+    from ..engines.routing import parse_expert_load  # for text only, to keep the cold start of others fast
+    from ..serving.engine_model import asks_for_layers, choose_engine
+
     asks = asks_for_layers(
         question.time_model, question.ppp, question.calibration, question.attention, question.clock, question.unit
     )
