@@ -81,9 +81,9 @@ Prediction = record("Prediction", {
     "run": Run | None, "site": Site | None,
     "notes": Names,
     "by_kind": dict[str, record("KindOfWork", {
-        "layers": int, "flops bytes": Whole, "energy_j": Number, "time_s share": float})],
+        "layers": int, "flops bytes": Whole, "energy_j": Number, "time_s share": float, "launches": NotRequired[int]})],
     "layers": list[record("LayerTime", {
-        "name kind bound": str, "flops": Whole, "bytes": int, "time_s bound_s": float})],
+        "name kind bound": str, "flops": Whole, "bytes": int, "time_s bound_s": float, "launches": NotRequired[int]})],
 })  # fmt: skip
 _SAMPLING = {"steps width height frames images": int, "guidance step_caching": float, "tiled": bool}
 _PipelineKind = record("PipelineKind", {"time_s share": float, "energy_j": Number})

@@ -191,3 +191,13 @@ def test_bad_requests_raise(prediction, monkeypatch, tmp_path):
     monkeypatch.setitem(__import__("sys").modules, "altair", None)
     with pytest.raises(MissingExtra, match=r"paleo-lite\[plots\]"):
         kind_chart(prediction)
+
+
+@pytest.mark.parametrize(
+    "network", ["llama-3.1-8b", "gpt-oss-20b", "deepseek-v3", "qwen3-30b-a3b", "nemotron-nano-9b-v2"]
+)
+def test_kernels_of_engines_have_the_colour_of_what_they_do(network: str) -> None:
+    """None of them is drawn as something else."""
+    prediction = pl.predict(network, gpu="h200-sxm", precision="bf16", phase="decode")
+    groups = {kind: group_of(kind) for kind in prediction.by_kind()}
+    assert "other" not in groups.values(), groups
