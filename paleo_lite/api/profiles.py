@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,6 +10,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ..calibration.choose import used_calibration
+from ..counting import GENERATION_PHASES
+from ..counting.work import ENGINE
 from ..errors import BadProfile, BadValue, NothingOnDevice
 from ..extras import require
 from ..files import file_exists
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from ..profile_analysis.kernels import KernelReport
     from ..profile_analysis.one_file import Method
     from ..profile_analysis.recorded_device import MissingDevice
+    from ..timing import Prediction
 
 
 PROFILE_READER = ("pyarrow", "reading profiles", "profiles")
@@ -375,24 +377,29 @@ def _compare_prediction(
     if not isinstance(batch_size, int):
         raise BadProfile(f"{path}: the file name does not give the batch size: use `--batch-size`")
     is_fitted = time_model in _FITTED_TO_PROFILE and ppp is None and calibration is None
-    predict_phase = functools.partial(
-        run_prediction,
-        network,
-        gpu=device,
-        precision=precision,
-        batch_size=batch_size,
-        sequence_length=sequence_length,
-        context=context,
-        time_model=time_model,
-        calibration=calibration,
-        ppp=1.0 if is_fitted else ppp,
-    )
-    prediction = predict_phase(phase=phase or "inference")  # an unknown network raises before the profile is read
+
+    def predict_phase(phase: str) -> Prediction:
+        """Predict a phase by its layers, whose kinds the operations of a profile have."""
+        return run_prediction(
+            network,
+            gpu=device,
+            precision=precision,
+            batch_size=batch_size,
+            phase=phase,
+            sequence_length=sequence_length,
+            context=context,
+            time_model=time_model,
+            calibration=calibration,
+            ppp=1.0 if is_fitted else ppp,
+            execution=ENGINE if phase in GENERATION_PHASES else None,
+        )
+
+    prediction = predict_phase(phase or "inference")  # an unknown network raises before the profile is read
     check_evidence(profile, prediction.device, prediction.network, prediction.precision)
     if capture_traces:
         profile, _ = add_captured_operations(profile, capture_traces)
     measured = measure_passes(profile)
-    comparison = compare_with_profile(str(path), measured, predict_phase(phase=phase or measured.phase))
+    comparison = compare_with_profile(str(path), measured, predict_phase(phase or measured.phase))
     if is_fitted:
         return predict_with_fitted_ppp(comparison)
     used = used_calibration(comparison.prediction, calibration)
