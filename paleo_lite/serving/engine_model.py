@@ -116,8 +116,9 @@ def choose_cache_format(kv_cache: str | None, precision: str) -> str:
     """Return the format of the KV cache: the given one, or the precision, but at least 16 bits."""
     if kv_cache is None:
         return precision if format_of_weights(None, precision) is None else "bf16"
-    if kv_cache not in FORMATS:
-        raise BadValue(f"`--kv-cache` must be one of {', '.join(FORMATS)} (got {kv_cache!r})")
+    names = [name for name, stored in FORMATS.items() if stored.mixture is None]
+    if kv_cache not in names:
+        raise BadValue(f"`--kv-cache` must be one of {', '.join(names)} (got {kv_cache!r})")
     return kv_cache
 
 
