@@ -20,7 +20,7 @@ from ..units import format_si
 from ..version import __version__
 from .cases import counted_precision, memory_parts
 from .columns import BOUND, FORECAST, Columns, StringColumn, price_text
-from .engine_times import refuse_experts_of_layers
+from .engine_times import fill_engine_times, refuse_experts_of_layers
 from .grid import ChooseModel, Grid, broadcast_along
 from .several_workers import fill_several_workers
 from .single_worker import SingleWorkerTimes, single_worker_times
@@ -82,6 +82,7 @@ def compute_chunk(space: Space, chunk: Chunk, choose_model: ChooseModel) -> Colu
     _refuse_indivisible_work(grid)
     refuse_experts_of_layers(grid)
     single = single_worker_times(grid)
+    fill_engine_times(grid, single)
     _fill_single_worker_columns(grid, single)
     fill_several_workers(grid, single)
     _fill_memory(grid)

@@ -15,7 +15,6 @@ from ..timing.activity import Activity, narrow_factor
 from ..timing.broadcast import Passes
 from ..timing.models import RequestedOutputs, RooflineModel
 from .cases import build_stack, count_work_with_update, counted_precision, resolve_network
-from .engine_times import fill_engine_times
 from .grid import Grid
 from .space import SizedNetwork
 
@@ -52,7 +51,7 @@ class SingleWorkerTimes(NamedTuple):
 
 
 def single_worker_times(grid: Grid) -> SingleWorkerTimes:
-    """Predict every case on every device by every model, at all per-worker batch sizes of the grid.
+    """Predict every case on every device by every model of layers, at all per-worker batch sizes of the grid.
 
     As many cases are stacked as fit into a block together with the batch sizes.
     """
@@ -102,9 +101,7 @@ def single_worker_times(grid: Grid) -> SingleWorkerTimes:
     for key, blocks in blocks_of_passes.items():
         passes[key] = Passes(*(np.concatenate(seconds, axis=-1) for seconds in zip(*blocks)))
     activity = Activity(arithmetic_s, memory_s, peak_s=peak_s)
-    single = SingleWorkerTimes(sizes, time_s, low_s, high_s, bound_s, flops, activity, passes)
-    fill_engine_times(grid, single)
-    return single
+    return SingleWorkerTimes(sizes, time_s, low_s, high_s, bound_s, flops, activity, passes)
 
 
 def _per_worker_sizes(grid: Grid) -> Ints:
