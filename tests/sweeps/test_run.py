@@ -1,7 +1,7 @@
 """Sweeps: every row equals the single prediction, interrupted sweeps lose nothing, and sizes are known in advance.
 
-Tests: sweeps/axes.py, sweeps/chunk.py, sweeps/columns.py, sweeps/grid.py, sweeps/several_workers.py,
-sweeps/single_worker.py, sweeps/space.py.
+Tests: sweeps/axes.py, sweeps/chunk.py, sweeps/columns.py, sweeps/engine_times.py, sweeps/grid.py,
+sweeps/several_workers.py, sweeps/single_worker.py, sweeps/space.py.
 """
 
 from __future__ import annotations
