@@ -133,6 +133,12 @@ class LinkRate(msgspec.Struct, frozen=True):
         link = read_links().link.get(self.name)
         return link is not None and link.is_nvlink
 
+    @property
+    def sums_in_switch(self) -> bool:
+        """Whether it is a link on record to a switch that adds the messages of an all-reduce."""
+        link = read_links().link.get(self.name)
+        return link is not None and link.sums_in_switch
+
     def ppp_for(self, workers: Any) -> Any:
         """Return the share of the bandwidth that this number of workers reaches (scalar or array)."""
         if not self.ppp_at:

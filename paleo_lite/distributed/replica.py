@@ -47,6 +47,7 @@ def place_replica(
         attention_data=attention_data,
         experts=experts,
         link_bytes_per_s=inside.bandwidth_bytes_per_s,
+        sums_in_switch=inside.sums_in_switch,
         nodes=1 if is_one_node else -(-devices // group.devices_per_node),
         node_link_bytes_per_s=between_bytes_per_s,
         alpha=alpha,

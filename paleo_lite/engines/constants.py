@@ -2,8 +2,8 @@
 
 The constants of a cell (a class of kernels on a device, under an engine, in a format) are, in logarithms, the sum of a
 mean and of random effects: of the format, of the engine, of both together, of the generation of devices, of the kind of
-memory, of the device, of engine, format and generation together (which decide the library of kernels that an engine
-calls), and of the cell itself. Each effect has a variance per constant, which was chosen
+memory, of the chip, of the device, of engine, format and generation together (which decide the library of kernels that
+an engine calls), and of the cell itself. Each effect has a variance per constant, which was chosen
 by maximum likelihood over all fitted cells (`validation.engines.fit`). A cell with measurements of its own has nearly
 its fitted constants; any other one gets those of its format, engine and generation with a wider interval: the
 best linear unbiased prediction of a mixed model (Henderson 1975; kriging).
@@ -45,8 +45,9 @@ class Traits(NamedTuple):
     # As in `Cell`.
     engine: str
     format: str
-    # Id, architecture and kind of memory of the device.
+    # Id, chip, generation (`generation_of`) and kind of memory of the device.
     device: str
+    chip: str
     generation: str
     memory: str
 
@@ -58,6 +59,7 @@ EFFECTS: dict[str, Callable[[Traits], object]] = {
     "generation": lambda traits: traits.generation,
     "generation and format": lambda traits: (traits.generation, traits.format),
     "memory": lambda traits: traits.memory,
+    "chip": lambda traits: traits.chip,
     "device": lambda traits: traits.device,
     "engine, format and generation": lambda traits: (traits.engine, traits.format, traits.generation),
     "cell": lambda traits: traits,
@@ -65,10 +67,18 @@ EFFECTS: dict[str, Callable[[Traits], object]] = {
 """Effects, with what two cells must have in common to share one."""
 
 
+def generation_of(device: Device) -> str:
+    """Return the architecture and the major compute capability of a device, of which libraries have kernels.
+
+    A B200 and an RTX PRO 6000 are both Blackwell, but their tensor cores have different instructions.
+    """
+    return f"{device.architecture} {device.capability.partition('.')[0]}".strip()
+
+
 def traits_of(device: Device, engine: str, form: str) -> Traits:
     """Return the traits of a cell on a device."""
     memory = f"{device.vendor} {device.memory.type.rstrip('0123456789eXx')}"
-    return Traits(engine, form, device.id, device.architecture, memory)
+    return Traits(engine, form, device.id, device.chip, generation_of(device), memory)
 
 
 class CellFit(msgspec.Struct, frozen=True):
@@ -152,7 +162,7 @@ class Company(msgspec.Struct, frozen=True):
     """
 
     kernels: str  # class of kernels
-    # Engine, format and generation of devices; empty for all of them.
+    # Engine, format and generation (`generation_of`) of devices; empty for all of them.
     engine: str
     format: str
     generation: str
@@ -197,10 +207,11 @@ class EngineConstants(msgspec.Struct, frozen=True, dict=True):
     def company_of(self, kernels: str, device: Device, engine: str, form: str, is_prompt: bool) -> tuple[float, float]:
         """Return the factors of the shortest kernel and of all other time of kernels in a server."""
         launch = work = 0.0
+        generation = generation_of(device)
         for entry in self.company:
             if entry.kernels != kernels or entry.is_prompt != is_prompt:
                 continue
-            pairs = ((entry.engine, engine), (entry.format, form), (entry.generation, device.architecture))
+            pairs = ((entry.engine, engine), (entry.format, form), (entry.generation, generation))
             if all(wanted in ("", found) for wanted, found in pairs):
                 launch, work = launch + entry.launch, work + entry.work
         return float(np.exp(launch)), float(np.exp(work))

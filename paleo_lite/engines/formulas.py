@@ -264,30 +264,44 @@ def pointwise_s(theta: Any, rates: Rates, *, moved_bytes: Any) -> Any:
     return floor_cycles / rates.clock_hz + moved_bytes / (rates.bandwidth_bytes_per_s * share)
 
 
-def all_reduce_s(theta: Any, *, ranks: Any, message_bytes: Any, link_bytes_per_s: Any) -> Any:
-    """Return the time of an engine's own all-reduce.
+FEWEST_SUMMED_RANKS = 8
+"""Devices from which the switch adds messages: tables of four devices show no sums in the switch."""
 
-    The faster of two kernels: one-shot, in which every device reads the messages of all others, and two-shot, a
-    reduce-scatter and an all-gather, each of ``(ranks - 1) / ranks`` of the message.
+
+def all_reduce_s(
+    theta: Any, *, ranks: Any, message_bytes: Any, link_bytes_per_s: Any, sums_in_switch: Any = False
+) -> Any:
+    """Return the time of an engine's all-reduce.
+
+    The fastest of three kernels: one-shot, in which every device reads the messages of all others; two-shot, a
+    reduce-scatter and an all-gather, each of ``(ranks - 1) / ranks`` of the message; and NCCL's for long messages,
+    which starts later and reaches more of the bandwidth. Where the switch adds, every device sends the message once.
 
     Parameters
     ----------
     theta : ndarray
-        Logarithms of the latency, the latency per doubling of the ranks, the share of the link's bandwidth, and the
-        additional latency of the second shot.
+        Logarithms of the latency, the latency per doubling of the ranks, the share of the link's bandwidth, the
+        additional latency of the second shot, and of NCCL's kernel its share of the bandwidth, its additional latency,
+        and its share of the bandwidth where the switch adds.
     ranks : array_like
         Devices.
     message_bytes : array_like
         Bytes of the message.
     link_bytes_per_s : array_like
         Bandwidth of a device's links in one direction.
+    sums_in_switch : array_like
+        Whether the switch between the devices adds messages (NVLink SHARP).
     """
-    latency_s, doubling_s, share, second_s = np.exp(theta)
-    bandwidth = link_bytes_per_s * share
-    one_shot_s = (ranks - 1) * message_bytes / bandwidth
-    two_shot_s = second_s + 2 * (ranks - 1) / ranks * message_bytes / bandwidth
+    latency_s, doubling_s, share, second_s, library_share, library_s, switch_share = np.exp(theta)
+    message_s = message_bytes / link_bytes_per_s
+    divided = 2 * (ranks - 1) / ranks
+    one_shot_s = (ranks - 1) * message_s / share
+    two_shot_s = second_s + divided * message_s / share
+    is_summed = np.logical_and(sums_in_switch, ranks >= FEWEST_SUMMED_RANKS)
+    sent = np.where(is_summed, np.minimum(divided / library_share, 1 / switch_share), divided / library_share)
+    third_s = library_s + sent * message_s
     # A smooth minimum, because libraries switch at a fixed size and not where the kernels are equally fast.
-    switched_s = (one_shot_s**-4.0 + two_shot_s**-4.0) ** -0.25
+    switched_s = (one_shot_s**-4.0 + two_shot_s**-4.0 + third_s**-4.0) ** -0.25
     return latency_s + doubling_s * np.log2(ranks) + switched_s
 
 
@@ -386,9 +400,17 @@ POINTWISE = KernelClass(
 ALL_REDUCE = KernelClass(
     "all-reduce",
     all_reduce_s,
-    {"latency_s": "s", "doubling_s": "s", "bandwidth_share": "share of bandwidth", "second_s": "s"},
-    (4e-6, 3e-7, 0.7, 4e-6),
-    (0.8, 1.2, 0.5, 1.2),
+    {
+        "latency_s": "s",
+        "doubling_s": "s",
+        "bandwidth_share": "share of bandwidth",
+        "second_s": "s",
+        "library_share": "share of bandwidth",
+        "library_s": "s",
+        "switch_share": "share of bandwidth",
+    },
+    (4e-6, 3e-7, 0.7, 4e-6, 0.75, 5e-5, 0.6),
+    (0.8, 1.2, 0.5, 1.2, 0.2, 1.2, 0.2),
 )
 
 EXPERT_EXCHANGE = KernelClass(

@@ -66,6 +66,7 @@ class Placement(msgspec.Struct, frozen=True):
     attention_data: int = 1  # groups of devices that compute attention for sequences of their own
     experts: int = 1  # expert-parallel degree: devices, or groups of them, that divide the experts among themselves
     link_bytes_per_s: float = 0.0  # bandwidth of a device's links in one direction; 0 for a single device
+    sums_in_switch: bool = False  # whether the switch between the devices adds the messages of an all-reduce
     nodes: int = 1  # nodes that the devices are on
     node_link_bytes_per_s: float = 0.0  # bandwidth of a device between nodes in one direction; 0 on a single node
     # Exponent of the popularity of experts, 0 for the uniform distribution (`paleo_lite.engines.routing`).
@@ -346,10 +347,11 @@ class EngineStep:
         rows = rows_of(kernel, load)
         message_bytes = kernel.row_bytes * rows
         if kernel.pattern in ("all-reduce", "all-gather"):
-            factor = 1.0 if kernel.pattern == "all-reduce" else 0.5
+            is_sum = kernel.pattern == "all-reduce"
+            factor = 1.0 if is_sum else 0.5
             return factor * all_reduce_s(
                 theta, ranks=placement.tensor, message_bytes=np.maximum(message_bytes, 1.0),
-                link_bytes_per_s=placement.link_bytes_per_s,
+                link_bytes_per_s=placement.link_bytes_per_s, sums_in_switch=is_sum and placement.sums_in_switch,
             ) * (rows > 0)  # fmt: skip
         link = placement.link_bytes_per_s if placement.nodes == 1 else placement.node_link_bytes_per_s
         seconds = expert_exchange_s(theta, sent_bytes=message_bytes, nodes=placement.nodes, link_bytes_per_s=link)

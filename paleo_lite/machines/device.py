@@ -376,6 +376,8 @@ class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Whether nodes of GPUs have a port of this network for each device.
     is_nvlink : bool
         Whether it is an NVLink, for which engines keep buffers on every device.
+    sums_in_switch : bool
+        Whether the switch between devices adds the messages of an all-reduce (NVLink SHARP).
     latency : Figure or None
         Latency, if a source gives it.
     random_reads : Figure or None
@@ -388,6 +390,7 @@ class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     per: Literal["", "lane", "device", "port"] = ""
     one_per_device: bool = False
     is_nvlink: bool = False
+    sums_in_switch: bool = False
     latency: Figure | None = None
     random_reads: Figure | None = None
     aliases: list[str] = []

@@ -29,7 +29,7 @@ from scipy.optimize import least_squares
 
 from paleo_lite.api.serve import REQUESTS_PER_USER
 from paleo_lite.engines.blocks import sampled_logits
-from paleo_lite.engines.constants import Company, EngineConstants, Host
+from paleo_lite.engines.constants import Company, EngineConstants, Host, generation_of
 from paleo_lite.engines.kernels import CountedKernel
 from paleo_lite.engines.step import UNKNOWN_HOST, Z_90, EngineStep, Load
 from paleo_lite.machines import find_device
@@ -294,7 +294,7 @@ class _Model:
     def __init__(self, parts: Sequence[StepParts]) -> None:
         servers = [part.server for part in parts]
         engines = [server.engine for server in servers]
-        settings = [(server.engine, find_device(server.gpu).architecture) for server in servers]
+        settings = [(server.engine, generation_of(find_device(server.gpu))) for server in servers]
         self.launch = _Design(settings, [part.decode.launch_s for part in parts], LAUNCH_DEVIATIONS)
         self.work = _Design(settings, [part.decode.work_s for part in parts], WORK_DEVIATIONS)
         # Both kinds of iterations with prompts have the same factors.

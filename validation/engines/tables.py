@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from paleo_lite.distributed.links import LinkRate, device_link, link_rate
 from paleo_lite.engines.constants import Cell
 from paleo_lite.engines.formulas import Rates
 from paleo_lite.engines.rates import kernel_rates
@@ -248,11 +249,9 @@ def latent_attention(data: Path) -> Iterator[Timed]:
             yield Timed(Cell(name, gpu, engine, form), shapes, rates, group.latency.to_numpy() * 1e-3)
 
 
-def device_link_bytes_per_s(gpu: str) -> float:
-    """Return the bandwidth of a device's fastest links in one direction."""
-    from paleo_lite.distributed.links import device_link, link_rate
-
-    return link_rate(device_link(find_device(gpu))).bandwidth_bytes_per_s
+def fastest_link(gpu: str) -> LinkRate:
+    """Return the fastest links of a device."""
+    return link_rate(device_link(find_device(gpu)))
 
 
 def all_reduces(data: Path) -> Iterator[Timed]:
@@ -260,10 +259,12 @@ def all_reduces(data: Path) -> Iterator[Timed]:
     frame = _read(data / "engines/all_reduce.csv.gz")
     frame = frame[~frame.kernel_source.str.contains("eager")]
     for (gpu, engine), group in _groups(frame, "gpu", "engine"):
+        link = fastest_link(gpu)
         shapes = {
             "ranks": group.num_gpus.to_numpy(float),
             "message_bytes": group.message_size.to_numpy(float) * 2,
-            "link_bytes_per_s": device_link_bytes_per_s(gpu),
+            "link_bytes_per_s": link.bandwidth_bytes_per_s,
+            "sums_in_switch": link.sums_in_switch,
         }
         yield Timed(Cell("all-reduce", gpu, engine, "bf16"), shapes, None, group.latency.to_numpy() * 1e-3)
 
@@ -315,7 +316,7 @@ def expert_exchanges(data: Path) -> Iterator[Timed]:
         ranks = group.ep_size.to_numpy(float)
         reached = ranks * (1 - (1 - 1 / ranks) ** group.topk.to_numpy(float)) * (ranks - 1) / ranks
         width = group.dispatched.to_numpy(float) if phase == "dispatch" else 2.0
-        inside = device_link_bytes_per_s(gpu)
+        inside = fastest_link(gpu).bandwidth_bytes_per_s
         shapes = {
             "sent_bytes": group.num_tokens.to_numpy(float) * reached * group.hidden_size.to_numpy(float) * width,
             "nodes": group.node_num.to_numpy(float),
