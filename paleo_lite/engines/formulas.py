@@ -352,7 +352,8 @@ EXPERTS = KernelClass(
         "sharpness": "",
     },
     (0.5, 0.8, 4e4, 24.0, 0.3, 1.5, 1.5),
-    (0.5, 0.3, 1.0, 1.6, 1.6, 1.2, 0.8),
+    # Few rows of a table are as short as the shortest time: it is kept near that of all devices.
+    (0.5, 0.3, 0.15, 1.6, 1.6, 1.2, 0.8),
 )
 
 PROMPT_ATTENTION = KernelClass(

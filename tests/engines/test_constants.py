@@ -16,6 +16,7 @@ from paleo_lite.engines.constants import (
     ClassFit,
     Traits,
     engine_constants,
+    generation_of,
     predict_constants,
     same_effects,
     traits_of,
@@ -42,8 +43,15 @@ def fit(cells: list[tuple[float, float]], **variances: float) -> ClassFit:
 
 
 def test_traits_are_those_of_the_data_sheet() -> None:
-    assert Traits("vllm", "bf16", "h100-sxm", "Hopper", "NVIDIA HBM") == H100
-    assert traits_of(find_device("l40s"), "sglang", "fp8") == Traits("sglang", "fp8", "l40s", "Ada", "NVIDIA GDDR")
+    assert Traits("vllm", "bf16", "h100-sxm", "GH100", "Hopper 9", "NVIDIA HBM") == H100
+    l40s = Traits("sglang", "fp8", "l40s", "AD102", "Ada 8", "NVIDIA GDDR")
+    assert traits_of(find_device("l40s"), "sglang", "fp8") == l40s
+
+
+def test_a_generation_has_the_same_instructions() -> None:
+    """Compute capability 10 of B200 and B300, 12 of RTX PRO 6000 (CUDA C++ Programming Guide, compute capabilities)."""
+    generations = [generation_of(find_device(name)) for name in ("b200", "gb200", "b300", "rtx-pro-6000")]
+    assert generations == ["Blackwell 10", "Blackwell 10", "Blackwell 10", "Blackwell 12"]
 
 
 def test_a_cell_that_is_known_exactly_keeps_its_constants() -> None:
@@ -53,7 +61,7 @@ def test_a_cell_that_is_known_exactly_keeps_its_constants() -> None:
 
 
 def test_a_cell_that_shares_nothing_gets_the_mean_and_all_the_variance() -> None:
-    alone = Traits("other", "fp4", "other", "Other", "AMD HBM")
+    alone = Traits("other", "fp4", "other", "other", "Other", "AMD HBM")
     constants = predict_constants(fit([(3.0, 0.1)], cell=0.25, device=0.11), alone, [H100])
     assert constants.theta[0] == pytest.approx(1.0)
     assert constants.deviation[0] == pytest.approx(np.sqrt(0.25 + 0.11))
@@ -89,6 +97,7 @@ def test_effects_are_what_cells_have_in_common() -> None:
         "generation": [1, 0, 1],
         "generation and format": [1, 0, 1],
         "memory": [1, 1, 1],
+        "chip": [1, 0, 1],
         "device": [1, 0, 0],
         "engine, format and generation": [1, 0, 0],
         "cell": [1, 0, 0],

@@ -208,13 +208,25 @@ def test_pointwise_kernels_move_bytes() -> None:
 
 def test_a_large_all_reduce_takes_two_shots_and_a_small_one_its_latency() -> None:
     """Ring traffic of 2 (n - 1) / n of the message (Thakur et al. 2005), or the messages of all others at once."""
-    theta = logs(5e-6, 1e-6, 0.5, 1e-6)
+    theta = logs(5e-6, 1e-6, 0.5, 1e-6, 0.5, 1.0, 0.5)  # the library starts after a second
     link = {"ranks": 8, "link_bytes_per_s": 400e9}
     assert all_reduce_s(theta, message_bytes=1.0, **link) == pytest.approx(5e-6 + 3 * 1e-6, rel=1e-4)
     large_s = all_reduce_s(theta, message_bytes=1e9, **link)
     assert large_s == pytest.approx(2 * 7 / 8 * 1e9 / 200e9, rel=0.01)
-    one_shot = all_reduce_s(logs(1e-9, 1e-9, 0.5, 1.0), message_bytes=1e6, **link)  # a second shot takes a second
+    one_shot = all_reduce_s(
+        logs(1e-9, 1e-9, 0.5, 1.0, 0.5, 1.0, 0.5), message_bytes=1e6, **link
+    )  # a second shot takes a second
     assert one_shot == pytest.approx(7 * 1e6 / 200e9, rel=0.01)
+
+
+def test_where_the_switch_adds_every_device_sends_a_long_message_once() -> None:
+    """Eight devices on one NVSwitch (NVLink SHARP); four devices divide the message among themselves."""
+    theta = logs(5e-6, 1e-6, 1e-9, 1e-6, 0.8, 30e-6, 0.6)
+    link = {"message_bytes": 1e11, "link_bytes_per_s": 400e9}
+    eight_s, four_s = (all_reduce_s(theta, ranks=ranks, sums_in_switch=True, **link) for ranks in (8, 4))
+    assert eight_s == pytest.approx(1e11 / (0.6 * 400e9), rel=1e-3)
+    assert four_s == pytest.approx(1.5 * 1e11 / (0.8 * 400e9), rel=1e-3)
+    assert all_reduce_s(theta, ranks=8, **link) == pytest.approx(1.75 * 1e11 / (0.8 * 400e9), rel=1e-3)
 
 
 def test_an_exchange_of_experts_sends_bytes_over_its_link() -> None:

@@ -188,7 +188,7 @@ def drawn_cells(engine_deviation: float, device_deviation: float) -> list[CellFi
 def test_the_effect_that_cells_differ_by_has_the_variance() -> None:
     """Cells that differ by device only, by effects of 0.5: devices explain them, and engines do not."""
     fitted = fit_class("pointwise", drawn_cells(0.0, 0.5))
-    of_devices = ("device", "generation", "generation and format", "memory", "engine, format and generation")
+    of_devices = ("device", "chip", "generation", "generation and format", "memory", "engine, format and generation")
     drawn = np.var([cell.theta[:2] for cell in drawn_cells(0.0, 0.5)], axis=0)
     for index, variance in enumerate(drawn):
         by_device = sum(fitted.variances[name][index] for name in of_devices)

@@ -39,7 +39,7 @@ from paleo_lite.serving.kernel_tables import device_kernels
 from .servers import Server, place
 
 LOSS_SCALE = 0.1
-LAUNCH_DEVIATIONS = {"class": 0.4, "engine": 0.2, "format": 0.05, "generation": 0.2}
+LAUNCH_DEVIATIONS = {"class": 0.4, "engine": 0.2, "format": 0.05, "generation": 0.05}
 """Standard deviations of the logarithms of launch factors around 1, by what they are for."""
 
 WORK_DEVIATIONS = {"class": 0.2, "engine": 0.1, "format": 0.1, "generation": 0.1}
