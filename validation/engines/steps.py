@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 from scipy.optimize import least_squares
+from scipy.stats import t as student_t
 
 from paleo_lite.api.serve import REQUESTS_PER_USER
 from paleo_lite.engines.blocks import sampled_logits
@@ -383,8 +384,12 @@ def source_biases(parts: Sequence[StepParts], constants: EngineConstants) -> dic
 
 
 def between_sources(biases: dict[str, float], held_out: str = "") -> float:
-    """Return the standard deviation of the biases of sources around 0, without that of one of them."""
-    return round(float(np.sqrt(np.mean([bias**2 for name, bias in biases.items() if name != held_out]))), 3)
+    """Return the standard deviation of the biases of sources around 0, without that of one of them.
+
+    Few sources say little of it: its normal quantile is that of Student's t with as many degrees of freedom.
+    """
+    others = [bias for name, bias in biases.items() if name != held_out]
+    return round(float(np.sqrt(np.mean(np.square(others))) * student_t.ppf(0.95, len(others)) / Z_90), 3)
 
 
 def _spread(errors: Any) -> float:
