@@ -237,8 +237,8 @@ def test_users_who_keep_step_are_paused_by_later_prompts_only(changes: dict[str,
 
 def test_sources_differ_by_the_root_mean_square_of_their_biases() -> None:
     biases = {"a": 0.3, "b": -0.4, "c": 0.0}
-    assert between_sources(biases) == pytest.approx(np.sqrt(0.25 / 3), abs=1e-3)
-    assert between_sources(biases, "b") == pytest.approx(np.sqrt(0.09 / 2), abs=1e-3)
+    assert between_sources(biases) == pytest.approx(np.sqrt(0.25 / 3) * 2.353 / 1.645, abs=1e-3)
+    assert between_sources(biases, "b") == pytest.approx(np.sqrt(0.09 / 2) * 2.920 / 1.645, abs=1e-3)
 
 
 # Classes -------------------------------------------------------------------------------------------------------------
