@@ -19,7 +19,9 @@ WANTED_S = 5.0
 
 def measure(repeats: int) -> list[Turns]:
     """Time the simulation of an hour at 20 requests per second on one replica, including its iteration-time table."""
-    workload, machine, model = resolve_question(Question("llama-3-8b", "h100-sxm", precision="bf16", phase="decode"))
+    workload, machine, model = resolve_question(
+        Question("llama-3-8b", "h100-sxm", precision="bf16", phase="decode", execution="engine")
+    )
     deployment = Deployment(ModelOnDevice(workload, machine, model, None, "bf16"), find_engine("vllm", machine.device))
     traffic = generate_traffic(
         Lengths(1024, 256), Lengths(256, 64), count=int(RATE_PER_S * HOUR_S), rate_per_s=RATE_PER_S

@@ -64,7 +64,7 @@ def test_kernels_of_engines_match_single_operations() -> None:
 def test_a_better_device_is_not_slower_in_an_engine(tmp_path: Path, phase: str) -> None:
     """Compare all pairs of shipped devices of which one has the better figure everywhere in its data sheet.
 
-    The network is GPT-3 1.3B with 3 of its 24 blocks.
+    The network is GPT-3 1.3B with 3 of its 24 blocks, timed layer by layer.
     """
     from validation.ordering import are_comparable, is_better
 
@@ -74,7 +74,9 @@ def test_a_better_device_is_not_slower_in_an_engine(tmp_path: Path, phase: str) 
     times = []
     for device in list_devices():
         try:
-            prediction = paleo_lite.predict(str(network), gpu=device, precision="fp16", phase=phase, batch_size=4)
+            prediction = paleo_lite.predict(
+                str(network), gpu=device, precision="fp16", phase=phase, batch_size=4, execution="engine"
+            )
         except PaleoError:
             continue
         if prediction.is_forecast:
