@@ -17,7 +17,8 @@ from paleo_lite.architectures import Network, find_network
 from paleo_lite.architectures.network import SequenceOptions
 from paleo_lite.counting import INPUT, Layer
 from paleo_lite.errors import BadValue, UnknownName
-from paleo_lite.machines import find_device
+from paleo_lite.machines import Machine, find_device
+from paleo_lite.timing import RooflineModel
 from paleo_lite.timing.capacity import fit_memory
 from paleo_lite.timing.liveness import make_plan
 from paleo_lite.timing.memory import (
@@ -161,7 +162,7 @@ def test_a_network_may_use_all_memory_but_a_gigabyte() -> None:
     """500 MB are for the CUDA context, and 500 MB for fragmentation."""
     device = find_device("a100-sxm-40gb")
     assert usable_bytes(device) == device.memory_bytes - 1e9
-    fit = fit_memory(Workload(find_network("alexnet")), device)
+    fit = fit_memory(Workload(find_network("alexnet")), Machine(device), RooflineModel())
     assert fit.usable_bytes == usable_bytes(device)
 
 
@@ -178,7 +179,8 @@ def test_a_remedy_that_uses_the_last_byte_fits(spare_bytes: int, fits: bool, mon
     asked = Workload(find_network("resnet50"), batch_size=512, phase="training", training=options)
     needs = peak_memory(asked.with_changes(training=TrainingOptions("sgd", checkpointing="all"))).total_bytes
     monkeypatch.setattr("paleo_lite.timing.capacity.usable_bytes", lambda device: needs + spare_bytes)
-    remedies = {remedy.name: remedy for remedy in fit_memory(asked, find_device("v100-sxm2")).remedies}
+    fit = fit_memory(asked, Machine(find_device("v100-sxm2")), RooflineModel())
+    remedies = {remedy.name: remedy for remedy in fit.remedies}
     remedy = remedies["checkpointing, every block"]
     assert (remedy.total_bytes, remedy.fits, remedy.largest_batch >= 512) == (needs, fits, fits)
 

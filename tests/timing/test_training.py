@@ -252,9 +252,10 @@ def test_sharded_state_exchanges_what_a_ring_of_eight_does(length: int, is_hidde
     """
     network = find_network("llama-3-8b", options=SequenceOptions(length, phase="training"))
     workload = Workload(network, "fp16", phase="training", training=TrainingOptions("sgd"))
-    device = find_device("t4")
-    prediction = predict(workload, Machine(device), RooflineModel())
-    remedies = {remedy.name: remedy.time_ratio for remedy in fit_memory(workload, device, prediction).remedies}
+    device, model = find_device("t4"), RooflineModel()
+    prediction = predict(workload, Machine(device), model)
+    fit = fit_memory(workload, Machine(device), model, prediction)
+    remedies = {remedy.name: remedy.time_ratio for remedy in fit.remedies}
     bandwidth = peer_bandwidth_bytes_per_s(device)
     assert bandwidth is not None
     of_pass_s = {name: prediction.terms.seconds_of(name).sum() for name in prediction.terms.passes}
