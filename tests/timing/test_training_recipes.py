@@ -44,8 +44,10 @@ def test_recipes_imply_mixed_precision() -> None:
     implied = pl.predict("gpt2", **asked, training=TrainingOptions("adam"))
     assert implied.time_s == pl.predict("gpt2", **asked, training=ADAM).time_s
     assert pl.predict("gpt2", **asked).time_s > 0
-    with pytest.raises(BadValue, match=r"`--precision mxfp8` is for training: .*; at inference `--weights mxfp8`"):
-        pl.predict("gpt2", gpu="b200", precision="mxfp8")
+    at_inference = pl.predict("gpt2", gpu="b200", precision="mxfp8")
+    assert at_inference.time_s == pl.predict("gpt2", gpu="b200", precision="fp8", weights="mxfp8").time_s
+    with pytest.raises(BadValue, match="`--precision mxfp8` is for training and inference, not for backward"):
+        pl.predict("gpt2", gpu="b200", precision="mxfp8", phase="backward")
 
 
 def test_a_step_in_each_format() -> None:
