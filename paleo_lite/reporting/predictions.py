@@ -501,8 +501,8 @@ def _explain_kernel(prediction: Prediction, index: int) -> Document:
     """Return the terms of a kernel of an engine: arithmetic, traffic and start of all of its launches."""
     row, terms = list(prediction.rows())[index], prediction.terms
     assert terms.floor_s is not None
-    parts = (("compute", terms.compute_s), ("memory", terms.memory_s), ("start", terms.floor_s))
-    compute, memory, start = (format_si(float(seconds[0, index]), "s") for _, seconds in parts)
+    parts_s = (terms.compute_s, terms.memory_s, terms.floor_s)
+    compute, memory, start = (format_si(float(part_s[0, index]), "s") for part_s in parts_s)
     bandwidth = format_si(prediction.bandwidth_bytes_per_s, "B/s")
     facts = [
         ("bound by", row["bound"]),

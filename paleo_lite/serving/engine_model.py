@@ -81,7 +81,8 @@ def choose_engine(
     is_generating = phase in GENERATION_PHASES
     if is_generating and not is_by_layers and engine_speaks_for(network, precision, device):
         name = execution if execution is not None else policy or VLLM.name
-        return UnderEngine(name, choose_cache_format(kv_cache, precision), expert_load or UNIFORM)
+        load = UNIFORM if expert_load is None else expert_load
+        return UnderEngine(name, choose_cache_format(kv_cache, precision), load)
     asked = {
         f"--execution {execution}": names_engine,
         "--policy": policy is not None,

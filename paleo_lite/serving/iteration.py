@@ -168,7 +168,15 @@ class Iteration(msgspec.Struct, frozen=True, eq=False, dict=True):
 
 
 def host_end(host_s: Any, end_s: Any, share: float) -> Any:
-    """Return the end of an interval of the host's time, of which `end_s` is the 90% end, in units of whose width."""
+    """Return an end of the interval of the host's time.
+
+    Parameters
+    ----------
+    host_s, end_s : array_like
+        Expected time, and the same end of its 90% interval.
+    share : float
+        Width of the interval relative to that of the 90% interval, in logarithms.
+    """
     return host_s * (end_s / np.maximum(host_s, 1e-30)) ** share
 
 
