@@ -1,9 +1,9 @@
 """Write the table of `model-types.md`: how each type of transformers is read, and with how many parameters.
 
 Every type that writes text is built in its default config on the meta device, in a process of its own with limits of
-memory and time, and its parameters are compared with those that the config alone gives. A config names the class that
-publishers name: the one with the vision tower, if there is one. Each is asked for a prompt and for a step of decoding;
-types without a record are traced as `predict` does it, and the largest resident memory of a trace is noted.
+memory and processor time, and its parameters are compared with those that the config alone gives. A config names the
+class that publishers name: the one with the vision tower, if there is one. Each is asked for a prompt and for a step of
+decoding; types without a record are traced as `predict` does it, and the largest resident memory of a trace is noted.
 
     python docs/model_types.py
 """
@@ -13,12 +13,10 @@ from __future__ import annotations
 import json
 import multiprocessing
 import resource
-import signal
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-BYTES, SECONDS = 3 * 10**9, 300
+BYTES, PROCESSOR_TIME_S = 3 * 10**9, 300
 TOKENS = 128
 PAGE = Path(__file__).with_name("model-types.md")
 BEGIN, END = "<!-- table -->\n", "<!-- end of table -->\n"
@@ -66,7 +64,7 @@ def model_types() -> dict[str, str]:
 def compare(model_type: str, class_name: str, connection: Any) -> None:
     """Send how a type is read, and the numbers of parameters of ours and of the module."""
     resource.setrlimit(resource.RLIMIT_DATA, (BYTES, BYTES))
-    signal.alarm(SECONDS)
+    resource.setrlimit(resource.RLIMIT_CPU, (PROCESSOR_TIME_S, PROCESSOR_TIME_S))
     answer: dict[str, Any] = dict(NOTHING)
     try:
         import torch
@@ -170,8 +168,7 @@ def rows() -> list[dict[str, Any]]:
 
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
 
-    with ThreadPoolExecutor(2) as pool:
-        return list(pool.map(ask, model_types().items()))
+    return [ask(named) for named in model_types().items()]
 
 
 def table(found: list[dict[str, Any]]) -> str:
