@@ -80,6 +80,7 @@ benchmark: $(STAMPS)/test
 # Trace all descriptors in models/ again.
 descriptors: $(STAMPS)/test
 	$(BIN)/python -m paleo_lite.architectures.export models
+	$(BIN)/python -m paleo_lite.architectures.listing
 
 # Folder of published measurements; docs/accuracy-tables.md lists their origin.
 DATA ?= $(PALEO_LITE_DATA)

@@ -16,8 +16,7 @@ from ..architectures import (
     write_descriptor,
 )
 from ..architectures import network_names as shipped_network_names
-from ..architectures.catalog import network_rows
-from ..architectures.pipelines.counts import pipeline_rows
+from ..architectures.listing import network_rows, pipeline_rows
 from ..errors import BadFile, BadValue
 from ..files import check_outputs
 from ..machines import Device, find_device, list_devices, read_links

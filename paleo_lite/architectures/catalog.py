@@ -6,12 +6,10 @@ Importing this module does not import torch; only tracing does.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
-from ..counting import count
 from ..errors import BadDescriptor, BadValue, MissingExtra, UnknownName
 from ..files import FileVersion, cache_folder, file_exists, shipped_folder, version_of
 from .descriptor import FORMAT, TRACER, decode_descriptor, read_bounded, read_descriptor, write_descriptor
@@ -335,38 +333,3 @@ def exportable_names() -> Iterator[str]:
 
     yield from torchvision_names()
     yield from NETWORKS
-
-
-def network_rows(names: Iterable[str]) -> list[dict[str, Any]]:
-    """Return one row per network: its group, input shape, layers, parameters, MACs and FLOPs of inference, and origin.
-
-    Input shape, MACs and FLOPs are those of one sample.
-    """
-    rows = []
-    for name in names:
-        row = _network_row(name) if is_network_file(name) else _shipped_row(name)
-        rows.append({**row, "input_shape": list(row["input_shape"])})
-    return rows
-
-
-def _network_row(name: str) -> dict[str, Any]:
-    network = find_network(name)
-    work = count(network.layers)
-    publication = network.publication
-    return {
-        "group": network.group,
-        "name": network.name,
-        "input_shape": network.inputs[0][1:],
-        "layers": len(network.layers),
-        "parameters": network.parameters,
-        "active_parameters": network.active_parameters,
-        "publisher": publication.publisher if publication else None,
-        "year": publication.year if publication else None,
-        "macs": int(work.column("macs", "inference").sum()),
-        "flops": int(work.column("flops", "inference").sum()),
-        "source": publication.card if publication else network.source,
-    }
-
-
-# Counting all shipped networks takes seconds, and pages list them repeatedly.
-_shipped_row = lru_cache(512)(_network_row)

@@ -1,18 +1,22 @@
 """One row per network: parameters and multiply-accumulates as in torchvision's documentation.
 
-Tests: architectures/network.py.
+Tests: architectures/listing.py, architectures/network.py.
 """
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
+import msgspec
 import pytest
 
-from paleo_lite.architectures import find_network, network_names
-from paleo_lite.architectures.catalog import network_rows
+from paleo_lite.architectures import catalog, find_network, listing, network_names
+from paleo_lite.architectures.listing import network_rows, pipeline_rows
 from paleo_lite.architectures.network import Network
-from paleo_lite.architectures.pipelines.counts import pipeline_rows
 from paleo_lite.architectures.pipelines.records import pipelines
 from paleo_lite.errors import UnknownName
+from paleo_lite.files import read_typed, shipped_folder
 from paleo_lite.reporting.networks import networks_page
 from shipped_networks import LANGUAGE_MODELS, PUBLISHED
 
@@ -35,6 +39,29 @@ def test_rows_have_the_documented_figures_in_the_given_order() -> None:
         assert row["input_shape"] == [3, size, size]
         assert row["source"].startswith("torchvision ")
     assert rows[0]["layers"] == len(find_network("alexnet").layers)
+
+
+@pytest.mark.slow
+def test_shipped_rows_are_those_that_counting_gives():
+    """`python -m paleo_lite.architectures.listing` writes them."""
+    shipped = read_typed(shipped_folder("models") / listing.FILE, list[Any], "rows", 2**22)
+    counted = [{"digest": digest, "row": msgspec.structs.asdict(row)} for digest, row in listing.counted_rows()]
+    assert shipped == counted
+
+
+def test_changed_networks_are_counted(tmp_path, monkeypatch):
+    """A row holds for the files it was counted from alone."""
+    (tmp_path / "listing").mkdir()
+    models = shipped_folder("models")
+    (tmp_path / listing.FILE).write_bytes((models / listing.FILE).read_bytes())
+    network = json.loads((models / "alexnet.json").read_bytes())
+    (tmp_path / "alexnet.json").write_text(json.dumps({**network, "source": "changed"}))
+    (tmp_path / "another.json").write_text(json.dumps({**network, "name": "another"}))
+    for module in (catalog, listing):
+        monkeypatch.setattr(module, "shipped_folder", lambda folder: tmp_path)
+    changed, another = network_rows(["alexnet", "another"])
+    assert (changed["source"], another["name"]) == ("changed", "another")
+    assert changed["macs"] == another["macs"] == 714_188_480  # as the head of the descriptor says
 
 
 def test_input_elements_are_summed_over_inputs() -> None:

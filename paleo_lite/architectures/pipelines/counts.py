@@ -9,8 +9,8 @@ import msgspec
 from ...counting import count
 from ...counting.kinds import class_of
 from ...result import Result
-from .records import Pipeline, pipelines
-from .sampling import PartRuns, Sampling, make_sampling, part_runs
+from .records import Pipeline
+from .sampling import PartRuns, Sampling, part_runs
 
 PRODUCTS = ("convolution", "attention", "linear", "other")
 """Kinds of products, the keys of the shares."""
@@ -56,36 +56,6 @@ class PipelineCounts(Result, msgspec.Struct, frozen=True, eq=False):
 def count_pipeline(pipeline: Pipeline, sampling: Sampling) -> PipelineCounts:
     """Count the parts of a pipeline at inference."""
     return PipelineCounts(pipeline, sampling, [_count_part(runs) for runs in part_runs(pipeline, sampling)])
-
-
-def pipeline_rows() -> list[dict[str, Any]]:
-    """Return one row per shipped pipeline, with the keys of `catalog.network_rows`.
-
-    Its input is the size of a picture or of a video, and MACs and FLOPs are those of all steps for one of them.
-    """
-    rows = []
-    for pipeline in pipelines().values():
-        sampling = make_sampling(pipeline)
-        runs = part_runs(pipeline, sampling)
-        frames = (sampling.frames,) if pipeline.is_video else ()
-        parameters = sum(run.part.copies * run.network.parameters for run in runs if not run.part.is_loaded_before)
-        row = {
-            "group": "pipelines for videos" if pipeline.is_video else "pipelines for pictures",
-            "name": pipeline.name,
-            "input_shape": [*frames, sampling.height, sampling.width],
-            "layers": sum(len(run.network.layers) for run in runs),
-            "parameters": parameters,
-            "active_parameters": parameters,
-            "publisher": pipeline.publisher,
-            "year": pipeline.year,
-            "source": f"https://huggingface.co/{pipeline.card}",
-        }
-        for column in ("macs", "flops"):
-            row[column] = sum(
-                run.runs * int(count(run.network.layers).column(column, "inference", run.samples).sum()) for run in runs
-            )
-        rows.append(row)
-    return rows
 
 
 def _count_part(runs: PartRuns) -> dict[str, Any]:

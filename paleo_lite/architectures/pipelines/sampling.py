@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from functools import lru_cache
 from itertools import product
+from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
@@ -209,12 +210,18 @@ def _network_of(part: Part, sizes: tuple[tuple[str, int], ...]) -> Network:
     return read_part_of_folder(part, sizes)
 
 
+def path_of_part(name: str) -> Path:
+    """Return the file of a part: a descriptor in ``models/diffusion``, or a shipped language model."""
+    folder = shipped_folder("models")
+    path = folder / "diffusion" / f"{name}.json{COMPRESSED}"
+    return path if file_exists(path) else folder / f"{name}.json"
+
+
 @lru_cache(64)
 def read_part(name: str, sizes: tuple[tuple[str, int], ...]) -> Network:
     """Return the network of a part at some sizes: a descriptor in ``models/diffusion``, or a shipped language model."""
-    folder = shipped_folder("models")
-    path = folder / "diffusion" / f"{name}.json{COMPRESSED}"
-    if file_exists(path):
+    path = path_of_part(name)
+    if path.name.endswith(COMPRESSED):
         return decode_descriptor(read_bounded(path), path, dict(sizes))
     from ..catalog import find_network
 
