@@ -7,18 +7,35 @@ from __future__ import annotations
 
 import gzip
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from paleo_lite import executor
 from paleo_lite.errors import BadProfile
 from paleo_lite.profiles import chrome, json_stream
 from paleo_lite.profiles.chrome import ChromeTrace
+
+
+@pytest.fixture(scope="module")
+def workers():
+    """Two processes that have imported the reader, for all tests: starting them takes seconds."""
+    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("forkserver")) as pool:
+        yield pool
+
+
+@pytest.fixture
+def shared_workers(workers, monkeypatch):
+    monkeypatch.setattr(executor, "_open_pool", lambda jobs, work: nullcontext(workers))
+
 
 SEAM_IN_A_STRING = 'aten::"}, {"ph": "X"}, {\\'
 """A name with braces, escaped quotes and a backslash, which looks like the end of an event and the start of another."""
@@ -80,7 +97,7 @@ def merged(monkeypatch):
 
 @pytest.mark.parametrize("zipped", [False, True])
 @pytest.mark.parametrize(("piece", "least"), [(300, 0), (700, 5), (4000, 5)])
-def test_the_rows_are_those_of_one_process(write, monkeypatch, merged, piece, least, zipped):
+def test_the_rows_are_those_of_one_process(write, shared_workers, monkeypatch, merged, piece, least, zipped):
     """With pieces of 300 bytes the first cut is within a string, with 700 a later one."""
     monkeypatch.setattr(json_stream, "PIECE", piece)
     monkeypatch.setattr(json_stream, "SPAN", piece)
@@ -99,7 +116,9 @@ def test_the_rows_are_those_of_one_process(write, monkeypatch, merged, piece, le
 
 
 @pytest.mark.parametrize(("window", "least"), [(20, 0), (1000, 5)])
-def test_only_the_ends_of_spans_of_a_plain_trace_are_searched(write, monkeypatch, merged, window, least):
+def test_only_the_ends_of_spans_of_a_plain_trace_are_searched(
+    write, shared_workers, monkeypatch, merged, window, least
+):
     """Windows of 20 bytes have no cut: one process reads the whole trace."""
     monkeypatch.setattr(json_stream, "PIECE", 4000)
     monkeypatch.setattr(json_stream, "SPAN", 4000)
@@ -126,7 +145,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("zipped", [False, True])
 @pytest.mark.parametrize("broken", BROKEN)
-def test_the_error_is_that_of_one_process(write, monkeypatch, broken, zipped):
+def test_the_error_is_that_of_one_process(write, shared_workers, monkeypatch, broken, zipped):
     monkeypatch.setattr(json_stream, "PIECE", 500)
     monkeypatch.setattr(json_stream, "SPAN", 500)
     text = json.dumps({"traceEvents": events(30)}).encode()
