@@ -7,10 +7,11 @@ the smallest batch size, and predicts their sum at the others. Host overheads ar
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache, partial
+from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -22,6 +23,7 @@ from paleo_lite.counting.kinds import class_of
 from paleo_lite.counting.kinds.products import class_of_convolution
 from paleo_lite.errors import BadProfile, BadValue, PaleoError
 from paleo_lite.executor import run_tasks
+from paleo_lite.files import FileVersion, version_of
 from paleo_lite.machines import Machine, find_device
 from paleo_lite.profile_analysis.pass_times import PassTimes, measure_passes
 from paleo_lite.profiles.detect import find_files, open_profile, parse_name
@@ -76,6 +78,37 @@ class _Measured(msgspec.Struct, frozen=True, eq=False):
     times_s: NDArray[np.float64]
 
 
+class MeasuredProfile(NamedTuple):
+    """Configuration of a profile, as its name says it, and the times of its passes."""
+
+    configuration: Mapping[str, Any]
+    times: PassTimes
+
+
+def measure_profiles(paths: Iterable[Path], network: str) -> tuple[MeasuredProfile, ...]:
+    """Return the profiles in which times of a network can be told apart, ordered by path.
+
+    Raises
+    ------
+    BadProfile
+        If a profile cannot be read.
+    """
+    return _measure_versions(tuple(version_of(path) for path in find_files(paths)), network)
+
+
+@lru_cache(2)
+def _measure_versions(files: tuple[FileVersion, ...], network: str) -> tuple[MeasuredProfile, ...]:
+    """Measure files as they are now, once for all tables of the accuracy page."""
+    measured = []
+    work = partial(measure_profile, network=network)
+    for path, times in sorted(run_tasks([file.path for file in files], work), key=itemgetter(0)):
+        if isinstance(times, str):
+            raise BadProfile(times)
+        if times is not None:
+            measured.append(MeasuredProfile(parse_name(path.name), times))
+    return tuple(measured)
+
+
 def validate_profiles(paths: Iterable[Path], gpu: str, network: str, precision: str = "fp32") -> list[ProfileRow]:
     """Fit each class and pass at the smallest batch size of the profiles, and predict it at the others.
 
@@ -89,13 +122,8 @@ def validate_profiles(paths: Iterable[Path], gpu: str, network: str, precision: 
     architecture = find_network(network)
     device = find_device(gpu)
     sizes: dict[int, list[PassTimes]] = defaultdict(list)
-    for path, times in sorted(
-        run_tasks(find_files(paths), partial(measure_profile, network=architecture.name)), key=_path_of
-    ):
-        if isinstance(times, str):
-            raise BadProfile(times)
-        if times is not None:
-            sizes[parse_name(path.name)["batch_size"]].append(times)
+    for profile in measure_profiles(paths, architecture.name):
+        sizes[profile.configuration["batch_size"]].append(profile.times)
     if len(sizes) < 2:
         raise BadValue(
             f"profiles of {network} at {len(sizes)} batch sizes: two are needed, because all but the smallest are "
@@ -146,10 +174,6 @@ def _total(phase: str, classes: Sequence[_Class]) -> _Class:
     spread = float(np.sqrt(sum((each.predicted_s * each.deviation) ** 2 for each in classes))) / total
     layers, measured_s = sum(each.layers for each in classes), sum(each.measured_s for each in classes)
     return _Class("all", phase, layers, measured_s, total, spread)
-
-
-def _path_of(pair: tuple[Path, object]) -> Path:
-    return pair[0]
 
 
 def measure_profile(path: Path, network: str) -> PassTimes | str | None:

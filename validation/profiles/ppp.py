@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
 from itertools import combinations, permutations
 from pathlib import Path
 from statistics import median
@@ -14,15 +13,11 @@ import msgspec
 from paleo_lite.calibration.fit import calibrate, workload_of
 from paleo_lite.calibration.measurements import Measurement, provenance_of
 from paleo_lite.calibration.ppp import fit_ppp, ppp_run_of
-from paleo_lite.errors import BadProfile
-from paleo_lite.executor import run_tasks
 from paleo_lite.machines import Machine, find_device
-from paleo_lite.profile_analysis.pass_times import PassTimes
-from paleo_lite.profiles.detect import find_files, parse_name
 from paleo_lite.timing import TimeModel, predict
 from paleo_lite.timing.calibrated import CalibratedModel
 
-from .hold_out import measure_profile
+from .hold_out import MeasuredProfile, measure_profiles
 from .published import ProfileSet
 
 
@@ -55,13 +50,6 @@ class _Split(NamedTuple):
     predicted: Any
 
 
-class _Profile(NamedTuple):
-    """Configuration of a profile and the times of its passes."""
-
-    configuration: Mapping[str, Any]
-    times: PassTimes
-
-
 def compare_models(data: Path, profile_set: ProfileSet) -> list[ProfilePrediction]:
     """Predict profiles from profiles with another batch size, data loader or number of nodes.
 
@@ -70,7 +58,7 @@ def compare_models(data: Path, profile_set: ProfileSet) -> list[ProfilePredictio
     BadProfile
         If a profile cannot be read.
     """
-    profiles = _read([profile_set.path(data)], profile_set.network)
+    profiles = measure_profiles([profile_set.path(data)], profile_set.network)
     rows = []
     for split in _splits(profiles):
         fitted, others = (
@@ -118,19 +106,7 @@ def _calibrated(steps: Iterable[Measurement], profile_set: ProfileSet) -> TimeMo
 FITS: dict[str, Callable[[Iterable[Measurement], ProfileSet], TimeModel]] = {"ppp": _ppp, "calibrated": _calibrated}
 
 
-def _read(paths: Iterable[Path], network: str) -> list[_Profile]:
-    profiles = []
-    for path, times in sorted(
-        run_tasks(find_files(paths), partial(measure_profile, network=network)), key=lambda pair: pair[0]
-    ):
-        if isinstance(times, str):
-            raise BadProfile(times)
-        if times is not None:
-            profiles.append(_Profile(parse_name(path.name), times))
-    return profiles
-
-
-def _splits(profiles: Sequence[_Profile]) -> Iterable[_Split]:
+def _splits(profiles: Sequence[MeasuredProfile]) -> Iterable[_Split]:
     """Yield the splits: larger from smaller batch, each loader from each other one, most from fewest nodes."""
     for key, pairs in (("batch_size", combinations), ("data_loader", permutations), ("nodes", combinations)):
         values = sorted({p.configuration[key] for p in profiles if p.configuration.get(key, 1) != 1})
@@ -138,7 +114,7 @@ def _splits(profiles: Sequence[_Profile]) -> Iterable[_Split]:
         yield from (_Split(key, one, other) for one, other in pairs(ends, 2))
 
 
-def _measurements(profiles: Sequence[_Profile], profile_set: ProfileSet) -> dict[Measurement, int]:
+def _measurements(profiles: Sequence[MeasuredProfile], profile_set: ProfileSet) -> dict[Measurement, int]:
     """Return the median times of each pass and batch size, with the number of profiles of each."""
     seconds: dict[tuple[int, str], list[float]] = {}
     for profile in profiles:
