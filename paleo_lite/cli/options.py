@@ -26,15 +26,18 @@ from .values import (
     Integer,
     ModuleInput,
     Names,
+    PrecisionNames,
     RowCount,
     RulesFile,
 )
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
-PRECISIONS = Names("precision", ".units:PRECISION_BYTES")
-TRAINING_PRECISIONS = Names("precision", ".timing.training_recipes:TRAINING_PRECISIONS", ".formats:FORMATS_OF_PRODUCTS")
-INFERENCE_PRECISIONS = Names("precision", ".units:PRECISION_BYTES", ".formats:FORMATS_OF_PRODUCTS")
+PRECISIONS = PrecisionNames("precision", ".units:PRECISION_BYTES")
+TRAINING_PRECISIONS = PrecisionNames(
+    "precision", ".timing.training_recipes:TRAINING_PRECISIONS", ".formats:FORMATS_OF_PRODUCTS"
+)
+INFERENCE_PRECISIONS = PrecisionNames("precision", ".units:PRECISION_BYTES", ".formats:FORMATS_OF_PRODUCTS")
 PHASES = Names("phase", ".counting:PHASES")
 PHASES_AND_GENERATING = Names("phase", ".counting:PHASES", ".counting:GENERATION_PHASES")
 PHASES_AND_PASSES = Names("phase", ".counting:PHASES", ".counting:PASSES")

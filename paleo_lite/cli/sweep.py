@@ -25,7 +25,10 @@ from .values import INTEGER, NETWORK, CompletedText, Names, Quantity
 )
 @options.gpu.several("gpus")
 @options.precision.several(
-    "precisions", default=None, help="Precisions. [default: fp32, of servers and pipelines bf16]"
+    "precisions",
+    type=options.INFERENCE_PRECISIONS,
+    default=None,
+    help="Precisions. [default: fp32, of servers and pipelines bf16]",
 )
 @options.phase.several("phases", type=options.PHASES_AND_GENERATING)
 @options.batch_size.several(

@@ -61,6 +61,28 @@ class Names(click.Choice):  # type: ignore[type-arg]
         return tuple(names)
 
 
+class PrecisionNames(Names):
+    """A precision; where the command takes it, also a format in which both operands of a product are stored."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the name; raise BadValue if it is a format for which the command has the option `--weights`."""
+        text = str(value)
+        is_default = param is not None and text == param.default
+        if not is_default and text not in self.choices and ctx is not None and has_option(ctx.command, "weights"):
+            from ..formats import split_format
+
+            precision, weights = split_format(text, None)  # an error says what to give for weights alone
+            if weights is not None:
+                raise BadValue(f"`--precision {text}` stores weights as well: give `--precision {precision} "
+                               f"--weights {weights}`")  # fmt: skip
+        return super().convert(value, param, ctx)
+
+
+def has_option(command: click.Command, name: str) -> bool:
+    """Return whether a command has a parameter of this Python name."""
+    return any(parameter.name == name for parameter in command.params)
+
+
 class Integer(click.ParamType):  # type: ignore[type-arg]
     """An integer >= 1.
 

@@ -357,7 +357,17 @@ def tabulate(
         Tokens of a prompt.
     max_context : int
         Tokens of a prompt and its answer.
+
+    Raises
+    ------
+    BadValue
+        If kernels of an engine are timed, which have tables of their own (`paleo_lite.serving.kernel_tables`).
     """
+    if on_device.workload.engine is not None:
+        raise BadValue(
+            f"{on_device.workload.network.name} is timed by the kernels of {on_device.workload.engine.name}, not by "
+            "its layers: tabulate its kernels, or resolve the question by layers"
+        )
     workload = on_device.decode_workload(max(min(max_context - 1, TYPICAL_CONTEXT), 1))
     token_sizes = _sizes(max(max_new_tokens, max_sequences), is_coarse=workload.has_experts)
     times = _group_times(on_device, workload, token_sizes)

@@ -9,6 +9,7 @@ import msgspec
 
 from ..architectures import Network
 from ..formats import FORMATS
+from .engines import ENGINES, SGLANG
 
 if TYPE_CHECKING:
     from .deployment import Deployment
@@ -33,12 +34,12 @@ class Launcher(msgspec.Struct, frozen=True):
     weights: dict[str, str]
     kv_cache: dict[str, str]  # names of the formats of the KV cache
     # Whether experts, and attention, can be divided into fewer groups than there are devices.
-    partial_experts: bool  # option that names a YAML file with further options; empty if there is none
-    # Keys of this file with their settings; a dot separates a key from the key of the mapping that contains it. A
-    # mapping is written only if one of its settings is none of `options`.
+    partial_experts: bool
     partial_groups: bool
     sources: tuple[str, ...]  # documentation of the options
-    file_option: str = ""
+    file_option: str = ""  # option that names a YAML file with further options; empty if there is none
+    # Keys of this file with their settings; a dot separates a key from the key of the mapping that contains it. A
+    # mapping is written only if one of its settings is none of `options`.
     file_options: tuple[tuple[str, str], ...] = ()
 
 
@@ -107,7 +108,7 @@ LAUNCHERS: dict[str, Launcher] = {
             ("--chunked-prefill-size", "chunk_or_none"),
             ("--page-size", "given_block_tokens"),
             ("--mem-fraction-static", "memory_fraction"),
-            ("--scheduler-recv-interval", "receive_interval"),
+            (SGLANG.receive_option, "receive_interval"),
             ("--dtype", "dtype"),
             ("--quantization", "weights"),
             ("--kv-cache-dtype", "kv_cache"),
@@ -205,8 +206,6 @@ def _plain_name(form: str) -> str:
 
 def _given_block_tokens(deployment: Deployment) -> int | None:
     """Return the tokens per block of the cache if they are not those of the engine."""
-    from .engines import ENGINES
-
     tokens = deployment.engine.block_tokens
     return None if tokens == ENGINES[deployment.engine.name].block_tokens else tokens
 

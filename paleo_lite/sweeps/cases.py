@@ -21,7 +21,7 @@ from ..counting.work import ENGINE, PHASES_WITH_GRADIENTS
 from ..distributed.data_parallel import gradient_bytes, make_buckets
 from ..distributed.settings import BUCKET_BYTES
 from ..errors import BadValue
-from ..formats import bytes_per_number, format_of_weights
+from ..formats import bytes_per_number, format_of_weights, split_format
 from ..timing.broadcast import Case, Stack, equivalence_classes, stack_cases
 from ..timing.fine_tuning import append_loss, skip_loss_at_inference
 from ..timing.memory import memory_coefficients, model_bytes
@@ -33,8 +33,13 @@ from .space import SizedNetwork
 _FIRST_CONTEXT = 1
 
 
-def counted_precision(precision: str) -> str:
-    """Return the first precision with the same counts and memory: numbers and weights have the same sizes in both."""
+def counted_precision(precision: str, weights: str | None = None) -> str:
+    """Return the first precision with the same counts and memory: numbers and weights have the same sizes in both.
+
+    A format of weights that a precision names has counts of its own, under its name.
+    """
+    if weights is not None:
+        return weights
     sizes = _sizes_of(precision)
     return next(name for name in PRECISION_BYTES if _sizes_of(name) == sizes)
 
@@ -58,7 +63,7 @@ def counted_layers(sized: SizedNetwork, precision: str) -> tuple[Layer, ...]:
     network = resolve_network(sized)
     if sized.phase or network.lengths is None:
         return network.layers
-    return append_loss(network.layers, element_bytes(precision))
+    return append_loss(network.layers, element_bytes(split_format(precision, None)[0]))
 
 
 @lru_cache(512)
@@ -77,7 +82,7 @@ def count_work_with_update(sized: SizedNetwork, precision: str, optimizer: str) 
     """Return the work of a network, including the update of an optimizer."""
     work = count_work(sized, precision)
     layers = counted_layers(sized, precision)
-    return with_update(work, layers, precision, TrainingOptions(optimizer))
+    return with_update(work, layers, split_format(precision, None)[0], TrainingOptions(optimizer))
 
 
 @lru_cache(2048)
@@ -97,9 +102,11 @@ def memory_parts(
     """
     # Memory is that of a complete training step or of a forward pass: there is nothing in between.
     is_training = phase in PHASES_WITH_GRADIENTS
+    arithmetic, weights = split_format(precision, None)
     workload = Workload(
         resolve_network(sized),
-        precision,
+        arithmetic,
+        weights=None if is_training else weights,
         phase="training" if is_training else phase,
         training=TrainingOptions(optimizer) if is_training else None,
     ).with_work(count_work(sized, precision))
@@ -128,7 +135,8 @@ def layer_groups(sized: SizedNetwork, precision: str, optimizer: str, by_layer: 
     work = count_work_with_update(sized, precision, optimizer)
     if by_layer:
         return equivalence_classes(layers, work)
-    workload = Workload(resolve_network(sized), precision, phase="training").with_work(work)
+    arithmetic, _ = split_format(precision, None)
+    workload = Workload(resolve_network(sized), arithmetic, phase="training").with_work(work)
     gradients = gradient_bytes(workload)
     gradient_bucket = make_buckets(gradients).bucket_of_layer
     parameter_bucket = make_buckets(gradients[::-1], BUCKET_BYTES, BUCKET_BYTES).bucket_of_layer[::-1]
@@ -210,8 +218,10 @@ def _count_at_context(name: str, context: int, precision: str) -> CountedNetwork
 
 def _count_with_stored_weights(network: Network, layers: tuple[Layer, ...], precision: str) -> Work:
     """Return the work of the layers of a network, with weights in the formats of its checkpoint or the precision."""
-    work = count(layers, precision)
-    stored = network.stored_weights or format_of_weights(None, precision)
+    arithmetic, weights = split_format(precision, None)
+    work = count(layers, arithmetic)
+    own = network.stored_weights if weights is None else None
+    stored = own or format_of_weights(weights, arithmetic)
     if stored is None:
         return work
     return read_stored_weights(work, layers, stored, reads_tokens=network.lengths is not None)

@@ -79,6 +79,7 @@ def compute_chunk(space: Space, chunk: Chunk, choose_model: ChooseModel) -> Colu
     """
     keep_freed_memory()
     grid = Grid(space, chunk, choose_model)
+    grid.refuse_training_in_formats()
     _refuse_indivisible_work(grid)
     refuse_experts_of_layers(grid)
     single = single_worker_times(grid)
@@ -142,7 +143,7 @@ def _fill_single_worker_columns(grid: Grid, single: SingleWorkerTimes) -> None:
 def _fill_memory(grid: Grid) -> None:
     """Fill the peak memory of one device, and refuse the rows that do not fit."""
     memory = np.empty(grid.shape)
-    space, precision = grid.space, counted_precision(grid.chunk.precision)
+    space, precision = grid.space, counted_precision(grid.chunk.precision, grid.chunk.weights)
     per_worker = np.where(grid.per_worker > 0, grid.per_worker, np.nan)
     batches = broadcast_along(per_worker, "scaling", "workers", "batch")
     for case, (network, phase) in enumerate(grid.chunk.cases):
@@ -279,7 +280,7 @@ def _make_table(grid: Grid) -> Columns:
         "gpu": strings([device.gpu for device in chunk.devices], "device"),
         "power_limit_w": numbers([_effective_limit_w(device) for device in grid.devices], "device"),
         "clock": strings([machine.clock or "" for machine in grid.machines], "device"),
-        "precision": strings([chunk.precision]),
+        "precision": strings([chunk.weights or chunk.precision]),
         "phase": strings([phase for _, phase in chunk.cases], "case"),
         "sequence_length": numbers(lengths, "case"),
         "batch_size": numbers(grid.batches, "batch"),

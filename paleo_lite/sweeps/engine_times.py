@@ -20,14 +20,18 @@ if TYPE_CHECKING:
 
 def fill_engine_times(grid: Grid, single: SingleWorkerTimes) -> None:
     """Fill the times, the activity and the memory of a single device under an engine."""
+    if not grid.engines:
+        return  # all cases of a grid are either text generation or not
     sizes = single.sizes.astype(np.float64)
     indices = single.index_of(grid.per_worker)
     for case, (sized, phase) in enumerate(grid.chunk.cases):
-        network = resolve_network(sized)
+        by_layers = Workload(
+            resolve_network(sized), grid.chunk.precision, phase=phase, execution=ENGINE, weights=grid.chunk.weights
+        )
+        single.flops[case] = [by_layers.work.column("flops", phase, int(size)).sum() for size in single.sizes]
         for key, engine in grid.engines.items():
-            workload = Workload(network, grid.chunk.precision, phase=phase, execution=ENGINE, engine=engine)
+            workload = by_layers.with_changes(engine=engine)
             device, row = grid.machines[key[0]].device, (case, *key)
-            single.flops[case] = [workload.work.column("flops", phase, int(size)).sum() for size in single.sizes]
             try:
                 iteration = iteration_of(workload, device, sequences=sizes)
                 bound = iteration_of(workload, device, sequences=sizes, is_bound=True)

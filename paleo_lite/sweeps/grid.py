@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..counting.work import ENGINE
+from ..counting.work import ENGINE, PHASES_WITH_GRADIENTS
 from ..distributed.strategies import STRATEGIES
 from ..errors import PaleoError
 from ..machines import Device, Machine, Price, find_device
@@ -130,6 +130,15 @@ class Grid:
                     self.models[device, model] = find_model(name, self.space.ppp)
             except PaleoError as error:
                 self.refuse(str(error), device=device, model=model)
+
+    def refuse_training_in_formats(self) -> None:
+        """Refuse training in a format, which is a recipe with weights in more bits."""
+        for case, (_, phase) in enumerate(self.chunk.cases):
+            if self.chunk.weights is not None and phase in PHASES_WITH_GRADIENTS:
+                reason = (
+                    f"sweeps do not support {phase} by recipes such as {self.chunk.weights}: use `paleo-lite predict`"
+                )
+                self.refuse(reason, case=case)
 
     def refuse(self, reason: str, where: Any = True, **indices: int) -> None:
         """Set the reason of infeasible rows; a row keeps its first reason.

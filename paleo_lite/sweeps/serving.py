@@ -17,11 +17,10 @@ from ..machines import find_device
 from ..machines.device import check_clock
 from ..serving.engines import find_engine
 from ..serving.requests import parse_lengths
-from ..units import PRECISION_BYTES
 from ..version import __version__
 from .axes import AxisSpace
 from .columns import BOUND, FORECAST, Columns, make_columns
-from .space import check_names
+from .space import check_names, check_precisions
 
 if TYPE_CHECKING:
     from ..serving.answers import Serving
@@ -182,7 +181,7 @@ class ServingSpace(AxisSpace, msgspec.Struct, frozen=True):
         UnknownName
             If a precision, a format or the engine is unknown.
         """
-        check_names("precision", self.precisions, PRECISION_BYTES)
+        check_precisions(self.precisions)
         check_names("format of weights", [name for name in self.weights if name], FORMATS)
         if self.kv_cache is not None:
             check_names("format of the KV cache", (self.kv_cache,), FORMATS)

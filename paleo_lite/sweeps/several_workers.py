@@ -110,7 +110,7 @@ class SweptJob(Job):
 
     def __init__(self, grid: Grid, single: SingleWorkerTimes, key: tuple[int, int, int]) -> None:
         case, device, model = key
-        network, precision = grid.chunk.cases[case][0], counted_precision(grid.chunk.precision)
+        network, precision = grid.chunk.cases[case][0], counted_precision(grid.chunk.precision, grid.chunk.weights)
         options = TrainingOptions(grid.space.optimizer)
         uncounted = Workload(resolve_network(network), grid.chunk.precision, phase="training", training=options)
         workload = uncounted.with_work(count_work(network, precision))

@@ -69,7 +69,7 @@ def single_worker_times(grid: Grid) -> SingleWorkerTimes:
     for first, last in _group_cases(chunk.cases, _BLOCK_ENTRIES // width):
         stack = build_stack(
             chunk.cases[first:last],
-            counted_precision(chunk.precision),
+            counted_precision(chunk.precision, chunk.weights),
             space.optimizer,
             grid.by_layer if has_several_workers else None,
         )
@@ -118,7 +118,9 @@ def _per_worker_sizes(grid: Grid) -> Ints:
     if extra_sizes:
         for network, phase in chunk.cases:
             if phase == "training":
-                work = count_work_with_update(network, counted_precision(chunk.precision), space.optimizer)
+                work = count_work_with_update(
+                    network, counted_precision(chunk.precision, chunk.weights), space.optimizer
+                )
                 largest = 2**62 // max(int(work.per_sample.sum()), 1)
                 sizes += [batches[batches <= largest] for batches in extra_sizes]
     unique_sizes = np.unique(np.concatenate(sizes))

@@ -20,6 +20,7 @@ from ..distributed.links import link_rate
 from ..distributed.scale import SCALINGS
 from ..distributed.strategies import STRATEGIES, resolve_strategy
 from ..errors import BadValue, UnknownName
+from ..formats import FORMATS_OF_PRODUCTS, split_format
 from ..machines import find_device
 from ..machines.device import check_clock
 from ..timing.models import TIME_MODELS
@@ -67,7 +68,8 @@ class Chunk(NamedTuple):
     """A part of a space: some cases, devices and batch sizes in one precision, with all values of the other axes."""
 
     number: int
-    precision: str
+    precision: str  # of the arithmetic
+    weights: str | None  # format of both operands of products, if the requested precision names one
     cases: tuple[tuple[SizedNetwork, str], ...]
     devices: tuple[DeviceSetting, ...]
     batch_sizes: tuple[int, ...]
@@ -134,7 +136,7 @@ class Space(AxisSpace, msgspec.Struct, frozen=True):
         UnknownName
             If a precision, phase, time model, strategy, scaling or collective is unknown.
         """
-        check_names("precision", self.precisions, PRECISION_BYTES)
+        check_precisions(self.precisions)
         check_names("phase", self.phases, (*PHASES, *GENERATION_PHASES))
         check_names("time model", self.time_models, (AUTOMATIC, *TIME_MODELS))
         check_names("scaling", self.scalings, SCALINGS)
@@ -254,12 +256,13 @@ class Space(AxisSpace, msgspec.Struct, frozen=True):
         """Iterate over all chunks in their order."""
         max_cases, max_devices, max_batch_sizes = self.max_chunk_lengths()
         number = 0
-        for precision in self.precisions:
+        for name in self.precisions:
+            precision, weights = split_format(name, None)
             for group in self._case_groups:
                 for cases in _slices(group, max_cases):
                     for devices in _slices(self.devices, max_devices):
                         for batch_sizes in _slices(self.batch_sizes, max_batch_sizes):
-                            yield Chunk(number, precision, cases, devices, batch_sizes)
+                            yield Chunk(number, precision, weights, cases, devices, batch_sizes)
                             number += 1
 
 
@@ -278,6 +281,13 @@ def check_names(category: str, names: Iterable[str], valid_names: Collection[str
     for name in names:
         if name not in valid_names:
             raise UnknownName(category, name, valid_names)
+
+
+def check_precisions(names: Iterable[str]) -> None:
+    """Raise an error for the first name that is neither a precision nor a format of both operands of a product."""
+    for name in names:
+        split_format(name, None)  # says what to give for a format of weights alone
+    check_names("precision", names, (*PRECISION_BYTES, *FORMATS_OF_PRODUCTS))
 
 
 def _slices(values: tuple, length: int) -> Iterator[tuple]:  # type: ignore[type-arg]

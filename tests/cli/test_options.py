@@ -170,6 +170,20 @@ def test_unknown_name_gets_suggestions():
         Names("optimizer", ".timing.optimizers:OPTIMIZERS")("adma")
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["predict", "llama-3.2-1b", "--precision", "int4"], "give `--precision bf16 --weights int4`"),
+        (["serve", "llama-3.2-1b", "--precision", "awq"], "give `--precision bf16 --weights awq`"),
+        (["gemm", "1", "2", "3", "--precision", "nvfp4"], "give `--precision fp4 --weights nvfp4`"),
+        (["layers", "llama-3.2-1b", "--precision", "int4"], "no precision is called 'int4'"),  # has no `--weights`
+    ],
+)
+def test_a_format_of_weights_as_precision_says_what_to_give(words, said):
+    answer = CliRunner().invoke(main, [*words, "--gpu", "b200"])
+    assert answer.exit_code == 2 and said in answer.output + answer.stderr
+
+
 def test_help_and_a_prediction_read_no_list_they_do_not_need():
     code = (
         "import sys; from paleo_lite.cli import main; main({words}, standalone_mode=0); "

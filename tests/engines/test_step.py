@@ -13,6 +13,7 @@ from paleo_lite.engines.constants import EFFECTS, CellFit, ClassFit, EngineConst
 from paleo_lite.engines.formulas import KERNEL_CLASSES
 from paleo_lite.engines.kernels import Attention, CountedKernel, Exchange, Experts, Pointwise, Product
 from paleo_lite.engines.step import EngineStep, Formats, Load, Placement, causal_pairs
+from paleo_lite.errors import BadValue
 from paleo_lite.machines import find_device
 from paleo_lite.serving.engines import find_engine
 from paleo_lite.serving.iteration_times import ModelOnDevice, tabulate
@@ -145,6 +146,11 @@ def test_a_decode_step_in_the_table_is_the_sum_of_its_kernels(kernels_on_device,
 def test_a_table_of_kernels_answers_where_there_are_kernels(on_device, kernels_on_device) -> None:
     by_kernels = tabulate_kernels(kernels_on_device, **LIMITS)
     assert tabulate(on_device, **LIMITS).decode_s(64, 65536) != by_kernels.decode_s(64, 65536)
+
+
+def test_layers_are_not_tabulated_where_kernels_are_timed(kernels_on_device) -> None:
+    with pytest.raises(BadValue, match="is timed by the kernels of vllm, not by its layers"):
+        tabulate(kernels_on_device, **LIMITS)
 
 
 def test_the_interval_of_a_decode_step_contains_it(kernels_on_device) -> None:

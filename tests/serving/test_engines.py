@@ -94,6 +94,8 @@ def test_every_engine_names_its_sources() -> None:
 def test_some_engines_look_for_requests_now_and_then() -> None:
     """`--scheduler-recv-interval`, 1 by default (docs.sglang.io/advanced_features/server_arguments)."""
     assert {engine.receive_interval for engine in ENGINES.values()} == {1}
+    options = {engine.receive_option: engine.name for engine in ENGINES.values() if engine.receive_option}
+    assert options == {"--scheduler-recv-interval": "sglang", "--num-scheduler-steps": "vllm-0.7"}
     assert find_engine("sglang", receive_interval=30).receive_interval == 30
     with pytest.raises(BadValue, match="option of sglang"):
         find_engine("vllm", receive_interval=30)

@@ -171,6 +171,27 @@ def test_text_is_written_by_engines_at_every_context(tmp_path) -> None:
         assert watts == pytest.approx(one.power_w, rel=1e-9)
 
 
+@pytest.mark.parametrize("phase", ["inference", "prefill", "decode"])
+def test_formats_of_products_are_swept_as_precisions(tmp_path, phase) -> None:
+    """A row of nvfp4 or fp8 in blocks equals the prediction in it; training by a recipe is refused."""
+    output = tmp_path / "formats.parquet"
+    asked = {"precisions": "nvfp4,fp8-block", "phases": f"{phase},training", "batch_sizes": "1,8"}
+    pl.sweep("llama-3.2-1b", "b200", output, jobs=1, **asked)
+    for row in pq.read_table(output).to_pylist():
+        if row["phase"] == "training":
+            assert row["reason"] == (
+                f"sweeps do not support training by recipes such as {row['precision']}: use `paleo-lite predict`"
+            )
+            continue
+        single = pl.predict(
+            "llama-3.2-1b", gpu="b200", precision=row["precision"], phase=phase, batch_size=row["batch_size"],
+            memory=True,
+        )  # fmt: skip
+        figures = {name: row[name] for name in ("time_s", "bound_s", "memory_bytes")}
+        expected = {"time_s": single.time_s, "bound_s": single.bound_s, "memory_bytes": single.memory.total_bytes}
+        assert figures == pytest.approx(expected)
+
+
 def test_mixtures_write_text_under_engines_only(tmp_path) -> None:
     """On a device whose engines were not measured, the layers read as many experts as the batch chooses."""
     space = Space(
@@ -518,6 +539,7 @@ def test_existing_paths_are_not_overwritten(tmp_path, small_chunks) -> None:
     ("change", "error", "message"),
     [
         ({"precisions": ("fp31",)}, UnknownName, "no precision is called 'fp31'"),
+        ({"precisions": ("int4",)}, BadValue, "give `--precision bf16 --weights int4`"),
         ({"strategies": ("date",)}, UnknownName, "did you mean data"),
         ({"workers": (1, 2)}, BadValue, "several workers need a link: give `--link`"),
         ({"batch_sizes": ()}, BadValue, "needs at least one value of batch sizes"),
