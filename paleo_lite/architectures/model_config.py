@@ -682,6 +682,8 @@ def text_lengths(
     for name, value in (("--sequence-length", options.length), ("--context", options.context)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
             raise BadValue(f"{name} must be an integer >= 1 (got {value!r})")
+    keys_of_positions = positions.split()
+    positions = next((key for key in keys_of_positions if config.fields.get(key) is not None), positions)
     known = config.optional_integer(positions) or longest
     new_tokens = 1 if is_decode else 0
     tokens = options.length or options.context or min(DEFAULT_TOKENS, known or DEFAULT_TOKENS) - new_tokens

@@ -46,6 +46,8 @@ CASES = {
     "distilbert": {"vocab_size": 1000, "dim": 64, "n_layers": 2, "n_heads": 8, "hidden_dim": 176},
     "modernbert": {**SMALL, "num_hidden_layers": 4, "local_attention": 8, "cls_token_id": 3, "sep_token_id": 4},
     "deberta-v2": DEBERTA,
+    "nomic_bert": SMALL,
+    "gte": SMALL,
     "vit": IMAGES,
     "siglip_vision_model": IMAGES,
     "siglip_text_model": SMALL,
@@ -54,11 +56,19 @@ CASES = {
     "clip_text_model": SMALL,
     "clip": {"text_config": SMALL, "vision_config": IMAGES, "projection_dim": 48},
     "bart": {**TWO_STACKS, "max_position_embeddings": 128},
+    "m2m_100": {**TWO_STACKS, "max_position_embeddings": 128},
     "whisper": {**TWO_STACKS, "max_source_positions": 32, "max_target_positions": 64},
     "t5": T5,
     "mt5": {**T5, "feed_forward_proj": "gated-gelu"},
 }
-CLASSES = [(model_type, name) for model_type, family in FAMILIES.items() for name in family.classes]
+OTHER_NAMES = {"new": "gte"}
+"""Types that publishers name otherwise than the library, with which their sizes are compared."""
+CLASSES = [
+    (model_type, name)
+    for model_type, family in FAMILIES.items()
+    for name in family.classes
+    if model_type not in OTHER_NAMES
+]
 VARIANTS = [
     ("deberta-v2", "DebertaV2Model", {"share_att_key": False}),
     ("deberta-v2", "DebertaV2Model", {"pos_att_type": ["c2p"], "position_buckets": -1}),
@@ -73,6 +83,7 @@ VARIANTS = [
     ("modernbert", "ModernBertModel", {"local_attention": 128, "global_attn_every_n_layers": 2}),
     ("bert", "BertModel", {"is_decoder": True, "use_cache": False}),
     ("electra", "ElectraModel", {"embedding_size": 64}),
+    ("gte", "GteModel", {"type_vocab_size": 0}),
     ("vit", "ViTModel", {"qkv_bias": False, "patch_size": 4}),
     ("siglip_vision_model", "SiglipVisionModel", {"vision_use_head": False}),
     ("t5", "T5Model", {"feed_forward_proj": "gated-silu", "num_decoder_layers": 1}),
@@ -227,7 +238,7 @@ def written_in_place(found):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("phase", ["prefill", "decode"])
-@pytest.mark.parametrize("model_type", ["bart", "whisper", "t5", "mt5"])
+@pytest.mark.parametrize("model_type", ["bart", "m2m_100", "whisper", "t5", "mt5"])
 def test_an_encoder_decoder_with_a_cache_equals_the_traced_module(model_type, phase):
     class_name = FAMILIES[model_type].classes[0]
     length = 1 if model_type == "whisper" else TOKENS
@@ -241,7 +252,16 @@ def test_an_encoder_decoder_with_a_cache_equals_the_traced_module(model_type, ph
 
 @pytest.mark.parametrize("model_type", FAMILIES)
 def test_every_family_is_compared(model_type):
-    assert model_type in CASES, f"add {model_type} to CASES"
+    assert model_type in (*CASES, *OTHER_NAMES), f"add {model_type} to CASES"
+
+
+def test_a_type_by_the_name_of_its_publisher_has_the_same_sizes():
+    """Configs of GTE name the type "new", whose module packs projections (Zhang et al. 2024)."""
+    for suffix in ("Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification"):
+        fields = {**SMALL, "model_type": "new", "architectures": [f"New{suffix}"], "pack_qkv": True}
+        ours, known = read(fields, SequenceOptions(TOKENS)), network("gte", f"Gte{suffix}")
+        assert ours.parameters == known.parameters
+        assert total(ours, "macs", "training") == total(known, "macs", "training")
 
 
 @pytest.mark.parametrize("model_type", ["bart", "whisper"])
@@ -271,6 +291,54 @@ def test_an_encoder_has_no_decode_phase():
 
 def read(fields, options=None):
     return read_config(json.dumps(fields).encode(), "c.json", None, options)
+
+
+NOMIC = {
+    "model_type": "nomic_bert", "architectures": ["NomicBertModel"], "activation_function": "swiglu", "n_embd": 768,
+    "n_head": 12, "n_inner": 3072, "n_layer": 12, "n_positions": 8192, "qkv_proj_bias": False, "mlp_fc1_bias": False,
+    "mlp_fc2_bias": False, "type_vocab_size": 2, "vocab_size": 30528,
+}  # fmt: skip
+GTE = {
+    "model_type": "new", "architectures": ["NewModel"], "hidden_size": 768, "num_hidden_layers": 12,
+    "num_attention_heads": 12, "intermediate_size": 3072, "vocab_size": 250048, "type_vocab_size": 1, "pack_qkv": True,
+    "position_embedding_type": "rope", "layer_norm_type": "layer_norm", "logn_attention_scale": False,
+}  # fmt: skip
+M2M_100 = {
+    "model_type": "m2m_100", "architectures": ["M2M100ForConditionalGeneration"], "d_model": 1024,
+    "encoder_layers": 24, "decoder_layers": 24, "encoder_attention_heads": 16, "decoder_attention_heads": 16,
+    "encoder_ffn_dim": 8192, "decoder_ffn_dim": 8192, "vocab_size": 128112, "max_position_embeddings": 1024,
+}  # fmt: skip
+PUBLISHED = {
+    # Parameters and active ones, as the cards on https://huggingface.co and the papers round them
+    "nomic-ai/nomic-embed-text-v1.5": (NOMIC, 137e6, None),
+    "nomic-ai/nomic-embed-text-v2-moe": (  # arXiv 2502.07972
+        {**NOMIC, "activation_function": "gelu", "qkv_proj_bias": True, "mlp_fc1_bias": True, "mlp_fc2_bias": True,
+         "type_vocab_size": 1, "vocab_size": 250048, "num_experts": 8, "moe_top_k": 2, "moe_every_n_layers": 2,
+         "moe_normalize_expert_weights": False, "n_positions": 2048}, 475e6, 305e6,
+    ),
+    "Alibaba-NLP/gte-multilingual-base": (GTE, 305e6, None),
+    "Alibaba-NLP/gte-base-en-v1.5": ({**GTE, "vocab_size": 30528, "type_vocab_size": 0}, 137e6, None),
+    "Alibaba-NLP/gte-large-en-v1.5": (
+        {**GTE, "vocab_size": 30528, "type_vocab_size": 2, "hidden_size": 1024, "num_hidden_layers": 24,
+         "num_attention_heads": 16, "intermediate_size": 4096}, 434e6, None,
+    ),
+    "facebook/m2m100_1.2B": (M2M_100, 1.24e9, None),
+    "facebook/nllb-200-3.3B": ({**M2M_100, "d_model": 2048, "vocab_size": 256206}, 3.34e9, None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("repository", PUBLISHED)
+def test_a_published_encoder_has_the_published_parameters(repository, monkeypatch):
+    from paleo_lite.architectures import trace_process
+
+    monkeypatch.setattr(trace_process, "traceable_types", frozenset)
+    fields, parameters, active = PUBLISHED[repository]
+    found = read(fields, SequenceOptions(512))
+    assert found.parameters == pytest.approx(parameters, rel=0.01)
+    assert found.active_parameters == pytest.approx(active or found.parameters, rel=0.01)
+    if fields["model_type"] == "m2m_100":
+        step = read(fields, SequenceOptions(context=512, phase="decode"))
+        assert 0.5 * found.parameters < step.parameters < found.parameters  # the decoder alone
 
 
 VISION_LANGUAGE = {

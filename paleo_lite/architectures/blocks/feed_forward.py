@@ -48,13 +48,14 @@ def _multiply(tape: Tape, name: str, part: FeedForward, x: Blob) -> Blob:
             up = tape.op(f"{name}.clamp", "clamp", up, origin="method")
         inner = tape.op(f"{name}.mul", "mul", gate, up)
     else:
-        inner = _project(tape, part, f"{name}.{part.up}", x, inner_size)
+        inner = _project(tape, part, f"{name}.{part.up}", x, inner_size, part.bias)
         inner = tape.activation(activation, inner, part.activation)
     if part.inner_norm:
         inner = add_norm(tape, f"{name}.{part.inner_norm}", "rms", inner)
     if part.inner_dropout is not None:
         inner = tape.dropout(f"{name}.{part.inner_dropout_module}", inner, part.inner_dropout, part.dropout_origin)
-    output = _project(tape, part, f"{name}.{part.down}", inner, hidden_size)
+    bias = part.bias if part.output_bias is None else part.output_bias
+    output = _project(tape, part, f"{name}.{part.down}", inner, hidden_size, bias)
     if part.dropout is not None:
         output = tape.dropout(f"{name}.dropout", output, part.dropout, part.dropout_origin)
     return output
@@ -65,11 +66,11 @@ def add_projection(tape: Tape, name: str, part: Projection, x: Blob) -> Blob:
     return tape.linear(f"{name}.linear", x, x.shape[-1], part.bias)
 
 
-def _project(tape: Tape, part: FeedForward, name: str, x: Blob, width: int) -> Blob:
+def _project(tape: Tape, part: FeedForward, name: str, x: Blob, width: int, bias: bool) -> Blob:
     """Add a projection, whose weight GPT-2 stores transposed."""
     if part.transposed_weights:
         return tape.transposed_linear(name, x, width)
-    return tape.linear(name, x, width, part.bias)
+    return tape.linear(name, x, width, bias)
 
 
 def add_adapter(tape: Tape, name: str, x: Blob, rank: int, output: Blob) -> Blob:

@@ -192,6 +192,7 @@ class FeedForward(msgspec.Struct, frozen=True, kw_only=True):
     activation: str = "silu"  # one of `paleo_lite.architectures.tape.ACTIVATIONS`
     is_gated: bool = True
     bias: bool = False
+    output_bias: bool | None = None  # bias of the down projection; None: as of the others
     module: str = "mlp"  # name of the module in its block; empty where the projections belong to the block itself
     # Names of the projections
     gate: str = "gate_proj"

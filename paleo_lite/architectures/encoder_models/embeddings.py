@@ -38,7 +38,8 @@ def _add_words(tape: Tape, root: str, embedding: TextEmbedding, tokens: int, is_
     if embedding.has_mask:  # transformers looks for padding in the first and the last token
         tape.op(f"{root}getitem", "gather", ids, out=(1, 2), function="getitem")
     places = None
-    if embedding.position_kind != "counted":
+    has_waves = embedding.position_kind.startswith("waves")
+    if embedding.position_kind != "counted" and not has_waves:
         places = _add_places(tape, root, embedding, tokens)
     mask = None
     types = None
@@ -59,7 +60,9 @@ def _add_words(tape: Tape, root: str, embedding: TextEmbedding, tokens: int, is_
         assert types is not None
         rows = tape.embedding(f"{root}{embedding.types_name}", types, embedding.token_types, size)
         x = tape.op(f"{module}.add", "add", x, rows)
-    if places is not None:
+    if has_waves:
+        x = tape.op(f"{module}.add", "add", x, _add_waves(tape, root, embedding, tokens))
+    elif places is not None:
         x = tape.op(f"{module}.add", "add", x, _add_positions(tape, root, embedding, places))
     elif embedding.has_mask:
         tape.op(f"{module}.zeros_like", "fill", x, origin="function", function="zeros_like")
@@ -91,14 +94,32 @@ def _add_places(tape: Tape, root: str, embedding: TextEmbedding, tokens: int) ->
     if kind == "rows":
         places = tape.view(module, places, (1, tokens), "unsqueeze")
         return tape.view(module, places, places.shape, "repeat", "copy", scales=True)
+    _add_padding_check(tape, module, tokens)
+    name = f"{root}{embedding.positions_name}"
+    places = tape.view(name, places, (1, tokens), "unsqueeze")
+    return tape.op(f"{name}.add", "add", places)
+
+
+def _add_padding_check(tape: Tape, module: str, tokens: int) -> None:
+    """Add the mask of ones that a decoder makes for all keys, and the question whether any is padding."""
     keys = tape.lengths.keys if tape.lengths.uses_cache else tokens
     mask = tape.op(f"{module}.ones", "fill", out=(1, keys), origin="function", function="ones", scales=True)
     mask = tape.view(module, mask, mask.shape, "to", "copy")
     total = tape.op(f"{module}.sum", "reduce", mask, out=(), origin="method", function="sum", scales=False)
     tape.op(f"{module}.eq", "compare", total, no_gradient=True, function="eq")
+
+
+def _add_waves(tape: Tape, root: str, embedding: TextEmbedding, tokens: int) -> Blob:
+    """Add the rows of a buffer of sines and cosines, by positions counted over the tokens that are no padding."""
+    if embedding.position_kind == "waves_continued":
+        _add_padding_check(tape, f"{root}{embedding.module}", tokens)
     name = f"{root}{embedding.positions_name}"
-    places = tape.view(name, places, (1, tokens), "unsqueeze")
-    return tape.op(f"{name}.add", "add", places)
+    places = tape.view(name, _add_padded_places(tape, name, tokens), (tokens,))
+    table = Blob((embedding.positions, embedding.size), CONSTANT)
+    shape = (tokens, embedding.size)
+    rows = tape.op(f"{name}.index_select", "gather", table, places, out=shape, origin="method", function="index_select")
+    rows = tape.view(name, rows, (1, *shape))
+    return tape.op(f"{name}.detach", "view", rows, origin="method", no_gradient=True, function="detach")
 
 
 def _add_counted_places(tape: Tape, root: str, embedding: TextEmbedding, x: Blob) -> Blob:
@@ -126,7 +147,9 @@ def _add_padded_places(tape: Tape, module: str, tokens: int) -> Blob:
 
 def _add_type_ids(tape: Tape, module: str, embedding: TextEmbedding, tokens: int, places: Blob | None) -> Blob:
     """Add the type of each token, gathered from a buffer of zeros by its position."""
-    assert places is not None
+    if places is None:
+        shape = (1, tape.lengths.queries)
+        return tape.op(f"{module}.zeros", "fill", out=shape, origin="function", function="zeros", scales=True)
     shape = (1, embedding.positions)
     is_padded = embedding.position_kind == "padded"
     zeros = Blob(shape, CONSTANT)

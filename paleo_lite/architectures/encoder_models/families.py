@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from .family import EncoderFamily
-from .records import images, text, two_stacks
+from .records import images, rotary_text, text, two_stacks
 
-FAMILIES: dict[str, EncoderFamily] = {**text.FAMILIES, **images.FAMILIES, **two_stacks.FAMILIES}
+FAMILIES: dict[str, EncoderFamily] = {
+    **text.FAMILIES, **rotary_text.FAMILIES, **images.FAMILIES, **two_stacks.FAMILIES,
+}  # fmt: skip
 """Families by ``model_type``."""

@@ -114,7 +114,8 @@ def _add_shared_inputs(tape: Tape, root: str, stack: Stack, x: Blob) -> dict[boo
     ids = None
     if attention.rotary_size:
         ids = tape.op(f"{root}arange", "fill", out=(tokens,), origin="function", function="arange")
-        ids = tape.view(root.rstrip("."), ids, (1, tokens), "unsqueeze")
+        kind = ("getitem", "slice") if stack.has_indexed_positions else ("unsqueeze", "view")
+        ids = tape.view(root.rstrip("."), ids, (1, tokens), *kind)
     masks: dict[int | None, Blob | None] = {}
     if attention.is_causal:
         places = Blob((1, tokens), CONSTANT) if stack.checks_packing and not tape.lengths.uses_cache else None

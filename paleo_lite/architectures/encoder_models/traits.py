@@ -11,10 +11,11 @@ import msgspec
 
 from ..blocks.traits import Block, NormKind
 
-PositionKind = Literal["none", "buffer", "padded", "counted", "continued", "rows"]
+PositionKind = Literal["none", "buffer", "padded", "counted", "continued", "rows", "waves", "waves_continued"]
 """How the position of a token becomes an index of the position table: there is no table; the indices are a stored
 buffer; they are counted without padding (RoBERTa); they are counted in every pass (BART's encoder), from the tokens in
-the cache on (BART's decoder); or rows of the table are read without an embedding module (Whisper)."""
+the cache on (BART's decoder); rows of the table are read without an embedding module (Whisper); or the table is a
+buffer of sines and cosines (M2M-100), which the decoder reads after it looked for padding in the cache."""
 
 
 class TextEmbedding(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,6 +175,7 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
     final_norm: str = ""
     final_dropout: str = ""
     mask_module: str = ""  # name of the module that makes the causal mask
+    has_indexed_positions: bool = False  # whether the positions that are rotated get their batch dimension by an index
     checks_packing: bool = False  # whether the mask looks for several sequences in one row (Whisper)
 
 

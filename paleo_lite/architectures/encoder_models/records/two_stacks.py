@@ -1,4 +1,4 @@
-"""Encoder-decoders: BART, Whisper and T5."""
+"""Encoder-decoders: BART, M2M-100, Whisper and T5."""
 
 from __future__ import annotations
 
@@ -39,8 +39,10 @@ class IfGated(NamedTuple):
         return self.gated if str(config.fields.get("feed_forward_proj")).startswith("gated-") else self.plain
 
 
-def _blocks(side: str, norms: Norms, attention: Fields = NOTHING, dropout: float = 0.0) -> BlocksOf:
-    """Return the blocks of BART's or Whisper's encoder or decoder."""
+def _blocks(
+    side: str, norms: Norms, attention: Fields = NOTHING, part: Fields = NOTHING, dropout: float = 0.0
+) -> BlocksOf:
+    """Return the blocks of the encoder or decoder of BART, M2M-100 or Whisper."""
     heads = f"{side}_attention_heads"
     own = {
         **ATTENTION, "heads": Integer(heads), "kv_heads": Integer(heads),
@@ -54,7 +56,7 @@ def _blocks(side: str, norms: Norms, attention: Fields = NOTHING, dropout: float
         feed_forward={
             **FEED_FORWARD, "inner_size": Integer(f"{side}_ffn_dim"),
             "activation": Activation(("activation_function",), "gelu"), "inner_dropout": Fraction("activation_dropout"),
-            "dropout_origin": "function",
+            "dropout_origin": "function", **part,
         },
         block={"norm": "layer", "norms": norms, "dropout": Fraction("dropout", dropout), "dropout_origin": "function"},
     )  # fmt: skip
@@ -76,14 +78,14 @@ _POST_NORMS = Norms(
 )  # fmt: skip
 
 
-def _bart_embedding(side: str) -> Record:
-    """Return the embedding of BART's encoder or decoder."""
+def _text_embedding(side: str, position_kind: str, norm: str = "") -> Record:
+    """Return the embedding of the encoder or decoder of BART or M2M-100, with the name of its norm."""
     return record(
         TextEmbedding,
         vocabulary=Integer("vocab_size"),
         size=Integer("d_model"),
         positions=Sum("max_position_embeddings", 1024, 2),
-        position_kind="counted" if side == "encoder" else "continued",
+        position_kind=position_kind,
         origin="function",
         is_scaled=True,
         dropout=Fraction("dropout", 0.1),
@@ -92,7 +94,7 @@ def _bart_embedding(side: str) -> Record:
         words_name="shared",
         scale_name=f"{side}.embed_tokens",
         positions_name=f"{side}.embed_positions",
-        norm_name=f"{side}.layernorm_embedding",
+        norm_name=norm,
         dropout_name=f"{side}.dropout",
     )
 
@@ -105,18 +107,44 @@ _BART = EncoderFamily(
     generates=True,
     model=record(
         EncoderModel,
-        embedding=_bart_embedding("encoder"),
+        embedding=_text_embedding("encoder", "counted", "encoder.layernorm_embedding"),
         blocks=_stack("encoder", _blocks("encoder", _POST_NORMS, dropout=0.1)),
-        decoder_embedding=_bart_embedding("decoder"),
+        decoder_embedding=_text_embedding("decoder", "continued", "decoder.layernorm_embedding"),
         decoder_blocks=_stack("decoder", _blocks("decoder", _POST_NORMS, dropout=0.1)),
         has_shared_embedding=True,
     ),
     heads={"ForConditionalGeneration": (words_head("lm_head", has_bias=False), AddConstant()), "Model": ()},
 )
 
-# Whisper
+# M2M-100 (Fan et al. 2021) and NLLB-200, whose dense models have its type
 
 _PRE_NORMS = Norms("self_attn_layer_norm", "", "final_layer_norm", before_cross_attention="encoder_attn_layer_norm")
+_M2M_ACTIVATION = {"activation": Activation(("activation_function",), "relu")}
+_M2M_100 = EncoderFamily(
+    name="M2M100",
+    root="model",
+    longest=1024,
+    inputs=2,
+    generates=True,
+    model=record(
+        EncoderModel,
+        embedding=_text_embedding("encoder", "waves"),
+        blocks=_stack(
+            "encoder", _blocks("encoder", _PRE_NORMS, part=_M2M_ACTIVATION, dropout=0.1),
+            final_norm="encoder.layer_norm",
+        ),
+        decoder_embedding=_text_embedding("decoder", "waves_continued"),
+        decoder_blocks=_stack(
+            "decoder", _blocks("decoder", _PRE_NORMS, part=_M2M_ACTIVATION, dropout=0.1),
+            final_norm="decoder.layer_norm",
+        ),
+        has_shared_embedding=True,
+    ),
+    heads={"ForConditionalGeneration": (words_head("lm_head", has_bias=False),), "Model": ()},
+)  # fmt: skip
+
+# Whisper
+
 _WHISPER_ATTENTION: Fields = {"has_key_bias": False, "scales_queries": True}
 _WHISPER = EncoderFamily(
     name="Whisper",
@@ -223,6 +251,7 @@ _T5 = EncoderFamily(
 
 FAMILIES: dict[str, EncoderFamily] = {
     "bart": _BART,
+    "m2m_100": _M2M_100,
     "whisper": _WHISPER,
     "t5": _T5,
     "mt5": msgspec.structs.replace(_T5, name="MT5", heads={"ForConditionalGeneration": (_T5_LOGITS,), "Model": ()}),
