@@ -137,7 +137,8 @@ def _analyse(path: Path, reading: ReadOptions) -> FileAnalysis:
             engine_recorder.add(batch)
     if not batches:
         raise _no_durations_error(profile)
-    steady = analyse_steady_state(runs.concatenate_runs(batches), steps, reading.by)
+    ordered = runs.order_by_start(runs.concatenate_runs(batches))
+    steady = analyse_steady_state(ordered, steps, reading.by)
     device_time = None
     evidence = None
     kernel_seconds = None if recorder is None else recorder.kernel_seconds()

@@ -12,7 +12,7 @@ from ..errors import BadProfile
 from ..profiles.detect import Profile
 from ..profiles.names import OPERATIONS, classify
 from .operation_times import Operation, gap_of_iteration, operation_of_run
-from .runs import COLUMNS, Runs, concatenate_runs, find_runs
+from .runs import COLUMNS, Runs, concatenate_runs, find_runs, order_by_start
 from .steady import Iterations, find_iterations, is_labelled_forward, most_frequent
 
 if TYPE_CHECKING:
@@ -67,7 +67,8 @@ def measure_passes(profile: Profile) -> PassTimes:
     BadProfile
         If the profile has no kernels, or no iterations are found in it.
     """
-    runs = concatenate_runs([find_runs(batch) for batch in profile.batches((*COLUMNS, "layer"))])
+    in_file = concatenate_runs([find_runs(batch) for batch in profile.batches((*COLUMNS, "layer"))])
+    runs = order_by_start(in_file)
     if not runs.length:
         raise BadProfile(f"{profile.path}: a {profile.format} profile without kernels that have a duration")
     iterations = find_iterations(runs)

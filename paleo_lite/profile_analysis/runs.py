@@ -197,6 +197,25 @@ def concatenate_runs(batches: Sequence[Runs]) -> Runs:
     return _join_split_runs(Runs(list(numbers), table, mixes, length, spans_ns, list(steps), list(layers)))
 
 
+def order_by_start(runs: Runs) -> Runs:
+    """Return the runs with rows numbered by the start of their kernels; unchanged without start times.
+
+    Profilers that collect records per thread of the host write all kernels of one thread before those of the next:
+    PyTorch's with CUPTI of CUDA 13, for example. The order of the file then says nothing about the order of the
+    passes.
+    """
+    if runs.spans_ns is None:
+        return runs
+    start = runs.spans_ns[:, 0]
+    rank = np.empty(len(start), np.int64)
+    rank[np.argsort(start, kind="stable")] = np.arange(len(start))
+    first = np.cumsum(runs.table["rows"]) - runs.table["rows"]
+    bounds = {"row": np.minimum.reduceat(rank, first), "last": np.maximum.reduceat(rank, first)}
+    if all((bounds[name] == runs.table[name]).all() for name in bounds):
+        return runs
+    return _join_split_runs(msgspec.structs.replace(runs, table=runs.table | bounds))
+
+
 def _join_split_runs(runs: Runs) -> Runs:
     """Sort runs by thread and row, and join the runs that were split between two parts."""
     threads: dict[int | None, int] = {}

@@ -176,8 +176,8 @@ def _judge(runs: Runs, loop: Iterations, chosen: NDArray[np.bool_]) -> _Judged:
         whole = chosen
         if (forwards & backwards).any():
             whole = forwards & backwards
-        elif forwards.any():
-            whole = forwards
+        elif forwards.any() or backwards.any():
+            whole = forwards if forwards.any() else backwards
     else:
         whole = most_frequent(mixes.sum(axis=1, dtype=np.uint64), chosen, times)
     return _Judged(part, labelled, ran, times_ns, chosen, forwards, backwards, whole)

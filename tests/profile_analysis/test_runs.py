@@ -11,7 +11,14 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-from paleo_lite.profile_analysis.runs import COLUMNS, Runs, concatenate_runs, find_runs, split_at_iterations
+from paleo_lite.profile_analysis.runs import (
+    COLUMNS,
+    Runs,
+    concatenate_runs,
+    find_runs,
+    order_by_start,
+    split_at_iterations,
+)
 from paleo_lite.profiles.table import batch_of
 
 NAMES = ("category", "kernel", "op", "params", "direction", "thread", "start_ns", "duration_ns", "flops", "bytes")
@@ -133,3 +140,15 @@ def test_spans_of_batches_are_joined_if_all_batches_have_them() -> None:
     assert joined.spans_ns.tolist() == whole.spans_ns.tolist()
     without_starts = [{**row, "start_ns": None} for row in rows[20:]]
     assert concatenate_runs([halves[0], find_runs(batch(without_starts))]).spans_ns is None
+
+
+def test_rows_written_thread_by_thread_are_ordered_by_their_starts() -> None:
+    rows = [row for row in rows_at_random(200, 3) if row["duration_ns"] is not None and row["category"] != "api"]
+    threads = sorted({row["thread"] for row in rows}, key=lambda thread: -1 if thread is None else thread)
+    in_time = find_runs(batch(rows))
+    by_thread = find_runs(batch([row for thread in threads for row in rows if row["thread"] == thread]))
+    ordered = order_by_start(by_thread)
+    assert order_by_start(in_time) is in_time
+    assert sorted(map(repr, as_tuples(ordered))) == sorted(map(repr, as_tuples(in_time)))
+    assert order_by_start(ordered) is ordered
+    assert order_by_start(Runs()).length == 0
