@@ -67,8 +67,7 @@ def measure_passes(profile: Profile) -> PassTimes:
     BadProfile
         If the profile has no kernels, or no iterations are found in it.
     """
-    in_file = concatenate_runs([find_runs(batch) for batch in profile.batches((*COLUMNS, "layer"))])
-    runs = order_by_start(in_file)
+    runs = order_by_start(concatenate_runs([find_runs(batch) for batch in profile.batches((*COLUMNS, "layer"))]))
     if not runs.length:
         raise BadProfile(f"{profile.path}: a {profile.format} profile without kernels that have a duration")
     iterations = find_iterations(runs)
