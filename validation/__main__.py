@@ -288,6 +288,16 @@ def _engine_rows(request: Request, split: str) -> Report:
     return servers, lambda: simulated.simulated_page(servers), list
 
 
+def _local(request: Request) -> Report:
+    """Hold out devices and sources of published speeds of llama.cpp, MLX and ExLlama."""
+    from .local.hold_out import local_page, validate_local
+
+    if request.gpus or request.precisions:
+        raise BadValue("speeds are held out by device, and have no precision: omit `--gpu` and `--precision`")
+    rows = validate_local(request.data)
+    return rows, lambda: local_page(rows), list
+
+
 KNOWN_MEASUREMENTS = {"nothing": "nothing", "one": "one node", "two": "two nodes", "both": "one and two"}
 """Measurements of a held-out cluster that are known, and how the page describes them."""
 
@@ -308,6 +318,7 @@ SPLITS: dict[str, Callable[[Request], Report]] = {
     "pretraining": _pretraining,
     "energy": _energy,
     "served": _served,
+    "local": _local,
     **{split: partial(_engine_rows, split=split) for split in ("kernels", "server-steps", "servers")},
 }
 """Function that performs each validation, by the value of ``--split``."""
@@ -343,7 +354,8 @@ def accuracy(data: Path, split: str, gpus: tuple[str, ...], precisions: tuple[st
     steps of a tuned stack by device, network and precision. `energy` holds out measured powers by model, task and
     device, and `served` forecasts the time of servers and pipelines as well. `kernels` holds out the device and the
     engine of kernels, `server-steps` those, the network and the source of times per output token; `servers` simulates
-    published servers with the shipped constants. The page also shows the errors of simpler models on the same folds.
+    published servers with the shipped constants. `local` holds out devices and sources of published speeds of
+    llama.cpp, MLX and ExLlama. The page also shows the errors of simpler models on the same folds.
     """
     rows, page, pairs = SPLITS[split](Request(split, data, gpus, precisions))
     held_out = f"one {split} left out at a time" if split in STEP_SPLITS else split
@@ -370,6 +382,7 @@ def ship(data: Path, folder: Path) -> None:
     """Fit the published measurements in DATA; write all calibrations into FOLDER."""
     from .energy.ship import ship_energy
     from .engines.ship import ship_engines
+    from .local.ship import ship_local
     from .power import ship_power
     from .ship import ship_devices, ship_links, ship_platforms
     from .training.hold_out import ship_training
@@ -384,6 +397,7 @@ def ship(data: Path, folder: Path) -> None:
         *ship_platforms(data, folder / "platforms"),
         *ship_training(data, folder),
         *ship_engines(data, folder),
+        *ship_local(data, folder),
         *ship_stack(data, folder),
     ):
         click.echo(f"{name}: {text}")

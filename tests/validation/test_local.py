@@ -10,7 +10,8 @@ import pytest
 from measured import DATA
 from paleo_lite.local.engines import BACKENDS
 from validation.local import offloaded
-from validation.local.fit import PUBLISHED, TYPICAL, make_constants, predict_s, read_rows
+from validation.local.fit import TYPICAL, make_constants, predict_s
+from validation.local.published import PUBLISHED, read_rows
 
 
 def test_constants_are_named_in_order() -> None:

@@ -23,7 +23,8 @@ from paleo_lite.machines import Device, find_device
 from paleo_lite.timing.energy import power_of
 from paleo_lite.timing.facility import Facility
 
-from ..local.fit import MODELS, contents_of
+from ..local.fit import contents_of
+from ..local.published import MODELS
 
 HOSTS = {"Pi": 13.0, "Radxa": 20.0, "Intel 265K": 50.0, "System76": 90.0, "HiFive": 15.0}
 """Watts of hosts beside a busy card, by the first words of the system. A Raspberry Pi 5 draws 12 to 14 W at the wall
@@ -33,7 +34,7 @@ POWER_SUPPLY = 1.1
 """Power at the wall over that behind the power supply: that of an efficiency of 91%."""
 
 CONTEXT = 256
-"""Tokens in the cache of a short answer, as `validation.local.fit` takes them."""
+"""Tokens in the cache of a short answer, as `validation.local.published` takes them."""
 
 CARDS = {
     "Nvidia RTX 3080 Ti": "rtx3080ti", "Nvidia RTX 2080 Ti": "rtx2080ti", "Nvidia RTX A4000": "rtx-a4000",

@@ -1,0 +1,42 @@
+"""Writing of the constants of llama.cpp, MLX and ExLlama."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from paleo_lite.files import write_atomically
+from paleo_lite.local.engines import BACKENDS
+from paleo_lite.local.step import LocalConstants
+
+from .fit import PIPELINE, fit, make_constants
+from .hold_out import PHASES, deviation_of, hold_out_devices, mean_over_devices
+from .published import read_rows
+
+FILE = "llama_cpp.json"
+SOURCES = (
+    "XiongjieDai/GPU-Benchmarks-on-LLM-Inference aa72e0e",
+    "geerlingguy/ai-benchmarks bdf9441",
+    "kyuz0/amd-strix-halo-toolboxes d1a34be",
+    "Published speeds of llama.cpp",
+)
+
+
+def ship_local(data: Path, folder: Path) -> Iterator[tuple[str, str]]:
+    """Fit all backends and write their constants; yield the name of each with its errors on held-out devices."""
+    rows = read_rows(data)
+    constants = {}
+    for backend in BACKENDS:
+        own = [row for row in rows if row.backend == backend]
+        forecasts = hold_out_devices(backend, own)
+        deviations = {phase: deviation_of(phase, forecasts) for phase in PHASES}
+        constants[backend] = make_constants(backend, fit(backend, own), deviations["decode"], deviations["prompt"])
+        errors = [
+            f"{phase} {mean_over_devices([each for each in forecasts if each.row.phase == phase]):.1%}"
+            for phase in deviations
+        ]
+        yield f"local {backend}", f"devices held out: {', '.join(errors)}"
+    shipped = msgspec.json.encode(LocalConstants(constants, PIPELINE, SOURCES))
+    write_atomically(folder / FILE, msgspec.json.format(shipped, indent=1) + b"\n")
