@@ -64,6 +64,18 @@ class BlockCosts(NamedTuple):
     # 90% interval of the time, divided by the time; None if the time model gives none.
     relative_interval: tuple[float, float] | None
 
+    def of_stages(self, network: Network, stages: Sequence[DeviceStages]) -> list[StageCost]:
+        """Return the cost of each device of a pipeline; devices with equal parts of the network share one object."""
+        types = network.block_types or (0,) * network.blocks
+        found: dict[tuple[object, ...], StageCost] = {}
+        costs = []
+        for stage in stages:
+            content = (tuple(sorted(types[block] for block in stage.blocks)), stage.has_embedding, stage.has_loss)
+            if content not in found:
+                found[content] = self.of_stage(network, stage)
+            costs.append(found[content])
+        return costs
+
     def of_stage(self, network: Network, stage: DeviceStages) -> StageCost:
         """Return the cost of a part of the network.
 
@@ -276,18 +288,40 @@ def _count_blocks(
     job: Job, block_type: int, shape: BlockShape, kernels: StackKernels | None
 ) -> tuple[CountedNetwork, ...]:
     """Count a micro-batch of networks of one and of two blocks of a type."""
+    of_samples = job.cached_across_models(_count_samples, block_type, _shape_of_sample(shape), kernels)
+    micro_batches = job.cached_across_models(_micro_batches, block_type, shape)
+    return tuple(
+        of_sample.of_micro_batch(workload, memory) for of_sample, (workload, memory) in zip(of_samples, micro_batches)
+    )
+
+
+def _shape_of_sample(shape: BlockShape) -> BlockShape:
+    """Return what of a shape the networks of few blocks depend on."""
+    return shape._replace(micro_batch_size=1, recomputes_scores=False)
+
+
+def _count_samples(
+    job: Job, block_type: int, shape: BlockShape, kernels: StackKernels | None
+) -> tuple[CountedNetwork, ...]:
+    """Count a sample of networks of one and of two blocks of a type."""
     if kernels is not None:
-        plain = job.cached_across_models(_count_blocks, block_type, shape, None)
+        plain = job.cached_across_models(_count_samples, block_type, shape, None)
         return tuple(with_stack(network, kernels) for network in plain)
-    small_shape = shape._replace(micro_batch_size=1, recomputes_scores=False)
-    counted = []
-    small_networks = job.cached_across_models(_build_small_networks, block_type, small_shape)
-    for blocks, network in enumerate(small_networks, start=1):
+    small_networks = job.cached_across_models(_build_small_networks, block_type, shape)
+    return tuple(
+        count_network(network.workload, blocks, network.memory(1), job.element_bytes)
+        for blocks, network in enumerate(small_networks, start=1)
+    )
+
+
+def _micro_batches(job: Job, block_type: int, shape: BlockShape) -> list[tuple[Workload, Memory]]:
+    """Return a micro-batch of networks of one and of two blocks of a type, with its memory."""
+    batches = []
+    for network in job.cached_across_models(_build_small_networks, block_type, _shape_of_sample(shape)):
         workload = micro_batch(network.workload.with_changes(batch_size=shape.micro_batch_size), job.machine)
         memory_function = network.memory_with_fused_attention if shape.recomputes_scores else network.memory
-        memory = memory_function(shape.micro_batch_size)
-        counted.append(count_network(workload, blocks, memory, job.element_bytes))
-    return tuple(counted)
+        batches.append((workload, memory_function(shape.micro_batch_size)))
+    return batches
 
 
 class _SmallNetwork(NamedTuple):

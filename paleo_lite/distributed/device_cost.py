@@ -166,7 +166,7 @@ class _StackCounts(NamedTuple):
 
 
 class CountedNetwork(NamedTuple):
-    """What one micro-batch of a network of few blocks computes, saves and sends on one device.
+    """What a sample or a micro-batch of a network of few blocks computes, saves and sends on one device.
 
     Attributes
     ----------
@@ -222,6 +222,54 @@ class CountedNetwork(NamedTuple):
             attention_backward_s=float(backward[self.is_attention].sum()),
         )
 
+    def of_micro_batch(self, workload: Workload, memory: Memory) -> CountedNetwork:
+        """Return what a micro-batch computes, saves and sends, given that of one sample.
+
+        Parameters
+        ----------
+        workload : Workload
+            The micro-batch.
+        memory : Memory
+            Its peak memory.
+        """
+        samples, stack, counted = workload.batch_size, self.stack, self.counted
+        parts = _memory_fields(memory)
+        if stack is not None:
+            parts["logits_bytes"] = min(memory.logits_bytes, samples * counted.logits_bytes)
+            stack = stack._replace(saved=stack.saved.times(samples))
+        counted = counted._replace(
+            saved_bytes=samples * counted.saved_bytes,
+            forward_messages=_scale_messages(counted.forward_messages, samples),
+            backward_messages=_scale_messages(counted.backward_messages, samples),
+            ring_bytes=samples * counted.ring_bytes,
+            routed_bytes=samples * counted.routed_bytes,
+            expert_gathered_bytes=samples * counted.expert_gathered_bytes,
+            **parts,
+        )
+        return self._replace(
+            workload=workload,
+            counted=counted,
+            quantized_inputs=samples * self.quantized_inputs,
+            quantized_gradients=samples * self.quantized_gradients,
+            stack=stack,
+        )
+
+
+def _scale_messages(messages: Messages, factor: float) -> Messages:
+    return tuple((share, factor * size) for share, size in messages)
+
+
+def _memory_fields(memory: Memory) -> dict[str, Any]:
+    """Return the fields of a cost that the peak memory gives."""
+    return {
+        "parameter_bytes": memory.parameters_bytes,
+        "gradient_bytes": memory.gradients_bytes,
+        "optimizer_bytes": memory.optimizer_bytes,
+        "activation_bytes": float(memory.activations_bytes),
+        "logits_bytes": memory.logits_bytes,
+        "workspace_bytes": memory.workspace_bytes,
+    }
+
 
 def _launch_s(job: Job) -> float:
     """Return the time that a kernel of one expert takes beside its work; a bound has none."""
@@ -251,12 +299,12 @@ _ALL_REDUCE_SHARES = {
 
 
 def count_network(workload: Workload, blocks: int, memory: Memory, element_bytes: int) -> CountedNetwork:
-    """Count what a small network does in a micro-batch.
+    """Count what a small network does in a sample; see `CountedNetwork.of_micro_batch`.
 
     Parameters
     ----------
     workload : Workload
-        One micro-batch.
+        One sample.
     blocks : int
         Number of its blocks, which are of one type.
     memory : Memory
@@ -268,11 +316,10 @@ def count_network(workload: Workload, blocks: int, memory: Memory, element_bytes
     keys = workload.network.lengths.keys if workload.network.lengths else 0
     messages: dict[str, list[tuple[float, float]]] = {"forward": [], "backward": []}
     routed_bytes = routings = ring_bytes = expert_gradient_bytes = expert_gathered_bytes = 0.0
-    bytes_per_element = workload.batch_size * element_bytes
     for layer in layers:
         if layer.kind == "exchange":
             function = layer.attributes["function"]
-            size = float(max(np.prod(layer.inputs[0]), np.prod(layer.outputs[0]))) * bytes_per_element
+            size = float(max(np.prod(layer.inputs[0]), np.prod(layer.outputs[0]))) * element_bytes
             if function == "all_to_all":
                 routed_bytes += size
                 routings += 1
@@ -281,7 +328,7 @@ def count_network(workload: Workload, blocks: int, memory: Memory, element_bytes
             for direction, share in _ALL_REDUCE_SHARES.get(function, {}).items():
                 messages[direction].append((share, size))
         elif is_attention(layer):
-            ring_bytes += float(np.prod(layer.inputs[1]) + np.prod(layer.inputs[2])) * bytes_per_element
+            ring_bytes += float(np.prod(layer.inputs[1]) + np.prod(layer.inputs[2])) * element_bytes
         elif is_grouped_product(layer):
             expert_gradient_bytes += float(layer.parameters) * element_bytes
     saved_shares = _saved_shares(layers)
@@ -290,15 +337,10 @@ def count_network(workload: Workload, blocks: int, memory: Memory, element_bytes
     inputs, gradients = _quantized_elements(workload) if workload.options.recipe else (0.0, 0.0)
     output_elements = np.array([float(np.prod(layer.outputs[0])) for layer in layers])
     counted = NO_COST._replace(
-        saved_bytes=float(saved_shares @ output_elements) * bytes_per_element,
+        saved_bytes=float(saved_shares @ output_elements) * element_bytes,
         forward_messages=tuple(messages["forward"]),
         backward_messages=tuple(messages["backward"]),
-        parameter_bytes=memory.parameters_bytes,
-        gradient_bytes=memory.gradients_bytes,
-        optimizer_bytes=memory.optimizer_bytes,
-        activation_bytes=float(memory.activations_bytes),
-        logits_bytes=memory.logits_bytes,
-        workspace_bytes=memory.workspace_bytes,
+        **_memory_fields(memory),
         ring_bytes=ring_bytes,
         routed_bytes=routed_bytes,
         routings=routings,
@@ -323,7 +365,7 @@ def is_addition(layer: Layer) -> bool:
 
 
 def with_stack(network: CountedNetwork, kernels: StackKernels) -> CountedNetwork:
-    """Return a network with the kernels and the saved tensors of a tuned stack."""
+    """Return a sample of a network with the kernels and the saved tensors of a tuned stack."""
     workload = network.workload
     kernels_of = np.tile([float(layer.kind not in FUSED_KINDS) for layer in workload.layers], (2, 1))
     launches = np.zeros(len(workload.layers))
@@ -342,14 +384,14 @@ def with_stack(network: CountedNetwork, kernels: StackKernels) -> CountedNetwork
     saved = saved_activations(workload, kernels.recipe)
     logits = find_logits(workload.network.layers)
     if logits is not None:
-        elements = float(np.prod(workload.network.layers[logits].outputs[0])) * workload.batch_size
+        elements = float(np.prod(workload.network.layers[logits].outputs[0]))
         logits_bytes = min(network.counted.logits_bytes, elements * STACK_LOGIT_BYTES)
         network = network._replace(counted=network.counted._replace(logits_bytes=logits_bytes))
     return network._replace(stack=_StackCounts(kernels, kernels_of, launches, saved))
 
 
 def _quantized_elements(workload: Workload, fuses_experts: bool = False) -> tuple[float, float]:
-    """Return the elements of a micro-batch that products quantize: distinct inputs, and gradients of results.
+    """Return the elements of a sample that products quantize: distinct inputs, and gradients of results.
 
     Parameters
     ----------
@@ -366,7 +408,7 @@ def _quantized_elements(workload: Workload, fuses_experts: bool = False) -> tupl
             inputs[layer.parents[:1] + layer.inputs[0]] = float(np.prod(layer.inputs[0]))
         if is_narrow and index not in first_products:
             gradients += float(np.prod(layer.outputs[0]))
-    return sum(inputs.values()) * workload.batch_size, gradients * workload.batch_size
+    return sum(inputs.values()), gradients
 
 
 def _saved_shares(layers: Sequence[Layer]) -> Floats:

@@ -34,7 +34,14 @@ from .stage_communication import (
     matrix_gather_s,
     stage_transfer_s,
 )
-from .stage_memory import copied_bytes, peak_memory_bytes, recomputed_s, replica_groups, sum_of_modules
+from .stage_memory import (
+    copied_bytes,
+    peak_memory_bytes,
+    recomputed_s,
+    replica_groups,
+    stage_memories,
+    sum_of_modules,
+)
 from .step import Step
 
 COHERENT_BYTES_PER_S = 100e9
@@ -78,7 +85,7 @@ def plan_step(job: Job, topology: Topology, batch_size: int, settings: Settings)
     layout = plan_layout(network, topology, batch_size, config)
     config, notes = _with_defaults(job, config, layout)
     costs = block_costs(job, config)
-    stages = [costs.of_stage(network, stage) for stage in layout.stages]
+    stages = costs.of_stages(network, layout.stages)
     if uses_tuned_stack(job, config) and not config.recompute:
         config = _fit_memory(job, config, topology, layout, stages, costs.hidden_state_bytes, settings)
         notes[0] = config.describe(layout.data, layout.micro_batches)
@@ -148,9 +155,10 @@ def train_3d_parallel(job: Job, topology: Topology, batch_size: int, settings: S
     update_s = longest.block.update_s * longest.blocks + longest.outer.update_s
     if config.zero_stage:
         update_s *= sum(group.share / group.replicas for group in groups)
-    memory_bytes = peak_memory_bytes(
+    memories = stage_memories(
         stages, topology, config, layout, costs.hidden_state_bytes, exchange_ratio, exchange.dispatcher
     )
+    memory_bytes = peak_memory_bytes(memories, config, costs.hidden_state_bytes)
 
     without_slowdown = 1 / (1 + settings.slowdown)
     overheads_s = {
@@ -291,11 +299,11 @@ def _fit_memory(
 ) -> ParallelConfig:
     """Return the configuration with as much recomputation as the memory of the device requires."""
     available_bytes, exchange_ratio = usable_bytes(job.machine.device), _exchange_ratio(job, settings)
+    memories = stage_memories(
+        stages, topology, config, layout, hidden_state_bytes, exchange_ratio, dispatcher_of(job, config)
+    )
     for changes in _recomputations(job, stages):
         tried = msgspec.structs.replace(config, **changes)
-        needed_bytes = peak_memory_bytes(
-            stages, topology, tried, layout, hidden_state_bytes, exchange_ratio, dispatcher_of(job, config)
-        )
-        if needed_bytes <= available_bytes:
+        if peak_memory_bytes(memories, tried, hidden_state_bytes) <= available_bytes:
             return tried
     return tried

@@ -48,21 +48,27 @@ _MIXING_GROUPS = ("attention", "convolution")
 
 
 class SavedActivations(NamedTuple):
-    """Bytes that a micro-batch saves, and what each module of `RECOMPUTE_MODULES` frees and costs."""
+    """Bytes that a sample saves, and what each module of `RECOMPUTE_MODULES` frees and costs."""
 
     total_bytes: float  # saved without recomputation
     freed_bytes: tuple[float, ...]  # bytes that each module frees
     # Layers of the workload, the loss included, whose forward pass each module repeats, shape (modules, layers)
     repeated_layers: Booleans
 
+    def times(self, samples: int) -> SavedActivations:
+        """Return the same of a micro-batch of several samples."""
+        return self._replace(
+            total_bytes=samples * self.total_bytes, freed_bytes=tuple(samples * freed for freed in self.freed_bytes)
+        )
+
 
 def saved_activations(workload: Workload, recipe: str | None) -> SavedActivations:
-    """Return what a network saves for the backward pass of a micro-batch, without the logits.
+    """Return what a network saves for the backward pass of a sample, without the logits.
 
     Parameters
     ----------
     workload : Workload
-        The network with its batch.
+        The network.
     recipe : str or None
         Recipe of narrow products.
     """
@@ -119,8 +125,8 @@ def saved_activations(workload: Workload, recipe: str | None) -> SavedActivation
         read = {_source(sources, layer, number) for layer in layers if is_attention(layer) for number in range(3)}
         freed["mla_up_proj"] = {key: size for key, size in saved.items() if key[0] == "tensor" and key[1] in read}
     return SavedActivations(
-        sum(saved.values()) * workload.batch_size,
-        tuple(sum(freed[name].values()) * workload.batch_size for name in RECOMPUTE_MODULES),
+        sum(saved.values()),
+        tuple(sum(freed[name].values()) for name in RECOMPUTE_MODULES),
         np.array([[index in repeated[name] for index in range(len(workload.layers))] for name in RECOMPUTE_MODULES]),
     )
 

@@ -148,8 +148,14 @@ def _activity(job: Job, step: Step, samples: int) -> Activity:
     """Return what a device does in a step: as in a step of its own with its part of the batch, if it has a part."""
     if step.activity is not None:
         return step.activity
-    alone = predict(job.workload.with_changes(batch_size=max(samples, 1)), job.machine, job.model)
-    return alone.activity.in_larger_step(alone.time_s, step.time_s, step.exposed_s, step.input_s)
+    activity, time_s = job.cached(_activity_alone, max(samples, 1))
+    return activity.in_larger_step(time_s, step.time_s, step.exposed_s, step.input_s)
+
+
+def _activity_alone(job: Job, samples: int) -> tuple[Activity, float]:
+    """Return what a device does in a step of its own, and the seconds of the step."""
+    alone = predict(job.workload.with_changes(batch_size=samples), job.machine, job.model)
+    return alone.activity, alone.time_s
 
 
 def _relative_clock(job: Job) -> float:
@@ -169,7 +175,7 @@ def _single_worker_rate(
     """
     if step.memory_bytes is None or step.memory_bytes <= available_bytes:
         return batch_size / step.time_s, ()
-    largest = job.model.largest_batch(job.workload, job.machine)
+    largest = job.cached(_largest_batch)
     if largest is None:
         return None, ()
     samples = min(largest, batch_size)
@@ -177,6 +183,11 @@ def _single_worker_rate(
     step = predict_step(job, Topology(None, 1, None, 1, None), settings, samples, strategy)
     note = f"the single worker of the speed-up has a batch of {samples}: a batch of {batch_size} does not fit"
     return samples / float(step.time_s), (note,)
+
+
+def _largest_batch(job: Job) -> int | None:
+    """Return the largest batch size of a step that fits a single device; None if not even one sample does."""
+    return job.model.largest_batch(job.workload, job.machine)
 
 
 def relative_to_smallest_fitting(rows: list[ScaleRow]) -> list[ScaleRow]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+
 from ..timing.optimizers import uses_products
 from ..timing.training_stack import stack_constants
 from .blocks import uses_tuned_stack
@@ -75,9 +77,10 @@ def activation_communication_s(
     share_by_size: dict[float, float] = {}  # there are many messages of few sizes
     for share, size in (*cost.forward_messages * forward_passes, *cost.backward_messages):
         share_by_size[size] = share_by_size.get(size, 0.0) + share
-    communication_s = sum(
-        share * float(topology_all_reduce_s(tensor_group, size)) for size, share in share_by_size.items()
-    )
+    communication_s = 0.0
+    if share_by_size:
+        sizes, shares = np.array([*share_by_size.items()]).T
+        communication_s = float(shares @ topology_all_reduce_s(tensor_group, sizes))
     exposed_s = communication_s * (1 - exchange.tensor_overlap)
     if config.expert > 1 and cost.routings:
         row_bytes = cost.routed_bytes / cost.routings
@@ -143,8 +146,8 @@ def gradient_communication_s(
         Bytes of the parameters and, in the precision of their exchange, of the gradients of a device without sharding.
     """
     sharding = config.sharding_rules
-    gather_s = reduce_s = between_nodes_s = 0.0
-    inside_gather_s = inside_reduce_s = 0.0  # of the same bytes inside a node
+    between_nodes_s = 0.0
+    exchange_s, inside_exchange_s = np.zeros(2), np.zeros(2)  # of parameters and gradients; of the same inside a node
     for group in groups:
         if group.replicas == 1:
             continue
@@ -154,15 +157,16 @@ def gradient_communication_s(
             nodes = subgroup_topology(topology, group.stride * replicas.devices_per_node, replicas.nodes)
             between_nodes_s += float(topology_all_reduce_s(nodes, own_bytes))
             replicas = subgroup_topology(topology, group.stride, replicas.devices_per_node)
-        gather_s += float(topology_all_reduce_s(replicas, parameter_bytes * group.share)) / 2
-        reduce_s += float(topology_all_reduce_s(replicas, gradient_bytes * group.share)) / 2
-        if replicas.devices_per_node > 1:
+        messages = np.array([parameter_bytes, gradient_bytes]) * group.share
+        exchange_s += np.asarray(topology_all_reduce_s(replicas, messages)) / 2
+        if sharding.gathers_per_micro_batch and replicas.devices_per_node > 1:
             node = subgroup_topology(topology, group.stride, replicas.devices_per_node)
-            inside_gather_s += float(topology_all_reduce_s(node, parameter_bytes * group.share)) / 2
-            inside_reduce_s += float(topology_all_reduce_s(node, gradient_bytes * group.share)) / 2
+            inside_exchange_s += np.asarray(topology_all_reduce_s(node, messages)) / 2
+    gather_s, reduce_s = map(float, exchange_s)
     if sharding.gathers_per_micro_batch:
         per_micro_batch_s = sharding.gathers_per_micro_batch * gather_s + reduce_s
         communication_s = per_micro_batch_s * layout.micro_batches + between_nodes_s
+        inside_gather_s, inside_reduce_s = map(float, inside_exchange_s)
         inside_s = (sharding.gathers_per_micro_batch * inside_gather_s + inside_reduce_s) * layout.micro_batches
         overlappable_s = min(communication_s - exposed_sharding * min(inside_s, communication_s), compute_s)
     else:

@@ -36,7 +36,15 @@ def replica_groups(config: ParallelConfig, layout: Layout, expert_share: float) 
     return [dense, ReplicaGroup(expert_share, devices_per_stage // holders, holders)]
 
 
-def peak_memory_bytes(
+class StageMemory(NamedTuple):
+    """Memory of a device of a pipeline: what recomputation does not change, and what its activations depend on."""
+
+    stage: StageCost
+    fixed_bytes: float  # model state and buffers
+    in_flight: float  # micro-batches of which the activations are held
+
+
+def stage_memories(
     stages: Sequence[StageCost],
     topology: Topology,
     config: ParallelConfig,
@@ -44,19 +52,32 @@ def peak_memory_bytes(
     hidden_state_bytes: float,
     exchange_ratio: float,
     dispatcher: Dispatcher,
-) -> float:
-    """Return the peak memory of the device of a pipeline that needs most."""
-    needed_bytes = []
+) -> list[StageMemory]:
+    """Return the memory of the devices of a pipeline.
+
+    Of devices with the same cost only the first is in the result: later ones hold fewer micro-batches.
+    """
+    first_of: dict[int, StageMemory] = {}
     for position, stage in enumerate(stages):
+        if id(stage) in first_of:
+            continue
         groups = replica_groups(config, layout, stage.expert_share)
-        in_flight = micro_batches_in_flight(config, layout.micro_batches, position)
-        needed_bytes.append(
+        fixed_bytes = (
             _model_state_bytes(stage.model_state_bytes, groups, topology, config)
             + _gathered_bytes(stage, config, exchange_ratio)
             + _exchange_buffer_bytes(stage.block, config, hidden_state_bytes, dispatcher)
-            + saved_activation_bytes(stage, config, in_flight, hidden_state_bytes)
         )
-    return max(needed_bytes)
+        in_flight = micro_batches_in_flight(config, layout.micro_batches, position)
+        first_of[id(stage)] = StageMemory(stage, fixed_bytes, in_flight)
+    return list(first_of.values())
+
+
+def peak_memory_bytes(memories: Sequence[StageMemory], config: ParallelConfig, hidden_state_bytes: float) -> float:
+    """Return the peak memory of the device of a pipeline that needs most."""
+    return max(
+        memory.fixed_bytes + saved_activation_bytes(memory.stage, config, memory.in_flight, hidden_state_bytes)
+        for memory in memories
+    )
 
 
 def _exchange_buffer_bytes(
@@ -160,5 +181,7 @@ def recomputed_s(block: DeviceCost, config: ParallelConfig) -> float:
 
 def sum_of_modules(values: Any, config: ParallelConfig) -> float:
     """Return the sum over the modules that are computed again, of values by module or of zero."""
+    if not config.recompute_modules:
+        return 0.0
     chosen = np.array([name in config.recompute_modules for name in RECOMPUTE_MODULES])
     return float(np.sum(values * chosen))

@@ -93,8 +93,10 @@ def features_of(workload: Workload) -> Features:
     work_class = np.array([CLASS_INDEX[class_of(layer)] for layer in layers], dtype=np.int64)[layer_index]
     pass_number = np.array([PASS_NUMBERS[name] for name in passes], dtype=np.int64)[pass_index]
     num_weights = np.array([len(layer.weights) for layer in layers], dtype=np.float64)[layer_index]
-    sizes = [padding_and_tiles(layers[layer], passes[index], batch_size) for index, layer in position]
-    padding, tiles = np.array(sizes, dtype=np.float64).reshape(len(position), 2).T
+    padding, tiles = np.ones(len(position)), np.full(len(position), np.inf)
+    for entry in np.flatnonzero((work_class < len(MATRIX_CLASSES)) & (pass_number < UPDATE)):
+        index, layer = position[entry]
+        padding[entry], tiles[entry] = padding_and_tiles(layers[layer], passes[index], batch_size)
     wide = np.zeros(len(layers), dtype=bool)
     if work.wide is not None and passes == ("inference",):
         wide = work.wide
@@ -187,7 +189,8 @@ def padding_and_tiles(layer: Layer, pass_name: str, batch_size: int | Ints) -> t
     else:
         padded_columns = -(-columns // TILE_COLUMNS) * TILE_COLUMNS
     padded_rows = -(-rows // TILE_ROWS) * TILE_ROWS
-    if not str(work_class).startswith("conv"):
+    least_rows = rows if isinstance(rows, int) else rows.min()
+    if not str(work_class).startswith("conv") and least_rows < TILE_ROWS:
         # Libraries multiply a matrix by one vector without padding, and by a few with narrow tiles (1, 2, 4, 8, 16), so
         # that doubling the number of rows at most doubles the arithmetic.
         padded_rows = np.where(np.asarray(rows) < TILE_ROWS, _next_power_of_two(rows), padded_rows)

@@ -27,13 +27,13 @@ from ..errors import BadValue
 from ..formats import bytes_per_number
 from ..machines import Device
 from ..units import element_bytes
-from .liveness import ZERO_BYTES, MemoryPlan, make_plan, peak_backward, peak_forward, saved_bytes
+from .liveness import ZERO_BYTES, MemoryPlan, find_buffers, make_plan, peak_backward, peak_forward, saved_bytes
 from .optimizers import MASTER_BYTES, OPTIMIZERS, embedding_shapes, update_cost
 from .quantization import parameter_bytes
 from .workload import Workload, bytes_per_state, cached_for_layers
 
 if TYPE_CHECKING:
-    from .liveness import Bytes
+    from .liveness import Buffers, Bytes
 
 ZERO_FROM_STAGE = (3, 2, 1)
 """The ZeRO stage from which parameters, gradients and optimizer state are sharded."""
@@ -343,7 +343,7 @@ def _inference_tensors(layers: tuple[Layer, ...], number_bytes: int) -> dict[str
     cached = cached_elements(layers)
     return {
         "activations_bytes": AffineBytes(*peak_forward(plan)),
-        "inputs_bytes": _input_bytes(plan),
+        "inputs_bytes": _input_bytes(plan.graph),
         "workspace_bytes": AffineBytes(0, 0),
         "cache_bytes": AffineBytes(cached * number_bytes, 0),
     }
@@ -356,24 +356,24 @@ def _training_tensors(
 
     The logits are the difference between the peak of a language model with its head and loss, and without them.
     """
-    plan = cached_for_layers(make_plan, layers, number_bytes)
     head = None
     if reads_tokens:
         from .fine_tuning import append_loss, find_logits
 
         head = find_logits(layers)
     if head is None:
+        plan = cached_for_layers(make_plan, layers, number_bytes)
+        graph, logits = plan.graph, ZERO_BYTES
         peak, saved = _peak_of_step(layers, plan, checkpointing)
-        logits = ZERO_BYTES
     else:
         with_loss = append_loss(layers, number_bytes, fused=fused_loss)
         peak_with_loss, _ = _peak_of_step(with_loss, make_plan(with_loss, number_bytes), checkpointing)
         body = layers[:head]
         peak, saved = _peak_of_step(body, make_plan(body, number_bytes), checkpointing)
-        logits = peak_with_loss - peak
+        graph, logits = find_buffers(layers, number_bytes), peak_with_loss - peak
     return {
         "activations_bytes": AffineBytes(*saved),
-        "inputs_bytes": _input_bytes(plan),
+        "inputs_bytes": _input_bytes(graph),
         "workspace_bytes": AffineBytes(*(peak - saved)),
         "logits_bytes": AffineBytes(*logits),
     }
@@ -390,8 +390,8 @@ def _peak_of_step(layers: Sequence[Layer], plan: MemoryPlan, checkpointing: str)
     return peak, saved
 
 
-def _input_bytes(plan: MemoryPlan) -> AffineBytes:
-    return AffineBytes(sum(plan.graph.buffers[index].size for index in plan.graph.inputs), 0)
+def _input_bytes(graph: Buffers) -> AffineBytes:
+    return AffineBytes(sum(graph.buffers[index].size for index in graph.inputs), 0)
 
 
 def _is_frozen(layer: Layer) -> bool:
