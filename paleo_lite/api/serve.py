@@ -2,48 +2,23 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..architectures import Network, find_network
-from ..architectures.network import SequenceOptions
-from ..errors import BadQuantity, BadValue, UnknownName
-from ..formats import FORMATS, format_of_weights, split_format
+from ..architectures import Network
+from ..errors import BadValue, UnknownName
+from ..formats import format_of_weights, split_format
 from ..local import LLAMA_CPP
 from ..machines import Device, find_device
-from ..serving.engine_model import choose_cache_format
-from ..timing.facility import make_facility
 from ..units import parse_quantity
 from .arguments import Paths, to_paths
-from .question import Question
-from .resolve import resolve_network, resolve_question
-from .serve_locally import check_policy, place_locally
 
 if TYPE_CHECKING:
     from ..calibration.store import Calibration
     from ..distributed.links import Topology
-    from ..machines import Price
     from ..serving.answers import Serving
-    from ..serving.deployment import Deployment
-    from ..serving.requests import Lengths, Traffic
     from ..serving.slo import Objective
-
-DEFAULT_REQUESTS = 1000
-"""Requests of an open loop."""
-
-REQUESTS_PER_USER = 10
-"""Requests of a closed loop per user, as benchmarks send them (InferenceX, aiperf), if `FEWEST_REQUESTS` are fewer."""
-
-FEWEST_REQUESTS = 200
-"""Fewest requests of a closed loop, so that percentiles exist."""
-
-TENSOR_DEGREES = (1, 2, 4, 8)
-"""Tensor-parallel degrees that `advise` tries."""
-
-PIPELINE_DEGREES = (2, 4)
-"""Pipeline degrees that `advise` tries, at the largest tensor degree, on a device on which nothing else fits."""
 
 
 def serve(
@@ -211,17 +186,17 @@ def serve(
     >>> result.latencies["ttft_s"]["p50"].value < 0.2
     True
     """
-    from ..distributed.links import device_link
     from ..engines.routing import parse_expert_load
-    from ..machines.prices import choose_price
     from ..serving.answers import answer
-    from ..serving.deployment import Deployment, tensor_group
-    from ..serving.engines import find_engine, with_fitted_host
-    from ..serving.iteration_times import ModelOnDevice
-    from ..serving.pipeline import connect_stages
-    from ..serving.placement import check_undivided, with_kernels
-    from ..serving.requests import parse_lengths
+    from ..serving.demand import Demand
+    from ..serving.division import Division
+    from ..serving.engine_model import choose_cache_format
+    from ..serving.requests import parse_lengths, parse_rate
     from ..serving.simulator import Options, Speculation
+    from ..serving.slo import with_highest_rate
+    from ..timing.facility import make_facility
+    from .deployments import Deployments, find_decoder, find_draft, find_topology
+    from .serve_locally import check_policy
 
     precision, weights = split_format(precision, weights)
     _check_ranking(by, advise)
@@ -244,122 +219,81 @@ def serve(
         power_limit=power_limit,
         memory_fraction=memory_fraction,
     )
-    inputs = parse_lengths(input_tokens, "--input-tokens", is_input=True)
-    outputs = parse_lengths(output_tokens, "--output-tokens", is_input=False)
-    rate_per_s = None if rate is None else parse_rate(rate)
+    demand = Demand(
+        parse_lengths(input_tokens, "--input-tokens", is_input=True),
+        parse_lengths(output_tokens, "--output-tokens", is_input=False),
+        rate_per_s=None if rate is None else parse_rate(rate),
+        concurrency=concurrency,
+        trace=None if requests is None else Path(requests),
+        num_requests=num_requests,
+        arrivals=arrivals,
+        seed=seed,
+    )
     objectives = _parse_objectives(slo, requests)
-    cache_format = "f16" if policy == LLAMA_CPP else choose_cache_format(kv_cache, precision)
     price_usd_per_h = _parse_one_price(price, price_of)
-    topology, platform_price = _find_topology(platform, link, workers)
+    topology, platform_price = find_topology(platform, link, workers)
     devices = _device_names(gpu, topology, several=advise)
-    decoder, draft_decoder = _find_decoder(network), _find_draft(draft, draft_length)
-    division = (
+    deployments = Deployments(
+        decoder=find_decoder(network),
+        draft=find_draft(draft, draft_length),
+        precision=precision,
+        cache_format="f16" if policy == LLAMA_CPP else choose_cache_format(kv_cache, precision),
+        kv_cache=kv_cache,
+        policy=policy,
+        settings={
+            "max_batched_tokens": max_batched_tokens,
+            "max_sequences": max_sequences,
+            "chunked_prefill": chunked_prefill,
+            "block_tokens": block_size,
+            "memory_fraction": memory_fraction,
+            "receive_interval": receive_interval,
+            "overhead_s": None if overhead is None else parse_quantity(overhead, "s", unit_required=True),
+        },
+        expert_load=parse_expert_load(expert_load),
+        options=Options(prefix_hit_rate, Speculation(draft_length, acceptance)),
+        link=link,
+        topology=topology,
+        price_usd_per_h=price_usd_per_h,
+        price_of=price_of,
+        platform_price=platform_price,
+        facility=make_facility(electricity, carbon_intensity, pue, host_watts),
+        power_limit=power_limit,
+        time_model=time_model,
+        calibration=calibration,
+        clock=clock,
+        unit=unit,
+        hardware_files=hardware_files,
+    )
+    division = Division(
+        _check_degree(tensor, "--tensor"),
+        _check_degree(pipeline, "--pipeline"),
         _check_degree(expert_parallel, "--expert-parallel"),
         _check_degree(attention_data_parallel, "--attention-data-parallel"),
     )
-
-    def make_deployment(
-        device_name: str | Device,
-        tensor_degree: int,
-        stages: int,
-        replica_count: int,
-        weight_format: str | None,
-        division: tuple[int, int] = division,
-    ) -> Deployment:
-        def place(one: Network) -> ModelOnDevice:
-            workload, machine, model = resolve_question(
-                Question(
-                    one,
-                    _find_device_under_limit(device_name, hardware_files, power_limit),
-                    precision=precision,
-                    phase="decode",
-                    time_model=time_model,
-                    clock=clock,
-                    unit=unit,
-                    calibration=calibration,
-                    weights=weight_format,
-                ),
-                is_by_layers=stages > 1,
-            )
-            group = tensor_group(machine.device, tensor_degree, link, topology, division[1])
-            stage_link = None if topology is not None or stages == 1 else link or device_link(machine.device)
-            connected = connect_stages(stages, tensor_degree, device_link=stage_link, topology=topology)
-            placed = ModelOnDevice(workload, machine, model, group, cache_format, connected)
-            if workload.engine is None:
-                check_undivided(*division, machine.device, stages, parse_expert_load(expert_load))
-                return placed
-            return with_kernels(
-                placed,
-                policy,
-                experts=division[0],
-                attention_data=division[1],
-                alpha=parse_expert_load(expert_load),
-            )
-
-        on_device = (
-            place_locally(decoder, find_device(device_name, to_paths(hardware_files)), weight_format, kv_cache)
-            if policy == LLAMA_CPP
-            else place(decoder)
-        )
-        engine = find_engine(
-            policy,
-            on_device.machine.device,
-            max_batched_tokens=max_batched_tokens,
-            max_sequences=max_sequences,
-            chunked_prefill=chunked_prefill,
-            block_tokens=block_size,
-            memory_fraction=memory_fraction,
-            receive_interval=receive_interval,
-            overhead_s=None if overhead is None else parse_quantity(overhead, "s", unit_required=True),
-        )
-        if overhead is None:
-            engine = with_fitted_host(engine, on_device.kernels)
-        listing = None
-        if price_usd_per_h is None:
-            listing = choose_price(on_device.machine.device, price_of, platform_price)
-        return Deployment(
-            on_device,
-            engine,
-            replicas=replica_count,
-            prefill_workers=prefill_workers if replica_count > 1 else 0,
-            options=Options(prefix_hit_rate, Speculation(draft_length, acceptance)),
-            draft=None if draft_decoder is None else place(draft_decoder),
-            price_usd_per_h=price_usd_per_h if listing is None else listing.usd_per_h,
-            listing=listing,
-            facility=make_facility(electricity, carbon_intensity, pue, host_watts),
-        )
-
-    tensor_degree, stages = _check_degree(tensor, "--tensor"), _check_degree(pipeline, "--pipeline")
-    replica_count = _count_replicas(workers, tensor_degree * stages, replicas)
+    replica_count = _count_replicas(workers, division.devices, replicas)
     if prefill_workers and replica_count < 2:
         raise BadValue("`--prefill-workers` needs at least 2 replicas: give `--replicas` or `--workers`")
     if advise:
-        return _advise(
-            make_deployment,
-            [find_device(name, to_paths(hardware_files)) for name in devices],
-            inputs,
-            outputs,
-            precision=precision,
+        from .serve_advice import Given
+        from .serve_advice import advise as find_best
+
+        given = Given(
+            weights=weights,
             tensor=tensor,
             pipeline=pipeline,
-            division=None if expert_parallel is None and attention_data_parallel is None else division,
-            weights=weights,
-            topology=topology,
-            rate_per_s=rate_per_s,
-            concurrency=concurrency,
-            objectives=objectives,
-            seed=seed,
-            num_requests=num_requests,
-            arrivals=arrivals,
-            by=by,
+            divides_experts_or_attention=expert_parallel is not None or attention_data_parallel is not None,
+            expert_parallel=division.expert_parallel,
+            attention_data_parallel=division.attention_data_parallel,
         )
-    deployment = make_deployment(devices[0], tensor_degree, stages, replica_count, weights)
-    traffic, description = _make_traffic(
-        inputs, outputs, rate_per_s, concurrency, requests, num_requests, arrivals, seed, deployment
+        found = [find_device(name, to_paths(hardware_files)) for name in devices]
+        return find_best(deployments, found, given, demand, objectives, by)
+    deployment = deployments.make(
+        devices[0], division, weights, replicas=replica_count, prefill_workers=prefill_workers
     )
+    traffic, description = demand.traffic(deployment)
     prepared = deployment.prepare(traffic)
     result = answer(prepared, traffic, description)
-    return _with_highest_rate(result, prepared, objectives, inputs, outputs, seed) if objectives else result
+    return with_highest_rate(result, prepared, objectives, demand) if objectives else result
 
 
 def _check_ranking(by: str, advise: bool) -> None:
@@ -370,27 +304,6 @@ def _check_ranking(by: str, advise: bool) -> None:
         raise UnknownName("ranking", by, RANKINGS)
     if by != "cost" and not advise:
         raise BadValue("`--by` is for `--advise`, which ranks deployments")
-
-
-def _find_topology(platform: str | None, link: str | None, workers: int | None) -> tuple[Topology | None, Price | None]:
-    """Return the topology of a platform and its price per device; None where it has none."""
-    from ..distributed.platforms import Computer, find_platform
-
-    if platform is None:
-        return None, None
-    if link is not None:
-        raise BadValue("give only one of `--link` and `--platform`")
-    computer = find_platform(platform)
-    price = computer.price_of_device if isinstance(computer, Computer) else None
-    return computer.topology(workers or 0), price
-
-
-def _find_device_under_limit(device: str | Device, hardware_files: Paths, power_limit: float | str | None) -> Device:
-    """Return a device, with the requested power limit if there is one."""
-    from ..timing.energy import with_power_limit
-
-    found = find_device(device, to_paths(hardware_files))
-    return found if power_limit is None else with_power_limit(found, power_limit)
 
 
 def _parse_objectives(slo: str | None, requests: str | Path | None) -> tuple[Objective, ...]:
@@ -416,35 +329,6 @@ def _parse_one_price(price: float | str | None, price_of: str | None) -> float |
 
     check_one_price(price, price_of)
     return None if price is None else parse_price(price)
-
-
-def parse_rate(rate: float | str) -> float:
-    """Return requests per second from a number or a text such as ``"5"``, ``"5/s"`` or ``"inf"``."""
-    text = str(rate).strip().removesuffix("/s")
-    if text == "inf":
-        return math.inf
-    try:
-        return parse_quantity(text, "")
-    except BadQuantity:
-        raise BadValue(f"`--rate` must be a number of requests per second or inf (got {rate!r})") from None
-
-
-def _find_decoder(name: str | Network) -> Network:
-    """Return a language model as it computes one token per sequence."""
-    if not (isinstance(name, str) and ":" in name):  # a factory or a folder is checked when it is traced
-        network = find_network(name) if isinstance(name, str) else name
-        if not network.is_language_model:
-            raise BadValue(f"`serve` needs a language model that writes text, which {network.name} is not")
-    return resolve_network(name, None, (), SequenceOptions(phase="decode"))
-
-
-def _find_draft(draft: str | Network | None, draft_length: int) -> Network | None:
-    """Return the draft network of speculative decoding, if there is one."""
-    if draft is None:
-        return None
-    if not draft_length:
-        raise BadValue("`--draft` needs `--draft-length`, the tokens drafted per iteration")
-    return _find_decoder(draft)
 
 
 def _device_names(
@@ -491,194 +375,3 @@ def _count_replicas(workers: int | None, replica_devices: int, replicas: int | N
             f"(got {workers})"
         )
     return workers // replica_devices
-
-
-def _make_traffic(
-    inputs: Lengths,
-    outputs: Lengths,
-    rate_per_s: float | None,
-    concurrency: int | None,
-    requests: str | Path | None,
-    num_requests: int | None,
-    arrivals: str,
-    seed: int,
-    deployment: Deployment,
-) -> tuple[Traffic, str]:
-    """Return the traffic and its description."""
-    from ..serving.requests import generate_traffic, read_trace
-
-    if requests is not None:
-        if rate_per_s is not None or concurrency is not None or num_requests is not None:
-            raise BadValue("`--requests` gives the traffic: leave `--rate`, `--concurrency` and `--num-requests` out")
-        path = Path(requests)
-        traffic = read_trace(path)
-        return traffic, f"{len(traffic):,} requests of {path.name}"
-    count = num_requests
-    if count is None and concurrency is not None:
-        count = max(FEWEST_REQUESTS * deployment.replicas, REQUESTS_PER_USER * concurrency)
-    elif count is None:
-        count = DEFAULT_REQUESTS * deployment.replicas
-    traffic = generate_traffic(
-        inputs,
-        outputs,
-        count=count,
-        rate_per_s=rate_per_s,
-        concurrency=concurrency,
-        arrivals=arrivals,
-        seed=seed,
-        drift_apart=deployment.engine.mixes_phases,
-    )
-    # A closed loop begins in the middle of its users' first answers.
-    whole = slice(traffic.warm_up if traffic.warm_up < len(traffic) else 0, None)
-    mean_input = float(traffic.input_tokens[whole].mean())
-    mean_output = float(traffic.output_tokens[whole].mean())
-    lengths = f"{mean_input:,.0f} input and {mean_output:,.0f} output tokens"
-    if concurrency is not None:
-        users = "1 user" if concurrency == 1 else f"{concurrency:,} users"
-        return traffic, f"{users}, {lengths}"
-    assert rate_per_s is not None
-    if math.isinf(rate_per_s):
-        return traffic, f"{count:,} requests at once, {lengths}"
-    return traffic, f"{rate_per_s:,g} requests/s ({arrivals}), {lengths}"
-
-
-def _with_highest_rate(
-    result: Serving,
-    prepared: object,
-    objectives: tuple[Objective, ...],
-    inputs: Lengths,
-    outputs: Lengths,
-    seed: int,
-) -> Serving:
-    """Return the result with the highest rate that meets the objectives."""
-    from msgspec import structs
-
-    from ..serving.deployment import Prepared
-    from ..serving.slo import highest_rate
-
-    assert isinstance(prepared, Prepared)
-    highest = highest_rate(prepared, objectives, inputs, outputs, seed)
-    described = [objective.describe() for objective in objectives]
-    return structs.replace(result, slo={"objectives": described, "highest_requests_per_s": highest})
-
-
-def _formats_to_try(weights: str | None, precision: str, device: Device) -> tuple[str | None, ...]:
-    """Return the formats of weights that `advise` tries: the given one, or that of the precision, fp8 and nvfp4.
-
-    Formats wider than the precision are left out, and nvfp4 where the device has no peak in fp4.
-    """
-    if weights is not None:
-        return (weights,)
-    formats: list[str | None] = [None]
-    bits = FORMATS[precision].bits
-    if bits > FORMATS["fp8"].bits:
-        formats.append("fp8")
-    if bits > FORMATS["nvfp4"].bits and any(peak.precision == "fp4" for peak in device.peaks):
-        formats.append("nvfp4")
-    return tuple(formats)
-
-
-def _advise(
-    make_deployment: Callable[..., Deployment],
-    devices: Sequence[Device],
-    inputs: Lengths,
-    outputs: Lengths,
-    *,
-    precision: str,
-    tensor: int | None,
-    pipeline: int | None,
-    division: tuple[int, int] | None,
-    weights: str | None,
-    topology: Topology | None,
-    rate_per_s: float | None,
-    concurrency: int | None,
-    objectives: tuple[Objective, ...],
-    seed: int,
-    num_requests: int | None,
-    arrivals: str,
-    by: str,
-) -> Serving:
-    """Return the answer of the cheapest deployment, with the ranking of all."""
-    from functools import partial
-
-    from msgspec import structs
-
-    from ..engines.placed import possible_divisions
-    from ..serving.advise import rank_deployments
-    from ..serving.answers import answer
-    from ..serving.candidates import describe_parallelism
-
-    degrees: tuple[int, ...] = TENSOR_DEGREES if tensor is None else (tensor,)
-    if topology is not None:
-        degrees = tuple(degree for degree in degrees if degree <= topology.devices_per_node) or degrees
-
-    def attempt(
-        device: Device, degree: int, stages: int, weight_format: str | None, pair: tuple[int, int]
-    ) -> tuple[str, Callable[[], Deployment]]:
-        """Return the description of a deployment of one replica, and the function that makes it."""
-        parallelism = describe_parallelism(degree, *pair, stages)
-        make = partial(make_deployment, device, degree, stages, 1, weight_format, pair)
-        return f"{device.id}, {parallelism}, weights {weight_format or precision}", make
-
-    deployments: dict[str, Callable[[], Deployment]] = {}
-    fallbacks: dict[str, dict[str, Callable[[], Deployment]]] = {}
-    for device in devices:
-        formats = _formats_to_try(weights, precision, device)
-        deployments |= dict(
-            attempt(device, degree, pipeline or 1, weight_format, division or (1, 1))
-            for degree in degrees
-            for weight_format in formats
-        )
-        if pipeline is None:
-            fallbacks[device.id] = dict(
-                attempt(device, degrees[-1], stages, weight_format, division or (1, 1))
-                for stages in PIPELINE_DEGREES
-                for weight_format in formats
-            )
-
-    def further_divisions(deployment: Deployment) -> dict[str, Callable[[], Deployment]]:
-        """Return the same deployment with experts or attention divided in other ways."""
-        placed = deployment.on_device
-        if placed.kernels is None:
-            return {}
-        device, weight_format = placed.machine.device, placed.workload.weights
-        return dict(
-            attempt(device, placed.tensor, placed.pipeline.degree, weight_format, pair)
-            for pair in possible_divisions(placed.workload.layers, placed.tensor)
-        )
-
-    advice = rank_deployments(
-        deployments,
-        inputs,
-        outputs,
-        variants=further_divisions if division is None else None,
-        fallbacks=fallbacks,
-        objectives=objectives,
-        rate_per_s=rate_per_s,
-        seed=seed,
-        by=by,
-    )
-    if not advice.candidates:
-        raise BadValue(f"no deployment fits: {'; '.join(f'{name}: {why}' for name, why in advice.refused.items())}")
-    chosen = advice.best or advice.candidates[0]
-    weight_format = None if chosen.weights == precision else chosen.weights
-    deployment = make_deployment(
-        chosen.gpu,
-        chosen.tensor,
-        chosen.pipeline,
-        chosen.replicas,
-        weight_format,
-        (chosen.expert_parallel, chosen.attention_data_parallel),
-    )
-    if rate_per_s is None and concurrency is None:
-        concurrency = chosen.batch_limit
-    limited = structs.replace(deployment, engine=structs.replace(deployment.engine, max_sequences=chosen.batch_limit))
-    traffic, description = _make_traffic(
-        inputs, outputs, rate_per_s, concurrency, None, num_requests, arrivals, seed, limited
-    )
-    notes = []
-    if objectives and advice.best is None:
-        notes.append("no deployment meets the objectives; shown is the cheapest per token")
-    result = answer(limited.prepare(traffic), traffic, description, notes=notes)
-    described = {"objectives": [objective.describe() for objective in objectives], "highest_requests_per_s": None}
-    return structs.replace(result, advice=advice, slo=described if objectives else None)

@@ -17,6 +17,7 @@ from ..errors import BadValue
 from ..machines import find_device, list_devices
 from ..machines.prices import CHEAPEST, find_cloud_name
 from ..machines.registry import parse_power_limit
+from ..serving.requests import parse_rate
 from ..sweeps.best import Best, find_best
 from ..sweeps.pictures import PictureSpace
 from ..sweeps.run import AnySpace, Sweep, run_sweep
@@ -27,7 +28,7 @@ from ..timing.energy import with_power_limit
 from ..units import PRECISION_BYTES, parse_quantity
 from .arguments import Paths, to_paths
 from .prediction import predict
-from .serve import parse_rate, serve
+from .serve import serve
 
 Names = str | Sequence[str]
 """A sequence of names, or a text of names separated by commas; ``"all"`` selects all names of a known list."""

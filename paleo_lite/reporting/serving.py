@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..serving.answers import FIGURES, LATENCIES, SITE_FIGURES, Figure, Serving
-from ..serving.candidates import RANKINGS, Candidate, describe_parallelism
+from ..serving.candidates import RANKINGS, Candidate
 from ..serving.decode_kernels import KernelTime
+from ..serving.division import Division
 from ..units import format_number, format_si
 from .document import Column, Document, Table, format_percent, format_time_short, format_yes_no, raw_table
 
@@ -86,10 +87,8 @@ def _facts(serving: Serving) -> list[tuple[str, str]]:
     parallelism = "1 device"
     if serving.devices > 1:
         replicas = "replica" if serving.replicas == 1 else "replicas"
-        degrees = describe_parallelism(
-            serving.tensor, serving.expert_parallel, serving.attention_data_parallel, serving.pipeline
-        )
-        parallelism = f"{degrees}, {serving.replicas} {replicas}"
+        division = Division(serving.tensor, serving.pipeline, serving.expert_parallel, serving.attention_data_parallel)
+        parallelism = f"{division.describe()}, {serving.replicas} {replicas}"
     if serving.prefill_workers:
         parallelism += f", {serving.prefill_workers} of them for prompts"
     facts.append(("parallelism", parallelism))

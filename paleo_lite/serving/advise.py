@@ -11,8 +11,9 @@ import msgspec
 from ..errors import DoesNotFit, PaleoError
 from .answers import measure_figures, request_latencies, summarize
 from .candidates import RANKINGS, Advice, Candidate, mark_front
+from .demand import Demand
 from .deployment import Deployment
-from .requests import Lengths, generate_traffic
+from .requests import generate_traffic
 from .slo import OBJECTIVES, Objective
 
 CONCURRENCIES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
@@ -24,14 +25,11 @@ ROUNDS = 3
 
 def rank_deployments(
     deployments: dict[str, Callable[[], Deployment]],
-    inputs: Lengths,
-    outputs: Lengths,
+    demand: Demand,
     *,
     variants: Callable[[Deployment], dict[str, Callable[[], Deployment]]] | None = None,
     fallbacks: dict[str, dict[str, Callable[[], Deployment]]] | None = None,
     objectives: Sequence[Objective] = (),
-    rate_per_s: float | None = None,
-    seed: int = 0,
     by: str = "cost",
 ) -> Advice:
     """Simulate a replica of each deployment at several batch limits, with a request always waiting for a free place.
@@ -40,18 +38,14 @@ def rank_deployments(
     ----------
     deployments : dict of str to callable
         Functions that make a deployment of one replica, by its description.
-    inputs, outputs : Lengths
-        Tokens of prompts and answers.
+    demand : Demand
+        Lengths of the requests and their seed, and the requests per second of all replicas together.
     variants : callable, optional
         Function from a deployment that fits to further ones on the same devices, in the same format of weights.
     fallbacks : dict of str to dict, optional
         By the id of a device, further deployments that are tried if none on this device fits.
     objectives : sequence of Objective
         Service-level objectives.
-    rate_per_s : float, optional
-        Requests per second of all replicas.
-    seed : int
-        Seed of the lengths.
     by : str
         Key of `paleo_lite.serving.candidates.RANKINGS`.
     """
@@ -63,7 +57,7 @@ def rank_deployments(
         for description, make in attempts.items():
             try:
                 deployment = make()
-                candidates.extend(_try_batch_limits(deployment, inputs, outputs, objectives, rate_per_s, seed))
+                candidates.extend(_try_batch_limits(deployment, demand, objectives))
                 fitting.append(deployment)
             except PaleoError as error:
                 refused[description] = str(error)
@@ -100,16 +94,11 @@ def _fleet_cost(candidate: Candidate) -> float:
     return candidate.replicas * candidate.tensor * candidate.pipeline
 
 
-def _try_batch_limits(
-    deployment: Deployment,
-    inputs: Lengths,
-    outputs: Lengths,
-    objectives: Sequence[Objective],
-    rate_per_s: float | None,
-    seed: int,
-) -> list[Candidate]:
+def _try_batch_limits(deployment: Deployment, demand: Demand, objectives: Sequence[Objective]) -> list[Candidate]:
     largest = min(CONCURRENCIES[-1], deployment.engine.max_sequences)
-    sample = generate_traffic(inputs, outputs, count=ROUNDS * largest, concurrency=largest, seed=seed)
+    sample = generate_traffic(
+        demand.inputs, demand.outputs, count=ROUNDS * largest, concurrency=largest, seed=demand.seed
+    )
     prepared = deployment.prepare(sample)
     mean_tokens = float((sample.input_tokens + sample.output_tokens).mean())
     fitting = prepared.room.tokens / mean_tokens
@@ -118,18 +107,18 @@ def _try_batch_limits(
         if concurrency > min(largest, fitting):
             break
         traffic = generate_traffic(
-            inputs,
-            outputs,
+            demand.inputs,
+            demand.outputs,
             count=max(ROUNDS * concurrency, 8),
             concurrency=concurrency,
-            seed=seed,
+            seed=demand.seed,
             drift_apart=deployment.engine.mixes_phases,
         )
         # Only the first round sends all prompts at once.
         outcomes = prepared.run(msgspec.structs.replace(traffic, warm_up=concurrency))
         steady = request_latencies(outcomes)
         figures = measure_figures(outcomes, deployment, int(traffic.input_tokens.sum()))
-        candidates.append(_candidate(deployment, concurrency, figures, steady, objectives, rate_per_s))
+        candidates.append(_candidate(deployment, concurrency, figures, steady, objectives, demand.rate_per_s))
     if not candidates:
         raise DoesNotFit("the cache does not hold one request")
     return candidates

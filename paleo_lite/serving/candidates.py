@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from .division import Division
+
 
 class Ranking(NamedTuple):
     """A way to rank deployments."""
@@ -55,9 +57,14 @@ class Candidate(msgspec.Struct, frozen=True):
     # Energy of the devices per million output tokens at full load; None if their power is unknown.
     joules_per_million_output_tokens: float | None = None
 
+    @property
+    def division(self) -> Division:
+        """How the devices of a replica share the network."""
+        return Division(self.tensor, self.pipeline, self.expert_parallel, self.attention_data_parallel)
+
     def parallelism(self) -> str:
         """Return the degrees of parallelism as text, such as ``tensor 8, expert-parallel 8``."""
-        return describe_parallelism(self.tensor, self.expert_parallel, self.attention_data_parallel, self.pipeline)
+        return self.division.describe()
 
 
 class Advice(msgspec.Struct, frozen=True):
@@ -67,18 +74,6 @@ class Advice(msgspec.Struct, frozen=True):
     best: Candidate | None  # the best that meets the objectives; None if none does
     refused: dict[str, str]  # deployments that were not simulated, with the reason
     by: str = "cost"  # key of `RANKINGS`
-
-
-def describe_parallelism(tensor: int, expert_parallel: int, attention_data_parallel: int, pipeline: int) -> str:
-    """Return degrees of parallelism as text; those of 1 are left out, except that of tensor parallelism."""
-    parts = [f"tensor {tensor}"]
-    further = {
-        "expert-parallel": expert_parallel,
-        "attention-data-parallel": attention_data_parallel,
-        "pipeline": pipeline,
-    }
-    parts += [f"{name} {degree}" for name, degree in further.items() if degree > 1]
-    return ", ".join(parts)
 
 
 def mark_front(candidates: Sequence[Candidate]) -> list[Candidate]:

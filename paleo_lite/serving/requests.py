@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from ..errors import BadFile, BadValue, UnknownName
+from ..errors import BadFile, BadQuantity, BadValue, UnknownName
 from ..files import NOT_TEXT
+from ..units import parse_quantity
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -31,6 +32,17 @@ MAX_TOKENS = 10_000_000
 
 TRACE_COLUMNS = ("arrival_s", "input_tokens", "output_tokens")
 """Columns of a trace."""
+
+
+def parse_rate(rate: float | str) -> float:
+    """Return requests per second from a number or a text such as ``"5"``, ``"5/s"`` or ``"inf"``."""
+    text = str(rate).strip().removesuffix("/s")
+    if text == "inf":
+        return math.inf
+    try:
+        return parse_quantity(text, "")
+    except BadQuantity:
+        raise BadValue(f"`--rate` must be a number of requests per second or inf (got {rate!r})") from None
 
 
 class Traffic(msgspec.Struct, frozen=True, eq=False):

@@ -6,9 +6,10 @@ import msgspec
 
 from ..errors import BadQuantity, BadValue
 from ..units import format_si, parse_quantity
-from .answers import request_latencies, saturate, summarize
+from .answers import Serving, request_latencies, saturate, summarize
+from .demand import Demand
 from .deployment import Prepared
-from .requests import Lengths, generate_traffic
+from .requests import Traffic, generate_traffic
 
 OBJECTIVES = {"ttft": "ttft_s", "tpot": "tpot_s", "latency": "latency_s"}
 """Names of objectives and of the latencies that they limit."""
@@ -59,17 +60,9 @@ def parse_slo(text: str) -> tuple[Objective, ...]:
     return tuple(objectives)
 
 
-def meets(prepared: Prepared, objectives: tuple[Objective, ...], rate_per_s: float, **traffic: object) -> bool:
-    """Return whether requests at a rate are answered within the objectives.
-
-    Parameters
-    ----------
-    **traffic
-        Arguments of `generate_traffic` other than the rate.
-    """
-    requests = generate_traffic(rate_per_s=rate_per_s, **traffic)  # type: ignore[arg-type]
-    outcomes = prepared.run(requests)
-    arrays = request_latencies(outcomes)
+def meets(prepared: Prepared, objectives: tuple[Objective, ...], traffic: Traffic) -> bool:
+    """Return whether requests are answered within the objectives."""
+    arrays = request_latencies(prepared.run(traffic))
     for objective in objectives:
         value = summarize(arrays[OBJECTIVES[objective.name]])[objective.percentile]
         if value is not None and value > objective.limit_s:
@@ -77,26 +70,36 @@ def meets(prepared: Prepared, objectives: tuple[Objective, ...], rate_per_s: flo
     return True
 
 
-def highest_rate(
-    prepared: Prepared, objectives: tuple[Objective, ...], inputs: Lengths, outputs: Lengths, seed: int = 0
-) -> float | None:
+def highest_rate(prepared: Prepared, objectives: tuple[Objective, ...], demand: Demand) -> float | None:
     """Return the highest rate of Poisson arrivals, in requests per second, that meets the objectives.
 
-    Bisection below the saturation rate, to 2%; None if not even a hundredth of it does.
+    Requests have the lengths and the seed of the demand. Bisection below the saturation rate, to 2%; None if not even a
+    hundredth of it does.
     """
-    count = SIMULATED_REQUESTS * prepared.deployment.replicas
-    arguments = {"inputs": inputs, "outputs": outputs, "count": count, "seed": seed}
-    sample = generate_traffic(inputs, outputs, count=count, rate_per_s=float("inf"), seed=seed)
-    saturation_per_s, _ = saturate(prepared, sample)
+
+    def traffic_at(rate_per_s: float) -> Traffic:
+        count = SIMULATED_REQUESTS * prepared.deployment.replicas
+        return generate_traffic(demand.inputs, demand.outputs, count=count, rate_per_s=rate_per_s, seed=demand.seed)
+
+    saturation_per_s, _ = saturate(prepared, traffic_at(float("inf")))
     low, high = 0.01 * saturation_per_s, saturation_per_s
-    if not meets(prepared, objectives, low, **arguments):
+    if not meets(prepared, objectives, traffic_at(low)):
         return None
-    if meets(prepared, objectives, high, **arguments):
+    if meets(prepared, objectives, traffic_at(high)):
         return high
     while high / low > 1 + RATE_TOLERANCE:
         middle = (low * high) ** 0.5
-        if meets(prepared, objectives, middle, **arguments):
+        if meets(prepared, objectives, traffic_at(middle)):
             low = middle
         else:
             high = middle
     return low
+
+
+def with_highest_rate(
+    result: Serving, prepared: Prepared, objectives: tuple[Objective, ...], demand: Demand
+) -> Serving:
+    """Return an answer with the highest rate that meets the objectives."""
+    highest = highest_rate(prepared, objectives, demand)
+    described = [objective.describe() for objective in objectives]
+    return msgspec.structs.replace(result, slo={"objectives": described, "highest_requests_per_s": highest})

@@ -1,7 +1,8 @@
 """Answers, objectives and advice about deployments, through the Python function and the command.
 
 Tests: serving/slo.py, serving/advise.py, serving/candidates.py, reporting/serving.py, reporting/charts/serving.py,
-api/serve.py, cli/serve.py.
+api/deployments.py, api/serve.py, api/serve_advice.py, cli/serve.py, serving/demand.py,
+serving/division.py.
 """
 
 from __future__ import annotations

@@ -28,12 +28,12 @@ import numpy as np
 from scipy.optimize import least_squares
 from scipy.stats import t as student_t
 
-from paleo_lite.api.serve import REQUESTS_PER_USER
 from paleo_lite.engines.blocks import sampled_logits
 from paleo_lite.engines.constants import Company, EngineConstants, Host, generation_of
 from paleo_lite.engines.kernels import CountedKernel
 from paleo_lite.engines.step import UNKNOWN_HOST, Z_90, EngineStep, Load
 from paleo_lite.machines import find_device
+from paleo_lite.serving.demand import REQUESTS_PER_USER
 from paleo_lite.serving.engines import ENGINES, find_engine
 from paleo_lite.serving.kernel_tables import device_kernels
 

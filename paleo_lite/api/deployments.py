@@ -1,0 +1,193 @@
+"""The deployments of a question of `serve`: what they have in common, and one of them on given devices."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ..architectures import Network, find_network
+from ..architectures.network import SequenceOptions
+from ..distributed.links import Topology, device_link
+from ..distributed.platforms import Computer, find_platform
+from ..engines.routing import UNIFORM
+from ..errors import BadValue
+from ..local import LLAMA_CPP
+from ..machines import Device, Price, find_device
+from ..machines.prices import choose_price
+from ..serving.deployment import Deployment, tensor_group
+from ..serving.division import Division
+from ..serving.engines import find_engine, with_fitted_host
+from ..serving.iteration_times import ModelOnDevice
+from ..serving.pipeline import connect_stages
+from ..serving.placement import check_undivided, with_kernels
+from ..serving.simulator import Options
+from ..timing.energy import with_power_limit
+from ..timing.facility import Facility
+from .arguments import Paths, to_paths
+from .question import Question
+from .resolve import resolve_network, resolve_question
+from .serve_locally import place_locally
+
+if TYPE_CHECKING:
+    from ..calibration.store import Calibration
+
+
+class Deployments(msgspec.Struct, frozen=True, eq=False):
+    """What the deployments of one question have in common.
+
+    Attributes
+    ----------
+    decoder, draft : Network
+        Language model as it decodes, and the draft network of speculative decoding, if there is one.
+    precision, cache_format : str
+        Precision of the arithmetic, and format of the KV cache.
+    kv_cache : str or None
+        Format of the KV cache as it was given.
+    policy : str
+        Engine, one of `paleo_lite.serving.engines.ENGINES`.
+    settings : dict
+        Arguments of `paleo_lite.serving.engines.find_engine`.
+    expert_load : float
+        Exponent of the popularity of experts (`paleo_lite.engines.routing`).
+    options : Options
+        Prefix cache and speculative decoding.
+    link, topology : str and Topology, optional
+        Link between the devices of a replica, or the computer that they are in.
+    price_usd_per_h, price_of, platform_price
+        Given price of a device, cloud whose price is used, and price of the platform.
+    facility : Facility or None
+        What surrounds the devices.
+    power_limit, time_model, calibration, clock, unit, hardware_files
+        As for `paleo_lite.predict`.
+    """
+
+    decoder: Network
+    draft: Network | None
+    precision: str
+    cache_format: str
+    kv_cache: str | None
+    policy: str
+    settings: dict[str, Any]
+    expert_load: float = UNIFORM
+    options: Options = Options()
+    link: str | None = None
+    topology: Topology | None = None
+    price_usd_per_h: float | None = None
+    price_of: str | None = None
+    platform_price: Price | None = None
+    facility: Facility | None = None
+    power_limit: float | str | None = None
+    time_model: str | None = None
+    calibration: str | Calibration | None = None
+    clock: str | None = None
+    unit: str | None = None
+    hardware_files: Paths = ()
+
+    def make(
+        self,
+        device: str | Device,
+        division: Division,
+        weights: str | None,
+        *,
+        replicas: int = 1,
+        prefill_workers: int = 0,
+    ) -> Deployment:
+        """Return the deployment on a device.
+
+        Parameters
+        ----------
+        device : str or Device
+            The device.
+        division : Division
+            How the devices of a replica share the network.
+        weights : str, optional
+            Format of the matrices; by default the precision.
+        replicas, prefill_workers : int
+            Replicas, and how many of them compute prompts only.
+
+        Raises
+        ------
+        PaleoError
+            If the network does not fit, or cannot be divided so.
+        """
+        found = find_device(device, to_paths(self.hardware_files))
+        if self.policy == LLAMA_CPP:
+            on_device = place_locally(self.decoder, found, weights, self.kv_cache)
+        else:
+            on_device = self._place(self.decoder, found, division, weights)
+        engine = find_engine(self.policy, on_device.machine.device, **self.settings)
+        if self.settings["overhead_s"] is None:
+            engine = with_fitted_host(engine, on_device.kernels)
+        price_usd_per_h, listing = self.price_usd_per_h, None
+        if price_usd_per_h is None:
+            listing = choose_price(on_device.machine.device, self.price_of, self.platform_price)
+            price_usd_per_h = None if listing is None else listing.usd_per_h
+        return Deployment(
+            on_device,
+            engine,
+            replicas=replicas,
+            prefill_workers=prefill_workers if replicas > 1 else 0,
+            options=self.options,
+            draft=None if self.draft is None else self._place(self.draft, found, division, weights),
+            price_usd_per_h=price_usd_per_h,
+            listing=listing,
+            facility=self.facility,
+        )
+
+    def _place(self, network: Network, device: Device, division: Division, weights: str | None) -> ModelOnDevice:
+        """Return a network on one of the devices that share it."""
+        limited = device if self.power_limit is None else with_power_limit(device, self.power_limit)
+        workload, machine, model = resolve_question(
+            Question(
+                network,
+                limited,
+                precision=self.precision,
+                phase="decode",
+                time_model=self.time_model,
+                clock=self.clock,
+                unit=self.unit,
+                calibration=self.calibration,
+                weights=weights,
+            ),
+            is_by_layers=division.pipeline > 1,
+        )
+        experts, attention = division.expert_parallel, division.attention_data_parallel
+        group = tensor_group(machine.device, division.tensor, self.link, self.topology, attention)
+        has_links = self.topology is None and division.pipeline > 1
+        stage_link = self.link or device_link(machine.device) if has_links else None
+        connected = connect_stages(division.pipeline, division.tensor, device_link=stage_link, topology=self.topology)
+        placed = ModelOnDevice(workload, machine, model, group, self.cache_format, connected)
+        if workload.engine is None:
+            check_undivided(experts, attention, machine.device, division.pipeline, self.expert_load)
+            return placed
+        return with_kernels(placed, self.policy, experts=experts, attention_data=attention, alpha=self.expert_load)
+
+
+def find_topology(platform: str | None, link: str | None, workers: int | None) -> tuple[Topology | None, Price | None]:
+    """Return the topology of a platform and its price per device; None where it has none."""
+    if platform is None:
+        return None, None
+    if link is not None:
+        raise BadValue("give only one of `--link` and `--platform`")
+    computer = find_platform(platform)
+    price = computer.price_of_device if isinstance(computer, Computer) else None
+    return computer.topology(workers or 0), price
+
+
+def find_decoder(name: str | Network) -> Network:
+    """Return a language model as it computes one token per sequence."""
+    if not (isinstance(name, str) and ":" in name):  # a factory or a folder is checked when it is traced
+        network = find_network(name) if isinstance(name, str) else name
+        if not network.is_language_model:
+            raise BadValue(f"`serve` needs a language model that writes text, which {network.name} is not")
+    return resolve_network(name, None, (), SequenceOptions(phase="decode"))
+
+
+def find_draft(draft: str | Network | None, draft_length: int) -> Network | None:
+    """Return the draft network of speculative decoding, if there is one."""
+    if draft is None:
+        return None
+    if not draft_length:
+        raise BadValue("`--draft` needs `--draft-length`, the tokens drafted per iteration")
+    return find_decoder(draft)
