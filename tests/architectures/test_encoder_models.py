@@ -3,6 +3,7 @@
 Tests: architectures/blocks/disentangled.py, architectures/blocks/relative_bias.py,
 architectures/encoder_models/embeddings.py, architectures/encoder_models/family.py,
 architectures/encoder_models/heads.py, architectures/encoder_models/records/images.py,
+architectures/encoder_models/records/rotary_text.py,
 architectures/encoder_models/records/text.py, architectures/encoder_models/records/two_stacks.py,
 architectures/encoder_models/stack.py, architectures/encoder_models/traits.py.
 """
