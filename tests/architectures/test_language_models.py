@@ -50,6 +50,14 @@ def type_of(case):
     return case.partition(" ")[0]
 
 
+STEP = {
+    **FEW_EXPERTS, "n_routed_experts": 8, "num_local_experts": 8, "share_expert_dim": 48, "head_dim": 8,
+    "num_hidden_layers": 3, "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+    "num_sliding_attention_heads": 16, "sliding_window": 8, "partial_rotary_factors": [0.5, 1.0, 0.5],
+    "rope_theta": [5e6, 1e4, 5e6],
+}  # fmt: skip
+
+
 class Case(NamedTuple):
     """A family as a small model.
 
@@ -79,7 +87,7 @@ class Case(NamedTuple):
         return self.changes if self.is_complete else {**SMALL, **self.changes}
 
     def class_of(self, model_type):
-        with_head, without_head = FAMILIES[type_of(model_type)].classes
+        with_head, without_head, *_ = FAMILIES[type_of(model_type)].classes
         return with_head if self.has_head else without_head
 
 
@@ -154,6 +162,7 @@ CASES = {
         "rope_type": "default", "rope_theta": 1e6, "llama_4_scaling_beta": 0.1,
         "original_max_position_embeddings": 4096,
     }}, bytes_within=0.15),
+    "step3p5": Case({**STEP, "mlp_layer_types": ["dense"] * 3}, bytes_within=0.2, has_head=False),
     "afmoe": Case({**FEW_EXPERTS, "num_experts": 8, "head_dim": 8, "sliding_window": 8, "mup_enabled": True,
                    "layer_types": ["sliding_attention", "full_attention"]}, bytes_within=0.15),
     "granitemoeshared": Case({"num_local_experts": 8, "num_experts_per_tok": 2, "shared_intermediate_size": 48},
@@ -271,7 +280,7 @@ FLOPS_OF_REFERENCE = {
 OTHER_WAY = {
     "llama4_text", "kimi_k2", "mimo", "internlm3", "dbrx", "longcat_flash", "jetmoe", "minimax_m1", "minimax_text_01",
     "bailing_moe_linear", "nemotron-nas", "Dream", "hunyuan", "arctic", "step3_text", "molmo_text",
-    "ernie4_5_vl_moe_text", *WITHOUT_ATTENTION,
+    "ernie4_5_vl_moe_text", "minicpm", "bailing_moe", "bailing_moe_v2", "openelm", "phi4flash", *WITHOUT_ATTENTION,
 }  # fmt: skip
 """Families compared in tests of their own, or with the published parameters in ``published_configs.json``."""
 
@@ -436,6 +445,23 @@ def test_experts_of_attention_equal_a_run_on_the_cpu(phase):
     ours = read_config(data, "c.json", None, SequenceOptions(tokens, context, phase))
     assert ours.parameters == sum(parameter.numel() for parameter in module.parameters())
     assert 2 * total(ours, "macs") == counter.get_total_flops()
+
+
+@pytest.mark.slow
+def test_experts_that_no_trace_knows_have_the_parameters_of_the_module():
+    """Step 3.5 picks the experts that were chosen by the values of the router."""
+    from paleo_lite.architectures.torch_import import import_torchvision
+
+    torch = import_torchvision("a test").torch
+    transformers = pytest.importorskip("transformers", exc_type=ImportError)
+    fields = {**SMALL, **STEP, "mlp_layer_types": ["dense", "sparse", "sparse"]}
+    config = transformers.AutoConfig.for_model("step3p5", **json.loads(json.dumps(fields)))
+    with torch.device("meta"):
+        module = transformers.Step3p7TextModel._from_config(config)
+    named = {**fields, "model_type": "step3p5", "architectures": ["Step3p7TextModel"]}
+    ours = read_config(json.dumps(named).encode(), "c.json", None, SequenceOptions(TOKENS))
+    assert ours.parameters == sum(parameter.numel() for parameter in module.parameters())
+    assert ours.parameters - ours.active_parameters == 2 * (8 - 2) * 3 * 64 * 32 + 1000 * 64
 
 
 @pytest.mark.slow

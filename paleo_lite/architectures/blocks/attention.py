@@ -58,7 +58,7 @@ def add_attention(tape: Tape, name: str, attention: Attention, x: Blob, position
         query, routes = add_expert_queries(tape, name, attention.experts, x, heads * attention.head_size)
         query = tape.split_heads(name, query, heads)
         key, value = _packed_keys_and_values(tape, name, attention, x, kv_heads)
-    elif attention.projections.packed:
+    elif attention.projections.packed and not attention.reuses_cache:
         query, key, value = _packed_projection(tape, name, attention, x, heads, kv_heads)
     else:
         query, gate = _add_query(tape, name, attention, x, heads)
@@ -79,14 +79,14 @@ def add_attention(tape: Tape, name: str, attention: Attention, x: Blob, position
         if tape.lengths.uses_cache and attention.is_causal:
             key, value = tape.append_to_cache(name, key, value, _reach(attention))
         positions.stored[attention.window] = key, value
+    if attention.is_differential:  # two heads of values are read by the pair, so that each product is of both
+        value = value._replace(shape=(*value.shape[:-1], 2 * attention.head_size))
     output = _add_kernels(tape, name, attention, (query, key, value), positions)
+    if attention.is_differential:
+        output = _add_difference(tape, name, attention, output, heads)
     if attention.windows > 1:
         output = tape.view(name, output, (*x.shape[:-1], heads * attention.head_size))
-    if attention.gate_projection:
-        gate = tape.linear(f"{name}.{attention.gate_projection}", x, heads * attention.head_size, bias=False)
-    if gate is not None:
-        gate = tape.op(f"{name}.sigmoid", "sigmoid", gate, origin="function")
-        output = tape.op(f"{name}.mul", "mul", output, gate)
+    output = _add_gate(tape, name, attention, x, output, gate)
     if attention.output_norm:
         output = add_norm(tape, f"{name}.{attention.output_norm}", attention.norm, output)
     if attention.experts is not None and routes is not None:
@@ -120,6 +120,37 @@ def _add_kernels(
         merge_heads_with="reshape" if attention.transposed_weights else "contiguous",
         writes_cache=False,
     )
+
+
+def _add_gate(tape: Tape, name: str, attention: Attention, x: Blob, output: Blob, gate: Blob | None) -> Blob:
+    """Add the gate of the output: made by the query projection, or by one of its own, for each head or each value."""
+    heads, _ = device_heads(tape, attention)
+    if attention.gate_projection:
+        width = heads if attention.gate_is_per_head else output.shape[-1]
+        gate = tape.linear(f"{name}.{attention.gate_projection}", x, width, bias=False)
+    if gate is None:
+        return output
+    shape = output.shape
+    if attention.gate_is_per_head:
+        gate = tape.view(name, gate, (*gate.shape, 1), "unsqueeze")
+        output = tape.view(name, output, (*shape[:-1], heads, shape[-1] // heads))
+    gate = tape.op(f"{name}.sigmoid", "sigmoid", gate, origin="function")
+    output = tape.op(f"{name}.mul", "mul", output, gate, out=output.shape)
+    return tape.view(name, output, shape) if attention.gate_is_per_head else output
+
+
+def _add_difference(tape: Tape, name: str, attention: Attention, output: Blob, heads: int) -> Blob:
+    """Add the difference of each pair of heads, weighted by four learned vectors, and its norm (Ye et al. 2024)."""
+    size, tokens = attention.head_size, output.shape[1]
+    for pair in "12":
+        weights = ((size,), (size,))
+        tape.op(f"{name}.lambda_{pair}", "mul", out=(size,), weights=weights, origin="function")
+    shape = (1, tokens, heads // 2, 2 * size)
+    first, second = tape.split_tensor(f"{name}.chunk", output, "chunk", (shape, shape))
+    second = tape.op(f"{name}.mul", "mul", second)
+    output = tape.op(f"{name}.sub", "sub", first, second, out=shape)
+    output = add_norm(tape, f"{name}.subln", "rms", output)
+    return tape.view(name, output, (1, tokens, heads * size), "reshape")
 
 
 def add_cross_attention(tape: Tape, name: str, attention: Attention, x: Blob, positions: Positions) -> Blob:
@@ -325,8 +356,9 @@ def _packed_projection(
         key = tape.split_heads(name, parts[1], kv_heads)
         value = tape.split_heads(name, parts[2], kv_heads)
         return tape.split_heads(name, parts[0], heads), key, value
-    query, key, value = (tape.split_heads(name, part, count) for part, count in zip(parts, (heads, kv_heads, kv_heads)))
-    return query, key, value
+    query = _separate_heads(tape, name, attention, parts[0], heads, "q_norm")
+    key = _separate_heads(tape, name, attention, parts[1], kv_heads, "k_norm")
+    return query, key, tape.split_heads(name, parts[2], kv_heads)
 
 
 def _rotate(

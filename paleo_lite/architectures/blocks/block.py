@@ -18,6 +18,7 @@ from .recurrence import add_linear_recurrence, add_time_mix
 from .shared_transformer import add_shared_transformer
 from .state_space import (
     add_delta_net,
+    add_gated_memory,
     add_kimi_delta,
     add_lightning_attention,
     add_mamba,
@@ -34,6 +35,7 @@ from .traits import (
     DeltaNet,
     Experts,
     FeedForward,
+    GatedMemory,
     HyperConnection,
     KimiDelta,
     LatentAttention,
@@ -58,7 +60,8 @@ _ATTENTION: dict[type, Callable[..., Blob]] = {
 _RECURRENT: dict[type, Callable[..., Blob]] = {
     Mamba: add_mamba, Mamba2: add_mamba2, DeltaNet: add_delta_net, KimiDelta: add_kimi_delta,
     LinearRecurrence: add_linear_recurrence, MatrixMemory: add_matrix_memory, TimeMix: add_time_mix,
-    ShortConvolution: add_short_convolution, LightningAttention: add_lightning_attention, Projection: add_projection,
+    ShortConvolution: add_short_convolution, LightningAttention: add_lightning_attention, GatedMemory: add_gated_memory,
+    Projection: add_projection,
 }  # fmt: skip
 """Mixers with a state of their own, or with none."""
 

@@ -88,8 +88,7 @@ class BlockRules(msgspec.Struct, frozen=True, kw_only=True):
     attends: Layers = All()  # the blocks with attention, where there is another mixer
     has_both_mixers: bool = False  # whether every block has attention and the other mixer side by side
     mixes: Layers = All()  # the blocks with a mixer; others are a feed-forward part alone
-    projects: Layers = All(False)  # the blocks with one matrix in place of the mixer
-    projection: Fields = NOTHING
+    replacing: tuple[tuple[Layers, Record], ...] = ()  # the blocks with another record in place of the mixer
     window: Reader | None = None
     windowed: Layers = All()
     chunk: Reader | None = None
@@ -143,9 +142,11 @@ def describe_blocks(rules: BlockRules, config: Config) -> tuple[Block, ...]:
     sparse = rules.sparse.choose(config, count) if rules.experts is not None else [False] * count
     mixes = rules.mixes.choose(config, count)
     mixers = [mixer if has_mixer else () for mixer, has_mixer in zip(_mixers(rules, config, own), mixes)]
-    for index, is_projection in enumerate(rules.projects.choose(config, count)):
-        if is_projection:
-            mixers[index] = (make(Projection, config, rules.projection),)
+    for layers, replacement in rules.replacing:
+        mixer = replacement.read(config)
+        mixers = [
+            (mixer,) if is_replaced else usual for usual, is_replaced in zip(mixers, layers.choose(config, count))
+        ]
     feeds = rules.feeds.choose(config, count)
     feeds_plainly = rules.feeds_plainly.choose(config, count)
     reuses = rules.reuses.choose(config, count)

@@ -7,11 +7,13 @@ Their recurrences are single fused kernels (`paleo_lite.counting.kinds.recurrent
 
 from __future__ import annotations
 
+from ...counting import CONSTANT
 from ..builder import Blob
 from ..tape import Tape
 from .norms import add_norm
 from .traits import (
     DeltaNet,
+    GatedMemory,
     KimiDelta,
     LightningAttention,
     Mamba,
@@ -61,6 +63,17 @@ def add_mamba(tape: Tape, name: str, mixer: Mamba, x: Blob) -> Blob:
     _add_state(tape, name, (1, channels, states), (1, channels, mixer.convolution))
     output = tape.view(name, output, (1, tokens, channels), "transpose")
     output = tape.linear(f"{name}.out_proj", output, hidden_size, mixer.bias)
+    return tape.row_parallel_output(name, output)
+
+
+def add_gated_memory(tape: Tape, name: str, mixer: GatedMemory, x: Blob) -> Blob:
+    """Add a gated memory unit: a projection that gates the output of another layer's scan, and one after it."""
+    width = tape.shard_size(mixer.width)
+    gate = tape.linear(f"{name}.in_proj", tape.column_parallel_input(name, x), width, bias=False)
+    gate = tape.op(f"{name}.silu", "silu", gate, origin="function")
+    memory = Blob((*x.shape[:-1], width), CONSTANT)
+    output = tape.op(f"{name}.mul", "mul", gate, memory)
+    output = tape.linear(f"{name}.out_proj", output, x.shape[-1], bias=False)
     return tape.row_parallel_output(name, output)
 
 

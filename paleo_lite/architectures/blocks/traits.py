@@ -116,6 +116,9 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True):
     is_always_unfused: bool = False
     has_output_gate: bool = False  # whether the query projection also makes a gate of the output (Qwen3-Next)
     gate_projection: str = ""  # name of a projection of its own that makes this gate (AFMoE); empty: there is none
+    gate_is_per_head: bool = False  # whether that gate is one number for each head (Step 3.5)
+    # Whether the output of each pair of heads is the difference of both, each with the values of both (Ye et al. 2024)
+    is_differential: bool = False
     # Experts in place of the query and the output projection (JetMoE); `heads` are those that a token passes
     experts: HeadExperts | None = None
     # Rank of the adapters beside the query, key and value projections (Zamba2); None: there are none
@@ -365,6 +368,13 @@ class LightningAttention(msgspec.Struct, frozen=True, kw_only=True):
     output: str = "out_proj"
 
 
+class GatedMemory(msgspec.Struct, frozen=True, kw_only=True):
+    """A gate of what the last state-space mixer before has read from its state (SambaY, Ren et al. 2025, section 2)."""
+
+    width: int  # channels of that mixer
+    module: str
+
+
 class Projection(msgspec.Struct, frozen=True, kw_only=True):
     """One matrix in place of attention or of a feed-forward part (Puzzle, Bercovich et al. 2024, section 2.1)."""
 
@@ -391,7 +401,7 @@ class MatrixMemory(msgspec.Struct, frozen=True, kw_only=True):
 
 Mixer = (
     Attention | LatentAttention | CompressedAttention | Mamba | Mamba2 | DeltaNet | KimiDelta | ShortConvolution
-    | LinearRecurrence | TimeMix | MatrixMemory | LightningAttention | Projection
+    | LinearRecurrence | TimeMix | MatrixMemory | LightningAttention | GatedMemory | Projection
 )  # fmt: skip
 """The kinds of layers that mix the tokens of a sequence."""
 

@@ -7,11 +7,11 @@ from ..config import Config
 from ..keys import read_fields, refuse_unread
 from .decoder import Decoder
 from .family import STANDARD_DECODER, Family
-from .records import dense, established, gemma, gpt, hybrids, mixtures, qwen
+from .records import dense, established, gemma, gpt, hub_code, hybrids, mixtures, qwen
 
 FAMILIES: dict[str, Family] = {
     **established.FAMILIES, **dense.FAMILIES, **gpt.FAMILIES, **mixtures.FAMILIES, **hybrids.FAMILIES,
-    **qwen.FAMILIES, **gemma.FAMILIES,
+    **qwen.FAMILIES, **gemma.FAMILIES, **hub_code.FAMILIES,
 }  # fmt: skip
 """Families by ``model_type``."""
 

@@ -24,6 +24,9 @@ class Family(BlockRules, frozen=True, kw_only=True):
     # Names of the classes where they are not ``...ForCausalLM`` and ``...Model``.
     head_class: str = ""
     model_class: str = ""
+    other_classes: tuple[
+        str, ...
+    ] = ()  # further classes of the same record, each with a head but those of ``...Model``
     # Keys with the only values that are read: a config with others is refused.
     unread: tuple[tuple[str, tuple[Any, ...]], ...] = ()
     same: tuple[tuple[str, str], ...] = ()  # pairs of keys with the same value, where the first is given
@@ -35,9 +38,10 @@ class Family(BlockRules, frozen=True, kw_only=True):
     has_plain_next_token: bool = True  # whether such a layer is one more block, so that its parameters are known
 
     @property
-    def classes(self) -> tuple[str, str]:
-        """The class with a head, and the one without."""
-        return self.head_class or f"{self.name}ForCausalLM", self.model_class or f"{self.name}Model"
+    def classes(self) -> tuple[str, ...]:
+        """The class with a head, the one without, and others."""
+        named = self.head_class or f"{self.name}ForCausalLM", self.model_class or f"{self.name}Model"
+        return (*named, *self.other_classes)
 
 
 TIED = Flag("tie_word_embeddings", True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ...blocks.traits import Norms
-from ...keys import Activation, Flag, Fraction, HeadSize, Integer, ObjectOf, QuotientOf, RoundedUp
+from ...blocks.traits import Norms, Projection
+from ...keys import Activation, Flag, Fraction, HeadSize, Integer, ObjectOf, QuotientOf, Record, RoundedUp
 from ...layer_rules import Marked, Not
 from ..family import BIASED, NEXT_TOKEN, POST_NORMS, QWEN_WINDOW, TIED, Family, all_but_every, heads_of
 
@@ -76,8 +76,10 @@ FAMILIES: dict[str, Family] = {
     "nemotron-nas": Family(  # Puzzle: layers with heads and inner sizes of their own, or without a part
         name="DeciLM", longest=131072, own_keys=ObjectOf("block_configs"),
         mixes=Not(Marked("block_configs", "attention", "no_op")),
-        projects=Marked("block_configs", "attention", "replace_with_linear"),
-        projection={"module": "self_attn", "bias": Flag("attention_bias")},
+        replacing=((
+            Marked("block_configs", "attention", "replace_with_linear"),
+            Record(Projection, {"module": "self_attn", "bias": Flag("attention_bias")}),
+        ),),
         feeds=Not(Marked("block_configs", "ffn", "no_op")),
         feeds_plainly=Marked("block_configs", "ffn", "replace_with_linear"),
         plain_part={"module": "mlp", "bias": Flag("mlp_bias")},
