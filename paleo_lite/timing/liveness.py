@@ -6,7 +6,7 @@ buffer of its own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import compress
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -135,14 +135,13 @@ class MemoryPlan(NamedTuple):
     graph: Buffers  # buffers of the network
     kinds: list[str]  # kind of each layer
     # Bytes of each buffer per sample, and bytes that do not grow with the batch; 0 for buffers that no layer
-    # creates; shape (buffers, 2).
-    sizes: Bytes
+    # creates.
+    sizes: list[tuple[int, int]]
     last_use: list[int]  # last layer that reads or writes each buffer
     first_write: list[int]  # layer that creates each buffer; -1 for buffers that no layer creates
     saved: list[frozenset[int]]  # buffers that each layer saves for its gradient; empty without gradients
-    # Bytes that each layer saves outside these buffers, per sample and independent of the batch; shape (layers,
-    # 2).
-    private: Bytes
+    # Bytes that each layer saves outside these buffers, per sample and independent of the batch.
+    private: list[tuple[int, int]]
     wants_gradient: list[list[bool]]  # for each input of each layer, whether its gradient is computed
 
 
@@ -162,10 +161,7 @@ def make_plan(layers: Sequence[Layer], number_bytes: int, has_gradients: bool = 
         Whether there is a backward pass, for which layers save tensors.
     """
     graph = find_buffers(layers, number_bytes)
-    sizes = np.zeros((len(graph.buffers), 2), dtype=object)
-    for index, buffer in enumerate(graph.buffers):
-        if buffer.activation:
-            sizes[index, 0 if buffer.scales else 1] = buffer.size
+    sizes = [_affine_bytes(buffer.size if buffer.activation else 0, buffer.scales) for buffer in graph.buffers]
     last_use, first_write = [-1] * len(sizes), [-1] * len(sizes)
     for index in range(len(layers)):
         for buffer_index in (*graph.reads[index], *graph.writes[index]):
@@ -173,7 +169,7 @@ def make_plan(layers: Sequence[Layer], number_bytes: int, has_gradients: bool = 
         for buffer_index in graph.writes[index]:
             if first_write[buffer_index] < 0 and graph.buffers[buffer_index].activation:
                 first_write[buffer_index] = index
-    private = np.zeros((len(layers), 2), dtype=object)
+    private = [(0, 0)] * len(layers)
     saved: list[frozenset[int]] = []
     wants_gradient: list[list[bool]] = []
     for index, layer in enumerate(layers if has_gradients else ()):
@@ -186,9 +182,23 @@ def make_plan(layers: Sequence[Layer], number_bytes: int, has_gradients: bool = 
         saved.append(frozenset(buffer for buffer in buffers if graph.buffers[buffer].activation))
         elements_bytes = (needs.numbers + copied_elements) * number_bytes
         statistics_bytes = needs.statistics * max(number_bytes, 4)
-        private[index, 0 if needs.scales else 1] = elements_bytes + statistics_bytes + needs.bytes
+        private[index] = _affine_bytes(elements_bytes + statistics_bytes + needs.bytes, needs.scales)
     kinds = [layer.kind for layer in layers]
     return MemoryPlan(graph, kinds, sizes, last_use, first_write, saved, private, wants_gradient)
+
+
+def _affine_bytes(size: int, scales: bool) -> tuple[int, int]:
+    """Return the bytes per sample and the bytes that do not grow with the batch, of which one is `size`."""
+    return (size, 0) if scales else (0, size)
+
+
+def total_bytes(amounts: Iterable[tuple[int, int]]) -> Bytes:
+    """Return the sum of amounts, each bytes per sample and bytes that do not grow with the batch."""
+    scaling = fixed = 0
+    for of_sample, other in amounts:
+        scaling += of_sample
+        fixed += other
+    return np.array([scaling, fixed], dtype=object)
 
 
 def _saved_buffers(layers: Sequence[Layer], graph: Buffers, index: int, needs: Saved) -> tuple[list[int], int]:
@@ -226,8 +236,7 @@ def saved_bytes(
         Buffers that do not count.
     """
     buffers = frozenset().union(*plan.saved[start:end]) - excluded
-    total: Bytes = plan.sizes[[*buffers]].sum(axis=0) + plan.private[start:end].sum(axis=0)
-    return total
+    return total_bytes([*(plan.sizes[buffer] for buffer in buffers), *plan.private[start:end]])
 
 
 def peak_forward(
@@ -254,21 +263,25 @@ def peak_forward(
     """
     alive: set[int] = set()
     kept: set[int] = set()
-    current, peak = ZERO_BYTES, ZERO_BYTES
+    scaling = fixed = 0  # bytes per sample, and bytes that do not grow with the batch
+    peak = (0, 0)
     for index in range(start, len(plan.kinds) if end is None else end):
         for buffer in plan.graph.writes[index]:
             if buffer not in alive and buffer not in excluded:
                 alive.add(buffer)
-                current = current + plan.sizes[buffer]
+                scaling += plan.sizes[buffer][0]
+                fixed += plan.sizes[buffer][1]
         if keep_saved:
-            current = current + plan.private[index]
+            scaling += plan.private[index][0]
+            fixed += plan.private[index][1]
             kept |= plan.saved[index]
-        peak = max(peak, current, key=tuple)
+        peak = max(peak, (scaling, fixed))
         for buffer in {*plan.graph.reads[index], *plan.graph.writes[index]} & alive:
             if plan.last_use[buffer] <= index and buffer not in kept:
                 alive.remove(buffer)
-                current = current - plan.sizes[buffer]
-    return peak
+                scaling -= plan.sizes[buffer][0]
+                fixed -= plan.sizes[buffer][1]
+    return np.array(peak, dtype=object)
 
 
 def peak_backward(plan: MemoryPlan, start: int, end: int, excluded: frozenset[int]) -> Bytes:
@@ -297,19 +310,20 @@ def peak_backward(plan: MemoryPlan, start: int, end: int, excluded: frozenset[in
     block_of_buffer = {buffer: block for block, buffer in enumerate(incoming)}
     block_sizes = [plan.sizes[buffer] for buffer in incoming]
     num_users = [1] * len(incoming)
-    current: Bytes = saved_bytes(plan, start, end, excluded) + plan.sizes[incoming].sum(axis=0)
-    peak = current
+    scaling, fixed = saved_bytes(plan, start, end, excluded) + total_bytes(block_sizes)
+    peak = (scaling, fixed)
     for index in range(end - 1, start - 1, -1):
         if plan.graph.gradient[index]:
             written = dict.fromkeys(plan.graph.writes[index])
             output_blocks = [block_of_buffer.pop(buffer) for buffer in written if buffer in block_of_buffer]
             passes_on = bool(output_blocks) and plan.kinds[index] in _PASSES_GRADIENT
-            second_gradients = ZERO_BYTES  # alive until they are added to the first gradient
+            second_scaling = second_fixed = 0  # gradients that are alive until they are added to the first ones
             for buffer in dict.fromkeys(compress(plan.graph.reads[index], plan.wants_gradient[index])):
                 size = plan.sizes[buffer]
                 if buffer in block_of_buffer:
                     if not passes_on:
-                        second_gradients = second_gradients + size
+                        second_scaling += size[0]
+                        second_fixed += size[1]
                     continue
                 if passes_on:
                     block_of_buffer[buffer] = output_blocks[0]
@@ -317,15 +331,19 @@ def peak_backward(plan: MemoryPlan, start: int, end: int, excluded: frozenset[in
                     block_of_buffer[buffer] = len(block_sizes)
                     block_sizes.append(size)
                     num_users.append(0)
-                    current = current + size
+                    scaling += size[0]
+                    fixed += size[1]
                 num_users[block_of_buffer[buffer]] += 1
-            peak = max(peak, current + second_gradients, key=tuple)
+            peak = max(peak, (scaling + second_scaling, fixed + second_fixed))
             for block in output_blocks:
                 num_users[block] -= 1
                 if not num_users[block]:
-                    current = current - block_sizes[block]
-        current = current - plan.private[index]
+                    scaling -= block_sizes[block][0]
+                    fixed -= block_sizes[block][1]
+        scaling -= plan.private[index][0]
+        fixed -= plan.private[index][1]
         for buffer in plan.saved[index]:
             if freeing_layer.get(buffer) == index:
-                current = current - plan.sizes[buffer]
-    return peak
+                scaling -= plan.sizes[buffer][0]
+                fixed -= plan.sizes[buffer][1]
+    return np.array(peak, dtype=object)

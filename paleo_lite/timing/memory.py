@@ -27,7 +27,16 @@ from ..errors import BadValue
 from ..formats import bytes_per_number
 from ..machines import Device
 from ..units import element_bytes
-from .liveness import ZERO_BYTES, MemoryPlan, find_buffers, make_plan, peak_backward, peak_forward, saved_bytes
+from .liveness import (
+    ZERO_BYTES,
+    MemoryPlan,
+    find_buffers,
+    make_plan,
+    peak_backward,
+    peak_forward,
+    saved_bytes,
+    total_bytes,
+)
 from .optimizers import MASTER_BYTES, OPTIMIZERS, embedding_shapes, update_cost
 from .quantization import parameter_bytes
 from .workload import Workload, bytes_per_state, cached_for_layers
@@ -358,7 +367,7 @@ def _training_tensors(
     """
     head = None
     if reads_tokens:
-        from .fine_tuning import append_loss, find_logits
+        from .fine_tuning import find_logits
 
         head = find_logits(layers)
     if head is None:
@@ -366,10 +375,9 @@ def _training_tensors(
         graph, logits = plan.graph, ZERO_BYTES
         peak, saved = _peak_of_step(layers, plan, checkpointing)
     else:
-        with_loss = append_loss(layers, number_bytes, fused=fused_loss)
-        peak_with_loss, _ = _peak_of_step(with_loss, make_plan(with_loss, number_bytes), checkpointing)
-        body = layers[:head]
-        peak, saved = _peak_of_step(body, make_plan(body, number_bytes), checkpointing)
+        with_loss, body = cached_for_layers(_plans_with_loss, layers, number_bytes, head, fused_loss)
+        peak_with_loss, _ = _peak_of_step(*with_loss, checkpointing)
+        peak, saved = _peak_of_step(*body, checkpointing)
         graph, logits = find_buffers(layers, number_bytes), peak_with_loss - peak
     return {
         "activations_bytes": AffineBytes(*saved),
@@ -377,6 +385,16 @@ def _training_tensors(
         "workspace_bytes": AffineBytes(*(peak - saved)),
         "logits_bytes": AffineBytes(*logits),
     }
+
+
+def _plans_with_loss(
+    layers: tuple[Layer, ...], number_bytes: int, head: int, fused_loss: bool
+) -> tuple[tuple[tuple[Layer, ...], MemoryPlan], tuple[tuple[Layer, ...], MemoryPlan]]:
+    """Return the layers of a language model with its loss, and those before its head, each with their plan."""
+    from .fine_tuning import append_loss
+
+    with_loss, body = append_loss(layers, number_bytes, fused=fused_loss), layers[:head]
+    return (with_loss, make_plan(with_loss, number_bytes)), (body, make_plan(body, number_bytes))
 
 
 def _peak_of_step(layers: Sequence[Layer], plan: MemoryPlan, checkpointing: str) -> tuple[Bytes, Bytes]:
@@ -508,7 +526,7 @@ def find_segments(layers: Sequence[Layer], plan: MemoryPlan, checkpointing: str)
     kept, kept_bytes = frozenset[int](), ZERO_BYTES
     segments = []
     for (start, end), buffers in zip(pairwise(cuts), crossing):
-        kept, kept_bytes = kept.union(buffers), kept_bytes + plan.sizes[buffers].sum(axis=0)
+        kept, kept_bytes = kept.union(buffers), kept_bytes + total_bytes(plan.sizes[buffer] for buffer in buffers)
         segments.append(Segment(start, end, kept, kept_bytes))
     return segments
 

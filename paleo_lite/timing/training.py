@@ -13,7 +13,7 @@ from ..counting.kinds import gemm_of, is_attention
 from ..machines import Machine
 from ..units import element_bytes
 from .models import TimeModel
-from .workload import Workload, with_update
+from .workload import Workload, cached_for_layers, with_update
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -101,7 +101,8 @@ def recomputed_layers(workload: Workload) -> NDArray[np.bool_]:
     from .liveness import make_plan
     from .memory import find_segments
 
-    segments = find_segments(layers, make_plan(layers, element_bytes(workload.precision)), checkpointing)
+    plan = cached_for_layers(make_plan, layers, element_bytes(workload.precision))
+    segments = find_segments(layers, plan, checkpointing)
     is_recomputed[: segments[-1].start] = True  # the forward pass of the last segment has just finished
     return is_recomputed
 
