@@ -112,7 +112,8 @@ Counts = record("Counts", {
     "network convention unit phase execution": str,
     "batch_size kernels total macs parameters frozen_parameters": int, "convolution_share": Number,
     "unknown notes": Names,
-    "on": record("Costs", {"gpu precision": str, "time_s energy_j overhead_s overhead_j": float}) | None,
+    "on": record("Costs", {
+        "gpu precision": str, "time_s energy_j overhead_s overhead_j": float, "site": Site | None}) | None,
     "by_kind": dict[str, record("KindCount", {
         "layers": int, "count": Whole, "share": Number, "time_s energy_j": NotRequired[float]})],
     "layers": list[record("LayerCount", {
@@ -190,7 +191,7 @@ ANSWERS: dict[str, list[Any]] = {
             "part network": str, "runs samples macs all_macs parameters layers": int,
             "convolution attention linear other": float, "time_s energy_j": NotRequired[float]})],
         "total": record("PipelineTotal", {"all_macs parameters": int, "convolution attention linear other": float}),
-        "on": record("PipelineCosts", {"gpu precision": str, "time_s energy_j": float}) | None,
+        "on": record("PipelineCosts", {"gpu precision": str, "time_s energy_j": float, "site": Site | None}) | None,
         "by_kind": dict[str, _PipelineKind] | None})],
     "scale": [Scale, record("PictureScaling", {
         "network gpu precision": str, **_SAMPLING, "is_forecast": bool, "notes": Names,

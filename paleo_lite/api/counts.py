@@ -19,6 +19,7 @@ from ..counting.work import MIXED_EXECUTIONS, check_execution
 from ..errors import BadValue, UnknownName
 from ..machines import Device
 from ..timing import Prediction
+from ..timing.facility import Facility, make_facility
 from ..timing.pipeline_prediction import PipelinePrediction
 from .arguments import InputShapes
 from .pipelines import check_others
@@ -57,6 +58,10 @@ def layers(
     causal: str = "full",
     gpu: str | Device | None = None,
     precision: str = "fp32",
+    electricity: float | str | None = None,
+    carbon_intensity: float | str | None = None,
+    pue: float | None = None,
+    host_watts: float | str | None = None,
 ) -> LayerCounts | PipelineCounts: ...
 @overload
 def layers(
@@ -75,6 +80,10 @@ def layers(
     causal: str = "full",
     gpu: str | Device | None = None,
     precision: str = "fp32",
+    electricity: float | str | None = None,
+    carbon_intensity: float | str | None = None,
+    pue: float | None = None,
+    host_watts: float | str | None = None,
 ) -> CountsComparison: ...
 
 
@@ -94,6 +103,10 @@ def layers(
     causal: str = "full",
     gpu: str | Device | None = None,
     precision: str = "fp32",
+    electricity: float | str | None = None,
+    carbon_intensity: float | str | None = None,
+    pue: float | None = None,
+    host_watts: float | str | None = None,
 ) -> LayerCounts | CountsComparison | PipelineCounts:
     """Count FLOPs, bytes and parameters of a network layer by layer, or compare the totals of several networks.
 
@@ -120,6 +133,8 @@ def layers(
         joules.
     precision : str
         Precision on that device, as for `predict`.
+    electricity, carbon_intensity, pue, host_watts
+        As for `predict`, for the energy of a step at the meter.
 
     Returns
     -------
@@ -132,6 +147,9 @@ def layers(
     PaleoError
         For an unknown name, an invalid value or a malformed file.
     """
+    facility = make_facility(electricity, carbon_intensity, pue, host_watts)
+    if facility is not None and gpu is None:
+        raise BadValue("the energy at the meter is that of a device: give `--gpu`, such as --gpu h100-sxm")
     if isinstance(network, str) and (pipeline := find_pipeline(network)) is not None:
         check_others(
             pipeline,
@@ -158,7 +176,7 @@ def layers(
             steps=steps,
             frames=frames,
         )
-        return _with_costs_of_parts(counted, predicted)
+        return _with_costs_of_parts(counted, predicted, facility)
     PictureOptions(steps=steps, frames=frames).check_absent(network)
     image_size = square_size(image_size, network)
     is_sequence = isinstance(network, (list, tuple)) and not isinstance(network, Network)
@@ -179,6 +197,7 @@ def layers(
             causal=causal,
             gpu=gpu,
             precision=precision,
+            facility=facility,
         )
         for each_network in networks
     ]
@@ -201,6 +220,7 @@ def _count_one(
     causal: str,
     gpu: str | Device | None,
     precision: str,
+    facility: Facility | None,
 ) -> LayerCounts:
     """Count one network."""
     find_convention(convention)
@@ -213,7 +233,8 @@ def _count_one(
         costs = _costs_of(
             predict_network(
                 resolved, gpu=gpu, precision=precision, phase=phase, batch_size=batch_size, execution=execution
-            )
+            ),
+            facility,
         )
     if causal == "half":
         halved_layers, number = count_half_of_causal(resolved.layers)
@@ -232,9 +253,10 @@ def _count_one(
     return structs.replace(counts, work=fuse(resolved.layers, counts.work, execution))
 
 
-def _costs_of(prediction: Prediction) -> LayerCosts:
-    """Return the seconds and joules of all layers."""
-    joules = _check_power(prediction).layers_energy_j
+def _costs_of(prediction: Prediction, facility: Facility | None) -> LayerCosts:
+    """Return the seconds and joules of all layers, and the energy of the step at the meter of a facility."""
+    prediction = structs.replace(_check_power(prediction), facility=facility)
+    joules = prediction.layers_energy_j
     assert joules is not None and prediction.energy_j is not None
     return LayerCosts(
         gpu=prediction.device.id,
@@ -243,13 +265,20 @@ def _costs_of(prediction: Prediction) -> LayerCosts:
         layers_j=tuple(joules.tolist()),
         overhead_s=prediction.terms.overhead_s,
         overhead_j=prediction.energy_j - float(joules.sum()),
+        site=None if prediction.site is None else prediction.site.to_dict(),
+        surroundings="" if facility is None else facility.describe(),
     )
 
 
-def _with_costs_of_parts(counts: PipelineCounts, prediction: Prediction | PipelinePrediction) -> PipelineCounts:
-    """Return the counts of a pipeline with the seconds and joules of its parts and kinds of layers."""
+def _with_costs_of_parts(
+    counts: PipelineCounts, prediction: Prediction | PipelinePrediction, facility: Facility | None
+) -> PipelineCounts:
+    """Return the counts of a pipeline with the seconds and joules of its parts and kinds of layers.
+
+    Energy at the meter of a facility is that of a batch.
+    """
     assert isinstance(prediction, PipelinePrediction)
-    _check_power(prediction)
+    prediction = structs.replace(_check_power(prediction), facility=facility)
     parts = [
         {**row, "time_s": costs["time_s"], "energy_j": costs["energy_j"]}
         for row, costs in zip(counts.rows(), prediction.rows(), strict=True)
@@ -259,8 +288,10 @@ def _with_costs_of_parts(counts: PipelineCounts, prediction: Prediction | Pipeli
         "precision": prediction.precision,
         "time_s": prediction.time_s,
         "energy_j": prediction.energy_j,
+        "site": None if prediction.site is None else prediction.site.to_dict(),
     }
-    return structs.replace(counts, parts=parts, on=on, by_kind=prediction.by_kind())
+    surroundings = "" if facility is None else facility.describe()
+    return structs.replace(counts, parts=parts, on=on, by_kind=prediction.by_kind(), surroundings=surroundings)
 
 
 def _check_power(prediction: _Predicted) -> _Predicted:

@@ -25,6 +25,7 @@ from ..sweeps.serving import ServingSpace
 from ..sweeps.space import AUTOMATIC, MAX_UNCONFIRMED_ROWS, Space, parse_names, parse_numbers
 from ..timing.budget import check_one_price, parse_price
 from ..timing.energy import with_power_limit
+from ..timing.facility import make_facility
 from ..units import PRECISION_BYTES, parse_quantity
 from .arguments import Paths, to_paths
 from .prediction import predict
@@ -363,6 +364,10 @@ def best(
     pareto: Names = (),
     where: str | None = None,
     bounds: bool = False,
+    electricity: float | str | None = None,
+    carbon_intensity: float | str | None = None,
+    pue: float | None = None,
+    host_watts: float | str | None = None,
     top: int = 10,
     sample: int = 0,
 ) -> Best:
@@ -382,6 +387,8 @@ def best(
         Filter condition, such as ``"time_s < 0.1 and (gpu == k80 or workers >= 4)"``.
     bounds : bool
         Include rows with times that are lower bounds (default: rank forecasts only).
+    electricity, carbon_intensity, pue, host_watts
+        As for `predict`: adds the columns ``site_energy_j``, ``electricity_usd`` and ``co2_g`` of the energy in a row.
     top : int
         Maximum number of rows.
     sample : int
@@ -407,4 +414,5 @@ def best(
         bounds=bounds,
         top=top,
         sample=sample,
+        facility=make_facility(electricity, carbon_intensity, pue, host_watts),
     )

@@ -29,6 +29,10 @@ class LayerCosts(msgspec.Struct, frozen=True, eq=False):
         Seconds and joules of each layer.
     overhead_s, overhead_j : float
         Those of the step that belong to no layer.
+    site : dict or None
+        Energy of the step at the meter, its cost and its CO2; None if the facility is not described.
+    surroundings : str
+        What the energy at the meter adds to that of the device, as text; empty if nothing.
     """
 
     gpu: str
@@ -37,6 +41,8 @@ class LayerCosts(msgspec.Struct, frozen=True, eq=False):
     layers_j: tuple[float, ...]
     overhead_s: float
     overhead_j: float
+    site: dict[str, float | None] | None = None
+    surroundings: str = ""
 
     @property
     def time_s(self) -> float:
@@ -57,6 +63,7 @@ class LayerCosts(msgspec.Struct, frozen=True, eq=False):
             "energy_j": self.energy_j,
             "overhead_s": self.overhead_s,
             "overhead_j": self.overhead_j,
+            "site": self.site,
         }
 
 
@@ -262,6 +269,8 @@ class CountsComparison(Result, msgspec.Struct, frozen=True, eq=False):
             }
             if counts.costs is not None:
                 row |= {"time_s": counts.costs.time_s, "energy_j": counts.costs.energy_j}
+                if counts.costs.site is not None:
+                    row["site_energy_j"] = counts.costs.site["energy_j"]
             yield row
 
     def to_dict(self) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from ..reporting.networks import counts_page
 from . import options
 from .answers import Answer, command
 from .options import OutputOption
+from .scale_options import facility
 from .values import INTEGER, LAYER, NETWORK, Names
 
 
@@ -48,6 +49,7 @@ from .values import INTEGER, LAYER, NETWORK, Names
     required=False, help="Device on which kinds of layers are ranked by the joules that they take, such as h100-sxm."
 )
 @options.precision()
+@facility()
 @options.rules()
 @click.option(
     "--depth",

@@ -9,8 +9,10 @@ from ..architectures import CountsComparison, LayerCounts, Network
 from ..architectures.network import Publication
 from ..counting import CONSTANT, INPUT
 from ..text import format_plural
+from ..timing.facility import SiteEnergy
 from ..units import format_shape, format_si
 from .document import Column, Document, Table, format_count, format_time, raw_table
+from .predictions import site_text
 
 
 def networks_page(rows: list[dict[str, Any]]) -> Document:
@@ -212,6 +214,7 @@ def counts_comparison_page(comparison: CountsComparison) -> Document:
         Column("convolution_count", "in convolutions", format_count, drop_order=1),
         Column("convolution_share", "share of\nconvolutions", lambda value: f"{value:.2%}"),
         *(_COSTS if first.costs is not None else ()),
+        *(_SITE if first.costs is not None and first.costs.site is not None else ()),
     ]
     rows = list(comparison.rows())
     data = raw_table(rows)
@@ -233,6 +236,7 @@ _COSTS = [
     Column("time_s", "time", format_time),
     Column("energy_j", "energy", lambda energy_j: format_si(energy_j, "J", 3)),
 ]
+_SITE = [Column("site_energy_j", "at the\nmeter", lambda energy_j: format_si(energy_j, "J", 3))]
 _SHARE = Column("share", "share", lambda value: f"{value:.2%}", drop_order=1)
 
 
@@ -260,9 +264,13 @@ def _add_shares(rows: Iterable[dict[str, Any]], counts: LayerCounts) -> list[dic
     return with_shares
 
 
-def cost_fact(on: dict[str, Any]) -> tuple[str, str]:
-    """Return the fact about seconds and joules of a step on a device."""
-    return f"on {on['gpu']}", f"{format_si(on['time_s'], 's')}, {format_si(on['energy_j'], 'J')} in {on['precision']}"
+def cost_facts(on: dict[str, Any], surroundings: str) -> list[tuple[str, str]]:
+    """Return the facts about seconds and joules of a step on a device, and about its energy at the meter."""
+    cost = f"{format_si(on['time_s'], 's')}, {format_si(on['energy_j'], 'J')} in {on['precision']}"
+    facts = [(f"on {on['gpu']}", cost)]
+    if on["site"] is not None:
+        facts.append(("at the meter", site_text(SiteEnergy(**on["site"]), surroundings)))
+    return facts
 
 
 def _facts(counts: LayerCounts) -> list[tuple[str, str]]:
@@ -278,7 +286,7 @@ def _facts(counts: LayerCounts) -> list[tuple[str, str]]:
     if counts.work.execution != "eager":
         facts.append(("execution", f"{counts.work.execution}: {counts.kernels} kernels"))
     if counts.costs is not None:
-        facts.append(cost_fact(counts.costs.to_dict()))
+        facts += cost_facts(counts.costs.to_dict(), counts.costs.surroundings)
     if ignored := len(counts.work.names) - len(counts.reported):
         facts.append(("ignored", f"{ignored} layers"))
     return facts

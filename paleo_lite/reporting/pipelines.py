@@ -12,7 +12,7 @@ from ..timing.models import describe_model
 from ..timing.pipeline_prediction import PipelinePrediction
 from ..units import format_interval, format_number, format_si
 from .document import Column, Document, Table, format_bytes, format_count, format_percent, format_time
-from .networks import cost_fact
+from .networks import cost_facts
 from .predictions import format_power, site_facts
 
 _PLACEMENTS = {
@@ -180,7 +180,7 @@ def counts_page(counts: PipelineCounts) -> Document:
     facts = []
     tables = [Table("Share of products by part", columns, counts.rows(), [{"part": "total", **total}])]
     if counts.on is not None and counts.by_kind is not None:
-        facts.append(cost_fact(counts.on))
+        facts += cost_facts(counts.on, counts.surroundings)
         total_cost = {"part": "total", **counts.on}
         costs = [Column("part", "part", left=True), Column("network", "network", left=True), _TIME, _ENERGY]
         tables.append(Table("Time and energy by part", costs, counts.rows(), [total_cost]))

@@ -12,7 +12,7 @@ from ..counting.work import MIXED_EXECUTIONS
 from ..machines.device import CLOCKS
 from ..result import LOWER_BOUND_FACT
 from ..timing import Prediction, describe_model
-from ..timing.facility import Facility, SiteEnergy
+from ..timing.facility import SiteEnergy
 from ..timing.notes import slows_under_power_limit
 from ..timing.power import convolution_fraction, limited_fraction
 from ..units import format_interval, format_number, format_si, parse_quantity
@@ -300,15 +300,23 @@ def site_facts(prediction: Prediction | PipelinePrediction) -> list[tuple[str, s
     """Return the energy at the meter and what it costs, if the user describes the facility."""
     if prediction.facility is None or prediction.site is None:
         return []
-    return [("at the meter", site_text(prediction.site, prediction.facility))]
+    return [("at the meter", site_text(prediction.site, prediction.facility.describe()))]
 
 
 SMALL_USD = 1e-3
 """Below it, a batch's cost of electricity is given for a million batches."""
 
 
-def site_text(site: SiteEnergy, facility: Facility) -> str:
-    """Return an energy at the meter and what it costs as text."""
+def site_text(site: SiteEnergy, added: str) -> str:
+    """Return an energy at the meter and what it costs as text.
+
+    Parameters
+    ----------
+    site : SiteEnergy
+        Energy at the meter.
+    added : str
+        What it adds to the energy of the devices, as text; empty if nothing.
+    """
     parts = [format_si(site.energy_j, "J", 3)]
     if site.usd is not None:
         is_small = site.usd < SMALL_USD
@@ -316,7 +324,6 @@ def site_text(site: SiteEnergy, facility: Facility) -> str:
         parts.append(f"{amount} USD of electricity" + (" per million batches" if is_small else ""))
     if site.co2_g is not None:
         parts.append(f"{format_number(site.co2_g)} g of CO2")
-    added = facility.describe()
     return ", ".join(parts) + (f", with {added}" if added else "")
 
 

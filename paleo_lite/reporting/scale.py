@@ -64,7 +64,9 @@ def _facts(table: ScaleTable) -> list[tuple[str, str]]:
         energy = f"{format_si(answer.energy_j, 'J', 3)} per step of {workers}"
         facts.append(("energy", f"{energy}, {format_si(answer.power_w, 'W', 3)} per device, of the devices alone"))
         if answer.site is not None and table.facility is not None:
-            facts.append(("at the meter", f"{site_text(answer.site, table.facility)}, per step of {workers}"))
+            facts.append(
+                ("at the meter", f"{site_text(answer.site, table.facility.describe())}, per step of {workers}")
+            )
     return facts
 
 

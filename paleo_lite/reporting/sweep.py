@@ -163,5 +163,8 @@ _COLUMNS = [
     Column("hours", "hours", format_3_digits, drop_order=1),
     Column("cost", "cost\nUSD", format_3_digits),
     Column("energy_j", "energy", lambda energy_j: format_si(energy_j, "J", 3), drop_order=2),
+    Column("site_energy_j", "at the\nmeter", lambda energy_j: format_si(energy_j, "J", 3), drop_order=3),
+    Column("electricity_usd", "electricity\nUSD", format_3_digits),
+    Column("co2_g", "CO2", lambda grams: format_si(grams, "g", 3)),
     Column("time_model", "time model", left=True, drop_order=12),
 ]

@@ -25,10 +25,13 @@ from .run import without_dictionaries
 from .serving import INTEGER_COLUMNS as SERVING_INTEGER_COLUMNS
 from .serving import STRING_COLUMNS as SERVING_STRING_COLUMNS
 from .serving import number_columns as serving_number_columns
+from .site import SITE_COLUMNS, check_site_columns, site_columns, with_site
 from .where import find_column, parse_where
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from ..timing.facility import Facility
 
     Floats = NDArray[np.float64]
 
@@ -70,6 +73,9 @@ COLUMN_LABELS = {
     "saturation_requests_per_s": "saturation rate",
     "usd_per_million_output_tokens": "US dollars per million output tokens",
     "joules_per_million_output_tokens": "joules per million output tokens",
+    "site_energy_j": "energy at the meter",
+    "electricity_usd": "US dollars of electricity",
+    "co2_g": "grams of CO2",
 }
 """Labels of columns, where they differ from the name with blanks."""
 
@@ -169,6 +175,7 @@ def find_best(
     top: int = 10,
     sample: int = 0,
     bounds: bool = False,
+    facility: Facility | None = None,
 ) -> Best:
     """Return the best rows of a sweep's file.
 
@@ -191,6 +198,8 @@ def find_best(
     bounds : bool
         Whether to rank bounds, which no device reaches, among forecasts. Otherwise bounds are ranked only if no
         forecast fits.
+    facility : Facility, optional
+        What surrounds the devices, for the columns of `site.SITE_COLUMNS`.
 
     Raises
     ------
@@ -204,6 +213,8 @@ def find_best(
             "`best` needs exactly one of `--minimise`, `--by`, `--maximise` and `--pareto`, such as `--minimise cost`"
         )
     columns = read_columns(path)
+    check_site_columns((*pareto, minimise or "", maximise or ""), facility)
+    columns |= dict.fromkeys(site_columns(facility), True)
     if by is not None:
         minimise = _ranked_column(by, columns)
     objectives = [find_column(name, list(columns)) for name in (pareto or [minimise or maximise or ""])]
@@ -217,7 +228,7 @@ def find_best(
     samples = {answer: _Sample(objectives, sample) for answer in selections}
     fitting = dict.fromkeys(selections, 0)
     seen = feasible = 0
-    for batch in _read_batches(path):
+    for batch in (with_site(rows, facility) for rows in _read_batches(path)):
         seen += batch.num_rows
         candidates = batch.filter(batch.column("reason").is_null())
         feasible += candidates.num_rows
@@ -281,7 +292,9 @@ _PRICE_HINT = ": the price of these devices is unknown; sweep with `--price`, su
 _HINTS = {
     "cost": _PRICE_HINT,
     "usd_per_million_output_tokens": _PRICE_HINT,
-    "energy_j": ": the power of these devices is unknown; sweep with `--power`, such as '300 W'",
+    **dict.fromkeys(
+        ("energy_j", *SITE_COLUMNS), ": the power of these devices is unknown; sweep with `--power`, such as '300 W'"
+    ),
 }
 """Remedies for absent columns."""
 

@@ -1,6 +1,6 @@
 """Best rows of a sweep, compared with a search over all rows; filter conditions, which are never passed to `eval`.
 
-Tests: sweeps/where.py.
+Tests: sweeps/site.py, sweeps/where.py.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from paleo_lite.errors import BadFile, BadValue, UnknownName
 from paleo_lite.sweeps import best as module
 from paleo_lite.sweeps.best import find_best, pareto_front
 from paleo_lite.sweeps.run import run_sweep
+from paleo_lite.sweeps.site import with_site
 from paleo_lite.sweeps.space import Space
 from paleo_lite.sweeps.where import parse_where
+from paleo_lite.timing.facility import make_facility
 
 pd = pytest.importorskip("pandas")
 pa = pytest.importorskip("pyarrow")
@@ -114,12 +116,37 @@ def test_the_front_by_its_definition(rows, columns) -> None:
         ({"minimise": "cost", "where": "< 3"}, BadValue, "a column is missing before '<'"),
         ({"minimise": "cost", "where": "cost and 3"}, BadValue, "'and' must be one of"),
         ({"minimise": "cost", "where": "(" * 99}, BadValue, "nested too deeply"),
+        ({"minimise": "co2_g"}, BadValue, "the column co2_g needs `--carbon-intensity`"),
         ({"minimise": "cost", "where": "__import__('os').system('x')"}, UnknownName, "no column .* '__import__'"),
     ],
 )
 def test_refusals(sweep, options, error, message) -> None:
     with pytest.raises(error, match=message):
         find_best(sweep[0], **options)
+
+
+@pytest.mark.slow
+def test_energy_at_the_meter(sweep) -> None:
+    """With 90 W of host per device, a PUE of 1.2, 0.15 USD and 300 g per kWh, by hand from the columns of the file."""
+    path, rows = sweep
+    described = {"electricity": 0.15, "carbon_intensity": "300 g/kWh", "pue": 1.2, "host_watts": 90}
+    found = pl.best(path, minimise="co2_g", where="workers == 2", **described).rows[0]
+    rows = rows[(rows.workers == 2) & (rows.answer == "forecast") & rows.energy_j.notna()]
+    kwh = 1.2 * (rows.energy_j + 90 * rows.workers * rows.hours * 3600) / 3.6e6
+    assert found["co2_g"] == pytest.approx(300 * kwh.min())
+    assert found["electricity_usd"] == pytest.approx(0.15 * kwh.min())
+    assert found["site_energy_j"] == pytest.approx(3.6e6 * kwh.min())
+    assert (found["network"], found["gpu"]) == tuple(rows.loc[kwh.idxmin(), ["network", "gpu"]])
+
+
+def test_energy_at_the_meter_of_servers() -> None:
+    """A million tokens at 500 tokens per second on four devices are 8,000 seconds of a device."""
+    facility = make_facility("0.2 USD/kWh", None, 1.5, "100 W")
+    row = {"joules_per_million_output_tokens": [2e6], "output_tokens_per_s": [500.0], "devices": [4]}
+    added = with_site(pa.RecordBatch.from_pydict(row), facility)
+    assert added.column("site_energy_j").to_pylist() == pytest.approx([1.5 * (2e6 + 8000 * 100)])
+    assert added.column("electricity_usd").to_pylist() == pytest.approx([0.2 * 1.5 * 2.8e6 / 3.6e6])
+    assert "co2_g" not in added.schema.names
 
 
 def test_files_that_are_no_sweeps(tmp_path) -> None:

@@ -199,6 +199,20 @@ def test_joules_of_layers_and_kinds_add_up_to_those_of_the_step(network: str, as
     assert joules == sorted(joules, reverse=True)
 
 
+@pytest.mark.parametrize("network", ["resnet50", "sdxl"])
+def test_layers_at_the_meter(network: str) -> None:
+    """The same as `predict` says, also of a pipeline."""
+    asked = {"gpu": "h100-sxm", "precision": "fp16", "electricity": 0.12, "carbon_intensity": 400, "pue": 1.1}
+    counts, predicted = pl.layers(network, **asked), pl.predict(network, **asked)
+    assert counts.to_dict()["on"]["site"] == pytest.approx(predicted.to_dict()["site"])
+    assert "USD of electricity" in str(counts)
+
+
+def test_layers_at_the_meter_need_a_device() -> None:
+    with pytest.raises(BadValue, match="give `--gpu`"):
+        pl.layers("resnet50", electricity=0.12)
+
+
 def test_joules_of_layers_need_a_forecast_of_the_power() -> None:
     with pytest.raises(BadValue, match="no forecast of joules for Apple M1 in fp32"):
         pl.layers("resnet50", gpu="apple-m1")

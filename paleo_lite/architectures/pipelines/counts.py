@@ -26,9 +26,11 @@ class PipelineCounts(Result, msgspec.Struct, frozen=True, eq=False):
     # One per part: its role, network, runs and samples; multiply-accumulates of one run and of all; the share of
     # each of `PRODUCTS` in them; parameters and layers. On a device also the seconds and joules of all runs.
     parts: list[dict[str, Any]]
-    on: dict[str, Any] | None = None  # device, precision, seconds and joules of a batch; None without a device
+    # Device, precision, seconds, joules and energy at the meter of a batch; None without a device.
+    on: dict[str, Any] | None = None
     # Seconds and joules by kind of layer, most joules first; None without a device.
     by_kind: dict[str, dict[str, Any]] | None = None
+    surroundings: str = ""  # what the energy at the meter adds to that of the devices, as text
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one dict per part."""
