@@ -112,6 +112,9 @@ class Publication(msgspec.Struct, frozen=True):
         is read.
     definition : str
         Definition of the published count, if it is not all parameters of the decoder.
+    weights : str
+        Format in which the checkpoint stores its matrices, or those of its experts, one of
+        `paleo_lite.formats.FORMATS`; empty for 16 bits.
     """
 
     publisher: str
@@ -121,6 +124,7 @@ class Publication(msgspec.Struct, frozen=True):
     active_parameters: int | None = None
     active_excludes_embedding: bool = False
     definition: str = ""
+    weights: str = ""
 
 
 class Network(NamedTuple):

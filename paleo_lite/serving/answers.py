@@ -12,7 +12,7 @@ import numpy as np
 
 from ..engines.step import Z_90
 from ..result import Result
-from ..timing.notes import clock_notes, setting_notes
+from ..timing.notes import clock_notes, published_weights_note, setting_notes
 from ..timing.power import MIN_FRACTION
 from .backends import backend_of
 from .candidates import Advice
@@ -328,6 +328,9 @@ def answer(
     context = mean_context(traffic)
     network_notes = on_device.decode_workload(max(round(context), 1)).network.notes
     requested = _setting_notes(prepared, figures["expected"]["mean_sequences"] or 1.0)
+    published = published_weights_note(workload)
+    if published is not None:
+        requested.append(published)
     all_notes = list(dict.fromkeys((*notes, *requested, *network_notes, *backend.notes)))
     rate_per_s = traffic.rate_per_s
     capacity_per_s = figures["expected"].get("saturation_requests_per_s")

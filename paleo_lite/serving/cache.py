@@ -13,6 +13,7 @@ from ..engines.memory import COMMUNICATOR_BYTES, activation_bytes, reported_byte
 from ..errors import DoesNotFit
 from ..formats import bytes_per_number
 from ..timing.memory import RESERVE_BYTES, model_bytes, peak_memory
+from ..timing.notes import published_weights_note
 from ..units import format_si
 from .engines import Engine
 from .iteration_times import ModelOnDevice
@@ -141,10 +142,11 @@ def _smallest_room(on_device: ModelOnDevice, rooms: Sequence[CacheRoom]) -> Cach
         raise DoesNotFit(f"{on_device.workload.network.name} has no KV cache, whose room limits the batch")
     smallest = min(rooms, key=lambda room: room.blocks)
     if smallest.blocks < 1:
+        published = published_weights_note(on_device.workload)
         raise DoesNotFit(
             f"{on_device.workload.network.name} leaves no memory for a KV cache on {device.name}: weights take "
             f"{format_si(smallest.weights_bytes, 'B', 3)}, activations {format_si(smallest.activations_bytes, 'B', 3)} "
             f"of {format_si(device.memory_bytes, 'B', 3)}; use a larger `--tensor` or `--pipeline`, or narrower "
-            "`--weights`"
+            f"`--weights`{'' if published is None else f' ({published})'}"
         )
     return smallest

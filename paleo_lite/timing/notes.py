@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..counting import GENERATION_PHASES
 from ..counting.kinds import USER_RULES, missing_rules_note, user_rules_note
+from ..formats import FORMATS
 from ..machines import Device, Machine
 from ..machines.device import CLOCKS
 from ..units import format_si, parse_quantity
@@ -33,6 +34,9 @@ def notes_of(workload: Workload, machine: Machine, model: TimeModel, terms: Term
         return tuple(notes)
     if phase in GENERATION_PHASES:
         notes.append(STATIC_BATCH_NOTE)
+    published = published_weights_note(workload)
+    if published is not None:
+        notes.append(published)
     is_language_model = phase in GENERATION_PHASES or (phase == "training" and workload.network.blocks)
     if is_language_model and precision == "fp32":
         supported = {peak.precision for peak in device.peaks}
@@ -107,6 +111,22 @@ def limit_notes(device: Device, model: TimeModel) -> list[str]:
     elif limited_fraction(device) < 1:
         notes.append(f"the power limit {limit_w:g} W leaves {limited_fraction(device):.0%} of the speed of the kernels")
     return notes
+
+
+def published_weights_note(workload: Workload) -> str | None:
+    """Return what to ask for where a network at inference has wider weights than the checkpoint that is published.
+
+    None where it has not, or the question names a format of the weights.
+    """
+    publication, network = workload.network.publication, workload.network
+    if publication is None or not publication.weights or workload.weights or network.stored_weights is not None:
+        return None
+    if workload.phase == "training" or FORMATS[publication.weights].bits >= FORMATS[workload.precision].bits:
+        return None
+    return (
+        f"weights have the numbers of {workload.precision}; {publication.publisher} publishes {network.name} in "
+        f"{publication.weights}, which `--weights {publication.weights}` asks for"
+    )
 
 
 def slows_under_power_limit(model: TimeModel) -> bool:

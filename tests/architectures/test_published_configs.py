@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from measured import DATA
-from paleo_lite.architectures import trace_process
+from paleo_lite.architectures import find_network, network_names, trace_process
 from paleo_lite.architectures.language_models.nested_defaults import NESTED_DEFAULTS
 from paleo_lite.architectures.model_config import read_config
 from paleo_lite.architectures.network import SequenceOptions
@@ -97,7 +97,7 @@ PUBLISHED = {
 
 READ_ALL = """
 import json, sys
-from paleo_lite.architectures import trace_process
+from paleo_lite.architectures import find_network, network_names, trace_process
 trace_process.traceable_types = frozenset
 from paleo_lite.architectures.model_config import read_config
 from paleo_lite.architectures.network import SequenceOptions
@@ -136,3 +136,27 @@ def test_all_configs_of_the_folder_answer_with_the_published_parameters():
         unit = 0.5 if float(stated).is_integer() else 0.05  # half of the last digit that the publisher writes
         nearest = min((active, without_embedding), key=lambda count: abs(count - 1e9 * stated))
         assert nearest == pytest.approx(1e9 * stated, rel=0.03, abs=1e9 * unit), path
+
+
+METHODS = {"fp8": "fp8-block", "mxfp4": "mxfp4", "compressed-tensors": "int4", None: ""}
+"""Formats that shipped networks name, by the ``quant_method`` of the published config."""
+
+
+@pytest.mark.needs_data
+def test_shipped_networks_name_the_format_of_the_published_checkpoint():
+    formats = {}
+    for path in (DATA / "configs").glob("*_config.json"):
+        config = json.loads(path.read_text())
+        quantization = config.get("quantization_config") or config.get("text_config", {}).get("quantization_config")
+        repository = path.name.removesuffix("_config.json").replace("--", "/")
+        formats[f"https://huggingface.co/{repository}"] = METHODS.get((quantization or {}).get("quant_method"))
+    compared = 0
+    for name in network_names():
+        publication = find_network(name).publication
+        if publication is not None and publication.card in formats:
+            compared += 1
+            expected = formats[publication.card]
+            if name == "deepseek-v4-flash":  # its experts are in fp4 and all else is in fp8: no format is both
+                expected = ""
+            assert publication.weights == expected, name
+    assert compared > 15

@@ -306,3 +306,19 @@ def test_a_ppp_above_1_is_the_reason_for_a_time_below_the_bound():
     # VGG16's bound counts direct convolution, so only the PPP can lead to a shorter time.
     notes = pl.predict("vgg16", gpu="k80", ppp=1.5).notes
     assert [note for note in notes if note.startswith("faster")] == ["faster than the bound: the PPP of 1.5 is above 1"]
+
+
+@pytest.mark.parametrize(
+    ("network", "options", "is_noted"),
+    [
+        ("gpt-oss-20b", {"precision": "bf16"}, True),
+        ("gpt-oss-20b", {"precision": "bf16", "weights": "mxfp4"}, False),
+        ("gpt-oss-20b", {"precision": "bf16", "weights": "int8"}, False),  # named, and therefore wanted
+        ("deepseek-v3", {"precision": "fp8"}, False),
+        ("deepseek-v3", {"precision": "bf16"}, True),
+        ("llama-3-8b", {"precision": "bf16"}, False),
+    ],
+)
+def test_weights_wider_than_the_published_ones_are_noted(network, options, is_noted):
+    notes = pl.predict(network, gpu="b200", phase="decode", **options).notes
+    assert any("asks for" in note and "publishes" in note for note in notes) == is_noted
