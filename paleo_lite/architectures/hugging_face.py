@@ -17,9 +17,11 @@ from ..counting import CONSTANT, GENERATION_PHASES, Layer
 from ..errors import BadDescriptor, BadValue, FactoryFailed, TraceFailed
 from ..files import file_exists
 from .config import Config
+from .config_options import DEFAULT_TOKENS, name_of, text_lengths
+from .config_parts import decode_fields
 from .descriptor import read_bounded
 from .inputs import Input, Prepared, Values
-from .model_config import DEFAULT_TOKENS, decode_fields, is_known, name_of, read_config, text_lengths
+from .model_config import is_known, read_config
 from .network import LANGUAGE_MODELS, Network, SequenceOptions
 
 

@@ -1,7 +1,7 @@
 """Layers, counts and parameters of every encoder and encoder-decoder equal the traced ``transformers`` module.
 
 Tests: architectures/blocks/disentangled.py, architectures/blocks/relative_bias.py,
-architectures/encoder_models/embeddings.py, architectures/encoder_models/family.py,
+architectures/encoder_config.py, architectures/encoder_models/embeddings.py, architectures/encoder_models/family.py,
 architectures/encoder_models/heads.py, architectures/encoder_models/records/images.py,
 architectures/encoder_models/records/rotary_text.py,
 architectures/encoder_models/records/text.py, architectures/encoder_models/records/two_stacks.py,

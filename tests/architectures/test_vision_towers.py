@@ -1,7 +1,7 @@
 """Vision towers: parameters and matrices of the modules of ``transformers``, products by hand, and the published sizes.
 
 Tests: architectures/language_models/records/audio.py, architectures/language_models/records/vision.py,
-architectures/language_models/vision.py.
+architectures/language_models/vision.py, architectures/towers.py.
 """
 
 from __future__ import annotations
