@@ -38,7 +38,7 @@ METRICS: tuple[Metric, ...] = (
         "active warps per active cycle, as a fraction of the maximum of a multiprocessor",
         "above 50%; more hides more latency, but a GEMM that uses its registers well is fast below",
         "larger batches or grids; smaller blocks, fewer registers or less shared memory per block",
-        ("sm__warps_active.avg.pct_of_peak_sustained_active",),
+        ("sm__warps_active.avg.pct_of_peak_sustained_active", "Achieved Occupancy"),
     ),
     Metric(
         "est_achieved_occupancy", "share",
@@ -56,7 +56,7 @@ METRICS: tuple[Metric, ...] = (
         "ipc", "rate", "instructions executed per cycle and multiprocessor",
         "above half of the issue rate of a multiprocessor, which is 4 since Volta",
         "check why warps stall: memory (gld_efficiency, dram_utilization) or dependencies (occupancy)",
-        ("sm__inst_executed.avg.per_cycle_active",),
+        ("sm__inst_executed.avg.per_cycle_active", "Executed Ipc Active"),
     ),
     Metric(
         "issue_slot_utilization", "percent", "share of the cycles in which the scheduler had an instruction to issue",
@@ -91,7 +91,7 @@ METRICS: tuple[Metric, ...] = (
         "dram_utilization", "level", "how busy the device memory is, from 0 to 10 of its peak",
         "8 to 10 means a limit by memory bandwidth; a low value in a slow kernel means a limit by latency",
         "at 8 or more: fuse kernels, use narrower numbers; below: more loads in flight, more occupancy",
-        ("dram__throughput.avg.pct_of_peak_sustained_elapsed",),
+        ("dram__throughput.avg.pct_of_peak_sustained_elapsed", "DRAM Throughput"),
     ),
     Metric(
         "flop_sp_efficiency", "percent", "single precision FLOP/s as a share of the peak",
@@ -107,12 +107,12 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "l2_tex_hit_rate", "percent", "share of the requests of the L1 or texture cache that hit in the L2 cache",
         "above 50% where data is used again", "smaller working sets per wave of blocks",
-        ("lts__t_sector_hit_rate.pct",),
+        ("lts__t_sector_hit_rate.pct", "L2 Hit Rate"),
     ),
     Metric(
         "tex_cache_hit_rate", "percent", "share of loads that hit in the L1 (unified with texture) cache",
         "above 50% where neighbouring threads share data", "shared memory for reused data",
-        ("l1tex__t_sector_hit_rate.pct",),
+        ("l1tex__t_sector_hit_rate.pct", "L1/TEX Hit Rate"),
     ),
     Metric(
         "l1_cache_global_hit_rate", "percent", "share of global loads that hit in the L1 cache", "above 50%", _COALESCE
@@ -171,7 +171,7 @@ METRICS: tuple[Metric, ...] = (
 )  # fmt: skip
 """All explained counters."""
 
-_OCCUPANCY = {"achieved_occupancy": 1.0, "est_achieved_occupancy": 1.0, METRICS[0].ncu[0]: 0.01}
+_OCCUPANCY = {"achieved_occupancy": 1.0, "est_achieved_occupancy": 1.0, **dict.fromkeys(METRICS[0].ncu, 0.01)}
 
 _BY_NAME = {metric.name: metric for metric in METRICS} | {name: metric for metric in METRICS for name in metric.ncu}
 
@@ -198,10 +198,10 @@ def explain(name: str, value: float) -> dict[str, Any] | None:
 
 
 def _format_value(metric: Metric, name: str, value: float) -> str:
-    if name != metric.name and (".pct" in name or name.endswith("pct")):
-        return f"{value:.4g}%"
     if name.endswith("per_inst_executed.ratio"):
         return f"{value:.4g} of 32"
+    if name != metric.name and metric.unit in ("share", "percent", "level"):
+        return f"{value:.4g}%"
     if metric.unit == "share":
         return f"{value:.1%}"
     if metric.unit == "percent":

@@ -228,7 +228,7 @@ _BY_NAME = [
             "attention",
             r"fmha|flash_?(?:fwd|bwd|attn|attention)|attention|sdpa|(?:^|_)attn_?(?:fwd|bwd)|mha_(?:fwd|bwd)|compute_attn"
             r"|bwd_kernel_(?:dk|dq|fuse)|(?:prefill|decode)with\w*kvcache|_fwd_(?:grouped_)?kernel_stage[12]|mla_decode"
-            r"|^flash::|(?:^|::)mla_(?:a\d|dec|prefill|reduce)|delta_?rule",
+            r"|^flash::|(?:^|::)mla_(?:a\d|dec|prefill|reduce)|delta_?rule|paged_(?:decode|prefill)",
         ),
         ("convolution_winograd", r"winograd"),
         ("convolution_fft", r"^fft[12]d_|gcgemm|pointwise_mult_and_sum_complex|flip_filter|compute_gemm_pointers"),
@@ -237,7 +237,7 @@ _BY_NAME = [
             "convolution_wgrad",
             r"wgrad|wrw|bwd_?weight|backward_?(?:weight|filter)|grad_weight_kernel|stridedb_splitk|cutlass_cudnn\w*::reduction",
         ),
-        ("convolution_dgrad", r"dgrad|bwd_?data|conv\w*backward|backward_?data|stridedb|computeboffsets"),
+        ("convolution_dgrad", r"dgrad|bwd_?data|igemm_bwd|conv\w*backward|backward_?data|stridedb|computeboffsets"),
         (
             "convolution_precomputed_gemm",
             r"precomputed_convolve|_convolve_\w?gemm_|cudnn_(?:\w+_)?\d+x\d+|computeoffsetskernel",

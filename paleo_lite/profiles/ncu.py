@@ -1,4 +1,4 @@
-"""Reader of Nsight Compute's ``ncu --csv``: one row per metric and kernel, or per kernel with ``--page raw``.
+"""Reader of Nsight Compute's output: CSV with a row per metric, or per kernel with ``--page raw``; or as printed.
 
 Metric names, units and the counters of floating-point instructions are those of the Nsight Compute documentation
 (Kernel Profiling Guide, "Metrics Structure" and "Roofline Charts"). ncu replays each kernel in isolation, by default at
@@ -16,13 +16,20 @@ from typing import Any
 import pyarrow as pa
 
 from ..errors import BadProfile
-from .lines import CsvTable, decoded_head, gpu_category, number_of, quoted
+from .detect import read_head
+from .lines import CsvTable, decoded_head, gpu_category, number_of, numbered_lines, quoted
+from .printed import Spans, spans_of_rule, split_columns, without_thousands
 from .table import batch_of
 
 _VALUES = 2**18  # in a batch
 _MOST_METRICS = 4096
 _HEADING = re.compile(r'"?ID"?,"?Process ID"?,"?Process Name"?,')
-_THOUSANDS = re.compile(r"-?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
+_EXTENTS = r"\(\d+, \d+, \d+\)"
+_PRINTED_KERNEL = re.compile(
+    rf"\s{{2,}}(?P<name>\S.*?)(?: (?P<grid>{_EXTENTS})x(?P<block>{_EXTENTS})|, \d{{4}}-\w{{3}}-\d\d [\d:]{{8}})"
+    r", Context \d+, Stream (?P<stream>\d+)(?:, Device (?P<device>\d+))?(?:, CC [\d.]+)?"
+)
+"""Line above the sections of a kernel: since 2022 with its grid and blocks, before with the time of its start."""
 _TIME_NS = {
     "ns": 1.0, "nsecond": 1.0, "us": 1e3, "usecond": 1e3, "ms": 1e6, "msecond": 1e6, "s": 1e9, "second": 1e9,
 }  # fmt: skip
@@ -46,10 +53,10 @@ class NcuCsv:
     """Reader of this format; see `detect.Reader`."""
 
     name = "ncu"
-    description = "Nsight Compute CSV (ncu --csv, details or --page raw)"
+    description = "Nsight Compute (ncu), CSV (details or --page raw) or as printed"
 
     def recognises(self, path: Path, head: bytes) -> bool:
-        return any(_HEADING.match(line) for line in decoded_head(head))
+        return any(_HEADING.match(line) or _PRINTED_KERNEL.fullmatch(line) for line in decoded_head(head))
 
     def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
         """Yield one row per kernel, with every numeric metric as ``metric.NAME``.
@@ -91,6 +98,9 @@ def _metric_names(path: Path) -> list[str]:
 
 def _kernels(path: Path) -> Iterator[tuple[dict[str, str], dict[str, float]]]:
     """Yield the attributes and the metrics of each kernel."""
+    if any(_PRINTED_KERNEL.fullmatch(line) for line in decoded_head(read_head(path))):
+        yield from _printed_kernels(path)
+        return
     table = _table(path)
     about: dict[str, str] = {}
     values: dict[str, float] = {}
@@ -116,6 +126,38 @@ def _kernels(path: Path) -> Iterator[tuple[dict[str, str], dict[str, float]]]:
         yield about, values
 
 
+def _printed_kernels(path: Path) -> Iterator[tuple[dict[str, str], dict[str, float]]]:
+    """Yield the attributes and the metrics of each kernel that ``ncu`` printed.
+
+    A section is a table without blank lines: rule, heading, rule, rows, rule. What follows it (advice) is text.
+    """
+    about: dict[str, str] | None = None
+    values: dict[str, float] = {}
+    spans: Spans | None = None
+    last = 0  # number of the line before
+    for number, line in numbered_lines(path):
+        if kernel := _PRINTED_KERNEL.fullmatch(line):
+            if about is not None:
+                yield about, values
+            found = {name: text or "" for name, text in kernel.groupdict().items()}
+            about = {"Kernel Name": found["name"], "Stream": found["stream"], "Device": found["device"]}
+            about |= {"Grid Size": found["grid"], "Block Size": found["block"]}
+            values = {}
+        rule = spans_of_rule(line)
+        if rule is not None:
+            spans = rule if len(rule) == 3 else None  # name, unit, value
+        elif number != last + 1:
+            spans = None
+        elif spans is not None and about is not None:
+            fields = split_columns(line, spans)
+            if fields is not None and fields[0] != "Metric Name":
+                name, unit, text = fields
+                _add(values, path, number, name, text, unit)
+        last = number
+    if about is not None:
+        yield about, values
+
+
 def _table(path: Path) -> CsvTable:
     """Open the table; in the wide form the line below the heading contains the units."""
     probe = CsvTable(path, _HEADING, units=False)
@@ -128,9 +170,7 @@ def _table(path: Path) -> CsvTable:
 
 def _add(values: dict[str, float], path: Path, number: int, name: str, text: str, unit: str) -> None:
     """Add a metric if its value is a number; many are text, and rows of rules have no metric."""
-    name, text, unit = name.strip(), text.strip(), unit.strip()
-    if _THOUSANDS.fullmatch(text):
-        text = text.replace(",", "")
+    name, text, unit = name.strip(), without_thousands(text.strip()), unit.strip()
     is_time = name in _DURATION
     try:
         value = number_of(text) * _factor(unit)

@@ -1,4 +1,4 @@
-"""Reader of ``nsys stats --format csv``: one or several reports, from files or from the output of the command.
+"""Reader of ``nsys stats``: one or several reports as CSV, or as printed by ``nsys profile --stats=true``.
 
 Reports are recognised by their columns, as the scripts in Nsight Systems' ``reports`` folder print them and
 ``nsys stats --help-reports`` describes them: cuda_gpu_trace, cuda_api_trace, cuda_gpu_kern_sum, cuda_gpu_kern_gb_sum,
@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from ..errors import BadProfile
 from .lines import MOST_PREAMBLE, decoded_head, fields_of, gpu_category, number_of, numbered_lines, quoted
+from .printed import Spans, spans_of_rule, split_columns, without_thousands
 from .table import batches_of
 
 _TIME_NS = {"ns": 1.0, "nsec": 1.0, "us": 1e3, "μs": 1e3, "usec": 1e3, "ms": 1e6, "msec": 1e6, "s": 1e9, "sec": 1e9}
@@ -27,6 +28,10 @@ _SUM_HEADING = re.compile(
     r'"?(?:Time ?\(%\)|Time)"?,"?Total Time ?(?:\(\w+\))?"?,"?(?:Instances|Num Calls|Count|Calls|Operations)"?,'
 )
 _TRACE_HEADING = re.compile(r'"?Start ?\(\w+\)"?,"?Duration ?\(\w+\)"?,')
+_PRINTED_HEADING = re.compile(
+    r"\s*(?:Time ?\(%\)\s+Total Time(?: ?\(\w+\))?\s+(?:Instances|Num Calls|Count|Calls|Operations)"
+    r"|Start ?\(\w+\)\s+Duration ?\(\w+\))\s"
+)
 _NAMES = ("Name", "Operation", "Range")
 _CALLS = ("Instances", "Num Calls", "Count", "Calls", "Operations")
 _DEVICE = re.compile(r".*\((\d{1,6})\)")
@@ -36,10 +41,10 @@ class NsysStatsCsv:
     """Reader of this format; see `detect.Reader`."""
 
     name = "nsys-stats"
-    description = "nsys stats CSV (cuda_gpu_trace, cuda_gpu_kern_sum, cuda_api_sum, nvtx_sum, ...)"
+    description = "nsys stats, CSV or as printed (cuda_gpu_trace, cuda_gpu_kern_sum, cuda_api_sum, nvtx_sum, ...)"
 
     def recognises(self, path: Path, head: bytes) -> bool:
-        return any(_is_heading(line) for line in decoded_head(head))
+        return any(_is_heading(line) or _PRINTED_HEADING.match(line) for line in decoded_head(head))
 
     def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
         """Yield the rows in file order, 16,384 at a time; a row of a summary stands for all calls.
@@ -57,18 +62,31 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
     report: _Report | None = None
     report_line: dict[str, int] = {}  # heading line of the report with the rows of a category
     has_report = False
+    printed: tuple[int, str] | None = None  # a printed heading, until the rule below it gives its columns
     for number, line in numbered_lines(path):
         if _is_heading(line):
             report, has_report = _Report(path, number, fields_of(path, number, line)), True
             continue
+        spans = None if printed is None else spans_of_rule(line)
+        if printed is not None and spans is not None:
+            heading = split_columns(printed[1], spans)
+            if heading is None:
+                raise BadProfile(
+                    f"{path}: line {printed[0]}: the heading does not fit the columns of the rule below it"
+                )
+            report, has_report, printed = _Report(path, printed[0], heading, spans), True, None
+            continue
+        printed = (number, line) if _PRINTED_HEADING.match(line) else None
         if not line.lstrip(' "')[:1].isdigit() and not line.startswith(("-", "nan")):
             report = None  # text between reports, or the heading of a report that is not read
             if not has_report and number > MOST_PREAMBLE:
                 break
             continue
-        if report is None:
+        fields = None if report is None else report.fields(number, line)
+        if report is None or fields is None:
+            report = None
             continue
-        row = report.row(number, fields_of(path, number, line))
+        row = report.row(number, fields)
         if row is None:
             continue
         if report_line.setdefault(row["category"], report.line) != report.line:
@@ -82,10 +100,10 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
 
 
 class _Report:
-    """One report and its columns."""
+    """One report and its columns; `spans` are those of a printed report."""
 
-    def __init__(self, path: Path, line: int, heading: list[str]) -> None:
-        self.path, self.line = path, line
+    def __init__(self, path: Path, line: int, heading: list[str], spans: Spans | None = None) -> None:
+        self.path, self.line, self.spans = path, line, spans
         self.columns: dict[str, tuple[int, str]] = {}
         for index, text in enumerate(heading):
             match = _UNIT.fullmatch(text.strip())
@@ -104,6 +122,13 @@ class _Report:
             if name in self.columns:
                 return name
         raise BadProfile(f"{self.path}: line {self.line}: a heading without a column {' or '.join(names)}")
+
+    def fields(self, number: int, line: str) -> list[str] | None:
+        """Split a line into fields; None for a line that is not in the columns of a printed report."""
+        if self.spans is None:
+            return fields_of(self.path, number, line)
+        fields = split_columns(line, self.spans)
+        return None if fields is None else [without_thousands(field) for field in fields]
 
     def row(self, number: int, fields: list[str]) -> dict[str, Any] | None:
         """Return the columns of `SCHEMA`; None for a call that is not of CUDA."""

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import BadProfile
+from .detect import read_head
 from .lines import (
     MOST_ROWS,
     SIZE_BYTES,
@@ -27,6 +28,7 @@ from .lines import (
     decoded_head,
     gpu_category,
     number_of,
+    numbered_lines,
     quoted,
 )
 from .table import batch_of
@@ -40,6 +42,19 @@ _ABSENT = {"", "-", "N/A", "n/a", "nan", "-nan", "<OVERFLOW>"}
 _VALUE = re.compile(r"(?P<number>[^%A-Za-z/]+)(?P<unit>%|[KMGT]?B(?:/s)?)?|[A-Z][a-z]{1,10} \((?P<level>\d{1,3})\)")
 _TRACE_HEADING = re.compile(r'"?Start"?[;,\t|]"?Duration"?\s*(?:[;,\t|]|$)')
 _METRIC_HEADING = re.compile(r'"?Device"?[;,\t|]"?Kernel"?[;,\t|]"?Invocations"?[;,\t|]"?(?:Metric|Event) Name"?')
+
+_PRINTED_HEADING = re.compile(r"Invocations\s+(?P<kind>Metric|Event) Name\s")
+_PRINTED_DEVICE = re.compile(r'Device "(?P<device>.*)"')
+_PRINTED_KERNEL = re.compile(r"\s+Kernel: (?P<kernel>\S.*)")
+_PRINTED_VALUE = r"\S+(?: \(\d+\))?"
+_PRINTED_ROWS = {
+    "Metric": re.compile(
+        rf"\s+(?P<calls>\d+)\s+(?P<name>\S+)\s+\S.*?\s{{2,}}{_PRINTED_VALUE}\s{{2,}}{_PRINTED_VALUE}\s{{2,}}"
+        rf"(?P<avg>{_PRINTED_VALUE})"
+    ),
+    "Event": re.compile(r"\s+(?P<calls>\d+)\s+(?P<name>\S+)\s+\S+\s+\S+\s+(?P<avg>\S+)(?:\s+\S+)?"),
+}
+"""Rows below a heading: Invocations, Name, (Description,) Min, Max, Avg and, for events, Total."""
 
 _METRIC_COLUMNS = {"Device", "Kernel", "Invocations", "Avg"}
 
@@ -80,7 +95,7 @@ class GpuTraceCsv:
 
 
 class MetricsCsv:
-    """Reader of ``nvprof --csv --metrics NAMES`` (or ``--events``), also as gzip: one row per device and kernel.
+    """Reader of ``nvprof --metrics NAMES`` (or ``--events``), CSV or as printed: one row per device and kernel.
 
     ``metric.NAME`` is the average over the invocations: percentages without the sign, a utilisation such as ``Low (2)``
     as 2, sizes and throughputs in bytes and bytes/s. Overflowed and unmeasured values are null. `flops` is the sum of
@@ -88,11 +103,11 @@ class MetricsCsv:
     """
 
     name = "nvprof-metrics"
-    description = "nvprof metrics and events CSV"
+    description = "nvprof metrics and events, CSV or as printed"
 
     def recognises(self, path: Path, head: bytes) -> bool:
         """Return whether there is a heading Device, Kernel, Invocations, Metric Name or Event Name."""
-        return any(_METRIC_HEADING.match(line) for line in decoded_head(head))
+        return any(_METRIC_HEADING.match(line) or _PRINTED_HEADING.match(line) for line in decoded_head(head))
 
     def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
         """Yield one batch with a row per kernel.
@@ -102,19 +117,17 @@ class MetricsCsv:
         BadProfile
             If the heading or a row is incomplete, or a value is neither a number nor a level.
         """
-        table = CsvTable(path, _METRIC_HEADING, units=False, most=SUMMARY_BYTES)
         kernels: dict[tuple[int, str, str], dict[str, float | None]] = {}
         calls: dict[tuple[int, str, str], int] = {}
         metrics: dict[str, None] = {}
         section = 0
-        for count, (number, fields) in enumerate(table.rows()):
+        for count, (number, row) in enumerate(_metric_rows(path)):
             if count >= MOST_ROWS:
                 raise BadProfile(f"{path}: more than {MOST_ROWS:,} rows, expected a summary")
-            row = dict(zip(table.names, fields))
             name = row.get("Metric Name", row.get("Event Name", ""))
             if not row.keys() >= _METRIC_COLUMNS or not name or len(name) > _LONGEST_NAME:
                 raise BadProfile(
-                    f"{path}: line {number}: no metric with an average under {quoted(','.join(table.names))}, expected "
+                    f"{path}: line {number}: no metric with an average under {quoted(','.join(row))}, expected "
                     f"the columns {', '.join(sorted(_METRIC_COLUMNS))}"
                 )
             if not row["Invocations"].isdecimal() or len(row["Invocations"]) > 18:
@@ -138,6 +151,28 @@ class MetricsCsv:
         for metric in metrics:
             columns_by_name[f"metric.{metric}"] = [values.get(metric) for values in kernels.values()]
         yield batch_of(columns_by_name, len(kernels), columns)
+
+
+def _metric_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield line number and fields of every row of metrics, whether CSV or printed."""
+    if not any(_PRINTED_HEADING.match(line) for line in decoded_head(read_head(path))):
+        table = CsvTable(path, _METRIC_HEADING, units=False, most=SUMMARY_BYTES)
+        for number, fields in table.rows():
+            yield number, dict(zip(table.names, fields))
+        return
+    kind = device = kernel = ""
+    for number, line in numbered_lines(path, SUMMARY_BYTES):
+        if heading := _PRINTED_HEADING.match(line):
+            kind, device, kernel = heading["kind"], "", ""
+        elif place := _PRINTED_DEVICE.fullmatch(line):
+            device = place["device"]
+        elif kind and (title := _PRINTED_KERNEL.fullmatch(line)):
+            kernel = title["kernel"]
+        elif kernel and (row := _PRINTED_ROWS[kind].fullmatch(line)):
+            about = {"Device": device, "Kernel": kernel, "Invocations": row["calls"]}
+            yield number, about | {f"{kind} Name": row["name"], "Avg": row["avg"]}
+        elif kernel and line.startswith("    "):
+            raise BadProfile(f"{path}: line {number}: {quoted(line.strip())} is not a whole row of nvprof's metrics")
 
 
 def _trace_batch(

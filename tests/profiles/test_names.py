@@ -160,6 +160,9 @@ TABLE = [
     ("void matrixMulCUDA<int=32>(float*, float*, float*, int, int) [1073]", "matrixMulCUDA", "gemm", None),
     ("std::enable_if<(((0)>(0)))&&vllm::_typeConvert<T1>::exists, void>::type vllm::rms_norm_kernel<c10::BFloat16, "
      "(int)8>(T1 *, float)", "vllm::rms_norm_kernel", "normalization", None),
+    # MIOpen's data gradient, and the decode kernel of a small vLLM
+    ("igemm_bwd_gtcx3_nhwc_fp16_bx0_ex0_bt128x128x32", None, "convolution_dgrad", None),
+    ("_triton_paged_decode_v2_kernel", None, "attention", None),
     ("redzone_checker", None, "other", None),
     ("my_kernel", None, "other", None),
 ]  # fmt: skip
