@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-_MAKER_BEFORE_NAME = re.compile(r"^(?:nvidia|amd|intel|tesla|geforce|quadro|instinct|radeon)+(?=.)")
+_MAKER_BEFORE_NAME = re.compile(r"^(?:nvidia|amd|apple|intel|tesla|geforce|quadro|instinct|radeon)+(?=.)")
 
 
 def normalize_name(name: str) -> str:

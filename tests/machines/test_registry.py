@@ -106,6 +106,8 @@ def test_boards_of_a_gpu_are_listed_with_their_differences() -> None:
     ("name", "expected"),
     [
         ("4090", "rtx4090"),
+        ("m4", "apple-m4"),
+        ("M3 Max", "apple-m3-max"),
         ("1080 Ti", "gtx1080ti"),
         ("A6000", "rtx-a6000"),
         ("4070 super", "rtx4070super"),
