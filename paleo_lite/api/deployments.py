@@ -112,6 +112,8 @@ class Deployments(msgspec.Struct, frozen=True, eq=False):
             If the network does not fit, or cannot be divided so.
         """
         found = find_device(device, to_paths(self.hardware_files))
+        if self.power_limit is not None:
+            found = with_power_limit(found, self.power_limit)
         if self.policy == LLAMA_CPP:
             on_device = place_locally(self.decoder, found, weights, self.kv_cache)
         else:
@@ -137,11 +139,10 @@ class Deployments(msgspec.Struct, frozen=True, eq=False):
 
     def _place(self, network: Network, device: Device, division: Division, weights: str | None) -> ModelOnDevice:
         """Return a network on one of the devices that share it."""
-        limited = device if self.power_limit is None else with_power_limit(device, self.power_limit)
         workload, machine, model = resolve_question(
             Question(
                 network,
-                limited,
+                device,
                 precision=self.precision,
                 phase="decode",
                 time_model=self.time_model,

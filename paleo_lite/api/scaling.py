@@ -278,9 +278,10 @@ def scale(
             "--advise": (advise, False),
             "--context": (context, None),
             "training": (training, None),
-            "--power-limit": (power_limit, None),
         }
-        question = structs.replace(question, batch_size=1 if batch_size is None else batch_size)
+        if power_limit is not None:
+            gpu = _find_gpu(gpu, power_limit, to_paths(hardware_files))
+        question = structs.replace(question, gpu=gpu, batch_size=1 if batch_size is None else batch_size)
         return _scale_pipeline(pipeline, question, workers, others)
     _check_no_pictures(pictures, pipeline, network)
     strategy = _choose_strategy(strategy, settings)

@@ -216,7 +216,6 @@ def serve(
         calibration=calibration,
         clock=clock,
         unit=unit,
-        power_limit=power_limit,
         memory_fraction=memory_fraction,
     )
     demand = Demand(

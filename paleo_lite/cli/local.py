@@ -15,7 +15,7 @@ from .values import to_list
 _TAKEN = (
     "network", "gpu", "execution", "backend", "weights", "context", "sequence_length", "hardware_files", "electricity",
     "carbon_intensity", "pue", "host_watts", "kv_cache", "gpus", "gpu_layers", "cpu_experts", "cpu_cache",
-    "device_memory", "advise", "cpu", "top",
+    "device_memory", "advise", "cpu", "top", "power_limit",
 )  # fmt: skip
 """Options of ``predict`` that a program on one's own machine takes."""
 
@@ -72,7 +72,7 @@ def answer_local(network: Any, gpu: Any, top: int | None, own: dict[str, Any], a
         raise BadValue(f"`--gpu-layers` must be a number of blocks or auto (got {gpu_layers!r})")
     if own["advise"] and gpu_layers not in (None, "auto"):
         raise BadValue("`--gpu-layers` is for one prediction: `--advise` places as much on each device as fits")
-    given = {**own, **{name: arguments[name] for name in ("execution", "weights", "context")}}
+    given = {**own, **{name: arguments[name] for name in ("execution", "weights", "context", "power_limit")}}
     given |= {"gpu_layers": None if gpu_layers in (None, "auto") else int(str(gpu_layers))}
     given |= {"prompt_tokens": arguments["sequence_length"]}
     del given["advise"]

@@ -10,7 +10,7 @@ import msgspec
 
 from ..machines import Device
 from ..timing.activity import Activity
-from ..timing.energy import power_of
+from ..timing.energy import power_of, speed_under_limit
 from ..timing.facility import JOULES_PER_KWH, Facility
 
 MILLION = 1e6
@@ -31,6 +31,20 @@ class LocalEnergy(msgspec.Struct, frozen=True):
     usd_per_million_prompt_tokens: float | None
     # Grams of CO2 of a million tokens of answers; None without the carbon intensity.
     co2_g_per_million_tokens: float | None
+
+
+def token_under_limit(device: Device, activity: Activity, time_s: float) -> tuple[Activity, float]:
+    """Return what a device does for a token, and its seconds, under its power limit, given both without one."""
+    if not time_s:
+        return activity, time_s
+    speed = float(speed_under_limit(device, activity.overlapping_shares_of(time_s)))
+    return activity.times(1 / speed), time_s / speed
+
+
+def prompt_under_limit(device: Device, gpus: int, activity: Activity, time_s: float) -> tuple[Activity, float]:
+    """Return what all devices do for a prompt, and its seconds, under their power limit, given both without one."""
+    speed = float(speed_under_limit(device, activity.times(1 / gpus).shares_of(time_s)))
+    return activity.times(1 / speed), time_s / speed
 
 
 def energy_of(

@@ -9,8 +9,10 @@ import msgspec
 from ..errors import DoesNotFit
 from ..machines import Device
 from ..result import Result
+from ..timing.activity import Activity
+from ..timing.energy import with_power_limit
 from .contents import MOST_CONTEXT, Contents
-from .energy import LocalEnergy, energy_of
+from .energy import LocalEnergy, energy_of, prompt_under_limit, token_under_limit
 from .placement import Placement, candidates, needed_bytes, place
 from .question import LocalQuestion
 from .step import (
@@ -142,6 +144,8 @@ def predict_local(contents: Contents, device: Device, cpu: Device | None, questi
         If the requested layers do not fit.
     """
     question.check(contents)
+    if question.power_limit is not None:
+        device = with_power_limit(device, question.power_limit)
     context, prompt_tokens, gpus = question.context_of(contents), question.prompt_tokens, question.gpus
     engine = question.engine
     # As under llama.cpp, a number above that of the blocks, such as 99, is all of them.
@@ -181,17 +185,20 @@ def predict_local(contents: Contents, device: Device, cpu: Device | None, questi
     constants = local_constants()
     own, other = constants.backends[backend], constants.backends["cpu"]
 
-    def parts_s(placed: Placement) -> tuple[float, float]:
-        return (
-            device_token_s(contents, placed, device, own, context),
-            0.0 if cpu is None else host_token_s(contents, placed, cpu, other, context),
-        )
+    def on_device(placed: Placement) -> tuple[Activity, float]:
+        activity = token_activity(contents, placed.device, device, own, context, placed.cache_share)
+        return token_under_limit(device, activity, device_token_s(contents, placed, device, own, context))
 
-    placed = min(possible, key=lambda one: sum(parts_s(one)))
-    device_s, host_s = parts_s(placed)
+    def on_host_s(placed: Placement) -> float:
+        return 0.0 if cpu is None else host_token_s(contents, placed, cpu, other, context)
+
+    placed = min(possible, key=lambda one: on_device(one)[1] + on_host_s(one))
+    (activity, device_s), host_s = on_device(placed), on_host_s(placed)
     seconds = device_s + host_s
     merged = contents.merged()
     computing_s = prompt_s(merged, device, own, prompt_tokens, gpus=gpus, pipeline=constants.pipeline)
+    of_prompt = prompt_activity(merged, device, own, prompt_tokens)
+    of_prompt, computing_s = prompt_under_limit(device, gpus, of_prompt, computing_s)
     copied_bytes = sum(piece.stored_bytes for piece in placed.computed_on_host)
     first_s = computing_s + -(-prompt_tokens // UBATCH) * copied_bytes / LINK_BYTES_PER_S
     deviation = own.deviation if not host_s else max(own.deviation, other.deviation, OFFLOAD_DEVIATION)
@@ -207,8 +214,8 @@ def predict_local(contents: Contents, device: Device, cpu: Device | None, questi
     energy = energy_of(
         device,
         gpus,
-        (token_activity(contents, placed.device, device, own, context, placed.cache_share), seconds),
-        (prompt_activity(merged, device, own, prompt_tokens), first_s),
+        (activity, seconds),
+        (of_prompt, first_s),
         prompt_tokens,
         question.facility,
         has_experts=contents.has_experts,

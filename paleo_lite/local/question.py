@@ -47,6 +47,7 @@ class LocalQuestion(msgspec.Struct, frozen=True, kw_only=True):
     # Processor of the host; None for one with two channels of DDR5, and none beside a device that shares its memory
     # with its processor.
     cpu: str | Device | None = None
+    power_limit: float | str | None = None  # limit of each device in watts; None for that of its data sheet
     facility: Facility | None = None  # what surrounds the devices, for energy and cost
 
     def __post_init__(self) -> None:

@@ -111,7 +111,7 @@ _CONFIGURATION = (
     "network", "gpu", "power_limit_w", "clock", "precision", "phase", "time_model", "answer", "scaling", "strategy",
     "link", "collective", "workers", "sequence_length", "batch_size", "weights", "tensor", "expert_parallel",
     "attention_data_parallel", "pipeline", "replicas", "rate_per_s", "concurrency", "execution", "offload",
-    "image_size", "steps", "frames", "ulysses", "ring", "devices",
+    "image_size", "steps", "frames", "ulysses", "ring",
 )  # fmt: skip
 
 _COLUMNS = [

@@ -188,8 +188,8 @@ class LlamaCpp:
         return {}
 
     def tabulate(self, **sizes: int) -> IterationTimes:
-        """Return tables of iteration times."""
-        return tabulate_local(self.model, **sizes)
+        """Return tables of iteration times, under the power limit of the device."""
+        return under_power_limit(tabulate_local(self.model, **sizes), self, self.model.device)
 
     def measure_room(self, engine: Engine, *, mean_tokens: float, prompt_tokens: int) -> CacheRoom:
         """Return the room of the cache, which is one for all slots."""

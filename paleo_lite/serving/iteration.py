@@ -105,7 +105,7 @@ class Iteration(msgspec.Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def speed(self) -> Any:
         """Speed of the kernels under the power limit of the device, relative to that of the data sheet."""
-        return speed_under_limit(self.step.device, self.activity, self._unlimited_s)
+        return speed_under_limit(self.step.device, self.activity.shares_of(self._unlimited_s))
 
     @property
     def compute_s(self) -> Any:

@@ -251,12 +251,20 @@ def below_limit(demand_w: Any, limit_w: Any) -> Any:
     return demand_w / (1 + ratio**SHARPNESS) ** (1 / SHARPNESS)
 
 
-def speed_under_limit(device: Device, activity: Activity, time_s: Any) -> Any:
-    """Return the speed of a step under a power limit below the rated one, relative to that without; 1 without one."""
+def speed_under_limit(device: Device, shares: Shares) -> Any:
+    """Return the speed of a step under a power limit below the rated one, relative to that without; 1 without one.
+
+    Parameters
+    ----------
+    device : Device
+        The device under its limit.
+    shares : Shares
+        What the device does in a step without a limit.
+    """
     power, rated_w = power_of(device), device.rated_power_w
     if power is None or rated_w is None or power.limit_w >= rated_w:
         return 1.0
-    return power.speed(activity.shares_of(time_s))
+    return power.speed(shares)
 
 
 def with_power_limit(device: Device, power_limit: float | str) -> Device:

@@ -84,3 +84,12 @@ def test_the_command_places_parameters_and_refuses_options_of_training() -> None
     assert json.loads(placed.stdout)["rows"] == expected.rows()
     refused = CliRunner().invoke(main, [*words, "--optimizer", "adam"])
     assert refused.exit_code != 0 and "training is not for" in refused.stderr
+
+
+def test_a_power_limit_of_every_device() -> None:
+    """The same as `predict` of the same division."""
+    row = pl.scale("flux.1-dev", workers=4, power_limit="400W", **ASKED).rows()[0]
+    split = {"ulysses": row["ulysses"], "ring": row["ring"]}
+    alone = pl.predict("flux.1-dev", power_limit="400W", **{k: v for k, v in ASKED.items() if k != "phase"}, **split)
+    assert row["time_s"] == pytest.approx(alone.time_s)
+    assert row["time_s"] > pl.scale("flux.1-dev", workers=4, **ASKED).rows()[0]["time_s"]

@@ -17,6 +17,7 @@ from paleo_lite.local.pieces import group_of
 from paleo_lite.local.predict import usable_bytes
 from paleo_lite.local.question import LocalQuestion
 from paleo_lite.machines import find_device
+from paleo_lite.timing.energy import power_of
 
 
 def test_contents_of_a_file() -> None:
@@ -146,3 +147,20 @@ def test_page() -> None:
     document = found.document()
     assert document.title.startswith("llama-3-8b in q4_k_m on 2 x GeForce RTX 3090, llama.cpp: ")
     assert dict(document.facts)["blocks"] == "32 of 32 on the device"
+
+
+def test_a_power_limit_leaves_a_share_of_the_dynamic_power() -> None:
+    """Half of the power above the idle one leaves 0.5 ** (1 / 3) of the speed (Weste and Harris, section 5.2)."""
+    free = predict_local("llama-3.1-8b", "rtx3090", LocalQuestion(weights="q4_k_m"))
+    assert free.energy is not None
+    power = power_of(find_device("rtx3090"))
+    assert power is not None
+    limit_w = (free.energy.token_w + power.idle_w) / 2
+    limited = predict_local("llama-3.1-8b", "rtx3090", LocalQuestion(weights="q4_k_m", power_limit=limit_w))
+    assert limited.energy is not None and limited.energy.token_w <= limit_w
+    assert free.token_s / limited.token_s == pytest.approx(0.5 ** (1 / 3), rel=0.01)
+    assert limited.prompt_s > free.prompt_s
+    same = predict_local("llama-3.1-8b", "rtx3090", LocalQuestion(weights="q4_k_m", power_limit="400 W"))
+    assert (same.token_s, same.prompt_s) == (free.token_s, free.prompt_s)
+    with pytest.raises(BadValue, match=r"above the \d+ W that GeForce RTX 3090 draws while it waits \(got 60 W\)"):
+        predict_local("llama-3.1-8b", "rtx3090", LocalQuestion(power_limit=60))

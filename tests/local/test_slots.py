@@ -63,6 +63,14 @@ def test_a_mac_serves() -> None:
     assert found.is_forecast and found.notes[0].startswith("several slots were validated on nothing")
 
 
+def test_a_power_limit_slows_servers() -> None:
+    """No faster, and below the limit, as `predict` says of one user."""
+    servers = [serve(1, power_limit=limit) for limit in (None, "350W", "250W", "200W")]
+    rates = [found.figures["output_tokens_per_s"].value for found in servers]
+    assert rates[0] == rates[1] > rates[2] > rates[3]
+    assert servers[2].figures["watts_per_gpu"].value <= 250 and servers[3].figures["watts_per_gpu"].value <= 200
+
+
 @pytest.mark.parametrize("options", [{"tensor": 2}, {"advise": True}, {"precision": "fp8"}, {"draft_length": 3}])
 def test_what_is_not_modelled(options: dict[str, object]) -> None:
     with pytest.raises(BadValue, match=r"is not modelled with `--policy llama\.cpp`"):

@@ -6,6 +6,7 @@ Tests: sweeps/knee.py.
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -49,6 +50,16 @@ def test_a_sweep_over_power_limits_has_a_knee(limits, tmp_path) -> None:
     assert "ring: the knee" in picture.read_text("utf-8")
     lowest = min(best.rows, key=lambda row: row["energy_j"])["power_limit_w"]
     assert f"and {lowest:g} W has the lowest energy" in picture.read_text("utf-8")
+
+
+def test_the_knee_of_servers(tmp_path) -> None:
+    path = tmp_path / "servers.csv"
+    asked = {"precisions": "bf16", "concurrencies": 4, "input_tokens": 64, "output_tokens": 64, "num_requests": 8}
+    pl.sweep("llama-3.1-8b", "h100-sxm", path, power_limits="250W,300W,350W,400W,450W", jobs=1, **asked)
+    best = pl.best(path, pareto="latency_p99_s,joules_per_million_output_tokens")
+    assert best.knee is not None
+    words = ["best", str(path), "--pareto", "latency_p99_s,joules_per_million_output_tokens"]
+    assert re.search(rf"knee +{best.knee['power_limit_w']:g} W", CliRunner().invoke(main, words).output)
 
 
 def test_ranking_by_joules_is_minimising_the_energy(limits) -> None:
