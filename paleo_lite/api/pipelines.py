@@ -13,6 +13,7 @@ from ..architectures.pipelines.records import Pipeline
 from ..architectures.pipelines.sampling import make_sampling, part_runs
 from ..calibration.choose import choose_model
 from ..errors import BadValue
+from ..formats import split_format
 from ..machines import Machine
 from ..timing import TimeModel
 from ..timing.attention import EAGER, has_fused_attention, is_blackwell, resolve_attention
@@ -46,7 +47,8 @@ def make_run(pipeline: Pipeline, question: Question) -> PipelineRun:
     options = question.pictures
     if options.images is not None and question.batch_size != 1:
         raise BadValue("--images is the batch size of a pipeline: leave --batch-size out")
-    element_bytes(question.precision)
+    precision, weights = split_format(question.precision, question.weights)
+    element_bytes(precision)
     sampling = make_sampling(
         pipeline,
         steps=options.steps,
@@ -60,10 +62,10 @@ def make_run(pipeline: Pipeline, question: Question) -> PipelineRun:
     return PipelineRun(
         pipeline,
         sampling,
-        question.precision,
+        precision,
         question.execution or "eager",
         question.attention,
-        question.weights,
+        weights,
         options.offload or PIPELINE_OFFLOADS[0],
         make_split(options.ulysses, options.ring, options.guidance_parallel),
     )
@@ -80,7 +82,7 @@ def denoiser_network(pipeline: Pipeline, image_size: int | str | None, frames: i
     return network._replace(notes=(*network.notes, note))
 
 
-def resolve_pipeline(pipeline: Pipeline, question: Question) -> tuple[PipelineRun, Machine, Callable[[str], TimeModel]]:
+def resolve_pipeline(pipeline: Pipeline, question: Question) -> tuple[PipelineRun, Machine, Callable[..., TimeModel]]:
     """Return a run of a pipeline, its machine, and the time model of each precision."""
     run = make_run(pipeline, question)
     machine = question.machine(whole_board=question.asks_for_board)
@@ -91,6 +93,8 @@ def resolve_pipeline(pipeline: Pipeline, question: Question) -> tuple[PipelineRu
         resolve_attention(run.attention, machine.device)
     elif not has_fused_attention(machine.device):
         run = msgspec.structs.replace(run, attention=EAGER)
+    if run.products is not None:
+        run = msgspec.structs.replace(run, wide_precision=machine.wide_peak().peak.precision)
     model_in = partial(
         choose_model,
         machine.device,

@@ -392,7 +392,7 @@ def _predict_layers(question: Question, *, is_denoiser: bool = False) -> Predict
         raise BadValue("`--fit-batch` chooses the batch size: leave `--batch-size` out")
     workload, machine, model = resolve_question(question, whole_board=question.asks_for_board)
     if is_denoiser:
-        model = pipeline_model(model, machine.device, is_inference=False)
+        model = pipeline_model(model, machine.device, is_measured=False)
     is_forward_only = workload.phase in ("inference", "forward", "prefill")
     if is_forward_only and workload.training is None and not question.fit_batch and not question.memory:
         return predict_workload(workload, machine, model)

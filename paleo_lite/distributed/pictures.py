@@ -108,7 +108,7 @@ class PictureScaling(Result, msgspec.Struct, frozen=True, eq=False):
 def scale_pipeline(
     run: PipelineRun,
     machine: Machine,
-    model_in: Callable[[str], TimeModel],
+    model_in: Callable[..., TimeModel],
     workers: Sequence[int],
 ) -> PictureScaling:
     """Predict a pipeline on several numbers of devices.

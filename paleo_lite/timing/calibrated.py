@@ -166,7 +166,8 @@ class CalibratedModel(LayerModel, msgspec.Struct, frozen=True, eq=False):
     learned_fraction : ndarray, shape (parameters,), or None
         Fraction, 0 to 1, by which the device's own measurements narrowed the prior of each parameter; None if unknown.
     fp8_relative_efficiency : float
-        Fraction of peak of products in fp8 over the fraction of peak of products in the precision of the workload.
+        Fraction of peak of products in a narrower precision, such as fp8, over that of products in the precision of the
+        workload.
     power_constants : Constants or None
         Constants of the device's power, fitted to its own watts; None for the shipped ones.
     """
@@ -202,9 +203,8 @@ class CalibratedModel(LayerModel, msgspec.Struct, frozen=True, eq=False):
         equally."""
         features, rates = features_of(workload), rates_of(machine, workload.precision)
         passes = passes_of(workload.phase)
-        narrow_precision = None if workload.training is None else workload.training.products
-        if narrow_precision is not None:
-            features = self._with_narrow_products(features, workload, machine, narrow_precision)
+        if workload.product_precision != workload.precision:
+            features = self._with_narrow_products(features, workload, machine)
         features = _with_wide_products(features, machine, workload.precision)
         features = _with_upcast_products(features, workload, machine)
         features = self._with_update_products(features, rates, machine)
@@ -241,12 +241,13 @@ class CalibratedModel(LayerModel, msgspec.Struct, frozen=True, eq=False):
         forward, backward = default.forward / chosen.forward, default.backward / chosen.backward
         return scale_class(features, "attention", forward, backward)
 
-    def _with_narrow_products(
-        self, features: Features, workload: Workload, machine: Machine, precision: str
-    ) -> Features:
+    def _with_narrow_products(self, features: Features, workload: Workload, machine: Machine) -> Features:
         """Return the features with less padding for products in a narrower precision, in proportion to their
         speedup."""
-        speedup = machine.peak(precision).per_s / machine.peak(workload.precision).per_s * self.fp8_relative_efficiency
+        narrow_per_s, wide_per_s = (
+            machine.peak(precision).per_s for precision in (workload.product_precision, workload.precision)
+        )
+        speedup = narrow_per_s / wide_per_s * self.fp8_relative_efficiency
         is_narrow = workload.uses_narrow_products[features.position[:, 1]] & (features.pass_number < 3)
         return msgspec.structs.replace(features, padding=features.padding / np.where(is_narrow, speedup, 1.0))
 

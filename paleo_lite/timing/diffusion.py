@@ -22,7 +22,7 @@ and multiprocessor, the same for all devices, fitted to published batches (`cali
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -31,7 +31,7 @@ from ..counting.autocast import ORIGIN as CASTS
 from ..counting.work import COMPILED, ENGINE
 from ..errors import BadValue
 from ..files import read_typed, shipped_folder
-from .attention import ATTENTIONS
+from .attention import ATTENTIONS, KernelShares, kernel_shares, layer_slowdowns
 from .calibrated import CalibratedModel, rates_of
 from .features import CLASS_INDEX, UPDATE, Features
 from .parameters import NAMES
@@ -50,6 +50,12 @@ _MAX_FILE_BYTES = 2**16
 
 REFERENCE_HEAD = 128
 """Head size for which the calibrated time of attention holds."""
+
+FIRST_FLASH2 = 8
+"""First compute capability of FlashAttention 2's kernels."""
+
+HEAD_STEP = 32
+"""Step of the head sizes of FlashAttention 2's kernels (Dao-AILab/flash-attention, csrc/flash_attn, 32 to 256)."""
 
 NATIVE_ATTENTIONS = frozenset(ATTENTIONS) - {"flash2"}
 """Implementations of attention with kernels for the matrix instructions of each generation."""
@@ -101,17 +107,33 @@ class PipelineModel(CalibratedModel, frozen=True, eq=False):
 
     @classmethod
     def of(
-        cls, model: CalibratedModel, device: Device, constants: DiffusionConstants, is_inference: bool = True
+        cls,
+        model: CalibratedModel,
+        device: Device,
+        constants: DiffusionConstants,
+        is_measured: bool = True,
+        has_narrow_products: bool = False,
     ) -> PipelineModel:
-        """Return a calibrated model of a device with these constants, which are fitted to inference."""
+        """Return a calibrated model of a device with these constants.
+
+        Parameters
+        ----------
+        is_measured : bool
+            Whether the constants are fitted to such runs, if the device is one of theirs: inference.
+        has_narrow_products : bool
+            Whether products have fewer than 16 bits.
+        """
         theta = model.theta.copy()
         theta[NAMES.index("overhead_s")] = np.log(constants.host_s)
-        fields = {name: getattr(model, name) for name in CalibratedModel.__struct_fields__}
-        is_measured = is_inference and device.id in constants.measured
+        fields: dict[str, Any] = {name: getattr(model, name) for name in CalibratedModel.__struct_fields__}
+        is_measured = is_measured and device.id in constants.measured
         fields |= {"theta": theta, "scatter": constants.deviation if is_measured else constants.other_deviation}
         if is_measured:
             # The deviation of held-out models is that of the sum of both uncertainties.
+            gemm = NAMES.index("efficiency_gemm")
             fields["covariance"] = np.zeros_like(model.covariance)
+            if has_narrow_products:  # which were not measured
+                fields["covariance"][gemm, gemm] = model.covariance[gemm, gemm]
             fields["learned_fraction"] = None
             fields["notes"] = (
                 f"pipelines were measured on {device.name}: the interval is as wide as the errors of those held out",
@@ -140,16 +162,25 @@ class PipelineModel(CalibratedModel, frozen=True, eq=False):
         self, features: Features, heads: NDArray[np.float64], workload: Workload, machine: Machine
     ) -> NDArray[np.float64]:
         """Return the factors on the calibrated time of attention, by entry; meaningless for other layers."""
-        constants = self.constants
-        calibrated = 1 - constants.head_share + constants.head_share * REFERENCE_HEAD / heads
-        if workload.attention in NATIVE_ATTENTIONS:
-            return calibrated
-        rates = rates_of(machine, workload.precision)
+        constants, rates = self.constants, rates_of(machine, workload.precision)
+        sustained_per_s = rates.matrix_per_s * rates.sustained_fraction
+        products_per_s = sustained_per_s * float(np.exp(self.theta[NAMES.index("efficiency_gemm")]))
         efficiency = float(np.exp(self.theta[NAMES.index("efficiency_attention")]))
-        flops_per_s = rates.matrix_per_s * rates.sustained_fraction * efficiency / features.padding
+        calibrated_per_s: NDArray[np.float64] = sustained_per_s * efficiency / features.padding
+        if workload.attention in NATIVE_ATTENTIONS:
+            shares = kernel_shares(workload.attention, machine.device)
+            assert shares is not None
+            slowdowns = np.array([_slowdown(shares, layer) for layer in workload.layers])[features.position[:, 1]]
+            native: NDArray[np.float64] = slowdowns * calibrated_per_s / (shares.forward * rates.matrix_per_s)
+            return native
+        cycles = cycles_per_s(machine.device)
+        products_s = padded_heads(heads) / heads / np.minimum(products_per_s, constants.flops_per_cycle * cycles)
         # A score takes two multiply-accumulates per element of the head: one of the query, one of the value.
-        cycles_per_flop = 1 / constants.flops_per_cycle + 1 / (4 * heads * constants.scores_per_cycle)
-        return np.maximum(calibrated, cycles_per_flop / cycles_per_s(machine.device) * flops_per_s)
+        softmax_s = 1 / (4 * heads * constants.scores_per_cycle * cycles)
+        factors: NDArray[np.float64] = (products_s + softmax_s) * calibrated_per_s
+        if runs_flash2(machine.device, workload.precision):
+            return factors
+        return np.maximum(1 - constants.head_share + constants.head_share * REFERENCE_HEAD / heads, factors)
 
     def _between_factor(self, workload: Workload, machine: Machine) -> float:
         """Return the factor on the time of what is not a product."""
@@ -171,14 +202,34 @@ class PipelineModel(CalibratedModel, frozen=True, eq=False):
         return np.array(rows) * row_s * device.bandwidth_bytes_per_s * share
 
 
+def runs_flash2(device: Device, precision: str) -> bool:
+    """Return whether PyTorch computes attention by FlashAttention 2: in 16 bits, on NVIDIA's devices from Ampere on."""
+    generation = device.capability.split(".")[0]
+    return precision in ("fp16", "bf16") and generation.isdigit() and int(generation) >= FIRST_FLASH2
+
+
+def padded_heads(heads: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the head sizes for which FlashAttention 2 has kernels: the others are padded to the next one."""
+    padded: NDArray[np.float64] = np.ceil(heads / HEAD_STEP) * HEAD_STEP
+    return padded
+
+
+def _slowdown(shares: KernelShares, layer: Layer) -> float:
+    return layer_slowdowns(shares, layer)[0] if layer.kind == "attention" else 1.0
+
+
 def _head_size(layer: Layer) -> float:
     return float(layer.inputs[0][-1]) if layer.kind == "attention" else REFERENCE_HEAD
 
 
 def pipeline_model(
-    model: TimeModel, device: Device, constants: DiffusionConstants | None = None, is_inference: bool = True
+    model: TimeModel,
+    device: Device,
+    constants: DiffusionConstants | None = None,
+    is_measured: bool = True,
+    has_narrow_products: bool = False,
 ) -> TimeModel:
     """Return a time model of a device with the constants of pipelines; only the calibrated model has any."""
     if not isinstance(model, CalibratedModel):
         return model
-    return PipelineModel.of(model, device, constants or diffusion_constants(), is_inference)
+    return PipelineModel.of(model, device, constants or diffusion_constants(), is_measured, has_narrow_products)

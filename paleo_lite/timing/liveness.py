@@ -79,8 +79,8 @@ def find_buffers(layers: Sequence[Layer], number_bytes: int) -> Buffers:
     writes: list[list[int]] = []
     permuted: list[bool] = []
 
-    def add_buffer(shape: Shape, element_bytes: int, scales: bool, activation: bool) -> int:
-        buffers.append(Buffer(prod(shape) * (element_bytes or number_bytes), scales, activation))
+    def add_buffer(shape: Shape, element_bytes: float, scales: bool, activation: bool) -> int:
+        buffers.append(Buffer(round(prod(shape) * (element_bytes or number_bytes)), scales, activation))
         return len(buffers) - 1
 
     for index, layer in enumerate(layers):

@@ -241,8 +241,7 @@ def layers_peak_s(bound: Terms, workload: Workload, device: Device) -> Seconds:
         The device.
     """
     factor = narrow_factor(device, workload.precision)
-    products = workload.options.products
-    of_products = factor if products is None else narrow_factor(device, products)
+    of_products = narrow_factor(device, workload.product_precision)
     factors = np.where(workload.uses_narrow_products, of_products, factor)
     seconds: Seconds = bound.compute_s.sum(axis=0) * factors
     return seconds
@@ -385,11 +384,11 @@ class TwoTermModel(LayerModel):
         Matrix operations run at the peak of their unit, all other arithmetic at the vector peak.
         """
         work, phase, batch_size = workload.work, workload.phase, workload.batch_size
-        passes, training = passes_of(phase), workload.training
+        passes = passes_of(phase)
         matrix_per_s: Any = machine.peak(workload.precision).per_s
         vector_per_s = machine.vector_peak(workload.precision).per_s if workload.has_layers else matrix_per_s
-        if training is not None and training.products:
-            narrow_per_s = machine.peak(training.products).per_s
+        if workload.has_layers and workload.product_precision != workload.precision:
+            narrow_per_s = machine.peak(workload.product_precision).per_s
             matrix_per_s = np.where(workload.uses_narrow_products, narrow_per_s, matrix_per_s)
         if work.wide is not None and passes == ("inference",):
             matrix_per_s = np.where(work.wide, machine.wide_peak().per_s, matrix_per_s)

@@ -312,8 +312,9 @@ class PipelinePrediction(Result, msgspec.Struct, frozen=True, eq=False, dict=Tru
 
     @property
     def mfu(self) -> float:
-        """Share of the peak FLOP/s that the pipeline's multiply-accumulates reach."""
-        return 2 * self.macs / self.denoiser.prediction.peak.per_s / self.split.devices / self.time_s
+        """Share of the peak FLOP/s in the precision that the pipeline's multiply-accumulates reach."""
+        peak = self.model.peak(self.machine, self.precision)
+        return 2 * self.macs / peak.per_s / self.split.devices / self.time_s
 
     def by_kind(self) -> dict[str, dict[str, Any]]:
         """Return time_s, energy_j and share of the time for each kind of layer over all parts, most joules first."""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def predict_pipeline(
     run: PipelineRun,
     machine: Machine,
-    model_in: Callable[[str], TimeModel],
+    model_in: Callable[..., TimeModel],
     constants: DiffusionConstants | None = None,
 ) -> PipelinePrediction:
     """Predict the time of a batch of pictures or videos.
@@ -41,7 +41,7 @@ def predict_pipeline(
     machine : Machine
         The machine.
     model_in : callable
-        Function from a precision to the time model of the parts in it.
+        Function from a precision, and `products` as of `Workload`, to the time model of the parts in it.
     constants : DiffusionConstants, optional
         Constants of pipelines; by default the shipped ones.
 
@@ -58,7 +58,8 @@ def predict_pipeline(
         parts = _with_transfers(parts, machine.device, run.offload)
     memory = _memory(parts, run.sampling.images, machine.device, run.offload)
     notes = _notes(run, parts, machine.device)
-    return PipelinePrediction(run, machine, model_in(run.precision), tuple(parts), memory, notes)
+    model = next(part.prediction.model for part in parts if part.part.role == "denoiser")
+    return PipelinePrediction(run, machine, model, tuple(parts), memory, notes)
 
 
 def _notes(run: PipelineRun, parts: Sequence[PartPrediction], device: Device) -> tuple[str, ...]:
@@ -66,6 +67,11 @@ def _notes(run: PipelineRun, parts: Sequence[PartPrediction], device: Device) ->
     pipeline, sampling = run.pipeline, run.sampling
     denoiser = next(part for part in parts if part.part.role == "denoiser")
     notes = denoiser.prediction.notes
+    if run.products is not None:
+        notes += (
+            f"the denoiser's products with weights are in {run.products}; attention, everything between products and "
+            f"the other parts are in {run.wide_precision}",
+        )
     if run.attention == EAGER and not has_fused_attention(device):
         notes += (
             f"PyTorch computes attention on {device.name} as separate products, which write the scores to memory: "
@@ -89,7 +95,7 @@ def _predict_part(
     run: PipelineRun,
     runs: PartRuns,
     machine: Machine,
-    model_in: Callable[[str], TimeModel],
+    model_in: Callable[..., TimeModel],
     constants: DiffusionConstants,
 ) -> PartPrediction:
     """Predict the runs of a part."""
@@ -97,9 +103,9 @@ def _predict_part(
     if is_denoiser and run.split.guidance > 1:
         runs = _one_of_two_predictions(run, runs)
     workload = run.workload(runs)
-    model = model_in(workload.precision)
+    model = model_in(workload.precision, products=workload.products)
     if is_denoiser:
-        model = pipeline_model(model, machine.device, constants)
+        model = pipeline_model(model, machine.device, constants, has_narrow_products=workload.products is not None)
     return _split_part(PartPrediction(runs.part, predict(workload, machine, model), runs.runs), run.split, constants)
 
 

@@ -13,6 +13,7 @@ from ..architectures.checkpoint import StoredWeights
 from ..counting import Layer, Work
 from ..counting.kinds import class_of, is_attention
 from ..counting.kinds.products import MATRIX_CLASSES
+from ..counting.layer import Shape
 from ..counting.parts import TABLE_KINDS, parts_of
 from ..counting.work import COLUMNS, PASSES
 from ..formats import FORMATS, Format, wide_bytes
@@ -21,6 +22,10 @@ from ..units import element_bytes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+
+QUANTIZATION = "opaque:quantization"
+"""Origin of an inserted kernel that quantizes activations, as in `Layer.origin`."""
 
 
 def is_stored(layers: Sequence[Layer], stored: Format | None, reads_tokens: bool) -> tuple[bool, ...]:
@@ -64,6 +69,13 @@ def parameter_bytes(
     return round(total) + (parameters - elements) * wide_bytes(precision)
 
 
+def has_stored_weights(
+    layers: Sequence[Layer], stored: Format | StoredWeights | None, reads_tokens: bool
+) -> tuple[bool, ...]:
+    """Return whether the weight matrix of each layer is quantized."""
+    return tuple(size is not None for size in stored_bytes_per_number(layers, stored, reads_tokens))
+
+
 def stored_bytes_per_number(
     layers: Sequence[Layer], stored: Format | StoredWeights | None, reads_tokens: bool
 ) -> list[float | None]:
@@ -89,6 +101,49 @@ def stored_bytes_per_number(
             known[key] = mean_bytes_per_number(stored.mixture, *key, network)
         sizes.append(known[key])
     return sizes
+
+
+def quantize_inputs(
+    layers: Sequence[Layer], stored: Format | StoredWeights | None, reads_tokens: bool, widths: tuple[int, float]
+) -> tuple[Layer, ...]:
+    """Return the layers with a kernel that quantizes each tensor which products with quantized weights read.
+
+    Parameters
+    ----------
+    layers : sequence of Layer
+        Layers of a network at inference.
+    stored, reads_tokens
+        As in `parameter_bytes`.
+    widths : (int, float)
+        Bytes per number that the kernel reads and writes.
+    """
+    inserted: list[Layer] = []
+    new_indices: list[int] = []
+    quantized: dict[tuple[int, Shape], int] = {}
+    for layer, is_chosen in zip(layers, has_stored_weights(layers, stored, reads_tokens)):
+        parents = [new_indices[parent] if parent >= 0 else parent for parent in layer.parents]
+        if is_chosen and parents and layer.inputs:
+            source, shape = parents[0], layer.inputs[0]
+            if (source, shape) not in quantized:
+                quantized[source, shape] = len(inserted)
+                name, attributes = f"{layer.name}.quantize", {"widths": widths}
+                inserted.append(Layer(name, "copy", (shape,), (shape,), (), (source,), 0, attributes, QUANTIZATION))
+            parents[0] = quantized[source, shape]
+        new_indices.append(len(inserted))
+        inserted.append(layer._replace(parents=tuple(parents)))
+    return tuple(inserted)
+
+
+def read_quantized_inputs(
+    work: Work, layers: Sequence[Layer], is_narrow: NDArray[np.bool_], saved_bytes: float
+) -> Work:
+    """Return the work of inference with products that read `saved_bytes` less per number of their quantized inputs."""
+    read, inference = COLUMNS.index("bytes_read"), PASSES.index("inference")
+    fixed, per_sample = work.fixed.copy(), work.per_sample.copy()
+    for index in map(int, np.flatnonzero(is_narrow)):
+        column = per_sample if per_sample[read, inference, index] else fixed
+        column[read, inference, index] -= round(prod(layers[index].inputs[0]) * saved_bytes)
+    return msgspec.structs.replace(work, fixed=fixed, per_sample=per_sample)
 
 
 _ROLES: tuple[tuple[str, Role], ...] = (

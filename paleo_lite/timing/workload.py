@@ -17,8 +17,9 @@ from ..counting.work import COLUMNS, MIXED_EXECUTIONS, PASSES, check_batch_size,
 from ..errors import BadValue, UnknownName, UnsupportedPhase
 from ..formats import FORMATS, Format, bytes_per_number, format_of_weights
 from ..units import PRECISION_BYTES, element_bytes
+from .activity import NARROW_PRECISIONS
 from .optimizers import MASTER_BYTES, OPTIMIZERS, embedding_shapes, update_cost
-from .quantization import read_stored_weights
+from .quantization import has_stored_weights, quantize_inputs, read_quantized_inputs, read_stored_weights
 from .training_recipes import TRAINING_RECIPES, find_recipe
 
 if TYPE_CHECKING:
@@ -91,6 +92,9 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
         `paleo_lite.formats.FORMATS`; None for `precision`.
     engine : UnderEngine or None
         Engine whose kernels are timed in prefill and decode; None: the layers of the network.
+    products : str or None
+        Precision of the products with quantized weights at inference, whose activations are quantized before, one of
+        `NARROW_PRECISIONS`; attention and what is between products keep `precision`. None for `precision`.
 
     Raises
     ------
@@ -114,6 +118,7 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
     weights: str | None = None
     attention: str | None = None
     engine: UnderEngine | None = None
+    products: str | None = None
 
     def __post_init__(self) -> None:
         element_bytes(self.precision)
@@ -139,6 +144,11 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
             if self.weights not in FORMATS:
                 raise UnknownName("format of weights", self.weights, FORMATS)
             self._check_weights()
+        if self.products is not None:
+            if self.products not in NARROW_PRECISIONS:
+                raise UnknownName("precision of quantized products", self.products, NARROW_PRECISIONS)
+            if self.stored_format is None:
+                raise BadValue(f"products in {self.products} need quantized weights and a phase without gradients")
 
     def _check_cache(self) -> None:
         """Check that a network has a KV cache if and only if the phase generates text."""
@@ -187,6 +197,9 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
 
             stored_bytes, number_bytes = bytes_per_number(self.weights), element_bytes(self.precision)
             layers = cached_for_layers(insert_dequantization, layers, stored_bytes, number_bytes)
+        if self.products is not None:
+            widths = element_bytes(self.precision), bytes_per_number(self.products)
+            layers = cached_for_layers(quantize_inputs, layers, self.stored_format, self.reads_tokens, widths)
         if self.execution not in MIXED_EXECUTIONS:
             return layers
         from ..counting.autocast import insert_casts
@@ -230,12 +243,19 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
         """Options of a training step, also for phases without them."""
         return self.training or TrainingOptions("sgd")
 
+    @property
+    def product_precision(self) -> str:
+        """Precision of the products for which `uses_narrow_products` is true; that of the workload without any."""
+        return self.options.products or self.products or self.precision
+
     @cached_property
     def uses_narrow_products(self) -> NDArray[np.bool_]:
-        """Layers with products in the narrower precision of the training options, boolean of shape (layers,).
+        """Layers with products in the narrower precision, boolean of shape (layers,): those with quantized weights.
 
-        The last of them, which computes the logits, keeps the precision of the workload.
+        In training the last product, which computes the logits, keeps the precision of the workload.
         """
+        if self.products is not None:
+            return np.array(cached_for_layers(has_stored_weights, self.layers, self.stored_format, self.reads_tokens))
         has_narrow_products = self.options.products is not None
         is_narrow = np.array([has_narrow_products and matrix_elements(layer) > 0 for layer in self.layers])
         if is_narrow.any():
@@ -253,6 +273,9 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
             work = repeat_dequantization(work, self.layers)
         elif self.stored_format is not None or self._selects_experts:
             work = read_stored_weights(work, self.layers, self.stored_format, self.reads_tokens, self.batch_size)
+        if self.products is not None:
+            saved_bytes = element_bytes(self.precision) - bytes_per_number(self.products)
+            work = read_quantized_inputs(work, self.layers, self.uses_narrow_products, saved_bytes)
         if self.execution == "eager":
             return work
         from ..counting.fusion import fuse  # imported on demand, to keep cold starts fast

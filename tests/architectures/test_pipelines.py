@@ -101,6 +101,28 @@ def test_macs_of_rounded_sizes_equal_those_of_torch(name: str, height: int, widt
     assert macs == ODD_MACS[name, height, width, frames]
 
 
+# Half of the FLOPs of FlopCounterMode of torch on AutoencoderKLCogVideoX._decode of diffusers 0.42.1, which decodes
+# latent frames in pairs, and the first three at once if their number is odd: latents of 16 x 16, latent frames.
+COGVIDEOX_DECODER_MACS = {
+    2: 1_214_934_679_552,
+    3: 1_392_655_728_640,
+    4: 2_429_869_359_104,
+    12: 7_289_608_077_312,
+    13: 7_467_329_126_400,
+}
+
+
+@pytest.mark.parametrize("latent_frames", COGVIDEOX_DECODER_MACS)
+def test_the_decoder_of_cogvideox_runs_as_in_diffusers(latent_frames: int) -> None:
+    prediction = pl.predict(
+        "cogvideox-2b", gpu="h100-sxm", precision="bf16", frames=4 * latent_frames - 3, image_size=128, steps=1
+    )
+    decoders = [part for part in prediction.parts if part.part.role == "decoder"]
+    macs = sum(part.runs * part.prediction.macs for part in decoders)
+    assert macs == COGVIDEOX_DECODER_MACS[latent_frames]
+    assert [part.parameters_bytes > 0 for part in decoders] == [True] + [False] * (len(decoders) - 1)
+
+
 @pytest.mark.parametrize("size", ["1080x1920", "1024x1016", "8x2000"])
 def test_stable_diffusion_makes_every_size_that_its_decoder_can(size: str) -> None:
     runs, _ = denoiser_of("sdxl", image_size=size)

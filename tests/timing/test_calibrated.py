@@ -110,7 +110,7 @@ def test_products_in_fp8_take_less_by_the_ratio_of_peaks_and_efficiencies() -> N
     training = TrainingOptions("adam", mixed_precision=True, products="fp8")
     workload = Workload(GPT2, "bf16", phase="training", training=training)
     features = features_of(workload)
-    ratios = features.padding / model._with_narrow_products(features, workload, H100, "fp8").padding
+    ratios = features.padding / model._with_narrow_products(features, workload, H100).padding
     layers = features.position[:, 1]
     is_narrow = workload.uses_narrow_products[layers] & (features.pass_number < 3)  # not the update
     assert is_narrow.any() and not is_narrow.all()

@@ -7,7 +7,8 @@ of the calibrated model, so that one evaluation of each batch is enough for all 
 
 The form was chosen on pictures with one device held out, among constants by generation or per cycle for each class of
 work, sums or root sums of squares, and with or without a factor on products; it is judged on videos, on other sources
-and on several devices.
+and on several devices. That attention pads heads, and is no faster than other products, follows from its kernels, which
+were timed alone on A100 and L40S (``modern/attention_modern.csv.gz``).
 """
 
 from __future__ import annotations
@@ -28,8 +29,10 @@ from paleo_lite.counting.kinds.products import MATRIX_CLASSES
 from paleo_lite.errors import PaleoError
 from paleo_lite.files import write_atomically
 from paleo_lite.machines import find_device
-from paleo_lite.timing.diffusion import FILE, REFERENCE_HEAD, DiffusionConstants, cycles_per_s, diffusion_constants
+from paleo_lite.timing.calibrated import CalibratedModel, rates_of
+from paleo_lite.timing.diffusion import FILE, DiffusionConstants, cycles_per_s, diffusion_constants, padded_heads
 from paleo_lite.timing.offload import peer_bandwidth_bytes_per_s
+from paleo_lite.timing.parameters import NAMES
 from paleo_lite.timing.pipeline_prediction import PipelinePrediction
 from paleo_lite.timing.sequence_parallel import self_attentions
 
@@ -69,14 +72,14 @@ class Pieces(NamedTuple):
     """Seconds of a batch's denoiser under the calibrated model by class of work, and what the constants multiply."""
 
     row: Row  # the measured batch
-    # Attention; other matrix products and convolutions; everything else of the denoiser; text encoders and
-    # decoder.
-    attention_s: float
+    # Matrix products and convolutions; everything else of the denoiser but attention; text encoders and decoder.
     products_s: float
     between_s: float
     rest_s: float
-    # FLOPs and scores of attention, bytes of what is between products, rows of layer norms.
+    # FLOPs that attention executes, and per cycle at most; its scores; bytes of what is between products; rows of
+    # layer norms.
     attention_flops: float
+    largest_flops_per_cycle: float
     scores: float
     between_bytes: float
     rows: float
@@ -128,16 +131,22 @@ def pieces_of(row: Row) -> Pieces:
     times = workload.batch_size * denoiser.runs
     attentions = [(index, layer) for index, layer in enumerate(workload.layers) if layer.kind == "attention"]
     scores = sum(prod(layer.inputs[0][:-1]) * layer.inputs[1][-2] for _, layer in attentions)
-    flops = sum(4 * prod(layer.inputs[0]) * layer.inputs[1][-2] for _, layer in attentions)
-    calibrated = [1 - HEAD_SHARE + HEAD_SHARE * REFERENCE_HEAD / layer.inputs[0][-1] for _, layer in attentions]
+    flops = sum(
+        4 * prod(layer.inputs[0][:-1]) * float(padded_heads(np.array(layer.inputs[0][-1]))) * layer.inputs[1][-2]
+        for _, layer in attentions
+    )
+    rates = rates_of(machine, row.precision)
+    assert isinstance(model, CalibratedModel)
+    efficiency = float(np.exp(model.theta[NAMES.index("efficiency_gemm")]))
+    products_per_s = rates.matrix_per_s * rates.sustained_fraction * efficiency
     rows = sum(prod(layer.outputs[0][:-1]) for layer in workload.layers if layer.kind == "layer_norm")
     return Pieces(
         row=row,
-        attention_s=float(sum(factor * seconds[index] for factor, (index, _) in zip(calibrated, attentions))),
         products_s=float(seconds[is_product & ~is_attention].sum()),
         between_s=float(seconds[~is_product].sum()),
         rest_s=prediction.time_s - denoiser.time_s,
         attention_flops=float(flops) * times,
+        largest_flops_per_cycle=products_per_s / cycles_per_s(machine.device),
         scores=float(scores) * times,
         between_bytes=float(bytes_moved[~is_product].sum()),
         rows=float(rows) * times,
@@ -148,8 +157,9 @@ def pieces_of(row: Row) -> Pieces:
 
 def time_of(pieces: Pieces, constants: dict[str, float]) -> float:
     """Return the seconds of a batch on one device under some constants."""
-    attention = pieces.attention_flops / constants["flops_per_cycle"] + pieces.scores / constants["scores_per_cycle"]
-    attention_s = max(pieces.attention_s, attention / pieces.cycles_per_s)
+    flops_per_cycle = min(constants["flops_per_cycle"], pieces.largest_flops_per_cycle)
+    attention = pieces.attention_flops / flops_per_cycle + pieces.scores / constants["scores_per_cycle"]
+    attention_s = attention / pieces.cycles_per_s
     moving_s = pieces.between_bytes / constants["bytes_per_cycle"] / pieces.cycles_per_s
     between_s = float(np.hypot(pieces.between_s, moving_s))
     rows_s = constants["row_cycles"] * pieces.rows / pieces.cycles_per_s

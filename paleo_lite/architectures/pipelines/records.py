@@ -20,9 +20,9 @@ _MAX_FILE_BYTES = 2**20
 
 Role = Literal["text encoder", "image encoder", "denoiser", "decoder"]
 
-Runs = Literal["once", "step", "later frame", "later frame pair"]
-"""How often a part runs: once for a batch, once per step, once per latent frame or pair of latent frames after the
-first."""
+Runs = Literal["once", "step", "later frame", "odd frames", "frame pair"]
+"""How often a part runs: once for a batch, once per step, once per latent frame after the first; once for the first
+latent frames of an odd number of them, and once per other pair of latent frames."""
 
 Guided = Literal["batch", "calls", "none"]
 """How classifier-free guidance computes the second, unconditional prediction: with twice the batch, in a second call,

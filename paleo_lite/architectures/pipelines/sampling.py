@@ -160,9 +160,11 @@ def part_runs(pipeline: Pipeline, sampling: Sampling) -> list[PartRuns]:
         "once": 1,
         "step": sampling.computed_steps,
         "later frame": latent_frames - 1,
-        "later frame pair": max(latent_frames - 2, 0) // 2,
+        "odd frames": latent_frames % 2,
+        "frame pair": latent_frames // 2 - (latent_frames % 2 if latent_frames > 1 else 0),
     }
-    runs = []
+    runs: list[PartRuns] = []
+    is_loaded = True  # whether the part that has the parameters of the next one runs
     for part in pipeline.parts:
         number, samples = numbers[part.runs], sampling.images
         if is_guided and part.role == "text encoder":
@@ -173,6 +175,7 @@ def part_runs(pipeline: Pipeline, sampling: Sampling) -> list[PartRuns]:
             else:
                 number *= 2
         if not number:
+            is_loaded = is_loaded and part.is_loaded_before
             continue
         for index, ((width, height), tiles) in enumerate(_tiles(part, sampling).items()):
             sizes = {
@@ -182,8 +185,10 @@ def part_runs(pipeline: Pipeline, sampling: Sampling) -> list[PartRuns]:
                 "t": part.tokens,
             }
             network = _network_of(part, tuple(sizes.items()))
-            tiled = msgspec.structs.replace(part, is_loaded_before=part.is_loaded_before or index > 0)
+            is_loaded_before = (part.is_loaded_before and is_loaded) or index > 0
+            tiled = msgspec.structs.replace(part, is_loaded_before=is_loaded_before)
             runs.append(PartRuns(tiled, network, number * tiles, samples))
+        is_loaded = True
     return runs
 
 
