@@ -24,6 +24,13 @@ from .names import normalize_name
 _SERIES_BEFORE_NAME = re.compile(r"^(?:(?:rtx|gtx)(?=a?\d|pro)|rx(?=\d)|(?:ai)?pro(?=[rvw]\d))")
 """Prefixes of consumer and workstation GPUs that people leave out: ``4090``, ``7900xtx``, ``w7900``."""
 
+_MEMORY_AT_END = re.compile(r"(.*\S)[ _-]+(\d{1,4}) ?(?:GB|G)", re.IGNORECASE)
+_SEVERAL = re.compile(r"(?:\d{1,4} ?x|[dh]gx) ?(?P<after>\w.*)|(?P<before>.*\d\w*) ?x ?\d{1,3}", re.IGNORECASE)
+"""A number of devices before or after their name (``8xH100``, ``H100 x8``), or a node of them (``HGX H100``)."""
+
+MEMORY_TOLERANCE = 0.05
+"""Relative deviation of a memory in a name from the device's."""
+
 SCOPES_WITHOUT_CLOCK = ("cpu", "accelerator")
 """Scopes of devices whose peaks may be on record without a clock."""
 
@@ -147,11 +154,12 @@ def find_device(name: str | Device, files: Iterable[str | Path] = ()) -> Device:
     instance = find_instance(name)
     if instance is not None:
         return devices[instance.device]
-    described = _with_all_words(name, devices.values())
+    described = _with_all_words(name, devices.values()) or _with_memory(name, devices.values())
     if len(described) == 1:
         return described[0]
     if described:
         raise _ambiguous_device(name, described)
+    _refuse_several(name, devices.values())
     near = f"The nearest is {family[0].id}. " if family else ""
     raise UnknownName("GPU", name, devices, f"{near}'paleo-lite hardware list' shows all.")
 
@@ -179,6 +187,37 @@ def _with_all_words(name: str, devices: Iterable[Device]) -> list[Device]:
     """Return the devices in whose id or name all words of a name occur: ``a100 80gb``, ``v5e``."""
     wanted = set(_words_of(name))
     return [device for device in devices if wanted and wanted <= {*_words_of(device.id), *_words_of(device.name)}]
+
+
+def _with_memory(name: str, devices: Iterable[Device]) -> list[Device]:
+    """Return the devices of a name that ends with their memory: ``RTX 4090 24GB``."""
+    match = _MEMORY_AT_END.fullmatch(name)
+    if match is None:
+        return []
+    wanted, memory_bytes = normalize_name(match[1]), float(match[2]) * 1e9
+    named = [device for device in devices if wanted in _normalized_names(device) | _names_without_series(device)]
+    return [device for device in named if abs(device.memory_bytes / memory_bytes - 1) <= MEMORY_TOLERANCE]
+
+
+def _refuse_several(name: str, devices: Iterable[Device]) -> None:
+    """Raise an error for the name of several devices: a platform (``DGX H100``), or a number of them (``8xH100``).
+
+    Raises
+    ------
+    BadValue
+        With the options that take a platform or a number.
+    """
+    wanted = normalize_name(name)
+    for path in sorted((shipped_folder("hardware") / "platforms").glob("*.toml")):
+        if normalize_name(path.stem) == wanted:
+            device = re.search(r'^device = "([^"]+)"', path.read_text(encoding="utf-8"), re.MULTILINE)
+            of_one = f", or one of its GPUs: `--gpu {device[1]}`" if device else ""
+            raise BadValue(f"{name} is a platform of several GPUs: use `--platform {path.stem}`{of_one}")
+    several = _SEVERAL.fullmatch(name.strip())
+    boards = [] if several is None else _family_of(normalize_name(several["after"] or several["before"]), devices)[0]
+    if boards:
+        names = ", ".join(device.id for device in boards[:4])
+        raise BadValue(f"{name} names several GPUs, expected one ({names}): their number is `--workers` of `scale`")
 
 
 def _words_of(name: str) -> list[str]:

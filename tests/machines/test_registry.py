@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from paleo_lite.errors import AmbiguousName, BadDevice, UnknownName, UnknownPrecision
+from paleo_lite.errors import AmbiguousName, BadDevice, BadValue, UnknownName, UnknownPrecision
 from paleo_lite.files import shipped_folder
 from paleo_lite.machines import Machine, find_device, list_devices, read_device, read_links
 from paleo_lite.machines.names import normalize_name
@@ -117,6 +117,11 @@ def test_boards_of_a_gpu_are_listed_with_their_differences() -> None:
         ("7900 XTX", "rx7900xtx"),
         ("R9700", "radeon-ai-pro-r9700"),
         ("W7900", "radeon-pro-w7900"),
+        ("RTX 4090 24GB", "rtx4090"),
+        ("4090 24 GB", "rtx4090"),
+        ("H200 NVL", "h200-nvl"),
+        ("p40", "p40"),
+        ("1070", "gtx1070"),
     ],
 )
 def test_names_without_their_series_are_known(name: str, expected: str) -> None:
@@ -126,6 +131,30 @@ def test_names_without_their_series_are_known(name: str, expected: str) -> None:
 @pytest.mark.parametrize("name", ["980 t", "mi2", "k8", "h2", "v10", "jetson-agx-orin-6", "rtx-50"])
 def test_the_beginning_of_another_name_is_no_name(name: str) -> None:
     """Half a number names nothing."""
+    with pytest.raises(UnknownName, match="no GPU is called"):
+        find_device(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("DGX H100", "is a platform of several GPUs: use `--platform dgx-h100`, or one of its GPUs: `--gpu h100-sxm`"),
+        (
+            "hgx h100",
+            r"names several GPUs, expected one \(h100-nvl, h100-pcie, h100-sxm\): their number is `--workers`",
+        ),
+        ("8xH100", "names several GPUs, expected one"),
+        ("2x 4090", r"names several GPUs, expected one \(rtx4090"),
+        ("H100 x8", "names several GPUs, expected one"),
+    ],
+)
+def test_several_gpus_are_no_gpu(name: str, message: str) -> None:
+    with pytest.raises(BadValue, match=message):
+        find_device(name)
+
+
+@pytest.mark.parametrize("name", ["RTX 4090 48GB", "gtx 970", "8x", "x8"])
+def test_other_memories_and_half_names_are_no_name(name: str) -> None:
     with pytest.raises(UnknownName, match="no GPU is called"):
         find_device(name)
 
