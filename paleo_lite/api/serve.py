@@ -127,7 +127,7 @@ def serve(
         Arrival process of `rate`.
     seed : int
         Seed of arrivals and lengths.
-    policy : {"vllm", "vllm-0.13", "vllm-0.7", "vllm-0.5", "tensorrt-llm", "sglang", "sglang-0.3", "llama.cpp"}
+    policy : {"vllm", "tensorrt-llm", "sglang", "llama.cpp", "vllm-0.16", ...}
         Engine with the defaults of the following options, one of `paleo_lite.serving.engines.ENGINES`.
     max_batched_tokens, max_sequences : int, optional
         Tokens per iteration, and sequences at the same time.

@@ -19,20 +19,21 @@ REPORTED_SHARE = 0.9915
 KEPT_BYTES = 0.13 * 2**30
 """Bytes that a driver keeps on every device."""
 
-LOGIT_BYTES = {"vllm": 42.0}
+LOGIT_BYTES = {"vllm": 15.4}
 """Bytes per logit at the peak of a sampler, of engines that sample for the largest batch before they size the cache.
 
-vLLM's sorts logits in 32 bits for the limits of the nucleus: 16 and 32 bits, sorted values and 64-bit indices, and what
-the sort needs (v1/sample/ops/topk_topp_sampler.py). With it in the profile the cache of OPT 125M on an H100 lost 58,928
-tokens of 36,864 bytes, for 1,024 sequences of 50,272 logits: https://github.com/vllm-project/vllm/pull/13594.
+Qwen3 14B, with 1,024 sequences of 151,936 logits, takes 2.23 GiB in the profile of vLLM 0.17 and 0.18 on an H100, and
+5.64 before, when logits were sorted (https://github.com/llm-d-incubation/llm-d-planner/pull/205, accuracy_report.md);
+kernels that search for the limits of the nucleus came in between (https://github.com/vllm-project/vllm/pull/33538).
+Records of engines have those of older versions.
 """
 
 COMMUNICATOR_BYTES = 1.15 * 2**30
 """Bytes that the communicators of a group with NVLink keep on each device, beside the context.
 
-Four H100 under vLLM 0.9 have 8.11 GiB for the cache beside 55.1 GiB of Qwen3 235B and 6.1 GiB of the sampler:
-https://github.com/vllm-project/vllm/issues/21348. Two RTX 4090 without NVLink keep nothing: `non_torch_memory` is 0.25
-GiB, https://github.com/vllm-project/vllm/issues/13061.
+Two H100 under vLLM 0.6 have 1.26 GiB of it (https://github.com/vllm-project/vllm/pull/10511). Two RTX 4090 without
+NVLink keep nothing: `non_torch_memory` is 0.25 GiB, https://github.com/vllm-project/vllm/issues/13061. Records of
+engines have those of other versions.
 """
 
 
@@ -120,7 +121,13 @@ def reported_bytes(device: Device) -> float:
     return REPORTED_SHARE * device.memory_bytes / 1e9 * 2**30 - KEPT_BYTES
 
 
-def activation_bytes(step: EngineStep, kernels: Sequence[CountedKernel], tokens: int, sequences: int = 0) -> float:
+def activation_bytes(
+    step: EngineStep,
+    kernels: Sequence[CountedKernel],
+    tokens: int,
+    sequences: int = 0,
+    logit_bytes: float | None = None,
+) -> float:
     """Return the bytes of activations at the peak of the largest iteration, which an engine keeps free.
 
     Either the residual stream, its norm and the block's input beside the output of a product and the input of the next
@@ -136,7 +143,10 @@ def activation_bytes(step: EngineStep, kernels: Sequence[CountedKernel], tokens:
         Kernels of the device.
     tokens, sequences : int
         Most tokens and most sequences of an iteration.
+    logit_bytes : float, optional
+        Bytes per logit at the peak of the sampler; by default those of the newest version.
     """
+    per_logit_bytes = LOGIT_BYTES.get(step.engine, 0.0) if logit_bytes is None else logit_bytes
     widest, hidden_size, sampler_bytes, width_before = 0.0, 0, 0.0, 0
     for counted in kernels:
         kernel = counted.kernel
@@ -146,7 +156,7 @@ def activation_bytes(step: EngineStep, kernels: Sequence[CountedKernel], tokens:
             hidden_size = hidden_size or kernel.k
         elif isinstance(kernel, Pointwise) and kernel.name == SAMPLING:
             logits = kernel.row_bytes / SAMPLED_BYTES
-            sampler_bytes = LOGIT_BYTES.get(step.engine, 0.0) * sequences * logits
+            sampler_bytes = per_logit_bytes * sequences * logits
         elif isinstance(kernel, Experts):
             inner_size = kernel.inner_size / step.placement.experts_tensor
             share = 1.0 / step.placement.experts

@@ -9,7 +9,7 @@ import msgspec
 
 from ..counting import Layer
 from ..counting.kinds import cached_elements
-from ..engines.memory import COMMUNICATOR_BYTES, activation_bytes, reported_bytes, sequence_bytes
+from ..engines.memory import activation_bytes, reported_bytes, sequence_bytes
 from ..errors import DoesNotFit
 from ..formats import bytes_per_number
 from ..timing.memory import RESERVE_BYTES, model_bytes, peak_memory
@@ -103,7 +103,9 @@ def _measure_kernel_room(on_device: ModelOnDevice, engine: Engine, *, mean_token
     tokens = max(round(mean_tokens), 2)
     kernels = device_kernels(on_device, "decode", tokens - 1)
     weights_bytes = on_device.kernels.weight_bytes(kernels)
-    activations_bytes = activation_bytes(step, kernels, engine.max_batched_tokens, engine.max_sequences)
+    activations_bytes = activation_bytes(
+        step, kernels, engine.max_batched_tokens, engine.max_sequences, engine.logit_bytes
+    )
     cache_bytes = _cache_bytes(on_device, engine, weights_bytes, activations_bytes)
     per_sequence = sequence_bytes(step, kernels, tokens)
     blocks = _count_blocks(cache_bytes, per_sequence / tokens * engine.block_tokens)
@@ -119,7 +121,7 @@ def _cache_bytes(on_device: ModelOnDevice, engine: Engine, weights_bytes: float,
     reserve_bytes = engine.context_share * memory_bytes or RESERVE_BYTES
     link = None if on_device.group is None else on_device.group.inside
     if link is not None and link.is_nvlink:
-        reserve_bytes += COMMUNICATOR_BYTES
+        reserve_bytes += engine.communicator_bytes
     if engine.is_fraction_of_free:
         free_bytes = memory_bytes - reserve_bytes - weights_bytes - activations_bytes
         return engine.memory_fraction * free_bytes

@@ -12,6 +12,7 @@ from msgspec import structs
 
 from ..engines.blocks import sampled_logits
 from ..engines.constants import Host
+from ..engines.memory import COMMUNICATOR_BYTES
 from ..engines.placed import CHECKED_CONTEXT, EngineKernels
 from ..engines.records import FUSIONS
 from ..errors import BadValue, UnknownName
@@ -79,6 +80,11 @@ class Engine(msgspec.Struct, frozen=True):
         first; otherwise they have what `memory_fraction` leaves.
     context_share : float
         Share of the device memory that the context and libraries take; 0 for the usual reserve.
+    communicator_bytes : float
+        Bytes that the communicators of a group with NVLink keep on each device.
+    logit_bytes : float or None
+        Bytes per logit at the peak of the sampler, where the engine samples for the largest batch before it sizes the
+        cache; None for those of the newest version.
     chunked_prefill : int
         Tokens of prompts per iteration, into which longer prompts are split; 0 computes every prompt whole.
     mixes_phases : bool
@@ -131,6 +137,8 @@ class Engine(msgspec.Struct, frozen=True):
     sources: tuple[str, ...]
     profiles_activations: bool = True
     context_share: float = 0.0
+    communicator_bytes: float = COMMUNICATOR_BYTES
+    logit_bytes: float | None = None
     sequence_overhead_s: float = 0.0
     request_token_s: float = 0.0
     request_iterations: float = 0.0
@@ -179,7 +187,10 @@ class Engine(msgspec.Struct, frozen=True):
 VLLM = Engine(
     name="vllm",
     family="vllm",
-    versions=Versions(first="0.14"),
+    versions=Versions(first="0.17"),
+    # 0.25 GiB outside of PyTorch on one H100 since 0.18, and 2.07 on each of two.
+    context_share=0.25 / 79.19,
+    communicator_bytes=1.82 * 2**30,
     max_batched_tokens=2048,
     max_sequences=256,
     block_tokens=16,
@@ -197,10 +208,25 @@ VLLM = Engine(
         "https://github.com/vllm-project/vllm/blob/main/vllm/v1/core/sched/scheduler.py",
         "https://github.com/vllm-project/vllm/pull/12369 (8,192 tokens on large devices)",
         "https://github.com/vllm-project/vllm/pull/27614 (iterations are scheduled ahead from 0.14 on)",
+        "https://github.com/llm-d-incubation/llm-d-planner/pull/205 (memory, by the logs of 0.15 to 0.19)",
     ),
 )
 
-VLLM_0_13 = structs.replace(VLLM, name="vllm-0.13", versions=Versions(first="0.8", last="0.13"), schedules_ahead=False)
+VLLM_0_16 = structs.replace(
+    VLLM,
+    name="vllm-0.16",
+    versions=Versions(first="0.14", last="0.16"),
+    context_share=0.13 / 79.18,
+    # The sampler sorts 1,024 x 151,936 logits of Qwen3 14B in 5.64 GiB.
+    logit_bytes=5.64 * 2**30 / (1024 * 151_936),
+    # Four H100 under 0.9, beside a connector of caches, have 8.11 GiB for the cache of Qwen3 235B
+    # (https://github.com/vllm-project/vllm/issues/21348).
+    communicator_bytes=2.28 * 2**30,
+)
+
+VLLM_0_13 = structs.replace(
+    VLLM_0_16, name="vllm-0.13", versions=Versions(first="0.8", last="0.13"), schedules_ahead=False
+)
 
 VLLM_0_7 = structs.replace(
     VLLM_0_13,
@@ -208,6 +234,10 @@ VLLM_0_7 = structs.replace(
     versions=Versions(first="0.6", last="0.7"),
     # `non_torch_memory` is 1.79 of 79.22 GiB of an H100.
     context_share=1.79 / 79.22,
+    communicator_bytes=COMMUNICATOR_BYTES,
+    # The cache of OPT 125M on an H100 lost 58,928 tokens of 36,864 bytes to 1,024 sequences of 50,272 logits
+    # (https://github.com/vllm-project/vllm/pull/13594).
+    logit_bytes=42.0,
     # Between the times of 0.5 and of the engine since 0.8.
     overhead_s=5e-3,
     overhead_range_s=(1e-3, 12e-3),
@@ -316,6 +346,7 @@ ENGINES = {
     engine.name: engine
     for engine in (
         VLLM,
+        VLLM_0_16,
         VLLM_0_13,
         VLLM_0_7,
         VLLM_0_5,
@@ -353,7 +384,7 @@ def find_engine(name: str, device: Device | None = None, **changes: Any) -> Engi
     if name not in ENGINES:
         raise UnknownName("serving engine", name, ENGINES)
     defaults: dict[str, Any] = {}
-    if device is not None and name in (VLLM.name, VLLM_0_13.name):
+    if device is not None and name in (VLLM.name, VLLM_0_16.name, VLLM_0_13.name):
         defaults = _vllm_defaults(device)
     elif device is not None and name == SGLANG.name:
         defaults = {"chunked_prefill": _sglang_chunk(device)}

@@ -23,7 +23,8 @@ def test_vllm_defaults_of_its_server(device: str, tokens: int, sequences: int) -
 @pytest.mark.parametrize(
     ("policy", "text"),
     [
-        ("vllm", "0.14 and later"),
+        ("vllm", "0.17 and later"),
+        ("vllm-0.16", "0.14 to 0.16"),
         ("vllm-0.13", "0.8 to 0.13"),
         ("vllm-0.7", "0.6 to 0.7"),
         ("vllm-0.5", "0.5 and earlier"),
@@ -34,7 +35,8 @@ def test_vllm_defaults_of_its_server(device: str, tokens: int, sequences: int) -
 def test_versions_are_data(policy: str, text: str) -> None:
     """Versions by the notes of vLLM's releases.
 
-    The V1 engine is the default from 0.8 on, and it schedules ahead from 0.14 on; before 0.6 the scheduler waited (its
+    The V1 engine is the default from 0.8 on, and it schedules ahead from 0.14 on; its sampler sorts no logits from 0.17
+    on (https://github.com/llm-d-incubation/llm-d-planner/pull/205); before 0.6 the scheduler waited (its
     blog). SGLang schedules ahead from 0.4 on (lmsys.org/blog/2024-12-04-sglang-v0-4).
     """
     engine = ENGINES[policy]
@@ -57,7 +59,7 @@ def test_older_versions_state_what_differs() -> None:
     assert newest.overhead_s < before.overhead_s < oldest.overhead_s
 
 
-@pytest.mark.parametrize(("older", "newer"), [("vllm-0.13", "vllm"), ("sglang-0.3", "sglang")])
+@pytest.mark.parametrize(("older", "newer"), [("vllm-0.13", "vllm-0.16"), ("sglang-0.3", "sglang")])
 def test_scheduling_ahead_came_with_a_version(older: str, newer: str) -> None:
     assert not ENGINES[older].schedules_ahead and ENGINES[newer].schedules_ahead
     device = find_device("h100-sxm")
