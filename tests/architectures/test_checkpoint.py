@@ -32,6 +32,38 @@ W8A8 = {
     "quant_method": "compressed-tensors", "ignore": ["lm_head"],
     "config_groups": {"group_0": {"targets": ["Linear"], "weights": INT8, "input_activations": INT8}},
 }  # fmt: skip
+FP8 = {**INT8, "type": "float"}
+FP8_DYNAMIC = {
+    **W8A8, "config_groups": {"group_0": {"targets": ["Linear"], "weights": FP8, "input_activations": FP8}},
+}  # fmt: skip
+SIZES_LLAMA_2 = {"model_type": "llama", "vocab_size": 32000, "hidden_size": 5120, "intermediate_size": 13824,
+                 "num_hidden_layers": 40, "num_attention_heads": 40}  # fmt: skip
+SIZES_LLAMA_2_70B = {**SIZES_70B, "vocab_size": 32000}
+SIZES_MISTRAL_SMALL = {
+    "model_type": "mistral3", "architectures": ["Mistral3ForConditionalGeneration"], "spatial_merge_size": 2,
+    "multimodal_projector_bias": False,
+    "text_config": {
+        "model_type": "mistral", "head_dim": 128, "hidden_size": 5120, "intermediate_size": 32768,
+        "num_attention_heads": 32, "num_hidden_layers": 40, "num_key_value_heads": 8, "vocab_size": 131072,
+        "max_position_embeddings": 131072,
+    },
+    "vision_config": {
+        "model_type": "pixtral", "head_dim": 64, "hidden_size": 1024, "image_size": 1540, "intermediate_size": 4096,
+        "num_attention_heads": 16, "num_channels": 3, "num_hidden_layers": 24, "patch_size": 14,
+    },
+}  # fmt: skip
+WITHOUT_VISION = {**W8A8, "ignore": ["re:.*lm_head", "re:vision_tower.*", "re:multi_modal_projector.*"]}
+SIZES_R1 = {
+    "model_type": "deepseek_v3", "vocab_size": 129280, "hidden_size": 7168, "intermediate_size": 18432,
+    "moe_intermediate_size": 2048, "num_hidden_layers": 61, "num_attention_heads": 128, "num_key_value_heads": 128,
+    "n_routed_experts": 256, "n_shared_experts": 1, "num_experts_per_tok": 8, "first_k_dense_replace": 3,
+    "n_group": 8, "topk_group": 4, "kv_lora_rank": 512, "q_lora_rank": 1536, "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64, "v_head_dim": 128, "num_nextn_predict_layers": 1, "norm_topk_prob": True,
+    "max_position_embeddings": 163840,
+}  # fmt: skip
+FP8_BLOCKS = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128], "activation_scheme": "dynamic"}
+AWQ = {"quant_method": "awq", "bits": 4, "zero_point": True, "version": "gemm", "modules_to_not_convert": None}
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": True, "sym": True}
 BLOCK = 8192 * 8192 * 2 + 8192 * 1024 * 2 + 3 * 8192 * 28672
 PLAIN = 2 * (2 * 128256 * 8192 + (2 * 80 + 1) * 8192)
 
@@ -50,6 +82,17 @@ def stored_bytes(network, weights=None):
     [
         (SIZES_405B, FBGEMM, 8, 57.7520),  # https://github.com/vllm-project/vllm/issues/6746
         (SIZES_70B, W8A8, 1, 67.7229),  # https://github.com/vllm-project/vllm/pull/12569
+        # RedHatAI's Llama 3.3 70B, by config_explorer/empirical-vllm-memory-results.md of llm-d/llm-d-benchmark
+        (SIZES_70B, FP8_DYNAMIC, 1, 67.72),
+        (SIZES_70B, FP8_DYNAMIC, 2, 33.88),
+        # RedHatAI's Mistral Small 3.1, https://github.com/llm-d-incubation/llm-d-planner/pull/205
+        (SIZES_MISTRAL_SMALL, WITHOUT_VISION, 1, 24.07),
+        (SIZES_R1, FP8_BLOCKS, 8, 79.41),  # https://github.com/HabanaAI/vllm-fork/issues/809
+        # The card of the repository has groups of 64: https://github.com/vllm-project/vllm/pull/14447
+        (SIZES_R1, {**AWQ, "group_size": 64}, 16, 21.21),
+        # 8.00 and about 36.5 GB of files, of the cards of TheBloke's repositories
+        (SIZES_LLAMA_2, GPTQ, 1, 8.00e9 / GIB),
+        (SIZES_LLAMA_2_70B, {**AWQ, "group_size": 128}, 1, 36.5e9 / GIB),
     ],
 )
 def test_loaded_weights_are_those_of_published_logs(sizes, quantization, devices, published_gib):
