@@ -12,7 +12,7 @@ from .config import Config
 from .language_models.families import FAMILIES
 from .language_models.guess import guess_family
 from .language_models.nested_defaults import fill_nested
-from .language_models.records.vision import NAMED_ONLY
+from .language_models.records.vision import NAMED_ONLY, NAMED_TOWERS
 
 if TYPE_CHECKING:
     from .encoder_models.family import EncoderFamily
@@ -27,7 +27,7 @@ TEXT_PARTS = {
     "qwen2_5_omni_thinker": "qwen2", "glm4v": "glm4", "glm4v_text": "glm4", "glm4v_moe": "glm4_moe",
     "glm4v_moe_text": "glm4_moe", "ernie4_5_moe_vl": "ernie4_5_vl_moe_text", "ernie4_5_vl_moe": "ernie4_5_vl_moe_text",
     "step3_vl": "step3_text", "phi3_v": "phi3", "phi4mm": "phi3",
-    "molmo": "molmo_text",
+    "molmo": "molmo_text", "deepseek_vl_v2": "deepseek_ocr_text",
 }  # fmt: skip
 """Model types of vision-language models and of their text parts, where the nested config may not name its type."""
 
@@ -80,6 +80,10 @@ def thinker_part(fields: dict[str, Any]) -> dict[str, Any]:
 def named_parts(fields: dict[str, Any]) -> dict[str, Any]:
     """Return the fields with the configs of the parts that a config only names; other fields as they are."""
     model_type = str(fields.get("model_type"))
+    vision = fields.get("vision_config")
+    named = vision.get("params") if isinstance(vision, dict) else None
+    if isinstance(named, dict) and named.get("model_name") in NAMED_TOWERS:
+        return {**fields, "vision_config": NAMED_TOWERS[str(named["model_name"])]}
     if model_type not in NAMED_ONLY or "vision_config" in fields:
         return fields
     found = {**fields, "vision_config": NAMED_ONLY[model_type]}

@@ -13,7 +13,7 @@ from .config import Config
 from .config_parts import encoder_families, nested_text, text_part
 from .language_models.families import FAMILIES
 from .language_models.records.audio import audio_parameters
-from .language_models.records.vision import convolution_parameters, describe_tower
+from .language_models.records.vision import describe_tower, encoder_parameters, generator_parameters
 from .language_models.vision import resident_weights, tower_layers
 from .network import Network, SequenceOptions
 
@@ -51,6 +51,10 @@ def add_towers(
     adapters = _adapter_parameters(network, fields)
     if isinstance(fields.get("vision_config"), dict):
         network, note = _add_vision(network, fields, path, image_size, options, text_size, note)
+    generator = generator_parameters(fields, text_size) if text_size else 0
+    if generator:
+        network = _add_weights(network, generator, "generator")
+        note = f"{note}; its parts that write images are held in memory, and not computed"
     if adapters:
         network = _add_weights(network, adapters, "adapters")
         note = f"{note}; its adapters for images and sound are held in memory, and not computed"
@@ -99,9 +103,9 @@ def _add_vision(
         note = "its vision tower runs with the prompt" if is_decode else image
         joined = "a {}: {}" if is_decode else "a {} with its vision tower: {}"
         return _add_encoder(network, tower_network, (shape,), "", is_decode), joined.format(model_type, note)
-    parameters = convolution_parameters(Config({**vision, "text_hidden_size": text_size}, path))
+    parameters = encoder_parameters(Config({**vision, "text_hidden_size": text_size}, path))
     if parameters is not None:
-        note = f"a {model_type}; of its vision encoder, a convolutional network, the weights alone"
+        note = f"a {model_type}; of its vision encoder, which the config only names, the weights alone"
         return _add_weights(network, parameters, "visual"), note
     if vision_type in encoder_families():
         from .encoder_config import read_encoder

@@ -280,7 +280,8 @@ FLOPS_OF_REFERENCE = {
 OTHER_WAY = {
     "llama4_text", "kimi_k2", "mimo", "internlm3", "dbrx", "longcat_flash", "jetmoe", "minimax_m1", "minimax_text_01",
     "bailing_moe_linear", "nemotron-nas", "Dream", "hunyuan", "arctic", "step3_text", "molmo_text",
-    "ernie4_5_vl_moe_text", "minicpm", "bailing_moe", "bailing_moe_v2", "openelm", "phi4flash", *WITHOUT_ATTENTION,
+    "ernie4_5_vl_moe_text", "minicpm", "bailing_moe", "bailing_moe_v2", "openelm", "phi4flash", "deepseek_ocr_text",
+    *WITHOUT_ATTENTION,
 }  # fmt: skip
 """Families compared in tests of their own, or with the published parameters in ``published_configs.json``."""
 

@@ -19,7 +19,7 @@ from ...keys import (
     Within,
 )  # fmt: skip
 from ...layer_rules import All, EveryNth, From, Listed, NumberedText, When
-from ..family import DEEPSEEK_EXPERTS, NEXT_TOKEN, TIED, Family
+from ..family import DEEPSEEK_EXPERTS, DEEPSEEK_SHARED, NEXT_TOKEN, TIED, Family
 
 
 class RotatedOf(NamedTuple):
@@ -122,6 +122,12 @@ FAMILIES: dict[str, Family] = {
             "inner_size": Integer("moe_shared_expert_intermediate_size moe_intermediate_size"),
         },
         sparse=From(Integer("first_k_dense_replace", 0)), next_token=NEXT_TOKEN,
+    ),
+    "deepseek_ocr_text": Family(  # DeepSeek's experts behind usual attention
+        name="DeepseekOCR", longest=8192, embedding_is_active=False,
+        experts={**DEEPSEEK_EXPERTS, "scoring": "softmax", "score_correction": False,
+                 "is_normalised": Flag("norm_topk_prob")},
+        shared=DEEPSEEK_SHARED, sparse=From(Integer("first_k_dense_replace", 0)),
     ),
     "step3p5": Family(  # more heads in layers with a window, and a gate for each head
         name="Step3p5", model_class="Step3p7TextModel", longest=262144, embedding_is_active=False,

@@ -322,6 +322,7 @@ TOWERS: dict[str, Fields] = {
     },
 }  # fmt: skip
 """Towers by the model type of the whole model, or by that of the tower."""
+TOWERS["multi_modality"] = {**_SIGLIP, "merger_sizes": Widths(("text_hidden_size",))}
 TOWERS["qwen2_5_omni_vision_encoder"] = TOWERS["qwen2_5_vl"]
 for _whole in ("ernie4_5_moe_vl", "ernie4_5_vl_moe"):
     TOWERS[_whole] = TOWERS["ernie4_5_vl"]
@@ -342,18 +343,51 @@ NAMED_ONLY: dict[str, dict[str, Any]] = {
 """Sizes of the towers of models whose config names the tower but not its sizes, by the model type of the whole."""
 
 
-_CONVOLUTIONS = {"mobilenetv5_300m_enc": 294_126_912}
-"""Parameters of convolutional encoders by the name of their architecture in ``timm``."""
+NAMED_TOWERS: dict[str, dict[str, Any]] = {
+    "siglip_large_patch16_384": {  # google/siglip-large-patch16-384
+        "hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096,
+        "image_size": 384, "patch_size": 16,
+    },
+}  # fmt: skip
+"""Sizes of the towers that a vision config names by its parameter ``model_name`` (Janus)."""
 
 
-def convolution_parameters(config: Config) -> int | None:
-    """Return the parameters of a convolutional encoder and its embedder (Gemma 3n); None where it is unknown."""
-    encoder = _CONVOLUTIONS.get(str(config.fields.get("architecture")))
-    if encoder is None:
+_ENCODERS = {
+    "mobilenetv5_300m_enc": (294_126_912, 2048, 3),
+    # SAM ViT-B, 89,670,912, with two convolutions from 256 to 512 and 1024 channels, and CLIP-L, 303,177,728
+    # (DeepSeek-OCR, 2025, section 3.2), whose outputs are concatenated
+    "deeplip_b_l": (398_746_880, 2048, 3),
+}
+"""Encoders that a config only names: parameters, width of their output, and vectors of the text model's width."""
+
+
+def encoder_parameters(config: Config) -> int | None:
+    """Return the parameters of an encoder that a config only names, with its projection; None where it is unknown."""
+    name = str(config.fields.get("architecture", config.fields.get("model_name")))
+    if name not in _ENCODERS:
         return None
-    width = config.positive_integer("hidden_size", 2048)
-    embedder = width * (config.positive_integer("vocab_size", 128) + 2 + config.positive_integer("text_hidden_size"))
-    return encoder + embedder
+    parameters, width, vectors = _ENCODERS[name]
+    text_size = config.positive_integer("text_hidden_size")
+    if name == "mobilenetv5_300m_enc":  # the projection has no bias, and there are embeddings of the modality
+        width = config.positive_integer("hidden_size", width)
+        return parameters + width * (config.positive_integer("vocab_size", 128) + 2 + text_size)
+    return parameters + (width + vectors) * text_size
+
+
+VQ_16 = 71_883_907
+"""Parameters of the tokenizer of images that Janus writes, VQ-16 (LlamaGen, Sun et al. 2024, section 2.1)."""
+
+
+def generator_parameters(fields: dict[str, Any], text_size: int) -> int:
+    """Return the parameters of the parts with which Janus writes images: tokenizer, embedding, aligner and head."""
+    head = fields.get("gen_head_config")
+    sizes = head.get("params") if isinstance(head, dict) else None
+    if not isinstance(sizes, dict):
+        return 0
+    config = Config(sizes, "gen_head_config")
+    words, width, code = config.positive_integer("image_token_size"), config.positive_integer("image_token_embed"), 8
+    aligner = (code + 1) * text_size + (text_size + 1) * text_size
+    return VQ_16 + words * code + aligner + (text_size + 1) * width + (width + 1) * words
 
 
 def describe_tower(config: Config, whole_type: str = "") -> VisionTower | None:
