@@ -123,6 +123,16 @@ def test_mlperf_steps_are_forecast() -> None:
     assert all(one.memory_bytes < find_device(one.step.device).memory_bytes for one in forecasts)
 
 
+def test_fine_tuning_is_forecast() -> None:
+    """LoRA of Llama 3 70B on GB200 and GB300, which no fit uses."""
+    from validation.training.fine_tuning import fine_tuning_steps
+
+    steps = fine_tuning_steps(DATA)
+    assert len(steps) == 4
+    assert np.mean([abs(step.error) for step in steps]) < 0.12
+    assert all(step.is_inside for step in steps)
+
+
 @pytest.fixture(scope="module")
 def comparisons() -> list[Comparison]:
     return [compare(point) for point in published_steps()]

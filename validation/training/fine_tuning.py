@@ -1,0 +1,97 @@
+"""Published fine-tuning with LoRA in Megatron-Bridge, to which no constant is fitted.
+
+The rows are those of ``modern/transformer_training.csv`` (NVIDIA-NeMo/Megatron-Bridge, Apache-2.0,
+``docs/performance-summary-archive.md``). The table does not say which layers have adapters: they are taken to be the
+projections to queries, keys and values, with rank 16, as the recipe of Llama 3.1 405B names them.
+`python -m validation.training.fine_tuning DATA` prints the forecasts.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from paleo_lite.api.scaling import scale_network
+from paleo_lite.distributed.parallel_config import ParallelConfig
+from paleo_lite.distributed.settings import Settings
+from paleo_lite.timing.workload import TrainingOptions
+
+from ..tables import rows_of
+from .pretraining import CHECK_TABLE, NETWORKS
+
+PLATFORMS = {"GB200": "gb200-nvl72", "GB300": "gb300-nvl72"}
+RANK, MODULES = 16, ("q_proj", "k_proj", "v_proj")
+
+
+class FineTuning(NamedTuple):
+    """A published step and its forecast, in seconds."""
+
+    network: str
+    device: str
+    workers: int
+    precision: str
+    measured_s: float
+    time_s: float
+    low_s: float
+    high_s: float
+
+    @property
+    def error(self) -> float:
+        """Forecast over measured time, minus 1."""
+        return self.time_s / self.measured_s - 1
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the measured time is in the interval."""
+        return self.low_s <= self.measured_s <= self.high_s
+
+
+def fine_tuning_steps(data: Path) -> list[FineTuning]:
+    """Return the published steps with their forecasts."""
+    rows = [row for row in rows_of(data / CHECK_TABLE) if "LoRA" in row["software"]]
+    return [_forecast(row) for row in rows]
+
+
+def _forecast(row: dict[str, str]) -> FineTuning:
+    workers, batch_size, length = (int(row[name]) for name in ("n_gpus", "global_batch_seqs", "seq_len"))
+    stages = int(row["pp"])
+    config = ParallelConfig(
+        tensor=int(row["tp"]),
+        pipeline=stages,
+        virtual_stages=int(float(row["vpp"])) if stages > 1 else 1,
+        micro_batch_size=int(row["micro_batch"]),
+    )
+    found = scale_network(
+        NETWORKS[row["model"]],
+        platform=PLATFORMS[row["gpu"]],
+        workers=[workers],
+        batch_size=batch_size,
+        scaling="strong",
+        strategy="3d",
+        precision=row["precision"],
+        sequence_length=length,
+        training=TrainingOptions("adam", mixed_precision=True, lora_rank=RANK, lora_modules=MODULES),
+        settings=Settings(parallel=config),
+    ).rows[0]
+    assert found.interval is not None
+    measured_s = batch_size * length / (float(row["tokens_per_s_per_gpu"]) * workers)
+    return FineTuning(
+        NETWORKS[row["model"]], row["gpu"].lower(), workers, row["precision"], measured_s, float(found.time_s),
+        *map(float, found.interval),
+    )  # fmt: skip
+
+
+def main() -> None:
+    """Print the forecasts as a table."""
+    print("| Network | Devices | Precision | Measured | Forecast | Error | Inside 90% |")
+    print("| :-- | --: | :-- | --: | --: | --: | :-- |")
+    for step in fine_tuning_steps(Path(sys.argv[1])):
+        print(
+            f"| {step.network} | {step.workers} {step.device} | {step.precision} | {step.measured_s:.3g} s "
+            f"| {step.time_s:.3g} s | {step.error:+.0%} | {'yes' if step.is_inside else 'no'} |"
+        )
+
+
+if __name__ == "__main__":
+    main()
