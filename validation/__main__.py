@@ -17,6 +17,8 @@ from paleo_lite.cli.answers import Answer, AnswerCommand
 from paleo_lite.errors import BadFile, BadValue, UnknownName
 from paleo_lite.reporting.document import Document
 
+from .comparisons import COMPARISONS, page_function
+
 if TYPE_CHECKING:
     from paleo_lite.reporting.charts.accuracy import Pair
 
@@ -372,6 +374,23 @@ def _heading(split: str, rows: Sequence[Any]) -> str:
     from paleo_lite.reporting.charts.accuracy import held_out_title
 
     return held_out_title(rows) if split in GROUPED_SPLITS else ""
+
+
+@main.command(cls=AnswerCommand)
+@click.argument("name", type=click.Choice(tuple(COMPARISONS)))
+@click.option(
+    "--data", type=click.Path(path_type=Path), envvar="PALEO_LITE_DATA", show_envvar=True,
+    help="Folder of published measurements, which `wall` needs.",
+)  # fmt: skip
+def compare(name: str, data: Path | None) -> Answer:
+    """Compare published figures that no fit knows with their forecasts.
+
+    `serving` compares published results of servers, some of which the fit of engines knows. `training` compares steps
+    on H100, `mixtures` those of torchtitan, `mlperf` those in logs of MLPerf Training, `offloaded` speeds of llama.cpp
+    with layers on the host, and `wall` the watts of whole machines.
+    """
+    page = page_function(name)(data)
+    return Answer(lambda: {"rows": page.csv_table.rows}, lambda: page)
 
 
 @main.command()

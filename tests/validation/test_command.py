@@ -15,6 +15,7 @@ from paleo_lite.calibration.validate import SPLITS as STEP_SPLITS
 from paleo_lite.reporting.charts.accuracy import Pair
 from paleo_lite.reporting.document import Document
 from validation.__main__ import SPLITS, main
+from validation.comparisons import COMPARISONS, page_function
 from validation.steps.dataset import Dataset
 
 
@@ -103,3 +104,20 @@ def test_tables_of_the_accuracy_page_can_be_written(monkeypatch: pytest.MonkeyPa
     result = CliRunner().invoke(main, ["accuracy", "--data", str(DATA), "--split", split, "--format", "markdown"])
     assert result.exit_code == 0, result.output
     assert result.output.startswith("**") and "| --:" in result.output
+
+
+def test_comparisons_print_their_errors(tmp_path: Path) -> None:
+    """Speeds with layers on the host, of which the table and the headline say the same."""
+    result = CliRunner().invoke(main, ["compare", "offloaded", "--format", "json"])
+    assert result.exit_code == 0, result.output
+    rows = msgspec.json.decode(result.output)["rows"]
+    errors = [abs(row["rate_per_s"] / row["measured_per_s"] - 1) for row in rows]
+    table = CliRunner().invoke(main, ["compare", "offloaded"])
+    assert f"6 forecasts, {sum(errors) / 6:.1%} off in the mean" in table.output
+    missing = CliRunner(env={"PALEO_LITE_DATA": None}).invoke(main, ["compare", "wall"])
+    assert (missing.exit_code, "give `--data`" in missing.output) == (2, True)
+
+
+@pytest.mark.parametrize("name", COMPARISONS)
+def test_every_comparison_has_a_page(name: str) -> None:
+    assert callable(page_function(name))

@@ -160,5 +160,5 @@ def test_memory_agrees_with_torchtitan(comparisons: list[Comparison]) -> None:
 
 @pytest.mark.slow
 def test_tables(comparisons: list[Comparison]) -> None:
-    assert summarize(comparisons).count("\n") == 11
-    assert list_memory(comparisons).count("\n") == 11
+    assert [row["kind"] for row in summarize(comparisons)][-3:] == ["all", "all", "all"]
+    assert len(list_memory(comparisons)) == 10

@@ -1,6 +1,6 @@
 """Machines measured at the wall: the power of the device, of its host and of the power supply.
 
-``python -m validation.energy.wall DATA`` prints the table of ``docs/model.md``. The source states the power of whole
+``python -m validation compare wall`` prints the table of ``docs/model.md``. The source states the power of whole
 machines that answer one prompt under llama.cpp or Ollama; nothing here is fitted to it. Hosts draw what is assumed in
 `HOSTS`, and power supplies lose a tenth, which ``--pue 1.1`` states.
 """
@@ -9,20 +9,22 @@ from __future__ import annotations
 
 import csv
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from paleo_lite.errors import BadValue
 from paleo_lite.local import LLAMA_CPP
 from paleo_lite.local.engines import LOCAL_ENGINES
 from paleo_lite.local.step import local_constants, token_activity
 from paleo_lite.machines import Device, find_device
+from paleo_lite.reporting.document import Column, Document, Table
 from paleo_lite.timing.energy import power_of
 from paleo_lite.timing.facility import Facility
 
+from ..comparisons import describe_errors
 from ..local.fit import contents_of
 from ..local.published import MODELS
 
@@ -75,6 +77,11 @@ class Machine(NamedTuple):
     rated_w: float
 
     @property
+    def error(self) -> float:
+        """Forecast over measured watts at the wall, minus 1."""
+        return self.wall_w / self.measured_w - 1
+
+    @property
     def is_inside(self) -> bool:
         """Whether the interval contains the measurement."""
         return self.low_w <= self.measured_w <= self.high_w
@@ -107,27 +114,30 @@ def machines(data: Path) -> Iterator[Machine]:
         yield Machine(row["system"], row["model"], device, host_w, measured_w, device_w, *at_wall)
 
 
-def main() -> None:
-    """Print the table."""
-    if len(sys.argv) != 2:
-        sys.exit("usage: python -m validation.energy.wall DATA")
-    found = list(machines(Path(sys.argv[1])))
-    print("| machine | model | host | card | wall, forecast | measured |")
-    print("| :-- | :-- | --: | --: | --: | --: |")
-    for one in found:
-        forecast = f"{one.wall_w:.0f} W ({one.low_w:.0f} to {one.high_w:.0f})"
-        print(
-            f"| {one.system} | {one.model} | {one.host_w:.0f} W | {one.device_w:.0f} W | {forecast} "
-            f"| {one.measured_w:.0f} W |"
-        )
-    errors = [abs(one.wall_w / one.measured_w - 1) for one in found]
-    rated = [abs(one.rated_w / one.measured_w - 1) for one in found]
-    inside = np.mean([one.is_inside for one in found])
-    print(
-        f"{len(found)} machines: {np.median(errors):.0%} off in the median, {inside:.0%} inside; "
-        f"rated power {np.median(rated):.0%}"
+def compare_page(data: Path | None) -> Document:
+    """Return the page of the machines.
+
+    Raises
+    ------
+    BadValue
+        If no folder of published data is given.
+    """
+    if data is None:
+        raise BadValue("the machines are in the folder of published data: give `--data`")
+    found = list(machines(data))
+    columns = [
+        Column("system", "machine", left=True),
+        Column("model", "model", left=True),
+        Column("host_w", "host", "{:.0f} W".format),
+        Column("device_w", "card", "{:.0f} W".format),
+        Column("wall_w", "at the\nwall", "{:.0f} W".format),
+        Column("low_w", "from", "{:.0f} W".format),
+        Column("high_w", "to", "{:.0f} W".format),
+        Column("measured_w", "measured", "{:.0f} W".format),
+    ]
+    rated = np.median([abs(one.rated_w / one.measured_w - 1) for one in found])
+    return Document(
+        f"Machines at the wall: {describe_errors(found)}",
+        [("rated power", f"{rated:.0%} off in the median")],
+        [Table("Watts of machines", columns, [one._asdict() for one in found])],
     )
-
-
-if __name__ == "__main__":
-    main()

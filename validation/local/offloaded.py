@@ -1,14 +1,14 @@
 """Forecasts of networks of which a part is in the memory of the host, beside speeds that people published.
 
-Run ``python -m validation.local.offloaded``. Nothing was fitted to these rows. `host` says whether the source names the
-processor of the host.
+``python -m validation compare offloaded`` prints them. Nothing was fitted to these rows. `host` says whether the source
+names the processor of the host.
 """
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from paleo_lite.architectures import find_network
@@ -19,6 +19,10 @@ from paleo_lite.local.placement import place
 from paleo_lite.local.predict import OFFLOAD_DEVIATION, device_token_s, host_token_s
 from paleo_lite.local.step import DEVIATIONS_AT_90, local_constants
 from paleo_lite.machines import find_device
+from paleo_lite.reporting.document import Column, Document, Table
+
+from ..comparisons import describe_errors
+from ..tables import rows_of
 
 PUBLISHED = Path(__file__).parent / "offloaded.csv"
 
@@ -35,25 +39,54 @@ def predict_rate(line: dict[str, str]) -> float:
     return 1 / (device_s + host_token_s(contents, placed, cpu, backends["cpu"], context))
 
 
-def main() -> None:
-    """Print a row per published speed, and the mean errors of those with named and assumed hosts."""
-    with PUBLISHED.open(encoding="utf-8") as file:
-        lines = list(csv.DictReader(file))
-    ratios: dict[bool, list[float]] = {}
-    for line in lines:
-        rate, measured = predict_rate(line), float(line["tokens_per_s"])
-        is_named = line["host"].startswith("named")
-        ratios.setdefault(is_named, []).append(rate / measured)
-        print(
-            f"{line['network']:16s} {line['device']:15s} {line['cpu']:16s} {measured:6.1f} {rate:6.1f}  {line['host']}"
+class Offloaded(msgspec.Struct, frozen=True):
+    """A published speed and its forecast, in tokens per second."""
+
+    network: str
+    device: str
+    cpu: str
+    host: str  # whether the source names the processor
+    measured_per_s: float
+    rate_per_s: float
+
+    @property
+    def error(self) -> float:
+        """Forecast over measured speed, minus 1."""
+        return self.rate_per_s / self.measured_per_s - 1
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the 90% interval contains the measured speed."""
+        return bool(abs(np.log(self.rate_per_s / self.measured_per_s)) <= DEVIATIONS_AT_90 * OFFLOAD_DEVIATION)
+
+
+def offloaded_speeds() -> list[Offloaded]:
+    """Return all published speeds with their forecasts."""
+    return [
+        Offloaded(
+            line["network"], line["device"], line["cpu"], line["host"], float(line["tokens_per_s"]), predict_rate(line)
         )
-    factor = np.exp(DEVIATIONS_AT_90 * OFFLOAD_DEVIATION)
-    for is_named, own in ratios.items():
-        errors = np.abs(np.array(own) - 1)
-        inside = np.mean(np.abs(np.log(own)) <= np.log(factor))
-        host, within = "named" if is_named else "assumed", f"inside a factor of {factor:.2f}: {inside:.0%}"
-        print(f"host {host}: {len(own)} rows, mean error {errors.mean():.0%}, {within}")
+        for line in rows_of(PUBLISHED)
+    ]
 
 
-if __name__ == "__main__":
-    main()
+def compare_page(data: Path | None) -> Document:
+    """Return the page of the speeds, and of the errors of those with a named and with an assumed processor."""
+    speeds = offloaded_speeds()
+    by_host = {
+        "processor named": [one for one in speeds if one.host.startswith("named")],
+        "processor assumed": [one for one in speeds if not one.host.startswith("named")],
+    }
+    columns = [
+        Column("network", "network", left=True),
+        Column("device", "device", left=True),
+        Column("cpu", "processor", left=True),
+        Column("measured_per_s", "measured\ntokens/s", "{:.1f}".format),
+        Column("rate_per_s", "forecast\ntokens/s", "{:.1f}".format),
+        Column("host", "host", left=True),
+    ]
+    return Document(
+        f"Partly or wholly in the memory of the host: {describe_errors(speeds)}",
+        [(name, describe_errors(own)) for name, own in by_host.items()],
+        [Table("Tokens per second of answers", columns, [msgspec.structs.asdict(one) for one in speeds])],
+    )

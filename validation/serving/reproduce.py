@@ -1,4 +1,4 @@
-"""Predictions of published serving results, and the table of errors: ``python -m validation.serving.reproduce``.
+"""Predictions of published serving results, and the table of errors: ``python -m validation compare serving``.
 
 Engines have their published defaults. Results of engines' current policies on one node also inform the factors of their
 kernels and hosts (`validation.engines.steps`); pipelines and older policies keep the times of their layers.
@@ -6,12 +6,9 @@ kernels and hosts (`validation.engines.steps`); pipelines and older policies kee
 
 from __future__ import annotations
 
-import csv
-import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
-from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -20,7 +17,9 @@ import numpy as np
 
 import paleo_lite as pl
 from paleo_lite.errors import PaleoError
+from paleo_lite.reporting.document import Column, Document, Table
 
+from ..comparisons import GROUPED, describe_errors, group_errors
 from .published import FILE, Point, published_points
 
 MOST_REQUESTS = 3000
@@ -31,10 +30,10 @@ GOALS = {"throughput": 0.15, "ttft": 0.25, "tpot": 0.25}
 
 
 COLUMNS = (
-    "source", "network", "gpu", "tensor", "pipeline", "input_tokens", "output_tokens", "rate", "concurrency", "figure",
-    "measured", "predicted", "low", "high", "error",
+    "source", "network", "gpu", "tensor", "pipeline", "input_tokens", "output_tokens", "rate", "concurrency",
+    "quantity", "measured", "predicted", "low", "high", "error",
 )  # fmt: skip
-"""Columns of the file of all comparisons."""
+"""Columns of the CSV of all comparisons."""
 
 
 class Comparison(msgspec.Struct, frozen=True):
@@ -125,59 +124,43 @@ def write_trace(lengths: Path, rate_per_s: float, count: int, path: Path) -> Non
     np.savetxt(path, trace, delimiter=",", header="arrival_s,input_tokens,output_tokens", comments="", fmt="%.6f")
 
 
-def compare_all(points: Iterable[Point], report: Callable[[str], None] = lambda text: None) -> list[Comparison]:
-    """Predict all published results; those that do not fit into the predicted memory are reported."""
-    comparisons = []
+def compare_all(points: Iterable[Point]) -> tuple[list[Comparison], list[str]]:
+    """Predict all published results; return the comparisons, and why others do not fit into the predicted memory."""
+    comparisons, refused = [], []
     for point in points:
         try:
             comparisons += compare(point)
         except PaleoError as error:
-            report(f"{point.source}, {point.network} on {point.gpu}: {error}")
-    return comparisons
+            refused.append(f"{point.source}, {point.network} on {point.gpu}: {error}")
+    return comparisons, refused
 
 
-def summarize(comparisons: Sequence[Comparison]) -> str:
-    """Return the Markdown table of errors by source and quantity."""
-    lines = [
-        "| Source | Figure | Points | Median error | Median bias | Inside 90% |",
-        "| :-- | :-- | --: | --: | --: | --: |",
-    ]
+def summarize(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
+    """Return the errors by source and figure."""
     groups: dict[tuple[str, str], list[Comparison]] = {}
     for comparison in comparisons:
         groups.setdefault((comparison.point.source, comparison.quantity), []).append(comparison)
     for quantity in GOALS:
         groups["all", quantity] = [one for one in comparisons if one.quantity == quantity]
     groups["all", "all"] = list(comparisons)
-    for (source, quantity), members in groups.items():
-        if not members:
-            continue
-        errors = [abs(member.error) for member in members]
-        inside = sum(member.is_inside for member in members) / len(members)
-        bias = median(member.error for member in members)
-        lines.append(f"| {source} | {quantity} | {len(members)} | {median(errors):.0%} | {bias:+.0%} | {inside:.0%} |")
-    return "\n".join(lines)
+    return [
+        {"source": source, "quantity": quantity, **group_errors(members)}
+        for (source, quantity), members in groups.items()
+        if members
+    ]
 
 
-def write_rows(comparisons: Sequence[Comparison], path: Path) -> None:
-    """Write every comparison as a row of a CSV file."""
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(COLUMNS)
-        for one in comparisons:
-            point = one.point
-            deployment = [point.source, point.network, point.gpu, point.tensor, point.pipeline]
-            traffic = [point.input_tokens, point.output_tokens, point.rate, point.concurrency]
-            values = [f"{value:.5g}" for value in (one.measured, one.predicted, one.low, one.high, one.error)]
-            writer.writerow([*deployment, *traffic, one.quantity, *values])
-
-
-def main() -> None:
-    """Print the table of errors; with a path write all comparisons to this CSV file."""
-    comparisons = compare_all(published_points(), lambda text: print(text, file=sys.stderr))
-    print(summarize(comparisons))
-    if len(sys.argv) > 1:
-        write_rows(comparisons, Path(sys.argv[1]))
-
-
-if __name__ == "__main__":
-    main()
+def compare_page(data: Path | None) -> Document:
+    """Return the page of the errors; its CSV has every figure."""
+    comparisons, refused = compare_all(published_points())
+    columns = [Column("source", "source", left=True), Column("quantity", "figure", left=True), *GROUPED]
+    rows = [
+        {**msgspec.structs.asdict(one.point), **msgspec.structs.asdict(one), "error": one.error} for one in comparisons
+    ]
+    return Document(
+        f"Published results of servers: {describe_errors(comparisons)}",
+        (),
+        [Table("Errors by source", columns, summarize(comparisons))],
+        refused,
+        Table("", [Column(name, name) for name in COLUMNS], rows),
+    )

@@ -5,7 +5,7 @@
 loads of its experts are forced to be equal. torchtitan keeps whole parameters after the forward pass where there is a
 pipeline. DeepSeek-V3 on 256 GB300 is from torchtitan's own report: whole parameters, products of experts in MXFP8 and
 the others in bf16, and one graph for the whole step. Its forecast is that of Megatron-LM with all products in MXFP8.
-`python -m validation.training.mixtures` prints the forecasts.
+`python -m validation compare mixtures` prints the forecasts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ import paleo_lite as pl
 from paleo_lite.api.scaling import scale_network
 from paleo_lite.distributed.parallel_config import ParallelConfig
 from paleo_lite.distributed.settings import Settings
+from paleo_lite.reporting.document import Column, Document
 
+from ..comparisons import steps_page
 from ..tables import rows_of
 
 TABLE = Path(__file__).with_name("mixtures.csv")
@@ -82,17 +84,12 @@ def _forecast(row: dict[str, str]) -> MixtureStep:
     return MixtureStep(row["network"], workers, row["dispatch"], measured_s, float(found.time_s), *found.interval)
 
 
-def main() -> None:
-    """Print the forecasts as a table."""
-    print("| Network | Devices | Dispatch | Measured | Forecast | Error | Inside 90% |")
-    print("| :-- | --: | :-- | --: | --: | --: | :-- |")
-    for step in mixture_steps():
-        inside = "yes" if step.is_inside else "no"
-        print(
-            f"| {step.network} | {step.workers} | {step.dispatch or 'none'} | {step.measured_s:.2f} s "
-            f"| {step.time_s:.2f} s | {step.error:+.0%} | {inside} |"
-        )
-
-
-if __name__ == "__main__":
-    main()
+def compare_page(data: Path | None) -> Document:
+    """Return the page of the steps."""
+    steps = mixture_steps()
+    columns = [
+        Column("network", "network", left=True),
+        Column("workers", "devices"),
+        Column("dispatch", "dispatch", lambda name: name or "none", left=True),
+    ]
+    return steps_page("Mixtures in torchtitan", columns, [step._asdict() for step in steps], steps)

@@ -4,7 +4,7 @@
 log of a run and the script of its configuration. The seconds are the median of the last printed steps (AMD: samples per
 second of the last block), without evaluation. Stages are laid out with the embedding and the loss as blocks of their
 own (``ASYM_PP_EMBED``, ``ASYM_PP_LOSS``), which the default layout of as many stages does as well.
-`python -m validation.training.mlperf` prints the forecasts.
+`python -m validation compare mlperf` prints the forecasts.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from pathlib import Path
 
 from paleo_lite.distributed.parallel_config import ParallelConfig
 from paleo_lite.distributed.platforms import find_computer
+from paleo_lite.reporting.document import Column, Document
 
+from ..comparisons import steps_page
 from ..tables import rows_of
 from .pretraining import Forecast, Pretraining, forecast
 
@@ -60,17 +62,24 @@ def _read(row: dict[str, str]) -> Pretraining:
     )
 
 
-def main() -> None:
-    """Print the forecasts as a table."""
-    print("| Network | Devices | Precision | Measured | Forecast | Error | Inside 90% |")
-    print("| :-- | --: | :-- | --: | --: | --: | :-- |")
-    for one in mlperf_forecasts():
-        step = one.step
-        print(
-            f"| {step.network} | {step.workers} {step.device} | {step.precision} | {step.time_s:.3g} s "
-            f"| {one.time_s:.3g} s | {one.error:+.0%} | {'yes' if one.is_inside else 'no'} |"
-        )
-
-
-if __name__ == "__main__":
-    main()
+def compare_page(data: Path | None) -> Document:
+    """Return the page of the steps."""
+    forecasts = mlperf_forecasts()
+    columns = [
+        Column("network", "network", left=True),
+        Column("workers", "devices"),
+        Column("device", "device", left=True),
+        Column("precision", "precision", left=True),
+    ]
+    rows = [
+        {
+            "network": one.step.network,
+            "workers": one.step.workers,
+            "device": one.step.device,
+            "precision": one.step.precision,
+            "measured_s": one.step.time_s,
+            "time_s": one.time_s,
+        }
+        for one in forecasts
+    ]
+    return steps_page("Logs of MLPerf Training v5.1", columns, rows, forecasts)

@@ -1,9 +1,9 @@
 """Published training steps on H100 that no constant was fitted to, beside their predictions.
 
-Run with ``python -m validation.training.reproduce``. `h100.csv` contains the runs of mosaicml/llm-foundry (Apache-2.0)
-that are not in the pool of measurements, and those of pytorch/torchtitan (BSD-3-Clause) with data and tensor
-parallelism. torchtitan's H100 have HBM2e of 2.4 TB/s and a power limit of 500 W, as its reports say; its loss is not
-fused.
+``python -m validation compare training`` prints the errors. `h100.csv` contains the runs of mosaicml/llm-foundry
+(Apache-2.0) that are not in the pool of measurements, and those of pytorch/torchtitan (BSD-3-Clause) with data and
+tensor parallelism. torchtitan's H100 have HBM2e of 2.4 TB/s and a power limit of 500 W, as its reports say; its loss
+is not fused.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import json
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from statistics import median
+from typing import Any
 
 import msgspec
 
@@ -28,7 +28,10 @@ from paleo_lite.distributed.scale import predict_step
 from paleo_lite.distributed.settings import Settings
 from paleo_lite.machines import Figure, Machine, find_device
 from paleo_lite.machines.registry import limit_power
+from paleo_lite.reporting.document import Column, Document, Table, format_count
 from paleo_lite.timing.workload import TrainingOptions, Workload
+
+from ..comparisons import GROUPED, describe_errors, group_errors
 
 FILE = Path(__file__).parent / "h100.csv"
 
@@ -184,8 +187,8 @@ def _job(
     return Job(workload, Machine(device), choose_model(device, precision, products=options.products))
 
 
-def summarize(comparisons: Sequence[Comparison]) -> str:
-    """Return the Markdown table of errors by source and kind of run."""
+def summarize(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
+    """Return the errors by source and kind of run."""
     groups: dict[tuple[str, str], list[Comparison]] = {}
     for comparison in comparisons:
         point = comparison.point
@@ -194,47 +197,48 @@ def summarize(comparisons: Sequence[Comparison]) -> str:
     for source in dict.fromkeys(comparison.point.source for comparison in comparisons):
         groups[source, "all"] = [one for one in comparisons if one.point.source == source]
     groups["all", "all"] = list(comparisons)
-    lines = [
-        "| Source | Runs | Steps | Mean error | Median error | Median bias | Inside 90% |",
-        "| :-- | :-- | --: | --: | --: | --: | --: |",
-    ]
-    for (source, kind), members in groups.items():
-        errors = [abs(member.error) for member in members]
-        mean = sum(errors) / len(errors)
-        bias = median(member.error for member in members)
-        inside = sum(member.is_inside for member in members) / len(members)
-        figures = f"{mean:.0%} | {median(errors):.0%} | {bias:+.0%} | {inside:.0%}"
-        lines.append(f"| {source} | {kind} | {len(members)} | {figures} |")
-    return "\n".join(lines)
+    return [{"source": source, "kind": kind, **group_errors(members)} for (source, kind), members in groups.items()]
 
 
-def list_memory(comparisons: Sequence[Comparison]) -> str:
-    """Return the Markdown table of the steps with a published peak memory."""
-    lines = [
-        "| Network | Devices | Execution | Precision | Tokens | Recomputed | Measured | Predicted | Error |",
-        "| :-- | --: | :-- | :-- | --: | :-- | --: | --: | --: |",
-    ]
+def list_memory(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
+    """Return the peak memory of the steps that have a published one, in GiB."""
+    rows = []
     for comparison in comparisons:
         point = comparison.point
         if point.memory_gib is None:
             continue
         predicted_gib = comparison.memory_bytes / 2**30
-        recomputed = "per operation" if point.recompute == "selective" else "all blocks"
-        lines.append(
-            f"| {point.model} | {point.workers} | {point.execution} | {point.precision} | {point.length:,} | "
-            f"{recomputed} | {point.memory_gib:.1f} GiB | {predicted_gib:.1f} GiB | "
-            f"{predicted_gib / point.memory_gib - 1:+.0%} |"
+        rows.append(
+            {
+                **msgspec.structs.asdict(point),
+                "recomputed": "per operation" if point.recompute == "selective" else "all blocks",
+                "predicted_gib": predicted_gib,
+                "error": predicted_gib / point.memory_gib - 1,
+            }
         )
-    return "\n".join(lines)
+    return rows
 
 
-def main() -> None:
-    """Print the tables of errors."""
+def compare_page(data: Path | None) -> Document:
+    """Return the page of the errors of times, and of the peak memory."""
     comparisons = [compare(point) for point in published_steps()]
-    print(summarize(comparisons))
-    print()
-    print(list_memory(comparisons))
-
-
-if __name__ == "__main__":
-    main()
+    runs = [Column("source", "source", left=True), Column("kind", "runs", left=True), *GROUPED]
+    memory = [
+        Column("model", "network", left=True),
+        Column("workers", "devices"),
+        Column("execution", "execution", left=True),
+        Column("precision", "precision", left=True),
+        Column("length", "tokens", format_count),
+        Column("recomputed", "recomputed", left=True),
+        Column("memory_gib", "measured", "{:.1f} GiB".format),
+        Column("predicted_gib", "predicted", "{:.1f} GiB".format),
+        Column("error", "off by", "{:+.0%}".format),
+    ]
+    return Document(
+        f"Published steps on H100 and H200: {describe_errors(comparisons)}",
+        (),
+        [
+            Table("Times by source", runs, summarize(comparisons)),
+            Table("Peak memory of a device", memory, list_memory(comparisons)),
+        ],
+    )

@@ -1,0 +1,105 @@
+"""Published figures beside their forecasts, to which little or nothing is fitted: ``python -m validation compare``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from paleo_lite.reporting.document import (
+    Column,
+    Document,
+    Table,
+    format_percent_rounded,
+    format_time_short,
+    format_yes_no,
+)
+
+COMPARISONS = {
+    "serving": "serving.reproduce",
+    "training": "training.reproduce",
+    "mixtures": "training.mixtures",
+    "mlperf": "training.mlperf",
+    "offloaded": "local.offloaded",
+    "wall": "energy.wall",
+}
+"""Modules whose function ``compare_page`` takes the folder of published data and returns a page, by name."""
+
+COMPARED = (
+    Column("measured_s", "measured", format_time_short),
+    Column("time_s", "forecast", format_time_short),
+    Column("error", "off by", "{:+.0%}".format),
+    Column("is_inside", "within\n90%", format_yes_no),
+)
+"""Columns of a measured and a forecast time."""
+
+GROUPED = (
+    Column("points", "points"),
+    Column("mean", "mean\nerror", format_percent_rounded),
+    Column("median", "median\nerror", format_percent_rounded),
+    Column("bias", "median\nbias", "{:+.0%}".format),
+    Column("inside", "within\n90%", format_percent_rounded),
+)
+"""Columns of the errors of a group."""
+
+
+class Forecast(Protocol):
+    """A published figure with its forecast."""
+
+    @property
+    def error(self) -> float:
+        """Forecast over measurement, minus 1."""
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the 90% interval of the forecast contains the measurement."""
+
+
+def page_function(name: str) -> Callable[[Path | None], Document]:
+    """Return the function that compares the figures of a name of `COMPARISONS`."""
+    function: Callable[[Path | None], Document] = import_module(f".{COMPARISONS[name]}", __package__).compare_page
+    return function
+
+
+def group_errors(forecasts: Sequence[Forecast]) -> dict[str, float]:
+    """Return the errors of a group, by the keys of `GROUPED`."""
+    errors = np.array([one.error for one in forecasts])
+    return {
+        "points": len(forecasts),
+        "mean": float(np.abs(errors).mean()),
+        "median": float(np.median(np.abs(errors))),
+        "bias": float(np.median(errors)),
+        "inside": float(np.mean([one.is_inside for one in forecasts])),
+    }
+
+
+def describe_errors(forecasts: Sequence[Forecast]) -> str:
+    """Return the errors of a group as text."""
+    found = group_errors(forecasts)
+    return (
+        f"{found['points']} forecasts, {found['mean']:.1%} off in the mean and {found['median']:.1%} in the median, "
+        f"{found['inside']:.0%} within 90%"
+    )
+
+
+def steps_page(
+    title: str, columns: Sequence[Column], rows: Sequence[dict[str, Any]], steps: Sequence[Forecast]
+) -> Document:
+    """Return the page of measured and forecast steps.
+
+    Parameters
+    ----------
+    title : str
+        What was measured.
+    columns : sequence of Column
+        Columns before those of `COMPARED`.
+    rows : sequence of dict
+        Values of the columns, and the seconds, by step.
+    steps : sequence of Forecast
+        The steps.
+    """
+    found = [{**row, "error": step.error, "is_inside": step.is_inside} for row, step in zip(rows, steps, strict=True)]
+    return Document(f"{title}: {describe_errors(steps)}", (), [Table(title, [*columns, *COMPARED], found)])
