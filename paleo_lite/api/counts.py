@@ -17,8 +17,9 @@ from ..counting.kinds import UserRule, add_rule
 from ..counting.kinds.products import count_half_of_causal
 from ..counting.work import MIXED_EXECUTIONS, check_execution
 from ..errors import BadValue, UnknownName
-from ..machines import Device
+from ..machines import Device, find_device
 from ..timing import Prediction
+from ..timing.energy import with_power_limit
 from ..timing.facility import Facility, make_facility
 from ..timing.pipeline_prediction import PipelinePrediction
 from .arguments import InputShapes
@@ -58,6 +59,8 @@ def layers(
     causal: str = "full",
     gpu: str | Device | None = None,
     precision: str = "fp32",
+    clock: str | None = None,
+    power_limit: float | str | None = None,
     electricity: float | str | None = None,
     carbon_intensity: float | str | None = None,
     pue: float | None = None,
@@ -80,6 +83,8 @@ def layers(
     causal: str = "full",
     gpu: str | Device | None = None,
     precision: str = "fp32",
+    clock: str | None = None,
+    power_limit: float | str | None = None,
     electricity: float | str | None = None,
     carbon_intensity: float | str | None = None,
     pue: float | None = None,
@@ -103,6 +108,8 @@ def layers(
     causal: str = "full",
     gpu: str | Device | None = None,
     precision: str = "fp32",
+    clock: str | None = None,
+    power_limit: float | str | None = None,
     electricity: float | str | None = None,
     carbon_intensity: float | str | None = None,
     pue: float | None = None,
@@ -133,6 +140,8 @@ def layers(
         joules.
     precision : str
         Precision on that device, as for `predict`.
+    clock, power_limit
+        Clock and power limit of that device, as for `predict`.
     electricity, carbon_intensity, pue, host_watts
         As for `predict`, for the energy of a step at the meter.
 
@@ -150,6 +159,10 @@ def layers(
     facility = make_facility(electricity, carbon_intensity, pue, host_watts)
     if facility is not None and gpu is None:
         raise BadValue("the energy at the meter is that of a device: give `--gpu`, such as --gpu h100-sxm")
+    if gpu is None and (clock is not None or power_limit is not None):
+        raise BadValue("`--clock` and `--power-limit` are those of a device: give `--gpu`, such as --gpu h100-sxm")
+    if gpu is not None and power_limit is not None:
+        gpu = with_power_limit(find_device(gpu), power_limit)
     if isinstance(network, str) and (pipeline := find_pipeline(network)) is not None:
         check_others(
             pipeline,
@@ -171,6 +184,7 @@ def layers(
             network,
             gpu=gpu,
             precision=precision,
+            clock=clock,
             image_size=image_size,
             images=batch_size,
             steps=steps,
@@ -197,6 +211,7 @@ def layers(
             causal=causal,
             gpu=gpu,
             precision=precision,
+            clock=clock,
             facility=facility,
         )
         for each_network in networks
@@ -220,6 +235,7 @@ def _count_one(
     causal: str,
     gpu: str | Device | None,
     precision: str,
+    clock: str | None,
     facility: Facility | None,
 ) -> LayerCounts:
     """Count one network."""
@@ -232,7 +248,13 @@ def _count_one(
     if gpu is not None:
         costs = _costs_of(
             predict_network(
-                resolved, gpu=gpu, precision=precision, phase=phase, batch_size=batch_size, execution=execution
+                resolved,
+                gpu=gpu,
+                precision=precision,
+                clock=clock,
+                phase=phase,
+                batch_size=batch_size,
+                execution=execution,
             ),
             facility,
         )

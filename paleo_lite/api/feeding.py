@@ -53,6 +53,7 @@ def feeding(
     batch_size: int = 32,
     phase: str = "training",
     devices: int = 1,
+    time_model: str | None = None,
     ppp: float | None = None,
     calibration: str | Calibration | None = None,
     clock: str | None = None,
@@ -65,7 +66,7 @@ def feeding(
 
     Parameters
     ----------
-    network, gpu, precision, phase, ppp, calibration, clock, power_limit, image_size, inputs, hardware_files
+    network, gpu, precision, phase, time_model, ppp, calibration, clock, power_limit, image_size, inputs, hardware_files
         As for `paleo_lite.predict`.
     storage : str
         ``hdd``, ``ssd``, ``nvme``, any other link, a rate such as ``"500 MB/s"``, or ``memory``.
@@ -115,6 +116,7 @@ def feeding(
         precision=precision,
         batch_size=batch_size,
         phase=phase,
+        time_model=time_model,
         ppp=ppp,
         calibration=calibration,
         clock=clock,
@@ -151,7 +153,7 @@ def feeding(
         nvme,
         (separate_links[0], separate_links[1]),
         float(resolved.input_elements),
-        _rate_and_bytes_in_fp16(resolved, device, precision, batch_size, phase, ppp, clock),
+        _rate_and_bytes_in_fp16(resolved, device, precision, batch_size, phase, time_model, ppp, clock),
     )
     subject = {
         "network": resolved.name,
@@ -192,6 +194,7 @@ def _rate_and_bytes_in_fp16(
     precision: str,
     batch_size: int,
     phase: str,
+    time_model: str | None,
     ppp: float | None,
     clock: str | None,
 ) -> tuple[float, float] | None:
@@ -200,7 +203,14 @@ def _rate_and_bytes_in_fp16(
         return None
     try:
         prediction = predict_network(
-            network, gpu=device, precision="fp16", batch_size=batch_size, phase=phase, ppp=ppp, clock=clock
+            network,
+            gpu=device,
+            precision="fp16",
+            batch_size=batch_size,
+            phase=phase,
+            time_model=time_model,
+            ppp=ppp,
+            clock=clock,
         )
     except UnknownPrecision:
         return None

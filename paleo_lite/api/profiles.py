@@ -16,6 +16,7 @@ from ..errors import BadProfile, BadValue, NothingOnDevice
 from ..extras import require
 from ..files import file_exists
 from ..machines import Device, find_device
+from ..timing.energy import with_power_limit
 from ..timing.models import TIME_MODELS
 from .arguments import Paths, to_paths
 from .prediction import predict_network as run_prediction
@@ -256,6 +257,8 @@ def compare(
     time_model: str | None = None,
     ppp: float | None = None,
     calibration: str | Calibration | None = None,
+    clock: str | None = None,
+    power_limit: float | str | None = None,
     capture_traces: Paths = (),
     name_pattern: str | None = None,
     hardware_files: Paths = (),
@@ -277,7 +280,7 @@ def compare(
         Network to predict.
     gpu : str or Device, optional
         With `predict`: device; by default the one recorded in the profile.
-    precision, time_model, ppp, calibration, hardware_files
+    precision, time_model, ppp, calibration, clock, power_limit, hardware_files
         With `predict`: as for `paleo_lite.predict`. The time model ``ppp`` without `ppp` is fitted to the profile.
     batch_size : int, optional
         With `predict`: samples per pass; by default the batch size in the file name of the profile.
@@ -303,11 +306,22 @@ def compare(
     profiles_a = to_paths(a)
     profiles_b = to_paths(b)
     if predict is None:
-        prediction_arguments = (gpu, batch_size, sequence_length, context, phase, time_model, ppp, calibration)
-        if any(argument is not None for argument in prediction_arguments) or to_paths(capture_traces):
+        of_prediction = (
+            gpu,
+            batch_size,
+            sequence_length,
+            context,
+            phase,
+            time_model,
+            ppp,
+            calibration,
+            clock,
+            power_limit,
+        )
+        if any(argument is not None for argument in of_prediction) or to_paths(capture_traces):
             raise BadValue(
                 "`--gpu`, `--batch-size`, `--sequence-length`, `--context`, `--phase`, `--time-model`, `--ppp`, "
-                "`--calibration` and `--capture-trace` can be used only with `--predict`"
+                "`--calibration`, `--clock`, `--power-limit` and `--capture-trace` can be used only with `--predict`"
             )
         if not profiles_a or not profiles_b:
             raise BadValue("`compare` needs two profiles, A and B (or `--predict NETWORK` and one profile)")
@@ -323,6 +337,8 @@ def compare(
         device = _find_or_identify_device(gpu, path, name_pattern, hardware_files)
         if not isinstance(device, Device):
             raise BadValue(device.request)
+        if power_limit is not None:
+            device = with_power_limit(device, power_limit)
         return _compare_prediction(
             path,
             predict,
@@ -335,6 +351,7 @@ def compare(
             time_model=time_model,
             ppp=ppp,
             calibration=calibration,
+            clock=clock,
             capture_traces=to_paths(capture_traces),
             name_pattern=name_pattern,
         )
@@ -360,6 +377,7 @@ def _compare_prediction(
     time_model: str | None,
     ppp: float | None,
     calibration: str | Calibration | None,
+    clock: str | None,
     capture_traces: Sequence[Path],
     name_pattern: str | None,
 ) -> ProfileComparison:
@@ -390,6 +408,7 @@ def _compare_prediction(
             context=context,
             time_model=time_model,
             calibration=calibration,
+            clock=clock,
             ppp=1.0 if is_fitted else ppp,
             execution=ENGINE if phase in GENERATION_PHASES else None,
         )

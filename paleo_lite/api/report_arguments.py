@@ -56,6 +56,7 @@ class ReportArguments(msgspec.Struct, frozen=True, kw_only=True):
     images: float | str | None = None
     epochs: float | None = None
     price: float | str | None = None
+    price_of: str | None = None
     rate: float | str | None = None
     input_tokens: int | str | None = None
     output_tokens: int | str | None = None
@@ -160,7 +161,7 @@ _COMMON_ARGUMENTS = ("gpu", "precision", "hardware_files", "output", "force")
 _PROFILE_ARGUMENTS = ("profile", "name_pattern", "program")
 WORKERS_ARGUMENTS = (
     "workers", "link", "topology", "platform", "scaling", "strategy", "collective", "advise", "images", "epochs",
-    "price",
+    "price", "price_of",
 )  # fmt: skip
 SERVING_ARGUMENTS = ("input_tokens", "output_tokens", "policy")
 PREDICTION_ARGUMENTS = (

@@ -104,6 +104,7 @@ def report(
     images: float | str | None = None,
     epochs: float | None = None,
     price: float | str | None = None,
+    price_of: str | None = None,
     rate: float | str | None = None,
     input_tokens: int | str | None = None,
     output_tokens: int | str | None = None,
@@ -138,7 +139,7 @@ def report(
         Samples per pass; by default 1, or 32 per worker for training on several workers.
     phase : str, optional
         Phase of the prediction; by default ``inference``, with several workers ``training``.
-    workers, link, topology, platform, scaling, strategy, collective, advise, images, epochs, price
+    workers, link, topology, platform, scaling, strategy, collective, advise, images, epochs, price, price_of
         Prediction on several devices: as for `paleo_lite.scale`.
     rate : float or str, optional
         Requests per second: the report also predicts the device as a server of the language model.
@@ -190,6 +191,7 @@ def report(
         images=images,
         epochs=epochs,
         price=price,
+        price_of=price_of,
         rate=rate,
         input_tokens=input_tokens,
         output_tokens=output_tokens,
@@ -384,5 +386,6 @@ def _predict_scaling(arguments: ReportArguments, network: Network, batch_size: i
         images=arguments.images,
         epochs=arguments.epochs,
         price=arguments.price,
+        price_of=arguments.price_of,
         hardware_files=arguments.hardware_paths,
     )

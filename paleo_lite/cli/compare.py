@@ -49,6 +49,8 @@ from .values import NETWORK, Names
 @options.time_model()
 @options.ppp()
 @options.calibration()
+@options.clock()
+@options.power_limit()
 @options.top()
 @options.capture_traces()
 @options.name_pattern()

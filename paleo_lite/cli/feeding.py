@@ -72,6 +72,7 @@ from .values import INTEGER, LINK, Names, Number, Quantity
     show_default=True,
     help="Number of devices of this kind that share the storage and the workers.",
 )
+@options.time_model()
 @options.ppp()
 @options.calibration()
 @options.clock()

@@ -49,6 +49,8 @@ from .values import INTEGER, LAYER, NETWORK, Names
     required=False, help="Device on which kinds of layers are ranked by the joules that they take, such as h100-sxm."
 )
 @options.precision()
+@options.clock()
+@options.power_limit()
 @facility()
 @options.rules()
 @click.option(

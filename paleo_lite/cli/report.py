@@ -46,6 +46,7 @@ from . import options, pipeline_options, scale_options, serving_options, trainin
 @training_options.images()
 @training_options.epochs()
 @scale_options.price()
+@scale_options.price_of()
 @serving_options.rate(help="Requests per second: also predict the device as a server of the language model.")
 @serving_options.input_tokens()
 @serving_options.output_tokens()

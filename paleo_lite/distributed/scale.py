@@ -181,7 +181,10 @@ def _single_worker_rate(
     samples = min(largest, batch_size)
     strategy = "3d" if job.workload.phase in GENERATION_PHASES else "data"
     step = predict_step(job, Topology(None, 1, None, 1, None), settings, samples, strategy)
-    note = f"the single worker of the speed-up has a batch of {samples}: a batch of {batch_size} does not fit"
+    note = (
+        f"the single worker of the speed-up has a batch of {samples}, as a batch of {batch_size} does not fit: an "
+        "efficiency above 100% is that of the larger batch"
+    )
     return samples / float(step.time_s), (note,)
 
 

@@ -120,7 +120,7 @@ def _headline(table: ScaleTable) -> str:
     elif last.interval is not None:
         time += f" ({format_interval(last.interval)} at 90%)"
     answer = f"{_count_workers(last.workers)}: {time}, {format_number(last.throughput_per_s)} {terms.samples}/s"
-    if last.baseline_workers != last.workers or last.workers == 1:
+    if last.fits is not False and (last.baseline_workers != last.workers or last.workers == 1):
         baseline = "one worker" if last.baseline_workers == 1 else f"{last.baseline_workers} workers"
         efficiency = f"efficiency {last.efficiency:.1%}"
         if last.efficiency_interval is not None:

@@ -206,6 +206,17 @@ def test_json_of_layers_matches_the_documentation() -> None:
     assert answer["layers"][0]["input_shape"] == [1, 3, 224, 224]
 
 
+@pytest.mark.parametrize("setting", [["--clock", "900 MHz"], ["--power-limit", "100 W"]], ids=" ".join)
+def test_layers_take_the_clock_and_the_power_limit_of_predict(setting: list[str]) -> None:
+    workload = ["resnet18", "--gpu", "titan-rtx", "--precision", "fp16", "--batch-size", "64", "--format", "json"]
+    costs = json.loads(run("layers", *workload, *setting).stdout)["on"]
+    predicted = json.loads(run("predict", *workload, *setting).stdout)
+    assert costs["time_s"] == pytest.approx(predicted["time_s"])
+    assert costs["time_s"] > 1.05 * json.loads(run("layers", *workload).stdout)["on"]["time_s"]
+    alone = run("layers", "resnet18", *setting)
+    assert alone.exit_code == 2 and "are those of a device: give `--gpu`" in alone.stderr
+
+
 def test_an_ignore_list_leaves_conv_and_avgpool() -> None:
     """Course exercise "PALEO, FLOPs, Platform Percent of Peak" (2022): all but convolutions and avgpool ignored."""
     kept = ["0", "2", "5", "7", "10", "12", "14", "17", "19", "21", "24", "26", "28"]

@@ -111,6 +111,7 @@ def test_prediction_compared_with_a_profile(width):
         (["{a}", "nowhere"], 1, "nowhere"),
         (["{a}", "{b}", "--direction", "bprop"], 1, "bprop"),
         (["{a}", "{b}", "--gpu", "k40m"], 2, "--predict"),
+        (["{a}", "{b}", "--clock", "base"], 2, "--predict"),
         (["--predict", "resnet50", "{a}"], 2, "--gpu"),
         (["--predict", "resnet50", "--gpu", "k40m", "{a}"], 1, "--batch-size"),
         (["--predict", "resnet51", "--gpu", "k40m", "{a}", "--batch-size", "8"], 2, "resnet50"),

@@ -38,6 +38,15 @@ def test_clock_and_power_limit_mean_what_they_mean_for_predict(setting):
     assert fed < 0.95 * unlimited
 
 
+def test_time_model_means_what_it_means_for_predict():
+    workload = ["resnet50", "--gpu", "titan-rtx", "--precision", "fp16", "--batch-size", "32", "--format", "json"]
+    words = [*workload, "--time-model", "roofline"]
+    predicted = json.loads(run("predict", *words, "--phase", "training").stdout)
+    answer = run("feeding", *words, "--storage", "memory", "--decoded")
+    assert device_per_s(answer) == pytest.approx(predicted["throughput_per_s"])
+    assert json.loads(answer.stdout)["time_model"] == "roofline"
+
+
 def device_per_s(result: Result) -> float:
     """Return the samples per second of the stage of the device."""
     return next(stage["per_s"] for stage in json.loads(result.stdout)["stages"] if stage["stage"] == "device")

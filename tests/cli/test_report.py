@@ -41,6 +41,7 @@ REFUSED = {
     "workers alone": (["alexnet", "--workers", "8"], 2, "several workers need a link: give `--link"),
     "a link without workers": (["alexnet", "--link", "pcie3-x16"], 2, "`--link` is for several devices"),
     "images without workers": (["alexnet", "--images", "1M"], 2, "`--images` is for several devices"),
+    "a cloud's price without workers": (["alexnet", "--price-of", "AWS"], 2, "`--price-of` is for several devices"),
     "inference on several": (
         ["alexnet", "--workers", "2", "--phase", "inference"],
         2,

@@ -380,7 +380,7 @@ def test_speed_up_is_relative_to_a_feasible_worker() -> None:
     """One K80 die (12 GB) can train VGG16 with less than 512 images; its throughput there is the baseline."""
     table = paleo_lite.scale("vgg16", gpu="k80-die", link="ethernet10", workers=[2], batch_size=512)
     (note,) = [note for note in table[0].notes if "single worker of the speed-up" in note]
-    held = int(re.search(r"a batch of (\d+): a batch of 512 does not fit", note)[1])
+    held = int(re.search(r"a batch of (\d+), as a batch of 512 does not fit: an efficiency above 100% is", note)[1])
     assert paleo_lite.scale("vgg16", gpu="k80-die", workers=[1], batch_size=held)[0].fits
     assert not paleo_lite.scale("vgg16", gpu="k80-die", workers=[1], batch_size=held + 1)[0].fits
     alone = paleo_lite.scale("vgg16", gpu="k80-die", workers=[1], batch_size=held)[0]
