@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from paleo_lite.errors import BadValue
 from paleo_lite.reporting.document import (
     Column,
     Document,
@@ -21,6 +22,7 @@ from paleo_lite.reporting.document import (
 COMPARISONS = {
     "serving": "serving.reproduce",
     "training": "training.reproduce",
+    "fine-tuning": "training.fine_tuning",
     "mixtures": "training.mixtures",
     "mlperf": "training.mlperf",
     "offloaded": "local.offloaded",
@@ -62,6 +64,19 @@ def page_function(name: str) -> Callable[[Path | None], Document]:
     """Return the function that compares the figures of a name of `COMPARISONS`."""
     function: Callable[[Path | None], Document] = import_module(f".{COMPARISONS[name]}", __package__).compare_page
     return function
+
+
+def require_data(data: Path | None) -> Path:
+    """Return the folder of published data, in which the figures of some comparisons are.
+
+    Raises
+    ------
+    BadValue
+        If none is given.
+    """
+    if data is None:
+        raise BadValue("these figures are in the folder of published data: give `--data`")
+    return data
 
 
 def group_errors(forecasts: Sequence[Forecast]) -> dict[str, float]:

@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from paleo_lite.errors import BadValue
 from paleo_lite.local import LLAMA_CPP
 from paleo_lite.local.engines import LOCAL_ENGINES
 from paleo_lite.local.step import local_constants, token_activity
@@ -24,7 +23,7 @@ from paleo_lite.reporting.document import Column, Document, Table
 from paleo_lite.timing.energy import power_of
 from paleo_lite.timing.facility import Facility
 
-from ..comparisons import describe_errors
+from ..comparisons import describe_errors, require_data
 from ..local.fit import contents_of
 from ..local.published import MODELS
 
@@ -122,9 +121,7 @@ def compare_page(data: Path | None) -> Document:
     BadValue
         If no folder of published data is given.
     """
-    if data is None:
-        raise BadValue("the machines are in the folder of published data: give `--data`")
-    found = list(machines(data))
+    found = list(machines(require_data(data)))
     columns = [
         Column("system", "machine", left=True),
         Column("model", "model", left=True),

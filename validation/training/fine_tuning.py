@@ -3,20 +3,21 @@
 The rows are those of ``modern/transformer_training.csv`` (NVIDIA-NeMo/Megatron-Bridge, Apache-2.0,
 ``docs/performance-summary-archive.md``). The table does not say which layers have adapters: they are taken to be the
 projections to queries, keys and values, with rank 16, as the recipe of Llama 3.1 405B names them.
-`python -m validation.training.fine_tuning DATA` prints the forecasts.
+`python -m validation compare fine-tuning` prints the forecasts.
 """
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
 from paleo_lite.api.scaling import scale_network
 from paleo_lite.distributed.parallel_config import ParallelConfig
 from paleo_lite.distributed.settings import Settings
+from paleo_lite.reporting.document import Column, Document
 from paleo_lite.timing.workload import TrainingOptions
 
+from ..comparisons import require_data, steps_page
 from ..tables import rows_of
 from .pretraining import CHECK_TABLE, NETWORKS
 
@@ -82,16 +83,19 @@ def _forecast(row: dict[str, str]) -> FineTuning:
     )  # fmt: skip
 
 
-def main() -> None:
-    """Print the forecasts as a table."""
-    print("| Network | Devices | Precision | Measured | Forecast | Error | Inside 90% |")
-    print("| :-- | --: | :-- | --: | --: | --: | :-- |")
-    for step in fine_tuning_steps(Path(sys.argv[1])):
-        print(
-            f"| {step.network} | {step.workers} {step.device} | {step.precision} | {step.measured_s:.3g} s "
-            f"| {step.time_s:.3g} s | {step.error:+.0%} | {'yes' if step.is_inside else 'no'} |"
-        )
+def compare_page(data: Path | None) -> Document:
+    """Return the page of the steps.
 
-
-if __name__ == "__main__":
-    main()
+    Raises
+    ------
+    BadValue
+        If no folder of published data is given.
+    """
+    steps = fine_tuning_steps(require_data(data))
+    columns = [
+        Column("network", "network", left=True),
+        Column("workers", "devices"),
+        Column("device", "device", left=True),
+        Column("precision", "precision", left=True),
+    ]
+    return steps_page("LoRA in Megatron-Bridge", columns, [step._asdict() for step in steps], steps)
