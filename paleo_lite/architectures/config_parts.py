@@ -80,6 +80,9 @@ def thinker_part(fields: dict[str, Any]) -> dict[str, Any]:
 def named_parts(fields: dict[str, Any]) -> dict[str, Any]:
     """Return the fields with the configs of the parts that a config only names; other fields as they are."""
     model_type = str(fields.get("model_type"))
+    tokenizer = fields.get("visual_tokenizer_config")
+    if isinstance(tokenizer, dict) and isinstance(tokenizer.get("backbone_config"), dict):  # Ovis
+        return {**fields, "vision_config": {**tokenizer, **tokenizer["backbone_config"]}}
     vision = fields.get("vision_config")
     named = vision.get("params") if isinstance(vision, dict) else None
     if isinstance(named, dict) and named.get("model_name") in NAMED_TOWERS:

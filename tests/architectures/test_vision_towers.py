@@ -48,7 +48,7 @@ TEXT = 48
 BY_TOTAL = {
     "moonvit", "vision", "internvl_vision", "glm4v_vision", "glm4v_moe_vision", "mllama_vision_model", "dots_ocr",
     "ernie4_5_vl", "ernie4_5_moe_vl", "ernie4_5_vl_moe", "minicpmv", "molmo", "phi3_v", "phi4mm", "step3_vl",
-    "multi_modality",
+    "multi_modality", "ovis", "ovis2",
 }  # fmt: skip
 """Towers of remote code, or with a part left out, which `test_published_configs.py` compares with published totals."""
 

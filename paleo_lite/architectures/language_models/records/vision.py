@@ -322,6 +322,11 @@ TOWERS: dict[str, Fields] = {
     },
 }  # fmt: skip
 """Towers by the model type of the whole model, or by that of the tower."""
+TOWERS["ovis2"] = TOWERS["ovis"] = {  # AIMv2 weighs visual words, whose embeddings are summed; a norm is left out
+    **_SIGLIP, "activation": Activation(("hidden_act",)), "is_gated": True, "bias": False, "norm": "rms",
+    "has_first_norm": True, "merged": Square("hidden_stride", 1), "merger_sizes": Widths(("vocab_size",)),
+    "merger_bias": False,
+}  # fmt: skip
 TOWERS["multi_modality"] = {**_SIGLIP, "merger_sizes": Widths(("text_hidden_size",))}
 TOWERS["qwen2_5_omni_vision_encoder"] = TOWERS["qwen2_5_vl"]
 for _whole in ("ernie4_5_moe_vl", "ernie4_5_vl_moe"):
