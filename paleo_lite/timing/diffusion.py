@@ -35,6 +35,7 @@ from .attention import ATTENTIONS, KernelShares, kernel_shares, layer_slowdowns
 from .calibrated import CalibratedModel, rates_of
 from .features import CLASS_INDEX, UPDATE, Features
 from .parameters import NAMES
+from .quantization import CONVERSION
 from .sequence_parallel import SequenceConstants
 
 if TYPE_CHECKING:
@@ -53,6 +54,9 @@ REFERENCE_HEAD = 128
 
 FIRST_FLASH2 = 8
 """First compute capability of FlashAttention 2's kernels."""
+
+FLASH2_PRECISIONS = ("fp16", "bf16")
+"""Precisions of FlashAttention 2's kernels, in which pipelines were measured."""
 
 HEAD_STEP = 32
 """Step of the head sizes of FlashAttention 2's kernels (Dao-AILab/flash-attention, csrc/flash_attn, 32 to 256)."""
@@ -119,7 +123,7 @@ class PipelineModel(CalibratedModel, frozen=True, eq=False):
         Parameters
         ----------
         is_measured : bool
-            Whether the constants are fitted to such runs, if the device is one of theirs: inference.
+            Whether the constants are fitted to such runs, if the device is one of theirs: inference in 16 bits.
         has_narrow_products : bool
             Whether products have fewer than 16 bits.
         """
@@ -148,7 +152,7 @@ class PipelineModel(CalibratedModel, frozen=True, eq=False):
         heads = np.array([_head_size(layer) for layer in layers])[layer_index]
         is_attention = features.work_class == CLASS_INDEX["attention"]
         attention_factor = self._attention_factors(features, heads, workload, machine)
-        is_contiguous = np.array([layer.kind == "softmax" or layer.origin == CASTS for layer in layers])[layer_index]
+        is_contiguous = np.array([_is_contiguous(layer) for layer in layers])[layer_index]
         is_between = ~features.matrix & ~is_contiguous
         row_bytes = np.where(features.pass_number < UPDATE, self._row_bytes(workload, machine)[layer_index], 0.0)
         between_factor = self._between_factor(workload, machine)
@@ -205,7 +209,7 @@ class PipelineModel(CalibratedModel, frozen=True, eq=False):
 def runs_flash2(device: Device, precision: str) -> bool:
     """Return whether PyTorch computes attention by FlashAttention 2: in 16 bits, on NVIDIA's devices from Ampere on."""
     generation = device.capability.split(".")[0]
-    return precision in ("fp16", "bf16") and generation.isdigit() and int(generation) >= FIRST_FLASH2
+    return precision in FLASH2_PRECISIONS and generation.isdigit() and int(generation) >= FIRST_FLASH2
 
 
 def padded_heads(heads: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -216,6 +220,11 @@ def padded_heads(heads: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def _slowdown(shares: KernelShares, layer: Layer) -> float:
     return layer_slowdowns(shares, layer)[0] if layer.kind == "attention" else 1.0
+
+
+def _is_contiguous(layer: Layer) -> bool:
+    """Return whether a layer that is no product reads and writes contiguous tensors."""
+    return layer.kind == "softmax" or layer.origin in (CASTS, CONVERSION)
 
 
 def _head_size(layer: Layer) -> float:

@@ -19,15 +19,13 @@ from ..counting import Layer, Work
 from ..counting.kinds import ELEMENTWISE, KINDS, class_of
 from ..counting.work import COLUMNS, PASSES
 from ..errors import BadValue
+from .quantization import CONVERSION
 
 LAST = "last"
 """Value of `--train-only` for the last layer with weights."""
 
 LINEAR_KINDS = ("linear", "matmul")
 """Kinds of layers to which LoRA adds adapters; the linear layers of GPT-2 are products with a transposed weight."""
-
-DEQUANTIZATION = "opaque:dequantization"
-"""Origin of an inserted dequantization, as in `Layer.origin`."""
 
 LOSS = "opaque:loss"
 """Origin of the layers of the loss."""
@@ -242,7 +240,7 @@ def insert_dequantization(layers: Sequence[Layer], stored_bytes: float, element_
             shape = layer.weights[0]
             attributes = {"frozen": True, "widths": (stored_bytes, element_bytes)}
             name = f"{layer.name}.dequantize"
-            inserted.append(Layer(name, "copy", (), (shape,), (shape,), (), 0, attributes, DEQUANTIZATION))
+            inserted.append(Layer(name, "copy", (), (shape,), (shape,), (), 0, attributes, CONVERSION))
         new_indices.append(len(inserted))
         parents = tuple(new_indices[parent] if parent >= 0 else parent for parent in layer.parents)
         inserted.append(layer._replace(parents=parents))
@@ -255,7 +253,7 @@ def repeat_dequantization(work: Work, layers: Sequence[Layer]) -> Work:
     kernels = COLUMNS.index("kernels")
     fixed = work.fixed.copy()
     for index, layer in enumerate(layers):
-        if layer.origin == DEQUANTIZATION:
+        if layer.origin == CONVERSION:
             has_data_gradient = np.any(work.fixed[kernels, backward, index + 1] > 0)
             fixed[:, backward, index] = work.fixed[:, forward, index] if has_data_gradient else 0
             fixed[:, PASSES.index("backward_weight"), index] = 0

@@ -12,9 +12,11 @@ from ..architectures.pipelines.sampling import PartRuns, Sampling
 from ..counting.attention import decompose_attention
 from ..counting.work import ENGINE
 from ..errors import BadValue, UnknownName
-from ..formats import FORMATS, Format
+from ..formats import FORMATS
+from ..units import element_bytes
 from .activity import NARROW_PRECISIONS
 from .attention import EAGER
+from .quantization import dequantize_weights
 from .sequence_parallel import ONE_DEVICE, SequenceSplit
 from .workload import Workload, cached_for_layers
 
@@ -43,6 +45,11 @@ class PipelineRun(msgspec.Struct, frozen=True):
     wide_precision: str = "bf16"  # precision of everything else where that of the denoiser has fewer than 16 bits
 
     def __post_init__(self) -> None:
+        if self.products is not None and self.weights in FORMATS and FORMATS[self.weights].precision != self.products:
+            raise BadValue(
+                f"products in {self.products} read weights in {self.products}: leave `--weights {self.weights}` out, "
+                f"or give `--precision bf16 --weights {self.weights}`, which converts them to 16 bits before a product"
+            )
         if self.offload not in PIPELINE_OFFLOADS:
             raise UnknownName("offload of a pipeline", self.offload, PIPELINE_OFFLOADS)
         if self.split.sequence_devices > 1 and not self.pipeline.denoiser.splits_sequence:
@@ -68,15 +75,21 @@ class PipelineRun(msgspec.Struct, frozen=True):
             precision = self.pipeline.decoder_precisions.get(precision, precision)
         if runs.part.role == "denoiser":
             weights, products = self.weights or self.products, self.products
+        layers = network.layers
         if self.attention == EAGER:
-            network = network._replace(layers=cached_for_layers(decompose_attention, network.layers))
+            layers = cached_for_layers(decompose_attention, layers)
         execution = EXECUTIONS.get(self.execution, self.execution)
-        if execution != ENGINE and weights in FORMATS and _is_of_linear_layers(FORMATS[weights]):
-            # The libraries that quantize PyTorch's modules convert linear layers alone.
-            network = network._replace(stored_weights=linear_weights(weights))
-            weights = None
+        stored = FORMATS.get(weights or "")
+        if stored is not None and stored.is_quantized and execution != ENGINE:
+            of_linear_layers = None
+            if stored.mixture is None:  # the mixtures of GGUF files say themselves which layers they are for
+                of_linear_layers, weights = linear_weights(stored.name), None
+            if products is None:
+                number_bytes = element_bytes(precision)
+                layers = cached_for_layers(dequantize_weights, layers, of_linear_layers or stored, False, number_bytes)
+            network = network._replace(stored_weights=of_linear_layers)
         return Workload(
-            network,
+            network._replace(layers=layers),
             precision=precision,
             batch_size=runs.samples,
             execution=execution,
@@ -84,11 +97,6 @@ class PipelineRun(msgspec.Struct, frozen=True):
             attention=self.attention,
             products=products,
         )
-
-
-def _is_of_linear_layers(stored: Format) -> bool:
-    """Return whether a format is one of linear layers alone; the mixtures of GGUF files say it themselves."""
-    return stored.is_quantized and stored.mixture is None
 
 
 @cache

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 QUANTIZATION = "opaque:quantization"
 """Origin of an inserted kernel that quantizes activations, as in `Layer.origin`."""
 
+CONVERSION = "opaque:dequantization"
+"""Origin of an inserted kernel that converts quantized weights."""
+
 
 def is_stored(layers: Sequence[Layer], stored: Format | None, reads_tokens: bool) -> tuple[bool, ...]:
     """Return whether the weight matrix of each layer is stored in a format.
@@ -134,6 +137,38 @@ def quantize_inputs(
     return tuple(inserted)
 
 
+def dequantize_weights(
+    layers: Sequence[Layer], stored: Format | StoredWeights | None, reads_tokens: bool, number_bytes: int
+) -> tuple[Layer, ...]:
+    """Return the layers with a kernel before each product that converts its quantized weights.
+
+    Libraries do so for products of many rows: bitsandbytes' ``MatMul4Bit``, the nodes for GGUF files of ComfyUI.
+
+    Parameters
+    ----------
+    layers : sequence of Layer
+        Layers of a network at inference.
+    stored, reads_tokens
+        As in `parameter_bytes`.
+    number_bytes : int
+        Bytes per converted number.
+    """
+    inserted: list[Layer] = []
+    new_indices: list[int] = []
+    for layer, size in zip(layers, stored_bytes_per_number(layers, stored, reads_tokens)):
+        attributes = layer.attributes
+        if size is not None:
+            shape, widths = layer.weights[0], {"widths": (size, number_bytes)}
+            inserted.append(
+                Layer(f"{layer.name}.dequantize", "copy", (), (shape,), (shape,), (), 0, widths, CONVERSION)
+            )
+            attributes = {**attributes, "dequantized": True}
+        new_indices.append(len(inserted))
+        parents = tuple(new_indices[parent] if parent >= 0 else parent for parent in layer.parents)
+        inserted.append(layer._replace(parents=parents, attributes=attributes))
+    return tuple(inserted)
+
+
 def read_quantized_inputs(
     work: Work, layers: Sequence[Layer], is_narrow: NDArray[np.bool_], saved_bytes: float
 ) -> Work:
@@ -229,7 +264,7 @@ def read_stored_weights(
         if not layer.weights:
             continue
         own_size = sizes[index]
-        size = wide_size if own_size is None else own_size
+        size = wide_size if own_size is None or layer.attributes.get("dequantized") else own_size
         if layer.kind in TABLE_KINDS or (layer.kind == "gather" and not layer.inputs):
             column = per_sample if per_sample[read, inference, index] else fixed
             column[read, inference, index] += round(prod(layer.outputs[0]) * (size - element_size))

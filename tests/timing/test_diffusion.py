@@ -15,7 +15,7 @@ from paleo_lite.counting import count
 from paleo_lite.errors import BadValue
 from paleo_lite.timing.diffusion import diffusion_constants
 from paleo_lite.timing.pipelines import predict_pipeline
-from paleo_lite.timing.quantization import QUANTIZATION
+from paleo_lite.timing.quantization import CONVERSION, QUANTIZATION
 
 # Seconds of a batch: ML.ENERGY Benchmark v3 (H100, B200); model card of TheStageAI/Elastic-FLUX.1-dev (L40S); tutorial
 # of diffusers on fast inference (A100).
@@ -162,3 +162,33 @@ def test_layers_in_fp32_of_a_16_bit_network_move_four_bytes_per_element() -> Non
     linear = next(index for index, layer in enumerate(network.layers) if layer.kind == "linear")
     narrow, wide = (count(network.layers, name).column("bytes", "inference")[0, linear] for name in ("bf16", "fp32"))
     assert wide == 2 * narrow
+
+
+@pytest.mark.parametrize("weights, bits", [("nf4", 4 + (8 + 32 / 256) / 64), ("q8_0", 8.5)])
+def test_weights_are_converted_before_each_product(weights: str, bits: float) -> None:
+    """bitsandbytes' MatMul4Bit and ComfyUI's nodes for GGUF convert a matrix to 16 bits before its product."""
+    asked = {"gpu": "h100-sxm", "precision": "bf16", "steps": 1}
+    stored, wide, fused = (
+        pl.predict("flux.1-dev", **asked, **options).denoiser.prediction
+        for options in ({"weights": weights}, {}, {"weights": weights, "execution": "tensorrt"})
+    )
+    is_conversion = np.array([layer.origin == CONVERSION for layer in stored.layers])
+    numbers = sum(int(np.prod(layer.weights[0])) for layer in wide.layers if layer.kind == "linear")
+    added = stored.bytes_by_pass[0, is_conversion].sum()
+    assert added == pytest.approx(numbers * (bits / 8 + 2), rel=1e-3)
+    assert stored.bytes_by_pass.sum() - added == wide.bytes_by_pass.sum()
+    assert not any(layer.origin == CONVERSION for layer in fused.layers)
+    assert stored.model.constants == wide.model.constants and stored.time_s > wide.time_s
+
+
+def test_products_in_eight_bits_read_weights_in_eight_bits() -> None:
+    with pytest.raises(BadValue, match="products in fp8 read weights in fp8: leave `--weights nf4` out"):
+        pl.predict("flux.1-dev", gpu="h100-sxm", precision="fp8", weights="nf4")
+
+
+def test_only_16_bits_are_measured() -> None:
+    widths = []
+    for precision in ("bf16", "fp8", "fp32"):
+        low_s, high_s = pl.predict("flux.1-dev", gpu="h100-sxm", precision=precision, steps=4).interval
+        widths.append(high_s / low_s)
+    assert widths[0] < widths[1] < widths[2]

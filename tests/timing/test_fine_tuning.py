@@ -12,7 +12,6 @@ from paleo_lite.counting import count
 from paleo_lite.errors import BadValue
 from paleo_lite.formats import bytes_per_number
 from paleo_lite.timing.fine_tuning import (
-    DEQUANTIZATION,
     LOSS,
     FineTuning,
     adapt_layers,
@@ -24,6 +23,7 @@ from paleo_lite.timing.fine_tuning import (
     trained_parameters,
 )
 from paleo_lite.timing.memory import model_bytes, peak_memory
+from paleo_lite.timing.quantization import CONVERSION
 from paleo_lite.timing.training import fine_tuning_notes
 from paleo_lite.timing.workload import TrainingOptions, Workload
 
@@ -136,7 +136,7 @@ def test_qlora_stores_frozen_matrices_in_4_bits() -> None:
 def test_weights_are_dequantized_in_the_forward_and_in_the_backward_pass() -> None:
     workload = tuned("llama-3-8b", weights="int4", lora_rank=16)
     matrices = 8_030_261_248 - 2 * 128_256 * 4096 - 65 * 4096
-    is_inserted = np.array([layer.origin == DEQUANTIZATION for layer in workload.layers])
+    is_inserted = np.array([layer.origin == CONVERSION for layer in workload.layers])
     assert is_inserted.sum() == 7 * 32
     moved = {name: int(workload.work.column("bytes", name)[0][is_inserted].sum()) for name in
              ("forward", "backward_data", "backward_weight", "update")}  # fmt: skip
