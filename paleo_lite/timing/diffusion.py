@@ -31,7 +31,7 @@ from ..counting.autocast import ORIGIN as CASTS
 from ..counting.work import COMPILED, ENGINE
 from ..errors import BadValue
 from ..files import read_typed, shipped_folder
-from .attention import ATTENTIONS, KernelShares, kernel_shares, layer_slowdowns
+from .attention import ATTENTIONS, SDPA, KernelShares, kernel_shares, layer_slowdowns
 from .calibrated import CalibratedModel, rates_of
 from .features import CLASS_INDEX, UPDATE, Features
 from .parameters import NAMES
@@ -210,6 +210,15 @@ def runs_flash2(device: Device, precision: str) -> bool:
     """Return whether PyTorch computes attention by FlashAttention 2: in 16 bits, on NVIDIA's devices from Ampere on."""
     generation = device.capability.split(".")[0]
     return precision in FLASH2_PRECISIONS and generation.isdigit() and int(generation) >= FIRST_FLASH2
+
+
+def is_like_measured(workload: Workload) -> bool:
+    """Return whether a denoiser runs as in the batches that the constants are fitted to.
+
+    They are eager, in 16 bits, with FlashAttention 2.
+    """
+    has_flash2 = workload.attention in (None, SDPA, "flash2")
+    return workload.precision in FLASH2_PRECISIONS and workload.execution == "eager" and has_flash2
 
 
 def padded_heads(heads: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -14,7 +14,7 @@ from ..architectures.pipelines.sampling import PartRuns, part_runs
 from ..errors import BadValue
 from ..machines import Device, Machine
 from .attention import EAGER, has_fused_attention
-from .diffusion import FLASH2_PRECISIONS, DiffusionConstants, diffusion_constants, pipeline_model
+from .diffusion import DiffusionConstants, diffusion_constants, is_like_measured, pipeline_model
 from .models import TimeModel
 from .offload import host_bandwidth_bytes_per_s
 from .pipeline_prediction import PartPrediction, PipelineMemory, PipelinePrediction
@@ -105,9 +105,8 @@ def _predict_part(
     workload = run.workload(runs)
     model = model_in(workload.precision, products=workload.products)
     if is_denoiser:
-        is_measured = workload.precision in FLASH2_PRECISIONS
         has_narrow_products = workload.products is not None
-        model = pipeline_model(model, machine.device, constants, is_measured, has_narrow_products)
+        model = pipeline_model(model, machine.device, constants, is_like_measured(workload), has_narrow_products)
     return _split_part(PartPrediction(runs.part, predict(workload, machine, model), runs.runs), run.split, constants)
 
 
