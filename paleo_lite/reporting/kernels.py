@@ -46,7 +46,7 @@ def kernels_page(report: KernelReport, top: int | None = 20, order: str = "time"
     tables = [kernels.replace(title=f"{kernels.title}, by {order}")]
     if timed:
         classes = [{**row, "meaning": CLASSES.get(row["class"])} for row in report.by_class()]
-        tables.insert(0, Table("By class", _CLASSES, classes, sortable=True))
+        tables.insert(0, Table("By class", _CLASSES, classes))
     if report.busy_s and not _is_single_profile(report):
         busy = [{"name": name, "busy_s": seconds} for name, seconds in report.busy_s.items()]
         columns = [

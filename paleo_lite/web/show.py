@@ -94,7 +94,8 @@ def show_long_table(table: Table) -> None:
         if all(value is None or isinstance(value, Number) for value in frame[title]):
             frame[title] = frame[title].convert_dtypes()  # keeps integers in columns with missing values
     cells = {heading: column.show for heading, column in unique_headings(table).items()}
-    st.dataframe(frame.style.format(cells, na_rep="-"), hide_index=True, width="stretch")
+    st.dataframe(frame.style.format(cells, na_rep="-"), hide_index=True, width="stretch", placeholder="-")
+    st.caption("Scroll for all rows and columns; click a heading to sort.")
 
 
 def download(page: Document, name: str) -> None:

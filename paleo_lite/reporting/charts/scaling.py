@@ -196,15 +196,18 @@ def scaling_chart(
 def _scaling_title(rows: Sequence[ScaleRow], bounds: Collection[str]) -> str:
     """Return the speed-up of the largest number of workers, and the part that costs most time.
 
-    Of several series it is the best one; forecasts precede bounds.
+    Of several series it is the best one; forecasts precede bounds, and what fits into memory precedes what does not.
     """
     series = _series(rows)
 
-    def rank(index: int) -> tuple[bool, int, float]:
-        return series[index] not in bounds, rows[index].workers, rows[index].speedup
+    def rank(index: int) -> tuple[bool, bool, int, float]:
+        row = rows[index]
+        return row.fits is not False, series[index] not in bounds, row.workers, row.speedup
 
     best = max(range(len(rows)), key=rank)
     name, last = series[best], rows[best]
+    if last.fits is False:
+        return "Does not fit into memory: speed-ups are those of a step that cannot run"
     workers = f"{last.workers:,} workers"
     others = []
     for other_name, row in zip(series, rows):

@@ -60,6 +60,10 @@ def subtitle(chart):
     return lines if isinstance(lines, str) else " ".join(lines)
 
 
+def title(chart):
+    return chart.to_dict()["title"]["text"]
+
+
 def test_scaling_curves_are_the_rows():
     table = pl.scale("alexnet", gpu="k80-die", link="ethernet20", workers="1,2,4,8", price="0.9 USD/h", images="1M")
     chart = scale_chart(table)
@@ -271,4 +275,10 @@ def test_png_recompression_is_lossless():
 def test_a_scaling_chart_says_which_rows_do_not_fit():
     table = pl.scale("llama-3-8b", platform="dgx-h100", workers="1,2", precision="bf16", batch_size=32)
     assert [row.fits for row in table.rows] == [False, False]
-    assert "does not fit into memory: 1, 2 workers" in subtitle(scale_chart(table))
+    chart = scale_chart(table)
+    assert "does not fit into memory: 1, 2 workers" in subtitle(chart)
+    assert title(chart).startswith("Does not fit into memory")
+    question = {"precision": "bf16", "batch_size": 16, "scaling": "strong"}
+    some = pl.scale("llama-3-8b", platform="dgx-h100", workers="2,8", **question)
+    assert [row.fits for row in some.rows] == [False, True]
+    assert re.match(r"Speed-up [\d.]+ on 8 workers", title(scale_chart(some)))
