@@ -102,7 +102,7 @@ def read(fields: dict[str, Any]) -> dict[str, Any]:
 
     phases = {
         "prefill": SequenceOptions(TOKENS, phase="prefill"),
-        "decode": SequenceOptions(context=TOKENS, phase="decode"),
+        "decode": SequenceOptions(context=TOKENS - 1, phase="decode"),  # one more token is all that Blenderbot knows
     }
     try:
         trace_process.ask = ask_here

@@ -63,7 +63,7 @@ FAMILIES: dict[str, Family] = {
         feed_forward={"packed": "gate_up_proj", "activation_module": "activation_fn"},
     ),
     "internlm3": Family(
-        name="InternLM3", longest=32768,
+        name="InternLM3", other_classes=("LlamaForCausalLM",), longest=32768,  # as transformers names it
         attention={**_WIDE_HEADS, "bias": Flag("qkv_bias"), "output_bias": Flag("bias")},
         feed_forward={"bias": Flag("bias")},
     ),
