@@ -293,6 +293,10 @@ HOST_LEVELS = (
 )
 """Effects on `HOST_PARAMETERS`."""
 
+LEAST_HOST_POINTS = 4
+"""Steps that a fit needs to say something about the host, as many as there are parameters of it: one time of one large
+step cannot tell a slow host from a slow device."""
+
 REFERENCE_DEVIATION = 0.3
 """Deviation in `BASE` that the levels are given for; for parameters with a larger one they are scaled up."""
 
@@ -394,7 +398,10 @@ def _kriging_systems(fits: tuple[Evidence, ...]) -> list[_KrigingSystem]:
     covariances = _prior_covariances(fits, fits)
     systems = []
     for index, name in enumerate(NAMES):
-        informative = np.flatnonzero(np.isfinite(deviations[:, index]))
+        is_informative = np.isfinite(deviations[:, index])
+        if name in HOST_PARAMETERS:
+            is_informative &= np.array([fit.points >= LEAST_HOST_POINTS for fit in fits], dtype=bool)
+        informative = np.flatnonzero(is_informative)
         between_fits = covariances[name][1][np.ix_(informative, informative)]
         covariance = between_fits + np.diag(deviations[informative, index] ** 2)
         parameter_differences = differences[informative, index]
