@@ -10,7 +10,7 @@ from ..architectures.checkpoint import StoredWeights
 from ..architectures.pipelines.records import Pipeline
 from ..architectures.pipelines.sampling import PartRuns, Sampling
 from ..counting.attention import decompose_attention
-from ..counting.work import ENGINE
+from ..counting.work import ENGINE, MIXED_EXECUTIONS
 from ..errors import BadValue, UnknownName
 from ..formats import FORMATS
 from ..units import element_bytes
@@ -49,6 +49,11 @@ class PipelineRun(msgspec.Struct, frozen=True):
             raise BadValue(
                 f"products in {self.products} read weights in {self.products}: leave `--weights {self.weights}` out, "
                 f"or give `--precision bf16 --weights {self.weights}`, which converts them to 16 bits before a product"
+            )
+        stored = self.weights or self.products
+        if self.execution in MIXED_EXECUTIONS and stored in FORMATS and FORMATS[stored].is_quantized:
+            raise BadValue(
+                f"`--execution {self.execution}` keeps weights in fp32, not in {stored}: use `--execution eager`"
             )
         if self.offload not in PIPELINE_OFFLOADS:
             raise UnknownName("offload of a pipeline", self.offload, PIPELINE_OFFLOADS)

@@ -184,6 +184,9 @@ def test_weights_are_converted_before_each_product(weights: str, bits: float) ->
 def test_products_in_eight_bits_read_weights_in_eight_bits() -> None:
     with pytest.raises(BadValue, match="products in fp8 read weights in fp8: leave `--weights nf4` out"):
         pl.predict("flux.1-dev", gpu="h100-sxm", precision="fp8", weights="nf4")
+    for asked in ({"precision": "fp8"}, {"precision": "bf16", "weights": "nf4"}):
+        with pytest.raises(BadValue, match="`--execution autocast` keeps weights in fp32, not in"):
+            pl.predict("flux.1-dev", gpu="h100-sxm", execution="autocast", **asked)
 
 
 def interval_width(**asked: object) -> float:
