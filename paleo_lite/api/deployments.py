@@ -10,6 +10,7 @@ from ..architectures import Network, find_network
 from ..architectures.network import SequenceOptions
 from ..distributed.links import Topology, device_link
 from ..distributed.platforms import Computer, find_platform
+from ..engines.placed import NEEDS_KERNELS
 from ..engines.routing import UNIFORM
 from ..errors import BadValue
 from ..local import LLAMA_CPP
@@ -17,7 +18,7 @@ from ..machines import Device, Price, find_device
 from ..machines.prices import choose_price
 from ..serving.deployment import Deployment, tensor_group
 from ..serving.division import Division
-from ..serving.engines import find_engine, with_fitted_host
+from ..serving.engines import NUCLEUS, find_engine, has_fitted_host, with_fitted_host
 from ..serving.iteration_times import ModelOnDevice
 from ..serving.pipeline import connect_stages
 from ..serving.placement import check_undivided, with_kernels
@@ -48,6 +49,8 @@ class Deployments(msgspec.Struct, frozen=True, eq=False):
         Engine, one of `paleo_lite.serving.engines.ENGINES`.
     settings : dict
         Arguments of `paleo_lite.serving.engines.find_engine`.
+    sampling : str
+        How clients let the server choose tokens, one of `paleo_lite.serving.engines.SAMPLINGS`.
     expert_load : float
         Exponent of the popularity of experts (`paleo_lite.engines.routing`).
     options : Options
@@ -69,6 +72,7 @@ class Deployments(msgspec.Struct, frozen=True, eq=False):
     kv_cache: str | None
     policy: str
     settings: dict[str, Any]
+    sampling: str = NUCLEUS
     expert_load: float = UNIFORM
     options: Options = Options()
     link: str | None = None
@@ -120,7 +124,9 @@ class Deployments(msgspec.Struct, frozen=True, eq=False):
             on_device = self._place(self.decoder, found, division, weights)
         engine = find_engine(self.policy, on_device.machine.device, **self.settings)
         if self.settings["overhead_s"] is None:
-            engine = with_fitted_host(engine, on_device.kernels)
+            engine = with_fitted_host(engine, on_device.kernels, self.sampling)
+        if self.sampling != NUCLEUS and not has_fitted_host(engine, on_device.kernels):
+            raise BadValue(f"`--sampling {self.sampling}` {NEEDS_KERNELS}, of the engine's current version")
         price_usd_per_h, listing = self.price_usd_per_h, None
         if price_usd_per_h is None:
             listing = choose_price(on_device.machine.device, self.price_of, self.platform_price)

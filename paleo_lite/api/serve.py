@@ -53,6 +53,7 @@ def serve(
     block_size: int | None = None,
     memory_fraction: float | None = None,
     receive_interval: int | None = None,
+    sampling: str = "nucleus",
     overhead: float | str | None = None,
     prefix_hit_rate: float = 0.0,
     draft_length: int = 0,
@@ -141,6 +142,10 @@ def serve(
     receive_interval : int, optional
         Decoding iterations from one look for new requests to the next (SGLang's ``--scheduler-recv-interval``, and
         ``--num-scheduler-steps`` of vLLM 0.6 and 0.7).
+    sampling : {"nucleus", "greedy"}
+        How clients let the server choose tokens: from a nucleus (top-p or top-k, which sorts all logits), as the
+        settings of most networks do, or the most likely one, as most clients of benchmarks do. It changes times under
+        vLLM, whose host was fitted to servers under both.
     overhead : float or str, optional
         Time per iteration in which the device waits for scheduler and sampling: ``"1 ms"``.
     prefix_hit_rate : float
@@ -191,6 +196,7 @@ def serve(
     from ..serving.demand import Demand
     from ..serving.division import Division
     from ..serving.engine_model import choose_cache_format
+    from ..serving.engines import NUCLEUS, SAMPLINGS
     from ..serving.requests import parse_lengths, parse_rate
     from ..serving.simulator import Options, Speculation
     from ..serving.slo import with_highest_rate
@@ -200,6 +206,10 @@ def serve(
 
     precision, weights = split_format(precision, weights)
     _check_ranking(by, advise)
+    if sampling not in SAMPLINGS:
+        raise UnknownName("sampling", sampling, SAMPLINGS)
+    if overhead is not None and sampling != NUCLEUS:
+        raise BadValue("give only one of `--sampling` and `--overhead`, which includes it")
     check_policy(
         policy,
         tensor=tensor,
@@ -217,6 +227,7 @@ def serve(
         clock=clock,
         unit=unit,
         memory_fraction=memory_fraction,
+        sampling=None if sampling == NUCLEUS else sampling,
     )
     demand = Demand(
         parse_lengths(input_tokens, "--input-tokens", is_input=True),
@@ -239,6 +250,7 @@ def serve(
         cache_format="f16" if policy == LLAMA_CPP else choose_cache_format(kv_cache, precision),
         kv_cache=kv_cache,
         policy=policy,
+        sampling=sampling,
         settings={
             "max_batched_tokens": max_batched_tokens,
             "max_sequences": max_sequences,

@@ -87,6 +87,13 @@ from .values import DEVICE, INTEGER, NETWORK, CommaSeparated, Names, Number, Qua
     help="Decoding iterations between looks for new requests (sglang, vllm-0.7).",
 )
 @click.option(
+    "--sampling",
+    type=Names("sampling", ".serving.engines:SAMPLINGS"),
+    default="nucleus",
+    show_default=True,
+    help="How clients let vllm choose tokens: nucleus (top-p or top-k, as most networks' settings) or greedy.",
+)
+@click.option(
     "--overhead",
     type=Quantity("s", unit_required=True),
     metavar="TIME",

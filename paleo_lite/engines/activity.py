@@ -116,8 +116,8 @@ def _one_activity(step: EngineStep, parts: dict[Part, EngineStep], counted: Coun
     if isinstance(kernel, Exchange):
         return Activity(links_s=step.kernel_s(kernel, load))
     _, rest_s = step.kernel_parts_s(kernel, load)
-    kernels, form = step.cell_of(kernel)
-    _, work = step.constants.company_of(kernels, step.device, step.engine, form, load.has_prompts)
+    _, form = step.cell_of(kernel)
+    _, work = step.company(kernel, load)
     if isinstance(kernel, Pointwise):
         return Activity(memory_s=work * rest_s)
     terms: dict[Part, Any] = {part: sum(one.kernel_parts_s(kernel, load)) for part, one in parts.items()}

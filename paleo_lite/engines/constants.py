@@ -116,8 +116,12 @@ def same_effects(one: Sequence[Traits], other: Sequence[Traits]) -> dict[str, Fl
     """Return for each effect the matrix that is 1 where two cells share it, shape (cells, other cells)."""
     matrices = {}
     for name, key in EFFECTS.items():
-        left, right = [key(traits) for traits in one], [key(traits) for traits in other]
-        matrices[name] = np.array([[float(a == b) for b in right] for a in left]).reshape(len(one), len(other))
+        numbers: dict[object, int] = {}
+        left, right = (
+            np.array([numbers.setdefault(key(traits), len(numbers)) for traits in side], dtype=np.int64)
+            for side in (one, other)
+        )
+        matrices[name] = (left[:, np.newaxis] == right).astype(np.float64)
     return matrices
 
 
@@ -177,8 +181,7 @@ class Host(msgspec.Struct, frozen=True):
     """Time of an engine's host."""
 
     iteration_s: float  # per iteration: scheduling and preparation of the inputs
-    # Per iteration and logit of a decoding sequence: sampling, of which a nucleus sorts all logits, and streaming.
-    logit_s: float
+    logit_s: float  # per iteration and logit of a decoding sequence: greedy sampling and streaming
     request_s: float  # per request, from the sending until the scheduler knows it
     request_token_s: float  # per token of the prompt, in the closed loops of benchmarks
     # Iterations that a request waits for besides in the closed loops of benchmarks, which let engines look for new
@@ -186,6 +189,8 @@ class Host(msgspec.Struct, frozen=True):
     request_iterations: float
     # Standard deviation of the logarithm of a time to first token that nothing else explains.
     first_token_deviation: float
+    # Besides `logit_s`, where clients sample from a nucleus (top-p or top-k), for which all logits are sorted.
+    nucleus_logit_s: float = 0.0
 
 
 class EngineConstants(msgspec.Struct, frozen=True, dict=True):

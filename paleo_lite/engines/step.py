@@ -184,6 +184,7 @@ class EngineStep:
         self.constants = engine_constants() if constants is None else constants
         self.shifts: dict[tuple[str, str], Floats] = {}
         self._company: dict[tuple[str, str, bool], tuple[float, float]] = {}
+        self._known_rates: dict[str, tuple[Rates, float, float]] = {}
 
     def _constants(self, kernels: str, form: str) -> tuple[Floats, Constants]:
         found = self.constants.of(kernels, self.device, self.engine, SIMILAR_FORMATS.get(form, form))
@@ -218,13 +219,16 @@ class EngineStep:
     def kernel_s(self, kernel: Kernel, load: Load) -> Any:
         """Return the seconds of one launch of a kernel in a server."""
         shortest_s, rest_s = self.kernel_parts_s(kernel, load)
-        cell = (*self.cell_of(kernel), load.has_prompts)
-        if cell not in self._company:
-            self._company[cell] = self.constants.company_of(
-                cell[0], self.device, self.engine, cell[1], load.has_prompts
-            )
-        launch, work = self._company[cell]
+        launch, work = self.company(kernel, load)
         return launch * shortest_s + work * rest_s
+
+    def company(self, kernel: Kernel, load: Load) -> tuple[float, float]:
+        """Return the factors of the shortest kernel and of all other time of a kernel in a server."""
+        kernels, form = self.cell_of(kernel)
+        key = (kernels, form, load.has_prompts)
+        if key not in self._company:
+            self._company[key] = self.constants.company_of(kernels, self.device, self.engine, form, load.has_prompts)
+        return self._company[key]
 
     def kernel_parts_s(self, kernel: Kernel, load: Load) -> tuple[Any, Any]:
         """Return the seconds of a kernel alone: those of the shortest kernel, and the rest."""
@@ -234,7 +238,7 @@ class EngineStep:
         theta, _ = self._constants(*cell)
         shortest_s = np.exp(theta[SHORTEST[cell[0]]])
         if not isinstance(kernel, Exchange):
-            shortest_s = shortest_s / device_clock_hz(self.device)
+            shortest_s = shortest_s / self._clock_hz
         launches = kernel.launches if isinstance(kernel, Pointwise) else 1
         shortest_s = np.minimum(seconds, launches * shortest_s)
         return shortest_s, seconds - shortest_s
@@ -272,8 +276,14 @@ class EngineStep:
         deviation = np.sqrt(self.variance(kernels, load) + self.constants.server_variance)
         return np.exp(-Z_90 * deviation), np.exp(Z_90 * deviation)
 
+    @cached_property
+    def _clock_hz(self) -> float:
+        return device_clock_hz(self.device)
+
     def _rates(self, form: str) -> tuple[Rates, float, float]:
-        return kernel_rates(self.device, form)
+        if form not in self._known_rates:
+            self._known_rates[form] = kernel_rates(self.device, form)
+        return self._known_rates[form]
 
     def _product_s(self, kernel: Product, load: Load) -> Any:
         kernels, form = self.cell_of(kernel)

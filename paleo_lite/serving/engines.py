@@ -34,6 +34,10 @@ SEQUENCE_FACTOR = 1.6
 """Ends of the 90% interval of the time of a host per sequence, relative to the fitted time."""
 
 
+NUCLEUS, GREEDY = SAMPLINGS = ("nucleus", "greedy")
+"""How clients let a server choose tokens: by top-p or top-k, as most networks' own settings do, or the most likely."""
+
+
 class Versions(msgspec.Struct, frozen=True):
     """Range of the versions of an engine.
 
@@ -422,25 +426,41 @@ def kernels_of(policy: str) -> str:
     return family
 
 
-def with_host(engine: Engine, host: Host, logits: float) -> Engine:
+def with_host(engine: Engine, host: Host, logits: float, sampling: str = NUCLEUS) -> Engine:
     """Return an engine with the time of its host as it was fitted to servers, for a vocabulary of some logits."""
+    logit_s = host.logit_s + (host.nucleus_logit_s if sampling == NUCLEUS else 0.0)
     return structs.replace(
         engine,
         overhead_s=host.iteration_s,
         overhead_range_s=(host.iteration_s / HOST_FACTOR, host.iteration_s * HOST_FACTOR),
-        sequence_overhead_s=host.logit_s * logits,
+        sequence_overhead_s=logit_s * logits,
         request_overhead_s=host.request_s,
         request_token_s=host.request_token_s,
         request_iterations=host.request_iterations,
     )
 
 
-def with_fitted_host(engine: Engine, kernels: EngineKernels | None) -> Engine:
-    """Return an engine with the time of its host that was fitted to servers; older versions keep hosts of their own."""
-    if kernels is None or kernels.step.engine != engine.name:
+def has_fitted_host(engine: Engine, kernels: EngineKernels | None) -> bool:
+    """Return whether an engine's host was fitted to servers: not where layers are timed, nor of older versions."""
+    return kernels is not None and kernels.step.engine == engine.name
+
+
+def with_fitted_host(engine: Engine, kernels: EngineKernels | None, sampling: str = NUCLEUS) -> Engine:
+    """Return an engine with the time of its host that was fitted to servers; older versions keep hosts of their own.
+
+    Parameters
+    ----------
+    engine : Engine
+        The engine.
+    kernels : EngineKernels or None
+        Kernels of the network under the engine; None where layers are timed.
+    sampling : str
+        One of `SAMPLINGS`.
+    """
+    if kernels is None or not has_fitted_host(engine, kernels):
         return engine
     logits = sampled_logits(kernels.of_iteration("decode", CHECKED_CONTEXT))
-    return with_host(engine, kernels.step.host, logits)
+    return with_host(engine, kernels.step.host, logits, sampling)
 
 
 def _vllm_defaults(device: Device) -> dict[str, int]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from paleo_lite.engines.constants import Host
 from paleo_lite.engines.records import FUSIONS
 from paleo_lite.errors import BadValue, UnknownName
 from paleo_lite.machines import find_device
-from paleo_lite.serving.engines import ENGINES, find_engine, kernels_of
+from paleo_lite.serving.engines import ENGINES, SAMPLINGS, find_engine, kernels_of, with_host
 
 
 @pytest.mark.parametrize(
@@ -91,6 +92,14 @@ def test_every_engine_names_its_sources() -> None:
     for engine in ENGINES.values():
         assert engine.sources and all("https://" in source for source in engine.sources)
         assert engine.overhead_range_s[0] <= engine.overhead_s <= engine.overhead_range_s[1]
+
+
+def test_sorting_a_nucleus_takes_time_by_the_logit() -> None:
+    host = Host(1e-3, 1e-11, 5e-3, 1e-6, 2.0, 0.2, nucleus_logit_s=3e-10)
+    nucleus, greedy = (with_host(ENGINES["vllm"], host, 128_000, sampling) for sampling in SAMPLINGS)
+    assert nucleus.sequence_overhead_s == pytest.approx(128_000 * 3.1e-10)
+    assert greedy.sequence_overhead_s == pytest.approx(128_000 * 1e-11)
+    assert with_host(ENGINES["vllm"], host, 128_000) == nucleus
 
 
 def test_some_engines_look_for_requests_now_and_then() -> None:

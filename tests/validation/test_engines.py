@@ -235,6 +235,21 @@ def test_users_who_keep_step_are_paused_by_later_prompts_only(changes: dict[str,
     assert _pausing_share(msgspec.structs.replace(SERVER, **changes)) == pytest.approx(share, abs=0.01)
 
 
+@pytest.mark.parametrize(
+    ("changes", "has_nucleus"),
+    [
+        ({"source": "mlenergy"}, True),  # top_p 0.95 and temperature 0.8, mlenergy/llm/benchmark.py
+        ({"source": "mlenergy", "engine": "vllm"}, True),
+        ({"engine": "vllm"}, True),  # AIPerf sends no temperature: vLLM takes generation_config.json
+        ({"engine": "vllm", "is_drawn": True}, False),  # InferenceX: temperature 0, benchmark_serving.py
+        ({"engine": "tensorrt-llm"}, False),
+        ({"source": "loads", "engine": "vllm"}, False),
+    ],
+)
+def test_clients_sample_as_their_sources_say(changes: dict[str, object], has_nucleus: bool) -> None:
+    assert msgspec.structs.replace(SERVER, **changes).has_nucleus is has_nucleus
+
+
 def test_sources_differ_by_the_root_mean_square_of_their_biases() -> None:
     biases = {"a": 0.3, "b": -0.4, "c": 0.0}
     assert between_sources(biases) == pytest.approx(np.sqrt(0.25 / 3) * 2.353 / 1.645, abs=1e-3)

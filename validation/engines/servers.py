@@ -143,6 +143,15 @@ class Server(msgspec.Struct, frozen=True):
         return self.source == "serving" and not self.is_drawn and not ENGINE_RECORDS[self.engine].mixes_phases
 
     @property
+    def has_nucleus(self) -> bool:
+        """Whether tokens are drawn from a nucleus: ML.ENERGY's clients ask for it, and AIPerf's leave it to the server.
+
+        vLLM takes the settings of the network then. Those of InferenceX ask for the most likely token.
+        """
+        is_default = self.source == "serving" and self.engine == VLLM.name and not self.is_drawn
+        return self.source == "mlenergy" or is_default
+
+    @property
     def mean_input(self) -> float:
         """Mean tokens of prompts."""
         return self.input_tokens * (DRAWN_LENGTH if self.is_drawn else 1.0)

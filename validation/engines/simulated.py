@@ -17,6 +17,7 @@ import numpy as np
 import paleo_lite as pl
 from paleo_lite.errors import DoesNotFit
 from paleo_lite.reporting.document import Column, Document, Table
+from paleo_lite.serving.engines import GREEDY, NUCLEUS
 
 from ..columns import GROUP_COLUMNS, GroupErrors
 from .servers import Server, published_servers
@@ -81,7 +82,8 @@ def simulate_server(server: Server) -> Any:
     return pl.serve(
         server.network, gpu=server.gpu, tensor=server.devices, precision=server.precision, weights=server.weights,
         kv_cache=server.kv_cache, policy=server.engine, expert_parallel=server.experts,
-        attention_data_parallel=server.attention_data, concurrency=server.concurrency, **lengths, **limits,
+        attention_data_parallel=server.attention_data, concurrency=server.concurrency,
+        sampling=NUCLEUS if server.has_nucleus else GREEDY, **lengths, **limits,
     )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ The time per output token is, to first order, linear in the factors of the kerne
 
     decode = sum over cells (launch * shortest kernels + work * rest) of a decode step
     prompt = sum over cells (shortest kernels + work in iterations with prompts * rest)
-    tpot = host per iteration + host per logit * logits of all sequences
+    tpot = host per iteration + host per logit * logits of all sequences, besides where they are sorted for a nucleus
          + decode + prompts per output token * prompt                    of engines that pause decoding for prompts
          + (1 - s) * decode + s * decode with prompts                    of engines that decode beside them
 
@@ -46,7 +46,8 @@ LAUNCH_DEVIATIONS = {"class": 0.4, "engine": 0.2, "format": 0.05, "generation": 
 WORK_DEVIATIONS = {"class": 0.2, "engine": 0.1, "format": 0.1, "generation": 0.1}
 
 TYPICAL_HOST = {
-    "iteration_s": 5e-4, "logit_s": 1e-10, "request_s": 5e-3, "request_token_s": 1e-6, "request_iterations": 1.5
+    "iteration_s": 5e-4, "logit_s": 1e-10, "request_s": 5e-3, "request_token_s": 1e-6, "request_iterations": 1.5,
+    "nucleus_logit_s": 2e-10,
 }  # fmt: skip
 """Times of a host before anything is fitted, by the attribute of `paleo_lite.engines.constants.Host`."""
 
@@ -199,8 +200,8 @@ class _Circumstances(NamedTuple):
         Whether engines decode beside prompts.
     users, prompts_before : ndarray
         Users, and prompts of the first round before one of them, on average.
-    logits : ndarray
-        Logits of the sequences of an attention group.
+    logits, nucleus_logits : ndarray
+        Logits of the sequences of an attention group, and those of them that are sorted.
     prompt_tokens, answers : ndarray
         Mean tokens of prompts and of answers.
     prompts_per_token : ndarray
@@ -217,6 +218,7 @@ class _Circumstances(NamedTuple):
     users: Any
     prompts_before: Any
     logits: Any
+    nucleus_logits: Any
     prompt_tokens: Any
     answers: Any
     prompts_per_token: Any
@@ -230,11 +232,13 @@ class _Circumstances(NamedTuple):
         servers = [part.server for part in parts]
         users = np.array([float(server.concurrency) for server in servers])
         groups = np.array([server.attention_data for server in servers])
+        logits = users / groups * np.array([part.logits for part in parts])
         return cls(
             mixes=np.array([ENGINES[server.engine].mixes_phases for server in servers]),
             users=users,
             prompts_before=_mean_before(users),
-            logits=users / groups * np.array([part.logits for part in parts]),
+            logits=logits,
+            nucleus_logits=np.where([server.has_nucleus for server in servers], logits, 0.0),
             prompt_tokens=np.array([server.mean_input for server in servers]),
             answers=np.array([server.mean_output for server in servers]),
             prompts_per_token=np.array([part.prompts_per_token for part in parts]),
@@ -248,7 +252,8 @@ class _Circumstances(NamedTuple):
         share = np.minimum(self.prompts_per_token, 1.0)
         beside_s = (1 - share) * decode_s + share * mixed_s
         pausing_s = decode_s + self.pausing_share * self.prompts_per_token * (prompt_s + host["iteration_s"])
-        tpot_s = host["iteration_s"] + host["logit_s"] * self.logits + np.where(self.mixes, beside_s, pausing_s)
+        host_s = host["iteration_s"] + host["logit_s"] * self.logits + host["nucleus_logit_s"] * self.nucleus_logits
+        tpot_s = host_s + np.where(self.mixes, beside_s, pausing_s)
         utilisation = (self.users - 1) * prompt_s / (self.answers * self.measured_s)
         utilisation = np.minimum(utilisation, LARGEST_UTILISATION)
         wait_s = 0.5 * utilisation / (1 - utilisation) * prompt_s
@@ -364,6 +369,8 @@ def fit_steps(parts: Sequence[StepParts], constants: EngineConstants, tolerance:
     hosts = {}
     for row, (engine, values) in enumerate(zip(model.engines, np.exp(host).reshape(-1, len(model.engines)).T)):
         times = {name: float(f"{value:.3g}") for name, value in zip(TYPICAL_HOST, values)}
+        if not any(part.server.has_nucleus for part in parts if part.server.engine == engine):
+            times["nucleus_logit_s"] = 0.0
         own = first_errors[has_first & (model.engine_rows[:, row] > 0)]
         hosts[engine] = Host(**times, first_token_deviation=_spread(own))
     deviation = HELD_OUT * 1.4826 * float(np.median(errors))

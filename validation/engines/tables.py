@@ -111,8 +111,8 @@ def _without_fallbacks(group: pd.DataFrame, column: str) -> pd.DataFrame:
     return group[group[column].isin(common)]
 
 
-def products(data: Path) -> Iterator[Timed]:
-    """Read matrix products."""
+def _product_rows(data: Path) -> pd.DataFrame:
+    """Return the rows of all tables of products, of each device from the largest table only."""
     import pandas as pd
 
     main = _read(data / "engines/gemm.csv.gz")
@@ -123,7 +123,12 @@ def products(data: Path) -> Iterator[Timed]:
     modern = _read(data / "measured/gemm_modern.csv")
     modern = modern.rename(columns={"precision": "gemm_dtype", "value": "latency", "M": "m", "N": "n", "K": "k"})
     modern = modern[~modern.gpu.isin(main.gpu.unique()) & modern.gpu.notna()]
-    frame = pd.concat([main, more, modern])
+    return pd.concat([main, more, modern])
+
+
+def products(data: Path) -> Iterator[Timed]:
+    """Read matrix products."""
+    frame = _product_rows(data)
     frame["format"] = frame.gemm_dtype.map(PRODUCT_FORMATS)
     for (gpu, engine, name), group in _groups(frame, "gpu", "engine", "format"):
         if not _has_rates(gpu, name):
@@ -356,7 +361,7 @@ def pointwise(data: Path) -> Iterator[Timed]:
     frames.append(cudnn[["gpu", "bytes", "seconds"]])
     norms = pd.concat(frames)
     norms["gpu"] = norms.gpu.map(POINTWISE_DEVICES)
-    small = _read(data / "engines/gemm.csv.gz")
+    small = _product_rows(data)
     small = small[small.gemm_dtype == "bfloat16"]
     small = small.assign(
         bytes=2 * (small.m * small.n + small.m * small.k + small.n * small.k), seconds=small.latency * 1e-3
