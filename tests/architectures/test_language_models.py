@@ -490,6 +490,44 @@ def test_experts_for_images_have_the_parameters_of_the_module():
     assert total(ours, "macs") == total(text, "macs")
 
 
+SAMBA_Y = {
+    "model_type": "phi4flash", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 8,
+    "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 1000, "mb_per_layer": 2, "mamba_d_state": 8,
+    "mamba_dt_rank": 4, "sliding_window": [None, 8, None, 8, None, None, None, None], "tie_word_embeddings": True,
+}  # fmt: skip
+
+
+def test_the_second_half_of_samba_y_has_no_state_of_its_own():
+    """Ren et al. 2025, section 2: Mamba, windows and one full attention; then gated memories and cross-attention."""
+    read = [
+        read_config(json.dumps(SAMBA_Y).encode(), "c.json", None, options)
+        for options in (SequenceOptions(TOKENS), SequenceOptions(None, CONTEXT, "decode"))
+    ]
+    width = 128
+    mamba = 64 * 2 * width + width * (4 + 1) + width * (4 + 16) + 4 * width + width * (1 + 8 + 1) + width * 64
+    queries, keys_and_values = 64 * 64 + 64, 2 * (64 * 32 + 32)
+    other = 64 * 64 + 64 + 4 * 8 + 2 * 8  # output projection, four vectors and the norm of the difference
+    part = 3 * 64 * 96 + 2 * 128  # and two norms of the block
+    attention, cross, memory = queries + keys_and_values + other, queries + other, 2 * 64 * width
+    total_of_all = 1000 * 64 + 3 * mamba + 3 * attention + memory + cross + 8 * part + 128
+    assert [found.parameters for found in read] == [total_of_all] * 2
+    assert cache_shapes(read[1]) == [
+        ((1, width, 8), (1, width, 4)), ((1, 4, 8, 8),) * 2, ((1, width, 8), (1, width, 4)), ((1, 4, 8, 8),) * 2,
+        ((1, width, 8), (1, width, 4)), ((1, 4, CONTEXT + 1, 8),) * 2,
+    ]  # fmt: skip
+
+
+def test_differential_attention_multiplies_by_the_values_of_both_heads_of_a_pair():
+    """Ye et al. 2024, section 2.1: scores of 8 elements, and products with 16 values, for 8 heads and 16 tokens."""
+    found = read_config(
+        json.dumps({**SAMBA_Y, "sliding_window": None}).encode(), "c.json", None, SequenceOptions(TOKENS)
+    )
+    attention = [layer._replace(parents=(-1,) * 3) for layer in found.layers if layer.kind == "attention"]
+    pairs = 8 * TOKENS * TOKENS
+    assert len(attention) == 4
+    assert int(count(attention).column("macs", "inference").sum()) == 4 * pairs * (8 + 16)
+
+
 def test_the_memory_of_an_mlstm_does_not_grow_with_the_context():
     """Beck et al. 2024, section 2.3: a matrix of key times value and a vector per head; xLSTM 7B has 8 heads."""
     config = json.dumps({"model_type": "xlstm", "num_hidden_layers": 2, "hidden_size": 4096, "vocab_size": 50304})
