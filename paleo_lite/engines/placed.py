@@ -107,7 +107,8 @@ class EngineKernels(msgspec.Struct, frozen=True, eq=False):
 
 def engine_speaks_for(network: Network, precision: str, device: Device) -> bool:
     """Return whether the kernels of engines were measured for a question: a config, a precision and a device."""
-    return network.rebuild is not None and precision not in ("fp64", "fp32", "tf32") and has_constants(device)
+    is_decoder = network.rebuild is not None and network.is_language_model
+    return is_decoder and precision not in ("fp64", "fp32", "tf32") and has_constants(device)
 
 
 def check_division(devices: int, experts: int, attention_data: int) -> None:
