@@ -31,6 +31,9 @@ _SEVERAL = re.compile(r"(?:\d{1,4} ?x|[dh]gx) ?(?P<after>\w.*)|(?P<before>.*\d\w
 MEMORY_TOLERANCE = 0.05
 """Relative deviation of a memory in a name from the device's."""
 
+_VARIANTS = {"ti", "super", "xt", "xtx", "gre"}
+"""Words that make the name of another device."""
+
 SCOPES_WITHOUT_CLOCK = ("cpu", "accelerator")
 """Scopes of devices whose peaks may be on record without a clock."""
 
@@ -184,9 +187,17 @@ def _family_of(wanted: str, devices: Iterable[Device]) -> tuple[list[Device], li
 
 
 def _with_all_words(name: str, devices: Iterable[Device]) -> list[Device]:
-    """Return the devices in whose id or name all words of a name occur: ``a100 80gb``, ``v5e``."""
+    """Return the devices in whose id or name all words of a name occur: ``a100 80gb``, ``v5e``.
+
+    A variant is a device of its own: a GTX 1660 is no GTX 1660 Ti.
+    """
     wanted = set(_words_of(name))
-    return [device for device in devices if wanted and wanted <= {*_words_of(device.id), *_words_of(device.name)}]
+    found = []
+    for device in devices:
+        words = {*_words_of(device.id), *_words_of(device.name)}
+        if wanted and wanted <= words and not _VARIANTS & (words - wanted):
+            found.append(device)
+    return found
 
 
 def _with_memory(name: str, devices: Iterable[Device]) -> list[Device]:

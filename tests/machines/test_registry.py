@@ -340,3 +340,9 @@ def test_links_hold_the_courses_bandwidth_table(name: str, gigabytes_per_s: floa
     words = name.lower().replace("-", " ").split()
     found = [link for link in rows.values() if all(word in link.name.lower().replace("-", " ") for word in words)]
     assert [link.bandwidth_bytes_per_s for link in found] == [gigabytes_per_s * 1e9]
+
+
+@pytest.mark.parametrize("name", ["gtx 1660", "GeForce GTX 1660"])
+def test_a_variant_is_another_device(name):
+    with pytest.raises(UnknownName, match="The nearest is gtx1660ti"):
+        find_device(name)
