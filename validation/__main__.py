@@ -290,6 +290,16 @@ def _engine_rows(request: Request, split: str) -> Report:
     return servers, lambda: simulated.simulated_page(servers), list
 
 
+def _pictures(request: Request) -> Report:
+    """Hold out models and devices of pictures and videos."""
+    from .diffusion.hold_out import pictures_page, validate_pictures
+
+    if request.gpus or request.precisions:
+        raise BadValue("batches are held out by model and by device: omit `--gpu` and `--precision`")
+    validation = validate_pictures(request.data)
+    return validation.rows, lambda: pictures_page(validation), list
+
+
 def _local(request: Request) -> Report:
     """Hold out devices and sources of published speeds of llama.cpp, MLX and ExLlama."""
     from .local.hold_out import local_page, validate_local
@@ -320,6 +330,7 @@ SPLITS: dict[str, Callable[[Request], Report]] = {
     "pretraining": _pretraining,
     "energy": _energy,
     "served": _served,
+    "pictures": _pictures,
     "local": _local,
     **{split: partial(_engine_rows, split=split) for split in ("kernels", "server-steps", "servers")},
 }
@@ -356,8 +367,9 @@ def accuracy(data: Path, split: str, gpus: tuple[str, ...], precisions: tuple[st
     steps of a tuned stack by device, network and precision. `energy` holds out measured powers by model, task and
     device, and `served` forecasts the time of servers and pipelines as well. `kernels` holds out the device and the
     engine of kernels, `server-steps` those, the network and the source of times per output token; `servers` simulates
-    published servers with the shipped constants. `local` holds out devices and sources of published speeds of
-    llama.cpp, MLX and ExLlama. The page also shows the errors of simpler models on the same folds.
+    published servers with the shipped constants. `pictures` holds out models and devices of pictures and videos, and
+    `local` devices and sources of published speeds of llama.cpp, MLX and ExLlama. The page also shows the errors of
+    simpler models on the same folds.
     """
     rows, page, pairs = SPLITS[split](Request(split, data, gpus, precisions))
     held_out = f"one {split} left out at a time" if split in STEP_SPLITS else split
@@ -399,6 +411,7 @@ def compare(name: str, data: Path | None) -> Answer:
 @options.debug()
 def ship(data: Path, folder: Path) -> None:
     """Fit the published measurements in DATA; write all calibrations into FOLDER."""
+    from .diffusion.ship import ship_pictures
     from .energy.ship import ship_energy
     from .engines.ship import ship_engines
     from .local.ship import ship_local
@@ -417,6 +430,7 @@ def ship(data: Path, folder: Path) -> None:
         *ship_training(data, folder),
         *ship_engines(data, folder),
         *ship_local(data, folder),
+        *ship_pictures(data, folder),
         *ship_stack(data, folder),
     ):
         click.echo(f"{name}: {text}")

@@ -412,7 +412,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("model_type", "changes", "message"), BAD)
-def test_invalid_config_gets_one_sentence(model_type, changes, message):
+def test_invalid_config_gets_one_sentence(model_type, changes, message, traced_here):
     with pytest.raises(BadDescriptor, match=message):
         read({**CASES[model_type], "model_type": model_type, **changes}, SequenceOptions(8))
 

@@ -255,7 +255,7 @@ def test_a_config_that_is_nested_deeply_raises_one_sentence():
 
 
 @pytest.mark.parametrize(("config", "message"), BAD)
-def test_a_bad_config_raises_one_sentence(config, message):
+def test_a_bad_config_raises_one_sentence(config, message, traced_here):
     with pytest.raises(BadDescriptor, match=rf"some/model/config.json: .*{message}"):
         network(config)
 

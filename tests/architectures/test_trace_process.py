@@ -80,8 +80,11 @@ def answer_within_limits(model_type, phase="inference"):
 @pytest.mark.parametrize(
     ("model_type", "phase"),
     [
-        ("cohere_compass_text", "inference"), ("gemma4_unified", "inference"), ("qwen4_exp_text", "inference"),
-        ("ctrl", "inference"), ("biogpt", "decode"), ("xlnet", "inference"),
+        ("cohere_compass_text", "inference"), ("gemma4_unified", "inference"), ("biogpt", "decode"),
+        *(
+            pytest.param(sibling, "inference", marks=pytest.mark.thorough)
+            for sibling in ("qwen4_exp_text", "ctrl", "xlnet")
+        ),
     ],
 )  # fmt: skip
 def test_tracing_a_default_config_takes_little_memory(config, model_type, phase):

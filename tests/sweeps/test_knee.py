@@ -55,7 +55,7 @@ def test_a_sweep_over_power_limits_has_a_knee(limits, tmp_path) -> None:
 def test_the_knee_of_servers(tmp_path) -> None:
     path = tmp_path / "servers.csv"
     asked = {"precisions": "bf16", "concurrencies": 4, "input_tokens": 64, "output_tokens": 64, "num_requests": 8}
-    pl.sweep("llama-3.1-8b", "h100-sxm", path, power_limits="250W,300W,350W,400W,450W", jobs=1, **asked)
+    pl.sweep("llama-3.1-8b", "h100-sxm", path, power_limits="250W,300W,350W,400W,450W,500W,600W,700W", jobs=1, **asked)
     best = pl.best(path, pareto="latency_p99_s,joules_per_million_output_tokens")
     assert best.knee is not None
     words = ["best", str(path), "--pareto", "latency_p99_s,joules_per_million_output_tokens"]

@@ -19,9 +19,9 @@ from validation.diffusion.fit import (
     pieces_of,
     predicted_s,
     time_of,
-    write_constants,
 )
 from validation.diffusion.published import Row, mlenergy_rows, project_rows, user_rows
+from validation.diffusion.ship import write_constants
 
 pytestmark = pytest.mark.needs_data
 

@@ -1,9 +1,7 @@
-"""Fit of the constants of pipelines, and their error on what is held out.
+"""Fit of the constants of pipelines to published batches.
 
-``python -m validation.diffusion.fit FOLDER`` reads the published batches in ``FOLDER/engines``, prints the error with
-each model and each device held out, and that of sources which the fit does not use, and writes
-``calibrations/diffusion.toml``. The constants are the same for all devices, and each multiplies a sum over the layers
-of the calibrated model, so that one evaluation of each batch is enough for all fits.
+The constants are the same for all devices, and each multiplies a sum over the layers of the calibrated model, so that
+one evaluation of each batch is enough for all fits.
 
 The form was chosen on pictures with one device held out, among constants by generation or per cycle for each class of
 work, sums or root sums of squares, and with or without a factor on products; it is judged on videos, on other sources
@@ -13,32 +11,27 @@ were timed alone on A100 and L40S (``modern/attention_modern.csv.gz``).
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from math import prod
-from pathlib import Path
 from typing import Any, NamedTuple
 
-import msgspec
 import numpy as np
 from scipy.optimize import least_squares
 
-import paleo_lite as pl
+from paleo_lite.api.pipelines import resolve_pipeline
+from paleo_lite.api.question import PictureOptions, Question
+from paleo_lite.architectures.pipelines.sampling import find_pipeline
 from paleo_lite.counting.kinds import class_of
 from paleo_lite.counting.kinds.products import MATRIX_CLASSES
-from paleo_lite.errors import PaleoError
-from paleo_lite.files import write_atomically
-from paleo_lite.machines import find_device
 from paleo_lite.timing.calibrated import CalibratedModel, rates_of
-from paleo_lite.timing.diffusion import FILE, DiffusionConstants, cycles_per_s, diffusion_constants, padded_heads
+from paleo_lite.timing.diffusion import DiffusionConstants, cycles_per_s, padded_heads
 from paleo_lite.timing.offload import peer_bandwidth_bytes_per_s
 from paleo_lite.timing.parameters import NAMES
 from paleo_lite.timing.pipeline_prediction import PipelinePrediction
+from paleo_lite.timing.pipelines import predict_pipeline
 from paleo_lite.timing.sequence_parallel import self_attentions
 
-from .published import Row, mlenergy_rows, project_rows, user_rows
-
-CALIBRATIONS = Path(__file__).parent.parent.parent / "calibrations"
+from .published import Row
 
 PRIOR = {
     "flops_per_cycle": (np.log(2048.0), 0.3),  # of Ampere's matrix instructions, on every generation since
@@ -48,12 +41,6 @@ PRIOR = {
     "host_s": (np.log(6e-6), 0.3),
 }
 """Mean and deviation of the logarithm of each constant."""
-
-HEAD_SHARE = 0.1
-"""Share of the calibrated time of attention that depends on the head size, where that time holds."""
-
-OTHER_DEVIATION = 0.15
-"""Deviation on devices that are not measured, beside the uncertainty of their calibration."""
 
 RESIDUAL = 0.1
 """Expected deviation of the logarithm of the times."""
@@ -87,23 +74,26 @@ class Pieces(NamedTuple):
     kernels: float  # kernels that the host launches
 
 
-def ask(row: Row) -> PipelinePrediction:
-    """Predict a measured batch."""
-    prediction = pl.predict(
+def ask(row: Row, constants: DiffusionConstants | None = None) -> PipelinePrediction:
+    """Predict a measured batch, by default with the shipped constants."""
+    pipeline = find_pipeline(row.pipeline)
+    assert pipeline is not None
+    question = Question(
         row.pipeline,
-        gpu=row.gpu,
+        row.gpu,
         precision=row.precision,
         execution=row.execution,
         attention=row.attention,
-        steps=row.steps,
         image_size=f"{row.width}x{row.height}",
-        frames=row.frames if row.frames > 1 else None,
-        images=row.images,
-        ulysses=row.ulysses,
-        ring=row.ring,
+        pictures=PictureOptions(
+            steps=row.steps,
+            frames=row.frames if row.frames > 1 else None,
+            images=row.images,
+            ulysses=row.ulysses,
+            ring=row.ring,
+        ),
     )
-    assert isinstance(prediction, PipelinePrediction)
-    return prediction
+    return predict_pipeline(*resolve_pipeline(pipeline, question), constants)
 
 
 def predicted_s(row: Row, prediction: PipelinePrediction) -> float:
@@ -238,9 +228,9 @@ class SplitPieces(NamedTuple):
     bandwidth_bytes_per_s: float
 
 
-def split_pieces_of(row: Row) -> SplitPieces:
+def split_pieces_of(row: Row, constants: DiffusionConstants) -> SplitPieces:
     """Return the pieces of a batch on several devices, under the constants of one device."""
-    prediction = ask(row._replace(ulysses=1, ring=1))
+    prediction = ask(row._replace(ulysses=1, ring=1), constants)
     denoiser = next(part for part in prediction.parts if part.part.role == "denoiser")
     terms, device = denoiser.prediction.terms, prediction.device
     total_s = float(terms.layers_s.sum()) * denoiser.runs
@@ -281,135 +271,3 @@ def fit_split(measured: Sequence[SplitPieces]) -> dict[str, float]:
 def hold_out_split(measured: Sequence[SplitPieces], group: Callable[[Row], str]) -> dict[str, list[float]]:
     """Return predicted over measured times by group, each from a fit to the other groups."""
     return _hold_out(measured, group, fit_split, split_time_of)
-
-
-# Report
-
-
-def fit_constants(folder: Path) -> DiffusionConstants:
-    """Fit all constants to ML.ENERGY's benchmark, and print the errors of what is held out."""
-    measured = [pieces_of(row) for row in mlenergy_rows(folder) if row.gpus == 1]
-    by_model = hold_out(measured, lambda row: row.pipeline)
-    _print("one device, model held out", by_model)
-    _print("one device, device held out", hold_out(measured, lambda row: row.gpu))
-    _print_videos_of_the_other_device(measured)
-    fitted = {name: _round(value) for name, value in fit_one_device(measured).items()}
-    return DiffusionConstants(
-        **fitted,
-        head_share=HEAD_SHARE,
-        deviation=_round(_deviation(by_model)),
-        other_deviation=OTHER_DEVIATION,
-        measured=tuple(sorted({pieces.row.gpu for pieces in measured})),
-        sequence=diffusion_constants().sequence,
-        sources=("ML.ENERGY Benchmark v3",),
-    )
-
-
-def _print_videos_of_the_other_device(measured: Sequence[Pieces]) -> None:
-    """Print the errors of videos on each device, from a fit to pictures on the other ones."""
-    ratios = {}
-    for gpu in sorted({pieces.row.gpu for pieces in measured}):
-        others = [pieces for pieces in measured if pieces.row.gpu != gpu and pieces.row.frames == 1]
-        constants = fit_one_device(others)
-        videos = [pieces for pieces in measured if pieces.row.gpu == gpu and pieces.row.frames > 1]
-        ratios[gpu] = [time_of(pieces, constants) / pieces.row.time_s for pieces in videos]
-    _print("videos of a device, fitted to pictures of the others", ratios)
-
-
-def fit_sequence(folder: Path, constants: DiffusionConstants) -> DiffusionConstants:
-    """Fit the constants of several devices, given those of one, and print the errors of what is held out."""
-    measured = [split_pieces_of(row) for row in mlenergy_rows(folder) if row.gpus > 1]
-    by_model = hold_out_split(measured, lambda row: row.pipeline)
-    _print("two to eight devices, model held out", by_model)
-    _print("two to eight devices, device held out", hold_out_split(measured, lambda row: row.gpu))
-    numbers = {name: _round(value) for name, value in fit_split(measured).items()}
-    sequence = msgspec.structs.replace(constants.sequence, **numbers, deviation=_round(_deviation(by_model)))
-    return msgspec.structs.replace(constants, sequence=sequence)
-
-
-def _deviation(ratios: dict[str, list[float]]) -> float:
-    """Return the root of the mean square logarithm, each group with the same weight."""
-    return float(np.sqrt(np.mean([np.mean(np.log(values) ** 2) for values in ratios.values()])))
-
-
-def _round(value: float) -> float:
-    return float(f"{value:.4g}")
-
-
-def _print(title: str, ratios: dict[str, list[float]]) -> None:
-    """Print the mean error by group and of all."""
-    errors = {name: np.mean(np.abs(np.array(values) - 1)) for name, values in ratios.items()}
-    listed = ", ".join(f"{name} {error:.1%}" for name, error in errors.items())
-    every = np.concatenate([np.abs(np.array(values) - 1) for values in ratios.values()])
-    print(f"{title}: {every.mean():.1%} in the mean of {len(every)} ({listed})")
-
-
-def report(folder: Path) -> None:
-    """Print error and coverage of the shipped constants, by source."""
-    users = [best for best, _ in user_rows(folder)]
-    is_nvidia = {gpu: find_device(gpu).vendor == "NVIDIA" for gpu in {row.gpu for row in users}}
-    sources = {
-        "ML.ENERGY, one device (fitted)": [row for row in mlenergy_rows(folder) if row.gpus == 1],
-        "ML.ENERGY, two to eight (fitted)": [row for row in mlenergy_rows(folder) if row.gpus > 1],
-        "tables of projects (not fitted)": list(project_rows(folder)),
-        "users of NVIDIA's cards, upper fifth (not fitted)": [row for row in users if is_nvidia[row.gpu]],
-        "users of other cards, upper fifth (not fitted)": [row for row in users if not is_nvidia[row.gpu]],
-    }
-    for title in list(sources)[:2]:
-        joules = [ask(row).energy_j / (row.watts * row.time_s) - 1 for row in sources[title]]  # type: ignore[operator]
-        print(f"{title}: joules {np.mean(np.abs(joules)):.1%} off in the mean")
-    for title, rows in sources.items():
-        errors, inside, widths = _errors(rows)
-        print(
-            f"{title}: {np.mean(errors):.1%} in the mean, {np.median(errors):.1%} in the median of {len(errors)}, "
-            f"{np.mean(inside):.0%} inside 90% intervals of a ratio of {np.median(widths):.2f}"
-        )
-
-
-def _errors(rows: Iterable[Row]) -> tuple[list[float], list[bool], list[float]]:
-    """Return relative errors, whether each time is inside its interval, and the ratios of the ends of the intervals."""
-    errors, inside, widths = [], [], []
-    for row in rows:
-        try:
-            prediction = ask(row)
-        except PaleoError as error:
-            print(f"left out: {row.pipeline} on {row.gpu}: {error}")
-            continue
-        time_s = predicted_s(row, prediction)
-        if prediction.interval is None:
-            print(f"left out: {row.pipeline} on {row.gpu}: there is only a bound")
-            continue
-        low, high = (end / prediction.time_s * time_s for end in prediction.interval)
-        errors.append(abs(time_s / row.time_s - 1))
-        inside.append(low <= row.time_s <= high)
-        widths.append(high / low)
-    return errors, inside, widths
-
-
-def write_constants(constants: DiffusionConstants, path: Path = CALIBRATIONS / FILE) -> None:
-    """Write the constants as TOML."""
-    lines = ["# Fitted to published batches by python -m validation.diffusion.fit; docs/pipelines.md explains them."]
-    numbers = msgspec.to_builtins(constants)
-    sequence = numbers.pop("sequence")
-    for name, value in numbers.items():
-        text = "[" + ", ".join(f'"{item}"' for item in value) + "]" if isinstance(value, (tuple, list)) else repr(value)
-        lines.append(f"{name} = {text}")
-    lines += ["", "[sequence]", *(f"{name} = {value!r}" for name, value in sequence.items())]
-    write_atomically(path, ("\n".join(lines) + "\n").encode())
-
-
-def main() -> None:
-    """Fit, print and write the constants."""
-    if len(sys.argv) != 2:
-        sys.exit("usage: python -m validation.diffusion.fit FOLDER")
-    folder = Path(sys.argv[1])
-    constants = fit_constants(folder)
-    write_constants(constants)
-    diffusion_constants.cache_clear()
-    write_constants(fit_sequence(folder, constants))
-    diffusion_constants.cache_clear()
-    report(folder)
-
-
-if __name__ == "__main__":
-    main()
