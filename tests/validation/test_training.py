@@ -123,6 +123,7 @@ def test_mlperf_steps_are_forecast() -> None:
     assert all(one.memory_bytes < find_device(one.step.device).memory_bytes for one in forecasts)
 
 
+@pytest.mark.needs_data
 def test_fine_tuning_is_forecast() -> None:
     """LoRA of Llama 3 70B on GB200 and GB300, which no fit uses."""
     from validation.training.fine_tuning import fine_tuning_steps
