@@ -7,6 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
+import msgspec
 import numpy as np
 
 from paleo_lite.errors import BadValue
@@ -58,6 +59,27 @@ class Forecast(Protocol):
     @property
     def is_inside(self) -> bool:
         """Whether the 90% interval of the forecast contains the measurement."""
+
+
+class ComparedStep(msgspec.Struct, frozen=True, kw_only=True):
+    """A published step and its forecast with the 90% interval, in seconds."""
+
+    network: str
+    workers: int
+    measured_s: float
+    time_s: float
+    low_s: float
+    high_s: float
+
+    @property
+    def error(self) -> float:
+        """Forecast over measured time, minus 1."""
+        return self.time_s / self.measured_s - 1
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the measured time is in the interval."""
+        return self.low_s <= self.measured_s <= self.high_s
 
 
 def page_function(name: str) -> Callable[[Path | None], Document]:

@@ -9,7 +9,8 @@ projections to queries, keys and values, with rank 16, as the recipe of Llama 3.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
+
+import msgspec
 
 from paleo_lite.api.scaling import scale_network
 from paleo_lite.distributed.parallel_config import ParallelConfig
@@ -17,7 +18,7 @@ from paleo_lite.distributed.settings import Settings
 from paleo_lite.reporting.document import Column, Document
 from paleo_lite.timing.workload import TrainingOptions
 
-from ..comparisons import require_data, steps_page
+from ..comparisons import ComparedStep, require_data, steps_page
 from ..tables import rows_of
 from .pretraining import CHECK_TABLE, NETWORKS
 
@@ -25,27 +26,11 @@ PLATFORMS = {"GB200": "gb200-nvl72", "GB300": "gb300-nvl72"}
 RANK, MODULES = 16, ("q_proj", "k_proj", "v_proj")
 
 
-class FineTuning(NamedTuple):
-    """A published step and its forecast, in seconds."""
+class FineTuning(ComparedStep, frozen=True, kw_only=True):
+    """A published step of fine-tuning and its forecast."""
 
-    network: str
     device: str
-    workers: int
     precision: str
-    measured_s: float
-    time_s: float
-    low_s: float
-    high_s: float
-
-    @property
-    def error(self) -> float:
-        """Forecast over measured time, minus 1."""
-        return self.time_s / self.measured_s - 1
-
-    @property
-    def is_inside(self) -> bool:
-        """Whether the measured time is in the interval."""
-        return self.low_s <= self.measured_s <= self.high_s
 
 
 def fine_tuning_steps(data: Path) -> list[FineTuning]:
@@ -77,10 +62,17 @@ def _forecast(row: dict[str, str]) -> FineTuning:
     ).rows[0]
     assert found.interval is not None
     measured_s = batch_size * length / (float(row["tokens_per_s_per_gpu"]) * workers)
+    low_s, high_s = found.interval
     return FineTuning(
-        NETWORKS[row["model"]], row["gpu"].lower(), workers, row["precision"], measured_s, float(found.time_s),
-        *map(float, found.interval),
-    )  # fmt: skip
+        network=NETWORKS[row["model"]],
+        device=row["gpu"].lower(),
+        workers=workers,
+        precision=row["precision"],
+        measured_s=measured_s,
+        time_s=float(found.time_s),
+        low_s=float(low_s),
+        high_s=float(high_s),
+    )
 
 
 def compare_page(data: Path | None) -> Document:
@@ -98,4 +90,4 @@ def compare_page(data: Path | None) -> Document:
         Column("device", "device", left=True),
         Column("precision", "precision", left=True),
     ]
-    return steps_page("LoRA in Megatron-Bridge", columns, [step._asdict() for step in steps], steps)
+    return steps_page("LoRA in Megatron-Bridge", columns, [msgspec.structs.asdict(step) for step in steps], steps)

@@ -11,7 +11,8 @@ the others in bf16, and one graph for the whole step. Its forecast is that of Me
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
+
+import msgspec
 
 import paleo_lite as pl
 from paleo_lite.api.scaling import scale_network
@@ -19,32 +20,16 @@ from paleo_lite.distributed.parallel_config import ParallelConfig
 from paleo_lite.distributed.settings import Settings
 from paleo_lite.reporting.document import Column, Document
 
-from ..comparisons import steps_page
+from ..comparisons import ComparedStep, steps_page
 from ..tables import rows_of
 
 TABLE = Path(__file__).with_name("mixtures.csv")
 
 
-class MixtureStep(NamedTuple):
-    """A published step and its forecast, in seconds."""
+class MixtureStep(ComparedStep, frozen=True, kw_only=True):
+    """A published step of a mixture of experts and its forecast."""
 
-    network: str
-    workers: int
-    dispatch: str
-    measured_s: float
-    time_s: float
-    low_s: float
-    high_s: float
-
-    @property
-    def error(self) -> float:
-        """Forecast over measured time, minus 1."""
-        return self.time_s / self.measured_s - 1
-
-    @property
-    def is_inside(self) -> bool:
-        """Whether the measured time is in the interval."""
-        return self.low_s <= self.measured_s <= self.high_s
+    dispatch: str  # how tokens are exchanged; empty for no exchange
 
 
 def mixture_steps() -> list[MixtureStep]:
@@ -81,7 +66,16 @@ def _forecast(row: dict[str, str]) -> MixtureStep:
     )
     assert found.interval is not None
     measured_s = batch_size * length / (float(row["tokens_per_s_per_gpu"]) * workers)
-    return MixtureStep(row["network"], workers, row["dispatch"], measured_s, float(found.time_s), *found.interval)
+    low_s, high_s = found.interval
+    return MixtureStep(
+        network=row["network"],
+        workers=workers,
+        dispatch=row["dispatch"],
+        measured_s=measured_s,
+        time_s=float(found.time_s),
+        low_s=low_s,
+        high_s=high_s,
+    )
 
 
 def compare_page(data: Path | None) -> Document:
@@ -92,4 +86,4 @@ def compare_page(data: Path | None) -> Document:
         Column("workers", "devices"),
         Column("dispatch", "dispatch", lambda name: name or "none", left=True),
     ]
-    return steps_page("Mixtures in torchtitan", columns, [step._asdict() for step in steps], steps)
+    return steps_page("Mixtures in torchtitan", columns, [msgspec.structs.asdict(step) for step in steps], steps)
