@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import TypeVar, get_args
+from typing import Any, TypeVar, get_args
 
 import msgspec
 
@@ -221,8 +221,8 @@ def _refuse_several(name: str, devices: Iterable[Device]) -> None:
     wanted = normalize_name(name)
     for path in sorted((shipped_folder("hardware") / "platforms").glob("*.toml")):
         if normalize_name(path.stem) == wanted:
-            device = re.search(r'^device = "([^"]+)"', path.read_text(encoding="utf-8"), re.MULTILINE)
-            of_one = f", or one of its GPUs: `--gpu {device[1]}`" if device else ""
+            device = read_typed(path, dict[str, Any], "platform", _MAX_FILE_BYTES).get("device")
+            of_one = "" if device is None else f", or one of its GPUs: `--gpu {device}`"
             raise BadValue(f"{name} is a platform of several GPUs: use `--platform {path.stem}`{of_one}")
     several = _SEVERAL.fullmatch(name.strip())
     boards = [] if several is None else _family_of(normalize_name(several["after"] or several["before"]), devices)[0]

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BadValue
-from ..timing.facility import JOULES_PER_KWH
 
 if TYPE_CHECKING:
     from ..timing.facility import Facility
@@ -24,7 +23,10 @@ _TOKENS = 1e6
 
 def site_columns(facility: Facility | None) -> list[str]:
     """Return the columns that a facility adds to the rows of a sweep."""
-    return [] if facility is None else [*_amounts_per_kwh(facility)]
+    if facility is None:
+        return []
+    prices = {"electricity_usd": facility.usd_per_kwh, "co2_g": facility.g_per_kwh}
+    return ["site_energy_j", *(name for name, per_kwh in prices.items() if per_kwh is not None)]
 
 
 def check_site_columns(names: Iterable[str], facility: Facility | None) -> None:
@@ -66,14 +68,13 @@ def with_site(rows: Any, facility: Facility | None) -> Any:
         devices_j = rows.column("energy_j")
         devices = rows.column("devices" if "devices" in names else "workers")
         device_seconds = pc.multiply(pc.multiply(rows.column("hours"), 3600.0), devices)
-    hosts_j = pc.multiply(device_seconds, facility.host_w) if facility.host_w else 0.0
-    energy_j = pc.multiply(pc.add(devices_j, hosts_j), facility.pue)
-    for name, amount_per_kwh in _amounts_per_kwh(facility).items():
-        rows = rows.append_column(name, pc.multiply(energy_j, amount_per_kwh / JOULES_PER_KWH).cast(pa.float64()))
+    site = facility.site_energy(_numbers(devices_j), _numbers(device_seconds))
+    values = dict(zip(SITE_COLUMNS, (site.energy_j, site.usd, site.co2_g), strict=True))
+    for name in site_columns(facility):
+        rows = rows.append_column(name, pa.array(values[name], pa.float64(), from_pandas=True))
     return rows
 
 
-def _amounts_per_kwh(facility: Facility) -> dict[str, float]:
-    """Return what a kWh at the meter is in joules, in US dollars and in grams of CO2, as far as they are known."""
-    amounts = dict(zip(SITE_COLUMNS, (JOULES_PER_KWH, facility.usd_per_kwh, facility.g_per_kwh), strict=True))
-    return {name: amount for name, amount in amounts.items() if amount is not None}
+def _numbers(column: Any) -> Any:
+    """Return a column of arrow as floats of numpy, NaN where it is null."""
+    return column.cast("float64").to_numpy(zero_copy_only=False)

@@ -51,14 +51,14 @@ class Facility(msgspec.Struct, frozen=True):
         if self.g_per_kwh is not None and not 0 <= self.g_per_kwh < 1e5:
             raise BadValue(f"`--carbon-intensity` must be >= 0 g/kWh (got {self.g_per_kwh:g})")
 
-    def site_energy(self, devices_j: float, device_seconds: float) -> SiteEnergy:
-        """Return the energy at the meter, and what it costs.
+    def site_energy(self, devices_j: Any, device_seconds: Any) -> SiteEnergy:
+        """Return the energy at the meter, and what it costs; for arrays, arrays.
 
         Parameters
         ----------
-        devices_j : float
+        devices_j : float or ndarray
             Energy of the devices in joules.
-        device_seconds : float
+        device_seconds : float or ndarray
             Number of devices times seconds.
         """
         energy_j = self.pue * (devices_j + self.host_w * device_seconds)
