@@ -115,7 +115,7 @@ def choose_model(
         )
         if not isinstance(wide, CalibratedModel):
             return wide
-        return msgspec.structs.replace(wide, fp8_relative_efficiency=narrow_efficiency(wide, device, products))
+        return msgspec.structs.replace(wide, narrow_relative_efficiency=narrow_efficiency(wide, device, products))
     is_uncalibrated = ppp is not None or concurrent or time_model not in (None, CALIBRATED)
     if calibration is not None:
         if is_uncalibrated:

@@ -19,8 +19,7 @@ class Division(NamedTuple):
         return self.tensor * self.pipeline
 
     def describe(self) -> str:
-        """Return the degrees as text, such as ``tensor 8, expert-parallel 8``; but for the first, those of 1 are left
-        out."""
+        """Return the degrees as text, such as ``tensor 8, expert-parallel 8``; further degrees of 1 are left out."""
         further = {
             "expert-parallel": self.expert_parallel,
             "attention-data-parallel": self.attention_data_parallel,

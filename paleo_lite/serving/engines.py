@@ -34,7 +34,9 @@ SEQUENCE_FACTOR = 1.6
 """Ends of the 90% interval of the time of a host per sequence, relative to the fitted time."""
 
 
-NUCLEUS, GREEDY = SAMPLINGS = ("nucleus", "greedy")
+NUCLEUS = "nucleus"
+GREEDY = "greedy"
+SAMPLINGS = (NUCLEUS, GREEDY)
 """How clients let a server choose tokens: by top-p or top-k, as most networks' own settings do, or the most likely."""
 
 

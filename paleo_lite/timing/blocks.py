@@ -223,7 +223,7 @@ def _replace_parameters(
         constants.scatter,
         model.notes,
         model.learned_fraction,
-        fp8_relative_efficiency=model.fp8_relative_efficiency,
+        narrow_relative_efficiency=model.narrow_relative_efficiency,
         exposed_sharding=constants.exposed_sharding,
         share_by_generation=constants.share_by_generation if has_host_constants else {},
         has_host_constants=has_host_constants,

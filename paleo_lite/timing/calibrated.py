@@ -165,7 +165,7 @@ class CalibratedModel(LayerModel, msgspec.Struct, frozen=True, eq=False):
         Notes for every prediction with this calibration.
     learned_fraction : ndarray, shape (parameters,), or None
         Fraction, 0 to 1, by which the device's own measurements narrowed the prior of each parameter; None if unknown.
-    fp8_relative_efficiency : float
+    narrow_relative_efficiency : float
         Fraction of peak of products in a narrower precision, such as fp8, over that of products in the precision of the
         workload.
     power_constants : Constants or None
@@ -184,7 +184,7 @@ class CalibratedModel(LayerModel, msgspec.Struct, frozen=True, eq=False):
     scatter: float
     notes: tuple[str, ...] = ()
     learned_fraction: Floats | None = None
-    fp8_relative_efficiency: float = 1.0
+    narrow_relative_efficiency: float = 1.0
     power_constants: Constants | None = None
 
     @property
@@ -247,7 +247,7 @@ class CalibratedModel(LayerModel, msgspec.Struct, frozen=True, eq=False):
         narrow_per_s, wide_per_s = (
             machine.peak(precision).per_s for precision in (workload.product_precision, workload.precision)
         )
-        speedup = narrow_per_s / wide_per_s * self.fp8_relative_efficiency
+        speedup = narrow_per_s / wide_per_s * self.narrow_relative_efficiency
         is_narrow = workload.uses_narrow_products[features.position[:, 1]] & (features.pass_number < 3)
         return msgspec.structs.replace(features, padding=features.padding / np.where(is_narrow, speedup, 1.0))
 

@@ -102,7 +102,7 @@ def use_recipe_efficiency(model: TimeModel, recipe: str | None, device: Device) 
     """
     if recipe is None or not isinstance(model, CalibratedModel) or not supports_stack(device):
         return model
-    return msgspec.structs.replace(model, fp8_relative_efficiency=stack_constants().relative_efficiency[recipe])
+    return msgspec.structs.replace(model, narrow_relative_efficiency=stack_constants().relative_efficiency[recipe])
 
 
 def use_stack_constants(
@@ -125,7 +125,7 @@ def use_stack_constants(
     tuned = use_all_constants(model, constants.kernels)
     return msgspec.structs.replace(
         tuned,
-        fp8_relative_efficiency=1.0 if recipe is None else constants.relative_efficiency[recipe],
+        narrow_relative_efficiency=1.0 if recipe is None else constants.relative_efficiency[recipe],
         kind_efficiency={
             **constants.kind_efficiency,
             "grouped_matmul": constants.expert_efficiency[expert_kernels],

@@ -106,7 +106,7 @@ GPT2 = find_network("gpt2", options=SequenceOptions(64, phase="training"))
 
 def test_products_in_fp8_take_less_by_the_ratio_of_peaks_and_efficiencies() -> None:
     """NVIDIA's data sheet: 1,979 TFLOP/s in fp8 and 989 in bf16; of that products reach 0.8 times as much."""
-    model = CalibratedModel("made", np.zeros(len(NAMES)), np.eye(len(NAMES)), 0.1, fp8_relative_efficiency=0.8)
+    model = CalibratedModel("made", np.zeros(len(NAMES)), np.eye(len(NAMES)), 0.1, narrow_relative_efficiency=0.8)
     training = TrainingOptions("adam", mixed_precision=True, products="fp8")
     workload = Workload(GPT2, "bf16", phase="training", training=training)
     features = features_of(workload)

@@ -36,7 +36,7 @@ def test_constants_replace_those_of_kernels_once() -> None:
     direct, after_kernels = (stack.use_stack_constants(one, "fp8") for one in (model, use_kernel_constants(model)))
     assert isinstance(direct, TrainingModel) and isinstance(after_kernels, TrainingModel)
     assert direct.theta == pytest.approx(after_kernels.theta)
-    assert direct.fp8_relative_efficiency == stack.stack_constants().relative_efficiency["fp8"]
+    assert direct.narrow_relative_efficiency == stack.stack_constants().relative_efficiency["fp8"]
     assert stack.use_stack_constants(RooflineModel(), None) == RooflineModel()
 
 
