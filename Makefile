@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
 
-.PHONY: predict test quick thorough fuzz coverage mutants lint benchmark descriptors calibrations accuracy speedup images gallery docs examples notebooks release clean data
+.PHONY: predict test quick thorough lowest fuzz coverage mutants lint benchmark descriptors calibrations accuracy speedup images gallery docs examples notebooks release clean data
 
 predict: $(STAMPS)/core
 	$(BIN)/paleo-lite predict vgg16 --gpu k80 --precision fp64
@@ -34,6 +34,12 @@ quick: $(STAMPS)/test
 # Compare every network with every other counter; `make test` compares one network of each family.
 thorough: $(STAMPS)/test
 	$(PYTEST) -m thorough
+
+# Run the fast tests with the lowest declared version of every dependency but torch, in an environment of its own.
+LOWEST_EXTRAS := onnx,profiles,calibrate,cluster,plots,ui
+lowest: $(STAMPS)/lowest
+	OMP_NUM_THREADS=1 $(VENV)-lowest/bin/python -m pytest --numprocesses $(PROCESSES) --dist loadgroup \
+		--no-loadscope-reorder -m "not slow and not thorough"
 
 # Mutate files of every type and command lines at random for SECONDS (failures are saved in build/fuzz), then run sweeps
 # with injected faults (killed, disk full, started twice, ...) for as long. Unless SECONDS is given on the command line,
@@ -160,10 +166,10 @@ notebooks: data $(STAMPS)/test
 	$(BIN)/python docs/notebooks.py $(DATA)
 
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(VENV)-lowest
 
 $(STAMPS)/venv:
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "paleo-lite needs Python 3.10 or later")'
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "paleo-lite needs Python 3.11 or later")'
 	$(PYTHON) -m venv $(VENV)
 	mkdir -p $(STAMPS) && touch $@
 
@@ -171,6 +177,13 @@ $(STAMPS)/venv:
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 $(STAMPS)/core: pyproject.toml | $(STAMPS)/venv
 	$(INSTALL) --editable . --constraint constraints.txt
+	touch $@
+
+$(STAMPS)/lowest: pyproject.toml tests/lowest.py | $(STAMPS)/venv
+	$(PYTHON) -m venv $(VENV)-lowest
+	$(PYTHON) tests/lowest.py $(LOWEST_EXTRAS) > $(VENV)-lowest/constraints.txt
+	$(VENV)-lowest/bin/python -m pip install --quiet --disable-pip-version-check --no-compile \
+		--constraint $(VENV)-lowest/constraints.txt --editable '.[$(LOWEST_EXTRAS),test-core]'
 	touch $@
 
 # Install torch first, so that no other package chooses its build.

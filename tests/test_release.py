@@ -50,14 +50,14 @@ def test_a_version_without_interpreter_is_named_and_a_failure_fails(release, mon
             raise AssertionError("1 parameters")
         return "vgg16 on K80"
 
-    interpreters = {"3.10": Path("python"), "3.11": None, "3.12": Path("python"), "3.13": Path("python")}
+    interpreters = {"3.11": Path("python"), "3.12": None, "3.13": Path("python"), "3.14": Path("python")}
     monkeypatch.setattr(release, "build", lambda folder: Path("a.whl"))
     monkeypatch.setattr(release, "try_wheel", try_wheel)
     monkeypatch.setattr(release, "find_python", interpreters.get)
     assert release.main([str(tmp_path)]) == 0
     printed = capsys.readouterr().out
-    assert "Python 3.10  works: vgg16 on K80" in printed
-    assert "Python 3.11  skipped: not on this machine" in printed
+    assert "Python 3.11  works: vgg16 on K80" in printed
+    assert "Python 3.12  skipped: not on this machine" in printed
     interpreters["3.13"] = Path("broken")
     assert release.main([str(tmp_path)]) == 1
     assert "Python 3.13  failed: 1 parameters" in capsys.readouterr().out

@@ -164,6 +164,7 @@ def test_damaged_files_give_a_result_or_our_error(tmp_path, table_or_our_error, 
         assert analyse_file(path, ReadOptions(method)).path == path
 
 
+@pytest.mark.skipif(int(pa.__version__.partition(".")[0]) < 26, reason="older pyarrow imports pandas by itself")
 def test_reading_imports_no_pandas(tmp_path):
     """pyarrow's own conversions do, and take a third of a second for it."""
     (tmp_path / "a").write_bytes(parquet())

@@ -38,7 +38,7 @@ def sweep(request, tmp_path_factory):
     )
     path = tmp_path_factory.mktemp("sweep") / f"sweep.{request.param}"
     run_sweep(space, path, choose_model, jobs=1)
-    frame = pd.read_parquet(path) if request.param == "parquet" else pd.read_csv(path)
+    frame = pd.read_parquet(path) if request.param == "parquet" else pd.read_csv(path, float_precision="round_trip")
     return path, frame[frame.reason.isna()].astype({"gpu": str, "network": str})
 
 
@@ -224,7 +224,7 @@ def test_rows_that_do_not_say_what_they_are_are_ranked_as_forecasts(with_bounds,
 
 
 def test_bound_of_a_forecast_is_its_roofline(with_bounds) -> None:
-    frame = pd.read_parquet(with_bounds)
+    frame = pd.read_parquet(with_bounds).astype({"gpu": str, "time_model": str})
     by_model = frame.set_index(["gpu", "batch_size", "time_model"])
     for gpu in ("k80-die", "rtx2080ti"):
         for batch in (1, 32):
