@@ -11,12 +11,12 @@ import csv
 import os
 import shlex
 import sys
+import tomllib
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
-import tomllib
 from click.testing import CliRunner
 from example_files import DATA_FILES, FILES, bring, data_folder
 from screenshot import served, started_browser

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired
 
 import msgspec
-from typing_extensions import NotRequired, TypedDict
+from typing_extensions import TypedDict
 
 from paleo_lite.architectures.descriptor import Descriptor
 from paleo_lite.calibration.choose import Pool

@@ -105,9 +105,9 @@ def make_provenance(
     """Return the provenance of a report; the date is SOURCE_DATE_EPOCH if set, as for reproducible builds."""
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
     if epoch.isdecimal():
-        now = datetime.datetime.fromtimestamp(int(epoch), datetime.timezone.utc)
+        now = datetime.datetime.fromtimestamp(int(epoch), datetime.UTC)
     else:
-        now = datetime.datetime.now(datetime.timezone.utc)
+        now = datetime.datetime.now(datetime.UTC)
     command = shlex.join(command_line(arguments, "report"))
     return Provenance(command, __version__, now.date().isoformat(), sources, next_commands)
 
