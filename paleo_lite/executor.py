@@ -184,6 +184,7 @@ def _process_context(work: Work[Any, Any]) -> multiprocessing.context.BaseContex
 def _follow_parent() -> None:
     """Leave interrupts to the parent process, and end this process when the parent ends, even if it was killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_exit_after_parent, daemon=True).start()
 
 

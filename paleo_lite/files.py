@@ -38,6 +38,12 @@ def write_atomically(path: Path, data: bytes) -> None:
         raise
 
 
+def discard(path: Path) -> None:
+    """Remove a derived file that is damaged, if the folder allows it; it is written again when it is next needed."""
+    with suppress(OSError):
+        path.unlink(missing_ok=True)
+
+
 def save(path: Path, data: bytes) -> None:
     """Write an output file that the user requested, with `write_atomically`.
 

@@ -6,7 +6,6 @@ import atexit
 import os
 import socket
 import subprocess
-import sys
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from ..child import child_command, child_environment
 from ..errors import BadValue
 from ..extras import require
 from ..reporting.document import Document
@@ -85,8 +85,8 @@ def ui(*, port: int | None = None, browser: bool = True) -> ServedPage:
         If the libraries of the page are not installed.
     """
     page = prepare_page(port, browser)
-    command = [sys.executable, "-m", "paleo_lite.web.serve", *page.arguments]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    command = child_command(Path(__file__).parents[1] / "web" / "serve.py", [str(os.getpid()), *page.arguments])
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=child_environment())
     atexit.register(process.terminate)
     return msgspec.structs.replace(page, process=process)
 

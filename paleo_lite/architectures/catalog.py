@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from ..errors import BadDescriptor, BadValue, MissingExtra, UnknownName
-from ..files import FileVersion, cache_folder, file_exists, shipped_folder, version_of
+from ..files import FileVersion, cache_folder, discard, file_exists, shipped_folder, version_of
 from .descriptor import FORMAT, TRACER, decode_descriptor, read_bounded, read_descriptor, write_descriptor
 from .inputs import Input, read_input
 from .locate import GGUF, WEIGHTS, find_shipped, locate
@@ -241,7 +241,7 @@ def _trace_at_image_size(name: str, image_size: int) -> Network:
         try:
             return read_descriptor(path)
         except BadDescriptor:  # a damaged cache entry is traced again
-            path.unlink(missing_ok=True)
+            discard(path)
     network = trace_named(name, image_size)
     try:
         write_descriptor(network, path)

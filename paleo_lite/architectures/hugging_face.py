@@ -23,6 +23,7 @@ from .descriptor import read_bounded
 from .inputs import Input, Prepared, Values
 from .model_config import is_known, read_config
 from .network import LANGUAGE_MODELS, Network, SequenceOptions
+from .remote_code import forbid_remote_code, without_code
 
 
 class Assumption(msgspec.Struct, frozen=True):
@@ -154,6 +155,8 @@ class BuiltModel:
             self.transformers = importlib.import_module("transformers")
         except ImportError:
             raise FactoryFailed(f"{reference} needs transformers: pip install transformers") from None
+        forbid_remote_code()
+        self.transformers.logging.set_verbosity_error()
         self.reference = reference
         self.fields = config
         self.module, self.config = self._build(image_size)
@@ -182,10 +185,10 @@ class BuiltModel:
         """Return the module and its config object."""
         from .build import MetaParameters
 
-        fields = self.fields.fields
+        fields = without_code(self.fields.fields)
         classes = fields.get("architectures")
         class_name = classes[0] if classes else None
-        rest = {key: value for key, value in fields.items() if key not in ("model_type", "use_cache", "auto_map")}
+        rest = {key: value for key, value in fields.items() if key not in ("model_type", "use_cache")}
         try:
             config = self.transformers.AutoConfig.for_model(fields.get("model_type"), **rest)
             if image_size is not None:

@@ -1,17 +1,15 @@
 """Tracing of configs by ``transformers`` in a process of its own, with limits of memory and time, and a cache on disk.
 
 The answer, also a failure, is kept by the content of the config, the question and the versions of the libraries, so
-that the second question imports no torch.
-
-    python -m paleo_lite.architectures.trace_process REQUEST ANSWER
+that the second question imports no torch. The process itself begins in `trace_child`.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
-import sys
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -20,17 +18,21 @@ from typing import Any
 
 import msgspec
 
+from ..child import child_command, child_environment
 from ..counting import Layer
 from ..errors import BadDescriptor, BadFile, BadValue, FactoryFailed, MissingExtra, PaleoError, TraceFailed
-from ..files import cache_folder, write_atomically
+from ..files import cache_folder, discard, write_atomically
 from .descriptor import TRACER
 from .network import Lengths, Network, SequenceOptions
 
 MEMORY_BYTES = int(2.5 * 2**30)
 """Most data of a tracing process; with the code of the libraries it stays below 3 GB."""
 
-TIME_S = 120
-"""Longest time of a trace."""
+PROCESSOR_S = 120
+"""Most processor time of a trace, which does not depend on how busy the machine is."""
+
+PATIENCE_S = 1200
+"""Longest time until a trace is given up, for a process that waits instead of computing."""
 
 TRACE = "paleo_lite.architectures.hugging_face:trace_with_transformers"
 """Function that builds and traces a model in the process, named here because it reads configs itself."""
@@ -214,32 +216,14 @@ def _read_answer(file: Path) -> Answer | None:
         return msgspec.json.decode(file.read_bytes(), type=Answer)
     except OSError:
         return None
-    except msgspec.DecodeError:  # a damaged file is written again
-        file.unlink(missing_ok=True)
+    except (msgspec.DecodeError, UnicodeDecodeError):  # a damaged file is written again
+        discard(file)
         return None
 
 
 def _ask(request: Request, file: Path) -> Answer:
-    """Return the answer of a process, which writes it into the file."""
-    import tempfile
-
-    with tempfile.TemporaryDirectory() as folder:
-        question, answered = Path(folder) / "request.json", Path(folder) / "answer.json"
-        question.write_bytes(msgspec.json.encode(request))
-        command = [sys.executable, "-m", __name__, str(question), str(answered)]
-        root = str(Path(__file__).parents[2])
-        paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "HF_HUB_OFFLINE": "1"}
-        environment |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-        try:
-            process = subprocess.run(command, env=environment, capture_output=True, timeout=TIME_S, check=False)
-        except subprocess.TimeoutExpired:
-            raise TraceFailed(f"{request.path} cannot be traced within {TIME_S} s") from None
-        if not answered.is_file():
-            lines = process.stderr.decode(errors="replace").strip().splitlines()
-            reason = lines[-1][:200] if lines else f"it ended with {process.returncode}"
-            raise TraceFailed(f"{request.path} cannot be traced: the tracing process failed: {reason}")
-        data = answered.read_bytes()
+    """Return the answer of a process, and write it into the file."""
+    data = _run_child(request)
     answer = msgspec.json.decode(data, type=Answer)
     try:
         write_atomically(file, data)
@@ -249,15 +233,39 @@ def _ask(request: Request, file: Path) -> Answer:
     return answer
 
 
-def limit_memory() -> None:
-    """Limit the data of this process to `MEMORY_BYTES`, where the operating system can."""
-    try:
-        import resource
-    except ImportError:  # Windows has no such limits
-        return
-    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
-    limit = MEMORY_BYTES if hard == resource.RLIM_INFINITY else min(MEMORY_BYTES, hard)
-    resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
+def _run_child(request: Request) -> bytes:
+    """Return what the tracing process answers.
+
+    It runs by the path of its file in an empty folder, so that no module of the current folder is imported.
+
+    Raises
+    ------
+    TraceFailed
+        If it needs more processor time than `PROCESSOR_S`, or ends without an answer.
+    """
+    import tempfile
+
+    child = Path(__file__).with_name("trace_child.py")
+    command = child_command(child, [str(os.getpid()), str(PROCESSOR_S), str(MEMORY_BYTES)])
+    with tempfile.TemporaryDirectory(prefix="paleo-lite-") as folder:
+        try:
+            process = subprocess.run(
+                command, input=msgspec.json.encode(request), capture_output=True, timeout=PATIENCE_S, check=False,
+                cwd=folder, env=child_environment(),
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            raise TraceFailed(f"{request.path} cannot be traced within {PATIENCE_S} s") from None
+    if process.stdout:
+        return process.stdout
+    if -process.returncode in _TIME_SIGNALS:
+        raise TraceFailed(f"{request.path} cannot be traced within {PROCESSOR_S} s of processor time")
+    lines = process.stderr.decode(errors="replace").strip().splitlines()
+    reason = lines[-1][:200] if lines else f"it ended with {process.returncode}"
+    raise TraceFailed(f"{request.path} cannot be traced: the tracing process failed: {reason}")
+
+
+_TIME_SIGNALS = (getattr(signal, "SIGXCPU", 0), getattr(signal, "SIGKILL", 0))
+"""Signals that end a process beyond its processor time; none where the operating system has no such limit."""
 
 
 def resident_bytes() -> int:
@@ -315,14 +323,11 @@ def _sentence(path: str, error: BaseException) -> str:
     return text[:400]
 
 
-def main() -> None:
-    """Answer one question, from a file to a file."""
-    request, answered = (Path(argument) for argument in sys.argv[1:3])
-    limit_memory()
-    question = msgspec.json.decode(request.read_bytes(), type=Request)
-    found = answer(question)
-    found = msgspec.structs.replace(found, resident_bytes=resident_bytes())
-    write_atomically(answered, encode_answer(found, question.path))
+def answer_bytes(question: bytes) -> bytes:
+    """Return the answer to an encoded question, as `trace_child` writes it."""
+    request = msgspec.json.decode(question, type=Request)
+    found = msgspec.structs.replace(answer(request), resident_bytes=resident_bytes())
+    return encode_answer(found, request.path)
 
 
 def encode_answer(found: Answer, path: str) -> bytes:
@@ -336,7 +341,3 @@ def encode_answer(found: Answer, path: str) -> bytes:
 def _as_text(value: Any) -> str:
     """Return an attribute that JSON does not know, such as a type of torch's, as text."""
     return str(value)
-
-
-if __name__ == "__main__":
-    main()

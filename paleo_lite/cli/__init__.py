@@ -8,10 +8,12 @@ import importlib
 import io
 import os
 import sys
+import warnings
 from typing import Any
 
 import click
 
+from ..child import Terminated, end_orderly_when_terminated
 from ..errors import Interrupted, PaleoError, UnknownName, UsageProblem
 from ..text import clean_message
 from ..version import __version__
@@ -56,6 +58,9 @@ _COMMANDS = {name: summary for commands in GROUPS.values() for name, summary in 
 INTERRUPTED = 130
 """Exit code after an interrupt, 128 + SIGINT as in shells."""
 
+TERMINATED = 143
+"""Exit code after the signal to end, 128 + SIGTERM."""
+
 
 class _ClosedOutput(io.TextIOBase):
     """Replacement for a standard output that was closed before the program started."""
@@ -73,6 +78,8 @@ class ErrorHandlingGroup(click.Group):
         # A command creates many objects, most of which it needs to the end: collect garbage less often.
         gc.set_threshold(50_000)
         _use_one_blas_thread()
+        _silence_libraries()
+        end_orderly_when_terminated()
         if sys.stdout is None:  # closed by the caller with `>&-`
             sys.stdout = _ClosedOutput()
         try:
@@ -94,9 +101,10 @@ class ErrorHandlingGroup(click.Group):
                 raise
             click.echo(f"paleo-lite: {error}", err=True)
             ctx.exit(_exit_code(error))
-        except KeyboardInterrupt:
-            click.echo("paleo-lite: interrupted", err=True)
-            ctx.exit(INTERRUPTED)
+        except KeyboardInterrupt as error:
+            is_terminated = isinstance(error, Terminated)
+            click.echo(f"paleo-lite: {'terminated' if is_terminated else 'interrupted'}", err=True)
+            ctx.exit(TERMINATED if is_terminated else INTERRUPTED)
         except OSError as error:
             if _is_debugging(ctx):
                 raise
@@ -119,6 +127,16 @@ def _use_one_blas_thread() -> None:
     """
     if "numpy" not in sys.modules and "measure" not in sys.argv[1:2]:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+
+def _silence_libraries() -> None:
+    """Keep warnings of libraries off the terminal, where they would precede an answer; ``python -W`` shows them."""
+    if not sys.warnoptions:
+        warnings.filterwarnings("ignore", module=_TALKATIVE)
+
+
+_TALKATIVE = r"(torch|torchvision|transformers|diffusers|huggingface_hub|onnx|distributed|altair|pyarrow)\b"
+"""Names of libraries whose warnings are about their own use."""
 
 
 def _exit_code(error: PaleoError) -> int:

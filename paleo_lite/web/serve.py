@@ -1,9 +1,13 @@
-"""Streamlit server that accepts requests from its own origin only: ``python -m paleo_lite.web.serve run app.py``."""
+"""Streamlit server that accepts requests from its own origin only: ``python -P serve.py FOLDERS PARENT run app.py``."""
 
 from __future__ import annotations
 
+import os
 import sys
+import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 
 
 def serve(arguments: Sequence[str]) -> None:
@@ -19,13 +23,20 @@ def serve(arguments: Sequence[str]) -> None:
     arguments : sequence of str
         Arguments of the command ``streamlit``.
     """
+    # Streamlit reads the settings of the folder in which it starts (`.streamlit/config.toml`), which may be anybody's.
+    os.chdir(tempfile.mkdtemp(prefix="paleo-lite-"))
     from streamlit.web.server.server_util import is_url_from_allowed_origins
 
     # Other modules import the function by name, so assigning a new function to the name would not affect them.
     is_url_from_allowed_origins.__code__ = _reject_origin.__code__
     from streamlit.web import cli
 
-    sys.exit(cli.main(list(arguments), "streamlit"))
+    folder = Path.cwd()
+    try:
+        sys.exit(cli.main(list(arguments), "streamlit"))
+    finally:
+        with suppress(OSError):
+            folder.rmdir()
 
 
 def _reject_origin(url: str) -> bool:
@@ -33,5 +44,15 @@ def _reject_origin(url: str) -> bool:
     return False
 
 
+def main(folders: str, parent: str, *arguments: str) -> None:
+    """Serve the page for a parent process."""
+    sys.path[:0] = folders.split(os.pathsep)
+    from paleo_lite.child import die_with_parent, end_orderly_when_terminated
+
+    die_with_parent(int(parent))
+    end_orderly_when_terminated()
+    serve(arguments)
+
+
 if __name__ == "__main__":
-    serve(sys.argv[1:])
+    main(*sys.argv[1:])

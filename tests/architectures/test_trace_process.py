@@ -115,6 +115,7 @@ def test_tracing_any_default_config_takes_little_memory(config):
 
 
 def test_a_process_beyond_its_time_is_one_sentence(config, monkeypatch):
-    monkeypatch.setattr(trace_process, "TIME_S", 0.01)
-    with pytest.raises(TraceFailed, match=r"cannot be traced within 0\.01 s"):
+    """Importing the libraries alone takes more."""
+    monkeypatch.setattr(trace_process, "PROCESSOR_S", 1)
+    with pytest.raises(TraceFailed, match=r"cannot be traced within 1 s of processor time"):
         trace_process.trace_config(json.dumps(CTRL).encode(), config(CTRL))

@@ -13,6 +13,7 @@ import torch
 from ...errors import BadDescriptor, MissingExtra, TraceFailed, UnknownName
 from ..descriptor import write_free_descriptor
 from ..network import Network
+from ..remote_code import forbid_remote_code, without_code
 from ..torch_import import import_torchvision
 from ..trace import trace
 from .modules import MODULES
@@ -36,6 +37,7 @@ def build_module(class_name: str, config: Mapping[str, Any]) -> Any:
         library = import_module(modules.library)
     except ImportError:
         raise MissingExtra(f"tracing a {class_name}", "diffusers") from None
+    forbid_remote_code()
     class_name = class_name.partition(":")[0]
     with torch.device("meta"):
         if modules.library == "transformers":
@@ -97,7 +99,7 @@ def trace_config_of_part(data: bytes, path: str, class_name: str, sizes: Mapping
         fields = msgspec.json.decode(data, type=dict[str, Any])
     except msgspec.DecodeError as error:
         raise BadDescriptor(f"{path}: not a JSON object ({error})") from None
-    config = {key: value for key, value in fields.items() if not key.startswith("_")}
+    config = {key: value for key, value in without_code(fields).items() if not key.startswith("_")}
     return trace_part(class_name, config, sizes, name)
 
 
