@@ -275,7 +275,7 @@ def fit(runs: MeasuredRuns, prior: Prior, scatter: float = FIT_SCATTER, start: F
     weights = 1 / np.sqrt(1 + (log_errors / spread) ** 2)
     slopes = gradient / predicted[:, None] if len(runs) else np.zeros((0, len(NAMES)))
     inverse_covariance = (slopes * (weights / spread**2)[:, None]).T @ slopes + np.diag(1 / prior.deviation**2)
-    covariance = np.linalg.inv(inverse_covariance)
+    covariance = np.asarray(np.linalg.inv(inverse_covariance), np.float64)
     learned_fraction = 1 - np.sqrt(np.diag(covariance)) / prior.deviation
     return Fit(theta, covariance, spread, log_errors, learned_fraction)
 

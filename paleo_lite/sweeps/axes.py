@@ -13,7 +13,7 @@ import msgspec
 
 from ..errors import BadValue
 from ..result import Result
-from ..version import __version__
+from .inputs import files_of_network, hash_of_file, shared_inputs
 
 
 class AxisSpace(Result):
@@ -29,6 +29,7 @@ class AxisSpace(Result):
     rows_per_s: ClassVar[float]
     row_bytes: ClassVar[float] = 300
     hardware_files: tuple[str, ...]
+    networks: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the total number of combinations and of chunks."""
@@ -77,9 +78,13 @@ class AxisSpace(Result):
         """Number of chunks."""
         return self.size // prod(len(getattr(self, name)) for name in self.inner)
 
-    def digest(self) -> str:
-        """Return a hash of everything that the results depend on, except the shipped data."""
-        text = json.dumps([self.kind, __version__, msgspec.to_builtins(self)])
+    def inputs(self) -> dict[str, str]:
+        """Return a hash of everything that the results depend on, by what it is; see `sweeps.inputs`."""
+        axes = json.dumps([self.kind, msgspec.to_builtins(self)])
+        found = {"the combinations": hashlib.sha256(axes.encode()).hexdigest(), **shared_inputs()}
         for path in self.hardware_files:
-            text += hashlib.sha256(Path(path).read_bytes()).hexdigest()
-        return hashlib.sha256(text.encode()).hexdigest()
+            found[str(path)] = hash_of_file(Path(path))
+        for network in self.networks:
+            for file in files_of_network(network):
+                found[str(file)] = hash_of_file(file)
+        return found

@@ -24,6 +24,7 @@ from ..executor import run_tasks
 from ..extras import require
 from ..files import lock_file, write_atomically
 from ..result import Result
+from ..text import clean_message
 from .chunk import compute_chunk
 from .columns import StringColumn
 from .pictures import PictureChunk, PictureSpace, compute_picture_chunk
@@ -57,14 +58,14 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ----------
     format : int
         Version of the folder's format.
-    digest : str
-        See `Space.digest`.
+    inputs : dict of str to str
+        Hashes of what the rows depend on, see `AxisSpace.inputs`.
     rows, chunks : int
         Number of rows and of chunks.
     """
 
     format: int
-    digest: str
+    inputs: dict[str, str]
     rows: int
     chunks: int
 
@@ -164,7 +165,7 @@ def run_sweep(
     _check_output(output, force)
     folder = output.with_name(f"{output.name}.partial")
     try:
-        manifest = Manifest(1, space.digest(), space.size, len(chunks))
+        manifest = Manifest(2, space.inputs(), space.size, len(chunks))
         with lock_file(folder / _LOCK, "a sweep is being written"):
             _check_output(output, force)  # the previous owner of the lock may have written it
             _prepare_folder(folder, manifest)
@@ -237,12 +238,23 @@ def _prepare_folder(folder: Path, manifest: Manifest) -> None:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadFile(f"{path}: {error}; delete {folder} to start again") from None
     if existing != manifest:
-        raise BadValue(
-            f"{folder} belongs to another sweep ({existing.rows:,} combinations): delete it or choose another name"
-        )
+        raise BadValue(_describe_difference(folder, existing, manifest))
     for temporary in folder.glob(".*"):  # unfinished files of an earlier run that was killed
         if temporary.name != _LOCK:
             temporary.unlink()
+
+
+def _describe_difference(folder: Path, existing: Manifest, manifest: Manifest) -> str:
+    """Return the sentence for a folder of chunks that were computed from something else."""
+    changed = sorted(
+        name for name in {*existing.inputs, *manifest.inputs} if existing.inputs.get(name) != manifest.inputs.get(name)
+    )
+    if changed and "the combinations" not in changed:
+        return (
+            f"{folder} holds rows that were computed before {clean_message(', '.join(changed[:3]))} changed: delete it "
+            "to start again, or choose another name"
+        )
+    return f"{folder} belongs to another sweep ({existing.rows:,} combinations): delete it or choose another name"
 
 
 def _chunk_file(folder: Path, number: int) -> Path:

@@ -133,10 +133,10 @@ def test_another_hardware_file_is_another_sweep(tmp_path: Path) -> None:
     mine = tmp_path / "mine.toml"
     mine.write_text("one")
     space = ServingSpace(("qwen2.5-0.5b",), ("h100-sxm",), rates=(1.0,), hardware_files=(str(mine),))
-    before = space.digest()
-    assert before == space.digest()
+    before = space.inputs()
+    assert before == space.inputs()
     mine.write_text("two")
-    assert before != space.digest()
+    assert {name for name, value in space.inputs().items() if value != before[name]} == {str(mine)}
 
 
 def test_design_space_of_servers() -> None:

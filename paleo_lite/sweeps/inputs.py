@@ -1,0 +1,69 @@
+"""What the rows of a sweep depend on, as hashes: an interrupted sweep is resumed only if all of it is as it was."""
+
+from __future__ import annotations
+
+import hashlib
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from ..architectures.catalog import is_network_file, path_of_network
+from ..architectures.pipelines.sampling import find_pipeline
+from ..files import shipped_folder
+from ..version import __version__
+
+SHIPPED = ("models", "hardware", "calibrations")
+"""Folders of shipped data."""
+
+LIBRARIES = ("torch", "torchvision", "transformers", "diffusers", "timm", "onnx")
+"""Libraries that build or read networks, whose versions may change their layers."""
+
+HEAD_BYTES = 64 * 2**20
+"""Bytes of a file that are hashed: all of a config, the header of a file of weights."""
+
+MAX_FILES = 1000
+"""Most files of a folder that are hashed."""
+
+
+def shared_inputs() -> dict[str, str]:
+    """Return hashes of what every sweep depends on: this version, the shipped data, and the libraries."""
+    found = {"the version of paleo-lite": __version__}
+    for name in SHIPPED:
+        folder = shipped_folder(name)
+        digest = hashlib.sha256()
+        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+            digest.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes() + b"\0")
+        found[f"the shipped {name}"] = digest.hexdigest()
+    for library in LIBRARIES:
+        try:
+            found[f"the version of {library}"] = version(library)
+        except PackageNotFoundError:
+            found[f"the version of {library}"] = "none"
+    return found
+
+
+def files_of_network(name: str) -> list[Path]:
+    """Return the files that a network or pipeline named by a path is read from; none of a shipped one.
+
+    Of a folder these are its JSON files and those of its parts, and beside a file of weights those of its folder.
+    """
+    reference = name.removeprefix("hf:")
+    if not (reference != name or is_network_file(name) or (find_pipeline(name) is not None and Path(name).exists())):
+        return []
+    path = Path(reference) if Path(reference).exists() else path_of_network(reference)
+    folder = path if path.is_dir() else path.parent
+    beside = [*folder.glob("*.json"), *folder.glob("*/*.json")]
+    if path.is_dir() or path.suffix in (".safetensors", ".gguf"):
+        return sorted({*([path] if path.is_file() else []), *beside})[:MAX_FILES]
+    return [path]
+
+
+def hash_of_file(path: Path) -> str:
+    """Return a hash of a file: of its first bytes, its size, and of a longer one the time of its last change."""
+    with path.open("rb") as file:
+        head = file.read(HEAD_BYTES)
+    status = path.stat()
+    digest = hashlib.sha256(head)
+    digest.update(str(status.st_size).encode())
+    if status.st_size > HEAD_BYTES:
+        digest.update(str(status.st_mtime_ns).encode())
+    return digest.hexdigest()

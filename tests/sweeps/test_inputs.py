@@ -1,0 +1,103 @@
+"""What an interrupted sweep depends on: networks, hardware, shipped data and versions. An edit refuses to resume it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from paleo_lite.calibration.choose import choose_model
+from paleo_lite.errors import BadValue
+from paleo_lite.files import shipped_folder
+from paleo_lite.sweeps import inputs
+from paleo_lite.sweeps.inputs import files_of_network, hash_of_file, shared_inputs
+from paleo_lite.sweeps.run import run_sweep
+from paleo_lite.sweeps.space import Space
+
+LLAMA = {
+    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 1000, "hidden_size": 256,
+    "intermediate_size": 512, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+}  # fmt: skip
+
+
+def write_folder(path: Path, **changes) -> str:
+    path.mkdir(exist_ok=True)
+    (path / "config.json").write_text(json.dumps({**LLAMA, **changes}))
+    return str(path)
+
+
+def interrupt(space, output: Path) -> None:
+    """Leave the folder of a sweep whose last chunk is missing."""
+    run_sweep(space, output, choose_model, jobs=1)
+    kept = output.with_name(f"{output.name}.partial")
+    output.unlink()
+
+    def stop(done, total):
+        if done == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(Exception, match="interrupted"):
+        run_sweep(space, output, choose_model, jobs=1, progress=stop)
+    assert kept.is_dir()
+
+
+@pytest.mark.parametrize("kind", ["a folder", "its config", "a descriptor"])
+def test_a_network_edited_between_kill_and_resume_is_not_mixed_with_itself(tmp_path, kind):
+    output = tmp_path / "sweep.parquet"
+    if kind == "a descriptor":
+        edited = tmp_path / "mine.json"
+        edited.write_bytes((shipped_folder("models") / "alexnet.json").read_bytes())
+        name = str(edited)
+    else:
+        folder = write_folder(tmp_path / "model")
+        edited = tmp_path / "model" / "config.json"
+        name = folder if kind == "a folder" else str(edited)
+    space = Space((name,), ("t4", "k40m"), batch_sizes=(1,)).resolve_names()
+    interrupt(space, output)
+    if kind == "a descriptor":
+        edited.write_bytes((shipped_folder("models") / "vgg16.json").read_bytes())
+    else:
+        write_folder(tmp_path / "model", hidden_size=128)
+    with pytest.raises(BadValue, match=rf"before .*{edited.name} changed: delete it to start again"):
+        run_sweep(space, output, choose_model, jobs=1)
+    assert not output.exists()
+
+
+def test_a_sweep_of_the_same_files_is_resumed(tmp_path):
+    space = Space((write_folder(tmp_path / "model"),), ("t4", "k40m"), batch_sizes=(1,)).resolve_names()
+    interrupt(space, tmp_path / "sweep.csv")
+    assert run_sweep(space, tmp_path / "sweep.csv", choose_model, jobs=1).resumed == 1
+
+
+def test_every_file_that_a_network_is_read_from_counts(tmp_path):
+    folder = Path(write_folder(tmp_path / "model"))
+    index = folder / "model.safetensors.index.json"
+    index.write_text("{}")
+    assert files_of_network(f"hf:{folder}") == files_of_network(str(folder)) == [folder / "config.json", index]
+    weights = folder / "a.gguf"
+    weights.write_bytes(b"GGUF")
+    assert files_of_network(str(weights)) == [weights, folder / "config.json", index]
+    assert files_of_network("vgg16") == []
+
+
+def test_a_file_of_weights_is_hashed_by_its_head_its_size_and_its_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(inputs, "HEAD_BYTES", 8)
+    path = tmp_path / "weights.gguf"
+    hashes = set()
+    for content in (b"header", b"header++", b"header+++", b"header++++"):
+        path.write_bytes(content)
+        hashes.add(hash_of_file(path))
+    assert len(hashes) == 4
+
+
+def test_shipped_data_and_versions_count(monkeypatch, tmp_path):
+    before = shared_inputs()
+    assert {"the shipped models", "the shipped hardware", "the shipped calibrations"} <= before.keys()
+    (tmp_path / "links.toml").write_text("")
+    monkeypatch.setattr(inputs, "shipped_folder", lambda name: tmp_path)
+    monkeypatch.setattr(inputs, "version", lambda library: "0.0")
+    after = shared_inputs()
+    changed = {name for name in before if before[name] != after[name]}
+    assert changed == before.keys() - {"the version of paleo-lite"}
