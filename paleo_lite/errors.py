@@ -165,6 +165,10 @@ class Interrupted(PaleoError):
     """An interrupted computation; the message lists the results that were saved."""
 
 
+class ClusterLost(PaleoError):
+    """A Dask scheduler that ended during a computation, or workers that cannot run it."""
+
+
 class SweepStopped(PaleoError):
     """A sweep that stopped early; the message lists the saved results and explains how to resume."""
 

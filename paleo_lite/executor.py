@@ -6,6 +6,7 @@ dies is run again, and no result is returned twice.
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 import re
@@ -14,14 +15,17 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import CancelledError, Executor, Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, contextmanager
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, TypeVar
 
-from .errors import BadProfile, BadValue, PaleoError
+from .errors import BadProfile, BadValue, ClusterLost, PaleoError
 from .extras import require
+from .text import clean_message
+from .version import __version__
 
 _T = TypeVar("_T")
 _Task = TypeVar("_Task")
@@ -151,11 +155,11 @@ def _collect_results(
     executor: Executor, tasks: Sequence[_Task], work: Work[_Task, _T]
 ) -> Generator[tuple[_Task, _T], None, None]:
     futures: dict[Future[_T], _Task] = {executor.submit(work, task): task for task in tasks}
-    pool_error: BrokenProcessPool | None = None
+    pool_error: BrokenProcessPool | CancelledError | None = None
     for future in as_completed(futures):
         try:
             result = future.result()
-        except BrokenProcessPool as error:  # other tasks may have completed before
+        except (BrokenProcessPool, CancelledError) as error:  # other tasks may have completed before
             pool_error = error
             continue
         task = futures.pop(future)  # release the result that the future holds
@@ -200,12 +204,29 @@ def _connect_to_cluster(address: str) -> Iterator[Executor]:
     if not re.fullmatch(r"\w+://.+|[^/]+:\d+", address):
         raise BadValue(f"the address of a Dask scheduler must be such as tcp://host:8786 (got {address!r})")
     distributed = require("distributed", "a scheduler", "cluster")
+    for name in ("distributed", "distributed.client", "distributed.core", "tornado.application", "asyncio"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # what they log of a lost scheduler are tracebacks
     try:
         client = distributed.Client(address, timeout=_SCHEDULER_TIMEOUT_S, set_as_default=False)
     except (OSError, ValueError) as error:
-        raise BadValue(f"no Dask scheduler answers at {address!r} ({error})") from None
+        raise BadValue(f"no Dask scheduler answers at {address!r} ({clean_message(str(error))})") from None
     with client, client.get_executor(pure=False) as executor:
         yield executor
+
+
+def _cluster_error(error: Exception, address: str) -> ClusterLost | None:
+    """Return the sentence for an error of a Dask cluster; None for an error of another kind."""
+    kind = type(error).__name__
+    if isinstance(error, (CancelledError, OSError)) or kind == "ClosedClientError":
+        return ClusterLost(f"the Dask scheduler at {address} ended during the computation")
+    if kind == "KilledWorker":
+        return ClusterLost(f"the workers of the Dask scheduler at {address} died one after another (out of memory?)")
+    if isinstance(error, (ImportError, AttributeError, UnpicklingError)):
+        return ClusterLost(
+            f"the workers of the Dask scheduler at {address} cannot run paleo-lite ({clean_message(str(error))}): "
+            f"install version {__version__} and the same Python packages on them"
+        )
+    return None
 
 
 def _run_on_cluster(
@@ -213,5 +234,13 @@ def _run_on_cluster(
 ) -> Generator[tuple[_Task, _T], None, None]:
     """Run tasks on a Dask cluster. The scheduler reruns tasks whose worker died."""
     absolute = [task.absolute() if isinstance(task, Path) else task for task in tasks]
-    with _connect_to_cluster(address) as executor, closing(_collect_results(executor, absolute, work)) as results:
-        yield from results
+    try:
+        with _connect_to_cluster(address) as executor, closing(_collect_results(executor, absolute, work)) as results:
+            yield from results
+    except PaleoError:
+        raise
+    except Exception as error:
+        lost = _cluster_error(error, address)
+        if lost is None:
+            raise
+        raise lost from None

@@ -12,6 +12,7 @@ import errno
 import os
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
@@ -19,7 +20,7 @@ from typing import Any, ClassVar, NoReturn
 import msgspec
 import numpy as np
 
-from ..errors import BadFile, BadValue, Interrupted, PaleoError, SweepStopped
+from ..errors import BadFile, BadValue, ClusterLost, Interrupted, PaleoError, SweepStopped
 from ..executor import run_tasks
 from ..extras import require
 from ..files import lock_file, write_atomically
@@ -166,9 +167,10 @@ def run_sweep(
     folder = output.with_name(f"{output.name}.partial")
     try:
         manifest = Manifest(2, space.inputs(), space.size, len(chunks))
-        with lock_file(folder / _LOCK, "a sweep is being written"):
+        with lock_file(folder / _LOCK, "a sweep is being written"), ExitStack() as at_end:
             _check_output(output, force)  # the previous owner of the lock may have written it
             _prepare_folder(folder, manifest)
+            at_end.callback(_remove_empty_manifest, folder)
             finished = {chunk.number for chunk in chunks if _chunk_file(folder, chunk.number).is_file()}
             resumed = len(finished)
             if progress:
@@ -188,10 +190,18 @@ def run_sweep(
                     file.unlink()
     except KeyboardInterrupt:
         raise Interrupted(f"the sweep was interrupted; {_describe_progress(folder, space)}") from None
+    except ClusterLost as error:
+        raise SweepStopped(f"{error}; {_describe_progress(folder, space)}") from None
     except OSError as error:
         raise SweepStopped(_describe_write_error(error, folder, space)) from None
     seconds = time.perf_counter() - start
     return Sweep(output, rows, feasible, len(chunks), resumed, seconds, space.samples)
+
+
+def _remove_empty_manifest(folder: Path) -> None:
+    """Remove the manifest of a sweep that has no chunk yet, so that a sweep that cannot start leaves nothing."""
+    if not _count_chunk_files(folder):
+        (folder / _MANIFEST).unlink(missing_ok=True)
 
 
 def _check_output(output: Path, force: bool) -> None:

@@ -14,6 +14,8 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
+from concurrent.futures import CancelledError, Future
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -21,6 +23,7 @@ import msgspec
 import pytest
 
 import paleo_lite as pl
+from paleo_lite import executor
 from paleo_lite.architectures import find_network
 from paleo_lite.calibration.choose import choose_model
 from paleo_lite.distributed.clusters import cluster_prior
@@ -579,6 +582,92 @@ def test_ranges_and_names() -> None:
         parse_names("a,,b", "n")
     with pytest.raises(BadValue, match="workers '0'"):
         parse_numbers("0", "workers")
+
+
+class LostScheduler:
+    """A client of Dask whose scheduler ends after two results."""
+
+    def __init__(self, error) -> None:
+        self.error = error
+        self.results = 0
+
+    @contextmanager
+    def connect(self, address):
+        yield self
+
+    def submit(self, work, task):
+        future = Future()
+        self.results += 1
+        if self.results <= 2:
+            future.set_result(work(task))
+        else:
+            future.set_exception(self.error)
+        return future
+
+
+class KilledWorker(Exception):
+    """As distributed.scheduler.KilledWorker."""
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (CancelledError("f-1"), "the Dask scheduler at tcp://host:8786 ended during the computation"),
+        (OSError("comm closed"), "the Dask scheduler at tcp://host:8786 ended during the computation"),
+        (KilledWorker(), "died one after another"),
+        (
+            ModuleNotFoundError("No module named 'paleo_lite'"),
+            "cannot run paleo-lite .No module named .* install version",
+        ),
+    ],
+)
+def test_a_lost_cluster_is_one_sentence_that_says_how_to_resume(
+    tmp_path, small_chunks, monkeypatch, error, sentence
+) -> None:
+    monkeypatch.setattr(executor, "_connect_to_cluster", LostScheduler(error).connect)
+    with pytest.raises(SweepStopped, match=rf"{sentence}.*; \d+ of 16 chunks are kept in .*: the same command resumes"):
+        run_sweep(SMALL, tmp_path / "sweep.csv", choose_model, scheduler="tcp://host:8786")
+    run_sweep(SMALL, tmp_path / "sweep.csv", choose_model, jobs=1)
+
+
+def test_a_scheduler_that_does_not_answer_leaves_nothing(tmp_path, monkeypatch) -> None:
+    @contextmanager
+    def refuse(address):
+        raise BadValue("no Dask scheduler answers")
+        yield
+
+    monkeypatch.setattr(executor, "_connect_to_cluster", refuse)
+    with pytest.raises(BadValue, match="no Dask scheduler answers"):
+        run_sweep(SMALL, tmp_path / "sweep.csv", choose_model, scheduler="tcp://host:8786")
+    assert list(tmp_path.iterdir()) == []
+
+
+SCHEDULER = """
+import sys
+from distributed import LocalCluster
+if __name__ == "__main__":
+    with LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None, silence_logs=50) as cluster:
+        print(cluster.scheduler_address, flush=True)
+        sys.stdin.read()
+"""
+
+
+@pytest.mark.slow
+def test_a_scheduler_that_is_killed_is_one_sentence(tmp_path, small_chunks) -> None:
+    pytest.importorskip("distributed")
+    (tmp_path / "scheduler.py").write_text(SCHEDULER)
+    started = subprocess.Popen(
+        [sys.executable, str(tmp_path / "scheduler.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+    def kill(done: int, total: int) -> None:
+        if done == 1:
+            started.kill()
+
+    address = started.stdout.readline().strip()
+    with pytest.raises(SweepStopped, match=r"ended during the computation; .* the same command resumes"):
+        run_sweep(SMALL, tmp_path / "sweep.csv", choose_model, scheduler=address, progress=kill)
+    started.wait()
 
 
 @pytest.mark.slow
