@@ -21,8 +21,8 @@ import pyarrow as pa
 from ..errors import BadProfile
 from .launches import LAUNCH, OPERATION, HostRange, Launched, Links, ProgramPaths, direction_of, find_steps
 from .lines import LONGEST_LINE, gpu_category, quoted
-from .sqlite_file import open_readonly, recognised_tables, tables_of
-from .table import batch_of, encode_text, text_array
+from .sqlite_file import Entries, open_readonly, recognised_tables, tables_of
+from .table import LATEST_NS, batch_of, encode_text, text_array
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -86,6 +86,8 @@ class NsysSqlite:
         with open_readonly(path) as connection:
             tables = tables_of(connection)
             present = [table for table in TABLES if table in tables]
+            if "StringIds" in tables and not {"id", "value"} <= {*tables["StringIds"]}:
+                raise BadProfile(f"{path}: StringIds has no stored columns 'id' and 'value'")
             if not present or "StringIds" not in tables:
                 wanted = ", ".join(TABLES)
                 raise BadProfile(
@@ -104,7 +106,7 @@ class _Reader:
         self.path, self.connection, self.tables = path, connection, tables
         self.most = path.stat().st_size  # no table has more rows than the file has bytes
         self.linked: _Linked | None = None
-        self._names: dict[Any, str] = {}
+        self._strings = Entries(connection, "StringIds", "id", "value", LONGEST_LINE)
         self._pids: dict[int, int] = {}
 
     def chunks(self, table: str) -> Iterator[tuple[list[int], dict[str, list[Any]]]]:
@@ -148,12 +150,18 @@ class _Reader:
         """Return an entry of StringIds, cached because many rows share it."""
         if number is None:
             return None
-        if number not in self._names:
-            text = self.connection.execute("SELECT value FROM StringIds WHERE id = ?", (number,)).fetchone()
-            if text is None or text[0] is None:
-                raise BadProfile(f"{self.path}: {table} row {row}: StringIds has no entry {number!r:.40}")
-            self._names[number] = str(text[0])[:LONGEST_LINE]
-        return self._names[number]
+        text = self._string(number)
+        if text is None:
+            raise BadProfile(f"{self.path}: {table} row {row}: StringIds has no entry {number!r:.40}")
+        return text
+
+    def _string(self, number: Any) -> str | None:
+        """Return an entry of StringIds; None if there is none."""
+        try:
+            text = self._strings.find(number)
+        except KeyError:
+            return None
+        return None if text is None else str(text)
 
     def link(self, present: list[str]) -> None:
         """Record ranges and launching calls, to link kernels to operations, iterations and paths."""
@@ -182,9 +190,13 @@ class _Reader:
         has = self.tables["NVTX_EVENTS"]
         if not {"eventType", "domainId", "text"} <= {*has}:
             return {}
-        registered = "(SELECT value FROM StringIds WHERE id = t.textId)" if "textId" in has else "NULL"
-        query = f"SELECT domainId, substr(COALESCE(text, {registered}), 1, 100) FROM NVTX_EVENTS t WHERE eventType = "
-        return {number: str(name) for number, name in self.connection.execute(f"{query}{_DOMAIN} LIMIT 10000")}
+        registered = "textId" if "textId" in has else "NULL"
+        query = f"SELECT domainId, substr(text, 1, 100), {registered} FROM NVTX_EVENTS WHERE eventType = {_DOMAIN}"
+        domains = {}
+        for number, text, text_id in self.connection.execute(f"{query} LIMIT 10000").fetchall():
+            name = self._string(text_id) if text is None else text
+            domains[number] = str(name)[:100]
+        return domains
 
     def columns(self, table: str, row_ids: list[int], rows: dict[str, list[Any]]) -> dict[str, Any]:
         start, end = self._times(table, row_ids, rows)
@@ -229,8 +241,9 @@ class _Reader:
     def _times(self, table: str, row_ids: list[int], rows: dict[str, list[Any]]) -> tuple[list[int], list[int | None]]:
         for row, start, end in zip(row_ids, rows["start"], rows["end"]):
             unfinished = end is None and table == "NVTX_EVENTS"
-            whole = isinstance(end, int) and isinstance(start, int) and 0 <= end - start < _LONGEST_NS
-            if not isinstance(start, int) or not (unfinished or whole):
+            is_time = isinstance(start, int) and abs(start) <= LATEST_NS
+            whole = isinstance(end, int) and is_time and 0 <= end - start < _LONGEST_NS
+            if not is_time or not (unfinished or whole):
                 raise BadProfile(
                     f"{self.path}: {table} row {row}: begins at {_describe_value(start)} "
                     f"and ends at {_describe_value(end)}"

@@ -17,11 +17,10 @@ import pyarrow as pa
 
 from ..errors import BadProfile
 from .lines import gpu_category
-from .sqlite_file import open_readonly, recognised_tables, tables_of
-from .table import batch_of
+from .sqlite_file import Entries, open_readonly, recognised_tables, tables_of
+from .table import LATEST_NS, batch_of
 
 _ROWS = 2**14
-_MOST_NAMES = 2**16
 _LONGEST_NAME = 2**16
 
 _PREFIX = "CUPTI_ACTIVITY_KIND_"
@@ -81,7 +80,7 @@ class NvprofSqlite:
 class _Reader:
     def __init__(self, path: Path, connection: sqlite3.Connection, most: int) -> None:
         self.path, self.connection, self.most = path, connection, most
-        self.names: dict[int, str] = {}
+        self.strings = Entries(connection, "StringTable", "_id_", "value", _LONGEST_NAME)
 
     def activities(self, kind: str, columns: list[str]) -> Iterator[dict[str, Any]]:
         """Yield the rows of a table with the columns that this version has."""
@@ -94,7 +93,7 @@ class _Reader:
             begin, end = row["start"], row["end"]
             if begin == end == 0:
                 row["start"] = row["end"] = None
-            elif not isinstance(begin, int) or not isinstance(end, int) or not 0 <= begin <= end:
+            elif not isinstance(begin, int) or not isinstance(end, int) or not 0 <= begin <= end <= LATEST_NS:
                 where = f"{_PREFIX}{kind} row {row.get('_id_')}"
                 raise BadProfile(f"{self.path}: {where}: begins at {begin!r:.40} and ends at {end!r:.40}")
             yield row
@@ -105,7 +104,7 @@ class _Reader:
         for number, flags, time, name, kind, owner in self._select(
             "MARKER", ["id", "flags", "timestamp", "name", "objectKind", "objectId"]
         ):
-            if not all(isinstance(value, int) for value in (number, flags, time)) or time < 0:
+            if not all(isinstance(value, int) for value in (number, flags, time)) or not 0 <= time <= LATEST_NS:
                 raise BadProfile(f"{self.path}: {_PREFIX}MARKER: marker {number!r:.40} at {time!r:.40}")
             # CUPTI_ACTIVITY_OBJECT_THREAD: 4 bytes of process, 8 of thread, little-endian
             thread = int.from_bytes(owner[4:8], "little") if kind == 2 and isinstance(owner, bytes) else None
@@ -164,14 +163,10 @@ class _Reader:
     def _string(self, number: Any) -> str | None:
         if not isinstance(number, int):
             return None
-        if number not in self.names:
-            if len(self.names) >= _MOST_NAMES:
-                self.names.clear()
-            row = self.connection.execute("SELECT value FROM StringTable WHERE _id_ = ?", (number,)).fetchone()
-            if row is None:
-                raise BadProfile(f"{self.path}: StringTable has no entry {number}, the name of an activity")
-            self.names[number] = str(row[0])[:_LONGEST_NAME]
-        return self.names[number]
+        try:
+            return str(self.strings.find(number))
+        except KeyError:
+            raise BadProfile(f"{self.path}: StringTable has no entry {number}, the name of an activity") from None
 
 
 _NUMBERS = {

@@ -19,8 +19,8 @@ import pyarrow as pa
 
 from ..errors import BadProfile
 from .lines import LONGEST_LINE, CsvTable, decoded_head, gpu_category, quoted
-from .sqlite_file import open_readonly, recognised_tables, tables_of
-from .table import batches_of
+from .sqlite_file import Entries, open_readonly, recognised_tables, tables_of
+from .table import LATEST_NS, batches_of
 
 _LONGEST_NS = 2**53  # range of exact nanoseconds in float64
 _HEADING = re.compile(
@@ -155,6 +155,7 @@ def _activities(path: Path, connection: sqlite3.Connection, tables: dict[str, li
         for count, row in enumerate(connection.execute(f'SELECT {selected} FROM "{table}"'), 1):
             start, end, agent, queue, name, *sizes = row
             spans = isinstance(start, int) and isinstance(end, int) and 0 <= end - start < _LONGEST_NS
+            spans = spans and abs(start) <= LATEST_NS
             if not spans or count > most:
                 raise BadProfile(f"{path}: {table}: begins at {start!r:.40} and ends at {end!r:.40}")
             fields = _kernel(lookup, name, sizes) if base == _KERNELS else _copy(lookup, name, sizes)
@@ -189,16 +190,15 @@ class _Lookup:
 
     def __init__(self, path: Path, connection: sqlite3.Connection, suffix: str) -> None:
         self.path, self.connection, self.suffix = path, connection, suffix
-        self.cache: dict[tuple[str, Any], Any] = {}
+        self.entries: dict[str, Entries] = {}
 
     def find(self, table: str, number: Any) -> Any:
         if number is None:
             return None
-        if (table, number) not in self.cache:
+        if table not in self.entries:
             key, value = _NEEDED[table]
-            query = f'SELECT {value} FROM "{table + self.suffix}" WHERE {key} = ?'
-            row = self.connection.execute(query, (number,)).fetchone()
-            if row is None:
-                raise BadProfile(f"{self.path}: {table + self.suffix} has no entry {number!r:.40}")
-            self.cache[table, number] = row[0][:LONGEST_LINE] if isinstance(row[0], str) else row[0]
-        return self.cache[table, number]
+            self.entries[table] = Entries(self.connection, table + self.suffix, key, value, LONGEST_LINE)
+        try:
+            return self.entries[table].find(number)
+        except KeyError:
+            raise BadProfile(f"{self.path}: {table + self.suffix} has no entry {number!r:.40}") from None

@@ -95,6 +95,9 @@ def encode_text(codes: NDArray[Any], names: Sequence[str]) -> pa.DictionaryArray
 
 _ROWS = 2**14
 
+LATEST_NS = 2**61
+"""Largest distance of a start from zero, in nanoseconds: since 1970 until the year 2043, so that differences fit."""
+
 
 def batches_of(
     rows: Iterable[dict[str, Any]], names: Iterable[str] | None, keep: tuple[str, ...] | None

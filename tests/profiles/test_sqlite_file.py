@@ -8,7 +8,9 @@ import sqlite3
 import pytest
 
 from paleo_lite.errors import BadProfile
-from paleo_lite.profiles.sqlite_file import open_readonly, tables_of
+from paleo_lite.profiles import sqlite_file
+from paleo_lite.profiles.detect import open_profile
+from paleo_lite.profiles.sqlite_file import Entries, open_readonly, tables_of
 
 
 @pytest.fixture
@@ -35,7 +37,7 @@ def test_plain_tables_only(made):
 
 def test_database_is_read_only(made):
     before = made.read_bytes()
-    with pytest.raises(BadProfile, match="readonly"), open_readonly(made) as connection:
+    with pytest.raises(BadProfile, match="not authorized"), open_readonly(made) as connection:
         connection.execute("DELETE FROM films")
     assert made.read_bytes() == before and list(made.parent.iterdir()) == [made]
 
@@ -70,3 +72,96 @@ def test_damage(made, change, message):
 def test_absent(tmp_path):
     with pytest.raises(BadProfile, match="cannot be read"), open_readonly(tmp_path / "absent"):
         pass
+
+
+KERNELS = "CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL(start INTEGER, end INTEGER, demangledName INTEGER)"
+
+
+def write_profile(path, *statements):
+    """A profile of Nsight Systems with 100 kernels of 10 ns, unless the statements make it otherwise."""
+    database = sqlite3.connect(path)
+    for statement in statements or ("CREATE TABLE StringIds(id INTEGER PRIMARY KEY, value TEXT)",):
+        database.execute(statement)
+    database.commit()
+    database.close()
+    return path
+
+
+def test_computed_columns_are_not_evaluated(tmp_path):
+    """400 MB of zeros as hexadecimal digits, which took 2.7 GB for a file of 12 KB."""
+    path = write_profile(
+        tmp_path / "generated.sqlite",
+        "CREATE TABLE StringIds(id INTEGER PRIMARY KEY, v2 TEXT, value TEXT AS (hex(zeroblob(400000000))))",
+        KERNELS,
+        "INSERT INTO StringIds(id) VALUES(1)",
+        "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES(0, 10, 1)",
+    )
+    with pytest.raises(BadProfile, match="StringIds has no stored columns 'id' and 'value'"):
+        list(open_profile(path).batches())
+    with pytest.raises(BadProfile, match="too big"), open_readonly(path) as connection:
+        connection.execute("SELECT value FROM StringIds").fetchall()
+
+
+@pytest.mark.parametrize("module", ["fts5(start, end, demangledName)", "rtree_i32(id, start, end)"])
+def test_virtual_tables_behind_a_comment_are_not_opened(tmp_path, module):
+    path = write_profile(
+        tmp_path / "virtual.sqlite",
+        "CREATE TABLE StringIds(id INTEGER PRIMARY KEY, value TEXT)",
+        f"CREATE VIRTUAL TABLE CUPTI_ACTIVITY_KIND_KERNEL USING {module}",
+        "PRAGMA writable_schema = ON",
+        "UPDATE sqlite_master SET sql = replace(sql, 'CREATE VIRTUAL', 'CREATE/**/VIRTUAL')",
+    )
+    with open_readonly(path) as connection:
+        assert "CUPTI_ACTIVITY_KIND_KERNEL" not in tables_of(connection)
+    with pytest.raises(BadProfile, match="without the tables of Nsight Systems"):
+        list(open_profile(path).batches())
+
+
+def test_a_query_takes_steps_in_proportion_to_the_file(made, monkeypatch):
+    monkeypatch.setattr(sqlite_file, "LEAST_STEPS", 10**5)
+    with (
+        pytest.raises(BadProfile, match=r"more steps than a profile of [\d,]+ bytes needs"),
+        open_readonly(made) as opened,
+    ):
+        opened.execute("SELECT a.year FROM films a, films b, films c, films d WHERE a.year + b.year < -1").fetchall()
+
+
+@pytest.mark.parametrize("key", ["id INTEGER PRIMARY KEY", "id INTEGER", "id INTEGER UNIQUE", "id TEXT PRIMARY KEY"])
+def test_names_are_found_in_steps_in_proportion_to_their_number(tmp_path, key):
+    """Twice as many names take about twice the steps, also in a table without a key."""
+    steps = []
+    for count in (500, 1000, 2000):
+        path = tmp_path / f"{count}.sqlite"
+        database = sqlite3.connect(path)
+        database.execute(f"CREATE TABLE StringIds({key}, value TEXT)")
+        database.executemany("INSERT INTO StringIds VALUES(?, ?)", [(number, f"k{number}") for number in range(count)])
+        database.commit()
+        database.close()
+        taken = 0
+
+        def count_steps():
+            nonlocal taken
+            taken += 1
+
+        with open_readonly(path) as connection:
+            connection.set_progress_handler(count_steps, 100)
+            entries = Entries(connection, "StringIds", "id", "value", 100)
+            wanted = str if "TEXT P" in key else int
+            assert [entries.find(wanted(number)) for number in range(count)] == [f"k{n}" for n in range(count)]
+        steps.append(taken)
+    assert steps[2] < 2.5 * steps[1] < 6.5 * max(steps[0], 1)
+    with pytest.raises(KeyError):
+        entries.cache.pop("x")
+
+
+@pytest.mark.parametrize(("start", "end"), [(-(2**63), -(2**63) + 10), (2**62, 2**62 + 10)])
+def test_times_that_no_clock_has_are_refused(tmp_path, start, end):
+    path = write_profile(
+        tmp_path / "times.sqlite",
+        "CREATE TABLE StringIds(id INTEGER PRIMARY KEY, value TEXT)",
+        KERNELS,
+        "INSERT INTO StringIds VALUES(1, 'k')",
+        f"INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES({start}, {end}, 1)",
+    )
+    with pytest.raises(BadProfile, match=r"CUPTI_ACTIVITY_KIND_KERNEL row 1: begins at -?\d+ and ends at"):
+        list(open_profile(path).batches())
