@@ -7,7 +7,7 @@ its name (``onnx.NonZero``) and is reported as not counted.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -61,9 +61,7 @@ def read_onnx(path: Path, image_size: int | None = None, options: SequenceOption
     if not model.graph.node:
         raise BadDescriptor(f"{path}: not an ONNX file: it has no operators")
     if model.functions:
-        from onnx.inliner import inline_local_functions
-
-        model = inline_local_functions(model)
+        model = _inline_functions(model, path)
     length, notes = _set_symbolic_sizes(model.graph, path, image_size, options.length if options else None)
     try:
         model = onnx.shape_inference.infer_shapes(model, data_prop=True)
@@ -71,6 +69,74 @@ def read_onnx(path: Path, image_size: int | None = None, options: SequenceOption
         raise BadDescriptor(f"{path}: inconsistent shapes ({' '.join(str(error).split())[:200]})") from None
     network = _GraphReader(model.graph, path, onnx).network(notes)
     return network if length is None else network._replace(lengths=Lengths(length, length))
+
+
+NODES_PER_BYTE = 1
+"""Most operators that the functions of a file may grow to, per byte of the file."""
+
+
+def _inline_functions(model: Any, path: Path) -> Any:
+    """Return a model with its functions in place of their calls.
+
+    Raises
+    ------
+    BadDescriptor
+        If a function calls itself, or the calls grow to more operators than a file of this size can need: each of a
+        chain of functions may call the next one twice.
+    """
+    from onnx.inliner import inline_local_functions
+
+    limit = NODES_PER_BYTE * path.stat().st_size
+    bodies = {(function.domain, function.name): function.node for function in model.functions}
+    sizes: dict[tuple[str, str], int] = {}
+    for name in bodies:
+        _size_of_function(name, bodies, sizes, path)
+    inlined = _count_nodes(model.graph.node, sizes)
+    if inlined > limit:
+        raise BadDescriptor(
+            f"{path}: its functions grow to {min(inlined, 10**15):,} operators, expected at most {limit:,} for a file "
+            "of this size"
+        )
+    return inline_local_functions(model)
+
+
+def _size_of_function(
+    name: tuple[str, str], bodies: dict[tuple[str, str], Any], sizes: dict[tuple[str, str], int], path: Path
+) -> None:
+    """Add the number of operators of a function, with those of the functions that it calls, to the sizes."""
+    pending, active = [name], set()
+    while pending:
+        current = pending[-1]
+        if current in sizes:
+            pending.pop()
+            continue
+        callees = {call for call in _calls(bodies[current]) if call in bodies and call not in sizes}
+        if not callees:
+            sizes[current] = _count_nodes(bodies[current], sizes)
+            active.discard(current)
+            pending.pop()
+            continue
+        active.add(current)
+        if not callees.isdisjoint(active):
+            raise BadDescriptor(f"{path}: the function {min(callees & active)[1]!r} calls itself")
+        pending += sorted(callees)
+
+
+def _calls(nodes: Any) -> Iterator[tuple[str, str]]:
+    """Yield domain and type of every operator, also of those in the graphs of branches and loops."""
+    pending = list(nodes)
+    while pending:
+        node = pending.pop()
+        yield node.domain, node.op_type
+        for attribute in node.attribute:
+            pending += attribute.g.node
+            for graph in attribute.graphs:
+                pending += graph.node
+
+
+def _count_nodes(nodes: Any, sizes: dict[tuple[str, str], int]) -> int:
+    """Return the number of operators when calls of functions are replaced by their operators."""
+    return sum(sizes.get(call, 1) for call in _calls(nodes))
 
 
 def _set_symbolic_sizes(
@@ -136,6 +202,8 @@ class _GraphReader:
         self._name_counts: dict[str, int] = {}
         self._counted_initializers: set[str] = set()
         for initializer in graph.initializer:
+            if any(size < 0 for size in initializer.dims):
+                raise BadDescriptor(f"{path}: the initializer {initializer.name!r:.60} has a negative size")
             is_floating = initializer.data_type in self._floating
             name = initializer.name if is_floating else ""
             self.values[initializer.name] = Value(tuple(initializer.dims), None, name, is_floating)
@@ -148,10 +216,38 @@ class _GraphReader:
     def network(self, notes: list[str]) -> Network:
         """Read all operators and return the network."""
         for node in self.graph.node:
-            self._add_operator(node)
+            try:
+                self._add_operator(node)
+            except _MALFORMED as error:
+                raise BadDescriptor(f"{self._describe(node)} {_describe_defect(error)}") from None
         inputs = tuple(self.values[value.name].shape for value in self.inputs)
         parameters = sum(layer.parameters for layer in self.layers)
         return Network(self.path.stem, inputs, tuple(self.layers), parameters, "ONNX", tuple(notes))
+
+    def _describe(self, node: Any) -> str:
+        """Return the file and the operator for a message."""
+        return f"{self.path}: the operator {node.op_type}{f' {node.name!r:.60}' if node.name else ''}"
+
+    def _attributes(self, node: Any) -> dict[str, Any]:
+        """Return the attributes of an operator.
+
+        Raises
+        ------
+        BadDescriptor
+            If one that counts positions is not of integers in its range.
+        """
+        attributes = {attribute.name: self._attribute(attribute) for attribute in node.attribute}
+        for name, (least, is_list) in COUNTS.items():
+            if name not in attributes or node.op_type in _OTHER_MEANING:
+                continue
+            values = attributes[name] if is_list else [attributes[name]]
+            is_valid = isinstance(values, (list, tuple)) or hasattr(values, "__iter__")
+            if not is_valid or not all(isinstance(value, int) and least <= value < 2**31 for value in values):
+                shown = f"{attributes[name]!r:.60}"
+                raise BadDescriptor(
+                    f"{self._describe(node)}: {name} must be integers of at least {least} (got {shown})"
+                )
+        return attributes
 
     def _add_outputs(self, node: Any, parent: int | None, initializer: str = "") -> list[Shape]:
         """Register the outputs of an operator and return their shapes."""
@@ -187,7 +283,10 @@ class _GraphReader:
         if node.op_type in ("Identity", "Dropout"):
             self.values[node.output[0]] = operands[0]
             return
-        attributes = {attribute.name: self._attribute(attribute) for attribute in node.attribute}
+        attributes = self._attributes(node)
+        if node.op_type == "Einsum" and node.domain in ("", "ai.onnx"):
+            self._add_einsum(node, operands, attributes)
+            return
         if node.op_type in RECURRENT and [len(operand.shape) for operand in operands[:3]] == [3, 3, 3]:
             self._add_recurrent(node, operands, attributes)
             return
@@ -238,6 +337,31 @@ class _GraphReader:
         shapes = self._add_outputs(node, len(self.layers))
         self._add_layer(node, "copy", [Value(last.shape, len(self.layers) - 1)], [], shapes, {})
 
+    def _add_einsum(self, node: Any, operands: list[Value], attributes: dict[str, Any]) -> None:
+        """Add an einsum: products of two operands at a time, from left to right, each summed as soon as it can be."""
+        terms, result = parse_einsum(str(attributes["equation"], "utf-8"), [operand.shape for operand in operands])
+        sizes: dict[str, int] = {}
+        for term, operand in zip(terms, operands):
+            sizes |= {label: max(size, sizes.get(label, 1)) for label, size in zip(term, operand.shape)}
+        shapes = self._add_outputs(node, len(self.layers) + max(len(operands) - 2, 0))
+        first, labels = operands[0], terms[0]
+        if len(operands) == 1:
+            is_summed = bool(set(labels) - set(result))
+            kind, layer_attributes = ("reduce", {"function": "sum"}) if is_summed else ("copy", {})
+            self._add_layer(node, kind, [first], [], shapes, layer_attributes)
+            return
+        for index, (term, operand) in enumerate(zip(terms[1:], operands[1:]), 2):
+            needed = set(result).union(*terms[index:])
+            kept = [label for label in dict.fromkeys([*labels, *term]) if label in needed]
+            summed = set(labels) | set(term)
+            inner = prod(sizes[label] for label in summed - needed)
+            is_last = index == len(operands)
+            made = shapes if is_last else [tuple(sizes[label] for label in kept)]
+            data = [value for value in (first, operand) if value.parent is not None]
+            weights = [value for value in (first, operand) if value.parent is None]
+            self._add_layer(node, "matmul", data, weights, made, {"inner": inner})
+            first, labels = Value(made[0] if made else (), len(self.layers) - 1), kept
+
     def _add_layer(
         self,
         node: Any,
@@ -279,6 +403,15 @@ class _GraphReader:
         return name if count == 1 else f"{name}#{count}"
 
 
+def _describe_defect(error: Exception) -> str:
+    """Return what is wrong with an operator, from the exception that reading it raised."""
+    if isinstance(error, KeyError):
+        return f"has no attribute {error}"
+    if isinstance(error, IndexError):
+        return "lacks an operand, or an operand lacks a dimension"
+    return f"is malformed ({error!s:.200})"
+
+
 class Operator(NamedTuple):
     """Attributes of an operator, the shapes of its operands and results, and its layer kind."""
 
@@ -297,6 +430,8 @@ LIKE_WEIGHTS = {kind.name: kind.onnx_weights for kind in KINDS.values() if kind.
 
 def _convolution(operator: Operator) -> KindAndAttributes:
     rank = len(operator.inputs[1]) - 2
+    if rank < 1:
+        raise ValueError(f"its weights have the shape {operator.inputs[1]}, expected at least three dimensions")
     attributes: dict[str, Any] = {
         "stride": list(operator.attributes.get("strides", [1] * rank)),
         "padding": list(operator.attributes.get("pads", [0] * rank))[:rank],
@@ -343,22 +478,42 @@ def _attention(operator: Operator) -> KindAndAttributes:
     return operator.kind, attributes
 
 
-def _einsum(operator: Operator) -> KindAndAttributes:
-    """Read an einsum of two operands as a matrix product, which sums over the labels that the result does not have."""
-    equation = str(operator.attributes["equation"], "utf-8").replace(" ", "").replace("...", "")
-    operands, _, result = equation.partition("->")
-    if not result:  # implicit form: the labels that occur once
-        result = "".join(label for label in operands if operands.count(label) == 1)
-    terms = operands.split(",")
-    if len(terms) != 2:
-        return operator.kind, {}
-    sizes = {}
-    for term, shape in zip(terms, operator.inputs):
-        # Dimensions of an ellipsis come first, so labels are matched from the last dimension.
-        for label, size in zip(reversed(term), reversed(shape)):
-            sizes[label] = size
-    summed = set(terms[0] + terms[1]) - set(result)
-    return "matmul", {"inner": prod(sizes[label] for label in summed)}
+def parse_einsum(equation: str, shapes: Sequence[Shape]) -> tuple[list[list[str]], list[str]]:
+    """Return the labels of each operand and of the result of an einsum; dimensions of an ellipsis are numbered labels.
+
+    Raises
+    ------
+    ValueError
+        If the equation does not have the operands and dimensions of the operator.
+    """
+    text, arrow, explicit = equation.replace(" ", "").partition("->")
+    terms = []
+    for term, shape in zip(text.split(","), shapes):
+        before, ellipsis, after = term.partition("...")
+        hidden = len(shape) - len(before) - len(after)
+        if hidden < 0 or (hidden and not ellipsis):
+            raise ValueError(f"the equation {equation!r:.60} does not fit an operand of shape {shape}")
+        numbered = [str(position) for position in range(hidden, 0, -1)]  # counted from the last: they broadcast
+        terms.append([*before, *numbered, *after])
+    if len(terms) != len(shapes) or text.count(",") + 1 != len(shapes):
+        raise ValueError(f"the equation {equation!r:.60} does not have {len(shapes)} operands")
+    hidden_labels = sorted({label for term in terms for label in term if label.isdecimal()}, reverse=True)
+    if arrow:
+        before, ellipsis, after = explicit.partition("...")
+        return terms, [*before, *(hidden_labels if ellipsis else []), *after]
+    every = [label for term in terms for label in term if not label.isdecimal()]  # implicit: those that occur once
+    return terms, [*hidden_labels, *sorted(label for label in every if every.count(label) == 1)]
+
+
+COUNTS = {
+    "kernel_shape": (1, True), "strides": (1, True), "dilations": (1, True), "group": (1, False), "size": (1, False),
+    "num_groups": (1, False), "hidden_size": (1, False), "num_heads": (1, False),
+}  # fmt: skip
+"""Attributes that are numbers of positions or parts: the least value, and whether there is one per dimension."""
+
+_OTHER_MEANING = ("Slice", "Split")
+_MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""Exceptions of an operator whose attributes or operands are not those of its kind."""
 
 
 RECURRENT = {"LSTM": (4, (3, 2, 3, 5)), "GRU": (3, (2, 1, 2, 5)), "RNN": (1, (0, 1, 0, 1))}
@@ -375,7 +530,6 @@ READERS: dict[str, Callable[[Operator], KindAndAttributes]] = {
     "Upsample": _resize,
     "GridSample": _resize,
     "Attention": _attention,
-    "Einsum": _einsum,
     "MatMul": lambda operator: (operator.kind, {"inner": operator.inputs[0][-1]}),
     "LRN": lambda operator: (operator.kind, {"size": operator.attributes["size"]}),
     "GroupNormalization": lambda operator: (operator.kind, {"num_groups": operator.attributes["num_groups"]}),

@@ -468,7 +468,7 @@ def device_state_bytes(workload: Workload) -> tuple[int, int, int]:
     if workload.phase not in PHASES_WITH_GRADIENTS or workload.options.offload == "none":
         return parameters, gradients, optimizer
     sizes = [layer.parameters for layer in workload.trained_layers if not _is_frozen(layer)]
-    return parameters, gradients * max(sizes) // sum(sizes), 0
+    return parameters, gradients * max(sizes, default=0) // max(sum(sizes), 1), 0
 
 
 class Segment(NamedTuple):

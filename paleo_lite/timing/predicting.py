@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from ..errors import BadValue
+from ..errors import BadValue, CountFailed
 from ..machines import Machine
 from .models import PeakModel, TimeModel
 from .notes import faster_than_bound_note, notes_of
@@ -31,6 +31,14 @@ def predict(workload: Workload, machine: Machine, model: TimeModel) -> Predictio
     return prediction
 
 
+def _describe_no_work(workload: Workload) -> str:
+    """Return the sentence for a network in which no layer has a rule, or none computes or moves anything."""
+    assert workload.network is not None
+    kinds = sorted({layer.kind for layer in workload.layers})
+    shown = ", ".join(kinds[:5]) + (", ..." if len(kinds) > 5 else "")
+    return f"{workload.network.name}: nothing of it is counted in {workload.phase}; its layers are {shown or 'none'}"
+
+
 def _time_workload(workload: Workload, machine: Machine, model: TimeModel) -> Prediction:
     """Time the passes of the phase by one model, and assemble a training step from them."""
     if model.needs_bytes and not workload.has_layers:
@@ -39,6 +47,8 @@ def _time_workload(workload: Workload, machine: Machine, model: TimeModel) -> Pr
     if workload.training is not None:
         workload = micro_batch(workload, machine)
     work, phase, batch_size = workload.work, workload.phase, workload.batch_size
+    if workload.has_layers and not work.column("bytes", phase, batch_size).any():
+        raise CountFailed(_describe_no_work(workload))
     counts = work.counts_by_pass(phase, batch_size)
     terms = model.evaluate(workload, machine)
     if workload.has_layers:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 import paleo_lite as pl
 from paleo_lite.architectures.onnx_file import KINDS_OF, LIKE_WEIGHTS
 from paleo_lite.counting import KINDS
-from paleo_lite.errors import BadDescriptor, BadValue
+from paleo_lite.errors import BadDescriptor, BadValue, CountFailed
 
 pytestmark = pytest.mark.slow
 onnx = pytest.importorskip("onnx")
@@ -136,3 +138,92 @@ def test_invalid_files(content, message, tmp_path):
         pl.layers(str(tmp_path / "net.onnx"))
     with pytest.raises(BadDescriptor, match="cannot be read"):
         pl.layers(str(tmp_path / "absent.onnx"))
+
+
+def calls(times, depth, recursive=False):
+    """Functions each of which calls the next one several times; the last calls the first again if recursive."""
+    functions = []
+    for level in range(depth):
+        last = level == depth - 1
+        callee = ("Relu", "") if last and not recursive else (f"F{(level + 1) % depth}", "mine")
+        names = ["x", *(f"t{i}" for i in range(times - 1)), "y"]
+        nodes = [helper.make_node(callee[0], [a], [b], domain=callee[1]) for a, b in pairwise(names)]
+        opsets = [helper.make_opsetid("", 17), helper.make_opsetid("mine", 1)]
+        functions.append(helper.make_function("mine", f"F{level}", ["x"], ["y"], nodes, opsets))
+    return functions
+
+
+def save_with_functions(path, functions):
+    x, y = (helper.make_tensor_value_info(name, 1, [1, 8]) for name in "xy")
+    graph = helper.make_graph([helper.make_node("F0", ["x"], ["y"], domain="mine")], "net", [x], [y])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("mine", 1)]
+    onnx.save(helper.make_model(graph, functions=functions, opset_imports=opsets), path)
+    return str(path)
+
+
+def test_functions_are_inlined_within_a_budget(tmp_path):
+    """24 functions that each call the next one twice are 16,777,216 operators, and once took 40 s and 800 MB."""
+    few = pl.layers(save_with_functions(tmp_path / "few.onnx", calls(2, 3))).network
+    assert [layer.kind for layer in few.layers] == ["relu"] * 8
+    with pytest.raises(BadDescriptor, match=r"functions grow to 16,777,216 operators, expected at most [\d,]+ for"):
+        pl.layers(save_with_functions(tmp_path / "many.onnx", calls(2, 24)))
+    with pytest.raises(BadDescriptor, match=r"the function 'F[0-2]' calls itself"):
+        pl.layers(save_with_functions(tmp_path / "endless.onnx", calls(1, 3, recursive=True)))
+
+
+@pytest.mark.parametrize(
+    ("node", "weights", "message"),
+    [
+        (helper.make_node("Gemm", ["x"], ["y"]), [], "operator Gemm lacks an operand"),
+        (helper.make_node("MaxPool", ["x"], ["y"]), [], "operator MaxPool has no attribute 'kernel_shape'"),
+        (helper.make_node("Conv", ["x", "w"], ["y"], "c1"), [("w", ())], "Conv 'c1' is malformed .*at least three"),
+        (helper.make_node("Conv", ["x", "w"], ["y"], group=0), [("w", (3, 3, 1, 1))], "group must be integers"),
+        (helper.make_node("Conv", ["x", "w"], ["y"], strides=[0, 0]), [("w", (3, 3, 1, 1))], "strides must be"),
+        (helper.make_node("Einsum", ["x"], ["y"], equation="abij,jk->ik"), [], "does not have 1 operands"),
+        (helper.make_node("Einsum", ["x"], ["y"], equation="ij->i"), [], "does not fit an operand of shape"),
+    ],
+)  # fmt: skip
+def test_a_malformed_operator_is_named(node, weights, message, tmp_path):
+    path = save(tmp_path / "net.onnx", [node], [("x", 1, [1, 3, 8, 8])], weights, output=("y", [1, 3, 8, 8]))
+    with pytest.raises(BadDescriptor, match=message):
+        pl.layers(path)
+
+
+def test_a_negative_size_is_refused(tmp_path):
+    path = save(
+        tmp_path / "net.onnx", [helper.make_node("MatMul", ["x", "w"], ["y"])], [("x", 1, [1, 8])], [("w", (8, 5))]
+    )
+    model = onnx.load(path)
+    model.graph.initializer[0].dims[1] = -5
+    onnx.save(model, path)
+    with pytest.raises(BadDescriptor, match="the initializer 'w' has a negative size"):
+        pl.layers(path)
+
+
+@pytest.mark.parametrize(("equation", "shapes", "out", "kinds", "products"), [
+    ("ij->ji", [(1, 8)], (8, 1), ["copy"], 0),
+    ("ij->i", [(4, 8)], (4,), ["reduce"], 0),
+    ("ij,jk,kl->il", [(2, 3), (3, 4), (4, 5)], (2, 5), ["matmul", "matmul"], 2 * 3 * 4 + 2 * 4 * 5),
+    ("bij,bjk,k->bi", [(7, 2, 3), (7, 3, 4), (4,)], (7, 2), ["matmul", "matmul"], 7 * 2 * 3 * 4 + 7 * 2 * 4),
+])  # fmt: skip
+def test_einsums_of_any_number_of_operands_are_counted(equation, shapes, out, kinds, products, tmp_path):
+    """Pairs from left to right, as numpy.einsum_path without optimisation orders them."""
+    names = "xwv"[: len(shapes)]
+    nodes = [helper.make_node("Einsum", list(names), ["y"], equation=equation)]
+    path = save(tmp_path / "net.onnx", nodes, [(n, 1, shape) for n, shape in zip(names, shapes)], output=("y", out))
+    counts = pl.layers(path, convention="macs")
+    assert [layer.kind for layer in counts.network.layers] == kinds and counts.total == products
+    assert counts.network.layers[-1].outputs[0] == out
+    assert 0 < pl.predict(path, gpu="t4").time_s < 1
+
+
+def test_a_network_of_which_nothing_is_counted_is_refused(tmp_path):
+    condition = helper.make_tensor_value_info("c", TensorProto.BOOL, [])
+    branch = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["o"])], "b", [], [helper.make_tensor_value_info("o", 1, [1, 8])]
+    )
+    node = helper.make_node("If", ["c"], ["y"], then_branch=branch, else_branch=branch)
+    x, y = (helper.make_tensor_value_info(name, 1, [1, 8]) for name in "xy")
+    onnx.save(helper.make_model(helper.make_graph([node], "net", [x, condition], [y])), tmp_path / "if.onnx")
+    with pytest.raises(CountFailed, match=r"nothing of it is counted in inference; its layers are onnx\.If"):
+        pl.predict(str(tmp_path / "if.onnx"), gpu="t4")
