@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import pytest
-import torch
-from torch import nn
-from torch.nn import functional
 
-from paleo_lite.architectures import find_network
-from paleo_lite.architectures.trace import trace
-from paleo_lite.counting import count
-from paleo_lite.counting.attention import (
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+from torch.nn import functional  # noqa: E402
+
+from paleo_lite.architectures import find_network  # noqa: E402
+from paleo_lite.architectures.trace import trace  # noqa: E402
+from paleo_lite.counting import count  # noqa: E402
+from paleo_lite.counting.attention import (  # noqa: E402
     UNFUSED,
     WITHOUT_COPIES,
     apply_attention,

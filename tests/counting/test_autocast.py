@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
-from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
-import paleo_lite as pl
-from measured import DATA
-from paleo_lite.architectures import find_network
-from paleo_lite.architectures.trace import trace
-from paleo_lite.counting import INPUT, Layer, count
-from paleo_lite.counting.autocast import ORIGIN, insert_casts
-from paleo_lite.errors import BadValue
-from validation.steps.timm import published_timm
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
+import paleo_lite as pl  # noqa: E402
+from measured import DATA  # noqa: E402
+from paleo_lite.architectures import find_network  # noqa: E402
+from paleo_lite.architectures.trace import trace  # noqa: E402
+from paleo_lite.counting import INPUT, Layer, count  # noqa: E402
+from paleo_lite.counting.autocast import ORIGIN, insert_casts  # noqa: E402
+from paleo_lite.errors import BadValue  # noqa: E402
+from validation.steps.timm import published_timm  # noqa: E402
 
 
 class Casts(TorchDispatchMode):

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 
 import pytest
-import torch
-from torch import nn
 
-from paleo_lite.architectures.model_config import read_config
-from paleo_lite.architectures.network import SequenceOptions
-from paleo_lite.architectures.trace import trace
-from paleo_lite.counting import count
-from paleo_lite.counting.megatron import fuse_megatron_kernels
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+
+from paleo_lite.architectures.model_config import read_config  # noqa: E402
+from paleo_lite.architectures.network import SequenceOptions  # noqa: E402
+from paleo_lite.architectures.trace import trace  # noqa: E402
+from paleo_lite.counting import count  # noqa: E402
+from paleo_lite.counting.megatron import fuse_megatron_kernels  # noqa: E402
 
 NUMBERS = 3 * 5 * 8  # of a tensor, at batch 3
 LLAMA = {
