@@ -11,6 +11,8 @@ import traceback
 
 import pytest
 
+pytest.importorskip("torch")
+
 from paleo_lite.architectures import count_network, find_network, network_names, trace_named
 from paleo_lite.architectures.caffe import NETWORKS
 from paleo_lite.architectures.catalog import networks_with_macs
