@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import os
+import re
+import stat
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -184,6 +187,46 @@ def version_of(path: Path) -> FileVersion:
     return FileVersion(path, status.st_mtime_ns, status.st_size)
 
 
+_WITHOUT_END = (Path("/proc"), Path("/sys"), Path("/dev"))
+"""Folders whose files are no files: reading one may wait or never end."""
+
+
+def check_regular(path: Path, error_class: type[PaleoError] = BadFile) -> None:
+    """Check, before a file is opened, that it ends: that it is a regular file or a pipe, also behind a symbolic link.
+
+    Raises
+    ------
+    OSError
+        If there is no such file.
+    PaleoError
+        Of the given class, if it is a folder, a device, a socket or a file of the kernel.
+    """
+    mode = path.stat().st_mode
+    if stat.S_ISFIFO(mode):
+        return
+    is_kernel = any(path.resolve().is_relative_to(folder) for folder in _WITHOUT_END)
+    if not stat.S_ISREG(mode) or (is_kernel and sys.platform == "linux"):
+        raise error_class(f"{path}: cannot be read (it is not a regular file)")
+
+
+def read_limited(path: Path, max_bytes: int, description: str, error_class: type[PaleoError] = BadFile) -> bytes:
+    """Return the bytes of a file, of which no more is read than a description of this kind may have.
+
+    Raises
+    ------
+    OSError
+        If it cannot be read.
+    PaleoError
+        Of the given class, if it is not a regular file, or larger.
+    """
+    check_regular(path, error_class)
+    with path.open("rb") as file:
+        data = file.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise error_class(f"{path}: larger than {max_bytes} bytes, too large for a {description}")
+    return data
+
+
 def read_typed(
     path: Path, struct: type[_T], description: str, max_bytes: int, error_class: type[PaleoError] = BadFile
 ) -> _T:
@@ -202,14 +245,13 @@ def read_typed(
     error_class : type
         Class of the raised error.
     """
-    decode = msgspec.json.decode if path.suffix == ".json" else msgspec.toml.decode
     try:
-        if path.stat().st_size > max_bytes:
-            raise error_class(f"{path}: larger than {max_bytes} bytes, too large for a {description}")
-        data = path.read_bytes()
+        data = read_limited(path, max_bytes, description, error_class)
         if not data.strip():
             raise error_class(f"{path}: the file is empty, not a {description}")
-        return decode(data, type=struct)
+        if path.suffix == ".json":
+            return msgspec.json.decode(data, type=struct)
+        return msgspec.convert(_decode_toml(data), struct, str_keys=True)
     except OSError as error:
         raise error_class(f"{path}: cannot be read ({error.strerror})") from None
     except UnicodeDecodeError:
@@ -218,6 +260,54 @@ def read_typed(
         raise error_class(f"{path}: {error}") from None
     except RecursionError:
         raise error_class(f"{path}: nested too deeply for a {description}") from None
+
+
+MOST_KEY_PARTS = 32
+"""Most parts of a dotted key: the memory of the parser grows with their square."""
+
+_STRINGS_AND_COMMENTS = re.compile(
+    r"""
+    \"{3} (?: [^"\\] | \\. | "(?!"") )*+ (?: \"{3} | \Z )  # an open one reaches to the end
+    | \'{3} (?: [^'] | '(?!'') )*+ (?: \'{3} | \Z )
+    | " (?: [^"\\\n] | \\[^\n] )*+ "?
+    | ' [^'\n]*+ '?
+    | \# [^\n]*+
+    """,
+    re.DOTALL | re.VERBOSE,
+)
+_LONG_KEY = re.compile(rf"(?<![\w-])(?:[\w-]++[ \t]*+\.[ \t]*+){{{MOST_KEY_PARTS}}}")
+
+
+def _decode_toml(data: bytes) -> dict[str, Any]:
+    """Return the content of a TOML file.
+
+    Raises
+    ------
+    ValueError
+        If it is no TOML, a key has too many parts, or a number is infinite or none (nan).
+    """
+    import tomllib
+
+    text = data.decode("utf-8")
+    long_key = _LONG_KEY.search(_STRINGS_AND_COMMENTS.sub("key", text))
+    if long_key is not None:
+        raise ValueError(f"a key has more than {MOST_KEY_PARTS} parts: {long_key[0][:40]}...")
+    tree = tomllib.loads(text)
+    _check_numbers(tree)
+    return tree
+
+
+def _check_numbers(tree: dict[str, Any]) -> None:
+    """Raise ValueError for the first number that is infinite or none, with its place as msgspec writes it."""
+    pending: list[tuple[str, Any]] = [("$", tree)]
+    while pending:
+        place, value = pending.pop()
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"{place} is {value}, expected a finite number")
+        if isinstance(value, dict):
+            pending += [(f"{place}.{key}", item) for key, item in value.items()]
+        elif isinstance(value, list):
+            pending += [(f"{place}[{index}]", item) for index, item in enumerate(value)]
 
 
 def check_outputs(*paths: Path | None, force: bool) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
+import threading
 from pathlib import Path
 
 import msgspec
@@ -114,3 +116,55 @@ def test_invalid_file_name_is_a_bad_file() -> None:
 def test_invalid_file_name_does_not_exist(name) -> None:
     assert not files.file_exists(name)
     assert not files.file_exists(name, Path.exists)
+
+
+class Anything(msgspec.Struct):
+    a: object = None
+
+
+def read_text(tmp_path, text):
+    path = tmp_path / "some.toml"
+    path.write_text(text)
+    return read_typed(path, Anything, "table", 10**8)
+
+
+def test_a_key_of_thousands_of_parts_is_refused_before_it_is_parsed(tmp_path) -> None:
+    """The parser keeps every prefix of a key: 32,000 parts in 64 KB took 4 GB."""
+    for text in (".".join("a" * 32_000) + " = 1", "[" + " . ".join("a" * 100) + "]", "x.'y'." * 20 + "z = 1"):
+        with pytest.raises(BadFile, match="a key has more than 32 parts: "):
+            read_text(tmp_path, text)
+
+
+def test_dots_in_strings_and_comments_are_no_keys(tmp_path) -> None:
+    dots = "a." * 100
+    for quote in ('"', "'", '"""', "'''"):
+        assert read_text(tmp_path, f"# {dots}a\na = {quote}{dots}{quote}  # {dots}a").a == dots
+
+
+@pytest.mark.parametrize(
+    ("text", "place"), [("a = nan", r"\$\.a is nan"), ("a = [1, {b = 1e999}]", r"\$\.a\[1\]\.b is inf")]
+)
+def test_numbers_are_finite(tmp_path, text, place) -> None:
+    with pytest.raises(BadFile, match=f"some.toml: {place}, expected a finite number"):
+        read_text(tmp_path, text)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="devices and files of the kernel are those of Linux")
+@pytest.mark.parametrize("target", ["/dev/zero", "/proc/kmsg", "/sys/kernel/notes", "/dev"])
+def test_a_link_to_what_never_ends_is_no_file(tmp_path, target) -> None:
+    link = tmp_path / "some.toml"
+    link.symlink_to(target)
+    if not link.exists():
+        pytest.skip(f"there is no {target}")
+    with pytest.raises(BadFile, match=r"cannot be read .it is not a regular file"):
+        read_typed(link, Anything, "table", 1000)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the operating system has no pipes with names")
+def test_no_more_of_a_pipe_is_read_than_allowed(tmp_path) -> None:
+    pipe = tmp_path / "some.toml"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=lambda: pipe.write_text("a = 1"))
+    writer.start()
+    assert read_typed(pipe, Anything, "table", 1000).a == 1
+    writer.join()

@@ -19,7 +19,7 @@ import msgspec
 
 from ..counting import CONSTANT, Layer, count
 from ..errors import BadDescriptor
-from ..files import write_atomically
+from ..files import read_limited, write_atomically
 from .free_sizes import Basis, Polynomial, Quotients, check_sizes, evaluate, polynomial, with_quotients
 from .network import Lengths, Network
 from .sequence_lengths import interpolated_network, sampled_lengths, sampled_networks
@@ -202,9 +202,7 @@ def read_bounded(path: Path) -> bytes:
         If the file cannot be read, or is larger than any description of a network.
     """
     try:
-        if path.stat().st_size > _MAX_BYTES:
-            raise BadDescriptor(f"{path}: larger than {_MAX_BYTES} bytes, too large for a descriptor")
-        data = path.read_bytes()
+        data = read_limited(path, _MAX_BYTES, "descriptor", BadDescriptor)
     except OSError as error:
         raise BadDescriptor(f"{path}: cannot be read ({error.strerror})") from None
     return _decompress(data, path) if path.suffix == COMPRESSED else data

@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from ..errors import BadFile
+from ..files import check_regular
 from ..gguf_types import GGUF_TYPES
 
 MAGIC = b"GGUF"
@@ -133,6 +134,7 @@ def _parts_of(path: Path) -> list[Path]:
 
 def _read_one(path: Path) -> GgufHeader:
     try:
+        check_regular(path)
         with path.open("rb") as file:
             return _Reader(file, path).header()
     except OSError as error:

@@ -14,7 +14,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 
 from ..errors import BadDescriptor
-from ..files import file_exists
+from ..files import check_regular, file_exists
 from .descriptor import read_bounded
 
 INDEX = "model.safetensors.index.json"
@@ -133,6 +133,7 @@ def read_header(path: Path, size: int) -> tuple[int, list[FileTensor]]:
         If the header is not that of a safetensors file, or does not fit the file.
     """
     try:
+        check_regular(path, BadDescriptor)
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
             if not 2 <= length <= min(size - 8, MOST_HEADER_BYTES):

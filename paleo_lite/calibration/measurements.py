@@ -15,7 +15,7 @@ import msgspec
 from ..counting import PHASES
 from ..counting.fusion import EXECUTIONS
 from ..errors import BadFile, BadValue, CalibrationFailed
-from ..files import NOT_TEXT, file_exists
+from ..files import NOT_TEXT, check_regular, file_exists
 from ..machines import Device, find_device
 from ..units import PRECISION_BYTES
 from .power_logs import is_power_log, read_power_log
@@ -147,6 +147,7 @@ def is_measurements_csv(path: Path) -> bool:
     if file_exists(path, Path.is_dir):
         return False
     try:
+        check_regular(path)
         with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
             header = file.readline(_MAX_HEADER_CHARACTERS)
             while header.startswith("#"):
@@ -166,6 +167,7 @@ def read_measurements(path: Path) -> list[Measurement]:
         If a column is missing or a value is impossible; the message names the file, the line and the column.
     """
     try:
+        check_regular(path)
         with path.open(newline="", encoding="utf-8-sig") as file:
             lines = (line for line in file if not line.startswith("#"))
             reader = csv.DictReader(lines)

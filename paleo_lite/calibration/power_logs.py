@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import BadFile
-from ..files import NOT_TEXT, file_exists
+from ..files import NOT_TEXT, check_regular, file_exists
 
 POWER_COLUMNS = ("power.draw", "power.draw.average", "power.draw.instant")
 """Columns of power in a log, the preferred one first; the unit follows in brackets."""
@@ -54,6 +54,7 @@ def is_power_log(path: Path) -> bool:
     if file_exists(path, Path.is_dir):
         return False
     try:
+        check_regular(path)
         with path.open(encoding="utf-8-sig", errors="replace") as file:
             header = file.readline(_MAX_HEADER_CHARACTERS)
     except OSError:
@@ -75,6 +76,7 @@ def read_power_log(path: Path) -> PowerLog:
         If it has no times or powers, or an impossible value; the message names the file, the line and the column.
     """
     try:
+        check_regular(path)
         with path.open(newline="", encoding="utf-8-sig") as file:
             return _read_rows(csv.reader(file, skipinitialspace=True), path)
     except OSError as error:

@@ -35,6 +35,17 @@ FORMAT = 2
 and that of the host as the fourth root of fourth powers, and their values mean something else."""
 
 _MAX_FILE_BYTES = 2**22
+
+LEAST_VALUE, LARGEST_VALUE = 1e-20, 1e20
+"""Limits of parameters, far from every fit."""
+
+LARGEST_SCATTER = 10.0
+"""Largest relative scatter of measurements: beyond a factor of e to the tenth nothing is known."""
+
+LARGEST_VARIANCE = 100.0
+"""Largest variance of the logarithm of a parameter, for the same reason."""
+
+_ROUNDING = 0.01  # relative error of a stored covariance, which has four digits
 _WORST_COUNT = 5
 
 
@@ -234,14 +245,17 @@ def read_calibration(path: Path) -> AnyCalibration:
     missing = [name for name in NAMES if name not in calibration.parameters]
     if missing:
         raise BadFile(f"{path}: parameters: {', '.join(missing)} missing")
-    bad = [name for name, parameter in calibration.parameters.items() if not (0 < parameter.value < math.inf)]
-    if bad:
-        raise BadFile(f"{path}: parameters: {', '.join(bad)} must be above 0")
+    for name, parameter in calibration.parameters.items():
+        for field in ("value", "low", "high"):
+            value = getattr(parameter, field)
+            if not LEAST_VALUE <= value <= LARGEST_VALUE:
+                raise BadFile(f"{path}: parameters.{name}.{field} must be above 0 and at most 1e20 (got {value:g})")
+    if not 0 <= calibration.scatter <= LARGEST_SCATTER:
+        raise BadFile(f"{path}: scatter must be from 0 to {LARGEST_SCATTER:g} (got {calibration.scatter:g})")
     if calibration.power is not None and not are_constants(calibration.power.constants):
         count = len(POWER_PARAMETERS)
         raise BadFile(f"{path}: power: constants must have {count} numbers, and {count} rows of as many")
-    if not _is_covariance(calibration.covariance):
-        raise BadFile(f"{path}: covariance must have {len(NAMES)} rows of {len(NAMES)} numbers")
+    _check_covariance(calibration.covariance, path)
     return calibration
 
 
@@ -255,12 +269,23 @@ def _check_format(path: Path, found: int, expected: int) -> None:
         raise BadFile(f"{path}: format is {found}, this version of paleo-lite reads {expected}")
 
 
-def _is_covariance(rows: Sequence[str]) -> bool:
+def _check_covariance(rows: Sequence[str], path: Path) -> None:
+    """Raise BadFile if rows of numbers are not the covariance of the parameters' logarithms."""
     try:
         matrix = _parse_matrix(rows)
     except ValueError:
-        return False
-    return matrix.shape == (len(NAMES), len(NAMES)) and bool(np.isfinite(matrix).all())
+        matrix = np.empty((0, 0))
+    if matrix.shape != (len(NAMES), len(NAMES)) or not np.isfinite(matrix).all():
+        raise BadFile(f"{path}: covariance must have {len(NAMES)} rows of {len(NAMES)} numbers")
+    for name, variance in zip(NAMES, np.diag(matrix).tolist()):
+        if not 0 <= variance <= LARGEST_VARIANCE:
+            raise BadFile(
+                f"{path}: covariance: the variance of {name} must be from 0 to {LARGEST_VARIANCE:g} (got {variance:g})"
+            )
+    deviation = np.sqrt(np.diag(matrix))
+    tolerance = _ROUNDING * np.outer(deviation, deviation)
+    if (np.abs(matrix - matrix.T) > tolerance).any() or (np.abs(matrix) > tolerance / _ROUNDING + tolerance).any():
+        raise BadFile(f"{path}: covariance must be symmetric, and no covariance larger than its variances allow")
 
 
 def _parse_matrix(rows: Sequence[str]) -> Floats:

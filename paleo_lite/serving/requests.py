@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from ..errors import BadFile, BadQuantity, BadValue, UnknownName
-from ..files import NOT_TEXT
+from ..files import NOT_TEXT, check_regular
 from ..units import parse_quantity
 
 if TYPE_CHECKING:
@@ -292,6 +292,7 @@ def read_trace(path: Path) -> Traffic:
         line.
     """
     try:
+        check_regular(path)
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
             missing = [name for name in TRACE_COLUMNS if name not in (reader.fieldnames or ())]

@@ -14,6 +14,7 @@ import numpy as np
 
 from ..errors import BadFile, BadValue, UnknownName
 from ..extras import require
+from ..files import check_regular
 from ..result import Result
 from .chunk import NUMBER_COLUMNS, STRING_COLUMNS
 from .columns import BOUND, FORECAST
@@ -447,6 +448,7 @@ def _read_batches(path: Path) -> Iterator[Any]:
     import pyarrow as pa
 
     try:
+        check_regular(path)
         if path.suffix == ".csv":
             from pyarrow import csv
 

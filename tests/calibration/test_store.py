@@ -18,6 +18,7 @@ from paleo_lite.timing.parameters import NAMES
 COVARIANCE = r'^(covariance = \[\n    ")[^ ]+ '
 """The first number of the covariance."""
 
+COVARIANCE_START = r'(covariance = \[\n *")\S+ '
 WRONG_COVARIANCE = f"covariance must have {len(NAMES)} rows of {len(NAMES)} numbers"
 
 FILE = shipped_calibrations()["gtx1080ti-fp32"]
@@ -32,8 +33,13 @@ FILE = shipped_calibrations()["gtx1080ti-fp32"]
             "format = 1",
             "format is 1, with the parameters of an earlier formula: fit the measurements again",
         ),
-        (r"value = [\d.e-]+", "value = 0.0", "parameters: [a-z_0-9]+ must be above 0"),
-        (r"value = [\d.e-]+", "value = inf", "parameters: [a-z_0-9]+ must be above 0"),
+        (r"value = [\d.e-]+", "value = 0.0", r"parameters\.[a-z_0-9]+\.value must be above 0"),
+        (r"value = [\d.e-]+", "value = 1e300", r"parameters\.[a-z_0-9]+\.value must be above 0 and at most 1e20"),
+        (r"value = [\d.e-]+", "value = inf", r"\$\.parameters\.[a-z_0-9]+\.value is inf, expected a finite number"),
+        (r"^scatter = .*", "scatter = -1.0", "scatter must be from 0 to 10"),
+        (COVARIANCE_START, r"\1-1 ", "the variance of efficiency_conv_3x3 must be from 0 to 100"),
+        (COVARIANCE_START, r"\g<1>1e308 ", "the variance of efficiency_conv_3x3 must be from 0 to 100"),
+        (COVARIANCE_START, r"\g<1>1e-9 ", "covariance must be symmetric, and no covariance larger"),
         (r"\[parameters\.step_s\]", "[parameters.steps]", "parameters: step_s missing"),
         (COVARIANCE, r"\1", WRONG_COVARIANCE),
         (COVARIANCE, r"\1much ", WRONG_COVARIANCE),

@@ -123,7 +123,9 @@ def test_a_query_takes_steps_in_proportion_to_the_file(made, monkeypatch):
         pytest.raises(BadProfile, match=r"more steps than a profile of [\d,]+ bytes needs"),
         open_readonly(made) as opened,
     ):
-        opened.execute("SELECT a.year FROM films a, films b, films c, films d WHERE a.year + b.year + c.year + d.year < -1").fetchall()
+        opened.execute(
+            "SELECT a.year FROM films a, films b, films c, films d WHERE a.year + b.year + c.year + d.year < -1"
+        ).fetchall()
 
 
 @pytest.mark.parametrize("key", ["id INTEGER PRIMARY KEY", "id INTEGER", "id INTEGER UNIQUE", "id TEXT PRIMARY KEY"])
