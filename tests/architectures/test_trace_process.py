@@ -1,4 +1,7 @@
-"""Configs without a record are traced in a process with limits, whose answers are kept on disk."""
+"""Configs without a record are traced in a process with limits, whose answers are kept on disk.
+
+Tests: architectures/trace_process.py, architectures/trace_child.py.
+"""
 
 from __future__ import annotations
 
