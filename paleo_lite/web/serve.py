@@ -24,17 +24,18 @@ def serve(arguments: Sequence[str]) -> None:
         Arguments of the command ``streamlit``.
     """
     # Streamlit reads the settings of the folder in which it starts (`.streamlit/config.toml`), which may be anybody's.
-    os.chdir(tempfile.mkdtemp(prefix="paleo-lite-"))
-    from streamlit.web.server.server_util import is_url_from_allowed_origins
-
-    # Other modules import the function by name, so assigning a new function to the name would not affect them.
-    is_url_from_allowed_origins.__code__ = _reject_origin.__code__
-    from streamlit.web import cli
-
-    folder = Path.cwd()
+    before, folder = Path.cwd(), Path(tempfile.mkdtemp(prefix="paleo-lite-"))
+    os.chdir(folder)
     try:
+        from streamlit.web.server.server_util import is_url_from_allowed_origins
+
+        # Other modules import the function by name, so assigning a new function to the name would not affect them.
+        is_url_from_allowed_origins.__code__ = _reject_origin.__code__
+        from streamlit.web import cli
+
         sys.exit(cli.main(list(arguments), "streamlit"))
     finally:
+        os.chdir(before)
         with suppress(OSError):
             folder.rmdir()
 

@@ -133,7 +133,7 @@ def test_a_written_ppp_is_a_calibration_for_every_command(tmp_path) -> None:
     ("field", "value", "sentence"),
     [
         ("ppp", -1.0, "ppp is -1.0: expected a number above 0"),
-        ("deviation", math.inf, "deviation is inf: expected a number above 0"),
+        ("deviation", math.inf, r"\$\.deviation is inf, expected a finite number"),
         ("runs", [], "runs is empty"),
     ],
 )
