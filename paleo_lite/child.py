@@ -9,6 +9,8 @@ import os
 import re
 import signal
 import sys
+import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,9 +25,9 @@ _KEPT_VARIABLES = re.compile(
 
 
 def child_command(script: Path, arguments: Sequence[str]) -> list[str]:
-    """Return the command that runs a file of this package, and tells it the folders to import from.
+    """Return the command that runs a file of this package.
 
-    The file calls `import_from` with its first argument.
+    Its first argument is the list of folders to import from, which the file puts at the start of ``sys.path``.
 
     Parameters
     ----------
@@ -59,7 +61,7 @@ def child_environment() -> dict[str, str]:
 
 
 def die_with_parent(parent: int) -> None:
-    """Let the operating system kill this process when its parent ends, where it can (Linux).
+    """Let the operating system kill this process when the thread that started it ends, where it can (Linux).
 
     Parameters
     ----------
@@ -73,6 +75,20 @@ def die_with_parent(parent: int) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it ended before
         os._exit(1)
+
+
+def follow_parent(parent: int) -> None:
+    """End this process soon after its parent, even if the thread that started it ends before the parent does."""
+    threading.Thread(target=_exit_after, args=(parent,), daemon=True).start()
+
+
+def _exit_after(parent: int) -> None:
+    while os.getppid() == parent:  # Windows tells the same number for ever
+        time.sleep(_PAUSE_S)
+    os._exit(1)
+
+
+_PAUSE_S = 0.5  # between two looks at the parent
 
 
 class Terminated(KeyboardInterrupt):

@@ -218,10 +218,12 @@ def _cluster_error(error: Exception, address: str) -> ClusterLost | None:
     """Return the sentence for an error of a Dask cluster; None for an error of another kind."""
     kind = type(error).__name__
     if isinstance(error, (CancelledError, OSError)) or kind == "ClosedClientError":
-        return ClusterLost(f"the Dask scheduler at {address} ended during the computation")
+        reason = f" ({clean_message(str(error))})" if isinstance(error, OSError) else ""
+        return ClusterLost(f"the Dask scheduler at {address} ended during the computation{reason}")
     if kind == "KilledWorker":
         return ClusterLost(f"the workers of the Dask scheduler at {address} died one after another (out of memory?)")
-    if isinstance(error, (ImportError, AttributeError, UnpicklingError)):
+    is_unknown_there = isinstance(error, AttributeError) and str(error).startswith("Can't get attribute")
+    if is_unknown_there or isinstance(error, (ImportError, UnpicklingError)):
         return ClusterLost(
             f"the workers of the Dask scheduler at {address} cannot run paleo-lite ({clean_message(str(error))}): "
             f"install version {__version__} and the same Python packages on them"

@@ -187,8 +187,8 @@ def version_of(path: Path) -> FileVersion:
     return FileVersion(path, status.st_mtime_ns, status.st_size)
 
 
-_WITHOUT_END = (Path("/proc"), Path("/sys"), Path("/dev"))
-"""Folders whose files are no files: reading one may wait or never end."""
+_KERNEL_FOLDERS = (Path("/proc"), Path("/sys"))
+"""Folders whose files the kernel makes as they are read: reading one may wait or never end."""
 
 
 def check_regular(path: Path, error_class: type[PaleoError] = BadFile) -> None:
@@ -204,7 +204,7 @@ def check_regular(path: Path, error_class: type[PaleoError] = BadFile) -> None:
     mode = path.stat().st_mode
     if stat.S_ISFIFO(mode):
         return
-    is_kernel = any(path.resolve().is_relative_to(folder) for folder in _WITHOUT_END)
+    is_kernel = any(path.resolve().is_relative_to(folder) for folder in _KERNEL_FOLDERS)
     if not stat.S_ISREG(mode) or (is_kernel and sys.platform == "linux"):
         raise error_class(f"{path}: cannot be read (it is not a regular file)")
 

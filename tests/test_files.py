@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -158,6 +159,14 @@ def test_a_link_to_what_never_ends_is_no_file(tmp_path, target) -> None:
         pytest.skip(f"there is no {target}")
     with pytest.raises(BadFile, match=r"cannot be read .it is not a regular file"):
         read_typed(link, Anything, "table", 1000)
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="the operating system has no such folder")
+def test_a_file_in_shared_memory_is_a_file() -> None:
+    with tempfile.NamedTemporaryFile("w", dir="/dev/shm", suffix=".toml") as file:
+        file.write("a = 1")
+        file.flush()
+        assert read_typed(Path(file.name), Anything, "table", 1000).a == 1
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the operating system has no pipes with names")

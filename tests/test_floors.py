@@ -93,6 +93,7 @@ def test_the_package_does_without_validation() -> None:
 
 def test_lazily_imported_names_exist() -> None:
     """A floor may name a function of a higher floor as "package.module:function"; check that it exists."""
+    pytest.importorskip("torch")  # one of the modules imports it
     places = [place for path in MODULES for place in re.findall(r'"(paleo_lite(?:\.\w+)+:\w+)"', path.read_text())]
     assert len(places) >= 3 and all(callable(resolve_name(place)) for place in places)
 

@@ -23,7 +23,7 @@ from .descriptor import read_bounded
 from .inputs import Input, Prepared, Values
 from .model_config import is_known, read_config
 from .network import LANGUAGE_MODELS, Network, SequenceOptions
-from .remote_code import forbid_remote_code, without_code
+from .remote_code import remote_code_forbidden, without_code
 
 
 class Assumption(msgspec.Struct, frozen=True):
@@ -155,11 +155,10 @@ class BuiltModel:
             self.transformers = importlib.import_module("transformers")
         except ImportError:
             raise FactoryFailed(f"{reference} needs transformers: pip install transformers") from None
-        forbid_remote_code()
-        self.transformers.logging.set_verbosity_error()
         self.reference = reference
         self.fields = config
-        self.module, self.config = self._build(image_size)
+        with remote_code_forbidden():
+            self.module, self.config = self._build(image_size)
         self.source = f"transformers {self.transformers.__version__}"
         self.notes: tuple[str, ...] = ()
         if any(type(part).__name__.endswith("Experts") for part in self.module.modules()):

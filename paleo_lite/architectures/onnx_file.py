@@ -234,19 +234,19 @@ class _GraphReader:
         Raises
         ------
         BadDescriptor
-            If one that counts positions is not of integers in its range.
+            If a number of positions or parts is no integer, or below 1.
         """
         attributes = {attribute.name: self._attribute(attribute) for attribute in node.attribute}
-        for name, (least, is_list) in COUNTS.items():
-            if name not in attributes or node.op_type in _OTHER_MEANING:
+        for name in (*COUNTS, *COUNTS_BY_DIMENSION):
+            if name not in attributes:
                 continue
-            values = attributes[name] if is_list else [attributes[name]]
-            is_valid = isinstance(values, (list, tuple)) or hasattr(values, "__iter__")
-            if not is_valid or not all(isinstance(value, int) and least <= value < 2**31 for value in values):
+            values = attributes[name] if name in COUNTS_BY_DIMENSION else [attributes[name]]
+            if not isinstance(values, list) or not all(
+                isinstance(value, int) and 1 <= value < 2**31 for value in values
+            ):
+                expected = "integers" if name in COUNTS_BY_DIMENSION else "an integer"
                 shown = f"{attributes[name]!r:.60}"
-                raise BadDescriptor(
-                    f"{self._describe(node)}: {name} must be integers of at least {least} (got {shown})"
-                )
+                raise BadDescriptor(f"{self._describe(node)}: {name} must be {expected} of at least 1 (got {shown})")
         return attributes
 
     def _add_outputs(self, node: Any, parent: int | None, initializer: str = "") -> list[Shape]:
@@ -505,13 +505,12 @@ def parse_einsum(equation: str, shapes: Sequence[Shape]) -> tuple[list[list[str]
     return terms, [*hidden_labels, *sorted(label for label in every if every.count(label) == 1)]
 
 
-COUNTS = {
-    "kernel_shape": (1, True), "strides": (1, True), "dilations": (1, True), "group": (1, False), "size": (1, False),
-    "num_groups": (1, False), "hidden_size": (1, False), "num_heads": (1, False),
-}  # fmt: skip
-"""Attributes that are numbers of positions or parts: the least value, and whether there is one per dimension."""
+COUNTS = ("group", "size", "num_groups", "hidden_size")
+"""Attributes that are a number of positions or parts."""
 
-_OTHER_MEANING = ("Slice", "Split")
+COUNTS_BY_DIMENSION = ("kernel_shape", "strides", "dilations")
+"""Attributes that are a number of positions for each dimension."""
+
 _MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """Exceptions of an operator whose attributes or operands are not those of its kind."""
 

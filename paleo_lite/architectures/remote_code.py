@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FunctionType
 from typing import Any
 
 CODE_KEYS = ("auto_map", "custom_pipelines", "custom_pipeline", "trust_remote_code", "custom_object_save_parameters")
@@ -42,12 +45,27 @@ def _names_code(key: str, value: Any) -> bool:
     return key in IMPLEMENTATION_KEYS and not (isinstance(value, str) and value.isidentifier())
 
 
-def forbid_remote_code() -> None:
-    """Keep the libraries from importing code that a config names, in this process.
+@contextmanager
+def remote_code_forbidden() -> Iterator[None]:
+    """Keep the libraries from importing code that a config names, within a ``with`` block.
 
-    Other modules import the functions by name, so their code is replaced rather than the names. A config with
-    ``auto_map`` that reaches one of them ends in an error, and no question is asked on standard input.
+    Other modules import the functions by name, so their code is replaced rather than the names, and put back at the
+    end: the process may be the user's. A config with ``auto_map`` that reaches one of them ends in an error, and no
+    question is asked on standard input.
     """
+    replaced = [(function, function.__code__) for function in _importing_functions()]
+    try:
+        for function, _ in replaced:
+            function.__code__ = _refuse.__code__
+        yield
+    finally:
+        for function, code in replaced:
+            function.__code__ = code
+
+
+def _importing_functions() -> list[FunctionType]:
+    """Return those functions of `FORBIDDEN` that the imported libraries have."""
+    found = []
     for module, names in FORBIDDEN.items():
         if module.partition(".")[0] not in sys.modules:
             continue
@@ -55,10 +73,8 @@ def forbid_remote_code() -> None:
             loaded = importlib.import_module(module)
         except ImportError:  # another version of the library, without this module
             continue
-        for name in names:
-            function = getattr(loaded, name, None)
-            if function is not None and hasattr(function, "__code__"):
-                function.__code__ = _refuse.__code__
+        found += [function for name in names if isinstance(function := getattr(loaded, name, None), FunctionType)]
+    return found
 
 
 def _refuse(*arguments: Any, **named: Any) -> Any:

@@ -257,15 +257,15 @@ def _run_child(request: Request) -> bytes:
             raise TraceFailed(f"{request.path} cannot be traced within {PATIENCE_S} s") from None
     if process.stdout:
         return process.stdout
-    if -process.returncode in _TIME_SIGNALS:
+    if _TIME_SIGNAL is not None and process.returncode == -_TIME_SIGNAL:
         raise TraceFailed(f"{request.path} cannot be traced within {PROCESSOR_S} s of processor time")
     lines = process.stderr.decode(errors="replace").strip().splitlines()
     reason = lines[-1][:200] if lines else f"it ended with {process.returncode}"
     raise TraceFailed(f"{request.path} cannot be traced: the tracing process failed: {reason}")
 
 
-_TIME_SIGNALS = (getattr(signal, "SIGXCPU", 0), getattr(signal, "SIGKILL", 0))
-"""Signals that end a process beyond its processor time; none where the operating system has no such limit."""
+_TIME_SIGNAL = getattr(signal, "SIGXCPU", None)
+"""Signal that ends a process beyond its processor time; Windows has no such limit."""
 
 
 def resident_bytes() -> int:

@@ -17,11 +17,8 @@ SHIPPED = ("models", "hardware", "calibrations")
 LIBRARIES = ("torch", "torchvision", "transformers", "diffusers", "timm", "onnx")
 """Libraries that build or read networks, whose versions may change their layers."""
 
-HEAD_BYTES = 64 * 2**20
+HEAD_BYTES = 2**26
 """Bytes of a file that are hashed: all of a config, the header of a file of weights."""
-
-MAX_FILES = 1000
-"""Most files of a folder that are hashed."""
 
 
 def shared_inputs() -> dict[str, str]:
@@ -44,17 +41,26 @@ def shared_inputs() -> dict[str, str]:
 def files_of_network(name: str) -> list[Path]:
     """Return the files that a network or pipeline named by a path is read from; none of a shipped one.
 
-    Of a folder these are its JSON files and those of its parts, and beside a file of weights those of its folder.
+    Of a folder these are its files of weights, its JSON files and those of its parts; of a config and of a file of
+    weights the JSON files beside them, and the further parts of the weights.
     """
     reference = name.removeprefix("hf:")
-    if not (reference != name or is_network_file(name) or (find_pipeline(name) is not None and Path(name).exists())):
+    is_folder_of_pipeline = find_pipeline(name) is not None and Path(name).exists()
+    if not (name.startswith("hf:") or is_network_file(name) or is_folder_of_pipeline):
         return []
     path = Path(reference) if Path(reference).exists() else path_of_network(reference)
-    folder = path if path.is_dir() else path.parent
-    beside = [*folder.glob("*.json"), *folder.glob("*/*.json")]
-    if path.is_dir() or path.suffix in (".safetensors", ".gguf"):
-        return sorted({*([path] if path.is_file() else []), *beside})[:MAX_FILES]
-    return [path]
+    if path.is_dir():
+        patterns = ["*.json", "*/*.json", "*.gguf", "*.safetensors"]
+        return sorted(file for pattern in patterns for file in path.glob(pattern))
+    patterns = []
+    if path.name == "config.json" or path.suffix in _WEIGHTS:
+        patterns.append("*.json")
+    if path.suffix in _WEIGHTS:
+        patterns.append(f"*{path.suffix}")
+    return sorted({path, *(file for pattern in patterns for file in path.parent.glob(pattern))})
+
+
+_WEIGHTS = (".gguf", ".safetensors")
 
 
 def hash_of_file(path: Path) -> str:

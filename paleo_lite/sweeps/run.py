@@ -214,10 +214,8 @@ def _stop_for_dead_process(chunk: AnyChunk, error: PaleoError) -> NoReturn:
 
 
 def _describe_progress(folder: Path, space: AnySpace) -> str:
-    return (
-        f"{_count_chunk_files(folder)} of {space.chunk_count} chunks are kept in {folder}: the same command resumes "
-        "the sweep"
-    )
+    finished = _count_chunk_files(folder)
+    return f"{finished} of {space.chunk_count} chunks are kept in {folder}: the same command resumes the sweep"
 
 
 def _describe_write_error(error: OSError, folder: Path, space: AnySpace) -> str:

@@ -207,8 +207,8 @@ def padding_and_tiles(layer: Layer, pass_name: str, batch_size: int | Ints) -> t
 
 
 def _next_power_of_two(size: int | Ints) -> Ints:
-    """Return the smallest powers of two that are at least `size`, an integer or an array of integers >= 1."""
-    powers: Ints = 2 ** np.ceil(np.log2(size)).astype(np.int64)
+    """Return the smallest powers of two that are at least `size`, an integer or an array of integers >= 0."""
+    powers: Ints = 2 ** np.ceil(np.log2(np.maximum(size, 1))).astype(np.int64)
     return powers
 
 

@@ -48,9 +48,9 @@ def _reject_origin(url: str) -> bool:
 def main(folders: str, parent: str, *arguments: str) -> None:
     """Serve the page for a parent process."""
     sys.path[:0] = folders.split(os.pathsep)
-    from paleo_lite.child import die_with_parent, end_orderly_when_terminated
+    from paleo_lite.child import end_orderly_when_terminated, follow_parent
 
-    die_with_parent(int(parent))
+    follow_parent(int(parent))
     end_orderly_when_terminated()
     serve(arguments)
 

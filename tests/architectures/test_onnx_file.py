@@ -177,7 +177,7 @@ def test_functions_are_inlined_within_a_budget(tmp_path):
         (helper.make_node("Gemm", ["x"], ["y"]), [], "operator Gemm lacks an operand"),
         (helper.make_node("MaxPool", ["x"], ["y"]), [], "operator MaxPool has no attribute 'kernel_shape'"),
         (helper.make_node("Conv", ["x", "w"], ["y"], "c1"), [("w", ())], "Conv 'c1' is malformed .*at least three"),
-        (helper.make_node("Conv", ["x", "w"], ["y"], group=0), [("w", (3, 3, 1, 1))], "group must be integers"),
+        (helper.make_node("Conv", ["x", "w"], ["y"], group=0), [("w", (3, 3, 1, 1))], "group must be an integer"),
         (helper.make_node("Conv", ["x", "w"], ["y"], strides=[0, 0]), [("w", (3, 3, 1, 1))], "strides must be"),
         (helper.make_node("Einsum", ["x"], ["y"], equation="abij,jk->ik"), [], "does not have 1 operands"),
         (helper.make_node("Einsum", ["x"], ["y"], equation="ij->i"), [], "does not fit an operand of shape"),

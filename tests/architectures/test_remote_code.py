@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import paleo_lite
-from paleo_lite.architectures.remote_code import FORBIDDEN, forbid_remote_code, without_code
+from paleo_lite.architectures.remote_code import FORBIDDEN, remote_code_forbidden, without_code
 
 EVIL = {"AutoConfig": "evil.Config", "AutoModel": "evil.Model"}
 NESTED = {
@@ -40,7 +40,6 @@ def test_the_libraries_refuse_to_import_code():
     pytest.importorskip("transformers")
     from transformers.models.auto import auto_factory
 
-    forbid_remote_code()
     replaced = [
         getattr(importlib.import_module(module), name)
         for module, names in FORBIDDEN.items()
@@ -48,9 +47,12 @@ def test_the_libraries_refuse_to_import_code():
         for name in names
     ]
     assert len(replaced) == 4 and auto_factory.resolve_trust_remote_code in replaced
-    for function in replaced:
-        with pytest.raises(ValueError, match="names code of its own"):
-            function("evil.Model", ".")
+    before = [function.__code__ for function in replaced]
+    with remote_code_forbidden():
+        for function in replaced:
+            with pytest.raises(ValueError, match="names code of its own"):
+                function("evil.Model", ".")
+    assert [function.__code__ for function in replaced] == before  # the process may be the user's
 
 
 @pytest.mark.slow

@@ -133,7 +133,7 @@ def test_a_list_option_has_one_name_the_singular():
     assert {"--network", "--gpu", "--precision", "--batch-size", "--power-limit", "--time-model"} <= lists.keys()
     assert {name: further for name, further in lists.items() if further} == {}
     failed = CliRunner().invoke(main, ["sweep", "--networks", "alexnet"])
-    assert failed.exit_code == 2 and "No such option '--networks'" in failed.output and "--network" in failed.output
+    assert failed.exit_code == 2 and re.search(r"No such option:? '?--networks\b.*--network\b", failed.output)
 
 
 @pytest.mark.parametrize(

@@ -225,7 +225,8 @@ def test_rows_that_do_not_say_what_they_are_are_ranked_as_forecasts(with_bounds,
 
 def test_bound_of_a_forecast_is_its_roofline(with_bounds) -> None:
     frame = pd.read_parquet(with_bounds).astype({"gpu": str, "time_model": str})
-    by_model = frame.set_index(["gpu", "batch_size", "time_model"])
+    # The two rows of the CPU are equal: pandas before 3.1 returns tables from an index that is not unique.
+    by_model = frame[frame.gpu != "xeon-8380"].set_index(["gpu", "batch_size", "time_model"])
     for gpu in ("k80-die", "rtx2080ti"):
         for batch in (1, 32):
             roofline = by_model.loc[(gpu, batch, "roofline")]

@@ -79,6 +79,10 @@ def test_every_file_that_a_network_is_read_from_counts(tmp_path):
     weights = folder / "a.gguf"
     weights.write_bytes(b"GGUF")
     assert files_of_network(str(weights)) == [weights, folder / "config.json", index]
+    further = folder / "a-00002-of-00002.gguf"
+    further.write_bytes(b"GGUF")
+    assert files_of_network(str(weights)) == sorted([weights, further, folder / "config.json", index])
+    assert files_of_network(str(folder / "config.json")) == [folder / "config.json", index]
     assert files_of_network("vgg16") == []
 
 

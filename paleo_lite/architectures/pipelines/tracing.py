@@ -13,7 +13,7 @@ import torch
 from ...errors import BadDescriptor, MissingExtra, TraceFailed, UnknownName
 from ..descriptor import write_free_descriptor
 from ..network import Network
-from ..remote_code import forbid_remote_code, without_code
+from ..remote_code import remote_code_forbidden, without_code
 from ..torch_import import import_torchvision
 from ..trace import trace
 from .modules import MODULES
@@ -37,9 +37,8 @@ def build_module(class_name: str, config: Mapping[str, Any]) -> Any:
         library = import_module(modules.library)
     except ImportError:
         raise MissingExtra(f"tracing a {class_name}", "diffusers") from None
-    forbid_remote_code()
     class_name = class_name.partition(":")[0]
-    with torch.device("meta"):
+    with remote_code_forbidden(), torch.device("meta"):
         if modules.library == "transformers":
             module_class = getattr(library, class_name)
             module = module_class(module_class.config_class(**config))
