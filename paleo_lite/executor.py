@@ -155,18 +155,26 @@ def _collect_results(
     executor: Executor, tasks: Sequence[_Task], work: Work[_Task, _T]
 ) -> Generator[tuple[_Task, _T], None, None]:
     futures: dict[Future[_T], _Task] = {executor.submit(work, task): task for task in tasks}
-    pool_error: BrokenProcessPool | CancelledError | None = None
+    pool_error: BrokenProcessPool | None = None
     for future in as_completed(futures):
         try:
             result = future.result()
-        except (BrokenProcessPool, CancelledError) as error:  # other tasks may have completed before
+        except BrokenProcessPool as error:  # other tasks may have completed before
             pool_error = error
             continue
+        except CancelledError:  # Dask's scheduler is lost: it tells of some futures only
+            yield from [(futures[done], done.result()) for done in futures if _has_result(done)]
+            raise
         task = futures.pop(future)  # release the result that the future holds
         del future
         yield task, result
     if pool_error is not None:
         raise pool_error
+
+
+def _has_result(future: Future[Any]) -> bool:
+    """Return whether a task has ended, and neither was cancelled nor raised an error."""
+    return future.done() and not future.cancelled() and future.exception() is None
 
 
 def _process_context(work: Work[Any, Any]) -> multiprocessing.context.BaseContext:

@@ -585,7 +585,7 @@ def test_ranges_and_names() -> None:
 
 
 class LostScheduler:
-    """A client of Dask whose scheduler ends after two results."""
+    """A client of Dask whose scheduler ends after two results: it tells of one further future, and of no other."""
 
     def __init__(self, error) -> None:
         self.error = error
@@ -600,7 +600,7 @@ class LostScheduler:
         self.results += 1
         if self.results <= 2:
             future.set_result(work(task))
-        else:
+        elif self.results == 3:
             future.set_exception(self.error)
         return future
 
@@ -627,6 +627,8 @@ def test_a_lost_cluster_is_one_sentence_that_says_how_to_resume(
     monkeypatch.setattr(executor, "_connect_to_cluster", LostScheduler(error).connect)
     with pytest.raises(SweepStopped, match=rf"{sentence}.*; \d+ of 16 chunks are kept in .*: the same command resumes"):
         run_sweep(SMALL, tmp_path / "sweep.csv", choose_model, scheduler="tcp://host:8786")
+    if isinstance(error, CancelledError):
+        assert len(list((tmp_path / "sweep.csv.partial").glob("chunk-*"))) == 2
     run_sweep(SMALL, tmp_path / "sweep.csv", choose_model, jobs=1)
 
 
