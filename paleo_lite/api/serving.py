@@ -20,6 +20,9 @@ from ..reporting.document import Document
 from ..result import Result
 
 ADDRESS = "127.0.0.1"
+HOSTS = (ADDRESS, "localhost")
+"""Names of this computer under which the page answers."""
+
 FIRST_PORT = 8501
 UPLOAD_MB = 200
 
@@ -97,8 +100,10 @@ def prepare_page(port: int | None, browser: bool) -> ServedPage:
         require(module, "the page", "ui")
     app = Path(__file__).parent.parent / "web" / "app.py"
     port = free_port(port)
-    # An environment variable, as older versions of Streamlit refuse an unknown option.
+    # Environment variables, as older versions of Streamlit refuse an unknown option.
     os.environ.setdefault("STREAMLIT_LOGGER_HIDE_WELCOME_MESSAGE", "true")
+    # A web page whose name is made to resolve to this computer is of the server's own origin by that name.
+    os.environ.setdefault("STREAMLIT_SERVER_ALLOWED_HOSTS", " ".join(HOSTS))
     arguments = ("run", str(app), *server_options(port, not browser))
     return ServedPage(f"http://{ADDRESS}:{port}", arguments)
 

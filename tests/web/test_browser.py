@@ -1,6 +1,6 @@
 """The page in headless Chromium: controls, addresses, screen widths, and no requests to other hosts.
 
-Tests: web/app.py, web/serve.py.
+Tests: web/app.py.
 """
 
 from __future__ import annotations
