@@ -16,7 +16,7 @@ import pytest
 
 pytest.importorskip("streamlit")
 
-from paleo_lite.api.serving import ADDRESS, free_port
+from paleo_lite.api.serving import ADDRESS
 
 pytestmark = pytest.mark.slow
 
@@ -70,7 +70,9 @@ UPGRADE = {
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    port = free_port(None)
+    with socket.socket() as probe:  # any port: other tests take the first free one at the same time
+        probe.bind((ADDRESS, 0))
+        port = probe.getsockname()[1]
     command = [sys.executable, "-m", "paleo_lite", "ui", "--port", str(port), "--no-browser"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
