@@ -138,8 +138,8 @@ images: data $(STAMPS)/test
 	$(PLOT) kinds resnet50 --gpu titan-rtx --precision fp16 --batch-size 32 -o docs/images/kinds.png --force
 	$(PLOT) batch resnet50 --gpu titan-rtx --gpu v100-sxm2 --precision fp16 -o docs/images/batch.png --force
 	$(PLOT) devices vgg16,resnet50 --gpu k80-die,p100-sxm2,v100-sxm2,t4 --batch-size 32 -o docs/images/devices.png --force
-	$(PLOT) scaling resnet50 --gpu k80-die --link ethernet20 --workers 1,2,4,...,128 --scaling strong \
-		--batch-size 1024 --images 1.28M --epochs 90 --price 0.90 -o docs/images/scaling.png --force
+	$(PLOT) scaling resnet50 --gpu k80-die --link ethernet20 --workers 1,2,4,...,128 --global-batch-size 1024 \
+		--samples 1.28M --epochs 90 --price 0.90 -o docs/images/scaling.png --force
 	$(PLOT) schedule vgg16 --gpu v100-sxm2 --link nvlink2-x6 --workers 4 --strategy pipeline-1f1b --batch-size 8 \
 		-o docs/images/schedule.png --force
 	$(PLOT) cost resnet50 --precision fp16 --batch-size 32 -o docs/images/cost.png --force

@@ -23,9 +23,11 @@ from paleo_lite.calibration.validate import Validation
 from paleo_lite.distributed.clusters import ClusterPrior
 from paleo_lite.distributed.links import LinkCalibration
 from paleo_lite.distributed.platforms import Computer, Platform
-from paleo_lite.local.step import LocalConstants
 from paleo_lite.machines import Device
 from paleo_lite.machines.registry import LinkRegistry
+from paleo_lite.own_machines.advise import LocalAdvice
+from paleo_lite.own_machines.predict import LocalPrediction
+from paleo_lite.own_machines.step import LocalConstants
 from paleo_lite.profile_analysis.host import Hotspot
 from paleo_lite.profile_analysis.ranks import Ranks
 from paleo_lite.serving.answers import Serving
@@ -184,7 +186,7 @@ _Sum = {"functions": int, "time_s share": float}
 _BESIDE = {"pass": str, "measured_s predicted_s difference_s ratio ppp share_of_peak": Number}
 
 ANSWERS: dict[str, list[Any]] = {
-    "predict": [Prediction, Predictions, PipelinePrediction],
+    "predict": [Prediction, Predictions, Scale],
     "layers": [Counts, record("CountsComparison", {"networks": list[Counts]}), record("PipelineCounts", {
         "network": str, **_SAMPLING,
         "parts": list[record("PartCount", {
@@ -193,11 +195,13 @@ ANSWERS: dict[str, list[Any]] = {
         "total": record("PipelineTotal", {"all_macs parameters": int, "convolution attention linear other": float}),
         "on": record("PipelineCosts", {"gpu precision": str, "time_s energy_j": float, "site": Site | None}) | None,
         "by_kind": dict[str, _PipelineKind] | None})],
-    "scale": [Scale, record("PictureScaling", {
+    "train": [Prediction, Predictions, Scale],
+    "diffusion": [PipelinePrediction, Prediction, Predictions, Scale, record("PictureScaling", {
         "network gpu precision": str, **_SAMPLING, "is_forecast": bool, "notes": Names,
         "rows": list[record("PictureScaleRow", {
             "workers replicas guidance ulysses ring images memory_bytes": int, "fits": bool,
             "time_s throughput_per_s speedup efficiency": float, "low_s high_s energy_j": Number})]})],
+    "local": [LocalPrediction, LocalAdvice],
     "serve": [Serving],
     "gemm": [Gemm],
     "feeding": [Feeding],

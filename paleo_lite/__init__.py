@@ -21,12 +21,9 @@ if TYPE_CHECKING:
     from .api.gemm import gemm
     from .api.measuring import measure
     from .api.plotting import plot
-    from .api.prediction import predict, predict_several
     from .api.profiles import compare, efficiency, kernels
     from .api.question import PictureOptions
     from .api.reporting import report
-    from .api.scaling import scale
-    from .api.serve import serve
     from .api.serving import ui
     from .api.sweeps import best, sweep
     from .architectures.inputs import Values
@@ -35,6 +32,11 @@ if TYPE_CHECKING:
     from .distributed.settings import Settings
     from .errors import PaleoError
     from .machines import Machine
+    from .questions.diffusion import diffusion
+    from .questions.local import local
+    from .questions.predict import predict
+    from .questions.serve import serve
+    from .questions.train import train
     from .timing import Workload
     from .timing.workload import TrainingOptions
 
@@ -55,6 +57,7 @@ __all__ = [
     "calibrations",
     "compare",
     "devices",
+    "diffusion",
     "efficiency",
     "export",
     "feeding",
@@ -63,18 +66,18 @@ __all__ = [
     "kernels",
     "layers",
     "links",
+    "local",
     "measure",
     "network_names",
     "networks",
     "plot",
     "predict",
-    "predict_several",
     "report",
     "rule",
-    "scale",
     "serve",
     "sweep",
     "trace",
+    "train",
     "ui",
     "validate",
 ]
@@ -95,6 +98,7 @@ _MODULES = {
     "calibrations": "api.calibrations",
     "compare": "api.profiles",
     "devices": "api.catalogue",
+    "diffusion": "questions.diffusion",
     "efficiency": "api.profiles",
     "export": "api.catalogue",
     "feeding": "api.feeding",
@@ -103,18 +107,18 @@ _MODULES = {
     "kernels": "api.profiles",
     "layers": "api.counts",
     "links": "api.catalogue",
+    "local": "questions.local",
     "measure": "api.measuring",
     "network_names": "api.catalogue",
     "networks": "api.catalogue",
     "plot": "api.plotting",
-    "predict": "api.prediction",
-    "predict_several": "api.prediction",
+    "predict": "questions.predict",
     "report": "api.reporting",
     "rule": "api.counts",
-    "scale": "api.scaling",
-    "serve": "api.serve",
+    "serve": "questions.serve",
     "sweep": "api.sweeps",
     "trace": "api.counts",
+    "train": "questions.train",
     "ui": "api.serving",
     "validate": "api.calibrations",
 }

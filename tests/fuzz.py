@@ -141,7 +141,7 @@ def samples() -> list[Sample]:
                      "strides": [1, 1, 1, 1]}}}).encode(), NETWORK),
         Sample("calibration.toml", "toml", next(ROOT.glob("calibrations/t4-*.toml")).read_bytes(),
                ("predict alexnet --gpu t4 --calibration {file}", "calibrations show {file}")),
-        Sample("topology.toml", "toml", topology.TOML.encode(), ("scale alexnet --topology {file} --workers 4",)),
+        Sample("topology.toml", "toml", topology.TOML.encode(), ("train alexnet --topology {file} --workers 4",)),
         Sample("measured.csv", "lines", text.encode(),
                ("calibrate {file} --gpu t4 --precision fp16 -o out.toml --force",)),
     ]  # fmt: skip

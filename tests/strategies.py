@@ -69,7 +69,7 @@ FEEDINGS = st.builds(
 
 def _views():
     import paleo_lite
-    from paleo_lite.cli.values import device_ids
+    from paleo_lite.questions.values import device_ids
     from paleo_lite.web import view
 
     return st.builds(

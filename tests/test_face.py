@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 
 import paleo_lite as pl
+from paleo_lite.api.prediction import predict_several
+from paleo_lite.api.scaling import scale as scaling
 
 
 def test_every_public_name_exists_and_no_other() -> None:
@@ -41,7 +43,7 @@ LISTS = {
     "networks": pl.networks,
     "links": pl.links,
     "calibrations": pl.calibrations,
-    "scale": lambda: pl.scale("alexnet", gpu="k80-die", link="ethernet20", workers="1:64:x2"),
+    "scale": lambda: scaling("alexnet", gpu="k80-die", link="ethernet20", workers="1:64:x2"),
 }
 
 
@@ -69,7 +71,7 @@ RESULTS = {
     "predict": lambda: pl.predict("vgg16", gpu="k80", precision="fp64"),
     "predict's workload": lambda: pl.predict("vgg16", gpu="k80", precision="fp64").workload,
     "predict's machine": lambda: pl.predict("vgg16", gpu="k80", precision="fp64").machine,
-    "predict_several": lambda: pl.predict_several(["alexnet", "vgg16"], gpus=["k80", "k40m"]),
+    "predict_several": lambda: predict_several(["alexnet", "vgg16"], gpus=["k80", "k40m"]),
     "rows of scale": lambda: LISTS["scale"]().rows,
     "layers": lambda: pl.layers("densenet201"),
     "layers of several": lambda: pl.layers(["alexnet", "densenet201"]),
@@ -96,7 +98,7 @@ ANSWERS = {
     **RESULTS,
     "a training step": lambda: pl.predict("resnet50", gpu="v100-sxm2", batch_size=8, phase="training"),
     "a generated token": lambda: pl.predict("llama-3-8b", gpu="h100-sxm", precision="bf16", phase="decode"),
-    "a job": lambda: pl.scale("gpt2", platform="dgx-a100", workers=8, precision="bf16", strategy="3d"),
+    "a job": lambda: scaling("gpt2", platform="dgx-a100", workers=8, precision="bf16", strategy="3d"),
     "a server": lambda: pl.serve("llama-3-8b", gpu="h100-sxm", rate=2),
 }
 
@@ -136,7 +138,7 @@ def test_a_traced_network_fits_on_a_screen() -> None:
     [
         lambda wrong: pl.predict("alexnet", gpu="t4", batch_size=wrong),
         lambda wrong: pl.layers("alexnet", batch_size=wrong),
-        lambda wrong: pl.scale("alexnet", gpu="t4", link="ethernet10", workers=2, batch_size=wrong),
+        lambda wrong: scaling("alexnet", gpu="t4", link="ethernet10", workers=2, batch_size=wrong),
         lambda wrong: pl.feeding("alexnet", gpu="t4", batch_size=wrong),
         lambda wrong: pl.report("alexnet", gpu="t4", output="never.html", batch_size=wrong),
         lambda wrong: pl.calibrate(gpu="t4", network="alexnet", suggest=2, batch_size=wrong),

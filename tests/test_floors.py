@@ -21,8 +21,8 @@ FLOORS = {
     "architectures": 3, "machines": 3, "profiles": 3, "measurement": 3,
     "timing": 4, "profile_analysis": 4,
     "distributed": 5, "input_pipeline": 5, "sweeps": 5, "calibration": 5, "paleo": 5,
-    "serving": 5, "engines": 5, "local": 5,
-    "reporting": 6, "api": 7, "cli": 7, "web": 7,
+    "serving": 5, "engines": 5, "own_machines": 5,
+    "reporting": 6, "api": 7, "questions": 7, "cli": 7, "web": 7,
 }  # fmt: skip
 APART = [{"architectures", "machines", "profiles", "measurement"}, {"timing", "profile_analysis"}]
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path.parent != PACKAGE or path.stem in FLOORS)

@@ -8,9 +8,9 @@ from paleo_lite.architectures import find_network
 from paleo_lite.architectures.network import SequenceOptions
 from paleo_lite.formats import FORMATS
 from paleo_lite.gguf_types import DIFFERING_TOKENS, GGUF_TYPES, MIXTURES, Proportions, tensor_type
-from paleo_lite.local import LLAMA_CPP
-from paleo_lite.local.contents import read_contents
-from paleo_lite.local.engines import LOCAL_ENGINES
+from paleo_lite.own_machines import LLAMA_CPP
+from paleo_lite.own_machines.contents import read_contents
+from paleo_lite.own_machines.engines import LOCAL_ENGINES
 from paleo_lite.timing.quantization import parameter_bytes
 
 LLAMA_8B_GIB = {

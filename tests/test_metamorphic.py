@@ -16,6 +16,7 @@ import msgspec
 import pytest
 
 import paleo_lite as pl
+from paleo_lite.api.scaling import scale as scaling
 from paleo_lite.counting import GENERATION_PHASES, PHASES
 from paleo_lite.distributed.strategies import STRATEGIES
 from paleo_lite.errors import PaleoError
@@ -216,7 +217,7 @@ def test_rows_of_many_devices(seed: int) -> None:
         }  # fmt: skip
         network = choose.choice(pl.network_names())
         try:
-            found = pl.scale(network, **question)
+            found = scaling(network, **question)
         except PaleoError:  # such as a strategy for another kind of network
             continue
         many -= 1

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-import paleo_lite as pl
+from paleo_lite.api.scaling import scale as scaling
 
 
 class _Cells(HTMLParser):
@@ -33,7 +33,7 @@ class _Cells(HTMLParser):
 
 @pytest.fixture(scope="module")
 def table() -> object:
-    return pl.scale("alexnet", gpu="k80-die", link="ethernet20", workers="1,2,4", time_model="roofline")
+    return scaling("alexnet", gpu="k80-die", link="ethernet20", workers="1,2,4", time_model="roofline")
 
 
 def test_a_frame_is_what_csv_says(table) -> None:

@@ -24,8 +24,10 @@ from click.testing import CliRunner
 
 import paleo_lite as pl
 from paleo_lite.api.plotting import KINDS
+from paleo_lite.api.prediction import predict as predict_any
+from paleo_lite.api.scaling import scale as scaling
 from paleo_lite.calibration.measurements import TEMPLATE
-from paleo_lite.cli import main, pipeline_options
+from paleo_lite.cli import main
 from paleo_lite.cli.options import OutputOption
 from test_schemas import check
 
@@ -48,30 +50,22 @@ class Ask(NamedTuple):
 
 
 PATHS = {"paths": "a", "more_a": "a", "more_b": "b"}
-SETTINGS = (
-    "bucket_size gradient_precision collective no_overlap micro_batches slowdown interference tensor pipeline "
-    "interleaved pipeline_layout expert_dispatch recompute_modules expert_kernels expert_tensor_parallel "
-    "expert_imbalance expert_capacity expert_overlap attention_data_parallel offloaded_activations "
-    "sequence_parallel context_parallel expert_parallel micro_batch zero recompute recompute_every sharding"
-)
 TRAINING_OPTIONS = (
     "optimizer mixed_precision checkpointing accumulation lora lora_modules freeze train_only fused_loss loss_chunks "
     "fp32_gradients offload"
 )
 TRAINING = dict.fromkeys(TRAINING_OPTIONS.split(), "training")
 
-LOCAL_OPTIONS = "backend kv_cache gpus gpu_layers cpu_experts cpu_cache device_memory advise cpu"
-LOCAL = dict.fromkeys(LOCAL_OPTIONS.split(), "execution")
-"""Options of an execution that has a function of its own, `paleo_lite.api.local.predict_local`."""
-
 ASKED = {
     "predict": Ask("alexnet --gpu k40m --batch-size 8", "predict", ("alexnet",),
-                   {"batch_size": 8, "memory": True, **K40M}, {**TRAINING, **LOCAL}),
-    "scale": Ask("alexnet --gpu k80-die --link ethernet20 --workers 1,2 --bucket-size 1MiB", "scale", ("alexnet",),
-                 {"gpu": "k80-die", "link": "ethernet20", "workers": [1, 2],
-                  "settings": pl.Settings(bucket_bytes=2**20)},
-                 {**TRAINING, **dict.fromkeys(SETTINGS.split(), "settings"),
-                  **dict.fromkeys(pipeline_options.NAMES, "pictures")}),
+                   {"batch_size": 8, "memory": True, **K40M}),
+    "train": Ask("alexnet --gpu k80-die --link ethernet20 --workers 1,2 --communication bucket=1MiB", "train",
+                 ("alexnet",), {"gpu": "k80-die", "link": "ethernet20", "workers": [1, 2],
+                                "communication": {"bucket": "1MiB"}}),
+    "local": Ask("llama-3.1-8b --gpu rtx3060 --weights q4_k_m -ngl 20", "local", ("llama-3.1-8b",),
+                 {"gpu": "rtx3060", "weights": "q4_k_m", "gpu_layers": 20}),
+    "diffusion": Ask("sdxl --gpu h100-sxm --precision fp16 --steps 4 --electricity 0.2USD/kWh", "diffusion", ("sdxl",),
+                     {"gpu": "h100-sxm", "precision": "fp16", "steps": 4, "electricity": "0.2USD/kWh"}),
     "serve": Ask("llama-3-8b --gpu h100-sxm --rate 5 --num-requests 50", "serve", ("llama-3-8b",),
                  {"gpu": "h100-sxm", "rate": 5, "num_requests": 50}),
     "sweep": Ask("--network alexnet --gpu k80-die,k40m --batch-size 1:4:x2 -o {output}.csv --jobs 1", "sweep",
@@ -148,22 +142,22 @@ ASKED_TOO = [
     ("calibrate", Ask("--suggest 2 --gpu k80 --network alexnet --batch-size 8 --phase training", "calibrate", (),
                       {"suggest": 2, "gpu": "k80", "network": "alexnet", "batch_size": 8, "phase": "training"})),
     ("hardware links", Ask("", "links")),
-    ("predict", Ask("vgg16,alexnet --gpu k40m,k80-die", "predict_several", (["vgg16", "alexnet"],),
-                    {"gpus": ["k40m", "k80-die"]})),
-    ("predict", Ask("sdxl --gpu h100-sxm --precision fp16 --steps 4 --electricity 0.2USD/kWh", "predict", ("sdxl",),
-                    {"gpu": "h100-sxm", "precision": "fp16", "steps": 4, "electricity": "0.2USD/kWh"})),
-    ("predict", Ask("sdxl --gpu h100-sxm,l40s --precision fp16 --steps 4", "predict_several", (["sdxl"],),
-                    {"gpus": ["h100-sxm", "l40s"], "precisions": ["fp16"], "pictures": pl.PictureOptions(steps=4)})),
+    ("predict", Ask("vgg16,alexnet --gpu k40m,k80-die", "predict", (["vgg16", "alexnet"],),
+                    {"gpu": ["k40m", "k80-die"]})),
+    ("train", Ask("gpt2 --gpu t4 --precision fp16 --mixed-precision --lora 8 --samples 52k", "train", ("gpt2",),
+                  {"gpu": "t4", "precision": "fp16", "mixed_precision": True, "lora": 8, "samples": "52k"})),
+    ("diffusion", Ask("sdxl --gpu h100-sxm,l40s --precision fp16 --steps 4", "diffusion", (["sdxl"],),
+                      {"gpu": ["h100-sxm", "l40s"], "precision": "fp16", "steps": 4})),
+    ("local", Ask("llama-3.1-8b --gpu rtx3060,rtx4090", "local", ("llama-3.1-8b",), {"gpu": ["rtx3060", "rtx4090"]})),
     ("layers", Ask("alexnet vgg16", "layers", (["alexnet", "vgg16"],))),
     ("layers", Ask("alexnet --gpu h100-sxm --precision fp16", "layers", ("alexnet",),
                    {"gpu": "h100-sxm", "precision": "fp16"})),
     ("layers", Ask("sdxl --gpu h100-sxm --precision fp16", "layers", ("sdxl",),
                    {"gpu": "h100-sxm", "precision": "fp16"})),
-    ("scale", Ask("paleo_alex_v2 --gpu TITAN_X --link ethernet20 --workers 1,2 --compat paleo", "scale",
+    ("train", Ask("paleo_alex_v2 --gpu TITAN_X --link ethernet20 --workers 1,2 --compat paleo", "train",
                   ("paleo_alex_v2",), {"gpu": "TITAN_X", "link": "ethernet20", "workers": "1,2", "compat": "paleo"})),
-    ("scale", Ask("sdxl --gpu h100-sxm --precision fp16 --phase inference --workers 1,2 --steps 4", "scale", ("sdxl",),
-                  {"gpu": "h100-sxm", "precision": "fp16", "phase": "inference", "workers": "1,2",
-                   "pictures": pl.PictureOptions(steps=4)})),
+    ("diffusion", Ask("sdxl --gpu h100-sxm --precision fp16 --workers 1,2 --steps 4", "diffusion", ("sdxl",),
+                      {"gpu": "h100-sxm", "precision": "fp16", "workers": "1,2", "steps": 4})),
 ]  # fmt: skip
 """Further arguments of commands that return several kinds of results."""
 
@@ -325,9 +319,9 @@ def test_options_and_parameters_have_the_same_defaults(name: str) -> None:
         (lambda: pl.sweep("alexnet", "k80", "a.csv", batch_size=8),
          "sweep() got an unexpected keyword argument 'batch_size'"),
         (lambda: pl.kernels("a.json", gpu="k80", tile=2), "kernels() got an unexpected keyword argument 'tile'"),
-        (lambda: pl.predict("alexnet", gpu="k80", batchsize=2),
+        (lambda: predict_any("alexnet", gpu="k80", batchsize=2),
          "predict() got an unexpected keyword argument 'batchsize'"),
-        (lambda: pl.scale("alexnet", gpu="k80", worker=2), "scale() got an unexpected keyword argument 'worker'"),
+        (lambda: scaling("alexnet", gpu="k80", worker=2), "scale() got an unexpected keyword argument 'worker'"),
         (lambda: pl.feeding("alexnet"), "feeding() missing 1 required keyword-only argument: 'gpu'"),
         (lambda: pl.gemm(1, 2, 3, "k80"), "gemm() takes 3 positional arguments but 4 were given"),
     ],
@@ -349,8 +343,8 @@ def test_every_parameter_is_documented() -> None:
         function = getattr(pl, name)
         if not inspect.isfunction(function):
             continue
-        text = function.__doc__ or ""
-        entries = re.findall(r"^    (\S.*)$", text, re.MULTILINE)
+        text = inspect.getdoc(function) or ""
+        entries = re.findall(r"^(\S.*)$", text, re.MULTILINE)
         documented = set(re.findall(r"\w+", " ".join(entries))) | set(re.findall(r"`(\w+)`", text))
         missing = [parameter for parameter in parameters(function) if parameter not in documented]
         assert not missing, f"paleo_lite.{name} does not document {missing}"

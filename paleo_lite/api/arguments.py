@@ -16,9 +16,11 @@ _OPTION_NAMES = {
     "inputs": "--input",
     "hardware_files": "--hardware-file",
     "training": "--optimizer",
+    "policy": "--engine",
+    "concurrent": "--ppp-overlap",
     "lora_rank": "--lora",
-    "overlap": "--no-overlap",
-    "bucket_bytes": "--bucket-size",
+    "overlap": "--communication overlap",
+    "bucket_bytes": "--communication bucket",
 }
 """Command-line options whose name differs from that of the Python argument."""
 

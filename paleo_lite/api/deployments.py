@@ -13,9 +13,9 @@ from ..distributed.platforms import Computer, find_platform
 from ..engines.placed import NEEDS_KERNELS
 from ..engines.routing import UNIFORM
 from ..errors import BadValue
-from ..local import LLAMA_CPP
 from ..machines import Device, Price, find_device
 from ..machines.prices import choose_price
+from ..own_machines import LLAMA_CPP
 from ..serving.deployment import Deployment, tensor_group
 from ..serving.division import Division
 from ..serving.engines import NUCLEUS, find_engine, has_fitted_host, with_fitted_host
@@ -115,6 +115,8 @@ class Deployments(msgspec.Struct, frozen=True, eq=False):
         PaleoError
             If the network does not fit, or cannot be divided so.
         """
+        if self.expert_load != UNIFORM and not self.decoder.is_mixture:
+            raise BadValue(f"`--expert-load` is for mixtures of experts, which {self.decoder.name} is not")
         found = find_device(device, to_paths(self.hardware_files))
         if self.power_limit is not None:
             found = with_power_limit(found, self.power_limit)

@@ -10,7 +10,8 @@ import msgspec
 from ..architectures import Network
 from ..architectures.pipelines.sampling import find_pipeline
 from ..errors import BadValue
-from ..local.advise import (
+from ..machines import Device, find_device, list_devices
+from ..own_machines.advise import (
     LocalAdvice,
     describe_next,
     next_device,
@@ -18,11 +19,10 @@ from ..local.advise import (
     rank_devices,
     rank_formats,
 )
-from ..local.contents import read_contents
-from ..local.predict import DEFAULT_CPU, LocalPrediction, shares_memory
-from ..local.predict import predict_local as predict_on_device
-from ..local.question import LocalQuestion
-from ..machines import Device, find_device, list_devices
+from ..own_machines.contents import read_contents
+from ..own_machines.predict import DEFAULT_CPU, LocalPrediction, shares_memory
+from ..own_machines.predict import predict_local as predict_on_device
+from ..own_machines.question import LocalQuestion
 from .arguments import Paths, to_paths
 from .resolve import resolve_network
 

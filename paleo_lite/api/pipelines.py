@@ -46,7 +46,7 @@ def make_run(pipeline: Pipeline, question: Question) -> PipelineRun:
     """
     options = question.pictures
     if options.images is not None and question.batch_size != 1:
-        raise BadValue("--images is the batch size of a pipeline: leave --batch-size out")
+        raise BadValue("`images` is the batch size of a pipeline: leave the batch size out")
     precision, weights = split_format(question.precision, question.weights)
     element_bytes(precision)
     sampling = make_sampling(

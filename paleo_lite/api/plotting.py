@@ -46,10 +46,10 @@ KINDS: dict[str, ChartKind] = {
         "predict", "devices", "devices_chart", "predicted times with intervals, for several devices and networks"
     ),
     "scaling": ChartKind(
-        "scale", "scaling", "scale_chart", "speed-up, parts of a step and cost over the number of workers"
+        "train", "scaling", "scale_chart", "speed-up, parts of a step and cost over the number of workers"
     ),
     "schedule": ChartKind(
-        "scale", "schedule", "schedule_chart", "schedule of a pipeline: passes, exchanges and bubble of each stage"
+        "train", "schedule", "schedule_chart", "schedule of a pipeline: passes, exchanges and bubble of each stage"
     ),
     "serving": ChartKind(
         "serve",
@@ -147,7 +147,7 @@ class Plot(Result, msgspec.Struct, frozen=True, eq=False):
         return f"<Plot: {self.kind} of {self.answer!r}>"
 
 
-_COMMANDS_IN_ONE_PROCESS = ("predict", "scale", "")
+_COMMANDS_IN_ONE_PROCESS = ("predict", "train", "")
 
 
 def check_chart_file(path: str | Path, kind: str, force: bool = False) -> str:
@@ -299,7 +299,7 @@ def rank_locally(
     hardware_files: Any = (),
 ) -> Any:
     """Rank devices, in one format, or formats of a network under llama.cpp, for the chart ``local``."""
-    from ..local.question import LocalQuestion
+    from ..own_machines.question import LocalQuestion
     from .local import advise_local
 
     formats = list(weights or [])

@@ -409,8 +409,7 @@ def check_single_device(expert_parallel: int | None, attention_data_parallel: in
     ):
         if degree not in (None, 1):
             raise BadValue(
-                f"`{option} {degree}` needs several devices, and `predict` has one: use `paleo-lite scale NETWORK "
-                f"--phase decode --workers {degree} {option} {degree}`"
+                f"`{option} {degree}` needs several devices: give `--phase decode --tensor {degree} {option} {degree}`"
             )
 
 

@@ -6,9 +6,11 @@ import datetime
 import hashlib
 import os
 import shlex
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from ..architectures import Network, is_network_file, path_of_network
 from ..counting import GENERATION_PHASES
@@ -27,7 +29,12 @@ if TYPE_CHECKING:
     from ..calibration.store import Calibration
 
 
-def command_line(arguments: ReportArguments, command: str, names: Collection[str] | None = None) -> list[str]:
+def command_line(
+    arguments: ReportArguments,
+    command: str,
+    names: Collection[str] | None = None,
+    spelled: Callable[[str, Any], list[str] | None] = lambda name, value: None,
+) -> list[str]:
     """Return a command line with the arguments that differ from their defaults.
 
     Parameters
@@ -36,13 +43,18 @@ def command_line(arguments: ReportArguments, command: str, names: Collection[str
         Name of the command.
     names : collection of str, optional
         Use only these arguments; by default all.
+    spelled : callable
+        Returns the words of an argument that the command spells in another way than `report`, else None.
     """
     line = ["paleo-lite", command]
     for name in arguments.used_arguments():
         if names is not None and name not in names:
             continue
         value = getattr(arguments, name)
-        if name == "network":
+        words = spelled(name, value)
+        if words is not None:
+            line += words
+        elif name == "network":
             line.append(_format_argument(value))
         elif name == "training":
             line += _training_options(value)
@@ -115,17 +127,26 @@ def make_provenance(
 def json_commands(arguments: ReportArguments, prediction: Prediction) -> list[tuple[str, str]]:
     """Return the commands that give the numbers of a report as JSON."""
     batch_size = ["--batch-size", str(prediction.batch_size)]
-    predict_line = command_line(arguments, "predict", (*PREDICTION_ARGUMENTS, "execution"))
-    predict_line += [*batch_size, "--phase", prediction.phase, "--format", "json"]
+    names: tuple[str, ...] = (*PREDICTION_ARGUMENTS, "execution")
+    if prediction.phase == "training":
+        predict_line = command_line(arguments, "train", names, _words_of_training)
+    else:
+        predict_line = command_line(arguments, "predict", names, _words_of_group)
+        batch_size = [*batch_size, "--phase", prediction.phase]
+    predict_line += [*batch_size, "--format", "json"]
     commands = [("The prediction as JSON", shlex.join(predict_line))]
     if arguments.has_workers:
-        names = [*PREDICTION_ARGUMENTS, *WORKERS_ARGUMENTS]
+        names = (*PREDICTION_ARGUMENTS, *WORKERS_ARGUMENTS)
         if arguments.phase in GENERATION_PHASES:
-            names += ["phase", "execution"]
-        scale_line = [*command_line(arguments, "scale", names), *batch_size, "--format", "json"]
+            scale_line = command_line(arguments, "predict", (*names, "phase", "execution"), _words_of_group)
+        else:
+            scale_line = command_line(arguments, "train", names, _words_of_training)
+            if arguments.scaling == "strong":
+                batch_size = ["--global-batch-size", str(prediction.batch_size)]
+        scale_line += [*batch_size, "--format", "json"]
         commands.append(("Several devices as JSON", shlex.join(scale_line)))
     if arguments.rate is not None:
-        names = [
+        names = (
             "network",
             "gpu",
             "precision",
@@ -136,10 +157,48 @@ def json_commands(arguments: ReportArguments, prediction: Prediction) -> list[tu
             "clock",
             "power_limit",
             "unit",
-        ]
-        serve_line = [*command_line(arguments, "serve", [*names, "hardware_files"]), "--format", "json"]
+            "hardware_files",
+        )
+        serve_line = [*command_line(arguments, "serve", names), "--format", "json"]
         commands.append(("Serving as JSON", shlex.join(serve_line)))
     return commands
+
+
+def _words_of_training(name: str, value: Any) -> list[str] | None:
+    """Return the words of ``train`` for an argument that `report` spells in another way."""
+    if name == "training":
+        return _training_words(value)
+    if name == "images":
+        tokens = str(value).removesuffix("tokens").strip()
+        return ["--samples", str(value)] if tokens == str(value) else ["--tokens", tokens]
+    if name == "collective":
+        return ["--communication", f"collective={value}"]
+    if name == "advise":
+        return ["--advise", "time"]
+    return [] if name == "scaling" else None  # the option of the batch size says it
+
+
+def _training_words(training: TrainingOptions) -> list[str]:
+    """Return the words of ``train`` for the training options that differ from their defaults."""
+    words = _training_options(msgspec.structs.replace(training, checkpointing="none", fused_loss=None, loss_chunks=1))
+    if training.checkpointing != "none":
+        words += ["--recompute", training.checkpointing]
+    if training.fused_loss is not None:
+        words += ["--loss", "fused" if training.fused_loss else "fp32"]
+    elif training.loss_chunks > 1:
+        words += ["--loss", str(training.loss_chunks)]
+    return words
+
+
+def _words_of_group(name: str, value: Any) -> list[str] | None:
+    """Return the words of ``predict`` for an argument that `report` spells in another way."""
+    if name == "workers":
+        return ["--tensor", _format_argument(value)]
+    if name == "execution":
+        from ..serving.engines import KERNEL_ENGINES
+
+        return ["--engine" if value in KERNEL_ENGINES else "--execution", value]
+    return ["--phase", value] if name == "phase" else None
 
 
 def network_sources(

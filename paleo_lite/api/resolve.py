@@ -110,9 +110,11 @@ def _choose_engine(
     from ..engines.routing import parse_expert_load  # for text only, to keep the cold start of others fast
     from ..serving.engine_model import asks_for_layers, choose_engine
 
-    asks = asks_for_layers(
-        question.time_model, question.ppp, question.calibration, question.attention, question.clock, question.unit
-    )
+    usual = Machine.single_device(device)
+    asked_machine = Machine.single_device(device, question.clock, question.unit)
+    has_usual_rates = asked_machine.peak(precision).per_s == usual.peak(precision).per_s
+    other_rates = None if has_usual_rates else asked_machine
+    asks = asks_for_layers(question.time_model, question.ppp, question.calibration, question.attention, other_rates)
     return choose_engine(
         network,
         device,

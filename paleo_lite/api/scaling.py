@@ -364,7 +364,7 @@ def _find_gpu(gpu: str | Device | None, power_limit: float | str | None, hardwar
     """Return the device, with a power limit if one is given."""
     if gpu is None:
         raise BadValue(
-            "`scale` needs a device: give `--gpu`, or a topology that names it, such as "
+            "several devices need their kind: give `--gpu`, or a topology that names it, such as "
             "'2x k40m @ pcie3, 16 nodes @ infiniband'"
         )
     device = find_device(gpu, hardware_files)

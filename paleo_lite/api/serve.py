@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from ..architectures import Network
 from ..errors import BadValue, UnknownName
 from ..formats import format_of_weights, split_format
-from ..local import LLAMA_CPP
 from ..machines import Device, find_device
+from ..own_machines import LLAMA_CPP
 from ..units import parse_quantity
 from .arguments import Paths, to_paths
 

@@ -6,11 +6,11 @@ from typing import Any
 
 from ..architectures import Network
 from ..errors import BadValue, UnknownPrecision
-from ..local import LLAMA_CPP
-from ..local.batches import make_local_model
-from ..local.contents import read_contents
-from ..local.engines import LOCAL_ENGINES
 from ..machines import Device
+from ..own_machines import LLAMA_CPP
+from ..own_machines.batches import make_local_model
+from ..own_machines.contents import read_contents
+from ..own_machines.engines import LOCAL_ENGINES
 from ..serving.iteration_times import ModelOnDevice
 from .question import Question
 from .resolve import resolve_question
@@ -36,7 +36,7 @@ def check_policy(policy: str, **options: Any) -> None:
         return
     for name, value in options.items():
         if value is True or value not in (None, False, 0, 1):
-            raise BadValue(f"`--{name.replace('_', '-')}` is not modelled with `--policy {LLAMA_CPP}`: leave it out")
+            raise BadValue(f"`--{name.replace('_', '-')}` is not modelled with `--engine {LLAMA_CPP}`: leave it out")
 
 
 def place_locally(network: Network, device: Device, weights: str | None, kv_cache: str | None) -> ModelOnDevice:

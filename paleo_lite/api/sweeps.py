@@ -193,7 +193,7 @@ def sweep(
         "--kv-cache": kv_cache,
         "--input-tokens": input_tokens,
         "--output-tokens": output_tokens,
-        "--policy": policy,
+        "--engine": policy,
         "--num-requests": num_requests,
         "--seed": seed,
     }

@@ -179,7 +179,7 @@ def _shipped_path(name: str) -> Path:
         pipelines = _pipelines_by_normalized_name()
         if normalize_name(name) in pipelines:
             raise BadValue(
-                f"{name} is a pipeline of several networks: `predict`, `layers`, `scale` and `report` answer for one "
+                f"{name} is a pipeline of several networks: `predict`, `layers`, `train` and `report` answer for one "
                 "at a time, `sweep` for several"
             )
         raise UnknownName("network", name, [*network_names(), *pipelines.values()], hint)

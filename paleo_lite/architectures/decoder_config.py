@@ -116,7 +116,7 @@ def _check_parallelism(
     divided = options.expert_tensor_parallel
     sizes = {block.feed_forward.inner_size for block in decoder.blocks if isinstance(block.feed_forward, Experts)}
     if divided > 1 and not sizes:
-        raise BadValue(f"--expert-tensor-parallel requires a mixture of experts, which {name} is not")
+        raise BadValue(f"--experts tensor requires a mixture of experts, which {name} is not")
     for size in sizes:
         if size % divided:
-            raise BadValue(f"--expert-tensor-parallel {divided} does not divide the inner size {size} of the experts")
+            raise BadValue(f"--experts tensor {divided} does not divide the inner size {size} of the experts")

@@ -195,6 +195,11 @@ class Network(NamedTuple):
         return self.group == LANGUAGE_MODELS
 
     @property
+    def is_mixture(self) -> bool:
+        """Whether each token uses only some of the experts of a layer."""
+        return any("active" in layer.attributes for layer in self.layers)
+
+    @property
     def is_text_encoder(self) -> bool:
         """Whether the network is an encoder of text, such as BERT."""
         return self.group == TEXT_ENCODERS

@@ -15,14 +15,17 @@ import click
 
 from ..child import Terminated, end_orderly_when_terminated
 from ..errors import Interrupted, PaleoError, UnknownName, UsageProblem
+from ..questions.kind import KINDS
 from ..text import clean_message
 from ..version import __version__
 
 GROUPS = {
     "Prediction": {
-        "predict": "Predict how long a network takes on a device.",
-        "scale": "Predict training or text generation on many devices, or rank strategies.",
+        "predict": "Predict how long one pass of a network takes on a device.",
+        "train": "Predict training or fine-tuning on any number of devices: step, memory, hours, cost.",
         "serve": "Predict latency, throughput and cost of a language model that serves requests.",
+        "local": "Predict how fast a language model writes on your own machine.",
+        "diffusion": "Predict pictures and videos: time and memory of each part of a pipeline.",
         "sweep": "Predict every combination of networks, devices, batch sizes and workers into a file.",
         "best": "Find the best rows of a sweep, or its Pareto front.",
         "gemm": "Predict the time of matrix products.",
@@ -162,11 +165,17 @@ class _LazyCommands(ErrorHandlingGroup):
         return list(_COMMANDS)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name in KINDS:
+            made: click.Command = importlib.import_module(".question", __name__).make_command(name)
+            return made
         if name in _COMMANDS:
             command: click.Command = getattr(importlib.import_module(f".{name}", __name__), name)
             return command
         if not name.startswith("-") and not ctx.resilient_parsing:
-            raise click.UsageError(str(UnknownName("command", name, _COMMANDS)), ctx)
+            from ..questions.upgrade import MOVED_COMMANDS
+
+            said = MOVED_COMMANDS.get(name) or str(UnknownName("command", name, _COMMANDS))
+            raise click.UsageError(said, ctx)
         return None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -12,10 +12,10 @@ import click
 
 from ..api.plotting import KINDS, Plot, check_chart_file
 from ..errors import BadValue
+from ..questions.values import Names
 from ..result import Result
 from . import DEBUG
 from .options import OutputOption, force
-from .values import Names
 
 FORMATS = ("table", "json", "csv", "markdown")
 

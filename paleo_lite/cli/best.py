@@ -11,12 +11,12 @@ import msgspec
 from ..api.plotting import BACKGROUND_ROWS
 from ..api.sweeps import best as find_best_rows
 from ..errors import BadValue
+from ..questions.values import COLUMN, INTEGER, Names
 from ..sweeps.best import MAX_FRONT_ROWS
 from ..sweeps.space import parse_names
 from .answers import Answer, command
 from .options import OutputOption
 from .scale_options import facility
-from .values import COLUMN, INTEGER, Names
 
 
 @command()

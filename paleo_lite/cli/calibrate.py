@@ -10,11 +10,11 @@ import click
 from ..api.calibrations import calibrate as run_calibrate
 from ..api.calibrations import fit_calibration
 from ..calibration.measurements import TEMPLATE
+from ..questions.values import INTEGER, NETWORK
 from ..timing.models import CALIBRATED
 from . import options
 from .answers import Answer, command
 from .options import OutputOption
-from .values import INTEGER, NETWORK
 
 
 @command()

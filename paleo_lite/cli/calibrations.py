@@ -5,9 +5,9 @@ from __future__ import annotations
 import click
 
 from ..api.calibrations import calibrations as find_calibrations
+from ..questions.values import CALIBRATION
 from ..result import Result
 from .answers import AnswerCommand
-from .values import CALIBRATION
 
 
 @click.group()

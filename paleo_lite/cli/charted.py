@@ -7,9 +7,9 @@ from typing import Any
 import click
 
 from ..api.charted import cost_over_devices, memory_ranges
+from ..questions.values import CommaSeparated, Names, flatten
 from . import options
 from .answers import Answer
-from .values import CommaSeparated, Names, flatten
 
 
 @click.command("memory")

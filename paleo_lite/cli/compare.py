@@ -10,9 +10,9 @@ import click
 from ..api.profiles import compare as compare_profiles
 from ..errors import BadValue
 from ..files import file_exists
+from ..questions.values import NETWORK, Names
 from . import options
 from .answers import Answer, command
-from .values import NETWORK, Names
 
 
 @command()

@@ -8,9 +8,9 @@ from typing import Any
 import click
 
 from ..api.profiles import efficiency as measure_efficiency
+from ..questions.values import INTEGER, CompletedText, Names
 from . import options
 from .answers import Answer, command, progress
-from .values import INTEGER, CompletedText, Names
 
 
 @command()
@@ -41,7 +41,7 @@ from .values import INTEGER, CompletedText, Names
     "--group-by",
     metavar="COLUMNS",
     default="",
-    type=CompletedText(".cli.values:configuration_names"),
+    type=CompletedText(".questions.values:configuration_names"),
     help="Also print means over these columns of the configuration, such as batch_size,nodes.",
 )
 @options.name_pattern()

@@ -7,10 +7,10 @@ from typing import Any
 import click
 
 from ..input_pipeline.feeding import DEFAULT_SAMPLE_BYTES
+from ..questions.values import INTEGER, LINK, Names, Number, Quantity
 from ..result import Result
 from . import options
 from .answers import command
-from .values import INTEGER, LINK, Names, Number, Quantity
 
 
 @command()

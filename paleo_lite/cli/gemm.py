@@ -6,10 +6,10 @@ from typing import Any
 
 import click
 
+from ..questions.values import INTEGER, SHAPE
 from ..result import Result
 from . import options, serving_options
 from .answers import command
-from .values import INTEGER, SHAPE
 
 
 @command()

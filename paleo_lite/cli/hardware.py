@@ -7,10 +7,10 @@ from pathlib import Path
 import click
 
 from ..api import catalogue
+from ..questions.values import DEVICE, Quantity
 from ..result import Result
 from . import options
 from .answers import Answer, AnswerCommand
-from .values import DEVICE, Quantity
 
 
 @click.group()

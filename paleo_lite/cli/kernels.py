@@ -9,10 +9,10 @@ import click
 
 from ..api.profiles import kernels as report_kernels
 from ..errors import BadValue
+from ..questions.values import Names
 from . import options
 from .answers import Answer, command
 from .options import OutputOption
-from .values import Names
 
 
 @command()

@@ -9,12 +9,12 @@ import click
 from ..api.counts import layers as count_layers
 from ..architectures.pipelines.counts import PipelineCounts
 from ..errors import BadValue
+from ..questions.values import INTEGER, LAYER, NETWORK, Names
 from ..reporting.networks import counts_page
 from . import options
 from .answers import Answer, command
 from .options import OutputOption
 from .scale_options import facility
-from .values import INTEGER, LAYER, NETWORK, Names
 
 
 @command()

@@ -9,10 +9,10 @@ import click
 
 from ..api.measuring import measure as measure_machine
 from ..measurement.running import DEVICES, STEPS
+from ..questions.values import INTEGER, CommaSeparated, Names, flatten
 from ..result import Result
 from . import options
 from .answers import command
-from .values import INTEGER, CommaSeparated, Names, flatten
 
 
 @command()

@@ -12,8 +12,7 @@ from typing import Any
 
 import click
 
-from . import set_debug
-from .values import (
+from ..questions.values import (
     CALIBRATION,
     DEVICE,
     INTEGER,
@@ -30,6 +29,7 @@ from .values import (
     RowCount,
     RulesFile,
 )
+from . import set_debug
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -41,7 +41,7 @@ INFERENCE_PRECISIONS = PrecisionNames("precision", ".units:PRECISION_BYTES", ".f
 PHASES = Names("phase", ".counting:PHASES")
 PHASES_AND_GENERATING = Names("phase", ".counting:PHASES", ".counting:GENERATION_PHASES")
 PHASES_AND_PASSES = Names("phase", ".counting:PHASES", ".counting:PASSES")
-DEVICES = Names("device", ".cli.values:device_ids")
+DEVICES = Names("device", ".questions.values:device_ids")
 MODELS = Names("time model", ".timing:TIME_MODELS")
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import click
 
 from ..api.question import PictureOptions
+from ..questions.values import INTEGER
 from .options import Decorator, SharedOption, combine
-from .values import INTEGER
 
 steps = SharedOption("--steps", type=INTEGER, metavar="N", help="Denoising steps of a pipeline. [default: its own]")
 frames = SharedOption("--frames", type=INTEGER, metavar="N", help="Frames of each video. [default: the pipeline's]")

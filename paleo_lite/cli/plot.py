@@ -10,10 +10,12 @@ import click
 
 from ..api.plotting import KINDS, batch, timeline
 from ..errors import BadValue, UnknownName
+from ..questions.kind import KINDS as QUESTIONS
+from ..questions.values import INTEGER, flatten
 from . import charted, options
 from .answers import Answer, AnswerCommand, ChartOutput
 from .options import OutputOption
-from .values import INTEGER, flatten
+from .question import make_command
 
 
 class _PlotGroup(click.Group):
@@ -57,8 +59,7 @@ class _PlotCommand(AnswerCommand):
         kind = KINDS[name]
         help_text = kind.sentence
         if kind.command:
-            module = importlib.import_module(f".{kind.command}", __package__)
-            command: AnswerCommand = getattr(module, kind.command)
+            command = find_command(kind.command)
             params = [param for param in command.params if param not in command.output_options]
             self.computation = click.Command(command.name, callback=command.callback, params=params)
             help_text += f"\n\nThe options are those of `paleo-lite {kind.command}`, which prints the numbers."
@@ -84,6 +85,14 @@ class _PlotCommand(AnswerCommand):
                 f"the chart {chart.kind} shows a single prediction; for several use `paleo-lite plot {answer.chart}`"
             )
         chart.draw(answer)
+
+
+def find_command(name: str) -> AnswerCommand:
+    """Return the command whose result a chart draws."""
+    if name in QUESTIONS:
+        return make_command(name)
+    command: AnswerCommand = getattr(importlib.import_module(f".{name}", __package__), name)
+    return command
 
 
 @click.command("batch")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
+from ..questions.values import LINK, PLATFORM, TOPOLOGY, CompletedText, Names, Quantity
 from .options import Decorator, SharedOption, combine
-from .values import LINK, PLATFORM, TOPOLOGY, CompletedText, Names, Quantity
 
 PHASES = Names("phase", ".distributed.scale:PHASES", ".distributed.pictures:PHASES")
 STRATEGIES = Names("strategy", ".distributed.strategies:STRATEGIES")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ..questions.values import INTEGER, Names
 from .options import SharedOption
-from .values import INTEGER, Names
 
 tensor = SharedOption(
     "--tensor",
@@ -69,7 +69,8 @@ num_requests = SharedOption(
 )
 seed = SharedOption("--seed", type=int, help="Seed of arrivals and lengths. [default: 0]")
 policy = SharedOption(
-    "--policy",
+    "--engine",
+    "policy",
     type=Names("serving engine", ".serving.engines:ENGINES"),
     help="Engine, with its defaults of batches and memory. [default: vllm]",
 )

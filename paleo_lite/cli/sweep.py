@@ -7,11 +7,11 @@ from typing import Any
 import click
 
 from ..api.sweeps import sweep as run_sweep
+from ..questions.values import INTEGER, NETWORK, CompletedText, Names, Quantity
 from ..result import Result
 from ..sweeps.space import AUTOMATIC, MAX_UNCONFIRMED_ROWS
 from . import options, pipeline_options, scale_options, serving_options, training_options
 from .answers import command, progress
-from .values import INTEGER, NETWORK, CompletedText, Names, Quantity
 
 
 @command()

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import BadValue
+from ..questions.values import INTEGER, Names, Quantity
 from .options import Decorator, SharedOption, combine
-from .values import INTEGER, Names, Quantity
 
 if TYPE_CHECKING:
     from ..timing.workload import TrainingOptions

@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from ..api.calibrations import validate as hold_out
+from ..questions.values import DEVICE, CommaSeparated, Names, flatten
 from .answers import Answer, command, progress
-from .values import DEVICE, CommaSeparated, Names, flatten
 
 
 @command()

@@ -67,7 +67,7 @@ DISPATCHERS = {
         "HybridEP: as DeepEP, within and between racks",
     ),
 }
-"""Libraries by the name that ``--expert-dispatch`` takes."""
+"""Libraries by the name that ``--experts dispatch`` takes."""
 
 
 def distinct_fraction(experts_per_token: float, places: int) -> float:

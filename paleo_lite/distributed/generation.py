@@ -46,7 +46,7 @@ def predict_generation_step(job: Job, topology: Topology, batch_size: int, setti
     """
     if settings.gradient_precision or not settings.overlap or settings.micro_batches or settings.inputs:
         raise BadValue(
-            "`--gradient-precision`, `--no-overlap`, `--micro-batches`, `--storage`, `--decode` and `--pageable` "
+            "`--communication precision`, `--communication overlap`, `--schedule micro-batches`, `--feed` "
             "are for `--phase training`"
         )
     config = _replica_config(topology, settings.parallel, has_kernels=job.workload.engine is not None)
@@ -104,8 +104,8 @@ def _predict_kernels(
     """Predict a pass from the kernels of an engine, with the time of its host."""
     if settings.collective is not None:
         raise BadValue(
-            f"`--collective` is not for the kernels of {engine.name}, which has an all-reduce of its own: leave "
-            "it out, or give `--execution engine`, with which layers are timed one by one"
+            f"`--communication collective` is not for the kernels of {engine.name}, which has an all-reduce of its "
+            "own: leave it out, or give `--execution engine`, with which layers are timed one by one"
         )
     placed = job.cached(_place, group, config.expert, config.attention_data)
     iteration = structs.replace(placed, sequences=samples)

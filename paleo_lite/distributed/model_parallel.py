@@ -203,7 +203,8 @@ def train_pipeline_parallel(schedule: str, job: Job, topology: Topology, batch_s
         return job.device_step(batch_size)
     if job.workload.options.accumulation > 1:
         raise BadValue(
-            "a pipeline accumulates gradients over its micro-batches: use `--micro-batches`, not `--accumulation`"
+            "a pipeline accumulates gradients over its micro-batches: use `--schedule micro-batches=N`, not "
+            "`--accumulation`"
         )
     plan = job.cached(_partition_network, BatchSizes.of(batch_size), stages, settings.micro_batches)
     compute_factor = job.compute_scale * (1 + settings.slowdown)

@@ -88,13 +88,13 @@ STACKS = {
 _DEGREE_OPTIONS = {
     "tensor": "--tensor",
     "pipeline": "--pipeline",
-    "virtual_stages": "--interleaved",
+    "virtual_stages": "--schedule interleaved",
     "micro_batch_size": "--micro-batch",
     "context": "--context-parallel",
     "expert": "--expert-parallel",
     "attention_data": "--attention-data-parallel",
-    "expert_tensor": "--expert-tensor-parallel",
-    "recompute_every": "--recompute-every",
+    "expert_tensor": "--experts tensor",
+    "recompute_every": "--recompute full:N",
 }
 """Integer fields of `ParallelConfig` and the command-line options that set them."""
 
@@ -197,11 +197,11 @@ class ParallelConfig(msgspec.Struct, frozen=True):
         for module, contained in CONTAINED_MODULES.items():
             for name in contained:
                 if module in self.recompute_modules and name in self.recompute_modules:
-                    raise BadValue(f"`--recompute-modules {module}` computes {name} again as well: leave out {name}")
+                    raise BadValue(f"`--recompute selective:{module}` computes {name} again as well: leave out {name}")
         if self.recompute_modules and self.recompute != "selective":
-            raise BadValue("`--recompute-modules` is for `--recompute selective`")
+            raise BadValue("modules are for `--recompute selective`")
         if self.recompute_modules and self.execution != MEGATRON:
-            raise BadValue(f"`--recompute-modules` is for `--execution megatron` (got {self.execution})")
+            raise BadValue(f"`--recompute selective:MODULE` is for `--execution megatron` (got {self.execution})")
         if not 0 <= self.offloaded_share < 1:
             raise BadValue(f"`--offloaded-activations` must be >= 0 and < 1 (got {self.offloaded_share:g})")
         if self.sharding and self.sharding not in SHARDINGS:
@@ -209,7 +209,7 @@ class ParallelConfig(msgspec.Struct, frozen=True):
         if self.sharding:
             msgspec.structs.force_setattr(self, "zero_stage", SHARDINGS[self.sharding].zero_stage)
         if self.recompute_every > 1 and self.recompute not in ("full", "offload"):
-            raise BadValue("`--recompute-every` is for `--recompute full` or `offload`")
+            raise BadValue("`--recompute NAME:N` is for `--recompute full` or `offload`")
         if self.execution not in STACKS:
             raise UnknownName("execution of training in blocks", self.execution, STACKS)
         if self.dispatch and self.dispatch not in DISPATCHERS:
@@ -218,30 +218,30 @@ class ParallelConfig(msgspec.Struct, frozen=True):
             raise UnknownName("kernels of experts", self.expert_kernels, EXPERT_KERNELS)
         if not self.expert_imbalance >= 1:
             raise BadValue(
-                f"`--expert-imbalance` must be >= 1, the busiest device over the mean (got {self.expert_imbalance:g})"
+                f"`--experts imbalance` must be >= 1, the busiest device over the mean (got {self.expert_imbalance:g})"
             )
         if self.expert_capacity is not None and not self.expert_capacity > 0:
-            raise BadValue(f"`--expert-capacity` must be > 0 (got {self.expert_capacity:g})")
+            raise BadValue(f"`--experts capacity` must be > 0 (got {self.expert_capacity:g})")
         if self.expert_overlap is not None and not 0 <= self.expert_overlap <= 1:
-            raise BadValue(f"`--expert-overlap` must be between 0 and 1 (got {self.expert_overlap:g})")
+            raise BadValue(f"`--experts overlap` must be between 0 and 1 (got {self.expert_overlap:g})")
         if self.zero_stage not in (0, 1, 2, 3):
             raise BadValue(f"the ZeRO stage must be 0, 1, 2 or 3 (got {self.zero_stage!r})")
         if self.layout:
             self._set_virtual_stages(len(parse_layout(self.layout)))
         if self.virtual_stages > 1 and self.pipeline == 1:
-            raise BadValue("`--interleaved` needs pipeline stages: give `--pipeline`, too")
+            raise BadValue("`--schedule interleaved` needs pipeline stages: give `--pipeline`, too")
 
     def _set_virtual_stages(self, stages: int) -> None:
         """Set the virtual stages of a layout with a number of stages."""
         if stages % self.pipeline:
             raise BadValue(
-                f"`--pipeline-layout` must have a multiple of {self.pipeline} stages, the pipeline-parallel size "
+                f"`--schedule layout` must have a multiple of {self.pipeline} stages, the pipeline-parallel size "
                 f"(got {stages})"
             )
         if self.virtual_stages not in (1, stages // self.pipeline):
             raise BadValue(
-                f"`--pipeline-layout` has {stages // self.pipeline} stages per device: `--interleaved` must be the "
-                f"same or left out (got {self.virtual_stages})"
+                f"`--schedule layout` has {stages // self.pipeline} stages per device: `--schedule interleaved` must "
+                f"be the same or left out (got {self.virtual_stages})"
             )
         msgspec.structs.force_setattr(self, "virtual_stages", stages // self.pipeline)
 

@@ -55,7 +55,7 @@ def plan_layout(network: Network, topology: Topology, batch_size: int, config: P
         )
     if devices_per_stage % (config.expert * config.expert_tensor):
         raise BadValue(
-            f"`--expert-parallel {config.expert}` times `--expert-tensor-parallel` must divide the {devices_per_stage} "
+            f"`--expert-parallel {config.expert}` times `--experts tensor` must divide the {devices_per_stage} "
             f"devices of a stage (got {config.expert_tensor})"
         )
     if config.tensor > topology.devices_per_node:

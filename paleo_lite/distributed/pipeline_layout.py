@@ -43,19 +43,19 @@ def parse_layout(text: str) -> tuple[str, ...]:
     letters = "".join(stages)
     if not re.fullmatch(r"Et+m*L", letters):
         raise BadValue(
-            "`--pipeline-layout` must have one E (embedding) in front, blocks t, and one L (loss) at the end, such as "
+            "`--schedule layout` must have one E (embedding) in front, blocks t, and one L (loss) at the end, such as "
             f"'Et*3|(tt|)*4,L' (got {text!r})"
         )
     empty = [number for number, stage in enumerate(stages, 1) if not stage]
     if empty:
-        raise BadValue(f"`--pipeline-layout`: stage {empty[0]} of {len(stages)} is empty (got {text!r})")
+        raise BadValue(f"`--schedule layout`: stage {empty[0]} of {len(stages)} is empty (got {text!r})")
     return stages
 
 
 def _expand(text: str) -> str:
     """Return a layout without repetitions, parentheses and commas."""
     problem = BadValue(
-        "`--pipeline-layout` must consist of E, t, m, L, | and repetitions such as t*3 or (tt|)*4, of at most "
+        "`--schedule layout` must consist of E, t, m, L, | and repetitions such as t*3 or (tt|)*4, of at most "
         f"{_MAX_STAGES_AND_BLOCKS:,} letters (got {text[:80]!r})"
     )
     groups: list[list[str]] = [[]]  # pieces of the text, for every open parenthesis
@@ -130,7 +130,7 @@ def place_stages(blocks: int, pipeline: int, virtual_stages: int, layout: str, n
         parsed = parse_layout(layout)
         counts: tuple[int, ...] | None = tuple(stage.count("t") for stage in parsed)
         if sum(counts or ()) != blocks:
-            raise BadValue(f"`--pipeline-layout` has {sum(counts or ())} blocks, but {network} has {blocks}")
+            raise BadValue(f"`--schedule layout` has {sum(counts or ())} blocks, but {network} has {blocks}")
     else:
         counts = even_layout(blocks, stages)
     if counts is None:

@@ -124,7 +124,7 @@ class Request(msgspec.Struct, frozen=True):
             raise BadValue("give only one of `--link`, `--topology` and `--platform`")
         platform = None if self.platform is None else find_platform(self.platform)
         if isinstance(platform, Platform) and self.ppp_comm is not None:
-            raise BadValue("the links of this platform were measured: leave out `--ppp-comm` or `--platform`")
+            raise BadValue("the links of this platform were measured: leave out `--communication ppp` or `--platform`")
         if platform is not None or self.topology is not None:
             if platform is not None:
                 topology = platform.topology(max(counts, default=0), self.ppp_comm)
@@ -139,7 +139,9 @@ class Request(msgspec.Struct, frozen=True):
                 )
             return topology
         if not counts:
-            raise BadValue("`scale` needs `--workers`, such as 8 or 1,2,4,...,128, or a `--topology`")
+            raise BadValue(
+                "several devices need their number: `--workers`, such as 8 or 1,2,4,...,128, or a `--topology`"
+            )
         if self.link is not None:
             name, assumed = link_inside_nodes(self.link, device)
             topology = flat_topology(link_rate(name, self.ppp_comm), max(counts))
@@ -204,7 +206,7 @@ def predict_scaling(
     if settings.micro_batches is not None and is_training and not advise and not strategy.uses_micro_batches:
         remedy = "`--micro-batch` sets the samples of each" if strategy.divides_blocks else "leave it out"
         raise BadValue(
-            "`--micro-batches` is for `--strategy pipeline-gpipe` and `pipeline-1f1b`, "
+            "`--schedule micro-batches` is for `--strategy pipeline-gpipe` and `pipeline-1f1b`, "
             f"not {request.strategy}: {remedy}"
         )
     job = Job(workload, machine, model, compute_ratio)

@@ -32,7 +32,7 @@ RECOMPUTE_MODULES = {
     "moe": "everything inside mixtures of experts, router and shared experts included; tokens are sent again",
     "shared_experts": "everything inside shared experts",
 }
-"""Modules that ``--recompute-modules`` names, as Megatron-LM does, and the tensors that are computed again."""
+"""Modules that ``--recompute selective:MODULE`` names, as Megatron-LM does, and the tensors that are computed again."""
 
 CONTAINED_MODULES = {"moe": ("moe_act", "shared_experts")}
 """Modules that are computed again as parts of another one."""

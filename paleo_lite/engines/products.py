@@ -103,7 +103,7 @@ def check_product_options(weights: str | None, policy: str | None) -> None:
     BadValue
         If a format of the right operand or an engine is given.
     """
-    for option, value in (("--weights", weights), ("--policy", policy)):
+    for option, value in (("--weights", weights), ("--engine", policy)):
         if value is not None:
             raise BadValue(
                 f"`{option}` is for products in {', '.join(PRECISIONS)} on NVIDIA's GPUs from Ampere on, at the "

@@ -228,7 +228,7 @@ def _refuse_several(name: str, devices: Iterable[Device]) -> None:
     boards = [] if several is None else _family_of(normalize_name(several["after"] or several["before"]), devices)[0]
     if boards:
         names = ", ".join(device.id for device in boards[:4])
-        raise BadValue(f"{name} names several GPUs, expected one ({names}): their number is `--workers` of `scale`")
+        raise BadValue(f"{name} names several GPUs, expected one ({names}): their number is `--workers` of `train`")
 
 
 def _words_of(name: str) -> list[str]:

@@ -18,3 +18,6 @@ commits b12c04b (the web demo's) and 984bbf5        ``first`` and ``last`` of `R
 """
 
 REVISIONS = ("first", "last")
+
+REPLICAS = ("paleo", "paleo-last")
+"""Released PALEO, in its first and in its last revision."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from ..gguf_types import DIFFERING_TOKENS
-from ..local.advise import LocalAdvice
-from ..local.energy import LocalEnergy
-from ..local.predict import LocalPrediction
+from ..own_machines.advise import LocalAdvice
+from ..own_machines.energy import LocalEnergy
+from ..own_machines.predict import LocalPrediction
 from ..units import format_interval, format_number, format_si
 from .document import Column, Document, Table, format_bytes_short
 

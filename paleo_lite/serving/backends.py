@@ -10,7 +10,7 @@ import numpy as np
 from ..engines.activity import kernel_activity
 from ..engines.placed import KERNEL_MODEL, EngineKernels
 from ..engines.step import Load
-from ..local.batches import LocalModel, slots_activity
+from ..own_machines.batches import LocalModel, slots_activity
 from ..timing import RooflineModel, Workload, describe_model
 from ..timing.activity import Activity
 from ..timing.models import layers_peak_s

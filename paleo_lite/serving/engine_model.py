@@ -18,8 +18,8 @@ from ..engines.placed import KERNEL_MODEL, NEEDS_KERNELS, engine_speaks_for
 from ..engines.routing import UNIFORM
 from ..errors import BadValue
 from ..formats import FORMATS, format_of_weights
-from ..local import LLAMA_CPP
 from ..machines import Device, Machine, PeakRate
+from ..own_machines import LLAMA_CPP
 from ..timing.activity import Activity
 from ..timing.intervals import INTERVAL_LEVEL
 from ..timing.memory import usable_bytes
@@ -73,10 +73,10 @@ def choose_engine(
         If something is asked of an engine where no kernels are timed.
     """
     if policy == LLAMA_CPP:
-        raise BadValue(f"`--policy {LLAMA_CPP}` is for a single device, with `serve`")
+        raise BadValue(f"`--engine {LLAMA_CPP}` is for `serve` and `local`, which place its layers")
     names_engine = execution in KERNEL_ENGINES
     if names_engine and policy not in (None, execution):
-        raise BadValue(f"give only one engine: `--execution {execution}` or `--policy {policy}`")
+        raise BadValue(f"give only one engine: {execution} or {policy}")
     is_by_layers = is_by_layers or not (execution is None or names_engine)
     is_generating = phase in GENERATION_PHASES
     if is_generating and not is_by_layers and engine_speaks_for(network, precision, device):
@@ -84,8 +84,8 @@ def choose_engine(
         load = UNIFORM if expert_load is None else expert_load
         return UnderEngine(name, choose_cache_format(kv_cache, precision), load)
     asked = {
-        f"--execution {execution}": names_engine,
-        "--policy": policy is not None,
+        f"--engine {execution}": names_engine,
+        "--engine": policy is not None,
         "--kv-cache": kv_cache is not None,
         "--expert-load": expert_load is not None,
     }

@@ -16,8 +16,8 @@ from ..engines.memory import COMMUNICATOR_BYTES
 from ..engines.placed import CHECKED_CONTEXT, EngineKernels
 from ..engines.records import FUSIONS
 from ..errors import BadValue, UnknownName
-from ..local import LLAMA_CPP as LLAMA_CPP_NAME
 from ..machines import Device
+from ..own_machines import LLAMA_CPP as LLAMA_CPP_NAME
 
 LARGE_MEMORY_BYTES = 70 * 2**30
 """Memory from which vLLM uses larger batches, with the exception of the A100 (`EngineArgs.get_batch_defaults`)."""

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ..engines.placed import EngineKernels
-    from ..local.batches import LocalModel
+    from ..own_machines.batches import LocalModel
 
     Floats = NDArray[np.float64]
 

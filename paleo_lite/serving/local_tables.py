@@ -10,8 +10,8 @@ from collections.abc import Callable
 import numpy as np
 
 from ..errors import DoesNotFit
-from ..local.batches import LocalModel, matrices_s, prompt_attention_s, slots_attention_s
-from ..local.step import DEVIATIONS_AT_90
+from ..own_machines.batches import LocalModel, matrices_s, prompt_attention_s, slots_attention_s
+from ..own_machines.step import DEVIATIONS_AT_90
 from ..units import format_si
 from .cache import CacheRoom
 from .iteration_times import IterationTimes, interpolate_prompts, tabulated_contexts

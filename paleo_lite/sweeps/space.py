@@ -145,7 +145,7 @@ class Space(AxisSpace, msgspec.Struct, frozen=True):
         for clock in self.clocks:
             check_clock(clock)
         if any(STRATEGIES[resolve_strategy(name)].divides_blocks for name in self.strategies):
-            raise BadValue("`sweep` does not support tensor or pipeline parallelism of blocks; use `paleo-lite scale`")
+            raise BadValue("`sweep` does not support tensor or pipeline parallelism of blocks; use `paleo-lite train`")
         self.check_axes()
         if max(self.workers) > 1 and "" in self.links:
             raise BadValue("several workers need a link: give `--link`, such as `--link pcie3-x16,ethernet100`")

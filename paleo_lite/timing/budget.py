@@ -70,13 +70,13 @@ class Amount(msgspec.Struct, frozen=True):
         """
         given = [name for name in ("images", "samples", "tokens") if getattr(self, name) is not None]
         if len(given) > 1:
-            raise BadValue(f"give one of `--images`, `--samples` and `--tokens` (got {' and '.join(given)})")
+            raise BadValue(f"give one of `--samples` and `--tokens` (got {' and '.join(given)})")
         if self.packing and (self.samples is None or self.mean_length is None):
             raise BadValue(
-                "`--packing` needs a number of samples and their length: give `--samples` and `--mean-length`"
+                "`--packing` needs a number of samples and their mean length: give `--samples` and `--packing TOKENS`"
             )
         if self.mean_length is not None and not self.packing:
-            raise BadValue("`--mean-length` is for `--packing`: without it samples are padded to `--sequence-length`")
+            raise BadValue("the mean length is for `--packing`: without it samples are padded to `--sequence-length`")
         if not given:
             return None
         option = given[0]
@@ -94,8 +94,7 @@ class Amount(msgspec.Struct, frozen=True):
             tokens = _check_tokens(sequence_tokens, "--packing")
             if not 0 < self.mean_length <= tokens:
                 raise BadValue(
-                    f"`--mean-length` must be > 0 and at most the {tokens} tokens of a sequence "
-                    f"(got {self.mean_length:g})"
+                    f"`--packing` must be > 0 and at most the {tokens} tokens of a sequence (got {self.mean_length:g})"
                 )
             return number * self.mean_length / tokens
         return number
@@ -139,9 +138,7 @@ def make_budget(
     if epochs is not None and not 0 < epochs < math.inf:
         raise BadValue(f"`--epochs` must be a number > 0 (got {epochs!r})")
     if samples is None and (epochs is not None or require_cost):
-        raise BadValue(
-            "hours and cost need an amount of training: give `--images 1.28M`, `--samples 52k` or `--tokens 15B`"
-        )
+        raise BadValue("hours and cost need an amount of training: give `--samples 52k` or `--tokens 15B`")
     check_one_price(price, price_of)
     listing = None
     if price is None and device is not None:
@@ -190,7 +187,7 @@ def _parse_samples(images: float | str, tokens: int | None) -> float:
     if not isinstance(images, str) or not images.rstrip().endswith("tokens"):
         return parse_quantity(images, "")
     if tokens is None:
-        raise BadValue(f"`--images` must be a number of samples, since this network reads no tokens (got {images!r})")
+        raise BadValue(f"`--samples` must be a number of samples, since this network reads no tokens (got {images!r})")
     return parse_count(images.rstrip().removesuffix("tokens")) / tokens
 
 

@@ -49,7 +49,7 @@ EXPERT_KERNELS = {
         description="one kernel for all experts with activation and quantization: Megatron-Bridge from 26.06 on",
     ),
 }
-"""Implementations by the name that ``--expert-kernels`` takes."""
+"""Implementations by the name that ``--experts kernels`` takes."""
 
 
 def expert_layers(layers: Sequence[Layer]) -> list[tuple[int, int]]:
@@ -94,8 +94,8 @@ def check_expert_kernels(name: str, layers: Sequence[Layer], recipe: str | None,
     if name in available:
         return
     if not available:
-        raise BadValue(f"`--expert-kernels {name}` is for mixtures of experts: this network has none")
+        raise BadValue(f"`--experts kernels={name}` is for mixtures of experts: this network has none")
     raise BadValue(
-        f"`--expert-kernels {name}` needs gated experts, `--precision mxfp8` and Blackwell: with {recipe or 'bf16'} on "
-        f"{device.name} use {' or '.join(available)}"
+        f"`--experts kernels={name}` needs gated experts, `--precision mxfp8` and Blackwell: with {recipe or 'bf16'} "
+        f"on {device.name} use {' or '.join(available)}"
     )

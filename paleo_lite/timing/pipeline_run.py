@@ -60,7 +60,7 @@ class PipelineRun(msgspec.Struct, frozen=True):
         if self.split.sequence_devices > 1 and not self.pipeline.denoiser.splits_sequence:
             raise BadValue(
                 f"--ulysses and --ring are for transformers, and the denoiser of {self.pipeline.name} is a U-Net, "
-                "whose convolutions xDiT does not split: use --guidance-parallel, or `scale` with a larger --batch-size"
+                "whose convolutions xDiT does not split: use --guidance-parallel"
             )
 
     @property

@@ -27,9 +27,9 @@ from ..calibration.store import read_calibration, shipped_calibrations
 from ..counting import GENERATION_PHASES
 from ..distributed.table import ScaleTable
 from ..errors import BadFile, PaleoError
-from ..local.advise import LocalAdvice
-from ..local.question import LocalQuestion
 from ..machines import Device, list_devices
+from ..own_machines.advise import LocalAdvice
+from ..own_machines.question import LocalQuestion
 from ..serving.answers import Serving
 from ..timing import Prediction
 from ..timing.memory_ranges import MemoryRanges, tokens_of

@@ -12,8 +12,8 @@ from ..counting import GENERATION_PHASES
 from ..distributed.collectives import COLLECTIVES
 from ..distributed.scale import SCALINGS
 from ..distributed.strategies import STRATEGIES
-from ..local.engines import LOCAL_ENGINES
 from ..machines import read_links
+from ..own_machines.engines import LOCAL_ENGINES
 from ..serving.engines import ENGINES
 from ..timing import TIME_MODELS
 from ..timing.pipeline_run import PIPELINE_OFFLOADS

@@ -7,7 +7,7 @@ import streamlit as st
 
 from ..architectures import find_network
 from ..errors import BadValue
-from ..local.engines import LOCAL_ENGINES
+from ..own_machines.engines import LOCAL_ENGINES
 from ..units import element_bytes
 from .answers import devices
 from .controls import set_controls

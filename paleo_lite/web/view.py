@@ -10,12 +10,12 @@ import msgspec
 
 from ..architectures.pipelines.sampling import parse_image_size
 from ..cli import options, scale_options
-from ..cli.values import Integer, Names, Number
 from ..counting import GENERATION_PHASES, PHASES
 from ..distributed.links import link_rate
 from ..errors import BadValue, PaleoError, UnknownName
-from ..local import LLAMA_CPP
-from ..local.engines import LOCAL_ENGINES
+from ..own_machines import LLAMA_CPP
+from ..own_machines.engines import LOCAL_ENGINES
+from ..questions.values import Integer, Names, Number
 from ..serving.requests import parse_lengths
 from ..timing.budget import Amount, make_budget
 from ..timing.models import CALIBRATED, TIME_MODELS
@@ -134,14 +134,21 @@ class View(msgspec.Struct, frozen=True):
 
     def scale_command(self, gpu: str, *files: str) -> str:
         """Return the command of the same scaling prediction, with additional hardware files."""
-        words = ["paleo-lite", "scale", self.network, "--gpu", gpu, "--link", self.link, "--workers", self.workers]
-        words += ["--precision", self.precision, "--batch-size", str(self.batch), "--scaling", self.scaling]
-        words += ["--phase", self.phase] if self.phase in GENERATION_PHASES else ["--strategy", self.strategy]
+        if self.phase in GENERATION_PHASES:
+            words = ["paleo-lite", "predict", self.network, "--gpu", gpu, "--link", self.link, "--tensor", self.workers]
+            words += ["--precision", self.precision, "--batch-size", str(self.batch), "--phase", self.phase]
+            words += [*self._length_options(), *self._model_options()]
+            return shlex.join([*words, *_hardware_options(files)])
+        words = ["paleo-lite", "train", self.network, "--gpu", gpu, "--link", self.link, "--workers", self.workers]
+        batch_option = "--batch-size" if self.scaling == "weak" else "--global-batch-size"
+        words += ["--precision", self.precision, batch_option, str(self.batch), "--strategy", self.strategy]
         if self.collective:
-            words += ["--collective", self.collective]
+            words += ["--communication", f"collective={self.collective}"]
         words += self._length_options()
         if self.images:
-            words += ["--images", self.images, "--epochs", _format_value(self.epochs)]
+            tokens = self.images.removesuffix("tokens").strip()
+            words += ["--samples", self.images] if tokens == self.images else ["--tokens", tokens]
+            words += ["--epochs", _format_value(self.epochs)]
             if self.price:
                 words += ["--price", self.price]
         return shlex.join([*words, *self._model_options(), *_hardware_options(files)])
@@ -150,7 +157,7 @@ class View(msgspec.Struct, frozen=True):
         """Return the command of the same serving prediction, with additional hardware files."""
         words = ["paleo-lite", "serve", self.network, "--gpu", gpu, "--precision", self.precision]
         words += ["--input-tokens", self.input_tokens, "--output-tokens", self.output_tokens]
-        words += ["--rate", _format_value(self.rate), "--policy", self.policy]
+        words += ["--rate", _format_value(self.rate), "--engine", self.policy]
         for name in ("tensor", "expert_parallel", "attention_data_parallel", "pipeline"):
             degree = getattr(self, name)
             if degree > 1:
@@ -159,19 +166,19 @@ class View(msgspec.Struct, frozen=True):
 
     def pictures_command(self, gpu: str, *files: str) -> str:
         """Return the command of the same prediction of a pipeline, with additional hardware files."""
-        words = ["paleo-lite", "predict", self.generator, "--gpu", gpu, "--precision", self.precision]
+        words = ["paleo-lite", "diffusion", self.generator, "--gpu", gpu, "--precision", self.precision]
         for option, value in (("--image-size", self.size), ("--steps", self.steps), ("--frames", self.frames)):
             if value:
                 words += [option, str(value)]
         if self.pictures > 1:
-            words += ["--images", str(self.pictures)]
+            words += ["--batch-size", str(self.pictures)]
         if self.offload != "none":
             words += ["--offload", self.offload]
         return shlex.join([*words, "--memory", *_hardware_options(files)])
 
     def local_command(self, gpus: Sequence[str], *files: str) -> str:
         """Return the command of the same ranking on one's own machine, with additional hardware files."""
-        words = ["paleo-lite", "predict", self.network, "--gpu", ",".join(gpus), "--execution", self.execution]
+        words = ["paleo-lite", "local", self.network, "--gpu", ",".join(gpus), "--engine", self.execution]
         words += ["--context", str(self.context), "--advise"]
         words += ["--weights", self.weights] if self.weights and len(gpus) > 1 else []
         return shlex.join([*words, *_hardware_options(files)])
@@ -305,7 +312,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "frames": lambda text: 0 if text == "0" else Integer(FRAMES_AT_MOST)(text),
     "pictures": Integer(PICTURES_AT_MOST),
     "offload": Names("offload of a pipeline", ".timing.pipeline_run:PIPELINE_OFFLOADS"),
-    "execution": Names("engine", ".local.engines:LOCAL_ENGINES"),
+    "execution": Names("engine", ".own_machines.engines:LOCAL_ENGINES"),
     "weights": _optional(Names("format of the weights", ".web.view:local_formats")),
     "context": Integer(TOKENS_AT_MOST),
 }

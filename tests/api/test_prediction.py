@@ -10,6 +10,7 @@ import sys
 import pytest
 
 import paleo_lite as pl
+from paleo_lite.api.scaling import scale as scaling
 from paleo_lite.architectures import find_network
 from paleo_lite.errors import BadValue, MissingExtra, UnsupportedPhase
 from paleo_lite.files import shipped_folder
@@ -93,11 +94,11 @@ def test_tracing_needs_torch(monkeypatch) -> None:
 
 
 def test_scaling_needs_a_device() -> None:
-    with pytest.raises(BadValue, match="needs a device"):
-        pl.scale("resnet50", workers=2, link="ethernet20")
-    named = pl.scale("resnet50", topology="2x k40m @ pcie3")
+    with pytest.raises(BadValue, match="give `--gpu`"):
+        scaling("resnet50", workers=2, link="ethernet20")
+    named = scaling("resnet50", topology="2x k40m @ pcie3")
     assert named.gpu == "k40m"
-    assert named.to_dict() == pl.scale("resnet50", gpu=find_device("k40m"), topology="2x k40m @ pcie3").to_dict()
+    assert named.to_dict() == scaling("resnet50", gpu=find_device("k40m"), topology="2x k40m @ pcie3").to_dict()
 
 
 @pytest.mark.parametrize("phase", ["training", "backward", "backward_data", "update"])

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 import paleo_lite as pl
+from paleo_lite.api.prediction import predict as predict_any
 from paleo_lite.architectures import trace_process
 from paleo_lite.architectures.pipelines.configs import CONFIGS
 from paleo_lite.architectures.pipelines.folder import read_pipeline_folder
@@ -88,10 +89,10 @@ def test_parts_are_traced_at_the_size_and_kept(folder: Path, monkeypatch: pytest
     monkeypatch.setattr(trace_process, "_ask", shipped_answer)
     (folder.parent / "cache").mkdir()
     asked = {"gpu": "a100-sxm-80gb", "precision": "fp16", "image_size": "1024x768", "steps": 10}
-    first, shipped = pl.predict(str(folder), **asked), pl.predict("sdxl", **asked)
+    first, shipped = predict_any(str(folder), **asked), predict_any("sdxl", **asked)
     assert (first.network, first.macs, first.time_s) == ("xl", shipped.macs, pytest.approx(shipped.time_s))
     monkeypatch.setattr(trace_process, "_ask", lambda *_: pytest.fail("the answers are on disk"))
-    assert pl.predict(str(folder / "model_index.json"), **asked).macs == first.macs
+    assert predict_any(str(folder / "model_index.json"), **asked).macs == first.macs
     assert pl.layers(str(folder), image_size="1024x768").total["all_macs"] > 0
 
 
@@ -119,7 +120,7 @@ def test_bad_folders_get_one_sentence(folder: Path) -> None:
 def test_without_diffusers_the_extra_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trace_process, "find_spec", lambda name: None)
     with pytest.raises(MissingExtra, match=r"paleo-lite\[diffusers\]"):
-        pl.predict(str(folder), gpu="a100-sxm-80gb", precision="fp16")
+        predict_any(str(folder), gpu="a100-sxm-80gb", precision="fp16")
 
 
 @pytest.mark.slow

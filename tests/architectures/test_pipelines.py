@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-import paleo_lite as pl
+from paleo_lite.api.prediction import predict as predict_any
 from paleo_lite.architectures.descriptor import decode_descriptor, read_bounded
 from paleo_lite.architectures.free_sizes import Basis, all_monomials, polynomial
 from paleo_lite.architectures.pipelines.records import pipelines
@@ -114,7 +114,7 @@ COGVIDEOX_DECODER_MACS = {
 
 @pytest.mark.parametrize("latent_frames", COGVIDEOX_DECODER_MACS)
 def test_the_decoder_of_cogvideox_runs_as_in_diffusers(latent_frames: int) -> None:
-    prediction = pl.predict(
+    prediction = predict_any(
         "cogvideox-2b", gpu="h100-sxm", precision="bf16", frames=4 * latent_frames - 3, image_size=128, steps=1
     )
     decoders = [part for part in prediction.parts if part.part.role == "decoder"]
@@ -197,7 +197,7 @@ BAD = {
         ({"image_size": 0}, "such as 8 or 16 (got 0)"),
         ({"image_size": "big"}, "--image-size must be pixels"),
         ({"steps": 0}, "--steps must be an integer from 1"),
-        ({"images": 0}, "--images must be an integer from 1"),
+        ({"images": 0}, "--batch-size must be an integer from 1"),
         ({"frames": 16}, "sdxl makes pictures: remove --frames"),
         ({"guidance": -1}, "--guidance must be a scale from 0"),
         ({"guidance": float("nan")}, "--guidance must be a scale from 0"),
@@ -263,6 +263,6 @@ def test_a_part_traced_again_is_the_shipped_one(tmp_path: Path, monkeypatch: pyt
 
 
 def test_pl_predict_knows_pipelines() -> None:
-    prediction = pl.predict("sd-1.5", gpu="rtx4090", precision="fp16", steps=20, image_size="512x768", images=2)
+    prediction = predict_any("sd-1.5", gpu="rtx4090", precision="fp16", steps=20, image_size="512x768", images=2)
     answer = prediction.to_dict()
     assert (answer["width"], answer["height"], answer["images"], answer["steps"]) == (512, 768, 2, 20)

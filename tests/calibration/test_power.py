@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import paleo_lite as pl
+from paleo_lite.api.scaling import scale as scaling
 from paleo_lite.calibration.measurements import Measurement, format_csv, read_measurements
 from paleo_lite.calibration.power_logs import is_power_log, read_power_log
 from paleo_lite.errors import BadFile, BadValue, CalibrationFailed
@@ -137,7 +138,7 @@ def test_measured_watts_move_the_power_of_predictions(tmp_path) -> None:
     asked = {"gpu": "v100-pcie", "batch_size": 128, "phase": "training"}
     shipped, own = pl.predict("resnet50", **asked), pl.predict("resnet50", calibration=str(path), **asked)
     assert 0.8 < own.power_w / shipped.power_w < 0.93
-    (row,) = pl.scale("resnet50", workers=[1], samples="1M", gpu="v100-pcie", batch_size=128, calibration=str(path))
+    (row,) = scaling("resnet50", workers=[1], samples="1M", gpu="v100-pcie", batch_size=128, calibration=str(path))
     assert row.power_w == pytest.approx(own.power_w, rel=0.03)
 
 

@@ -1,6 +1,6 @@
 """The command line as people use it: output in four formats, exit codes, one sentence for every mistake.
 
-Tests: cli/__init__.py, cli/hardware.py, cli/layers.py, cli/networks.py, cli/predict.py,
+Tests: cli/__init__.py, cli/hardware.py, cli/layers.py, cli/networks.py,
 reporting/devices.py.
 """
 
@@ -31,7 +31,7 @@ def run(*arguments: str, width: int = 80) -> Result:
 COMMANDS = [
     ["predict", "vgg16", "--gpu", "k80", "--precision", "fp64"],
     ["predict", "resnet50", "--gpu", "v100-sxm2", "--precision", "fp16", "--batch-size", "64", "--phase", "training"],
-    ["predict", "vgg16", "--gpu", "k40m", "--ppp", "0.62", "--concurrent"],
+    ["predict", "vgg16", "--gpu", "k40m", "--ppp", "0.62", "--ppp-overlap"],
     ["predict", "--flops", "15503M", "--gpu", "k80"],
     ["predict", "googlenet", "--gpu", "Tesla K80", "--clock", "base", "--explain", "conv1.conv"],
     ["predict", "maxvit_t", "--gpu", "h100-sxm", "--precision", "bf16", "--top", "all"],
@@ -117,7 +117,7 @@ def test_tables_fit_the_terminal(command: list[str], width: int) -> None:
         ),
         (["predict", "vgg16", "--gpu", "k80", "--rules", "absent.py"], 1, "absent.py: cannot be read (No such file"),
         (
-            ["predict", "vgg16", "--gpu", "t4", "--phase", "training", "--samples", "1M", "--price", "abc"],
+            ["train", "vgg16", "--gpu", "t4", "--samples", "1M", "--price", "abc", "--batch-size", "1"],
             2,
             "`--price`: 'abc' is not a quantity: expected one such as '3.06 USD/h'",
         ),

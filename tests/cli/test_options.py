@@ -1,7 +1,7 @@
 """Options: types, validation messages, aliases and shell completion.
 
 Tests: cli/answers.py, cli/options.py, cli/pipeline_options.py, cli/scale_options.py, cli/training_options.py,
-cli/values.py.
+questions/values.py.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
 from paleo_lite.cli import main, options
-from paleo_lite.cli.values import (
+from paleo_lite.errors import BadValue, UnknownName
+from paleo_lite.questions.values import (
     INTEGER,
     PPP,
     CommaSeparated,
@@ -28,7 +29,6 @@ from paleo_lite.cli.values import (
     PictureSize,
     documented_name,
 )
-from paleo_lite.errors import BadValue, UnknownName
 
 
 def commands(group=main, words=()):
@@ -74,6 +74,8 @@ def test_an_option_has_the_same_type_in_every_command():
     # A pipeline has steps of its denoiser, pictures in a batch and pictures of any width and height; elsewhere they are
     # steps of a profile, pictures of a data set and square images.
     allowed |= {"--steps", "--images", "--image-size"}
+    # Engines of servers and of one's own machine; rankings of steps and of servers; one number of devices or a range.
+    allowed |= {"--engine", "--advise", "--workers", "--offload"}
     assert differing.keys() <= allowed, differing
 
 
@@ -101,9 +103,8 @@ def test_shared_options_are_written_once():
         if name in shared
     }
     other_meanings = {
-        ("predict", "--advise"), ("serve", "--advise"), ("serve", "--workers"), ("feeding", "--workers"),
-        ("scale", "--tensor"), ("scale", "--pipeline"), ("scale", "--expert-parallel"), ("best", "--top"),
-        ("layers", "--top"), ("layers", "--steps"), ("layers", "--frames"), ("efficiency", "--steps"),
+        ("feeding", "--workers"), ("best", "--top"), ("layers", "--top"), ("layers", "--steps"), ("layers", "--frames"),
+        ("efficiency", "--steps"),
         # A range as one text, networks that are compared, and lists that may be repeated.
         ("plot", "--batch-size"), ("calibrate", "--phase"), ("measure", "--phase"), ("validate", "--precision"),
         ("validate", "--gpu"), ("charted", "--weights"),
@@ -209,10 +210,10 @@ def completed(words, incomplete):
         ("predict vgg16 --gpu", "k80,k40", {"k80,k40c", "k80,k40m"}),
         ("predict vgg16 --gpu k40m --explain", "classifier.", {"classifier.0", "classifier.6"}),
         ("layers vgg16 --ignore", "classifier.", {"classifier.0", "classifier.6"}),
-        ("scale vgg16 --gpu k80 --link", "nvlink2", {"nvlink2", "nvlink2-x6"}),
-        ("scale vgg16 --gpu k80 --platform", "dgx1-p", {"dgx1-p100"}),
-        ("scale vgg16 --topology", "2x k40", {"2x k40m"}),
-        ("scale vgg16 --topology", "2x k40m @ pcie3-x", {"2x k40m @ pcie3-x16"}),
+        ("train vgg16 --gpu k80 --link", "nvlink2", {"nvlink2", "nvlink2-x6"}),
+        ("train vgg16 --gpu k80 --platform", "dgx1-p", {"dgx1-p100"}),
+        ("train vgg16 --topology", "2x k40", {"2x k40m"}),
+        ("train vgg16 --topology", "2x k40m @ pcie3-x", {"2x k40m @ pcie3-x16"}),
         ("predict vgg16 --gpu k40m --calibration", "k40", {"k40m-fp32"}),
         ("calibrations show", "k40", {"k40m-fp32"}),
         ("compare a.parquet --predict", "alex", {"alexnet"}),

@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 import paleo_lite as pl  # noqa: E402
 from measured import DATA  # noqa: E402
+from paleo_lite.api.prediction import predict as predict_any  # noqa: E402
 from paleo_lite.architectures import find_network  # noqa: E402
 from paleo_lite.architectures.trace import trace  # noqa: E402
 from paleo_lite.counting import INPUT, Layer, count  # noqa: E402
@@ -100,7 +101,7 @@ def test_speedup_of_channels_last_matches_measurements() -> None:
     for network in ("resnet50", "vit_b_16"):
         measured = times[network, "autocast"] / times[network, "channels-last"]
         cast, last = (
-            pl.predict(network, gpu="rtx3090", precision="fp16", execution=execution, phase="training", batch_size=128,
+            predict_any(network, gpu="rtx3090", precision="fp16", execution=execution, phase="training", batch_size=128,
                        training=pl.TrainingOptions("momentum"))
             for execution in ("autocast", "channels-last")
         )  # fmt: skip

@@ -7,7 +7,7 @@ import math
 import msgspec
 import pytest
 
-import paleo_lite
+from paleo_lite.api.scaling import scale as scaling
 from paleo_lite.distributed.advise import _explain
 from paleo_lite.distributed.clusters import (
     BEST,
@@ -48,8 +48,7 @@ def test_overlap_efficiency_interpolates_exposed_communication() -> None:
     """Between complete overlap and none: a ring of 8 over 1 GB/s takes 2 * 7 / 8 D / (1 GB/s)."""
     asked = {"gpu": "k80-die", "link": "1 GB/s", "time_model": "roofline", "batch_size": 64, "workers": [8]}
     least, half, most = (
-        paleo_lite.scale("vgg16", settings=Settings("ring", overlap_efficiency=share), **asked)[0]
-        for share in (1, 0.5, 0)
+        scaling("vgg16", settings=Settings("ring", overlap_efficiency=share), **asked)[0] for share in (1, 0.5, 0)
     )
     assert most.exposed_s == pytest.approx(2 * 7 / 8 * GRADIENTS / 1e9)
     assert 0 < least.exposed_s < 0.9 * most.exposed_s
@@ -101,7 +100,7 @@ def test_the_data_sheet_case_has_full_bandwidth() -> None:
 
 
 def test_every_row_has_an_interval_and_a_bound() -> None:
-    table = paleo_lite.scale("resnet50", gpu="k80-die", link="ethernet20", workers="1,2,8,64")
+    table = scaling("resnet50", gpu="k80-die", link="ethernet20", workers="1,2,8,64")
     for row in table:
         low, high = row.interval
         assert row.bound_s < low < row.time_s < high
@@ -117,7 +116,7 @@ def test_every_row_has_an_interval_and_a_bound() -> None:
 
 
 def test_bounds_are_labelled_in_the_headline() -> None:
-    table = paleo_lite.scale("resnet50", gpu="k80-die", link="ethernet20", workers=[1, 8], time_model="roofline")
+    table = scaling("resnet50", gpu="k80-die", link="ethernet20", workers=[1, 8], time_model="roofline")
     title = scale_page(table).title
     assert "workers: at least " in title and "(bound from the data sheets)" in title
     assert not table.to_dict()["is_forecast"]
@@ -126,7 +125,7 @@ def test_bounds_are_labelled_in_the_headline() -> None:
 
 def test_platform_intervals_follow_the_scatter_of_the_fit(tmp_path) -> None:
     """1.645 times the scatter in the platform's file, without the uncertainty of computation."""
-    row = paleo_lite.scale("vgg16", platform="dgx1-p100", gpu="p100-sxm2", workers=[8])[0]
+    row = scaling("vgg16", platform="dgx1-p100", gpu="p100-sxm2", workers=[8])[0]
     assert row.cluster_interval[1] / row.time_s == pytest.approx(math.exp(1.645 * find_platform("dgx1-p100").scatter))
     assert row.cluster_interval[0] < row.time_s
 

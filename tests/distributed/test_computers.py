@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-import paleo_lite
+from paleo_lite.api.scaling import scale as scaling
 from paleo_lite.distributed.platforms import computer_names, find_computer, find_platform, read_computer
 from paleo_lite.errors import BadFile, BadValue, UnknownName
 from paleo_lite.files import shipped_folder
@@ -82,15 +82,15 @@ def test_a_device_has_at_most_one_usual_computer() -> None:
 
 def test_scaling_without_a_link_is_on_the_usual_computer_of_the_device() -> None:
     question = {"workers": 16, "precision": "bf16", "batch_size": 4, "time_model": "roofline"}
-    assumed = paleo_lite.scale("resnet50", gpu="h100-sxm", **question)
-    named = paleo_lite.scale("resnet50", platform="dgx-h100", **question)
+    assumed = scaling("resnet50", gpu="h100-sxm", **question)
+    named = scaling("resnet50", platform="dgx-h100", **question)
     assert assumed.assumptions == ("NVIDIA DGX H100",) and named.assumptions == ()
     assert assumed.rows[0].time_s == named.rows[0].time_s
 
 
 def test_a_device_without_a_usual_computer_needs_a_link() -> None:
     with pytest.raises(BadValue, match="several workers need a link"):
-        paleo_lite.scale("resnet50", gpu="rtx4090", workers=2)
+        scaling("resnet50", gpu="rtx4090", workers=2)
 
 
 def test_an_unknown_field_of_a_computer_is_named(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_an_unknown_field_of_a_computer_is_named(tmp_path: Path) -> None:
 
 
 def test_mfu_needs_flops_and_a_peak() -> None:
-    row = paleo_lite.scale("resnet50", platform="p4d.24xlarge", precision="fp16", workers=[64])[0]
+    row = scaling("resnet50", platform="p4d.24xlarge", precision="fp16", workers=[64])[0]
     assert row.hfu == pytest.approx(row.mfu)  # nothing is computed again
     again = msgspec.structs.replace(row, recomputed_fraction=0.25)
     assert again.hfu == pytest.approx(1.25 * row.mfu)
@@ -113,7 +113,7 @@ def test_mfu_needs_flops_and_a_peak() -> None:
 
 def test_the_price_of_a_node_is_divided_by_its_devices() -> None:
     """21.957642 USD/h for 8 A100."""
-    table = paleo_lite.scale("resnet50", platform="p4d.24xlarge", precision="fp16", workers=[64])
+    table = scaling("resnet50", platform="p4d.24xlarge", precision="fp16", workers=[64])
     row = table[0]
     assert row.price_usd_per_h == pytest.approx(21.957642 / 8)
     assert row.cost_per_million == pytest.approx(1e6 / row.throughput_per_s / 3600 * 21.957642 * 8)
@@ -124,7 +124,7 @@ def test_the_price_of_a_node_is_divided_by_its_devices() -> None:
     # 3 x 8.178 GFLOP of forward and backward pass (4.089 GMAC, torchvision), except the first layer's data gradient.
     assert row.flops_per_s == pytest.approx(3 * 8.178e9 * row.throughput_per_s / 64, rel=0.03)
     assert any("list price 21.957642 USD/h per node, 2026-11-09" in note for note in table.notes)
-    given = paleo_lite.scale("resnet50", platform="p4d.24xlarge", precision="fp16", workers=[64], price=1.0)[0]
+    given = scaling("resnet50", platform="p4d.24xlarge", precision="fp16", workers=[64], price=1.0)[0]
     assert given.price_usd_per_h == 1.0
 
 

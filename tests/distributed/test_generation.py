@@ -13,6 +13,7 @@ import pytest
 import paleo_lite as pl
 from paleo_lite.api.question import Question
 from paleo_lite.api.resolve import resolve_question
+from paleo_lite.api.scaling import scale as scaling
 from paleo_lite.architectures import find_network
 from paleo_lite.distributed.links import link_rate
 from paleo_lite.distributed.parallel_config import ParallelConfig
@@ -95,7 +96,7 @@ def test_forecasts_agree_with_published_times_to_first_token(llama_2_70b, asked,
 
 def generate(network, workers, **asked):
     question = {"platform": "dgx-a100", "precision": "fp16", "phase": "decode", **asked}
-    return pl.scale(network, workers=workers, **question)[-1]
+    return scaling(network, workers=workers, **question)[-1]
 
 
 @pytest.mark.parametrize(
@@ -109,7 +110,7 @@ def generate(network, workers, **asked):
 def test_a_single_device_agrees_with_predict(network, asked):
     """Extrapolation from few blocks gives the time, interval and memory that `predict` gives for the whole network."""
     question = {"gpu": "a100-sxm-80gb", "precision": "fp16", "phase": "decode", "execution": "engine", **asked}
-    whole, (row,) = pl.predict(network, memory=True, **question), pl.scale(network, workers=1, **question)
+    whole, (row,) = pl.predict(network, memory=True, **question), scaling(network, workers=1, **question)
     assert row.time_s == pytest.approx(whole.time_s, rel=1e-8)  # the host is a billionth of the time
     assert row.interval == pytest.approx(whole.interval, rel=1e-9)
     assert row.memory_bytes == pytest.approx(whole.memory.memory.total_bytes, rel=1e-4)
@@ -160,10 +161,10 @@ def test_a_step_is_the_iteration_that_serve_simulates(network, gpu, asked, degre
     host_s = policy.overhead_s + policy.sequence_overhead_s * sequences / groups
     decoded_s = times.iteration_s(sequences, float(sequences * context)) + host_s
     step = {"gpu": gpu, "workers": tensor, "settings": settings, **question}
-    (row,) = pl.scale(network, phase="decode", batch_size=sequences, context=context, **step)
+    (row,) = scaling(network, phase="decode", batch_size=sequences, context=context, **step)
     assert row.time_s == pytest.approx(decoded_s, rel=1e-9)
     prompt_s = times.iteration_s(0, 0.0, [(0, 1024)], 1) + policy.overhead_s
-    (prompt,) = pl.scale(network, phase="prefill", batch_size=1, sequence_length=1024, **step)
+    (prompt,) = scaling(network, phase="prefill", batch_size=1, sequence_length=1024, **step)
     assert prompt.time_s == pytest.approx(prompt_s, rel=0.015)  # tables interpolate, and time the head as in decoding
     room = measure_room(on_device, policy, mean_tokens=context + 1, prompt_tokens=context)
     cached_bytes = room.sequence_bytes * sequences / groups
@@ -192,7 +193,7 @@ def test_time_per_output_token_of_serve_is_that_of_scale():
     served = pl.serve("deepseek-r1", tensor=8, expert_parallel=8, concurrency=32, input_tokens=128, output_tokens=512,
                       num_requests=32, **question)  # fmt: skip
     settings = Settings(parallel=ParallelConfig(expert=8))
-    (row,) = pl.scale("deepseek-r1", workers=8, phase="decode", batch_size=32, context=128 + 256, settings=settings,
+    (row,) = scaling("deepseek-r1", workers=8, phase="decode", batch_size=32, context=128 + 256, settings=settings,
                       **question)  # fmt: skip
     assert served.latencies["tpot_s"]["p50"].value == pytest.approx(row.time_s, rel=0.03)
 
@@ -203,7 +204,7 @@ def test_uneven_loads_of_experts_take_longer_on_many_devices():
     def step_s(load, workers):
         config = ParallelConfig(workers, expert=workers, attention_data=workers)
         question = {"gpu": "b200", "precision": "fp8", "phase": "prefill", "sequence_length": 4096, "batch_size": 8}
-        return pl.scale("qwen3-30b-a3b", workers=workers, expert_load=load, settings=Settings(parallel=config),
+        return scaling("qwen3-30b-a3b", workers=workers, expert_load=load, settings=Settings(parallel=config),
                         **question)[0].time_s  # fmt: skip
 
     uniform, mild, strong = (step_s(load, 8) for load in ("uniform", "power-law:1.01", "power-law:1.2"))
@@ -213,7 +214,7 @@ def test_uneven_loads_of_experts_take_longer_on_many_devices():
 
 def test_the_host_limits_scaling_and_no_single_device():
     """Eight H100 decode Llama 3.2 1B in a millisecond, to which the host adds what it takes on one."""
-    rows = pl.scale("llama-3.2-1b", gpu="h100-sxm", workers="1,8", precision="bf16", phase="decode", batch_size=32)
+    rows = scaling("llama-3.2-1b", gpu="h100-sxm", workers="1,8", precision="bf16", phase="decode", batch_size=32)
     assert rows[0].limited_by == "compute" and rows[0].overheads_s["host of the engine"] == 0
     assert rows[1].overheads_s["host of the engine"] > 0.1 * rows[1].time_s
 
@@ -228,12 +229,12 @@ def test_attention_groups_lie_on_several_nodes():
     """Tensor parallelism stays within a node of 8; tokens are sent to experts over the slower link."""
     config = ParallelConfig(16, expert=16, attention_data=16)
     question = {"precision": "fp8", "phase": "decode", "batch_size": 512, "settings": Settings(parallel=config)}
-    (inside,) = pl.scale("deepseek-r1", gpu="h200-sxm", link="nvlink4-x18", workers=16, **question)
+    (inside,) = scaling("deepseek-r1", gpu="h200-sxm", link="nvlink4-x18", workers=16, **question)
     topology = "8x h200-sxm @ nvlink4-x18, 2 nodes @ infiniband-ndr"
-    (between,) = pl.scale("deepseek-r1", topology=topology, workers=16, **question)
+    (between,) = scaling("deepseek-r1", topology=topology, workers=16, **question)
     assert between.compute_s == pytest.approx(inside.compute_s) and between.exposed_s > inside.exposed_s
     with pytest.raises(PaleoError, match=r"`--tensor` must be <= 8, the devices per node \(got 16\)"):
-        pl.scale("deepseek-r1", topology=topology, workers=16, precision="fp8", phase="decode")
+        scaling("deepseek-r1", topology=topology, workers=16, precision="fp8", phase="decode")
 
 
 def test_replicas_share_the_batch():
@@ -244,7 +245,7 @@ def test_replicas_share_the_batch():
 
 
 def test_advice_compares_every_power_of_two():
-    table = pl.scale("llama-3-8b", platform="dgx-a100", workers=8, precision="bf16", phase="decode", batch_size=64,
+    table = scaling("llama-3-8b", platform="dgx-a100", workers=8, precision="bf16", phase="decode", batch_size=64,
                      advise=True)  # fmt: skip
     assert {row.strategy.split(",")[0] for row in table.rows} == {"tensor 1", "tensor 2", "tensor 4", "tensor 8"}
     assert [row.time_s for row in table.rows] == sorted(row.time_s for row in table.rows)
@@ -279,16 +280,22 @@ def test_advice_compares_every_power_of_two():
             {"workers": 8, "execution": "engine", "settings": Settings(parallel=ParallelConfig(8, attention_data=2))},
             "`--attention-data-parallel` needs the kernels of an engine, .* and without `--execution`",
         ),
-        ({"workers": 8, "settings": Settings(collective="ring")}, "`--collective` is not for the kernels of vllm"),
-        ({"workers": 8, "execution": "engine", "policy": "sglang"}, "`--policy` needs the kernels of an engine"),
-        ({"workers": 8, "policy": "llama.cpp"}, "`--policy llama.cpp` is for a single device, with `serve`"),
+        (
+            {"workers": 8, "settings": Settings(collective="ring")},
+            "`--communication collective` is not for the kernels of vllm",
+        ),
+        ({"workers": 8, "execution": "engine", "policy": "sglang"}, "`--engine` needs the kernels of an engine"),
+        ({"workers": 8, "policy": "llama.cpp"}, "`--engine llama.cpp` is for `serve` and `local`"),
         (
             {"workers": 8, "phase": "training", "context": None, "kv_cache": "fp8"},
             "`--kv-cache` is for `--phase prefill`",
         ),
         ({"workers": 8, "expert_load": "zipf"}, "`--expert-load` must be uniform or power-law:ALPHA"),
-        ({"workers": 8, "settings": Settings(overlap=False)}, "`--no-overlap`, .* are for `--phase training`"),
-        ({"workers": 8, "storage": "hdd"}, "`--storage`, .* are for `--phase training`"),
+        (
+            {"workers": 8, "settings": Settings(overlap=False)},
+            "`--communication overlap`, .* are for `--phase training`",
+        ),
+        ({"workers": 8, "storage": "hdd"}, "`--feed` are for `--phase training`"),
         (
             {"workers": 8, "strategy": "zero-3"},
             "decode uses tensor parallelism, set by `--tensor`: leave `--strategy` out",
@@ -309,8 +316,8 @@ def test_invalid_arguments(asked, message):
 def test_forecasts_follow_measurements(asked, factor):
     """For networks of blocks, too: a measurement sets the computation time."""
     question = {"platform": "dgx-a100", "workers": 2, "precision": "fp16", "batch_size": 4, **asked}
-    measured_s = factor * pl.scale("gpt3-1.3b", **question)[0].time_s
-    refined = pl.scale("gpt3-1.3b", **question, measured=[f"2 workers: {1e3 * measured_s:.6g} ms"])[0]
+    measured_s = factor * scaling("gpt3-1.3b", **question)[0].time_s
+    refined = scaling("gpt3-1.3b", **question, measured=[f"2 workers: {1e3 * measured_s:.6g} ms"])[0]
     assert refined.time_s == pytest.approx(measured_s, rel=0.05)
 
 
@@ -328,7 +335,7 @@ def test_forecasts_follow_measurements(asked, factor):
 def test_pcie_serves_one_user_no_faster_than_nvlink(network, asked, policy):
     """Eight L40S have a quarter of the bandwidth of eight H100, and all-reduces over PCIe instead of NVLink."""
     l40s, h100 = (
-        pl.scale(network, gpu=gpu, workers=8, phase="decode", context=1024, policy=policy, **asked)[0]
+        scaling(network, gpu=gpu, workers=8, phase="decode", context=1024, policy=policy, **asked)[0]
         for gpu in ("l40s", "h100-sxm")
     )
     assert l40s.time_s > h100.time_s and l40s.exposed_s > 5 * h100.exposed_s

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-import paleo_lite
+from paleo_lite.api.scaling import scale as scaling
 from paleo_lite.cli import main
 from paleo_lite.distributed.collectives import all_gather_time_s, all_reduce_time_s
 from paleo_lite.distributed.links import (
@@ -181,12 +181,12 @@ def test_the_name_of_a_lane_means_all_lanes_of_the_device() -> None:
     for gpu, count in (("h100-sxm", 18), ("h100-pcie", 12)):
         asked = {"gpu": gpu, "workers": [2], "precision": "fp16"}
         table, whole = (
-            paleo_lite.scale("alexnet", link=link, **asked) for link in ("nvlink4", f"nvlink4-x{count}")
+            scaling("alexnet", link=link, **asked) for link in ("nvlink4", f"nvlink4-x{count}")
         )  # fmt: skip
         assert f"; assumed: nvlink4 means all {count} lanes of a {gpu}" in table.document().title
         assert (table[0].time_s, table.links) == (whole[0].time_s, whole.links)
         assert not whole.assumptions
-    lane = paleo_lite.scale("alexnet", gpu="h100-sxm", link="1x nvlink4", workers=[2], precision="fp16")
+    lane = scaling("alexnet", gpu="h100-sxm", link="1x nvlink4", workers=[2], precision="fp16")
     assert "25 GB/s" in lane.links[0] and not lane.assumptions
 
 

@@ -10,7 +10,7 @@ import math
 import numpy as np
 import pytest
 
-import paleo_lite
+from paleo_lite.api.scaling import scale as scaling
 from paleo_lite.distributed.clusters import ClusterPrior, MeasuredStep, Range, condition_on_measurements, parse_measured
 from paleo_lite.distributed.settings import Settings
 from paleo_lite.errors import BadValue
@@ -60,12 +60,12 @@ def test_a_normal_distribution_by_hand() -> None:
 @pytest.mark.slow
 def test_forecasts_follow_measurements() -> None:
     """Two measurements that only a slower cluster explains: rows agree, extrapolation follows, intervals shrink."""
-    free = paleo_lite.scale("resnet50", workers=[1, 8, 64], **ASKED)
+    free = scaling("resnet50", workers=[1, 8, 64], **ASKED)
     texts = [
         f"1 worker: {free[0].throughput_per_s} samples/s",
         f"8 workers: {0.7 * free[1].throughput_per_s} samples/s",
     ]
-    refined = paleo_lite.scale("resnet50", workers=[1, 8, 64], measured=texts, **ASKED)
+    refined = scaling("resnet50", workers=[1, 8, 64], measured=texts, **ASKED)
     assert refined[0].throughput_per_s == pytest.approx(free[0].throughput_per_s, rel=0.03)
     assert refined[1].throughput_per_s == pytest.approx(0.7 * free[1].throughput_per_s, rel=0.04)
     assert refined[2].efficiency < 0.8 * free[2].efficiency
@@ -75,13 +75,13 @@ def test_forecasts_follow_measurements() -> None:
         assert after.interval[0] <= after.time_s <= after.interval[1]
     assert refined[1].time_s == pytest.approx(refined[1].compute_s + refined[1].exposed_s + refined[1].update_s)
     assert any("are fitted to your measurements" in note for note in refined.notes)
-    assert refined.to_dict() == paleo_lite.scale("resnet50", workers=[1, 8, 64], measured=texts, **ASKED).to_dict()
+    assert refined.to_dict() == scaling("resnet50", workers=[1, 8, 64], measured=texts, **ASKED).to_dict()
 
 
 def test_measurements_that_cannot_be_used() -> None:
     for more in ({"time_model": "roofline"}, {"platform": "ec2-p2-k80", "link": None}):
         with pytest.raises(BadValue, match="`--measured` refines the forecast of a cluster without measurements"):
-            paleo_lite.scale("resnet50", **(ASKED | more), workers=[8], measured=["8 workers: 3 s"])
+            scaling("resnet50", **(ASKED | more), workers=[8], measured=["8 workers: 3 s"])
     with pytest.raises(BadValue, match="must have the form"):
-        paleo_lite.scale("resnet50", **ASKED, workers=[8], measured=["8"])
+        scaling("resnet50", **ASKED, workers=[8], measured=["8"])
     assert Settings().inputs is None

@@ -167,18 +167,18 @@ def test_kernels_that_are_possible(name: str, recipe: str | None, device: str, e
     layers = find_network(name, options=SequenceOptions(64, phase="training")).layers
     assert available_expert_kernels(layers, recipe, find_device(device)) == expected
     if "fused" not in expected:
-        with pytest.raises(BadValue, match="--expert-kernels fused"):
+        with pytest.raises(BadValue, match="--experts kernels=fused"):
             check_expert_kernels("fused", layers, recipe, find_device(device))
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"expert_imbalance": 0.5}, "--expert-imbalance"),
-        ({"expert_imbalance": float("nan")}, "--expert-imbalance"),
-        ({"expert_capacity": 0.0}, "--expert-capacity"),
-        ({"expert_overlap": 1.5}, "--expert-overlap"),
-        ({"expert_tensor": 0}, "--expert-tensor-parallel"),
+        ({"expert_imbalance": 0.5}, "--experts imbalance"),
+        ({"expert_imbalance": float("nan")}, "--experts imbalance"),
+        ({"expert_capacity": 0.0}, "--experts capacity"),
+        ({"expert_overlap": 1.5}, "--experts overlap"),
+        ({"expert_tensor": 0}, "--experts tensor"),
         ({"recompute": "selective", "recompute_modules": ("moe", "moe_act")}, "leave out moe_act"),
     ],
 )
@@ -191,7 +191,7 @@ def test_options_that_are_refused(changes: dict[str, Any], message: str) -> None
     ("config", "message"),
     [
         (ParallelConfig(expert=48), "devices of a stage"),
-        (ParallelConfig(expert=64, expert_tensor=2), "--expert-tensor-parallel"),
+        (ParallelConfig(expert=64, expert_tensor=2), "--experts tensor"),
         (ParallelConfig(expert=4, expert_tensor=16), None),
     ],
 )

@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 
 import paleo_lite as pl
+from paleo_lite.api.prediction import predict as predict_any
+from paleo_lite.api.scaling import scale as scaling
 from paleo_lite.architectures import find_network
 from paleo_lite.architectures.model_config import read_config
 from paleo_lite.architectures.network import SequenceOptions
@@ -76,7 +78,7 @@ def test_activations_agree_with_korthikanti(name):
 def scaled(network, workers, batch_size, split, **asked):
     settings = Settings(parallel=split)
     question = {"precision": "fp16", "scaling": "strong", "strategy": "3d", "training": ADAM, **asked}
-    return pl.scale(network, workers=workers, batch_size=batch_size, settings=settings, **question)[0]
+    return scaling(network, workers=workers, batch_size=batch_size, settings=settings, **question)[0]
 
 
 @pytest.mark.slow
@@ -107,7 +109,7 @@ def test_block_costs_add_up_to_the_network(network):
     """
     asked = {"gpu": "a100-sxm-80gb", "time_model": "roofline", "sequence_length": 1024}
     row = scaled(network, 1, 2, ParallelConfig(micro_batch_size=2), **asked)
-    whole = pl.predict(network, precision="fp16", batch_size=2, phase="training", training=ADAM,
+    whole = predict_any(network, precision="fp16", batch_size=2, phase="training", training=ADAM,
                        execution="megatron", **asked)  # fmt: skip
     # Of two kinds of attention mask, which are made once outside blocks, one is left out.
     assert row.time_s == pytest.approx(whole.time_s, rel=1e-6)
@@ -181,7 +183,7 @@ def test_zero_shards_the_model_state():
 
 
 def test_advice_compares_every_configuration():
-    table = pl.scale("gpt3-1.3b", topology=f"{NODE}, 2 nodes @ 8x infiniband-hdr", workers=16, batch_size=64,
+    table = scaling("gpt3-1.3b", topology=f"{NODE}, 2 nodes @ 8x infiniband-hdr", workers=16, batch_size=64,
                      scaling="strong", precision="fp16", training=ADAM, advise=True)  # fmt: skip
     assert 1 < len(table.rows) <= 6
     assert [row.time_s for row in table.rows] == sorted(row.time_s for row in table.rows)
@@ -201,7 +203,7 @@ def test_a_micro_batch_may_exceed_the_batch_of_a_single_worker():
     [
         ("gpt2", 8, 8, {"tensor": 3}, r"`--tensor 3` times `--pipeline 1` must divide the number of workers \(got 8\)"),
         ("gpt2", 8, 8, {"tensor": 8}, "--tensor 8 does not divide the 12 attention heads of gpt2"),
-        ("gpt2", 8, 8, {"pipeline": 4, "layout": "Et*4|tt|t|tL"}, "`--pipeline-layout` has 8 blocks, but gpt2 has 12"),
+        ("gpt2", 8, 8, {"pipeline": 4, "layout": "Et*4|tt|t|tL"}, "`--schedule layout` has 8 blocks, but gpt2 has 12"),
         (
             "gpt2",
             8,
@@ -233,7 +235,7 @@ def test_impossible_configurations(network, workers, batch_size, split, message)
         ({"recompute": "some"}, r"`--recompute` must be one of none, selective, full, offload \(got 'some'\)"),
         ({"zero_stage": 4}, r"the ZeRO stage must be 0, 1, 2 or 3 \(got 4\)"),
         ({"offloaded_share": 1.0}, r"`--offloaded-activations` must be >= 0 and < 1 \(got 1\)"),
-        ({"virtual_stages": 2}, "`--interleaved` needs pipeline stages: give `--pipeline`, too"),
+        ({"virtual_stages": 2}, "`--schedule interleaved` needs pipeline stages: give `--pipeline`, too"),
     ],
 )
 def test_invalid_configurations(split, message):
@@ -379,7 +381,7 @@ def test_networks_too_large_for_a_worker_have_no_speed_up_over_one():
         "scaling": "strong", "strategy": "3d", "training": ADAM, "platform": "dgx-h100", "batch_size": 128,
         "precision": "bf16", "sequence_length": 2048, "settings": Settings(parallel=ParallelConfig(8, 4)),
     }  # fmt: skip
-    one, two = (pl.scale("llama-3-70b", workers=workers, **asked) for workers in (64, [64, 128]))
+    one, two = (scaling("llama-3-70b", workers=workers, **asked) for workers in (64, [64, 128]))
     assert one[0].fits and one[0].baseline_workers == 64
     assert "speed-up" not in one.document().title and "speedup" not in [
         c.key for c in one.document().content[0].columns
@@ -391,7 +393,7 @@ def test_networks_too_large_for_a_worker_have_no_speed_up_over_one():
 def test_training_gpt3_takes_a_month_on_1024_a100():
     """Narayanan et al. 2021, section 5.1: 300 billion tokens of 175 B parameters take 34 days, batch 1,536."""
     split = ParallelConfig(8, 16, 2, recompute="full")
-    table = pl.scale(
+    table = scaling(
         "gpt3-175b", platform="dgx-a100", workers=1024, precision="bf16", scaling="strong", batch_size=1536,
         training=TrainingOptions("adam", mixed_precision=True), settings=Settings(parallel=split), images="300B tokens",
     )  # fmt: skip
@@ -418,7 +420,7 @@ def test_memory_of_fsdp_matches_torchtitan(workers, length, batch_size, recomput
         sharding="full-shard", recompute=recompute, micro_batch_size=batch_size, execution=execution
     )
     topology = "8x h100-sxm @ nvlink4-x18" + (f", {workers // 8} nodes @ 3200 Gbit/s" if workers > 8 else "")
-    (row,) = pl.scale(
+    (row,) = scaling(
         "llama-3.1-8b", topology=topology, workers=workers, batch_size=batch_size, precision="bf16",
         sequence_length=length, time_model="roofline", training=TrainingOptions("adamw", mixed_precision=True),
         settings=Settings(parallel=config, gradient_precision="fp32"),
@@ -430,7 +432,7 @@ def shared_out(sharding: str, micro_batches: int = 1, nodes: int = 1, **settings
     """A step with a way of sharding, on a machine without overlap."""
     config = ParallelConfig(sharding=sharding)
     topology = NODE if nodes == 1 else f"{NODE}, {nodes} nodes @ 1x infiniband-hdr"
-    (row,) = pl.scale(
+    (row,) = scaling(
         "gpt3-1.3b", topology=topology, workers=8 * nodes, batch_size=micro_batches, precision="bf16",
         time_model="roofline", training=ADAM, settings=Settings(parallel=config, **settings),
     ).rows  # fmt: skip
@@ -557,7 +559,7 @@ def test_every_second_block_computes_half_again() -> None:
         "second": ParallelConfig(recompute="full", recompute_every=2),
         "offload": ParallelConfig(recompute="offload"),
     }.items():
-        (rows[name],) = pl.scale(
+        (rows[name],) = scaling(
             "gpt3-1.3b", topology=NODE, workers=8, batch_size=1, precision="bf16", time_model="roofline", training=ADAM,
             settings=Settings(parallel=config),
         ).rows  # fmt: skip
@@ -575,7 +577,7 @@ def test_checkpointing_in_pytorch_stops_before_the_last_product() -> None:
     product_s = 24 * 8 * 2048**2 * 2048 / 989.4e12  # 24 blocks, 2,048 tokens, at the peak of bf16
     for execution in ("megatron", "eager"):
         config = ParallelConfig(recompute="full", execution=execution, attention="flash2", zero_stage=0)
-        (row,) = pl.scale(
+        (row,) = scaling(
             "gpt3-1.3b", topology="8x h100-sxm @ nvlink4-x18", workers=8, batch_size=1, precision="bf16",
             time_model="peak", training=ADAM, sequence_length=2048, settings=Settings(parallel=config),
         ).rows  # fmt: skip
@@ -586,7 +588,7 @@ def test_checkpointing_in_pytorch_stops_before_the_last_product() -> None:
 def test_adapters_alone_are_exchanged() -> None:
     """Frozen parameters have no gradients, and ZeRO 1 gathers only what an update has changed."""
     asked = {"topology": NODE, "precision": "bf16", "time_model": "roofline"}
-    tuned = pl.scale(
+    tuned = scaling(
         "llama-3.2-1b", workers=8, batch_size=1, sequence_length=512, settings=Settings(parallel=ParallelConfig()),
         training=TrainingOptions("adam", mixed_precision=True, lora_rank=8, lora_modules=("q_proj",)), **asked,
     ).rows[0]  # fmt: skip
@@ -608,7 +610,7 @@ def test_stacks_fuse_more_and_more() -> None:
     [
         ({"sharding": "zero-9"}, "no sharding is called 'zero-9'"),
         ({"execution": "folded"}, "no execution of training in blocks is called 'folded'"),
-        ({"recompute_every": 2}, "`--recompute-every` is for `--recompute full`"),
+        ({"recompute_every": 2}, "`--recompute NAME:N` is for `--recompute full`"),
     ],
 )
 def test_options_that_do_not_exist(options, message) -> None:
@@ -641,7 +643,7 @@ def test_a_ring_inside_a_node_sends_over_the_link_of_the_node():
 
 def test_advice_on_a_batch_that_no_single_device_counts():
     """8,192 sequences of 4,096 tokens of a large mixture: a single device has more FLOPs than 64 bits hold."""
-    table = pl.scale(
+    table = scaling(
         "qwen3-235b-a22b",
         platform="gb300-nvl72",
         workers=[256],

@@ -64,7 +64,7 @@ def test_devices_take_turns() -> None:
     first, second = place_stages(6, 2, 2, "Et|tt|tt|tL", "net")
     assert (first.blocks, first.has_embedding, first.has_loss) == ((0, 3, 4), True, False)
     assert (second.blocks, second.has_embedding, second.has_loss) == ((1, 2, 5), False, True)
-    with pytest.raises(BadValue, match="`--pipeline-layout` has 6 blocks, but net has 7"):
+    with pytest.raises(BadValue, match="`--schedule layout` has 6 blocks, but net has 7"):
         place_stages(7, 2, 2, "Et|tt|tt|tL", "net")
 
 
@@ -72,5 +72,5 @@ def test_a_layout_determines_the_virtual_stages() -> None:
     assert ParallelConfig(pipeline=2, layout="Et|tt|tt|tL").virtual_stages == 2
     with pytest.raises(BadValue, match="a multiple of 3 stages, the pipeline-parallel size"):
         ParallelConfig(pipeline=3, layout="Et|tt|tt|tL")
-    with pytest.raises(BadValue, match="has 2 stages per device: `--interleaved` must be the same"):
+    with pytest.raises(BadValue, match="has 2 stages per device: `--schedule interleaved` must be the same"):
         ParallelConfig(pipeline=2, virtual_stages=4, layout="Et|tt|tt|tL")

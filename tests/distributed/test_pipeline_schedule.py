@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import paleo_lite as pl
+from paleo_lite.api.scaling import scale as scaling
 from paleo_lite.architectures import find_network
 from paleo_lite.architectures.network import SequenceOptions
 from paleo_lite.distributed.parallel_config import ParallelConfig
@@ -137,7 +137,7 @@ def test_gpipe_agrees_with_its_formula_where_transfers_are_free(times):
 @pytest.mark.parametrize("schedule", ["pipeline-gpipe", "pipeline-1f1b"])
 def test_the_schedule_of_a_network_takes_about_the_predicted_step(schedule):
     asked = {"gpu": "v100-sxm2", "link": "nvlink2-x6", "workers": [1, 4], "batch_size": 8, "strategy": schedule}
-    one, four = pl.scale("vgg16", **asked).rows
+    one, four = scaling("vgg16", **asked).rows
     assert one.pipeline is None
     assert four.pipeline.stages == 4
     assert step_end_s(simulate_schedule(four.pipeline)) == pytest.approx(four.time_s, rel=0.02)
@@ -146,7 +146,7 @@ def test_the_schedule_of_a_network_takes_about_the_predicted_step(schedule):
 @pytest.mark.parametrize("virtual_stages", [1, 2])
 def test_the_schedule_of_a_language_model_takes_about_the_predicted_step(virtual_stages):
     config = ParallelConfig(tensor=8, pipeline=8, virtual_stages=virtual_stages, sequence_parallel=True)
-    table = pl.scale(
+    table = scaling(
         "gpt3-175b", precision="bf16", topology="8x a100-sxm-80gb @ nvlink3-x12, 8 nodes @ infiniband-hdr",
         settings=Settings(parallel=config), batch_size=16, scaling="strong",
     )  # fmt: skip
@@ -158,7 +158,7 @@ def test_the_schedule_of_a_language_model_takes_about_the_predicted_step(virtual
 @pytest.fixture(scope="module")
 def draw_schedule():
     pytest.importorskip("altair")
-    table = pl.scale("vgg16", gpu="v100-sxm2", link="nvlink2-x6", workers=[4], batch_size=8, strategy="pipeline-1f1b")
+    table = scaling("vgg16", gpu="v100-sxm2", link="nvlink2-x6", workers=[4], batch_size=8, strategy="pipeline-1f1b")
 
     def draw(micro_batches):
         row = table.rows[0]
@@ -196,7 +196,7 @@ def test_the_chart_shows_the_bubble_in_the_colour_of_the_legend(draw_schedule):
 def test_the_longest_stage_has_its_share_of_the_blocks_and_the_loss(stages):
     """Of GPT-2's 12 blocks; the whole network is predicted on one device. One of two attention masks is left out."""
     training = TrainingOptions("adam", mixed_precision=True)
-    row = pl.scale(
+    row = scaling(
         "gpt2", workers=stages, batch_size=8, precision="fp16", scaling="strong", strategy="3d", training=training,
         settings=Settings(parallel=ParallelConfig(1, stages)), topology="8x a100-sxm-80gb @ nvlink3-x12",
         time_model="roofline",
@@ -227,7 +227,7 @@ def test_the_chart_has_every_span_and_the_bubble_in_its_title():
     from paleo_lite.reporting.charts.schedule import schedule_chart
 
     asked = {"gpu": "v100-sxm2", "link": "nvlink2-x6", "batch_size": 8, "strategy": "pipeline-1f1b"}
-    table = pl.scale("vgg16", workers=[2, 4], **asked)
+    table = scaling("vgg16", workers=[2, 4], **asked)
     spans = simulate_schedule(table.rows[-1].pipeline)
     spec = schedule_chart(table).to_dict()
     marks = schedule_marks(spec)
@@ -235,10 +235,10 @@ def test_the_chart_has_every_span_and_the_bubble_in_its_title():
     assert {mark["stage"] for mark in marks} == {1, 2, 3, 4}
     assert spec["title"]["text"].startswith(f"{fraction_of(spans, BUBBLE):.0%} of the time")
     assert render(schedule_chart(table), ".svg", "dark").startswith(b"<svg")
-    long = pl.scale("vgg16", workers=4, settings=Settings(micro_batches=1024), scaling="strong",
+    long = scaling("vgg16", workers=4, settings=Settings(micro_batches=1024), scaling="strong",
                     **{**asked, "batch_size": 1024})  # fmt: skip
     spec = schedule_chart(long).to_dict()
     assert "of 1024 micro-batches" in " ".join(spec["title"]["subtitle"])
     assert 1000 < len(schedule_marks(spec)) < 5000
     with pytest.raises(BadValue, match="the chart schedule needs a pipeline"):
-        schedule_chart(pl.scale("vgg16", workers=2, **{**asked, "strategy": "data"}))
+        schedule_chart(scaling("vgg16", workers=2, **{**asked, "strategy": "data"}))

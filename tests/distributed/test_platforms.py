@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-import paleo_lite
+from paleo_lite.api.scaling import scale as scaling
 from paleo_lite.distributed.platforms import find_platform
 from paleo_lite.distributed.settings import Settings
 from paleo_lite.errors import BadFile, BadValue, UnknownName
@@ -38,8 +38,8 @@ def rack(tmp_path):
 def test_platform_parameters_are_used_in_predictions(rack):
     """By hand: half the computation time, a tenth more on several devices, an exposed ring of 8 over 1 GB/s."""
     options = {"gpu": "k80-die", "time_model": "roofline", "batch_size": 32, "workers": [1, 8]}
-    plain = paleo_lite.scale("vgg16", link="1 GB/s", settings=Settings("ring"), **options)
-    alone, eight = paleo_lite.scale("vgg16", platform=str(rack), **options)
+    plain = scaling("vgg16", link="1 GB/s", settings=Settings("ring"), **options)
+    alone, eight = scaling("vgg16", platform=str(rack), **options)
     assert alone.time_s == pytest.approx(plain[0].time_s / 2)
     assert eight.compute_s == pytest.approx(1.1 * alone.compute_s)
     assert eight.exposed_s == pytest.approx(2 * 7 / 8 * 138_357_544 * 4 / 1e9)
@@ -78,5 +78,5 @@ def test_unknown_platforms_and_conflicting_arguments(rack, tmp_path):
     with pytest.raises(BadFile, match="cannot be read"):
         find_platform(str(tmp_path / "none.toml"))
     for more in ({"link": "1 GB/s"}, {"topology": "2x @ pcie3"}, {"ppp_comm": 0.5}):
-        with pytest.raises(BadValue, match=r"only one of|leave out `--ppp-comm`"):
-            paleo_lite.scale("vgg16", platform=str(rack), gpu="k80-die", **more)
+        with pytest.raises(BadValue, match=r"only one of|leave out `--communication ppp`"):
+            scaling("vgg16", platform=str(rack), gpu="k80-die", **more)

@@ -17,6 +17,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import paleo_lite
+from paleo_lite.api.scaling import scale as scaling
 from paleo_lite.architectures import find_network
 from paleo_lite.counting import count
 from paleo_lite.distributed.advise import _rank, advise
@@ -150,7 +151,7 @@ def test_one_worker_does_not_communicate(strategy, scaling):
 
 def test_one_worker_agrees_with_predict():
     for network, device in (("resnet50", "k80-die"), ("vit_b_16", "v100-sxm2")):
-        alone = paleo_lite.scale(network, gpu=device, workers=1, batch_size=16)[0]
+        alone = scaling(network, gpu=device, workers=1, batch_size=16)[0]
         plain = paleo_lite.predict(network, gpu=device, phase="training", batch_size=16)
         assert alone.time_s == pytest.approx(plain.time_s) and alone.interval == pytest.approx(plain.interval)
 
@@ -270,7 +271,7 @@ def test_hours_and_cost_by_hand():
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"images": None, "epochs": 3.0}, "give `--images 1.28M`"),
+        ({"images": None, "epochs": 3.0}, "give `--samples 52k`"),
         ({"images": "1M", "epochs": 0.0}, "`--epochs` must be a number > 0"),
         ({"images": 0, "epochs": None}, "`--images` must be a number > 0"),
         ({"images": "1M", "epochs": None, "price": -1}, "`--price` must be > 0 USD/h"),
@@ -378,12 +379,12 @@ def test_gradients_of_every_layer_are_counted_once():
 
 def test_speed_up_is_relative_to_a_feasible_worker() -> None:
     """One K80 die (12 GB) can train VGG16 with less than 512 images; its throughput there is the baseline."""
-    table = paleo_lite.scale("vgg16", gpu="k80-die", link="ethernet10", workers=[2], batch_size=512)
+    table = scaling("vgg16", gpu="k80-die", link="ethernet10", workers=[2], batch_size=512)
     (note,) = [note for note in table[0].notes if "single worker of the speed-up" in note]
     held = int(re.search(r"a batch of (\d+), as a batch of 512 does not fit: an efficiency above 100% is", note)[1])
-    assert paleo_lite.scale("vgg16", gpu="k80-die", workers=[1], batch_size=held)[0].fits
-    assert not paleo_lite.scale("vgg16", gpu="k80-die", workers=[1], batch_size=held + 1)[0].fits
-    alone = paleo_lite.scale("vgg16", gpu="k80-die", workers=[1], batch_size=held)[0]
+    assert scaling("vgg16", gpu="k80-die", workers=[1], batch_size=held)[0].fits
+    assert not scaling("vgg16", gpu="k80-die", workers=[1], batch_size=held + 1)[0].fits
+    alone = scaling("vgg16", gpu="k80-die", workers=[1], batch_size=held)[0]
     assert table[0].single_worker_per_s == pytest.approx(alone.throughput_per_s)
 
 

@@ -48,7 +48,7 @@ def test_a_power_limit_slows_large_products_only():
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"gpu": "v100-sxm2", "precision": "fp16", "policy": "vllm"}, BadValue, "`--policy` is for products in fp16"),
+        ({"gpu": "v100-sxm2", "precision": "fp16", "policy": "vllm"}, BadValue, "`--engine` is for products in fp16"),
         ({"gpu": "h100-sxm", "precision": "tf32", "weights": "int4"}, BadValue, "`--weights` is for products"),
         ({"gpu": "h100-sxm", "precision": "fp8", "weights": "q4_k_m"}, BadValue, "no kernels for `--weights q4_k_m`"),
         ({"gpu": "h100-sxm", "precision": "bf16", "policy": "llama.cpp"}, UnknownName, "llama.cpp"),

@@ -7,8 +7,8 @@ import json
 import numpy as np
 import pytest
 
-import paleo_lite
 from measured import DATA
+from paleo_lite.api.scaling import scale as scaling
 from paleo_lite.architectures import Network, find_network
 from paleo_lite.counting import Layer
 from paleo_lite.errors import BadValue, CountFailed, UnknownName
@@ -197,8 +197,8 @@ def test_the_command_line():
     from paleo_lite.cli import main
 
     command = (
-        "scale paleo_alex_v2_hybrid --compat paleo --gpu K20 --link pcie2 --workers 1,2,4,8 --strategy hybrid "
-        "--batch-size 128 --ppp 0.46 --ppp-comm 0.75 --images 1.2M --epochs 90 --format json"
+        "train paleo_alex_v2_hybrid --compat paleo --gpu K20 --link pcie2 --workers 1,2,4,8 --strategy hybrid "
+        "--batch-size 128 --ppp 0.46 --samples 1.2M --epochs 90 --communication ppp=0.75 --format json"
     )
     result = CliRunner().invoke(main, command.split())
     assert result.exit_code == 0, result.output
@@ -211,8 +211,8 @@ def test_use_pipeline_is_an_option_of_scale():
     simulator = make_simulator("K80", "ethernet20", concurrent=True)
     rows = paleo_scale("paleo_vgg16", simulator, workers=[1, 4], batch_size=64)
     asked = {"gpu": "K80", "link": "ethernet20", "workers": [1, 4], "batch_size": 64, "compat": "paleo"}
-    table = paleo_lite.scale("paleo_vgg16", concurrent=True, **asked)
+    table = scaling("paleo_vgg16", concurrent=True, **asked)
     assert [row.time_s for row in table] == [row.time_s for row in rows]
-    assert table[0].time_s < paleo_lite.scale("paleo_vgg16", **asked)[0].time_s
+    assert table[0].time_s < scaling("paleo_vgg16", **asked)[0].time_s
     with pytest.raises(BadValue, match="needs a PPP, the fraction of peak"):
-        paleo_lite.scale("vgg16", gpu="k80-die", link="ethernet20", workers=[2], concurrent=True)
+        scaling("vgg16", gpu="k80-die", link="ethernet20", workers=[2], concurrent=True)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import paleo_lite as pl
+from paleo_lite.api.prediction import predict_several
 from paleo_lite.architectures import find_network
 from paleo_lite.calibration.side_by_side import Predictions
 from paleo_lite.reporting.side_by_side import comparison_table, describe_bounds, side_by_side_page, time_shares_by_bound
@@ -54,7 +55,7 @@ def test_layers_without_time_have_no_bound(prediction):
 
 
 def table_of(networks, gpus, **question):
-    return comparison_table(pl.predict_several(networks, gpus=gpus, **question))
+    return comparison_table(predict_several(networks, gpus=gpus, **question))
 
 
 def test_one_row_per_device():
@@ -89,7 +90,7 @@ def test_settings_that_differ_have_a_column():
 
 
 def test_bounds_are_not_compared_with_forecasts():
-    found = pl.predict_several(["alexnet"], gpus=["arc-b580", "t4", "v100-sxm2"])
+    found = predict_several(["alexnet"], gpus=["arc-b580", "t4", "v100-sxm2"])
     sheet = comparison_table(found)
     bound, first, other = sheet.rows
     assert bound["bound_s"] == pl.predict("alexnet", gpu="arc-b580").time_s
@@ -104,14 +105,14 @@ def test_bounds_are_not_compared_with_forecasts():
 
 def test_bounds_are_compared_with_each_other():
     """By hand: peaks of 8.1 and 15.7 TFLOP/s (data sheets of T4 and V100 SXM2)."""
-    sheet = comparison_table(pl.predict_several([None], gpus=["t4", "v100-sxm2"], flops="10G"))
+    sheet = comparison_table(predict_several([None], gpus=["t4", "v100-sxm2"], flops="10G"))
     assert sheet.rows[1]["speedup"] == pytest.approx(15.7 / 8.1, rel=1e-2)
     assert sheet.rows[1]["speedup_low"] is None
     assert "memory_bytes" not in {column.key for column in sheet.columns}
 
 
 def test_the_document_lists_predictions_that_were_left_out():
-    page = side_by_side_page(pl.predict_several(["alexnet"], gpus=["k40m", "t4"], precisions=["fp32", "fp16"]))
+    page = side_by_side_page(predict_several(["alexnet"], gpus=["k40m", "t4"], precisions=["fp32", "fp16"]))
     assert page.title == "3 predictions side by side: alexnet, inference, batch 1"
     assert next(iter(page.notes)).startswith("left out: alexnet on k40m in fp16: Tesla K40m has no fp16 peak")
     out = io.StringIO()
@@ -122,8 +123,8 @@ def test_the_document_lists_predictions_that_were_left_out():
 
 def test_decoding_is_compared_in_tokens():
     asked = {"gpus": ["h100-sxm", "l4"], "precisions": ["bf16"]}
-    decode = pl.predict_several(["llama-3-8b"], phases=["decode"], **asked).document()
+    decode = predict_several(["llama-3-8b"], phases=["decode"], **asked).document()
     assert "tokens\nper s" in [column.title for column in decode.tables[0].columns]
     assert dict(decode.facts)["speed-up"].startswith("ratio of tokens/s to llama-3-8b on h100-sxm")
-    both = pl.predict_several(["llama-3-8b"], phases=["decode", "prefill"], **asked).document()
+    both = predict_several(["llama-3-8b"], phases=["decode", "prefill"], **asked).document()
     assert "samples\nper s" in [column.title for column in both.tables[0].columns]

@@ -1,7 +1,7 @@
 """Answers, objectives and advice about deployments, through the Python function and the command.
 
 Tests: serving/slo.py, serving/advise.py, serving/candidates.py, reporting/serving.py, reporting/charts/serving.py,
-api/deployments.py, api/serve.py, api/serve_advice.py, cli/serve.py, serving/demand.py,
+api/deployments.py, api/serve.py, api/serve_advice.py, serving/demand.py,
 serving/division.py.
 """
 
@@ -79,7 +79,7 @@ def test_the_highest_rate_meets_the_objectives_and_a_higher_one_does_not() -> No
 
 def test_advice_is_the_cheapest_that_meets_the_objectives() -> None:
     result = pl.serve(
-        "llama-3-8b", gpu=["h100-sxm", "l40s"], tensor=1, rate=20, slo="tpot=40ms", advise=True, output_tokens=64
+        "llama-3-8b", gpu=["h100-sxm", "l40s"], tensor=1, rate=20, slo="tpot=40ms", advise="cost", output_tokens=64
     )
     advice = result.advice
     assert advice is not None and advice.best is not None
@@ -113,7 +113,7 @@ def test_the_most_likely_token_needs_no_sorted_logits() -> None:
     tpot_s = {}
     for policy in ("vllm", "sglang"):
         for sampling in ("nucleus", "greedy"):
-            found = pl.serve("llama-3-8b", policy=policy, sampling=sampling, **arguments)  # type: ignore[arg-type]
+            found = pl.serve("llama-3-8b", engine=policy, sampling=sampling, **arguments)  # type: ignore[arg-type]
             tpot_s[policy, sampling] = found.latencies["tpot_s"]["p50"].value
     saved_s = 64 * 128_256 * engine_constants().hosts["vllm"].nucleus_logit_s
     assert tpot_s["vllm", "nucleus"] - tpot_s["vllm", "greedy"] == pytest.approx(saved_s, rel=0.1)
@@ -125,7 +125,7 @@ def test_the_chart_of_a_deployment_and_of_a_front(serving: Serving) -> None:
     from paleo_lite.reporting.charts.serving import serving_chart
 
     assert "90% intervals" in json.dumps(serving_chart(serving).to_dict())
-    advised = pl.serve("llama-3-8b", gpu="h100-sxm", tensor=1, rate=5, advise=True, output_tokens=16)
+    advised = pl.serve("llama-3-8b", gpu="h100-sxm", tensor=1, rate=5, advise="cost", output_tokens=16)
     text = json.dumps(serving_chart(advised).to_dict())
     assert "Pareto front" in text and "output tokens per second and user" in text
     # Labels of a logarithmic axis touch at 90 and 100, so that only 1, 2 and 5 times powers of ten are ticks.
@@ -148,7 +148,7 @@ def test_the_chart_of_a_deployment_and_of_a_front(serving: Serving) -> None:
         ("llama-3.1-8b", {"rate": 5, "sampling": "beam"}, "no sampling is called 'beam'"),
         ("llama-3.1-8b", {"rate": 5, "sampling": "greedy", "overhead": "1ms"}, "only one of `--sampling` and `--over"),
         ("llama-3.1-8b", {"rate": 5, "sampling": "greedy", "pipeline": 2}, "`--sampling greedy` needs the kernels of"),
-        ("llama-3.1-8b", {"rate": 5, "sampling": "greedy", "policy": "vllm-0.7"}, "of the engine's current version"),
+        ("llama-3.1-8b", {"rate": 5, "sampling": "greedy", "engine": "vllm-0.7"}, "of the engine's current version"),
     ],
 )
 def test_impossible_questions_get_one_sentence(network: str, question: dict[str, Any], message: str) -> None:
@@ -179,9 +179,9 @@ def test_impossible_pipelines() -> None:
 
 def test_advice_tries_pipelines_only_where_nothing_else_fits() -> None:
     # 16 GB of weights in bf16 on 24 GB: one device is enough. 67 GB are too much for two of them.
-    fits = pl.serve("llama-3-8b", gpu="l4", rate=0.1, advise=True, num_requests=20, weights="bf16", tensor=1)
+    fits = pl.serve("llama-3-8b", gpu="l4", rate=0.1, advise="cost", num_requests=20, weights="bf16", tensor=1)
     assert fits.advice is not None and {one.pipeline for one in fits.advice.candidates} == {1}
-    result = pl.serve("codellama-34b", gpu="l4", rate=0.1, advise=True, num_requests=20, weights="bf16", tensor=2)
+    result = pl.serve("codellama-34b", gpu="l4", rate=0.1, advise="cost", num_requests=20, weights="bf16", tensor=2)
     assert result.advice is not None and result.pipeline in (2, 4)
     assert any(name.endswith("tensor 2, weights bf16") for name in result.advice.refused)
 
@@ -194,7 +194,7 @@ def test_experts_are_divided_by_tensor_parallelism_without_kernels_of_an_engine(
 
 
 def test_advice_divides_experts_and_attention() -> None:
-    result = pl.serve("qwen3-30b-a3b", gpu="b200", tensor=8, advise=True, num_requests=20, output_tokens=32)
+    result = pl.serve("qwen3-30b-a3b", gpu="b200", tensor=8, advise="cost", num_requests=20, output_tokens=32)
     advice = result.advice
     assert advice is not None and not advice.refused
     tried = {(one.expert_parallel, one.attention_data_parallel) for one in advice.candidates}
@@ -215,13 +215,13 @@ def test_compressed_cache_holds_a_vector_for_several_tokens() -> None:
 
 
 def test_advice_divides_attention_only_where_keys_and_values_would_be_stored_several_times() -> None:
-    dense = pl.serve("llama-3-8b", gpu="h100-sxm", tensor=2, advise=True, num_requests=20, output_tokens=32)
+    dense = pl.serve("llama-3-8b", gpu="h100-sxm", tensor=2, advise="cost", num_requests=20, output_tokens=32)
     assert {one.parallelism() for one in dense.advice.candidates} == {"tensor 2"}
     assert {one.weights for one in dense.advice.candidates} == {"bf16", "fp8"}  # the H100 has no peak in fp4
-    mixture = pl.serve("qwen3-30b-a3b", gpu="h100-sxm", tensor=4, advise=True, num_requests=20, output_tokens=32)
+    mixture = pl.serve("qwen3-30b-a3b", gpu="h100-sxm", tensor=4, advise="cost", num_requests=20, output_tokens=32)
     assert {one.parallelism() for one in mixture.advice.candidates} == {"tensor 4", "tensor 4, expert-parallel 4"}
     named = pl.serve(
-        "qwen3-30b-a3b", gpu="h100-sxm", tensor=4, attention_data_parallel=2, advise=True, num_requests=20,
+        "qwen3-30b-a3b", gpu="h100-sxm", tensor=4, attention_data_parallel=2, advise="cost", num_requests=20,
         output_tokens=32,
     )  # fmt: skip
     assert {one.parallelism() for one in named.advice.candidates} == {"tensor 4, attention-data-parallel 2"}

@@ -10,6 +10,7 @@ import pytest
 import paleo_lite as pl
 from paleo_lite.api.question import Question
 from paleo_lite.api.resolve import resolve_question
+from paleo_lite.api.scaling import scale as scaling
 from paleo_lite.errors import BadValue, DoesNotFit
 from paleo_lite.serving.cache import cached_bytes, measure_room
 from paleo_lite.serving.engines import find_engine
@@ -64,7 +65,7 @@ def test_a_narrower_cache_shortens_attention_only(on_device: ModelOnDevice, time
 
 def test_tensor_parallelism_is_that_of_scale() -> None:
     settings = pl.Settings(parallel=pl.ParallelConfig(tensor=4))
-    row = pl.scale(
+    row = scaling(
         "llama-3-70b",
         platform="p5.48xlarge",
         workers=4,

@@ -78,7 +78,7 @@ def test_vllm_launches_attention_groups_as_data_parallel_ranks() -> None:
 
 def test_sglang_counts_all_devices_as_tensor_parallel() -> None:
     command = serve(
-        "qwen3-30b-a3b", kv_cache="fp8", expert_parallel=8, attention_data_parallel=8, policy="sglang", **MIXTURE
+        "qwen3-30b-a3b", kv_cache="fp8", expert_parallel=8, attention_data_parallel=8, engine="sglang", **MIXTURE
     ).launch_command
     assert command is not None
     assert command.startswith("python -m sglang.launch_server --model-path Qwen/Qwen3-30B-A3B ")
@@ -89,7 +89,7 @@ def test_sglang_counts_all_devices_as_tensor_parallel() -> None:
 
 def test_tensorrt_llm_reads_attention_data_parallelism_from_a_file() -> None:
     command = serve(
-        "qwen3-30b-a3b", kv_cache="fp8", attention_data_parallel=8, expert_parallel=4, policy="tensorrt-llm", **MIXTURE
+        "qwen3-30b-a3b", kv_cache="fp8", attention_data_parallel=8, expert_parallel=4, engine="tensorrt-llm", **MIXTURE
     ).launch_command
     assert command is not None
     assert command.startswith(
@@ -97,9 +97,9 @@ def test_tensorrt_llm_reads_attention_data_parallelism_from_a_file() -> None:
         "> options.yaml && trtllm-serve Qwen/Qwen3-30B-A3B --tp_size 8 --ep_size 4 "
     )
     assert command.endswith(" --extra_llm_api_options options.yaml")
-    wide = serve("qwen3-30b-a3b", attention_data_parallel=8, policy="tensorrt-llm", **MIXTURE).launch_command
+    wide = serve("qwen3-30b-a3b", attention_data_parallel=8, engine="tensorrt-llm", **MIXTURE).launch_command
     assert wide is not None and wide.startswith("printf '%s\\n' 'enable_attention_dp: true' > options.yaml && ")
-    plain = serve("qwen3-30b-a3b", policy="tensorrt-llm", **MIXTURE).launch_command
+    plain = serve("qwen3-30b-a3b", engine="tensorrt-llm", **MIXTURE).launch_command
     assert plain is not None and plain.startswith("trtllm-serve ") and "options.yaml" not in plain
 
 
@@ -119,7 +119,7 @@ def test_pipeline_and_whole_prompts() -> None:
     ("question", "note"),
     [
         ({"expert_parallel": 4}, "no launch command: vllm divides experts among all 8 devices or none (got 4)"),
-        ({"attention_data_parallel": 4, "policy": "tensorrt-llm"},
+        ({"attention_data_parallel": 4, "engine": "tensorrt-llm"},
          "no launch command: tensorrt-llm divides attention into as many groups as devices, 8, or one (got 4)"),
         ({"kv_cache": "int8"}, "no launch command: vllm has no KV cache in int8; it has fp8"),
     ],
@@ -130,7 +130,7 @@ def test_what_an_engine_does_not_have_is_noted(question: dict[str, Any], note: s
 
 
 def test_engines_of_the_past_and_disaggregation_have_no_command() -> None:
-    old = serve("llama-3-8b", gpu="h100-sxm", rate=1, num_requests=20, policy="vllm-0.5")
+    old = serve("llama-3-8b", gpu="h100-sxm", rate=1, num_requests=20, engine="vllm-0.5")
     assert old.launch_command is None
     result = serve("llama-3-8b", gpu="h100-sxm", rate=1, num_requests=20, replicas=2, prefill_workers=1)
     assert result.launch_command is None and "disaggregated serving needs a router" in " ".join(result.notes)
@@ -155,6 +155,6 @@ def test_command_is_printed_once_for_a_deployment_and_for_advice() -> None:
     words = "serve llama-3-8b --gpu h100-sxm --replicas 2 --rate 5 --num-requests 50"
     page = CliRunner().invoke(main, words.split()).output
     assert "Launch under vllm, for each of 2 replicas:\n  vllm serve meta-llama/Meta-Llama-3-8B" in page
-    words = "serve llama-3-8b --gpu h100-sxm --tensor 2 --num-requests 20 --output-tokens 32 --advise"
+    words = "serve llama-3-8b --gpu h100-sxm --tensor 2 --num-requests 20 --output-tokens 32 --advise cost"
     page = CliRunner().invoke(main, words.split()).output
     assert page.count("--tensor-parallel-size 2") == 1 and "--max-num-seqs 512" in page

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import paleo_lite as pl
+from paleo_lite.api.prediction import predict as predict_any
 from paleo_lite.errors import BadValue, UnknownName
 from paleo_lite.sweeps.pictures import PictureSpace
 
@@ -26,7 +27,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_row_is_the_prediction_of_its_combination(file: Path) -> None:
     best = pl.best(file, minimise="time_s", where="gpu == a100-sxm-80gb and batch_size == 64")
     row = best.rows[0]
-    prediction = pl.predict("sd-1.5", gpu="a100-sxm-80gb", precision="bf16", steps=10, image_size=512, images=64)
+    prediction = predict_any("sd-1.5", gpu="a100-sxm-80gb", precision="bf16", steps=10, image_size=512, images=64)
     assert row["time_s"] == pytest.approx(prediction.time_s)
     assert row["memory_bytes"] == pytest.approx(prediction.memory.total_bytes)
     assert row["energy_j"] == pytest.approx(prediction.energy_j * 1000 / 64)
@@ -87,7 +88,7 @@ def test_power_limits_trade_time_for_energy(tmp_path: Path) -> None:
     pl.sweep(**asked, output=tmp_path / "limits.csv")
     best = pl.best(tmp_path / "limits.csv", pareto="time_s,energy_j")
     by_limit = {row["power_limit_w"]: row for row in best.rows}
-    alone = pl.predict("sdxl", gpu="a100-sxm-80gb", precision="bf16", steps=4, power_limit=300)
+    alone = predict_any("sdxl", gpu="a100-sxm-80gb", precision="bf16", steps=4, power_limit=300)
     assert by_limit[300]["time_s"] == pytest.approx(alone.time_s)
     assert by_limit[300]["energy_j"] == pytest.approx(1e6 * alone.energy_j)
     assert by_limit[200]["time_s"] > alone.time_s and by_limit[200]["energy_j"] < by_limit[300]["energy_j"]

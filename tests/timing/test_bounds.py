@@ -10,6 +10,7 @@ import re
 import pytest
 
 import paleo_lite as pl
+from paleo_lite.api.prediction import predict as predict_any
 from paleo_lite.timing.models import TIME_LIMITS, seconds_by_limit
 from paleo_lite.timing.workload import TrainingOptions
 
@@ -31,7 +32,7 @@ def spent(prediction: pl.Prediction) -> dict[str, float]:
 @pytest.mark.parametrize("case", CASES)
 def test_they_add_up_to_the_time(case):
     network, asked = CASES[case]
-    prediction = pl.predict(network, gpu="v100-sxm2", precision="fp16", **asked)
+    prediction = predict_any(network, gpu="v100-sxm2", precision="fp16", **asked)
     seconds = spent(prediction)
     assert list(seconds) == list(TIME_LIMITS)
     assert min(seconds.values()) >= 0
@@ -40,7 +41,7 @@ def test_they_add_up_to_the_time(case):
 
 
 def test_the_roofline_by_hand():
-    prediction = pl.predict("resnet18", gpu="k40m", batch_size=8, time_model="roofline")
+    prediction = predict_any("resnet18", gpu="k40m", batch_size=8, time_model="roofline")
     seconds = spent(prediction)
     rows = list(prediction.rows())
     for bound, name in (("compute", "arithmetic"), ("memory", "memory traffic")):
@@ -50,12 +51,12 @@ def test_the_roofline_by_hand():
 
 
 def test_where_memory_is_free_all_is_arithmetic():
-    prediction = pl.predict("resnet18", gpu="k40m", time_model="peak")
+    prediction = predict_any("resnet18", gpu="k40m", time_model="peak")
     assert spent(prediction)["arithmetic"] == pytest.approx(prediction.time_s)
 
 
 def test_waiting_is_what_the_prediction_itself_says():
-    prediction = pl.predict("mobilenet_v2", gpu="v100-sxm2", precision="fp16")
+    prediction = predict_any("mobilenet_v2", gpu="v100-sxm2", precision="fp16")
     (note,) = [note for note in prediction.notes if "waits for the host" in note]
     factor = float(re.search(r"([\d.]+) times as long", note).group(1))
     seconds = spent(prediction)
@@ -65,6 +66,6 @@ def test_waiting_is_what_the_prediction_itself_says():
 
 
 def test_a_large_batch_does_not_wait():
-    seconds = spent(pl.predict("vgg16", gpu="v100-sxm2", precision="fp16", batch_size=128))
+    seconds = spent(predict_any("vgg16", gpu="v100-sxm2", precision="fp16", batch_size=128))
     assert seconds["waiting for the host"] < 0.01 * sum(seconds.values())
     assert seconds["arithmetic"] > seconds["memory traffic"] > seconds["short kernels"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-import paleo_lite as pl
+from paleo_lite.api.prediction import predict as predict_any
 from paleo_lite.errors import BadValue
 from paleo_lite.machines import find_device
 from paleo_lite.timing.budget import Amount, Budget, make_budget, parse_count, training_run
@@ -55,7 +55,7 @@ BAD = [
     ({"images": "many"}, 2048, "`--images` must be a number such as 52k or 15B"),
     ({"tokens": "-1B"}, 2048, "`--tokens` must be a number > 0"),
     ({"samples": "inf"}, 2048, "`--samples` must be a number"),
-    ({"packing": True, "samples": 10, "mean_length": 0.0}, 2048, "`--mean-length` must be > 0"),
+    ({"packing": True, "samples": 10, "mean_length": 0.0}, 2048, "`--packing` must be > 0"),
     ({"packing": True, "mean_length": 10.0}, 2048, "`--packing` needs"),
     ({"packing": True, "samples": 10, "mean_length": 10.0}, None, "`--packing` is for networks that read tokens"),
     ({"images": 1, "tokens": 1}, 2048, "give one of"),
@@ -63,7 +63,7 @@ BAD = [
     ({"tokens": "1B"}, None, "`--tokens` is for networks that read tokens"),
     ({"samples": 0}, 2048, "`--samples` must be a number > 0"),
     ({"packing": True, "samples": 10}, 2048, "`--packing` needs"),
-    ({"mean_length": 100.0, "samples": 10}, 2048, "`--mean-length` is for `--packing`"),
+    ({"mean_length": 100.0, "samples": 10}, 2048, "the mean length is for `--packing`"),
     ({"packing": True, "samples": 10, "mean_length": 4096.0}, 2048, "at most the 2048 tokens"),
 ]
 
@@ -83,7 +83,7 @@ def test_epochs_need_samples_and_a_cost_needs_a_price() -> None:
 
 
 def test_a_prediction_answers_in_hours_dollars_and_kilowatt_hours() -> None:
-    prediction = pl.predict("resnet50", gpu="h100-sxm", precision="bf16", phase="training", batch_size=64,
+    prediction = predict_any("resnet50", gpu="h100-sxm", precision="bf16", phase="training", batch_size=64,
                             samples="1.28M", epochs=90)  # fmt: skip
     answer = prediction.to_dict()["run"]
     assert answer["hours"] == pytest.approx(1.28e6 * 90 / 64 * prediction.time_s / 3600)
@@ -93,4 +93,4 @@ def test_a_prediction_answers_in_hours_dollars_and_kilowatt_hours() -> None:
     assert answer["kwh_interval"][0] < answer["kwh"] < answer["kwh_interval"][1]
     assert answer["hours_interval"][0] < answer["hours"] < answer["hours_interval"][1]
     with pytest.raises(BadValue, match="need a network and `--phase training`"):
-        pl.predict("resnet50", gpu="h100-sxm", samples="1M")
+        predict_any("resnet50", gpu="h100-sxm", samples="1M")

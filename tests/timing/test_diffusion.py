@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
-import paleo_lite as pl
+from paleo_lite.api.prediction import predict as predict_any
 from paleo_lite.architectures.pipelines.sampling import read_part
 from paleo_lite.calibration.choose import choose_model
 from paleo_lite.counting import count
@@ -30,7 +30,7 @@ BATCHES = [
 
 @pytest.mark.parametrize("name, gpu, asked, measured_s", BATCHES)
 def test_published_batches_are_inside_the_intervals(name: str, gpu: str, asked: dict, measured_s: float) -> None:
-    prediction = pl.predict(name, gpu=gpu, precision="bf16", **asked)
+    prediction = predict_any(name, gpu=gpu, precision="bf16", **asked)
     low_s, high_s = prediction.interval
     assert low_s < measured_s < high_s
     assert prediction.time_s == pytest.approx(measured_s, rel=0.2)
@@ -38,7 +38,7 @@ def test_published_batches_are_inside_the_intervals(name: str, gpu: str, asked: 
 
 def denoiser_with(**changed: float) -> tuple:
     """Return the denoiser's prediction of FLUX.1-dev on an H100 with the shipped constants, and with changed ones."""
-    prediction = pl.predict("flux.1-dev", gpu="h100-sxm", precision="bf16", steps=1)
+    prediction = predict_any("flux.1-dev", gpu="h100-sxm", precision="bf16", steps=1)
     constants = msgspec.structs.replace(diffusion_constants(), **changed)
     device = prediction.machine.device
     other = predict_pipeline(prediction.run, prediction.machine, partial(choose_model, device), constants)
@@ -70,7 +70,7 @@ def test_a_faster_kernel_is_bounded_by_the_products_of_the_device() -> None:
 
 def attention_s(network: str, gpu: str, **asked: object) -> float:
     """Return the seconds of arithmetic of a step's attention."""
-    prediction = pl.predict(network, gpu=gpu, **asked).denoiser.prediction
+    prediction = predict_any(network, gpu=gpu, **asked).denoiser.prediction
     return prediction.terms.compute_s[0, np.array([kind == "attention" for kind in prediction.kinds])].sum()
 
 
@@ -101,7 +101,7 @@ def test_attention_on_an_ampere_reaches_the_measured_shares() -> None:
 def test_in_narrow_precisions_products_with_weights_alone_are_narrow() -> None:
     """Libraries such as torchao quantize linear layers and their inputs; attention and the rest stay in bf16."""
     narrow, wide = (
-        pl.predict("flux.1-dev", gpu="h100-sxm", precision=name, steps=1).denoiser.prediction
+        predict_any("flux.1-dev", gpu="h100-sxm", precision=name, steps=1).denoiser.prediction
         for name in ("fp8", "bf16")
     )
     is_attention = np.array([kind == "attention" for kind in narrow.kinds])
@@ -120,7 +120,7 @@ def test_in_narrow_precisions_products_with_weights_alone_are_narrow() -> None:
 def test_weights_of_a_narrow_denoiser_are_narrow_in_linear_layers() -> None:
     network = read_part("sdxl-unet", (("h", 128), ("w", 128), ("f", 1), ("t", 77)))
     linear = sum(int(np.prod(layer.weights[0])) for layer in network.layers if layer.kind == "linear")
-    prediction = pl.predict("sdxl", gpu="h100-sxm", precision="fp8", steps=1)
+    prediction = predict_any("sdxl", gpu="h100-sxm", precision="fp8", steps=1)
     assert prediction.denoiser.parameters_bytes == linear + 2 * (network.parameters - linear)
     assert {part.prediction.precision for part in prediction.parts} == {"bf16"}
 
@@ -131,7 +131,7 @@ def test_only_eager_kernels_between_products_are_bounded_by_cycles() -> None:
     ratios = (changed.terms.memory_s / np.maximum(before.terms.memory_s, 1e-30))[0]
     assert ratios[~is_product & (before.terms.memory_s[0] > 0)].max() > 100
     eager, compiled = (
-        pl.predict("flux.1-dev", gpu="b200", precision="bf16", execution=name).time_s for name in ("eager", "compiled")
+        predict_any("flux.1-dev", gpu="b200", precision="bf16", execution=name).time_s for name in ("eager", "compiled")
     )
     assert compiled < 0.8 * eager
 
@@ -139,17 +139,17 @@ def test_only_eager_kernels_between_products_are_bounded_by_cycles() -> None:
 def test_a_bound_of_multiprocessors_holds_on_every_generation() -> None:
     """Attention of CogVideoX takes as long on a B200 as on an H100, whose tensor cores have less than half the peak:
     34.66 s and 43.02 s of ML.ENERGY's batches."""
-    times = [pl.predict("cogvideox-2b", gpu=gpu, precision="bf16").time_s for gpu in ("h100-sxm", "b200")]
+    times = [predict_any("cogvideox-2b", gpu=gpu, precision="bf16").time_s for gpu in ("h100-sxm", "b200")]
     assert times[0] / times[1] == pytest.approx(43.02 / 34.66, rel=0.1)
 
 
 def test_attention_of_other_implementations() -> None:
     """FlashAttention 2 runs on Blackwell without being written for it, as in the measured batches; cuDNN's is."""
     asked = {"gpu": "b200", "precision": "bf16", "steps": 2, "frames": 81}
-    times = {name: pl.predict("wan-2.1-1.3b", attention=name, **asked).time_s for name in (None, "flash2", "cudnn")}
+    times = {name: predict_any("wan-2.1-1.3b", attention=name, **asked).time_s for name in (None, "flash2", "cudnn")}
     assert times["flash2"] == times[None] > 1.3 * times["cudnn"]
     with pytest.raises(BadValue, match="flash3` has kernels for compute capability"):
-        pl.predict("wan-2.1-1.3b", attention="flash3", **asked)
+        predict_any("wan-2.1-1.3b", attention="flash3", **asked)
 
 
 def test_layers_in_fp32_of_a_16_bit_network_move_four_bytes_per_element() -> None:
@@ -169,7 +169,7 @@ def test_weights_are_converted_before_each_product(weights: str, bits: float) ->
     """bitsandbytes' MatMul4Bit and ComfyUI's nodes for GGUF convert a matrix to 16 bits before its product."""
     asked = {"gpu": "h100-sxm", "precision": "bf16", "steps": 1}
     stored, wide, fused = (
-        pl.predict("flux.1-dev", **asked, **options).denoiser.prediction
+        predict_any("flux.1-dev", **asked, **options).denoiser.prediction
         for options in ({"weights": weights}, {}, {"weights": weights, "execution": "tensorrt"})
     )
     is_conversion = np.array([layer.origin == CONVERSION for layer in stored.layers])
@@ -183,15 +183,15 @@ def test_weights_are_converted_before_each_product(weights: str, bits: float) ->
 
 def test_products_in_eight_bits_read_weights_in_eight_bits() -> None:
     with pytest.raises(BadValue, match="products in fp8 read weights in fp8: leave `--weights nf4` out"):
-        pl.predict("flux.1-dev", gpu="h100-sxm", precision="fp8", weights="nf4")
+        predict_any("flux.1-dev", gpu="h100-sxm", precision="fp8", weights="nf4")
     for asked in ({"precision": "fp8"}, {"precision": "bf16", "weights": "nf4"}):
         with pytest.raises(BadValue, match="`--execution autocast` keeps weights in fp32, not in"):
-            pl.predict("flux.1-dev", gpu="h100-sxm", execution="autocast", **asked)
+            predict_any("flux.1-dev", gpu="h100-sxm", execution="autocast", **asked)
 
 
 def interval_width(**asked: object) -> float:
     """Return the ratio of the ends of the interval of FLUX.1-dev on an H100."""
-    low_s, high_s = pl.predict("flux.1-dev", gpu="h100-sxm", steps=4, **asked).interval
+    low_s, high_s = predict_any("flux.1-dev", gpu="h100-sxm", steps=4, **asked).interval
     return high_s / low_s
 
 

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 import paleo_lite as pl
+from paleo_lite.api.prediction import predict as predict_any
+from paleo_lite.api.scaling import scale as scaling
 from paleo_lite.errors import BadFile, BadValue
 from paleo_lite.machines import find_device, list_devices
 from paleo_lite.machines.registry import limit_power
@@ -107,7 +109,7 @@ def test_activities_add_up_and_fill_no_more_than_the_time() -> None:
 
 
 def test_the_activity_of_a_prediction_is_its_time_less_waiting_and_starting() -> None:
-    predicted = pl.predict("bert-base", gpu="v100-pcie", batch_size=64)
+    predicted = predict_any("bert-base", gpu="v100-pcie", batch_size=64)
     activity = predicted.activity
     device_s = float(predicted.terms.layers_s.sum()) / predicted.terms.host_slowdown
     assert 0.8 * device_s < activity.arithmetic_s + activity.memory_s < device_s
@@ -133,8 +135,8 @@ def test_a_device_of_several_computes_as_alone_while_it_does_not_wait() -> None:
 
 def test_predict_scale_and_sweep_give_the_same_watts_for_the_same_step(tmp_path) -> None:
     asked = {"gpu": "v100-sxm2", "precision": "fp32", "batch_size": 128}
-    predicted = pl.predict("resnet50", phase="training", **asked)
-    (row,) = pl.scale("resnet50", workers=[1], samples="1M", **asked)
+    predicted = predict_any("resnet50", phase="training", **asked)
+    (row,) = scaling("resnet50", workers=[1], samples="1M", **asked)
     options = {"precisions": "fp32", "phases": "training", "batch_sizes": 128, "workers": [1, 2], "jobs": 1}
     swept = pl.sweep("resnet50", "v100-sxm2", tmp_path / "swept.csv", links="nvlink2", **options).to_frame()
     line, pair = (swept[swept.workers == workers].iloc[0] for workers in (1, 2))
@@ -146,7 +148,7 @@ def test_predict_scale_and_sweep_give_the_same_watts_for_the_same_step(tmp_path)
 
 def test_kinds_of_layers_share_the_energy_of_the_step() -> None:
     """Linear layers of a prompt compute, and draw more than their share of the time; norms only move data."""
-    predicted = pl.predict("bert-base", gpu="a40", precision="fp16", batch_size=32)
+    predicted = predict_any("bert-base", gpu="a40", precision="fp16", batch_size=32)
     kinds = predicted.by_kind()
     assert predicted.layers_energy_j is not None and predicted.power is not None and predicted.energy_j is not None
     idle_j = predicted.energy_j - sum(entry["energy_j"] for entry in kinds.values())
@@ -188,7 +190,7 @@ def test_a_malformed_file_is_named(tmp_path, monkeypatch) -> None:
 def test_joules_of_layers_and_kinds_add_up_to_those_of_the_step(network: str, asked: dict) -> None:
     """The kinds are ranked by joules, and the overhead of a step is no layer."""
     device = {"gpu": "h100-sxm", "precision": "fp16"}
-    predicted, counts = pl.predict(network, **device, **asked), pl.layers(network, **device, **asked)
+    predicted, counts = predict_any(network, **device, **asked), pl.layers(network, **device, **asked)
     answer = counts.to_dict()
     assert answer["on"]["energy_j"] == pytest.approx(predicted.energy_j)
     assert answer["on"]["time_s"] == pytest.approx(predicted.time_s)
@@ -203,7 +205,7 @@ def test_joules_of_layers_and_kinds_add_up_to_those_of_the_step(network: str, as
 def test_layers_at_the_meter(network: str) -> None:
     """The same as `predict` says, also of a pipeline."""
     asked = {"gpu": "h100-sxm", "precision": "fp16", "electricity": 0.12, "carbon_intensity": 400, "pue": 1.1}
-    counts, predicted = pl.layers(network, **asked), pl.predict(network, **asked)
+    counts, predicted = pl.layers(network, **asked), predict_any(network, **asked)
     assert counts.to_dict()["on"]["site"] == pytest.approx(predicted.to_dict()["site"])
 
 
@@ -221,7 +223,7 @@ def test_joules_of_a_pipeline_by_kind_add_up_on_several_devices_and_with_copies(
     """What is no layer, exchanges and copies of parameters, is the overhead."""
     asked = {"gpu": "h100-sxm", "precision": "bf16", "steps": 4}
     for options in ({"ulysses": 4}, {"offload": "sequential"}):
-        prediction = pl.predict("flux.1-dev", **asked, **options)
+        prediction = predict_any("flux.1-dev", **asked, **options)
         kinds = prediction.by_kind()
         assert sum(kind["energy_j"] for kind in kinds.values()) == pytest.approx(prediction.energy_j)
         assert sum(kind["time_s"] for kind in kinds.values()) == pytest.approx(prediction.time_s)

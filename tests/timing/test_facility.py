@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 import paleo_lite as pl
+from paleo_lite.api.scaling import scale as scaling
 from paleo_lite.cli import main
 from paleo_lite.errors import BadValue
 from paleo_lite.timing.facility import Facility, make_facility
@@ -55,7 +56,7 @@ def test_bad_values_get_one_sentence(given, message) -> None:
 def test_predict_and_scale_agree_on_the_meter() -> None:
     asked = {"gpu": "v100-sxm2", "precision": "fp32", "batch_size": 128}
     predicted = pl.predict("resnet50", phase="training", **asked, **SITE)
-    (row,) = pl.scale("resnet50", workers=[1], **asked, **SITE)
+    (row,) = scaling("resnet50", workers=[1], **asked, **SITE)
     assert predicted.site is not None and row.site is not None and predicted.energy_j is not None
     assert predicted.site.energy_j == pytest.approx(1.25 * (predicted.energy_j + 100 * predicted.time_s))
     assert row.site.energy_j == pytest.approx(predicted.site.energy_j, rel=0.03)
@@ -85,13 +86,11 @@ def test_options_of_the_command() -> None:
 
 
 def test_advice_by_joules() -> None:
-    by_energy = pl.serve("llama-3.1-8b", gpu="h100-sxm,l40s", concurrency=16, advise=True, tensor=1, by="joules")
+    by_energy = pl.serve("llama-3.1-8b", gpu="h100-sxm,l40s", concurrency=16, advise="joules", tensor=1)
     joules = [candidate.joules_per_million_output_tokens for candidate in by_energy.advice.candidates]
     assert joules == sorted(joules) and by_energy.advice.best is by_energy.advice.candidates[0]
-    with pytest.raises(BadValue, match="`--by` is for `--advise`"):
-        pl.serve("llama-3.1-8b", gpu="h100-sxm", rate=1, by="joules")
-    table = pl.scale("resnet50", gpu="v100-sxm2", link="nvlink2", workers=8, batch_size=32, advise=True, by="joules")
+    table = scaling("resnet50", gpu="v100-sxm2", link="nvlink2", workers=8, batch_size=32, advise=True, by="joules")
     energies = [row.energy_per_sample_j for row in table.rows if row.fits]
     assert energies == sorted(energies)
     with pytest.raises(BadValue, match="`--by` is for `--advise`"):
-        pl.scale("resnet50", gpu="v100-sxm2", link="nvlink2", workers=8, by="joules")
+        scaling("resnet50", gpu="v100-sxm2", link="nvlink2", workers=8, by="joules")

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import paleo_lite as pl
+from paleo_lite.api.prediction import predict as predict_any
 from paleo_lite.architectures import find_network
 from paleo_lite.architectures.network import SequenceOptions
 from paleo_lite.counting import count
@@ -193,7 +194,7 @@ BAD = [
 @pytest.mark.parametrize(("network", "options", "weights", "message"), BAD)
 def test_impossible_combinations_get_one_sentence(network, options, weights, message) -> None:
     with pytest.raises(BadValue, match=message) as error:
-        pl.predict(network, gpu="a100-sxm-80gb", precision="bf16", phase="training", weights=weights,
+        predict_any(network, gpu="a100-sxm-80gb", precision="bf16", phase="training", weights=weights,
                    training=TrainingOptions("adamw", **options))  # fmt: skip
     assert "\n" not in str(error.value)
 
@@ -229,5 +230,5 @@ def test_a_rank_above_that_of_every_matrix_is_refused():
     """The largest matrices of Llama 3 8B's adapters have 4,096 rows or columns."""
     asked = {"gpu": "h100-sxm", "precision": "bf16", "phase": "training", "sequence_length": 128}
     with pytest.raises(BadValue, match="`--lora` must be <= 4096, the largest rank of an adapted matrix"):
-        pl.predict("llama-3-8b", training=TrainingOptions(lora_rank=4097), **asked)
-    assert pl.predict("llama-3-8b", training=TrainingOptions(lora_rank=4096), **asked).time_s > 0
+        predict_any("llama-3-8b", training=TrainingOptions(lora_rank=4097), **asked)
+    assert predict_any("llama-3-8b", training=TrainingOptions(lora_rank=4096), **asked).time_s > 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-import paleo_lite as pl
+from paleo_lite.api.prediction import predict as predict_any
 from paleo_lite.errors import BadValue
 from paleo_lite.machines import find_device
 from paleo_lite.timing.offload import (
@@ -52,7 +52,7 @@ def test_links() -> None:
 @pytest.mark.parametrize("gpu", ["jetson-nano", "apple-m1"])
 def test_a_device_without_a_host_of_its_own(gpu: str) -> None:
     with pytest.raises(BadValue, match="shares its memory with the host"):
-        pl.predict("resnet18", gpu=gpu, phase="training", time_model="roofline",
+        predict_any("resnet18", gpu=gpu, phase="training", time_model="roofline",
                    training=TrainingOptions("adamw", offload="cpu"))  # fmt: skip
 
 
@@ -65,7 +65,7 @@ def test_a_device_whose_file_names_no_host_link() -> None:
 def test_a_step_without_state_on_the_device() -> None:
     """The device needs neither state nor gradients, and waits for the host."""
     plain, offloaded = (
-        pl.predict("resnet50", gpu="v100-sxm2", phase="training", batch_size=16,
+        predict_any("resnet50", gpu="v100-sxm2", phase="training", batch_size=16,
                    training=TrainingOptions("adamw", offload=offload))
         for offload in ("none", "cpu")
     )  # fmt: skip

@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 import paleo_lite as pl
+from paleo_lite.api.prediction import predict as predict_any
 from paleo_lite.cli import main
 from paleo_lite.errors import BadValue, UnknownName
 from paleo_lite.timing.pipelines import on_several_devices
@@ -25,7 +26,7 @@ SD = {"gpu": "a100-sxm-80gb", "precision": "fp16"}
 
 
 def test_time_and_energy_are_the_sums_of_the_parts() -> None:
-    prediction = pl.predict("sd-1.5", **SD)
+    prediction = predict_any("sd-1.5", **SD)
     rows = prediction.rows()
     assert prediction.time_s == pytest.approx(sum(row["runs"] * row["run_s"] for row in rows))
     assert prediction.energy_j == pytest.approx(sum(row["energy_j"] for row in rows))
@@ -35,7 +36,7 @@ def test_time_and_energy_are_the_sums_of_the_parts() -> None:
 
 
 def test_the_denoiser_takes_the_time_of_its_steps() -> None:
-    few, many = (pl.predict("sd-1.5", steps=steps, **SD) for steps in (10, 40))
+    few, many = (predict_any("sd-1.5", steps=steps, **SD) for steps in (10, 40))
     of_denoiser = [
         next(part for part in prediction.parts if part.part.role == "denoiser").time_s for prediction in (few, many)
     ]
@@ -45,7 +46,7 @@ def test_the_denoiser_takes_the_time_of_its_steps() -> None:
 def test_offloaded_parts_take_less_memory_and_more_time() -> None:
     """FLUX.1-dev has 33.8 GB of parameters in 16 bits, of which the transformer has 23.8 GB."""
     resident, model, sequential = (
-        pl.predict("flux.1-dev", gpu="rtx4090", precision="bf16", steps=4, offload=offload)
+        predict_any("flux.1-dev", gpu="rtx4090", precision="bf16", steps=4, offload=offload)
         for offload in ("none", "model", "sequential")
     )
     assert resident.memory.parameters_bytes == pytest.approx(33.8e9, rel=0.01)
@@ -56,13 +57,13 @@ def test_offloaded_parts_take_less_memory_and_more_time() -> None:
 
 
 def test_the_largest_batch_fits_and_the_next_does_not() -> None:
-    largest = pl.predict("sd-1.5", **SD).memory.largest_batch
-    assert pl.predict("sd-1.5", images=largest, **SD).memory.fits
-    assert not pl.predict("sd-1.5", images=largest + 1, **SD).memory.fits
+    largest = predict_any("sd-1.5", **SD).memory.largest_batch
+    assert predict_any("sd-1.5", images=largest, **SD).memory.fits
+    assert not predict_any("sd-1.5", images=largest + 1, **SD).memory.fits
 
 
 def test_sdxl_decodes_in_fp32_where_fp16_overflows() -> None:
-    precisions = {part.part.role: part.prediction.precision for part in pl.predict("sdxl", **SD).parts}
+    precisions = {part.part.role: part.prediction.precision for part in predict_any("sdxl", **SD).parts}
     assert precisions["denoiser"] == "fp16" and precisions["decoder"] == "fp32"
 
 
@@ -71,42 +72,42 @@ def test_sdxl_decodes_in_fp32_where_fp16_overflows() -> None:
     [
         ({"phase": "decode"}, "--phase"),
         ({"sequence_length": 77}, "--sequence-length"),
-        ({"images": 2, "batch_size": 2}, "leave --batch-size out"),
+        ({"images": 2, "batch_size": 2}, "leave the batch size out"),
     ],
 )
 def test_options_of_other_networks_are_refused(options: dict[str, object], message: str) -> None:
     with pytest.raises(BadValue, match=message):
-        pl.predict("sd-1.5", **SD, **options)
+        predict_any("sd-1.5", **SD, **options)
 
 
 def test_options_of_pipelines_are_refused_elsewhere() -> None:
     with pytest.raises(BadValue, match="--steps is for pipelines"):
-        pl.predict("resnet50", gpu="t4", steps=20)
+        predict_any("resnet50", gpu="t4", steps=20)
     with pytest.raises(BadValue, match="resnet50 is no pipeline: only pipelines take width x height"):
-        pl.predict("resnet50", gpu="t4", image_size="224x448")
+        predict_any("resnet50", gpu="t4", image_size="224x448")
     with pytest.raises(UnknownName, match="offload of a pipeline"):
-        pl.predict("sd-1.5", offload="cpu", **SD)
+        predict_any("sd-1.5", offload="cpu", **SD)
 
 
 def test_other_commands_say_what_a_pipeline_is() -> None:
     with pytest.raises(BadValue, match="sdxl is a pipeline of several networks"):
         pl.layers(["sdxl", "vgg16"])
     with pytest.raises(UnknownName, match=r"did you mean flux\.1-dev"):
-        pl.predict("flux.1-dex", gpu="t4")
+        predict_any("flux.1-dex", gpu="t4")
 
 
 def test_the_command_prints_parts_and_json() -> None:
-    arguments = ["predict", "flux.1-dev", "--gpu", "rtx4090", "--precision", "bf16", "--steps", "28"]
+    arguments = ["diffusion", "flux.1-dev", "--gpu", "rtx4090", "--precision", "bf16", "--steps", "28"]
     text = CliRunner().invoke(main, [*arguments, "--image-size", "1024x768", "--memory"]).output
     assert "1024x768, 28 steps" in text and "Time by part" in text and "sequential" in text
-    answer = json.loads(CliRunner().invoke(main, [*arguments, "--images", "2", "--format", "json"]).output)
+    answer = json.loads(CliRunner().invoke(main, [*arguments, "--batch-size", "2", "--format", "json"]).output)
     assert answer["images"] == 2 and answer["time_s"] == pytest.approx(2 * answer["time_per_image_s"])
     assert {"interval", "energy_j", "parts", "memory", "fits"} <= answer.keys()
 
 
 def test_an_answer_needs_no_torch() -> None:
     code = (
-        "import sys, paleo_lite as pl; pl.predict('flux.1-dev', gpu='rtx4090', precision='bf16'); "
+        "import sys, paleo_lite as pl; pl.diffusion('flux.1-dev', gpu='rtx4090', precision='bf16'); "
         "print(sorted({'torch', 'diffusers', 'pandas', 'scipy'} & {*sys.modules}))"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
@@ -114,7 +115,7 @@ def test_an_answer_needs_no_torch() -> None:
 
 def test_tiles_take_less_memory_and_more_time() -> None:
     """A picture of 2048 pixels has 3 x 3 tiles of 1024 with 768 from one to the next; the last have 512."""
-    whole, tiled = (pl.predict("flux.1-dev", image_size=2048, tiled=tiled, steps=4, **SD) for tiled in (False, True))
+    whole, tiled = (predict_any("flux.1-dev", image_size=2048, tiled=tiled, steps=4, **SD) for tiled in (False, True))
     decoder = [part for part in tiled.parts if part.part.role == "decoder"]
     assert sorted(part.runs for part in decoder) == [1, 2, 2, 4]
     decoded = {part.part.descriptor for part in decoder}
@@ -123,28 +124,28 @@ def test_tiles_take_less_memory_and_more_time() -> None:
     )
     assert sum(part.time_s for part in decoder) > whole.parts[-1].time_s
     assert tiled.memory.by_offload["model"] <= whole.memory.by_offload["model"]
-    small = pl.predict("flux.1-dev", image_size=1024, tiled=True, steps=4, **SD)
+    small = predict_any("flux.1-dev", image_size=1024, tiled=True, steps=4, **SD)
     assert sum(part.part.role == "decoder" for part in small.parts) == 1
 
 
 def test_cached_steps_are_not_computed() -> None:
-    every, cached = (pl.predict("flux.1-dev", steps=28, step_caching=factor, **SD) for factor in (None, 2.0))
+    every, cached = (predict_any("flux.1-dev", steps=28, step_caching=factor, **SD) for factor in (None, 2.0))
     assert (every.denoiser.runs, cached.denoiser.runs) == (28, 14)
 
 
 def test_four_bit_weights_take_a_quarter_of_the_memory() -> None:
     """The matrices of FLUX.1's transformer have 23.8 GB in 16 bits."""
-    wide, nf4, gguf = (pl.predict("flux.1-dev", weights=name, **SD).denoiser for name in (None, "nf4", "q4_k_m"))
+    wide, nf4, gguf = (predict_any("flux.1-dev", weights=name, **SD).denoiser for name in (None, "nf4", "q4_k_m"))
     assert wide.parameters_bytes == pytest.approx(23.8e9, rel=0.01)
     assert 0.25 * wide.parameters_bytes < nf4.parameters_bytes < 0.29 * wide.parameters_bytes
     assert 0.25 * wide.parameters_bytes < gguf.parameters_bytes < 0.35 * wide.parameters_bytes
 
 
 def test_tensorrt_is_an_engine() -> None:
-    engine, tensorrt = (pl.predict("sdxl", execution=name, **SD).time_s for name in ("engine", "tensorrt"))
+    engine, tensorrt = (predict_any("sdxl", execution=name, **SD).time_s for name in ("engine", "tensorrt"))
     assert tensorrt == engine
     with pytest.raises(UnknownName, match="execution"):
-        pl.predict("resnet50", gpu="t4", execution="tensorrt")
+        predict_any("resnet50", gpu="t4", execution="tensorrt")
 
 
 @pytest.mark.parametrize(
@@ -159,13 +160,13 @@ def test_tensorrt_is_an_engine() -> None:
 )
 def test_bad_options_get_one_sentence(name: str, options: dict[str, object], message: str) -> None:
     with pytest.raises(BadValue, match=message):
-        pl.predict(name, **SD, **options)
+        predict_any(name, **SD, **options)
 
 
 def test_sizes_that_diffusers_resizes_are_noted() -> None:
     """PixArt-Sigma's pipeline has use_resolution_binning=True, Stable Diffusion 3's has none."""
     notes = {
-        (name, size): " ".join(pl.predict(name, image_size=size, **SD).notes)
+        (name, size): " ".join(predict_any(name, image_size=size, **SD).notes)
         for name, size in (("pixart-sigma", 512), ("pixart-sigma", 1024), ("sd-3-medium", 512))
     }
     resized = {question for question, text in notes.items() if "use_resolution_binning=False" in text}
@@ -190,21 +191,21 @@ def test_layers_counts_the_parts_and_their_products() -> None:
 
 def test_training_is_that_of_the_denoiser() -> None:
     """The U-Net of SDXL has 2,567,463,684 parameters."""
-    training = pl.predict("sdxl", phase="training", image_size="1024x768", batch_size=2, **SD)
+    training = predict_any("sdxl", phase="training", image_size="1024x768", batch_size=2, **SD)
     assert training.parameters == 2_567_463_684 and training.phase == "training"
     assert any("text and pictures are encoded beforehand" in note for note in training.notes)
     options = TrainingOptions("adamw", lora_rank=16)
-    tuned = pl.predict("sdxl", phase="training", image_size="1024x768", batch_size=2, training=options, **SD)
+    tuned = predict_any("sdxl", phase="training", image_size="1024x768", batch_size=2, training=options, **SD)
     assert tuned.memory.memory.optimizer_bytes < 0.1 * training.parameters
     with pytest.raises(BadValue, match="--steps is for `--phase inference` of sdxl"):
-        pl.predict("sdxl", phase="training", steps=4, **SD)
+        predict_any("sdxl", phase="training", steps=4, **SD)
 
 
 def test_intervals_of_training_are_not_those_of_measured_inference() -> None:
     """Only batches at inference are measured on an H100."""
     asked = {"gpu": "h100-sxm", "precision": "bf16"}
-    inference = pl.predict("sdxl", **asked)
-    training = pl.predict("sdxl", phase="training", **asked)
+    inference = predict_any("sdxl", **asked)
+    training = predict_any("sdxl", phase="training", **asked)
     ratios = [answer.interval[1] / answer.interval[0] for answer in (inference, training)]
     assert ratios[1] > ratios[0]
 
@@ -212,7 +213,7 @@ def test_intervals_of_training_are_not_those_of_measured_inference() -> None:
 def test_the_report_has_parts_products_and_memory(tmp_path: Path) -> None:
     pytest.importorskip("vl_convert")
     report = pl.report("sd-1.5", output=tmp_path / "report.html", image_size="512x768", steps=20, **SD)
-    prediction = pl.predict("sd-1.5", image_size="512x768", steps=20, **SD)
+    prediction = predict_any("sd-1.5", image_size="512x768", steps=20, **SD)
     figures = {figure.name: figure.value for figure in report.page.answers}
     assert figures["Time of the batch"] == format_si(prediction.time_s, "s")
     titles = [table.title for section in report.page.sections for table in section.tables]
@@ -227,7 +228,7 @@ def test_the_report_has_parts_products_and_memory(tmp_path: Path) -> None:
 def test_devices_that_share_a_sequence_draw_less_each_and_more_together() -> None:
     """ML.ENERGY's H100 draw 687 W alone and 490 W in eights with FLUX.1-dev: they wait for exchanges."""
     asked = {"gpu": "h100-sxm", "precision": "bf16", "steps": 50}
-    alone, eight = pl.predict("flux.1-dev", **asked), pl.predict("flux.1-dev", ulysses=8, **asked)
+    alone, eight = predict_any("flux.1-dev", **asked), predict_any("flux.1-dev", ulysses=8, **asked)
     assert alone.power_w > 1.15 * eight.power_w and eight.energy_j > alone.energy_j
     low_j, high_j = eight.energy_interval_j
     assert low_j < eight.energy_j < high_j
@@ -237,8 +238,8 @@ def test_devices_that_share_a_sequence_draw_less_each_and_more_together() -> Non
 
 def test_the_energy_at_the_meter_has_all_devices_and_their_hosts() -> None:
     asked = {"gpu": "h100-sxm", "precision": "bf16", "ulysses": 2}
-    alone = pl.predict("sd-3.5-medium", **asked)
-    metered = pl.predict("sd-3.5-medium", host_watts=100, pue=1.2, electricity=0.2, **asked)
+    alone = predict_any("sd-3.5-medium", **asked)
+    metered = predict_any("sd-3.5-medium", host_watts=100, pue=1.2, electricity=0.2, **asked)
     assert alone.site is None
     assert metered.site.energy_j == pytest.approx(1.2 * (alone.energy_j + 2 * 100 * alone.time_s))
     assert metered.site.usd == pytest.approx(0.2 * metered.site.energy_j / 3.6e6)
@@ -249,10 +250,10 @@ def test_attention_of_cards_without_fused_kernels_is_that_of_separate_products()
     (pytorch/pytorch, pull request 156499)."""
     asked = {"precision": "fp16", "steps": 20}
     eager, default, fused = (
-        pl.predict("sd-1.5", gpu="rx7800xt", attention=name, **asked) for name in ("eager", None, "sdpa")
+        predict_any("sd-1.5", gpu="rx7800xt", attention=name, **asked) for name in ("eager", None, "sdpa")
     )
     assert default.time_s == eager.time_s > 1.2 * fused.time_s
     assert any("`--attention sdpa` is with its experimental kernels" in note for note in default.notes)
-    supported = pl.predict("sd-1.5", gpu="rx9070xt", **asked)
-    assert supported.time_s == pl.predict("sd-1.5", gpu="rx9070xt", attention="sdpa", **asked).time_s
+    supported = predict_any("sd-1.5", gpu="rx9070xt", **asked)
+    assert supported.time_s == predict_any("sd-1.5", gpu="rx9070xt", attention="sdpa", **asked).time_s
     assert not any("separate products" in note for note in supported.notes)

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 import paleo_lite as pl
+from paleo_lite.api.prediction import predict as predict_any
+from paleo_lite.api.scaling import scale as scaling
 from paleo_lite.errors import BadValue
 from paleo_lite.machines import Figure, Machine, find_device, list_devices
 from paleo_lite.machines.registry import limit_power
@@ -162,9 +164,9 @@ def test_an_invalid_power_limit_is_refused(limit):
     "ask",
     [
         lambda limit: pl.predict("vgg16", gpu="h100-sxm", power_limit=limit),
-        lambda limit: pl.predict("sd-1.5", gpu="h100-sxm", power_limit=limit),
+        lambda limit: predict_any("sd-1.5", gpu="h100-sxm", power_limit=limit),
         lambda limit: pl.serve("llama-3.1-8b", gpu="h100-sxm", rate=1, power_limit=limit),
-        lambda limit: pl.scale("vgg16", workers=[1], gpu="h100-sxm", power_limit=limit),
+        lambda limit: scaling("vgg16", workers=[1], gpu="h100-sxm", power_limit=limit),
         lambda limit: pl.gemm(512, 512, 512, gpu="h100-sxm", power_limit=limit),
         lambda limit: pl.feeding("vgg16", gpu="h100-sxm", power_limit=limit),
         lambda limit: pl.sweep("vgg16", gpus="h100-sxm", power_limits=[500, limit], output="unused.csv", dry_run=True),
@@ -213,7 +215,7 @@ def test_scale_reports_the_energy_of_predict():
     """A large batch does not wait for the host, so that a single worker of `scale` draws what `predict` says."""
     asked = {"gpu": "v100-sxm2", "precision": "fp32", "batch_size": 128}
     prediction = pl.predict("resnet50", phase="training", **asked)
-    (row,) = pl.scale("resnet50", workers=[1], samples="1M", **asked)
+    (row,) = scaling("resnet50", workers=[1], samples="1M", **asked)
     assert row.power_w == pytest.approx(prediction.energy_j / prediction.time_s, rel=0.03)
     assert row.kwh == pytest.approx(1e6 / 128 * prediction.energy_j / 3.6e6, rel=0.03)
     assert row.run.kwh_interval[0] < row.kwh < row.run.kwh_interval[1]

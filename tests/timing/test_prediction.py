@@ -199,9 +199,9 @@ def test_throughput_is_batch_over_time() -> None:
     assert prediction.throughput_per_s == 32 / prediction.time_s
 
 
-@pytest.mark.parametrize("batch_size", [0, -1, 1.5, "8", True, None])
+@pytest.mark.parametrize("batch_size", [0, -1, 1.5, True, None])
 def test_an_impossible_batch_is_refused(batch_size: object) -> None:
-    with pytest.raises(BadValue, match="batch size must be an integer >= 1"):
+    with pytest.raises(BadValue, match=r"batch.size`? must be an integer >= 1"):
         pl.predict("alexnet", gpu="k80", batch_size=batch_size)  # type: ignore[arg-type]
 
 
@@ -210,13 +210,13 @@ def test_an_impossible_batch_is_refused(batch_size: object) -> None:
     [
         ({"network": "vgg61"}, UnknownName, "did you mean vgg1"),
         ({"precision": "fp8"}, UnknownPrecision, "Tesla K80 .* has no fp8 peak"),
-        ({"precision": "fp12"}, BadValue, "no precision is called 'fp12'"),
+        ({"precision": "fp12"}, UnknownName, "no precision is called 'fp12'"),
         ({"phase": "sideways"}, UnknownName, "phase"),
         ({"convention": "flop"}, UnknownName, "did you mean flops"),
         ({"time_model": "peek"}, UnknownName, "did you mean peak"),
         ({"clock": "turbo"}, BadValue, "clock"),
-        ({"unit": "matrix"}, BadValue, "unit"),
-        ({"image_size": 0}, BadValue, r"image size must be an integer from 1 to 65,536 \(got 0\)"),
+        ({"unit": "matrix"}, UnknownName, "unit"),
+        ({"image_size": 0}, BadValue, r"`--image-size` must be an integer >= 1 \(got 0\)"),
         ({"flops": "15503M"}, BadValue, "one of the three"),
         ({"network": None}, BadValue, "one of the three"),
         ({"network": None, "flops": "0"}, BadValue, "FLOP count must be a number >= 1"),

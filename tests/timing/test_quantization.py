@@ -194,7 +194,7 @@ def test_a_server_with_a_cache_of_4_bits() -> None:
     assert narrow.cache_tokens / wide.cache_tokens == pytest.approx(16 / 4.5, rel=1e-3)
 
 
-@pytest.mark.parametrize("name", ["q4_k_m", "mlx-4bit", "8bit"])
+@pytest.mark.parametrize("name", ["q4_k_m", "mlx-4bit"])
 def test_a_cache_has_no_mixture_of_formats(name: str) -> None:
     """A mixture gives every matrix a format of its own; keys and values are no matrices of weights."""
     with pytest.raises(BadValue, match=r"`--kv-cache` must be one of .*fp8.*got '" + name):

@@ -16,6 +16,7 @@ from click.testing import CliRunner
 
 import paleo_lite as pl
 from measured import DATA
+from paleo_lite.api.prediction import predict as predict_any
 from paleo_lite.architectures import find_network
 from paleo_lite.architectures.network import SequenceOptions
 from paleo_lite.calibration.choose import choose_model
@@ -50,7 +51,7 @@ BACKWARD = ("backward_data", "backward_weight")
 def test_without_options_it_is_the_prediction_of_a_training_step() -> None:
     for model in ("roofline", "calibrated"):
         plain = pl.predict("resnet50", gpu="v100-sxm2", batch_size=32, phase="training", time_model=model)
-        made = pl.predict(
+        made = predict_any(
             "resnet50", gpu="v100-sxm2", batch_size=32, phase="training", time_model=model,
             training=TrainingOptions("sgd"),
         )  # fmt: skip
@@ -161,9 +162,13 @@ def run(*arguments: str, width: int = 80):
     return CliRunner(env={"COLUMNS": str(width)}).invoke(main, ["predict", *arguments], prog_name="paleo-lite")
 
 
+def train(*arguments: str, width: int = 80):
+    return CliRunner(env={"COLUMNS": str(width)}).invoke(main, ["train", *arguments], prog_name="paleo-lite")
+
+
 def test_the_command_prints_the_largest_batch_and_json_says_the_same() -> None:
-    command = ["resnet50", "--gpu", "t4", "--phase", "training", "--fit-batch", "--optimizer", "adam", "--memory"]
-    answer = json.loads(run(*command, "--format", "json").stdout)
+    command = ["resnet50", "--gpu", "t4", "--fit-batch", "--optimizer", "adam"]
+    answer = json.loads(train(*command, "--format", "json").stdout)
     memory = answer["memory"]
     assert answer["batch_size"] == memory["largest_batch"] > 100
     assert memory["fits"] and memory["remedies"] == [] and memory["optimizer"] == "adam"
@@ -171,11 +176,11 @@ def test_the_command_prints_the_largest_batch_and_json_says_the_same() -> None:
     parts = ("parameters", "gradients", "optimizer", "activations", "inputs", "workspace")
     assert memory["total_bytes"] == sum(memory[f"{part}_bytes"] for part in parts)
     assert memory["optimizer_bytes"] == 2 * 4 * PARAMETERS
-    again = run("resnet50", "--gpu", "t4", "--phase", "training", "--optimizer", "adam", "--format", "json",
+    again = train("resnet50", "--gpu", "t4", "--optimizer", "adam", "--format", "json",
                 "--batch-size", str(answer["batch_size"] + 1))  # fmt: skip
     assert not json.loads(again.stdout)["memory"]["fits"]
     for width in (80, 120):
-        page = run(*command, width=width).stdout
+        page = train(*command, width=width).stdout
         assert "Peak memory" in page and "activations" in page
         assert max(len(line) for line in page.splitlines()[1:] if not line.startswith("note:")) <= width
 
@@ -200,13 +205,12 @@ def test_what_does_not_fit_comes_with_what_would_help() -> None:
 
 
 BAD = [
-    (["vgg16", "--gpu", "t4", "--optimizer", "adam"], 2, "options of `--phase training`, not of inference"),
-    (["vgg16", "--gpu", "t4", "--phase", "backward", "--accumulation", "2"], 2, "options of `--phase training`"),
-    (["vgg16", "--gpu", "t4", "--phase", "training", "--mixed-precision"], 2, "fp16 or bf16, not in fp32"),
-    (["vgg16", "--gpu", "t4", "--phase", "training", "--batch-size", "9", "--accumulation", "2"], 2, "be divided"),
-    (["vgg16", "--gpu", "t4", "--fit-batch", "--batch-size", "8"], 2, "leave `--batch-size` out"),
-    (["--flops", "1G", "--gpu", "k80", "--memory"], 2, "require a network"),
-    (["vgg16", "--gpu", "t4", "--phase", "training", "--optimizer", "lyon"], 2, "lyon"),
+    (["predict", "vgg16", "--gpu", "t4", "--optimizer", "adam"], 2, "is an option of `paleo-lite train`"),
+    (["train", "vgg16", "--gpu", "t4", "--mixed-precision"], 2, "fp16 or bf16, not in fp32"),
+    (["train", "vgg16", "--gpu", "t4", "--batch-size", "9", "--accumulation", "2"], 2, "be divided"),
+    (["train", "vgg16", "--gpu", "t4", "--fit-batch", "--batch-size", "8"], 2, "leave `--batch-size` out"),
+    (["predict", "--flops", "1G", "--gpu", "k80", "--memory"], 2, "require a network"),
+    (["train", "vgg16", "--gpu", "t4", "--optimizer", "lyon"], 2, "lyon"),
 ]  # fmt: skip
 
 
@@ -214,7 +218,7 @@ BAD = [
     ("arguments", "code", "says"), BAD, ids=lambda value: " ".join(value) if isinstance(value, list) else None
 )
 def test_mistakes_are_one_sentence(arguments, code, says) -> None:
-    result = run(*arguments)
+    result = CliRunner().invoke(main, arguments)
     assert result.exit_code == code
     assert says in result.stderr and "Traceback" not in result.stderr
 
@@ -230,16 +234,16 @@ def test_inference_imports_nothing_for_memory() -> None:
 def test_a_model_that_is_too_large_is_tuned_with_adapters() -> None:
     """Full fine-tuning of 8 billion parameters takes 16 bytes each; QLoRA with checkpointing fits into 24 GB, and
     computing activations again costs a third of the backward and forward pass, or less."""
-    arguments = ("llama-3-8b", "--gpu", "rtx4090", "--precision", "bf16", "--phase", "training", "--batch-size", "2")
+    arguments = ("llama-3-8b", "--gpu", "rtx4090", "--precision", "bf16", "--batch-size", "2")
     arguments += ("--optimizer", "adamw", "--sequence-length", "1024", "--format", "json")
-    answer = json.loads(run(*arguments).stdout)
+    answer = json.loads(train(*arguments).stdout)
     assert not answer["fits"] and answer["trainable_parameters"] == 8_030_261_248
     remedies = {remedy["name"]: remedy for remedy in answer["memory"]["remedies"]}
     assert not remedies["checkpointing, every block"]["fits"]
     assert 1.2 < remedies["checkpointing, every block"]["time_ratio"] < 1.4
     assert not remedies["optimizer state in 8 bits (adamw-8bit)"]["fits"]
     assert remedies["QLoRA of rank 16, checkpointing, micro-batches of 1"]["fits"]
-    tuned = json.loads(run(*arguments, "--lora", "16", "--weights", "int4", "--checkpointing", "all").stdout)
+    tuned = json.loads(train(*arguments, "--lora", "16", "--weights", "int4", "--recompute", "all").stdout)
     assert tuned["fits"] and tuned["trainable_parameters"] == 41_943_040
     assert tuned["memory"]["frozen_parameters_bytes"] < tuned["memory"]["parameters_bytes"] < 6e9
 
@@ -270,11 +274,11 @@ def test_sharded_state_exchanges_what_a_ring_of_eight_does(length: int, is_hidde
 
 def test_not_even_one_sample_is_an_answer() -> None:
     """regnet_y_128gf has 645 M parameters: with Adam 16 bytes of each are 10.3 GB of the K80's 12."""
-    result = run("regnet_y_128gf", "--gpu", "k80-die", "--phase", "training", "--fit-batch", "--optimizer", "adam")
+    result = train("regnet_y_128gf", "--gpu", "k80-die", "--fit-batch", "--optimizer", "adam")
     assert result.exit_code == 1
     assert "does not fit on" in result.stderr and "remedies that make it fit: " in result.stderr
     with pytest.raises(DoesNotFit):
-        pl.predict("regnet_y_128gf", gpu="k80-die", phase="training", fit_batch=True, training=TrainingOptions("adam"))
+        predict_any("regnet_y_128gf", gpu="k80-die", phase="training", fit_batch=True, training=TrainingOptions("adam"))
     with pytest.raises(BadValue, match="leave `--batch-size` out"):
         pl.predict("vgg16", gpu="k80-die", fit_batch=True, batch_size=4)
 

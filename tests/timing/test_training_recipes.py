@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-import paleo_lite as pl
+from paleo_lite.api.prediction import predict as predict_any
 from paleo_lite.errors import BadValue
 from paleo_lite.machines import find_device
 from paleo_lite.timing.training_recipes import TRAINING_RECIPES, check_recipe, find_recipe
@@ -41,13 +41,13 @@ def test_devices_of_a_recipe() -> None:
 
 def test_recipes_imply_mixed_precision() -> None:
     asked = {"gpu": "b200", "precision": "mxfp8", "phase": "training"}
-    implied = pl.predict("gpt2", **asked, training=TrainingOptions("adam"))
-    assert implied.time_s == pl.predict("gpt2", **asked, training=ADAM).time_s
-    assert pl.predict("gpt2", **asked).time_s > 0
-    at_inference = pl.predict("gpt2", gpu="b200", precision="mxfp8")
-    assert at_inference.time_s == pl.predict("gpt2", gpu="b200", precision="fp8", weights="mxfp8").time_s
+    implied = predict_any("gpt2", **asked, training=TrainingOptions("adam"))
+    assert implied.time_s == predict_any("gpt2", **asked, training=ADAM).time_s
+    assert predict_any("gpt2", **asked).time_s > 0
+    at_inference = predict_any("gpt2", gpu="b200", precision="mxfp8")
+    assert at_inference.time_s == predict_any("gpt2", gpu="b200", precision="fp8", weights="mxfp8").time_s
     with pytest.raises(BadValue, match="`--precision mxfp8` is for training and inference, not for backward"):
-        pl.predict("gpt2", gpu="b200", precision="mxfp8", phase="backward")
+        predict_any("gpt2", gpu="b200", precision="mxfp8", phase="backward")
 
 
 def test_a_step_in_each_format() -> None:
@@ -55,7 +55,7 @@ def test_a_step_in_each_format() -> None:
     times = {}
     for name in ("mxfp8", "fp8", "nvfp4", "fp4"):
         asked = {"precision": name, "phase": "training", "training": ADAM, "time_model": "peak"}
-        times[name] = pl.predict("gpt3-1.3b", gpu="gb200", sequence_length=2048, **asked).time_s
+        times[name] = predict_any("gpt3-1.3b", gpu="gb200", sequence_length=2048, **asked).time_s
     assert (times["mxfp8"], times["nvfp4"]) == (times["fp8"], times["fp4"])
     products = 24 * 12 * 2048**2 * 2048 * 6 / 5000e12
     assert times["mxfp8"] - times["nvfp4"] == pytest.approx(products / 2, rel=0.02)

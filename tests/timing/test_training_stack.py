@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import paleo_lite as pl
+from paleo_lite.api.scaling import scale as scaling
 from paleo_lite.calibration.choose import choose_model
 from paleo_lite.distributed.parallel_config import ParallelConfig
 from paleo_lite.distributed.settings import Settings
@@ -64,7 +65,7 @@ def test_recomputation_that_the_memory_requires() -> None:
 
     def row(workers: int, **options: object) -> pl.ScaleTable:
         config = ParallelConfig(4, workers // 8, 5, True, **options)
-        return pl.scale(
+        return scaling(
             "llama-3-70b", platform="dgx-h100", workers=workers, batch_size=128, scaling="strong", precision="fp8",
             sequence_length=8192, training=ADAM, settings=Settings(parallel=config),
         )[0]  # fmt: skip

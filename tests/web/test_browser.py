@@ -22,6 +22,7 @@ from click.testing import CliRunner
 
 import paleo_lite as pl
 from benchmarks.page_settle import measure
+from paleo_lite.api.scaling import scale as scaling
 from paleo_lite.api.serving import ADDRESS, free_port
 from paleo_lite.cli import main
 from paleo_lite.files import shipped_folder
@@ -168,7 +169,7 @@ def test_many_devices_follow_link_and_workers(visit):
     table = page.get_by_test_id("stTable").first
 
     def expect(**more):
-        rows = pl.scale(
+        rows = scaling(
             "resnet50", **{"gpu": "v100-sxm2", "link": "infiniband-edr", "workers": [1, 8], "batch_size": 32,
                            "images": "1.28M", **more}
         )  # fmt: skip

@@ -18,8 +18,10 @@ from streamlit.testing.v1 import AppTest
 import paleo_lite as pl
 from measured import DATA
 from paleo_lite.api.local import advise_local
+from paleo_lite.api.prediction import predict as predict_any
+from paleo_lite.api.scaling import scale as scaling
 from paleo_lite.distributed.settings import Settings
-from paleo_lite.local.question import LocalQuestion
+from paleo_lite.own_machines.question import LocalQuestion
 from paleo_lite.reporting.local import advice_page
 from paleo_lite.reporting.serving import serving_page
 from paleo_lite.units import format_si
@@ -109,7 +111,7 @@ def test_only_language_models_have_a_control_for_tokens():
     set_control(page, "view", "scaling")
     set_control(page, "workers", "2")
     set_control(page, "link", "pcie3-x16")
-    (row,) = pl.scale("gpt2", workers=2, link="pcie3-x16", context=100, scaling="weak", **asked)
+    (row,) = scaling("gpt2", workers=2, link="pcie3-x16", context=100, scaling="weak", **asked)
     assert table_of(page)["token"][0] == pytest.approx(row.time_s) and not page.error
     set_control(page, "view", "time")
     set_control(page, "network", "alexnet")
@@ -185,7 +187,7 @@ def test_every_control_of_scaling_changes_the_result():
         before = list(table_of(page)["step"])
         set_control(page, control, value)
         asked |= ask
-        rows = pl.scale(**asked).rows
+        rows = scaling(**asked).rows
         table = table_of(page)
         assert list(table["workers"]) == [row.workers for row in rows], control
         assert list(table["step"]) == pytest.approx([row.time_s for row in rows])
@@ -204,7 +206,7 @@ def test_several_devices_follow_the_phase():
              "link": "infiniband-edr"}  # fmt: skip
     for phase, heading in (("training", "step"), ("prefill", "first token"), ("decode", "token")):
         set_control(page, "phase", phase)
-        rows = pl.scale("llama-3-8b", phase=phase, **asked).rows
+        rows = scaling("llama-3-8b", phase=phase, **asked).rows
         assert list(table_of(page)[heading]) == pytest.approx([row.time_s for row in rows]), phase
     (box,) = [box for box in page.selectbox if box.key == KEY + "strategy"]
     assert box.disabled
@@ -302,10 +304,10 @@ def test_a_shared_address_restores_every_control(view):
 def test_pictures_shows_the_answer_of_the_api():
     page = opened(view="pictures", generator="sd-1.5", gpu=["a100-sxm-80gb"], precision="fp16", steps="20")
     asked = {"gpu": "a100-sxm-80gb", "precision": "fp16", "steps": 20}
-    assert unescaped(page.main.markdown[0].value) == f"**{pl.predict('sd-1.5', **asked).document().title}**"
+    assert unescaped(page.main.markdown[0].value) == f"**{predict_any('sd-1.5', **asked).document().title}**"
     set_control(page, "size", "512x768")
     assert unescaped(page.main.markdown[0].value).endswith(
-        f"{pl.predict('sd-1.5', image_size='512x768', **asked).document().title}**"
+        f"{predict_any('sd-1.5', image_size='512x768', **asked).document().title}**"
     )
     assert "--image-size 512x768 --steps 20" in page.main.code[0].value
     set_control(page, "size", "500")

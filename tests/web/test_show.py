@@ -8,6 +8,8 @@ pytest.importorskip("streamlit")
 pytest.importorskip("altair")
 
 import paleo_lite as pl
+from paleo_lite.api.prediction import predict_several
+from paleo_lite.api.scaling import scale as scaling
 from paleo_lite.reporting.charts.devices import batch_chart
 from paleo_lite.reporting.charts.layers import kind_chart, layer_chart, pass_chart
 from paleo_lite.reporting.charts.roofline import prediction_roofline
@@ -62,7 +64,7 @@ def test_panels_below_one_another_have_one_legend(prediction):
 def test_scaling_of_several_strategies_is_a_curve_each():
     rows = []
     for strategy in ("data", "zero-1"):
-        rows += pl.scale("alexnet", gpu="t4", link="25 GB/s", workers=[1, 2], strategy=strategy).rows
+        rows += scaling("alexnet", gpu="t4", link="25 GB/s", workers=[1, 2], strategy=strategy).rows
     _, communication = split_panels(scaling_chart(rows).to_dict())
     shares = {(row["series"], row["workers"]): row["exposed"] for row in rows_of(communication)}
     assert shares == {(row.strategy, row.workers): pytest.approx(row.exposed_s / row.time_s) for row in rows}
@@ -70,7 +72,7 @@ def test_scaling_of_several_strategies_is_a_curve_each():
 
 def test_columns_of_one_heading_keep_their_own_values():
     """The intervals of times and of speed-ups have the same headings."""
-    answer = pl.predict_several(["resnet50"], gpus=["k80-die", "v100-sxm2"], batch_sizes=[32])
+    answer = predict_several(["resnet50"], gpus=["k80-die", "v100-sxm2"], batch_sizes=[32])
     frame = table_to_frame(answer.document().tables[0])
     first, second = answer.predictions
     assert list(frame["from (90%)"]) == [first.interval[0], second.interval[0]]

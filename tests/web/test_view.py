@@ -9,6 +9,7 @@ from click.testing import CliRunner
 from hypothesis import given
 
 import paleo_lite as pl
+from paleo_lite.api.scaling import scale as scaling
 from paleo_lite.cli import main
 from paleo_lite.web.view import View, read_query
 from strategies import VIEWS
@@ -113,4 +114,4 @@ def test_the_command_gives_the_same_result(view, command, ask):
         assert answer["time_s"] == pl.predict("resnet50", gpu="v100-sxm2", **ask).time_s
     else:
         ask = {"batch_size": 32, "workers": [1, 2, 4, 8, 16, 32, 64], "link": "25 GB/s", **ask}
-        assert answer["rows"] == [row.to_dict() for row in pl.scale("resnet50", gpu="v100-sxm2", **ask)]
+        assert answer["rows"] == [row.to_dict() for row in scaling("resnet50", gpu="v100-sxm2", **ask)]

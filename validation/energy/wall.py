@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from paleo_lite.local import LLAMA_CPP
-from paleo_lite.local.engines import LOCAL_ENGINES
-from paleo_lite.local.step import local_constants, token_activity
 from paleo_lite.machines import Device, find_device
+from paleo_lite.own_machines import LLAMA_CPP
+from paleo_lite.own_machines.engines import LOCAL_ENGINES
+from paleo_lite.own_machines.step import local_constants, token_activity
 from paleo_lite.reporting.document import Column, Document, Table
 from paleo_lite.timing.energy import power_of
 from paleo_lite.timing.facility import Facility

@@ -81,7 +81,7 @@ def simulate_server(server: Server) -> Any:
         limits = {"max_sequences": server.concurrency, "num_requests": _requests(server.concurrency)}
     return pl.serve(
         server.network, gpu=server.gpu, tensor=server.devices, precision=server.precision, weights=server.weights,
-        kv_cache=server.kv_cache, policy=server.engine, expert_parallel=server.experts,
+        kv_cache=server.kv_cache, engine=server.engine, expert_parallel=server.experts,
         attention_data_parallel=server.attention_data, concurrency=server.concurrency,
         sampling=NUCLEUS if server.has_nucleus else GREEDY, **lengths, **limits,
     )  # fmt: skip

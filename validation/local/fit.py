@@ -10,11 +10,11 @@ from numpy.typing import ArrayLike
 from scipy.optimize import least_squares
 
 from paleo_lite.architectures import find_network
-from paleo_lite.local import LLAMA_CPP
-from paleo_lite.local.contents import Contents, read_contents
-from paleo_lite.local.engines import LOCAL_ENGINES
-from paleo_lite.local.pieces import GROUPS
-from paleo_lite.local.step import BackendConstants, prompt_s, token_s
+from paleo_lite.own_machines import LLAMA_CPP
+from paleo_lite.own_machines.contents import Contents, read_contents
+from paleo_lite.own_machines.engines import LOCAL_ENGINES
+from paleo_lite.own_machines.pieces import GROUPS
+from paleo_lite.own_machines.step import BackendConstants, prompt_s, token_s
 
 from .published import Row, device_of
 

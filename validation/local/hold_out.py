@@ -9,8 +9,8 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from paleo_lite.local.engines import BACKENDS
-from paleo_lite.local.step import DEVIATIONS_AT_90
+from paleo_lite.own_machines.engines import BACKENDS
+from paleo_lite.own_machines.step import DEVIATIONS_AT_90
 from paleo_lite.reporting.document import Column, Document, Table, format_percent
 
 from ..columns import error_columns

@@ -12,13 +12,13 @@ import msgspec
 import numpy as np
 
 from paleo_lite.architectures import find_network
-from paleo_lite.local import LLAMA_CPP
-from paleo_lite.local.contents import read_contents
-from paleo_lite.local.engines import LOCAL_ENGINES
-from paleo_lite.local.placement import place
-from paleo_lite.local.predict import OFFLOAD_DEVIATION, device_token_s, host_token_s
-from paleo_lite.local.step import DEVIATIONS_AT_90, local_constants
 from paleo_lite.machines import find_device
+from paleo_lite.own_machines import LLAMA_CPP
+from paleo_lite.own_machines.contents import read_contents
+from paleo_lite.own_machines.engines import LOCAL_ENGINES
+from paleo_lite.own_machines.placement import place
+from paleo_lite.own_machines.predict import OFFLOAD_DEVIATION, device_token_s, host_token_s
+from paleo_lite.own_machines.step import DEVIATIONS_AT_90, local_constants
 from paleo_lite.reporting.document import Column, Document, Table
 
 from ..comparisons import describe_errors

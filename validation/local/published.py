@@ -10,9 +10,9 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from paleo_lite.local import LLAMA_CPP
-from paleo_lite.local.engines import LOCAL_ENGINES
 from paleo_lite.machines import find_device
+from paleo_lite.own_machines import LLAMA_CPP
+from paleo_lite.own_machines.engines import LOCAL_ENGINES
 
 PUBLISHED = Path(__file__).parent / "published.csv"
 """Speeds that people published in pull requests and on pages, with the source of each row."""

@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 
 from paleo_lite.files import write_atomically
-from paleo_lite.local.engines import BACKENDS
-from paleo_lite.local.step import LocalConstants
+from paleo_lite.own_machines.engines import BACKENDS
+from paleo_lite.own_machines.step import LocalConstants
 
 from .fit import PIPELINE, fit, make_constants
 from .hold_out import PHASES, deviation_of, hold_out_devices, mean_over_devices

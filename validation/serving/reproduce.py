@@ -108,7 +108,7 @@ def _serve(
             precision=precision,
             weights=None if weights == precision else weights,
             kv_cache=kv_cache,
-            policy=engine,
+            engine=engine,
             **traffic,
             **options,
         )

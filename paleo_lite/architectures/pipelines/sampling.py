@@ -100,7 +100,7 @@ def make_sampling(
     """
     steps = pipeline.steps if steps is None else steps
     _check_integer("--steps", steps, _MAX_STEPS)
-    _check_integer("--images", images, _MAX_IMAGES)
+    _check_integer("--batch-size", images, _MAX_IMAGES)
     width, height = pipeline.size if image_size is None else parse_image_size(image_size)
     step = pipeline.size_step
     for name, pixels in (("width", width), ("height", height)):

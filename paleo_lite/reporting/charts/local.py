@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...local.advise import LocalAdvice
-from ...local.predict import LocalPrediction
+from ...own_machines.advise import LocalAdvice
+from ...own_machines.predict import LocalPrediction
 from ..local import devices_of
 from .marks import NUMBER_FORMAT
 from .render import SERIES, altair, inline_data

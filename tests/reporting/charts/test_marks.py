@@ -8,6 +8,7 @@ import pytest
 pytest.importorskip("altair")
 
 import paleo_lite as pl
+from paleo_lite.api.scaling import scale as scaling
 from paleo_lite.errors import BadValue
 from paleo_lite.reporting.charts.devices import batch_chart
 from paleo_lite.reporting.charts.layers import kind_chart, layer_chart, pass_chart
@@ -54,7 +55,7 @@ def test_a_bound_among_forecasts_is_a_dashed_curve_named_one(asked):
 
 def test_scaling_by_data_sheets_is_dashed():
     for model in ("calibrated", "roofline"):
-        table = pl.scale("alexnet", gpu="t4", link="10 Gbit/s", workers=[1, 2], time_model=model)
+        table = scaling("alexnet", gpu="t4", link="10 Gbit/s", workers=[1, 2], time_model=model)
         text = " ".join(scale_chart(table).to_dict()["title"]["subtitle"])
         assert (BOUNDS_LEGEND in text) == (model == "roofline")
         assert ("bands: 90% intervals" in text) == (model == "calibrated")

@@ -15,8 +15,8 @@ import pytest
 
 pytest.importorskip("altair")
 
-import paleo_lite as pl
 from paleo_lite.api.plotting import Plot
+from paleo_lite.api.scaling import scale as scaling
 from paleo_lite.calibration.fit import calibrate
 from paleo_lite.calibration.measurements import Measurement
 from paleo_lite.calibration.validate import Point, Row, Validation, error_statistics
@@ -65,7 +65,7 @@ def title(chart):
 
 
 def test_scaling_curves_are_the_rows():
-    table = pl.scale("alexnet", gpu="k80-die", link="ethernet20", workers="1,2,4,8", price="0.9 USD/h", images="1M")
+    table = scaling("alexnet", gpu="k80-die", link="ethernet20", workers="1,2,4,8", price="0.9 USD/h", images="1M")
     chart = scale_chart(table)
     points = data(chart, "speedup")
     drawn = {row["workers"]: row for row in points if "series" in row}
@@ -107,7 +107,7 @@ def test_title_names_the_best_series_and_forecasts_precede_bounds():
 
 
 def test_advice_is_a_bar_for_each_strategy():
-    table = pl.scale("alexnet", gpu="k80-die", link="ethernet20", workers="4", advise=True)
+    table = scaling("alexnet", gpu="k80-die", link="ethernet20", workers="4", advise=True)
     chart = scale_chart(table)
     parts = data(chart, "part")
     sums = {}
@@ -121,7 +121,7 @@ def test_advice_is_a_bar_for_each_strategy():
 def test_no_rows_and_one_row():
     with pytest.raises(BadValue, match="nothing to draw"):
         scaling_chart([])
-    one = pl.scale("alexnet", gpu="k80-die", link="ethernet20", workers="1")
+    one = scaling("alexnet", gpu="k80-die", link="ethernet20", workers="1")
     assert render(scale_chart(one), ".svg")
 
 
@@ -273,12 +273,12 @@ def test_png_recompression_is_lossless():
 
 
 def test_a_scaling_chart_says_which_rows_do_not_fit():
-    table = pl.scale("llama-3-8b", platform="dgx-h100", workers="1,2", precision="bf16", batch_size=32)
+    table = scaling("llama-3-8b", platform="dgx-h100", workers="1,2", precision="bf16", batch_size=32)
     assert [row.fits for row in table.rows] == [False, False]
     chart = scale_chart(table)
     assert "does not fit into memory: 1, 2 workers" in subtitle(chart)
     assert title(chart).startswith("Does not fit into memory")
     question = {"precision": "bf16", "batch_size": 16, "scaling": "strong"}
-    some = pl.scale("llama-3-8b", platform="dgx-h100", workers="2,8", **question)
+    some = scaling("llama-3-8b", platform="dgx-h100", workers="2,8", **question)
     assert [row.fits for row in some.rows] == [False, True]
     assert re.match(r"Speed-up [\d.]+ on 8 workers", title(scale_chart(some)))

@@ -18,6 +18,8 @@ pytest.importorskip("altair")
 
 import paleo_lite as pl
 from measured import DATA
+from paleo_lite.api.prediction import predict as predict_any
+from paleo_lite.api.scaling import scale as scaling
 from paleo_lite.calibration.alternatives import Alternative, Alternatives
 from paleo_lite.counting import PHASES
 from paleo_lite.files import shipped_folder
@@ -74,7 +76,7 @@ def page(write, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def prediction():
-    return pl.predict("resnet18", gpu="v100-sxm2", precision="fp16", batch_size=32, phase="training",
+    return predict_any("resnet18", gpu="v100-sxm2", precision="fp16", batch_size=32, phase="training",
                       training=pl_options())  # fmt: skip
 
 
@@ -126,7 +128,7 @@ def test_numbers_match_the_prediction(page, prediction):
     named = {html.unescape(name): rest for name, rest in rows}
     for row in prediction.rows():
         assert format_si(row["time_s"], "s") in html.unescape(named[row["name"]])
-    table = pl.scale("resnet18", gpu="v100-sxm2", precision="fp16", batch_size=32, workers="1,2,4", link="nvlink2-x6",
+    table = scaling("resnet18", gpu="v100-sxm2", precision="fp16", batch_size=32, workers="1,2,4", link="nvlink2-x6",
                      training=pl_options())  # fmt: skip
     assert f"{table[-1].speedup:.4g} ×" in text
 

@@ -1,6 +1,6 @@
 """llama.cpp on one's own machine: bytes, published speeds, placement, and what is not possible.
 
-Tests: local/contents.py, local/step.py, reporting/local.py, api/local.py.
+Tests: own_machines/contents.py, own_machines/step.py, reporting/local.py, api/local.py.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import pytest
 from paleo_lite.api.local import advise_local, predict_local
 from paleo_lite.architectures import find_network
 from paleo_lite.errors import BadValue, DoesNotFit
-from paleo_lite.local import LLAMA_CPP
-from paleo_lite.local.contents import read_contents
-from paleo_lite.local.engines import LOCAL_ENGINES
-from paleo_lite.local.pieces import group_of
-from paleo_lite.local.predict import usable_bytes
-from paleo_lite.local.question import LocalQuestion
 from paleo_lite.machines import find_device
+from paleo_lite.own_machines import LLAMA_CPP
+from paleo_lite.own_machines.contents import read_contents
+from paleo_lite.own_machines.engines import LOCAL_ENGINES
+from paleo_lite.own_machines.pieces import group_of
+from paleo_lite.own_machines.predict import usable_bytes
+from paleo_lite.own_machines.question import LocalQuestion
 from paleo_lite.timing.energy import power_of
 
 

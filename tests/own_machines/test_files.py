@@ -1,6 +1,6 @@
 """GGUF files written by the ``gguf`` package under llama.cpp: the types of their tensors give the bytes.
 
-Tests: local/pieces.py.
+Tests: own_machines/pieces.py.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from paleo_lite.api.local import predict_local
 from paleo_lite.architectures import find_network
 from paleo_lite.cli import main
 from paleo_lite.errors import BadFile, PaleoError
-from paleo_lite.local.contents import read_contents
-from paleo_lite.local.question import LocalQuestion
+from paleo_lite.own_machines.contents import read_contents
+from paleo_lite.own_machines.question import LocalQuestion
 
 gguf = pytest.importorskip("gguf")
 KINDS = gguf.GGMLQuantizationType
@@ -127,7 +127,7 @@ def test_missing_blocks_get_a_note(tmp_path: Path) -> None:
 
 def test_command(tmp_path: Path) -> None:
     path = write_model(tmp_path / "tiny.gguf")
-    words = ["predict", str(path), "--gpu", "rtx3060", "--execution", "llama.cpp", "--format", "json"]
+    words = ["local", str(path), "--gpu", "rtx3060", "--engine", "llama.cpp", "--format", "json"]
     answer = json.loads(CliRunner().invoke(main, words).stdout)
     assert answer["weight_bytes"] == sum(tensors_of(path).values()) - tensors_of(path)["token_embd.weight"]
 

@@ -1,6 +1,6 @@
 """Slots of `llama-server`: several sequences share what is read of the weights.
 
-Tests: local/batches.py, serving/local_tables.py, api/serve_locally.py.
+Tests: own_machines/batches.py, serving/local_tables.py, api/serve_locally.py.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ import paleo_lite as pl
 from paleo_lite.api.local import predict_local
 from paleo_lite.architectures import find_network
 from paleo_lite.errors import BadValue, DoesNotFit
-from paleo_lite.local.batches import make_local_model, matrices_s, prompt_attention_s, slots_attention_s
-from paleo_lite.local.contents import read_contents
-from paleo_lite.local.question import LocalQuestion
 from paleo_lite.machines import find_device
+from paleo_lite.own_machines.batches import make_local_model, matrices_s, prompt_attention_s, slots_attention_s
+from paleo_lite.own_machines.contents import read_contents
+from paleo_lite.own_machines.question import LocalQuestion
 from paleo_lite.serving.answers import Serving
 
 
 def serve(users: int, network: str = "llama-3.1-8b", gpu: str = "rtx3090", **options: object) -> Serving:
     settings = {"weights": "q4_k_m", "input_tokens": 128, "output_tokens": 128, "num_requests": 2 * users + 4}
-    return pl.serve(network, gpu=gpu, policy="llama.cpp", concurrency=users, **{**settings, **options})  # type: ignore[arg-type]
+    return pl.serve(network, gpu=gpu, engine="llama.cpp", concurrency=users, **{**settings, **options})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -71,9 +71,9 @@ def test_a_power_limit_slows_servers() -> None:
     assert servers[2].figures["watts_per_gpu"].value <= 250 and servers[3].figures["watts_per_gpu"].value <= 200
 
 
-@pytest.mark.parametrize("options", [{"tensor": 2}, {"advise": True}, {"precision": "fp8"}, {"draft_length": 3}])
+@pytest.mark.parametrize("options", [{"tensor": 2}, {"advise": "cost"}, {"precision": "fp8"}, {"draft_length": 3}])
 def test_what_is_not_modelled(options: dict[str, object]) -> None:
-    with pytest.raises(BadValue, match=r"is not modelled with `--policy llama\.cpp`"):
+    with pytest.raises(BadValue, match=r"is not modelled with `--engine llama\.cpp`"):
         serve(1, **options)
 
 

@@ -1,4 +1,4 @@
-"""``paleo-lite scale`` from outside.
+"""``paleo-lite train`` on several devices, from outside.
 
 Tests: reporting/scale.py, distributed/run.py, distributed/table.py.
 """
@@ -10,10 +10,10 @@ import json
 import pytest
 from click.testing import CliRunner
 
-import paleo_lite
+from paleo_lite.api.scaling import scale as scaling
 from paleo_lite.cli import main
 
-K80 = ("scale", "resnet50", "--gpu", "k80-die", "--link", "ethernet20")
+K80 = ("train", "resnet50", "--gpu", "k80-die", "--link", "ethernet20")
 DOCUMENTED = [
     "workers", "batch_size", "compute_s", "communication_s", "exposed_s", "update_s", "time_s", "throughput_per_s",
     "speedup", "efficiency", "memory_bytes", "cost",
@@ -33,7 +33,8 @@ def answer(*arguments):
 
 @pytest.mark.parametrize("scaling", ["weak", "strong"])
 def test_json(scaling):
-    found = answer(*K80, "--workers", "1,2,4,...,128", "--scaling", scaling)
+    batch = ("--batch-size", "32") if scaling == "weak" else ("--global-batch-size", "4096")
+    found = answer(*K80, "--workers", "1,2,4,...,128", *batch)
     assert [row["workers"] for row in found["rows"]] == [1, 2, 4, 8, 16, 32, 64, 128]
     batches = [32 * 2**n for n in range(8)] if scaling == "weak" else [32 * 128] * 8
     assert [row["batch_size"] for row in found["rows"]] == batches
@@ -45,18 +46,18 @@ def test_json(scaling):
 
 
 def test_hours_and_cost():
-    (row,) = answer(*K80, "--workers", "8", "--images", "1.28M", "--epochs", "90", "--price", "0.9 USD/h")["rows"]
+    (row,) = answer(*K80, "--workers", "8", "--samples", "1.28M", "--epochs", "90", "--price", "0.9 USD/h")["rows"]
     assert row["hours"] == pytest.approx(1.28e6 * 90 / row["throughput_per_s"] / 3600)
     assert row["cost"] == pytest.approx(row["hours"] * 8 * 0.9)
 
 
 def test_a_topology_names_device_and_workers():
-    found = answer("scale", "resnet50", "--topology", "2x k40m @ pcie3, 16 nodes @ infiniband-fdr")
+    found = answer("train", "resnet50", "--topology", "2x k40m @ pcie3, 16 nodes @ infiniband-fdr")
     assert found["gpu"] == "k40m" and [row["workers"] for row in found["rows"]] == [32]
 
 
 def test_advice():
-    found = answer("scale", "vgg16", "--gpu", "p100-sxm2", "--link", "nvlink1-x4", "--workers", "8", "--advise")
+    found = answer("train", "vgg16", "--gpu", "p100-sxm2", "--link", "nvlink1-x4", "--workers", "8", "--advise", "time")
     assert found["best"] == found["rows"][0]["strategy"] and found["runner_up"] == found["rows"][1]["strategy"]
     assert found["best"] in found["why"] and len(found["rows"]) == 8
 
@@ -66,8 +67,8 @@ def test_advice():
 @pytest.mark.parametrize("width", ["80", "120"])
 def test_pages(style, width, monkeypatch):
     monkeypatch.setenv("COLUMNS", width)
-    for more in (("--workers", "1,2,4"), ("--workers", "4", "--advise")):
-        result = run(*K80, *more, "--format", style, "--images", "1M")
+    for more in (("--workers", "1,2,4"), ("--workers", "4", "--advise", "time")):
+        result = run(*K80, *more, "--format", style, "--samples", "1M")
         assert result.exit_code == 0, result.output
         if style == "table":
             table = result.stdout.split("limited by")[1].split("not shown")[0]
@@ -76,7 +77,7 @@ def test_pages(style, width, monkeypatch):
 
 def test_paleo_s_answer_comes_in_the_same_columns():
     found = answer(
-        "scale", "paleo_alex_v2", "--gpu", "TITAN_X", "--link", "ethernet20", "--workers", "1,2", "--compat", "paleo"
+        "train", "paleo_alex_v2", "--gpu", "TITAN_X", "--link", "ethernet20", "--workers", "1,2", "--compat", "paleo"
     )
     assert all(list(row)[: len(DOCUMENTED)] == DOCUMENTED for row in found["rows"])
 
@@ -85,28 +86,28 @@ def test_paleo_s_answer_comes_in_the_same_columns():
     ("arguments", "says"),
     [
         (("--workers", "0"), "'0' is not an integer >= 1"),
-        (("--workers", "8", "--scaling", "strong", "--batch-size", "4"), "must be >= 8, one sample per worker"),
+        (("--workers", "8", "--global-batch-size", "4"), "must be >= 8, one sample per worker"),
         (
-            ("--workers", "3", "--scaling", "strong", "--batch-size", "100"),
+            ("--workers", "3", "--global-batch-size", "100"),
             "divisible by the 3 workers, such as 99 or 102 (got 100)",
         ),
         (
-            ("--workers", "2,4", "--advise"),
+            ("--workers", "2,4", "--advise", "time"),
             "`--advise` needs a single number of workers, such as `--workers 4` (got 2, 4)",
         ),
         (
             ("--workers", "2", "--topology", "2x k40m @ pcie3"),
             "give only one of `--link`, `--topology` and `--platform`",
         ),
-        (("--workers", "2", "--epochs", "3"), "give `--images 1.28M`"),
-        (("--workers", "2", "--bucket-size", "0"), "must be > 0 bytes"),
-        (("--workers", "2", "--compat", "paleo", "--advise"), "PALEO has no `--advise`"),
+        (("--workers", "2", "--epochs", "3"), "give `--samples 52k`"),
+        (("--workers", "2", "--communication", "bucket=0"), "bucket: the value must be > 0"),
+        (("--workers", "2", "--compat", "paleo", "--advise", "time"), "PALEO has no `--advise`"),
         (("--workers", "2", "--compat", "paleo", "--precision", "fp16"), "PALEO has no `--precision`"),
         (("--workers", "2", "--compat", "paleo", "--optimizer", "adam"), "PALEO has no `--optimizer`"),
-        ((), "`scale` needs `--workers`"),
+        ((), "several devices need their number: `--workers`"),
         (
-            ("--workers", "2", "--micro-batches", "4"),
-            "`--micro-batches` is for `--strategy pipeline-gpipe` and `pipeline-1f1b`, not data: leave it out",
+            ("--workers", "2", "--schedule", "micro-batches=4"),
+            "`--schedule micro-batches` is for `--strategy pipeline-gpipe` and `pipeline-1f1b`, not data: leave it out",
         ),
     ],
 )
@@ -125,21 +126,17 @@ def test_bad_input(arguments, says):
         (("--topology", "2x k40m @ pcie3", "--workers", "4"), "`--workers` must be <= 2"),
         (("--topology", "2x k40m @ pcie3, 16 nodes @ infiniband", "--workers", "3"), "must be a multiple of 2"),
         (("--topology", "2x k40m @ pcie3", "--gpu", "k80-die"), "must be k40m, the device of the topology"),
-        (("--topology", "2x @ pcie3"), "needs a device: give `--gpu`"),
-        (
-            ("--gpu", "k40m", "--link", "ethernet20", "--workers", "2", "--images", "1M", "--cost"),
-            "is unknown: give `--price`",
-        ),
+        (("--topology", "2x @ pcie3"), "give `--gpu`"),
     ],
 )  # fmt: skip
 def test_machines_that_are_none(arguments, says):
-    result = run("scale", "resnet50", *arguments)
+    result = run("train", "resnet50", *arguments)
     assert result.exit_code == 2 and says in result.stderr and "Traceback" not in result.output
 
 
 def test_message_gives_the_largest_batch_that_fits():
     def asked(batch_size):
-        table = paleo_lite.scale("vgg16", gpu="k80-die", link="ethernet20", workers=[2], batch_size=batch_size)
+        table = scaling("vgg16", gpu="k80-die", link="ethernet20", workers=[2], batch_size=batch_size)
         return table[0].fits, [note for note in table.notes if "does not fit" in note]
 
     fits, (note,) = asked(4096)
@@ -149,12 +146,12 @@ def test_message_gives_the_largest_batch_that_fits():
 
 
 def test_python_face():
-    table = paleo_lite.scale("alexnet", gpu="k80-die", link="ethernet20", workers=[1, 4])
+    table = scaling("alexnet", gpu="k80-die", link="ethernet20", workers=[1, 4])
     assert len(table) == 2 and table[1].workers == 4 and [row.workers for row in table] == [1, 4]
 
 
 def test_a_strategy_that_divides_no_blocks_names_the_option_that_does():
-    words = ("scale", "gpt2", "--topology", "2x v100-sxm2 @ nvlink2-x6")
+    words = ("train", "gpt2", "--topology", "2x v100-sxm2 @ nvlink2-x6", "--batch-size", "32")
     refused = run(*words, "--strategy", "tensor")
     assert refused.exit_code == 2
     assert "gpt2 has no column-parallel and row-parallel pair of layers: use `--tensor`" in refused.output
@@ -163,25 +160,25 @@ def test_a_strategy_that_divides_no_blocks_names_the_option_that_does():
 
 def test_micro_batches_of_3d_parallelism_are_set_by_their_size():
     result = run(
-        "scale", "llama-3-8b", "--platform", "dgx-h100", "--workers", "8", "--pipeline", "2", "--micro-batches", "4",
-        "--precision", "bf16",
+        "train", "llama-3-8b", "--platform", "dgx-h100", "--workers", "8", "--pipeline", "2", "--precision", "bf16",
+        "--schedule", "micro-batches=4",
     )  # fmt: skip
     assert result.exit_code == 2 and "`--micro-batch` sets the samples of each" in result.stderr
 
 
 def test_efficiencies_above_100_percent_have_a_reason():
     """A step of eight devices decodes eight times the sequences, and reads each weight once for all of them."""
-    words = ("llama-3-8b", "--gpu", "h100-sxm", "--link", "nvlink4-x18", "--workers", "1,8", "--precision", "bf16")
-    weak = run("scale", *words, "--phase", "decode", "--batch-size", "8", "--scaling", "weak")
-    assert "efficiencies above 100%: in weak scaling" in weak.stdout
-    assert "note: 1 worker: tensor 1" in weak.stdout
-    strong = run("scale", *words, "--phase", "decode", "--batch-size", "8")
-    assert "above 100%" not in strong.stdout
+    asked = {"gpu": "h100-sxm", "link": "nvlink4-x18", "workers": "1,8", "precision": "bf16", "phase": "decode"}
+    weak = scaling("llama-3-8b", **asked, batch_size=8, scaling="weak").document()
+    assert any("efficiencies above 100%: in weak scaling" in note for note in weak.notes)
+    words = ("llama-3-8b", "--gpu", "h100-sxm", "--link", "nvlink4-x18", "--tensor", "1,8", "--precision", "bf16")
+    strong = run("predict", *words, "--phase", "decode", "--batch-size", "8")
+    assert strong.exit_code == 0 and "above 100%" not in strong.stdout
 
 
 def test_a_power_limit_is_noted():
     result = run(
-        "scale",
+        "train",
         "resnet50",
         "--gpu",
         "a100-sxm-80gb",

@@ -18,7 +18,7 @@ PROCESSOR = "processor"
 class LocalEngine(msgspec.Struct, frozen=True):
     """A program that runs a language model on one's own machine."""
 
-    # Name, as in ``--execution``, and description in one line.
+    # Name, as in ``--engine``, and description in one line.
     name: str
     description: str
     # Backends by vendor of the device, the usual one first; of `PROCESSOR` those of processors, and of the empty text
@@ -50,7 +50,7 @@ class LocalEngine(msgspec.Struct, frozen=True):
         possible = self._backends_of(device)
         if not possible:
             vendors = ", ".join(vendor for vendor in self.backends if vendor not in ("", PROCESSOR))
-            raise BadValue(f"`--execution {self.name}` is for devices of {vendors}, not for {device.name}")
+            raise BadValue(f"`--engine {self.name}` is for devices of {vendors}, not for {device.name}")
         if backend is not None and backend not in possible:
             raise BadValue(f"`--backend` of {device.name} must be {' or '.join(possible)} (got {backend!r})")
         return backend or possible[0]

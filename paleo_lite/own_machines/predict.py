@@ -128,7 +128,7 @@ def predict_local(contents: Contents, device: Device, cpu: Device | None, questi
     Parameters
     ----------
     contents : Contents
-        Language model in a format, of `paleo_lite.local.contents.read_contents`.
+        Language model in a format, of `paleo_lite.own_machines.contents.read_contents`.
     device : Device
         Device.
     cpu : Device or None

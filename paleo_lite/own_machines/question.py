@@ -52,8 +52,8 @@ class LocalQuestion(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.execution not in LOCAL_ENGINES:
-            raise BadValue(f"`--execution` must be one of {', '.join(LOCAL_ENGINES)} (got {self.execution!r})")
-        numbers = {"--context": self.context, "--sequence-length": self.prompt_tokens, "--gpus": self.gpus}
+            raise BadValue(f"`--engine` must be one of {', '.join(LOCAL_ENGINES)} (got {self.execution!r})")
+        numbers = {"--context": self.context, "--prompt": self.prompt_tokens, "--workers": self.gpus}
         for name, number in numbers.items():
             if number is not None and number < 1:
                 raise BadValue(f"`{name}` must be an integer >= 1 (got {number})")
@@ -69,7 +69,7 @@ class LocalQuestion(msgspec.Struct, frozen=True, kw_only=True):
         given = next((name for name, is_given in placements.items() if is_given), None)
         if given is not None and not self.engine.places:
             raise BadValue(
-                f"`{given}` is for `--execution {LLAMA_CPP}`: under {self.execution} everything is on the device"
+                f"`{given}` is for `--engine {LLAMA_CPP}`: under {self.execution} everything is on the device"
             )
         if self.kv_cache is not None and self.kv_cache not in self.engine.caches:
             raise BadValue(

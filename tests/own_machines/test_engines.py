@@ -1,6 +1,6 @@
 """Programs on one's own machine, their backends and formats, and questions that are checked when they are made.
 
-Tests: local/engines.py, local/question.py.
+Tests: own_machines/engines.py, own_machines/question.py.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from paleo_lite.api.local import advise_local, predict_local
 from paleo_lite.architectures import find_network
 from paleo_lite.cli import main
 from paleo_lite.errors import BadValue
-from paleo_lite.local.contents import read_contents
-from paleo_lite.local.engines import BACKENDS, LOCAL_ENGINES
-from paleo_lite.local.question import LocalQuestion
-from paleo_lite.local.step import local_constants
 from paleo_lite.machines import find_device
+from paleo_lite.own_machines.contents import read_contents
+from paleo_lite.own_machines.engines import BACKENDS, LOCAL_ENGINES
+from paleo_lite.own_machines.question import LocalQuestion
+from paleo_lite.own_machines.step import local_constants
 
 
 def test_every_backend_has_constants() -> None:
@@ -84,13 +84,13 @@ def test_advice_of_mlx_ranks_its_own_formats_and_devices() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"execution": "vllm"}, "`--execution` must be one of llama.cpp, mlx, exllama (got 'vllm')"),
+        ({"execution": "vllm"}, "`--engine` must be one of llama.cpp, mlx, exllama (got 'vllm')"),
         ({"context": 0}, "`--context` must be an integer >= 1 (got 0)"),
-        ({"gpus": 0}, "`--gpus` must be an integer >= 1 (got 0)"),
+        ({"gpus": 0}, "`--workers` must be an integer >= 1 (got 0)"),
         ({"gpu_layers": -1}, "`--gpu-layers` must be an integer >= 0 (got -1)"),
         ({"device_memory": 16}, "`--device-memory` must be at least 1 GB, such as 16GB (got 16 B)"),
         ({"kv_cache": "fp8"}, "llama.cpp keeps keys and values in f16, bf16, q8_0"),
-        ({"execution": "mlx", "gpu_layers": 3}, "`--gpu-layers` is for `--execution llama.cpp`: under mlx everything"),
+        ({"execution": "mlx", "gpu_layers": 3}, "`--gpu-layers` is for `--engine llama.cpp`: under mlx everything"),
         ({"execution": "mlx", "kv_cache": "q8_0"}, "mlx keeps keys and values in f16 (got 'q8_0')"),
     ],
 )
@@ -103,8 +103,8 @@ def test_questions_are_checked_when_made(options: dict[str, object], message: st
 @pytest.mark.parametrize(
     ("network", "gpu", "options", "message"),
     [
-        ("llama-3.1-8b", "rtx3090", {"execution": "mlx"}, "`--execution mlx` is for devices of Apple, not for GeForce"),
-        ("llama-3.1-8b", "apple-m4", {"execution": "exllama"}, "`--execution exllama` is for devices of NVIDIA, not"),
+        ("llama-3.1-8b", "rtx3090", {"execution": "mlx"}, "`--engine mlx` is for devices of Apple, not for GeForce"),
+        ("llama-3.1-8b", "apple-m4", {"execution": "exllama"}, "`--engine exllama` is for devices of NVIDIA, not"),
         ("llama-3.1-8b", "apple-m4", {"execution": "mlx", "weights": "q4_k_m"}, "mlx stores weights in f16, mlx-3bit"),
         ("llama-3.1-8b", "rtx3090", {"weights": "mlx-4bit"}, "llama.cpp stores weights in f16, q8_0"),
         ("llama-3.1-8b", "rtx3090", {"backend": "rocm"}, "`--backend` of GeForce RTX 3090 must be cuda (got 'rocm')"),
@@ -132,11 +132,8 @@ def test_devices_of_peoples_own_machines_answer() -> None:
 
 
 def test_command() -> None:
-    words = ["predict", "llama-3.1-8b", "--gpu", "rx7900xtx", "--execution", "llama.cpp", "--backend", "rocm"]
+    words = ["local", "llama-3.1-8b", "--gpu", "rx7900xtx", "--engine", "llama.cpp", "--backend", "rocm"]
     answer = json.loads(CliRunner().invoke(main, [*words, "--format", "json"]).stdout)
     assert answer["backend"] == "rocm" and answer["execution"] == "llama.cpp"
-    found = CliRunner().invoke(main, [*words, "--batch-size", "8", "--phase", "decode"])
-    assert found.exit_code != 0
-    assert "`--batch-size`, `--phase` are not for `--execution llama.cpp`: leave them out" in found.output.replace(
-        "\n", " "
-    )
+    found = CliRunner().invoke(main, [*words, "--clock", "boost"])
+    assert found.exit_code == 2 and "`--clock` is for `predict`" in found.output

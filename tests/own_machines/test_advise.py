@@ -1,6 +1,6 @@
 """Rankings of formats and devices under llama.cpp, placement, watts and cost.
 
-Tests: local/advise.py, local/placement.py, local/energy.py, cli/local.py, reporting/charts/local.py.
+Tests: own_machines/advise.py, own_machines/placement.py, own_machines/energy.py, reporting/charts/local.py.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from click.testing import CliRunner
 from paleo_lite.api.local import advise_local, predict_local
 from paleo_lite.cli import main
 from paleo_lite.errors import BadValue, DoesNotFit
-from paleo_lite.local.question import LocalQuestion
+from paleo_lite.own_machines.question import LocalQuestion
 from paleo_lite.timing.facility import make_facility
 
 
 def run(*words: str) -> tuple[int, str]:
     """Return the exit code and the output of a command."""
-    found = CliRunner().invoke(main, ["predict", *words, "--execution", "llama.cpp"])
+    found = CliRunner().invoke(main, ["local", *words, "--engine", "llama.cpp"])
     return found.exit_code, found.output
 
 
@@ -125,14 +125,13 @@ def test_command() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("llama-3.1-8b", "--gpu", "rtx3060", "--batch-size", "8"), "`--batch-size` is not for"),
-        (("llama-3.1-8b", "--gpu", "rtx3060", "--phase", "training"), "`--phase` is not for"),
-        (("llama-3.1-8b", "--gpu", "rtx3060,rtx3090"), "`--advise` ranks several"),
-        (("llama-3.1-8b",), "Missing option '--gpu'"),
+        (("llama-3.1-8b", "--gpu", "rtx3060", "--batch-size", "8"), "No such option '--batch-size'"),
+        (("llama-3.1-8b", "--gpu", "rtx3060,rtx3090", "--weights", "q4_k_m,q8_0"), "ranked in one format"),
+        (("llama-3.1-8b",), "give the device with `--gpu`"),
         (("llama-3.1-8b", "--gpu", "apple-m4", "--device-memory", "16"), "must be at least 1 GB"),
         (("llama-3.1-8b", "--gpu", "rtx3060", "--advise", "--gpu-layers", "3"), "`--gpu-layers` is for one prediction"),
         (("llama-3.1-8b", "--gpu", "rtx3060", "--gpu-layers", "many"), "must be a number of blocks or auto"),
-        (("llama-3.1-8b", "--gpu", "rtx3060", "--gpus", "0"), "`--gpus` must be an integer >= 1"),
+        (("llama-3.1-8b", "--gpu", "rtx3060", "--workers", "0"), "`--workers` must be an integer >= 1"),
     ],
 )
 def test_what_is_not_possible(words: tuple[str, ...], message: str) -> None:
@@ -140,9 +139,11 @@ def test_what_is_not_possible(words: tuple[str, ...], message: str) -> None:
     assert code != 0 and message in output
 
 
-def test_options_of_llama_cpp_need_it() -> None:
-    found = CliRunner().invoke(main, ["predict", "llama-3.1-8b", "--gpu", "rtx3060", "--advise"])
-    assert found.exit_code != 0 and "`--advise` is for `--execution llama.cpp`" in found.output
+def test_several_devices_or_formats_are_ranked() -> None:
+    code, output = run("llama-3.1-8b", "--gpu", "rtx3060,rtx4090", "--format", "json")
+    assert code == 0 and json.loads(output)["by"] == "devices"
+    code, output = run("llama-3.1-8b", "--gpu", "rtx3060", "--weights", "q4_k_m,q8_0", "--format", "json")
+    assert code == 0 and {row["weights"] for row in json.loads(output)["rows"]} == {"q4_k_m", "q8_0"}
 
 
 def test_chart_shows_the_rows() -> None:

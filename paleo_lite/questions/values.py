@@ -101,6 +101,8 @@ class Integer(click.ParamType):  # type: ignore[type-arg]
         """Return the integer; raise BadValue if it is out of range."""
         text = str(value).strip()
         number = 0
+        if isinstance(value, bool):
+            raise BadValue(f"{_parameter_name(param)} must be an integer >= 1 (got {value})")
         if text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS:
             number = int(text)
         if self.maximum is None and number < 1:
@@ -195,6 +197,8 @@ class CommaSeparated(click.ParamType):  # type: ignore[type-arg]
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return a single value, or a list if there are several distinct values."""
+        if isinstance(value, list):
+            return value  # converted before
         text = str(value)
         if isinstance(self.item_type, Integer) and re.search("[,:]", text):
             parts = [str(number) for number in parse_range(text, _parameter_name(param))]
@@ -235,6 +239,58 @@ class Quantity(click.ParamType):  # type: ignore[type-arg]
         if not 0 < number < float("inf"):
             raise BadValue(f"{_parameter_name(param)} must be > 0 (got {_quote(str(value))})")
         return number
+
+
+class Settings(click.ParamType):  # type: ignore[type-arg]
+    """Settings as ``key=value,key=value``, which become a dict; the last value may contain commas.
+
+    Parameters
+    ----------
+    types : dict
+        Click type of each key.
+    """
+
+    name = "settings"
+
+    def __init__(self, types: dict[str, Any]) -> None:
+        self.types = types
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, Any]:
+        """Return the converted settings; raise BadValue for one without a key, twice, or of an unknown key."""
+        if isinstance(value, dict):
+            texts = {str(key).replace("_", "-"): item for key, item in value.items()}
+        else:
+            texts = self._split(str(value), param)
+        settings: dict[str, Any] = {}
+        for key, text in texts.items():
+            if key not in self.types:
+                raise UnknownName(f"setting of {_parameter_name(param)}", key, self.types)
+            kind = self.types[key]
+            try:
+                settings[key] = kind.convert(text, None, ctx)
+            except (click.BadParameter, BadValue, BadQuantity) as error:
+                reason = error.message if isinstance(error, click.BadParameter) else str(error)
+                raise BadValue(f"{_parameter_name(param)}, {key}: {reason.rstrip('.')}") from None
+        return settings
+
+    def _split(self, text: str, param: click.Parameter | None) -> dict[str, str]:
+        """Return the texts by key."""
+        parts: list[str] = []
+        for part in text.split(","):
+            if re.match(r"\s*[a-z-]+=", part) or not parts:
+                parts.append(part)
+            else:
+                parts[-1] += f",{part}"
+        texts: dict[str, str] = {}
+        for part in parts:
+            key, equals, item = part.strip().partition("=")
+            if not equals or not item:
+                example = next(iter(self.types))
+                raise BadValue(f"{_parameter_name(param)} takes settings such as {example}=... (got {_quote(part)})")
+            if key in texts:
+                raise BadValue(f"{_parameter_name(param)} has {key} twice")
+            texts[key] = item
+        return texts
 
 
 class DecompressedSize(Quantity):
@@ -442,10 +498,10 @@ PICTURE_SIZE = PictureSize()
 PPP = Number(example="0.62")
 SHAPE = Shape()
 NETWORK = CompletedText(".architectures:network_names", ".architectures.pipelines.records:pipelines", files=True)
-DEVICE = CompletedText(".cli.values:device_ids")
-LINK = CompletedText(".cli.values:link_names")
-LAYER = CompletedText(".cli.values:layer_names")
-COLUMN = CompletedText(".cli.values:column_names")
+DEVICE = CompletedText(".questions.values:device_ids")
+LINK = CompletedText(".questions.values:link_names")
+LAYER = CompletedText(".questions.values:layer_names")
+COLUMN = CompletedText(".questions.values:column_names")
 CALIBRATION = CompletedText(".calibration.store:shipped_calibrations", files=True)
 PLATFORM = CompletedText(
     ".distributed.platforms:platform_names",
@@ -453,4 +509,4 @@ PLATFORM = CompletedText(
     ".machines.clouds:instance_names",
     files=True,
 )
-TOPOLOGY = CompletedText(".cli.values:device_ids", ".cli.values:link_names", files=True)
+TOPOLOGY = CompletedText(".questions.values:device_ids", ".questions.values:link_names", files=True)

@@ -1,0 +1,225 @@
+"""The commands of the kinds of question, which are made from their records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from ..errors import BadValue
+from ..questions.kind import Kind, find_kind
+from ..questions.option import documented_spelling, options_of, parameters_of
+from ..questions.values import LAYER, NETWORK, CommaSeparated
+from .answers import Answer, AnswerCommand
+from .options import OutputOption, rules, top
+
+MAX_SHOWN = 25
+"""Number of options that ``--help`` shows at most; ``--help-all`` shows all."""
+
+
+class QuestionCommand(AnswerCommand):
+    """The command of one kind of question."""
+
+    def __init__(self, kind: Kind) -> None:
+        self.kind = kind
+        parameters: list[click.Parameter] = [
+            click.Argument(["network"], required=False, type=CommaSeparated(NETWORK)),
+            *parameters_of(kind.record),
+            rules.option(),
+            *(_SHOWN[name]() for name in kind.shown),
+        ]
+        parameters.append(_help_option("--help-all", _show_all, "Show all options."))
+        parameters.append(_help_option("--help-group", _show_group, "Show the options of one group.", "GROUP"))
+        super().__init__(
+            kind.name,
+            params=parameters,
+            callback=self.answer,
+            help=_help_text(kind),
+            short_help=kind.summary,
+        )
+
+    def answer(self, **given: Any) -> Answer:
+        """Make the record from what the command line gives, and answer it."""
+        context = click.get_current_context()
+        shown = {name: given.pop(name) for name in self.kind.shown if name in given}
+        stated = {
+            name: value
+            for name, value in given.items()
+            if context.get_parameter_source(name) not in (ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP)
+        }
+        question = self.kind.record(**stated)
+        if context.obj is not None and context.obj.get("format") == "json" and "memory" in options_of(self.kind.record):
+            question = _with_memory(question)
+        result = self.kind.answer(question)
+        if shown.get("explain"):
+            _check_layer(result, shown["explain"])
+        shown.setdefault("memory", given.get("memory", False))
+        make_document = self.kind.document
+        chart = "" if self.kind.chart is None else self.kind.chart(result)
+        if make_document is None:
+            return Answer(result.to_dict, result.document, lambda: result, chart=chart)
+        return Answer(result.to_dict, lambda: make_document(result, shown), lambda: result, chart=chart)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the command line; an option of an earlier version gets a sentence that names the new one."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            from ..questions.upgrade import find_moved
+
+            moved = find_moved(self.kind.name, error.option_name)
+            if moved is None:
+                raise
+            raise BadValue(moved) from None
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options in groups: those that most questions need, or all."""
+        which = ctx.meta.get(_HELP, "")
+        declared = options_of(self.kind.record)
+        for group, parameters in _by_group(self.kind, self.params):
+            rows = [
+                record
+                for parameter in parameters
+                if _is_shown(parameter, declared.get(parameter.name or ""), group, which)
+                and (record := parameter.get_help_record(ctx)) is not None
+            ]
+            if rows:
+                with formatter.section(group):
+                    formatter.write_dl(rows)
+
+
+_HELP = "paleo_lite.help"
+_ALL = "all"
+_OUTPUT = "Output"
+
+
+def _is_shown(parameter: click.Parameter, declared: Any, group: str, which: str) -> bool:
+    """Return whether the help shows a parameter."""
+    if which == _ALL:
+        return True
+    if which:
+        return group == which
+    return parameter.name in _COMMON_OUTPUT if declared is None else declared.is_common
+
+
+_COMMON_OUTPUT = ("chart", "format", "help", "help_all")
+
+
+def _by_group(kind: Kind, parameters: Sequence[click.Parameter]) -> Iterator[tuple[str, list[click.Parameter]]]:
+    """Yield the groups of the help with their options, in the order of the record; the output is the last."""
+    declared = options_of(kind.record)
+    groups: dict[str, list[click.Parameter]] = {}
+    for parameter in parameters:
+        if isinstance(parameter, click.Option) and parameter.name in declared:
+            groups.setdefault(declared[parameter.name].group, []).append(parameter)
+    for group in _ORDER_OF_GROUPS:
+        if group in groups:
+            yield group, groups.pop(group)
+    yield from groups.items()
+    yield (
+        _OUTPUT,
+        [
+            parameter
+            for parameter in parameters
+            if isinstance(parameter, click.Option) and parameter.name not in declared and not parameter.hidden
+        ],
+    )
+
+
+_ORDER_OF_GROUPS = (
+    "Network",
+    "Device",
+    "Training",
+    "Traffic",
+    "Engine",
+    "Parallelism",
+    "Price and energy",
+    "Time model",
+)
+
+
+def _help_text(kind: Kind) -> str:
+    """Return the help of a command: what the record says, then its examples."""
+    import inspect
+
+    said = inspect.getdoc(kind.record) or kind.summary
+    examples = "\n".join(f"  paleo-lite {kind.name} {example}" for example in kind.examples)
+    return f"{said}\n\n\b\n{examples}"
+
+
+def _help_option(name: str, callback: Callable[..., None], text: str, metavar: str | None = None) -> click.Option:
+    return OutputOption(
+        [name],
+        is_flag=metavar is None,
+        metavar=metavar,
+        expose_value=False,
+        is_eager=True,
+        callback=callback,
+        help=text,
+    )
+
+
+def _show_all(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        _show_help(ctx, _ALL)
+
+
+def _show_group(ctx: click.Context, _: click.Parameter, value: str | None) -> None:
+    if value is None or ctx.resilient_parsing:
+        return
+    command = ctx.command
+    assert isinstance(command, QuestionCommand)
+    groups = [group for group, _ in _by_group(command.kind, command.params)]
+    matching = [group for group in groups if group.lower().startswith(value.lower())]
+    if not matching:
+        raise BadValue(f"`--help-group` must be one of {', '.join(groups)} (got {value!r})")
+    _show_help(ctx, matching[0])
+
+
+def _show_help(ctx: click.Context, which: str) -> None:
+    ctx.meta[_HELP] = which
+    click.echo(ctx.get_help())
+    ctx.exit()
+
+
+def _explain() -> click.Option:
+    return OutputOption(["--explain"], metavar="LAYER", type=LAYER, help="Show the arithmetic of one layer.")
+
+
+def _top() -> click.Option:
+    option = top.option()
+    option.default = "10"
+    return option
+
+
+def _memory() -> click.Option:
+    return OutputOption(["--memory"], is_flag=True, help="Show the peak memory by part.")
+
+
+_SHOWN: dict[str, Callable[[], click.Option]] = {"explain": _explain, "top": _top, "memory": _memory}
+"""Options of the output, which change no number."""
+
+
+def _with_memory(question: Any) -> Any:
+    """Return the question with its memory, which JSON always includes for a network."""
+    from dataclasses import replace
+
+    return question if question.network is None else replace(question, memory=True)
+
+
+def _check_layer(result: Any, layer: str) -> None:
+    """Reject an unknown layer in every output format."""
+    from ..timing import Prediction
+
+    if isinstance(result, Prediction):
+        result.layer_index(layer)
+
+
+def make_command(name: str) -> QuestionCommand:
+    """Return the command of a kind of question."""
+    return QuestionCommand(find_kind(name))
+
+
+__all__ = ["QuestionCommand", "documented_spelling", "make_command"]

@@ -1,0 +1,122 @@
+"""Comparisons: all combinations of the values of a question, and what answers of one kind have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import product
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ..errors import BadValue, PaleoError
+from .option import Options, documented_spelling, options_of
+
+if TYPE_CHECKING:
+    from ..calibration.side_by_side import AnyPrediction, Predictions
+    from ..machines import Device
+
+Q = TypeVar("Q", bound=Options)
+
+ATTENTION_KINDS = ("attention", "matmul")
+"""Kinds of layers that compute attention, in one kernel or in several."""
+
+
+def combinations(question: Q, order: Sequence[str]) -> Iterator[Q]:
+    """Yield the question with every combination of its values, the last option of `order` varying fastest.
+
+    Raises
+    ------
+    BadValue
+        If an option that is not in `order` has several values.
+    """
+    check_single(question, order)
+    values = [value if isinstance(value := getattr(question, name), list) else [value] for name in order]
+    for combination in product(*values):
+        yield replace(question, **dict(zip(order, combination, strict=True)))  # type: ignore[type-var]
+
+
+def check_single(question: Options, allowed: Sequence[str]) -> None:
+    """Check that only the allowed options have several values."""
+    declared = options_of(type(question))
+    for name in question.several():
+        if name not in allowed and name in declared:
+            raise BadValue(f"`{documented_spelling(name, declared[name])}` must be one value in this question")
+
+
+def compare_predictions(question: Q, order: Sequence[str], answer: Callable[[Q], AnyPrediction]) -> Predictions:
+    """Return the predictions of all combinations; those that fail are left out, with the reason.
+
+    Raises
+    ------
+    PaleoError
+        If all of them fail.
+    """
+    from ..calibration.side_by_side import Predictions
+
+    predictions: list[AnyPrediction] = []
+    failures: dict[str, PaleoError] = {}
+    for single in combinations(question, order):
+        try:
+            predictions.append(answer(single))
+        except PaleoError as error:
+            failures[f"{_describe(single)}: {error}"] = error
+    if not predictions:
+        raise next(iter(failures.values()))
+    return Predictions(predictions, tuple(failures))
+
+
+def _describe(question: Any) -> str:
+    """Return the words that name one combination in a message."""
+    network, gpu = question.network, question.gpu
+    name = "the FLOP count" if network is None else getattr(network, "name", network)
+    return f"{name} on {getattr(gpu, 'id', gpu)} in {question.precision}"
+
+
+def find_limited_device(gpu: Any, power_limit: float | str | None, hardware_files: Any) -> Device | None:
+    """Return the device under its power limit; None if no device is given."""
+    if gpu is None:
+        raise BadValue("give the device with `--gpu`, such as `--gpu h100-sxm` (`paleo-lite hardware list` shows all)")
+    if power_limit is None and not hardware_files:
+        from ..machines import find_device
+
+        return find_device(gpu, [])
+    from ..api.arguments import to_paths
+    from ..machines import find_device
+    from ..timing.energy import with_power_limit
+
+    device = find_device(gpu, to_paths(hardware_files))
+    return device if power_limit is None else with_power_limit(device, power_limit)
+
+
+def check_network_options(question: Any, phase: str) -> None:
+    """Check that no option is given of a part that the network does not have.
+
+    Raises
+    ------
+    BadValue
+        For `attention` without attention, and `loss` without tokens.
+    """
+    asks_for_loss = getattr(question, "loss", None) is not None
+    if question.network is None or (question.attention is None and not asks_for_loss):
+        return
+    from ..api.resolve import resolve_network, square_size
+    from ..architectures.network import SequenceOptions
+
+    size = square_size(question.image_size, question.network)
+    sequence = SequenceOptions(question.sequence_length, getattr(question, "context", None), phase)
+    network = resolve_network(question.network, size, question.inputs, sequence)
+    if question.attention is not None and not any(layer.kind in ATTENTION_KINDS for layer in network.layers):
+        raise BadValue(f"`--attention` is for networks with attention, which {network.name} does not have")
+    if asks_for_loss and network.tokens is None:
+        raise BadValue(f"`--loss` is for language models, which {network.name} is not")
+
+
+def check_no_pipeline(network: Any, command: str) -> None:
+    """Check that a network is no pipeline for pictures or videos, which is asked with `diffusion`."""
+    if not isinstance(network, str):
+        return
+    from ..architectures.pipelines.sampling import find_pipeline
+
+    if find_pipeline(network) is not None:
+        raise BadValue(
+            f"{network} is a pipeline for pictures or videos: ask `paleo-lite diffusion {network}` instead of {command}"
+        )

@@ -1,0 +1,256 @@
+"""`diffusion`: pictures and videos on one or several devices, and training of the denoiser."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..errors import BadValue
+from .compare import check_single, compare_predictions, find_limited_device
+from .kind import Kind, make_function
+from .option import Several, option, options_of
+from .records import (
+    DEVICE_GROUP,
+    ENGINE_GROUP,
+    INFERENCE_PRECISIONS,
+    NETWORK_GROUP,
+    PARALLEL_GROUP,
+    AdapterOptions,
+    AttentionOptions,
+    DeviceOptions,
+    NetworkAsked,
+    SiteOptions,
+    TimeModelOptions,
+    UpdateOptions,
+)
+from .train import training_options
+from .values import INTEGER, PICTURE_SIZE, Names
+
+if TYPE_CHECKING:
+    from ..calibration.side_by_side import Predictions
+    from ..distributed.pictures import PictureScaling
+    from ..distributed.table import ScaleTable
+    from ..timing import Prediction
+    from ..timing.pipeline_prediction import PipelinePrediction
+
+PHASES = ("inference", "training", "forward")
+
+
+@dataclass(frozen=True)
+class Diffusion(
+    SiteOptions, TimeModelOptions, AttentionOptions, AdapterOptions, UpdateOptions, DeviceOptions, NetworkAsked
+):
+    """Predict how long a pipeline takes for pictures or videos, part by part, and what memory it needs.
+
+    The network is a shipped pipeline, such as flux.1-dev or wan-2.1-14b, or the folder of one. Several values of an
+    option are a comparison; with several numbers of devices the sequence of the denoiser is divided.
+    """
+
+    precision: Several[str] = option(
+        "bf16", group=NETWORK_GROUP, is_common=True, takes_several=True, type=INFERENCE_PRECISIONS, metavar="NAME",
+        spellings=("--precision", "--dtype"), help="Precision of the arithmetic.",
+    )  # fmt: skip
+    image_size: Several[int | str] | None = option(
+        group=NETWORK_GROUP, is_common=True, takes_several=True, type=PICTURE_SIZE, metavar="PIXELS",
+        help="Size of the pictures: 1024 or width x height as in 1024x768. [default: that of the pipeline]",
+    )  # fmt: skip
+    steps: Several[int] | None = option(
+        group=NETWORK_GROUP, is_common=True, takes_several=True, type=INTEGER, metavar="N",
+        spellings=("--steps", "--num-inference-steps"), help="Denoising steps. [default: those of the pipeline]",
+    )  # fmt: skip
+    guidance: float | None = option(
+        group=NETWORK_GROUP, is_common=True, type=click.FLOAT, metavar="SCALE",
+        spellings=("--guidance", "--guidance-scale"),
+        help="Scale of classifier-free guidance, none at 1 and below. [default: the pipeline's]",
+    )  # fmt: skip
+    frames: Several[int] | None = option(
+        group=NETWORK_GROUP, is_common=True, takes_several=True, type=INTEGER, metavar="N",
+        spellings=("--frames", "--num-frames"), help="Frames of each video. [default: the pipeline's]",
+    )  # fmt: skip
+    batch_size: Several[int] = option(
+        1, group=NETWORK_GROUP, is_common=True, takes_several=True, type=INTEGER, metavar="N",
+        spellings=("--batch-size", "--num-images-per-prompt", "-b"), help="Pictures or videos in one batch.",
+    )  # fmt: skip
+    phase: str = option(
+        "inference", group=NETWORK_GROUP, is_common=True, type=click.Choice(PHASES), metavar="NAME",
+        help="inference; training is a step of the denoiser, forward the forward pass of it.",
+    )  # fmt: skip
+    offload: Any = option(  # one or several names
+        group=DEVICE_GROUP, is_common=True, takes_several=True, metavar="PLACE",
+        type=Names("offload", ".timing.workload:OFFLOADS", ".timing.pipeline_run:PIPELINE_OFFLOADS"),
+        help="Keep the parameters of each part (model) or layer (sequential) in the memory of the host until it runs; "
+        "in training keep gradients and optimizer state there (cpu), or on NVMe drives (nvme). [default: none]",
+    )  # fmt: skip
+    execution: Several[str] | None = option(
+        group=ENGINE_GROUP, is_common=True, takes_several=True, metavar="NAME",
+        type=Names("execution", ".timing.pipeline_run:EXECUTIONS", ".counting.fusion:EXECUTIONS"),
+        help="Software: eager, compiled (torch.compile) or tensorrt. [default: eager]",
+    )  # fmt: skip
+    tiled: bool = option(
+        False, group=ENGINE_GROUP, is_common=True, help="Decode in tiles that overlap, in less memory."
+    )
+    step_caching: float | None = option(
+        group=ENGINE_GROUP, is_common=True, type=click.FLOAT, metavar="FACTOR",
+        help="Steps per step that the denoiser computes, with caching of its results. [default: 1]",
+    )  # fmt: skip
+    workers: int | str | list[int] | None = option(
+        group=PARALLEL_GROUP, is_common=True, metavar="RANGE",
+        help="Number of devices: 8, 1,2,4 or 1:8:x2. [default: 1, or those of --ulysses, --ring and "
+        "--guidance-parallel]",
+    )  # fmt: skip
+    ulysses: int | None = option(
+        group=PARALLEL_GROUP, is_common=True, type=INTEGER, metavar="N",
+        help="Devices that split the sequence of the denoiser, exchanging tokens for heads. [default: 1]",
+    )  # fmt: skip
+    ring: int | None = option(
+        group=PARALLEL_GROUP, is_common=True, type=INTEGER, metavar="N",
+        help="Groups of devices that split the sequence of the denoiser around a ring. [default: 1]",
+    )  # fmt: skip
+    guidance_parallel: bool = option(
+        False, group=PARALLEL_GROUP, is_common=True,
+        help="Compute the two predictions of the guidance on two groups of devices.",
+    )  # fmt: skip
+
+
+def answer(question: Diffusion) -> PipelinePrediction | Prediction | Predictions | PictureScaling | ScaleTable:
+    """Return the prediction of pictures or of a training step of the denoiser, or several of them."""
+    for name in question.several().get("network", [question.network]):
+        _check_pipeline(name)
+    if question.phase == "inference":
+        _check_no_training(question)
+    elif question.attention is not None or question.loss is not None:
+        option_name = "--attention" if question.attention is not None else "--loss"
+        raise BadValue(f"`{option_name}` is not for a training step of a denoiser: leave it out")
+    if question.workers is not None:
+        check_single(question, ())
+        return _answer_for_devices(question)
+    if not question.several():
+        return _answer_one(question)
+    return compare_predictions(question, _ORDER, _answer_one)
+
+
+_ORDER = (
+    "network", "gpu", "precision", "image_size", "frames", "steps", "batch_size", "execution", "offload"
+)  # fmt: skip
+"""Options that are compared, the slowest first."""
+
+_OF_TRAINING = tuple(
+    name
+    for record in (UpdateOptions, AdapterOptions)
+    for name in options_of(record)
+    if name not in ("offload", "weights")
+)
+_OF_PICTURES = ("steps", "guidance", "frames", "ulysses", "ring", "guidance_parallel", "tiled", "step_caching")
+
+
+def _check_pipeline(network: Any) -> None:
+    """Check that a network is a pipeline."""
+    from ..architectures.pipelines.sampling import find_pipeline
+
+    if not isinstance(network, str) or find_pipeline(network) is None:
+        raise BadValue(
+            f"`diffusion` needs a pipeline such as flux.1-dev or wan-2.1-1.3b, which {network} is not: use `predict`, "
+            "`train` or `local`"
+        )
+
+
+def _check_no_training(question: Diffusion) -> None:
+    """Check that no option of training is given for pictures."""
+    given = [name for name in question.given() if name in _OF_TRAINING]
+    if given:
+        raise BadValue(f"`--{given[0].replace('_', '-')}` is for a training step: give `--phase training`")
+
+
+def _nouns(question: Any) -> dict[str, Any]:
+    """Return options of pictures and of training, each in its noun."""
+    from ..api.question import PictureOptions
+    from ..timing.pipeline_run import PIPELINE_OFFLOADS
+
+    offload = None if question.offload == "none" else question.offload
+    is_of_pictures = offload in PIPELINE_OFFLOADS
+    pictures = PictureOptions(
+        offload=offload if is_of_pictures else None,
+        **{name: getattr(question, name) for name in _OF_PICTURES},
+    )
+    training = training_options(question, None if is_of_pictures else offload, is_in_blocks=False)
+    return {"pictures": pictures, "training": training}
+
+
+_PASSED = (
+    "precision", "batch_size", "phase", "image_size", "time_model", "calibration", "clock", "unit", "hardware_files",
+    "execution", "attention", "weights",
+)  # fmt: skip
+
+
+def _answer_one(question: Any) -> Prediction | PipelinePrediction:
+    """Return the prediction on one device, or on the devices of a split."""
+    from ..api.prediction import answer as predict_question
+    from ..api.question import Question
+
+    return predict_question(
+        Question(
+            question.network,
+            find_limited_device(question.gpu, question.power_limit, question.hardware_files),
+            facility=question.facility,
+            **_nouns(question),
+            **{name: getattr(question, name) for name in _PASSED},
+        )
+    )
+
+
+def _answer_for_devices(question: Any) -> PictureScaling | ScaleTable:
+    """Return the predictions on several numbers of devices."""
+    from ..api.scaling import scale
+
+    refused = ["electricity", "carbon_intensity", "pue", "host_watts"] if question.phase == "inference" else []
+    for name in refused:
+        if name in question.given():
+            raise BadValue(f"`--{name.replace('_', '-')}` is for one number of devices: leave `--workers` out")
+    if question.phase == "forward":
+        raise BadValue("`--phase forward` is for one device: leave `--workers` out")
+    facility = {name: getattr(question, name) for name in options_of(SiteOptions)}
+    return scale(
+        question.network,
+        gpu=question.gpu,
+        workers=question.workers,
+        power_limit=question.power_limit,
+        **facility,
+        **_nouns(question),
+        **{name: getattr(question, name) for name in _PASSED},
+    )
+
+
+def _document(result: Any, shown: Mapping[str, Any]) -> Any:
+    """Return the document of a result, with the options of the output."""
+    from ..timing import Prediction
+    from ..timing.pipeline_prediction import PipelinePrediction
+
+    if isinstance(result, PipelinePrediction):
+        return result.document(memory=shown.get("memory", False))
+    if isinstance(result, Prediction):
+        from ..reporting.predictions import prediction_page
+
+        return prediction_page(result, shown.get("top"), True)
+    return result.document()
+
+
+diffusion = make_function("diffusion", Diffusion, answer)
+
+DIFFUSION = Kind(
+    name="diffusion",
+    record=Diffusion,
+    answer=answer,
+    summary="Predict pictures and videos: time and memory of each part of a pipeline.",
+    examples=(
+        "flux.1-dev --gpu rtx4090 --steps 28 --image-size 1024 --offload model",
+        "sdxl,flux.1-dev --gpu rtx4090,l40s --image-size 512,1024",
+        "wan-2.1-14b --gpu h100-sxm --workers 1,2,4,8",
+        "flux.1-dev --gpu h100-sxm --phase training --lora 16 --mixed-precision",
+    ),
+    document=_document,
+    shown=("memory", "top"),
+    chart=lambda result: "devices",
+)

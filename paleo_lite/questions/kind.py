@@ -1,0 +1,72 @@
+"""Kinds of question: `Kind`, the list `KINDS`, and `ask`, which answers a question of any kind."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import Any, NamedTuple, ParamSpec, TypeVar
+
+from .option import Options, documented_spelling, options_of
+
+P = ParamSpec("P")
+Q = TypeVar("Q", bound=Options)
+A = TypeVar("A")
+
+
+class Kind(NamedTuple):
+    """One kind of question: what it asks, which options it has, and how it is answered."""
+
+    name: str  # command, and function of the package
+    record: type[Options]
+    answer: Callable[[Any], Any]  # from the record to a result
+    summary: str  # one line of the list of commands
+    examples: tuple[str, ...]  # command lines, the simplest one first
+    document: Callable[[Any, Mapping[str, Any]], Any] | None = None  # from result and output options to a document
+    shown: tuple[str, ...] = ()  # options of the output: "explain", "top"
+    moved: Mapping[str, str] = {}  # old options, with the sentence that names the new ones
+    chart: Callable[[Any], str] | None = None  # kind of chart of a result, where it depends on it
+
+
+KINDS = {
+    "predict": "predict:PREDICT",
+    "train": "train:TRAIN",
+    "serve": "serve:SERVE",
+    "local": "local:LOCAL",
+    "diffusion": "diffusion:DIFFUSION",
+}
+"""Module and record of each kind of question, which are imported when it is asked."""
+
+
+def find_kind(name: str) -> Kind:
+    """Return a kind of question."""
+    module, _, record = KINDS[name].partition(":")
+    kind: Kind = getattr(importlib.import_module(f".{module}", __package__), record)
+    return kind
+
+
+def make_function(name: str, record: Callable[P, Q], answer: Callable[[Q], A]) -> Callable[P, A]:
+    """Return the public function of a kind: its parameters are those of the record's constructor."""
+
+    def ask(*arguments: P.args, **options: P.kwargs) -> A:
+        return answer(record(*arguments, **options))
+
+    ask.__name__ = ask.__qualname__ = name
+    ask.__module__ = "paleo_lite"
+    ask.__doc__ = describe(record)  # type: ignore[arg-type]  # the constructor is the class
+    ask.__signature__ = inspect.signature(record)  # type: ignore[attr-defined]
+    return ask
+
+
+def describe(record: type[Options]) -> str:
+    """Return the documentation of a kind's function: that of its record, and a line per option."""
+    lines = [inspect.getdoc(record) or "", "", "Parameters", "----------"]
+    declared = options_of(record)
+    lines += ["network", "    The network, or a list of networks that are compared."]
+    for field in fields(record):  # type: ignore[arg-type]  # every record is a dataclass
+        if field.name in declared:
+            text = declared[field.name].help
+            option_name = documented_spelling(field.name, declared[field.name])
+            lines += [f"{field.name} : {field.type}", f"    {text} (`{option_name}`)"]
+    return "\n".join([*lines, "", "Raises", "------", "PaleoError", "    For an unknown name or an invalid value."])

@@ -1,0 +1,170 @@
+"""`local`: a language model on one's own machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..errors import BadValue
+from .compare import check_no_pipeline
+from .kind import Kind, make_function
+from .option import Several, option
+from .records import DEVICE_GROUP, ENGINE_GROUP, NETWORK_GROUP, DeviceOptions, NetworkAsked, SiteOptions
+from .values import DEVICE, INTEGER, Names, Quantity, to_list
+
+if TYPE_CHECKING:
+    from ..machines import Device
+    from ..own_machines.advise import LocalAdvice
+    from ..own_machines.predict import LocalPrediction
+
+
+@dataclass(frozen=True)
+class Local(SiteOptions, DeviceOptions, NetworkAsked):
+    """Predict how fast a language model writes on one's own machine, and where its layers go.
+
+    The network is a shipped one, a config.json of Hugging Face or a GGUF file. Several devices or several formats are
+    ranked.
+    """
+
+    weights: Several[str] | None = option(
+        group=NETWORK_GROUP, is_common=True, takes_several=True, metavar="FORMAT",
+        type=Names("format of weights", ".formats:FORMATS"), spellings=("--weights", "--quantization"),
+        help="Format of the weights, such as q4_k_m. [default: that of the file, or the usual one of the engine]",
+    )  # fmt: skip
+    context: int | None = option(
+        group=NETWORK_GROUP, is_common=True, type=INTEGER, metavar="TOKENS",
+        spellings=("--context", "--ctx-size", "-c"),
+        help="Tokens in the cache. [default: 4096, or as many as the network knows]",
+    )  # fmt: skip
+    prompt: int | None = option(
+        group=NETWORK_GROUP, is_common=True, type=INTEGER, metavar="TOKENS",
+        spellings=("--prompt", "--sequence-length"),
+        help="Tokens of the prompt. [default: 512]",
+    )  # fmt: skip
+    engine: str = option(
+        "llama.cpp", group=ENGINE_GROUP, is_common=True, type=Names("engine", ".own_machines.engines:EXECUTIONS"),
+        metavar="NAME", help="Program: llama.cpp (GGUF), mlx (Macs) or exllama (GeForce).",
+    )  # fmt: skip
+    backend: str | None = option(
+        group=ENGINE_GROUP, is_common=True, type=Names("backend", ".own_machines.engines:BACKENDS"), metavar="NAME",
+        help="Backend of llama.cpp, such as rocm on a Radeon. [default: cuda, metal, cpu, otherwise vulkan]",
+    )  # fmt: skip
+    kv_cache: str | None = option(
+        group=ENGINE_GROUP, is_common=True, type=Names("format of the KV cache", ".formats:FORMATS"), metavar="FORMAT",
+        spellings=("--kv-cache", "--cache-type-k", "--cache-type-v", "-ctk", "-ctv"),
+        help="Type of keys and values, such as q8_0. [default: f16]",
+    )  # fmt: skip
+    workers: int = option(
+        1, group=DEVICE_GROUP, is_common=True, type=INTEGER, metavar="N", help="Devices that the layers are split over."
+    )
+    gpu_layers: int | str | None = option(
+        group=ENGINE_GROUP, is_common=True, metavar="N|auto",
+        spellings=("--gpu-layers", "--n-gpu-layers", "-ngl"),
+        help="Transformer blocks on the device. [default: auto, the fastest that fits]",
+    )  # fmt: skip
+    cpu_experts: bool = option(
+        False, group=ENGINE_GROUP, is_common=True, spellings=("--cpu-experts", "--cpu-moe"),
+        help="Keep experts in the memory of the host.",
+    )  # fmt: skip
+    cpu_cache: bool = option(
+        False, group=ENGINE_GROUP, is_common=True, spellings=("--cpu-cache", "--no-kv-offload"),
+        help="Keep keys and values in the memory of the host.",
+    )  # fmt: skip
+    device_memory: float | str | None = option(
+        group=DEVICE_GROUP, is_common=True, type=Quantity("B"), metavar="SIZE",
+        help="Memory of the device, such as 16GB for a Mac. [default: the one on record]",
+    )  # fmt: skip
+    cpu: str | Device | None = option(
+        group=DEVICE_GROUP, is_common=True, type=DEVICE, metavar="DEVICE",
+        help="Processor of the host. [default: ryzen-9-7950x]",
+    )  # fmt: skip
+    advise: bool = option(
+        False, group=ENGINE_GROUP, is_common=True,
+        help="Rank formats on one --gpu; without --gpu rank all devices of people's own machines.",
+    )  # fmt: skip
+
+
+def answer(question: Local) -> LocalPrediction | LocalAdvice:
+    """Return the prediction on one device, or a ranking of devices or formats."""
+    from ..api.local import advise_local, predict_local
+    from ..own_machines.question import LocalQuestion
+
+    network: Any = question.network
+    if network is None or "network" in question.several():
+        raise BadValue("`local` needs one language model, such as llama-3.1-8b or a GGUF file")
+    check_no_pipeline(network, "local")
+    for name in ("clock", "unit"):
+        if name in question.given():
+            raise BadValue(
+                f"`--{name}` is for `predict`: programs on one's own machine were measured at default clocks"
+            )
+    gpu: Any = question.gpu
+    several_gpus, several_weights = isinstance(gpu, list), isinstance(question.weights, list)
+    if several_gpus and several_weights:
+        raise BadValue("several devices are ranked in one format: give one of `--weights`, or one `--gpu`")
+    is_ranking = question.advise or several_gpus or several_weights
+    gpu_layers = _parse_gpu_layers(question.gpu_layers)
+    if is_ranking and gpu_layers is not None:
+        raise BadValue("`--gpu-layers` is for one prediction: a ranking places as much on each device as fits")
+    given: dict[str, Any] = {
+        "execution": question.engine,
+        "backend": question.backend,
+        "weights": None if several_weights else question.weights,
+        "kv_cache": question.kv_cache,
+        "context": question.context,
+        "prompt_tokens": question.prompt,
+        "gpus": question.workers if question.workers != 1 else None,
+        "device_memory": question.device_memory,
+        "gpu_layers": gpu_layers,
+        "cpu_experts": question.cpu_experts or None,
+        "cpu_cache": question.cpu_cache or None,
+        "cpu": question.cpu,
+        "power_limit": question.power_limit,
+        "facility": question.facility,
+    }
+    local_question = LocalQuestion(**{name: value for name, value in given.items() if value is not None})
+    files = question.hardware_files
+    if is_ranking:
+        gpus = None if gpu is None else to_list(gpu)
+        formats = question.weights if isinstance(question.weights, list) else None
+        return advise_local(network, gpus, local_question, weights=formats, hardware_files=files)
+    if gpu is None:
+        raise BadValue("give the device with `--gpu`, such as `--gpu rtx3060`; with `--advise` it may be left out")
+    return predict_local(network, gpu, local_question, hardware_files=files)
+
+
+def _parse_gpu_layers(gpu_layers: int | str | None) -> int | None:
+    """Return the number of blocks on the device; None for the fastest that fits."""
+    if gpu_layers in (None, "auto"):
+        return None
+    if not str(gpu_layers).isdecimal():
+        raise BadValue(f"`--gpu-layers` must be a number of blocks or auto (got {gpu_layers!r})")
+    return int(str(gpu_layers))
+
+
+def _document(result: Any, shown: Mapping[str, Any]) -> Any:
+    """Return the document of a result; a ranking is cut after the asked number of rows."""
+    from ..own_machines.advise import LocalAdvice
+
+    return result.document(top=shown.get("top")) if isinstance(result, LocalAdvice) else result.document()
+
+
+local = make_function("local", Local, answer)
+
+LOCAL = Kind(
+    name="local",
+    record=Local,
+    answer=answer,
+    summary="Predict how fast a language model writes on your own machine.",
+    examples=(
+        "llama-3.1-8b --gpu rtx3060 --weights q4_k_m --context 8192",
+        "qwen3-30b-a3b --gpu rtx4070 --weights q4_k_m --cpu-experts",
+        "llama-3.1-8b --gpu rtx3060,rtx4090,apple-m4-max",
+        "qwen3-14b --gpu rtx3060 --advise",
+        "llama-3.1-8b --gpu apple-m4-max --engine mlx",
+    ),
+    document=_document,
+    shown=("top",),
+    chart=lambda result: "local",
+)

@@ -1,0 +1,152 @@
+"""Options of a question, written once: `option` declares a field, from which every face of the option is made.
+
+A record of options is a frozen dataclass that inherits `Options`. Its fields are declared with `option`; the command
+line gets its parameters from `parameters_of`, and Python its signature from the dataclass itself. Values given in
+Python are converted by the same types as those of the command line, so that both have the same errors.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Any, NamedTuple, TypeAlias, TypeVar, Union
+
+import click
+
+from .values import CommaSeparated
+
+T = TypeVar("T")
+Several: TypeAlias = Union[T, Sequence[T]]  # noqa: UP007
+"""One value, or several that are compared."""
+
+_KEY = "option"
+_CONVERTED = (str, bool, int, float)
+
+
+class Option(NamedTuple):
+    """What is known of an option besides the name, type and default of its field."""
+
+    help: str  # sentences for help and reference, without the default
+    type: Any = click.STRING  # click type of one value
+    metavar: str | None = None
+    group: str = ""  # heading in the help
+    spellings: tuple[str, ...] = ()  # names on the command line, the documented one first; empty for the field's
+    is_common: bool = False  # whether `--help` shows it; `--help-all` shows every option
+    takes_several: bool = False  # values separated by commas, or a range, are a comparison
+    is_repeatable: bool = False  # the option may be given again, which adds a value
+
+
+def option(default: Any = None, **settings: Any) -> Any:
+    """Return a field of a record of options; the settings are the fields of `Option`.
+
+    A default of False makes the option a flag.
+    """
+    return dataclasses.field(default=default, metadata={_KEY: Option(**settings)}, kw_only=True)
+
+
+def options_of(record: Any) -> dict[str, Option]:
+    """Return the options of a record by the names of their fields, in the order of the help."""
+    return {field.name: field.metadata[_KEY] for field in dataclasses.fields(record) if _KEY in field.metadata}
+
+
+def documented_spelling(name: str, declared: Option) -> str:
+    """Return the name of an option in help and messages."""
+    return declared.spellings[0] if declared.spellings else "--" + name.replace("_", "-")
+
+
+def make_parameter(name: str, declared: Option, default: Any) -> click.Option:
+    """Return the command-line parameter of an option."""
+    is_flag = default is False
+    settings: dict[str, Any] = {"help": _with_default(declared, default)}
+    if is_flag:
+        settings["is_flag"] = True
+    else:
+        settings["type"] = CommaSeparated(declared.type) if declared.takes_several else declared.type
+        settings["metavar"] = _metavar(declared)
+        settings["multiple"] = declared.is_repeatable
+        if default not in (None, ()):
+            settings["default"] = default
+    spellings = declared.spellings or (documented_spelling(name, declared),)
+    return click.Option([*spellings, name], **settings)
+
+
+def parameters_of(record: type[Any]) -> list[click.Option]:
+    """Return the command-line parameters of all options of a record."""
+    defaults = {field.name: field.default for field in dataclasses.fields(record)}
+    return [make_parameter(name, declared, defaults[name]) for name, declared in options_of(record).items()]
+
+
+def _with_default(declared: Option, default: Any) -> str:
+    """Return the help of an option with its default, unless the text explains it."""
+    if default in (None, False, ()) or "[default:" in declared.help:
+        return declared.help
+    return f"{declared.help} [default: {default}]"
+
+
+def _metavar(declared: Option) -> str | None:
+    if declared.metavar is None or not declared.takes_several:
+        return declared.metavar
+    return f"{declared.metavar}[,...]"
+
+
+class Options:
+    """Base of the records of options, which converts and checks the values when a record is made.
+
+    Raises
+    ------
+    PaleoError
+        If a value is not one of its option.
+    """
+
+    def __post_init__(self) -> None:
+        record: Any = type(self)
+        parameters = _parameters_by_name(record)
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]  # every subclass is a dataclass
+            if field.name not in parameters:
+                continue
+            value = getattr(self, field.name)
+            if value is not field.default:
+                object.__setattr__(self, field.name, _convert(value, field.metadata[_KEY], parameters[field.name]))
+
+    def given(self) -> Iterator[str]:
+        """Yield the names of the options whose value is not the default."""
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            if _KEY in field.metadata and getattr(self, field.name) != field.default:
+                yield field.name
+
+    def several(self) -> dict[str, list[Any]]:
+        """Return the options that have several values, with the values."""
+        return {
+            name: getattr(self, name)
+            for name, declared in options_of(type(self)).items()
+            if declared.takes_several and isinstance(getattr(self, name), list)
+        }
+
+
+@cache
+def _parameters_by_name(record: Any) -> dict[str, click.Option]:
+    return {parameter.name or "": parameter for parameter in parameters_of(record)}
+
+
+def _convert(value: Any, declared: Option, parameter: click.Option) -> Any:
+    """Return a value as the command line would convert it; objects such as a `Device` are kept."""
+    if parameter.is_flag:
+        return bool(value)
+    if declared.is_repeatable:
+        several = [value] if isinstance(value, _CONVERTED) or not isinstance(value, Sequence) else value
+        return tuple(_convert_one(item, declared.type, parameter) for item in several)
+    if not declared.takes_several:
+        return _convert_one(value, declared.type, parameter)
+    if isinstance(value, str):
+        return parameter.type.convert(value, parameter, None)
+    if isinstance(value, (list, tuple, range)):
+        converted = [_convert_one(item, declared.type, parameter) for item in value]
+        return converted[0] if len(converted) == 1 else converted
+    return _convert_one(value, declared.type, parameter)
+
+
+def _convert_one(value: Any, kind: Any, parameter: click.Option) -> Any:
+    if value is None or not isinstance(value, _CONVERTED):
+        return value
+    return kind.convert(value, parameter, None)

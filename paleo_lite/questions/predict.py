@@ -1,0 +1,274 @@
+"""`predict`: one pass of a network on one device, or on a group of devices that share it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..counting import GENERATION_PHASES
+from ..errors import BadValue
+from .compare import check_network_options, check_no_pipeline, check_single, compare_predictions, find_limited_device
+from .kind import Kind, make_function
+from .option import Several, option
+from .records import (
+    COST_GROUP,
+    DEVICE_GROUP,
+    ENGINE_GROUP,
+    NETWORK_GROUP,
+    PARALLEL_GROUP,
+    TRAINING_PRECISIONS,
+    AttentionOptions,
+    DeviceOptions,
+    ExpertOptions,
+    NetworkAsked,
+    PppOptions,
+    SiteOptions,
+    SizeOptions,
+    WeightOptions,
+)
+from .values import INTEGER, LINK, PLATFORM, Names
+
+if TYPE_CHECKING:
+    from ..calibration.side_by_side import Predictions
+    from ..distributed.table import ScaleTable
+    from ..timing import Prediction
+
+PHASES = Names("phase", ".counting:PHASES", ".counting:GENERATION_PHASES")
+EXECUTIONS = Names("execution", ".counting.fusion:EXECUTIONS")
+ENGINES = Names("serving engine", ".serving.engines:ENGINES")
+
+
+@dataclass(frozen=True)
+class Predict(
+    SiteOptions, ExpertOptions, AttentionOptions, WeightOptions, PppOptions, DeviceOptions, SizeOptions, NetworkAsked
+):
+    """Predict how long one pass of a network takes on a device.
+
+    The network is a shipped one (`paleo-lite networks list`), a file (a descriptor, a config.json of Hugging Face,
+    ONNX, an exported program), timm:NAME, hf:FOLDER, or package.module:factory with --input, which is imported and
+    called. Several values of an option are a comparison of all combinations.
+    """
+
+    precision: Several[str] = option(
+        "fp32", group=NETWORK_GROUP, is_common=True, takes_several=True, type=TRAINING_PRECISIONS, metavar="NAME",
+        spellings=("--precision", "--dtype"), help="Precision of the arithmetic.",
+    )  # fmt: skip
+    batch_size: Several[int] = option(
+        1, group=NETWORK_GROUP, is_common=True, takes_several=True, type=INTEGER, metavar="N",
+        spellings=("--batch-size", "-b"), help="Samples per pass; several as 1,8,32 or as a range 1:64:x2.",
+    )  # fmt: skip
+    phase: Several[str] = option(
+        "inference", group=NETWORK_GROUP, is_common=True, takes_several=True, type=PHASES, metavar="NAME",
+        help="inference; training is forward, backward and update (`train` has its options), forward the forward pass "
+        "of it; prefill and decode are the phases of text generation.",
+    )  # fmt: skip
+    context: int | None = option(
+        group=NETWORK_GROUP, is_common=True, type=INTEGER, metavar="TOKENS", spellings=("--context", "-c"),
+        help="Tokens in the KV cache, for the phase decode.",
+    )  # fmt: skip
+    flops: float | str | None = option(
+        group=NETWORK_GROUP, metavar="COUNT",
+        help="FLOPs per sample instead of a network, such as 30.97G; a multiply-accumulate counts as 2.",
+    )  # fmt: skip
+    macs: float | str | None = option(
+        group=NETWORK_GROUP, metavar="COUNT",
+        help="Multiply-accumulates per sample instead of a network, such as 15503M; each is 2 FLOPs.",
+    )  # fmt: skip
+    convention: str = option(
+        "flops", group=NETWORK_GROUP, type=Names("convention", ".counting:CONVENTIONS"), metavar="NAME",
+        help="Convention of the FLOP count.",
+    )  # fmt: skip
+    execution: str | None = option(
+        group=ENGINE_GROUP, is_common=True, type=EXECUTIONS, metavar="NAME",
+        help="Kernel fusion and casts: eager (none); autocast (casts for mixed precision); channels-last (images as "
+        "NHWC); megatron (fused softmax and residuals, as Megatron-LM); compiled (fused pointwise chains); at "
+        "inference folded (also batch norms folded into convolutions) and engine (fused as by an inference engine). "
+        "[default: eager; in prefill and decode the kernels of --engine, or engine where they are not known]",
+    )  # fmt: skip
+    engine: str | None = option(
+        group=ENGINE_GROUP, is_common=True, type=ENGINES, metavar="NAME",
+        help="In prefill and decode: engine whose kernels are timed, vllm, sglang, tensorrt-llm, ... [default: vllm]",
+    )  # fmt: skip
+    tensor: Several[int] = option(
+        1, group=PARALLEL_GROUP, is_common=True, takes_several=True, type=INTEGER, metavar="N",
+        spellings=("--tensor", "--tensor-parallel-size", "-tp"),
+        help="In prefill and decode: devices that divide all matrices among themselves.",
+    )  # fmt: skip
+    platform: str | None = option(
+        group=DEVICE_GROUP,
+        type=PLATFORM,
+        metavar="NAME|FILE",
+        help="Computer of the --tensor devices, such as dgx-h100.",
+    )
+    link: str | None = option(
+        group=DEVICE_GROUP, type=LINK, metavar="LINK", help="Link between the --tensor devices. [default: the fastest]"
+    )
+    fit_batch: bool = option(
+        False, group=NETWORK_GROUP, is_common=True, help="Use the largest batch size that fits into the device memory."
+    )
+    memory: bool = option(False, group=COST_GROUP, is_common=True, help="Show the peak memory by part.")
+
+
+def answer(question: Predict) -> Prediction | Predictions | ScaleTable:
+    """Return the prediction, several of them side by side, or those for groups of devices."""
+    if question.tensor != 1:
+        return _answer_for_groups(question)
+    _check_alone(question)
+    if not question.several():
+        return _answer_one(question, question.memory)
+    return compare_predictions(question, _ORDER, lambda single: _answer_one(single, question.network is not None))
+
+
+_ORDER = ("network", "gpu", "precision", "phase", "batch_size", "sequence_length", "weights")
+"""Options that are compared, the slowest first."""
+
+
+def _answer_one(question: Any, memory: bool) -> Prediction:
+    """Return the prediction of one network on one device."""
+    from ..api.prediction import answer as predict_question
+    from ..api.question import Question
+    from ..timing import Prediction
+
+    check_no_pipeline(question.network, "predict")
+    check_network_options(question, question.phase)
+    prediction = predict_question(
+        Question(
+            question.network,
+            find_limited_device(question.gpu, question.power_limit, question.hardware_files),
+            precision=question.precision,
+            batch_size=question.batch_size,
+            phase=question.phase,
+            time_model=question.time_model,
+            ppp=question.ppp,
+            concurrent=question.concurrent,
+            convention=question.convention,
+            clock=question.clock,
+            unit=question.unit,
+            image_size=question.image_size,
+            sequence_length=question.sequence_length,
+            context=question.context,
+            inputs=question.inputs,
+            flops=question.flops,
+            macs=question.macs,
+            hardware_files=question.hardware_files,
+            calibration=question.calibration,
+            fit_batch=question.fit_batch,
+            memory=memory,
+            execution=_execution(question),
+            attention=question.attention,
+            weights=question.weights,
+            policy=None if _is_known_to_models(question.engine) else question.engine,
+            kv_cache=question.kv_cache,
+            facility=question.facility,
+        )
+    )
+    assert isinstance(prediction, Prediction)  # pipelines are refused above
+    return prediction
+
+
+def _is_known_to_models(engine: str | None) -> bool:
+    """Return whether an engine is an execution of the time models, without its version."""
+    if engine is None:
+        return False
+    from ..serving.engines import KERNEL_ENGINES
+
+    return engine in KERNEL_ENGINES
+
+
+def _execution(question: Predict) -> str | None:
+    """Return the execution that is asked for, which may be an engine."""
+    if question.engine is None:
+        return question.execution
+    if question.execution is not None:
+        raise BadValue("give only one of `--engine`, which launches kernels of its own, and `--execution`")
+    if question.phase not in GENERATION_PHASES:
+        raise BadValue(f"`--engine` is for `--phase prefill` and decode, not for {question.phase}: leave it out")
+    return question.engine if _is_known_to_models(question.engine) else None
+
+
+def _check_alone(question: Predict) -> None:
+    """Check that no option of a group of devices is given for one device."""
+    for name in ("expert_parallel", "attention_data_parallel", "expert_load", "link", "platform"):
+        if name in question.given():
+            raise BadValue(f"`--{name.replace('_', '-')}` is for several devices: give their number with `--tensor`")
+
+
+def _answer_for_groups(question: Any) -> ScaleTable:
+    """Return the predictions of text generation on groups of devices, a row per size."""
+    from ..api.scaling import scale_network
+    from ..distributed.parallel_config import ParallelConfig
+    from ..distributed.settings import Settings as SettingsOfDevices
+
+    check_no_pipeline(question.network, "predict")
+    if question.phase not in GENERATION_PHASES:
+        raise BadValue(
+            "`--tensor` is for `--phase prefill` and decode: `train --tensor` divides a training step, others run on "
+            "one device"
+        )
+    others = [name for name in question.given() if name not in _TAKEN_BY_GROUPS]
+    if others:
+        raise BadValue(f"`--{others[0].replace('_', '-')}` is for one device: leave it out with `--tensor`")
+    check_single(question, ("tensor",))
+    settings = None
+    if question.expert_parallel is not None or question.attention_data_parallel is not None:
+        parallel = ParallelConfig(
+            expert=question.expert_parallel or 1, attention_data=question.attention_data_parallel or 1
+        )
+        settings = SettingsOfDevices(parallel=parallel)
+    return scale_network(
+        question.network,
+        gpu=question.gpu,
+        workers=question.tensor,
+        link=question.link,
+        platform=question.platform,
+        settings=settings,
+        policy=question.engine,
+        **{name: getattr(question, name) for name in _PASSED_TO_GROUPS},
+    )
+
+
+_PASSED_TO_GROUPS = (
+    "precision", "batch_size", "phase", "time_model", "calibration", "clock", "unit", "power_limit", "hardware_files",
+    "sequence_length", "context", "execution", "attention", "weights", "kv_cache", "expert_load", "ppp", "concurrent",
+    "electricity", "carbon_intensity", "pue", "host_watts",
+)  # fmt: skip
+_TAKEN_BY_GROUPS = {
+    *_PASSED_TO_GROUPS, "network", "gpu", "tensor", "engine", "link", "platform", "expert_parallel",
+    "attention_data_parallel", "memory",
+}  # fmt: skip
+
+
+def _document(result: Any, shown: Mapping[str, Any]) -> Any:
+    """Return the document of a result, with the options of the output."""
+    from ..reporting.predictions import explain_layer, prediction_page
+    from ..timing import Prediction
+
+    if not isinstance(result, Prediction):
+        if shown.get("explain"):
+            raise BadValue("`--explain` needs a single prediction: give one value of every option, and no `--tensor`")
+        return result.document()
+    if shown.get("explain"):
+        return explain_layer(result, shown["explain"])
+    return prediction_page(result, shown.get("top"), shown.get("memory", False))
+
+
+predict = make_function("predict", Predict, answer)
+
+PREDICT = Kind(
+    name="predict",
+    record=Predict,
+    answer=answer,
+    summary="Predict how long one pass of a network takes on a device.",
+    examples=(
+        "vgg16 --gpu k80 --precision fp64",
+        "resnet50 --gpu v100-sxm2 --precision fp16 --batch-size 64 --phase training",
+        "llama-3-8b --gpu h100-sxm --precision bf16 --phase decode --batch-size 8 --context 4096",
+        "llama-3-70b --gpu h100-sxm --precision bf16 --phase decode --tensor 2,4,8",
+        "vgg16,resnet50 --gpu k80-die,k40m,p100-sxm2 --batch-size 1,8,32",
+        "vgg16 --gpu k40m --ppp 0.62",
+        "--macs 15503M --gpu k80",
+    ),
+    document=_document,
+    shown=("explain", "top"),
+)

@@ -1,0 +1,441 @@
+"""Records of options that kinds of question share: network, machine, time model, price, site, training, parallelism."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .option import Options, Several, option
+from .values import (
+    CALIBRATION,
+    DEVICE,
+    INTEGER,
+    LINK,
+    NETWORK,
+    PICTURE_SIZE,
+    PLATFORM,
+    PPP,
+    TOPOLOGY,
+    CompletedText,
+    ModuleInput,
+    Names,
+    PrecisionNames,
+    Quantity,
+    Settings,
+)
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from ..architectures import Network
+    from ..calibration.store import Calibration
+    from ..machines import Device
+    from ..timing.facility import Facility
+
+NETWORK_GROUP = "Network"
+DEVICE_GROUP = "Device"
+MODEL_GROUP = "Time model"
+COST_GROUP = "Price and energy"
+TRAINING_GROUP = "Training"
+PARALLEL_GROUP = "Parallelism"
+ENGINE_GROUP = "Engine"
+
+INFERENCE_PRECISIONS = PrecisionNames("precision", ".units:PRECISION_BYTES", ".formats:FORMATS_OF_PRODUCTS")
+TRAINING_PRECISIONS = PrecisionNames(
+    "precision", ".timing.training_recipes:TRAINING_PRECISIONS", ".formats:FORMATS_OF_PRODUCTS"
+)
+FORMATS = Names("format of weights", ".formats:FORMATS")
+CACHE_FORMATS = Names("format of the KV cache", ".formats:FORMATS")
+
+
+@dataclass(frozen=True)
+class NetworkAsked(Options):
+    """The network, the first positional argument."""
+
+    network: Several[str | Network | nn.Module] | None = field(default=None)
+
+    def several(self) -> dict[str, list[Any]]:
+        """Return the options that have several values, with the values; also several networks."""
+        given: Any = self.network
+        networks = {"network": list(given)} if type(given) in (list, tuple) else {}
+        return {**networks, **super().several()}
+
+
+@dataclass(frozen=True)
+class DeviceOptions(Options):
+    """The device with its clock, units and power limit."""
+
+    gpu: Several[str | Device] | None = option(
+        group=DEVICE_GROUP, is_common=True, takes_several=True, type=DEVICE, metavar="DEVICE",
+        help="Device, by name or alias, such as k80 or h100-sxm.",
+    )  # fmt: skip
+    clock: str | None = option(
+        group=DEVICE_GROUP, metavar="base|boost|FREQUENCY",
+        help="Clock of the device, or a locked clock such as 1.2GHz. [default: the one in its data file]",
+    )  # fmt: skip
+    unit: str | None = option(
+        group=DEVICE_GROUP, type=Names("unit", ".machines.device:UNITS"),
+        help="Arithmetic units. [default: the faster ones]",
+    )  # fmt: skip
+    power_limit: float | str | None = option(
+        group=DEVICE_GROUP, metavar="WATTS",
+        help="Power limit of the device, such as 300W; a lower one slows it. [default: the one in its data file]",
+    )  # fmt: skip
+    hardware_files: Sequence[str | Path] = option(
+        (), group=DEVICE_GROUP, spellings=("--hardware-file",), is_repeatable=True,
+        type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+        help="TOML file of a further device; may be given several times.",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class TimeModelOptions(Options):
+    """The time model and its constants."""
+
+    time_model: str | None = option(
+        group=MODEL_GROUP, type=Names("time model", ".timing:TIME_MODELS"),
+        help="Time model. [default: ppp with --ppp, otherwise calibrated, with fits for this device or for others; "
+        "roofline if no fit covers the device]",
+    )  # fmt: skip
+    calibration: str | Calibration | None = option(
+        group=MODEL_GROUP, type=CALIBRATION, metavar="FILE|NAME",
+        help="File or name of a calibration. [default: the shipped calibrations under PyTorch]",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class PppOptions(TimeModelOptions):
+    """The time model, and the platform percent of peak of PALEO."""
+
+    ppp: float | None = option(
+        group=MODEL_GROUP, is_common=True, type=PPP, metavar="FRACTION",
+        help="Platform percent of peak as a fraction, for the time model ppp; may exceed 1.",
+    )  # fmt: skip
+    concurrent: bool = option(
+        False, group=MODEL_GROUP, spellings=("--ppp-overlap",),
+        help="With --ppp: take the larger of arithmetic and memory time instead of their sum.",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class SiteOptions(Options):
+    """What surrounds the devices."""
+
+    electricity: float | str | None = option(
+        group=COST_GROUP, type=Quantity("USD/kWh"), metavar="USD/kWh", help="Price of electricity."
+    )
+    carbon_intensity: float | str | None = option(
+        group=COST_GROUP, type=Quantity("g/kWh"), metavar="g/kWh", help="Grams of CO2 per kWh of electricity."
+    )
+    pue: float | None = option(
+        group=COST_GROUP, type=click.FLOAT, metavar="RATIO",
+        help="Energy at the meter over that of the machines. [default: 1]",
+    )  # fmt: skip
+    host_watts: float | str | None = option(
+        group=COST_GROUP, type=Quantity("W"), metavar="WATTS",
+        help="Power of hosts, fans and power supplies, per device. [default: 0 W]",
+    )  # fmt: skip
+
+    @property
+    def facility(self) -> Facility | None:
+        """What surrounds the devices, in one noun; None if nothing is given."""
+        from ..timing.facility import make_facility
+
+        return make_facility(self.electricity, self.carbon_intensity, self.pue, self.host_watts)
+
+
+@dataclass(frozen=True)
+class PriceOptions(Options):
+    """The price of a device."""
+
+    price: float | str | None = option(
+        group=COST_GROUP, type=Quantity("USD/h"), metavar="USD/h",
+        help="Price per hour of one device. [default: its rental price on record]",
+    )  # fmt: skip
+    price_of: str | None = option(
+        group=COST_GROUP, type=CompletedText(".machines.prices:cloud_names"), metavar="CLOUD",
+        help="Use the price that this cloud asks for the device, such as AWS or Lambda, or the cheapest one.",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class SizeOptions(Options):
+    """The size of one sample of a network."""
+
+    sequence_length: Several[int] | None = option(
+        group=NETWORK_GROUP, is_common=True, takes_several=True, type=INTEGER, metavar="TOKENS",
+        spellings=("--sequence-length", "--seq-length", "--max-length"),
+        help="Tokens per sequence of a language model; in prefill the length of the prompt. [default: the maximum of "
+        "the model, but at most 2048]",
+    )  # fmt: skip
+    image_size: int | str | None = option(
+        group=NETWORK_GROUP, type=PICTURE_SIZE, metavar="PIXELS",
+        help="Image size, if it differs from the network's own; needs torch once.",
+    )  # fmt: skip
+    inputs: Sequence[Any] = option(
+        (), group=NETWORK_GROUP, spellings=("--input",), is_repeatable=True, type=ModuleInput(),
+        metavar="[NAME=][TYPE:]SHAPE",
+        help="Shape of one sample for package.module:factory, such as 3x224x224, int64:128 or input_ids=int64:1-4096 "
+        "(a range of sequence lengths); lengths=int64:=100 where forward needs the values; proposals=300 for the "
+        "images of a detector; one option per input. The module's code is executed: use only code that you trust.",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class AttentionOptions(Options):
+    """The implementation of attention."""
+
+    attention: str | None = option(
+        group=ENGINE_GROUP, type=Names("attention", ".timing.attention:ATTENTION_NAMES"),
+        help="Implementation of attention: eager (writes the scores to memory), sdpa (PyTorch's choice), flash2, "
+        "flash3 (Hopper), cudnn (Hopper, Blackwell). [default: that of the config; flash2 up to Hopper, then cudnn]",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class WeightOptions(Options):
+    """How matrices and the KV cache are stored."""
+
+    weights: Several[str] | None = option(
+        group=NETWORK_GROUP, is_common=True, takes_several=True, type=FORMATS, metavar="FORMAT",
+        spellings=("--weights", "--quantization"),
+        help="Format in which matrices are stored at inference, such as fp8, int4 or nvfp4. [default: the precision]",
+    )  # fmt: skip
+    kv_cache: str | None = option(
+        group=ENGINE_GROUP, is_common=True, type=CACHE_FORMATS, metavar="FORMAT",
+        spellings=("--kv-cache", "--kv-cache-dtype"),
+        help="Format of the KV cache, such as fp8. [default: the precision, but at least 16 bits]",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ExpertOptions(Options):
+    """How a group of devices divides attention and the experts of a mixture."""
+
+    expert_parallel: int | None = option(
+        group=PARALLEL_GROUP, type=INTEGER, metavar="N", spellings=("--expert-parallel", "--expert-parallel-size"),
+        help="Groups of the --tensor devices that divide the experts of a mixture among themselves. [default: 1]",
+    )  # fmt: skip
+    attention_data_parallel: int | None = option(
+        group=PARALLEL_GROUP, type=INTEGER, metavar="N",
+        help="Groups of the --tensor devices that compute attention for sequences of their own. [default: 1]",
+    )  # fmt: skip
+    expert_load: str | None = option(
+        group=PARALLEL_GROUP, metavar="LOAD",
+        help="Tokens per expert of a mixture: uniform, or power-law:ALPHA such as power-law:1.2, with a few busy "
+        "experts. [default: uniform]",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class UpdateOptions(Options):
+    """The update of the weights, and what a training step saves."""
+
+    optimizer: str | None = option(
+        group=TRAINING_GROUP, is_common=True, type=Names("optimizer", ".timing.optimizers:OPTIMIZERS"), metavar="NAME",
+        help="Optimizer. [default: sgd; with --lora adamw]",
+    )  # fmt: skip
+    mixed_precision: bool = option(
+        False, group=TRAINING_GROUP, is_common=True,
+        help="Train in fp16 or bf16 with master weights in fp32.",
+    )  # fmt: skip
+    fp32_gradients: bool = option(False, group=TRAINING_GROUP, help="Keep gradients in fp32 in mixed precision.")
+    recompute: str | None = option(
+        group=TRAINING_GROUP, is_common=True, metavar="NAME[:DETAIL]",
+        spellings=("--recompute", "--gradient-checkpointing"),
+        help="Activation recomputation: none; sqrt (in about sqrt(n) segments), all (between all possible cuts); of "
+        "blocks full, full:N (every n-th block), selective, selective:MODULE+MODULE as Megatron-LM names them, or "
+        "offload. [default: none; with megatron on Hopper and later as much as the memory requires]",
+    )  # fmt: skip
+    accumulation: int | None = option(
+        group=TRAINING_GROUP, is_common=True, type=INTEGER, metavar="N",
+        spellings=("--accumulation", "--gradient-accumulation-steps"),
+        help="Gradient accumulation: micro-batches per update of the weights. [default: 1]",
+    )  # fmt: skip
+    offload: str | None = option(
+        group=TRAINING_GROUP, is_common=True, type=Names("offload", ".timing.workload:OFFLOADS"), metavar="PLACE",
+        help="Keep gradients and optimizer state in the memory of the host (cpu) or on NVMe drives (nvme), and update "
+        "there. [default: none]",
+    )  # fmt: skip
+    loss: str | None = option(
+        group=TRAINING_GROUP, metavar="fp32|fused|N",
+        help="Cross entropy of a language model: in fp32, fused in one kernel (flash-attn, Liger, Transformer "
+        "Engine), or head and loss for one N-th of the tokens at a time. [default: fp32; fused with --execution "
+        "megatron from Hopper on]",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class AdapterOptions(Options):
+    """Which parameters are trained."""
+
+    lora: int | None = option(
+        group=TRAINING_GROUP, is_common=True, type=INTEGER, metavar="RANK",
+        spellings=("--lora", "--lora-r", "--lora-rank"),
+        help="Train LoRA adapters of this rank; all else is frozen.",
+    )  # fmt: skip
+    lora_modules: str | None = option(
+        group=TRAINING_GROUP, metavar="NAMES",
+        help="Layers with adapters, such as q_proj,v_proj. [default: all linear layers except the output head]",
+    )  # fmt: skip
+    freeze: str | None = option(
+        group=TRAINING_GROUP, metavar="PATTERNS",
+        help="Layers that are not trained, by name or pattern: 'model.embed_tokens,model.layers.[0-9].*'.",
+    )  # fmt: skip
+    train_only: str | None = option(
+        group=TRAINING_GROUP, metavar="PATTERNS", help="The only layers that are trained; last is the last one."
+    )
+    weights: str | None = option(
+        group=TRAINING_GROUP, is_common=True, type=FORMATS, metavar="FORMAT",
+        help="Format of frozen matrices: --weights int4 with --lora is QLoRA. [default: the precision]",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class AmountOptions(Options):
+    """How much is trained, for hours, cost and energy."""
+
+    samples: float | str | None = option(
+        group=COST_GROUP, is_common=True, type=Quantity(""), metavar="COUNT",
+        help="Samples per epoch, 52k or 1.28M, to predict hours, cost and energy.",
+    )  # fmt: skip
+    tokens: float | str | None = option(
+        group=COST_GROUP, is_common=True, metavar="COUNT",
+        help="Tokens per epoch, 15B, to predict hours, cost and energy.",
+    )  # fmt: skip
+    epochs: float | None = option(
+        group=COST_GROUP, is_common=True, type=click.FLOAT, metavar="NUMBER",
+        spellings=("--epochs", "--num-train-epochs"), help="Epochs for hours and cost. [default: 1]",
+    )  # fmt: skip
+    packing: float | None = option(
+        group=COST_GROUP, type=click.FLOAT, metavar="TOKENS",
+        help="Several of the --samples, of this mean length, share a sequence. [default: each is padded to one]",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ClusterOptions(Options):
+    """Several devices, and how they are connected."""
+
+    workers: int | str | Sequence[int] | None = option(
+        group=PARALLEL_GROUP, is_common=True, metavar="RANGE", spellings=("--workers", "--num-processes"),
+        help="Number of devices: 8, 1,2,4,...,128 or 1:128:x2. [default: 1, or all of --topology]",
+    )  # fmt: skip
+    platform: str | None = option(
+        group=PARALLEL_GROUP, is_common=True, type=PLATFORM, metavar="NAME|FILE",
+        help="Computer, by name, p4d.24xlarge or dgx-h100, or one with measured scaling, ec2-p2-k80 or dgx1-p100. "
+        "[default: the one into which the device is usually built]",
+    )  # fmt: skip
+    link: str | None = option(
+        group=PARALLEL_GROUP, type=LINK, metavar="LINK",
+        help="Link between all devices, instead of --platform: ethernet20, infiniband-fdr, '25 GB/s'.",
+    )  # fmt: skip
+    topology: str | None = option(
+        group=PARALLEL_GROUP, type=TOPOLOGY, metavar="TEXT|FILE",
+        help="Topology, instead of --platform: '2x k40m @ pcie3, 16 nodes @ infiniband', or a TOML file.",
+    )  # fmt: skip
+
+
+EXPERT_SETTINGS = Settings(
+    {
+        "dispatch": Names("library", ".distributed.expert_exchange:DISPATCHERS"),
+        "kernels": Names("kernels", ".timing.expert_kernels:EXPERT_KERNELS"),
+        "tensor": INTEGER,
+        "imbalance": click.FLOAT,
+        "capacity": click.FLOAT,
+        "overlap": click.FLOAT,
+    }
+)
+SCHEDULE_SETTINGS = Settings({"layout": click.STRING, "interleaved": INTEGER, "micro-batches": INTEGER})
+COMMUNICATION_SETTINGS = Settings(
+    {
+        "collective": Names("collective", ".distributed.collectives:COLLECTIVES"),
+        "precision": click.Choice(("fp32", "fp16", "bf16")),
+        "bucket": Quantity("B"),
+        "overlap": click.BOOL,
+        "slowdown": click.FLOAT,
+        "interference": click.FLOAT,
+        "ppp": PPP,
+    }
+)
+FEED_SETTINGS = Settings({"storage": LINK, "decode": click.STRING, "pageable": click.BOOL})
+
+
+@dataclass(frozen=True)
+class ParallelOptions(Options):
+    """How several devices divide a training step."""
+
+    strategy: str | None = option(
+        group=PARALLEL_GROUP, is_common=True, type=Names("strategy", ".distributed.strategies:STRATEGIES"),
+        metavar="NAME", help="Parallelism of any network: data, zero-1 to zero-3, model, hybrid, ...; 3d combines "
+        "--tensor, --pipeline and data parallelism. [default: data; 3d with an option of networks in blocks]",
+    )  # fmt: skip
+    sharding: str | None = option(
+        group=PARALLEL_GROUP, is_common=True, metavar="NAME", spellings=("--sharding", "--fsdp"),
+        type=Names("sharding", ".distributed.parallel_config:SHARDINGS"),
+        help="Sharding of networks in blocks: ddp, zero-1 to zero-3, FSDP's full-shard, shard-grad-op and "
+        "hybrid-shard, or Megatron-LM's distributed-optimizer. [default: zero-1]",
+    )  # fmt: skip
+    tensor: int = option(
+        1, group=PARALLEL_GROUP, is_common=True, type=INTEGER, metavar="N",
+        spellings=("--tensor", "--tensor-parallel-size", "--tensor-model-parallel-size", "-tp"),
+        help="Tensor-parallel size, within a node; for networks from a config.",
+    )  # fmt: skip
+    pipeline: int = option(
+        1, group=PARALLEL_GROUP, is_common=True, type=INTEGER, metavar="N",
+        spellings=("--pipeline", "--pipeline-parallel-size", "--pipeline-model-parallel-size", "-pp"),
+        help="Pipeline-parallel size: stages of about equally many blocks.",
+    )  # fmt: skip
+    sequence_parallel: bool = option(
+        False, group=PARALLEL_GROUP, help="Sequence parallelism among the devices of tensor parallelism."
+    )
+    context_parallel: int = option(
+        1, group=PARALLEL_GROUP, type=INTEGER, metavar="N", spellings=("--context-parallel", "--context-parallel-size"),
+        help="Context-parallel size (ring attention).",
+    )  # fmt: skip
+    expert_parallel: int = option(
+        1, group=PARALLEL_GROUP, type=INTEGER, metavar="N",
+        spellings=("--expert-parallel", "--expert-model-parallel-size"),
+        help="Expert-parallel size, for mixtures of experts.",
+    )  # fmt: skip
+    micro_batch: int | None = option(
+        group=PARALLEL_GROUP, type=INTEGER, metavar="N", spellings=("--micro-batch", "--micro-batch-size"),
+        help="Samples per micro-batch of a pipeline. [default: 1]",
+    )  # fmt: skip
+    offloaded_activations: float | None = option(
+        group=PARALLEL_GROUP, type=click.FLOAT, metavar="FRACTION",
+        help="Share of the saved activations that is copied to the memory of the host and back. [default: with "
+        "megatron as much as the memory requires, where the link to the host is NVLink-C2C]",
+    )  # fmt: skip
+    experts: dict[str, Any] | str | None = option(
+        group=PARALLEL_GROUP, type=EXPERT_SETTINGS, metavar="KEY=VALUE,...",
+        help="Mixtures of experts: dispatch=LIBRARY (which sends tokens to their experts), kernels=separate|fused "
+        "(with megatron), tensor=N (devices that divide the matrices of every expert), imbalance=FACTOR (tokens of the "
+        "busiest device's experts over the mean), capacity=FACTOR (tokens beyond so many times the mean are dropped), "
+        "overlap=FRACTION (of the exchange that computation hides).",
+    )  # fmt: skip
+    schedule: dict[str, Any] | str | None = option(
+        group=PARALLEL_GROUP, type=SCHEDULE_SETTINGS, metavar="KEY=VALUE,...",
+        help="Schedule of pipeline parallelism: interleaved=N (virtual stages per device), micro-batches=N, "
+        "layout=TEXT (blocks of each stage, as Megatron-LM writes them: 'Et*3|(tt|)*29,L', last in the list).",
+    )  # fmt: skip
+    communication: dict[str, Any] | str | None = option(
+        group=PARALLEL_GROUP, type=COMMUNICATION_SETTINGS, metavar="KEY=VALUE,...",
+        help="Exchange of gradients: collective=NAME (of the all-reduce), precision=fp32|fp16|bf16, bucket=SIZE "
+        "(default 25 MiB, the first 1 MiB), overlap=no (after the backward pass instead of during it), "
+        "slowdown=FRACTION (of computation as soon as several devices work), interference=FRACTION (of computation "
+        "while communication is hidden), ppp=FRACTION (of the link bandwidth that is reached).",
+    )  # fmt: skip
+    feed: dict[str, Any] | str | None = option(
+        group=PARALLEL_GROUP, type=FEED_SETTINGS, metavar="KEY=VALUE,...",
+        help="Input of each node: storage=hdd|ssd|nvme|memory|'500 MB/s', decode=RATE (samples per second that a node "
+        "decodes), pageable=yes (one process copies the samples of all devices of a node from pageable memory).",
+    )  # fmt: skip
+
+
+NETWORK_ARGUMENT = NETWORK
+"""Type of the network on the command line."""

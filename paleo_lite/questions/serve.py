@@ -1,0 +1,221 @@
+"""`serve`: a language model under traffic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..errors import BadValue
+from .compare import check_no_pipeline, check_single
+from .kind import Kind, make_function
+from .option import option
+from .records import (
+    DEVICE_GROUP,
+    ENGINE_GROUP,
+    INFERENCE_PRECISIONS,
+    NETWORK_GROUP,
+    PARALLEL_GROUP,
+    DeviceOptions,
+    ExpertOptions,
+    NetworkAsked,
+    PriceOptions,
+    SiteOptions,
+    TimeModelOptions,
+    WeightOptions,
+)
+from .values import INTEGER, LINK, NETWORK, PLATFORM, Names, Number, Quantity
+
+if TYPE_CHECKING:
+    from ..architectures import Network
+    from ..serving.answers import Serving
+
+TRAFFIC_GROUP = "Traffic"
+
+
+@dataclass(frozen=True)
+class Serve(
+    PriceOptions, SiteOptions, TimeModelOptions, ExpertOptions, WeightOptions, DeviceOptions, NetworkAsked
+):  # fmt: skip
+    """Predict latencies, throughput, saturation, cost and energy of a language model that serves requests."""
+
+    precision: str = option(
+        "bf16", group=NETWORK_GROUP, is_common=True, type=INFERENCE_PRECISIONS, metavar="NAME",
+        spellings=("--precision", "--dtype"), help="Precision of the arithmetic.",
+    )  # fmt: skip
+    platform: str | None = option(
+        group=DEVICE_GROUP, is_common=True, type=PLATFORM, metavar="NAME|FILE",
+        help="Computer of the devices, by name, p4d.24xlarge or dgx-h100.",
+    )  # fmt: skip
+    link: str | None = option(
+        group=DEVICE_GROUP, type=LINK, metavar="LINK",
+        help="Link between the devices of a replica: ethernet20, '25 GB/s'. [default: that of the platform, or the "
+        "fastest of the device]",
+    )  # fmt: skip
+    workers: int | None = option(
+        group=PARALLEL_GROUP, is_common=True, type=INTEGER, metavar="N",
+        help="Number of devices. [default: --tensor times --pipeline times --replicas]",
+    )  # fmt: skip
+    tensor: int | None = option(
+        group=PARALLEL_GROUP, is_common=True, type=INTEGER, metavar="N",
+        spellings=("--tensor", "--tensor-parallel-size", "-tp"),
+        help="Devices of a stage, which divide all matrices among themselves. [default: 1]",
+    )  # fmt: skip
+    pipeline: int | None = option(
+        group=PARALLEL_GROUP, type=INTEGER, metavar="N", spellings=("--pipeline", "--pipeline-parallel-size", "-pp"),
+        help="Pipeline stages of a replica, which has --tensor times --pipeline devices. [default: 1]",
+    )  # fmt: skip
+    replicas: int | None = option(
+        group=PARALLEL_GROUP, is_common=True, type=INTEGER, metavar="N",
+        spellings=("--replicas", "--data-parallel-size", "-dp"),
+        help="Replicas, which take requests in turn. [default: 1]",
+    )  # fmt: skip
+    prefill_workers: int = option(
+        0, group=PARALLEL_GROUP, type=click.INT, metavar="N",
+        help="Replicas that compute prompts only and send keys and values to the others (disaggregated serving).",
+    )  # fmt: skip
+    input_tokens: int | str = option(
+        1024, group=TRAFFIC_GROUP, is_common=True, metavar="TOKENS", spellings=("--input-tokens", "--random-input-len"),
+        help="Tokens of a prompt: 1024, mean:std as 1024:256, or a data set: azure-conversation, azure-code.",
+    )  # fmt: skip
+    output_tokens: int | str = option(
+        256, group=TRAFFIC_GROUP, is_common=True, metavar="TOKENS",
+        spellings=("--output-tokens", "--random-output-len"),
+        help="Tokens of an answer: 256, mean:std as 256:64, or a data set.",
+    )  # fmt: skip
+    rate: float | str | None = option(
+        group=TRAFFIC_GROUP, is_common=True, metavar="RATE", spellings=("--rate", "--request-rate"),
+        help="Requests per second of an open loop; inf sends all requests at once.",
+    )  # fmt: skip
+    concurrency: int | None = option(
+        group=TRAFFIC_GROUP, is_common=True, type=INTEGER, metavar="USERS",
+        spellings=("--concurrency", "--max-concurrency"),
+        help="Users of a closed loop, each of whom sends a request when the previous one is answered.",
+    )  # fmt: skip
+    requests: str | Path | None = option(
+        group=TRAFFIC_GROUP, type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+        help="CSV file with the columns arrival_s, input_tokens and output_tokens, instead of --rate.",
+    )  # fmt: skip
+    num_requests: int | None = option(
+        group=TRAFFIC_GROUP, type=INTEGER, metavar="N", spellings=("--num-requests", "--num-prompts"),
+        help="Number of requests. [default: 1000 per replica, or 10 per user]",
+    )  # fmt: skip
+    arrivals: str = option(
+        "poisson", group=TRAFFIC_GROUP, type=click.Choice(("poisson", "fixed")), help="Arrival process of --rate."
+    )
+    seed: int = option(
+        0, group=TRAFFIC_GROUP, type=click.INT, metavar="N", help="Seed of arrivals and lengths. [default: 0]"
+    )
+    engine: str = option(
+        "vllm", group=ENGINE_GROUP, is_common=True, type=Names("serving engine", ".serving.engines:ENGINES"),
+        metavar="NAME", help="Engine, with its defaults of batches and memory.",
+    )  # fmt: skip
+    max_batched_tokens: int | None = option(
+        group=ENGINE_GROUP, type=INTEGER, metavar="N", spellings=("--max-batched-tokens", "--max-num-batched-tokens"),
+        help="Tokens per iteration.",
+    )  # fmt: skip
+    max_sequences: int | None = option(
+        group=ENGINE_GROUP, is_common=True, type=INTEGER, metavar="N",
+        spellings=("--max-sequences", "--max-num-seqs", "--max-running-requests"),
+        help="Sequences that run at the same time.",
+    )  # fmt: skip
+    chunked_prefill: int | None = option(
+        group=ENGINE_GROUP, type=click.INT, metavar="TOKENS", spellings=("--chunked-prefill", "--chunked-prefill-size"),
+        help="Tokens of prompts per iteration, into which longer prompts are split; 0 for whole prompts.",
+    )  # fmt: skip
+    block_size: int | None = option(
+        group=ENGINE_GROUP, type=INTEGER, metavar="TOKENS", help="Tokens per block of the KV cache."
+    )
+    memory_fraction: float | None = option(
+        group=ENGINE_GROUP, is_common=True, type=click.FLOAT, metavar="FRACTION",
+        spellings=("--memory-fraction", "--gpu-memory-utilization", "--mem-fraction-static"),
+        help="Fraction of the memory for weights, activations and cache, or in tensorrt-llm of the free memory.",
+    )  # fmt: skip
+    receive_interval: int | None = option(
+        group=ENGINE_GROUP, type=INTEGER, metavar="N",
+        help="Decoding iterations between looks for new requests (sglang, vllm-0.7).",
+    )  # fmt: skip
+    sampling: str = option(
+        "nucleus", group=ENGINE_GROUP, type=Names("sampling", ".serving.engines:SAMPLINGS"),
+        help="How clients let vllm choose tokens: nucleus (top-p or top-k, as most networks' settings) or greedy.",
+    )  # fmt: skip
+    overhead: float | str | None = option(
+        group=ENGINE_GROUP, type=Quantity("s", unit_required=True), metavar="TIME",
+        help="Time per iteration in which the device waits for scheduler and sampling, such as '1 ms'.",
+    )  # fmt: skip
+    prefix_hit_rate: float = option(
+        0.0, group=ENGINE_GROUP, is_common=True, type=Number(0, 1), metavar="FRACTION",
+        help="Fraction of every prompt that the prefix cache holds. [default: 0]",
+    )  # fmt: skip
+    draft: str | Network | None = option(
+        group=ENGINE_GROUP, type=NETWORK, metavar="NETWORK", spellings=("--draft", "--speculative-model"),
+        help="Draft network of speculative decoding. [default: drafting is free]",
+    )  # fmt: skip
+    draft_length: int = option(
+        0, group=ENGINE_GROUP, type=click.INT, metavar="N", spellings=("--draft-length", "--num-speculative-tokens"),
+        help="Tokens drafted per iteration. [default: 0]",
+    )  # fmt: skip
+    acceptance: float = option(
+        0.0, group=ENGINE_GROUP, type=Number(0, 1), metavar="PROBABILITY",
+        help="Probability that a drafted token is accepted. [default: 0]",
+    )  # fmt: skip
+    slo: str | None = option(
+        group=TRAFFIC_GROUP, is_common=True, metavar="LIMITS",
+        help="Objectives such as ttft=500ms,tpot.p99=50ms (p90 unless given): the highest rate that meets them.",
+    )  # fmt: skip
+    advise: str | None = option(
+        group=TRAFFIC_GROUP, is_common=True, type=Names("ranking", ".serving.candidates:RANKINGS"),
+        metavar="cost|joules",
+        help="Rank devices, parallelism, weights and batch limits by the cost of a token or its joules, and choose the "
+        "best that meets --slo at --rate.",
+    )  # fmt: skip
+
+
+def answer(question: Serve) -> Serving:
+    """Return the prediction of a deployment, or a ranking of deployments."""
+    from ..api.serve import serve as serve_network
+
+    if question.network is None:
+        raise BadValue("`serve` needs a language model, such as llama-3-8b")
+    network: Any = question.network
+    check_no_pipeline(network, "serve")
+    check_single(question, ("gpu",) if question.advise else ())
+    if question.link is not None and question.advise is None and not (question.tensor or question.pipeline):
+        raise BadValue("`--link` joins the devices of a replica: give their number with `--tensor`")
+    given: dict[str, Any] = {name: getattr(question, name) for name in _PASSED}
+    return serve_network(
+        network,
+        expert_load=question.expert_load or "uniform",
+        policy=question.engine,
+        advise=question.advise is not None,
+        by=question.advise or "cost",
+        **given,
+    )
+
+
+_PASSED = (
+    "gpu", "platform", "link", "workers", "tensor", "expert_parallel", "attention_data_parallel", "pipeline",
+    "replicas", "prefill_workers", "precision", "weights", "kv_cache", "input_tokens", "output_tokens", "rate",
+    "concurrency", "requests", "num_requests", "arrivals", "seed", "max_batched_tokens", "max_sequences",
+    "chunked_prefill", "block_size", "memory_fraction", "receive_interval", "sampling", "overhead", "prefix_hit_rate",
+    "draft_length", "acceptance", "draft", "slo", "price", "price_of", "electricity", "carbon_intensity", "pue",
+    "host_watts", "time_model", "calibration", "clock", "power_limit", "unit", "hardware_files",
+)  # fmt: skip
+
+serve = make_function("serve", Serve, answer)
+
+SERVE = Kind(
+    name="serve",
+    record=Serve,
+    answer=answer,
+    summary="Predict latency, throughput and cost of a language model that serves requests.",
+    examples=(
+        "llama-3-8b --gpu h100-sxm --input-tokens 1024 --output-tokens 256 --rate 5",
+        "llama-3-70b --platform p5.48xlarge --tensor 4 --workers 8 --concurrency 64 --engine sglang",
+        "llama-3-70b --gpu l40s --tensor 4 --pipeline 2 --rate 0.5",
+        "llama-3-8b --gpu l40s --rate 2 --slo ttft=500ms,tpot=50ms",
+        "llama-3-8b --gpu h100-sxm,l40s --rate 20 --slo tpot=30ms --advise cost",
+    ),
+)

@@ -1,0 +1,96 @@
+"""Options and commands of earlier versions, each with the sentence that names the new one."""
+
+from __future__ import annotations
+
+_TRAINING = "is an option of `paleo-lite train`, which predicts training on one device and on many"
+_PICTURES = "is an option of `paleo-lite diffusion`, which predicts pictures and videos"
+_LOCAL = "is an option of `paleo-lite local`, which predicts language models on one's own machine"
+
+_MOVED_FROM_PREDICT = {
+    **dict.fromkeys(
+        (
+            "--optimizer", "--mixed-precision", "--checkpointing", "--accumulation", "--lora", "--lora-modules",
+            "--freeze", "--train-only", "--fused-loss", "--no-fused-loss", "--loss-chunks", "--fp32-gradients",
+            "--samples", "--tokens", "--epochs", "--packing", "--mean-length", "--price", "--price-of",
+        ),
+        _TRAINING,
+    ),
+    "--offload": "is an option of `paleo-lite train`, and of `paleo-lite diffusion` for pictures and videos",
+    **dict.fromkeys(
+        (
+            "--steps", "--guidance", "--frames", "--images", "--ulysses", "--ring", "--guidance-parallel", "--tiled",
+            "--step-caching",
+        ),
+        _PICTURES,
+    ),
+    **dict.fromkeys(
+        ("--backend", "--gpus", "--gpu-layers", "--cpu-experts", "--cpu-cache", "--device-memory", "--advise", "--cpu"),
+        _LOCAL,
+    ),
+    "--concurrent": "is `--ppp-overlap` now",
+    "--workers": "is `--tensor` now, the devices that share one pass",
+    "--policy": "is `--engine` now",
+}  # fmt: skip
+_MOVED_FROM_SCALE = {
+    "--scaling": "is gone: `--batch-size` is per device (weak scaling), `--global-batch-size` of all (strong scaling)",
+    "--collective": "is `--communication collective=NAME` now",
+    "--gradient-precision": "is `--communication precision=NAME` now",
+    "--bucket-size": "is `--communication bucket=SIZE` now",
+    "--no-overlap": "is `--communication overlap=no` now",
+    "--slowdown": "is `--communication slowdown=FRACTION` now",
+    "--interference": "is `--communication interference=FRACTION` now",
+    "--ppp-comm": "is `--communication ppp=FRACTION` now",
+    "--micro-batches": "is `--schedule micro-batches=N` now",
+    "--pipeline-layout": "is `--schedule layout=TEXT` now",
+    "--interleaved": "is `--schedule interleaved=N` now",
+    "--expert-dispatch": "is `--experts dispatch=LIBRARY` now",
+    "--expert-kernels": "is `--experts kernels=NAME` now",
+    "--expert-tensor-parallel": "is `--experts tensor=N` now",
+    "--expert-imbalance": "is `--experts imbalance=FACTOR` now",
+    "--expert-capacity": "is `--experts capacity=FACTOR` now",
+    "--expert-overlap": "is `--experts overlap=FRACTION` now",
+    "--zero": "is `--sharding zero-1`, zero-2 or zero-3 now",
+    "--checkpointing": "is `--recompute` now",
+    "--recompute-modules": "is `--recompute selective:MODULE+MODULE` now",
+    "--recompute-every": "is `--recompute full:N` now",
+    "--fused-loss": "is `--loss fused` now",
+    "--no-fused-loss": "is `--loss fp32` now",
+    "--loss-chunks": "is `--loss N` now",
+    "--storage": "is `--feed storage=STORE` now",
+    "--decode": "is `--feed decode=RATE` now",
+    "--pageable": "is `--feed pageable=yes` now",
+    "--images": "is `--samples` now",
+    "--mean-length": "is `--packing TOKENS` now",
+    "--by": "is the value of `--advise`: time or joules",
+    "--cost": "is gone: a run without a known price says so",
+    "--revision": "is `--compat paleo-last` now",
+    "--concurrent": "is `--ppp-overlap` now",
+    "--phase": "is gone: `predict --phase` has the phases of text generation, `diffusion` pictures and videos",
+    "--policy": "is an option of `predict --phase decode`: `--engine`",
+    "--kv-cache": "is an option of `paleo-lite predict --phase decode`",
+    "--context": "is an option of `paleo-lite predict --phase decode`",
+}
+
+MOVED = {
+    "predict": _MOVED_FROM_PREDICT,
+    "train": _MOVED_FROM_SCALE,
+    "serve": {"--policy": "is `--engine` now", "--by": "is the value of `--advise`: cost or joules"},
+    "local": {
+        "--execution": "is `--engine` now",
+        "--gpus": "is `--workers` now",
+    },
+    "diffusion": {"--images": "is `--batch-size` now", "--checkpointing": "is `--recompute` now"},
+}
+"""What became of the options of earlier versions, by command."""
+
+MOVED_COMMANDS = {
+    "scale": "`scale` is `train` now; `predict --phase decode --tensor N` predicts text generation on a group of "
+    "devices, and `diffusion --workers N` pictures and videos",
+}
+"""What became of the commands of earlier versions."""
+
+
+def find_moved(command: str, option: str) -> str | None:
+    """Return the sentence about an option of an earlier version; None for one that never was."""
+    said = MOVED.get(command, {}).get(option)
+    return None if said is None else f"`{option}` {said}"

@@ -1,0 +1,213 @@
+"""Every option of every kind of question changes the answer or is refused; stating a default changes nothing.
+
+Tests: questions/kind.py, questions/option.py, questions/records.py, questions/predict.py, questions/train.py,
+questions/serve.py, questions/local.py, questions/diffusion.py, questions/compare.py, cli/question.py.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shlex
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+import paleo_lite as pl
+from paleo_lite.cli import main
+from paleo_lite.questions.kind import KINDS, find_kind
+from paleo_lite.questions.option import documented_spelling, options_of
+
+SITE = {"electricity": "0.3 USD/kWh", "carbon_intensity": "400 g/kWh", "pue": 1.5, "host_watts": "200 W"}
+DEVICE = {"gpu": "a100-sxm-80gb", "clock": "1 GHz", "unit": "vector", "power_limit": "150 W"}
+MODEL = {"time_model": "roofline", "ppp": 0.5, "concurrent": True, "calibration": "t4-fp16"}
+
+BASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "predict a CNN": ("predict", {"network": "resnet18", "gpu": "t4", "precision": "fp16", "batch_size": 4}),
+    "predict a token": (
+        "predict",
+        {"network": "llama-3.2-1b", "gpu": "h100-sxm", "precision": "bf16", "phase": "decode", "context": 512},
+    ),
+    "predict a group": (
+        "predict",
+        {
+            "network": "olmoe-1b-7b", "gpu": "h100-sxm", "precision": "bf16", "phase": "decode", "tensor": 4,
+            "batch_size": 32, "expert_parallel": 4,
+        },
+    ),
+    "train on one": ("train", {"network": "gpt2", "gpu": "a100-sxm-80gb", "precision": "bf16", "batch_size": 4}),
+    "train on many": (
+        "train",
+        {"network": "resnet18", "gpu": "t4", "precision": "fp16", "batch_size": 8, "workers": 4, "link": "pcie3"},
+    ),
+    "train in blocks": (
+        "train",
+        {
+            "network": "olmoe-1b-7b", "gpu": "h100-sxm", "precision": "bf16", "batch_size": 8, "workers": 8,
+            "platform": "dgx-h100", "tensor": 2, "mixed_precision": True,
+        },
+    ),
+    "serve": (
+        "serve",
+        {
+            "network": "llama-3.2-1b", "gpu": "h100-sxm", "rate": 5, "num_requests": 40, "input_tokens": 256,
+            "output_tokens": 16, "tensor": 2,
+        },
+    ),
+    "local": ("local", {"network": "qwen3-30b-a3b", "gpu": "rtx3060", "weights": "q4_k_m", "context": 2048}),
+    "pictures": ("diffusion", {"network": "sdxl", "gpu": "h100-sxm", "steps": 4}),
+    "pictures on many": ("diffusion", {"network": "sd-3.5-medium", "gpu": "h100-sxm", "steps": 4, "workers": 8}),
+    "denoiser": ("diffusion", {"network": "sd-1.5", "gpu": "h100-sxm", "phase": "training"}),
+}  # fmt: skip
+"""Questions of each kind, to each of which every option of the kind is added."""
+
+VALUES: dict[str, Any] = {
+    **SITE, **DEVICE, **MODEL,
+    "precision": "fp32", "batch_size": 16, "phase": "training", "context": 1024, "flops": "1G", "macs": "1G",
+    "convention": "macs", "execution": "compiled", "engine": "sglang", "tensor": 2, "pipeline": 2,
+    "platform": "dgx-h100", "link": "ethernet10", "fit_batch": True, "memory": True, "sequence_length": 256,
+    "image_size": 96, "inputs": ["3x64x64"], "attention": "eager", "weights": "int8", "kv_cache": "fp8",
+    "expert_parallel": 2, "attention_data_parallel": 2, "expert_load": "power-law:1.2", "price": "7 USD/h",
+    "price_of": "AWS", "samples": "1M", "tokens": "1B", "epochs": 3, "packing": 100, "optimizer": "adam",
+    "mixed_precision": True, "fp32_gradients": True, "recompute": "full", "accumulation": 2, "offload": "cpu",
+    "loss": "fused", "lora": 8, "lora_modules": "q_proj", "freeze": "*", "train_only": "last", "workers": 2,
+    "topology": "2x t4 @ pcie3", "strategy": "zero-1", "sharding": "full-shard", "sequence_parallel": True,
+    "context_parallel": 2, "micro_batch": 2, "offloaded_activations": 0.5, "experts": "imbalance=1.5",
+    "schedule": "interleaved=2", "communication": "overlap=no", "feed": "decode=5/s", "global_batch_size": 64,
+    "advise": "time", "measured": ["2 workers: 1 s"], "compat": "paleo", "replicas": 2, "prefill_workers": 1,
+    "input_tokens": 512, "output_tokens": 32, "rate": 50, "concurrency": 4, "num_requests": 80, "arrivals": "fixed",
+    "seed": 7, "max_batched_tokens": 512, "max_sequences": 2, "chunked_prefill": 128, "block_size": 64,
+    "memory_fraction": 0.5, "receive_interval": 8, "sampling": "greedy", "overhead": "5 ms", "prefix_hit_rate": 0.5,
+    "draft": "gpt2", "draft_length": 3, "acceptance": 0.5, "slo": "ttft=500ms", "prompt": 64, "backend": "vulkan",
+    "gpu_layers": 4, "cpu_experts": True, "cpu_cache": True, "device_memory": "6 GB", "cpu": "ryzen-9-9950x",
+    "steps": 8, "guidance": 1, "frames": 5, "tiled": True, "step_caching": 2, "ulysses": 2, "ring": 2,
+    "guidance_parallel": True, "requests": "REQUESTS",
+}  # fmt: skip
+"""A value of each option that is not its default."""
+
+BY_BASE: dict[tuple[str, str], Any] = {
+    ("train in blocks", "platform"): "dgx-a100",
+    ("train in blocks", "mixed_precision"): False,
+    ("train in blocks", "topology"): "8x h100-sxm @ nvlink4-x18",
+    ("train in blocks", "workers"): 16,
+    ("train in blocks", "tensor"): 4,
+    ("train on one", "gpu"): "h100-sxm",
+    ("train on one", "calibration"): "t4-fp16",
+    ("predict a group", "tensor"): 8,
+    ("serve", "tensor"): 4,
+    ("serve", "workers"): 4,
+    ("serve", "platform"): "p5.48xlarge",
+    ("serve", "price_of"): "Lambda",
+    ("train on many", "price_of"): "Google Cloud",
+    ("train in blocks", "price_of"): "Lambda",
+    ("serve", "advise"): "joules",
+    ("local", "advise"): True,
+    ("local", "engine"): "exllama",
+    ("local", "weights"): "q8_0",
+    ("local", "kv_cache"): "q8_0",
+    ("local", "gpu"): "rtx3090",
+    ("denoiser", "phase"): "forward",
+    ("denoiser", "weights"): "nf4",
+    ("pictures", "weights"): "fp8",
+    ("pictures on many", "workers"): 4,
+    ("pictures", "offload"): "model",
+    ("pictures", "image_size"): 512,
+    ("pictures on many", "image_size"): 512,
+    ("denoiser", "image_size"): 256,
+}  # fmt: skip
+"""Values for one base, where another is needed."""
+
+
+def cells() -> list[tuple[str, str]]:
+    return [
+        (base, option)
+        for base, (kind, _) in BASES.items()
+        for option in options_of(find_kind(kind).record)
+        if option not in NO_NUMBERS
+    ]
+
+
+def answer(kind: str, options: dict[str, Any]) -> Any:
+    """Return the answer as JSON, without what only repeats the question."""
+    found = find_kind(kind)
+    return found.answer(found.record(**options)).to_dict()
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """A file of requests."""
+    requests = tmp_path_factory.mktemp("cells") / "requests.csv"
+    requests.write_text("arrival_s,input_tokens,output_tokens\n0,100,10\n1,200,20\n")
+    return {"REQUESTS": str(requests)}
+
+
+_ANSWERS: dict[str, Any] = {}
+
+
+def base_answer(base: str) -> Any:
+    if base not in _ANSWERS:
+        _ANSWERS[base] = answer(*BASES[base])
+    return _ANSWERS[base]
+
+
+NO_NUMBERS = {"hardware_files", "memory"}
+"""Options that change no number: a further device, until it is asked for, and a part of the output."""
+
+
+@pytest.mark.parametrize(("base", "option"), cells())
+def test_every_option_changes_the_answer_or_is_refused(base: str, option: str, files: dict[str, str]) -> None:
+    kind, asked = BASES[base]
+    value = BY_BASE.get((base, option), VALUES.get(option))
+    assert value is not None, f"give a value of {option}"
+    value = files.get(value, value) if isinstance(value, str) else value
+    try:
+        changed = answer(kind, {**asked, option: value})
+    except pl.PaleoError as error:
+        assert len(str(error)) > 20 and "\n" not in str(error)
+        return
+    assert changed != base_answer(base), f"{option} of `{kind}` is ignored: {asked}"
+
+
+def stated_defaults() -> list[tuple[str, str]]:
+    """Return the bases with the options that have a default other than nothing."""
+    found = []
+    for base, (kind, asked) in BASES.items():
+        record = find_kind(kind).record
+        declared = options_of(record)
+        for field in dataclasses.fields(record):
+            if field.name in declared and field.name not in asked and field.default not in (None, (), False):
+                found.append((base, field.name))
+    return found
+
+
+@pytest.mark.parametrize(("base", "option"), stated_defaults())
+def test_stating_a_default_changes_nothing(base: str, option: str) -> None:
+    kind, asked = BASES[base]
+    (default,) = (field.default for field in dataclasses.fields(find_kind(kind).record) if field.name == option)
+    assert answer(kind, {**asked, option: default}) == base_answer(base)
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_the_command_line_answers_the_same(base: str) -> None:
+    kind, asked = BASES[base]
+    words = [kind, asked["network"], "--format", "json"]
+    declared = options_of(find_kind(kind).record)
+    for name, value in asked.items():
+        if name != "network":
+            words += [documented_spelling(name, declared[name])] + ([] if value is True else [str(value)])
+    said = CliRunner().invoke(main, words)
+    assert said.exit_code == 0, said.output
+    from_python = answer(kind, {**asked, **({"memory": True} if "memory" in declared else {})})
+    assert json.loads(said.stdout) == json.loads(json.dumps(from_python)), shlex.join(words)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_help_shows_at_most_25_options_in_groups(kind: str) -> None:
+    short = CliRunner(env={"COLUMNS": "100"}).invoke(main, [kind, "--help"]).stdout
+    whole = CliRunner(env={"COLUMNS": "100"}).invoke(main, [kind, "--help-all"]).stdout
+    options = [line for line in short.splitlines() if line.startswith("  -") and not line.startswith("   ")]
+    assert 5 < len(options) <= 29, options  # 25 of the question, and four of the output
+    assert len(whole.splitlines()) > len(short.splitlines())
+    for name, declared in options_of(find_kind(kind).record).items():
+        assert documented_spelling(name, declared) in whole
