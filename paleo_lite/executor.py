@@ -104,7 +104,8 @@ def map_in_order(tasks: Iterable[_Task], work: Work[_Task, _T], jobs: int, ahead
     pending: deque[Future[_T]] = deque()
     with _open_pool(jobs, work) as pool:
         for task in tasks:
-            pending.append(pool.submit(work, task))
+            with _interrupts_postponed():
+                pending.append(pool.submit(work, task))
             if len(pending) >= ahead:
                 yield pending.popleft().result()
         while pending:
@@ -154,7 +155,8 @@ def _kill(processes: Iterable[multiprocessing.process.BaseProcess]) -> None:
 def _collect_results(
     executor: Executor, tasks: Sequence[_Task], work: Work[_Task, _T]
 ) -> Generator[tuple[_Task, _T], None, None]:
-    futures: dict[Future[_T], _Task] = {executor.submit(work, task): task for task in tasks}
+    with _interrupts_postponed():
+        futures: dict[Future[_T], _Task] = {executor.submit(work, task): task for task in tasks}
     pool_error: BrokenProcessPool | None = None
     for future in as_completed(futures):
         try:
@@ -175,6 +177,19 @@ def _collect_results(
 def _has_result(future: Future[Any]) -> bool:
     """Return whether a task has ended, and neither was cancelled nor raised an error."""
     return future.done() and not future.cancelled() and future.exception() is None
+
+
+@contextmanager
+def _interrupts_postponed() -> Iterator[None]:
+    """Receive interrupts afterwards; the processes that start meanwhile inherit this, and get none."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _process_context(work: Work[Any, Any]) -> multiprocessing.context.BaseContext:

@@ -17,7 +17,7 @@ from paleo_lite.executor import map_in_order, run_tasks
 from paleo_lite.profiles.detect import find_files
 
 WORK = """
-import os, pathlib, time
+import os, pathlib, signal, time
 def length(path):
     return len(path.read_bytes())
 def process(path):
@@ -32,6 +32,8 @@ def dies(path):
     if path.name == "3":
         os._exit(1)
     return path.name
+def blocked_signals(path):
+    return " ".join(s.name for s in signal.pthread_sigmask(signal.SIG_BLOCK, ()))
 def sleeps(path):
     (path.parent / f"pid.{os.getpid()}").touch()
     time.sleep(60)
@@ -146,6 +148,14 @@ def sleeping(work, files, tmp_path):
 
 
 ON_LINUX = pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes in /proc, which only Linux has")
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="needs the signals of POSIX")
+def test_a_process_that_starts_gets_no_interrupt(work, files):
+    """Between its start and `_follow_parent` it would end with a traceback; this process gets it afterwards."""
+    blocked = {names for _, names in run_tasks(files, work.blocked_signals, 2)}
+    assert blocked == {"SIGINT"}
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
 @pytest.mark.slow
