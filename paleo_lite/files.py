@@ -84,19 +84,18 @@ def lock_file(path: Path, activity: str) -> Iterator[None]:
     try:
         while file is None:
             path.parent.mkdir(parents=True, exist_ok=True)
-            file = path.open("a+")
+            file = path.open("a+b", buffering=0)
             if not _try_lock(file.fileno()):
                 file.seek(0)
-                owner = file.read(200).strip() or "another process"
+                owner = file.read(200).decode(errors="replace").strip() or "another process"
                 raise BadValue(f"{path.parent}: {activity} by {owner}")
             if not path.exists() or not os.path.samestat(path.stat(), os.fstat(file.fileno())):
                 file.close()  # the previous owner has just removed the file: open a new one
                 file = None
-        file.truncate(0)
-        host = os.uname().nodename if hasattr(os, "uname") else "this machine"
-        file.write(f"process {os.getpid()} on {host}\n")
-        file.flush()
         try:
+            file.truncate(0)
+            host = os.uname().nodename if hasattr(os, "uname") else "this machine"
+            file.write(f"process {os.getpid()} on {host}\n".encode())
             yield
         finally:
             if sys.platform == "win32":  # where an open file cannot be removed

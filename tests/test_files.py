@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import errno
 import os
 import stat
 import sys
 import tempfile
 import threading
+from collections import Counter
 from pathlib import Path
 
 import msgspec
@@ -14,7 +17,7 @@ import pytest
 
 from paleo_lite import files
 from paleo_lite.errors import BadDevice, BadFile
-from paleo_lite.files import cache_folder, read_typed, shipped_folder, write_atomically
+from paleo_lite.files import cache_folder, lock_file, read_typed, shipped_folder, write_atomically
 
 
 class Point(msgspec.Struct, forbid_unknown_fields=True):
@@ -177,3 +180,43 @@ def test_no_more_of_a_pipe_is_read_than_allowed(tmp_path) -> None:
     writer.start()
     assert read_typed(pipe, Anything, "table", 1000).a == 1
     writer.join()
+
+
+def test_a_lock_that_cannot_be_written_leaves_nothing(tmp_path, monkeypatch):
+    """As on a full disk, where the file can be created and not filled."""
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "getpid", full)
+    with pytest.raises(OSError, match="No space left"), lock_file(tmp_path / "folder" / ".lock", "something is done"):
+        raise AssertionError("the lock is not held")
+    assert not list(tmp_path.iterdir())
+
+
+WRITERS = {"write_text", "write_bytes", "savefig", "to_csv", "to_parquet", "to_json", "OSFile", "mkstemp", "symlink_to"}
+IN_FOLDERS_OF_THEIR_OWN = {
+    "files.py": 2,  # the atomic writer, and the lock
+    "sweeps/run.py": 1,  # the merged chunks, which are renamed when they are complete
+    "web/answers.py": 3,  # uploads, in temporary folders
+}
+"""Calls that write into a file in place, by module; whatever else is written goes through `write_atomically`."""
+
+
+def is_writing(call: ast.Call) -> bool:
+    """Return whether a call opens or writes a file: by its name, or by the mode of `open`."""
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    if name != "open":
+        return name in WRITERS
+    values = [*call.args, *(keyword.value for keyword in call.keywords if keyword.arg == "mode")]
+    modes = [value.value for value in values if isinstance(value, ast.Constant) and isinstance(value.value, str)]
+    return any(set(mode) <= set("rwaxb+t") and set(mode) & set("wax") for mode in modes)
+
+
+def test_every_output_is_written_atomically():
+    package = Path(files.__file__).parent
+    found = Counter()
+    for path in package.rglob("*.py"):
+        calls = (node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Call))
+        found[path.relative_to(package).as_posix()] += sum(map(is_writing, calls))
+    assert +found == IN_FOLDERS_OF_THEIR_OWN
