@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
+import tracemalloc
 
 import pytest
 from click.testing import CliRunner
 
+import paleo_lite as pl
 from paleo_lite import cli, errors
 from paleo_lite.cli import main
 from paleo_lite.errors import AmbiguousName, Interrupted, MissingExtra, PaleoError, UnknownName, UsageProblem
@@ -64,7 +67,7 @@ def test_command_line_prints_one_line_and_exits(kind, monkeypatch) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["predict", "x" * 300, "--gpu", "k80"], "no network is called 'xxx"),
+        (["predict", "x" * 20_000, "--gpu", "k80"], "no network is called 'xxx"),
         (["predict", "alexnet", "--gpu", "y" * 300], "no GPU is called 'yyy"),
         (["predict", "alexnet", "--gpu", "k80", "--batch-size", "9" * 5000], "must be an integer >= 1"),
     ],
@@ -72,3 +75,31 @@ def test_command_line_prints_one_line_and_exits(kind, monkeypatch) -> None:
 def test_long_texts_are_shortened_in_messages(words, said) -> None:
     found = CliRunner().invoke(main, words)
     assert found.exit_code == 2 and said in found.stderr and len(found.stderr) < 600
+
+
+def test_refused_questions_keep_nothing():
+    """No cache grows with names, sizes or links that nobody has, and no traceback keeps what it has seen."""
+
+    def refuse(number):
+        name = f"{number}" + "x" * 20_000
+        for question in (
+            lambda: pl.predict(name, gpu="k80"),
+            lambda: pl.predict("alexnet", gpu=name),
+            lambda: pl.predict("alexnet", gpu="k80", precision=name),
+            lambda: pl.predict("alexnet", gpu="k80", batch_size=-number - 1),
+            lambda: pl.scale("alexnet", gpu="k80", workers=[2], link=name),
+        ):
+            with pytest.raises(PaleoError):
+                question()
+
+    refuse(0)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for number in range(1, 4):
+            refuse(number)
+        gc.collect()
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 3 * 10_000  # less than any of the names

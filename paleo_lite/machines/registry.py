@@ -113,9 +113,16 @@ def list_devices(files: Iterable[Path] = ()) -> list[Device]:
     return sorted(devices.values(), key=lambda device: device.id)
 
 
-@lru_cache(512)  # bounded: a page is asked for names that nobody has
+_LONGEST_ID = 100
+
+
 def _shipped_device_of_id(device_id: str) -> Device | None:
     """Return the shipped device with an id, without reading the files of the others; None if there is none."""
+    return None if len(device_id) > _LONGEST_ID else _device_of_short_id(device_id)
+
+
+@lru_cache(512)  # bounded, as are its keys: a page is asked for names that nobody has
+def _device_of_short_id(device_id: str) -> Device | None:
     path = shipped_folder("hardware") / f"{device_id}.toml"
     return _shipped_device(path) if file_exists(path) else None
 
