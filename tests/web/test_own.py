@@ -5,6 +5,7 @@ Tests: web/answers.py.
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -90,3 +91,29 @@ def test_the_page_uses_uploaded_networks_devices_and_calibrations(files, tmp_pat
     page.run()
     (calibration,) = [box for box in page.selectbox if box.label == "Calibration"]
     assert calibration.value == "ours.toml" and calibration.options == ["that of the device", "ours.toml", "t4-fp32"]
+
+
+@pytest.mark.slow
+def test_two_visitors_with_files_of_the_same_name_share_nothing(files, tmp_path):
+    """Sessions of one process, at the same time: each answers for its own device, which only it knows."""
+    contents = [files[2][1], files[2][1].replace(b'"320 GB/s"', b'"160 GB/s"')]
+    assert contents[0] != contents[1]
+    pages = []
+    for content in contents:
+        page = AppTest.from_file(str(Path(own_module.__file__).parent / "app.py"), default_timeout=60)
+        page.session_state["own files"] = read_own_files([("mine.toml", content)])
+        page.session_state["own files read"] = []
+        page.query_params["network"], page.query_params["gpu"] = "alexnet", "mine"
+        pages.append(page)
+    stranger = AppTest.from_file(str(Path(own_module.__file__).parent / "app.py"), default_timeout=60)
+    stranger.query_params["network"], stranger.query_params["gpu"] = "alexnet", "mine"
+    with ThreadPoolExecutor(3) as pool:
+        for _ in range(2):
+            list(pool.map(lambda page: page.run(), [*pages, stranger]))
+    for page, content in zip(pages, contents, strict=True):
+        (tmp_path / "mine.toml").write_bytes(content)
+        asked = pl.predict("alexnet", gpu="mine", batch_size=32, hardware_files=[tmp_path / "mine.toml"])
+        assert not page.exception
+        assert [metric.value for metric in page.metric] == [format_si(asked.time_s, "s")]
+    assert pages[0].metric[0].value != pages[1].metric[0].value
+    assert any("mine" in warning.value for warning in stranger.warning)
