@@ -13,7 +13,7 @@ import msgspec
 
 from ..errors import BadValue
 from ..result import Result
-from .inputs import files_of_network, hash_of_file, shared_inputs
+from .inputs import COMBINATIONS, files_of_network, hash_of_file, shared_inputs
 
 
 class AxisSpace(Result):
@@ -81,7 +81,7 @@ class AxisSpace(Result):
     def inputs(self) -> dict[str, str]:
         """Return a hash of everything that the results depend on, by what it is; see `sweeps.inputs`."""
         axes = json.dumps([self.kind, msgspec.to_builtins(self)])
-        found = {"the combinations": hashlib.sha256(axes.encode()).hexdigest(), **shared_inputs()}
+        found = {COMBINATIONS: hashlib.sha256(axes.encode()).hexdigest(), **shared_inputs()}
         for path in self.hardware_files:
             found[str(path)] = hash_of_file(Path(path))
         for network in self.networks:

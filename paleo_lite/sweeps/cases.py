@@ -265,3 +265,22 @@ def _extrapolate_shapes(
     for one, two in zip(first, second):
         shapes.append(tuple(size + (next_size - size) * steps for size, next_size in zip(one, two)))
     return tuple(shapes)
+
+
+_CACHED = (
+    resolve_network,
+    counted_layers,
+    count_work,
+    memory_parts,
+    shared_cache,
+    layer_groups,
+    build_stack,
+    _grows_linearly,
+    _count_at_context,
+)
+
+
+def forget_cases() -> None:
+    """Empty the caches, whose keys are names: a file with the same name may have another content by now."""
+    for cached in _CACHED:
+        cached.cache_clear()

@@ -11,6 +11,9 @@ from ..architectures.pipelines.sampling import find_pipeline
 from ..files import shipped_folder
 from ..version import __version__
 
+COMBINATIONS = "the combinations"
+"""Name of the hash of the question itself, among those of what it is answered from."""
+
 SHIPPED = ("models", "hardware", "calibrations")
 """Folders of shipped data."""
 

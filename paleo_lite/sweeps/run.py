@@ -13,7 +13,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
@@ -26,8 +26,11 @@ from ..extras import require
 from ..files import lock_file, write_atomically
 from ..result import Result
 from ..text import clean_message
+from .cases import forget_cases
 from .chunk import compute_chunk
 from .columns import StringColumn
+from .grid import load_machine
+from .inputs import COMBINATIONS
 from .pictures import PictureChunk, PictureSpace, compute_picture_chunk
 from .serving import ServingChunk, ServingSpace, compute_serving_chunk
 from .space import Chunk, Space
@@ -176,7 +179,8 @@ def run_sweep(
             if progress:
                 progress(resumed, len(chunks))
             remaining = [chunk for chunk in chunks if chunk.number not in finished]
-            compute = partial(encode_chunk, space, answer, folder if scheduler is None else None)
+            files = tuple(item for item in manifest.inputs.items() if item[0] != COMBINATIONS)
+            compute = partial(encode_chunk, space, answer, files, folder if scheduler is None else None)
             for chunk, data in run_tasks(remaining, compute, jobs, scheduler, _stop_for_dead_process):
                 if data is not None:
                     write_atomically(_chunk_file(folder, chunk.number), data)
@@ -257,7 +261,7 @@ def _describe_difference(folder: Path, existing: Manifest, manifest: Manifest) -
     changed = sorted(
         name for name in {*existing.inputs, *manifest.inputs} if existing.inputs.get(name) != manifest.inputs.get(name)
     )
-    if changed and "the combinations" not in changed:
+    if changed and COMBINATIONS not in changed:
         return (
             f"{folder} holds rows that were computed before {clean_message(', '.join(changed[:3]))} changed: delete it "
             "to start again, or choose another name"
@@ -269,14 +273,42 @@ def _chunk_file(folder: Path, number: int) -> Path:
     return folder / f"chunk-{number:06d}.parquet"
 
 
-def encode_chunk(space: AnySpace, answer: Callable[..., Any], folder: Path | None, chunk: AnyChunk) -> bytes | None:
+@lru_cache(1)
+def _forget_other_inputs(inputs: tuple[tuple[str, str], ...]) -> None:
+    """Empty the caches of this process if its last chunk was computed from other inputs.
+
+    A process may compute the chunks of several sweeps: with one job it is the caller's, and that of a Dask worker.
+    """
+    forget_cases()
+    load_machine.cache_clear()
+
+
+def encode_chunk(
+    space: AnySpace,
+    answer: Callable[..., Any],
+    inputs: tuple[tuple[str, str], ...],
+    folder: Path | None,
+    chunk: AnyChunk,
+) -> bytes | None:
     """Predict a chunk and write it to the folder as a Parquet file.
 
     Without a folder, on a machine that does not share it, return the bytes of the file instead.
+
+    Parameters
+    ----------
+    space, answer
+        See `run_sweep`.
+    inputs : tuple
+        Hashes of the files that the rows depend on; what this process keeps of others is forgotten.
+    folder : Path or None
+        The folder.
+    chunk : Chunk, ServingChunk or PictureChunk
+        The chunk.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    _forget_other_inputs(inputs)
     columns = COMPUTE[type(space)](space, chunk, answer)
     arrays: dict[str, Any] = {}
     for name, column in columns.items():

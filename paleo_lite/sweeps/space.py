@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 
-from ..architectures import find_network
+from ..architectures import find_network, is_network_file, path_of_network
 from ..architectures.catalog import find_network_name
 from ..architectures.network import SequenceOptions
 from ..counting import GENERATION_PHASES, PHASES
@@ -20,6 +20,7 @@ from ..distributed.links import link_rate
 from ..distributed.scale import SCALINGS
 from ..distributed.strategies import STRATEGIES, resolve_strategy
 from ..errors import BadValue, UnknownName
+from ..files import FileVersion, version_of
 from ..formats import FORMATS_OF_PRODUCTS, split_format
 from ..machines import find_device
 from ..machines.device import check_clock
@@ -216,11 +217,12 @@ class Space(AxisSpace, msgspec.Struct, frozen=True):
         other_networks: list[tuple[SizedNetwork, str]] = []
         text_encoders: list[tuple[SizedNetwork, str]] = []
         language_models: list[tuple[SizedNetwork, str]] = []
+        versions = {name: _version_of_file(name) for name in self.networks}
         for name, length in sizes:
             group = other_networks
-            if _is_language_model(name):
+            if _is_language_model(name, versions[name]):
                 group = language_models
-            elif _is_text_encoder(name):
+            elif _is_text_encoder(name, versions[name]):
                 group = text_encoders
             group += [(SizedNetwork(name, length), phase) for phase in self.phases if phase not in GENERATION_PHASES]
         generation = []
@@ -266,13 +268,18 @@ class Space(AxisSpace, msgspec.Struct, frozen=True):
                             number += 1
 
 
+def _version_of_file(name: str) -> FileVersion | None:
+    """Return the version of a network's file; None for a shipped network."""
+    return version_of(path_of_network(name)) if is_network_file(name) else None
+
+
 @lru_cache(4096)
-def _is_language_model(name: str) -> bool:
+def _is_language_model(name: str, version: FileVersion | None) -> bool:
     return find_network(name).is_language_model
 
 
 @lru_cache(4096)
-def _is_text_encoder(name: str) -> bool:
+def _is_text_encoder(name: str, version: FileVersion | None) -> bool:
     return find_network(name).is_text_encoder
 
 

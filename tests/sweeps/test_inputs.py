@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 
 import pytest
 
+import paleo_lite as pl
 from paleo_lite.calibration.choose import choose_model
 from paleo_lite.errors import BadValue
 from paleo_lite.files import shipped_folder
@@ -105,3 +107,45 @@ def test_shipped_data_and_versions_count(monkeypatch, tmp_path):
     after = shared_inputs()
     changed = {name for name in before if before[name] != after[name]}
     assert changed == before.keys() - {"the version of paleo-lite"}
+
+
+def read_times(output: Path) -> list[float]:
+    with output.open() as file:
+        return [float(row["time_s"]) for row in csv.DictReader(file)]
+
+
+@pytest.mark.parametrize("kind", ["a config", "a descriptor", "a device"])
+def test_a_second_sweep_of_a_process_reads_an_edited_file_again(tmp_path, kind):
+    """As in a notebook, or on a worker of Dask, whose process computes chunks of sweep after sweep."""
+    network, device = "alexnet", "k40m"
+    hardware = tmp_path / "mine.toml"
+    hardware.write_bytes((shipped_folder("hardware") / "k40m.toml").read_bytes())
+    if kind == "a config":
+        network = write_folder(tmp_path / "model")
+    elif kind == "a descriptor":
+        network = str(tmp_path / "mine.json")
+        Path(network).write_bytes((shipped_folder("models") / "alexnet.json").read_bytes())
+    else:
+        device = "mine"
+    space = Space((network,), (device,), batch_sizes=(1,), time_models=("roofline",), hardware_files=(str(hardware),))
+    run_sweep(space, tmp_path / "before.csv", choose_model, jobs=1)
+    if kind == "a config":
+        write_folder(tmp_path / "model", hidden_size=128)
+    elif kind == "a descriptor":
+        Path(network).write_bytes((shipped_folder("models") / "vgg16.json").read_bytes())
+    else:
+        hardware.write_bytes((shipped_folder("hardware") / "t4.toml").read_bytes())
+    run_sweep(space, tmp_path / "after.csv", choose_model, jobs=1)
+    before, after = (read_times(tmp_path / f"{name}.csv") for name in ("before", "after"))
+    expected = pl.predict(network, gpu=device, batch_size=1, time_model="roofline", hardware_files=[hardware])
+    assert after == pytest.approx([expected.time_s], rel=1e-5)
+    assert before != pytest.approx(after, rel=1e-3)
+
+
+def test_a_network_that_becomes_a_language_model_gets_a_chunk_of_its_own(tmp_path):
+    path = tmp_path / "mine.json"
+    path.write_bytes((shipped_folder("models") / "alexnet.json").read_bytes())
+    space = Space(("vgg16", str(path)), ("k40m",))
+    assert len(list(space.chunks())) == space.chunk_count == 1
+    path.write_text(json.dumps(LLAMA))
+    assert len(list(space.chunks())) == space.chunk_count == 2
