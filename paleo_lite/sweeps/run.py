@@ -219,6 +219,8 @@ def _stop_for_dead_process(chunk: AnyChunk, error: PaleoError) -> NoReturn:
 
 def _describe_progress(folder: Path, space: AnySpace) -> str:
     finished = _count_chunk_files(folder)
+    if not finished:
+        return f"none of {space.chunk_count} chunks was finished: the same command begins anew"
     return f"{finished} of {space.chunk_count} chunks are kept in {folder}: the same command resumes the sweep"
 
 

@@ -383,6 +383,14 @@ def test_interrupted_sweep_resumes(tmp_path, small_chunks) -> None:
     assert sorted(file.name for file in tmp_path.iterdir()) == ["sweep.parquet", "whole.parquet"]
 
 
+def test_an_interrupt_before_the_first_chunk_keeps_nothing_and_says_so(tmp_path, small_chunks) -> None:
+    with pytest.raises(
+        Interrupted, match=r"^the sweep was interrupted; none of 16 chunks was finished: the same command begins anew$"
+    ):
+        run_sweep(SMALL, tmp_path / "sweep.csv", choose_model, jobs=1, progress=stop_after(0))
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_an_output_that_exists_stays(tmp_path, small_chunks) -> None:
     path = tmp_path / "sweep.csv"
     path.write_text("mine")
@@ -625,7 +633,8 @@ def test_a_lost_cluster_is_one_sentence_that_says_how_to_resume(
     tmp_path, small_chunks, monkeypatch, error, sentence
 ) -> None:
     monkeypatch.setattr(executor, "_connect_to_cluster", LostScheduler(error).connect)
-    with pytest.raises(SweepStopped, match=rf"{sentence}.*; \d+ of 16 chunks are kept in .*: the same command resumes"):
+    kept = r"\d+ of 16 chunks are kept in .*: the same command resumes|none of 16 chunks was finished"
+    with pytest.raises(SweepStopped, match=rf"{sentence}.*; ({kept})"):
         run_sweep(SMALL, tmp_path / "sweep.csv", choose_model, scheduler="tcp://host:8786")
     if isinstance(error, CancelledError):
         assert len(list((tmp_path / "sweep.csv.partial").glob("chunk-*"))) == 2
