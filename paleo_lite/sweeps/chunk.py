@@ -295,6 +295,6 @@ def _make_table(grid: Grid) -> Columns:
         "answer": strings(answers, "device", "model"),
         "version": strings([__version__]),
         **{name: grid.columns[name].ravel() for name in NUMBER_COLUMNS},
-        "price": strings([price_text(listing, date.today()) for listing in grid.listings], "device"),
+        "price": strings([price_text(listing, space.as_of or date.today()) for listing in grid.listings], "device"),
         "reason": grid.reason,
     }

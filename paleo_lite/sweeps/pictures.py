@@ -89,6 +89,7 @@ class PictureSpace(AxisSpace, msgspec.Struct, frozen=True):
     price_usd_per_h: float | None = None  # price of one device; None uses the price on record
     price_of: str | None = None  # cloud whose prices are used, as for `machines.prices.choose_price`
     hardware_files: tuple[str, ...] = ()  # files with further devices
+    as_of: date | None = None  # day of the first run, which decides what prices are old; set by `run.run_sweep`
 
     def check(self) -> None:
         """Raise an error if no combination can be predicted.
@@ -222,5 +223,5 @@ def _predict_row(
         "hours": hours,
         "cost": None if price is None else hours * price * prediction.split.devices,
         "energy_j": None if energy_j is None else energy_j * space.samples / sampling.images,
-        "price": price_text(listing, date.today()),
+        "price": price_text(listing, space.as_of or date.today()),
     }

@@ -13,6 +13,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from datetime import date
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
@@ -48,6 +49,7 @@ space."""
 
 FORMATS = (".parquet", ".csv")
 _MANIFEST = "manifest.json"
+_FORMAT = 2
 _LOCK = ".lock"
 _MAX_MANIFEST_BYTES = 2**26
 
@@ -66,12 +68,15 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Hashes of what the rows depend on, see `AxisSpace.inputs`.
     rows, chunks : int
         Number of rows and of chunks.
+    as_of : date
+        Day of the first run, which decides what prices are old.
     """
 
     format: int
     inputs: dict[str, str]
     rows: int
     chunks: int
+    as_of: date
 
 
 class Sweep(Result, msgspec.Struct, frozen=True):
@@ -169,10 +174,12 @@ def run_sweep(
     _check_output(output, force)
     folder = output.with_name(f"{output.name}.partial")
     try:
-        manifest = Manifest(2, space.inputs(), space.size, len(chunks))
+        manifest = Manifest(_FORMAT, space.inputs(), space.size, len(chunks), date.today())
         with lock_file(folder / _LOCK, "a sweep is being written"), ExitStack() as at_end:
             _check_output(output, force)  # the previous owner of the lock may have written it
-            _prepare_folder(folder, manifest)
+            as_of = _prepare_folder(folder, manifest)
+            if not isinstance(space, ServingSpace):
+                space = msgspec.structs.replace(space, as_of=as_of)
             at_end.callback(_remove_empty_manifest, folder)
             finished = {chunk.number for chunk in chunks if _chunk_file(folder, chunk.number).is_file()}
             resumed = len(finished)
@@ -237,25 +244,26 @@ def _count_chunk_files(folder: Path) -> int:
     return len(list(folder.glob("chunk-*.parquet"))) if folder.is_dir() else 0
 
 
-def _prepare_folder(folder: Path, manifest: Manifest) -> None:
-    """Write the manifest into a new folder, or check that an existing folder belongs to the same sweep."""
+def _prepare_folder(folder: Path, manifest: Manifest) -> date:
+    """Write the manifest into a new folder, or check that an existing one is of the same sweep; return its day."""
     path = folder / _MANIFEST
     if not path.exists():
         if any(file.name != _LOCK for file in folder.iterdir()):
             raise BadValue(f"{folder} is not the folder of a sweep: delete it or choose another name for the output")
         write_atomically(path, msgspec.json.format(msgspec.json.encode(manifest)))
-        return
+        return manifest.as_of
     if path.stat().st_size > _MAX_MANIFEST_BYTES:
         raise BadFile(f"{path}: too large for the manifest of a sweep")
     try:
         existing = msgspec.json.decode(path.read_bytes(), type=Manifest)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadFile(f"{path}: {error}; delete {folder} to start again") from None
-    if existing != manifest:
+    if existing != msgspec.structs.replace(manifest, as_of=existing.as_of):
         raise BadValue(_describe_difference(folder, existing, manifest))
     for temporary in folder.glob(".*"):  # unfinished files of an earlier run that was killed
         if temporary.name != _LOCK:
             temporary.unlink()
+    return existing.as_of
 
 
 def _describe_difference(folder: Path, existing: Manifest, manifest: Manifest) -> str:

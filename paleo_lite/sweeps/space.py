@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from datetime import date
 from functools import lru_cache
 from itertools import product
 from math import prod
@@ -126,6 +127,7 @@ class Space(AxisSpace, msgspec.Struct, frozen=True):
     price_of: str | None = None  # cloud whose prices are used, as for `machines.prices.choose_price`
     power_w: float | None = None
     hardware_files: tuple[str, ...] = ()  # files with further devices
+    as_of: date | None = None  # day of the first run, which decides what prices are old; set by `run.run_sweep`
 
     def check(self) -> None:
         """Raise an error if no combination can be predicted.

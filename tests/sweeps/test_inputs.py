@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import csv
 import json
+from datetime import date
 from pathlib import Path
 
 import pytest
 
 import paleo_lite as pl
 from paleo_lite.calibration.choose import choose_model
-from paleo_lite.errors import BadValue
+from paleo_lite.errors import BadValue, Interrupted
 from paleo_lite.files import shipped_folder
-from paleo_lite.sweeps import inputs
+from paleo_lite.sweeps import chunk, inputs, pictures, run
 from paleo_lite.sweeps.inputs import files_of_network, hash_of_file, shared_inputs
 from paleo_lite.sweeps.run import run_sweep
 from paleo_lite.sweeps.space import Space
@@ -149,3 +150,32 @@ def test_a_network_that_becomes_a_language_model_gets_a_chunk_of_its_own(tmp_pat
     assert len(list(space.chunks())) == space.chunk_count == 1
     path.write_text(json.dumps(LLAMA))
     assert len(list(space.chunks())) == space.chunk_count == 2
+
+
+@pytest.mark.parametrize("kind", ["of a step", "of a picture"])
+def test_a_resumed_sweep_has_the_day_of_its_first_run(tmp_path, monkeypatch, kind):
+    """Whether a price is older than a year does not change within a file, wherever the clock jumps to."""
+    days = [date(2015, 1, 1)]
+
+    class Clock(date):
+        @classmethod
+        def today(cls):
+            return days[-1]
+
+    for module in (run, chunk, pictures):
+        monkeypatch.setattr(module, "date", Clock)
+    network = "alexnet" if kind == "of a step" else "sd-1.5"
+    question = {"networks": network, "gpus": "h100-sxm", "precisions": "fp16,bf16", "jobs": 1}
+    output = tmp_path / "sweep.csv"
+
+    def stop_later(done, total):
+        days.append(date(2090, 1, 1))
+        if done == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted):
+        pl.sweep(**question, output=output, on_done=stop_later)
+    assert pl.sweep(**question, output=output).resumed == 1
+    assert "older than a year" not in output.read_text()
+    pl.sweep(**question, output=output, force=True)
+    assert output.read_text().count("older than a year") == 2
