@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
+import pickle
 import re
 import signal
 import sys
@@ -18,8 +19,8 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Executor, Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any, TypeVar
 
 from .errors import BadProfile, BadValue, ClusterLost, PaleoError
@@ -126,7 +127,10 @@ def count_cores() -> int:
 
 def _run_in_pool(tasks: Sequence[_Task], work: Work[_Task, _T], jobs: int) -> Generator[tuple[_Task, _T], None, None]:
     """Yield the results of a process pool; stop early if a process dies."""
-    with _open_pool(jobs, work) as pool, closing(_collect_results(pool, tasks, work)) as results:
+    with (
+        _open_pool(jobs, work) as pool,
+        closing(_collect_results(lambda task: pool.submit(work, task), tasks)) as results,
+    ):
         yield from results
 
 
@@ -153,10 +157,10 @@ def _kill(processes: Iterable[multiprocessing.process.BaseProcess]) -> None:
 
 
 def _collect_results(
-    executor: Executor, tasks: Sequence[_Task], work: Work[_Task, _T]
+    submit: Callable[[_Task], Future[_T]], tasks: Sequence[_Task]
 ) -> Generator[tuple[_Task, _T], None, None]:
     with _interrupts_postponed():
-        futures: dict[Future[_T], _Task] = {executor.submit(work, task): task for task in tasks}
+        futures: dict[Future[_T], _Task] = {submit(task): task for task in tasks}
     pool_error: BrokenProcessPool | None = None
     for future in as_completed(futures):
         try:
@@ -164,7 +168,7 @@ def _collect_results(
         except BrokenProcessPool as error:  # other tasks may have completed before
             pool_error = error
             continue
-        except CancelledError:  # Dask's scheduler is lost: it tells of some futures only
+        except Exception:  # of a task, or of Dask if its scheduler is lost, which tells of some futures only
             yield from [(futures[done], done.result()) for done in futures if _has_result(done)]
             raise
         task = futures.pop(future)  # release the result that the future holds
@@ -239,19 +243,55 @@ def _connect_to_cluster(address: str) -> Iterator[Executor]:
 
 def _cluster_error(error: Exception, address: str) -> ClusterLost | None:
     """Return the sentence for an error of a Dask cluster; None for an error of another kind."""
-    kind = type(error).__name__
-    if isinstance(error, (CancelledError, OSError)) or kind == "ClosedClientError":
-        reason = f" ({clean_message(str(error))})" if isinstance(error, OSError) else ""
-        return ClusterLost(f"the Dask scheduler at {address} ended during the computation{reason}")
-    if kind == "KilledWorker":
+    distributed = require("distributed", "a scheduler", "cluster")
+    closed = getattr(distributed.client, "ClosedClientError", CancelledError)  # which old versions of Dask lack
+    if isinstance(error, (CancelledError, distributed.comm.CommClosedError, TimeoutError, closed)):
+        reason = clean_message(str(error)) if isinstance(error, OSError) else ""
+        return ClusterLost(f"the Dask scheduler at {address} ended during the computation{reason and f' ({reason})'}")
+    if isinstance(error, distributed.KilledWorker):
         return ClusterLost(f"the workers of the Dask scheduler at {address} died one after another (out of memory?)")
     is_unknown_there = isinstance(error, AttributeError) and str(error).startswith("Can't get attribute")
-    if is_unknown_there or isinstance(error, (ImportError, UnpicklingError)):
+    if is_unknown_there or isinstance(error, (ImportError, pickle.UnpicklingError)):
         return ClusterLost(
             f"the workers of the Dask scheduler at {address} cannot run paleo-lite ({clean_message(str(error))}): "
             f"install version {__version__} and the same Python packages on them"
         )
     return None
+
+
+class _CallWhereRead:
+    """A call that takes place where it is unpickled, which gives its result.
+
+    Dask says nothing of a task that a worker cannot unpickle, for lack of the package, and waits for ever. So a worker
+    gets bytes and `pickle.loads`, which every Python has: whatever it cannot import is then an error of the task.
+    """
+
+    def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
+        self.call = function, arguments
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return self.call
+
+
+def _run_pickled(version: str, pickled: bytes) -> Any:
+    """Run a pickled task on a worker.
+
+    Raises
+    ------
+    ImportError
+        If the worker has another version of this package.
+    """
+    if version != __version__:
+        raise ImportError(f"version {__version__} is installed there")
+    work, task = pickle.loads(pickled)
+    return work(task)
+
+
+def _submit_bytes(executor: Executor, work: Work[_Task, _T], task: _Task) -> Future[_T]:
+    """Submit a task to a Dask cluster as bytes."""
+    dumps = require("cloudpickle", "a scheduler", "cluster").dumps  # a function of a notebook travels by value
+    call = _CallWhereRead(_run_pickled, __version__, dumps((work, task)))
+    return executor.submit(pickle.loads, pickle.dumps(call))
 
 
 def _run_on_cluster(
@@ -260,7 +300,10 @@ def _run_on_cluster(
     """Run tasks on a Dask cluster. The scheduler reruns tasks whose worker died."""
     absolute = [task.absolute() if isinstance(task, Path) else task for task in tasks]
     try:
-        with _connect_to_cluster(address) as executor, closing(_collect_results(executor, absolute, work)) as results:
+        with (
+            _connect_to_cluster(address) as executor,
+            closing(_collect_results(partial(_submit_bytes, executor, work), absolute)) as results,
+        ):
             yield from results
     except PaleoError:
         raise

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 
@@ -90,3 +91,28 @@ def test_without_dask(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(MissingExtra, match=r"paleo-lite\[cluster\]"):
         list(run_tasks(sorted(folder.iterdir()), len, scheduler="tcp://127.0.0.1:9"))
+
+
+def test_a_real_worker_without_the_package_is_one_sentence(tmp_path):
+    """A package of this name that cannot be imported stands for none; the command has a limit, as Dask would wait."""
+    distributed = pytest.importorskip("distributed")
+    (tmp_path / "paleo_lite").mkdir()
+    (tmp_path / "paleo_lite" / "__init__.py").write_text("raise ModuleNotFoundError('no paleo-lite here')")
+    options = ["--nworkers", "1", "--nthreads", "1", "--no-nanny", "--no-dashboard"]
+    sweep = ["sweep", "--network", "alexnet", "--gpu", "k40m", "-o", str(tmp_path / "sweep.csv"), "--scheduler"]
+    with distributed.LocalCluster(n_workers=0, dashboard_address=":0", silence_logs=50) as cluster:
+        worker = subprocess.Popen(
+            [sys.executable, "-m", "distributed.cli.dask_worker", cluster.scheduler_address, *options],
+            env={**os.environ, "PYTHONPATH": str(tmp_path)}, cwd=tmp_path, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        try:
+            asked = subprocess.run(
+                [sys.executable, "-m", "paleo_lite", *sweep, cluster.scheduler_address],
+                capture_output=True, text=True, timeout=60, check=False,
+            )  # fmt: skip
+        finally:
+            worker.terminate()
+            worker.wait()
+    assert asked.returncode == 1 and not asked.stdout
+    assert "cannot run paleo-lite (no paleo-lite here): install version" in asked.stderr
+    assert len(asked.stderr.splitlines()) == 1 and not (tmp_path / "sweep.csv.partial").exists()

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import os
+import pickle
+import re
 import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import Future
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from paleo_lite import executor
-from paleo_lite.errors import BadProfile, BadValue
+from paleo_lite.errors import BadProfile, BadValue, ClusterLost
 from paleo_lite.executor import map_in_order, run_tasks
 from paleo_lite.profiles.detect import find_files
+from paleo_lite.text import clean_message
+from paleo_lite.version import __version__
 
 WORK = """
 import os, pathlib, signal, time
@@ -210,3 +216,62 @@ def test_results_come_in_order_and_tasks_are_read_only_as_far_as_needed(files, w
 def test_results_end_before_a_task_whose_process_dies(files, work):
     names = list(map_in_order(files, work.dies, jobs=2, ahead=1))
     assert names == [path.name for path in files][:3]
+
+
+class WorkerOfDask:
+    """A worker in this process, without paleo-lite or with another version: it reads a task, then runs it."""
+
+    def __init__(self, monkeypatch, version=None):
+        self.monkeypatch, self.version = monkeypatch, version
+
+    @contextmanager
+    def connect(self, address):
+        yield self
+
+    def submit(self, function, argument):
+        sent = pickle.dumps((function, argument))
+        future = Future()
+        with self.monkeypatch.context() as there:
+            if self.version is None:
+                for name in [name for name in sys.modules if name.startswith("paleo_lite")]:
+                    there.setitem(sys.modules, name, None)
+            else:
+                there.setattr(executor, "__version__", self.version)
+            function, argument = pickle.loads(sent)  # of an error here, Dask tells nobody
+            try:
+                future.set_result(function(argument))
+            except Exception as error:
+                future.set_exception(error)
+        return future
+
+
+@pytest.mark.parametrize(
+    ("version", "reason"),
+    [(None, "import of paleo_lite.executor halted"), ("0.0.1", "version 0.0.1 is installed there")],
+)
+def test_a_worker_of_dask_that_lacks_this_version_is_one_sentence(monkeypatch, version, reason):
+    """Dask waited for ever: a worker that could not read a task told nobody."""
+    pytest.importorskip("distributed")
+    monkeypatch.setattr(executor, "_connect_to_cluster", WorkerOfDask(monkeypatch, version).connect)
+    expected = rf"at tcp://host:8786 cannot run paleo-lite \({reason}.*\): install version {re.escape(__version__)} and"
+    with pytest.raises(ClusterLost, match=expected):
+        list(run_tasks(["a", "b c"], clean_message, scheduler="tcp://host:8786"))
+
+
+def test_a_worker_of_dask_runs_what_was_sent_as_bytes(monkeypatch):
+    pytest.importorskip("distributed")
+    monkeypatch.setattr(executor, "_connect_to_cluster", WorkerOfDask(monkeypatch, __version__).connect)
+    assert sorted(run_tasks(["ab", "c"], lambda text: text * 2, scheduler="tcp://host:8786")) == [
+        ("ab", "abab"), ("c", "cc")
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("mine"), FileNotFoundError(2, "mine")])
+def test_an_error_of_the_work_itself_is_raised_as_it_is(monkeypatch, error):
+    def fail(task):
+        raise error
+
+    pytest.importorskip("distributed")
+    monkeypatch.setattr(executor, "_connect_to_cluster", WorkerOfDask(monkeypatch, __version__).connect)
+    with pytest.raises(type(error), match="mine"):
+        list(run_tasks(["a"], fail, scheduler="tcp://host:8786"))
