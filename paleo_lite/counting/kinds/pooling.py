@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
+from math import gcd, prod
 
 from ..layer import (
     INDEX_BYTES,
@@ -43,7 +43,8 @@ def pooling(op: Op) -> Cost:
 def window_elements(op: Op) -> int:
     """Return the total number of elements in all windows of a pooling, padding included.
 
-    The windows of adaptive pooling are those of PyTorch, from floor(i * in / out) to ceil((i + 1) * in / out).
+    The windows of adaptive pooling are those of PyTorch, from floor(i * in / out) to ceil((i + 1) * in / out). Two
+    windows share an element where a border is inside it, so that all have in + out - gcd(in, out) elements.
     """
     kernel = op.attributes.get("kernel")
     if kernel is not None:
@@ -52,9 +53,8 @@ def window_elements(op: Op) -> int:
     input_sizes, output_sizes = op.layer.inputs[0][-rank:], op.layer.outputs[0][-rank:]
     per_channel = 1
     for size, out in zip(input_sizes, output_sizes):
-        window_sizes = [-(-(i + 1) * size // out) - i * size // out for i in range(out)]
-        per_channel *= sum(window_sizes)
-    return op.y // prod(output_sizes) * per_channel
+        per_channel *= size + out - gcd(size, out)
+    return op.y // max(prod(output_sizes), 1) * per_channel
 
 
 def saved_by_max_pool(layer: Layer, wants_gradient: Sequence[bool], trainable: bool) -> Saved:
