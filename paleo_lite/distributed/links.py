@@ -62,6 +62,15 @@ def link_time_s(
     return start_s + steps * latency_s + 2 * np.sqrt(ramp_s * wire_s) + transfer_s
 
 
+_LEAST_RATE, _MOST_RATE = 1.0, 1e18
+"""Limits of the bandwidth of a link in bytes per second, so that no time that follows is 0 or infinite."""
+
+_MOST_FITTED = 3600
+"""Largest latency in seconds, and largest fitted share."""
+
+_LEAST_SHARE = 1e-9
+
+
 class LinkRate(msgspec.Struct, frozen=True):
     """Performance of a link for one device: the parameters of the time model of collectives.
 
@@ -120,9 +129,16 @@ class LinkRate(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         if not 0 < self.bandwidth_bytes_per_s < math.inf:
             raise BadValue(f"link {self.name}: the bandwidth must be > 0 B/s (got {self.bandwidth_bytes_per_s:g})")
+        if not _LEAST_RATE <= self.bandwidth_bytes_per_s <= _MOST_RATE:
+            raise BadValue(
+                f"link {self.name}: the bandwidth must be from {_LEAST_RATE:g} to {_MOST_RATE:g} B/s "
+                f"(got {self.bandwidth_bytes_per_s:g})"
+            )
         for seconds in (self.latency_s, self.start_s, self.ramp_s, self.switch_s):
             if not 0 <= seconds < math.inf:
                 raise BadValue(f"link {self.name}: a latency must be >= 0 s (got {seconds:g})")
+            if seconds > _MOST_FITTED:
+                raise BadValue(f"link {self.name}: a latency must be at most {_MOST_FITTED} s (got {seconds:g})")
         for share in (self.ppp, self.small_share, *(share for _, share in self.ppp_at)):
             if not 0 < share < math.inf:
                 raise BadValue(f"link {self.name}: the PPP must be > 0 (got {share:g})")
@@ -552,4 +568,9 @@ def read_link_calibration(path: Path) -> LinkCalibration:
             raise BadFile(f"{path}: operations.{name}: workers must be >= 2, PPP and small_share > 0")
         if not all(0 <= seconds < math.inf for seconds in (fit.start_s, fit.latency_s, fit.ramp_s, fit.switch_s)):
             raise BadFile(f"{path}: operations.{name}: start_s, latency_s, ramp_s and switch_s must be >= 0 s")
+        for field in _FITTED_FIELDS:
+            if not 0 <= getattr(fit, field) <= _MOST_FITTED:
+                raise BadFile(f"{path}: operations.{name}: {field} must be from 0 to {_MOST_FITTED}")
+        if not all(share >= _LEAST_SHARE for share in (*fit.ppp, fit.small_share)):
+            raise BadFile(f"{path}: operations.{name}: PPP and small_share must be at least {_LEAST_SHARE:g}")
     return calibration

@@ -148,6 +148,9 @@ def _resolve_link(spec: str | _LinkSpec, name: str, ppp: float | None) -> LinkRa
     return msgspec.structs.replace(rate, latency_s=latency_s, label=f"{rate.label}, latency as given")
 
 
+_MOST_SCATTER = 10
+
+
 class Platform(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Fitted parameters of a computer and its software.
 
@@ -268,8 +271,10 @@ def read_platform(path: Path) -> Platform:
         platform.apply_to_settings(Settings())
     except UsageProblem as error:
         raise BadFile(f"{path}: {error}") from None
-    if not 0 < platform.compute_ratio < math.inf:
-        raise BadFile(f"{path}: computing must be a ratio > 0 (got {platform.compute_ratio:g})")
+    if not 1e-6 <= platform.compute_ratio <= 1e6:
+        raise BadFile(f"{path}: computing must be a ratio from 1e-06 to 1e+06 (got {platform.compute_ratio:g})")
+    if not 0 <= platform.scatter <= _MOST_SCATTER:
+        raise BadFile(f"{path}: scatter must be from 0 to {_MOST_SCATTER} (got {platform.scatter:g})")
     return platform
 
 

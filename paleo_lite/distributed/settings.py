@@ -15,6 +15,10 @@ BUCKET_BYTES = 25 * 2**20
 """Default bucket size of PyTorch's DistributedDataParallel: ``bucket_cap_mb=25``, which its code counts in MiB."""
 
 
+_MOST_SHARE = 1e6
+"""Largest slowdown as a fraction, far from every measured one, so that no time that follows is infinite."""
+
+
 class Settings(msgspec.Struct, frozen=True):
     """Options of training on several devices.
 
@@ -69,6 +73,8 @@ class Settings(msgspec.Struct, frozen=True):
             value = getattr(self, name)
             if not 0 <= value < math.inf:
                 raise BadValue(f"{name} must be a fraction >= 0 (got {value:g})")
+            if value > _MOST_SHARE:
+                raise BadValue(f"{name} must be at most {_MOST_SHARE:g} (got {value:g})")
         if not 0 <= self.overlap_efficiency <= 1:
             raise BadValue(f"overlap_efficiency must be between 0 and 1 (got {self.overlap_efficiency:g})")
 

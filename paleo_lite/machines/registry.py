@@ -40,6 +40,9 @@ SCOPES_WITHOUT_CLOCK = ("cpu", "accelerator")
 _MAX_FILE_BYTES = 2**20
 _T = TypeVar("_T")
 
+_LEAST_FIGURE, _MOST_FIGURE = 1e-6, 1e24
+"""Limits of every figure in its unit, from prices to FLOP/s, so that no time that follows is 0 or infinite."""
+
 
 def read_device(path: Path) -> Device:
     """Read one hardware TOML.
@@ -58,6 +61,10 @@ def read_device(path: Path) -> Device:
             raise BadDevice(f"{path}: {field}: {error}") from None
         if not value > 0:
             raise BadDevice(f"{path}: {field} must be above 0 (got {figure.value!r})")
+        if not _LEAST_FIGURE <= value <= _MOST_FIGURE:
+            raise BadDevice(
+                f"{path}: {field} must be from {_LEAST_FIGURE:g} to {_MOST_FIGURE:g} {unit} (got {figure.value!r})"
+            )
     if not device.peaks:
         raise BadDevice(f"{path}: at least one [[peaks]] is required")
     if device.clock_hz(device.clocks.default) is None and device.scope not in SCOPES_WITHOUT_CLOCK:

@@ -42,6 +42,9 @@ def test_every_doubling_of_the_workers_adds_the_straggler_penalty() -> None:
             BadValue, match=r"overlap_efficiency must be between 0 and 1|straggler_penalty must be a fraction >= 0"
         ):
             Settings(**wrong)
+    for name in ("slowdown", "interference", "straggler_penalty"):
+        with pytest.raises(BadValue, match=rf"{name} must be at most 1e\+06 \(got 1e\+300\)"):
+            Settings(**{name: 1e300})
 
 
 def test_overlap_efficiency_interpolates_exposed_communication() -> None:

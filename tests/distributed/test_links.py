@@ -136,6 +136,9 @@ def test_measured_links_are_listed_with_the_data_sheets() -> None:
         ({"workers": [1, 4, 8]}, "workers must be >= 2, PPP and small_share > 0"),
         ({"small_share": 0.0}, "workers must be >= 2, PPP and small_share > 0"),
         ({"ppp": [0.5, 0.0, 0.5]}, "workers must be >= 2, PPP and small_share > 0"),
+        ({"latency_s": 1e308}, "latency_s must be from 0 to 3600"),
+        ({"scatter": -1.0}, "scatter must be from 0 to 3600"),
+        ({"small_share": 1e-300}, "PPP and small_share must be at least 1e-09"),
         ({"latency_s": -1.0}, "start_s, latency_s, ramp_s and switch_s must be >= 0 s"),
     ],
 )

@@ -62,6 +62,11 @@ def test_user_settings_take_precedence_over_fitted_ones(rack):
         ("10 GB/s", "fast", "fast"),
         ("0.1", "-0.1", "slowdown"),
         ("0.5", "0.0", "computing"),
+        ("0.5", "1e300", r"computing must be a ratio from 1e-06 to 1e\+06 \(got 1e\+300\)"),
+        ("0.5", "0.5\nscatter = 1e300", "scatter must be from 0 to 10"),
+        ("0.5", "0.5\nscatter = -1.0", "scatter must be from 0 to 10"),
+        ("1 GB/s", "1e30 GB/s", r"the bandwidth must be from 1 to 1e\+18 B/s"),
+        ("0.1", "1e300", r"slowdown must be at most 1e\+06"),
         ("=", "", "rack.toml"),
     ],
 )

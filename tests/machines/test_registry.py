@@ -245,6 +245,8 @@ def test_a_further_file_does_not_take_a_name(tmp_path: Path) -> None:
         ("bandwidth =", "bandwith =", r"unknown field `bandwith` - at `\$\.memory`"),
         ("288 GB/s", "288 GHz", r"memory\.bandwidth: '288 GHz' is not in B/s"),
         ("288 GB/s", "-288 GB/s", r"memory\.bandwidth must be above 0 \(got '-288 GB/s'"),
+        ("288 GB/s", "1e99 GB/s", r"memory\.bandwidth must be from 1e-06 to 1e\+24 B/s"),
+        ("4.29 TFLOP/s", "1e-300 TFLOP/s", r"peaks\.fp32\.vector must be from 1e-06 to 1e\+24 FLOP/s"),
         ("4.29 TFLOP/s", "fast", r"peaks\.fp32\.vector: 'fast' is not a quantity"),
         ('default = "base"', 'default = "turbo"', r"Invalid enum value 'turbo' - at `\$\.clocks\.default`"),
         ('precision = "fp64"', 'precision = "fp65"', r"Invalid enum value 'fp65'"),
