@@ -219,8 +219,13 @@ def read_limited(path: Path, max_bytes: int, description: str, error_class: type
         Of the given class, if it is not a regular file, or larger.
     """
     check_regular(path, error_class)
+    pieces, left = [], max_bytes + 1
     with path.open("rb") as file:
-        data = file.read(max_bytes + 1)
+        at_once = max(os.fstat(file.fileno()).st_size + 1, 2**16)  # a buffer for all bytes of a reading is made first
+        while left > 0 and (piece := file.read(min(at_once, left))):
+            pieces.append(piece)
+            left -= len(piece)
+    data = b"".join(pieces)
     if len(data) > max_bytes:
         raise error_class(f"{path}: larger than {max_bytes} bytes, too large for a {description}")
     return data

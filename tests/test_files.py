@@ -9,6 +9,7 @@ import stat
 import sys
 import tempfile
 import threading
+import tracemalloc
 from collections import Counter
 from pathlib import Path
 
@@ -220,3 +221,17 @@ def test_every_output_is_written_atomically():
         calls = (node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Call))
         found[path.relative_to(package).as_posix()] += sum(map(is_writing, calls))
     assert +found == IN_FOLDERS_OF_THEIR_OWN
+
+
+def test_a_small_file_needs_little_memory_whatever_its_limit(tmp_path):
+    path = tmp_path / "small"
+    path.write_bytes(b"x" * 100_000)
+    tracemalloc.start()
+    try:
+        assert files.read_limited(path, 2**28, "table") == b"x" * 100_000
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
+    assert len(files.read_limited(path, 100_000, "table")) == 100_000
+    with pytest.raises(BadFile, match="larger than 99999 bytes, too large for a table"):
+        files.read_limited(path, 99_999, "table")

@@ -10,6 +10,7 @@ from typing import Any
 from zipfile import is_zipfile
 
 from ..errors import BadDescriptor, BadValue, TraceFailed
+from ..files import check_regular
 from .network import Network, SequenceOptions
 from .torch_import import import_torch
 
@@ -37,6 +38,7 @@ def read_exported(path: Path, image_size: int | None = None, options: SequenceOp
     if image_size is not None or (options is not None and options.needs_sequences):
         raise BadValue(f"{path}: the sizes of an exported program are fixed: remove image size and sequence options")
     try:
+        check_regular(path, BadDescriptor)
         if not is_zipfile(path):
             raise BadDescriptor(f"{path}: not an exported program, which torch.export.save writes")
         with _tensors_only():

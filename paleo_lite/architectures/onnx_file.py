@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from ..counting import INPUT, KINDS, Layer, Shape
 from ..errors import BadDescriptor, BadValue
 from ..extras import require
+from ..files import check_regular
 from .network import Lengths, Network, SequenceOptions
 
 _QUOTED = re.compile(r"'([^']*)'")
@@ -53,6 +54,7 @@ def read_onnx(path: Path, image_size: int | None = None, options: SequenceOption
     from google.protobuf.message import DecodeError  # a dependency of onnx
 
     try:
+        check_regular(path, BadDescriptor)
         model = onnx.load(str(path), load_external_data=False)
     except OSError as error:
         raise BadDescriptor(f"{path}: cannot be read ({error.strerror})") from None

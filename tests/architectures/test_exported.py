@@ -69,8 +69,15 @@ def test_program_that_would_run_code_is_an_error(tmp_path, monkeypatch):
 
 
 def test_invalid_programs(tmp_path):
-    with pytest.raises(BadDescriptor, match="not an exported program, which torch"):
+    with pytest.raises(BadDescriptor, match=r"absent\.pt2: cannot be read .No such file"):
         pl.layers(str(tmp_path / "absent.pt2"))
     torch.save({"a": 1}, tmp_path / "weights.pt2")
     with pytest.raises(BadDescriptor, match="not an exported program"):
         pl.layers(str(tmp_path / "weights.pt2"))
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="devices are those of POSIX")
+def test_a_device_is_not_read(tmp_path):
+    (tmp_path / "net.pt2").symlink_to(os.devnull)
+    with pytest.raises(BadDescriptor, match=r"net\.pt2: cannot be read \(it is not a regular file\)"):
+        pl.layers(str(tmp_path / "net.pt2"))

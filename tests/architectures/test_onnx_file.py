@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from itertools import pairwise
 
 import pytest
@@ -227,3 +228,10 @@ def test_a_network_of_which_nothing_is_counted_is_refused(tmp_path):
     onnx.save(helper.make_model(helper.make_graph([node], "net", [x, condition], [y])), tmp_path / "if.onnx")
     with pytest.raises(CountFailed, match=r"nothing of it is counted in inference; its layers are onnx\.If"):
         pl.predict(str(tmp_path / "if.onnx"), gpu="t4")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="devices are those of POSIX")
+def test_a_device_is_not_read(tmp_path):
+    (tmp_path / "net.onnx").symlink_to(os.devnull)
+    with pytest.raises(BadDescriptor, match=r"net\.onnx: cannot be read \(it is not a regular file\)"):
+        pl.layers(str(tmp_path / "net.onnx"))
