@@ -17,6 +17,7 @@ from ..errors import BadDescriptor, BadValue
 from ..extras import require
 from ..files import check_regular
 from .network import Lengths, Network, SequenceOptions
+from .onnx_sizes import can_compute_shapes
 
 _QUOTED = re.compile(r"'([^']*)'")
 """A name in the list of module scopes that torch's exporter writes as text."""
@@ -66,7 +67,9 @@ def read_onnx(path: Path, image_size: int | None = None, options: SequenceOption
         model = _inline_functions(model, path)
     length, notes = _set_symbolic_sizes(model.graph, path, image_size, options.length if options else None)
     try:
-        model = onnx.shape_inference.infer_shapes(model, data_prop=True)
+        model = onnx.shape_inference.infer_shapes(model, data_prop=can_compute_shapes(model.graph, path))
+    except BadDescriptor:
+        raise
     except Exception as error:  # InferenceError, which is in different modules in different versions of onnx
         raise BadDescriptor(f"{path}: inconsistent shapes ({' '.join(str(error).split())[:200]})") from None
     network = _GraphReader(model.graph, path, onnx).network(notes)
@@ -76,6 +79,12 @@ def read_onnx(path: Path, image_size: int | None = None, options: SequenceOption
 NODES_PER_BYTE = 1
 """Most operators that the functions of a file may grow to, per byte of the file."""
 
+_NODES_OF_ANY_FILE = 10_000
+"""Operators to which the functions of a small file may grow, too."""
+
+_MOST_LEVELS = 64
+"""Most levels of functions that call functions, which are inlined by recursion."""
+
 
 def _inline_functions(model: Any, path: Path) -> Any:
     """Return a model with its functions in place of their calls.
@@ -83,16 +92,21 @@ def _inline_functions(model: Any, path: Path) -> Any:
     Raises
     ------
     BadDescriptor
-        If a function calls itself, or the calls grow to more operators than a file of this size can need: each of a
-        chain of functions may call the next one twice.
+        If a function calls itself, the calls are nested too deeply, or they grow to more operators than a file of
+        this size can need: each of a chain of functions may call the next one twice.
     """
     from onnx.inliner import inline_local_functions
 
-    limit = NODES_PER_BYTE * path.stat().st_size
+    limit = max(NODES_PER_BYTE * path.stat().st_size, _NODES_OF_ANY_FILE)
     bodies = {(function.domain, function.name): function.node for function in model.functions}
     sizes: dict[tuple[str, str], int] = {}
     for name in bodies:
         _size_of_function(name, bodies, sizes, path)
+    levels: dict[tuple[str, str], int] = {}
+    for name in sizes:  # in the order in which they were completed: callees before their callers
+        levels[name] = 1 + max((levels[call] for call in _calls(bodies[name]) if call in bodies), default=0)
+    if max(levels.values()) > _MOST_LEVELS:
+        raise BadDescriptor(f"{path}: its functions call each other at more than {_MOST_LEVELS} levels")
     inlined = _count_nodes(model.graph.node, sizes)
     if inlined > limit:
         raise BadDescriptor(

@@ -168,6 +168,9 @@ def test_functions_are_inlined_within_a_budget(tmp_path):
     assert [layer.kind for layer in few.layers] == ["relu"] * 8
     with pytest.raises(BadDescriptor, match=r"functions grow to 16,777,216 operators, expected at most [\d,]+ for"):
         pl.layers(save_with_functions(tmp_path / "many.onnx", calls(2, 24)))
+    assert len(pl.layers(save_with_functions(tmp_path / "small.onnx", calls(2, 12))).network.layers) == 4096
+    with pytest.raises(BadDescriptor, match=r"deep\.onnx: its functions call each other at more than 64 levels"):
+        pl.layers(save_with_functions(tmp_path / "deep.onnx", calls(1, 1000)))
     with pytest.raises(BadDescriptor, match=r"the function 'F[0-2]' calls itself"):
         pl.layers(save_with_functions(tmp_path / "endless.onnx", calls(1, 3, recursive=True)))
 
@@ -235,3 +238,10 @@ def test_a_device_is_not_read(tmp_path):
     (tmp_path / "net.onnx").symlink_to(os.devnull)
     with pytest.raises(BadDescriptor, match=r"net\.onnx: cannot be read \(it is not a regular file\)"):
         pl.layers(str(tmp_path / "net.onnx"))
+
+
+@pytest.mark.parametrize("phase", ["inference", "training"])
+def test_a_scalar_is_normalised_as_a_row_of_one(phase, tmp_path):
+    node = helper.make_node("LayerNormalization", ["x", "w"], ["y"])
+    path = save(tmp_path / "net.onnx", [node], [("x", 1, [])], [("w", (1,))], output=("y", []))
+    assert pl.predict(path, gpu="k80", phase=phase).time_s > 0

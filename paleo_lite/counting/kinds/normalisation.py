@@ -63,9 +63,8 @@ def row_norm(op: Op) -> Cost:
 
 
 def _num_rows(layer: Layer) -> int:
-    elements, last_size = prod(layer.inputs[0]), layer.inputs[0][-1]
-    row_size = prod(layer.weights[0]) if layer.weights else last_size
-    return elements // max(row_size, 1)
+    row_size = prod(layer.weights[0] if layer.weights else layer.inputs[0][-1:])  # a scalar is a row of one
+    return prod(layer.inputs[0]) // max(row_size, 1)
 
 
 def saved_by_layer_norm(layer: Layer, wants_gradient: Sequence[bool], trainable: bool) -> Saved:
