@@ -16,6 +16,7 @@ from ..counting import INPUT, KINDS, Layer, Shape
 from ..errors import BadDescriptor, BadValue
 from ..extras import require
 from ..files import check_regular
+from ..text import clean_message
 from .network import Lengths, Network, SequenceOptions
 from .onnx_sizes import can_compute_shapes
 
@@ -113,7 +114,10 @@ def _inline_functions(model: Any, path: Path) -> Any:
             f"{path}: its functions grow to {min(inlined, 10**15):,} operators, expected at most {limit:,} for a file "
             "of this size"
         )
-    return inline_local_functions(model)
+    try:
+        return inline_local_functions(model)
+    except Exception as error:  # RuntimeError, or one that is in different modules in different versions of onnx
+        raise BadDescriptor(f"{path}: its functions cannot be inlined ({clean_message(str(error))[-150:]})") from None
 
 
 def _size_of_function(

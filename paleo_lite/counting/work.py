@@ -449,7 +449,7 @@ def _count_passes(
         try:
             forward_count = convention.count(op)
         except RULE_ERRORS as error:
-            raise count_failure(op, error) from error
+            raise count_failure(op.layer, error) from error
     elif known_cost is not None:
         forward_count = getattr(known_cost.inference, convention.name)
     backward_data = cost.backward_data

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
@@ -238,6 +239,15 @@ def test_a_device_is_not_read(tmp_path):
     (tmp_path / "net.onnx").symlink_to(os.devnull)
     with pytest.raises(BadDescriptor, match=r"net\.onnx: cannot be read \(it is not a regular file\)"):
         pl.layers(str(tmp_path / "net.onnx"))
+
+
+def test_a_call_with_more_operands_than_its_function_has_is_refused(tmp_path):
+    path = Path(save_with_functions(tmp_path / "net.onnx", calls(1, 1)))
+    model = onnx.load(path)
+    model.graph.node[0].input.append("x")
+    onnx.save(model, path)
+    with pytest.raises(BadDescriptor, match=r"net\.onnx: its functions cannot be inlined \(.*parameters"):
+        pl.layers(str(path))
 
 
 @pytest.mark.parametrize("phase", ["inference", "training"])

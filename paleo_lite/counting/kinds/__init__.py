@@ -156,7 +156,7 @@ def count_layer(op: Op) -> Cost | None:
     try:
         cost = kind.rule(op)
     except RULE_ERRORS as error:
-        raise count_failure(op, error) from error
+        raise count_failure(op.layer, error) from error
     if op.attributes.get("complex"):
         return Cost(*[_complex_cost(part) for part in cost])
     return cost
@@ -168,11 +168,11 @@ def _complex_cost(cost: PassCost) -> PassCost:
     )
 
 
-def count_failure(op: Op, error: Exception) -> CountFailed:
+def count_failure(layer: Layer, error: Exception) -> CountFailed:
     """Return the exception for a layer whose shapes do not match its kind."""
     return CountFailed(
-        f"layer {op.layer.name!r} cannot be counted as {op.layer.kind}: inputs {op.layer.inputs}, "
-        f"weights {op.layer.weights}, attributes {op.layer.attributes} ({type(error).__name__}: {error})"
+        f"layer {layer.name!r} cannot be counted as {layer.kind}: inputs {layer.inputs}, "
+        f"weights {layer.weights}, attributes {layer.attributes} ({type(error).__name__}: {error})"
     )
 
 
@@ -216,11 +216,21 @@ def saved_tensors(layer: Layer, wants_gradient: Sequence[bool], trainable: bool)
         For each input, whether its gradient is computed.
     trainable : bool
         Whether gradients of the layer's weights are computed.
+
+    Raises
+    ------
+    CountFailed
+        If its shapes do not match its kind.
     """
     kind = KINDS.get(layer.kind)
     if kind is None:
         return None
-    return kind.saves if isinstance(kind.saves, Saved) else kind.saves(layer, wants_gradient, trainable)
+    if isinstance(kind.saves, Saved):
+        return kind.saves
+    try:
+        return kind.saves(layer, wants_gradient, trainable)
+    except RULE_ERRORS as error:
+        raise count_failure(layer, error) from error
 
 
 def is_embedding(layer: Layer) -> bool:

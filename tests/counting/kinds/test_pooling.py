@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from paleo_lite.counting import Layer
+from paleo_lite.counting.kinds import saved_tensors
 from paleo_lite.counting.kinds.pooling import window_elements
 from paleo_lite.counting.layer import Op
+from paleo_lite.errors import CountFailed
 
 
 def elements(size: int, out: int) -> int:
@@ -24,3 +26,9 @@ def test_windows_have_the_elements_of_pytorchs_borders(out):
 def test_as_many_windows_as_a_file_may_state_take_no_steps():
     assert elements(7, 2**40) == 7 + 2**40 - 1
     assert elements(7, 0) == 0
+
+
+def test_a_layer_without_a_result_saves_nothing_that_could_be_counted():
+    layer = Layer("p1", "max_pool", ((1, 1, 8),), (), attributes={"kernel": [2], "stride": [2]}, parents=(-1,))
+    with pytest.raises(CountFailed, match="layer 'p1' cannot be counted as max_pool"):
+        saved_tensors(layer, [True], True)
