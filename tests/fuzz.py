@@ -145,7 +145,39 @@ def samples() -> list[Sample]:
         Sample("measured.csv", "lines", text.encode(),
                ("calibrate {file} --gpu t4 --precision fp16 -o out.toml --force",)),
     ]  # fmt: skip
+    if importlib.util.find_spec("onnx") is not None:
+        found += [Sample("net.onnx", "onnx", _onnx_network(), NETWORK)]
     return found
+
+
+def _onnx_network() -> bytes:
+    """A network with every kind of part that is changed: attributes, weights, branches, and functions."""
+    from onnx import TensorProto, helper
+
+    def value(name: str, shape: list[int] | None) -> Any:
+        return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    twice = [helper.make_node("Relu", ["a"], ["b"]), helper.make_node("Relu", ["b"], ["c"])]
+    functions = [helper.make_function("own", "Twice", ["a"], ["c"], twice, imports)]
+    branch = helper.make_graph([helper.make_node("Relu", ["f"], ["g"])], "branch", [], [value("g", [1, 8])])
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], group=2, strides=[1, 1], pads=[1, 1, 1, 1], dilations=[1, 1]),
+        helper.make_node("MaxPool", ["c"], ["p"], kernel_shape=[2, 2], strides=[2, 2]),
+        helper.make_node("LRN", ["p"], ["n"], size=3),
+        helper.make_node("Twice", ["n"], ["r"], domain="own"),
+        helper.make_node("GlobalAveragePool", ["r"], ["m"]),
+        helper.make_node("Flatten", ["m"], ["f"], axis=1),
+        helper.make_node("If", ["t"], ["i"], then_branch=branch, else_branch=branch),
+        helper.make_node("Gemm", ["f", "v"], ["h"], transB=1),
+        helper.make_node("Einsum", ["h", "v"], ["y"], equation="ij,jk->ik"),
+    ]
+    sizes: list[tuple[str, list[int]]] = [("w", [8, 2, 3, 3]), ("v", [8, 8])]
+    weights = [TensorProto(name=name, dims=dims, data_type=TensorProto.FLOAT) for name, dims in sizes]
+    weights.append(helper.make_tensor("t", TensorProto.BOOL, [], [True]))
+    graph = helper.make_graph(nodes, "net", [value("x", [1, 4, 8, 8])], [value("y", [1, 8])], weights)
+    made: bytes = helper.make_model(graph, opset_imports=imports, functions=functions).SerializeToString()
+    return made
 
 
 # Mutations -----------------------------------------------------------------------------------------------------------
@@ -233,11 +265,15 @@ def _toml(data: bytes, rng: random.Random) -> bytes:
     lines = data.decode("utf-8", "replace").split("\n")
     full = [place for place, line in enumerate(lines) if line.strip()]
     at = rng.choice(full)
-    what = rng.randrange(5)
+    what = rng.randrange(6)
     if what == 0:
         del lines[at]
     elif what == 1:
         lines.insert(at, rng.choice(lines))
+    elif what == 5:
+        count = rng.choice([2, 31, 32, 33, 1000, 30_000])
+        nested = rng.choice([".".join("a" * count) + " = 1", f"[{'.'.join('a' * count)}]", f"a = {'[' * count}"])
+        lines.insert(at, nested)
     elif "=" in lines[at]:
         name, _, value = lines[at].partition("=")
         odd = rng.choice([x for x in ODD if x is not None and not isinstance(x, dict)])
@@ -325,7 +361,66 @@ def _as_parquet(data: bytes, rng: random.Random) -> bytes:
     return _parquet(table.set_column(at, name, new))
 
 
-_AS = {"json": _json, "lines": _lines, "toml": _toml, "xml": _xml, "sqlite": _sqlite, "parquet": _as_parquet}
+def _onnx(data: bytes, rng: random.Random) -> bytes:
+    import onnx
+
+    model = onnx.ModelProto.FromString(data)
+    what = rng.randrange(7)
+    function = rng.choice(model.functions) if model.functions else None
+    nodes = function.node if function is not None and rng.random() < 0.2 else model.graph.node
+    node = rng.choice(nodes)
+    if what == 0 and function is not None:  # a function that calls itself, or one more level that doubles
+        name = function.name if rng.random() < 0.3 else f"F{len(model.functions)}"
+        body = [onnx.helper.make_node(function.name, ["a"], ["b"], domain="own"),
+                onnx.helper.make_node(function.name, ["b"], ["c"], domain="own")]  # fmt: skip
+        if name == function.name:
+            function.node.append(body[0])
+        else:
+            imports = function.opset_import
+            model.functions.append(onnx.helper.make_function("own", name, ["a"], ["c"], body, imports))
+            for caller in model.graph.node:
+                caller.op_type = name if caller.domain == "own" else caller.op_type
+    elif what in (1, 2, 3) and node.attribute:
+        attribute = rng.choice(node.attribute)
+        odd = [0, -1, 2**31, 2**63 - 1, -(2**63), float("nan"), "x", [0, 0], [-1] * 4, [2**62] * 2, [1] * 100]
+        if what == 1:
+            node.attribute.remove(attribute)
+        elif what == 2:
+            attribute.CopyFrom(onnx.helper.make_attribute(attribute.name, rng.choice(odd)))
+        else:
+            attribute.type = rng.randrange(15)
+    elif what == 4:
+        dims = [rng.choice([0, 1, -1, 8, 2**31, 2**62]) for _ in range(rng.choice([0, 1, 2, 4, 100]))]
+        if rng.random() < 0.5 and model.graph.initializer:
+            changed = rng.choice(model.graph.initializer)
+            del changed.dims[:]
+            changed.dims.extend(dims)
+        else:
+            kind = rng.choice([onnx.TensorProto.FLOAT, onnx.TensorProto.INT64, onnx.TensorProto.BOOL])
+            value = rng.choice([*model.graph.input, *model.graph.output])
+            shape = rng.choice([dims, None])
+            value.CopyFrom(onnx.helper.make_tensor_value_info(value.name, kind, shape))
+    elif what == 5:
+        names = rng.choice([node.input, node.output])
+        if names and rng.random() < 0.5:
+            del names[rng.randrange(len(names))]
+        else:
+            names.append(rng.choice(["", "x", "w", "unknown"]))
+    else:
+        node.op_type = rng.choice(["Shape", "Concat", "Reshape", "Split", "MatMul", "Gather", "LSTM", "Loop", "Resize"])
+    changed_data: bytes = model.SerializeToString()
+    return changed_data
+
+
+_AS = {
+    "onnx": _onnx,
+    "json": _json,
+    "lines": _lines,
+    "toml": _toml,
+    "xml": _xml,
+    "sqlite": _sqlite,
+    "parquet": _as_parquet,
+}
 
 
 # Command lines -------------------------------------------------------------------------------------------------------
