@@ -33,8 +33,12 @@ def serving_page(serving: Serving, **options: Any) -> Document:
     figures, latencies = serving.figures, serving.latencies
     parallelism = f"{serving.devices} x {serving.gpu_name}" if serving.devices > 1 else serving.gpu_name
     kind = "" if serving.is_forecast else " (bound from the data sheet)"
+    overload = ""
+    if serving.is_overloaded:
+        at_most = _show(figures["saturation_requests_per_s"], format_number)
+        overload = f"OVERLOADED, at most {at_most} requests/s are answered and the queue grows: "
     title = (
-        f"{serving.network} on {parallelism}, {serving.precision}, {serving.engine}, {serving.traffic}: "
+        f"{overload}{serving.network} on {parallelism}, {serving.precision}, {serving.engine}, {serving.traffic}: "
         f"time to first token {_show(latencies['ttft_s']['p50'], format_time_short)}, "
         f"{_show(latencies['tpot_s']['p50'], format_time_short)} per token (p50), "
         f"{_show(figures['output_tokens_per_s'], format_number)} tokens/s{kind}"

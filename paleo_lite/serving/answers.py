@@ -102,6 +102,8 @@ class Serving(Result, msgspec.Struct, frozen=True, eq=False):
     kernels : list of KernelTime or None
         Kernels of a decode iteration at the mean number of sequences and their mean context, the longest first; None if
         the layers are timed one by one.
+    offered_requests_per_s : float or None
+        Mean rate at which requests arrive; None where they do not arrive at a rate.
     """
 
     _page: ClassVar[str] = "paleo_lite.reporting.serving:serving_page"
@@ -139,6 +141,15 @@ class Serving(Result, msgspec.Struct, frozen=True, eq=False):
     attention_data_parallel: int = 1
     launch_command: str | None = None
     kernels: list[KernelTime] | None = None
+    offered_requests_per_s: float | None = None
+
+    @property
+    def is_overloaded(self) -> bool:
+        """Whether requests arrive faster than they can be answered, so that their queue grows without end."""
+        capacity = self.figures.get("saturation_requests_per_s")
+        if self.offered_requests_per_s is None or capacity is None or capacity.value is None:
+            return False
+        return self.offered_requests_per_s > capacity.value
 
     def to_dict(self) -> dict[str, Any]:
         """Return the documented JSON: stable names, SI units."""
@@ -396,6 +407,7 @@ def answer(
         attention_data_parallel=on_device.attention_data,
         launch_command=launched.command,
         kernels=time_decode_kernels(on_device, figures["expected"]["mean_sequences"] or 1.0, context),
+        offered_requests_per_s=rate_per_s,
     )
 
 

@@ -43,9 +43,22 @@ def test_cost_is_price_over_tokens(serving: Serving) -> None:
     assert serving.figures["usd_per_million_output_tokens"].value == pytest.approx(6.88 / 3600 / per_s * 1e6)
 
 
-def test_a_rate_above_saturation_is_noted() -> None:
+def test_an_overloaded_server_says_so_first(serving: Serving) -> None:
+    """By hand: 100 prompts of 1,024 tokens a second at 2 x 8.03 G FLOP a token are 1.6 of the H100's 0.989 PFLOP/s.
+
+    The 5 of the fixture are 0.08 PFLOP/s, and reading 16.06 GB of weights for each of 256 tokens at 3.35 TB/s takes
+    1.2 s, in which 6 requests arrive and share the reading.
+    """
     result = pl.serve("llama-3-8b", gpu="h100-sxm", rate=100, num_requests=300)
     assert "exceed the saturation rate" in result.notes[0]
+    assert result.document().title.startswith("OVERLOADED, at most ")
+    assert result.is_overloaded and result.offered_requests_per_s == pytest.approx(100, rel=0.2)
+    assert not serving.is_overloaded and serving.document().title.startswith("llama-3-8b on ")
+
+
+def test_requests_that_all_come_at_once_are_no_overload() -> None:
+    at_once = pl.serve("llama-3-8b", gpu="h100-sxm", rate=float("inf"), num_requests=20)
+    assert at_once.offered_requests_per_s is None and not at_once.is_overloaded
 
 
 def test_json_and_csv_of_the_command(serving: Serving) -> None:
