@@ -12,7 +12,14 @@ from ..architectures import find_network
 from ..calibration.choose import NotPooled, pool_prior, pooled_model
 from ..calibration.fit import Fit, held_out_error
 from ..calibration.fit import calibrate as fit_device
-from ..calibration.measurements import Measurement, provenance_of, read_inputs, read_measurements, select_measurements
+from ..calibration.measurements import (
+    Measurement,
+    describe_columns,
+    provenance_of,
+    read_inputs,
+    read_measurements,
+    select_measurements,
+)
 from ..calibration.power import fit_power
 from ..calibration.ppp import PppCalibration, PppRun, PppShare, calibrate_ppp
 from ..calibration.store import (
@@ -28,9 +35,9 @@ from ..calibration.suggest import Suggestions, typical_steps
 from ..calibration.suggest import suggest as suggest_steps
 from ..calibration.validate import MAX_FILE_BYTES, Validation, validate_powers
 from ..calibration.validate import validate as hold_out
-from ..errors import BadValue
+from ..errors import BadValue, UnknownFormat
 from ..extras import require
-from ..files import check_outputs, read_typed
+from ..files import check_outputs, file_exists, read_typed
 from ..machines import Device, Machine, find_device
 from ..reporting.calibrations import calibrations_page
 from ..reporting.document import Document
@@ -203,6 +210,26 @@ def _check_time_model(time_model: str) -> None:
         raise BadValue(f"the {time_model} model has no parameters to fit: `--time-model` takes {' or '.join(fittable)}")
 
 
+def _find_profiles(paths: list[Path]) -> list[Path]:
+    """Return the files of profiles.
+
+    Raises
+    ------
+    UnknownFormat
+        If a path is that of a table which is no profile: it may have been meant as measurements.
+    """
+    from ..profiles.detect import find_files, open_profile
+
+    for path in paths:
+        if path.suffix != ".csv" or not file_exists(path):
+            continue
+        try:
+            open_profile(path)
+        except UnknownFormat:
+            raise UnknownFormat(f"{path}: neither a profile nor measurements: {describe_columns(path)}") from None
+    return find_files(paths)
+
+
 def fit_calibration(
     measured: Paths | Sequence[Measurement] = (),
     *,
@@ -226,11 +253,10 @@ def fit_calibration(
     steps, files, profiles = read_inputs(measured)
     if profiles:
         if network is None:
-            raise BadValue(f"{profiles[0]} is not a measurements CSV: for profiles give `--network`")
+            columns = describe_columns(profiles[0])
+            raise BadValue(f"{profiles[0]} is not a measurements CSV: for profiles give `--network`; {columns}")
         require(*PROFILE_READER)
-        from ..profiles.detect import find_files
-
-        files += find_files(profiles)
+        files += _find_profiles(profiles)
     if time_model == CALIBRATED:
         if network is not None and profiles:
             from ..calibration.from_profiles import measure_profiles

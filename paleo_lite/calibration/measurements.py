@@ -37,6 +37,8 @@ _SHORTEST_S, _LONGEST_S = 1e-9, 1e9  # a clock cycle, and 30 years
 _MOST_W = 1e5
 _MAX_ROWS = 1_000_000
 _MAX_HEADER_CHARACTERS = 4096
+_MAX_SHOWN_CHARACTERS = 400
+_UNDECODABLE = "\N{REPLACEMENT CHARACTER}"
 
 
 class Measurement(msgspec.Struct, frozen=True, order=True):
@@ -147,15 +149,35 @@ def is_measurements_csv(path: Path) -> bool:
     if file_exists(path, Path.is_dir):
         return False
     try:
-        check_regular(path)
-        with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
-            header = file.readline(_MAX_HEADER_CHARACTERS)
-            while header.startswith("#"):
-                header = file.readline(_MAX_HEADER_CHARACTERS)
+        header = _read_header(path)
     except OSError:
         return True  # `read_measurements` reports the reason
-    present = set(COLUMNS) & set(header.strip().split(","))
+    present = set(COLUMNS) & set(header)
     return len(present) > len(COLUMNS) // 2
+
+
+def _read_header(path: Path) -> list[str]:
+    """Return the first line of a file that is no comment, divided at its commas."""
+    check_regular(path)
+    with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
+        header = file.readline(_MAX_HEADER_CHARACTERS)
+        while header.startswith("#"):
+            header = file.readline(_MAX_HEADER_CHARACTERS)
+    return header.strip().split(",")
+
+
+def describe_columns(path: Path) -> str:
+    """Return which columns a measurements CSV needs, and what is the first line of a file that has others."""
+    return _name_columns([] if file_exists(path, Path.is_dir) else _read_header(path))
+
+
+def _name_columns(found: Iterable[str]) -> str:
+    needed = f"a measurements CSV needs the columns {', '.join(COLUMNS)}"
+    line = ",".join(found)
+    is_text = line.isprintable() and _UNDECODABLE not in line
+    if not line or not is_text or len(line) > _MAX_SHOWN_CHARACTERS:
+        return needed
+    return f"{needed}, and the first line is {line}"
 
 
 def read_measurements(path: Path) -> list[Measurement]:
@@ -174,8 +196,7 @@ def read_measurements(path: Path) -> list[Measurement]:
             missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
             if missing:
                 raise BadFile(
-                    f"{path}: line 1: no column {', '.join(missing)}; a measurements CSV has the columns "
-                    f"{', '.join(COLUMNS)}"
+                    f"{path}: line 1: no column {', '.join(missing)}: {_name_columns(reader.fieldnames or ())}"
                 )
             measurements: list[Measurement] = []
             for row in reader:

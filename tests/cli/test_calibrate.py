@@ -52,6 +52,33 @@ def test_a_name_that_is_too_long_is_reported_as_such() -> None:
     assert answer.stderr.endswith("cannot be read (File name too long)\n")
 
 
+@pytest.mark.parametrize(
+    ("text", "further", "message"),
+    [
+        # What nvidia-smi writes with --query-gpu=timestamp,utilization.gpu --format=csv,nounits.
+        ("timestamp, utilization.gpu [%]\n2024/05/01 10:00:00.123, 98\n", [], "timestamp, utilization.gpu [%]"),
+        ("device,model,batch,ms\nk40m,resnet50,32,235\n", ["--network", "resnet50"], "device,model,batch,ms"),
+        (f"{HEAD}\n".replace("time_s", "time_ms") + "k40m,resnet50,32,inference,fp32,235\n", [], "precision,time_ms"),
+    ],
+)
+def test_a_table_of_other_columns_is_told_those_that_are_needed(
+    text: str, further: list[str], message: str, tmp_path: Path
+) -> None:
+    table = tmp_path / "wrong.csv"
+    table.write_text(text)
+    answer = run("calibrate", str(table), "--gpu", "k40m", *further)
+    assert answer.exit_code != 0 and answer.stderr.count("\n") == 1
+    assert f"needs the columns {', '.join(COLUMNS)}, and the first line is " in answer.stderr
+    assert answer.stderr.endswith(f"{message}\n") and len(answer.stderr) < 400
+
+
+def test_bytes_are_not_shown_as_columns(tmp_path: Path) -> None:
+    table = tmp_path / "wrong.csv"
+    table.write_bytes(b"\x89PNG\r\n\x1a\n\0")
+    answer = run("calibrate", str(table), "--gpu", "k40m")
+    assert answer.stderr.endswith(f"needs the columns {', '.join(COLUMNS)}\n")
+
+
 @pytest.mark.slow
 def test_calibrate_write_show_predict(tmp_path: Path, csv_file: Path) -> None:
     target = tmp_path / "mine.toml"
