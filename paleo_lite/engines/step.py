@@ -220,7 +220,19 @@ class EngineStep:
         """Return the seconds of one launch of a kernel in a server."""
         shortest_s, rest_s = self.kernel_parts_s(kernel, load)
         launch, work = self.company(kernel, load)
-        return launch * shortest_s + work * rest_s
+        seconds = launch * shortest_s + work * rest_s
+        if isinstance(kernel, Experts) and work < 1:
+            # Tokens of a server share experts, but each token has all of its own: those are read in any case.
+            seconds = np.maximum(seconds, self._one_token_s(kernel, load))
+        return seconds
+
+    def _one_token_s(self, kernel: Experts, load: Load) -> Any:
+        """Return the seconds in which a device reads the experts of one token at the bandwidth of its data sheet."""
+        rates, weight_bytes, _ = self._rates(self.formats.experts)
+        placement = self.placement
+        numbers = kernel.active / placement.experts * kernel.matrices * kernel.hidden_size
+        numbers = numbers * kernel.inner_size / placement.experts_tensor
+        return numbers * weight_bytes / rates.bandwidth_bytes_per_s * (np.asarray(load.all_tokens) > 0)
 
     def company(self, kernel: Kernel, load: Load) -> tuple[float, float]:
         """Return the factors of the shortest kernel and of all other time of a kernel in a server."""

@@ -141,6 +141,8 @@ def faster_than_bound_note(prediction: Prediction) -> str:
     ppp = prediction.model.ppp
     if ppp is not None and ppp > 1:
         return f"faster than the bound: the PPP of {ppp:.4g} is above 1"
+    if prediction.launched is not None:
+        return f"faster than the bound: {_kernels_faster_than_bound(prediction)}"
     peak, reasons = prediction.peak.peak, dict[str, None]()
     for row, layer in zip(prediction.rows(), prediction.layers):
         if row["time_s"] >= row["bound_s"]:
@@ -152,3 +154,21 @@ def faster_than_bound_note(prediction: Prediction) -> str:
         else:
             reasons["clocks above that of the data sheet in measurements of such devices"] = None
     return f"faster than the bound: {'; '.join(reasons)}"
+
+
+def _kernels_faster_than_bound(prediction: Prediction) -> str:
+    """Return the reasons why kernels of an engine are faster than their bounds."""
+    reasons, others = [], []
+    for row in prediction.rows():
+        if row["time_s"] >= row["bound_s"]:
+            continue
+        if row["kind"] == "experts":
+            reasons.append(
+                f"{row['name']} ({format_si(row['time_s'], 's', 3)} of {format_si(row['bound_s'], 's', 3)}): in the "
+                "measured servers tokens of real text chose fewer experts than the random ones of the bound"
+            )
+        else:
+            others.append(row["name"])
+    if others:
+        reasons.append(f"{', '.join(others)}: in the measured servers kernels overlapped those before them")
+    return "; ".join(reasons)

@@ -302,6 +302,53 @@ def test_a_power_limit_without_that_of_the_data_sheet_is_noted():
     assert "the power limit changes nothing: that of the data sheet of Tesla T4 is unknown" in answer.notes
 
 
+def reasons_below_bound(found: pl.Prediction) -> list[str]:
+    """Reasons that a note gives for a forecast below its bound, which one gives exactly if it is."""
+    notes = [note.partition("faster than the bound: ")[2] for note in found.notes if "faster than the bound" in note]
+    assert len(notes) == (found.time_s < found.bound_s), found
+    reasons = [reason for note in notes for reason in note.split("; ")]
+    assert all(reason.strip() for reason in reasons), found
+    return reasons
+
+
+@pytest.mark.parametrize("phase", ["inference", "training"])
+def test_a_forecast_of_layers_is_above_its_bound_or_says_why(phase: str) -> None:
+    networks = ["vgg16", "resnet50", "alexnet", "mobilenet_v2", "bert-base"]
+    gpus = ["k80-die", "t4", "v100-sxm2", "h100-sxm", "rtx3090", "gtx1080ti"]
+    found = [
+        pl.predict(network, gpu=gpu, phase=phase, batch_size=batch_size, memory=False)
+        for network in networks for gpu in gpus for batch_size in (1, 8, 64)
+    ]  # fmt: skip
+    said = {reason for each in found for reason in reasons_below_bound(each)}
+    # Winograd's algorithm takes 4/9 of the multiplications of a 3x3 convolution (Lavin and Gray 2015).
+    assert said == {"convolutions by an algorithm with fewer multiplications"} and len(found) == 90
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("execution", ["vllm", "sglang", "tensorrt-llm"])
+def test_a_forecast_of_an_engine_is_above_its_bound_or_says_why(execution: str) -> None:
+    said = set()
+    for network in ("mixtral-8x7b", "llama-3-8b"):
+        for gpu in ("h100-sxm", "l40s", "a100-sxm-80gb"):
+            for batch_size in (1, 8, 64):
+                found = pl.predict(
+                    network, gpu=gpu, precision="bf16", batch_size=batch_size, execution=execution, phase="decode",
+                    context=512, memory=False,
+                )  # fmt: skip
+                said.update(reason.partition(" (")[0] for reason in reasons_below_bound(found))
+    assert {name.partition(":")[0] for name in said} == ({"experts", "head"} if execution == "sglang" else set())
+
+
+def test_one_token_reads_all_of_its_own_experts() -> None:
+    """12.9 of Mixtral's 46.7 billion parameters are active (arXiv 2401.04088), and the L40S reads 864 GB/s.
+
+    Only tokens in a batch can share experts; the 0.13 billion of the table of embeddings are not read.
+    """
+    one = pl.predict("mixtral-8x7b", gpu="l40s", precision="bf16", execution="sglang", phase="decode", context=512)
+    assert one.time_s >= 2 * (12.9e9 - 0.13e9) / 864e9
+    assert one.time_s >= one.bound_s and not reasons_below_bound(one)
+
+
 def test_a_ppp_above_1_is_the_reason_for_a_time_below_the_bound():
     # VGG16's bound counts direct convolution, so only the PPP can lead to a shorter time.
     notes = pl.predict("vgg16", gpu="k80", ppp=1.5).notes
