@@ -12,6 +12,7 @@ from math import prod
 
 from .kinds import KINDS, MATRIX_KINDS
 from .layer import Layer, Shape
+from .recurrent import is_looped
 from .work import CAST_BYTES
 
 NARROW, WIDE = CAST_BYTES, 4
@@ -60,8 +61,9 @@ class _CastInserter:
         autocast = KINDS[layer.kind].autocast if layer.kind in KINDS else ""
         widths: tuple[float, int]
         if layer.kind in MATRIX_KINDS:
-            parents = self._cast_inputs(layer, parents, NARROW)
-            self._cast_weights(layer)
+            if layer.parameters or not is_looped(layer):  # a library casts weights and inputs of all steps at once
+                parents = self._cast_inputs(layer, parents, NARROW)
+                self._cast_weights(layer)
             widths = (NARROW, NARROW)
         elif autocast == "fp32":
             parents = self._cast_inputs(layer, parents, WIDE)

@@ -67,6 +67,9 @@ UNFUSED_EXECUTIONS = ("eager", *MIXED_EXECUTIONS, MEGATRON)
 """Executions of `paleo_lite.counting.fusion.EXECUTIONS` that are also counted in training; the host launches kernels as
 in eager execution."""
 
+RECURRENT_MODULES = ("module:RNN", "module:GRU", "module:LSTM")
+"""Origins of the operations of modules whose steps a library computes in one call; a cell is called for every step."""
+
 COLUMNS = ("flops", "macs", "bytes_read", "bytes_written", "kernels")
 """The counts of each layer and pass."""
 
@@ -343,7 +346,7 @@ def count(layers: Sequence[Layer], precision: str = "fp32", convention: str = "f
         raise CountFailed("the counts of a layer exceed 64 bits: check its shapes") from None
     activations = [third.activations - second.activations for second, third in zip(at_two, at_three)]
     counted = np.array([counts.forward_count is not None for counts in at_two], dtype=bool)[group_of_layer]
-    return Work(
+    work = Work(
         names=tuple(layer.name for layer in layers),
         kinds=tuple(layer.kind for layer in layers),
         convention=chosen,
@@ -358,6 +361,11 @@ def count(layers: Sequence[Layer], precision: str = "fp32", convention: str = "f
         matrix=np.array([layer.kind in MATRIX_KINDS for layer in layers], dtype=bool),
         unknown=_kinds_without_rule(layers, counted),
     )
+    if not any(layer.origin in RECURRENT_MODULES for layer in layers):
+        return work
+    from .recurrent import fuse_recurrences  # imported on demand, to keep cold starts fast
+
+    return fuse_recurrences(layers, work)
 
 
 class LayerCounts(NamedTuple):

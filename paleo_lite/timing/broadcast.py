@@ -17,6 +17,7 @@ import numpy as np
 from ..counting import Layer, Work
 from ..counting.kinds import class_of
 from ..counting.kinds.products import MATRIX_CLASSES
+from ..counting.recurrent import count_gradients, is_looped
 from ..counting.work import COLUMNS, PASSES, passes_of
 from ..errors import BadValue
 from .features import CLASS_INDEX, PASS_NUMBERS, UPDATE, Features, GroupSums, padding_and_tiles
@@ -66,6 +67,7 @@ class Stack(msgspec.Struct, frozen=True, eq=False):
     # entries).
     fixed: Floats
     per_sample: Floats
+    called: NDArray[np.bool_]  # entries whose kernels the framework launches, see `Features.calls`; shape (entries,)
     gradients: Floats  # parameter tensors for which the host handles a gradient; shape (entries,)
     # As in `Features`; shape (entries,).
     work_class: Ints
@@ -106,6 +108,7 @@ class Stack(msgspec.Struct, frozen=True, eq=False):
             flops=flops,
             bytes=moved,
             kernels=kernels,
+            calls=kernels * self.called[:, None],
             gradients=np.where(kernels > 0, self.gradients[:, None], 0.0),
             padding=padding,
             tiles=tiles,
@@ -203,6 +206,7 @@ def stack_cases(cases: Sequence[Case]) -> Stack:
         first_piece=np.array(first_piece, dtype=np.int64),
         fixed=fixed,
         per_sample=per_sample,
+        called=np.array([not is_looped(entry.product[0]) for entry in entries], dtype=bool),
         gradients=(num_gradients * multiplicity).astype(np.float64),
         work_class=work_class,
         pass_number=pass_number,
@@ -245,10 +249,12 @@ def _entries_of(case: Case, run: int, first_piece: int) -> list[_Entry]:
             is_update = pass_name == "update"
             is_wide = work.wide is not None and pass_name == "inference" and bool(work.wide[index])
             piece = update_piece if is_update else first_of_pass + (pieces[index] if pieces else 0)
-            num_gradients = len(layer.weights) if pass_name == "backward_weight" else 0
+            num_gradients = count_gradients(layer) if pass_name == "backward_weight" else 0
             # The form matters only for products: `padding_and_tiles` depends on it.
             form = () if is_update or work_class >= len(MATRIX_CLASSES) else _form(layer)
-            key = (piece, work_class, pass_name, num_gradients, is_wide, counts[index].tobytes(), form)
+            key = (
+                piece, work_class, pass_name, num_gradients, is_wide, counts[index].tobytes(), form, is_looped(layer)
+            )  # fmt: skip
             multiplicity = merged[key].multiplicity + 1 if key in merged else 1
             merged[key] = _Entry(
                 run=run,
@@ -273,7 +279,7 @@ def equivalence_classes(layers: Sequence[Layer], work: Work) -> list[int]:
     for position, layer in enumerate(layers):
         work_class = CLASS_INDEX[class_of(layer)]
         form = _form(layer) if work_class < len(MATRIX_CLASSES) else ()
-        key = work_class, len(layer.weights), form, counts[..., position].tobytes()
+        key = work_class, count_gradients(layer), form, is_looped(layer), counts[..., position].tobytes()
         indices.append(index_of_class.setdefault(key, len(index_of_class)))
     return indices
 

@@ -12,6 +12,7 @@ import numpy as np
 from ..counting import Layer
 from ..counting.kinds import class_of, gemm_of
 from ..counting.kinds.products import MATRIX_CLASSES, computed_score_fraction
+from ..counting.recurrent import count_gradients, is_looped
 from ..counting.work import passes_of
 
 if TYPE_CHECKING:
@@ -38,8 +39,8 @@ outputs and sum over many positions."""
 class Features(msgspec.Struct, frozen=True, eq=False):
     """Features of a workload, with one entry for every layer in every pass that launches a kernel.
 
-    For many batch sizes at once (`broadcast`), `flops`, `bytes`, `kernels`, `gradients`, `padding` and `tiles` have the
-    shape (entries, batch sizes), and `work_class`, `pass_number`, `wide` and
+    For many batch sizes at once (`broadcast`), `flops`, `bytes`, `kernels`, `calls`, `gradients`, `padding` and `tiles`
+    have the shape (entries, batch sizes), and `work_class`, `pass_number`, `wide` and
     `update_products` the shape (entries, 1).
     """
 
@@ -65,6 +66,9 @@ class Features(msgspec.Struct, frozen=True, eq=False):
     wide: NDArray[np.bool_]  # products in 16 bits in a narrower precision, as in `Work.wide`; shape (entries,)
     # Part of the FLOPs of an update that matrix products take, as in Muon; 0 in other passes; shape (entries,).
     update_products: Floats
+    # Kernels that the framework launches: all of them, except those that a library launches in a loop of its own;
+    # shape (entries,).
+    calls: Floats
 
     @property
     def matrix(self) -> NDArray[np.bool_]:
@@ -92,7 +96,7 @@ def features_of(workload: Workload) -> Features:
     pass_index, layer_index = position[:, 0], position[:, 1]
     work_class = np.array([CLASS_INDEX[class_of(layer)] for layer in layers], dtype=np.int64)[layer_index]
     pass_number = np.array([PASS_NUMBERS[name] for name in passes], dtype=np.int64)[pass_index]
-    num_weights = np.array([len(layer.weights) for layer in layers], dtype=np.float64)[layer_index]
+    num_weights = np.array([count_gradients(layer) for layer in layers], dtype=np.float64)[layer_index]
     padding, tiles = np.ones(len(position)), np.full(len(position), np.inf)
     for entry in np.flatnonzero((work_class < len(MATRIX_CLASSES)) & (pass_number < UPDATE)):
         index, layer = position[entry]
@@ -100,10 +104,12 @@ def features_of(workload: Workload) -> Features:
     wide = np.zeros(len(layers), dtype=bool)
     if work.wide is not None and passes == ("inference",):
         wide = work.wide
+    calls = np.array([not is_looped(layer) for layer in layers], dtype=np.float64)[layer_index] * kernels[entries]
     features = Features(
         flops=work.column("flops", phase, batch_size)[entries].astype(np.float64),
         bytes=work.column("bytes", phase, batch_size)[entries].astype(np.float64),
         kernels=kernels[entries].astype(np.float64),
+        calls=calls,
         gradients=np.where(pass_number == PASS_NUMBERS["backward_weight"], num_weights, 0.0),
         padding=padding,
         tiles=tiles,
@@ -127,6 +133,7 @@ def merge_identical_entries(features: Features) -> Features:
         features.flops,
         features.bytes,
         features.kernels,
+        features.calls,
         features.gradients,
         features.padding,
         features.tiles,
@@ -140,6 +147,7 @@ def merge_identical_entries(features: Features) -> Features:
         flops=features.flops[first] * multiplicity,
         bytes=features.bytes[first] * multiplicity,
         kernels=features.kernels[first] * multiplicity,
+        calls=features.calls[first] * multiplicity,
         gradients=features.gradients[first] * multiplicity,
         padding=features.padding[first],
         tiles=features.tiles[first],

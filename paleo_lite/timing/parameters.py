@@ -90,7 +90,7 @@ def prepare_steps(features: Features, run: Ints, runs: int, plan: StepPlan | Non
     """
     plan = plan or plan_steps(features.work_class, features.pass_number, run, runs)
     is_backward = (features.pass_number == 1) | (features.pass_number == 2)
-    columns = (features.kernels * ~is_backward, features.kernels * is_backward, features.gradients)
+    columns = (features.calls * ~is_backward, features.calls * is_backward, features.gradients)
     launched = np.array([plan.by_step.sum(column) for column in columns])
     return Steps(plan, features.flops * features.padding, launched)
 

@@ -46,7 +46,7 @@ def features(entries: list[tuple[object, ...]]) -> Features:
     classes = np.array([CLASSES.index(name) for name in columns[6]])
     return Features(
         *numbers, classes, np.array(columns[7]), np.zeros((len(entries), 2), dtype=int), np.zeros(len(entries), bool),
-        np.zeros(len(entries)),
+        np.zeros(len(entries)), numbers[2],
     )  # fmt: skip
 
 

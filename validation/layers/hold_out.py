@@ -167,6 +167,7 @@ def _features(timed: LayerTime, cache: Cache) -> Features:
         flops=flops,
         bytes=moved,
         kernels=np.zeros_like(flops),
+        calls=np.zeros_like(flops),
         gradients=gradients,
         padding=padding,
         tiles=tiles,
