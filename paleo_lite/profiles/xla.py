@@ -71,7 +71,7 @@ class XlaTrace:
 
 def _rows(path: Path) -> Iterator[dict[str, Any]]:
     devices: dict[int, int] = {}
-    lines: dict[tuple[int, int], str] = {}
+    lines = _Lines()
     for piece in JsonArray(path, "traceEvents", _EVENTS.decode).pieces():
         for event in piece.decoded:
             if event.ph == "M" and event.args is not None and event.args.name:  # name of a process or thread
@@ -79,22 +79,41 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
                 if event.name == "process_name" and device:
                     devices[event.pid] = int(device[1])
                 elif event.name == "thread_name":
-                    lines[event.pid, event.tid] = event.args.name
+                    lines.add(event)
             elif event.ph == "X" and event.pid in devices:
-                stream = _stream(event, lines)
+                stream = lines.stream(event)
                 if stream is not None:
                     yield _row(path, event, devices[event.pid], stream)
 
 
-def _stream(event: _Event, lines: dict[tuple[int, int], str]) -> int | None:
-    """Return the stream of an event, 0 on a device without streams; None if it repeats other events."""
-    line = lines.get((event.pid, event.tid), "")
-    numbered = _STREAM.match(line)
-    if numbered is not None:
-        return int(numbered[1])
-    if line != "XLA Ops" or any(pid == event.pid and _STREAM.match(other) for (pid, _), other in lines.items()):
-        return None
-    return 0
+class _Lines:
+    """The threads of the trace that hold operations, by process and thread."""
+
+    def __init__(self) -> None:
+        self._streams: dict[tuple[int, int], int] = {}
+        self._operations: set[tuple[int, int]] = set()
+        self._numbered: dict[int, int] = {}  # threads with a stream, by process
+
+    def add(self, named: _Event) -> None:
+        """Add the event that names a thread; a later name replaces an earlier one."""
+        name = "" if named.args is None else named.args.name or ""
+        line = named.pid, named.tid
+        if self._streams.pop(line, None) is not None:
+            self._numbered[named.pid] -= 1
+        self._operations.discard(line)
+        numbered = _STREAM.match(name)
+        if numbered is not None:
+            self._streams[line] = int(numbered[1])
+            self._numbered[named.pid] = self._numbered.get(named.pid, 0) + 1
+        elif name == "XLA Ops":
+            self._operations.add(line)
+
+    def stream(self, event: _Event) -> int | None:
+        """Return the stream of an event, 0 on a device without streams; None if it repeats other events."""
+        line = event.pid, event.tid
+        if line in self._streams:
+            return self._streams[line]
+        return 0 if line in self._operations and not self._numbered.get(event.pid) else None
 
 
 def _row(path: Path, event: _Event, device: int, stream: int) -> dict[str, Any]:
