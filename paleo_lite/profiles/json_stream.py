@@ -40,6 +40,7 @@ ELEMENT_LIMIT = 32 * 2**20
 """Maximum bytes of one element, and of the document outside the array."""
 
 _WINDOW = 2**18  # bytes at the end of a span that are searched for a cut if the file is not compressed
+_SMALLEST_WINDOW = 2**8  # bytes in which the end of a small array is searched first
 _LONGEST_KEY = 2**12  # bytes of a key with white space that can be split between two reads
 _BYTE = re.compile(r"\(byte (\d+)\)")
 _BOM = b"\xef\xbb\xbf"
@@ -322,6 +323,8 @@ class NestedArrays(JsonArray[T]):
         """
         with open_decompressed(self.path) as file:
             while True:
+                self._fill(file, PIECE)
+                yield from self._small_arrays()
                 key = self._find_key(file)
                 if key is None:
                     break
@@ -329,6 +332,28 @@ class NestedArrays(JsonArray[T]):
                     yield key, piece
             if self._end.search(self._buffer) is None:
                 raise self._bad(len(self._buffer), "the file ends inside the document")
+
+    def _small_arrays(self) -> Iterator[tuple[str, Elements[T]]]:
+        """Yield the arrays that are whole in the buffer, up to one with an error, and drop them together.
+
+        A file may have an array per 20 bytes: the buffer must not be copied or searched whole for each of them.
+        """
+        position = 0
+        while (match := self._pattern.search(self._buffer, position)) is not None:
+            start, window, end = match.end(), _SMALLEST_WINDOW, None
+            while end is None and window < 2 * (len(self._buffer) - start):
+                _, end = last_comma_and_end(self._buffer[start : start + window])
+                window *= 2
+            if end is None:
+                break
+            text = b"[" + self._buffer[start : start + end] + b"]"
+            try:
+                decoded = self.decode(text)
+            except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+                break  # reported when the elements are read one piece after another
+            yield match[1].decode(), Elements(self._offset + start - 1, text, decoded)
+            position = start + end
+        self._drop(position)
 
     def _find_key(self, file: BinaryIO) -> str | None:
         """Skip to the next array; return its key, or None at the end of the file."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import re
 
+import msgspec
 import pytest
 
-from paleo_lite.profiles.json_stream import array_start, last_comma_and_end, last_seam
+from paleo_lite.profiles.json_stream import NestedArrays, array_start, last_comma_and_end, last_seam
 
 ELEMENTS = rb"""{"a": [1, {"b": 2}], "c,": "] , {"} , {"d": "\"}, {\"", "e": "\\"},
   {"f": {}},"g, }" , [2, [3]] , null,{ }  ,	{"h": -1.5e3}"""
@@ -64,3 +65,20 @@ def test_the_array_begins_behind_its_bracket(before: bytes) -> None:
 )
 def test_where_there_is_no_such_array_there_is_no_place(document: bytes) -> None:
     assert array_start(document, b"events") is None
+
+
+def test_many_small_arrays_are_decoded_once_each(tmp_path):
+    """Each array once decoded the rest of the buffer: a megabyte of arrays decoded 10 GB."""
+    decoded = []
+
+    def decode(text):
+        decoded.append(len(text))
+        return msgspec.json.decode(text)
+
+    path = tmp_path / "many.json"
+    path.write_text('{"all":[' + ",".join('{"k":[{"a":1},{"a":"]"}]},{"k":[]}' for _ in range(300)) + "]}")
+    pieces = list(NestedArrays(path, ("k",), decode, re.compile(rb"\}\s*\Z")).arrays())
+    assert [piece.decoded for _, piece in pieces] == [[{"a": 1}, {"a": "]"}], []] * 300
+    text = path.read_bytes()
+    assert all(text[piece.start : piece.start + len(piece.text)] == piece.text for _, piece in pieces)
+    assert sum(decoded) < len(text)
