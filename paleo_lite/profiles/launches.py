@@ -64,6 +64,10 @@ COVERED = 0.9
 MODULE = "nn.Module: "
 """Prefix of the range of a module's forward call."""
 
+LONGEST_PATH = 2000
+"""Characters of a path. A range that would get a longer one belongs to the range around it, because the paths of n
+ranges within each other would have the square of n characters."""
+
 _DIGITS = re.compile(r"\d+")
 _NOT_IN_PATHS = (PROFILER_STEP, STEP, "nccl:")
 """Prefixes of ranges that do not locate a kernel in the program."""
@@ -379,8 +383,10 @@ class ProgramPaths:
         for index, item in enumerate(entered):
             while open_ranges and (open_ranges[-1][0].thread != item.thread or open_ranges[-1][0].end <= item.start):
                 open_ranges.pop()
-            own = item.name.removeprefix(MODULE).replace("/", "|")
+            own = item.name[:LONGEST_PATH].removeprefix(MODULE).replace("/", "|")
             text = f"{open_ranges[-1][1]}/{own}" if open_ranges else own
+            if len(text) > LONGEST_PATH:
+                text = open_ranges[-1][1]
             open_ranges.append((item, text))
             self._path[index] = codes.setdefault(text, len(codes))
         self.names = list(codes)
