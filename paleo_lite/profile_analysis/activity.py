@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -177,6 +178,8 @@ class BusyTime:
         self.sorted = True
         self._max_open = max_open
         self._open: dict[int, tuple[Integers, Integers]] = {}
+        self._waiting: dict[int, list[tuple[Integers, Integers]]] = {}
+        self._waits: dict[int, int] = {}  # number of waiting intervals
         self._closed_ns: dict[int, int] = {}
         self._horizon: dict[int, int] = {}
 
@@ -190,20 +193,28 @@ class BusyTime:
             Not negative and without NaN.
         devices : ndarray of int64, shape (kernels,)
         """
-        for device in np.unique(devices):
-            is_on_device = devices == device
-            starts = starts_ns[is_on_device]
-            ends = starts + np.rint(durations_ns[is_on_device]).astype(np.int64)
-            self._add_to_device(int(device), starts, ends)
+        for device, on_device in positions_by_value(devices):
+            starts = starts_ns[on_device]
+            ends = starts + np.rint(durations_ns[on_device]).astype(np.int64)
+            self._add_to_device(device, starts, ends)
 
     def _add_to_device(self, device: int, starts: Integers, ends: Integers) -> None:
         if device in self._horizon and starts.min() < self._horizon[device]:
             self.sorted = False
-        if device in self._open:
-            open_starts, open_ends = self._open[device]
-            starts = np.concatenate([open_starts, starts])
-            ends = np.concatenate([open_ends, ends])
-        starts, ends = merge_intervals(starts, ends)
+        self._waiting.setdefault(device, []).append((starts, ends))
+        self._waits[device] = self._waits.get(device, 0) + len(starts)
+        # Merged when they are as many as the open ones: each merge then doubles what it reads, so that the sum of all
+        # merges grows with the number of intervals and not with its square.
+        if device not in self._open or self._waits[device] >= len(self._open[device][0]):
+            self._merge(device)
+
+    def _merge(self, device: int) -> None:
+        waiting = self._waiting.pop(device, [])
+        self._waits[device] = 0
+        if not waiting:
+            return
+        parts = [self._open[device], *waiting] if device in self._open else waiting
+        starts, ends = merge_intervals(*(np.concatenate(times) for times in zip(*parts)))
         if self._max_open is not None and len(starts) > self._max_open:
             closed = len(starts) - self._max_open // 2
             newly_closed_ns = int((ends[:closed] - starts[:closed]).sum())
@@ -216,11 +227,24 @@ class BusyTime:
     @property
     def seconds(self) -> dict[int, float]:
         """Busy seconds of each device."""
+        for device in list(self._waiting):
+            self._merge(device)
         busy = {}
         for device, (starts, ends) in sorted(self._open.items()):
             open_ns = int((ends - starts).sum())
             busy[device] = (self._closed_ns.get(device, 0) + open_ns) * 1e-9
         return busy
+
+
+def positions_by_value(values: NDArray[Any]) -> Iterator[tuple[int, Integers]]:
+    """Yield each distinct integer in ascending order, and its positions, sorted once for all of them."""
+    if not len(values):
+        return
+    order = np.argsort(values, kind="stable")
+    ordered = values[order]
+    first = np.concatenate([[0], np.flatnonzero(ordered[1:] != ordered[:-1]) + 1])
+    for start, end in zip(first.tolist(), [*first[1:].tolist(), len(order)]):
+        yield int(ordered[start]), order[start:end]
 
 
 def merge_intervals(starts: Integers, ends: Integers) -> tuple[Integers, Integers]:

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from ..profiles.names import classify
-from .activity import COMMUNICATION, COMPUTE, Recording, merge_intervals
+from .activity import COMMUNICATION, COMPUTE, Recording, merge_intervals, positions_by_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -197,9 +197,11 @@ def _element_bytes(dtype: str | None) -> int | None:
 def _exposed_ns(all_events: NDArray[Any], events: NDArray[Any]) -> NDArray[np.int64]:
     """Return the part of each event during which nothing computed on its device, in nanoseconds."""
     exposed = np.zeros(len(events), np.int64)
-    for device in np.unique(events["device"]):
-        on_device = events["device"] == device
-        compute = all_events[(all_events["lane"] == COMPUTE) & (all_events["device"] == device)]
+    computing = all_events[all_events["lane"] == COMPUTE]
+    compute_of = dict(positions_by_value(computing["device"]))
+    nothing = np.empty(0, np.int64)
+    for device, on_device in positions_by_value(events["device"]):
+        compute = computing[compute_of.get(device, nothing)]
         event_starts = events["start"][on_device]
         event_ends = events["end"][on_device]
         exposed[on_device] = event_ends - event_starts

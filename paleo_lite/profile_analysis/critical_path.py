@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from ..profiles.names import classify
-from .activity import API, COMMUNICATION, COMPUTE, COPY, MARK, Recording
+from .activity import API, COMMUNICATION, COMPUTE, COPY, MARK, Recording, positions_by_value
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -140,8 +140,7 @@ def _predecessors(events: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.b
     predecessor[order[1:]] = np.where(streams[1:] == streams[:-1], order[:-1], -1)
     predecessor_end = np.where(predecessor >= 0, events["end"][predecessor], -1)
     waited = (predecessor >= 0) & (predecessor_end >= events["launch"])
-    for device in np.unique(events["device"]):
-        on_device = np.flatnonzero(events["device"] == device)
+    for _, on_device in positions_by_value(events["device"]):
         starts = events["start"][on_device]
         ends = events["end"][on_device]
         launches = events["launch"][on_device]

@@ -14,7 +14,17 @@ import msgspec
 import numpy as np
 
 from ..profiles.names import classify
-from .activity import API, COMMUNICATION, COMPUTE, COPY, MARK, ActivityRecorder, Recording, covered_ns
+from .activity import (
+    API,
+    COMMUNICATION,
+    COMPUTE,
+    COPY,
+    MARK,
+    ActivityRecorder,
+    Recording,
+    covered_ns,
+    positions_by_value,
+)
 from .collectives import CollectiveCalls, Message, collective_times, list_collectives
 from .critical_path import CriticalPath, find_critical_path
 from .steady import SteadyIteration
@@ -148,8 +158,8 @@ def break_down_time(recording: Recording) -> TimeBreakdown:
     window_ns = busy_ns = compute_ns = communication_ns = exposed_ns = exposed_copy_ns = 0
     idle_ns = dict.fromkeys(CAUSES, 0)
     gaps_of_devices = []
-    for device in np.unique(recording.events["device"]):
-        events = recording.events[recording.events["device"] == device]
+    for _, on_device in positions_by_value(recording.events["device"]):
+        events = recording.events[on_device]
         compute = events[events["lane"] == COMPUTE]
         communication = events[events["lane"] == COMMUNICATION]
         copies = events[events["lane"] == COPY]
@@ -244,8 +254,8 @@ def launch_statistics(recording: Recording) -> LaunchStatistics | None:
     delays_ns = delays_ns[delays_ns >= 0]
     queues = []
     stream_key = (events["device"].astype(np.int64) << 32) + events["stream"]
-    for key in np.unique(stream_key).tolist():
-        in_stream = events[stream_key == key]
+    for _, of_stream in positions_by_value(stream_key):
+        in_stream = events[of_stream]
         times = np.concatenate([in_stream["launch"], in_stream["start"]])
         changes = np.repeat([1, -1], len(in_stream))
         queue_length = np.cumsum(changes[np.argsort(times, kind="stable")])

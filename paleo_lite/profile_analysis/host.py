@@ -13,6 +13,7 @@ from ..errors import BadProfile
 from ..profiles.detect import Profile
 from ..profiles.table import float_column, integer_column, values_of
 from ..result import Result
+from .activity import positions_by_value
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -244,9 +245,11 @@ def enclosing_intervals(
     for of_thread in np.split(order, thread_changes):
         ended_before = np.searchsorted(np.sort(end[of_thread]), start[of_thread], side="right")
         depth = np.arange(len(of_thread)) - ended_before
-        level_above = np.flatnonzero(depth == 0)
+        levels = dict(positions_by_value(depth))
+        nothing = np.empty(0, np.int64)
+        level_above = levels.get(0, nothing)
         for level in range(1, int(depth.max()) + 1):
-            on_level = np.flatnonzero(depth == level)
+            on_level = levels.get(level, nothing)
             latest_above = level_above[np.searchsorted(level_above, on_level) - 1]
             parent[of_thread[on_level]] = of_thread[latest_above]
             level_above = on_level

@@ -104,13 +104,13 @@ def _product_sizes(op: str, params: str) -> ProductSizes | None:
     return ProductSizes.of(rows, other[0] if other else inner, inner)
 
 
-def gap_of_iteration(runs: Runs, in_iteration: NDArray[np.bool_]) -> float | None:
+def gap_of_iteration(runs: Runs, rows: NDArray[np.int64]) -> float | None:
     """Return the seconds between the first and last kernel of an iteration in which no kernel runs.
 
     Parameters
     ----------
-    in_iteration : ndarray of bool, shape (runs,)
-        Runs of the iteration.
+    rows : ndarray of int64
+        Positions of the rows of the iteration in ``runs.spans_ns``.
 
     Returns
     -------
@@ -119,7 +119,7 @@ def gap_of_iteration(runs: Runs, in_iteration: NDArray[np.bool_]) -> float | Non
     """
     if runs.spans_ns is None:
         return None
-    spans_ns = runs.spans_ns[np.repeat(in_iteration, runs.table["rows"])]
+    spans_ns = runs.spans_ns[rows]
     if not len(spans_ns):
         return None
     spans_ns = spans_ns[np.argsort(spans_ns[:, 0])]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -11,6 +12,7 @@ import numpy as np
 from ..errors import BadProfile
 from ..profiles.detect import Profile
 from ..profiles.names import OPERATIONS, classify
+from .activity import positions_by_value
 from .operation_times import Operation, gap_of_iteration, operation_of_run
 from .runs import COLUMNS, Runs, concatenate_runs, find_runs, order_by_start
 from .steady import Iterations, find_iterations, is_labelled_forward, most_frequent
@@ -89,10 +91,8 @@ def measure_passes(profile: Profile) -> PassTimes:
     seconds: dict[tuple[str, str], list[float]] = {}
     layers: dict[tuple[str, str], list[tuple[float, ...]]] = {}
     layer_operations: dict[tuple[str, str], tuple[Operation, ...]] = {}
-    for iteration in chosen:
-        runs_inside = np.flatnonzero(iterations.number == iteration)
-        runs_inside = runs_inside[np.argsort(runs.table["row"][runs_inside])]
-        gaps.append(gap_of_iteration(runs, iterations.number == iteration))
+    for runs_inside, rows_inside in _of_iterations(runs, iterations, chosen):
+        gaps.append(gap_of_iteration(runs, rows_inside))
         times_of: dict[tuple[str, str], list[float]] = {}
         operation_s: dict[tuple[Operation, str], float] = {}
         operations_of: dict[tuple[str, str], list[Operation]] = {}
@@ -133,6 +133,19 @@ def measure_passes(profile: Profile) -> PassTimes:
         has_norm_names=any(operation == "norms" for operation, _ in operations),
         layer_operations={key: value for key, value in layer_operations.items() if key in layer_medians},
     )
+
+
+def _of_iterations(
+    runs: Runs, iterations: Iterations, chosen: list[int]
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Yield the runs of each chosen iteration in order of their rows, and the positions of its rows in the spans."""
+    nothing = np.empty(0, np.int64)
+    runs_of = dict(positions_by_value(iterations.number))
+    rows_of = dict(positions_by_value(np.repeat(iterations.number, runs.table["rows"])))
+    for iteration in chosen:
+        runs_inside = runs_of.get(iteration, nothing)
+        order = np.argsort(runs.table["row"][runs_inside])
+        yield runs_inside[order], rows_of.get(iteration, nothing)
 
 
 def _median_with_absent(times: list[float], iterations: int) -> float:
@@ -180,9 +193,9 @@ def _assign_passes(
     on_backward_thread = has_backward_thread[table["signature"]]
     last_backward_row = np.full(len(iterations.starts), np.iinfo(np.int64).max)
     is_backward_inside = is_backward & (number >= 0)
-    for iteration in np.unique(number[is_backward_inside]):
-        rows = table["row"][is_backward_inside & (number == iteration)]
-        last_backward_row[iteration] = rows.max()
+    backward_row = np.full(len(iterations.starts), -1)
+    np.maximum.at(backward_row, number[is_backward_inside], table["row"][is_backward_inside])
+    last_backward_row[backward_row >= 0] = backward_row[backward_row >= 0]
     # Runs outside iterations have the number -1; their pass is not used.
     follows_backward = on_forward_thread & (table["row"] > last_backward_row[number])
     passes = np.full(len(number), "forward", dtype=object)

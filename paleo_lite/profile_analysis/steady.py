@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from ..errors import BadProfile, BadValue
-from .activity import merge_intervals
+from .activity import merge_intervals, positions_by_value
 from .iteration_work import CountedRun, OperatorWork, UncountedOperation, count_sample, known_sum, summarise_work
 from .parameters import is_convolution
 from .runs import Runs, Signature, split_at_iterations
@@ -279,9 +279,10 @@ def _median_s(among: NDArray[np.bool_], times_ns: NDArray[np.float64]) -> float 
 def _busy_s(spans_ns: NDArray[np.int64], number: NDArray[np.int64], whole: NDArray[np.bool_]) -> float:
     """Return the median busy time (union of intervals) of iterations; `number` is the iteration of each row."""
     busy = []
-    for iteration in np.flatnonzero(whole):
-        starts, ends = merge_intervals(*spans_ns[number == iteration].T)
-        busy.append(int((ends - starts).sum()))
+    for iteration, rows in positions_by_value(number):
+        if iteration >= 0 and whole[iteration]:
+            starts, ends = merge_intervals(*spans_ns[rows].T)
+            busy.append(int((ends - starts).sum()))
     return float(np.median(busy)) * 1e-9
 
 
@@ -363,12 +364,17 @@ def find_iterations(runs: Runs) -> Iterations | None:
     counts = np.bincount(table["signature"], minlength=size)
     first = np.full(size, runs.length)
     first[table["signature"][::-1]] = table["row"][::-1]  # rows of a signature ascend
-    total = times[candidates].sum()
+    rows_of = dict(positions_by_value(table["signature"]))
+    by_count = np.array(sorted(candidates, key=lambda candidate: counts[candidate]), np.int64)
+    ascending_counts = counts[by_count]
+    # Time of the candidates from each place of `by_count` on: of those that run at least so often.
+    times_from = np.append(np.cumsum(times[by_count][::-1])[::-1], 0.0)
+    total = times_from[0]
     for candidate in sorted(candidates, key=lambda candidate: first[candidate]):
-        often = [other for other in candidates if counts[other] >= 0.9 * counts[candidate]]
-        if counts[candidate] < 2 or times[often].sum() < MIN_THREAD_TIME_SHARE * total:
+        often = np.searchsorted(ascending_counts, 0.9 * counts[candidate])
+        if counts[candidate] < 2 or times_from[often] < MIN_THREAD_TIME_SHARE * total:
             continue
-        starts = table["row"][table["signature"] == candidate]
+        starts = table["row"][rows_of[candidate]]
         distances = np.diff(starts)
         middle = np.median(distances)
         if np.mean(np.abs(distances - middle) <= MAX_SPACING_DEVIATION * middle) >= 0.9:
@@ -391,7 +397,8 @@ def _marked(runs: Runs, thread: int | None) -> Iterations:
 
 def step_numbers(iterations: Iterations) -> list[int]:
     """Return the number of each iteration: the last number in its mark, else its position from 1."""
-    ends = [re.search(r"(\d+)\D*$", mark) for mark in iterations.marks]
+    # No more digits than a number has: longer ones take the square of their length to search, and int() refuses them.
+    ends = [re.search(r"(\d{1,30})\D*$", mark) for mark in iterations.marks]
     numbers = [int(end[1]) for end in ends if end is not None]
     return numbers if len({*numbers}) == len(iterations.starts) else list(range(1, len(iterations.starts) + 1))
 

@@ -16,6 +16,7 @@ from ..profiles.detect import Profile
 from ..profiles.names import classify
 from ..profiles.table import device_rows, float_column, to_numpy
 from ..result import Result
+from .activity import positions_by_value
 from .totals import group_by_kernel
 
 if TYPE_CHECKING:
@@ -81,9 +82,12 @@ def read_timeline(profile: Profile, slices: int = 500) -> Timeline:
         duration = float_column(rows, "duration_ns")
         timed = np.isfinite(start) & np.isfinite(duration)
         labels, devices = _labels(rows), float_column(rows, "device", -1.0)
-        for device in np.unique(devices[timed]).astype(int).tolist():
-            for label in set(labels[timed & (devices == device)].tolist()):
-                chosen = timed & (labels == label) & (devices == device)
+        shown = np.flatnonzero(timed)
+        for device, on_device in positions_by_value(devices[shown].astype(np.int64)):
+            rows_of: dict[str, list[int]] = {}
+            for row in shown[on_device].tolist():
+                rows_of.setdefault(labels[row], []).append(row)
+            for label, chosen in rows_of.items():
                 starts[device, label].append(start[chosen])
                 ends[device, label].append(start[chosen] + duration[chosen])
     if not starts:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from counted import MOST_WHEN_DOUBLED, counted, elements_of
+from paleo_lite.profile_analysis import activity
 from paleo_lite.profile_analysis.activity import (
     API,
     COMMUNICATION,
@@ -169,3 +172,31 @@ def test_events_that_overlap_on_two_devices_count_once_on_each():
     busy = BusyTime()
     busy.add(np.array([0, 5, 100]), np.array([10.0, 10.0, 7.6]), np.array([0, 0, 3]))
     assert {device: round(seconds * 1e9) for device, seconds in busy.seconds.items()} == {0: 15, 3: 8}
+
+
+def test_the_busy_time_of_many_devices_takes_one_sort():
+    def read(devices):
+        starts = np.arange(devices)
+        return elements_of(lambda: BusyTime().add(starts, np.ones(devices), counted(starts)))
+
+    assert read(1000) < MOST_WHEN_DOUBLED * read(500)
+
+
+def test_the_busy_time_of_many_batches_is_merged_in_doubling_steps(monkeypatch):
+    merged = []
+
+    def merge(starts, ends):
+        merged.append(len(starts))
+        return merge_intervals(starts, ends)
+
+    def read(batches):
+        merged.clear()
+        busy = BusyTime(None)
+        for batch in range(batches):
+            starts = 20 * np.arange(10) + 200 * (batch * 7 % batches)
+            busy.add(starts, np.full(10, 5.0), np.zeros(10, np.int64))
+        assert busy.seconds == {0: pytest.approx(batches * 50e-9)}
+        return sum(merged)
+
+    monkeypatch.setattr(activity, "merge_intervals", merge)
+    assert read(800) < MOST_WHEN_DOUBLED * read(400)

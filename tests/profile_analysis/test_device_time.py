@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from counted import MOST_WHEN_DOUBLED, counted, elements_of
 from measured import DATA
 from paleo_lite.api.profiles import efficiency
-from paleo_lite.profile_analysis.activity import ActivityRecorder
-from paleo_lite.profile_analysis.device_time import launch_delays_ns, launch_statistics
+from paleo_lite.profile_analysis.activity import CALL, COMMUNICATION, COMPUTE, EVENT, ActivityRecorder, Recording
+from paleo_lite.profile_analysis.collectives import list_collectives
+from paleo_lite.profile_analysis.critical_path import find_critical_path
+from paleo_lite.profile_analysis.device_time import break_down_time, launch_delays_ns, launch_statistics
 from paleo_lite.profile_analysis.one_file import analyse_file
 from paleo_lite.profiles.table import batch_of
 from paleo_lite.reporting.terminal import format_table_lines
@@ -142,3 +146,19 @@ def test_mfu_is_at_most_the_share_of_peak_while_busy_and_tables_fit(path, monkey
     assert ("MFU" in title) == ("an unknown share of peak FLOP/s" not in title)
     for table in result.document().tables:
         assert max(map(len, format_table_lines(table, 80))) <= 80
+
+
+@pytest.mark.parametrize("function", [break_down_time, launch_statistics, list_collectives, find_critical_path])
+def test_many_devices_are_read_in_proportion(function):
+    def read(devices):
+        events = np.zeros(2 * devices, EVENT)
+        events["device"] = np.repeat(np.arange(devices), 2)
+        events["start"] = np.arange(2 * devices) * 100
+        events["end"] = events["start"] + 60
+        events["launch"] = events["start"]
+        events["lane"] = np.tile([COMPUTE, COMMUNICATION], devices)
+        events["message"] = -1
+        recording = Recording(counted(events), np.empty(0, CALL), ["kernel"], [], [])
+        return elements_of(lambda: function(recording))
+
+    assert read(400) < MOST_WHEN_DOUBLED * read(200)

@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 import paleo_lite as pl
+from counted import MOST_WHEN_DOUBLED, counted, elements_of
 from measured import DATA
 from paleo_lite.cli import main
 from paleo_lite.errors import BadProfile
@@ -176,3 +177,21 @@ def test_times_without_rows(tmp_path) -> None:
     path.write_text(HOTSPOTS.splitlines()[0] + "\nmain,0.0,0.0,0.0,app,a.c\n")
     with pytest.raises(BadProfile, match="no row of this vtune-hotspots profile has a time"):
         report_host(open_profile(path))
+
+
+def test_deeply_nested_calls_are_read_in_proportion(monkeypatch):
+    search = np.searchsorted
+
+    def read(depth):
+        start = np.arange(depth)
+        parents = []
+
+        def nest():
+            parents.extend(enclosing_intervals(np.zeros(depth, np.int64), start, 3 * depth - start).tolist())
+
+        elements = elements_of(nest)
+        assert parents == list(range(-1, depth - 1))
+        return elements
+
+    monkeypatch.setattr(np, "searchsorted", lambda *arguments, **options: counted(search(*arguments, **options)))
+    assert read(400) < MOST_WHEN_DOUBLED * read(200)

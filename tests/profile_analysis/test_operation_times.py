@@ -52,6 +52,6 @@ def test_gaps_are_the_time_without_any_kernel() -> None:
     # Kernels at 0 to 10, 5 to 30 and 8 to 12 (nested), 40 to 50: idle from 30 to 40.
     spans = np.array([[0, 10], [8, 12], [40, 50], [5, 30]], np.int64)
     runs = Runs(table={"rows": np.array([2, 1, 1])}, length=4, spans_ns=spans)
-    assert gap_of_iteration(runs, np.array([True, True, True])) == pytest.approx(10e-9)
-    assert gap_of_iteration(runs, np.array([True, False, True])) == 0
-    assert gap_of_iteration(Runs(table={"rows": np.array([2])}, length=2), np.array([True])) is None
+    assert gap_of_iteration(runs, np.arange(len(runs.spans_ns))) == pytest.approx(10e-9)
+    assert gap_of_iteration(runs, np.array([0, 1, 3])) == 0
+    assert gap_of_iteration(Runs(table={"rows": np.array([2])}, length=2), np.arange(2)) is None

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
+from types import SimpleNamespace
 
+import msgspec
+import pyarrow as pa
 import pytest
 
+from counted import MOST_WHEN_DOUBLED, counted, elements_of
 from measured import DATA
 from paleo_lite.errors import BadProfile
+from paleo_lite.profile_analysis import pass_times
 from paleo_lite.profile_analysis.pass_times import measure_passes
 from paleo_lite.profiles.detect import Profile
 from paleo_lite.profiles.pyprof import PyprofParquet
@@ -175,3 +180,28 @@ def test_kernels_without_operations_are_classified_by_their_names():
     assert found.seconds["convolution", "forward"] == pytest.approx(3e-3)
     assert found.seconds["batch_norm", "forward"] == pytest.approx(2e-3)
     assert found.seconds["elementwise", "forward"] == pytest.approx(1e-3)
+
+
+def test_many_iterations_are_read_in_proportion(monkeypatch):
+    found = pass_times.find_iterations
+
+    def find(runs):
+        iterations = found(runs)
+        return msgspec.structs.replace(iterations, number=counted(iterations.number))
+
+    def read(steps):
+        rows = {
+            "category": pa.array(["kernel"] * 2 * steps).dictionary_encode(),
+            "kernel": pa.array(["k", "b"] * steps).dictionary_encode(),
+            "op": pa.array(["aten::mm", "MmBackward0"] * steps).dictionary_encode(),
+            "direction": pa.array(["fprop", "bprop"] * steps).dictionary_encode(),
+            "step": pa.array([f"step {number // 2}" for number in range(2 * steps)]).dictionary_encode(),
+            "start_ns": pa.array(range(0, 20 * steps, 10)),
+            "duration_ns": pa.array([5.0] * 2 * steps),
+        }
+        batch = pa.RecordBatch.from_pydict(rows)
+        profile = SimpleNamespace(batches=lambda columns: [batch], path=Path("many"), format="made")
+        return elements_of(lambda: pass_times.measure_passes(profile))
+
+    monkeypatch.setattr(pass_times, "find_iterations", find)
+    assert read(400) < MOST_WHEN_DOUBLED * read(200)

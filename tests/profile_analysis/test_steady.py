@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import json
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from counted import MOST_WHEN_DOUBLED, counted, elements_of
 from measured import DATA
 from paleo_lite.errors import BadProfile, BadValue
 from paleo_lite.machines import find_device
-from paleo_lite.profile_analysis import GROUPINGS
+from paleo_lite.profile_analysis import GROUPINGS, steady
 from paleo_lite.profile_analysis.analysis import measure_efficiency
 from paleo_lite.profile_analysis.durations import read_durations
 from paleo_lite.profile_analysis.figures import Peaks, _operator_row, steady_figures
@@ -562,3 +564,39 @@ def test_kernels_of_the_backward_thread_that_follow_all_others_in_the_file(tmp_p
     assert [step.kernel_s * 1e6 for step in steady.steps] == pytest.approx(by_hand)
     assert [step.counts for step in steady.steps] == [True, True, False]  # the last has no backward pass
     assert steady.backward_s * 1e6 == pytest.approx((117.0 + 117.9 + 116.4 + 117.7) / 2)
+
+
+def test_many_operations_are_searched_in_proportion(monkeypatch):
+    count = np.bincount
+
+    def read(operations):
+        signatures = [Signature(1, None, f"op{number}", None, "k") for number in range(operations)]
+        rows = np.arange(2 * operations)
+        table = {
+            "signature": rows % operations,
+            "row": rows,
+            "duration_ns": np.where(rows % operations, 1.0, 1e6),
+            "step": np.full(len(rows), -1),
+        }
+        table["signature"][operations:] = operations - 1  # all others run once: each is a candidate
+        runs = Runs(signatures, table, {}, len(rows))
+        return elements_of(lambda: steady.find_iterations(runs))
+
+    monkeypatch.setattr(np, "bincount", lambda *arguments, **options: counted(count(*arguments, **options)))
+    assert read(400) < MOST_WHEN_DOUBLED * read(200)
+
+
+def test_the_busy_times_of_many_iterations_take_one_sort():
+    def read(iterations):
+        starts = 10 * np.arange(2 * iterations)
+        spans = np.stack([starts, starts + 5], axis=1)
+        number = counted(np.repeat(np.arange(iterations), 2))
+        return elements_of(lambda: steady._busy_s(spans, number, np.ones(iterations, bool)))
+
+    assert read(400) < MOST_WHEN_DOUBLED * read(200)
+
+
+def test_the_number_of_a_step_may_have_thousands_of_digits():
+    """Python refuses to convert more than 4,300 digits: they were an internal error."""
+    iterations = SimpleNamespace(marks=["step " + "1" * 5000, "step 2"], starts=[0, 1])
+    assert steady.step_numbers(iterations) == [int("1" * 30), 2]

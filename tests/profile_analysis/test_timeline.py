@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,13 +17,15 @@ from strategies import kernels
 
 pytest.importorskip("pyarrow")
 
+from counted import MOST_WHEN_DOUBLED, counted, elements_of
 from measured import DATA
 from paleo_lite.errors import BadProfile, BadValue
 from paleo_lite.machines import find_device
+from paleo_lite.profile_analysis import timeline
 from paleo_lite.profile_analysis.kernels import report_kernels
 from paleo_lite.profile_analysis.timeline import read_timeline
 from paleo_lite.profiles.detect import Profile, open_profile
-from paleo_lite.profiles.table import batch_of
+from paleo_lite.profiles.table import batch_of, float_column
 
 PROFILES = DATA / "profiles"
 TRACE = PROFILES / "torch_chrome_trace_resnet50" / "resnet50_num_workers_0__worker0.1623143089861.pt.trace.json.gz"
@@ -114,3 +118,20 @@ def test_a_real_trace_adds_up_to_its_kernels():
     assert dict(zip(timeline.classes, timeline.busy_s.sum(axis=1))) == pytest.approx(by_class, rel=1e-9)
     assert math.isclose(timeline.busy_s.sum(), report.time_s, rel_tol=1e-9)
     assert timeline.busy_s.min() >= -1e-12
+
+
+def test_many_devices_are_read_in_proportion(monkeypatch):
+    def read(devices):
+        rows = {
+            "category": pa.array(["kernel"] * devices).dictionary_encode(),
+            "kernel": pa.array(["k"] * devices).dictionary_encode(),
+            "start_ns": pa.array(range(0, 10 * devices, 10)),
+            "duration_ns": pa.array([5.0] * devices),
+            "device": pa.array(range(devices)),
+        }
+        batch = pa.RecordBatch.from_pydict(rows)
+        profile = SimpleNamespace(batches=lambda columns: [batch], path=Path("many"), format="made")
+        return elements_of(lambda: timeline.read_timeline(profile, slices=2))
+
+    monkeypatch.setattr(timeline, "float_column", lambda *arguments: counted(float_column(*arguments)))
+    assert read(400) < MOST_WHEN_DOUBLED * read(200)
