@@ -86,7 +86,7 @@ def find_runs(batch: pa.RecordBatch) -> Runs:
         code[name], known[name] = values_of(batch, name)
     code["execution"] = float_column(batch, "execution", -1.0).astype(np.int64)
     order, label, first = _begin(code, [len(known[name]) for name in Signature._fields])
-    labels, signature, _ = _distinct(label[first])
+    _, signature, examples = _distinct(label[first])
     ends = np.append(first[1:], batch.num_rows)
     row = order[first]
     table = {"signature": signature, "row": row, "last": order[ends - 1], "rows": ends - first}
@@ -110,10 +110,11 @@ def find_runs(batch: pa.RecordBatch) -> Runs:
     if "start_ns" in batch.schema.names and not batch.column("start_ns").null_count:
         start = to_numpy(batch.column("start_ns"))
         spans = np.stack([start, start + duration.astype(np.int64)], axis=1)[order]
-    digits = [known[name] for name in Signature._fields]
-    signatures = np.unravel_index(labels, [len(values) for values in digits])
+    example = row[examples]
+    code["kernel"] = np.where(code["op"] == 0, code["kernel"], 0)
+    signatures = zip(*([known[name][i] for i in code[name][example].tolist()] for name in Signature._fields))
     return Runs(
-        [Signature(*(values[i] for values, i in zip(digits, places))) for places in zip(*signatures)],
+        [Signature(*values) for values in signatures],
         {name: np.asarray(table[name], kind) for name, kind in FIELDS.items()},
         mixes,
         batch.num_rows,
@@ -125,11 +126,15 @@ def find_runs(batch: pa.RecordBatch) -> Runs:
 def _begin(
     code: dict[str, NDArray[np.int64]], sizes: list[int]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return the rows ordered by thread, their signatures as mixed-radix numbers (`sizes`), and the starts of runs."""
+    """Return the rows ordered by thread, a number for each row's signature, and the starts of runs."""
     thread = code["thread"]
     order = np.argsort(thread.astype(np.uint16), kind="stable") if sizes[0] > 1 else np.arange(len(thread))
-    label = thread.copy()
+    label, bound = thread.copy(), sizes[0]
     for name, size in zip(Signature._fields[1:], sizes[1:]):
+        if bound * size >= 2**63:  # a mixed-radix number of four columns of 2^16 distinct texts has 64 bits
+            distinct, label, _ = _distinct(label)
+            label, bound = label.astype(np.int64), len(distinct)
+        bound *= size
         label *= size
         if name == "kernel":  # kernels separate only the rows without an operation
             label += code[name] * (code["op"] == 0)

@@ -11,6 +11,8 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
+import pyarrow as pa
+
 from paleo_lite.profile_analysis.runs import (
     COLUMNS,
     Runs,
@@ -152,3 +154,17 @@ def test_rows_written_thread_by_thread_are_ordered_by_their_starts() -> None:
     assert sorted(map(repr, as_tuples(ordered))) == sorted(map(repr, as_tuples(in_time)))
     assert order_by_start(ordered) is ordered
     assert order_by_start(Runs()).length == 0
+
+
+@pytest.mark.slow
+def test_signatures_of_many_distinct_columns_do_not_overflow():
+    """Four columns of 65,536 distinct texts have more combinations than 64 bits: they were an internal error."""
+    texts = pa.array([str(number) for number in range(2**16)])
+    codes = pa.array(np.arange(2**16), pa.int32())
+    column = pa.DictionaryArray.from_arrays(codes, texts)
+    rows = {"category": pa.array(["kernel"] * 2**16).dictionary_encode(), "kernel": column, "op": column}
+    rows |= {"params": column, "thread": codes.cast(pa.int64()), "duration_ns": pa.array(np.ones(2**16))}
+    runs = find_runs(pa.RecordBatch.from_pydict(rows))
+    assert len({*runs.signatures}) == len(runs.signatures) == 2**16
+    assert all(item.thread == int(item.op) and item.params == item.op for item in runs.signatures)
+    assert np.bincount(runs.table["signature"]).tolist() == [1] * 2**16
