@@ -1,11 +1,12 @@
 """The command line as people use it: output in four formats, exit codes, one sentence for every mistake.
 
-Tests: cli/__init__.py, cli/hardware.py, cli/layers.py, cli/networks.py,
+Tests: __main__.py, cli/__init__.py, cli/hardware.py, cli/layers.py, cli/networks.py,
 reporting/devices.py.
 """
 
 from __future__ import annotations
 
+import builtins
 import csv
 import io
 import json
@@ -18,6 +19,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from paleo_lite.__main__ import run as start
 from paleo_lite.cli import GROUPS, main
 from paleo_lite.files import shipped_folder
 
@@ -350,3 +352,17 @@ def test_help_groups_every_command() -> None:
     shown = run("--help").stdout
     for question, commands in GROUPS.items():
         assert f"{question}:" in shown and all(f"  {name} " in shown for name in commands)
+
+
+def test_an_interrupt_while_the_program_is_loaded_is_one_line(monkeypatch, capsys):
+    def interrupted(name, *arguments):
+        if name == "cli":
+            raise KeyboardInterrupt
+        return load(name, *arguments)
+
+    load = builtins.__import__
+    monkeypatch.setattr(builtins, "__import__", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        start()
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == "paleo-lite: interrupted\n"
