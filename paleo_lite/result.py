@@ -86,10 +86,11 @@ class ResultList(Result, list[_Item]):
     name : str
         Plural noun for the items, the key of the rows in `to_dict`.
     make_document : callable
-        Function from a list of items to a `paleo_lite.reporting.document.Document` with one row per item.
+        Function from a list of items, and output options, to a `paleo_lite.reporting.document.Document` with one row
+        per item.
     """
 
-    def __init__(self, items: Iterable[_Item], name: str, make_document: Callable[[list[_Item]], Any]) -> None:
+    def __init__(self, items: Iterable[_Item], name: str, make_document: Callable[..., Any]) -> None:
         super().__init__(items)
         self._name = name
         self._make_document = make_document
@@ -102,7 +103,7 @@ class ResultList(Result, list[_Item]):
 
     def document(self, **options: Any) -> Any:
         """Return the list as a `paleo_lite.reporting.document.Document`."""
-        return self._make_document(list(self))
+        return self._make_document(list(self), **options)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the rows of the table under the name of the list."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ..architectures import (
     Network,
@@ -17,9 +18,10 @@ from ..architectures import (
 )
 from ..architectures import network_names as shipped_network_names
 from ..architectures.listing import network_rows, pipeline_rows
-from ..errors import BadFile, BadValue
+from ..errors import BadFile, BadValue, UnknownName
 from ..files import check_outputs
 from ..machines import Device, find_device, list_devices, read_links
+from ..machines.names import normalize_name
 from ..reporting.devices import (
     audit_page,
     calibrated_links_table,
@@ -35,6 +37,8 @@ from ..result import ResultList
 from ..units import parse_quantity
 from .arguments import InputShapes, Paths, to_paths
 
+_Item = TypeVar("_Item")
+
 
 class LinkList(ResultList[dict[str, Any]]):
     """The links, one row each, and the measured collectives."""
@@ -46,7 +50,7 @@ class LinkList(ResultList[dict[str, Any]]):
 
 
 def networks(
-    network: str | Network | None = None, *, image_size: int | None = None
+    network: str | Network | None = None, *, image_size: int | None = None, words: str | Sequence[str] = ()
 ) -> ResultList[dict[str, Any]] | StaticResult:
     """List the shipped networks and pipelines with input, parameters and MACs, or show the layers of one network.
 
@@ -56,6 +60,8 @@ def networks(
         As for `paleo_lite.predict`.
     image_size : int, optional
         Image size in pixels, if it differs from the network's own; needs torch once.
+    words : str or sequence of str
+        List only the networks in whose name or publisher all these words occur, in any case: ``"qwen3"``.
 
     Raises
     ------
@@ -63,7 +69,9 @@ def networks(
         If there is no such network.
     """
     if network is None:
-        return ResultList([*network_rows(shipped_network_names()), *pipeline_rows()], "networks", networks_page)
+        rows = [*network_rows(shipped_network_names()), *pipeline_rows()]
+        rows = _with_words("network", "networks list", words, rows, lambda row: [row["name"], row["publisher"] or ""])
+        return ResultList(rows, "networks", networks_page)
     shown = find_network(network, image_size) if isinstance(network, str) else network
     return StaticResult(network_dict(shown), network_page(shown))
 
@@ -131,7 +139,35 @@ def export(
     return StaticResult(network_dict(exported), network_page(exported))
 
 
-def hardware(device: str | Device | None = None, *, hardware_files: Paths = ()) -> ResultList[Device] | StaticResult:
+def _with_words(
+    category: str,
+    command: str,
+    words: str | Sequence[str],
+    items: Iterable[_Item],
+    names_of: Callable[[_Item], list[str]],
+) -> list[_Item]:
+    """Return the items of which all words occur in one of the names; the first name is the one that a command takes.
+
+    Raises
+    ------
+    UnknownName
+        If there is none.
+    """
+    wanted = words.split() if isinstance(words, str) else words
+    by_name = {names_of(item)[0]: item for item in items}
+    found = []
+    for item in by_name.values():
+        names = [name for full in names_of(item) for name in (full.lower(), normalize_name(full))]
+        if all(any(word.lower() in name for name in names) for word in wanted):
+            found.append(item)
+    if not found:
+        raise UnknownName(category, " ".join(wanted), by_name, f"`{command} --all` shows all.")
+    return found
+
+
+def hardware(
+    device: str | Device | None = None, *, hardware_files: Paths = (), words: str | Sequence[str] = ()
+) -> ResultList[Device] | StaticResult:
     """List all devices with their peaks and memory, or show all figures of one device with their sources.
 
     Parameters
@@ -140,6 +176,8 @@ def hardware(device: str | Device | None = None, *, hardware_files: Paths = ()) 
         Device, by name or alias.
     hardware_files : path, or sequence of paths
         TOML files of further devices.
+    words : str or sequence of str
+        List only the devices in whose id, name or alias all these words occur, in any case: ``["a100", "pcie"]``.
 
     Raises
     ------
@@ -147,7 +185,10 @@ def hardware(device: str | Device | None = None, *, hardware_files: Paths = ()) 
         If there is no such device, or a file is malformed.
     """
     if device is None:
-        return devices(hardware_files)
+        found = _with_words(
+            "GPU", "hardware list", words, devices(hardware_files), lambda each: [each.id, each.name, *each.aliases]
+        )
+        return ResultList(found, "devices", devices_page)
     shown = find_device(device, to_paths(hardware_files))
     return StaticResult(device_dict(shown), device_page(shown))
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from ..api import catalogue
 from ..questions.values import DEVICE, Quantity
+from ..reporting.document import SCREEN_LINES
 from ..result import Result
 from . import options
 from .answers import Answer, AnswerCommand
+from .options import OutputOption
 
 
 @click.group()
@@ -19,10 +22,21 @@ def hardware() -> None:
 
 
 @hardware.command("list", cls=AnswerCommand)
+@click.argument("words", nargs=-1, metavar="[WORD]...")
+@click.option("--all", "lists_all", is_flag=True, cls=OutputOption, help="List more devices than a screen holds.")
 @options.hardware_files()
-def list_devices(hardware_files: tuple[Path, ...]) -> Result:
-    """List all devices with their peaks and memory."""
-    return catalogue.hardware(hardware_files=hardware_files)
+@click.pass_obj
+def list_devices(
+    output: dict[str, Any], words: tuple[str, ...], lists_all: bool, hardware_files: tuple[Path, ...]
+) -> Answer:
+    """List the devices in whose id, name or alias each WORD occurs, with their peaks and memory; without one, all.
+
+    \b
+      paleo-lite hardware list a100 pcie
+    """
+    result = catalogue.hardware(hardware_files=hardware_files, words=words)
+    max_lines = None if lists_all or output["format"] != "table" else SCREEN_LINES
+    return Answer(result.to_dict, lambda: result.document(max_lines=max_lines))
 
 
 @hardware.command("show", cls=AnswerCommand)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from ..api import catalogue
+from ..reporting.document import SCREEN_LINES
 from ..result import Result
 from . import options
-from .answers import AnswerCommand
+from .answers import Answer, AnswerCommand
+from .options import OutputOption
 
 
 @click.group()
@@ -18,9 +21,20 @@ def networks() -> None:
 
 
 @networks.command("list", cls=AnswerCommand)
-def list_networks() -> Result:
-    """List the shipped networks and pipelines by publisher and year, with input, parameters and MACs."""
-    return catalogue.networks()
+@click.argument("words", nargs=-1, metavar="[WORD]...")
+@click.option("--all", "lists_all", is_flag=True, cls=OutputOption, help="List more networks than a screen holds.")
+@click.pass_obj
+def list_networks(output: dict[str, Any], words: tuple[str, ...], lists_all: bool) -> Answer:
+    """List the shipped networks and pipelines in whose name or publisher each WORD occurs; without one, all.
+
+    They are listed by publisher and year, with input, parameters and MACs.
+
+    \b
+      paleo-lite networks list qwen3 32b
+    """
+    result = catalogue.networks(words=words)
+    max_lines = None if lists_all or output["format"] != "table" else SCREEN_LINES
+    return Answer(result.to_dict, lambda: result.document(max_lines=max_lines))
 
 
 @networks.command("show", cls=AnswerCommand)

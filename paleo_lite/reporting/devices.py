@@ -13,7 +13,17 @@ from ..machines.audit import AuditFinding
 from ..machines.prices import prices_of
 from ..machines.registry import list_figures
 from ..units import format_duration, format_si
-from .document import Column, Document, Table, format_bandwidth, format_bytes, format_percent, format_time_short
+from .document import (
+    LINES_AROUND_ROWS,
+    Column,
+    Document,
+    Table,
+    format_bandwidth,
+    format_bytes,
+    format_percent,
+    format_time_short,
+    more_note,
+)
 
 if TYPE_CHECKING:
     from ..distributed.links import LinkCalibration
@@ -60,8 +70,8 @@ def device_row(device: Device) -> dict[str, Any]:
     }
 
 
-def devices_page(devices: Iterable[Device]) -> Document:
-    """Return the list of devices."""
+def devices_page(devices: Iterable[Device], max_lines: int | None = None) -> Document:
+    """Return the list of devices; if it has more lines than `max_lines`, of its newest devices, with all as data."""
     rows = [device_row(device) for device in devices]
     table = Table(
         "",
@@ -79,11 +89,15 @@ def devices_page(devices: Iterable[Device]) -> Document:
         ],
         rows,
     )
-    return Document(
-        f"{len(rows)} devices; dense peaks at the default clock, fp16 of the faster of vector and tensor units",
-        (),
-        [table],
-    )
+    noun = "device" if len(rows) == 1 else "devices"
+    title = f"{len(rows)} {noun}; dense peaks at the default clock, fp16 of the faster of vector and tensor units"
+    if max_lines is None or len(rows) + LINES_AROUND_ROWS <= max_lines:
+        return Document(title, (), [table])
+    columns = [column for column in table.columns if not column.wrap]  # one line per row
+    newest = sorted(rows, key=lambda row: -row["year"])
+    shown = Table("Devices", columns, newest).head(max_lines - LINES_AROUND_ROWS, "the newest ")
+    note = more_note(len(rows) - len(shown.rows), "`hardware list a100`")
+    return Document(title, (), [shown], [note], data=table)
 
 
 def device_dict(device: Device) -> dict[str, Any]:

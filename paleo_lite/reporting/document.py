@@ -192,6 +192,18 @@ class Table(msgspec.Struct, frozen=True):
             writer.writerow([_csv_value(row.get(column.key)) for column in self.columns])
 
 
+SCREEN_LINES = 40
+"""Lines of a terminal that a list fills at most, where not all of it is asked for."""
+
+LINES_AROUND_ROWS = 9
+"""Lines of a list that are not rows: titles, headings, empty lines, the columns that are not shown, and the note."""
+
+
+def more_note(more: int, example: str) -> str:
+    """Return the note below a list of which the end is left out."""
+    return f"{more} more: give a word (such as {example}), or --all"
+
+
 def raw_table(rows: Sequence[dict[str, Any]], keys: Iterable[str] = ()) -> Table:
     """Return a table of raw values for CSV, with a column per key (by default the keys of the first row)."""
     return Table("", [Column(key, key) for key in keys or rows[0]], rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,12 +12,18 @@ from ..counting import CONSTANT, INPUT
 from ..text import format_plural
 from ..timing.facility import SiteEnergy
 from ..units import format_shape, format_si
-from .document import Column, Document, Table, format_count, format_time, raw_table
+from .document import LINES_AROUND_ROWS, Column, Document, Table, format_count, format_time, more_note, raw_table
 from .predictions import site_text
 
+_LINES_PER_TABLE = 4
+"""Lines that a further table adds to its rows."""
 
-def networks_page(rows: list[dict[str, Any]]) -> Document:
-    """Return the document of the shipped networks and pipelines, with a table per group and publisher, by year."""
+
+def networks_page(rows: list[dict[str, Any]], max_lines: int | None = None) -> Document:
+    """Return the document of the shipped networks and pipelines, with a table per group and publisher, by year.
+
+    If this has more lines than `max_lines`, it is one table of the newest, with all as data.
+    """
     columns = [
         Column("year", "year"),
         Column("name", "name", left=True),
@@ -39,7 +46,18 @@ def networks_page(rows: list[dict[str, Any]]) -> Document:
             by = f" by {publisher}" if publisher else ""
             tables.append(Table(f"{group[:1].upper()}{group[1:]}{by}, {len(members)}", shown, members))
     title = f"{len(rows)} networks and pipelines; MACs and FLOPs of inference, batch 1"
-    return Document(title, (), tables, data=raw_table(rows))
+    lines = sum(_LINES_PER_TABLE + len(table.rows) for table in tables) - _LINES_PER_TABLE + LINES_AROUND_ROWS
+    if max_lines is None or lines <= max_lines:
+        return Document(title, (), tables, data=raw_table(rows))
+    flat = [column for column in columns if not column.wrap]  # one line per row
+    flat.insert(2, Column("publisher", "publisher", left=True, drop_order=2))
+    newest = sorted(rows, key=lambda row: -(row["year"] or 0))
+    number = max_lines - LINES_AROUND_ROWS - 1  # a line for the groups
+    table = Table("Networks and pipelines", flat, newest).head(number, "the newest ")
+    groups = Counter(row["group"] for row in rows)
+    facts = [("groups", ", ".join(f"{group} {number}" for group, number in groups.items()))]
+    note = more_note(len(rows) - len(table.rows), "`networks list llama`")
+    return Document(title, facts, [table], [note], data=raw_table(rows))
 
 
 def _uninformative_columns(rows: list[dict[str, Any]]) -> set[str]:

@@ -1,7 +1,6 @@
 """The command line as people use it: output in four formats, exit codes, one sentence for every mistake.
 
-Tests: __main__.py, cli/__init__.py, cli/hardware.py, cli/layers.py, cli/networks.py,
-reporting/devices.py.
+Tests: __main__.py, cli/__init__.py, cli/layers.py, reporting/devices.py.
 """
 
 from __future__ import annotations
