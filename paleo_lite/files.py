@@ -156,6 +156,15 @@ def file_exists(path: str | Path, test: Callable[[Path], bool] = Path.is_file) -
         return False
 
 
+def is_missing_path(name: str) -> bool:
+    """Return whether a text is the path of a file or folder that does not exist, and cannot be another kind of name."""
+    return name.startswith(("/", "./", "../", "~/")) and not file_exists(name, Path.exists)
+
+
+NO_SUCH_FILE = "cannot be read (No such file or directory)"
+"""What is wrong with a path for which `is_missing_path` holds."""
+
+
 def cache_folder() -> Path:
     """Return the folder of derived files.
 

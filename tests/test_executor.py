@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from paleo_lite import executor
-from paleo_lite.errors import BadProfile, BadValue, ClusterLost
+from paleo_lite.errors import BadFile, BadProfile, BadValue, ClusterLost
 from paleo_lite.executor import map_in_order, run_tasks
 from paleo_lite.profiles.detect import find_files
 from paleo_lite.text import clean_message
@@ -110,7 +110,7 @@ def test_numbers_in_names_count_as_numbers(tmp_path):
 def test_no_files(tmp_path):
     with pytest.raises(BadValue, match="no files in"):
         find_files([tmp_path])
-    with pytest.raises(BadValue, match="no such file or folder"):
+    with pytest.raises(BadFile, match="No such file or directory"):
         find_files([tmp_path / "absent"])
 
 

@@ -15,10 +15,40 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 
 from paleo_lite import files
+from paleo_lite.cli import main
 from paleo_lite.errors import BadDevice, BadFile
 from paleo_lite.files import cache_folder, lock_file, read_typed, shipped_folder, write_atomically
+
+
+READ = [
+    "predict absent.json --gpu k80", "predict absent.gguf --gpu k80", "predict absent.prototxt --gpu k80",
+    "predict absent.safetensors --gpu k80", "predict ./absent --gpu k80", "predict hf:absent --gpu k80",
+    "predict absent.json,vgg16 --gpu k80", "layers /absent/folder", "networks show absent.json",
+    "scale absent.json --gpu k80 --link pcie3 --workers 1,2", "feeding absent.json --gpu k80",
+    "sweep --network absent.json --gpu k80 -o out.csv", "report absent.json --gpu k80 -o out.html",
+    "predict vgg16 --gpu k80 --hardware-file absent.toml", "hardware list --hardware-file absent.toml",
+    "predict vgg16 --gpu k80 --calibration absent.toml", "predict vgg16 --gpu k80 --calibration ./absent",
+    "calibrations show absent.toml", "calibrations show ../absent", "calibrate absent.csv --gpu k80",
+    "validate --data absent.csv", "kernels absent.sqlite", "efficiency absent.csv --gpu k80", "efficiency absent",
+    "compare absent.csv other.csv", "report --profile absent.csv --gpu k80 -o out.html", "best absent.csv --minimise x",
+    "scale vgg16 --gpu k80 --workers 2 --platform absent.toml", "plot timeline absent.json -o out.svg",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", READ)
+def test_a_missing_file_has_one_exit_code_and_one_sentence(command: str, tmp_path, monkeypatch) -> None:
+    """1, as `cat` and `sort` have for a file that is not there (POSIX: above 0); 2 is for the wrong use of a command."""
+    for library in ("pyarrow", "vl_convert", "altair", "jinja2", "scipy"):
+        pytest.importorskip(library)
+    monkeypatch.chdir(tmp_path)
+    answer = CliRunner().invoke(main, command.split(), prog_name="paleo-lite")
+    assert (answer.exit_code, answer.stdout) == (1, ""), answer.stderr
+    assert answer.stderr.startswith("paleo-lite: ") and answer.stderr.count("\n") == 1
+    assert "absent" in answer.stderr and ("o such file" in answer.stderr or "there is no" in answer.stderr)
+    assert not list(tmp_path.iterdir())
 
 
 class Point(msgspec.Struct, forbid_unknown_fields=True):

@@ -11,7 +11,16 @@ from functools import lru_cache
 from pathlib import Path
 
 from ..errors import BadDescriptor, BadValue, MissingExtra, UnknownName
-from ..files import FileVersion, cache_folder, discard, file_exists, shipped_folder, version_of
+from ..files import (
+    NO_SUCH_FILE,
+    FileVersion,
+    cache_folder,
+    discard,
+    file_exists,
+    is_missing_path,
+    shipped_folder,
+    version_of,
+)
 from .descriptor import FORMAT, TRACER, decode_descriptor, read_bounded, read_descriptor, write_descriptor
 from .inputs import Input, read_input
 from .locate import GGUF, WEIGHTS, find_shipped, locate
@@ -173,6 +182,8 @@ def _shipped_path(name: str) -> Path:
     if published is not None:
         return published
     if shipped_name is None:
+        if is_missing_path(name):
+            raise BadDescriptor(f"{name}: {NO_SUCH_FILE}")
         hint = "'paleo-lite networks list' shows all."
         if name and file_exists(name, Path.exists):
             hint = f"The file of a network ends in {', '.join((*IMPORTERS, *MODELS))}."

@@ -138,7 +138,7 @@ def _read_one(path: Path) -> GgufHeader:
         with path.open("rb") as file:
             return _Reader(file, path).header()
     except OSError as error:
-        raise BadFile(f"{path}: {error.strerror or error}") from None
+        raise BadFile(f"{path}: cannot be read ({error.strerror or error})") from None
 
 
 class _Reader:

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from ..errors import BadDescriptor
-from ..files import file_exists, shipped_folder
+from ..files import NO_SUCH_FILE, file_exists, shipped_folder
 
 GGUF = ".gguf"
 """Suffix of the files of llama.cpp, whose headers describe the model."""
@@ -53,7 +53,7 @@ _OTHER_FILES = (".json", ".prototxt", ".onnx", ".pt2", ".py", ".pt", ".bin")
 
 def _beside_weights(path: Path) -> Path:
     if not file_exists(path):
-        raise BadDescriptor(f"{path}: there is no such file")
+        raise BadDescriptor(f"{path}: {NO_SUCH_FILE}")
     config = path.parent / _CONFIG
     if not file_exists(config):
         raise BadDescriptor(f"{path}: the weights need the {_CONFIG} of the model beside them")

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from ..errors import BadFile, CalibrationFailed, MissingExtra, UnknownName
-from ..files import read_typed, shipped_folder, write_atomically
+from ..files import NO_SUCH_FILE, is_missing_path, read_typed, shipped_folder, write_atomically
 from ..result import Result
 from ..text import format_plural
 from ..timing.calibrated import CalibratedModel
@@ -310,5 +310,7 @@ def find_calibration(name: str) -> AnyCalibration:
         return read_calibration(Path(name))
     shipped = shipped_calibrations()
     if name not in shipped:
+        if is_missing_path(name):
+            raise BadFile(f"{name}: {NO_SUCH_FILE}")
         raise UnknownName("calibration", name, shipped, "`paleo-lite calibrations list` shows all.")
     return read_calibration(shipped[name])

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
 
 import msgspec
 
-from ..errors import BadProfile, BadValue, UnknownFormat
-from ..files import file_exists
+from ..errors import BadFile, BadProfile, BadValue, UnknownFormat
+from ..files import NO_SUCH_FILE, file_exists
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -149,8 +149,10 @@ def find_files(paths: Iterable[Path]) -> list[Path]:
 
     Raises
     ------
+    BadFile
+        If a path does not exist.
     BadValue
-        If a path does not exist, or there is no file at all.
+        If there is no file at all.
     """
     by_resolved: dict[Path, Path] = {}
     paths = list(paths)
@@ -161,7 +163,7 @@ def find_files(paths: Iterable[Path]) -> list[Path]:
         elif file_exists(path, Path.exists):
             files = [path]
         else:
-            raise BadValue(f"{path}: no such file or folder")
+            raise BadFile(f"{path}: {NO_SUCH_FILE}")
         for file in files:
             by_resolved.setdefault(file.resolve(), file)
     if not by_resolved:

@@ -39,7 +39,7 @@ def test_weights_without_a_config_or_a_folder_without_a_model_are_one_sentence(t
     (tmp_path / "model.safetensors").write_bytes(b"")
     with pytest.raises(BadDescriptor, match=r"model\.safetensors: the weights need the config\.json of the model"):
         find_network(str(tmp_path / "model.safetensors"))
-    with pytest.raises(BadDescriptor, match=r"there is no such file"):
+    with pytest.raises(BadDescriptor, match=r"No such file or directory"):
         find_network(str(tmp_path / "other.safetensors"))
     with pytest.raises(BadDescriptor, match=r"neither a config\.json nor a \.gguf file"):
         find_network(str(tmp_path))

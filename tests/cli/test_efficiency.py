@@ -250,9 +250,8 @@ def test_mistakes_are_one_sentence(folder, arguments, code, says):
 
 
 def test_no_files(tmp_path):
-    for path, says in ((tmp_path, "no files in"), (tmp_path / "absent", "no such file or folder")):
-        result = run(path)
-        assert result.exit_code == 2 and says in result.stderr
+    result = run(tmp_path)
+    assert result.exit_code == 2 and "no files in" in result.stderr
 
 
 def test_all_files_bad(tmp_path):
