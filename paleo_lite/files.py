@@ -338,7 +338,7 @@ def check_outputs(*paths: Path | None, force: bool) -> None:
     BadValue
         If a path is a folder, or a file exists and `force` is False.
     BadFile
-        If the folder of a file is not writable or not a folder.
+        If the folder of a file does not exist, is not writable or not a folder.
     """
     for path in paths:
         if path is None:
@@ -347,8 +347,11 @@ def check_outputs(*paths: Path | None, force: bool) -> None:
             raise BadValue(f"{path} is a folder: give a file name inside it")
         if path.exists() and not force:
             raise BadValue(f"{path} already exists: choose another name, or `--force` to replace it")
-        folder = next(parent for parent in path.absolute().parents if parent.exists())
-        if not folder.is_dir():
-            raise BadFile(f"{path} cannot be written: {folder} is not a folder")
+        folder = path.absolute().parent
+        nearest = next(parent for parent in path.absolute().parents if parent.exists())
+        if not nearest.is_dir():
+            raise BadFile(f"{path} cannot be written: {nearest} is not a folder")
+        if nearest != folder:
+            raise BadFile(f"{path} cannot be written: there is no folder {folder}")
         if not os.access(folder, os.W_OK):
             raise BadFile(f"{path} cannot be written: no permission to write in {folder}")

@@ -22,7 +22,6 @@ from paleo_lite.cli import main
 from paleo_lite.errors import BadDevice, BadFile
 from paleo_lite.files import cache_folder, lock_file, read_typed, shipped_folder, write_atomically
 
-
 READ = [
     "predict absent.json --gpu k80", "predict absent.gguf --gpu k80", "predict absent.prototxt --gpu k80",
     "predict absent.safetensors --gpu k80", "predict ./absent --gpu k80", "predict hf:absent --gpu k80",
@@ -40,7 +39,7 @@ READ = [
 
 @pytest.mark.parametrize("command", READ)
 def test_a_missing_file_has_one_exit_code_and_one_sentence(command: str, tmp_path, monkeypatch) -> None:
-    """1, as `cat` and `sort` have for a file that is not there (POSIX: above 0); 2 is for the wrong use of a command."""
+    """1, as `cat` has for a file that is not there (POSIX: above 0); 2 is for the wrong use of a command."""
     for library in ("pyarrow", "vl_convert", "altair", "jinja2", "scipy"):
         pytest.importorskip(library)
     monkeypatch.chdir(tmp_path)
@@ -48,6 +47,32 @@ def test_a_missing_file_has_one_exit_code_and_one_sentence(command: str, tmp_pat
     assert (answer.exit_code, answer.stdout) == (1, ""), answer.stderr
     assert answer.stderr.startswith("paleo-lite: ") and answer.stderr.count("\n") == 1
     assert "absent" in answer.stderr and ("o such file" in answer.stderr or "there is no" in answer.stderr)
+    assert not list(tmp_path.iterdir())
+
+
+WRITTEN = [
+    "predict vgg16 --gpu k40m --plot absent/a.svg", "predict --flops 1G --gpu k40m --plot absent/b/a.png",
+    "train vgg16 --gpu k40m --link pcie3 --workers 1,2 --plot absent/a.html",
+    "serve llama-3-8b --gpu h100-sxm --rate 1 --plot absent/a.svg",
+    "sweep --network vgg16 --gpu k40m -o absent/a.csv", "networks export vgg16 -o absent/a.json",
+    "report vgg16 --gpu k40m -o absent/a.html", "calibrate steps.csv --gpu k40m -o absent/a.toml",
+    "kernels trace.json --plot absent/a.svg", "plot roofline vgg16 --gpu k40m -o absent/a.svg",
+    "plot timeline trace.json -o absent/a.svg", "measure --gpu k40m -o absent/a.csv",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", WRITTEN)
+def test_an_output_in_a_missing_folder_is_refused_at_once(command: str, tmp_path, monkeypatch) -> None:
+    """As a shell refuses ``> absent/a``: before the program starts, so before the files that it would read are opened.
+
+    The files steps.csv and trace.json are not there, which would be the message of a command that had begun.
+    """
+    for library in ("pyarrow", "vl_convert", "altair", "jinja2", "scipy"):
+        pytest.importorskip(library)
+    monkeypatch.chdir(tmp_path)
+    answer = CliRunner().invoke(main, command.split(), prog_name="paleo-lite")
+    assert (answer.exit_code, answer.stdout) == (1, ""), answer.stderr
+    assert "cannot be written: there is no folder " in answer.stderr and answer.stderr.count("\n") == 1
     assert not list(tmp_path.iterdir())
 
 

@@ -24,7 +24,7 @@ import numpy as np
 from ..errors import BadFile, BadValue, ClusterLost, Interrupted, PaleoError, SweepStopped
 from ..executor import run_tasks
 from ..extras import require
-from ..files import lock_file, write_atomically
+from ..files import check_outputs, lock_file, write_atomically
 from ..result import Result
 from ..text import clean_message
 from .cases import forget_cases
@@ -160,6 +160,8 @@ def run_sweep(
     BadValue
         If the output exists or has another suffix, if its folder of chunks belongs to another sweep, or if another
         process is working on it.
+    BadFile
+        If the folder of the output does not exist.
     SweepStopped
         If the sweep is interrupted or a file cannot be written; finished chunks are kept.
     PaleoError
@@ -171,12 +173,12 @@ def run_sweep(
     chunks: list[AnyChunk] = [*space.chunks()]
     if output.suffix not in FORMATS:
         raise BadValue(f"the output of a sweep must end in {' or '.join(FORMATS)} (got {output})")
-    _check_output(output, force)
+    check_outputs(output, force=force)
     folder = output.with_name(f"{output.name}.partial")
     try:
         manifest = Manifest(_FORMAT, space.inputs(), space.size, len(chunks), date.today())
         with lock_file(folder / _LOCK, "a sweep is being written"), ExitStack() as at_end:
-            _check_output(output, force)  # the previous owner of the lock may have written it
+            check_outputs(output, force=force)  # the previous owner of the lock may have written it
             as_of = _prepare_folder(folder, manifest)
             if not isinstance(space, ServingSpace):
                 space = msgspec.structs.replace(space, as_of=as_of)
@@ -213,11 +215,6 @@ def _remove_empty_manifest(folder: Path) -> None:
     """Remove the manifest of a sweep that has no chunk yet, so that a sweep that cannot start leaves nothing."""
     if not _count_chunk_files(folder):
         (folder / _MANIFEST).unlink(missing_ok=True)
-
-
-def _check_output(output: Path, force: bool) -> None:
-    if output.exists() and not force:
-        raise BadValue(f"{output} already exists: choose another name, or `--force` to replace it")
 
 
 def _stop_for_dead_process(chunk: AnyChunk, error: PaleoError) -> NoReturn:
