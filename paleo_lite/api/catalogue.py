@@ -17,6 +17,7 @@ from ..architectures import (
     write_descriptor,
 )
 from ..architectures import network_names as shipped_network_names
+from ..architectures.catalog import is_factory
 from ..architectures.listing import network_rows, pipeline_rows
 from ..errors import BadFile, BadValue, UnknownName
 from ..files import check_outputs
@@ -128,7 +129,7 @@ def export(
         if inputs:
             raise BadValue("`--input` is for package.module:factory; a file defines its own inputs")
         exported = read_network_file(path_of_network(network), image_size)
-    elif ":" in network:
+    elif is_factory(network):
         exported = trace_factory(network, inputs, image_size)
     else:
         exported = trace_named(network, image_size)

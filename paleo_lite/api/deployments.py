@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..architectures import Network, find_network
+from ..architectures.catalog import is_factory
 from ..architectures.network import SequenceOptions
 from ..distributed.links import Topology, device_link
 from ..distributed.platforms import Computer, find_platform
@@ -186,7 +187,7 @@ def find_topology(platform: str | None, link: str | None, workers: int | None) -
 
 def find_decoder(name: str | Network) -> Network:
     """Return a language model as it computes one token per sequence."""
-    if not (isinstance(name, str) and ":" in name):  # a factory or a folder is checked when it is traced
+    if not (isinstance(name, str) and is_factory(name)):  # a factory or a folder is checked when it is traced
         network = find_network(name) if isinstance(name, str) else name
         if not network.is_language_model:
             raise BadValue(f"`serve` needs a language model that writes text, which {network.name} is not")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..architectures import Network, find_network, trace_factory
-from ..architectures.catalog import HUGGING_FACE
+from ..architectures.catalog import HUGGING_FACE, is_factory
 from ..architectures.network import SequenceOptions
 from ..architectures.pipelines.sampling import find_pipeline, parse_image_size
 from ..calibration.choose import choose_model
@@ -159,7 +159,7 @@ def resolve_network(
     pipeline = find_pipeline(network) if isinstance(network, str) else None
     if pipeline is not None and sequence.phase in PHASES_WITH_GRADIENTS:
         return denoiser_network(pipeline, image_size, None)
-    if isinstance(network, str) and ":" not in network and not shapes:
+    if isinstance(network, str) and not is_factory(network) and not shapes:
         return find_network(network, image_size, sequence)
     if isinstance(network, Network) and network.rebuild is not None:
         return network if _matches_sequence(network, sequence) else network.rebuild(sequence)
@@ -178,7 +178,7 @@ def resolve_network(
         if not shapes:
             raise BadValue("a module needs the shape of its inputs: inputs=[(3, 224, 224)]")
         return trace_inputs(network, [read_input(shape) for shape in shapes], sequence.length)
-    if ":" in network:
+    if is_factory(network):
         return trace_factory(network, shapes, image_size, sequence)
     raise BadValue("`--input` is for package.module:factory; a shipped network takes `--image-size`")
 

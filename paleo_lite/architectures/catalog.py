@@ -25,6 +25,7 @@ from .descriptor import FORMAT, TRACER, decode_descriptor, read_bounded, read_de
 from .inputs import Input, read_input
 from .locate import GGUF, WEIGHTS, find_shipped, locate
 from .network import Network, SequenceOptions
+from .ollama import find_in_ollama, is_ollama_name
 
 IMPORTERS = {
     ".prototxt": "paleo_lite.architectures.prototxt:read_prototxt",
@@ -107,10 +108,11 @@ def find_network(name: str, image_size: int | None = None, options: SequenceOpti
     Parameters
     ----------
     name : str
-        ``"resnet50"``, or a path that ends in ``.json`` (a descriptor, a Hugging Face config, or a PALEO network file),
-        ``.prototxt`` (Caffe), ``.onnx``, ``.pt2`` (written by ``torch.export.save``), ``.gguf`` or ``.safetensors``
-        (beside its config), a folder with a ``config.json``, or the name of a model on the Hugging Face Hub, such as
-        ``Qwen/Qwen3-8B``, whose config is shipped or in the local cache of the Hub.
+        ``"resnet50"``, a name in ollama's library (``"llama3.1:8b"``), or a path that ends in ``.json`` (a descriptor,
+        a Hugging Face config, or a PALEO network file), ``.prototxt`` (Caffe), ``.onnx``, ``.pt2`` (written by
+        ``torch.export.save``), ``.gguf`` or ``.safetensors`` (beside its config), a folder with a ``config.json``, or
+        the name of a model on the Hugging Face Hub, such as ``Qwen/Qwen3-8B``, whose config is shipped or in the local
+        cache of the Hub.
     image_size : int, optional
         Height and width of the images. A shipped network is traced again for another size than its descriptor's, which
         needs torch; the result is cached. PALEO and Caffe files are read with this input size.
@@ -173,6 +175,9 @@ def find_network_name(name: str) -> str:
 def _shipped_path(name: str) -> Path:
     """Return the path of a shipped descriptor; names match in any case, with or without punctuation."""
     folder = shipped_folder("models")
+    in_ollama = find_in_ollama(name)
+    if in_ollama is not None:
+        return folder / f"{in_ollama}.json"
     path = folder / f"{name}.json"
     if "/" not in name and file_exists(path):
         return path
@@ -201,6 +206,11 @@ def _pipelines_by_normalized_name() -> dict[str, str]:
     from .pipelines.records import pipelines  # imported only for messages
 
     return {normalize_name(name): name for name in pipelines()}
+
+
+def is_factory(name: str) -> bool:
+    """Return whether a network is named by a function that makes it, which is called: ``package.module:factory``."""
+    return ":" in name and not is_ollama_name(name)
 
 
 def is_network_file(name: str) -> bool:
