@@ -108,7 +108,9 @@ def find_command(name: str) -> AnswerCommand:
     help="Batch sizes: 1,2,4 or 1:256:x2 or 8:64:+8.",
 )
 @options.precision()
-@options.phase()
+@options.phase(type=options.PHASES_AND_GENERATING)
+@options.sequence_length()
+@options.context()
 @options.time_model()
 @options.ppp()
 @options.hardware_files()
@@ -118,6 +120,7 @@ def _batch(network: str, gpus: tuple[Any, ...], batch_sizes: str, **arguments: A
 
     \b
       paleo-lite plot batch resnet50 --gpu titan-rtx,v100-sxm2 --precision fp16 -o batch.png
+      paleo-lite plot batch llama-3-8b --gpu h100-sxm --precision bf16 --phase decode --context 4096 -o decode.png
     """
     predictions = batch(network, gpus=flatten(gpus), batch_sizes=batch_sizes, **arguments)
     for reason in predictions.left_out:
