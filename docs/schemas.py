@@ -107,7 +107,9 @@ Predictions = record("Predictions", {
     "rows": list[record("PredictionRow", {
         "network gpu precision phase time_model version": str, "batch_size": int, "is_forecast": bool,
         "calibration": Word, "time_s low_s high_s bound_s throughput_per_s usd_per_million speedup": Number,
-        "speedup_low speedup_high memory_bytes energy_j": Number, "fits": bool | None})],
+        "speedup_low speedup_high memory_bytes energy_j": Number, "fits": bool | None,
+        "hours cost_usd": NotRequired[Number], "weights offload execution": NotRequired[str],
+        "sequence_length steps frames": NotRequired[int], "image_size": NotRequired[int | str]})],
     "predictions": list[Any], "left_out": Names,
 })  # fmt: skip
 Counts = record("Counts", {

@@ -13,7 +13,7 @@ of a family depends on the network, not on the device: it cancels for the same s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
@@ -52,6 +52,8 @@ class Predictions(Result, msgspec.Struct, frozen=True, eq=False):
 
     predictions: Sequence[AnyPrediction]  # in the requested order; one or more
     left_out: Sequence[str] = ()  # combinations that could not be predicted, with the reasons
+    # Of each prediction the compared options that its row does not have already: ``{"steps": 20}``.
+    settings: Sequence[Mapping[str, Any]] = ()
 
     @property
     def baseline(self) -> AnyPrediction:
@@ -71,7 +73,8 @@ class Predictions(Result, msgspec.Struct, frozen=True, eq=False):
         Bounds have no time, throughput, cost and speed-up, unless all predictions are bounds.
         """
         baseline = self.baseline
-        for prediction in self.predictions:
+        for index, prediction in enumerate(self.predictions):
+            run = prediction.run if isinstance(prediction, Prediction) else None
             low_s, high_s = prediction.interval or (None, None)
             ratio = self.speedup(prediction)
             ratio_interval = None
@@ -101,6 +104,8 @@ class Predictions(Result, msgspec.Struct, frozen=True, eq=False):
                 "time_model": prediction.model.name,
                 "calibration": prediction.calibration,
                 "version": __version__,
+                **(self.settings[index] if self.settings else {}),
+                **({} if run is None else {"hours": run.hours, "cost_usd": run.cost_usd}),
             }
 
     def to_dict(self) -> dict[str, Any]:

@@ -52,16 +52,24 @@ def compare_predictions(question: Q, order: Sequence[str], answer: Callable[[Q],
     """
     from ..calibration.side_by_side import Predictions
 
+    others = [name for name in question.several() if name not in _IN_ROWS]
     predictions: list[AnyPrediction] = []
+    settings: list[dict[str, Any]] = []
     failures: dict[str, PaleoError] = {}
     for single in combinations(question, order):
         try:
             predictions.append(answer(single))
         except PaleoError as error:
             failures[f"{_describe(single)}: {error}"] = error
+        else:
+            settings.append({name: getattr(single, name) for name in others})
     if not predictions:
         raise next(iter(failures.values()))
-    return Predictions(predictions, tuple(failures))
+    return Predictions(predictions, tuple(failures), settings if others else ())
+
+
+_IN_ROWS = ("network", "gpu", "precision", "phase", "batch_size")
+"""Options that a row of a comparison always shows."""
 
 
 def _describe(question: Any) -> str:

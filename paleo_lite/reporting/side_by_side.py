@@ -58,8 +58,12 @@ def comparison_table(predictions: Predictions) -> Table:
             shares = time_shares_by_bound(prediction)
         row["compute_share"] = shares.get("compute")
         row["memory_share"] = shares.get("memory")
-    varying = [key for key in _CONFIGURATION if len({row[key] for row in rows}) > 1] or ["gpu"]
+    varying = [key for key in _CONFIGURATION if len({row[key] for row in rows}) > 1]
+    settings = list(predictions.settings[0]) if predictions.settings else []
+    if not varying and not settings:
+        varying = ["gpu"]
     columns = [Column(key, _CONFIGURATION[key], left=key != "batch_size") for key in varying]
+    columns += [Column(key, key.replace("_", "\n"), str, left=True) for key in settings]
     results = list(_RESULTS)
     per_s = next(index for index, column in enumerate(results) if column.key == "throughput_per_s")
     results[per_s] = Column("throughput_per_s", f"{_counted_unit(predictions)}\nper s", format_number)
@@ -97,6 +101,8 @@ _RESULTS = [
     Column("memory_bytes", "memory", format_bytes_short, drop_order=6),
     Column("fits", "fits", format_yes_no, left=True, drop_order=2),
     Column("usd_per_million", "USD per\nmillion", format_3_digits, drop_order=3),
+    Column("hours", "hours", format_3_digits),
+    Column("cost_usd", "USD", format_3_digits),
     Column("time_model", "time model", left=True, drop_order=7),
     Column("compute_share", "compute\nbound", format_percent_rounded, drop_order=8),
     Column("memory_share", "memory\nbound", format_percent_rounded, drop_order=8),
