@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ..architectures import Network
 from ..errors import BadValue, PaleoError
 from .option import Options, documented_spelling, options_of
 
@@ -76,7 +77,8 @@ def _describe(question: Any) -> str:
     """Return the words that name one combination in a message."""
     network, gpu = question.network, question.gpu
     name = "the FLOP count" if network is None else getattr(network, "name", network)
-    return f"{name} on {getattr(gpu, 'id', gpu)} in {question.precision}"
+    precision = "" if question.precision is None else f" in {question.precision}"
+    return f"{name} on {getattr(gpu, 'id', gpu)}{precision}"
 
 
 def find_limited_device(gpu: Any, power_limit: float | str | None, hardware_files: Any) -> Device | None:
@@ -93,6 +95,40 @@ def find_limited_device(gpu: Any, power_limit: float | str | None, hardware_file
 
     device = find_device(gpu, to_paths(hardware_files))
     return device if power_limit is None else with_power_limit(device, power_limit)
+
+
+FULL_PRECISION = "fp32"
+"""Precision of a network for which none is given, unless it is a language model."""
+
+HALF_PRECISIONS = ("bf16", "fp16")
+"""Precisions in which checkpoints of language models are stored and run, the usual one first."""
+
+
+def with_usual_precision(question: Q) -> Q:
+    """Return the question with a precision: the given one, or the usual one of the network on the device."""
+    asked: Any = question
+    if asked.precision is not None:
+        return question
+    return replace(question, precision=_usual_precision(asked))  # type: ignore[type-var]
+
+
+def _usual_precision(question: Any) -> str:
+    """Return the usual precision: of a language model the first of `HALF_PRECISIONS` that the device has."""
+    if not isinstance(question.network, (str, Network)) or ":" in str(question.network):
+        return FULL_PRECISION  # of a count, or of a module of one's own, which would have to be traced twice
+    from ..api.resolve import resolve_network, square_size
+
+    size = square_size(question.image_size, question.network)
+    if not resolve_network(question.network, size, question.inputs).is_language_model:
+        return FULL_PRECISION
+    if question.gpu is None:  # of a topology or a platform, which are not older than the half precisions
+        return HALF_PRECISIONS[0]
+    from ..api.arguments import to_paths
+    from ..machines import Machine, find_device
+
+    device = find_device(question.gpu, to_paths(question.hardware_files))
+    available = {peak.precision for peak in Machine.single_device(device).device.peaks}
+    return next((name for name in HALF_PRECISIONS if name in available), FULL_PRECISION)
 
 
 def check_network_options(question: Any, phase: str) -> None:

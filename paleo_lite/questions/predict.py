@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from ..counting import GENERATION_PHASES
 from ..errors import BadValue
-from .compare import check_network_options, check_no_pipeline, check_single, compare_predictions, find_limited_device
+from .compare import (
+    check_network_options,
+    check_no_pipeline,
+    check_single,
+    compare_predictions,
+    find_limited_device,
+    with_usual_precision,
+)
 from .kind import Kind, make_function
 from .option import Several, option
 from .records import (
@@ -50,9 +57,10 @@ class Predict(
     called. Several values of an option are a comparison of all combinations.
     """
 
-    precision: Several[str] = option(
-        "fp32", group=NETWORK_GROUP, is_common=True, takes_several=True, type=TRAINING_PRECISIONS, metavar="NAME",
-        spellings=("--precision", "--dtype"), help="Precision of the arithmetic.",
+    precision: Several[str] | None = option(
+        group=NETWORK_GROUP, is_common=True, takes_several=True, type=TRAINING_PRECISIONS, metavar="NAME",
+        spellings=("--precision", "--dtype"),
+        help="Precision of the arithmetic. [default: fp32; of a language model bf16, or fp16 on a device without it]",
     )  # fmt: skip
     batch_size: Several[int] = option(
         1, group=NETWORK_GROUP, is_common=True, takes_several=True, type=INTEGER, metavar="N",
@@ -132,6 +140,7 @@ def _answer_one(question: Any, memory: bool) -> Prediction:
 
     check_no_pipeline(question.network, "predict")
     check_network_options(question, question.phase)
+    question = with_usual_precision(question)
     prediction = predict_question(
         Question(
             question.network,
@@ -210,6 +219,7 @@ def _answer_for_groups(question: Any) -> ScaleTable:
     if others:
         raise BadValue(f"`--{others[0].replace('_', '-')}` is for one device: leave it out with `--tensor`")
     check_single(question, ("tensor",))
+    question = with_usual_precision(question)
     settings = None
     if question.expert_parallel is not None or question.attention_data_parallel is not None:
         parallel = ParallelConfig(

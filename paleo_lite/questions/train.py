@@ -7,7 +7,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BadValue
-from .compare import check_network_options, check_no_pipeline, check_single, compare_predictions, find_limited_device
+from .compare import (
+    FULL_PRECISION,
+    check_network_options,
+    check_no_pipeline,
+    check_single,
+    compare_predictions,
+    find_limited_device,
+    with_usual_precision,
+)
 from .kind import Kind, make_function
 from .option import Several, option, options_of
 from .records import (
@@ -53,10 +61,11 @@ class Train(
     On one device, several values of an option are a comparison. Several numbers of devices are a table with speed-ups.
     """
 
-    precision: Several[str] = option(
-        "fp32", group=TRAINING_GROUP, is_common=True, takes_several=True, type=TRAINING_PRECISIONS, metavar="NAME",
+    precision: Several[str] | None = option(
+        group=TRAINING_GROUP, is_common=True, takes_several=True, type=TRAINING_PRECISIONS, metavar="NAME",
         spellings=("--precision", "--dtype"),
-        help="Precision of the arithmetic; fp8, mxfp8 and nvfp4 are recipes of mixed precision.",
+        help="Precision of the arithmetic; fp8, mxfp8 and nvfp4 are recipes of mixed precision. [default: fp32; of a "
+        "language model bf16, or fp16 on a device without it]",
     )  # fmt: skip
     batch_size: Several[int] | None = option(
         group=TRAINING_GROUP, is_common=True, takes_several=True, type=INTEGER, metavar="N",
@@ -129,6 +138,7 @@ def _answer_one(question: Any) -> Prediction:
     from ..timing.budget import Amount
 
     check_network_options(question, "training")
+    question = with_usual_precision(question)
     amount = None
     if any(getattr(question, name) is not None for name in options_of(AmountOptions)):
         amount = Amount(
@@ -254,6 +264,8 @@ def _answer_for_devices(question: Any) -> ScaleTable:
     if question.fit_batch:
         raise BadValue("`--fit-batch` is for one device: give `--batch-size`, or leave the number of devices out")
     check_network_options(question, "training")
+    if question.compat is None:
+        question = with_usual_precision(question)
     communication = _dict(question.communication)
     parallel = _parallel_config(question)
     is_in_blocks = parallel is not None or question.strategy == "3d"
@@ -278,7 +290,7 @@ def _answer_for_devices(question: Any) -> ScaleTable:
         advise=question.advise is not None,
         by=question.advise or "time",
         settings=settings,
-        precision=question.precision,
+        precision=question.precision or FULL_PRECISION,
         training=training,
         power_limit=question.power_limit,
         ppp_comm=communication.get("ppp"),
