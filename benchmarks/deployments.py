@@ -49,7 +49,7 @@ def own_command(question: Question, *, advise: bool) -> list[str]:
     command = [sys.executable, "-m", "paleo_lite", "serve", question.network, "--gpu", question.gpu, *lengths]
     command += ["--weights", "bf16", "--format", "json"]
     if advise:
-        return [*command, "--advise", "--slo", f"ttft={question.first_token_ms}ms,tpot={question.token_ms}ms"]
+        return [*command, "--advise", "cost", "--slo", f"ttft={question.first_token_ms}ms,tpot={question.token_ms}ms"]
     return [*command, "--concurrency", str(question.users)]
 
 

@@ -36,6 +36,7 @@ class QuestionCommand(AnswerCommand):
             kind.name,
             params=parameters,
             callback=self.answer,
+            chart=kind.default_chart,
             help=_help_text(kind),
             short_help=kind.summary,
         )

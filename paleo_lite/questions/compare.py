@@ -8,7 +8,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..architectures import Network
-from ..errors import BadValue, PaleoError
+from ..errors import BadValue, PaleoError, UnknownName
 from .option import Options, documented_spelling, options_of
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def compare_predictions(question: Q, order: Sequence[str], answer: Callable[[Q],
     Raises
     ------
     PaleoError
-        If all of them fail.
+        If all of them fail, or a name does not exist.
     """
     from ..calibration.side_by_side import Predictions
 
@@ -60,6 +60,8 @@ def compare_predictions(question: Q, order: Sequence[str], answer: Callable[[Q],
     for single in combinations(question, order):
         try:
             predictions.append(answer(single))
+        except UnknownName:
+            raise  # a name that does not exist is a mistake, not a combination that fails
         except PaleoError as error:
             failures[f"{_describe(single)}: {error}"] = error
         else:

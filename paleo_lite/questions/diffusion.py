@@ -252,5 +252,5 @@ DIFFUSION = Kind(
     ),
     document=_document,
     shown=("memory", "top"),
-    chart=lambda result: "devices",
+    default_chart="devices",
 )

@@ -26,7 +26,8 @@ class Kind(NamedTuple):
     document: Callable[[Any, Mapping[str, Any]], Any] | None = None  # from result and output options to a document
     shown: tuple[str, ...] = ()  # options of the output: "explain", "top"
     moved: Mapping[str, str] = {}  # old options, with the sentence that names the new ones
-    chart: Callable[[Any], str] | None = None  # kind of chart of a result, where it depends on it
+    default_chart: str = ""  # kind of chart; empty for the first one of the command
+    chart: Callable[[Any], str] | None = None  # kind of chart of a result; empty for the default
 
 
 KINDS = {

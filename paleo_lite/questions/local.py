@@ -166,5 +166,5 @@ LOCAL = Kind(
     ),
     document=_document,
     shown=("top",),
-    chart=lambda result: "local",
+    default_chart="local",
 )

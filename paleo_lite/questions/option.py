@@ -147,6 +147,6 @@ def _convert(value: Any, declared: Option, parameter: click.Option) -> Any:
 
 
 def _convert_one(value: Any, kind: Any, parameter: click.Option) -> Any:
-    if value is None or not isinstance(value, _CONVERTED):
+    if value is None or not isinstance(value, (*_CONVERTED, dict)):
         return value
     return kind.convert(value, parameter, None)

@@ -263,6 +263,16 @@ def _document(result: Any, shown: Mapping[str, Any]) -> Any:
     return prediction_page(result, shown.get("top"), shown.get("memory", False))
 
 
+def _chart(result: Any) -> str:
+    """Return the kind of chart of a result, if it is not that of a single prediction."""
+    from ..distributed.table import ScaleTable
+    from ..timing import Prediction
+
+    if isinstance(result, Prediction):
+        return ""
+    return "scaling" if isinstance(result, ScaleTable) else "devices"
+
+
 predict = make_function("predict", Predict, answer)
 
 PREDICT = Kind(
@@ -281,4 +291,5 @@ PREDICT = Kind(
     ),
     document=_document,
     shown=("explain", "top"),
+    chart=_chart,
 )

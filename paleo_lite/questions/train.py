@@ -417,12 +417,12 @@ def _document(result: Any, shown: Mapping[str, Any]) -> Any:
 
 
 def _chart(result: Any) -> str:
-    """Return the kind of chart of a result."""
+    """Return the kind of chart of a result, if it is not that of several numbers of devices."""
     from ..distributed.table import ScaleTable
     from ..timing import Prediction
 
     if isinstance(result, ScaleTable):
-        return "scaling"
+        return ""
     return "roofline" if isinstance(result, Prediction) else "devices"
 
 

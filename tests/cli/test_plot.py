@@ -169,7 +169,7 @@ def test_invalid_files_are_reported_before_computing(tmp_path, monkeypatch, file
     monkeypatch.chdir(tmp_path)
     Path("folder.png").mkdir()
     Path("file").touch()
-    monkeypatch.setattr("paleo_lite.cli.predict.run_prediction", lambda *_, **__: pytest.fail("computed"))
+    monkeypatch.setattr("paleo_lite.questions.predict._answer_one", lambda *_, **__: pytest.fail("computed"))
     result = CliRunner().invoke(main, ["predict", "alexnet", "--gpu", "k40m", "--plot", file])
     assert result.exit_code != 0
     assert result.stderr.strip() == f"paleo-lite: {said.format(here=tmp_path)}"
@@ -177,7 +177,7 @@ def test_invalid_files_are_reported_before_computing(tmp_path, monkeypatch, file
 
 def test_a_missing_extra_is_named_before_anything_is_computed(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "vl_convert", None)
-    monkeypatch.setattr("paleo_lite.cli.predict.run_prediction", lambda *_, **__: pytest.fail("computed"))
+    monkeypatch.setattr("paleo_lite.questions.predict._answer_one", lambda *_, **__: pytest.fail("computed"))
     said = run("predict", "alexnet", "--gpu", "k40m", "--plot", tmp_path / "a.png", code=1).stderr
     assert "drawing charts needs the 'plots' extra: pip install 'paleo-lite[plots]'" in said
 

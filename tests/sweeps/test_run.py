@@ -363,7 +363,7 @@ def stop_after(number: int):
 def test_strategies_without_options_of_theirs_are_not_swept() -> None:
     space = Space(("gpt2",), ("k40m",), phases=("training",), workers=(2,), strategies=("data", "3d"), links=("pcie3",))
     with pytest.raises(
-        BadValue, match="does not support tensor or pipeline parallelism of blocks; use `paleo-lite scale`"
+        BadValue, match="does not support tensor or pipeline parallelism of blocks; use `paleo-lite train`"
     ):
         space.check()
 

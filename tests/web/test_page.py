@@ -223,7 +223,7 @@ def test_numbers_of_workers_that_are_not_possible_are_named():
     assert list(table_of(page)["workers"]) == [2]
     captions = [unescaped(caption.value) for caption in page.caption]
     assert any("left out: 64 workers: " in caption and "32 attention heads" in caption for caption in captions)
-    assert any("--workers 2 " in code.value for code in page.code)
+    assert any("--tensor 2 " in code.value for code in page.code)
     set_control(page, "workers", "64")
     assert any("32 attention heads" in unescaped(error.value) for error in page.error)
 
@@ -323,7 +323,7 @@ def test_serving_shows_the_answer_of_the_api():
     for control, value, ask in (
         ("rate", 8.0, {"rate": 8.0}),
         ("output_tokens", "64:16", {"output_tokens": "64:16"}),
-        ("policy", "sglang", {"policy": "sglang"}),
+        ("policy", "sglang", {"engine": "sglang"}),
         ("tensor", 2, {"tensor": 2}),
         ("pipeline", 2, {"pipeline": 2}),
     ):
@@ -334,7 +334,7 @@ def test_serving_shows_the_answer_of_the_api():
         assert not page.error
     launched, command = page.code[0].value, page.code[1].value
     assert launched.startswith("python -m sglang.launch_server --model-path meta-llama/Meta-Llama-3-8B --tp-size 2 ")
-    assert "--rate 8 --policy sglang --tensor 2 --pipeline 2" in command
+    assert "--rate 8 --engine sglang --tensor 2 --pipeline 2" in command
 
 
 def test_serving_divides_experts_and_attention():
@@ -362,7 +362,7 @@ def test_own_machine_shows_the_answer_of_the_api():
         assert advice_page(devices).title in shown, control
         one = advise_local("llama-3.1-70b", ["rtx3090"], LocalQuestion(context=asked["context"]))
         assert advice_page(one).title in shown and not page.error
-    assert "--execution llama.cpp --context 1024 --advise --weights q3_k_m" in page.code[0].value
+    assert "--engine llama.cpp --context 1024 --advise --weights q3_k_m" in page.code[0].value
     page = opened(view="local", gpu=["rtx3060"])
     assert "needs a language model" in page.info[0].value
     assert unescaped(page.button[0].label) == "Show llama-3.1-8b in q4_k_m on GeForce RTX 3060"  # 4.9 of 12 GB
@@ -373,7 +373,7 @@ def test_own_machine_offers_the_formats_of_each_engine():
     set_control(page, "execution", "mlx")
     (box,) = [box for box in page.selectbox if box.key == KEY + "weights"]
     assert not any("q6_k" in option for option in box.options) and "weights" not in page.query_params
-    assert "--execution mlx --context 4096 --advise" in page.code[0].value and not page.error
+    assert "--engine mlx --context 4096 --advise" in page.code[0].value and not page.error
     set_control(page, "execution", "exllama")
     assert "is for devices of NVIDIA" in unescaped(page.error[0].value)
 
