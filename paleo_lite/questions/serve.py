@@ -64,7 +64,8 @@ class Serve(
         help="Devices of a stage, which divide all matrices among themselves. [default: 1]",
     )  # fmt: skip
     pipeline: int | None = option(
-        group=PARALLEL_GROUP, type=INTEGER, metavar="N", spellings=("--pipeline", "--pipeline-parallel-size", "-pp"),
+        group=PARALLEL_GROUP, is_common=True, type=INTEGER, metavar="N",
+        spellings=("--pipeline", "--pipeline-parallel-size", "-pp"),
         help="Pipeline stages of a replica, which has --tensor times --pipeline devices. [default: 1]",
     )  # fmt: skip
     replicas: int | None = option(
@@ -122,7 +123,8 @@ class Serve(
         help="Sequences that run at the same time.",
     )  # fmt: skip
     chunked_prefill: int | None = option(
-        group=ENGINE_GROUP, type=click.INT, metavar="TOKENS", spellings=("--chunked-prefill", "--chunked-prefill-size"),
+        group=ENGINE_GROUP, is_common=True, type=click.INT, metavar="TOKENS",
+        spellings=("--chunked-prefill", "--chunked-prefill-size"),
         help="Tokens of prompts per iteration, into which longer prompts are split; 0 for whole prompts.",
     )  # fmt: skip
     block_size: int | None = option(
@@ -150,15 +152,17 @@ class Serve(
         help="Fraction of every prompt that the prefix cache holds. [default: 0]",
     )  # fmt: skip
     draft: str | Network | None = option(
-        group=ENGINE_GROUP, type=NETWORK, metavar="NETWORK", spellings=("--draft", "--speculative-model"),
+        group=ENGINE_GROUP, is_common=True, type=NETWORK, metavar="NETWORK",
+        spellings=("--draft", "--speculative-model"),
         help="Draft network of speculative decoding. [default: drafting is free]",
     )  # fmt: skip
     draft_length: int = option(
-        0, group=ENGINE_GROUP, type=click.INT, metavar="N", spellings=("--draft-length", "--num-speculative-tokens"),
+        0, group=ENGINE_GROUP, is_common=True, type=click.INT, metavar="N",
+        spellings=("--draft-length", "--num-speculative-tokens"),
         help="Tokens drafted per iteration. [default: 0]",
     )  # fmt: skip
     acceptance: float = option(
-        0.0, group=ENGINE_GROUP, type=Number(0, 1), metavar="PROBABILITY",
+        0.0, group=ENGINE_GROUP, is_common=True, type=Number(0, 1), metavar="PROBABILITY",
         help="Probability that a drafted token is accepted. [default: 0]",
     )  # fmt: skip
     slo: str | None = option(

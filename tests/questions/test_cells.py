@@ -6,9 +6,12 @@ questions/serve.py, questions/local.py, questions/diffusion.py, questions/compar
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import json
+import re
 import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -211,3 +214,17 @@ def test_help_shows_at_most_25_options_in_groups(kind: str) -> None:
     assert len(whole.splitlines()) > len(short.splitlines())
     for name, declared in options_of(find_kind(kind).record).items():
         assert documented_spelling(name, declared) in whole
+
+
+EVERYDAY = list(csv.DictReader((Path(__file__).parent / "everyday.csv").read_text(encoding="utf-8").splitlines()))
+"""Thirty questions of public issue threads, with the option that each is about."""
+
+
+@pytest.mark.parametrize("asked", EVERYDAY, ids=lambda asked: f"{asked['kind']} {asked['option']}")
+def test_help_shows_the_option_of_an_everyday_question(asked: dict[str, str]) -> None:
+    shown = CliRunner(env={"COLUMNS": "100"}).invoke(main, [asked["kind"], "--help"]).stdout
+    assert any(re.search(rf"^  (-\S+, )*{asked['option']}\b", line) for line in shown.splitlines()), asked["question"]
+
+
+def test_the_everyday_questions_are_thirty_of_different_threads() -> None:
+    assert len(EVERYDAY) == 30 and len({asked["source"] for asked in EVERYDAY}) == 30
