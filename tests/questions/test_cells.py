@@ -54,8 +54,8 @@ BASES: dict[str, tuple[str, dict[str, Any]]] = {
     "serve": (
         "serve",
         {
-            "network": "llama-3.2-1b", "gpu": "h100-sxm", "rate": 5, "num_requests": 40, "input_tokens": 256,
-            "output_tokens": 16, "tensor": 2,
+            "network": "llama-3.2-1b", "gpu": "h100-sxm", "rate": 5, "num_requests": 12, "input_tokens": 256,
+            "output_tokens": 8, "tensor": 2,
         },
     ),
     "local": ("local", {"network": "qwen3-30b-a3b", "gpu": "rtx3060", "weights": "q4_k_m", "context": 2048}),
