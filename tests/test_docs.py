@@ -236,7 +236,8 @@ def test_the_python_reference_has_the_public_face_with_its_real_defaults(site):
     text = re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]+>", "", text)))
     for name in ("layers", "devices", "network_names", "trace"):
         assert f" {name}(" in text
-    assert "Train(" in text and "Predict(" in text
+    for name in ("Predict", "Train", "Serve", "Local", "Diffusion"):
+        assert re.search(rf"\b{name}\b", text)
 
 
 def test_formulas_are_set_without_a_script():

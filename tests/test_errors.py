@@ -87,7 +87,7 @@ def test_refused_questions_keep_nothing():
             lambda: pl.predict("alexnet", gpu=name),
             lambda: pl.predict("alexnet", gpu="k80", precision=name),
             lambda: pl.predict("alexnet", gpu="k80", batch_size=-number - 1),
-            lambda: pl.scale("alexnet", gpu="k80", workers=[2], link=name),
+            lambda: pl.train("alexnet", gpu="k80", workers=[2], link=name),
         ):
             with pytest.raises(PaleoError):
                 question()

@@ -26,14 +26,14 @@ READ = [
     "predict absent.json --gpu k80", "predict absent.gguf --gpu k80", "predict absent.prototxt --gpu k80",
     "predict absent.safetensors --gpu k80", "predict ./absent --gpu k80", "predict hf:absent --gpu k80",
     "predict absent.json,vgg16 --gpu k80", "layers /absent/folder", "networks show absent.json",
-    "scale absent.json --gpu k80 --link pcie3 --workers 1,2", "feeding absent.json --gpu k80",
+    "train absent.json --gpu k80 --link pcie3 --workers 1,2", "feeding absent.json --gpu k80",
     "sweep --network absent.json --gpu k80 -o out.csv", "report absent.json --gpu k80 -o out.html",
     "predict vgg16 --gpu k80 --hardware-file absent.toml", "hardware list --hardware-file absent.toml",
     "predict vgg16 --gpu k80 --calibration absent.toml", "predict vgg16 --gpu k80 --calibration ./absent",
     "calibrations show absent.toml", "calibrations show ../absent", "calibrate absent.csv --gpu k80",
     "validate --data absent.csv", "kernels absent.sqlite", "efficiency absent.csv --gpu k80", "efficiency absent",
     "compare absent.csv other.csv", "report --profile absent.csv --gpu k80 -o out.html", "best absent.csv --minimise x",
-    "scale vgg16 --gpu k80 --workers 2 --platform absent.toml", "plot timeline absent.json -o out.svg",
+    "train vgg16 --gpu k80 --workers 2 --platform absent.toml", "plot timeline absent.json -o out.svg",
 ]  # fmt: skip
 
 

@@ -31,6 +31,9 @@ INPUT = -1
 CONSTANT = -2
 """Parent index of a tensor that no layer computes, such as a buffer or a tensor of zeros."""
 
+RECURRENT_MODULES = ("module:RNN", "module:GRU", "module:LSTM")
+"""Origins of the operations of modules whose steps a library computes in one call; a cell is called for every step."""
+
 
 class Layer(NamedTuple):
     """One operation of a network, with the shapes of one sample.

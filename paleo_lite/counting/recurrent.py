@@ -9,17 +9,13 @@ the pointwise operations of a step have none.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from .kinds import MATRIX_KINDS, fusion_of
-from .layer import Layer
-from .work import COLUMNS, PASSES, RECURRENT_MODULES, Work
-
-MOVED = [COLUMNS.index(name) for name in ("bytes_read", "bytes_written")]
-REMOVED = [*MOVED, COLUMNS.index("kernels")]
-WEIGHTS_PASS = PASSES.index("backward_weight")
+from .layer import RECURRENT_MODULES, Layer
 
 
 def is_looped(layer: Layer) -> bool:
@@ -34,7 +30,7 @@ def count_gradients(layer: Layer) -> int:
     return 0 if is_looped(layer) and not layer.parameters else len(layer.weights)
 
 
-def fuse_recurrences(layers: Sequence[Layer], work: Work) -> Work:
+def fuse_recurrences(layers: Sequence[Layer], work: Any, columns: Sequence[str], passes: Sequence[str]) -> Any:
     """Return the work of a network without the launches and bytes that recurrent modules save; FLOPs stay.
 
     The pointwise operations of a step are computed with the product before them. The weights of the inputs are read
@@ -46,7 +42,12 @@ def fuse_recurrences(layers: Sequence[Layer], work: Work) -> Work:
         Layers in the order of execution.
     work : Work
         Counts of these layers.
+    columns, passes : sequence of str
+        Names along the first two axes of the counts.
     """
+    moved = [columns.index(name) for name in ("bytes_read", "bytes_written")]
+    removed = [*moved, columns.index("kernels")]
+    weights_pass = passes.index("backward_weight")
     looped = [index for index, layer in enumerate(layers) if is_looped(layer)]
     products = [index for index in looped if layers[index].kind in MATRIX_KINDS]
     if not products:
@@ -57,13 +58,13 @@ def fuse_recurrences(layers: Sequence[Layer], work: Work) -> Work:
         if layers[index].kind not in MATRIX_KINDS:
             carrier[index] = product
             for counts in (per_sample, fixed):
-                counts[REMOVED, :, index] = 0
+                counts[removed, :, index] = 0
             continue
         product = index
         parameter = layers[index].name.partition("#")[0]
         if parameter in seen:
-            fixed[MOVED, WEIGHTS_PASS, index] = 0
+            fixed[moved, weights_pass, index] = 0
             if "weight_ih" in parameter:
-                fixed[MOVED, :, index] = 0
+                fixed[moved, :, index] = 0
         seen.add(parameter)
     return msgspec.structs.replace(work, per_sample=per_sample, fixed=fixed, carrier=carrier)

@@ -17,7 +17,7 @@ import numpy as np
 from ..errors import BadValue, CountFailed, UnknownName, UnsupportedPhase
 from ..units import element_bytes
 from .kinds import MATRIX_KINDS, RULE_ERRORS, USER_RULES, count_failure, count_layer
-from .layer import NO_COST, Cost, Flow, Layer, Op, PassCost, trace_flow
+from .layer import NO_COST, RECURRENT_MODULES, Cost, Flow, Layer, Op, PassCost, trace_flow
 
 PASSES = ("inference", "forward", "backward_data", "backward_weight", "update")
 """The counted passes; ``forward`` is the forward pass of a training step."""
@@ -66,9 +66,6 @@ MEGATRON = "megatron"
 UNFUSED_EXECUTIONS = ("eager", *MIXED_EXECUTIONS, MEGATRON)
 """Executions of `paleo_lite.counting.fusion.EXECUTIONS` that are also counted in training; the host launches kernels as
 in eager execution."""
-
-RECURRENT_MODULES = ("module:RNN", "module:GRU", "module:LSTM")
-"""Origins of the operations of modules whose steps a library computes in one call; a cell is called for every step."""
 
 COLUMNS = ("flops", "macs", "bytes_read", "bytes_written", "kernels")
 """The counts of each layer and pass."""
@@ -365,7 +362,8 @@ def count(layers: Sequence[Layer], precision: str = "fp32", convention: str = "f
         return work
     from .recurrent import fuse_recurrences  # imported on demand, to keep cold starts fast
 
-    return fuse_recurrences(layers, work)
+    fused: Work = fuse_recurrences(layers, work, COLUMNS, PASSES)
+    return fused
 
 
 class LayerCounts(NamedTuple):

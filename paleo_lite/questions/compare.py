@@ -8,7 +8,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..architectures import Network
-from ..errors import BadValue, PaleoError, UnknownName
+from ..errors import BadFile, BadValue, PaleoError, UnknownName
 from .option import Options, documented_spelling, options_of
 
 if TYPE_CHECKING:
@@ -60,8 +60,8 @@ def compare_predictions(question: Q, order: Sequence[str], answer: Callable[[Q],
     for single in combinations(question, order):
         try:
             predictions.append(answer(single))
-        except UnknownName:
-            raise  # a name that does not exist is a mistake, not a combination that fails
+        except (UnknownName, BadFile):
+            raise  # a name or a file that does not exist is a mistake, not a combination that fails
         except PaleoError as error:
             failures[f"{_describe(single)}: {error}"] = error
         else:
@@ -106,29 +106,33 @@ HALF_PRECISIONS = ("bf16", "fp16")
 """Precisions in which checkpoints of language models are stored and run, the usual one first."""
 
 
-def with_usual_precision(question: Q) -> Q:
-    """Return the question with a precision: the given one, or the usual one of the network on the device."""
+def with_usual_precision(question: Q, named: str | None = None) -> Q:
+    """Return the question with a precision: the given one, or the usual one of the network on the device.
+
+    `named` is the device that a topology names, for a question without one.
+    """
     asked: Any = question
     if asked.precision is not None:
         return question
-    return replace(question, precision=_usual_precision(asked))  # type: ignore[type-var]
+    return replace(question, precision=_usual_precision(asked, asked.gpu or named))  # type: ignore[type-var]
 
 
-def _usual_precision(question: Any) -> str:
+def _usual_precision(question: Any, gpu: Any) -> str:
     """Return the usual precision: of a language model the first of `HALF_PRECISIONS` that the device has."""
-    if not isinstance(question.network, (str, Network)) or ":" in str(question.network):
+    is_name = isinstance(question.network, str) and ":" not in question.network
+    if not is_name and not isinstance(question.network, Network):
         return FULL_PRECISION  # of a count, or of a module of one's own, which would have to be traced twice
     from ..api.resolve import resolve_network, square_size
 
     size = square_size(question.image_size, question.network)
     if not resolve_network(question.network, size, question.inputs).is_language_model:
         return FULL_PRECISION
-    if question.gpu is None:  # of a topology or a platform, which are not older than the half precisions
+    if gpu is None:  # of a topology or a platform, which are not older than the half precisions
         return HALF_PRECISIONS[0]
     from ..api.arguments import to_paths
     from ..machines import Machine, find_device
 
-    device = find_device(question.gpu, to_paths(question.hardware_files))
+    device = find_device(gpu, to_paths(question.hardware_files))
     available = {peak.precision for peak in Machine.single_device(device).device.peaks}
     return next((name for name in HALF_PRECISIONS if name in available), FULL_PRECISION)
 

@@ -265,7 +265,7 @@ def _answer_for_devices(question: Any) -> ScaleTable:
         raise BadValue("`--fit-batch` is for one device: give `--batch-size`, or leave the number of devices out")
     check_network_options(question, "training")
     if question.compat is None:
-        question = with_usual_precision(question)
+        question = with_usual_precision(question, _device_of_topology(question))
     communication = _dict(question.communication)
     parallel = _parallel_config(question)
     is_in_blocks = parallel is not None or question.strategy == "3d"
@@ -310,6 +310,17 @@ def _answer_for_devices(question: Any) -> ScaleTable:
         host_watts=question.host_watts,
         **{name: getattr(question, name) for name in _PASSED},
     )
+
+
+def _device_of_topology(question: Train) -> str | None:
+    """Return the device that a topology or a platform names; None if it names none."""
+    if question.topology is None and question.platform is None:
+        return None
+    from ..api.arguments import to_paths
+    from ..distributed.run import Request
+
+    request = Request(question.workers, topology=question.topology, platform=question.platform, link=question.link)
+    return request.build_topology(to_paths(question.hardware_files)).device
 
 
 def _dict(settings: Any) -> dict[str, Any]:

@@ -332,7 +332,7 @@ def test_a_forecast_of_an_engine_is_above_its_bound_or_says_why(execution: str) 
         for gpu in ("h100-sxm", "l40s", "a100-sxm-80gb"):
             for batch_size in (1, 8, 64):
                 found = pl.predict(
-                    network, gpu=gpu, precision="bf16", batch_size=batch_size, execution=execution, phase="decode",
+                    network, gpu=gpu, precision="bf16", batch_size=batch_size, engine=execution, phase="decode",
                     context=512, memory=False,
                 )  # fmt: skip
                 said.update(reason.partition(" (")[0] for reason in reasons_below_bound(found))
@@ -344,7 +344,7 @@ def test_one_token_reads_all_of_its_own_experts() -> None:
 
     Only tokens in a batch can share experts; the 0.13 billion of the table of embeddings are not read.
     """
-    one = pl.predict("mixtral-8x7b", gpu="l40s", precision="bf16", execution="sglang", phase="decode", context=512)
+    one = pl.predict("mixtral-8x7b", gpu="l40s", precision="bf16", engine="sglang", phase="decode", context=512)
     assert one.time_s >= 2 * (12.9e9 - 0.13e9) / 864e9
     assert one.time_s >= one.bound_s and not reasons_below_bound(one)
 
