@@ -176,12 +176,6 @@ execution = SharedOption(
     "decode vllm, sglang and tensorrt-llm (the kernels of the engine). [default: eager; in prefill and decode vllm "
     "where its kernels are known, otherwise engine]",
 )
-attention = SharedOption(
-    "--attention",
-    type=Names("attention", ".timing.attention:ATTENTION_NAMES"),
-    help="Implementation of attention: eager (writes the scores to memory), sdpa (PyTorch's choice), flash2, "
-    "flash3 (Hopper), cudnn (Hopper, Blackwell). [default: that of the config; flash2 up to Hopper, then cudnn]",
-)
 weights = SharedOption(
     "--weights",
     type=Names("format of weights", ".formats:FORMATS"),
@@ -247,11 +241,6 @@ def time_model(exceptions: str = "ppp with --ppp, otherwise ") -> Decorator:
 
 ppp = SharedOption(
     "--ppp", type=PPP, help="Platform percent of peak as a fraction, for the time model ppp; may exceed 1."
-)
-concurrent = SharedOption(
-    "--concurrent",
-    is_flag=True,
-    help="With --ppp: take the larger of arithmetic and memory time instead of their sum.",
 )
 calibration = SharedOption(
     "--calibration",

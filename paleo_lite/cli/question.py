@@ -10,7 +10,7 @@ from click.core import ParameterSource
 
 from ..errors import BadValue
 from ..questions.kind import Kind, find_kind
-from ..questions.option import documented_spelling, options_of, parameters_of
+from ..questions.option import options_of, parameters_of
 from ..questions.values import LAYER, NETWORK, CommaSeparated
 from .answers import Answer, AnswerCommand
 from .options import OutputOption, rules, top
@@ -221,6 +221,3 @@ def _check_layer(result: Any, layer: str) -> None:
 def make_command(name: str) -> QuestionCommand:
     """Return the command of a kind of question."""
     return QuestionCommand(find_kind(name))
-
-
-__all__ = ["QuestionCommand", "documented_spelling", "make_command"]

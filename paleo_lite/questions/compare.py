@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,6 +19,9 @@ Q = TypeVar("Q", bound=Options)
 
 ATTENTION_KINDS = ("attention", "matmul")
 """Kinds of layers that compute attention, in one kernel or in several."""
+
+_IN_ROWS = ("network", "gpu", "precision", "phase", "batch_size")
+"""Options that a row of a comparison always shows."""
 
 
 def combinations(question: Q, order: Sequence[str]) -> Iterator[Q]:
@@ -71,10 +74,6 @@ def compare_predictions(question: Q, order: Sequence[str], answer: Callable[[Q],
     return Predictions(predictions, tuple(failures), settings if others else ())
 
 
-_IN_ROWS = ("network", "gpu", "precision", "phase", "batch_size")
-"""Options that a row of a comparison always shows."""
-
-
 def _describe(question: Any) -> str:
     """Return the words that name one combination in a message."""
     network, gpu = question.network, question.gpu
@@ -83,20 +82,19 @@ def _describe(question: Any) -> str:
     return f"{name} on {getattr(gpu, 'id', gpu)}{precision}"
 
 
-def find_limited_device(gpu: Any, power_limit: float | str | None, hardware_files: Any) -> Device | None:
-    """Return the device under its power limit; None if no device is given."""
+def find_limited_device(gpu: Any, power_limit: float | str | None, hardware_files: Any) -> Device:
+    """Return the device under its power limit; raise BadValue if no device is given."""
     if gpu is None:
         raise BadValue("give the device with `--gpu`, such as `--gpu h100-sxm` (`paleo-lite hardware list` shows all)")
-    if power_limit is None and not hardware_files:
-        from ..machines import find_device
-
-        return find_device(gpu, [])
     from ..api.arguments import to_paths
     from ..machines import find_device
-    from ..timing.energy import with_power_limit
 
     device = find_device(gpu, to_paths(hardware_files))
-    return device if power_limit is None else with_power_limit(device, power_limit)
+    if power_limit is None:
+        return device
+    from ..timing.energy import with_power_limit
+
+    return with_power_limit(device, power_limit)
 
 
 FULL_PRECISION = "fp32"
@@ -170,3 +168,24 @@ def check_no_pipeline(network: Any, command: str) -> None:
         raise BadValue(
             f"{network} is a pipeline for pictures or videos: ask `paleo-lite diffusion {network}` instead of {command}"
         )
+
+
+def document_of(result: Any, shown: Mapping[str, Any], *, memory: bool) -> Any:
+    """Return the document of a result: of one prediction with the layer that is explained, or its slowest layers.
+
+    Raises
+    ------
+    BadValue
+        If a layer is to be explained, and the result has several predictions.
+    """
+    from ..timing import Prediction
+
+    if not isinstance(result, Prediction):
+        if shown.get("explain"):
+            raise BadValue("`--explain` needs a single prediction: give one value of every option, and one device")
+        return result.document()
+    from ..reporting.predictions import explain_layer, prediction_page
+
+    if shown.get("explain"):
+        return explain_layer(result, shown["explain"])
+    return prediction_page(result, shown.get("top"), memory)

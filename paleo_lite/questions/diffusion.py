@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import BadValue
-from .compare import check_single, compare_predictions, find_limited_device
+from .compare import check_single, compare_predictions, document_of, find_limited_device
 from .kind import Kind, make_function
 from .option import Several, option, options_of
 from .records import (
@@ -225,16 +225,11 @@ def _answer_for_devices(question: Any) -> PictureScaling | ScaleTable:
 
 def _document(result: Any, shown: Mapping[str, Any]) -> Any:
     """Return the document of a result, with the options of the output."""
-    from ..timing import Prediction
     from ..timing.pipeline_prediction import PipelinePrediction
 
     if isinstance(result, PipelinePrediction):
         return result.document(memory=shown.get("memory", False))
-    if isinstance(result, Prediction):
-        from ..reporting.predictions import prediction_page
-
-        return prediction_page(result, shown.get("top"), True)
-    return result.document()
+    return document_of(result, shown, memory=True)
 
 
 diffusion = make_function("diffusion", Diffusion, answer)

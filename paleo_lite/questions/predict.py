@@ -13,6 +13,7 @@ from .compare import (
     check_no_pipeline,
     check_single,
     compare_predictions,
+    document_of,
     find_limited_device,
     with_usual_precision,
 )
@@ -251,16 +252,7 @@ _TAKEN_BY_GROUPS = {
 
 def _document(result: Any, shown: Mapping[str, Any]) -> Any:
     """Return the document of a result, with the options of the output."""
-    from ..reporting.predictions import explain_layer, prediction_page
-    from ..timing import Prediction
-
-    if not isinstance(result, Prediction):
-        if shown.get("explain"):
-            raise BadValue("`--explain` needs a single prediction: give one value of every option, and no `--tensor`")
-        return result.document()
-    if shown.get("explain"):
-        return explain_layer(result, shown["explain"])
-    return prediction_page(result, shown.get("top"), shown.get("memory", False))
+    return document_of(result, shown, memory=shown.get("memory", False))
 
 
 def _chart(result: Any) -> str:

@@ -13,6 +13,7 @@ from .compare import (
     check_no_pipeline,
     check_single,
     compare_predictions,
+    document_of,
     find_limited_device,
     with_usual_precision,
 )
@@ -410,21 +411,7 @@ def _divides_blocks(question: Train) -> bool:
 
 def _document(result: Any, shown: Mapping[str, Any]) -> Any:
     """Return the document of a result, with the options of the output."""
-    from ..distributed.table import ScaleTable
-    from ..reporting.predictions import explain_layer, prediction_page
-    from ..timing import Prediction
-
-    if isinstance(result, Prediction):
-        if shown.get("explain"):
-            return explain_layer(result, shown["explain"])
-        return prediction_page(result, shown.get("top"), True)
-    if shown.get("explain"):
-        raise BadValue("`--explain` needs a single prediction on one device")
-    if isinstance(result, ScaleTable):
-        from ..reporting.scale import scale_page
-
-        return scale_page(result)
-    return result.document()
+    return document_of(result, shown, memory=True)
 
 
 def _chart(result: Any) -> str:
