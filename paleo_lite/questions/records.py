@@ -26,6 +26,7 @@ from .values import (
     PrecisionNames,
     Quantity,
     Settings,
+    YesNo,
 )
 
 if TYPE_CHECKING:
@@ -356,13 +357,13 @@ COMMUNICATION_SETTINGS = Settings(
         "collective": Names("collective", ".distributed.collectives:COLLECTIVES"),
         "precision": click.Choice(("fp32", "fp16", "bf16")),
         "bucket": Quantity("B"),
-        "overlap": click.BOOL,
+        "overlap": YesNo(),
         "slowdown": click.FLOAT,
         "interference": click.FLOAT,
         "ppp": PPP,
     }
 )
-FEED_SETTINGS = Settings({"storage": LINK, "decode": click.STRING, "pageable": click.BOOL})
+FEED_SETTINGS = Settings({"storage": LINK, "decode": click.STRING, "pageable": YesNo()})
 
 
 @dataclass(frozen=True)

@@ -185,7 +185,11 @@ def answer(question: Serve) -> Serving:
         raise BadValue("`serve` needs a language model, such as llama-3-8b")
     network: Any = question.network
     check_no_pipeline(network, "serve")
-    check_single(question, ("gpu",) if question.advise else ())
+    if question.advise is None and "gpu" in question.several():
+        raise BadValue(
+            "`serve` compares several devices with `--advise cost` or `--advise joules`: give it, or one `--gpu`"
+        )
+    check_single(question, ("gpu",))
     if question.link is not None and question.advise is None and not (question.tensor or question.pipeline):
         raise BadValue("`--link` joins the devices of a replica: give their number with `--tensor`")
     given: dict[str, Any] = {name: getattr(question, name) for name in _PASSED}

@@ -241,6 +241,20 @@ class Quantity(click.ParamType):  # type: ignore[type-arg]
         return number
 
 
+class YesNo(click.ParamType):  # type: ignore[type-arg]
+    """Yes or no, in Python also True and False."""
+
+    name = "yes|no"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> bool:
+        """Return whether it is yes; raise BadValue for any other word than the two."""
+        if isinstance(value, bool):
+            return value
+        if value not in ("yes", "no"):
+            raise BadValue(f"{_parameter_name(param)} must be yes or no (got {_quote(str(value))})")
+        return bool(value == "yes")
+
+
 class Settings(click.ParamType):  # type: ignore[type-arg]
     """Settings as ``key=value,key=value``, which become a dict; the last value may contain commas.
 

@@ -216,6 +216,24 @@ def test_help_shows_at_most_25_options_in_groups(kind: str) -> None:
         assert documented_spelling(name, declared) in whole
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("train resnet50 --gpu t4 --workers 4 --communication overlap=maybe", "overlap: the value must be yes or no"),
+        ("train resnet50 --gpu t4 --workers 4 --communication speed=3", "valid names: bucket, collective"),
+        ("train resnet50 --gpu t4 --workers 4 --communication overlap", "takes settings such as collective=..."),
+        ("train resnet50 --gpu t4 --workers 4 --communication overlap=no,overlap=no", "has overlap twice"),
+        ("serve llama-3-8b --gpu h100-sxm,l40s --rate 1", "compares several devices with `--advise cost`"),
+        ("train flux.1-dev --gpu t4", "ask `paleo-lite diffusion flux.1-dev`"),
+        ("diffusion resnet50 --gpu t4", "needs a pipeline such as flux.1-dev"),
+        ("local llama-3.1-8b", "give the device with `--gpu`"),
+    ],
+)
+def test_bad_questions_get_one_sentence(words: str, message: str) -> None:
+    said = CliRunner().invoke(main, words.split())
+    assert said.exit_code == 2 and message in said.stderr and said.stderr.count("\n") == 1
+
+
 EVERYDAY = list(csv.DictReader((Path(__file__).parent / "everyday.csv").read_text(encoding="utf-8").splitlines()))
 """Thirty questions of public issue threads, with the option that each is about."""
 
