@@ -144,7 +144,7 @@ images: data $(STAMPS)/test
 		-o docs/images/schedule.png --force
 	$(PLOT) cost resnet50 --precision fp16 --batch-size 32 -o docs/images/cost.png --force
 	$(PLOT) memory llama-3.1-8b --gpu h100-sxm --sequence-length 8192 -o docs/images/memory.png --force
-	$(BIN)/paleo-lite sweep --network resnet50 --gpu all --precision fp16,fp32 --batch-size 1:256:x2 \
+	$(BIN)/paleo-lite predict resnet50 --gpu all --precision fp16,fp32 --batch-size 1:256:x2 \
 		-o build/sweep.parquet --force
 	$(PLOT) pareto build/sweep.parquet --pareto time,throughput --where "time_model == calibrated" -o docs/images/pareto.png --force
 	$(PLOT) timeline $(TRACE) -o docs/images/timeline.png --force

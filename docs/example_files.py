@@ -59,7 +59,7 @@ def _sweep() -> None:
 
     from paleo_lite.cli import main
 
-    command = "sweep --network resnet50,vgg16 --gpu all --precision fp32,fp16 --batch-size 16,64 -o sweep.parquet"
+    command = "predict resnet50,vgg16 --gpu all --precision fp32,fp16 --batch-size 16,64 -o sweep.parquet"
     assert CliRunner().invoke(main, command.split()).exit_code == 0
 
 

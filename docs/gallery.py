@@ -141,7 +141,7 @@ def _chart(browser: Any, address: str, stem: Path, name: str, words: str) -> Non
 
 def _report(browser: Any, address: str, stem: Path, name: str, words: str) -> None:
     path = stem.with_suffix(".html")
-    _run("report", *shlex.split(words), "-o", str(path), "--force")
+    _run(*shlex.split(words), "--report", str(path), "--force")
     _shoot(browser, path.as_uri(), stem)
 
 
@@ -151,7 +151,7 @@ def _page(browser: Any, address: str, stem: Path, name: str, words: str) -> None
 
 
 DRAW = {"charts": _chart, "reports": _report, "pages": _page}
-COMMAND = {"charts": "paleo-lite plot {} {}", "reports": "paleo-lite report {1}", "pages": "paleo-lite ui: {1}"}
+COMMAND = {"charts": "paleo-lite plot {} {}", "reports": "paleo-lite {1}", "pages": "paleo-lite ui: {1}"}
 
 
 def _index(listed: dict[str, dict[str, dict[str, str]]]) -> str:

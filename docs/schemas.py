@@ -30,6 +30,8 @@ from paleo_lite.own_machines.predict import LocalPrediction
 from paleo_lite.own_machines.step import LocalConstants
 from paleo_lite.profile_analysis.host import Hotspot
 from paleo_lite.profile_analysis.ranks import Ranks
+from paleo_lite.questions.kind import find_kind
+from paleo_lite.questions.option import options_of
 from paleo_lite.serving.answers import Serving
 from paleo_lite.timing.blocks import TrainingConstants
 from paleo_lite.timing.diffusion import DiffusionConstants
@@ -73,7 +75,8 @@ Prediction = record("Prediction", {
     "calibration": Word, "batch_size flops": int, "macs bytes parameters trainable_parameters kernels": Whole,
     "fits": bool | None, "is_forecast": bool,
     "peak_flops bandwidth_bytes_per_s ridge_point time_s bound_s constant_s": float,
-    "ppp intensity throughput_per_s tokens_per_s mfu power_w energy_j": Number, "passes_s waiting_s": Numbers,
+    "ppp intensity throughput_per_s tokens_per_s mfu power_w energy_j usd_per_million": Number,
+    "passes_s waiting_s": Numbers,
     "sustained_fraction": float, "power_interval_w energy_interval_j": list[float] | None,
     "interval": list[float] | None, "intervals": dict[str, list[float]] | None, "memory": Memory | None,
     "generating": record("Generating", {
@@ -92,7 +95,7 @@ _PipelineKind = record("PipelineKind", {"time_s share": float, "energy_j": Numbe
 PipelinePrediction = record("PipelinePrediction", {
     "network gpu precision execution time_model version offload": str, "calibration": Word, "is_forecast": bool,
     **_SAMPLING, "devices ulysses ring macs parameters": int, "guidance_parallel fits": bool,
-    "time_s time_per_image_s bound_s throughput_per_s mfu": float, "power_w energy_j": Number,
+    "time_s time_per_image_s bound_s throughput_per_s mfu": float, "power_w energy_j usd_per_million": Number,
     "interval power_interval_w energy_interval_j": list[float] | None, "intervals": dict[str, list[float]] | None,
     "site": Site | None, "notes": Names,
     "memory": record("PipelineMemory", {
@@ -103,15 +106,32 @@ PipelinePrediction = record("PipelinePrediction", {
         "run_s transfer_s time_s share bound_s": float, "energy_j": Number})],
     "by_kind": dict[str, _PipelineKind],
 })  # fmt: skip
+_COMPARED = {
+    name: NotRequired[int | float | str | None]
+    for kind in ("predict", "train", "diffusion")
+    for name, declared in options_of(find_kind(kind).record).items()
+    if declared.takes_several and name not in ("network", "gpu", "precision", "phase", "batch_size")
+}
+"""Options that a comparison of predictions shows beside its usual columns."""
+
 Predictions = record("Predictions", {
     "rows": list[record("PredictionRow", {
         "network gpu precision phase time_model version": str, "batch_size": int, "is_forecast": bool,
         "calibration": Word, "time_s low_s high_s bound_s throughput_per_s usd_per_million speedup": Number,
         "speedup_low speedup_high memory_bytes energy_j": Number, "fits": bool | None,
-        "hours cost_usd": NotRequired[Number], "weights offload execution": NotRequired[str],
-        "sequence_length steps frames": NotRequired[int], "image_size": NotRequired[int | str]})],
+        "hours cost_usd": NotRequired[Number], **_COMPARED})],
     "predictions": list[Any], "left_out": Names,
 })  # fmt: skip
+_Row = dict[str, int | float | str | bool | None]
+Comparison = record("Comparison", {"rows": list[_Row], "answers": list[Any], "left_out": Names})
+Best = record("Best", {
+    "objective": str, "seen fitting": int, "front": Whole, "knee": _Row | None, "rows": list[_Row]})  # fmt: skip
+ROWS = [
+    record("Sweep", {"output": str, "rows chunks": int, "feasible resumed": int, "seconds": float}),
+    record("SweepSize", {"rows chunks": int}),
+    Best,
+]
+"""What every question answers with ``-o``, ``--dry-run``, and ``--best`` or ``--pareto``."""
 Counts = record("Counts", {
     "network convention unit phase execution": str,
     "batch_size kernels total macs parameters frozen_parameters": int, "convolution_share": Number,
@@ -188,7 +208,7 @@ _Sum = {"functions": int, "time_s share": float}
 _BESIDE = {"pass": str, "measured_s predicted_s difference_s ratio ppp share_of_peak": Number}
 
 ANSWERS: dict[str, list[Any]] = {
-    "predict": [Prediction, Predictions, Scale],
+    "predict": [Prediction, Predictions, Scale, Comparison, *ROWS],
     "layers": [Counts, record("CountsComparison", {"networks": list[Counts]}), record("PipelineCounts", {
         "network": str, **_SAMPLING,
         "parts": list[record("PartCount", {
@@ -197,22 +217,17 @@ ANSWERS: dict[str, list[Any]] = {
         "total": record("PipelineTotal", {"all_macs parameters": int, "convolution attention linear other": float}),
         "on": record("PipelineCosts", {"gpu precision": str, "time_s energy_j": float, "site": Site | None}) | None,
         "by_kind": dict[str, _PipelineKind] | None})],
-    "train": [Prediction, Predictions, Scale],
-    "diffusion": [PipelinePrediction, Prediction, Predictions, Scale, record("PictureScaling", {
+    "train": [Prediction, Predictions, Scale, Comparison, *ROWS],
+    "diffusion": [PipelinePrediction, Prediction, Predictions, Scale, Comparison, *ROWS, record("PictureScaling", {
         "network gpu precision": str, **_SAMPLING, "is_forecast": bool, "notes": Names,
         "rows": list[record("PictureScaleRow", {
             "workers replicas guidance ulysses ring images memory_bytes": int, "fits": bool,
             "time_s throughput_per_s speedup efficiency": float, "low_s high_s energy_j": Number})]})],
-    "local": [LocalPrediction, LocalAdvice],
-    "serve": [Serving],
+    "local": [LocalPrediction, LocalAdvice, Comparison, *ROWS],
+    "serve": [Serving, Comparison, *ROWS],
     "gemm": [Gemm],
     "feeding": [Feeding],
-    "sweep": [record("Sweep", {"output": str, "rows chunks": int, "feasible resumed": int, "seconds": float}),
-              record("SweepSize", {"rows chunks": int})],
-    "best": [record("Best", {
-        "objective": str, "seen fitting": int, "front": Whole,
-        "knee": dict[str, int | float | str | bool | None] | None,
-        "rows": list[dict[str, int | float | str | bool | None]]})],
+    "best": [Best],
     "networks list": [Networks],
     "networks show": [Network],
     "networks export": [Network],
@@ -242,7 +257,7 @@ ANSWERS: dict[str, list[Any]] = {
             "modules": list[record("HostModule", {"module": str, **_Sum})]}),
     ],
     "compare": [
-        record("Comparison", {
+        record("ProfilesSideBySide", {
             "a b notes": Names, "direction by": str, "total": _Kernel, "kernels": list[_Kernel]}),
         record("ProfileComparison", {
             "path network gpu precision phase time_model": str, "calibration": Word, "batch_size": int,

@@ -23,30 +23,36 @@ if TYPE_CHECKING:
     from .api.plotting import plot
     from .api.profiles import compare, efficiency, kernels
     from .api.question import PictureOptions
-    from .api.reporting import report
     from .api.serving import ui
-    from .api.sweeps import best, sweep
+    from .api.sweeps import best
     from .architectures.inputs import Values
     from .calibration.store import Calibration
     from .distributed.parallel_config import ParallelConfig
     from .distributed.settings import Settings
     from .errors import PaleoError
     from .machines import Machine
-    from .questions.diffusion import diffusion
-    from .questions.local import local
-    from .questions.predict import predict
-    from .questions.serve import serve
-    from .questions.train import train
+    from .questions.diffusion import Diffusion, diffusion
+    from .questions.local import Local, local
+    from .questions.predict import Predict, predict
+    from .questions.report import report, report_profile
+    from .questions.serve import Serve, serve
+    from .questions.sweep import sweep
+    from .questions.train import Train, train
     from .timing import Workload
     from .timing.workload import TrainingOptions
 
 __all__ = [
     "Calibration",
+    "Diffusion",
+    "Local",
     "Machine",
     "PaleoError",
     "ParallelConfig",
     "PictureOptions",
+    "Predict",
+    "Serve",
     "Settings",
+    "Train",
     "TrainingOptions",
     "Values",
     "Workload",
@@ -73,6 +79,7 @@ __all__ = [
     "plot",
     "predict",
     "report",
+    "report_profile",
     "rule",
     "serve",
     "sweep",
@@ -84,11 +91,16 @@ __all__ = [
 
 _MODULES = {
     "Calibration": "calibration.store",
+    "Diffusion": "questions.diffusion",
+    "Local": "questions.local",
     "Machine": "machines",
     "PaleoError": "errors",
     "ParallelConfig": "distributed.parallel_config",
     "PictureOptions": "api.question",
+    "Predict": "questions.predict",
+    "Serve": "questions.serve",
     "Settings": "distributed.settings",
+    "Train": "questions.train",
     "TrainingOptions": "timing.workload",
     "Values": "architectures.inputs",
     "Workload": "timing",
@@ -113,10 +125,11 @@ _MODULES = {
     "networks": "api.catalogue",
     "plot": "api.plotting",
     "predict": "questions.predict",
-    "report": "api.reporting",
+    "report": "questions.report",
+    "report_profile": "questions.report",
     "rule": "api.counts",
     "serve": "questions.serve",
-    "sweep": "api.sweeps",
+    "sweep": "questions.sweep",
     "trace": "api.counts",
     "train": "questions.train",
     "ui": "api.serving",

@@ -91,7 +91,7 @@ def _shallow(config: bytes) -> bytes:
 def _swept(path: Path) -> None:
     from paleo_lite.cli import main
 
-    asked = ["sweep", "--network", "alexnet", "--gpu", "k40m,t4", "--batch-size", "1,8", "--jobs", "1", "-o"]
+    asked = ["predict", "alexnet", "--gpu", "k40m,t4", "--batch-size", "1,8", "--jobs", "1", "-o"]
     CliRunner().invoke(main, [*asked, str(path.with_suffix(".parquet"))], catch_exceptions=False)
     path.with_suffix(".parquet").rename(path)
 
@@ -425,7 +425,7 @@ _AS = {
 
 # Command lines -------------------------------------------------------------------------------------------------------
 
-_LEFT_OUT = {"ui", "measure", "sweep", "plot", "report", "validate", "networks"}  # serve, time, draw, or take seconds
+_LEFT_OUT = {"ui", "measure", "plot", "validate", "networks"}  # serve, time, draw, or take seconds
 _WORDS = ["resnet50", "vgg16", "alexnet", "k40m", "t4,v100-sxm2", "a100-sxm-40gb", "all", "fp16", "1,8", "1:8:x2", "0",
           "-1", "1e9", "9" * 30, "nan", "", " ", "x" * 300, "=1", "\x1b[31m", "none", "2x k40m @ pcie3", "10 GB/s",
           "5e3", "1.28M", "file.csv", "/dev/null", "."]  # fmt: skip

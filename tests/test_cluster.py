@@ -99,7 +99,7 @@ def test_a_real_worker_without_the_package_is_one_sentence(tmp_path):
     (tmp_path / "paleo_lite").mkdir()
     (tmp_path / "paleo_lite" / "__init__.py").write_text("raise ModuleNotFoundError('no paleo-lite here')")
     options = ["--nworkers", "1", "--nthreads", "1", "--no-nanny", "--no-dashboard"]
-    sweep = ["sweep", "--network", "alexnet", "--gpu", "k40m", "-o", str(tmp_path / "sweep.csv"), "--scheduler"]
+    sweep = ["predict", "alexnet", "--gpu", "k40m", "-o", str(tmp_path / "sweep.csv"), "--scheduler"]
     with distributed.LocalCluster(n_workers=0, dashboard_address=":0", silence_logs=50) as cluster:
         worker = subprocess.Popen(
             [sys.executable, "-m", "distributed.cli.dask_worker", cluster.scheduler_address, *options],

@@ -140,11 +140,11 @@ def test_a_traced_network_fits_on_a_screen() -> None:
         lambda wrong: pl.layers("alexnet", batch_size=wrong),
         lambda wrong: scaling("alexnet", gpu="t4", link="ethernet10", workers=2, batch_size=wrong),
         lambda wrong: pl.feeding("alexnet", gpu="t4", batch_size=wrong),
-        lambda wrong: pl.report("alexnet", gpu="t4", output="never.html", batch_size=wrong),
+        lambda wrong: pl.report(pl.Predict("alexnet", gpu="t4", batch_size=wrong), "never.html"),
         lambda wrong: pl.calibrate(gpu="t4", network="alexnet", suggest=2, batch_size=wrong),
         lambda wrong: pl.plot("layers", "alexnet", gpu="t4", batch_size=wrong),
         lambda wrong: pl.plot("batch", "alexnet", gpus="t4", batch_sizes=[wrong]),
-        lambda wrong: pl.sweep(networks="alexnet", gpus="t4", output="never.csv", batch_sizes=[wrong]),
+        lambda wrong: pl.sweep(pl.Predict("alexnet", gpu="t4", batch_size=[wrong]), "never.csv"),
     ],
     ids=["predict", "layers", "scale", "feeding", "report", "calibrate", "plot", "plot batch", "sweep"],
 )

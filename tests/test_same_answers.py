@@ -64,12 +64,11 @@ ASKED = {
                                 "communication": {"bucket": "1MiB"}}),
     "local": Ask("llama-3.1-8b --gpu rtx3060 --weights q4_k_m -ngl 20", "local", ("llama-3.1-8b",),
                  {"gpu": "rtx3060", "weights": "q4_k_m", "gpu_layers": 20}),
-    "diffusion": Ask("sdxl --gpu h100-sxm --precision fp16 --steps 4 --electricity 0.2USD/kWh", "diffusion", ("sdxl",),
-                     {"gpu": "h100-sxm", "precision": "fp16", "steps": 4, "electricity": "0.2USD/kWh"}),
+    "diffusion": Ask("sdxl --gpu h100-sxm --precision fp16 --steps 4 --site electricity=0.2USD/kWh", "diffusion",
+                     ("sdxl",), {"gpu": "h100-sxm", "precision": "fp16", "steps": 4,
+                                 "site": {"electricity": "0.2USD/kWh"}}),
     "serve": Ask("llama-3-8b --gpu h100-sxm --rate 5 --num-requests 50", "serve", ("llama-3-8b",),
                  {"gpu": "h100-sxm", "rate": 5, "num_requests": 50}),
-    "sweep": Ask("--network alexnet --gpu k80-die,k40m --batch-size 1:4:x2 -o {output}.csv --jobs 1", "sweep",
-                 ("alexnet", ["k80-die", "k40m"], "{output}.csv"), {"batch_sizes": "1:4:x2", "jobs": 1}),
     "best": Ask("{sweep} --maximise throughput_per_s --top 2", "best", ("{sweep}",),
                 {"maximise": "throughput_per_s", "top": 2}),
     "gemm": Ask("512 64 512 --count 8 --into 2 --gpu titanx-maxwell --tile 128x64", "gemm", (512, 64, 512),
@@ -98,9 +97,6 @@ ASKED = {
     "measure": Ask("--quick --threads 1 --phase inference", "measure", (),
                    {"quick": True, "threads": 1, "phases": ("inference",)}),
     "validate": Ask("--data {measured}", "validate", ("{measured}",)),
-    "report": Ask("alexnet --gpu k40m --batch-size 4 --phase training --optimizer adam -o {output}.html", "report",
-                  ("alexnet",), {"output": "{output}.html", "batch_size": 4, "phase": "training",
-                                 "training": pl.TrainingOptions("adam"), **K40M}, TRAINING),
     "ui": Ask("--port 8643 --no-browser", "ui", (), {"port": 8643, "browser": False}, {"no_browser": "browser"}),
     **{f"plot {kind}": Ask(f"{words} -o {{output}}.svg --theme dark", "plot", (kind, *arguments),
                            {"output": "{output}.svg", "theme": "dark", **question},
@@ -161,7 +157,7 @@ ASKED_TOO = [
 ]  # fmt: skip
 """Further arguments of commands that return several kinds of results."""
 
-IN_A_FILE = {"networks export", "report", *(f"plot {kind}" for kind in KINDS)}
+IN_A_FILE = {"networks export", *(f"plot {kind}" for kind in KINDS)}
 """Commands that write a file instead of printing a result."""
 
 APART = {"seconds", "output"}
@@ -224,7 +220,8 @@ def files(tmp_path_factory) -> dict[str, str]:
     events = [{**kernel, "name": name, "ts": 10 * at, "dur": 5} for at, name in names]
     (folder / "trace.json").write_text(json.dumps({"traceEvents": events}))
     (folder / "net.prototxt").write_text(PROTOTXT)
-    pl.sweep("alexnet,resnet50", "k80-die,k40m", folder / "sweep.csv", batch_sizes="1:16:x2", price="1 USD/h", jobs=1)
+    question = pl.Predict("alexnet,resnet50", gpu="k80-die,k40m", batch_size="1:16:x2", price="1 USD/h")
+    pl.sweep(question, folder / "sweep.csv", jobs=1)
     return {"measured": f"{folder}/measured.csv", "sweep": f"{folder}/sweep.csv", "trace": f"{folder}/trace.json",
             "profile": f"{folder}/profile_32.parquet", "other": f"{folder}/other_32.parquet",
             "network": f"{folder}/net.prototxt", "steps": f"{folder}/steps_32.parquet"}  # fmt: skip
@@ -282,7 +279,6 @@ def test_every_command_is_a_function_with_the_same_options(name: str) -> None:
 
 OTHER_DEFAULTS = {
     ("feeding", "decode_rate"),  # None stands for 100
-    ("sweep", "samples"),  # 1M is 1e6
     ("gemm", "tile"),  # 64x64 is (64, 64)
     ("ui", "port"),
 }
@@ -316,7 +312,7 @@ def test_options_and_parameters_have_the_same_defaults(name: str) -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: pl.sweep("alexnet", "k80", "a.csv", batch_size=8),
+        (lambda: pl.sweep(pl.Predict("alexnet", gpu="k80"), "a.csv", batch_size=8),
          "sweep() got an unexpected keyword argument 'batch_size'"),
         (lambda: pl.kernels("a.json", gpu="k80", tile=2), "kernels() got an unexpected keyword argument 'tile'"),
         (lambda: predict_any("alexnet", gpu="k80", batchsize=2),
@@ -365,8 +361,6 @@ def test_a_command_and_its_function_agree(name: str, ask: Ask, files: dict[str, 
     found = getattr(pl, ask.function)(*arguments, **question)
     answer = json.loads(json.dumps(found.to_dict(), allow_nan=False))
     check("answers", name, answer)
-    if name == "sweep":
-        said, answer = ({**each, **dict.fromkeys(APART)} for each in (said, answer))
     assert answer == said
     assert found._repr_html_().startswith(("<b>", "<table>")) and type(found).__name__ in repr(found)
     assert len(repr(found)) < 4000 and repr(found).count("\n") < 40
@@ -460,7 +454,8 @@ def test_what_was_calibrated_predicts_as_its_file(tmp_path: Path) -> None:
 
 def test_a_sweep_is_a_frame_of_its_rows(tmp_path: Path) -> None:
     pytest.importorskip("pandas")
-    done = pl.sweep("alexnet", ["k80-die", "k40m"], tmp_path / "a.csv", batch_sizes="1:4:x2", jobs=1)
+    question = pl.Predict("alexnet", gpu=["k80-die", "k40m"], batch_size="1:4:x2")
+    done = pl.sweep(question, tmp_path / "a.csv", jobs=1)
     assert list(done.to_frame()["batch_size"]) == [1, 2, 4] * 2
-    size = pl.sweep("alexnet", "k80-die,k40m", tmp_path / "c.csv", batch_sizes=[1, 2], dry_run=True)
-    assert size.to_dict()["rows"] == 4 and not (tmp_path / "c.csv").exists()
+    size = pl.sweep(question, tmp_path / "c.csv", dry_run=True)
+    assert size.to_dict()["rows"] == 6 and not (tmp_path / "c.csv").exists()

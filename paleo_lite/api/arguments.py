@@ -17,7 +17,6 @@ _OPTION_NAMES = {
     "hardware_files": "--hardware-file",
     "training": "--optimizer",
     "policy": "--engine",
-    "concurrent": "--ppp-overlap",
     "lora_rank": "--lora",
     "overlap": "--communication overlap",
     "bucket_bytes": "--communication bucket",

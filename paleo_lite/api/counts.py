@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from msgspec import structs
@@ -20,7 +20,7 @@ from ..errors import BadValue, UnknownName
 from ..machines import Device, find_device
 from ..timing import Prediction
 from ..timing.energy import with_power_limit
-from ..timing.facility import Facility, make_facility
+from ..timing.facility import Facility, facility_of_site
 from ..timing.pipeline_prediction import PipelinePrediction
 from .arguments import InputShapes
 from .pipelines import check_others
@@ -61,10 +61,7 @@ def layers(
     precision: str = "fp32",
     clock: str | None = None,
     power_limit: float | str | None = None,
-    electricity: float | str | None = None,
-    carbon_intensity: float | str | None = None,
-    pue: float | None = None,
-    host_watts: float | str | None = None,
+    site: Mapping[str, float | str] | None = None,
 ) -> LayerCounts | PipelineCounts: ...
 @overload
 def layers(
@@ -85,10 +82,7 @@ def layers(
     precision: str = "fp32",
     clock: str | None = None,
     power_limit: float | str | None = None,
-    electricity: float | str | None = None,
-    carbon_intensity: float | str | None = None,
-    pue: float | None = None,
-    host_watts: float | str | None = None,
+    site: Mapping[str, float | str] | None = None,
 ) -> CountsComparison: ...
 
 
@@ -110,10 +104,7 @@ def layers(
     precision: str = "fp32",
     clock: str | None = None,
     power_limit: float | str | None = None,
-    electricity: float | str | None = None,
-    carbon_intensity: float | str | None = None,
-    pue: float | None = None,
-    host_watts: float | str | None = None,
+    site: Mapping[str, float | str] | None = None,
 ) -> LayerCounts | CountsComparison | PipelineCounts:
     """Count FLOPs, bytes and parameters of a network layer by layer, or compare the totals of several networks.
 
@@ -142,7 +133,7 @@ def layers(
         Precision on that device, as for `predict`.
     clock, power_limit
         Clock and power limit of that device, as for `predict`.
-    electricity, carbon_intensity, pue, host_watts
+    site : dict, optional
         As for `predict`, for the energy of a step at the meter.
 
     Returns
@@ -156,7 +147,7 @@ def layers(
     PaleoError
         For an unknown name, an invalid value or a malformed file.
     """
-    facility = make_facility(electricity, carbon_intensity, pue, host_watts)
+    facility = facility_of_site(site)
     if facility is not None and gpu is None:
         raise BadValue("the energy at the meter is that of a device: give `--gpu`, such as --gpu h100-sxm")
     if gpu is None and (clock is not None or power_limit is not None):

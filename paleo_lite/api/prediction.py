@@ -292,7 +292,7 @@ def answer(question: Question) -> Prediction | PipelinePrediction:
     if question.amount is not None and (network is None or question.phase != "training"):
         raise BadValue("`--samples`, `--tokens`, `--epochs` and `--packing` need a network and `--phase training`")
     if question.amount is None and (question.price is not None or question.price_of is not None):
-        raise BadValue("`--price` and `--price-of` are for the cost of a training run: give `--samples` or `--tokens`")
+        raise BadValue("`price` is for the cost of a training run: give `samples` or `tokens`")
     pipeline = find_pipeline(network) if isinstance(network, str) else None
     if network is None:
         prediction = _predict_count(question)

@@ -195,8 +195,7 @@ def _shipped_path(name: str) -> Path:
         pipelines = _pipelines_by_normalized_name()
         if normalize_name(name) in pipelines:
             raise BadValue(
-                f"{name} is a pipeline of several networks: `predict`, `layers`, `train` and `report` answer for one "
-                "at a time, `sweep` for several"
+                f"{name} is a pipeline of several networks: `layers` answers for one at a time, `diffusion` for several"
             )
         raise UnknownName("network", name, [*network_names(), *pipelines.values()], hint)
     return folder / f"{shipped_name}.json"

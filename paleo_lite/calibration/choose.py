@@ -121,7 +121,7 @@ def choose_model(
         if is_uncalibrated:
             raise BadValue(
                 "a calibration is a time model of its own: it cannot be combined with `--time-model`, `--ppp` or "
-                "`--ppp-overlap`"
+                "`--time-model ppp-overlap`"
             )
         from .store import find_calibration
 

@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-COST_SAMPLES = 1e6
-"""Number of samples that a cost refers to."""
-
 PRIOR_ERROR_CORRELATION = 0.4
 """Correlation between the prior errors of two devices in one precision, chosen by held-out ratios of published steps on
 two devices: with 0.5 too few lie in their intervals if neither device was measured (docs/model.md)."""
@@ -97,7 +94,7 @@ class Predictions(Result, msgspec.Struct, frozen=True, eq=False):
                 "energy_j": prediction.energy_j if prediction.is_forecast else None,
                 "memory_bytes": None if prediction.memory is None else prediction.memory.total_bytes,
                 "fits": None if prediction.memory is None else prediction.memory.fits,
-                "usd_per_million": cost_usd(prediction) if prediction.is_forecast else None,
+                "usd_per_million": prediction.usd_per_million,
                 "speedup": None if ratio is None else ratio.value,
                 "speedup_low": speedup_low,
                 "speedup_high": speedup_high,
@@ -115,15 +112,6 @@ class Predictions(Result, msgspec.Struct, frozen=True, eq=False):
 
     def __repr__(self) -> str:
         return f"Predictions({', '.join(map(repr, self.predictions))})"
-
-
-def cost_usd(prediction: AnyPrediction) -> float | None:
-    """Return the cost of `COST_SAMPLES` samples in US dollars; None if the device has no price."""
-    price, throughput = prediction.device.rent_usd_per_h, prediction.throughput_per_s
-    if price is None or throughput is None:
-        return None
-    devices = prediction.split.devices if isinstance(prediction, PipelinePrediction) else 1
-    return devices * price / 3600 / throughput * COST_SAMPLES
 
 
 class Ratio(msgspec.Struct, frozen=True):

@@ -26,8 +26,7 @@ GROUPS = {
         "serve": "Predict latency, throughput and cost of a language model that serves requests.",
         "local": "Predict how fast a language model writes on your own machine.",
         "diffusion": "Predict pictures and videos: time and memory of each part of a pipeline.",
-        "sweep": "Predict every combination of networks, devices, batch sizes and workers into a file.",
-        "best": "Find the best rows of a sweep, or its Pareto front.",
+        "best": "Find the best rows of a file that a question with -o wrote, or its Pareto front.",
         "gemm": "Predict the time of matrix products.",
         "feeding": "Predict whether storage, decoding and the host link can keep a device busy.",
     },
@@ -47,9 +46,8 @@ GROUPS = {
         "measure": "Calibrate the machine on which this runs, and check the predictions.",
         "validate": "Cross-validate the time model on held-out measurements.",
     },
-    "Charts and reports": {
+    "Charts": {
         "plot": "Draw a chart: roofline, layers, batch sizes, scaling, timeline, ...",
-        "report": "Write a report of a prediction or a profile: one HTML file.",
         "ui": "Open an interactive page in a browser.",
     },
 }

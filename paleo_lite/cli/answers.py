@@ -36,6 +36,8 @@ class Answer(NamedTuple):
     exit_code : int
     chart : str
         Kind of chart, if it is not the default of the command.
+    result : Result, optional
+        The result, for a report.
     """
 
     to_dict: Callable[[], Any] = dict
@@ -44,6 +46,7 @@ class Answer(NamedTuple):
     failures: Sequence[str] = ()
     exit_code: int = 0
     chart: str = ""
+    result: Any = None
 
 
 class ChartOutput(NamedTuple):

@@ -14,9 +14,9 @@ from ..errors import BadValue
 from ..questions.values import COLUMN, INTEGER, Names
 from ..sweeps.best import MAX_FRONT_ROWS
 from ..sweeps.space import parse_names
+from . import options
 from .answers import Answer, command
 from .options import OutputOption
-from .scale_options import facility
 
 
 @command()
@@ -55,7 +55,7 @@ from .scale_options import facility
 @click.option(
     "--bounds", is_flag=True, help="Include rows whose times are lower bounds; by default only forecasts are ranked."
 )
-@facility()
+@options.site()
 @click.option("--top", type=INTEGER, default=10, show_default=True, cls=OutputOption, help="Maximum number of rows.")
 @click.pass_obj
 def best(output: dict[str, Any], /, file: Path, pareto: str | None, top: int, **arguments: Any) -> Answer:
@@ -65,7 +65,7 @@ def best(output: dict[str, Any], /, file: Path, pareto: str | None, top: int, **
       paleo-lite best sweep.parquet --minimise cost --where "hours < 1 and network == resnet50"
       paleo-lite best sweep.parquet --maximise throughput_per_s --where "precision == fp16" --top 3
       paleo-lite best sweep.parquet --pareto hours,cost
-      paleo-lite best sweep.parquet --minimise co2_g --carbon-intensity 400
+      paleo-lite best sweep.parquet --minimise co2_g --site carbon-intensity=400
     """
     columns = parse_names(pareto, "columns") if pareto else ()
     has_chart = output.get("chart") is not None

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from ..api.profiles import efficiency as measure_efficiency
+from ..errors import BadValue
 from ..questions.values import INTEGER, CompletedText, Names
 from . import options
 from .answers import Answer, command, progress
@@ -70,9 +71,19 @@ from .answers import Answer, command, progress
 @click.option("--tau-batches", type=INTEGER, default=50, show_default=True, help="Number of batches of the TAU runs.")
 @options.jobs()
 @options.scheduler()
+@click.option(
+    "--report",
+    type=click.Path(path_type=Path, dir_okay=False),
+    cls=options.OutputOption,
+    metavar="FILE",
+    help="Also write what one profile says, with charts, into an HTML file.",
+)
 @click.option("--keep-going", is_flag=True, help="Report unreadable files and continue with the others.")
 @options.hardware_files()
-def efficiency(paths: tuple[Path, ...], group_by: str, **arguments: Any) -> Answer:
+@click.pass_obj
+def efficiency(
+    output: dict[str, Any], /, paths: tuple[Path, ...], group_by: str, report: Path | None, **arguments: Any
+) -> Answer:
     """Measure how well the device was used, from profiles.
 
     PATHS are profiles, or folders of profiles; several are read in parallel.
@@ -90,4 +101,18 @@ def efficiency(paths: tuple[Path, ...], group_by: str, **arguments: Any) -> Answ
     with progress("reading profiles") as on_done:
         result = measure_efficiency(paths, group_by=columns, on_done=on_done, **arguments)
     failures = [failure["error"] for failure in result.failed]
+    if report is not None:
+        _write_report(paths, report, output, arguments)
     return Answer(result.to_dict, result.document if result.rows else None, lambda: result, failures)
+
+
+def _write_report(paths: tuple[Path, ...], file: Path, output: dict[str, Any], arguments: dict[str, Any]) -> None:
+    """Write the report of the only profile."""
+    from ..questions.report import report_profile
+
+    if len(paths) != 1 or paths[0].is_dir() or arguments["gpu"] is None:
+        raise BadValue("`--report` is for one profile and its device: give one PATH and `--gpu`")
+    names = ("gpu", "precision", "name_pattern", "hardware_files")
+    settings = {name: arguments[name] for name in names}
+    written = report_profile(paths[0], file, force=bool(output.get("force")), **settings)
+    click.echo(f"{written.path}: {written.page.title}, {written.bytes / 1e6:.2f} MB", err=True)

@@ -6,9 +6,10 @@ from typing import Any
 
 import click
 
+from ..questions.predict import ENGINES
 from ..questions.values import INTEGER, SHAPE
 from ..result import Result
-from . import options, serving_options
+from . import options
 from .answers import command
 
 
@@ -22,7 +23,9 @@ from .answers import command
 @options.weights(
     help="Format in which the right operand is stored: fp8-block, nvfp4, int4, ... [default: that of the precision]"
 )
-@serving_options.policy(help="Engine whose kernels are timed. [default: the mean of all engines]")
+@click.option(
+    "--engine", "policy", type=ENGINES, help="Engine whose kernels are timed. [default: the mean of all engines]"
+)
 @click.option("--count", type=INTEGER, default=1, show_default=True, help="Number of products.")
 @click.option(
     "--into",

@@ -14,7 +14,6 @@ from ..reporting.networks import counts_page
 from . import options
 from .answers import Answer, command
 from .options import OutputOption
-from .scale_options import facility
 
 
 @command()
@@ -51,7 +50,7 @@ from .scale_options import facility
 @options.precision()
 @options.clock()
 @options.power_limit()
-@facility()
+@options.site()
 @options.rules()
 @click.option(
     "--depth",

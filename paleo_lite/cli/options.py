@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from ..questions.records import SITE_HELP, SITE_SETTINGS
 from ..questions.values import (
     CALIBRATION,
     DEVICE,
@@ -279,6 +280,10 @@ name_pattern = SharedOption(
     metavar="REGEX",
     help="Regular expression with named groups that reads the settings of a run from its file name: (?P<nodes>[0-9]+).",
 )
+
+# The place.
+
+site = SharedOption("--site", type=SITE_SETTINGS, metavar="KEY=VALUE,...", help=SITE_HELP)
 
 # Processes, tables and files.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -14,6 +15,7 @@ from ..questions.option import options_of, parameters_of
 from ..questions.values import LAYER, NETWORK, CommaSeparated
 from .answers import Answer, AnswerCommand
 from .options import OutputOption, rules, top
+from .rows import ROW_OPTIONS, answer_with_rows, asks_for_rows, row_options
 
 MAX_SHOWN = 25
 """Number of options that ``--help`` shows at most; ``--help-all`` shows all."""
@@ -29,6 +31,8 @@ class QuestionCommand(AnswerCommand):
             *parameters_of(kind.record),
             rules.option(),
             *(_SHOWN[name]() for name in kind.shown),
+            _report(),
+            *row_options(),
         ]
         parameters.append(_help_option("--help-all", _show_all, "Show all options."))
         parameters.append(_help_option("--help-group", _show_group, "Show the options of one group.", "GROUP"))
@@ -44,6 +48,8 @@ class QuestionCommand(AnswerCommand):
     def answer(self, **given: Any) -> Answer:
         """Make the record from what the command line gives, and answer it."""
         context = click.get_current_context()
+        of_rows = {name: given.pop(name, None) for name in ROW_OPTIONS}
+        file = given.pop("report", None)
         shown = {name: given.pop(name) for name in self.kind.shown if name in given}
         stated = {
             name: value
@@ -51,17 +57,40 @@ class QuestionCommand(AnswerCommand):
             if context.get_parameter_source(name) not in (ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP)
         }
         question = self.kind.record(**stated)
-        if context.obj is not None and context.obj.get("format") == "json" and "memory" in options_of(self.kind.record):
-            question = _with_memory(question)
+        output = context.obj or {}
+        if file is not None:
+            from ..questions.report import check_report_file
+
+            check_report_file(file, force=bool(output.get("force")))
+            if of_rows["output"] is not None and not (of_rows["best"] or of_rows["pareto"]):
+                raise BadValue("`--report` shows answers, not the rows of a file: give `--best` or `--pareto` as well")
+        if asks_for_rows(of_rows):
+            answer = answer_with_rows(question, of_rows, output)
+        else:
+            answer = self._answer(question, shown, is_whole=output.get("format") == "json" or file is not None)
+        if file is not None:
+            _write_report(question, answer, file)
+        return answer
+
+    def _answer(self, question: Any, shown: dict[str, Any], *, is_whole: bool) -> Answer:
+        """Answer one question; a whole answer includes the memory."""
+        if is_whole:
+            from ..questions.report import with_memory
+
+            question = with_memory(question)
         result = self.kind.answer(question)
         if shown.get("explain"):
             _check_layer(result, shown["explain"])
-        shown.setdefault("memory", given.get("memory", False))
+        shown.setdefault("memory", getattr(question, "memory", False))
+        from ..sweeps.comparison import Comparison
+
+        if isinstance(result, Comparison):
+            return Answer(result.to_dict, result.document, None, result=result)
         make_document = self.kind.document
         chart = "" if self.kind.chart is None else self.kind.chart(result)
         if make_document is None:
-            return Answer(result.to_dict, result.document, lambda: result, chart=chart)
-        return Answer(result.to_dict, lambda: make_document(result, shown), lambda: result, chart=chart)
+            return Answer(result.to_dict, result.document, lambda: result, chart=chart, result=result)
+        return Answer(result.to_dict, lambda: make_document(result, shown), lambda: result, chart=chart, result=result)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the command line; an option of an earlier version gets a sentence that names the new one."""
@@ -105,7 +134,7 @@ def _is_shown(parameter: click.Parameter, declared: Any, group: str, which: str)
     return parameter.name in _COMMON_OUTPUT if declared is None else declared.is_common
 
 
-_COMMON_OUTPUT = ("chart", "format", "help", "help_all")
+_COMMON_OUTPUT = ("output", "best", "chart", "report", "format", "help", "help_all")
 
 
 def _by_group(kind: Kind, parameters: Sequence[click.Parameter]) -> Iterator[tuple[str, list[click.Parameter]]]:
@@ -203,11 +232,22 @@ _SHOWN: dict[str, Callable[[], click.Option]] = {"explain": _explain, "top": _to
 """Options of the output, which change no number."""
 
 
-def _with_memory(question: Any) -> Any:
-    """Return the question with its memory, which JSON always includes for a network."""
-    from dataclasses import replace
+def _write_report(question: Any, answer: Answer, file: Path) -> None:
+    """Write the report of an answer, and say so."""
+    from ..questions.report import write_report
 
-    return question if question.network is None else replace(question, memory=True)
+    if answer.result is None:
+        raise BadValue("`--report` shows answers: leave it out with `--dry-run`")
+    written = write_report(question, answer.result, file)
+    click.echo(f"{written.path}: {written.page.title}, {written.bytes / 1e6:.2f} MB", err=True)
+
+
+def _report() -> click.Option:
+    """Return ``--report``."""
+    return OutputOption(
+        ["--report"], metavar="FILE", type=click.Path(path_type=Path),
+        help="Also write the answer with charts, sources and what reproduces it into an HTML file.",
+    )  # fmt: skip
 
 
 def _check_layer(result: Any, layer: str) -> None:

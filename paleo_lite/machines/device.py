@@ -38,6 +38,10 @@ class Figure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     unverified: bool = False
 
 
+GIVEN_PRICE = "given"
+"""Source of a price that the user states."""
+
+
 class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Price of one device per hour, with the date of its listing, because prices become outdated.
 
@@ -90,6 +94,8 @@ class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def describe(self) -> str:
         """Return the price with who asks it, such as ``6.88 USD/h (AWS, 2026-11-09: an eighth of p5.48xlarge)``."""
+        if self.source == GIVEN_PRICE:
+            return f"{self.usd_per_h:g} USD/h, as given"
         listed = f"{self.cloud}, {self.date}" if self.cloud else f"{self.date}"
         return f"{self.usd_per_h:g} USD/h ({': '.join(filter(None, (listed, self.note)))})"
 
@@ -101,7 +107,7 @@ class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Return a note if the price is older than a year."""
         if not self.is_old(today):
             return []
-        return [f"the price, {self.describe()}, is older than a year: give `--price` or `--price-of`"]
+        return [f"the price, {self.describe()}, is older than a year: give `--price`"]
 
 
 class Peak(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -6,12 +6,13 @@ A device has the price of its own file (``rent``) and those of the instances of 
 from __future__ import annotations
 
 import math
+from datetime import date
 
 import msgspec
 
 from ..errors import BadValue, UnknownName
 from .clouds import Instance, list_clouds
-from .device import Device, Price
+from .device import GIVEN_PRICE, Device, Price
 from .names import normalize_name
 from .registry import list_devices
 
@@ -20,7 +21,7 @@ CHEAPEST = "cheapest"
 
 
 def cloud_names() -> list[str]:
-    """Return the names of the clouds and `CHEAPEST`, for ``--price-of``."""
+    """Return the names of the clouds and `CHEAPEST`, for ``--price``."""
     return [*dict.fromkeys(price.cloud for price in _recorded_prices()), CHEAPEST]
 
 
@@ -86,10 +87,30 @@ def choose_price(device: Device, price_of: str | None = None, platform_price: Pr
         of_cloud = [price for price in prices if price.cloud == name]
         if not of_cloud:
             others = ", ".join(dict.fromkeys(price.cloud for price in prices if price.cloud))
-            remedy = f"use `--price-of` with {others}" if others else "give `--price`"
+            remedy = f"use `--price` with {others}" if others else "give `--price`"
             raise BadValue(f"{name} has no price of {device.name} on record: {remedy}")
         prices = of_cloud
     return min(prices, key=lambda price: (price.usd_per_h, -price.date.toordinal()), default=None)
+
+
+def with_price(device: Device, usd_per_h: float | None = None, price_of: str | None = None) -> Device:
+    """Return a device at a price per hour that the user states, or at that of a cloud.
+
+    Raises
+    ------
+    BadValue
+        If the cloud has no price of it on record, or the device is a board of several.
+    """
+    if usd_per_h is None and price_of is None:
+        return device
+    if device.parts is not None:
+        raise BadValue(
+            f"`--price` is that of one device: {device.name} has several, give `--gpu {device.parts.device}`"
+        )
+    listing = choose_price(device, price_of)
+    if usd_per_h is not None:
+        listing = Price(f"{usd_per_h!r} USD/h", GIVEN_PRICE, date.today())
+    return msgspec.structs.replace(device, rent=listing)
 
 
 def find_cloud_name(name: str) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
+from math import prod
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..architectures import Network
@@ -12,10 +13,12 @@ from ..errors import BadFile, BadValue, PaleoError, UnknownName
 from .option import Options, documented_spelling, options_of
 
 if TYPE_CHECKING:
-    from ..calibration.side_by_side import AnyPrediction, Predictions
+    from ..calibration.side_by_side import Predictions
     from ..machines import Device
+    from ..sweeps.comparison import Comparison
 
 Q = TypeVar("Q", bound=Options)
+A = TypeVar("A")
 
 ATTENTION_KINDS = ("attention", "matmul")
 """Kinds of layers that compute attention, in one kernel or in several."""
@@ -24,21 +27,105 @@ _IN_ROWS = ("network", "gpu", "precision", "phase", "batch_size")
 """Options that a row of a comparison always shows."""
 
 
-def combinations(question: Q, order: Sequence[str]) -> Iterator[Q]:
-    """Yield the question with every combination of its values, the last option of `order` varying fastest.
+def compare(
+    question: Q,
+    answer: Callable[[Q], A],
+    order: Sequence[str] = (),
+    together: Collection[str] = (),
+) -> A | Predictions | Comparison:
+    """Return the answer to a question, or to all combinations of the values of its options side by side.
+
+    Combinations that have no answer are left out, with the reason.
+
+    Parameters
+    ----------
+    question : record of options
+    answer : callable
+        Function from a question with single values to its answer.
+    order : sequence of str
+        Options from the one that varies slowest to the fastest; others follow.
+    together : collection of str
+        Options whose values one answer covers, such as the numbers of devices of a table.
 
     Raises
     ------
-    BadValue
-        If an option that is not in `order` has several values.
+    PaleoError
+        If no combination has an answer, or a name does not exist.
     """
-    check_single(question, order)
-    values = [value if isinstance(value := getattr(question, name), list) else [value] for name in order]
-    for combination in product(*values):
-        yield replace(question, **dict(zip(order, combination, strict=True)))  # type: ignore[type-var]
+    several = {name: values for name, values in question.several().items() if name not in together}
+    if not several:
+        return answer(question)
+    names = [*(name for name in order if name in several), *(name for name in several if name not in order)]
+    size = prod(len(values) for values in several.values())
+    if size > MAX_COMPARED:
+        raise BadValue(
+            f"{size:,} combinations are too many to show (at most {MAX_COMPARED:,}): write them to a file with "
+            "`-o rows.parquet`"
+        )
+    answers: list[A] = []
+    settings: list[dict[str, Any]] = []
+    failures: dict[str, PaleoError] = {}
+    for values in product(*(several[name] for name in names)):
+        asked = dict(zip(names, values, strict=True))
+        single = replace(question, **asked)  # type: ignore[type-var]  # every record is a dataclass
+        try:
+            answers.append(answer(single))
+        except (UnknownName, BadFile):
+            raise  # a name or a file that does not exist is a mistake, not a combination that fails
+        except PaleoError as error:
+            failures[f"{_describe(single, names)}: {error}"] = error
+        else:
+            settings.append(asked)
+    if not answers:
+        raise next(iter(failures.values()))
+    return _side_by_side(question, answers, settings, tuple(failures))
 
 
-def check_single(question: Options, allowed: Sequence[str]) -> None:
+MAX_COMPARED = 2000
+"""Maximum number of combinations that are shown; more are written to a file."""
+
+
+def _side_by_side(
+    question: Options, answers: Sequence[Any], settings: Sequence[Mapping[str, Any]], left_out: tuple[str, ...]
+) -> Predictions | Comparison:
+    """Return answers side by side: predictions with their speed-ups, or rows."""
+    from ..timing import Prediction
+    from ..timing.pipeline_prediction import PipelinePrediction
+
+    if all(isinstance(answer, (Prediction, PipelinePrediction)) for answer in answers):
+        from ..calibration.side_by_side import Predictions
+
+        others = [{name: value for name, value in asked.items() if name not in _IN_ROWS} for asked in settings]
+        return Predictions(answers, left_out, others if others[0] else ())
+    from ..sweeps.comparison import Comparison
+    from ..sweeps.questions import question_row
+    from ..sweeps.rows import Terms, answer_row
+
+    always = {name: getattr(question, name) for name in ("network", "gpu") if isinstance(getattr(question, name), str)}
+    rows = []
+    for asked, answer in zip(settings, answers, strict=True):
+        names = {name: getattr(value, "id", getattr(value, "name", value)) for name, value in asked.items()}
+        rows.append(question_row({**always, **names}) | answer_row(answer, Terms()))
+    has_amount = any(getattr(question, name, None) is not None for name in ("samples", "tokens"))
+    samples = None if has_amount else Terms().samples
+    return Comparison(type(question).__name__.lower(), tuple(settings[0]), rows, answers, left_out, samples)
+
+
+def _describe(question: Any, names: Sequence[str]) -> str:
+    """Return the words that name one combination in a message."""
+    network, gpu = question.network, question.gpu
+    name = "the FLOP count" if network is None else getattr(network, "name", network)
+    named = getattr(question, "precision", None)
+    precision = "" if named is None else f" in {named}"
+    others = [f", {name.replace('_', ' ')} {getattr(question, name)}" for name in names if name not in _DESCRIBED]
+    return f"{name} on {getattr(gpu, 'id', gpu)}{precision}{''.join(others)}"
+
+
+_DESCRIBED = ("network", "gpu", "precision")
+"""Options that `_describe` names in any case."""
+
+
+def check_single(question: Options, allowed: Collection[str]) -> None:
     """Check that only the allowed options have several values."""
     declared = options_of(type(question))
     for name in question.several():
@@ -46,50 +133,19 @@ def check_single(question: Options, allowed: Sequence[str]) -> None:
             raise BadValue(f"`{documented_spelling(name, declared[name])}` must be one value in this question")
 
 
-def compare_predictions(question: Q, order: Sequence[str], answer: Callable[[Q], AnyPrediction]) -> Predictions:
-    """Return the predictions of all combinations; those that fail are left out, with the reason.
-
-    Raises
-    ------
-    PaleoError
-        If all of them fail, or a name does not exist.
-    """
-    from ..calibration.side_by_side import Predictions
-
-    others = [name for name in question.several() if name not in _IN_ROWS]
-    predictions: list[AnyPrediction] = []
-    settings: list[dict[str, Any]] = []
-    failures: dict[str, PaleoError] = {}
-    for single in combinations(question, order):
-        try:
-            predictions.append(answer(single))
-        except (UnknownName, BadFile):
-            raise  # a name or a file that does not exist is a mistake, not a combination that fails
-        except PaleoError as error:
-            failures[f"{_describe(single)}: {error}"] = error
-        else:
-            settings.append({name: getattr(single, name) for name in others})
-    if not predictions:
-        raise next(iter(failures.values()))
-    return Predictions(predictions, tuple(failures), settings if others else ())
-
-
-def _describe(question: Any) -> str:
-    """Return the words that name one combination in a message."""
-    network, gpu = question.network, question.gpu
-    name = "the FLOP count" if network is None else getattr(network, "name", network)
-    precision = "" if question.precision is None else f" in {question.precision}"
-    return f"{name} on {getattr(gpu, 'id', gpu)}{precision}"
-
-
-def find_limited_device(gpu: Any, power_limit: float | str | None, hardware_files: Any) -> Device:
-    """Return the device under its power limit; raise BadValue if no device is given."""
+def find_asked_device(question: Any) -> Device:
+    """Return the device of a question under its power limit and at its price; raise BadValue if none is given."""
+    gpu, power_limit = question.gpu, question.power_limit
     if gpu is None:
         raise BadValue("give the device with `--gpu`, such as `--gpu h100-sxm` (`paleo-lite hardware list` shows all)")
     from ..api.arguments import to_paths
     from ..machines import find_device
 
-    device = find_device(gpu, to_paths(hardware_files))
+    device = find_device(gpu, to_paths(question.hardware_files))
+    if getattr(question, "price", None) is not None:
+        from ..machines.prices import with_price
+
+        device = with_price(device, question.price_usd_per_h, question.price_of)
     if power_limit is None:
         return device
     from ..timing.energy import with_power_limit
@@ -112,10 +168,10 @@ def with_usual_precision(question: Q, named: str | None = None) -> Q:
     asked: Any = question
     if asked.precision is not None:
         return question
-    return replace(question, precision=_usual_precision(asked, asked.gpu or named))  # type: ignore[type-var]
+    return replace(question, precision=usual_precision(asked, asked.gpu or named))  # type: ignore[type-var]
 
 
-def _usual_precision(question: Any, gpu: Any) -> str:
+def usual_precision(question: Any, gpu: Any) -> str:
     """Return the usual precision: of a language model the first of `HALF_PRECISIONS` that the device has."""
     is_name = isinstance(question.network, str) and ":" not in question.network
     if not is_name and not isinstance(question.network, Network):

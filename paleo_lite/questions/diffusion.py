@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
 from ..errors import BadValue
-from .compare import check_single, compare_predictions, document_of, find_limited_device
+from .compare import compare, document_of, find_asked_device
 from .kind import Kind, make_function
 from .option import Several, option, options_of
 from .records import (
@@ -22,6 +22,7 @@ from .records import (
     AttentionOptions,
     DeviceOptions,
     NetworkAsked,
+    PriceOptions,
     SiteOptions,
     TimeModelOptions,
     UpdateOptions,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from ..calibration.side_by_side import Predictions
     from ..distributed.pictures import PictureScaling
     from ..distributed.table import ScaleTable
+    from ..sweeps.comparison import Comparison
     from ..timing import Prediction
     from ..timing.pipeline_prediction import PipelinePrediction
 
@@ -41,7 +43,14 @@ PHASES = ("inference", "training", "forward")
 
 @dataclass(frozen=True)
 class Diffusion(
-    SiteOptions, TimeModelOptions, AttentionOptions, AdapterOptions, UpdateOptions, DeviceOptions, NetworkAsked
+    PriceOptions,
+    SiteOptions,
+    TimeModelOptions,
+    AttentionOptions,
+    AdapterOptions,
+    UpdateOptions,
+    DeviceOptions,
+    NetworkAsked,
 ):
     """Predict how long a pipeline takes for pictures or videos, part by part, and what memory it needs.
 
@@ -50,15 +59,15 @@ class Diffusion(
     """
 
     precision: Several[str] = option(
-        "bf16", group=NETWORK_GROUP, is_common=True, takes_several=True, type=INFERENCE_PRECISIONS, metavar="NAME",
+        "bf16", group=NETWORK_GROUP, is_common=True, type=INFERENCE_PRECISIONS, metavar="NAME",
         spellings=("--precision", "--dtype"), help="Precision of the arithmetic.",
     )  # fmt: skip
     image_size: Several[int | str] | None = option(
-        group=NETWORK_GROUP, is_common=True, takes_several=True, type=PICTURE_SIZE, metavar="PIXELS",
+        group=NETWORK_GROUP, is_common=True, type=PICTURE_SIZE, metavar="PIXELS",
         help="Size of the pictures: 1024 or width x height as in 1024x768. [default: that of the pipeline]",
     )  # fmt: skip
     steps: Several[int] | None = option(
-        group=NETWORK_GROUP, is_common=True, takes_several=True, type=INTEGER, metavar="N",
+        group=NETWORK_GROUP, is_common=True, type=INTEGER, metavar="N",
         spellings=("--steps", "--num-inference-steps"), help="Denoising steps. [default: those of the pipeline]",
     )  # fmt: skip
     guidance: float | None = option(
@@ -67,11 +76,11 @@ class Diffusion(
         help="Scale of classifier-free guidance, none at 1 and below. [default: the pipeline's]",
     )  # fmt: skip
     frames: Several[int] | None = option(
-        group=NETWORK_GROUP, is_common=True, takes_several=True, type=INTEGER, metavar="N",
+        group=NETWORK_GROUP, is_common=True, type=INTEGER, metavar="N",
         spellings=("--frames", "--num-frames"), help="Frames of each video. [default: the pipeline's]",
     )  # fmt: skip
     batch_size: Several[int] = option(
-        1, group=NETWORK_GROUP, is_common=True, takes_several=True, type=INTEGER, metavar="N",
+        1, group=NETWORK_GROUP, is_common=True, type=INTEGER, metavar="N",
         spellings=("--batch-size", "--num-images-per-prompt", "-b"), help="Pictures or videos in one batch.",
     )  # fmt: skip
     phase: str = option(
@@ -79,13 +88,13 @@ class Diffusion(
         help="inference; training is a step of the denoiser, forward the forward pass of it.",
     )  # fmt: skip
     offload: Any = option(  # one or several names
-        group=DEVICE_GROUP, is_common=True, takes_several=True, metavar="PLACE",
+        group=DEVICE_GROUP, is_common=True, metavar="PLACE",
         type=Names("offload", ".timing.workload:OFFLOADS", ".timing.pipeline_run:PIPELINE_OFFLOADS"),
         help="Keep the parameters of each part (model) or layer (sequential) in the memory of the host until it runs; "
         "in training keep gradients and optimizer state there (cpu), or on NVMe drives (nvme). [default: none]",
     )  # fmt: skip
     execution: Several[str] | None = option(
-        group=ENGINE_GROUP, is_common=True, takes_several=True, metavar="NAME",
+        group=ENGINE_GROUP, is_common=True, metavar="NAME",
         type=Names("execution", ".timing.pipeline_run:EXECUTIONS", ".counting.fusion:EXECUTIONS"),
         help="Software: eager, compiled (torch.compile) or tensorrt. [default: eager]",
     )  # fmt: skip
@@ -97,7 +106,7 @@ class Diffusion(
         help="Steps per step that the denoiser computes, with caching of its results. [default: 1]",
     )  # fmt: skip
     workers: int | str | list[int] | None = option(
-        group=PARALLEL_GROUP, is_common=True, metavar="RANGE",
+        group=PARALLEL_GROUP, is_common=True, type=INTEGER, metavar="RANGE",
         help="Number of devices: 8, 1,2,4 or 1:8:x2. [default: 1, or those of --ulysses, --ring and "
         "--guidance-parallel]",
     )  # fmt: skip
@@ -115,21 +124,24 @@ class Diffusion(
     )  # fmt: skip
 
 
-def answer(question: Diffusion) -> PipelinePrediction | Prediction | Predictions | PictureScaling | ScaleTable:
-    """Return the prediction of pictures or of a training step of the denoiser, or several of them."""
+Answer: TypeAlias = "PipelinePrediction | Prediction | PictureScaling | ScaleTable"
+
+
+def answer(question: Diffusion) -> Answer | Predictions | Comparison:
+    """Return the prediction of pictures or of a training step of the denoiser, or several answers side by side."""
     for name in question.several().get("network", [question.network]):
         _check_pipeline(name)
+    return compare(question, _answer, _ORDER, together=("workers",))
+
+
+def _answer(question: Diffusion) -> Answer:
+    """Return the prediction of pictures or of a training step of the denoiser."""
     if question.phase == "inference":
         _check_no_training(question)
     elif question.attention is not None or question.loss is not None:
         option_name = "--attention" if question.attention is not None else "--loss"
         raise BadValue(f"`{option_name}` is not for a training step of a denoiser: leave it out")
-    if question.workers is not None:
-        check_single(question, ())
-        return _answer_for_devices(question)
-    if not question.several():
-        return _answer_one(question)
-    return compare_predictions(question, _ORDER, _answer_one)
+    return _answer_one(question) if question.workers is None else _answer_for_devices(question)
 
 
 _ORDER = (
@@ -193,7 +205,7 @@ def _answer_one(question: Any) -> Prediction | PipelinePrediction:
     return predict_question(
         Question(
             question.network,
-            find_limited_device(question.gpu, question.power_limit, question.hardware_files),
+            find_asked_device(question),
             facility=question.facility,
             **_nouns(question),
             **{name: getattr(question, name) for name in _PASSED},
@@ -205,19 +217,20 @@ def _answer_for_devices(question: Any) -> PictureScaling | ScaleTable:
     """Return the predictions on several numbers of devices."""
     from ..api.scaling import scale
 
-    refused = ["electricity", "carbon_intensity", "pue", "host_watts"] if question.phase == "inference" else []
-    for name in refused:
-        if name in question.given():
-            raise BadValue(f"`--{name.replace('_', '-')}` is for one number of devices: leave `--workers` out")
+    if question.phase == "inference":
+        for name in ("site", "price"):
+            if name in question.given():
+                raise BadValue(f"`--{name}` is for one number of devices: leave `--workers` out")
     if question.phase == "forward":
         raise BadValue("`--phase forward` is for one device: leave `--workers` out")
-    facility = {name: getattr(question, name) for name in options_of(SiteOptions)}
     return scale(
         question.network,
         gpu=question.gpu,
         workers=question.workers,
         power_limit=question.power_limit,
-        **facility,
+        price=question.price_usd_per_h,
+        price_of=question.price_of,
+        **question.site_settings,
         **_nouns(question),
         **{name: getattr(question, name) for name in _PASSED},
     )
@@ -248,4 +261,5 @@ DIFFUSION = Kind(
     document=_document,
     shown=("memory", "top"),
     default_chart="devices",
+    order=_ORDER,
 )

@@ -28,6 +28,7 @@ class Kind(NamedTuple):
     moved: Mapping[str, str] = {}  # old options, with the sentence that names the new ones
     default_chart: str = ""  # kind of chart; empty for the first one of the command
     chart: Callable[[Any], str] | None = None  # kind of chart of a result; empty for the default
+    order: tuple[str, ...] = ()  # options of a comparison, from the one that varies slowest to the fastest
 
 
 KINDS = {

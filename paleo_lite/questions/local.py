@@ -7,16 +7,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BadValue
-from .compare import check_no_pipeline
+from .compare import check_no_pipeline, compare
 from .kind import Kind, make_function
 from .option import Several, option
 from .records import DEVICE_GROUP, ENGINE_GROUP, NETWORK_GROUP, DeviceOptions, NetworkAsked, SiteOptions
 from .values import DEVICE, INTEGER, Names, Quantity, to_list
 
 if TYPE_CHECKING:
+    from ..calibration.side_by_side import Predictions
     from ..machines import Device
     from ..own_machines.advise import LocalAdvice
     from ..own_machines.predict import LocalPrediction
+    from ..sweeps.comparison import Comparison
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class Local(SiteOptions, DeviceOptions, NetworkAsked):
     """
 
     weights: Several[str] | None = option(
-        group=NETWORK_GROUP, is_common=True, takes_several=True, metavar="FORMAT",
+        group=NETWORK_GROUP, is_common=True, metavar="FORMAT",
         type=Names("format of weights", ".formats:FORMATS"), spellings=("--weights", "--quantization"),
         help="Format of the weights, such as q4_k_m. [default: that of the file, or the usual one of the engine]",
     )  # fmt: skip
@@ -85,14 +87,21 @@ class Local(SiteOptions, DeviceOptions, NetworkAsked):
     )  # fmt: skip
 
 
-def answer(question: Local) -> LocalPrediction | LocalAdvice:
+def answer(question: Local) -> LocalPrediction | LocalAdvice | Predictions | Comparison:
+    """Return the prediction on one device, a ranking of devices or formats, or several answers side by side."""
+    ranked = [name for name in ("gpu", "weights") if name in question.several()]
+    together = ranked if question.advise or len(ranked) == 1 else ()
+    return compare(question, _answer, together=together)
+
+
+def _answer(question: Local) -> LocalPrediction | LocalAdvice:
     """Return the prediction on one device, or a ranking of devices or formats."""
     from ..api.local import advise_local, predict_local
     from ..own_machines.question import LocalQuestion
 
     network: Any = question.network
-    if network is None or "network" in question.several():
-        raise BadValue("`local` needs one language model, such as llama-3.1-8b or a GGUF file")
+    if network is None:
+        raise BadValue("`local` needs a language model, such as llama-3.1-8b or a GGUF file")
     check_no_pipeline(network, "local")
     for name in ("clock", "unit"):
         if name in question.given():

@@ -10,11 +10,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, TypeVar, Union
 
 import click
 
-from .values import CommaSeparated
+from .values import CommaSeparated, Settings
 
 T = TypeVar("T")
 Several: TypeAlias = Union[T, Sequence[T]]  # noqa: UP007
@@ -33,15 +34,22 @@ class Option(NamedTuple):
     group: str = ""  # heading in the help
     spellings: tuple[str, ...] = ()  # names on the command line, the documented one first; empty for the field's
     is_common: bool = False  # whether `--help` shows it; `--help-all` shows every option
-    takes_several: bool = False  # values separated by commas, or a range, are a comparison
+    is_single: bool = False  # a comma is part of the value; of other options it separates values to compare
     is_repeatable: bool = False  # the option may be given again, which adds a value
+
+    @property
+    def takes_several(self) -> bool:
+        """Whether values separated by commas, or a range, are a comparison."""
+        return not (self.is_single or self.is_repeatable or isinstance(self.type, Settings))
 
 
 def option(default: Any = None, **settings: Any) -> Any:
     """Return a field of a record of options; the settings are the fields of `Option`.
 
-    A default of False makes the option a flag.
+    A default of False makes the option a flag, which has no value.
     """
+    if default is False:
+        settings["is_single"] = True
     return dataclasses.field(default=default, metadata={_KEY: Option(**settings)}, kw_only=True)
 
 
@@ -63,7 +71,7 @@ def make_parameter(name: str, declared: Option, default: Any) -> click.Option:
         settings["is_flag"] = True
     else:
         settings["type"] = CommaSeparated(declared.type) if declared.takes_several else declared.type
-        settings["metavar"] = _metavar(declared)
+        settings["metavar"] = declared.metavar
         settings["multiple"] = declared.is_repeatable
         if default not in (None, ()):
             settings["default"] = default
@@ -82,12 +90,6 @@ def _with_default(declared: Option, default: Any) -> str:
     if default in (None, False, ()) or "[default:" in declared.help:
         return declared.help
     return f"{declared.help} [default: {default}]"
-
-
-def _metavar(declared: Option) -> str | None:
-    if declared.metavar is None or not declared.takes_several:
-        return declared.metavar
-    return f"{declared.metavar}[,...]"
 
 
 class Options:
@@ -150,3 +152,39 @@ def _convert_one(value: Any, kind: Any, parameter: click.Option) -> Any:
     if value is None or not isinstance(value, (*_CONVERTED, dict)):
         return value
     return kind.convert(value, parameter, None)
+
+
+def command_words(command: str, question: Options) -> list[str]:
+    """Return the words of the command line that asks a question; objects are written by their names."""
+    words = ["paleo-lite", command]
+    network = getattr(question, "network", None)
+    if network is not None:
+        words.append(_text_of(network))
+    declared = options_of(type(question))
+    for name in question.given():
+        spelling, value = documented_spelling(name, declared[name]), getattr(question, name)
+        if value is True:
+            words.append(spelling)
+        elif declared[name].is_repeatable:
+            for item in value:
+                words += [spelling, _text_of(item)]
+        else:
+            words += [spelling, _text_of(value)]
+    return words
+
+
+def _text_of(value: Any) -> str:
+    """Return a value as it is written on the command line."""
+    if isinstance(value, dict):
+        return ",".join(f"{key}={_text_of(item)}" for key, item in value.items())
+    if type(value) in (list, tuple, range):
+        return ",".join(_text_of(item) for item in value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return repr(value).removesuffix(".0")
+    if isinstance(value, tuple):  # the shape of an input
+        from ..units import format_shape
+
+        return format_shape(value)
+    return str(getattr(value, "id", getattr(value, "name", value)) if not isinstance(value, Path) else value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ..counting import GENERATION_PHASES
@@ -12,9 +12,9 @@ from .compare import (
     check_network_options,
     check_no_pipeline,
     check_single,
-    compare_predictions,
+    compare,
     document_of,
-    find_limited_device,
+    find_asked_device,
     with_usual_precision,
 )
 from .kind import Kind, make_function
@@ -25,21 +25,25 @@ from .records import (
     ENGINE_GROUP,
     NETWORK_GROUP,
     PARALLEL_GROUP,
+    PPP_OVERLAP,
     TRAINING_PRECISIONS,
     AttentionOptions,
     DeviceOptions,
     ExpertOptions,
     NetworkAsked,
     PppOptions,
+    PriceOptions,
     SiteOptions,
     SizeOptions,
     WeightOptions,
+    model_name,
 )
 from .values import INTEGER, LINK, PLATFORM, Names
 
 if TYPE_CHECKING:
     from ..calibration.side_by_side import Predictions
     from ..distributed.table import ScaleTable
+    from ..sweeps.comparison import Comparison
     from ..timing import Prediction
 
 PHASES = Names("phase", ".counting:PHASES", ".counting:GENERATION_PHASES")
@@ -49,7 +53,15 @@ ENGINES = Names("serving engine", ".serving.engines:ENGINES")
 
 @dataclass(frozen=True)
 class Predict(
-    SiteOptions, ExpertOptions, AttentionOptions, WeightOptions, PppOptions, DeviceOptions, SizeOptions, NetworkAsked
+    PriceOptions,
+    SiteOptions,
+    ExpertOptions,
+    AttentionOptions,
+    WeightOptions,
+    PppOptions,
+    DeviceOptions,
+    SizeOptions,
+    NetworkAsked,
 ):
     """Predict how long one pass of a network takes on a device.
 
@@ -59,16 +71,16 @@ class Predict(
     """
 
     precision: Several[str] | None = option(
-        group=NETWORK_GROUP, is_common=True, takes_several=True, type=TRAINING_PRECISIONS, metavar="NAME",
+        group=NETWORK_GROUP, is_common=True, type=TRAINING_PRECISIONS, metavar="NAME",
         spellings=("--precision", "--dtype"),
         help="Precision of the arithmetic. [default: fp32; of a language model bf16, or fp16 on a device without it]",
     )  # fmt: skip
     batch_size: Several[int] = option(
-        1, group=NETWORK_GROUP, is_common=True, takes_several=True, type=INTEGER, metavar="N",
+        1, group=NETWORK_GROUP, is_common=True, type=INTEGER, metavar="N",
         spellings=("--batch-size", "-b"), help="Samples per pass; several as 1,8,32 or as a range 1:64:x2.",
     )  # fmt: skip
     phase: Several[str] = option(
-        "inference", group=NETWORK_GROUP, is_common=True, takes_several=True, type=PHASES, metavar="NAME",
+        "inference", group=NETWORK_GROUP, is_common=True, type=PHASES, metavar="NAME",
         help="inference; training is forward, backward and update (`train` has its options), forward the forward pass "
         "of it; prefill and decode are the phases of text generation.",
     )  # fmt: skip
@@ -100,7 +112,7 @@ class Predict(
         help="In prefill and decode: engine whose kernels are timed, vllm, sglang, tensorrt-llm, ... [default: vllm]",
     )  # fmt: skip
     tensor: Several[int] = option(
-        1, group=PARALLEL_GROUP, is_common=True, takes_several=True, type=INTEGER, metavar="N",
+        1, group=PARALLEL_GROUP, is_common=True, type=INTEGER, metavar="N",
         spellings=("--tensor", "--tensor-parallel-size", "-tp"),
         help="In prefill and decode: devices that divide all matrices among themselves.",
     )  # fmt: skip
@@ -119,21 +131,25 @@ class Predict(
     memory: bool = option(False, group=COST_GROUP, is_common=True, help="Show the peak memory by part.")
 
 
-def answer(question: Predict) -> Prediction | Predictions | ScaleTable:
-    """Return the prediction, several of them side by side, or those for groups of devices."""
+def answer(question: Predict) -> Prediction | ScaleTable | Predictions | Comparison:
+    """Return the prediction, a table over groups of devices, or several answers side by side."""
+    has_memory = question.memory or (bool(question.several()) and question.network is not None)
+    return compare(replace(question, memory=has_memory), _answer, _ORDER, together=("tensor",))
+
+
+def _answer(question: Predict) -> Prediction | ScaleTable:
+    """Return the prediction, or a table over groups of devices."""
     if question.tensor != 1:
         return _answer_for_groups(question)
     _check_alone(question)
-    if not question.several():
-        return _answer_one(question, question.memory)
-    return compare_predictions(question, _ORDER, lambda single: _answer_one(single, question.network is not None))
+    return _answer_one(question)
 
 
 _ORDER = ("network", "gpu", "precision", "phase", "batch_size", "sequence_length", "weights")
 """Options that are compared, the slowest first."""
 
 
-def _answer_one(question: Any, memory: bool) -> Prediction:
+def _answer_one(question: Any) -> Prediction:
     """Return the prediction of one network on one device."""
     from ..api.prediction import answer as predict_question
     from ..api.question import Question
@@ -145,13 +161,13 @@ def _answer_one(question: Any, memory: bool) -> Prediction:
     prediction = predict_question(
         Question(
             question.network,
-            find_limited_device(question.gpu, question.power_limit, question.hardware_files),
+            find_asked_device(question),
             precision=question.precision,
             batch_size=question.batch_size,
             phase=question.phase,
-            time_model=question.time_model,
+            time_model=model_name(question.time_model),
             ppp=question.ppp,
-            concurrent=question.concurrent,
+            concurrent=question.time_model == PPP_OVERLAP,
             convention=question.convention,
             clock=question.clock,
             unit=question.unit,
@@ -164,7 +180,7 @@ def _answer_one(question: Any, memory: bool) -> Prediction:
             hardware_files=question.hardware_files,
             calibration=question.calibration,
             fit_batch=question.fit_batch,
-            memory=memory,
+            memory=question.memory,
             execution=_execution(question),
             attention=question.attention,
             weights=question.weights,
@@ -235,18 +251,20 @@ def _answer_for_groups(question: Any) -> ScaleTable:
         platform=question.platform,
         settings=settings,
         policy=question.engine,
+        time_model=model_name(question.time_model),
+        concurrent=question.time_model == PPP_OVERLAP,
+        **question.site_settings,
         **{name: getattr(question, name) for name in _PASSED_TO_GROUPS},
     )
 
 
 _PASSED_TO_GROUPS = (
-    "precision", "batch_size", "phase", "time_model", "calibration", "clock", "unit", "power_limit", "hardware_files",
-    "sequence_length", "context", "execution", "attention", "weights", "kv_cache", "expert_load", "ppp", "concurrent",
-    "electricity", "carbon_intensity", "pue", "host_watts",
+    "precision", "batch_size", "phase", "calibration", "clock", "unit", "power_limit", "hardware_files",
+    "sequence_length", "context", "execution", "attention", "weights", "kv_cache", "expert_load", "ppp",
 )  # fmt: skip
 _TAKEN_BY_GROUPS = {
     *_PASSED_TO_GROUPS, "network", "gpu", "tensor", "engine", "link", "platform", "expert_parallel",
-    "attention_data_parallel", "memory",
+    "attention_data_parallel", "memory", "site", "time_model",
 }  # fmt: skip
 
 
@@ -284,4 +302,5 @@ PREDICT = Kind(
     document=_document,
     shown=("explain", "top"),
     chart=_chart,
+    order=_ORDER,
 )

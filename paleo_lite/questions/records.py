@@ -20,10 +20,11 @@ from .values import (
     PLATFORM,
     PPP,
     TOPOLOGY,
-    CompletedText,
+    CommaSeparated,
     ModuleInput,
     Names,
     PrecisionNames,
+    PriceOrCloud,
     Quantity,
     Settings,
     YesNo,
@@ -59,6 +60,11 @@ class NetworkAsked(Options):
 
     network: Several[str | Network | nn.Module] | None = field(default=None)
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.network, str):
+            object.__setattr__(self, "network", CommaSeparated(NETWORK).convert(self.network, None, None))
+
     def several(self) -> dict[str, list[Any]]:
         """Return the options that have several values, with the values; also several networks."""
         given: Any = self.network
@@ -71,7 +77,7 @@ class DeviceOptions(Options):
     """The device with its clock, units and power limit."""
 
     gpu: Several[str | Device] | None = option(
-        group=DEVICE_GROUP, is_common=True, takes_several=True, type=DEVICE, metavar="DEVICE",
+        group=DEVICE_GROUP, is_common=True, type=DEVICE, metavar="DEVICE",
         help="Device, by name or alias, such as k80 or h100-sxm.",
     )  # fmt: skip
     clock: str | None = option(
@@ -98,9 +104,9 @@ class TimeModelOptions(Options):
     """The time model and its constants."""
 
     time_model: str | None = option(
-        group=MODEL_GROUP, type=Names("time model", ".timing:TIME_MODELS"),
-        help="Time model. [default: ppp with --ppp, otherwise calibrated, with fits for this device or for others; "
-        "roofline if no fit covers the device]",
+        group=MODEL_GROUP, type=Names("time model", ".timing:TIME_MODELS"), metavar="NAME",
+        help="Time model: peak, roofline, ppp or calibrated. [default: calibrated, with fits for this device or for "
+        "others; roofline if no fit covers the device]",
     )  # fmt: skip
     calibration: str | Calibration | None = option(
         group=MODEL_GROUP, type=CALIBRATION, metavar="FILE|NAME",
@@ -108,45 +114,67 @@ class TimeModelOptions(Options):
     )  # fmt: skip
 
 
+PPP_OVERLAP = "ppp-overlap"
+FURTHER_TIME_MODELS = (PPP_OVERLAP,)
+"""Variants of time models that have a name of their own for users."""
+
+
+def model_name(name: str | None) -> str | None:
+    """Return the time model that users call by a name."""
+    return "ppp" if name == PPP_OVERLAP else name
+
+
 @dataclass(frozen=True)
 class PppOptions(TimeModelOptions):
     """The time model, and the platform percent of peak of PALEO."""
 
+    time_model: str | None = option(
+        group=MODEL_GROUP, metavar="NAME",
+        type=Names("time model", ".timing:TIME_MODELS", ".questions.records:FURTHER_TIME_MODELS"),
+        help="Time model: peak, roofline, ppp, ppp-overlap (the larger of arithmetic and memory time instead of their "
+        "sum) or calibrated. [default: ppp with --ppp, otherwise calibrated, with fits for this device or for others; "
+        "roofline if no fit covers the device]",
+    )  # fmt: skip
     ppp: float | None = option(
         group=MODEL_GROUP, is_common=True, type=PPP, metavar="FRACTION",
         help="Platform percent of peak as a fraction, for the time model ppp; may exceed 1.",
     )  # fmt: skip
-    concurrent: bool = option(
-        False, group=MODEL_GROUP, spellings=("--ppp-overlap",),
-        help="With --ppp: take the larger of arithmetic and memory time instead of their sum.",
-    )  # fmt: skip
+
+
+SITE_SETTINGS = Settings(
+    {
+        "electricity": Quantity("USD/kWh"),
+        "carbon-intensity": Quantity("g/kWh"),
+        "pue": click.FLOAT,
+        "host-watts": Quantity("W"),
+    }
+)
+SITE_HELP = (
+    "What surrounds the devices: electricity=USD/kWh, carbon-intensity=g/kWh (grams of CO2), pue=RATIO (energy at the "
+    "meter over that of the machines), host-watts=WATTS (of hosts, fans and power supplies, per device)."
+)
 
 
 @dataclass(frozen=True)
 class SiteOptions(Options):
     """What surrounds the devices."""
 
-    electricity: float | str | None = option(
-        group=COST_GROUP, type=Quantity("USD/kWh"), metavar="USD/kWh", help="Price of electricity."
+    site: dict[str, Any] | str | None = option(
+        group=COST_GROUP, type=SITE_SETTINGS, metavar="KEY=VALUE,...", help=SITE_HELP
     )
-    carbon_intensity: float | str | None = option(
-        group=COST_GROUP, type=Quantity("g/kWh"), metavar="g/kWh", help="Grams of CO2 per kWh of electricity."
-    )
-    pue: float | None = option(
-        group=COST_GROUP, type=click.FLOAT, metavar="RATIO",
-        help="Energy at the meter over that of the machines. [default: 1]",
-    )  # fmt: skip
-    host_watts: float | str | None = option(
-        group=COST_GROUP, type=Quantity("W"), metavar="WATTS",
-        help="Power of hosts, fans and power supplies, per device. [default: 0 W]",
-    )  # fmt: skip
 
     @property
     def facility(self) -> Facility | None:
         """What surrounds the devices, in one noun; None if nothing is given."""
-        from ..timing.facility import make_facility
+        from ..timing.facility import facility_of_site
 
-        return make_facility(self.electricity, self.carbon_intensity, self.pue, self.host_watts)
+        return facility_of_site(self.site if isinstance(self.site, dict) else None)
+
+    @property
+    def site_settings(self) -> dict[str, Any]:
+        """The settings by the names that functions have for them."""
+        settings = self.site if isinstance(self.site, dict) else {}
+        return {name.replace("-", "_"): value for name, value in settings.items()}
 
 
 @dataclass(frozen=True)
@@ -154,13 +182,20 @@ class PriceOptions(Options):
     """The price of a device."""
 
     price: float | str | None = option(
-        group=COST_GROUP, type=Quantity("USD/h"), metavar="USD/h",
-        help="Price per hour of one device. [default: its rental price on record]",
+        group=COST_GROUP, type=PriceOrCloud(), metavar="USD/h|CLOUD",
+        help="Price per hour of one device: a number, or the cloud whose price is used, such as AWS or Lambda, or "
+        "cheapest. [default: its rental price on record]",
     )  # fmt: skip
-    price_of: str | None = option(
-        group=COST_GROUP, type=CompletedText(".machines.prices:cloud_names"), metavar="CLOUD",
-        help="Use the price that this cloud asks for the device, such as AWS or Lambda, or the cheapest one.",
-    )  # fmt: skip
+
+    @property
+    def price_usd_per_h(self) -> float | None:
+        """The price, if it is a number."""
+        return self.price if isinstance(self.price, (int, float)) else None
+
+    @property
+    def price_of(self) -> str | None:
+        """The cloud whose price is used, if one is named."""
+        return self.price if isinstance(self.price, str) else None
 
 
 @dataclass(frozen=True)
@@ -168,7 +203,7 @@ class SizeOptions(Options):
     """The size of one sample of a network."""
 
     sequence_length: Several[int] | None = option(
-        group=NETWORK_GROUP, is_common=True, takes_several=True, type=INTEGER, metavar="TOKENS",
+        group=NETWORK_GROUP, is_common=True, type=INTEGER, metavar="TOKENS",
         spellings=("--sequence-length", "--seq-length", "--max-length"),
         help="Tokens per sequence of a language model; in prefill the length of the prompt. [default: the maximum of "
         "the model, but at most 2048]",
@@ -202,7 +237,7 @@ class WeightOptions(Options):
     """How matrices and the KV cache are stored."""
 
     weights: Several[str] | None = option(
-        group=NETWORK_GROUP, is_common=True, takes_several=True, type=FORMATS, metavar="FORMAT",
+        group=NETWORK_GROUP, is_common=True, type=FORMATS, metavar="FORMAT",
         spellings=("--weights", "--quantization"),
         help="Format in which matrices are stored at inference, such as fp8, int4 or nvfp4. [default: the precision]",
     )  # fmt: skip
@@ -280,15 +315,18 @@ class AdapterOptions(Options):
         help="Train LoRA adapters of this rank; all else is frozen.",
     )  # fmt: skip
     lora_modules: str | None = option(
-        group=TRAINING_GROUP, metavar="NAMES",
+        group=TRAINING_GROUP, is_single=True, metavar="NAMES",
         help="Layers with adapters, such as q_proj,v_proj. [default: all linear layers except the output head]",
     )  # fmt: skip
     freeze: str | None = option(
-        group=TRAINING_GROUP, metavar="PATTERNS",
+        group=TRAINING_GROUP, is_single=True, metavar="PATTERNS",
         help="Layers that are not trained, by name or pattern: 'model.embed_tokens,model.layers.[0-9].*'.",
     )  # fmt: skip
     train_only: str | None = option(
-        group=TRAINING_GROUP, metavar="PATTERNS", help="The only layers that are trained; last is the last one."
+        group=TRAINING_GROUP,
+        is_single=True,
+        metavar="PATTERNS",
+        help="The only layers that are trained; last is the last one.",
     )
     weights: str | None = option(
         group=TRAINING_GROUP, is_common=True, type=FORMATS, metavar="FORMAT",
@@ -323,7 +361,8 @@ class ClusterOptions(Options):
     """Several devices, and how they are connected."""
 
     workers: int | str | Sequence[int] | None = option(
-        group=PARALLEL_GROUP, is_common=True, metavar="RANGE", spellings=("--workers", "--num-processes"),
+        group=PARALLEL_GROUP, is_common=True, type=INTEGER, metavar="RANGE",
+        spellings=("--workers", "--num-processes"),
         help="Number of devices: 8, 1,2,4,...,128 or 1:128:x2. [default: 1, or all of --topology]",
     )  # fmt: skip
     platform: str | None = option(
@@ -336,7 +375,7 @@ class ClusterOptions(Options):
         help="Link between all devices, instead of --platform: ethernet20, infiniband-fdr, '25 GB/s'.",
     )  # fmt: skip
     topology: str | None = option(
-        group=PARALLEL_GROUP, type=TOPOLOGY, metavar="TEXT|FILE",
+        group=PARALLEL_GROUP, is_single=True, type=TOPOLOGY, metavar="TEXT|FILE",
         help="Topology, instead of --platform: '2x k40m @ pcie3, 16 nodes @ infiniband', or a TOML file.",
     )  # fmt: skip
 

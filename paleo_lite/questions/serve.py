@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import BadValue
-from .compare import check_no_pipeline, check_single
+from .compare import check_no_pipeline, compare
 from .kind import Kind, make_function
 from .option import option
 from .records import (
@@ -30,7 +30,9 @@ from .values import INTEGER, LINK, NETWORK, PLATFORM, Names, Number, Quantity
 
 if TYPE_CHECKING:
     from ..architectures import Network
+    from ..calibration.side_by_side import Predictions
     from ..serving.answers import Serving
+    from ..sweeps.comparison import Comparison
 
 TRAFFIC_GROUP = "Traffic"
 
@@ -166,18 +168,23 @@ class Serve(
         help="Probability that a drafted token is accepted. [default: 0]",
     )  # fmt: skip
     slo: str | None = option(
-        group=TRAFFIC_GROUP, is_common=True, metavar="LIMITS",
+        group=TRAFFIC_GROUP, is_common=True, is_single=True, metavar="LIMITS",
         help="Objectives such as ttft=500ms,tpot.p99=50ms (p90 unless given): the highest rate that meets them.",
     )  # fmt: skip
     advise: str | None = option(
-        group=TRAFFIC_GROUP, is_common=True, type=Names("ranking", ".serving.candidates:RANKINGS"),
+        group=TRAFFIC_GROUP, is_common=True, is_single=True, type=Names("ranking", ".serving.candidates:RANKINGS"),
         metavar="cost|joules",
         help="Rank devices, parallelism, weights and batch limits by the cost of a token or its joules, and choose the "
         "best that meets --slo at --rate.",
     )  # fmt: skip
 
 
-def answer(question: Serve) -> Serving:
+def answer(question: Serve) -> Serving | Predictions | Comparison:
+    """Return the prediction of a deployment, a ranking of deployments, or several deployments side by side."""
+    return compare(question, _answer, together=() if question.advise is None else ("gpu",))
+
+
+def _answer(question: Serve) -> Serving:
     """Return the prediction of a deployment, or a ranking of deployments."""
     from ..api.serve import serve as serve_network
 
@@ -185,11 +192,6 @@ def answer(question: Serve) -> Serving:
         raise BadValue("`serve` needs a language model, such as llama-3-8b")
     network: Any = question.network
     check_no_pipeline(network, "serve")
-    if question.advise is None and "gpu" in question.several():
-        raise BadValue(
-            "`serve` compares several devices with `--advise cost` or `--advise joules`: give it, or one `--gpu`"
-        )
-    check_single(question, ("gpu",))
     if question.link is not None and question.advise is None and not (question.tensor or question.pipeline):
         raise BadValue("`--link` joins the devices of a replica: give their number with `--tensor`")
     given: dict[str, Any] = {name: getattr(question, name) for name in _PASSED}
@@ -199,6 +201,9 @@ def answer(question: Serve) -> Serving:
         policy=question.engine,
         advise=question.advise is not None,
         by=question.advise or "cost",
+        price=question.price_usd_per_h,
+        price_of=question.price_of,
+        **question.site_settings,
         **given,
     )
 
@@ -208,8 +213,8 @@ _PASSED = (
     "replicas", "prefill_workers", "precision", "weights", "kv_cache", "input_tokens", "output_tokens", "rate",
     "concurrency", "requests", "num_requests", "arrivals", "seed", "max_batched_tokens", "max_sequences",
     "chunked_prefill", "block_size", "memory_fraction", "receive_interval", "sampling", "overhead", "prefix_hit_rate",
-    "draft_length", "acceptance", "draft", "slo", "price", "price_of", "electricity", "carbon_intensity", "pue",
-    "host_watts", "time_model", "calibration", "clock", "power_limit", "unit", "hardware_files",
+    "draft_length", "acceptance", "draft", "slo", "time_model", "calibration", "clock",
+    "power_limit", "unit", "hardware_files",
 )  # fmt: skip
 
 serve = make_function("serve", Serve, answer)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BadValue
@@ -12,9 +12,9 @@ from .compare import (
     check_network_options,
     check_no_pipeline,
     check_single,
-    compare_predictions,
+    compare,
     document_of,
-    find_limited_device,
+    find_asked_device,
     with_usual_precision,
 )
 from .kind import Kind, make_function
@@ -23,6 +23,7 @@ from .records import (
     ENGINE_GROUP,
     MODEL_GROUP,
     PARALLEL_GROUP,
+    PPP_OVERLAP,
     TRAINING_GROUP,
     TRAINING_PRECISIONS,
     AdapterOptions,
@@ -37,6 +38,7 @@ from .records import (
     SiteOptions,
     SizeOptions,
     UpdateOptions,
+    model_name,
 )
 from .values import INTEGER, Names
 
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from ..distributed.parallel_config import ParallelConfig
     from ..distributed.settings import Settings
     from ..distributed.table import ScaleTable
+    from ..sweeps.comparison import Comparison
     from ..timing import Prediction
     from ..timing.workload import TrainingOptions
 
@@ -63,13 +66,13 @@ class Train(
     """
 
     precision: Several[str] | None = option(
-        group=TRAINING_GROUP, is_common=True, takes_several=True, type=TRAINING_PRECISIONS, metavar="NAME",
+        group=TRAINING_GROUP, is_common=True, type=TRAINING_PRECISIONS, metavar="NAME",
         spellings=("--precision", "--dtype"),
         help="Precision of the arithmetic; fp8, mxfp8 and nvfp4 are recipes of mixed precision. [default: fp32; of a "
         "language model bf16, or fp16 on a device without it]",
     )  # fmt: skip
     batch_size: Several[int] | None = option(
-        group=TRAINING_GROUP, is_common=True, takes_several=True, type=INTEGER, metavar="N",
+        group=TRAINING_GROUP, is_common=True, type=INTEGER, metavar="N",
         spellings=("--batch-size", "--per-device-train-batch-size", "-b"),
         help="Samples per device and step. [default: 32; of a language model 1 sequence]",
     )  # fmt: skip
@@ -88,7 +91,7 @@ class Train(
         "blocks]",
     )  # fmt: skip
     advise: str | None = option(
-        group=PARALLEL_GROUP, is_common=True, type=Names("ranking", ".distributed.advise:RANKINGS"),
+        group=PARALLEL_GROUP, is_common=True, is_single=True, type=Names("ranking", ".distributed.advise:RANKINGS"),
         metavar="time|joules",
         help="Rank all strategies and collectives for one number of devices, by the time of a step or the joules of a "
         "sample.",
@@ -98,28 +101,31 @@ class Train(
         help="Your own measurement, '16 workers: 5,900 samples/s' or '16 workers: 350 ms'; may be given several times.",
     )  # fmt: skip
     compat: str | None = option(
-        group=MODEL_GROUP, type=Names("replica", ".paleo:REPLICAS"), metavar="paleo|paleo-last",
+        group=MODEL_GROUP, is_single=True, type=Names("replica", ".paleo:REPLICAS"), metavar="paleo|paleo-last",
         help="Reproduce the released PALEO, its first or last revision, including its defects.",
     )  # fmt: skip
 
 
-def answer(question: Train) -> Prediction | Predictions | ScaleTable:
-    """Return the prediction on one device, several of them side by side, or a table over numbers of devices."""
-    check_no_pipeline(question.network, "train")
+def answer(question: Train) -> Prediction | ScaleTable | Predictions | Comparison:
+    """Return the prediction on one device, a table over numbers of devices, or several answers side by side."""
+    for network in question.several().get("network", [question.network]):
+        check_no_pipeline(network, "train")
+    if question.advise is not None:
+        check_single(question, ("workers",))
+    return compare(question, _answer, _ORDER, together=("workers",))
+
+
+def _answer(question: Train) -> Prediction | ScaleTable:
+    """Return the prediction on one device, or a table over numbers of devices."""
     if question.network is None:
         raise BadValue("`train` needs a network, such as llama-3-8b or resnet50")
     if question.batch_size is not None and question.global_batch_size is not None:
         raise BadValue("give only one of `--batch-size`, samples per device, and `--global-batch-size`, of all devices")
-    if _asks_for_devices(question):
-        check_single(question, ())
-        return _answer_for_devices(question)
-    if not question.several():
-        return _answer_one(question)
-    return compare_predictions(question, _ORDER, _answer_one)
+    return _answer_for_devices(question) if _asks_for_devices(question) else _answer_one(question)
 
 
 _ORDER = ("network", "gpu", "precision", "batch_size", "sequence_length")
-"""Options that are compared on one device, the slowest first."""
+"""Options that are compared, the slowest first."""
 
 _OF_SEVERAL_DEVICES = frozenset(
     (*options_of(ClusterOptions), *options_of(ParallelOptions), "global_batch_size", "advise", "measured", "compat")
@@ -153,15 +159,17 @@ def _answer_one(question: Any) -> Prediction:
     prediction = predict_question(
         Question(
             question.network,
-            find_limited_device(question.gpu, question.power_limit, question.hardware_files),
+            find_asked_device(question),
             precision=question.precision,
-            batch_size=_default_batch_size(question) if batch_size is None else batch_size,
+            batch_size=default_batch_size(question) if batch_size is None else batch_size,
             phase="training",
             training=training_options(question, question.offload, is_in_blocks=False),
             fit_batch=question.fit_batch,
             memory=True,
             amount=amount,
             facility=question.facility,
+            time_model=model_name(question.time_model),
+            concurrent=question.time_model == PPP_OVERLAP,
             **{name: getattr(question, name) for name in _PASSED},
         )
     )
@@ -170,12 +178,12 @@ def _answer_one(question: Any) -> Prediction:
 
 
 _PASSED = (
-    "time_model", "ppp", "concurrent", "clock", "unit", "image_size", "sequence_length", "inputs", "hardware_files",
-    "calibration", "execution", "attention", "weights", "price", "price_of",
+    "ppp", "clock", "unit", "image_size", "sequence_length", "inputs", "hardware_files",
+    "calibration", "execution", "attention", "weights",
 )  # fmt: skip
 
 
-def _default_batch_size(question: Any) -> int:
+def default_batch_size(question: Any) -> int:
     """Return the samples per device if none are given."""
     from ..api.resolve import resolve_network, square_size
     from ..architectures.network import SequenceOptions
@@ -267,6 +275,7 @@ def _answer_for_devices(question: Any) -> ScaleTable:
     check_network_options(question, "training")
     if question.compat is None:
         question = with_usual_precision(question, _device_of_topology(question))
+    question = _with_one_sharding(question)
     communication = _dict(question.communication)
     parallel = _parallel_config(question)
     is_in_blocks = parallel is not None or question.strategy == "3d"
@@ -275,7 +284,7 @@ def _answer_for_devices(question: Any) -> ScaleTable:
     settings = _settings(question, communication, parallel)
     batch_size = question.global_batch_size or question.batch_size
     if batch_size is None and question.compat is None:
-        batch_size = _default_batch_size(question)
+        batch_size = default_batch_size(question)
     replica, _, revision = (question.compat or "").partition("-")
     return scale_network(
         question.network,
@@ -305,12 +314,24 @@ def _answer_for_devices(question: Any) -> ScaleTable:
         pageable=feed.get("pageable", False),
         compat=replica or None,
         revision=revision or "first",
-        electricity=question.electricity,
-        carbon_intensity=question.carbon_intensity,
-        pue=question.pue,
-        host_watts=question.host_watts,
+        price=question.price_usd_per_h,
+        price_of=question.price_of,
+        time_model=model_name(question.time_model),
+        concurrent=question.time_model == PPP_OVERLAP,
+        **question.site_settings,
         **{name: getattr(question, name) for name in _PASSED},
     )
+
+
+def _with_one_sharding(question: Train) -> Train:
+    """Return the question with ZeRO of a language model as its sharding, which is timed block by block."""
+    strategy = question.strategy
+    if strategy not in ("zero-1", "zero-2", "zero-3") or question.sharding is not None:
+        return question
+    from ..api.resolve import resolve_network, square_size
+
+    network = resolve_network(question.network, square_size(question.image_size, question.network), question.inputs)
+    return replace(question, strategy=None, sharding=strategy) if network.is_language_model else question
 
 
 def _device_of_topology(question: Train) -> str | None:
@@ -442,4 +463,5 @@ TRAIN = Kind(
     document=_document,
     shown=("explain", "top"),
     chart=_chart,
+    order=_ORDER,
 )

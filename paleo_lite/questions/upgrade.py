@@ -11,7 +11,7 @@ _MOVED_FROM_PREDICT = {
         (
             "--optimizer", "--mixed-precision", "--checkpointing", "--accumulation", "--lora", "--lora-modules",
             "--freeze", "--train-only", "--fused-loss", "--no-fused-loss", "--loss-chunks", "--fp32-gradients",
-            "--samples", "--tokens", "--epochs", "--packing", "--mean-length", "--price", "--price-of",
+            "--samples", "--tokens", "--epochs", "--packing", "--mean-length",
         ),
         _TRAINING,
     ),
@@ -27,7 +27,7 @@ _MOVED_FROM_PREDICT = {
         ("--backend", "--gpus", "--gpu-layers", "--cpu-experts", "--cpu-cache", "--device-memory", "--advise", "--cpu"),
         _LOCAL,
     ),
-    "--concurrent": "is `--ppp-overlap` now",
+    "--concurrent": "is `--time-model ppp-overlap` now",
     "--workers": "is `--tensor` now, the devices that share one pass",
     "--policy": "is `--engine` now",
 }  # fmt: skip
@@ -64,7 +64,7 @@ _MOVED_FROM_SCALE = {
     "--by": "is the value of `--advise`: time or joules",
     "--cost": "is gone: a run without a known price says so",
     "--revision": "is `--compat paleo-last` now",
-    "--concurrent": "is `--ppp-overlap` now",
+    "--concurrent": "is `--time-model ppp-overlap` now",
     "--phase": "is gone: `predict --phase` has the phases of text generation, `diffusion` pictures and videos",
     "--policy": "is an option of `predict --phase decode`: `--engine`",
     "--kv-cache": "is an option of `paleo-lite predict --phase decode`",
@@ -84,13 +84,28 @@ MOVED = {
 """What became of the options of earlier versions, by command."""
 
 MOVED_COMMANDS = {
-    "scale": "`scale` is `train` now; `predict --phase decode --tensor N` predicts text generation on a group of "
-    "devices, and `diffusion --workers N` pictures and videos",
+    "report": "`report` is an output of every question now, as in `paleo-lite predict resnet50 --gpu t4 --report "
+    "report.html`, and of a profile `paleo-lite efficiency FILE --report report.html`",
+    "sweep": "`sweep` is an output of every question now: give several values and `-o FILE`, as in `paleo-lite predict "
+    "resnet50,vgg16 --gpu all --batch-size 1:64:x2 -o rows.parquet`",
+    "scale": "`scale` is `paleo-lite train` now; `predict --phase decode --tensor N` predicts text generation on a "
+    "group of devices, and `diffusion --workers N` pictures and videos",
 }
 """What became of the commands of earlier versions."""
 
 
+MOVED_EVERYWHERE = {
+    "--electricity": "is `--site electricity=PRICE` now",
+    "--carbon-intensity": "is `--site carbon-intensity=GRAMS` now",
+    "--pue": "is `--site pue=RATIO` now",
+    "--host-watts": "is `--site host-watts=WATTS` now",
+    "--price-of": "is `--price CLOUD` now",
+    "--ppp-overlap": "is `--time-model ppp-overlap` now",
+}
+"""What became of the options that several commands had."""
+
+
 def find_moved(command: str, option: str) -> str | None:
     """Return the sentence about an option of an earlier version; None for one that never was."""
-    said = MOVED.get(command, {}).get(option)
+    said = MOVED.get(command, {}).get(option) or MOVED_EVERYWHERE.get(option)
     return None if said is None else f"`{option}` {said}"

@@ -200,7 +200,9 @@ class CommaSeparated(click.ParamType):  # type: ignore[type-arg]
         if isinstance(value, list):
             return value  # converted before
         text = str(value)
-        if isinstance(self.item_type, Integer) and re.search("[,:]", text):
+        if text.strip() == "all" and (names := self._all_names()):
+            parts = names
+        elif self._is_range(text):
             parts = [str(number) for number in parse_range(text, _parameter_name(param))]
         elif "," in text and file_exists(text, Path.exists):
             parts = [text]
@@ -209,6 +211,21 @@ class CommaSeparated(click.ParamType):  # type: ignore[type-arg]
         converted = [self.item_type.convert(part, param, ctx) for part in parts]
         unique = list(dict.fromkeys(converted))
         return unique if len(unique) > 1 else unique[0]
+
+    def _is_range(self, text: str) -> bool:
+        """Return whether a text is several integers or a range of them; sizes as width x height are names."""
+        if isinstance(self.item_type, PictureSize):
+            return ":" in text or "..." in text
+        return isinstance(self.item_type, Integer) and re.search("[,:]", text) is not None
+
+    def _all_names(self) -> list[str]:
+        """Return what ``all`` stands for: the names of a list, unless one of them is all; none for other types."""
+        names: list[str] = []
+        if isinstance(self.item_type, Names):
+            names = list(self.item_type.choices)
+        elif self.item_type in (NETWORK, DEVICE):
+            names = list(self.item_type.first_names())
+        return [] if "all" in names else names
 
 
 def to_list(value: Any) -> list[Any]:
@@ -239,6 +256,42 @@ class Quantity(click.ParamType):  # type: ignore[type-arg]
         if not 0 < number < float("inf"):
             raise BadValue(f"{_parameter_name(param)} must be > 0 (got {_quote(str(value))})")
         return number
+
+
+class PriceOrCloud(Quantity):
+    """A price in USD per hour, or the name of a cloud, or cheapest."""
+
+    name = "price"
+
+    def __init__(self) -> None:
+        super().__init__("USD/h")
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the price, or the name of the cloud."""
+        text = str(value).strip()
+        if text[:1].isdigit() or text[:1] in ".-+":
+            return super().convert(value, param, ctx)
+        from ..machines.names import normalize_name
+        from ..machines.prices import CHEAPEST, cloud_names, find_cloud_name
+
+        if normalize_name(text) == CHEAPEST:
+            return CHEAPEST
+        try:
+            return find_cloud_name(text)
+        except UnknownName:
+            clouds = ", ".join(cloud_names()[:3])
+            raise BadValue(
+                f"{_parameter_name(param)} must be USD per hour, such as '2.50 USD/h', or a cloud, such as {clouds} "
+                f"or cheapest (got {_quote(text)})"
+            ) from None
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Return the clouds whose names begin so."""
+        from click.shell_completion import CompletionItem
+
+        from ..machines.prices import cloud_names
+
+        return [CompletionItem(name) for name in cloud_names() if name.lower().startswith(incomplete.lower())]
 
 
 class YesNo(click.ParamType):  # type: ignore[type-arg]
@@ -388,6 +441,11 @@ class CompletedText(click.types.StringParamType):
     def __init__(self, *sources: str, files: bool = False) -> None:
         self.sources = sources
         self.files = files
+
+    def first_names(self) -> list[str]:
+        """Return the names of the first list."""
+        names = _import_object(self.sources[0])
+        return list(names() if callable(names) else names)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """Return completions of the last name in the text, and an item that lets the shell complete file names."""

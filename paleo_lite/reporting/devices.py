@@ -147,7 +147,7 @@ def device_page(device: Device) -> Document:
     )
     table = Table("Figures", columns, [*peaks, *rows, *measured])
     prices = Table(
-        "Prices of one device; --price-of chooses one",
+        "Prices of one device; --price chooses one",
         [
             Column("cloud", "cloud", left=True),
             Column("usd_per_h", "USD/h", "{:.2f}".format),

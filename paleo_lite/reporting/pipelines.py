@@ -13,7 +13,7 @@ from ..timing.pipeline_prediction import PipelinePrediction
 from ..units import format_interval, format_number, format_si
 from .document import Column, Document, Table, format_bytes, format_count, format_percent, format_time
 from .networks import cost_facts
-from .predictions import format_power, site_facts
+from .predictions import format_power, price_facts, site_facts
 
 _PLACEMENTS = {
     "none": "with all parts on the device",
@@ -93,6 +93,7 @@ def _facts(prediction: PipelinePrediction) -> list[tuple[str, str]]:
             text = f"{split.guidance} groups for guidance, each {text}"
         facts.append(("sequence", text))
     facts.append(("counted", f"{format_si(prediction.macs, 'MAC', 5)}; {format_si(prediction.parameters)} parameters"))
+    facts += price_facts(prediction)
     if prediction.is_forecast and prediction.energy_j is not None:
         energy = f"{format_si(prediction.energy_j, 'J')} of the devices alone"
         if sampling.images > 1:

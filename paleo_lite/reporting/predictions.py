@@ -82,8 +82,7 @@ def prediction_page(prediction: Prediction, top: int | None = 10, memory: bool =
     if prediction.memory is not None:
         facts.append(memory_fact(prediction.memory))
         tables += memory_tables(prediction.memory, by_part=memory)
-    if prediction.run is not None:
-        facts.append(run_fact(prediction.run))
+    facts += price_facts(prediction) if prediction.run is None else [run_fact(prediction.run)]
     return Document(
         title=headline(prediction),
         facts=facts,
@@ -282,6 +281,15 @@ def format_power(prediction: Prediction | PipelinePrediction) -> str:
         return power
     low, high = (format_si(end, "W", 3) for end in prediction.power_interval_w)
     return f"{power} ({low} to {high})"
+
+
+def price_facts(prediction: Prediction | PipelinePrediction) -> list[tuple[str, str]]:
+    """Return the cost of a million samples, with the price that it follows from."""
+    price = prediction.device.rent
+    if prediction.usd_per_million is None or price is None:
+        return []
+    made = "token" if prediction.phase == "decode" else getattr(prediction, "made", "sample")
+    return [("cost", f"{prediction.usd_per_million:.3g} USD per million {made}s, at {price.describe()}")]
 
 
 def energy_figures(prediction: Prediction | PipelinePrediction) -> list[KeyFigure]:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..sweeps.best import Best, column_label
+from ..sweeps.comparison import Comparison
+from ..sweeps.questions import OPTION_COLUMNS
 from ..sweeps.run import AnySpace, Sweep
 from ..text import format_plural
 from ..units import format_interval, format_number, format_rate, format_si
@@ -67,7 +69,7 @@ def best_page(best: Best) -> Document:
         notes.append(f"{best.bounds:,} rows that match are bounds, not forecasts; --bounds ranks them as well")
     if len({row.get("answer") for row in rows}) > 1:
         notes.append("bounds (the limit of the data sheet) and forecasts (the expected time) are ranked together")
-    prices = dict.fromkeys((row["gpu"], row["price"]) for row in rows if row.get("price"))
+    prices = dict.fromkeys((row.get("gpu"), row["price"]) for row in rows if row.get("price"))
     if prices and any(row.get("cost") is not None for row in rows):
         facts.append(("prices", "; ".join(f"{gpu} {price}" for gpu, price in prices)))
     return Document(title, facts, [Table("", shown, rows).drop_empty_columns()], notes, raw_table(best.rows))
@@ -143,6 +145,8 @@ _COLUMNS = [
     Column("ring", "ring", format_count, drop_order=4),
     Column("rate_per_s", "requests\nper s", format_number),
     Column("concurrency", "users", format_count),
+    Column("tokens_per_s", "tokens\nper s", format_number),
+    Column("prompt_s", "prompt", format_time_short),
     Column("ttft_p50_s", "first token\nmedian", format_time_short),
     Column("tpot_p50_s", "per token\nmedian", format_time_short),
     Column("latency_p99_s", "latency\n99%", format_time_short, drop_order=8),
@@ -168,3 +172,49 @@ _COLUMNS = [
     Column("co2_g", "CO2", lambda grams: format_si(grams, "g", 3)),
     Column("time_model", "time model", left=True, drop_order=12),
 ]
+
+
+def comparison_page(comparison: Comparison) -> Document:
+    """Return the answers of one kind of question side by side; what they have in common stands above the table."""
+    rows = []
+    for row in comparison.rows:
+        low, high = row.get("low_s"), row.get("high_s")
+        rows.append({**row, "interval": None if low is None or high is None else (low, high)})
+    columns = {column.key: column for column in _COLUMNS}
+    stated = [name for name in _CONFIGURATION if any(row.get(name) is not None for row in rows)]
+    compared = [OPTION_COLUMNS[name][0] if name in OPTION_COLUMNS else name for name in comparison.compared]
+    shared = [name for name in _shared_columns(rows) if name not in compared]
+    first = [columns.get(name, Column(name, name.replace("_", "\n"), str, left=True)) for name in compared]
+    others = [column for column in _COLUMNS if column.key not in (*shared, *compared)]
+    facts = [(columns[name].title.replace("\n", " "), columns[name].text(rows[0])) for name in shared if name in stated]
+    prices = dict.fromkeys((row.get("gpu"), row["price"]) for row in rows if row.get("price"))
+    if comparison.samples is not None and any(row.get("hours") is not None for row in rows):
+        facts.append(("hours, cost and energy", f"for {format_si(comparison.samples)} samples"))
+    if prices:
+        facts.append(("prices", "; ".join(f"{gpu} {price}" if gpu else price for gpu, price in prices)))
+    notes = [*(f"left out: {reason}" for reason in comparison.left_out), *_common_notes(comparison)]
+    table = Table("Side by side", [*first, *others], rows, sortable=True).drop_empty_columns()
+    title = f"{format_plural(len(rows), 'answer')} side by side"
+    return Document(title, facts, [table], notes, raw_table(comparison.rows))
+
+
+def _common_notes(comparison: Comparison) -> list[str]:
+    """Return each note of the answers once, with the answers that have it if others do not."""
+    indices: dict[str, list[int]] = {}
+    for index, answer in enumerate(comparison.answers):
+        for note in dict.fromkeys(getattr(answer, "notes", ())):
+            indices.setdefault(note, []).append(index)
+    return [f"{_describe_answers(comparison, having)}{note}" for note, having in indices.items()]
+
+
+def _describe_answers(comparison: Comparison, indices: list[int]) -> str:
+    """Return what some of the answers have in common and others do not: ``h100-sxm, h200: ``; empty for all of them."""
+    total = len(comparison.rows)
+    if len(indices) == total:
+        return ""
+    for name in comparison.compared:
+        column = OPTION_COLUMNS[name][0] if name in OPTION_COLUMNS else name
+        values = dict.fromkeys(comparison.rows[index].get(column) for index in indices)
+        if [index for index, row in enumerate(comparison.rows) if row.get(column) in values] == indices:
+            return f"{', '.join(map(str, values))}: "
+    return f"{len(indices)} of {total} answers: "

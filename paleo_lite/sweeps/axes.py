@@ -22,23 +22,27 @@ class AxisSpace(Result):
     __slots__ = ()
     _page: ClassVar[str] = "paleo_lite.reporting.sweep:size_lines"
     kind: ClassVar[str]  # name of the kind of sweep
-    dimensions: ClassVar[tuple[str, ...]]  # attributes with the values of the axes
-    inner: ClassVar[tuple[str, ...]] = ()  # those of them that every chunk has in full
+    dimensions: ClassVar[tuple[str, ...]] = ()  # attributes with the values of the axes
     titles: ClassVar[Mapping[str, str]] = {}  # names of axes in texts, where they differ from those of the attributes
     # Measured rows per second of one core, and bytes per row in Parquet, for estimates.
     rows_per_s: ClassVar[float]
     row_bytes: ClassVar[float] = 300
     hardware_files: tuple[str, ...]
     networks: tuple[str, ...]
+    chunk_count: Any  # number of chunks
 
     def to_dict(self) -> dict[str, Any]:
         """Return the total number of combinations and of chunks."""
         return {"rows": self.size, "chunks": self.chunk_count}
 
+    def values_by_axis(self) -> dict[str, tuple[Any, ...]]:
+        """Return the values of every axis."""
+        return {name: getattr(self, name) for name in self.dimensions}
+
     def check_axes(self) -> None:
         """Raise an error if an axis is empty or has a duplicate."""
-        for name in self.dimensions:
-            values, title = getattr(self, name), self.title_of(name)
+        for name, values in self.values_by_axis().items():
+            title = self.title_of(name)
             if not values:
                 raise BadValue(f"the sweep needs at least one value of {title}")
             if len(set(values)) < len(values):
@@ -54,10 +58,9 @@ class AxisSpace(Result):
     def describe(self) -> str:
         """Return the number of values per axis as text: ``2 networks x 70 gpus x 11 batch sizes``."""
         axes = []
-        for name in self.dimensions:
-            length = len(getattr(self, name))
-            if length > 1:
-                axes.append(f"{length:,} {self.title_of(name)}")
+        for name, values in self.values_by_axis().items():
+            if len(values) > 1:
+                axes.append(f"{len(values):,} {self.title_of(name)}")
         return " x ".join(axes) or "1 of each"
 
     def hours(self) -> float:
@@ -71,12 +74,7 @@ class AxisSpace(Result):
     @property
     def size(self) -> int:
         """Number of combinations."""
-        return prod(len(getattr(self, name)) for name in self.dimensions)
-
-    @property
-    def chunk_count(self) -> int:
-        """Number of chunks."""
-        return self.size // prod(len(getattr(self, name)) for name in self.inner)
+        return prod(len(values) for values in self.values_by_axis().values())
 
     def inputs(self) -> dict[str, str]:
         """Return a hash of everything that the results depend on, by what it is; see `sweeps.inputs`."""

@@ -19,13 +19,8 @@ from ..result import Result
 from .chunk import NUMBER_COLUMNS, STRING_COLUMNS
 from .columns import BOUND, FORECAST
 from .knee import find_knee
-from .pictures import INTEGER_COLUMNS as PICTURE_INTEGER_COLUMNS
-from .pictures import NUMBER_COLUMNS as PICTURE_NUMBER_COLUMNS
-from .pictures import STRING_COLUMNS as PICTURE_STRING_COLUMNS
+from .rows import COLUMNS, INTEGERS, STRINGS
 from .run import without_dictionaries
-from .serving import INTEGER_COLUMNS as SERVING_INTEGER_COLUMNS
-from .serving import STRING_COLUMNS as SERVING_STRING_COLUMNS
-from .serving import number_columns as serving_number_columns
 from .site import SITE_COLUMNS, check_site_columns, site_columns, with_site
 from .where import find_column, parse_where
 
@@ -38,6 +33,8 @@ if TYPE_CHECKING:
 
 LARGER_IS_BETTER = (
     "throughput_per_s",
+    "tokens_per_s",
+    "prompt_tokens_per_s",
     "efficiency",
     "scaling_efficiency",
     "speedup",
@@ -162,12 +159,16 @@ def _ranked_column(by: str, columns: Iterable[str]) -> str:
     """Return the column of a sweep that a ranking minimises."""
     if by not in RANKINGS:
         raise UnknownName("ranking", by, RANKINGS)
-    return next(name for name in RANKINGS[by] if name in columns)
+    ranked = next((name for name in RANKINGS[by] if name in columns), None)
+    if ranked is None:
+        raise BadValue(f"these rows have no {by}: rank by another column, such as time_s")
+    return ranked
 
 
 def find_best(
     path: Path,
     *,
+    objective: str | None = None,
     minimise: str | None = None,
     by: str | None = None,
     maximise: str | None = None,
@@ -184,6 +185,9 @@ def find_best(
     ----------
     path : Path
         ``.parquet`` or ``.csv`` file.
+    objective : str, optional
+        Column of numbers, of which the larger or smaller ones are better as `LARGER_IS_BETTER` says, or a key of
+        `RANKINGS`.
     minimise, maximise : str, optional
         Column of numbers.
     by : str, optional
@@ -209,6 +213,12 @@ def find_best(
         fitting row, or if no row fits.
     """
     require("pyarrow", "reading a sweep", "profiles")
+    if objective in RANKINGS:
+        objective, by = None, objective
+    if objective is not None:
+        check_site_columns((objective,), facility)
+        name = find_column(objective, [*read_columns(path), *site_columns(facility)])
+        minimise, maximise = (None, name) if name in LARGER_IS_BETTER else (name, None)
     if sum(map(bool, (minimise, by, maximise, pareto))) != 1:
         raise BadValue(
             "`best` needs exactly one of `--minimise`, `--by`, `--maximise` and `--pareto`, such as `--minimise cost`"
@@ -425,7 +435,7 @@ def read_columns(path: Path) -> dict[str, bool]:
             raise BadFile(f"{path}: column {field.name[:60]!r} must have numbers or strings")
         has_numbers[field.name] = not (pa.types.is_dictionary(field.type) or pa.types.is_string(field.type))
     of_servers = "ttft_p50_s" in has_numbers
-    for name in ("network", "gpu", "ttft_p50_s" if of_servers else "time_s", "reason"):
+    for name in ("network", "ttft_p50_s" if of_servers else "time_s", "reason"):
         if name not in has_numbers:
             raise BadFile(f"{path}: not the output of a sweep: column {name!r} is missing")
     return has_numbers
@@ -436,11 +446,14 @@ _INTEGER_COLUMNS = (
     "workers",
     "batch_size_per_worker",
     "sequence_length",
-    *SERVING_INTEGER_COLUMNS,
-    *PICTURE_INTEGER_COLUMNS,
+    "tensor",
+    "concurrency",
+    *INTEGERS,
 )
-_STRING_COLUMNS = (*STRING_COLUMNS, *SERVING_STRING_COLUMNS, *PICTURE_STRING_COLUMNS)
-_NUMBER_COLUMNS = (*NUMBER_COLUMNS, *serving_number_columns(), *PICTURE_NUMBER_COLUMNS)
+_STRING_COLUMNS = (*STRING_COLUMNS, *STRINGS)
+_NUMBER_COLUMNS = tuple(
+    {*NUMBER_COLUMNS, *(name for names in COLUMNS.values() for name in names)} - {*_STRING_COLUMNS, *_INTEGER_COLUMNS}
+)
 
 
 def _read_batches(path: Path) -> Iterator[Any]:

@@ -32,18 +32,13 @@ from .chunk import compute_chunk
 from .columns import StringColumn
 from .grid import load_machine
 from .inputs import COMBINATIONS
-from .pictures import PictureChunk, PictureSpace, compute_picture_chunk
-from .serving import ServingChunk, ServingSpace, compute_serving_chunk
+from .questions import QuestionChunk, QuestionSpace, compute_question_chunk
 from .space import Chunk, Space
 
-AnySpace = Space | ServingSpace | PictureSpace
-AnyChunk = Chunk | ServingChunk | PictureChunk
+AnySpace = Space | QuestionSpace
+AnyChunk = Chunk | QuestionChunk
 
-COMPUTE: dict[type, Callable[..., Any]] = {
-    Space: compute_chunk,
-    ServingSpace: compute_serving_chunk,
-    PictureSpace: compute_picture_chunk,
-}
+COMPUTE: dict[type, Callable[..., Any]] = {Space: compute_chunk, QuestionSpace: compute_question_chunk}
 """Function from a space, one of its chunks and the callable that answers to the columns of the chunk, by the kind of
 space."""
 
@@ -93,7 +88,7 @@ class Sweep(Result, msgspec.Struct, frozen=True):
     seconds : float
         Duration of this run.
     samples : float or None
-        Number of samples that hours, cost and energy refer to; None for a sweep over servers.
+        Number of samples that hours, cost and energy refer to.
     """
 
     _page: ClassVar[str] = "paleo_lite.reporting.sweep:sweep_page"
@@ -104,7 +99,7 @@ class Sweep(Result, msgspec.Struct, frozen=True):
     chunks: int
     resumed: int
     seconds: float
-    samples: float | None
+    samples: float
 
     def to_dict(self) -> dict[str, Any]:
         """Return the documented JSON."""
@@ -139,13 +134,13 @@ def run_sweep(
 
     Parameters
     ----------
-    space : Space, ServingSpace or PictureSpace
+    space : Space or QuestionSpace
         Combinations to predict.
     output : Path
         ``.parquet`` or ``.csv`` file.
     answer : callable
-        `chunk.ChooseModel` for a `Space`, `serving.Serve` for a `ServingSpace`, `pictures.Predict` for a
-        `PictureSpace`; a function of a module, since it is sent to other processes.
+        `chunk.ChooseModel` for a `Space`, `questions.Answer` for a `QuestionSpace`; a function of a module, since it is
+        sent to other processes.
     jobs : int, optional
         Number of processes; by default one per core.
     scheduler : str, optional
@@ -180,8 +175,7 @@ def run_sweep(
         with lock_file(folder / _LOCK, "a sweep is being written"), ExitStack() as at_end:
             check_outputs(output, force=force)  # the previous owner of the lock may have written it
             as_of = _prepare_folder(folder, manifest)
-            if not isinstance(space, ServingSpace):
-                space = msgspec.structs.replace(space, as_of=as_of)
+            space = msgspec.structs.replace(space, as_of=as_of)
             at_end.callback(_remove_empty_manifest, folder)
             finished = {chunk.number for chunk in chunks if _chunk_file(folder, chunk.number).is_file()}
             resumed = len(finished)
@@ -309,7 +303,7 @@ def encode_chunk(
         Hashes of the files that the rows depend on; what this process keeps of others is forgotten.
     folder : Path or None
         The folder.
-    chunk : Chunk, ServingChunk or PictureChunk
+    chunk : Chunk or QuestionChunk
         The chunk.
     """
     import pyarrow as pa

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from ..timing.facility import Facility
 
 SITE_COLUMNS = {
-    "site_energy_j": "`--electricity`, `--carbon-intensity`, `--pue` or `--host-watts`",
-    "electricity_usd": "`--electricity`, such as '0.12 USD/kWh'",
-    "co2_g": "`--carbon-intensity`, such as '400 g/kWh'",
+    "site_energy_j": "`--site`, such as `--site pue=1.2`",
+    "electricity_usd": "`--site electricity=0.12`",
+    "co2_g": "`--site carbon-intensity=400`",
 }
 """Columns that `with_site` adds, and the options with which it does."""
 

@@ -155,7 +155,7 @@ def make_budget(
 def check_one_price(price: float | str | None, price_of: str | None) -> None:
     """Raise an error if both a price and a cloud are requested."""
     if price is not None and price_of is not None:
-        raise BadValue("`--price` and `--price-of` exclude each other")
+        raise BadValue("`price` and `price_of` exclude each other")
 
 
 def parse_price(price: float | str) -> float:

@@ -7,6 +7,7 @@ counts and the bill states.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -42,14 +43,14 @@ class Facility(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         if not 1 <= self.pue <= 10:
             raise BadValue(
-                f"`--pue` must be a number between 1 and 10, energy at the meter over machines ({self.pue:g})"
+                f"`--site pue` must be a number between 1 and 10, energy at the meter over machines ({self.pue:g})"
             )
         if not 0 <= self.host_w < 1e5:
-            raise BadValue(f"`--host-watts` must be >= 0 W per device (got {self.host_w:g})")
+            raise BadValue(f"`--site host-watts` must be >= 0 W per device (got {self.host_w:g})")
         if self.usd_per_kwh is not None and not 0 <= self.usd_per_kwh < 1e3:
-            raise BadValue(f"`--electricity` must be >= 0 USD/kWh (got {self.usd_per_kwh:g})")
+            raise BadValue(f"`--site electricity` must be >= 0 USD/kWh (got {self.usd_per_kwh:g})")
         if self.g_per_kwh is not None and not 0 <= self.g_per_kwh < 1e5:
-            raise BadValue(f"`--carbon-intensity` must be >= 0 g/kWh (got {self.g_per_kwh:g})")
+            raise BadValue(f"`--site carbon-intensity` must be >= 0 g/kWh (got {self.g_per_kwh:g})")
 
     def site_energy(self, devices_j: Any, device_seconds: Any) -> SiteEnergy:
         """Return the energy at the meter, and what it costs; for arrays, arrays.
@@ -74,6 +75,26 @@ class Facility(msgspec.Struct, frozen=True):
         if self.pue > 1:
             parts.append(f"a PUE of {self.pue:g}")
         return " and ".join(parts)
+
+
+def facility_of_site(site: Mapping[str, float | str] | None) -> Facility | None:
+    """Return what surrounds the devices from settings such as ``{"electricity": 0.12, "pue": 1.2}``.
+
+    Raises
+    ------
+    BadValue
+        For an unknown setting.
+    """
+    settings = {name.replace("-", "_"): value for name, value in (site or {}).items()}
+    for name in settings:
+        if name not in SITE_SETTINGS:
+            raise BadValue(f"`site` has no {name}: it has {', '.join(SITE_SETTINGS)}")
+    pue = settings.pop("pue", None)
+    return make_facility(**settings, pue=None if pue is None else float(pue))
+
+
+SITE_SETTINGS = ("electricity", "carbon_intensity", "pue", "host_watts")
+"""Settings of a facility by the names that users have for them."""
 
 
 def make_facility(
@@ -104,9 +125,9 @@ def make_facility(
         return None
     return Facility(
         pue=1.0 if pue is None else float(pue),
-        host_w=_parse(host_watts, "--host-watts", "W") or 0.0,
-        usd_per_kwh=_parse(electricity, "--electricity", "USD/kWh"),
-        g_per_kwh=_parse(carbon_intensity, "--carbon-intensity", "g/kWh"),
+        host_w=_parse(host_watts, "--site host-watts", "W") or 0.0,
+        usd_per_kwh=_parse(electricity, "--site electricity", "USD/kWh"),
+        g_per_kwh=_parse(carbon_intensity, "--site carbon-intensity", "g/kWh"),
     )
 
 

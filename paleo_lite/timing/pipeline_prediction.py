@@ -242,6 +242,14 @@ class PipelinePrediction(Result, msgspec.Struct, frozen=True, eq=False, dict=Tru
         return float(low_w), float(high_w)
 
     @property
+    def usd_per_million(self) -> float | None:
+        """Cost of a million pictures or videos in US dollars; None for a bound, and without a price of the device."""
+        price = self.device.rent_usd_per_h
+        if price is None or not self.is_forecast:
+            return None
+        return self.split.devices * price / 3600 / self.throughput_per_s * 1e6
+
+    @property
     def energy_j(self) -> float | None:
         """Joules of the batch, of all devices alone; None if unknown."""
         return None if self.power_w is None else self.split.devices * self.power_w * self.time_s
@@ -378,6 +386,7 @@ class PipelinePrediction(Result, msgspec.Struct, frozen=True, eq=False, dict=Tru
             "power_interval_w": None if self.power_interval_w is None else list(self.power_interval_w),
             "energy_j": self.energy_j,
             "energy_interval_j": None if self.energy_interval_j is None else list(self.energy_interval_j),
+            "usd_per_million": self.usd_per_million,
             "site": None if self.site is None else self.site.to_dict(),
             "macs": self.macs,
             "mfu": self.mfu,

@@ -203,6 +203,14 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
         return None if self.power_w is None else self.power_w * self.time_s
 
     @property
+    def usd_per_million(self) -> float | None:
+        """Cost of a million samples in US dollars; None for a bound, and without a price of the device."""
+        price, throughput = self.device.rent_usd_per_h, self.throughput_per_s
+        if price is None or throughput is None or not self.is_forecast:
+            return None
+        return price / 3600 / throughput * 1e6
+
+    @property
     def site(self) -> SiteEnergy | None:
         """Energy of the step at the meter, and what it costs; None if it was not requested, or the power is unknown."""
         if self.facility is None or self.energy_j is None:
@@ -497,6 +505,7 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
             "power_interval_w": None if self.power_interval_w is None else list(self.power_interval_w),
             "energy_j": self.energy_j,
             "energy_interval_j": self.energy_interval_j,
+            "usd_per_million": self.usd_per_million,
             "site": None if self.site is None else self.site.to_dict(),
             "sustained_fraction": self.sustained_fraction,
             "constant_s": self.terms.overhead_s,

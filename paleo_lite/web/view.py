@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from ..architectures.pipelines.sampling import parse_image_size
-from ..cli import options, scale_options
+from ..cli import options
 from ..counting import GENERATION_PHASES, PHASES
 from ..distributed.links import link_rate
 from ..errors import BadValue, PaleoError, UnknownName
@@ -292,9 +292,9 @@ READERS: dict[str, Callable[[str], Any]] = {
     "calibration": _optional(Names("calibration", ".calibration.store:shipped_calibrations")),
     "workers": read_workers,
     "link": _link,
-    "scaling": scale_options.SCALINGS,
-    "strategy": scale_options.STRATEGIES,
-    "collective": _optional(scale_options.COLLECTIVES),
+    "scaling": Names("scaling", ".distributed.scale:SCALINGS"),
+    "strategy": Names("strategy", ".distributed.strategies:STRATEGIES"),
+    "collective": _optional(Names("collective", ".distributed.collectives:COLLECTIVES")),
     "images": _images,
     "epochs": Number(*EPOCH_BOUNDS),
     "price": _price,

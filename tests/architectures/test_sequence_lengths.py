@@ -63,7 +63,8 @@ def test_a_descriptor_has_all_lengths_without_torch(network, tmp_path):
         prediction = pl.predict(str(path), gpu="k80-die", sequence_length=length, phase="training")
         assert prediction.time_s == pl.predict(network, gpu="k80-die", sequence_length=length, phase="training").time_s
     assert "assumed to read 4096 tokens; set them with --sequence-length" in pl.layers(str(path)).notes
-    rows = pl.sweep(str(path), "k40m", tmp_path / "sweep.csv", sequence_lengths="16:4096:x4", jobs=1).to_frame()
+    question = pl.Predict(str(path), gpu="k40m", sequence_length="16:4096:x4")
+    rows = pl.sweep(question, tmp_path / "sweep.csv", jobs=1).to_frame()
     assert list(rows.sequence_length) == [16, 64, 256, 1024, 4096]
     for row in rows.itertuples():
         prediction = pl.predict(str(path), gpu="k40m", sequence_length=row.sequence_length)
@@ -149,10 +150,11 @@ def test_a_context_applies_to_several_networks():
 
 def test_sweep_over_sequence_lengths_of_shipped_networks(tmp_path):
     pytest.importorskip("pyarrow")
-    rows = pl.sweep(
-        "gpt2", "v100-sxm2", tmp_path / "gpt2.csv", sequence_lengths=[128, 1024], batch_sizes=[1, 8],
-        phases="inference,training", jobs=1,
-    ).to_frame()  # fmt: skip
+    question = pl.Predict(
+        "gpt2", gpu="v100-sxm2", precision="fp32", sequence_length=[128, 1024], batch_size=[1, 8],
+        phase="inference,training",
+    )  # fmt: skip
+    rows = pl.sweep(question, tmp_path / "gpt2.csv", jobs=1).to_frame()
     assert len(rows) == 8
     for row in rows.itertuples():
         asked = {
@@ -163,4 +165,4 @@ def test_sweep_over_sequence_lengths_of_shipped_networks(tmp_path):
         }
         assert row.time_s == pytest.approx(pl.predict("gpt2", gpu="v100-sxm2", **asked).time_s, rel=1e-12)
     with pytest.raises(BadValue, match="alexnet does not read sequences"):
-        pl.sweep("alexnet", "k40m", tmp_path / "no.csv", sequence_lengths=128)
+        pl.sweep(pl.Predict("alexnet", gpu="k40m", sequence_length=128), tmp_path / "no.csv")

@@ -111,7 +111,8 @@ def test_intervals_of_encoders_are_as_sharp_as_those_of_decoders(gpu: str, tmp_p
     assert bert.model.theta == pytest.approx(plain.theta)  # the expected time is the same
     path = tmp_path / "sweep.parquet"
     names = ["bert-base", "gpt2"]
-    rows = pl.sweep(names, gpu, path, batch_sizes=8, sequence_lengths=128, jobs=1).to_frame().set_index("network")
+    question = pl.Predict(names, gpu=gpu, precision="fp32", batch_size=8, sequence_length=128)
+    rows = pl.sweep(question, path, jobs=1).to_frame().set_index("network")
     assert (rows.low_s["bert-base"], rows.high_s["bert-base"]) == pytest.approx(bert.interval)
 
 

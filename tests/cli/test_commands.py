@@ -32,7 +32,7 @@ def run(*arguments: str, width: int = 80) -> Result:
 COMMANDS = [
     ["predict", "vgg16", "--gpu", "k80", "--precision", "fp64"],
     ["predict", "resnet50", "--gpu", "v100-sxm2", "--precision", "fp16", "--batch-size", "64", "--phase", "training"],
-    ["predict", "vgg16", "--gpu", "k40m", "--ppp", "0.62", "--ppp-overlap"],
+    ["predict", "vgg16", "--gpu", "k40m", "--ppp", "0.62", "--time-model", "ppp-overlap"],
     ["predict", "--flops", "15503M", "--gpu", "k80"],
     ["predict", "googlenet", "--gpu", "Tesla K80", "--clock", "base", "--explain", "conv1.conv"],
     ["predict", "maxvit_t", "--gpu", "h100-sxm", "--precision", "bf16", "--top", "all"],
@@ -120,10 +120,10 @@ def test_tables_fit_the_terminal(command: list[str], width: int) -> None:
         (
             ["train", "vgg16", "--gpu", "t4", "--samples", "1M", "--price", "abc", "--batch-size", "1"],
             2,
-            "`--price`: 'abc' is not a quantity: expected one such as '3.06 USD/h'",
+            "`--price` must be USD per hour, such as '2.50 USD/h', or a cloud, such as AWS",
         ),
-        (["train", "vgg16", "--gpu", "t4", "--price", "3"], 2, "give `--samples` or `--tokens`"),
-        (["train", "vgg16,alexnet", "--gpu", "t4", "--price-of", "aws"], 2, "give `--samples` or `--tokens`"),
+        (["train", "vgg16", "--gpu", "t4", "--price", "3 USD"], 2, "`--price`: '3 USD' is not in USD/h"),
+        (["train", "vgg16,alexnet", "--gpu", "t4", "--price-of", "aws"], 2, "`--price-of` is `--price CLOUD` now"),
         (["gemm", "1", "1", "1", "--peak", "6"], 2, "`--peak`: '6' has no unit: expected a quantity such as"),
         (
             ["serve", "llama-3-8b", "--gpu", "h100-sxm", "--rate", "1", "--slo", "ttft=500"],

@@ -75,7 +75,7 @@ def folder(tmp_path_factory):
     events = [{**KERNEL, "name": name, "ts": 10 * at, "dur": 5} for at, name in enumerate(["sgemm_nt", "elementwise"])]
     (path / "trace.json").write_text(json.dumps({"traceEvents": events}))
     (path / "measured.csv").write_text(MEASURED)
-    run("sweep", "--network", "alexnet,resnet50", "--gpu", "k80-die,k40m", "--batch-size", "1:64:x2",
+    run("predict", "alexnet,resnet50", "--gpu", "k80-die,k40m", "--batch-size", "1:64:x2",
         "--price", "1 USD/h", "-o", path / "sweep.parquet", "--jobs", "1")  # fmt: skip
     return path
 

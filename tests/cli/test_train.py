@@ -85,7 +85,7 @@ def test_paleo_s_answer_comes_in_the_same_columns():
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--workers", "0"), "'0' is not an integer >= 1"),
+        (("--workers", "0"), "`--workers` must be an integer >= 1 (got 0)"),
         (("--workers", "8", "--global-batch-size", "4"), "must be >= 8, one sample per worker"),
         (
             ("--workers", "3", "--global-batch-size", "100"),

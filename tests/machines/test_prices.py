@@ -53,7 +53,7 @@ def test_a_device_without_a_price_in_its_file_has_the_cheapest() -> None:
 def test_unknown_clouds_and_devices_are_one_sentence() -> None:
     with pytest.raises(UnknownName, match="did you mean Lambda"):
         find_cloud_name("lamda")
-    with pytest.raises(BadValue, match="Lambda has no price of Tesla T4 on record: use `--price-of` with AWS"):
+    with pytest.raises(BadValue, match="Lambda has no price of Tesla T4 on record: use `--price` with AWS"):
         choose_price(find_device("t4"), "Lambda")
     assert "Google Cloud" in cloud_names() and cloud_names()[-1] == "cheapest"
 
@@ -83,7 +83,7 @@ def test_answers_name_the_price_that_they_use() -> None:
 
 def test_a_sweep_uses_the_prices_of_a_cloud(tmp_path) -> None:
     path = tmp_path / "sweep.parquet"
-    swept = pl.sweep("resnet18", "h100-sxm,t4", path, batch_sizes=32, price_of="lambda", samples=1e6, jobs=1)
+    swept = pl.sweep(pl.Predict("resnet18", gpu="h100-sxm,t4", batch_size=32, price="lambda"), path, jobs=1)
     rows = swept.to_frame().set_index("gpu")
     assert rows.cost["h100-sxm"] == pytest.approx(rows.hours["h100-sxm"] * 31.92 / 8)
     assert msgspec.to_builtins(rows.price["h100-sxm"]).startswith("3.99 USD/h (Lambda")

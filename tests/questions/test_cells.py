@@ -22,9 +22,8 @@ from paleo_lite.cli import main
 from paleo_lite.questions.kind import KINDS, find_kind
 from paleo_lite.questions.option import documented_spelling, options_of
 
-SITE = {"electricity": "0.3 USD/kWh", "carbon_intensity": "400 g/kWh", "pue": 1.5, "host_watts": "200 W"}
 DEVICE = {"gpu": "a100-sxm-80gb", "clock": "1 GHz", "unit": "vector", "power_limit": "150 W"}
-MODEL = {"time_model": "roofline", "ppp": 0.5, "concurrent": True, "calibration": "t4-fp16"}
+MODEL = {"time_model": "roofline", "ppp": 0.5, "calibration": "t4-fp16"}
 
 BASES: dict[str, tuple[str, dict[str, Any]]] = {
     "predict a CNN": ("predict", {"network": "resnet18", "gpu": "t4", "precision": "fp16", "batch_size": 4}),
@@ -66,13 +65,13 @@ BASES: dict[str, tuple[str, dict[str, Any]]] = {
 """Questions of each kind, to each of which every option of the kind is added."""
 
 VALUES: dict[str, Any] = {
-    **SITE, **DEVICE, **MODEL,
+    **DEVICE, **MODEL, "site": "electricity=0.3,pue=1.5",
     "precision": "fp32", "batch_size": 16, "phase": "training", "context": 1024, "flops": "1G", "macs": "1G",
     "convention": "macs", "execution": "compiled", "engine": "sglang", "tensor": 2, "pipeline": 2,
     "platform": "dgx-h100", "link": "ethernet10", "fit_batch": True, "memory": True, "sequence_length": 256,
     "image_size": 96, "inputs": ["3x64x64"], "attention": "eager", "weights": "int8", "kv_cache": "fp8",
     "expert_parallel": 2, "attention_data_parallel": 2, "expert_load": "power-law:1.2", "price": "7 USD/h",
-    "price_of": "AWS", "samples": "1M", "tokens": "1B", "epochs": 3, "packing": 100, "optimizer": "adam",
+    "samples": "1M", "tokens": "1B", "epochs": 3, "packing": 100, "optimizer": "adam",
     "mixed_precision": True, "fp32_gradients": True, "recompute": "full", "accumulation": 2, "offload": "cpu",
     "loss": "fused", "lora": 8, "lora_modules": "q_proj", "freeze": "*", "train_only": "last", "workers": 2,
     "topology": "2x t4 @ pcie3", "strategy": "zero-1", "sharding": "full-shard", "sequence_parallel": True,
@@ -101,9 +100,6 @@ BY_BASE: dict[tuple[str, str], Any] = {
     ("serve", "tensor"): 4,
     ("serve", "workers"): 4,
     ("serve", "platform"): "p5.48xlarge",
-    ("serve", "price_of"): "Lambda",
-    ("train on many", "price_of"): "Google Cloud",
-    ("train in blocks", "price_of"): "Lambda",
     ("serve", "advise"): "joules",
     ("local", "advise"): True,
     ("local", "engine"): "exllama",
@@ -172,6 +168,47 @@ def test_every_option_changes_the_answer_or_is_refused(base: str, option: str, f
     assert changed != base_answer(base), f"{option} of `{kind}` is ignored: {asked}"
 
 
+SEVERAL = [
+    (base, option)
+    for base, (kind, _) in BASES.items()
+    for option, declared in options_of(find_kind(kind).record).items()
+    if declared.takes_several and option not in NO_NUMBERS and not isinstance(VALUES.get(option), (list, bool))
+]
+
+
+@pytest.mark.parametrize(("base", "option"), SEVERAL)
+def test_every_option_takes_several_values(base: str, option: str, files: dict[str, str]) -> None:
+    """The value of the base beside another one: both rows of a comparison, or one with a reason for the other."""
+    kind, asked = BASES[base]
+    value = BY_BASE.get((base, option), VALUES[option])
+    value = files.get(value, value) if isinstance(value, str) else value
+    default = next(field.default for field in dataclasses.fields(find_kind(kind).record) if field.name == option)
+    first = asked.get(option, default)
+    if first is None:
+        first = value
+        value = SECOND.get(option)
+        if value is None:
+            return
+    try:
+        compared = answer(kind, {**asked, option: [first, value]})
+    except pl.PaleoError as error:
+        assert len(str(error)) > 20 and "\n" not in str(error)
+        return
+    rows = compared["rows"]
+    assert len(rows) + len(compared.get("left_out", ())) >= 2, option
+
+
+SECOND = {
+    "sequence_length": 128, "power_limit": "200 W", "clock": "1.1 GHz", "context": 256, "weights": "fp8",
+    "kv_cache": "bf16", "attention": "flash2", "time_model": "calibrated", "ppp": 0.6, "price": "AWS", "lora": 4,
+    "recompute": "none", "accumulation": 4, "samples": "2M", "tokens": "2B", "epochs": 1, "optimizer": "sgd",
+    "loss": "fp32", "micro_batch": 1, "max_sequences": 4, "seed": 1, "concurrency": 8, "gpu_layers": 8,
+    "steps": 4, "guidance": 2, "frames": 9, "step_caching": 1, "ulysses": 4, "ring": 1, "image_size": 128,
+    "execution": "eager", "engine": "vllm", "prompt": 128, "backend": "cuda",
+}  # fmt: skip
+"""A second value of options that have no default of their own."""
+
+
 def stated_defaults() -> list[tuple[str, str]]:
     """Return the bases with the options that have a default other than nothing."""
     found = []
@@ -210,7 +247,7 @@ def test_help_shows_at_most_25_options_in_groups(kind: str) -> None:
     short = CliRunner(env={"COLUMNS": "100"}).invoke(main, [kind, "--help"]).stdout
     whole = CliRunner(env={"COLUMNS": "100"}).invoke(main, [kind, "--help-all"]).stdout
     options = [line for line in short.splitlines() if line.startswith("  -") and not line.startswith("   ")]
-    assert 5 < len(options) <= 29, options  # 25 of the question, and four of the output
+    assert 5 < len(options) <= 31, options  # 25 of the question, and six of the output
     assert len(whole.splitlines()) > len(short.splitlines())
     for name, declared in options_of(find_kind(kind).record).items():
         assert documented_spelling(name, declared) in whole
@@ -223,7 +260,8 @@ def test_help_shows_at_most_25_options_in_groups(kind: str) -> None:
         ("train resnet50 --gpu t4 --workers 4 --communication speed=3", "valid names: bucket, collective"),
         ("train resnet50 --gpu t4 --workers 4 --communication overlap", "takes settings such as collective=..."),
         ("train resnet50 --gpu t4 --workers 4 --communication overlap=no,overlap=no", "has overlap twice"),
-        ("serve llama-3-8b --gpu h100-sxm,l40s --rate 1", "compares several devices with `--advise cost`"),
+        ("predict resnet18 --gpu t4 --price 2,free", "must be USD per hour, such as '2.50 USD/h', or a cloud"),
+        ("predict resnet18 --gpu t4 --time-model ppp-overlap", "needs a PPP"),
         ("train flux.1-dev --gpu t4", "ask `paleo-lite diffusion flux.1-dev`"),
         ("diffusion resnet50 --gpu t4", "needs a pipeline such as flux.1-dev"),
         ("local llama-3.1-8b", "give the device with `--gpu`"),

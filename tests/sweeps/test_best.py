@@ -116,7 +116,7 @@ def test_the_front_by_its_definition(rows, columns) -> None:
         ({"minimise": "cost", "where": "< 3"}, BadValue, "a column is missing before '<'"),
         ({"minimise": "cost", "where": "cost and 3"}, BadValue, "'and' must be one of"),
         ({"minimise": "cost", "where": "(" * 99}, BadValue, "nested too deeply"),
-        ({"minimise": "co2_g"}, BadValue, "the column co2_g needs `--carbon-intensity`"),
+        ({"minimise": "co2_g"}, BadValue, "the column co2_g needs `--site carbon-intensity=400`"),
         ({"minimise": "cost", "where": "__import__('os').system('x')"}, UnknownName, "no column .* '__import__'"),
     ],
 )
@@ -129,7 +129,7 @@ def test_refusals(sweep, options, error, message) -> None:
 def test_energy_at_the_meter(sweep) -> None:
     """With 90 W of host per device, a PUE of 1.2, 0.15 USD and 300 g per kWh, by hand from the columns of the file."""
     path, rows = sweep
-    described = {"electricity": 0.15, "carbon_intensity": "300 g/kWh", "pue": 1.2, "host_watts": 90}
+    described = {"site": {"electricity": 0.15, "carbon_intensity": "300 g/kWh", "pue": 1.2, "host_watts": 90}}
     found = pl.best(path, minimise="co2_g", where="workers == 2", **described).rows[0]
     rows = rows[(rows.workers == 2) & (rows.answer == "forecast") & rows.energy_j.notna()]
     kwh = 1.2 * (rows.energy_j + 90 * rows.workers * rows.hours * 3600) / 3.6e6

@@ -13,7 +13,7 @@ import paleo_lite as pl
 from paleo_lite.calibration.choose import choose_model
 from paleo_lite.errors import BadValue, Interrupted
 from paleo_lite.files import shipped_folder
-from paleo_lite.sweeps import chunk, inputs, pictures, run
+from paleo_lite.sweeps import chunk, inputs, questions, rows, run
 from paleo_lite.sweeps.inputs import files_of_network, hash_of_file, shared_inputs
 from paleo_lite.sweeps.run import run_sweep
 from paleo_lite.sweeps.space import Space
@@ -162,10 +162,13 @@ def test_a_resumed_sweep_has_the_day_of_its_first_run(tmp_path, monkeypatch, kin
         def today(cls):
             return days[-1]
 
-    for module in (run, chunk, pictures):
+    for module in (run, chunk, rows):
         monkeypatch.setattr(module, "date", Clock)
-    network = "alexnet" if kind == "of a step" else "sd-1.5"
-    question = {"networks": network, "gpus": "h100-sxm", "precisions": "fp16,bf16", "jobs": 1}
+    if kind == "of a step":
+        question = pl.Predict("alexnet", gpu="h100-sxm", precision="fp16,bf16")
+    else:
+        question = pl.Diffusion("sd-1.5", gpu="h100-sxm", precision="fp16,bf16")
+        monkeypatch.setattr(questions, "MAX_CHUNK_ROWS", 1)
     output = tmp_path / "sweep.csv"
 
     def stop_later(done, total):
@@ -174,8 +177,8 @@ def test_a_resumed_sweep_has_the_day_of_its_first_run(tmp_path, monkeypatch, kin
             raise KeyboardInterrupt
 
     with pytest.raises(Interrupted):
-        pl.sweep(**question, output=output, on_done=stop_later)
-    assert pl.sweep(**question, output=output).resumed == 1
+        pl.sweep(question, output, jobs=1, on_done=stop_later)
+    assert pl.sweep(question, output, jobs=1).resumed == 1
     assert "older than a year" not in output.read_text()
-    pl.sweep(**question, output=output, force=True)
+    pl.sweep(question, output, jobs=1, force=True)
     assert output.read_text().count("older than a year") == 2

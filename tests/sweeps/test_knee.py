@@ -31,8 +31,11 @@ def test_the_knee_is_furthest_from_the_line_between_the_ends() -> None:
 @pytest.fixture(scope="module")
 def limits(tmp_path_factory: pytest.TempPathFactory):
     path = tmp_path_factory.mktemp("limits") / "limits.csv"
-    asked = {"precisions": "fp32", "phases": "training", "batch_sizes": 128, "jobs": 1}
-    pl.sweep("resnet50", "v100-sxm2", path, power_limits="120W,150W,180W,210W,240W,270W,300W", **asked)
+    limits = "120W,150W,180W,210W,240W,270W,300W"
+    question = pl.Predict(
+        "resnet50", gpu="v100-sxm2", precision="fp32", phase="training", batch_size=128, power_limit=limits
+    )
+    pl.sweep(question, path, jobs=1)
     return path
 
 
@@ -54,8 +57,9 @@ def test_a_sweep_over_power_limits_has_a_knee(limits, tmp_path) -> None:
 
 def test_the_knee_of_servers(tmp_path) -> None:
     path = tmp_path / "servers.csv"
-    asked = {"precisions": "bf16", "concurrencies": 4, "input_tokens": 64, "output_tokens": 64, "num_requests": 8}
-    pl.sweep("llama-3.1-8b", "h100-sxm", path, power_limits="250W,300W,350W,400W,450W,500W,600W,700W", jobs=1, **asked)
+    asked = {"precision": "bf16", "concurrency": 4, "input_tokens": 64, "output_tokens": 64, "num_requests": 8}
+    limits = "250W,300W,350W,400W,450W,500W,600W,700W"
+    pl.sweep(pl.Serve("llama-3.1-8b", gpu="h100-sxm", power_limit=limits, **asked), path, jobs=1)
     best = pl.best(path, pareto="latency_p99_s,joules_per_million_output_tokens")
     assert best.knee is not None
     words = ["best", str(path), "--pareto", "latency_p99_s,joules_per_million_output_tokens"]

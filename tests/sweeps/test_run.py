@@ -60,7 +60,8 @@ SMALL = Space(
 def test_a_row_under_a_power_limit_equals_the_prediction_under_it(tmp_path: Path) -> None:
     """A limit above those of the data sheets (300 and 235 W) changes nothing, and less power takes longer."""
     output = tmp_path / "limits.parquet"
-    pl.sweep("resnet50", "v100-sxm2,k40m", output, batch_sizes=64, power_limits="150W,200W,400W", jobs=1)
+    question = pl.Predict("resnet50", gpu="v100-sxm2,k40m", batch_size=64, power_limit="150W,200W,400W")
+    pl.sweep(question, output, jobs=1)
     found = {(row["gpu"], row["power_limit_w"]): row for row in pq.read_table(output).to_pylist()}
     limits_w = {"v100-sxm2": (150.0, 200.0, 300.0), "k40m": (150.0, 200.0, 235.0)}
     for (gpu, limit_w), row in found.items():
@@ -75,8 +76,8 @@ def test_a_row_under_a_power_limit_equals_the_prediction_under_it(tmp_path: Path
 def test_a_row_at_a_clock_equals_the_prediction_at_it(tmp_path: Path) -> None:
     """All figures of a row are those that `predict` gives at the clock; a clock that no source gives is a reason."""
     output = tmp_path / "clocks.parquet"
-    asked = {"batch_sizes": 64, "precisions": "fp16", "clocks": "base,1.2GHz", "samples": 64}
-    pl.sweep("resnet50", "v100-sxm2,h100-sxm", output, power_limits=250, jobs=1, **asked)
+    asked = {"batch_size": 64, "precision": "fp16", "clock": "base,1.2GHz", "power_limit": 250}
+    pl.sweep(pl.Predict("resnet50", gpu="v100-sxm2,h100-sxm", **asked), output, jobs=1)
     rows = pq.read_table(output).to_pylist()
     assert [(row["gpu"], row["clock"]) for row in rows] == [
         (gpu, clock) for gpu in ("v100-sxm2", "h100-sxm") for clock in ("base", "1.2GHz")
@@ -89,20 +90,20 @@ def test_a_row_at_a_clock_equals_the_prediction_at_it(tmp_path: Path) -> None:
         single = pl.predict("resnet50", gpu=row["gpu"], **arguments)
         assert row["time_s"] == pytest.approx(single.time_s)
         assert row["bound_s"] == pytest.approx(single.bound_s)
-        assert row["energy_j"] == pytest.approx(single.energy_j)
+        assert row["energy_j"] == pytest.approx(single.energy_j * 1e6 / 64)
         assert row["efficiency"] == pytest.approx(single.flops / single.time_s / single.peak.per_s)
 
 
-@pytest.mark.parametrize("clocks", ["fast", "1.2GHz,1.2GHz", "5W"])
-def test_an_impossible_clock_is_refused(clocks: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("clock", ["fast", "5W"])
+def test_an_impossible_clock_is_refused(clock: str, tmp_path: Path) -> None:
     with pytest.raises(BadValue, match="clock"):
-        pl.sweep("resnet50", "v100-sxm2", tmp_path / "clocks.parquet", clocks=clocks)
+        pl.sweep(pl.Predict("resnet50", gpu="v100-sxm2", clock=clock), tmp_path / "clocks.parquet")
 
 
-@pytest.mark.parametrize("power_limits", ["0W", "150W,", "fast", -5, "150W,150W"])
-def test_an_impossible_power_limit_is_refused(power_limits: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("power_limit", ["0W", "150W,", "fast", -5])
+def test_an_impossible_power_limit_is_refused(power_limit: str, tmp_path: Path) -> None:
     with pytest.raises(BadValue, match=r"power[ -]limit"):
-        pl.sweep("resnet50", "v100-sxm2", tmp_path / "limits.parquet", power_limits=power_limits)
+        pl.sweep(pl.Predict("resnet50", gpu="v100-sxm2", power_limit=power_limit), tmp_path / "limits.parquet")
 
 
 def rows_of(space: Space, path: Path, **options) -> list[dict]:
@@ -178,8 +179,8 @@ def test_text_is_written_by_engines_at_every_context(tmp_path) -> None:
 def test_formats_of_products_are_swept_as_precisions(tmp_path, phase) -> None:
     """A row of nvfp4 or fp8 in blocks equals the prediction in it; training by a recipe is refused."""
     output = tmp_path / "formats.parquet"
-    asked = {"precisions": "nvfp4,fp8-block", "phases": f"{phase},training", "batch_sizes": "1,8"}
-    pl.sweep("llama-3.2-1b", "b200", output, jobs=1, **asked)
+    asked = {"precision": "nvfp4,fp8-block", "phase": f"{phase},training", "batch_size": "1,8"}
+    pl.sweep(pl.Predict("llama-3.2-1b", gpu="b200", **asked), output, jobs=1)
     for row in pq.read_table(output).to_pylist():
         if row["phase"] == "training":
             assert row["reason"] == (

@@ -137,8 +137,10 @@ def test_predict_scale_and_sweep_give_the_same_watts_for_the_same_step(tmp_path)
     asked = {"gpu": "v100-sxm2", "precision": "fp32", "batch_size": 128}
     predicted = predict_any("resnet50", phase="training", **asked)
     (row,) = scaling("resnet50", workers=[1], samples="1M", **asked)
-    options = {"precisions": "fp32", "phases": "training", "batch_sizes": 128, "workers": [1, 2], "jobs": 1}
-    swept = pl.sweep("resnet50", "v100-sxm2", tmp_path / "swept.csv", links="nvlink2", **options).to_frame()
+    question = pl.Train(
+        "resnet50", gpu="v100-sxm2", precision="fp32", global_batch_size=128, workers=[1, 2], link="nvlink2"
+    )
+    swept = pl.sweep(question, tmp_path / "swept.csv", jobs=1).to_frame()
     line, pair = (swept[swept.workers == workers].iloc[0] for workers in (1, 2))
     assert predicted.power_w is not None
     assert row.power_w == pytest.approx(predicted.power_w, rel=0.03)
@@ -204,14 +206,15 @@ def test_joules_of_layers_and_kinds_add_up_to_those_of_the_step(network: str, as
 @pytest.mark.parametrize("network", ["resnet50", "sdxl"])
 def test_layers_at_the_meter(network: str) -> None:
     """The same as `predict` says, also of a pipeline."""
-    asked = {"gpu": "h100-sxm", "precision": "fp16", "electricity": 0.12, "carbon_intensity": 400, "pue": 1.1}
-    counts, predicted = pl.layers(network, **asked), predict_any(network, **asked)
+    site = {"electricity": 0.12, "carbon_intensity": 400, "pue": 1.1}
+    asked = {"gpu": "h100-sxm", "precision": "fp16"}
+    counts, predicted = pl.layers(network, site=site, **asked), predict_any(network, **site, **asked)
     assert counts.to_dict()["on"]["site"] == pytest.approx(predicted.to_dict()["site"])
 
 
 def test_layers_at_the_meter_need_a_device() -> None:
     with pytest.raises(BadValue, match="give `--gpu`"):
-        pl.layers("resnet50", electricity=0.12)
+        pl.layers("resnet50", site={"electricity": 0.12})
 
 
 def test_joules_of_layers_need_a_forecast_of_the_power() -> None:

@@ -224,17 +224,14 @@ def test_intervals_of_training_are_not_those_of_measured_inference() -> None:
 
 def test_the_report_has_parts_products_and_memory(tmp_path: Path) -> None:
     pytest.importorskip("vl_convert")
-    report = pl.report("sd-1.5", output=tmp_path / "report.html", image_size="512x768", steps=20, **SD)
+    question = pl.Diffusion("sd-1.5", image_size="512x768", steps=20, **SD)
+    report = pl.report(question, tmp_path / "report.html")
     prediction = predict_any("sd-1.5", image_size="512x768", steps=20, **SD)
     figures = {figure.name: figure.value for figure in report.page.answers}
     assert figures["Time of the batch"] == format_si(prediction.time_s, "s")
     titles = [table.title for section in report.page.sections for table in section.tables]
     assert titles[:3] == ["Time by part", "Share of products by part", "Peak memory"]
     assert "--image-size 512x768 --steps 20" in report.page.provenance.command
-    with pytest.raises(BadValue, match="--steps is for pipelines"):
-        pl.report("resnet50", output=tmp_path / "other.html", steps=20, **SD)
-    with pytest.raises(BadValue, match="which --rate is not for"):
-        pl.report("sd-1.5", output=tmp_path / "other.html", rate=2, **SD)
 
 
 def test_devices_that_share_a_sequence_draw_less_each_and_more_together() -> None:

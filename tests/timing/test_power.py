@@ -169,7 +169,7 @@ def test_an_invalid_power_limit_is_refused(limit):
         lambda limit: scaling("vgg16", workers=[1], gpu="h100-sxm", power_limit=limit),
         lambda limit: pl.gemm(512, 512, 512, gpu="h100-sxm", power_limit=limit),
         lambda limit: pl.feeding("vgg16", gpu="h100-sxm", power_limit=limit),
-        lambda limit: pl.sweep("vgg16", gpus="h100-sxm", power_limits=[500, limit], output="unused.csv", dry_run=True),
+        lambda limit: pl.sweep(pl.Predict("vgg16", gpu="h100-sxm", power_limit=[500, limit]), "x.csv", dry_run=True),
     ],
     ids=["predict", "pictures", "serve", "scale", "gemm", "feeding", "sweep"],
 )

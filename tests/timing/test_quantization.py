@@ -8,11 +8,14 @@ import pytest
 import paleo_lite as pl
 from paleo_lite.architectures import Network, find_network
 from paleo_lite.architectures.network import SequenceOptions
+from paleo_lite.calibration.choose import choose_model
 from paleo_lite.counting import INPUT, Layer
 from paleo_lite.counting.parts import parts_of
 from paleo_lite.errors import BadValue, UnknownPrecision
 from paleo_lite.formats import FORMATS
 from paleo_lite.machines import Machine, find_device
+from paleo_lite.sweeps.run import run_sweep
+from paleo_lite.sweeps.space import Space
 from paleo_lite.timing.generating import cache_bytes_per_sequence
 from paleo_lite.timing.memory import model_bytes
 from paleo_lite.timing.models import RooflineModel
@@ -157,10 +160,11 @@ def test_devices_without_bf16_compute_16_bits_in_fp16_or_fp32() -> None:
 
 @pytest.mark.parametrize("precision", ["fp4", "fp8"])
 def test_many_batch_sizes_match_a_single_prediction(tmp_path, precision: str) -> None:
-    swept = pl.sweep(
-        networks="llama-3.2-1b", gpus="b200", precisions=precision, phases="prefill,decode,inference",
-        sequence_lengths="64", batch_sizes="1,16", output=tmp_path / "rows.csv",
-    ).to_frame()  # fmt: skip
+    space = Space(
+        networks=("llama-3.2-1b",), gpus=("b200",), precisions=(precision,), phases=("prefill", "decode", "inference"),
+        sequence_lengths=(64,), batch_sizes=(1, 16),
+    )  # fmt: skip
+    swept = run_sweep(space.resolve_names(), tmp_path / "rows.csv", choose_model, jobs=1).to_frame()
     assert len(swept) >= 6
     for row in swept.itertuples():
         length = "context" if row.phase == "decode" else "sequence_length"

@@ -2,7 +2,7 @@
 
 ``python -m validation compare wall`` prints the table of ``docs/model.md``. The source states the power of whole
 machines that answer one prompt under llama.cpp or Ollama; nothing here is fitted to it. Hosts draw what is assumed in
-`HOSTS`, and power supplies lose a tenth, which ``--pue 1.1`` states.
+`HOSTS`, and power supplies lose a tenth, which ``--site pue=1.1`` states.
 """
 
 from __future__ import annotations

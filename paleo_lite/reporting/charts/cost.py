@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from ...calibration.side_by_side import AnyPrediction, Predictions, cost_usd
+from ...calibration.side_by_side import AnyPrediction, Predictions
 from ...errors import BadValue
 from .marks import NUMBER_FORMAT, AxisSpan, left_out_lines, place_labels
 from .render import SERIES, altair, inline_data, log_ticks, time_unit
@@ -80,7 +80,7 @@ def select_priced(predictions: Sequence[AnyPrediction]) -> tuple[list[AnyPredict
     drawn = []
     others: dict[str, list[str]] = {}
     for prediction in {prediction.device.id: prediction for prediction in predictions}.values():
-        if cost_usd(prediction) is None:
+        if prediction.device.rent_usd_per_h is None or prediction.throughput_per_s is None:
             others.setdefault("no recorded price", []).append(prediction.device.id)
         elif prediction.memory is not None and not prediction.memory.fits:
             others.setdefault("does not fit into memory", []).append(prediction.device.id)
@@ -98,14 +98,14 @@ def select_priced(predictions: Sequence[AnyPrediction]) -> tuple[list[AnyPredict
 def pareto_front(predictions: Sequence[AnyPrediction]) -> list[AnyPrediction]:
     """Return the predictions for which no other one is at least as fast and cheaper, or faster and as cheap."""
     front: list[AnyPrediction] = []
-    for prediction in sorted(predictions, key=lambda each: (each.time_s, cost_usd(each))):
+    for prediction in sorted(predictions, key=lambda each: (each.time_s, each.usd_per_million)):
         if not front or _cost(prediction) < _cost(front[-1]):
             front.append(prediction)
     return front
 
 
 def _cost(prediction: AnyPrediction) -> float:
-    cost = cost_usd(prediction)
+    cost = prediction.usd_per_million
     assert cost is not None
     return cost
 

@@ -1,4 +1,4 @@
-"""The report of a prediction: time with its uncertainty, bounds, possible improvements, memory and scaling."""
+"""The report of a prediction: time with its uncertainty, bounds, possible improvements and memory."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from ...timing.models import TIME_LIMITS, seconds_by_limit
 from ...units import format_interval, format_number, format_si
 from ..charts.layers import PASS_NAMES, kind_chart, layer_chart, pass_chart, prediction_title
 from ..charts.roofline import prediction_roofline
-from ..charts.scaling import scale_chart
-from ..charts.serving import serving_chart
 from ..document import (
     Chart,
     Column,
@@ -27,14 +25,10 @@ from ..document import (
     format_yes_no,
 )
 from ..predictions import energy_figures, layer_table, memory_fact, memory_tables, prediction_page
-from ..scale import scale_page
-from ..serving import serving_page
 from .sections import device_section, model_section, sources_section
 
 if TYPE_CHECKING:
     from ...calibration.store import Calibration
-    from ...distributed.table import ScaleTable
-    from ...serving.answers import Serving
     from ...timing.memory import MemoryFit
 
 _PHASES = {
@@ -58,8 +52,6 @@ def prediction_report(
     provenance: Provenance,
     *,
     alternatives: Alternatives | None = None,
-    scaling: ScaleTable | None = None,
-    serving: Serving | None = None,
     calibration: Calibration | None = None,
 ) -> Document:
     """Return the report of a prediction.
@@ -72,10 +64,6 @@ def prediction_report(
         How the report was made.
     alternatives : Alternatives, optional
         Predictions for other settings and devices.
-    scaling : ScaleTable, optional
-        Prediction for several of the devices.
-    serving : Serving, optional
-        Prediction of the device as a server of the language model.
     calibration : Calibration, optional
         Calibration of the time model.
     """
@@ -84,10 +72,6 @@ def prediction_report(
     if prediction.memory is not None:
         tables = memory_tables(prediction.memory, by_part=True)
         sections.append(Document("Memory", [memory_fact(prediction.memory)], tables, name="memory"))
-    if scaling is not None:
-        sections.append(_scaling_section(scaling, prediction))
-    if serving is not None:
-        sections.append(_serving_section(serving))
     sections += [
         _layers_section(prediction),
         device_section(prediction.device),
@@ -97,15 +81,15 @@ def prediction_report(
         sections.append(Document("Notes", notes=prediction.notes, name="notes"))
     return Document(
         title=f"{prediction.network} on {prediction.device.name}",
-        question=_question(prediction, scaling),
+        question=_question(prediction),
         introduction=[_summary(prediction, calibration)],
-        answers=_answers(prediction, alternatives, scaling),
+        answers=_answers(prediction, alternatives),
         sections=[*sections, sources_section(provenance)],
         provenance=provenance,
     )
 
 
-def _question(prediction: Prediction, scaling: ScaleTable | None) -> str:
+def _question(prediction: Prediction) -> str:
     """Return the question that the report answers."""
     samples = "one sample" if prediction.batch_size == 1 else f"a batch of {prediction.batch_size:,}"
     question = (
@@ -114,16 +98,10 @@ def _question(prediction: Prediction, scaling: ScaleTable | None) -> str:
     )
     if prediction.execution != "eager":
         question += f", {prediction.execution}"
-    if scaling is not None:
-        counts = sorted({row.workers for row in scaling.rows})
-        question += f"; and on {counts[0]}"
-        if len(counts) > 1:
-            question += f" to {counts[-1]}"
-        question += " devices"
     return f"{question}?"
 
 
-def _answers(prediction: Prediction, alternatives: Alternatives, scaling: ScaleTable | None) -> list[KeyFigure]:
+def _answers(prediction: Prediction, alternatives: Alternatives) -> list[KeyFigure]:
     """Return the main figures; memory comes first if the network does not fit."""
     answers = _time_figures(prediction)
     seconds = seconds_by_limit(prediction.terms, prediction.model.uses_memory)
@@ -142,8 +120,6 @@ def _answers(prediction: Prediction, alternatives: Alternatives, scaling: ScaleT
             answers.insert(0, memory)
         else:
             answers.append(memory)
-    if scaling is not None and scaling.rows:
-        answers.append(_scaling_figure(prediction, scaling))
     return answers
 
 
@@ -179,18 +155,6 @@ def _memory_figure(fit: MemoryFit) -> KeyFigure:
     else:
         detail += f"; largest batch {fit.largest_batch:,}"
     return KeyFigure("Peak memory", format_si(fit.memory.total_bytes, "B"), detail, is_alarm=not fit.fits)
-
-
-def _scaling_figure(prediction: Prediction, scaling: ScaleTable) -> KeyFigure:
-    """Return the speed-up of the recommended strategy or of the largest number of workers."""
-    _, rate_name = _figure_names(prediction)
-    row = scaling.rows[0] if scaling.why else scaling.rows[-1]
-    detail = f"{format_number(row.throughput_per_s)} {rate_name.lower()}, efficiency {row.efficiency:.1%}"
-    if row.hours is not None:
-        detail += f"; {format_number(row.hours)} hours"
-        if row.cost is not None:
-            detail += f", {format_number(row.cost)} USD"
-    return KeyFigure(f"Speed-up on {row.workers:,} workers", f"{row.speedup:.4g} ×", detail)
 
 
 def _format_time_intervals(prediction: Prediction) -> str:
@@ -296,32 +260,6 @@ def _bounds_section(prediction: Prediction, alternatives: Alternatives) -> Docum
         introduction=[*introduction, *help_text],
         name="bounds",
     )
-
-
-def _scaling_section(scaling: ScaleTable, prediction: Prediction) -> Document:
-    page = scale_page(scaling)
-    content: list[Chart | Table | str] = []
-    if len(scaling.rows) > 1 and not scaling.why:
-        caption = "Speed-up, parts of a step, and cost if prices are known, over the number of workers."
-        omitted_lines = [prediction_title(prediction)]
-        content.append(draw_chart(caption, lambda: scale_chart(scaling), omitted_lines=omitted_lines))
-    content += [table.replace(sortable=len(table.rows) > 1) for table in page.tables]
-    return Document(
-        "Training on several devices" if scaling.phase == "training" else "On several devices",
-        page.facts,
-        content,
-        [note for note in page.notes if note not in prediction.notes],
-        introduction=[page.title],
-        name="scaling",
-    )
-
-
-def _serving_section(serving: Serving) -> Document:
-    page = serving_page(serving)
-    chart = draw_chart(
-        "Latencies of a request: mean and percentiles, with 90% intervals.", lambda: serving_chart(serving)
-    )
-    return Document("Serving", page.facts, [chart, *page.tables], page.notes, introduction=[page.title], name="serving")
 
 
 def _layers_section(prediction: Prediction) -> Document:

@@ -24,10 +24,10 @@ HOSTILE = [
 
 @pytest.fixture(scope="session")
 def write():
-    """Run ``paleo-lite report`` and return the text of the written file."""
+    """Run a command with ``--report`` and return the text of the written file."""
 
     def run(*words: object, output: Path) -> str:
-        result = CliRunner().invoke(main, ["report", *map(str, words), "-o", str(output)], prog_name="paleo-lite")
+        result = CliRunner().invoke(main, [*map(str, words), "--report", str(output)], prog_name="paleo-lite")
         assert result.exit_code == 0, result.output
         return output.read_text(encoding="utf-8")
 

@@ -39,8 +39,7 @@ CONTRAST = """() => {
 @pytest.fixture(scope="module")
 def report(write, tmp_path_factory):
     path = tmp_path_factory.mktemp("browser") / "report.html"
-    write("resnet18", "--gpu", "v100-sxm2", "--precision", "fp16", "--batch-size", 32, "--workers", "1,2,4", "--link",
-          "nvlink2-x6", output=path)  # fmt: skip
+    write("train", "resnet18", "--gpu", "v100-sxm2", "--precision", "fp16", "--batch-size", 32, output=path)
     return path
 
 
@@ -161,7 +160,7 @@ def test_paper_shows_every_row_in_black_on_white(view, report):
 
 def test_hostile_names_stay_text(view, write, hostile_network, tmp_path, hostile):
     path = tmp_path / "r.html"
-    write(hostile_network, "--gpu", "k40m", output=path)
+    write("predict", hostile_network, "--gpu", "k40m", output=path)
     page = view(path)
     assert page.title() == "<b>alexnet</b> on Tesla K40m · paleo-lite"
     assert hostile[0] in names(page)

@@ -1,0 +1,107 @@
+"""Output options of the commands of questions that write or rank the rows of all combinations."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from ..api.plotting import BACKGROUND_ROWS
+from ..errors import BadValue
+from ..questions.option import Options
+from ..questions.values import INTEGER
+from .answers import Answer, progress
+from .options import OutputOption
+
+_TOP = 10
+
+
+def row_options() -> list[click.Option]:
+    """Return the options, in the order of the help."""
+    path = click.Path(path_type=Path, dir_okay=False)
+    return [
+        OutputOption(
+            ["-o", "--output"], type=path, metavar="FILE",
+            help="Write a row per combination of values to a .parquet or .csv file; an interrupted command resumes.",
+        ),
+        OutputOption(
+            ["--best"], metavar="COLUMN",
+            help="Show the best combinations by a column of these rows: cost, time_s, energy_j, throughput_per_s, ...",
+        ),
+        OutputOption(
+            ["--pareto"], metavar="COLUMNS", help="Show the Pareto front of several columns, such as time_s,cost."
+        ),
+        OutputOption(
+            ["--where"], metavar="CONDITION",
+            help="Of --best and --pareto: only rows such as 'time_s < 0.1 and (gpu == k80 or workers >= 4)'.",
+        ),
+        OutputOption(["--jobs"], type=INTEGER, metavar="N", help="Processes for rows. [default: one per core]"),
+        OutputOption(
+            ["--scheduler"], metavar="ADDRESS", help="Dask scheduler, tcp://host:8786, whose workers compute rows."
+        ),
+        OutputOption(["--dry-run"], is_flag=True, help="Only print the number of combinations."),
+        OutputOption(["--yes"], is_flag=True, help="Compute rows even if that takes more than two hours of a core."),
+    ]  # fmt: skip
+
+
+ROW_OPTIONS = ("output", "best", "pareto", "where", "jobs", "scheduler", "dry_run", "yes")
+"""Python names of the options."""
+
+
+def asks_for_rows(given: dict[str, Any]) -> bool:
+    """Return whether one of the options is given that asks for rows.
+
+    Raises
+    ------
+    BadValue
+        If an option is given that needs such a one.
+    """
+    if given["best"] and given["pareto"]:
+        raise BadValue("give only one of `--best`, by one column, and `--pareto`, by several")
+    is_ranked = bool(given["best"] or given["pareto"])
+    if given["where"] and not is_ranked:
+        raise BadValue("`--where` chooses among ranked rows: give `--best COLUMN` or `--pareto COLUMNS` as well")
+    asks = is_ranked or given["output"] is not None or given["dry_run"]
+    for name in ("jobs", "scheduler", "yes"):
+        if given[name] and not asks:
+            raise BadValue(
+                f"`--{name}` is for rows of many combinations: give `-o FILE`, `--best` or `--pareto` as well"
+            )
+    return asks
+
+
+def answer_with_rows(question: Options, given: dict[str, Any], output: dict[str, Any]) -> Answer:
+    """Return the answer that writes rows, or ranks them."""
+    from ..questions.sweep import sweep
+    from ..sweeps.run import Sweep
+
+    columns = [name.strip() for name in given["pareto"].split(",")] if given["pareto"] else []
+    has_chart = output.get("chart") is not None
+    if has_chart and len(columns) < 2:
+        from ..reporting.charts.pareto import NO_FRONT
+
+        raise BadValue(NO_FRONT)
+    settings = {name: given[name] for name in ("jobs", "scheduler", "dry_run", "yes")}
+    with tempfile.TemporaryDirectory() as folder:
+        file = given["output"] or Path(folder) / "rows.parquet"
+        force = bool(output.get("force")) and given["output"] is not None
+        with progress("combinations, in chunks") as on_done:
+            written = sweep(question, file, force=force and not has_chart, on_done=on_done, **settings)
+        if not isinstance(written, Sweep) or not (given["best"] or columns):
+            return Answer(written.to_dict, written.document)
+        from ..sweeps.best import MAX_FRONT_ROWS, find_best
+
+        result = find_best(
+            file,
+            objective=given["best"],
+            pareto=columns,
+            where=given["where"],
+            top=MAX_FRONT_ROWS if has_chart else _TOP,
+            sample=BACKGROUND_ROWS if has_chart else 0,
+            facility=getattr(question, "facility", None),
+        )
+    listed = msgspec.structs.replace(result, rows=result.rows[:_TOP])
+    return Answer(listed.to_dict, listed.document, lambda: result, chart="pareto", result=result)
