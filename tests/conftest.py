@@ -35,6 +35,19 @@ def _a_core_each():
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _networks_are_kept():
+    """Shipped networks, and what is counted for their layers, are kept for all tests of a process, not for a few."""
+    from paleo_lite.architectures import catalog, model_config
+    from paleo_lite.timing import workload
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(workload, "CACHE_SIZE", 1000)
+        for module, name in ((catalog, "_read_shipped"), (model_config, "_rebuild")):
+            patch.setattr(module, name, lru_cache(256)(getattr(module, name).__wrapped__))
+        yield
+
+
 @pytest.fixture(scope="session")
 def traced():
     """From a network's name, and an image size where it is not the network's own, to its trace."""
@@ -78,10 +91,14 @@ def pytest_make_parametrize_id(val, argname):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
-    """What collecting makes stays to the end: looking for garbage in it takes half a second each time."""
+    """What collecting makes stays to the end: looking for garbage in it takes half a second each time.
+
+    After that garbage is looked for rarely: torch and the networks of all tests stay as well.
+    """
     gc.disable()
     yield
     gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
     gc.enable()
 
 
