@@ -126,12 +126,10 @@ def fuse(layers: Sequence[Layer], work: Work, execution: str) -> Work:
     if execution == ENGINE:
         kernels = _merge_by_module(layers, kernels)
     op_arguments = trace_flow(layers).op_arguments
-
-    def fused_columns_at(batch_size: int) -> np.ndarray:
-        ops = [Op(layer, batch_size, *arguments) for layer, arguments in zip(layers, op_arguments)]
-        return _fused_columns(layers, work, ops, batch_size, kernels, edges, folded)
-
-    at_one, at_two = fused_columns_at(1), fused_columns_at(2)
+    ops = {batch_size: _sizes_of_tensors(layers, op_arguments, batch_size) for batch_size in (1, 2)}
+    at_one, at_two = (
+        _fused_columns(layers, work, ops[batch_size], batch_size, kernels, edges, folded) for batch_size in (1, 2)
+    )
     per_sample, fixed = work.per_sample.copy(), work.fixed.copy()
     inference = PASSES.index("inference")
     per_sample[:, inference] = at_two - at_one
@@ -141,7 +139,7 @@ def fuse(layers: Sequence[Layer], work: Work, execution: str) -> Work:
         training_edges = _find_edges(layers, is_launched | ~work.counted)
         training_kernels = _Grouping(layers, training_edges, is_launched, {}, execution).group()
         trained_at_one, trained_at_two = (
-            _trained_columns(layers, work, op_arguments, batch_size, training_kernels, training_edges)
+            _trained_columns(layers, work, ops[batch_size], batch_size, training_kernels, training_edges)
             for batch_size in (1, 2)
         )
         per_sample[:, _TRAINED_PASSES] = trained_at_two - trained_at_one
@@ -152,6 +150,19 @@ def fuse(layers: Sequence[Layer], work: Work, execution: str) -> Work:
     for norm, convolution in folded.items():
         carrier[norm] = carrier[convolution]
     return msgspec.structs.replace(work, per_sample=per_sample, fixed=fixed, execution=execution, carrier=carrier)
+
+
+def _sizes_of_tensors(layers: Sequence[Layer], op_arguments: Sequence[tuple[Any, ...]], batch_size: int) -> list[Op]:
+    """Return for each layer the sizes of its tensors at a batch size; layers of equal shapes share them."""
+    known: dict[tuple[Any, ...], Op] = {}
+    ops = []
+    for layer, arguments in zip(layers, op_arguments):
+        key = (layer.inputs, layer.outputs, layer.weights, arguments)
+        op = known.get(key)
+        if op is None:
+            op = known[key] = Op(layer, batch_size, *arguments)
+        ops.append(op)
+    return ops
 
 
 def _remove_attention_output_copies(layers: Sequence[Layer], work: Work) -> Work:
@@ -428,7 +439,7 @@ _TRAINED_PASSES = [PASSES.index(name) for name in ("forward", "backward_data", "
 def _trained_columns(
     layers: Sequence[Layer],
     work: Work,
-    op_arguments: Sequence[tuple[Any, ...]],
+    ops: Sequence[Op],
     batch_size: int,
     kernels: Sequence[_Kernel],
     edges: _Edges,
@@ -438,7 +449,6 @@ def _trained_columns(
     The kernel of the data gradient reads the gradients of the outputs and the saved inputs, and writes the gradients of
     the inputs. It also leaves the sums for the gradients of weights.
     """
-    ops = [Op(layer, batch_size, *arguments) for layer, arguments in zip(layers, op_arguments)]
     columns = np.array(
         [[work.column(name, PASSES[index], batch_size)[0] for index in _TRAINED_PASSES] for name in COLUMNS]
     )

@@ -266,7 +266,7 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def work(self) -> Work:
         """Counts of each layer, for any batch size; computed once."""
-        work = cached_for_layers(count, self.layers, self.precision, self.convention)
+        work = counted = cached_for_layers(count, self.layers, self.precision, self.convention)
         if self.phase == "training" and self.weights is not None:
             from .fine_tuning import repeat_dequantization
 
@@ -278,6 +278,8 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
             work = read_quantized_inputs(work, self.layers, self.uses_narrow_products, saved_bytes)
         if self.execution == "eager":
             return work
+        if work is counted:  # whatever the device, the batch size and the weights
+            return cached_for_layers(_fuse_counted, self.layers, self.precision, self.convention, self.execution)
         from ..counting.fusion import fuse  # imported on demand, to keep cold starts fast
 
         return fuse(self.layers, work, self.execution)
@@ -412,6 +414,13 @@ def cached_for_layers(function: Callable[..., Cached], layers: tuple[Layer, ...]
         _CACHE[key] = entry  # keeps the layers alive, so that no other object gets their id
     result: Cached = entry[1]
     return result
+
+
+def _fuse_counted(layers: tuple[Layer, ...], precision: str, convention: str, execution: str) -> Work:
+    """Return the counts of layers under an execution that fuses them."""
+    from ..counting.fusion import fuse  # imported on demand, to keep cold starts fast
+
+    return fuse(layers, cached_for_layers(count, layers, precision, convention), execution)
 
 
 OFFLOADS = ("none", "cpu", "nvme")
