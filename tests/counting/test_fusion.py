@@ -156,8 +156,22 @@ def kernels_in_order(layers: Sequence[Layer], work: Work, fused: Work) -> list[i
     return list(TopologicalSorter(waits_for).static_order())
 
 
+SAMPLE = [name for name in network_names() if not name.startswith("paleo")][::6]
+SMALLER = {
+    "qwen3-235b-a22b": "qwen3-30b-a3b", "qwen3-vl-32b": "qwen3-vl-2b", "llama-2-70b": "vicuna-7b",
+    "olmo-2-32b": "olmo-2-7b", "gemma-3-12b": "gemma-3-1b",
+}  # fmt: skip
+"""Siblings with fewer blocks of the same layers; `make thorough` also takes the large ones."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in network_names() if not name.startswith("paleo")][::6])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *sorted({SMALLER.get(name, name) for name in SAMPLE}),
+        *(pytest.param(name, marks=pytest.mark.thorough) for name in SMALLER),
+    ],
+)
 @pytest.mark.parametrize("execution", ["compiled", "folded"])
 def test_fusing_removes_bytes_and_launches_and_keeps_flops(name: str, execution: str) -> None:
     layers = find_network(name).layers
