@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import msgspec
 import pytest
 from click.testing import CliRunner
 
+import validation.profiles.published
 import validation.ship
 import validation.steps.published
 from measured import DATA
@@ -87,8 +89,10 @@ def test_plot_has_the_figures_of_its_table(
 @pytest.mark.needs_data
 @pytest.mark.slow
 @pytest.mark.parametrize("split", ["own", "order", "transformers", "operations", "profile", "ppp"])
-def test_tables_of_the_accuracy_page_can_be_written(monkeypatch: pytest.MonkeyPatch, split: str) -> None:
-    """Of a few devices, networks and operations; `make accuracy` writes them of all."""
+def test_tables_of_the_accuracy_page_can_be_written(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, split: str
+) -> None:
+    """Of a few devices, networks, operations and profiles; `make accuracy` writes them of all."""
     devices = ("titan-xp", "titan-rtx", "rtx4090")
     networks = {
         "densenet121", "mnasnet1_0", "mobilenet_v2", "resnet18", "resnet50", "resnet101", "vgg11", "vgg16", "vit_b_16",
@@ -97,6 +101,13 @@ def test_tables_of_the_accuracy_page_can_be_written(monkeypatch: pytest.MonkeyPa
     steps = validation.steps.published.published_steps(DATA / "measured")
     few = [step for step in steps.measurements if step.gpu in devices and step.network in networks]
     monkeypatch.setattr(validation.steps.published, "published_steps", lambda folder: Dataset(few, steps.left_out))
+    if split in ("profile", "ppp"):  # of two numbers of nodes, both loaders and both batch sizes
+        (every,) = validation.profiles.published.PROFILE_SETS
+        for nodes in (8, 16):
+            for path in every.path(DATA).glob(f"run_0_config_{nodes}_2_ib_nvprof_2_*_fp32_fp32_ret_0_0.gzip"):
+                shutil.copy(path, tmp_path)
+        few_profiles = msgspec.structs.replace(every, folder=str(tmp_path))
+        monkeypatch.setattr(validation.profiles.published, "PROFILE_SETS", (few_profiles,))
     if split == "operations":
         monkeypatch.setattr(validation.ship, "OPERATIONS", ("deepbench_gemm.csv.gz",))
     else:
