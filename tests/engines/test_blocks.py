@@ -18,7 +18,7 @@ from paleo_lite.counting.kinds import cached_elements
 from paleo_lite.engines.blocks import Fusion, exchange_tokens, network_kernels
 from paleo_lite.engines.kernels import Attention, CountedKernel, Exchange, Experts, Kernel, Pointwise, Product
 from paleo_lite.errors import BadValue
-from shipped_networks import LANGUAGE_MODELS
+from shipped_networks import LANGUAGE_MODELS, of_each_form
 
 CONTEXT = 600
 UNFUSED = Fusion({})
@@ -332,7 +332,7 @@ def flops_per_token(found: list[CountedKernel]) -> int:
     return total
 
 
-@pytest.mark.parametrize("name", LANGUAGE_MODELS)
+@of_each_form(LANGUAGE_MODELS)
 def test_products_of_a_decode_step_have_the_counted_flops(name: str) -> None:
     """Of all layers of the built network that multiply by weights; biases are not products."""
     layers = built(name).layers
@@ -353,7 +353,7 @@ def test_products_of_one_of_eight_devices_have_the_counted_flops(name: str) -> N
     assert flops_per_token(kernels(name, tensor=8)) == expected
 
 
-@pytest.mark.parametrize("name", LANGUAGE_MODELS)
+@of_each_form(LANGUAGE_MODELS)
 def test_kernels_have_the_parameters_of_the_network(name: str) -> None:
     """All but biases, the vision tower, and layers that predict further tokens."""
     found, stored = network(name), 0
@@ -377,7 +377,7 @@ COMPRESSED = ("deepseek-v4-flash",)
 """Networks whose kernels of attention read compressed keys and a window of others at once."""
 
 
-@pytest.mark.parametrize("name", [name for name in LANGUAGE_MODELS if name not in COMPRESSED])
+@of_each_form([name for name in LANGUAGE_MODELS if name not in COMPRESSED])
 def test_kernels_keep_the_cache_of_the_network(name: str) -> None:
     """Elements of keys, values and states of a sequence; convolutions keep 4 inputs, which are under 2% of a state."""
     kept = states = 0
