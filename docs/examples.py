@@ -259,7 +259,7 @@ def why_not_run(command: str) -> str:
 @contextmanager
 def _inside(folder: Path) -> Iterator[None]:
     """Change into a folder, and make its modules importable, until the end of the block."""
-    before = Path.cwd()
+    before, imported_before = Path.cwd(), set(sys.modules)
     os.chdir(folder)
     sys.path.insert(0, str(folder))
     try:
@@ -267,8 +267,8 @@ def _inside(folder: Path) -> Iterator[None]:
     finally:
         os.chdir(before)
         sys.path.remove(str(folder))
-        for name, module in list(sys.modules.items()):
-            if str(getattr(module, "__file__", None) or "").startswith(str(folder)):
+        for name in sys.modules.keys() - imported_before:
+            if str(getattr(sys.modules[name], "__file__", None) or "").startswith(str(folder)):
                 del sys.modules[name]
 
 
