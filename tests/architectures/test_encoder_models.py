@@ -22,6 +22,7 @@ from paleo_lite.architectures.model_config import read_config
 from paleo_lite.architectures.network import SequenceOptions
 from paleo_lite.counting import count
 from paleo_lite.errors import BadDescriptor, BadValue
+from paleo_lite.timing.workload import cached_for_layers
 
 TOKENS, CONTEXT = 16, 30
 SMALL = {"vocab_size": 1000, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 8,
@@ -168,7 +169,7 @@ def network(model_type, class_name, options=None, **changes):
 
 
 def total(found, column, phase="inference", batch_size=1):
-    return int(count(found.layers).column(column, phase, batch_size).sum())
+    return int(cached_for_layers(count, found.layers).column(column, phase, batch_size).sum())
 
 
 def signatures(layers):

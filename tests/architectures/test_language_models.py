@@ -28,6 +28,7 @@ from paleo_lite.architectures.model_config import read_config
 from paleo_lite.architectures.network import SequenceOptions
 from paleo_lite.counting import count
 from paleo_lite.errors import BadDescriptor, BadValue
+from paleo_lite.timing.workload import cached_for_layers
 
 TOKENS, CONTEXT = 16, 32
 
@@ -347,7 +348,7 @@ def network(model_type, phase="inference", **changes):
 
 
 def total(found, column, phase="inference"):
-    return int(count(found.layers).column(column, phase).sum())
+    return int(cached_for_layers(count, found.layers).column(column, phase).sum())
 
 
 def matrix_sizes(found):
