@@ -69,6 +69,22 @@ def built():
     return build
 
 
+@pytest.fixture(scope="module")
+def few_alternatives():
+    """A report compares with every tenth shipped device; tests/calibration/test_alternatives.py with all."""
+    from paleo_lite.calibration import alternatives
+    from paleo_lite.machines import list_devices
+
+    left_out = {device.id for at, device in enumerate(list_devices()) if at % 10}
+
+    def some(files=()):
+        return [device for device in list_devices(files) if device.id not in left_out]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(alternatives, "list_devices", some)
+        yield
+
+
 @pytest.fixture
 def interruptible():
     """Processes started by a test take an interrupt, also where the tests themselves run in the background without."""

@@ -25,6 +25,11 @@ from paleo_lite.units import format_si
 pytestmark = pytest.mark.slow
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _few_alternatives(few_alternatives):
+    """These tests look at the rest of a report."""
+
+
 def run(*words):
     """Ask `predict`, unless the first word is another command."""
     command = [] if words[0] in ("train", "serve", "local", "diffusion", "efficiency") else ["predict"]

@@ -22,6 +22,11 @@ HOSTILE = [
 ]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _few_alternatives(few_alternatives):
+    """These tests look at the rest of a report."""
+
+
 @pytest.fixture(scope="session")
 def write():
     """Run a command with ``--report`` and return the text of the written file."""
