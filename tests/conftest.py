@@ -11,6 +11,7 @@ from functools import lru_cache
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 
 import measured
 
@@ -23,6 +24,9 @@ _COMMON = {
 settings.register_profile("suite", **_COMMON, derandomize=True, database=None, max_examples=60)
 settings.register_profile("fuzz", **_COMMON, derandomize=False, max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
+if "HYPOTHESIS_PROFILE" not in os.environ and hasattr(providers, "_get_local_constants"):
+    # Constants of the modules that happen to be imported would differ between processes, and take seconds in each.
+    providers._get_local_constants = lambda: providers._local_constants
 
 
 @pytest.fixture(scope="session", autouse=True)
