@@ -22,9 +22,12 @@ test: $(STAMPS)/test
 	$(MAKE) --jobs 2 lint $(STAMPS)/compiled
 	$(PYTEST)
 
-# Compile the tests once while the linters run, instead of in every process.
+# Compile the tests, and the libraries that take longest, once while the linters run, instead of in every process.
+COMPILED := streamlit.testing.v1 altair pandas pyarrow.parquet scipy.optimize distributed onnx \
+	transformers.models.llama.modeling_llama
 $(STAMPS)/compiled: | $(STAMPS)/test
 	@$(BIN)/python -m pytest --collect-only -qq > /dev/null || true
+	@for module in $(COMPILED); do $(BIN)/python -c "import $$module" 2> /dev/null || true; done
 	touch $@
 
 # Fast tests to run after each change: a minute on two cores.
