@@ -110,7 +110,7 @@ def test_sample_does_not_depend_on_the_order_of_rows(tmp_path: Path) -> None:
 
 @pytest.mark.needs_data
 def test_flagged_rows_and_unknown_devices_are_omitted() -> None:
-    found = published_layers(MEASURED, gpus=["mi25"])
+    found = published_layers(MEASURED, gpus=["mi25"], files=["deepbench_conv.csv.gz"])
     flagged = [row for row in rows("deepbench_conv.csv.gz") if row["check"]]
     assert found.left_out["flagged by its collector"] == len(flagged) == 24
     assert {timed.gpu for timed in found.layers} == {"mi25"}
@@ -204,7 +204,8 @@ def test_operands_in_a_loop_come_from_the_l2_if_they_fit() -> None:
 @pytest.mark.needs_data
 def test_sources_with_constants_of_their_own() -> None:
     """A product in fp8 includes the conversion of its input; rocBLAS was timed on another computer for each chip."""
-    sources = {(timed.gpu, timed.precision): timed.source for timed in published_layers(MEASURED, ["h100-sxm"]).layers}
+    products = published_layers(MEASURED, ["h100-sxm"], files=["gemm_modern.csv"]).layers
+    sources = {(timed.gpu, timed.precision): timed.source for timed in products}
     assert sources["h100-sxm", "bf16"] == "aiconfigurator TensorRT-LLM torch_flow"
     assert sources["h100-sxm", "fp8"] == "aiconfigurator TensorRT-LLM torch_flow with conversion"
     rocblas = {timed.gpu: timed.source for timed in amd_operations(MEASURED) if timed.source.startswith("rocBLAS")}
