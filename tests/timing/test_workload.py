@@ -76,3 +76,11 @@ def test_a_flop_count_knows_what_layers_may_be_asked_and_refuses_it():
     for name in ("sequence_length", "context"):
         with pytest.raises(BadValue, match="needs the layers of a network"):
             Workload.from_flops(1e9, "fp32", **{**unasked, name: 128})
+
+
+@pytest.mark.parametrize("execution", ["compiled", "folded"])
+def test_fused_counts_do_not_depend_on_the_batch_and_are_kept(execution: str) -> None:
+    network = find_network("resnet18")
+    one, other = (Workload(network, "fp16", batch_size, execution=execution).work for batch_size in (1, 64))
+    assert one is other
+    assert one is not Workload(network, "fp32", execution=execution).work
