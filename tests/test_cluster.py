@@ -108,7 +108,7 @@ def test_a_real_worker_without_the_package_is_one_sentence(tmp_path):
         try:
             asked = subprocess.run(
                 [sys.executable, "-m", "paleo_lite", *sweep, cluster.scheduler_address],
-                capture_output=True, text=True, timeout=60, check=False,
+                capture_output=True, text=True, timeout=600, check=False,
             )  # fmt: skip
         finally:
             worker.terminate()
