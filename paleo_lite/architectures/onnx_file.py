@@ -77,6 +77,9 @@ def read_onnx(path: Path, image_size: int | None = None, options: SequenceOption
     return network if length is None else network._replace(lengths=Lengths(length, length))
 
 
+_Called = tuple[str, str, str]
+"""Domain, name and overload of a function or an operator; versions of onnx before 1.16 have no overloads."""
+
 NODES_PER_BYTE = 1
 """Most operators that the functions of a file may grow to, per byte of the file."""
 
@@ -93,17 +96,22 @@ def _inline_functions(model: Any, path: Path) -> Any:
     Raises
     ------
     BadDescriptor
-        If a function calls itself, the calls are nested too deeply, or they grow to more operators than a file of
-        this size can need: each of a chain of functions may call the next one twice.
+        If a function calls itself, is there twice or is called wrongly, the calls are nested too deeply, or they grow
+        to more operators than a file of this size can need: each of a chain of functions may call the next one twice.
     """
     from onnx.inliner import inline_local_functions
 
     limit = max(NODES_PER_BYTE * path.stat().st_size, _NODES_OF_ANY_FILE)
-    bodies = {(function.domain, function.name): function.node for function in model.functions}
-    sizes: dict[tuple[str, str], int] = {}
+    bodies: dict[_Called, Any] = {}
+    for function in model.functions:
+        called = function.domain, function.name, getattr(function, "overload", "")
+        if called in bodies:  # onnx would inline the other one than that whose size is checked here
+            raise BadDescriptor(f"{path}: the function {function.name[:80]!r} is there twice, expected once")
+        bodies[called] = function.node
+    sizes: dict[_Called, int] = {}
     for name in bodies:
         _size_of_function(name, bodies, sizes, path)
-    levels: dict[tuple[str, str], int] = {}
+    levels: dict[_Called, int] = {}
     for name in sizes:  # in the order in which they were completed: callees before their callers
         levels[name] = 1 + max((levels[call] for call in _calls(bodies[name]) if call in bodies), default=0)
     if max(levels.values()) > _MOST_LEVELS:
@@ -120,9 +128,7 @@ def _inline_functions(model: Any, path: Path) -> Any:
         raise BadDescriptor(f"{path}: its functions cannot be inlined ({clean_message(str(error))[-150:]})") from None
 
 
-def _size_of_function(
-    name: tuple[str, str], bodies: dict[tuple[str, str], Any], sizes: dict[tuple[str, str], int], path: Path
-) -> None:
+def _size_of_function(name: _Called, bodies: dict[_Called, Any], sizes: dict[_Called, int], path: Path) -> None:
     """Add the number of operators of a function, with those of the functions that it calls, to the sizes."""
     pending, active = [name], set()
     while pending:
@@ -142,19 +148,19 @@ def _size_of_function(
         pending += sorted(callees)
 
 
-def _calls(nodes: Any) -> Iterator[tuple[str, str]]:
-    """Yield domain and type of every operator, also of those in the graphs of branches and loops."""
+def _calls(nodes: Any) -> Iterator[_Called]:
+    """Yield what every operator calls, also of those in the graphs of branches and loops."""
     pending = list(nodes)
     while pending:
         node = pending.pop()
-        yield node.domain, node.op_type
+        yield node.domain, node.op_type, getattr(node, "overload", "")
         for attribute in node.attribute:
             pending += attribute.g.node
             for graph in attribute.graphs:
                 pending += graph.node
 
 
-def _count_nodes(nodes: Any, sizes: dict[tuple[str, str], int]) -> int:
+def _count_nodes(nodes: Any, sizes: dict[_Called, int]) -> int:
     """Return the number of operators when calls of functions are replaced by their operators."""
     return sum(sizes.get(call, 1) for call in _calls(nodes))
 

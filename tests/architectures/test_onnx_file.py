@@ -176,6 +176,19 @@ def test_functions_are_inlined_within_a_budget(tmp_path):
         pl.layers(save_with_functions(tmp_path / "endless.onnx", calls(1, 3, recursive=True)))
 
 
+def test_wrong_functions_are_an_error_of_one_sentence(tmp_path):
+    """A small function after a large one of its name hid the size of what onnx inlines."""
+    functions = calls(2, 14)
+    for twice in ([*functions, *calls(1, 1)], [*calls(1, 1), *functions]):
+        with pytest.raises(BadDescriptor, match="the function 'F0' is there twice, expected once"):
+            pl.layers(save_with_functions(tmp_path / "twice.onnx", twice))
+    few = calls(2, 2)
+    few[0].ClearField("input")
+    with pytest.raises(BadDescriptor, match="its functions cannot be inlined") as error:
+        pl.layers(save_with_functions(tmp_path / "without.onnx", few))
+    assert "\n" not in str(error.value)
+
+
 @pytest.mark.parametrize(
     ("node", "weights", "message"),
     [
