@@ -4,10 +4,11 @@
     python tests/fuzz.py --seconds 600 --faults [--rounds 50]
 
 A file is changed in its own terms: values, keys and elements of JSON and TOML, cells and columns of tables, rows and
-columns of SQLite and Parquet, tags and numbers of XML, and bytes of all. Then commands read it, in a process that may
-take so much memory and, for one command, so many seconds of the processor. Each input follows from the seed and its
-number. What ends otherwise than in an answer or a sentence is kept in ``build/fuzz`` with the commands; what is mended
-is kept small in ``tests/found``, where `test_fuzz.py` asks it again.
+columns of SQLite and Parquet, tags and numbers of XML, functions of ONNX, and bytes of all. Modules of Python with
+names that a command may import can lie beside it, which no command may run. Then commands read the file, in a process
+that may take so much memory and, for one command, so many seconds of the processor. Each input follows from the seed
+and its number. What ends otherwise than in an answer or a sentence is kept in ``build/fuzz`` with the commands; what is
+mended is kept small in ``tests/found``, where `test_fuzz.py` asks it again.
 """
 
 from __future__ import annotations
@@ -218,9 +219,12 @@ def _json(data: bytes, rng: random.Random) -> bytes:
 
     walk(document)
     node, key = rng.choice(places)
-    what = rng.randrange(6)
+    what = rng.randrange(7)
     if what < 3:
         node[key] = rng.choice(ODD)
+    elif what == 6:
+        objects = [document, *(there[at] for there, at in places)]
+        rng.choice([place for place in objects if isinstance(place, dict)]).update(_names_of_code(rng))
     elif what == 3:
         del node[key]
     elif what == 4:
@@ -231,6 +235,22 @@ def _json(data: bytes, rng: random.Random) -> bytes:
     else:
         node.extend(node[:50] * rng.choice([1, 10]))
     return json.dumps(document).encode("utf-8", "surrogatepass")
+
+
+def _names_of_code(rng: random.Random) -> dict[str, Any]:
+    """Return fields that name code: of the folder, of a hub, or of Python itself."""
+    name = rng.choice(["configuration_own.OwnConfig", "planted/repository--modeling_own.Own", "os.system", "", None, 1])
+    maps: dict[str, Any] = {"AutoConfig": name, rng.choice(["AutoModel", "AutoModelForCausalLM"]): [name, None]}
+    return rng.choice(
+        [
+            {"auto_map": maps},
+            {"auto_map": maps, "model_type": "own"},
+            {"text_config": {"auto_map": maps, "model_type": "own"}},
+            {"vision_config": {"model_type": "own", "auto_map": maps}, "auto_map": name},
+            {"auto_map": {"AutoConfig": maps}, "trust_remote_code": True},
+            {"custom_pipelines": {"text-generation": {"impl": "own.Own", "pt": [name]}}},
+        ]
+    )
 
 
 def _said(value: Any) -> str:
@@ -265,15 +285,14 @@ def _toml(data: bytes, rng: random.Random) -> bytes:
     lines = data.decode("utf-8", "replace").split("\n")
     full = [place for place, line in enumerate(lines) if line.strip()]
     at = rng.choice(full)
-    what = rng.randrange(6)
+    what = rng.randrange(7)
     if what == 0:
         del lines[at]
     elif what == 1:
         lines.insert(at, rng.choice(lines))
-    elif what == 5:
-        count = rng.choice([2, 31, 32, 33, 1000, 30_000])
-        nested = rng.choice([".".join("a" * count) + " = 1", f"[{'.'.join('a' * count)}]", f"a = {'[' * count}"])
-        lines.insert(at, nested)
+    elif what > 4:
+        changed = _deep_toml(lines[at], rng)
+        lines[at : at + rng.randrange(2)] = [changed]  # in place of the line, or before it
     elif "=" in lines[at]:
         name, _, value = lines[at].partition("=")
         odd = rng.choice([x for x in ODD if x is not None and not isinstance(x, dict)])
@@ -286,6 +305,25 @@ def _toml(data: bytes, rng: random.Random) -> bytes:
     else:
         lines[at] = f"[{json.dumps(_said(rng.choice(ODD)))}]"
     return "\n".join(lines).encode("utf-8", "replace")
+
+
+def _deep_toml(line: str, rng: random.Random) -> str:
+    """Return a line with a dotted key, or with a value or a heading that is nested a few or many times."""
+    name, _, value = (part.strip() for part in line.partition("="))
+    name = name.strip("[]") or "a"
+    depth = rng.choice([1, 2, 3, 31, 32, 33, 500, 5000, 30_000])
+    dotted = ".".join([name] * depth)
+    return rng.choice(
+        [
+            f"{'.'.join('a' * (depth + 1))} = 1",
+            f"{dotted} = {value or 1}",
+            f"{name}.{rng.choice(['value', 'source', 'a', chr(34) * 2])} = {value or 1}",
+            f"{name} = {'[' * depth}{value}{']' * rng.choice([depth, 0])}",
+            f"{name} = {'{ value = ' * depth}{value or 1}{' }' * depth}",
+            f"[{dotted}]",
+            f"[[{dotted}]]",
+        ]
+    )
 
 
 def _xml(data: bytes, rng: random.Random) -> bytes:
@@ -312,11 +350,18 @@ def _sqlite(data: bytes, rng: random.Random) -> bytes:
             database.execute("PRAGMA ignore_check_constraints = ON")
             database.execute("PRAGMA synchronous = OFF")  # the file is temporary
             database.execute("PRAGMA journal_mode = MEMORY")
+            # A column or a view of an earlier mutation may be endless, also for the next mutation.
+            database.set_progress_handler(lambda: 1, 1_000_000)
+            database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 2_000_000)
             tables = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
             table = rng.choice(tables)
             columns = [row[1] for row in database.execute(f'PRAGMA table_info("{table}")')]
-            column, what = rng.choice(columns), rng.randrange(7)
-            if what == 0:
+            column, what = rng.choice(columns), rng.randrange(9)
+            if what == 7:
+                _put_view(database, table, column, rng)
+            elif what == 8:
+                _compute_column(database, table, column, rng)
+            elif what == 0:
                 database.execute(f'DELETE FROM "{table}" WHERE rowid % 2 = {rng.randrange(2)}')
             elif what == 1:
                 database.execute(f'ALTER TABLE "{table}" RENAME COLUMN "{column}" TO "other_{rng.randrange(9)}"')
@@ -332,6 +377,49 @@ def _sqlite(data: bytes, rng: random.Random) -> bytes:
         finally:
             database.close()
         return path.read_bytes()
+
+
+def _put_view(database: sqlite3.Connection, table: str, column: str, rng: random.Random) -> None:
+    """Put a view in the place of a table, or beside it: the same rows, many, none, or rows without end."""
+    endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i AS "
+    rows = rng.choice(
+        [
+            'SELECT * FROM "kept"',
+            'SELECT a.* FROM "kept" a, "kept" b, "kept" c, "kept" d',
+            f'{endless}"{column}" FROM n',
+            f'{endless}"{column}", k.* FROM n, "kept" k',
+            'SELECT * FROM "kept" WHERE 0',
+            f'SELECT *, zeroblob(1000000000) AS "{column}" FROM "kept"',
+            f'SELECT * FROM "{table}"',
+            "SELECT * FROM nowhere",
+            "SELECT load_extension('own') AS a, * FROM \"kept\"",
+        ]
+    )
+    if rng.random() < 0.8:
+        database.execute(f'ALTER TABLE "{table}" RENAME TO "kept"')
+        database.execute(f'CREATE VIEW "{table}" AS {rows}')
+    else:
+        database.execute(f'CREATE VIEW "kept" AS SELECT * FROM "{table}"')
+        database.execute(f'CREATE VIEW "other" AS {rows}')
+
+
+def _compute_column(database: sqlite3.Connection, table: str, column: str, rng: random.Random) -> None:
+    """Put a column that is computed for each reader in the place of a stored one."""
+    other = f"stored_{rng.randrange(9)}"
+    value = rng.choice(
+        [
+            f'"{other}"',
+            f'"{other}" + 1',
+            "1",
+            "NULL",
+            "zeroblob(1000000000)",
+            "abs(-9223372036854775808)",
+            f"json_extract(\"{other}\", '$.a')",
+            f'printf("%.*c", 900000000, "{other}")',
+        ]
+    )
+    database.execute(f'ALTER TABLE "{table}" RENAME COLUMN "{column}" TO "{other}"')
+    database.execute(f'ALTER TABLE "{table}" ADD COLUMN "{column}" GENERATED ALWAYS AS ({value}) VIRTUAL')
 
 
 def _as_parquet(data: bytes, rng: random.Random) -> bytes:
@@ -365,7 +453,9 @@ def _onnx(data: bytes, rng: random.Random) -> bytes:
     import onnx
 
     model = onnx.ModelProto.FromString(data)
-    what = rng.randrange(7)
+    what = rng.randrange(9)
+    if what == 7:
+        return _with_other_functions(model, rng)
     function = rng.choice(model.functions) if model.functions else None
     nodes = function.node if function is not None and rng.random() < 0.2 else model.graph.node
     node = rng.choice(nodes)
@@ -406,10 +496,42 @@ def _onnx(data: bytes, rng: random.Random) -> bytes:
             del names[rng.randrange(len(names))]
         else:
             names.append(rng.choice(["", "x", "w", "unknown"]))
+    elif what == 8:  # a branch or a body that holds a copy of what holds it
+        branch = onnx.helper.make_graph([node], "branch", [], list(model.graph.output))
+        node.attribute.append(onnx.helper.make_attribute(rng.choice(["then_branch", "body", "strides"]), branch))
     else:
         node.op_type = rng.choice(["Shape", "Concat", "Reshape", "Split", "MatMul", "Gather", "LSTM", "Loop", "Resize"])
     changed_data: bytes = model.SerializeToString()
     return changed_data
+
+
+def _with_other_functions(model: Any, rng: random.Random) -> bytes:
+    """Return a model with a chain of functions that call each other, two of one name, or one that is malformed."""
+    from onnx import helper
+
+    what = rng.randrange(5)
+    if what == 0 or not model.functions:  # each of a chain calls the next one several times, or the last the first
+        length, calls = rng.choice([2, 20, 60, 200, 2000]), rng.choice([1, 2, 3])
+        after_last = model.functions[0].name if model.functions and rng.random() < 0.5 else "f0"
+        for number in range(length):
+            name = f"f{number + 1}" if number + 1 < length else after_last
+            nodes = [helper.make_node(name, ["a"], [f"b{call}"], domain="own") for call in range(calls)]
+            opsets = list(model.opset_import)
+            model.functions.append(helper.make_function("own", f"f{number}", ["a"], ["b0"], nodes, opsets))
+        caller = rng.choice(model.graph.node)
+        caller.op_type, caller.domain = "f0", "own"
+    else:
+        function = rng.choice(model.functions)
+        if what == 1:
+            function.node.append(helper.make_node(rng.choice(model.functions).name, ["a"], ["c"], domain="own"))
+        elif what == 2:
+            model.functions.append(function)
+        elif what == 3:
+            function.ClearField(rng.choice(["input", "output", "node", "opset_import", "attribute"]))
+        else:
+            function.name, function.domain = _said(rng.choice(ODD))[:400], rng.choice(["own", "", "other"])
+    changed: bytes = model.SerializeToString()
+    return changed
 
 
 _AS = {
@@ -460,6 +582,32 @@ def command_line(rng: random.Random) -> list[str]:
     return words
 
 
+# Code beside the file ------------------------------------------------------------------------------------------------
+
+PLANTED = ("json", "numpy", "pyarrow", "torch", "transformers", "diffusers", "onnx", "gguf", "safetensors", "dask",
+           "matplotlib", "plotly", "tomllib", "sitecustomize", "usercustomize", "paleo_lite", "msgspec", "encodings",
+           "configuration_own", "modeling_own", "pipeline", "own", "numpy_typing", "google", "yaml")  # fmt: skip
+"""Names of modules that a command, its process for traces, or the code that a network names may import."""
+
+_RAN = "planted-code-ran"
+
+
+def plant(folder: Path, rng: random.Random) -> None:
+    """Delete the modules of earlier calls and at times write some into the folder, which leave a file if they run."""
+    for file in [*folder.glob("*.py"), *folder.glob("*/__init__.py"), folder / _RAN]:
+        file.unlink(missing_ok=True)
+    if rng.random() < 0.1:
+        for name in rng.sample(PLANTED, rng.choice([1, 3, len(PLANTED)])):
+            path = folder / rng.choice([f"{name}.py", f"{name}/__init__.py"])
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(f"open({str(folder / _RAN)!r}, 'w').close()\n")
+
+
+def planted_code_ran(folder: Path) -> str | None:
+    """Return what is wrong if a module of `plant` was run."""
+    return "a module in the folder of the file was run" if (folder / _RAN).exists() else None
+
+
 # Asking --------------------------------------------------------------------------------------------------------------
 
 
@@ -494,6 +642,7 @@ def asked(number: int, seed: int, known: list[Sample], folder: Path) -> tuple[st
     sample, other = rng.choice(known), rng.choice(known)
     path = folder / (sample.name if "." in sample.name else "file")
     path.write_bytes(mutated(sample.data, sample.kind, other.data, rng))
+    plant(folder, rng)
     words = rng.choice(sample.commands).format(file=path).split()
     if "--force" not in words and rng.random() < 0.5:
         words += ["--format", rng.choice(TABLES)]
@@ -523,7 +672,7 @@ def _work(seed: int, numbers: Any, step: int, until: float, report: Any) -> None
             resource.setrlimit(resource.RLIMIT_AS, (held + MEMORY, resource.RLIM_INFINITY))
             signal.setitimer(signal.ITIMER_PROF, CPU_S)
             try:
-                problem = wrong_with(words)
+                problem = wrong_with(words) or planted_code_ran(Path(folder))
             except Hang:
                 problem = f"more than {CPU_S} s of the processor"
             except MemoryError:

@@ -5,7 +5,9 @@
 
 An input is one file: a line with the name of a sample and the number of one of its commands, and then the bytes that
 the command reads; or the line ``command line`` and the words as JSON. Inputs that reach new branches of ``paleo_lite``
-are stored in ``corpus``, with which the next run starts. The first input of each defect is stored in ``findings``.
+are stored in ``corpus``, with which the next run starts. The first input of each defect is stored in ``findings``; an
+input is one, too, if it takes more than `SLOW_S` seconds of the processor, whatever the reason: in processes that it
+starts, in code that no exception ends, or while it is changed.
 """
 
 from __future__ import annotations
@@ -36,13 +38,34 @@ sys.path[:0] = [path for path in (str(HERE.parent), str(HERE)) if path not in sy
 import fuzz  # noqa: E402
 
 COMMAND_LINE = "command line"
+PENDING = "pending"
+"""File with what the process does at the moment, and in further lines the input."""
+
 LARGEST_BYTES = 64_000
+SLOW_S = 20  # of the processor: a process for a trace, which imports torch, takes some 6
+PATIENCE_S = 600  # for an input that waits
 RUNS_PER_PROCESS = 50_000  # functions remember networks and devices, some 20 kB per input
 
 
 def encode(name: str, command: int, data: bytes) -> bytes:
     """Return the input that gives `data` to a command of a sample."""
     return f"{name} {command}\n".encode() + data
+
+
+def processor_s() -> float:
+    """Return the seconds of the processor that this process and those that it has started and seen end have taken."""
+    taken = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in taken)
+
+
+def end_after(seconds: int) -> None:
+    """Let the system end this process, by SIGXCPU, after some more seconds of the processor.
+
+    No exception of Python's can end a loop of C, and code that catches it goes on.
+    """
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    _, most = resource.getrlimit(resource.RLIMIT_CPU)
+    resource.setrlimit(resource.RLIMIT_CPU, (int(usage.ru_utime + usage.ru_stime) + 1 + seconds, most))
 
 
 class Target:
@@ -86,6 +109,7 @@ class Target:
         commands = self.samples[name].commands
         path = self.folder / (self.samples[name].name if "." in name else "file")
         path.write_bytes(content)
+        fuzz.plant(self.folder, random.Random(len(content)))
         words = commands[int(number) % len(commands)].format(file=path).split()
         if "--force" not in words and int(number) >= len(commands):
             words += ["--format", fuzz.TABLES[int(number) // len(commands) % len(fuzz.TABLES)]]
@@ -100,9 +124,13 @@ class Target:
         unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
         resource.setrlimit(resource.RLIMIT_AS, (size_bytes + fuzz.MEMORY, resource.RLIM_INFINITY))
         previous = signal.signal(signal.SIGPROF, raise_hang)
+        before_s = processor_s()
         signal.setitimer(signal.ITIMER_PROF, fuzz.CPU_S)
         try:
-            return fuzz.wrong_with(parsed[1])
+            problem = fuzz.wrong_with(parsed[1]) or fuzz.planted_code_ran(self.folder)
+            if problem is None and processor_s() - before_s > SLOW_S:
+                return f"more than {SLOW_S} s of the processor, with the processes that it started"
+            return problem
         except fuzz.Hang:
             return f"more than {fuzz.CPU_S} s of the processor"
         except MemoryError:
@@ -157,6 +185,15 @@ def store(findings: Path, data: bytes, problem: str) -> bool:
     return True
 
 
+def store_pending(folder: Path, code: int) -> bool:
+    """Store the input with which a process ended by a signal; return whether this is a new defect."""
+    data = (folder / PENDING).read_bytes() if (folder / PENDING).exists() else b""
+    if code >= 0 or not data:
+        return False
+    what, _, data = data.partition(b"\n")
+    return store(folder / "findings", data, f"{signal.Signals(-code).name} ended the process {what.decode()}")
+
+
 def import_everything() -> None:
     """Import every module of the package, so that no input pays for it."""
     import paleo_lite
@@ -192,17 +229,24 @@ def run_engine(folder: Path, options: list[str]) -> None:
         for seed in target.seeds():
             (corpus / hashlib.sha1(seed).hexdigest()).write_bytes(seed)
 
+        def begin(what: str, data: bytes) -> None:
+            (folder / PENDING).write_bytes(f"{what}\n".encode() + data)
+            end_after(SLOW_S)
+
         def run_one(data: bytes) -> None:
+            begin("that ran an input", data)
             count[:8] = struct.pack("<q", struct.unpack("<q", count[:8])[0] + 1)
             problem = target.run(data)
             if problem is not None:
                 store(findings, data, problem)
 
         def mutate(data: bytes, max_size: int, seed: int) -> bytes:
+            begin(f"that changed an input with the seed {seed}", data)
             changed = target.mutate(data, seed)
             return changed if len(changed) <= max_size else data[:max_size]
 
-        limits = [f"-max_len={LARGEST_BYTES}", "-len_control=0", "-rss_limit_mb=0", "-timeout=120"]
+        limits = [f"-max_len={LARGEST_BYTES}", "-len_control=0", "-rss_limit_mb=0"]
+        limits += [f"-timeout={PATIENCE_S}", f"-report_slow_units={PATIENCE_S}"]  # of the clock
         limits += ["-reload=0", f"-artifact_prefix={findings}/", *options, str(corpus)]
         atheris.Setup([sys.argv[0], *limits], run_one, custom_mutator=mutate)
         atheris.Fuzz()
@@ -222,7 +266,9 @@ def fuzz_for(seconds: float, runs: int, folder: Path) -> tuple[int, int]:
         options = ["--", f"-max_total_time={left_s}", f"-runs={min(left, RUNS_PER_PROCESS)}"]
         with (folder / "log.txt").open("ab") as log:
             command = [sys.executable, __file__, "--engine", "--folder", str(folder), *options]
+            (folder / PENDING).unlink(missing_ok=True)
             code = subprocess.run(command, check=False, stderr=log).returncode
+        store_pending(folder, code)
         if count() == started and code:
             raise SystemExit(f"the fuzzer ended with {code} before its first input: see {folder / 'log.txt'}")
     new = {path for path in findings.iterdir() if path not in before and path.suffix != ".txt"}

@@ -8,6 +8,8 @@ from __future__ import annotations
 import gzip
 import importlib.util
 import random
+import runpy
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -101,3 +103,53 @@ def test_atheris_runs_a_few_inputs_and_stores_a_corpus(tmp_path):
     answer = subprocess.run(command, check=True, capture_output=True, text=True)
     assert "0 new findings" in answer.stdout
     assert len(list((tmp_path / "corpus").iterdir())) > 100
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("nsys-sqlite", [b"CREATE VIEW", b"GENERATED ALWAYS", b"WITH RECURSIVE"]),
+        ("net.onnx", [b"f19", b"f199", b"\x04body"]),
+        ("device.toml", [b"[[[", b"{ value = { value", b"a.a.a.a.a"]),
+        ("config.json", [b"auto_map", b"custom_pipelines", b'"text_config": {"auto_map"']),
+    ],
+)
+def test_mutants_hold_code_views_functions_and_nesting(name, parts, known):
+    sample = next((sample for sample in known if sample.name == name), None)
+    if sample is None:
+        pytest.skip("onnx is not installed")
+    mutants = b"".join(fuzz.mutated(sample.data, sample.kind, b"", random.Random(number)) for number in range(300))
+    assert [part for part in parts if part not in mutants] == []
+
+
+def test_code_beside_the_file_that_runs_is_found(tmp_path):
+    fuzz.plant(tmp_path, random.Random(next(n for n in range(100) if random.Random(n).random() < 0.1)))
+    planted = [*tmp_path.glob("*.py"), *tmp_path.glob("*/__init__.py")]
+    assert planted and fuzz.planted_code_ran(tmp_path) is None
+    runpy.run_path(str(planted[0]))
+    assert fuzz.planted_code_ran(tmp_path)
+
+
+def test_an_input_whose_processes_take_long_is_a_finding(known, tmp_path, monkeypatch):
+    target = fuzz_guided.Target(known, tmp_path)
+    taken_s = iter([3.0, 3.0 + fuzz_guided.SLOW_S, 30.0, 31.0 + fuzz_guided.SLOW_S])
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(fuzz_guided, "processor_s", lambda: next(taken_s))
+    monkeypatch.setattr(fuzz, "wrong_with", lambda words: None)
+    assert target.run(b"paleo.json 0\n{}") is None
+    assert "more than 20 s of the processor" in target.run(b"paleo.json 0\n{}")
+
+
+def test_the_input_of_a_process_that_a_signal_ended_is_a_finding(tmp_path):
+    """A loop of C, which no exception of Python's ends, is ended by the system."""
+    (tmp_path / "findings").mkdir()
+    endless = "import fuzz_guided, itertools; fuzz_guided.end_after(0); all(itertools.repeat(1))"
+    ended = subprocess.run([sys.executable, "-c", endless], cwd=Path(__file__).parent, check=False)
+    assert ended.returncode == -signal.SIGXCPU
+    assert not fuzz_guided.store_pending(tmp_path, ended.returncode)  # before the first input
+    (tmp_path / fuzz_guided.PENDING).write_bytes(b"that ran an input\npaleo.json 0\n{}")
+    assert not fuzz_guided.store_pending(tmp_path, 1)
+    assert fuzz_guided.store_pending(tmp_path, ended.returncode)
+    (stored,) = (path for path in (tmp_path / "findings").iterdir() if path.suffix != ".txt")
+    assert stored.read_bytes() == b"paleo.json 0\n{}"
+    assert stored.with_name(f"{stored.name}.txt").read_text() == "SIGXCPU ended the process that ran an input\n"
