@@ -20,7 +20,6 @@ from .compare import (
 from .kind import Kind, make_function
 from .option import Several, option
 from .records import (
-    COST_GROUP,
     DEVICE_GROUP,
     ENGINE_GROUP,
     NETWORK_GROUP,
@@ -67,7 +66,7 @@ class Predict(
 
     The network is a shipped one (`paleo-lite networks list`), a file (a descriptor, a config.json of Hugging Face,
     ONNX, an exported program), timm:NAME, hf:FOLDER, or package.module:factory with --input, which is imported and
-    called. Several values of an option are a comparison of all combinations.
+    called. Several values of any option, separated by commas, are a comparison.
     """
 
     precision: Several[str] | None = option(
@@ -128,7 +127,7 @@ class Predict(
     fit_batch: bool = option(
         False, group=NETWORK_GROUP, is_common=True, help="Use the largest batch size that fits into the device memory."
     )
-    memory: bool = option(False, group=COST_GROUP, is_common=True, help="Show the peak memory by part.")
+    memory: bool = option(False, group=NETWORK_GROUP, is_common=True, help="Show the peak memory by part.")
 
 
 def answer(question: Predict) -> Prediction | ScaleTable | Predictions | Comparison:

@@ -62,7 +62,8 @@ class Train(
 ):  # fmt: skip
     """Predict training or fine-tuning of a network: time and memory of a step, division over devices, hours and cost.
 
-    On one device, several values of an option are a comparison. Several numbers of devices are a table with speed-ups.
+    Several values of any option, separated by commas, are a comparison. Several numbers of devices are a table with
+    speed-ups.
     """
 
     precision: Several[str] | None = option(

@@ -105,7 +105,50 @@ MOVED_EVERYWHERE = {
 """What became of the options that several commands had."""
 
 
+BROUGHT = {
+    "predict": {
+        "--max-model-len": "is `--context` in decode, the tokens in the KV cache, and `--sequence-length` in prefill",
+        "--height": "is a part of `--image-size` of `paleo-lite diffusion`, as in 1024x768",
+        "--width": "is a part of `--image-size` of `paleo-lite diffusion`, as in 1024x768",
+    },
+    "train": {
+        "--fp16": "is `--precision fp16 --mixed-precision`",
+        "--bf16": "is `--precision bf16 --mixed-precision`",
+        "--load-in-4bit": "is `--weights nf4`, of frozen matrices with `--lora`",
+        "--load-in-8bit": "is `--weights int8`, of frozen matrices with `--lora`",
+        "--zero-stage": "is a part of `--sharding`, as in `--sharding zero-3`",
+        "--deepspeed": "is `--sharding zero-1`, zero-2 or zero-3, and `--offload` for its offloading",
+        "--world-size": "is `--workers`",
+        "--num-gpus": "is `--workers`",
+        "--sequence-parallel-size": "is `--context-parallel`, or `--sequence-parallel` with `--tensor`",
+        "--recompute-granularity": "is `--recompute full` or selective",
+        "--activations-checkpoint-method": "is `--recompute full` or selective",
+    },
+    "local": {
+        "--n-cpu-moe": "has no number here: `--cpu-experts` keeps the experts of all blocks in the memory of the host",
+        "--tensor-split": "is not needed: the blocks are split evenly over `--workers` devices",
+        "--threads": "is not an option: all cores of `--cpu` compute",
+        "--flash-attn": "is not an option: the constants are those of flash attention where a backend has it",
+        "--num-gpu": "is `--gpu-layers`",
+        "--num-ctx": "is `--context`",
+        "--predict": "is not an option: times are per token of the answer",
+    },
+    "diffusion": {
+        "--height": "is a part of `--image-size`, as in 1024x768",
+        "--width": "is a part of `--image-size`, as in 1024x768",
+        "--cfg": "is `--guidance`",
+        "--cfg-scale": "is `--guidance`",
+        "--medvram": "is `--offload model`",
+        "--lowvram": "is `--offload sequential`",
+        "--enable-model-cpu-offload": "is `--offload model`",
+        "--enable-sequential-cpu-offload": "is `--offload sequential`",
+        "--vae-tiling": "is `--tiled`",
+    },
+}
+"""Options of other programs that people bring, by command, with what they are here."""
+
+
 def find_moved(command: str, option: str) -> str | None:
-    """Return the sentence about an option of an earlier version; None for one that never was."""
-    said = MOVED.get(command, {}).get(option) or MOVED_EVERYWHERE.get(option)
+    """Return the sentence about an option of an earlier version, or of another program; None for any other."""
+    said = MOVED.get(command, {}).get(option) or MOVED_EVERYWHERE.get(option) or BROUGHT.get(command, {}).get(option)
     return None if said is None else f"`{option}` {said}"

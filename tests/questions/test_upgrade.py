@@ -10,21 +10,22 @@ from click.testing import CliRunner
 from paleo_lite.cli import main
 from paleo_lite.cli.question import make_command
 from paleo_lite.questions.kind import KINDS
-from paleo_lite.questions.upgrade import MOVED, MOVED_COMMANDS, MOVED_EVERYWHERE
+from paleo_lite.questions.upgrade import BROUGHT, MOVED, MOVED_COMMANDS, MOVED_EVERYWHERE
 
-OPTIONS = [(command, option) for command, options in MOVED.items() for option in options]
+OPTIONS = [(command, option) for table in (MOVED, BROUGHT) for command, options in table.items() for option in options]
 
 
 @pytest.mark.parametrize(("command", "option"), OPTIONS)
 def test_an_option_of_earlier_versions_names_the_new_one(command: str, option: str) -> None:
     said = CliRunner().invoke(main, [command, "alexnet", "--gpu", "t4", option, "1"])
     assert said.exit_code == 2
-    assert said.stderr.count("\n") == 1 and f"`{option}` is" in said.stderr
+    assert said.stderr.count("\n") == 1 and re.search(f"`{option}` (is|has)", said.stderr)
 
 
 def test_sentences_name_options_that_exist() -> None:
     spellings = {opt for kind in KINDS for option in make_command(kind).params for opt in option.opts}
-    for sentence in (*(text for options in MOVED.values() for text in options.values()), *MOVED_COMMANDS.values()):
+    tables = (*MOVED.values(), *BROUGHT.values(), MOVED_EVERYWHERE, MOVED_COMMANDS)
+    for sentence in (text for table in tables for text in table.values()):
         assert set(re.findall(r"--[a-z-]+", sentence)) <= spellings, sentence
 
 
