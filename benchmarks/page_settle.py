@@ -1,6 +1,6 @@
 """Seconds until the interactive page is at rest after a change: ``python benchmarks/page_settle.py``; needs Chromium.
 
-A change of the batch size of ResNet-50 in the view of times is timed in headless Chromium: from Enter to the last
+A change of the batch size of ResNet-50 is timed in headless Chromium: from Enter to the last
 change of the page's main part within the next seconds, with its charts and tables. Each batch size is new, so that no
 answer is in the page's cache.
 """
@@ -15,7 +15,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "docs"))
 
-QUERY = "?network=resnet50&gpu=v100-sxm2&batch=32"
+QUERY = "?ask=predict&network=resnet50&gpu=v100-sxm2&batch_size=32"
 BATCH_SIZES = (64, 16, 8, 128, 24, 65, 17, 9, 129, 25)
 WATCHED_MS = 4000
 
@@ -35,7 +35,7 @@ _WATCH = """watchedMs => {
 
 
 def measure(page: Any, batch_sizes: Sequence[int], watched_ms: int = WATCHED_MS) -> list[float]:
-    """Return the seconds until a page with the view of times is at rest, for each new batch size.
+    """Return the seconds until a page of one network is at rest, for each new batch size.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ def measure(page: Any, batch_sizes: Sequence[int], watched_ms: int = WATCHED_MS)
     watched_ms : int
         Time for which the page is watched after a change; it must be at rest long before.
     """
-    field = page.get_by_role("spinbutton", name="Batch size")
+    field = page.get_by_role("textbox", name="Batch size")
     seconds = []
     for batch_size in batch_sizes:
         field.fill(str(batch_size))

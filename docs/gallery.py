@@ -111,7 +111,7 @@ def _shoot(
         if address.startswith("http"):
             _settle(page)
         if drop:
-            if "view=profile" not in address:
+            if "ask=profile" not in address:
                 page.get_by_text("Your own files", exact=True).click()
             page.locator('input[type="file"]').last.set_input_files(drop)
             page.wait_for_timeout(2000)

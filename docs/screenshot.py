@@ -15,7 +15,8 @@ from playwright.sync_api import sync_playwright
 
 from paleo_lite.api.serving import ADDRESS, free_port
 
-QUERY = "?network=resnet50&gpu=v100-sxm2&gpu=t4&gpu=k80-die&batch=32&phase=training"
+QUERY = ""
+"""The question of the picture: the one with which the page opens."""
 
 READY = '[data-testid="stApp"][data-test-script-state="notRunning"]'
 FILLED = """() => {
@@ -36,10 +37,10 @@ def main(path: str) -> None:
 
 
 def take_screenshot(page: Any, path: str) -> None:
-    """Write the PNG of a view of times, once its charts and its table are drawn and the page is at rest."""
+    """Write the PNG of an answer, once its charts and its table are drawn and the page is at rest."""
     page.wait_for_selector(READY)
     page.locator(".marks").nth(3).wait_for()
-    page.get_by_text("The same on the command line").wait_for()
+    page.get_by_text("The same in Python").last.wait_for()
     page.wait_for_function(FILLED)
     page.wait_for_timeout(1000)  # charts fade in
     page.screenshot(path=path)

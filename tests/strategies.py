@@ -67,42 +67,36 @@ FEEDINGS = st.builds(
 )
 
 
-def _views():
-    import paleo_lite
-    from paleo_lite.questions.values import device_ids
-    from paleo_lite.web import view
+@st.composite
+def _views(draw):
+    from paleo_lite.questions.values import Integer, device_ids
+    from paleo_lite.web import uploads, view, wanted
 
-    return st.builds(
-        view.View,
-        view=st.sampled_from(list(view.VIEWS)),
-        network=st.sampled_from(paleo_lite.network_names()),
-        gpu=st.lists(st.sampled_from(device_ids()), max_size=view.DEVICES_AT_MOST, unique=True).map(tuple),
-        batch=st.integers(1, view.BATCH_AT_MOST),
-        ppp=st.floats(0.01, 100),
-        epochs=st.floats(0.01, 1e6),
-        shown=st.sampled_from(["", *device_ids()]),
-        workers=st.sampled_from(["1", "1,2,4,...,64", "8:64:8", "1:128:x2"]),
-        link=st.sampled_from(["nvlink2-x6", "25 GB/s", "8x infiniband-hdr"]),
-        images=st.sampled_from(["", "1.28M", "1281167"]),
-        price=st.sampled_from(["", "0.90 USD/h"]),
-        rate=st.floats(*view.RATE_BOUNDS),
-        input_tokens=st.sampled_from(["1024", "1024:256", "azure-code"]),
-        output_tokens=st.sampled_from(["256", "64:16"]),
-        tensor=st.integers(1, view.TENSOR_AT_MOST),
-        policy=st.sampled_from(["vllm", "sglang", "tensorrt-llm"]),
-        generator=st.sampled_from(["sdxl", "wan-2.1-14b"]),
-        size=st.sampled_from(["", "1024", "1024x768"]),
-        steps=st.integers(0, view.STEPS_AT_MOST),
-        frames=st.integers(0, view.FRAMES_AT_MOST),
-        pictures=st.integers(1, view.PICTURES_AT_MOST),
-        offload=st.sampled_from(["none", "model"]),
-        weights=st.sampled_from(["", "q4_k_m"]),
-        context=st.integers(1, view.TOKENS_AT_MOST),
-    )
+    asked = draw(st.sampled_from(list(wanted.WANTED)))
+    # A few of each list, as reading a network takes a while.
+    networks = uploads.NETWORKS[wanted.WANTED[asked].networks]()[::40]
+    options = {}
+    for name, declared in wanted.offered_options(asked).items():
+        if names := view.shipped_names(asked, name):
+            text = st.sampled_from(names)
+        elif view.is_flag(asked, name):
+            text = st.just("yes")
+        elif isinstance(declared.type, Integer):
+            text = st.integers(1, 16).map(str)
+        else:
+            continue
+        options[name] = st.just("") | text
+    return view.View(
+        asked,
+        draw(st.sampled_from(networks)) if networks else "",
+        tuple(draw(st.lists(st.sampled_from(device_ids()), max_size=wanted.DEVICES_AT_MOST, unique=True))),
+        draw(st.fixed_dictionaries(options)),
+        draw(st.sampled_from(["", *device_ids()])),
+    ).normalized()
 
 
-VIEWS = st.deferred(_views)
-"""What the controls of the page say."""
+VIEWS = _views()
+"""What the controls of the page ask."""
 
 # Kernels -------------------------------------------------------------------------------------------------------------
 

@@ -254,7 +254,8 @@ WRITERS = {"write_text", "write_bytes", "savefig", "to_csv", "to_parquet", "to_j
 IN_FOLDERS_OF_THEIR_OWN = {
     "files.py": 2,  # the atomic writer, and the lock
     "sweeps/run.py": 1,  # the merged chunks, which are renamed when they are complete
-    "web/answers.py": 3,  # uploads, in temporary folders
+    "web/answers.py": 2,  # profiles, in temporary folders
+    "web/uploads.py": 1,  # uploads, in temporary folders
 }
 """Calls that write into a file in place, by module; whatever else is written goes through `write_atomically`."""
 

@@ -1,6 +1,7 @@
-"""Web page of ``paleo-lite ui``, based on Streamlit. Like the commands it only calls the API; it computes nothing.
+"""Web page of ``paleo-lite ui``, based on Streamlit. Like the commands it only asks questions; it computes nothing.
 
-`view` holds the values of the controls and converts them to and from the page's address; `controls` draws the controls;
-`answers` calls the API and caches the results; `show` displays tables and charts; `views` draws the four views of the
-page; `page` is the page itself.
+`wanted` lists what a person may want, and what the page adds to the records of options; `view` holds the question and
+converts it to and from the page's address, the command line and Python; `fields` and `controls` draw a control for
+each option; `uploads` reads the files of visitors; `answers` asks the functions of the package; `cards`, `views` and
+`profile` show the answers with `show`, in the words of the page (`words`); `page` is the page itself.
 """

@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 
 import streamlit as st
 
 from ..errors import PaleoError
-from .answers import own_files
-from .controls import draw_controls, draw_switch, keep_controls, read_controls, set_controls
-from .show import escape_markdown
+from .controls import draw_controls, keep_controls, read_controls, set_controls
+from .profile import profile_view
+from .show import escape_markdown, say
+from .uploads import own_files
 from .view import View, read_query
-from .views import batch_view, local_view, pictures_view, profile_view, scale_view, serve_view, time_view
+from .views import show_view
+from .wanted import PROFILE
 
-DRAW: dict[str, Callable[[View], None]] = {
-    "time": time_view,
-    "batches": batch_view,
-    "scaling": scale_view,
-    "serving": serve_view,
-    "pictures": pictures_view,
-    "local": local_view,
-    "profile": profile_view,
-}
 _STYLE = """<style>
 /* By default a sixth of the screen; less than 3.75rem would be behind the bar at the top. */
 [data-testid=stMainBlockContainer] { padding-top: 4rem; }
+/* Cards stand beside one another where there is room for their figures, which are never cut. */
+.st-key-cards { align-items: stretch; }
+.st-key-cards > div { flex: 1 1 11.5rem; min-width: min(11.5rem, 100%); }
+.st-key-cards [data-testid=stMetricValue] * { white-space: normal; overflow: visible; text-overflow: clip; }
+.st-key-cards [data-testid=stMetricLabel] * { white-space: normal; overflow: visible; text-overflow: clip; }
 /* Tables that are wider than the page have a shadow at an edge with more behind it. */
 [data-testid=stTable] div:has(> table) {
   --page: light-dark(#fff, #171614);  /* backgrounds of the two themes */
@@ -46,7 +43,7 @@ def main() -> None:
     try:
         _draw()
     except PaleoError as error:
-        st.error(escape_markdown(str(error)))
+        st.error(say(str(error)))
     except Exception as error:  # Streamlit's control flow exceptions derive from BaseException
         logging.getLogger(__name__).exception("internal error")
         st.error(
@@ -59,20 +56,20 @@ def _draw() -> None:
     before = _follow_address()
     with st.sidebar:
         st.markdown("**paleo-lite**: execution time of neural networks on GPUs")
-        draw_controls(read_controls(before))
+        view = draw_controls(before)
     st.html(_STYLE)
-    draw_switch()
-    view = read_controls(before)
     if view != before:
         st.session_state[_PROBLEMS_KEY] = []
     _write_address(view, changed=view != before)
     st.session_state[_VIEW_KEY] = view
     for problem in st.session_state[_PROBLEMS_KEY]:
-        st.warning(escape_markdown(problem))
-    if view.gpu:
-        DRAW[view.view](view)
-    else:
+        st.warning(say(problem))
+    if not view.gpu:
         st.info("Choose a device.")
+    elif view.asked == PROFILE:
+        profile_view(view)
+    else:
+        show_view(view)
 
 
 def _address() -> dict[str, list[str]]:

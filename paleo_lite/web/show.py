@@ -13,7 +13,8 @@ import streamlit as st
 
 from ..reporting.charts.render import THEMES
 from ..reporting.document import Column, Document, Table
-from .answers import Failure, try_call
+from .failures import Failure, try_call
+from .words import on_page
 
 GREY = "#7F8790"
 """Colour of rooflines and labels, visible on light and dark backgrounds."""
@@ -29,21 +30,26 @@ def escape_markdown(text: str) -> str:
     return re.sub(r"([\\`*_{}\[\]()#+\-.!|<>$~:])", r"\\\1", text)
 
 
+def say(text: str) -> str:
+    """Return a sentence in the words of the page, escaped for Markdown."""
+    return escape_markdown(on_page(text))
+
+
 def show_failure(failed: Failure) -> None:
     """Show the reason why a call failed."""
-    st.error(escape_markdown(failed.reason))
+    st.error(say(failed.reason))
 
 
 def show_notes(notes: Iterable[str]) -> None:
     """Show notes as a list."""
-    lines = [f"- {escape_markdown(note)}" for note in dict.fromkeys(notes)]
+    lines = [f"- {say(note)}" for note in dict.fromkeys(notes)]
     if lines:
         st.caption("\n".join(lines))
 
 
 def show_facts(facts: Iterable[tuple[str, str]]) -> None:
     """Show facts, one per line."""
-    lines = [f"- **{escape_markdown(name)}** {escape_markdown(value)}" for name, value in facts]
+    lines = [f"- **{escape_markdown(name)}** {say(value)}" for name, value in facts]
     if lines:
         st.markdown("\n".join(lines))
 
@@ -76,9 +82,7 @@ def show_table(table: Table) -> None:
     """Show a short table completely; Streamlit interprets its cells as Markdown."""
 
     def shown(column: Column) -> Callable[[Any], str]:
-        return lambda value: escape_markdown(
-            column.show(value) if column.left else column.show(value).replace(" ", NO_BREAK)
-        )
+        return lambda value: say(column.show(value) if column.left else column.show(value).replace(" ", NO_BREAK))
 
     if table.title:
         st.markdown(f"**{escape_markdown(table.title)}**")
@@ -113,7 +117,7 @@ def show_chart(make: Callable[[], Any], *, columns: int = 1, omitted_prefix: str
     """
     chart = try_call(make)
     if isinstance(chart, Failure):
-        st.info(escape_markdown(chart.reason))
+        st.info(say(chart.reason))
         return
     spec = chart.to_dict(validate=False)
     heading = spec.pop("title", {})
@@ -131,7 +135,7 @@ def show_chart(make: Callable[[], Any], *, columns: int = 1, omitted_prefix: str
                 st.vega_lite_chart(spec={**panel, "config": _config()}, width="stretch")
     lines = [line for line in subtitle if line and not (omitted_prefix and line.startswith(omitted_prefix))]
     if lines:
-        st.caption(escape_markdown("; ".join(lines)))
+        st.caption(say("; ".join(lines)))
 
 
 def _config() -> dict[str, Any]:

@@ -1,342 +1,221 @@
-"""The views of the page: time per device, batch sizes, scaling, serving, and an uploaded profile."""
+"""Answers on the page: cards of all devices, their comparison, and the details of one of them.
+
+A kind of question has no view of its own: what is drawn follows from the class of a result.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 import streamlit as st
 
 from ..calibration.side_by_side import Predictions
-from ..counting import GENERATION_PHASES
-from ..distributed.table import ScaleRow
-from ..profiles.detect import READERS, load_reader
+from ..distributed.table import ScaleRow, ScaleTable
+from ..own_machines.advise import LocalAdvice
+from ..own_machines.predict import LocalPrediction
+from ..questions.kind import find_kind
+from ..reporting.charts.cost import cost_chart, select_priced
 from ..reporting.charts.devices import batch_chart, devices_chart
 from ..reporting.charts.layers import kind_chart, layer_chart, pass_chart, prediction_title
 from ..reporting.charts.local import local_chart
-from ..reporting.charts.profiles import class_chart, kernel_roofline, timeline_chart
+from ..reporting.charts.memory import memory_chart
 from ..reporting.charts.roofline import prediction_roofline
-from ..reporting.charts.scaling import scaling_chart
+from ..reporting.charts.scaling import scale_chart, scaling_chart
+from ..reporting.charts.schedule import schedule_chart
 from ..reporting.charts.serving import serving_chart
-from ..reporting.document import Document, Table
-from ..reporting.efficiency import efficiency_page
-from ..reporting.kernels import kernels_page
-from ..reporting.local import advice_page
-from ..reporting.pipelines import pipeline_page
-from ..reporting.predictions import headline, layer_table, memory_fact, memory_tables, prediction_page
-from ..reporting.scale import scale_page
-from ..reporting.serving import serving_page
-from ..reporting.side_by_side import comparison_table, describe_bounds
-from ..timing import Prediction, describe_model
-from ..units import format_interval, format_number, format_si
-from .answers import (
-    Failure,
-    advise,
-    devices,
-    named_device,
-    own_device_files,
-    pictures,
-    predict,
-    read_profile,
-    scale_possible,
-    serve,
-    try_call,
-    writes_text,
-)
-from .charts import show_cost, show_memory, show_schedule
-from .controls import KEY, draw_shown
-from .offer import offer_language_model
-from .show import (
-    download,
-    escape_markdown,
-    show_chart,
-    show_document,
-    show_facts,
-    show_failure,
-    show_long_table,
-    show_notes,
-    show_table,
-)
-from .view import DEVICES_AT_MOST, View, read_workers
-
-_CARDS_PER_ROW = 3
-_LARGEST_BATCH = 4096
+from ..reporting.document import Column, Document, Table, format_3_digits, format_time_short
+from ..reporting.predictions import prediction_page
+from ..serving.answers import Serving
+from ..timing import Prediction
+from .answers import ask, memory_ranges, try_each
+from .cards import cards_of, predictions_of, show_cards
+from .controls import draw_shown
+from .failures import Failure, try_call
+from .show import download, escape_markdown, say, show_chart, show_document, show_failure, show_table
+from .uploads import own_device_files, reads_sequences
+from .view import View
+from .wanted import WANTED
 
 
-def time_view(view: View) -> None:
-    """Show the predictions of all devices, and the charts of one of them."""
-    answers = {gpu: try_call(lambda gpu=gpu: predict(view, gpu)) for gpu in view.gpu}  # type: ignore[misc]
-    for first in range(0, len(view.gpu), _CARDS_PER_ROW):
-        row = view.gpu[first : first + _CARDS_PER_ROW]
-        for column, gpu in zip(st.columns(len(row)), row):
-            with column, st.container(border=True, height="stretch"):
-                _card(gpu, answers[gpu])
-    predictions = [answer for answer in answers.values() if isinstance(answer, Prediction)]
-    if len(predictions) > 1:
-        show_chart(lambda: devices_chart(Predictions(predictions), list(view.gpu)))
-        page = Document("", content=[comparison_table(Predictions(predictions))])
-        show_table(page.tables[0])
-        download(page, f"{view.network}-side-by-side")
-        show_cost(predictions)
+def show_view(view: View) -> None:
+    """Show the answer to a question: of all devices side by side, and of one of them in detail."""
+    st.subheader(escape_markdown(f"{WANTED[view.asked].title}: {view.network}"), anchor=False)
+    together = try_call(lambda: ask(view))
+    if len(view.gpu) == 1:
+        answers: Mapping[str, Any] = {view.device: together}
+    elif isinstance(together, Failure):
+        # What cannot be compared by one call is asked of each device, which also says why one of them fails.
+        answers = try_each(view)
+    else:
+        answers = {"": together}
+    show_cards(list(cards_of(answers)))
+    if len(view.gpu) == 1:
+        if not isinstance(together, Failure):
+            _show_result(view, together)
+        return
+    if isinstance(together, Failure):
+        _show_beside(view, answers)
+    else:
+        _show_result(view, together)
     draw_shown(view)
-    answer = answers[view.device]
-    if isinstance(answer, Prediction):
-        _explain(view, answer)
-
-
-def _card(gpu: str, answer: Prediction | Failure) -> None:
-    """Show the main figures of a prediction."""
-    name = devices()[gpu].name
+    alone = view.of_device(view.device)
+    answer = answers[view.device] if view.device in answers else try_call(lambda: ask(alone))
     if isinstance(answer, Failure):
-        st.markdown(escape_markdown(name))
         show_failure(answer)
-        return
-    st.metric(escape_markdown(f"{answer.network} on {name}"), format_si(answer.time_s, "s"))
-    fit = answer.memory
-    if fit is not None and not fit.fits:
-        st.error(escape_markdown(memory_fact(fit)[1]))
-    lines = []
-    if answer.interval is not None:
-        lines.append(f"{format_interval(answer.interval)} at 90%")
-    if answer.throughput_per_s is not None:
-        unit = "tokens" if answer.phase == "decode" else "samples"
-        lines.append(f"{format_number(answer.throughput_per_s)} {unit}/s")
-    lines.append(describe_bounds(answer))
-    st.markdown("  \n".join(map(escape_markdown, lines)))
-    show_notes([describe_model(answer.model) if answer.model.label else f"{answer.model.name} model", *answer.notes])
+    else:
+        _show_result(alone, answer)
 
 
-def _explain(view: View, answer: Prediction) -> None:
-    """Show the charts and tables of a prediction, and its command."""
-    page, prefix = prediction_page(answer, None), prediction_title(answer)
-    st.markdown(f"**{escape_markdown(headline(answer))}**")
-    show_chart(lambda: prediction_roofline(answer), omitted_prefix=prefix)
-    show_chart(lambda: layer_chart(answer), omitted_prefix=prefix)
-    show_chart(lambda: kind_chart(answer), columns=3, omitted_prefix=prefix)
-    show_table(page.tables[0])
-    if len(answer.terms.passes) > 1:
-        show_chart(lambda: pass_chart(answer), omitted_prefix=prefix)
-    show_long_table(layer_table(answer, list(answer.rows())))
-    download(page, f"{view.network}-{view.device}-layers")
-    st.markdown("**Details**")
-    show_facts(page.facts)
-    if answer.memory is not None:
-        for table in memory_tables(answer.memory, by_part=True):
-            show_table(table)
-    show_notes(page.notes)
-    st.markdown("The same on the command line:")
-    st.code(view.predict_command(view.device, *own_device_files(view.device)), language="bash", wrap_lines=True)
+_SHORT_TABLE = 12
+"""Rows up to which a table is shown completely."""
 
 
-def batch_view(view: View) -> None:
-    """Show throughput and time over the batch size, up to the largest that fits into memory."""
-    predictions: list[Prediction] = []
-    order = list(view.gpu)  # colours depend on the position of a device, also if others fail
-    for index, gpu in enumerate(view.gpu):
-        answer = try_call(lambda gpu=gpu: predict(view, gpu))  # type: ignore[misc]
-        if isinstance(answer, Failure):
-            show_failure(answer)
-            continue
-        order[index] = answer.device.id
-        largest = answer.memory.largest_batch if answer.memory is not None else None
-        if largest is None:
-            show_failure(Failure(f"{devices()[gpu].name}: not even one sample fits into memory"))
-            continue
-        predictions += [
-            predict(view, gpu, 2**power) for power in range(largest.bit_length()) if 2**power <= _LARGEST_BATCH
-        ]
-    if not predictions:
-        return
-    show_chart(lambda: batch_chart(predictions, order), columns=2)
-    st.caption("Up to the largest power of two that fits into the device's memory.")
-    show_memory(view)
-    table = comparison_table(Predictions(predictions))
-    show_long_table(table)
-    download(Document("", content=[table]), f"{view.network}-batch-sizes")
+_MANY_LAYERS, _SLOWEST_LAYERS = 400, 100
+"""Layers above which only the slowest are listed, and how many; the downloaded table has all."""
 
 
-_FIRST_OF_SCALING = ("workers", "time_s", "interval", "speedup", "efficiency", "cost", "limited_by")
+class Drawn(NamedTuple):
+    """A chart of a result, and when the result has it."""
+
+    draw: Callable[[Any], Any]
+    columns: int = 1  # panels side by side
+    is_drawn: Callable[[Any], bool] = lambda result: True
 
 
-def scale_view(view: View) -> None:
-    """Show the scaling of all devices in one chart, and a table for each."""
-    known = devices()
-    workers = try_call(lambda: read_workers(view.workers))
-    if isinstance(workers, Failure):
-        show_failure(workers)
-        return
-    answers = {gpu: try_call(lambda gpu=gpu: scale_possible(view, gpu)) for gpu in view.gpu}  # type: ignore[misc]
-    rows: list[ScaleRow] = []
-    for gpu, answer in answers.items():
-        if isinstance(answer, Failure):
-            st.error(escape_markdown(f"{known[gpu].name}: {answer.reason}"))
-        else:
-            _, table, reasons = answer
-            if reasons:
-                st.caption(escape_markdown(f"{known[gpu].name}, left out: {'; '.join(reasons)}"))
-            # The series of the chart are strategies and collectives; here they are devices.
-            rows += [msgspec.structs.replace(row, strategy=gpu, collective="") for row in table.rows]
-    if not rows:
-        return
-    strategy = "tensor parallelism" if view.phase in GENERATION_PHASES else view.strategy
-    subtitle = f"{view.network}, {view.precision} {view.phase}, {strategy}, {view.scaling} scaling, {view.link}"
-    bounds = [gpu for gpu, answer in answers.items() if not isinstance(answer, Failure) and not answer[1].is_forecast]
-    show_chart(lambda: scaling_chart(rows, [subtitle], bounds, view.gpu), columns=3 if len(view.gpu) == 1 else 2)
-    for gpu, answer in answers.items():
-        if isinstance(answer, Failure):
-            continue
-        possible, table, _ = answer
-        page = scale_page(table)
-        st.markdown(f"**{escape_markdown(page.title)}**")
-        tables = [_reorder_columns(each, _FIRST_OF_SCALING) for each in page.tables]
-        shown = page.replace(content=tables, data=page.tables[0])
-        show_schedule(table)
-        show_document(shown, f"{view.network}-{gpu}-scaling")
-        st.code(possible.scale_command(gpu, *own_device_files(gpu)), language="bash", wrap_lines=True)
+def _varies_in_batch(result: Predictions) -> bool:
+    """Return whether the predictions of each device are those of several batch sizes, and nothing else varies."""
+    found = predictions_of(result)
+    kinds = {(each.network, each.precision, each.phase) for each in found}
+    points = {(each.device.id, each.batch_size) for each in found}
+    has_settings = any(result.settings)
+    return (
+        len({each.batch_size for each in found}) > 2
+        and len(kinds) == 1
+        and len(points) == len(found)
+        and (not has_settings)
+    )
 
 
-def serve_view(view: View) -> None:
-    """Show a deployment of a language model under traffic on each device."""
-    if not writes_text(view):
-        offer_language_model(view, "Serving")
-        return
-    for gpu in view.gpu:
-        answer = try_call(lambda gpu=gpu: serve(view, gpu))  # type: ignore[misc]
-        if isinstance(answer, Failure):
-            st.error(escape_markdown(f"{devices()[gpu].name}: {answer.reason}"))
-            continue
-        page = serving_page(answer)
-        st.markdown(f"**{escape_markdown(page.title)}**")
-        show_chart(lambda answer=answer: serving_chart(answer), columns=2)  # type: ignore[misc]
-        show_document(page, f"{view.network}-{gpu}-serving")
-        for purpose, command in page.commands:
-            st.caption(escape_markdown(purpose))
-            st.code(command, language="bash", wrap_lines=True)
-        st.code(view.serve_command(gpu, *own_device_files(gpu)), language="bash", wrap_lines=True)
+def _has_layers(result: Prediction) -> bool:
+    return result.launched is None
 
 
-def pictures_view(view: View) -> None:
-    """Show the time and memory of a pipeline for pictures or videos on each device."""
-    for gpu in view.gpu:
-        answer = try_call(lambda gpu=gpu: pictures(view, gpu))  # type: ignore[misc]
-        if isinstance(answer, Failure):
-            st.error(escape_markdown(f"{devices()[gpu].name}: {answer.reason}"))
-            continue
-        page = pipeline_page(answer, memory=True)
-        st.markdown(f"**{escape_markdown(page.title)}**")
-        show_document(page, f"{view.generator}-{gpu}")
-        st.code(view.pictures_command(gpu, *own_device_files(gpu)), language="bash", wrap_lines=True)
+_CHARTS: Mapping[type, Sequence[Drawn]] = {
+    Prediction: (
+        Drawn(prediction_roofline),
+        Drawn(layer_chart, is_drawn=_has_layers),
+        Drawn(kind_chart, 3, _has_layers),
+        Drawn(pass_chart, is_drawn=lambda result: len(result.terms.passes) > 1),
+    ),
+    Predictions: (
+        Drawn(lambda result: batch_chart(result.predictions, (), result.left_out), 2, _varies_in_batch),
+        Drawn(devices_chart, is_drawn=lambda result: not _varies_in_batch(result)),
+        Drawn(cost_chart, is_drawn=lambda result: len(select_priced(result.predictions)[0]) > 1),
+    ),
+    ScaleTable: (
+        Drawn(scale_chart, 3),
+        Drawn(schedule_chart, is_drawn=lambda result: any(row.pipeline is not None for row in result.rows)),
+    ),
+    Serving: (Drawn(serving_chart, 2),),
+    LocalAdvice: (Drawn(local_chart),),
+    LocalPrediction: (Drawn(local_chart),),
+}
+"""The charts of each class of results."""
+
+_FIRST_COLUMNS: Mapping[type, Sequence[str]] = {
+    LocalAdvice: (
+        "device", "weights", "tokens_per_s", "slowest_tokens_per_s", "fastest_tokens_per_s", "placement"
+    ),
+    ScaleTable: ("workers", "time_s", "interval", "speedup", "efficiency", "cost", "limited_by"),
+}  # fmt: skip
+"""Columns that come first in the tables of a class of results, as a phone shows few."""
 
 
-def local_view(view: View) -> None:
-    """Show a language model on one's own machine: the devices in one format, and the formats on one of them."""
-    if not writes_text(view):
-        offer_language_model(view, view.execution)
-        return
-    if len(view.gpu) > 1:
-        _show_advice(view, list(view.gpu), view.stored_in)
-    draw_shown(view)
-    _show_advice(view, [view.device], None)
+def _show_result(view: View, result: Any) -> None:
+    """Show a result: its charts, its document, the command and the Python that give the same."""
+    kind = find_kind(view.asked)
+    if isinstance(result, Prediction):
+        is_long = len(result.names) > _MANY_LAYERS
+        document = prediction_page(result, _SLOWEST_LAYERS if is_long else None, memory=True)
+    elif kind.document is None:
+        document = result.document()
+    else:
+        document = kind.document(result, {"memory": True})
+    st.markdown(f"**{say(document.title)}**")
+    prefix = prediction_title(result) if isinstance(result, Prediction) else ""
+    for chart in _CHARTS.get(type(result), ()):
+        if chart.is_drawn(result):
+            show_chart(lambda chart=chart: chart.draw(result), columns=chart.columns, omitted_prefix=prefix)  # type: ignore[misc]
+    if isinstance(result, Prediction) and reads_sequences(view.network):
+        show_chart(lambda: memory_chart(memory_ranges(view, result)), columns=2)
+    show_document(_arranged(document, _FIRST_COLUMNS.get(type(result), ())), f"{view.network}-{'-'.join(view.gpu)}")
+    for purpose, command in document.commands:
+        st.caption(say(purpose))
+        st.code(command, language="bash", wrap_lines=True)
+    show_calls(view)
 
 
-_FIRST_OF_ADVICE = ("device", "weights", "tokens_per_s", "slowest_tokens_per_s", "fastest_tokens_per_s", "placement")
+def show_calls(view: View) -> None:
+    """Show the command line and the Python that ask the same."""
+    files = own_device_files(view.gpu)
+    st.caption("The same on the command line:")
+    st.code(view.command(files), language="bash", wrap_lines=True)
+    st.caption("The same in Python:")
+    st.code(view.python(files), language="python", wrap_lines=True)
 
 
-def _show_advice(view: View, gpus: list[str], weights: str | None) -> None:
-    """Show a ranking, its chart and its command."""
-    advice = try_call(lambda: advise(view, gpus, weights))
-    if isinstance(advice, Failure):
-        st.error(escape_markdown(advice.reason))
-        return
-    page = advice_page(advice)
-    st.markdown(f"**{escape_markdown(page.title)}**")
-    show_chart(lambda: local_chart(advice), columns=2, has_title=False)
-    shown = _reorder_columns(page.tables[0], _FIRST_OF_ADVICE)
+def _arranged(document: Document, first: Sequence[str]) -> Document:
+    """Return a document whose tables begin with the most important columns, and scroll if they are long."""
+    tables = [_reorder_columns(table, first) for table in document.tables]
     # A short table needs no sorting, and shows what is missing as a dash.
-    shown = shown.replace(sortable=len(shown.rows) > DEVICES_AT_MOST)
-    show_document(page.replace(content=[shown], data=page.tables[0]), f"{view.network}-{advice.by}")
-    files = [file for gpu in gpus for file in own_device_files(gpu)]
-    st.code(view.local_command(gpus, *files), language="bash", wrap_lines=True)
+    shown = [table.replace(sortable=len(table.rows) > _SHORT_TABLE) for table in tables]
+    data = document.data or (document.tables[0] if document.tables else None)
+    return document.replace(content=shown, data=data)
 
 
 def _reorder_columns(table: Table, first: Sequence[str]) -> Table:
-    """Return the table with the most important columns first, as a phone shows few columns."""
     columns = {column.key: column for column in table.columns}
     order = [key for key in first if key in columns] + [key for key in columns if key not in first]
     return table.replace(columns=[columns[key] for key in order])
 
 
-_UPLOAD_KEY, _PROFILE_KEY, _DEVICE_NOTE_KEY = "dropped", "profile", "taken device"
-"""Keys of the session state."""
-
-
-def profile_view(view: View) -> None:
-    """Ask for a profile and show its results for the device."""
-    draw_shown(view)
-    device = devices()[view.device]
-    st.file_uploader(
-        f"Profile (up to {st.get_option('server.maxUploadSize')} MB)",
-        key=_UPLOAD_KEY,
-        on_change=_store_profile,
-        help="The format is detected from the content. The file stays on this computer.",
-    )
-    if _PROFILE_KEY not in st.session_state:
-        formats = "; ".join(load_reader(*reader).description for reader in READERS)
-        st.caption(escape_markdown(f"Supported formats: {formats}."))
-        st.caption(
-            f"Peaks: {escape_markdown(device.name)} in {view.precision}, selected in the sidebar. "
-            "If the profile names its device, that device is selected."
-        )
+def _show_beside(view: View, answers: Mapping[str, Any]) -> None:
+    """Show the answers of several devices side by side, which no single call compares."""
+    servings = [answer for answer in answers.values() if isinstance(answer, Serving)]
+    if len(servings) > 1:
+        table = serving_table(servings)
+        show_table(table)
+        download(Document("", content=[table]), f"{view.network}-side-by-side")
+    tables = {gpu: answer for gpu, answer in answers.items() if isinstance(answer, ScaleTable) and not answer.why}
+    if len(tables) < 2:
         return
-    device_note = st.session_state.get(_DEVICE_NOTE_KEY)
-    if device_note:
-        st.info(escape_markdown(device_note))
-    name, content = st.session_state[_PROFILE_KEY]
-    with st.spinner("Reading the profile"):
-        answer = read_profile(name, content, device, view.precision)
-    if isinstance(answer.kernels, Failure):
-        show_failure(answer.kernels)
+    # The series of the chart are strategies and collectives; here they are devices.
+    rows: list[ScaleRow] = []
+    for gpu, scaling in tables.items():
+        rows += [msgspec.structs.replace(row, strategy=gpu, collective="") for row in scaling.rows]
+    if len({row.workers for row in rows}) < 2:
         return
-    page = kernels_page(answer.kernels, None)
-    title = f"{name} on {device.name}"
-    st.markdown(f"**{escape_markdown(page.title.replace(answer.kernels.path, title))}**")
-    _show_efficiency(answer.efficiency)
-    left, right = st.columns(2)
-    with left:
-        show_chart(lambda: class_chart(answer.kernels))
-    with right:
-        show_chart(lambda: kernel_roofline(answer.kernels))
-    timeline = answer.timeline
-    if isinstance(timeline, Failure):
-        st.info(escape_markdown(timeline.reason))
-    else:
-        show_chart(lambda: timeline_chart(timeline, "Timeline"))
-    show_document(page, "kernels")
+    first = next(iter(tables.values()))
+    subtitle = f"{first.network}, {first.precision} {first.phase}, {first.scaling} scaling"
+    bounds = [gpu for gpu, table in tables.items() if not table.is_forecast]
+    show_chart(lambda: scaling_chart(rows, [subtitle], bounds, view.gpu), columns=2)
 
 
-def _store_profile() -> None:
-    """Store the uploaded profile, also while other views are shown, and select the device it names."""
-    upload = st.session_state[_UPLOAD_KEY]
-    if not hasattr(upload, "getvalue"):  # removed by the user or by the server
-        st.session_state.pop(_PROFILE_KEY, None)
-        return
-    st.session_state[_PROFILE_KEY] = name, content = upload.name, upload.getvalue()
-    device = named_device(name, content)
-    selected = st.session_state[KEY + "gpu"]
-    st.session_state[_DEVICE_NOTE_KEY] = ""
-    if device is not None and device.id not in selected:
-        st.session_state[KEY + "gpu"] = [device.id]
-        st.session_state[_DEVICE_NOTE_KEY] = f"The profile was recorded on {device.name}, which was selected."
-
-
-def _show_efficiency(answer: object) -> None:
-    if isinstance(answer, Failure):
-        st.info(escape_markdown(answer.reason))
-        return
-    page = efficiency_page(answer)  # type: ignore[arg-type]
-    st.markdown(escape_markdown(page.title))
-    # The column of the file name is redundant for one profile.
-    tables = [
-        table.replace(columns=[column for column in table.columns if column.key != "file"]) for table in page.tables
+def serving_table(servings: Sequence[Serving]) -> Table:
+    """Return a table with the main figures of deployments on several devices."""
+    rows = []
+    for each in servings:
+        figures = {name: figure.value for name, figure in each.figures.items()}
+        latencies = {name: parts["p50"].value for name, parts in each.latencies.items()}
+        rows.append({"gpu": each.gpu, **latencies, **figures})
+    columns = [
+        Column("gpu", "device", left=True),
+        Column("ttft_s", "first token\n(median)", format_time_short),
+        Column("tpot_s", "per token\n(median)", format_time_short),
+        Column("output_tokens_per_s", "tokens\nper s", format_3_digits),
+        Column("saturation_requests_per_s", "requests per s\nat most", format_3_digits),
+        Column("usd_per_million_output_tokens", "USD per\nmillion tokens", format_3_digits),
     ]
-    show_document(page.replace(content=tables, facts=()))
+    return Table("Side by side", columns, rows).drop_empty_columns()

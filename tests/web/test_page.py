@@ -1,11 +1,13 @@
-"""The page without a browser: every control has its effect, and the displayed numbers equal those of the API.
+"""The page without a browser: every control has its effect, and the displayed figures equal those of the package.
 
-Tests: web/controls.py, web/offer.py, web/views.py.
+Tests: web/controls.py, web/page.py, web/profile.py.
 """
 
 from __future__ import annotations
 
+import csv
 import io
+import re
 from pathlib import Path
 
 import pytest
@@ -17,29 +19,26 @@ from streamlit.testing.v1 import AppTest
 
 import paleo_lite as pl
 from measured import DATA
-from paleo_lite.api.local import advise_local
-from paleo_lite.api.prediction import predict as predict_any
-from paleo_lite.api.scaling import scale as scaling
-from paleo_lite.distributed.settings import Settings
-from paleo_lite.own_machines.question import LocalQuestion
-from paleo_lite.reporting.local import advice_page
-from paleo_lite.reporting.serving import serving_page
-from paleo_lite.units import format_si
-from paleo_lite.web import view as view_module
-from paleo_lite.web.controls import KEY
-from paleo_lite.web.offer import with_language_model
-from paleo_lite.web.view import View
+from paleo_lite.reporting.document import format_3_digits, format_time_short
+from paleo_lite.web import page as page_module
+from paleo_lite.web.controls import ASKED_KEY, DEVICES_KEY, NETWORK_KEY, SHOWN_KEY
+from paleo_lite.web.fields import KEY, key_of
+from paleo_lite.web.view import first_view, read_query
+from paleo_lite.web.wanted import DEVICES_AT_MOST, WANTED
 
 pytestmark = pytest.mark.slow
 
-APP = Path(view_module.__file__).parent / "app.py"
+APP = Path(page_module.__file__).parent / "app.py"
+COMMON = {"network": NETWORK_KEY, "gpu": DEVICES_KEY, "shown": SHOWN_KEY, "ask": ASKED_KEY}
 
 
 def opened(**query):
     page = AppTest.from_file(str(APP), default_timeout=60)
     for name, value in query.items():
         page.query_params[name] = value
-    return page.run()
+    page.run()
+    assert not page.exception
+    return page
 
 
 def address(page, name):
@@ -52,213 +51,195 @@ def unescaped(text):
     return text.replace("\\", "")
 
 
-def set_control(page, name, value):
-    found = [
-        widget
-        for kind in (page.selectbox, page.multiselect, page.number_input, page.text_input, page.radio)
-        for widget in kind
-        if widget.key == KEY + name
-    ]
-    assert len(found) == 1
-    found[0].set_value(value).run()
+def widgets(page):
+    """Return the controls that are drawn by their keys."""
+    kinds = (
+        page.selectbox, page.multiselect, page.number_input, page.text_input, page.text_area, page.radio, page.checkbox,
+    )  # fmt: skip
+    return {widget.key: widget for kind in kinds for widget in kind if (widget.key or "").startswith(KEY)}
+
+
+def set_control(page, name, value, asked="train"):
+    widgets(page)[COMMON.get(name) or key_of(asked, name)].set_value(value).run()
     assert not page.exception
     return page
 
 
-def times(page):
+def choose(page, asked):
+    return set_control(page, "ask", asked)
+
+
+def figures(page):
     return [metric.value for metric in page.metric]
 
 
-BASE = {"gpu": "v100-sxm2", "precision": "fp32", "batch_size": 32, "phase": "inference"}
+def texts(page):
+    """Return everything that the page says outside code and tables."""
+    kinds = (page.markdown, page.caption, page.error, page.info, page.warning)
+    return [unescaped(element.value) for kind in kinds for element in kind]
 
 
-@pytest.mark.parametrize(("phase", "unit"), [("decode", "tokens/s"), ("prefill", "samples/s")])
-def test_a_card_counts_tokens_where_the_command_does(phase, unit):
-    asked = {"network": "llama-3-8b", "gpu": "h100-sxm", "precision": "bf16", "batch": "8", "phase": phase}
-    page = opened(**asked)
-    assert not page.exception
-    (card,) = [unescaped(each.value) for each in page.markdown if "at 90%" in each.value and "bound" in each.value]
-    assert unit in card
+@pytest.mark.parametrize("asked", WANTED)
+def test_every_question_opens_on_three_devices_and_names_no_option_of_the_command_line(asked):
+    page = opened(ask=asked)
+    assert not page.warning
+    assert page.session_state[DEVICES_KEY] == list(first_view(asked).gpu)
+    assert len(page.metric) == (0 if asked == "profile" else 3)
+    if asked == "profile":
+        return  # the formats of profiles name options of profilers
+    assert not [text for text in texts(page) if re.search(r"(?<![\w-])--[a-z]", text)]
+    helps = [getattr(widget, "help", "") or "" for widget in widgets(page).values()]
+    assert not [text for text in helps if "--" in unescaped(text)]
 
 
-def test_every_control_of_one_device_changes_the_result():
+@pytest.mark.parametrize("asked", [asked for asked in WANTED if asked != "profile"])
+def test_the_command_and_the_python_of_the_question_stand_below_its_answers(asked):
+    page = opened(ask=asked)
+    shown = [code.value for code in page.code]
+    alone = first_view(asked).of_device("h100-sxm")
+    assert shown[-2:] == [alone.command(), alone.python()]
+    if asked != "serve":  # whose answers are side by side, but each of its own call
+        assert shown[:2] == [first_view(asked).command(), first_view(asked).python()]
+
+
+def test_every_control_of_training_changes_the_answer():
     """Controls are set one after the other and keep their values."""
-    page, asked, seen = opened(), {"network": "resnet50", **BASE}, []
+    page = opened(network="gpt2", gpu=["t4"], lora="16", weights="int4", precision="fp16")
+    asked = {"network": "gpt2", "gpu": "t4", "lora": 16, "weights": "int4", "precision": "fp16"}
     for control, value, ask in (
+        ("gpu", ["a100-sxm-80gb"], {"gpu": "a100-sxm-80gb"}),
+        ("lora", 64, {"lora": 64}),
+        ("lora", None, {"lora": None, "weights": None}),
+        ("mixed_precision", True, {"mixed_precision": True}),
         ("network", "alexnet", {"network": "alexnet"}),
-        ("gpu", ["t4"], {"gpu": "t4"}),
-        ("precision", "fp16", {"precision": "fp16"}),
-        ("batch", 64, {"batch_size": 64}),
-        ("phase", "training", {"phase": "training"}),
-        ("model", "roofline", {"time_model": "roofline"}),
-        ("model", "peak", {"time_model": "peak"}),
-        ("model", "ppp", {"time_model": None, "ppp": 0.5}),
+        ("batch_size", "16", {"batch_size": 16}),
+        ("optimizer", "adamw", {"optimizer": "adamw"}),
+        ("execution", "compiled", {"execution": "compiled"}),
     ):
-        seen.append(times(page))
+        before = figures(page)
+        if control == "lora" and value is None:
+            set_control(page, "weights", "")
         set_control(page, control, value)
         asked |= ask
-        assert times(page) == [format_si(pl.predict(**asked).time_s, "s")] != seen[-1], control
+        assert figures(page) == [format_time_short(pl.train(**asked).time_s)], control
+        assert figures(page) != before, control
         assert not page.error
-        assert address(page, control) == ([str(value)] if not isinstance(value, list) else value)
+        if control not in COMMON and value is not None:
+            text = "yes" if value is True else "".join(value) if isinstance(value, list) else str(value)
+            assert address(page, control) == [text]
+    assert "lora" not in page.query_params
 
 
-def test_only_language_models_have_a_control_for_tokens():
-    page = opened(network="gpt2", gpu=["t4"], precision="fp16", batch=8)
-    asked = {"gpu": "t4", "precision": "fp16", "batch_size": 8, "phase": "decode"}
-    set_control(page, "phase", "decode")
-    set_control(page, "tokens", 100)
-    assert times(page) == [format_si(pl.predict("gpt2", context=100, **asked).time_s, "s")] and not page.error
-    set_control(page, "view", "scaling")
-    set_control(page, "workers", "2")
-    set_control(page, "link", "pcie3-x16")
-    (row,) = scaling("gpt2", workers=2, link="pcie3-x16", context=100, scaling="weak", **asked)
-    assert table_of(page)["token"][0] == pytest.approx(row.time_s) and not page.error
-    set_control(page, "view", "time")
+def test_several_values_are_compared():
+    page = opened(ask="predict", network="resnet50", gpu=["v100-sxm2", "t4"], batch_size="1:4:x2")
+    times = [each.time_s for each in pl.predict("resnet50", gpu=["v100-sxm2", "t4"], batch_size="1:4:x2").predictions]
+    assert figures(page) == [format_time_short(time) for time in times]
+    assert list(page.table[0].value["batch"]) == [1, 2, 4] * 2
+
+
+def test_devices_are_trained_together():
+    page = opened(network="resnet50", gpu=["v100-sxm2", "t4"], workers="1,2,4", link="25 GB/s")
+    asked = {"workers": [1, 2, 4], "link": "25 GB/s"}
+    tables = [pl.train("resnet50", gpu=gpu, **asked) for gpu in ("v100-sxm2", "t4")]
+    assert figures(page) == [format_time_short(table.rows[-1].time_s) for table in tables]
+    assert list(page.table[0].value["step"]) == pytest.approx([row.time_s for row in tables[0].rows])
+    set_control(page, "shown", "t4")
+    assert list(page.table[0].value["step"]) == pytest.approx([row.time_s for row in tables[1].rows])
+    assert address(page, "shown") == ["t4"]
+    set_control(page, "link", "infiniband-edr")
+    slower = pl.train("resnet50", gpu="t4", workers=[1, 2, 4], link="infiniband-edr")
+    assert list(page.table[0].value["step"]) == pytest.approx([row.time_s for row in slower.rows])
+    set_control(page, "workers", "4,2,...,1")
+    assert any("4,2,...,1" in unescaped(error.value) for error in page.error)
+
+
+def test_servers_stand_side_by_side():
+    page = opened(ask="serve", network="llama-3-8b", gpu=["h100-sxm", "l40s"], rate="2", num_requests="100")
+    answers = [pl.serve("llama-3-8b", gpu=gpu, rate=2, num_requests=100) for gpu in ("h100-sxm", "l40s")]
+    medians = [answer.latencies["tpot_s"]["p50"].value for answer in answers]
+    assert figures(page) == [format_time_short(median) for median in medians]
+    assert list(page.table[0].value["per token (median)"]) == medians
+    assert page.code[0].value == answers[0].launch_command
+    set_control(page, "engine", "sglang", "serve")
+    assert page.code[0].value.startswith("python -m sglang.launch_server")
+    set_control(page, "input_tokens", "many", "serve")
+    assert all("no data set is called 'many'" in unescaped(error.value) for error in page.error) and page.error
+
+
+def test_own_machines_are_ranked():
+    page = opened(ask="local", network="llama-3.1-70b", gpu=["rtx3090", "apple-m3-ultra"], weights="q4_k_m")
+    ranked = pl.local("llama-3.1-70b", gpu=["rtx3090", "apple-m3-ultra"], weights="q4_k_m")
+    assert figures(page) == [f"{format_3_digits(row.tokens_per_s)} tokens/s" for row in ranked.rows]
+    set_control(page, "gpu", ["rtx3090"])
+    set_control(page, "advise", True, "local")
+    set_control(page, "weights", [], "local")
+    assert list(page.table[0].value["weights"]) == [
+        row.weights for row in pl.local("llama-3.1-70b", gpu="rtx3090", advise=True).rows
+    ]
+
+
+def test_only_videos_have_frames():
+    page = opened(ask="diffusion", network="sdxl", gpu=["a100-sxm-80gb"], steps="20")
+    assert figures(page) == [format_time_short(pl.diffusion("sdxl", gpu="a100-sxm-80gb", steps=20).time_s)]
+    assert key_of("diffusion", "frames") not in widgets(page)
+    set_control(page, "network", "wan-2.1-1.3b")
+    set_control(page, "frames", "17", "diffusion")
+    asked = {"gpu": "a100-sxm-80gb", "steps": 20, "frames": 17}
+    assert figures(page) == [format_time_short(pl.diffusion("wan-2.1-1.3b", **asked).time_s)]
+    set_control(page, "network", "sdxl")
+    assert "frames" not in page.query_params and not page.error
+    set_control(page, "image_size", "500", "diffusion")
+    assert "width is a multiple of 8" in unescaped(page.error[0].value)
+
+
+def test_decode_counts_tokens_and_has_a_context():
+    page = opened(ask="predict", network="llama-3-8b", gpu=["h100-sxm"], phase="decode", batch_size="8")
+    assert any("tokens/s" in text for text in texts(page))
+    assert key_of("predict", "sequence_length") not in widgets(page)
+    set_control(page, "context", 1000, "predict")
+    asked = {"gpu": "h100-sxm", "phase": "decode", "batch_size": 8, "context": 1000}
+    assert figures(page) == [format_time_short(pl.predict("llama-3-8b", **asked).time_s)]
+    set_control(page, "phase", [], "predict")
+    assert "context" not in page.query_params and not page.error
+    assert key_of("predict", "sequence_length") in widgets(page)
     set_control(page, "network", "alexnet")
-    assert "tokens" not in {widget.key.removeprefix(KEY) for widget in page.number_input}
-    assert address(page, "tokens") in ([], ["0"])
+    assert key_of("predict", "sequence_length") not in widgets(page)
 
 
-def test_half_the_ppp_doubles_the_time():
-    """PALEO's model: (FLOPs / peak + bytes / bandwidth) / PPP."""
-    page = set_control(opened(), "model", "ppp")
-    at_half = pl.predict("resnet50", **BASE, ppp=1.0).time_s / 0.5
-    assert times(page) == [format_si(at_half, "s")]
-    set_control(page, "ppp", 0.25)
-    assert times(page) == [format_si(2 * at_half, "s")]
+def test_every_question_keeps_its_controls_and_has_networks_of_its_own():
+    page = opened(network="vgg16", gpu=["t4"], batch_size="8")
+    choose(page, "serve")
+    assert page.session_state[NETWORK_KEY] == "llama-3-8b" and "vgg16" not in widgets(page)[NETWORK_KEY].options
+    assert address(page, "rate") == ["5"]
+    choose(page, "diffusion")
+    assert widgets(page)[NETWORK_KEY].label == "Pipeline" and address(page, "network") == ["sdxl"]
+    choose(page, "train")
+    assert address(page, "batch_size") == ["8"] and address(page, "gpu") == ["t4"]
 
 
-def test_controls_that_do_not_apply_are_hidden_or_disabled():
-    def drawn():
-        kinds = page.number_input, page.selectbox, page.text_input
-        return {widget.key.removeprefix(KEY): widget.disabled for kind in kinds for widget in kind}
-
-    page = opened()
-    assert not {"ppp", "workers", "link"} & set(drawn()) and not any(drawn().values())
-    set_control(page, "model", "ppp")
-    assert [name for name, disabled in drawn().items() if disabled] == ["calibration"] and "ppp" in drawn()
-    set_control(page, "view", "scaling")
-    assert {"workers", "link", "price"} <= set(drawn())
-    timing = {"batch", "phase", "model", "calibration"}
-    for view, shown, hidden in (
-        ("serving", {"network", "precision", "rate"}, timing),
-        ("pictures", {"generator", "precision", "size"}, timing | {"network"}),
-        ("local", {"network", "execution", "weights", "context"}, timing | {"precision"}),
-        ("profile", {"precision"}, timing | {"network"}),
-    ):
-        set_control(page, "view", view)
-        assert shown <= set(drawn()) and not hidden & set(drawn()), view
-    set_control(page, "view", "time")
-    assert {"network", "precision"} | timing <= set(drawn()) and address(page, "model") == ["ppp"]
-
-
-def test_a_calibration_is_used_for_its_own_device_only():
-    page = set_control(opened(gpu=["v100-sxm2", "k40m"]), "calibration", "v100-sxm2-fp32")
-    (box,) = [box for box in page.selectbox if box.key == KEY + "calibration"]
-    assert box.options == ["that of the device", "k40m-fp32", "v100-sxm2-fp32"]
-    named = pl.predict("resnet50", calibration="v100-sxm2-fp32", **BASE)
-    other = pl.predict("resnet50", **{**BASE, "gpu": "k40m"})
-    assert times(page) == [format_si(each.time_s, "s") for each in (named, other)]
-    set_control(page, "gpu", ["k40m"])
-    assert address(page, "gpu") == ["k40m"] and "calibration" not in page.query_params
-
-
-def table_of(page, number=0):
-    return page.table[number].value
-
-
-SCALED = {"workers": [1, 2, 4, 8, 16, 32], "link": "infiniband-edr", "batch_size": 32, "gpu": "v100-sxm2"}
-
-
-def test_every_control_of_scaling_changes_the_result():
-    """Controls are set one after the other and keep their values."""
-    page, asked = opened(view="scaling", workers="1,2,4,...,32"), {"network": "resnet50", **SCALED}
-    for control, value, ask in (
-        ("workers", "1,2,4", {"workers": [1, 2, 4]}),
-        ("link", "ethernet-10", {"link": "ethernet-10"}),
-        ("scaling", "strong", {"scaling": "strong"}),
-        ("collective", "one-to-all", {"settings": Settings(collective="one-to-all")}),
-        ("batch", 16, {"batch_size": 16}),
-        ("gpu", ["t4"], {"gpu": "t4"}),
-        ("network", "vgg16", {"network": "vgg16"}),
-        ("collective", "", {"settings": Settings()}),
-        ("strategy", "zero-3", {"strategy": "zero-3"}),
-    ):
-        before = list(table_of(page)["step"])
-        set_control(page, control, value)
-        asked |= ask
-        rows = scaling(**asked).rows
-        table = table_of(page)
-        assert list(table["workers"]) == [row.workers for row in rows], control
-        assert list(table["step"]) == pytest.approx([row.time_s for row in rows])
-        assert list(table["step"]) != before
-        intervals = [row.interval and pytest.approx(row.interval) for row in rows]
-        assert list(table["at 90%"]) == intervals
-        assert list(table["efficiency"]) == pytest.approx([row.efficiency for row in rows])
-
-
-def test_several_devices_follow_the_phase():
-    page = opened(view="scaling", network="llama-3-8b", gpu=["h100-sxm"], precision="bf16", workers="1,2,4")
-    (box,) = [box for box in page.selectbox if box.key == KEY + "phase"]
-    assert box.options == ["training", "prefill", "decode"]
-    assert box.value == "training"
-    asked = {"gpu": "h100-sxm", "precision": "bf16", "workers": [1, 2, 4], "batch_size": 32, "scaling": "weak",
-             "link": "infiniband-edr"}  # fmt: skip
-    for phase, heading in (("training", "step"), ("prefill", "first token"), ("decode", "token")):
-        set_control(page, "phase", phase)
-        rows = scaling("llama-3-8b", phase=phase, **asked).rows
-        assert list(table_of(page)[heading]) == pytest.approx([row.time_s for row in rows]), phase
-    (box,) = [box for box in page.selectbox if box.key == KEY + "strategy"]
-    assert box.disabled
-    set_control(page, "view", "time")
-    assert address(page, "phase") == ["decode"]
-
-
-def test_numbers_of_workers_that_are_not_possible_are_named():
-    """Llama 3 8B has 32 attention heads, which 64 devices cannot share."""
-    page = opened(
-        view="scaling", network="llama-3-8b", gpu=["h100-sxm"], precision="bf16", phase="prefill", workers="2,64"
-    )
-    assert not page.error
-    assert list(table_of(page)["workers"]) == [2]
-    captions = [unescaped(caption.value) for caption in page.caption]
-    assert any("left out: 64 workers: " in caption and "32 attention heads" in caption for caption in captions)
-    assert any("--tensor 2 " in code.value for code in page.code)
-    set_control(page, "workers", "64")
-    assert any("32 attention heads" in unescaped(error.value) for error in page.error)
-
-
-def test_cost_is_hours_times_workers_times_price():
-    page = set_control(opened(view="scaling", workers="4"), "images", "1.28M")
-    first = table_of(page).iloc[0]
-    assert first["hours"] == pytest.approx(1.28e6 / first["samples per s"] / 3600)
-    assert first["USD"] == pytest.approx(first["hours"] * 4 * 3.06)  # V100 in p3.2xlarge, hardware/v100-sxm2.toml
-    set_control(page, "epochs", 10.0)
-    set_control(page, "price", "1 USD/h")
-    tenfold = table_of(page).iloc[0]
-    assert tenfold["USD"] == pytest.approx(10 * first["hours"] * 4 * 1.0)
+def test_a_network_of_images_does_not_start_with_the_options_of_a_language_model():
+    page = choose(opened(ask="predict", network="resnet50", gpu=["t4"]), "train")
+    assert figures(page) == [format_time_short(pl.train("resnet50", gpu="t4").time_s)]
 
 
 def test_devices_side_by_side_with_the_reason_of_a_failure():
-    page = opened(gpu=["v100-sxm2", "k40m", "t4"], precision="fp16")
-    assert len(times(page)) == 2
-    assert "no fp16 peak" in unescaped(page.error[0].value)
-    table = table_of(page)
-    assert list(table["device"]) == ["v100-sxm2", "t4"]
-    expected = [
-        pl.predict("resnet50", **{**BASE, "gpu": gpu, "precision": "fp16"}).time_s for gpu in ("v100-sxm2", "t4")
-    ]
-    assert list(table["speed-up"]) == pytest.approx([1, expected[0] / expected[1]])
-    set_control(page, "shown", "t4")
-    assert any("on Tesla T4, fp16 inference" in unescaped(each.value) for each in page.markdown)
-    assert address(page, "shown") == ["t4"]
+    page = opened(network="resnet50", gpu=["v100-sxm2", "k40m", "t4"], precision="fp16")
+    assert len(figures(page)) == 2
+    assert any("no fp16 peak" in text for text in texts(page))
+    assert list(page.table[0].value["device"]) == ["v100-sxm2", "t4"]
+    set_control(page, "shown", "k40m")
+    assert any("no fp16 peak" in unescaped(error.value) for error in page.error)
+
+
+def test_a_network_that_does_not_fit_says_so():
+    page = opened(network="vgg16", gpu=["gtx780ti"], batch_size="512")
+    assert "DOES NOT FIT" in unescaped(page.error[0].value)
 
 
 def test_bounds_are_marked_next_to_forecasts():
-    page = opened(gpu=["t4", "xeon-8380"], precision="fp64")
-    captions = [unescaped(each.value) for each in page.caption]
-    assert any("roofline model" in text and "a bound, not a forecast" in text for text in captions)
-    assert any(text.startswith("- calibrated (") for text in captions)
+    page = opened(ask="predict", network="resnet50", gpu=["t4", "xeon-8380"], precision="fp64")
+    cards = [text for text in texts(page) if "a bound from the data sheet, not a forecast" in text]
+    assert len(cards) == 1
 
 
 def test_no_device_is_selected():
@@ -267,160 +248,55 @@ def test_no_device_is_selected():
     assert address(page, "gpu") == [""]
 
 
-def test_batch_sizes_are_limited_by_memory():
-    page = opened(view="batches", gpu="gtx780ti", network="vgg19", phase="training")
-    frame = page.dataframe[0].value
-    largest = pl.predict("vgg19", gpu="gtx780ti", phase="training", fit_batch=True).batch_size
-    assert list(frame["batch"]) == [2**power for power in range(12) if 2**power <= largest]
-    assert not page.error
-
-
-def test_bad_input_shows_an_error_message():
-    page = set_control(opened(view="scaling"), "workers", "4,2,...,1")
-    assert "workers '4,2,...,1'" in unescaped(page.error[0].value)
-    set_control(page, "workers", "2")
-    set_control(page, "images", "many")
-    assert "`--images` must be a number such as 52k" in unescaped(page.error[0].value)
-
-
-@pytest.mark.parametrize("view", view_module.VIEWS)
-def test_a_shared_address_restores_every_control(view):
-    asked = View(
-        view=view, network="alexnet", gpu=("t4", "k80-die"), precision="fp32", batch=8, phase="training",
-        shown="k80-die", model="ppp", ppp=0.7, workers="1,2", link="25 GB/s", scaling="strong", strategy="zero-1",
-        collective="ring", images="1.28M", epochs=90.0, price="1 USD/h", rate=2.5, input_tokens="100:20",
-        output_tokens="64", tensor=2, pipeline=2, policy="sglang", weights="q6_k", context=512,
-    )  # fmt: skip
-    page = opened(**asked.to_query())
-    assert not page.exception and not page.warning and not page.error
-    state = page.session_state
-    drawn = {name for name in View.__struct_fields__ if view in ("time", "profile") or name != "shown"}
-    values = {name: state[KEY + name] for name in drawn}
-    assert values == {
-        name: (list(value) if isinstance(value := getattr(asked, name), tuple) else value) for name in drawn
-    }
-
-
-def test_pictures_shows_the_answer_of_the_api():
-    page = opened(view="pictures", generator="sd-1.5", gpu=["a100-sxm-80gb"], precision="fp16", steps="20")
-    asked = {"gpu": "a100-sxm-80gb", "precision": "fp16", "steps": 20}
-    assert unescaped(page.main.markdown[0].value) == f"**{predict_any('sd-1.5', **asked).document().title}**"
-    set_control(page, "size", "512x768")
-    assert unescaped(page.main.markdown[0].value).endswith(
-        f"{predict_any('sd-1.5', image_size='512x768', **asked).document().title}**"
-    )
-    assert "--image-size 512x768 --steps 20" in page.main.code[0].value
-    set_control(page, "size", "500")
-    assert "width is a multiple of 8" in unescaped(page.error[0].value)
-
-
-SERVED = {"gpu": "h100-sxm", "precision": "bf16", "num_requests": 1000}
-
-
-def test_serving_shows_the_answer_of_the_api():
-    page = opened(view="serving", network="llama-3-8b", gpu=["h100-sxm"], precision="bf16")
-    asked = {"rate": 5.0, "input_tokens": 1024, "output_tokens": 256}
-    for control, value, ask in (
-        ("rate", 8.0, {"rate": 8.0}),
-        ("output_tokens", "64:16", {"output_tokens": "64:16"}),
-        ("policy", "sglang", {"engine": "sglang"}),
-        ("tensor", 2, {"tensor": 2}),
-        ("pipeline", 2, {"pipeline": 2}),
-    ):
-        set_control(page, control, value)
-        asked |= ask
-        title = serving_page(pl.serve("llama-3-8b", **SERVED, **asked)).title
-        assert title in [unescaped(markdown.value).strip("*") for markdown in page.markdown], control
-        assert not page.error
-    launched, command = page.code[0].value, page.code[1].value
-    assert launched.startswith("python -m sglang.launch_server --model-path meta-llama/Meta-Llama-3-8B --tp-size 2 ")
-    assert "--rate 8 --engine sglang --tensor 2 --pipeline 2" in command
-
-
-def test_serving_divides_experts_and_attention():
-    page = opened(view="serving", network="qwen3-30b-a3b", gpu=["h200-sxm"], precision="bf16", tensor="8")
-    set_control(page, "expert_parallel", 8)
-    set_control(page, "attention_data_parallel", 8)
-    asked = {"tensor": 8, "expert_parallel": 8, "attention_data_parallel": 8, "rate": 5.0}
-    answer = pl.serve("qwen3-30b-a3b", **{**SERVED, "gpu": "h200-sxm"}, **asked)
-    assert serving_page(answer).title in [unescaped(markdown.value).strip("*") for markdown in page.markdown]
-    launched, command = page.code[0].value, page.code[1].value
-    assert launched == answer.launch_command
-    assert "--tensor 8 --expert-parallel 8 --attention-data-parallel 8" in command
-    set_control(page, "expert_parallel", 3)
-    assert "`--expert-parallel` must divide the 8 devices of `--tensor` (got 3)" in unescaped(page.error[0].value)
-
-
-def test_own_machine_shows_the_answer_of_the_api():
-    page = opened(view="local", network="llama-3.1-70b", gpu=["rtx3090", "apple-m3-ultra"])
-    asked = {"weights": "q4_k_m", "context": 4096}
-    for control, value in (("weights", "q3_k_m"), ("context", 1024)):
-        set_control(page, control, value)
-        asked[control] = value
-        shown = [unescaped(markdown.value).strip("*") for markdown in page.markdown]
-        devices = advise_local("llama-3.1-70b", ["rtx3090", "apple-m3-ultra"], LocalQuestion(**asked))
-        assert advice_page(devices).title in shown, control
-        one = advise_local("llama-3.1-70b", ["rtx3090"], LocalQuestion(context=asked["context"]))
-        assert advice_page(one).title in shown and not page.error
-    assert "--engine llama.cpp --context 1024 --advise --weights q3_k_m" in page.code[0].value
-    page = opened(view="local", gpu=["rtx3060"])
-    assert "needs a language model" in page.info[0].value
-    assert unescaped(page.button[0].label) == "Show llama-3.1-8b in q4_k_m on GeForce RTX 3060"  # 4.9 of 12 GB
-
-
-def test_own_machine_offers_the_formats_of_each_engine():
-    page = opened(view="local", network="llama-3.1-8b", gpu=["apple-m3-ultra", "apple-m4-max"], weights="q6_k")
-    set_control(page, "execution", "mlx")
-    (box,) = [box for box in page.selectbox if box.key == KEY + "weights"]
-    assert not any("q6_k" in option for option in box.options) and "weights" not in page.query_params
-    assert "--engine mlx --context 4096 --advise" in page.code[0].value and not page.error
-    set_control(page, "execution", "exllama")
-    assert "is for devices of NVIDIA" in unescaped(page.error[0].value)
-
-
-def test_serving_names_what_it_needs():
-    page = opened(view="serving")
-    assert "needs a language model" in page.info[0].value and not page.error
-    page.button[0].click().run()
-    assert not page.info and not page.error
-    shown = [unescaped(markdown.value).strip("*") for markdown in page.markdown]
-    asked = {"gpu": "v100-sxm2", "precision": "fp16", "rate": 5.0, "num_requests": 1000}
-    assert serving_page(pl.serve("llama-3.2-3b", **asked)).title in shown
-    page = opened(view="serving", network="llama-3-70b", gpu=["t4"], precision="fp16")
-    assert "leaves no memory for a KV cache" in unescaped(page.error[0].value)
-    page = set_control(opened(view="serving", network="llama-3-8b", gpu=["h100-sxm"], precision="bf16"),
-                       "input_tokens", "many")  # fmt: skip
-    assert "no data set is called 'many'" in unescaped(page.error[0].value)
+def test_calibrations_are_those_of_the_devices():
+    page = opened(ask="predict", network="resnet50", gpu=["v100-sxm2", "k40m"], precision="fp32")
+    assert widgets(page)[key_of("predict", "calibration")].options == ["default", "k40m-fp32", "v100-sxm2-fp32"]
+    set_control(page, "gpu", ["v100-sxm2"])
+    set_control(page, "calibration", "v100-sxm2-fp32", "predict")
+    named = pl.predict("resnet50", gpu="v100-sxm2", precision="fp32", calibration="v100-sxm2-fp32")
+    assert figures(page) == [format_time_short(named.time_s)]
+    set_control(page, "gpu", ["k40m"])
+    assert address(page, "gpu") == ["k40m"] and "calibration" not in page.query_params
 
 
 @pytest.mark.parametrize(
-    ("gpu", "network", "precision", "chosen"),
+    "query",
     [
-        (("v100-sxm2",), "llama-3.2-3b", "fp16", "v100-sxm2"),  # 16 GB, and no bf16
-        (("k80-die", "l4"), "llama-3.1-8b", "bf16", "l4"),  # the K80 has no 16 bits
-        (("k80-die",), "llama-3.1-8b", "bf16", "h100-sxm"),
-        (("jetson-nano",), "llama-3.2-1b", "fp16", "jetson-nano"),  # 2.5 of 4 GB
+        {"ask": ["train"], "network": ["alexnet"], "gpu": ["t4", "k80-die"], "batch_size": ["8"], "shown": ["k80-die"],
+         "workers": ["1,2"], "link": ["25 GB/s"], "strategy": ["zero-1"], "communication": ["collective=ring"],
+         "samples": ["1.28M"], "epochs": ["90"], "price": ["1 USD/h"]},
+        {"ask": ["serve"], "network": ["llama-3-8b"], "gpu": ["h100-sxm"], "concurrency": ["4"], "tensor": ["2"],
+         "num_requests": ["20"], "input_tokens": ["100:20"], "engine": ["sglang"]},
+        {"ask": ["local"], "network": ["llama-3.1-8b"], "gpu": ["rtx3060"], "weights": ["q6_k,q4_k_m"],
+         "context": ["512"], "cpu_cache": ["yes"]},
+        {"ask": ["profile"], "gpu": ["t4"], "precision": ["fp16"]},
     ],
-)
-def test_the_offered_language_model_fits_into_the_device(gpu, network, precision, chosen):
-    offered = with_language_model(View(view="serving", gpu=gpu))
-    assert (offered.network, offered.precision, offered.gpu) == (network, precision, (chosen,))
+    ids=["train", "serve", "local", "profile"],
+)  # fmt: skip
+def test_a_shared_address_restores_every_control(query):
+    page = opened(**query)
+    assert not page.warning and not page.error
+    view, problems = read_query(query)
+    assert problems == []
+    assert view.to_query() == query
+    for name in view.options:
+        assert key_of(view.asked, name) in widgets(page)
+    choose(page, "predict" if view.asked != "predict" else "train")
+    choose(page, view.asked)
+    assert {name: address(page, name) for name in query if name != "network"} == {
+        name: texts for name, texts in query.items() if name != "network"
+    }
 
 
 def test_a_bad_address_is_reported_once_and_corrected():
-    page = opened(network="resnet5", batch="8")
-    assert "did you mean resnet50" in unescaped(page.warning[0].value)
-    assert address(page, "network") == ["resnet50"] and address(page, "batch") == ["8"]
-    assert not set_control(page, "batch", 16).warning
+    page = opened(ask="local", network="llama-3-8", context="512")
+    assert "did you mean llama-3-8b" in unescaped(page.warning[0].value)
+    assert address(page, "network") == ["llama-3-8b"] and address(page, "context") == ["512"]
+    assert not set_control(page, "context", 1024, "local").warning
 
 
-def test_every_choice_can_be_drawn():
-    """Every network and precision gives a result or an error message."""
-    page = opened()
-    for precision in ("fp64", "tf32", "int8"):
-        set_control(page, "precision", precision)
-        assert len(page.metric) + len(page.error) >= 1
-        assert "internal error" not in " ".join(each.value for each in page.error)
+def test_more_devices_than_fit_beside_one_another_are_refused():
+    assert widgets(opened())[DEVICES_KEY].proto.max_selections == DEVICES_AT_MOST
 
 
 def dropper(page):
@@ -440,20 +316,20 @@ def kernels_of(page):
 
 
 def test_a_profile_uses_the_peaks_of_the_device(pyprof_profile):
-    page = uploaded(opened(view="profile", gpu="k40m"), "run.parquet", pyprof_profile)
+    page = uploaded(opened(ask="profile", gpu="k40m"), "run.parquet", pyprof_profile)
     frame = kernels_of(page).set_index("kernel")
     assert frame["share of peak"]["cudnn::detail::implicit_convolve_sgemm"] == pytest.approx(0.5)
     assert frame["share"]["cudnn::detail::dgrad_alg1_engine"] == pytest.approx(0.5)
     assert any("without start times has no timeline" in unescaped(each.value) for each in page.info)
     # It is kept while another view is shown.
-    set_control(page, "view", "time")
-    set_control(page, "view", "profile")
+    choose(page, "serve")
+    choose(page, "profile")
     assert "cudnn::detail::implicit_convolve_sgemm" in set(kernels_of(page)["kernel"])
     assert "up to 200 MB" in dropper(page).label
 
 
 def test_a_removed_profile_is_not_shown(pyprof_profile):
-    page = uploaded(opened(view="profile", gpu="k40m"), "run.parquet", pyprof_profile)
+    page = uploaded(opened(ask="profile", gpu="k40m"), "run.parquet", pyprof_profile)
     dropper(page).clear().run()
     assert not page.exception and not page.dataframe
 
@@ -468,7 +344,7 @@ def test_a_removed_profile_is_not_shown(pyprof_profile):
     ],
 )
 def test_files_that_are_not_profiles_show_an_error(name, content, sentence):
-    page = uploaded(opened(view="profile", gpu="k40m"), name, content)
+    page = uploaded(opened(ask="profile", gpu="k40m"), name, content)
     (error,) = page.error
     assert sentence in unescaped(error.value)
     assert "/tmp" not in error.value and "internal error" not in error.value
@@ -477,7 +353,7 @@ def test_files_that_are_not_profiles_show_an_error(name, content, sentence):
 @pytest.mark.needs_data
 def test_real_profiles_are_shown(request):
     folder = DATA / "profiles"
-    page = opened(view="profile", gpu="k40m")
+    page = opened(ask="profile", gpu="k40m")
     for path in (
         folder / "nvprof_gpu_trace_csv" / "matrixMul_trace.csv",
         folder / "torch_chrome_trace" / "critical_path__alexnet__benchmark_result_2869224_1695835535_trace.json.gz",
@@ -489,14 +365,13 @@ def test_real_profiles_are_shown(request):
 
 
 def test_the_download_contains_the_table():
-    import csv
-
     from paleo_lite.reporting.predictions import prediction_page
 
     out = io.StringIO()
-    prediction_page(pl.predict("resnet50", **BASE), None).write_csv(out)
+    prediction_page(pl.predict("resnet50", gpu="t4", memory=True), None, memory=True).write_csv(out)
     rows = list(csv.DictReader(io.StringIO(out.getvalue())))
-    page = opened()
+    page = opened(ask="predict", network="resnet50", gpu=["t4"])
     labels = [button.proto.label for button in page.get("download_button")]
     assert labels == ["Download table (CSV)"]
-    assert [row["name"] for row in rows] == [*page.dataframe[0].value["layer"], "overhead"]
+    layers = next(frame.value for frame in page.dataframe if "layer" in frame.value)
+    assert [row["name"] for row in rows] == [*layers["layer"], "overhead"]

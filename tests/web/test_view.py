@@ -1,117 +1,196 @@
-"""Conversion of views to addresses and back."""
+"""Conversion of questions to addresses, command lines and Python, and back.
+
+Tests: web/view.py, web/answers.py.
+"""
 
 from __future__ import annotations
 
 import json
+import shlex
 
+import click
 import pytest
 from click.testing import CliRunner
 from hypothesis import given
 
-import paleo_lite as pl
-from paleo_lite.api.scaling import scale as scaling
+pytest.importorskip("streamlit")
+pytest.importorskip("altair")
+
+from paleo_lite.architectures import find_network
 from paleo_lite.cli import main
-from paleo_lite.web.view import View, read_query
+from paleo_lite.errors import BadValue
+from paleo_lite.questions.kind import KINDS
+from paleo_lite.web.answers import ask
+from paleo_lite.web.view import View, check_amount, first_view, read_query
+from paleo_lite.web.wanted import APPLIES, NOT_OFFERED, WANTED, offered_options, record_of
 from strategies import VIEWS
 
 
 @given(VIEWS)
 def test_an_address_gives_the_view_back(view):
-    assert read_query(view.to_query()) == (view.normalized(), [])
+    found, problems = read_query(view.to_query())
+    assert problems == []
+    assert found == view or not view.network  # an address without a network is that of a profile
 
 
-@pytest.mark.parametrize("phase", ["training", "prefill", "decode"])
-def test_several_devices_train_or_generate(phase):
-    assert View(view="scaling", phase=phase).normalized().phase == phase
-    assert View(view="scaling", phase="inference").normalized().phase == "training"
-    assert View(view="time", phase="inference").normalized().phase == "inference"
+def test_the_page_opens_with_a_language_model_on_three_devices():
+    view, problems = read_query({})
+    assert (view, problems) == (first_view(), [])
+    assert len(view.gpu) == 3
+    assert find_network(view.network).is_language_model
 
 
-def test_every_control_is_in_the_address():
-    view = View(
-        gpu=("t4", "k80"), shown="k80", model="ppp", calibration="t4-fp32", collective="ring", images="1M",
-        price="1 USD/h", size="1024x768", weights="q6_k",
-    )  # fmt: skip
-    assert set(view.to_query()) == set(View.__struct_fields__)
+@pytest.mark.parametrize("asked", WANTED)
+def test_a_question_without_more_starts_as_the_page_shows_it(asked):
+    assert read_query({"ask": [asked]}) == (first_view(asked), [])
 
 
 @pytest.mark.parametrize(
     ("query", "sentence"),
     [
-        ({"view": ["nosuch"]}, "'view': no view is called 'nosuch': valid names: batches, local, pictures, profile,"),
+        (
+            {"ask": ["nosuch"]},
+            "'ask': no question is called 'nosuch': valid names: diffusion, local, predict, profile,",
+        ),
         ({"network": ["resnet5"]}, "no network is called 'resnet5': did you mean resnet50"),
         ({"network": ["../models/resnet50"]}, "no network is called"),
         ({"network": ["/etc/passwd.json"]}, "no network is called"),
+        ({"network": ["os:system"]}, "no network is called"),
         ({"gpu": ["k80", "k8"]}, "no device is called 'k8': did you mean k80"),
         ({"gpu": ["../hardware/k80"]}, "no device is called"),
         ({"gpu": ["k80", "t4", "a10", "l4", "p4", "a40", "l40"]}, "at most 6 devices can be compared (got 7)"),
-        ({"precision": ["fp31"]}, "no precision is called 'fp31'"),
-        ({"phase": [""]}, "no phase is called ''"),
-        ({"batch": ["0"]}, "must be an integer from 1 to 1,048,576 (got 0)"),
-        ({"batch": ["٣"]}, "must be an integer from 1"),
-        ({"batch": ["9" * 16]}, "must be an integer from 1"),
-        ({"batch": ["1", "2"]}, "must have one value (got 2)"),
-        ({"model": ["magic"]}, "no time model is called 'magic'"),
-        ({"ppp": ["nan"]}, "must be a number from 0.01 to 100 (got 'nan')"),
-        ({"ppp": ["0"]}, "must be a number from 0.01"),
-        ({"calibration": ["k40m-fp16.toml"]}, "no calibration is called"),
-        ({"workers": ["4,2,...,1"]}, "workers"),
-        ({"workers": ["1:100000"]}, "up to 40 numbers"),
-        ({"workers": ["99999999"]}, "of up to 65,536 workers"),
-        ({"link": ["nosuch"]}, "no link is called 'nosuch'"),
-        ({"link": ["-1 GB/s"]}, "must be > 0"),
-        ({"scaling": ["odd"]}, "no scaling is called 'odd': valid names: strong, weak."),
-        ({"strategy": ["dta"]}, "did you mean data"),
-        ({"collective": ["rings"]}, "did you mean ring"),
-        ({"images": ["many"]}, "`--images` must be a number such as 52k"),
-        ({"images": ["0"]}, "must be a number > 0"),
-        ({"epochs": ["inf"]}, "must be a number from"),
-        ({"price": ["1 USD"]}, "is not in USD/h"),
+        ({"precision": ["fp31"]}, "“Precision”: no precision is called 'fp31'"),
+        ({"batch_size": ["0"]}, "“Batch size”: the value must be an integer from 1 to 1,048,576 (got 0)"),
+        ({"batch_size": ["٣"]}, "must be an integer from 1"),
+        ({"batch_size": ["9" * 16]}, "must be an integer from 1"),
+        ({"batch_size": ["1", "2"]}, "must have one value (got 2)"),
+        ({"batch_size": ["1:100000"]}, "up to 40 numbers"),
+        ({"time_model": ["magic"]}, "no time model is called 'magic'"),
+        ({"ppp": ["0"]}, "“PPP”: the value must be a number > 0"),
+        ({"calibration": ["k40m-fp16.toml"]}, "“Calibration”: no value is called"),
+        ({"platform": ["/etc/x.toml"]}, "“Platform”: no value is called"),
+        ({"topology": [" /etc/x.toml "]}, "“Topology”: the page opens no file"),
+        ({"workers": ["4,2,...,1"]}, "“Number of devices”"),
+        ({"workers": ["99999999"]}, "must be an integer from 1 to 65,536"),
+        ({"samples": ["many"]}, "“Samples”"),
+        ({"price": ["1 USD"]}, "“Price”"),
+        ({"lora": ["yes"]}, "“LoRA rank”"),
+        ({"mixed_precision": ["no"]}, "“Mixed precision”: must be yes (got 'no')"),
+        ({"communication": ["colective=ring"]}, "“Exchange of gradients”: no setting"),
+        ({"inputs": ["3x224x224"]}, "the page has no control for it: imports and executes code"),
+        ({"hardware_files": ["/etc/passwd"]}, "the page has no control for it"),
         ({"shown": ["x"]}, "no device is called"),
-        ({"rate": ["0"]}, "must be a number from"),
-        ({"input_tokens": ["many"]}, "no data set is called 'many'"),
-        ({"tensor": ["0"]}, "must be an integer"),
-        ({"pipeline": ["17"]}, "must be an integer"),
-        ({"policy": ["vlm"]}, "did you mean vllm"),
-        ({"execution": ["ollama"]}, "no engine is called 'ollama'"),
-        ({"weights": ["q5"]}, "no format of the weights is called 'q5'"),
         ({"colour": ["red"]}, "no control is called 'colour'"),
         ({"link": ["x" * 1000]}, "longer than 200 characters"),
+        ({"network": ["resnet50"], "sequence_length": ["8"]}, "“Sequence length” does not apply to this question"),
     ],
-)  # fmt: skip
+)
 def test_a_bad_parameter_gives_a_message_and_the_default(query, sentence):
     view, problems = read_query(query)
     assert len(problems) == 1 and sentence in problems[0]
-    assert view == View()
+    assert "--" not in problems[0]
+    assert (view.asked, view.options) in (("train", dict(first_view().options)), ("train", {}))
 
 
 def test_valid_parameters_of_a_bad_address_are_kept():
-    view, problems = read_query({"network": ["vgg16"], "batch": ["-1"]})
-    assert (view.network, view.batch, len(problems)) == ("vgg16", View().batch, 1)
+    view, problems = read_query({"network": ["vgg16"], "batch_size": ["-1"], "workers": ["2"]})
+    assert (view.network, view.options, len(problems)) == ("vgg16", {"workers": "2"}, 1)
 
 
-@pytest.mark.parametrize(
-    ("view", "command", "ask"),
-    [
-        (View(phase="training", precision="fp16"), "predict", {"phase": "training", "precision": "fp16"}),
-        (View(model="ppp", ppp=0.625), "predict", {"ppp": 0.625}),
-        (View(model="roofline", calibration="v100-sxm2-fp32"), "predict", {"time_model": "roofline"}),
-        (View(calibration="v100-sxm2-fp32", batch=7), "predict", {"calibration": "v100-sxm2-fp32", "batch_size": 7}),
-        (View(link="25 GB/s", scaling="strong", batch=256), "scale", {"scaling": "strong", "batch_size": 256}),
-        (View(link="25 GB/s", strategy="zero-3", images="1.28M", epochs=2.5, price="2 USD/h"), "scale",
-         {"strategy": "zero-3", "images": "1.28M", "epochs": 2.5, "price": "2 USD/h"}),
-    ],
-)  # fmt: skip
-def test_the_command_gives_the_same_result(view, command, ask):
-    import shlex
+def test_an_address_names_no_file_of_any_option():
+    """Each option that the command line reads from a file takes only shipped names, or has no control."""
+    checked = set()
+    for asked in KINDS:
+        for name, declared in offered_options(asked).items():
+            assert not isinstance(declared.type, click.Path)
+            if getattr(declared.type, "files", False):
+                checked.add(name)
+                for text in ("/etc/x.toml", "x.toml ", "../x.toml"):
+                    _, problems = read_query({"ask": [asked], name: [text]})
+                    assert len(problems) == 1, (asked, name, text)
+    assert checked == {"calibration", "draft", "platform", "topology"}
 
-    text = (view.predict_command if command == "predict" else view.scale_command)("v100-sxm2")
-    result = CliRunner().invoke(main, [*shlex.split(text)[1:], "--format", "json"])
+
+def test_every_exception_names_an_option():
+    names = {name for asked in KINDS for name in record_of(asked).__dataclass_fields__}
+    assert NOT_OFFERED.keys() <= names
+    for asked, name in APPLIES:
+        assert name in offered_options(asked)
+
+
+def test_too_many_combinations_are_refused():
+    view = View("predict", "vgg16", ("t4", "l4"), {"batch_size": "1:40", "precision": "fp32,fp16,bf16,tf32"})
+    with pytest.raises(BadValue, match=r"up to 240 combinations \(got 320\)"):
+        check_amount(view)
+
+
+TRAINED = {"ask": ["train"], "gpu": ["h100-sxm", "l40s"]}
+ASKED = {
+    "a language model on three devices": {},
+    "several batch sizes": {**TRAINED, "network": ["resnet50"], "batch_size": ["1:8:x2"], "precision": ["fp16,fp32"]},
+    "scaling": {
+        "ask": ["train"], "network": ["resnet50"], "gpu": ["k80-die"], "workers": ["1,2,4,...,16"], "link": ["25 GB/s"],
+        "communication": ["collective=ring,overlap=no"], "samples": ["1.28M"], "epochs": ["2.5"], "price": ["2 USD/h"],
+    },
+    "measurements": {
+        "ask": ["train"], "network": ["resnet50"], "gpu": ["k80-die"], "workers": ["4"], "link": ["ethernet20"],
+        "measured": ["4 workers: 900 ms\n2 workers: 800 ms"],
+    },
+    "flags": {**TRAINED, "network": ["gpt2"], "mixed_precision": ["yes"], "precision": ["fp16"], "fit_batch": ["yes"]},
+    "serving": {
+        "ask": ["serve"], "network": ["llama-3-8b"], "gpu": ["h100-sxm"], "rate": ["2.5"], "input_tokens": ["128:32"],
+        "num_requests": ["50"], "slo": ["ttft=500ms,tpot=50ms"],
+    },
+    "ranked machines": {"ask": ["local"], "network": ["llama-3.1-8b"], "gpu": ["rtx3060", "apple-m4-max"]},
+    "one machine": {
+        "ask": ["local"], "network": ["llama-3.1-8b"], "gpu": ["rtx3060"], "weights": ["q4_k_m"], "gpu_layers": ["20"],
+        "device_memory": ["8 GB"],
+    },
+    "pictures": {
+        "ask": ["diffusion"], "network": ["sdxl"], "gpu": ["rtx4090", "l40s"], "steps": ["20,30"],
+        "image_size": ["512x768"], "tiled": ["yes"],
+    },
+    "videos": {"ask": ["diffusion"], "network": ["wan-2.1-1.3b"], "gpu": ["h100-sxm"], "frames": ["33"]},
+    "decode": {"ask": ["predict"], "network": ["llama-3-8b"], "gpu": ["h100-sxm"], "phase": ["decode"],
+               "tensor": ["1,2"], "context": ["1000"]},
+    "one network": {"ask": ["predict"], "network": ["vgg16"], "gpu": ["k40m", "t4"], "ppp": ["0.625"]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("query", ASKED.values(), ids=ASKED)
+def test_page_command_and_python_give_the_same_json(query):
+    view, problems = read_query(query)
+    assert problems == []
+    of_page = ask(view).to_dict()
+    imports, _, call = view.python().partition("\n\n")
+    found: dict = {}
+    exec(imports, found)
+    assert plain(eval(call, found).to_dict()) == plain(of_page)
+    result = CliRunner().invoke(main, [*shlex.split(view.command())[1:], "--format", "json"])
     assert result.exit_code == 0, result.output
-    answer = json.loads(result.stdout)
-    if command == "predict":
-        ask.setdefault("batch_size", 32)
-        assert answer["time_s"] == pl.predict("resnet50", gpu="v100-sxm2", **ask).time_s
-    else:
-        ask = {"batch_size": 32, "workers": [1, 2, 4, 8, 16, 32, 64], "link": "25 GB/s", **ask}
-        assert answer["rows"] == [row.to_dict() for row in scaling("resnet50", gpu="v100-sxm2", **ask)]
+    assert json.loads(result.stdout) == plain(of_page)
+
+
+def plain(answer):
+    return json.loads(json.dumps(answer))
+
+
+def test_every_kind_of_question_is_asked_three_ways():
+    assert {read_query(query)[0].asked for query in ASKED.values()} == set(KINDS)
+
+
+def test_python_has_numbers_lists_and_texts_as_a_person_writes_them():
+    view, _ = read_query(ASKED["scaling"])
+    assert view.python().endswith(
+        'pl.train("resnet50", gpu="k80-die", workers="1,2,4,...,16", link="25 GB/s", '
+        'communication="collective=ring,overlap=no", samples="1.28M", epochs=2.5, price="2 USD/h")'
+    )
+    view = View("predict", "vgg16", ("t4", "l4"), {"batch_size": "1,8", "precision": "fp32,fp16", "fit_batch": "yes"})
+    assert view.python(["mine.toml"]).endswith(
+        'pl.predict("vgg16", gpu=["t4", "l4"], batch_size=[1, 8], precision=["fp32", "fp16"], fit_batch=True, '
+        'memory=True, hardware_files=["mine.toml"])'
+    )
+    assert view.command(["mine.toml"]) == (
+        "paleo-lite predict vgg16 --gpu t4,l4 --batch-size 1,8 --precision fp32,fp16 --fit-batch --memory "
+        "--hardware-file mine.toml"
+    )
