@@ -16,6 +16,7 @@ from ..reporting.document import format_3_digits, format_time_short
 from ..reporting.predictions import memory_fact
 from ..reporting.side_by_side import describe_bounds
 from ..serving.answers import Serving
+from ..sweeps.comparison import Comparison
 from ..timing import Prediction
 from ..timing.pipeline_prediction import PipelinePrediction
 from ..units import format_interval, format_number, format_si
@@ -180,6 +181,8 @@ def _parts(result: Any) -> Sequence[Any]:
     """Return the results that a comparison consists of."""
     if isinstance(result, Predictions):
         return result.predictions
+    if isinstance(result, Comparison):
+        return result.answers
     if isinstance(result, LocalAdvice):
         return result.rows
     return [result]

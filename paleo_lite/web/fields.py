@@ -12,7 +12,7 @@ from ..questions.option import Option
 from ..questions.values import Integer
 from .show import escape_markdown
 from .view import default_of, is_flag, shipped_names
-from .wanted import AT_MOST, AT_MOST_ELSE, EXAMPLES, FREE_CHOICES, label_of, offered_options
+from .wanted import AT_MOST, AT_MOST_ELSE, EXAMPLES, FREE_CHOICES, label_of, offered_options, takes_several
 from .words import on_page
 
 KEY = "control "
@@ -70,10 +70,10 @@ def _widget_of(asked: str, name: str, declared: Option, names: Sequence[str]) ->
     if declared.is_repeatable:
         return "lines"
     if names or declared.type.name == "choice":
-        if declared.takes_several:
+        if takes_several(asked, name):
             return "several names"
         return "name or text" if name in FREE_CHOICES else "name"
-    if isinstance(declared.type, Integer) and not declared.takes_several:
+    if isinstance(declared.type, Integer) and not takes_several(asked, name):
         return "number"
     return "text"
 

@@ -36,6 +36,7 @@ from .wanted import (
     label_of,
     offered_options,
     record_of,
+    takes_several,
 )
 from .words import on_page
 
@@ -43,8 +44,6 @@ FIRST = next(iter(WANTED))
 """The question with which the page opens."""
 
 _LONGEST_TEXT = 200
-_RANGES = frozenset({"workers"})
-"""Options without a type that take a range of numbers."""
 
 
 class View(msgspec.Struct, frozen=True):
@@ -84,9 +83,7 @@ class View(msgspec.Struct, frozen=True):
         """Return the arguments of the Python call that asks the same."""
         gpu: Any = self.gpu[0] if len(self.gpu) == 1 else list(self.gpu)
         declared = offered_options(self.asked)
-        options = {
-            name: _python_value(text, declared[name], is_flag(self.asked, name)) for name, text in self.options.items()
-        }
+        options = {name: _python_value(self.asked, name, text, declared[name]) for name, text in self.options.items()}
         return {"network": self.network, "gpu": gpu, **options, **WANTED[self.asked].always}
 
     def command(self, files: Sequence[str] = ()) -> str:
@@ -143,15 +140,15 @@ def _literal(value: Any) -> str:
     return json.dumps(value) if is_plain else repr(value)
 
 
-def _python_value(text: str, declared: Option, is_flag: bool) -> Any:
+def _python_value(asked: str, name: str, text: str, declared: Option) -> Any:
     """Return the value that Python would be given: numbers as numbers, several values as a list."""
-    if is_flag:
+    if is_flag(asked, name):
         return True
     if declared.is_repeatable:
         return _items(text, declared)
     values = [_number_or_text(part.strip()) for part in text.split(",")]
     is_range = any(value == "..." for value in values)
-    if len(values) == 1 or is_range or not (declared.takes_several or all(isinstance(each, int) for each in values)):
+    if len(values) == 1 or is_range or not takes_several(asked, name):
         return _number_or_text(text)
     return values
 
@@ -182,9 +179,9 @@ def check_option(asked: str, name: str, text: str, uploaded: Sequence[str] = ())
                 raise BadValue(f"must be yes (got {text!r})")
             return text
         _check_names(asked, name, text)
-        if type(declared.type) is Integer or name in _RANGES:
+        if type(declared.type) is Integer:
             _check_counts(text, AT_MOST.get(name, AT_MOST_ELSE))
-        kind = CommaSeparated(declared.type) if declared.takes_several else declared.type
+        kind = CommaSeparated(declared.type) if takes_several(asked, name) else declared.type
         for item in _items(text, declared):
             kind.convert(item, None, None)
     except click.BadParameter as error:
@@ -224,8 +221,8 @@ def _check_counts(text: str, most: int) -> None:
     counts = parse_range(text, "numbers")
     if len(counts) > COUNTS_AT_MOST or max(counts) > most:
         raise BadValue(
-            f"the page takes up to {COUNTS_AT_MOST} numbers of up to {most:,} (got {text!r}): use the command "
-            "paleo-lite sweep for more"
+            f"the page takes up to {COUNTS_AT_MOST} numbers of up to {most:,} (got {text!r}): the command line "
+            "takes more"
         )
 
 
@@ -240,7 +237,9 @@ def check_amount(view: View) -> None:
     combinations = max(len(view.gpu), 1)
     declared = offered_options(view.asked)
     for name, text in view.options.items():
-        if declared[name].takes_several and re.search("[,:]", text):
+        if text.strip() == "all":
+            combinations *= max(len(shipped_names(view.asked, name)), 1)
+        elif takes_several(view.asked, name) and re.search("[,:]", text):
             is_number = isinstance(declared[name].type, Integer) and re.fullmatch(r"[\d,.:x ]+", text)
             combinations *= len(parse_range(text, "numbers")) if is_number else text.count(",") + 1
     if combinations > ANSWERS_AT_MOST:

@@ -25,15 +25,16 @@ from ..reporting.charts.roofline import prediction_roofline
 from ..reporting.charts.scaling import scale_chart, scaling_chart
 from ..reporting.charts.schedule import schedule_chart
 from ..reporting.charts.serving import serving_chart
-from ..reporting.document import Column, Document, Table, format_3_digits, format_time_short
+from ..reporting.document import Document, Table
 from ..reporting.predictions import prediction_page
 from ..serving.answers import Serving
+from ..sweeps.comparison import Comparison
 from ..timing import Prediction
 from .answers import ask, memory_ranges, try_each
 from .cards import cards_of, predictions_of, show_cards
 from .controls import draw_shown
 from .failures import Failure, try_call
-from .show import download, escape_markdown, say, show_chart, show_document, show_failure, show_table
+from .show import escape_markdown, say, show_chart, show_document, show_failure
 from .uploads import own_device_files, reads_sequences
 from .view import View
 from .wanted import WANTED
@@ -46,7 +47,7 @@ def show_view(view: View) -> None:
     if len(view.gpu) == 1:
         answers: Mapping[str, Any] = {view.device: together}
     elif isinstance(together, Failure):
-        # What cannot be compared by one call is asked of each device, which also says why one of them fails.
+        # No device has an answer: each is asked alone, and says why.
         answers = try_each(view)
     else:
         answers = {"": together}
@@ -55,9 +56,7 @@ def show_view(view: View) -> None:
         if not isinstance(together, Failure):
             _show_result(view, together)
         return
-    if isinstance(together, Failure):
-        _show_beside(view, answers)
-    else:
+    if not isinstance(together, Failure):
         _show_result(view, together)
     draw_shown(view)
     alone = view.of_device(view.device)
@@ -102,6 +101,24 @@ def _has_layers(result: Prediction) -> bool:
     return result.launched is None
 
 
+def _tables_of(result: Comparison) -> dict[str, ScaleTable]:
+    """Return the tables over several numbers of devices, by device."""
+    tables = [answer for answer in result.answers if isinstance(answer, ScaleTable) and not answer.why]
+    return {table.gpu: table for table in tables if len({row.workers for row in table.rows}) > 1}
+
+
+def _scaling_beside(result: Comparison) -> Any:
+    """Return the chart of the scaling of several devices, each a series."""
+    tables = _tables_of(result)
+    rows: list[ScaleRow] = []
+    for gpu, scaling in tables.items():  # the series of the chart are strategies and collectives; here they are devices
+        rows += [msgspec.structs.replace(row, strategy=gpu, collective="") for row in scaling.rows]
+    first = next(iter(tables.values()))
+    subtitle = f"{first.network}, {first.precision} {first.phase}, {first.scaling} scaling"
+    bounds = [gpu for gpu, table in tables.items() if not table.is_forecast]
+    return scaling_chart(rows, [subtitle], bounds, list(tables))
+
+
 _CHARTS: Mapping[type, Sequence[Drawn]] = {
     Prediction: (
         Drawn(prediction_roofline),
@@ -118,6 +135,7 @@ _CHARTS: Mapping[type, Sequence[Drawn]] = {
         Drawn(scale_chart, 3),
         Drawn(schedule_chart, is_drawn=lambda result: any(row.pipeline is not None for row in result.rows)),
     ),
+    Comparison: (Drawn(_scaling_beside, 2, lambda result: len(_tables_of(result)) > 1),),
     Serving: (Drawn(serving_chart, 2),),
     LocalAdvice: (Drawn(local_chart),),
     LocalPrediction: (Drawn(local_chart),),
@@ -139,7 +157,7 @@ def _show_result(view: View, result: Any) -> None:
     if isinstance(result, Prediction):
         is_long = len(result.names) > _MANY_LAYERS
         document = prediction_page(result, _SLOWEST_LAYERS if is_long else None, memory=True)
-    elif kind.document is None:
+    elif kind.document is None or isinstance(result, Comparison):
         document = result.document()
     else:
         document = kind.document(result, {"memory": True})
@@ -179,43 +197,3 @@ def _reorder_columns(table: Table, first: Sequence[str]) -> Table:
     columns = {column.key: column for column in table.columns}
     order = [key for key in first if key in columns] + [key for key in columns if key not in first]
     return table.replace(columns=[columns[key] for key in order])
-
-
-def _show_beside(view: View, answers: Mapping[str, Any]) -> None:
-    """Show the answers of several devices side by side, which no single call compares."""
-    servings = [answer for answer in answers.values() if isinstance(answer, Serving)]
-    if len(servings) > 1:
-        table = serving_table(servings)
-        show_table(table)
-        download(Document("", content=[table]), f"{view.network}-side-by-side")
-    tables = {gpu: answer for gpu, answer in answers.items() if isinstance(answer, ScaleTable) and not answer.why}
-    if len(tables) < 2:
-        return
-    # The series of the chart are strategies and collectives; here they are devices.
-    rows: list[ScaleRow] = []
-    for gpu, scaling in tables.items():
-        rows += [msgspec.structs.replace(row, strategy=gpu, collective="") for row in scaling.rows]
-    if len({row.workers for row in rows}) < 2:
-        return
-    first = next(iter(tables.values()))
-    subtitle = f"{first.network}, {first.precision} {first.phase}, {first.scaling} scaling"
-    bounds = [gpu for gpu, table in tables.items() if not table.is_forecast]
-    show_chart(lambda: scaling_chart(rows, [subtitle], bounds, view.gpu), columns=2)
-
-
-def serving_table(servings: Sequence[Serving]) -> Table:
-    """Return a table with the main figures of deployments on several devices."""
-    rows = []
-    for each in servings:
-        figures = {name: figure.value for name, figure in each.figures.items()}
-        latencies = {name: parts["p50"].value for name, parts in each.latencies.items()}
-        rows.append({"gpu": each.gpu, **latencies, **figures})
-    columns = [
-        Column("gpu", "device", left=True),
-        Column("ttft_s", "first token\n(median)", format_time_short),
-        Column("tpot_s", "per token\n(median)", format_time_short),
-        Column("output_tokens_per_s", "tokens\nper s", format_3_digits),
-        Column("saturation_requests_per_s", "requests per s\nat most", format_3_digits),
-        Column("usd_per_million_output_tokens", "USD per\nmillion tokens", format_3_digits),
-    ]
-    return Table("Side by side", columns, rows).drop_empty_columns()

@@ -132,8 +132,8 @@ LABELS = {
     "weights": "Format of weights",
     "kv_cache": "KV cache",
     "ppp": "PPP",
-    "concurrent": "PPP: the larger of arithmetic and memory time",
-    "pue": "PUE",
+    "site": "What surrounds the devices",
+    "price": "Price per hour",
     "tensor": "Tensor-parallel devices",
     "pipeline": "Pipeline stages",
     "context_parallel": "Context-parallel devices",
@@ -169,11 +169,8 @@ LABELS = {
     "ulysses": "Ulysses devices",
     "ring": "Ring groups",
     "tiled": "Decode in tiles",
-    "price_of": "Price of a cloud",
     "inputs": "Inputs",
     "hardware_files": "Your own files",
-    "carbon_intensity": "CO2 of electricity",
-    "host_watts": "Power of hosts",
 }
 """Labels of controls whose option has a name that does not say enough; of the others it is their name in words."""
 
@@ -196,8 +193,7 @@ EXAMPLES = {
     "communication": "collective=ring,overlap=no",
     "feed": "storage=nvme,decode=2000",
     "slo": "ttft=500ms,tpot=50ms",
-    "price": "2 USD/h",
-    "price_of": "AWS",
+    "price": "2 USD/h or AWS",
     "tokens": "15B",
     "samples": "52k",
     "clock": "boost or 1.2GHz",
@@ -205,9 +201,7 @@ EXAMPLES = {
     "image_size": "1024 or 1024x768",
     "device_memory": "16GB",
     "recompute": "full, selective or full:2",
-    "electricity": "0.30 USD/kWh",
-    "carbon_intensity": "380 g/kWh",
-    "host_watts": "150 W",
+    "site": "electricity=0.30,pue=1.2",
     "lora_modules": "q_proj,v_proj",
     "freeze": "model.layers.[0-9].*",
     "train_only": "last",
@@ -219,8 +213,17 @@ EXAMPLES = {
 }
 """What an empty field shows if the option has no default that can be shown."""
 
-FREE_CHOICES = frozenset({"link", "topology", "price_of"})
+FREE_CHOICES = frozenset({"link", "topology", "price"})
 """Options whose names are offered and that also take another text."""
+
+COMPARED = {
+    "predict": frozenset({"precision", "batch_size", "sequence_length", "phase", "weights", "tensor"}),
+    "train": frozenset({"precision", "batch_size", "sequence_length", "workers"}),
+    "serve": frozenset({"rate", "concurrency"}),
+    "local": frozenset({"weights"}),
+    "diffusion": frozenset({"precision", "image_size", "steps", "frames", "batch_size", "offload", "execution"}),
+}
+"""Options of which the page takes several values, by kind; the command line takes several of nearly all."""
 
 AT_MOST = {
     "batch_size": 2**20,
@@ -305,6 +308,11 @@ def offered_options(asked: str) -> dict[str, Option]:
     """Return the options of a question for which the page has a control."""
     without = NOT_OFFERED.keys() - OFFERED_BY.get(asked, frozenset())
     return {name: declared for name, declared in options_of(record_of(asked)).items() if name not in without}
+
+
+def takes_several(asked: str, name: str) -> bool:
+    """Return whether the page compares several values of an option."""
+    return name in COMPARED.get(asked, frozenset())
 
 
 def applies(asked: str, name: str, network: str, given: Given) -> bool:

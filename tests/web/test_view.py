@@ -73,7 +73,7 @@ def test_a_question_without_more_starts_as_the_page_shows_it(asked):
         ({"workers": ["4,2,...,1"]}, "“Number of devices”"),
         ({"workers": ["99999999"]}, "must be an integer from 1 to 65,536"),
         ({"samples": ["many"]}, "“Samples”"),
-        ({"price": ["1 USD"]}, "“Price”"),
+        ({"price": ["1 USD"]}, "“Price per hour”"),
         ({"lora": ["yes"]}, "“LoRA rank”"),
         ({"mixed_precision": ["no"]}, "“Mixed precision”: must be yes (got 'no')"),
         ({"communication": ["colective=ring"]}, "“Exchange of gradients”: no setting"),
