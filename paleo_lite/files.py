@@ -200,21 +200,35 @@ _KERNEL_FOLDERS = (Path("/proc"), Path("/sys"))
 
 
 def check_regular(path: Path, error_class: type[PaleoError] = BadFile) -> None:
-    """Check, before a file is opened, that it ends: that it is a regular file or a pipe, also behind a symbolic link.
+    """Check, before a file is opened, that it ends: that it is a regular file, also behind a symbolic link.
+
+    A pipe of the shell is accepted as well, that is ``<(command)`` or ``/dev/stdin``: its writer is there.
 
     Raises
     ------
     OSError
         If there is no such file.
     PaleoError
-        Of the given class, if it is a folder, a device, a socket or a file of the kernel.
+        Of the given class, if it is a folder, a device, a socket, a pipe with a name or a file of the kernel.
     """
     mode = path.stat().st_mode
     if stat.S_ISFIFO(mode):
+        if _has_name(path.resolve()):
+            raise error_class(
+                f"{path}: cannot be read (it is a named pipe, which may never have a writer: give a file, or "
+                "`<(command)`)"
+            )
         return
     is_kernel = any(path.resolve().is_relative_to(folder) for folder in _KERNEL_FOLDERS)
     if not stat.S_ISREG(mode) or (is_kernel and sys.platform == "linux"):
         raise error_class(f"{path}: cannot be read (it is not a regular file)")
+
+
+def _has_name(pipe: Path) -> bool:
+    """Return whether a pipe lies in a folder; otherwise it is open already, as a descriptor of this process."""
+    return pipe.exists() and pipe.parent != Path(
+        "/dev/fd"
+    )  # where Linux shows a link to no place, other systems a file
 
 
 def read_limited(path: Path, max_bytes: int, description: str, error_class: type[PaleoError] = BadFile) -> bytes:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import errno
+import io
 import os
 import stat
 import sys
 import tempfile
-import threading
 import tracemalloc
 from collections import Counter
 from pathlib import Path
@@ -228,14 +229,68 @@ def test_a_file_in_shared_memory_is_a_file() -> None:
         assert read_typed(Path(file.name), Anything, "table", 1000).a == 1
 
 
+@pytest.mark.skipif(not Path("/dev/fd").exists(), reason="the operating system has no names for descriptors")
+def test_a_pipe_of_the_shell_is_read_and_no_more_of_it_than_allowed(tmp_path) -> None:
+    """As in ``--hardware-file <(command)``, also through a link, which can have the suffix that a reader needs."""
+    for max_bytes in (5, 4):
+        reading, writing = os.pipe()
+        os.write(writing, b"a = 1")
+        os.close(writing)
+        link = tmp_path / f"{max_bytes}.toml"
+        link.symlink_to(f"/dev/fd/{reading}")
+        if max_bytes == 5:
+            assert read_typed(link, Anything, "table", max_bytes).a == 1
+        else:
+            with pytest.raises(BadFile, match="larger than 4 bytes"):
+                read_typed(Path(f"/dev/fd/{reading}"), Anything, "table", max_bytes)
+        os.close(reading)
+
+
+COMMANDS_WITH_A_FILE = {
+    "x.json": "predict {} --gpu t4",
+    "x.prototxt": "predict {} --gpu t4",
+    "x.onnx": "layers {}",
+    "x.gguf": "predict {} --gpu t4",
+    "config.json": "predict {} --gpu t4",
+    "x.toml": "predict alexnet --gpu t4 --calibration {}",
+    "t4.toml": "predict alexnet --gpu t4 --hardware-file {}",
+    "x.csv": "calibrate {} --gpu t4",
+    "x.sqlite": "kernels {} --gpu t4",
+}
+
+
+def open_no_pipes(monkeypatch) -> None:
+    """Fail where a pipe is opened, which would wait for a writer, perhaps for ever."""
+    real_open = io.open
+
+    def checked_open(file, *arguments, **options):
+        assert isinstance(file, int) or not Path(file).is_fifo(), "a pipe is opened"
+        return real_open(file, *arguments, **options)
+
+    monkeypatch.setattr(io, "open", checked_open)
+    monkeypatch.setattr(builtins, "open", checked_open)
+
+
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the operating system has no pipes with names")
-def test_no_more_of_a_pipe_is_read_than_allowed(tmp_path) -> None:
-    pipe = tmp_path / "some.toml"
+@pytest.mark.parametrize("name", COMMANDS_WITH_A_FILE)
+def test_a_named_pipe_is_not_opened(name, tmp_path, monkeypatch) -> None:
+    pipe = tmp_path / name
     os.mkfifo(pipe)
-    writer = threading.Thread(target=lambda: pipe.write_text("a = 1"))
-    writer.start()
-    assert read_typed(pipe, Anything, "table", 1000).a == 1
-    writer.join()
+    open_no_pipes(monkeypatch)
+    answer = CliRunner().invoke(main, COMMANDS_WITH_A_FILE[name].format(pipe).split())
+    assert answer.exit_code == 1 and answer.stderr.count("\n") == 1, answer.output
+    assert "cannot be read (it is a named pipe, " in answer.stderr or "(it is a pipe or device, " in answer.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the operating system has no pipes with names")
+def test_a_named_pipe_in_a_folder_is_no_file(tmp_path, monkeypatch) -> None:
+    open_no_pipes(monkeypatch)
+    for name in ("config.json", "x.gguf", "x.json", "x.safetensors", "model_index.json"):
+        os.mkfifo(tmp_path / name)
+    answer = CliRunner().invoke(main, ["predict", str(tmp_path), "--gpu", "t4"])
+    assert answer.exit_code == 1 and "neither a config.json nor a .gguf file is in the folder" in answer.stderr
+    answer = CliRunner().invoke(main, ["kernels", str(tmp_path), "--gpu", "t4"])
+    assert answer.exit_code == 2 and "no files in " in answer.stderr
 
 
 def test_a_lock_that_cannot_be_written_leaves_nothing(tmp_path, monkeypatch):

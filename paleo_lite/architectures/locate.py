@@ -64,7 +64,7 @@ def _in_folder(folder: Path) -> Path:
     """Return the config of a folder, or its only GGUF file."""
     if file_exists(folder / _CONFIG):
         return folder / _CONFIG
-    files = sorted(folder.glob(f"*{GGUF}"))
+    files = sorted(file for file in folder.glob(f"*{GGUF}") if file_exists(file))
     if len(files) == 1:
         return files[0]
     if files:

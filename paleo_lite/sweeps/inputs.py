@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..architectures.catalog import is_network_file, path_of_network
 from ..architectures.pipelines.sampling import find_pipeline
-from ..files import shipped_folder
+from ..files import check_regular, shipped_folder
 from ..version import __version__
 
 COMBINATIONS = "the combinations"
@@ -54,20 +54,30 @@ def files_of_network(name: str) -> list[Path]:
     path = Path(reference) if Path(reference).exists() else path_of_network(reference)
     if path.is_dir():
         patterns = ["*.json", "*/*.json", "*.gguf", "*.safetensors"]
-        return sorted(file for pattern in patterns for file in path.glob(pattern))
+        return sorted(file for pattern in patterns for file in path.glob(pattern) if file.is_file())
     patterns = []
     if path.name == "config.json" or path.suffix in _WEIGHTS:
         patterns.append("*.json")
     if path.suffix in _WEIGHTS:
         patterns.append(f"*{path.suffix}")
-    return sorted({path, *(file for pattern in patterns for file in path.parent.glob(pattern))})
+    beside = {file for pattern in patterns for file in path.parent.glob(pattern) if file.is_file()}
+    return sorted({path, *beside})
 
 
 _WEIGHTS = (".gguf", ".safetensors")
 
 
 def hash_of_file(path: Path) -> str:
-    """Return a hash of a file: of its first bytes, its size, and of a longer one the time of its last change."""
+    """Return a hash of a file: of its first bytes, its size, and of a longer one the time of its last change.
+
+    Raises
+    ------
+    OSError
+        If it cannot be read.
+    BadFile
+        If it is not a regular file.
+    """
+    check_regular(path)
     with path.open("rb") as file:
         head = file.read(HEAD_BYTES)
     status = path.stat()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from datetime import date
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 import paleo_lite as pl
 from paleo_lite.calibration.choose import choose_model
-from paleo_lite.errors import BadValue, Interrupted
+from paleo_lite.errors import BadFile, BadValue, Interrupted
 from paleo_lite.files import shipped_folder
 from paleo_lite.sweeps import chunk, inputs, questions, rows, run
 from paleo_lite.sweeps.inputs import files_of_network, hash_of_file, shared_inputs
@@ -97,6 +98,20 @@ def test_a_file_of_weights_is_hashed_by_its_head_its_size_and_its_time(tmp_path,
         path.write_bytes(content)
         hashes.add(hash_of_file(path))
     assert len(hashes) == 4
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the operating system has no pipes with names")
+def test_a_named_pipe_beside_a_config_is_not_hashed(tmp_path, monkeypatch):
+    """Opening it would wait for a writer, perhaps for ever."""
+    folder = write_folder(tmp_path / "model")
+    for name in ("other.json", "x.gguf"):
+        os.mkfifo(tmp_path / "model" / name)
+    config = tmp_path / "model" / "config.json"
+    assert files_of_network(folder) == [config]
+    assert files_of_network(str(config)) == [config]
+    monkeypatch.setattr(Path, "open", lambda *_: pytest.fail("it is opened"))
+    with pytest.raises(BadFile, match="it is a named pipe"):
+        hash_of_file(tmp_path / "model" / "other.json")
 
 
 def test_shipped_data_and_versions_count(monkeypatch, tmp_path):
