@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 from ..errors import BadProfile
+from ..text import clean_message
 from .detect import is_gzip
 from .lines import decoded
 
@@ -25,15 +26,38 @@ _STEPS = 10**5  # steps between two looks at their number
 _LEAST_LENGTH = 2**26  # a text or blob of so many bytes is read from any file; from a longer one of the file's size
 _PRAGMAS = ("trusted_schema", "cell_size_check", "table_xinfo", "index_list", "index_info")
 _FUNCTIONS = ("substr", "like")
+_WHOLE_ROWS = ("", "ROWID")  # columns that SQLite names where it counts rows or finds one by its number
 _GENERATED = (2, 3)  # of PRAGMA table_xinfo: columns that SQLite computes from an expression in the file
 
 
-def _authorize(action: int, first: str | None, second: str | None, *_: str | None) -> int:
-    """Allow reading, and deny whatever else a file may make SQLite do: functions, pragmas, writing, attaching."""
-    is_allowed = action in (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ)
-    is_allowed |= action == sqlite3.SQLITE_PRAGMA and first in _PRAGMAS
-    is_allowed |= action == sqlite3.SQLITE_FUNCTION and second in _FUNCTIONS
-    return sqlite3.SQLITE_OK if is_allowed else sqlite3.SQLITE_DENY
+_SCHEMA = "sqlite_master"
+
+
+class _Guard:
+    """Allows reading, and denies whatever else a file may make SQLite do: functions, pragmas, writing, attaching.
+
+    Attributes
+    ----------
+    tables : dict of str to set of str
+        The columns that may be read besides those of the schema; none before they are known.
+    denied : str
+        The last column whose reading was denied, if any.
+    """
+
+    def __init__(self) -> None:
+        self.tables: dict[str, set[str]] = {}
+        self.denied = ""
+
+    def __call__(self, action: int, first: str | None, second: str | None, *_: str | None) -> int:
+        if action == sqlite3.SQLITE_READ:
+            is_allowed = first == _SCHEMA or second in self.tables.get(first or "", ())
+            if not is_allowed:
+                self.denied = f"{first}.{second}"
+        else:
+            is_allowed = action == sqlite3.SQLITE_SELECT
+            is_allowed |= action == sqlite3.SQLITE_PRAGMA and first in _PRAGMAS
+            is_allowed |= action == sqlite3.SQLITE_FUNCTION and second in _FUNCTIONS
+        return sqlite3.SQLITE_OK if is_allowed else sqlite3.SQLITE_DENY
 
 
 class _Budget:
@@ -53,31 +77,37 @@ class _Budget:
 
 @contextmanager
 def open_readonly(path: Path) -> Iterator[sqlite3.Connection]:
-    """Open a connection that writes neither to the file nor to a journal.
+    """Open a connection that writes neither to the file nor to a journal, and reads what `tables_of` returns.
 
     Text that is not UTF-8 is read as Latin-1. Errors of SQLite inside the block become BadProfile.
 
     Raises
     ------
     BadProfile
-        If the file is truncated, compressed, corrupted or not SQLite.
+        If the file is truncated, compressed, corrupted or not SQLite, or a column is read that is not stored.
     """
     _check_length(path)
     connection = None
     size = path.stat().st_size
-    budget = _Budget(size)
+    budget, guard = _Budget(size), _Guard()
     try:
         connection = sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro&immutable=1", uri=True)
         connection.text_factory = decoded
         connection.execute("PRAGMA trusted_schema = OFF")
         connection.execute("PRAGMA cell_size_check = ON")
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, max(_LEAST_LENGTH, min(size, 10**9)))
-        connection.set_authorizer(_authorize)
+        connection.set_authorizer(guard)
         connection.set_progress_handler(budget, _STEPS)
+        guard.tables = {name: {*columns, *_WHOLE_ROWS} for name, columns in tables_of(connection).items()}
         yield connection
     except (sqlite3.Error, sqlite3.Warning, OverflowError, UnicodeDecodeError) as error:
         if budget.is_exceeded:
             raise BadProfile(f"{path}: reading it takes more steps than a profile of {size:,} bytes needs") from None
+        if guard.denied:
+            column = clean_message(guard.denied[:80])
+            raise BadProfile(
+                f"{path}: {column} is computed or not of a plain table, expected a stored column"
+            ) from None
         raise BadProfile(f"{path}: SQLite that is cut or corrupted ({str(error)[:200]})") from None
     finally:
         if connection is not None:
@@ -99,7 +129,7 @@ def tables_of(connection: sqlite3.Connection) -> dict[str, list[str]]:
     statement of a plain table with these first words, so that no comment can hide another kind.
     """
     rows = connection.execute(
-        "SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage > 0 AND sql LIKE 'CREATE TABLE %' LIMIT 10000"
+        f"SELECT name FROM {_SCHEMA} WHERE type = 'table' AND rootpage > 0 AND sql LIKE 'CREATE TABLE %' LIMIT 10000"
     ).fetchall()
     tables = {}
     for (name,) in rows:
