@@ -221,7 +221,8 @@ def _read_guess(config: Config, options: SequenceOptions) -> Network:
     if family is None:
         raise unknown_model_type(config)
     classes = config.fields.get("architectures") or [""]
-    writes_text = "AutoModelForCausalLM" in (config.fields.get("auto_map") or ())  # as ChatGLMModel does
+    mapped = config.fields.get("auto_map")
+    writes_text = isinstance(mapped, dict) and "AutoModelForCausalLM" in mapped  # as ChatGLMModel does
     is_headless = isinstance(classes, list) and str(classes[0]).endswith("Model") and not writes_text
     own = Config({**config.fields, "architectures": [family.classes[1 if is_headless else 0]]}, config.where)
     whole = read_decoder(own, family, SequenceOptions(1))

@@ -62,6 +62,13 @@ def test_the_name_says_that_it_is_a_guess_with_so_many_parameters(options):
     assert found.rebuild(options).name == found.name
 
 
+@pytest.mark.parametrize("auto_map", [1, [1], "AutoModelForCausalLM", None, {"AutoModel": 1}])
+def test_any_value_of_the_map_of_classes_is_accepted(auto_map):
+    """A number ended in an internal error; the map names code, which is not run."""
+    found = network({**LLAMA_3_8B, "auto_map": auto_map})
+    assert found.parameters == network(LLAMA_3_8B).parameters
+
+
 def test_a_linear_layer_type_is_read_as_a_gated_delta_net():
     kinds = ["linear_attention", "full_attention"] * 2
     more = {"linear_num_value_heads": 32, "linear_num_key_heads": 16, "layer_types": kinds}
