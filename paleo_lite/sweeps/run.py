@@ -4,6 +4,9 @@ While a sweep runs, the folder ``NAME.partial`` holds a manifest and a Parquet f
 is written under another name and renamed, so that an interrupted sweep resumes from there. At the end the chunks are
 merged into one file, which is verified before it replaces the chunks. The folder is locked against a second sweep with
 the same output. Memory is that of one chunk per process, whatever the number of chunks.
+
+Just before the merged file gets its name, its time and size are written into the folder as well: a run that is killed
+after that leaves a folder which the next one knows to be useless, and removes.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ import numpy as np
 from ..errors import BadFile, BadValue, ClusterLost, Interrupted, PaleoError, SweepStopped
 from ..executor import run_tasks
 from ..extras import require
-from ..files import check_outputs, lock_file, write_atomically
+from ..files import check_outputs, lock_file, version_of, write_atomically
 from ..result import Result
 from ..text import clean_message
 from .cases import forget_cases
@@ -46,6 +49,7 @@ FORMATS = (".parquet", ".csv")
 _MANIFEST = "manifest.json"
 _FORMAT = 2
 _LOCK = ".lock"
+_FINISHED = "finished"
 _MAX_MANIFEST_BYTES = 2**26
 
 Progress = Callable[[int, int], None]
@@ -158,7 +162,8 @@ def run_sweep(
     BadFile
         If the folder of the output does not exist.
     SweepStopped
-        If the sweep is interrupted or a file cannot be written; finished chunks are kept.
+        If the sweep is interrupted or a file cannot be written; finished chunks are kept. Also if a file that the rows
+        depend on has changed since the start; no chunk is kept then.
     PaleoError
         If the space is impossible.
     """
@@ -168,15 +173,18 @@ def run_sweep(
     chunks: list[AnyChunk] = [*space.chunks()]
     if output.suffix not in FORMATS:
         raise BadValue(f"the output of a sweep must end in {' or '.join(FORMATS)} (got {output})")
-    check_outputs(output, force=force)
     folder = output.with_name(f"{output.name}.partial")
+    asked = space
     try:
+        _remove_leftovers(folder, output)
+        check_outputs(output, force=force)
         manifest = Manifest(_FORMAT, space.inputs(), space.size, len(chunks), date.today())
         with lock_file(folder / _LOCK, "a sweep is being written"), ExitStack() as at_end:
             check_outputs(output, force=force)  # the previous owner of the lock may have written it
             as_of = _prepare_folder(folder, manifest)
             space = msgspec.structs.replace(space, as_of=as_of)
             at_end.callback(_remove_empty_manifest, folder)
+            at_end.push(partial(_forget_mixed_chunks_after, folder, asked, manifest.inputs))
             finished = {chunk.number for chunk in chunks if _chunk_file(folder, chunk.number).is_file()}
             resumed = len(finished)
             if progress:
@@ -190,12 +198,19 @@ def run_sweep(
                 finished.add(chunk.number)  # a chunk that arrives twice replaces itself
                 if progress:
                     progress(len(finished), len(chunks))
+            changed = _forget_mixed_chunks(folder, asked, manifest.inputs)
+            if changed:
+                raise SweepStopped(
+                    f"{clean_message(', '.join(changed[:3]))} changed while the sweep ran: its rows may be of both "
+                    "versions and are not kept; the same command begins anew"
+                )
             chunk_files = [_chunk_file(folder, chunk.number) for chunk in chunks]
             rows, feasible = _merge(chunk_files, folder, space, output)
-            for file in folder.iterdir():
-                if file.name != _LOCK:
-                    file.unlink()
+            _clear_folder(folder)
     except KeyboardInterrupt:
+        if _is_finished(folder, output):
+            _remove_leftovers(folder, output)
+            raise Interrupted(f"the sweep was interrupted when {output} was complete") from None
         raise Interrupted(f"the sweep was interrupted; {_describe_progress(folder, space)}") from None
     except ClusterLost as error:
         raise SweepStopped(f"{error}; {_describe_progress(folder, space)}") from None
@@ -203,6 +218,67 @@ def run_sweep(
         raise SweepStopped(_describe_write_error(error, folder, space)) from None
     seconds = time.perf_counter() - start
     return Sweep(output, rows, feasible, len(chunks), resumed, seconds, space.samples)
+
+
+def _is_finished(folder: Path, output: Path) -> bool:
+    """Return whether the output is the merged file of this folder."""
+    try:
+        finished = (folder / _FINISHED).read_bytes()
+    except OSError:
+        return False
+    return finished == _identity_of(output)
+
+
+def _identity_of(merged: Path) -> bytes:
+    """Return what tells a merged file from others, under its own name as under that of the output."""
+    version = version_of(merged)
+    return f"{version.modified_ns} {version.size}".encode()
+
+
+def _remove_leftovers(folder: Path, output: Path) -> None:
+    """Remove the folder of a sweep that was killed after its output was complete."""
+    if not folder.is_dir():
+        return
+    if _is_finished(folder, output) or [file.name for file in folder.iterdir()] == [_LOCK]:
+        with lock_file(folder / _LOCK, "a sweep is being written"):
+            if _is_finished(folder, output):
+                _clear_folder(folder)
+
+
+def _clear_folder(folder: Path) -> None:
+    """Remove all files but the lock; last the one that tells that they are not needed any more."""
+    for file in sorted(folder.iterdir(), key=lambda file: file.name == _FINISHED):
+        if file.name != _LOCK:
+            file.unlink()
+
+
+def _changed_inputs(space: AnySpace, before: dict[str, str]) -> list[str]:
+    """Return the names of what the rows depend on and is no longer as it was."""
+    try:
+        now = space.inputs()
+    except OSError as error:  # a file is gone
+        now = {**before, str(error.filename): ""}
+    except PaleoError:  # a folder has no network any more, or a file became a pipe
+        now = {}
+    return sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
+
+
+def _forget_mixed_chunks(folder: Path, space: AnySpace, inputs: dict[str, str]) -> list[str]:
+    """Remove the chunks if what they depend on has changed since the run began; return its names.
+
+    Some of them may be of the old files and some of the new ones.
+    """
+    changed = _changed_inputs(space, inputs)
+    if changed:
+        for file in folder.glob("chunk-*.parquet"):
+            file.unlink()
+    return changed
+
+
+def _forget_mixed_chunks_after(folder: Path, space: AnySpace, inputs: dict[str, str], *error: object) -> None:
+    """Do so if the run ends early: a later run could not know of the change if the old files were put back."""
+    if any(error) and _count_chunk_files(folder):
+        _forget_mixed_chunks(folder, space, inputs)
 
 
 def _remove_empty_manifest(folder: Path) -> None:
@@ -239,8 +315,9 @@ def _prepare_folder(folder: Path, manifest: Manifest) -> date:
     """Write the manifest into a new folder, or check that an existing one is of the same sweep; return its day."""
     path = folder / _MANIFEST
     if not path.exists():
-        if any(file.name != _LOCK for file in folder.iterdir()):
+        if any(file.name not in (_LOCK, _FINISHED) for file in folder.iterdir()):
             raise BadValue(f"{folder} is not the folder of a sweep: delete it or choose another name for the output")
+        (folder / _FINISHED).unlink(missing_ok=True)
         write_atomically(path, msgspec.json.format(msgspec.json.encode(manifest)))
         return manifest.as_of
     if path.stat().st_size > _MAX_MANIFEST_BYTES:
@@ -251,6 +328,7 @@ def _prepare_folder(folder: Path, manifest: Manifest) -> date:
         raise BadFile(f"{path}: {error}; delete {folder} to start again") from None
     if existing != msgspec.structs.replace(manifest, as_of=existing.as_of):
         raise BadValue(_describe_difference(folder, existing, manifest))
+    (folder / _FINISHED).unlink(missing_ok=True)  # of an output that was removed or replaced
     for temporary in folder.glob(".*"):  # unfinished files of an earlier run that was killed
         if temporary.name != _LOCK:
             temporary.unlink()
@@ -363,6 +441,7 @@ def _merge(files: list[Path], folder: Path, space: AnySpace, output: Path) -> tu
             f"{folder}: the chunks have {rows:,} rows instead of {space.size:,}: delete the folder to start again"
         )
     _verify_merged_file(merged, length, rows)
+    write_atomically(folder / _FINISHED, _identity_of(merged))
     merged.replace(output)
     return rows, feasible
 

@@ -12,7 +12,7 @@ import pytest
 
 import paleo_lite as pl
 from paleo_lite.calibration.choose import choose_model
-from paleo_lite.errors import BadFile, BadValue, Interrupted
+from paleo_lite.errors import BadFile, BadValue, Interrupted, SweepStopped
 from paleo_lite.files import shipped_folder
 from paleo_lite.sweeps import chunk, inputs, questions, rows, run
 from paleo_lite.sweeps.inputs import files_of_network, hash_of_file, shared_inputs
@@ -67,6 +67,42 @@ def test_a_network_edited_between_kill_and_resume_is_not_mixed_with_itself(tmp_p
     with pytest.raises(BadValue, match=rf"before .*{edited.name} changed: delete it to start again"):
         run_sweep(space, output, choose_model, jobs=1)
     assert not output.exists()
+
+
+@pytest.mark.parametrize("kind", ["a folder", "a descriptor", "a device"])
+@pytest.mark.parametrize("edit", ["change", "remove", "change and interrupt"])
+def test_a_file_that_is_edited_while_a_sweep_runs_is_noticed_at_its_end(tmp_path, kind, edit):
+    """Its rows may be of both versions, and are kept neither as the output nor for a later run."""
+    network, other, device, hardware_files = "alexnet", "gpt2", "k40m", ()
+    if kind == "a folder":
+        network, other = write_folder(tmp_path / "model"), "alexnet"
+        edited = tmp_path / "model" / "config.json"
+    elif kind == "a descriptor":
+        edited = tmp_path / "mine.json"
+        edited.write_bytes((shipped_folder("models") / "alexnet.json").read_bytes())
+        network = str(edited)
+    else:
+        edited = tmp_path / "mine.toml"
+        edited.write_bytes((shipped_folder("hardware") / "k40m.toml").read_bytes())
+        device, hardware_files = "mine", (str(edited),)
+    space = Space((network, other), (device,), batch_sizes=(1,), hardware_files=hardware_files).resolve_names()
+    output = tmp_path / "out" / "sweep.parquet"
+    output.parent.mkdir()
+    before = edited.read_bytes()
+
+    def change(done, total):
+        if done == total - ("interrupt" in edit):
+            edited.unlink() if edit == "remove" else edited.write_bytes(before + b"\n")
+            if "interrupt" in edit:
+                raise KeyboardInterrupt
+
+    expected = "none of 2 chunks was finished" if "interrupt" in edit else r"changed while the sweep ran: its rows"
+    with pytest.raises((SweepStopped, Interrupted), match=expected) as error:
+        run_sweep(space, output, choose_model, jobs=1, progress=change)
+    assert "interrupt" in edit or str(edited) in str(error.value)
+    assert not list(output.parent.iterdir())
+    edited.write_bytes(before)
+    assert run_sweep(space, output, choose_model, jobs=1).resumed == 0
 
 
 def test_a_sweep_of_the_same_files_is_resumed(tmp_path):

@@ -392,6 +392,51 @@ def test_an_interrupt_before_the_first_chunk_keeps_nothing_and_says_so(tmp_path,
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("end", ["killed", "interrupted", "killed with one chunk removed", "killed with the lock"])
+def test_an_end_after_the_output_is_complete_leaves_nothing_for_the_next_run(
+    tmp_path, small_chunks, monkeypatch, end
+) -> None:
+    """The folder of chunks once stayed for ever beside the complete file if SIGTERM came before it was removed."""
+    output, folder = tmp_path / "sweep.parquet", tmp_path / "sweep.parquet.partial"
+
+    def end_early(folder):
+        if "one chunk" in end:
+            next(folder.glob("chunk-*")).unlink()
+        raise KeyboardInterrupt if end == "interrupted" else SystemExit
+
+    with monkeypatch.context() as patched:
+        patched.setattr(run, "_clear_folder", end_early)
+        if end == "interrupted":
+            patched.setattr(run, "_remove_leftovers", lambda *_: None)
+        with pytest.raises(Interrupted if end == "interrupted" else SystemExit) as error:
+            run_sweep(SMALL, output, choose_model, jobs=1)
+    assert end != "interrupted" or str(error.value) == f"the sweep was interrupted when {output} was complete"
+    written = output.read_bytes()
+    if end == "killed with the lock":
+        for file in folder.iterdir():
+            file.unlink()
+        (folder / ".lock").touch()
+    assert folder.is_dir()
+    with pytest.raises(BadValue, match="already exists"):
+        run_sweep(SMALL, output, choose_model, jobs=1)
+    assert list(tmp_path.iterdir()) == [output] and output.read_bytes() == written
+
+
+def test_chunks_beside_another_output_are_kept(tmp_path, small_chunks, monkeypatch) -> None:
+    output, folder = tmp_path / "sweep.parquet", tmp_path / "sweep.parquet.partial"
+    with monkeypatch.context() as patched:
+        patched.setattr(run, "_clear_folder", lambda folder: sys.exit())
+        with pytest.raises(SystemExit):
+            run_sweep(SMALL, output, choose_model, jobs=1)
+    output.write_bytes(b"another file")
+    with pytest.raises(BadValue, match="already exists"):
+        run_sweep(SMALL, output, choose_model, jobs=1)
+    assert list(folder.glob("chunk-*"))
+    output.unlink()
+    swept = run_sweep(SMALL, output, choose_model, jobs=1)
+    assert swept.resumed == swept.chunks and list(tmp_path.iterdir()) == [output]
+
+
 def test_an_output_that_exists_stays(tmp_path, small_chunks) -> None:
     path = tmp_path / "sweep.csv"
     path.write_text("mine")
