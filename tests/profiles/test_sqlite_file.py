@@ -91,9 +91,10 @@ def test_computed_columns_are_not_evaluated(tmp_path):
     """400 MB of zeros as hexadecimal digits, which took 2.7 GB for a file of 12 KB."""
     path = write_profile(
         tmp_path / "generated.sqlite",
-        "CREATE TABLE StringIds(id INTEGER PRIMARY KEY, v2 TEXT, value TEXT AS (hex(zeroblob(400000000))))",
+        "CREATE TABLE StringIds(id INTEGER PRIMARY KEY, v2 TEXT)",
         KERNELS,
         "INSERT INTO StringIds(id) VALUES(1)",
+        "ALTER TABLE StringIds ADD COLUMN value TEXT AS (hex(zeroblob(400000000)))",
         "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES(0, 10, 1)",
     )
     with pytest.raises(BadProfile, match="StringIds has no stored columns 'id' and 'value'"):
