@@ -23,6 +23,7 @@ from ..serving.engines import NUCLEUS, find_engine, has_fitted_host, with_fitted
 from ..serving.iteration_times import ModelOnDevice
 from ..serving.pipeline import connect_stages
 from ..serving.placement import check_undivided, with_kernels
+from ..serving.products import check_products, choose_precision
 from ..serving.simulator import Options
 from ..timing.energy import with_power_limit
 from ..timing.facility import Facility
@@ -42,8 +43,10 @@ class Deployments(msgspec.Struct, frozen=True, eq=False):
     ----------
     decoder, draft : Network
         Language model as it decodes, and the draft network of speculative decoding, if there is one.
-    precision, cache_format : str
-        Precision of the arithmetic, and format of the KV cache.
+    precision : str or None
+        Precision of the arithmetic; None for the one in which the engine multiplies weights of the format.
+    cache_format : str
+        Format of the KV cache.
     kv_cache : str or None
         Format of the KV cache as it was given.
     policy : str
@@ -68,7 +71,7 @@ class Deployments(msgspec.Struct, frozen=True, eq=False):
 
     decoder: Network
     draft: Network | None
-    precision: str
+    precision: str | None
     cache_format: str
     kv_cache: str | None
     policy: str
@@ -146,13 +149,20 @@ class Deployments(msgspec.Struct, frozen=True, eq=False):
             facility=self.facility,
         )
 
+    def _choose_precision(self, weights: str | None, device: Device) -> str:
+        """Return the precision of the arithmetic with weights of a format."""
+        if self.precision is None:
+            return choose_precision(weights, device, self.unit)
+        check_products(weights, self.precision, device)
+        return self.precision
+
     def _place(self, network: Network, device: Device, division: Division, weights: str | None) -> ModelOnDevice:
         """Return a network on one of the devices that share it."""
         workload, machine, model = resolve_question(
             Question(
                 network,
                 device,
-                precision=self.precision,
+                precision=self._choose_precision(weights, device),
                 phase="decode",
                 time_model=self.time_model,
                 clock=self.clock,

@@ -35,7 +35,7 @@ def serve(
     pipeline: int | None = None,
     replicas: int | None = None,
     prefill_workers: int = 0,
-    precision: str = "bf16",
+    precision: str | None = None,
     weights: str | None = None,
     kv_cache: str | None = None,
     input_tokens: int | str = 1024,
@@ -107,8 +107,8 @@ def serve(
         Replicas, which take requests in turn; by default as many as `workers` allow, or 1.
     prefill_workers : int
         How many of the replicas compute prompts only, and send keys and values to the others.
-    precision : str
-        Precision of the arithmetic.
+    precision : str, optional
+        Precision of the arithmetic; by default bf16, or that of `weights` where the device computes in it.
     weights : str, optional
         Format in which matrices are stored, one of `paleo_lite.formats.FORMATS`; by default the precision.
     kv_cache : str, optional
@@ -197,6 +197,7 @@ def serve(
     from ..serving.division import Division
     from ..serving.engine_model import choose_cache_format
     from ..serving.engines import NUCLEUS, SAMPLINGS
+    from ..serving.products import USUAL_PRECISION
     from ..serving.requests import parse_lengths, parse_rate
     from ..serving.simulator import Options, Speculation
     from ..serving.slo import with_highest_rate
@@ -204,7 +205,8 @@ def serve(
     from .deployments import Deployments, find_decoder, find_draft, find_topology
     from .serve_locally import check_policy
 
-    precision, weights = split_format(precision, weights)
+    if precision is not None:
+        precision, weights = split_format(precision, weights)
     _check_ranking(by, advise)
     if sampling not in SAMPLINGS:
         raise UnknownName("sampling", sampling, SAMPLINGS)
@@ -221,7 +223,7 @@ def serve(
         draft=draft,
         draft_length=draft_length,
         advise=advise,
-        precision=None if format_of_weights(None, precision) is None else precision,
+        precision=None if precision is None or format_of_weights(None, precision) is None else precision,
         time_model=time_model,
         calibration=calibration,
         clock=clock,
@@ -247,7 +249,7 @@ def serve(
         decoder=find_decoder(network),
         draft=find_draft(draft, draft_length),
         precision=precision,
-        cache_format="f16" if policy == LLAMA_CPP else choose_cache_format(kv_cache, precision),
+        cache_format="f16" if policy == LLAMA_CPP else choose_cache_format(kv_cache, precision or USUAL_PRECISION),
         kv_cache=kv_cache,
         policy=policy,
         sampling=sampling,

@@ -16,6 +16,7 @@ from ..serving.answers import Serving, answer
 from ..serving.demand import Demand
 from ..serving.deployment import Deployment
 from ..serving.division import Division
+from ..serving.products import USUAL_PRECISION
 from ..serving.slo import Objective
 from .deployments import Deployments
 
@@ -90,7 +91,7 @@ def advise(
     if not advice.candidates:
         raise BadValue(f"no deployment fits: {'; '.join(f'{name}: {why}' for name, why in advice.refused.items())}")
     chosen = advice.best or advice.candidates[0]
-    weights = None if chosen.weights == deployments.precision else chosen.weights
+    weights = None if chosen.weights == (deployments.precision or USUAL_PRECISION) else chosen.weights
     deployment = deployments.make(chosen.gpu, chosen.division, weights, replicas=chosen.replicas)
     engine = msgspec.structs.replace(deployment.engine, max_sequences=chosen.batch_limit)
     limited = msgspec.structs.replace(deployment, engine=engine)
@@ -118,7 +119,7 @@ def _attempts(
 ) -> Attempts:
     """Return the deployments on a device of each division in each format of weights."""
     return {
-        f"{device.id}, {division.describe()}, weights {weights or deployments.precision}": partial(
+        f"{device.id}, {division.describe()}, weights {weights or deployments.precision or USUAL_PRECISION}": partial(
             deployments.make, device, division, weights
         )
         for division in divisions
@@ -138,7 +139,7 @@ def _further_divisions(deployments: Deployments, deployment: Deployment) -> Atte
     return _attempts(deployments, placed.machine.device, divisions, [placed.workload.weights])
 
 
-def _formats_to_try(weights: str | None, precision: str, device: Device) -> tuple[str | None, ...]:
+def _formats_to_try(weights: str | None, precision: str | None, device: Device) -> tuple[str | None, ...]:
     """Return the formats of weights to try: the given one, or that of the precision, fp8 and nvfp4.
 
     Formats wider than the precision are left out, and nvfp4 where the device has no peak in fp4.
@@ -146,7 +147,7 @@ def _formats_to_try(weights: str | None, precision: str, device: Device) -> tupl
     if weights is not None:
         return (weights,)
     formats: list[str | None] = [None]
-    bits = FORMATS[precision].bits
+    bits = FORMATS[precision or USUAL_PRECISION].bits
     if bits > FORMATS["fp8"].bits:
         formats.append("fp8")
     if bits > FORMATS["nvfp4"].bits and any(peak.precision == "fp4" for peak in device.peaks):

@@ -43,9 +43,10 @@ class Serve(
 ):  # fmt: skip
     """Predict latencies, throughput, saturation, cost and energy of a language model that serves requests."""
 
-    precision: str = option(
-        "bf16", group=NETWORK_GROUP, is_common=True, type=INFERENCE_PRECISIONS, metavar="NAME",
-        spellings=("--precision", "--dtype"), help="Precision of the arithmetic.",
+    precision: str | None = option(
+        group=NETWORK_GROUP, is_common=True, type=INFERENCE_PRECISIONS, metavar="NAME",
+        spellings=("--precision", "--dtype"),
+        help="Precision of the arithmetic. [default: bf16; that of --weights on devices that compute in it]",
     )  # fmt: skip
     platform: str | None = option(
         group=DEVICE_GROUP, is_common=True, type=PLATFORM, metavar="NAME|FILE",

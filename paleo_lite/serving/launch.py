@@ -10,6 +10,7 @@ import msgspec
 from ..architectures import Network
 from ..formats import FORMATS
 from .engines import ENGINES, SGLANG
+from .products import converts_weights
 
 if TYPE_CHECKING:
     from .deployment import Deployment
@@ -37,6 +38,8 @@ class Launcher(msgspec.Struct, frozen=True):
     partial_experts: bool
     partial_groups: bool
     sources: tuple[str, ...]  # documentation of the options
+    # Variable that makes the engine convert 8-bit weights to 16 bits where it would multiply them; empty if none does.
+    converts_weights: str = ""
     file_option: str = ""  # option that names a YAML file with further options; empty if there is none
     # Keys of this file with their settings; a dot separates a key from the key of the mapping that contains it. A
     # mapping is written only if one of its settings is none of `options`.
@@ -67,7 +70,9 @@ LAUNCHERS: dict[str, Launcher] = {
         sources=(
             "https://docs.vllm.ai/en/latest/cli/serve/",
             "https://docs.vllm.ai/en/latest/serving/expert_parallel_deployment/",
+            "https://docs.vllm.ai/en/latest/configuration/env_vars/",
         ),
+        converts_weights="VLLM_TEST_FORCE_FP8_MARLIN=1",
     ),
     "tensorrt-llm": Launcher(
         command="trtllm-serve",
@@ -117,7 +122,11 @@ LAUNCHERS: dict[str, Launcher] = {
         kv_cache={"fp8": "fp8_e4m3", "nvfp4": "fp4_e2m1"},
         partial_experts=True,
         partial_groups=True,
-        sources=("https://docs.sglang.io/advanced_features/server_arguments.html",),
+        sources=(
+            "https://docs.sglang.io/advanced_features/server_arguments.html",
+            "https://docs.sglang.io/references/environment_variables.html",
+        ),
+        converts_weights="SGLANG_FORCE_FP8_MARLIN=1",
     ),
 }
 """Options by the name of the engine, for vLLM from 0.11, TensorRT-LLM from 1.0 and SGLang from 0.5."""
@@ -156,6 +165,8 @@ def launch(deployment: Deployment) -> Launch:
         if value is not None and value is not False:
             words += [option] if value is True else [option, str(value)]
     command = shlex.join(words)
+    if _converts_weights(deployment):
+        command = f"{launcher.converts_weights} {command}"
     lines = _file_lines(launcher, settings)
     if lines:
         written = f"printf '%s\\n' {shlex.join(lines)} > {CONFIGURATION}"
@@ -196,6 +207,12 @@ def launch_settings(launcher: Launcher, deployment: Deployment) -> dict[str, Val
     }
 
 
+def _converts_weights(deployment: Deployment) -> bool:
+    """Return whether the engine converts 8-bit weights to 16 bits where it would compute in 8 bits by itself."""
+    workload, device = deployment.on_device.workload, deployment.on_device.machine.device
+    return converts_weights(workload.weights, workload.precision, device)
+
+
 def _above_one(degree: int) -> int | None:
     return degree if degree > 1 else None
 
@@ -220,6 +237,12 @@ def _why_not(launcher: Launcher, deployment: Deployment) -> str | None:
         return f"{engine} divides experts among all {devices} devices or none (got {experts})"
     if not launcher.partial_groups and groups not in (1, devices):
         return f"{engine} divides attention into as many groups as devices, {devices}, or one (got {groups})"
+    device = on_device.machine.device
+    if _converts_weights(deployment) and not (launcher.converts_weights and device.vendor == "NVIDIA"):
+        return (
+            f"{engine} computes products with weights in {on_device.workload.weights} in fp8 on {device.name}, which "
+            "`serve` predicts without `--precision`"
+        )
     cache = FORMATS[on_device.kv_cache]
     if cache.is_quantized and _plain_name(cache.name) not in launcher.kv_cache:
         return f"{engine} has no KV cache in {cache.name}; it has {', '.join(launcher.kv_cache)}"
@@ -248,18 +271,12 @@ def _launch_notes(launcher: Launcher, deployment: Deployment) -> list[str]:
     workload = deployment.on_device.workload
     form = FORMATS[workload.weights or workload.precision]
     notes = []
-    if form.is_quantized:
-        if form.name not in launcher.weights:
-            repository = find_repository(workload.network)
-            notes.append(
-                f"the launch command needs a checkpoint with weights in {form.name}: name it instead of {repository} "
-                "if that has other weights"
-            )
-        elif form.precision == "fp8" and workload.precision in ("bf16", "fp16"):
-            notes.append(
-                "engines that are launched with fp8 weights compute products in fp8 as well, which `--precision fp8` "
-                "predicts"
-            )
+    if form.is_quantized and form.name not in launcher.weights:
+        repository = find_repository(workload.network)
+        notes.append(
+            f"the launch command needs a checkpoint with weights in {form.name}: name it instead of {repository} "
+            "if that has other weights"
+        )
     if deployment.options.speculation.draft_length:
         notes.append("the launch command leaves speculative decoding out")
     return notes

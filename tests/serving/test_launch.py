@@ -136,14 +136,12 @@ def test_engines_of_the_past_and_disaggregation_have_no_command() -> None:
     assert result.launch_command is None and "disaggregated serving needs a router" in " ".join(result.notes)
 
 
-def test_checkpoints_and_products_of_formats_are_noted() -> None:
+def test_checkpoints_of_formats_are_noted() -> None:
     integers = serve("llama-3-8b", gpu="h100-sxm", rate=1, num_requests=20, weights="int4", draft_length=2)
     notes = " ".join(integers.notes)
     assert "needs a checkpoint with weights in int4: name it instead of meta-llama/Meta-Llama-3-8B" in notes
     assert "leaves speculative decoding out" in notes
     assert "--quantization" not in str(integers.launch_command)  # engines read the format from the checkpoint
-    wide = serve("llama-3-8b", gpu="h100-sxm", rate=1, num_requests=20, weights="fp8")
-    assert "compute products in fp8 as well" in " ".join(wide.notes)
 
 
 def test_repository_is_that_of_the_publisher_else_the_name() -> None:

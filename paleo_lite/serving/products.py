@@ -1,0 +1,61 @@
+"""The precision in which an engine computes products with weights of a format, which no launch command states."""
+
+from __future__ import annotations
+
+from ..errors import BadValue
+from ..formats import FORMATS
+from ..machines import Device
+
+USUAL_PRECISION = "bf16"
+"""Precision in which language models are published and run."""
+
+_NARROW = {"fp8": "fp8", "fp8-block": "fp8", "mxfp8": "fp8", "nvfp4": "fp4", "fp4": "fp4"}
+"""Formats of weights whose checkpoints quantize activations as well, with the precision of the products.
+
+Engines read mxfp4 and integers beside activations in 16 bits, unless they are asked for more.
+"""
+
+
+def choose_precision(weights: str | None, device: Device, unit: str | None = None) -> str:
+    """Return the precision of products with weights of a format, if the question names none.
+
+    Engines compute in the precision of the format on devices that have units for it; on others they convert weights to
+    16 bits before a product (Marlin's kernels): https://docs.vllm.ai/en/latest/features/quantization/fp8/.
+
+    Parameters
+    ----------
+    weights : str, optional
+        Format of the weights, of `paleo_lite.formats.FORMATS`; None for 16 bits.
+    device : Device
+        The device.
+    unit : str, optional
+        The only arithmetic units that are used.
+    """
+    narrow = None if weights is None else _NARROW.get(weights)
+    return narrow if narrow is not None and has_units(device, narrow, unit) else USUAL_PRECISION
+
+
+def has_units(device: Device, precision: str, unit: str | None = None) -> bool:
+    """Return whether a device computes products in a precision, with all its units or only the given ones."""
+    return any(peak.precision == precision and unit in (None, peak.unit) for peak in device.peaks)
+
+
+def converts_weights(weights: str | None, precision: str, device: Device) -> bool:
+    """Return whether weights are converted to 16 bits before a product although the device has units for them."""
+    narrow = None if weights is None else _NARROW.get(weights)
+    return narrow is not None and FORMATS[precision].bits == 16 and has_units(device, narrow)
+
+
+def check_products(weights: str | None, precision: str, device: Device) -> None:
+    """Check that engines compute products with weights of a format in the precision that the question names.
+
+    Raises
+    ------
+    BadValue
+        For 4-bit floating point in 16 bits, on a device that has units for 4 bits.
+    """
+    if converts_weights(weights, precision, device) and weights is not None and _NARROW[weights] == "fp4":
+        raise BadValue(
+            f"engines compute products with weights in {weights} in fp4 on {device.name}: leave `--precision "
+            f"{precision}` out"
+        )

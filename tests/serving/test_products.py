@@ -1,0 +1,69 @@
+"""The precision of products with quantized weights is that of the engine, however the question is put.
+
+Tests: serving/products.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import paleo_lite as pl
+from paleo_lite.errors import BadValue
+from paleo_lite.machines import find_device
+from paleo_lite.serving.products import choose_precision
+
+SHORT: dict[str, Any] = {"rate": 1, "num_requests": 20, "output_tokens": 32}
+
+
+@pytest.mark.parametrize(
+    ("device", "weights", "precision"),
+    [
+        ("h100-sxm", "fp8", "fp8"), ("l40s", "fp8", "fp8"), ("b200", "fp8-block", "fp8"), ("mi300x", "fp8", "fp8"),
+        ("a100-sxm-80gb", "fp8", "bf16"),  # Marlin's kernels convert the weights
+        ("b200", "nvfp4", "fp4"), ("h100-sxm", "int4", "bf16"), ("b200", "mxfp4", "bf16"), ("h100-sxm", None, "bf16"),
+    ],
+)  # fmt: skip
+def test_products_are_in_8_bits_where_the_device_has_units_for_them(
+    device: str, weights: str | None, precision: str
+) -> None:
+    assert choose_precision(weights, find_device(device)) == precision
+
+
+def test_two_words_for_one_launch_command_have_one_answer() -> None:
+    stored = pl.serve("llama-3-8b", gpu="h100-sxm", weights="fp8", **SHORT)
+    computed = pl.serve("llama-3-8b", gpu="h100-sxm", precision="fp8", **SHORT)
+    assert stored.to_dict() == computed.to_dict()
+    assert stored.precision == "fp8" and "--quantization fp8" in str(stored.launch_command)
+
+
+def test_the_command_says_what_converts_weights_that_the_device_could_multiply() -> None:
+    question = {"precision": "bf16", "weights": "fp8", **SHORT}
+    in_16_bits = pl.serve("llama-3-8b", gpu="h100-sxm", **question)
+    assert str(in_16_bits.launch_command).startswith("VLLM_TEST_FORCE_FP8_MARLIN=1 vllm serve ")
+    other = pl.serve("llama-3-8b", gpu="h100-sxm", engine="sglang", **question)
+    assert str(other.launch_command).startswith("SGLANG_FORCE_FP8_MARLIN=1 python -m sglang")
+    old = pl.serve("llama-3-8b", gpu="a100-sxm-80gb", **question)
+    assert str(old.launch_command).startswith("vllm serve ")  # as by default on this device
+    assert in_16_bits.latencies != pl.serve("llama-3-8b", gpu="h100-sxm", weights="fp8", **SHORT).latencies
+
+
+@pytest.mark.parametrize(("device", "engine"), [("h100-sxm", "tensorrt-llm"), ("mi300x", "vllm")])
+def test_no_command_where_an_engine_cannot_convert_weights(device: str, engine: str) -> None:
+    result = pl.serve("llama-3-8b", gpu=device, engine=engine, precision="bf16", weights="fp8", **SHORT)
+    assert result.launch_command is None
+    assert f"no launch command: {engine} computes products with weights in fp8 in fp8 on " in " ".join(result.notes)
+
+
+def test_4_bit_floating_point_is_not_multiplied_in_16_bits() -> None:
+    with pytest.raises(BadValue, match=r"in fp4 on B200 .*: leave `--precision bf16` out"):
+        pl.serve("llama-3-8b", gpu="b200", precision="bf16", weights="nvfp4", **SHORT)
+
+
+def test_advice_searches_what_its_command_runs() -> None:
+    advised = pl.serve("llama-3-8b", gpu="h100-sxm", tensor=1, advise="cost", output_tokens=32, num_requests=20)
+    assert advised.advice is not None
+    assert {(one.weights, one.precision) for one in advised.advice.candidates} == {("bf16", "bf16"), ("fp8", "fp8")}
+    assert (advised.weights, advised.precision) == ("fp8", "fp8")
+    assert "--quantization fp8" in str(advised.launch_command) and "MARLIN" not in str(advised.launch_command)
