@@ -69,6 +69,10 @@ Run = record("Run", {
     "samples hours": float, "steps": int, "cost_usd kwh": Number, "price": Word,
     "hours_interval cost_interval kwh_interval": list[float] | None,
 })  # fmt: skip
+Servings = record("Servings", {
+    "servings": list[Serving], "settings": list[dict[str, Any]],
+    "left_out": list[record("LeftOut", {"settings": dict[str, Any], "reason": str})], "prices": str,
+})  # fmt: skip
 Site = record("Site", {"energy_j": float, "usd co2_g": Number})
 Prediction = record("Prediction", {
     "network gpu precision phase time_model convention clock peak_unit execution version": str,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -63,6 +64,8 @@ class Deployments(msgspec.Struct, frozen=True, eq=False):
         Link between the devices of a replica, or the computer that they are in.
     price_usd_per_h, price_of, platform_price
         Given price of a device, cloud whose price is used, and price of the platform.
+    listings : dict of str to Price or None, optional
+        Listings by which devices are compared, by id, instead of `price_of`.
     facility : Facility or None
         What surrounds the devices.
     power_limit, time_model, calibration, clock, unit, hardware_files
@@ -83,6 +86,7 @@ class Deployments(msgspec.Struct, frozen=True, eq=False):
     topology: Topology | None = None
     price_usd_per_h: float | None = None
     price_of: str | None = None
+    listings: Mapping[str, Price | None] | None = None
     platform_price: Price | None = None
     facility: Facility | None = None
     power_limit: float | str | None = None
@@ -132,10 +136,12 @@ class Deployments(msgspec.Struct, frozen=True, eq=False):
         if self.settings["overhead_s"] is None:
             engine = with_fitted_host(engine, on_device.kernels, self.sampling)
         if self.sampling != NUCLEUS and not has_fitted_host(engine, on_device.kernels):
-            raise BadValue(f"`--sampling {self.sampling}` {NEEDS_KERNELS}, of the engine's current version")
+            raise BadValue(
+                f"`--engine-settings sampling={self.sampling}` {NEEDS_KERNELS}, of the engine's current version"
+            )
         price_usd_per_h, listing = self.price_usd_per_h, None
         if price_usd_per_h is None:
-            listing = choose_price(on_device.machine.device, self.price_of, self.platform_price)
+            listing = self._choose_listing(on_device.machine.device)
             price_usd_per_h = None if listing is None else listing.usd_per_h
         return Deployment(
             on_device,
@@ -148,6 +154,12 @@ class Deployments(msgspec.Struct, frozen=True, eq=False):
             listing=listing,
             facility=self.facility,
         )
+
+    def _choose_listing(self, device: Device) -> Price | None:
+        """Return the listing of the price of a device."""
+        if self.listings is not None:
+            return self.listings.get(device.id)
+        return choose_price(device, self.price_of, self.platform_price)
 
     def _choose_precision(self, weights: str | None, device: Device) -> str:
         """Return the precision of the arithmetic with weights of a format."""
@@ -209,5 +221,5 @@ def find_draft(draft: str | Network | None, draft_length: int) -> Network | None
     if draft is None:
         return None
     if not draft_length:
-        raise BadValue("`--draft` needs `--draft-length`, the tokens drafted per iteration")
+        raise BadValue("`--speculation draft` needs tokens=N, the tokens drafted per iteration")
     return find_decoder(draft)

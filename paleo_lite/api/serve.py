@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..architectures import Network
 from ..errors import BadValue, UnknownName
 from ..formats import format_of_weights, split_format
-from ..machines import Device, find_device
+from ..machines import Device, Price, find_device
 from ..own_machines import LLAMA_CPP
 from ..units import parse_quantity
 from .arguments import Paths, to_paths
@@ -64,6 +64,7 @@ def serve(
     by: str = "cost",
     price: float | str | None = None,
     price_of: str | None = None,
+    listings: Mapping[str, Price | None] | None = None,
     electricity: float | str | None = None,
     carbon_intensity: float | str | None = None,
     pue: float | None = None,
@@ -211,7 +212,7 @@ def serve(
     if sampling not in SAMPLINGS:
         raise UnknownName("sampling", sampling, SAMPLINGS)
     if overhead is not None and sampling != NUCLEUS:
-        raise BadValue("give only one of `--sampling` and `--overhead`, which includes it")
+        raise BadValue("give only one of sampling and overhead of `--engine-settings`, which includes it")
     check_policy(
         policy,
         tensor=tensor,
@@ -268,6 +269,7 @@ def serve(
         topology=topology,
         price_usd_per_h=price_usd_per_h,
         price_of=price_of,
+        listings=listings,
         platform_price=platform_price,
         facility=make_facility(electricity, carbon_intensity, pue, host_watts),
         power_limit=power_limit,

@@ -36,7 +36,12 @@ def check_policy(policy: str, **options: Any) -> None:
         return
     for name, value in options.items():
         if value is True or value not in (None, False, 0, 1):
-            raise BadValue(f"`--{name.replace('_', '-')}` is not modelled with `--engine {LLAMA_CPP}`: leave it out")
+            option = _OPTIONS.get(name, f"--{name.replace('_', '-')}")
+            raise BadValue(f"`{option}` is not modelled with `--engine {LLAMA_CPP}`: leave it out")
+
+
+_OPTIONS = {"draft": "--speculation", "draft_length": "--speculation", "sampling": "--engine-settings sampling"}
+"""Options of the command for parameters that have another name."""
 
 
 def place_locally(network: Network, device: Device, weights: str | None, kv_cache: str | None) -> ModelOnDevice:

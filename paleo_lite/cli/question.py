@@ -85,7 +85,8 @@ class QuestionCommand(AnswerCommand):
         from ..sweeps.comparison import Comparison
 
         if isinstance(result, Comparison):
-            return Answer(result.to_dict, result.document, None, result=result)
+            drawn = (lambda: result) if result.kind == "serve" else None
+            return Answer(result.to_dict, result.document, drawn, chart="serving", result=result)
         make_document = self.kind.document
         chart = "" if self.kind.chart is None else self.kind.chart(result)
         if make_document is None:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar, Union
 
 import click
 
-from .values import CommaSeparated, Settings
+from .values import CommaSeparated, Settings, flatten
 
 T = TypeVar("T")
 Several: TypeAlias = Union[T, Sequence[T]]  # noqa: UP007
@@ -23,6 +23,17 @@ Several: TypeAlias = Union[T, Sequence[T]]  # noqa: UP007
 
 _KEY = "option"
 _CONVERTED = (str, bool, int, float)
+
+
+class SeveralOption(click.Option):
+    """An option whose values are compared: separated by commas, or each after the option given again."""
+
+    def type_cast_value(self, ctx: click.Context, value: Any) -> Any:
+        """Return a single value, or a list if there are several distinct values; None if there is none."""
+        if value is None or value == self.default:
+            return value  # the default is one valid value: do not convert it, which would import lists of names
+        values = list(dict.fromkeys(flatten(super().type_cast_value(ctx, value))))
+        return values if len(values) > 1 else next(iter(values), None)
 
 
 class Option(NamedTuple):
@@ -72,10 +83,14 @@ def make_parameter(name: str, declared: Option, default: Any) -> click.Option:
     else:
         settings["type"] = CommaSeparated(declared.type) if declared.takes_several else declared.type
         settings["metavar"] = declared.metavar
-        settings["multiple"] = declared.is_repeatable
-        if default not in (None, ()):
+        settings["multiple"] = declared.is_repeatable or declared.takes_several
+        if default not in (None, ()) and not declared.takes_several:
             settings["default"] = default
     spellings = declared.spellings or (documented_spelling(name, declared),)
+    if declared.takes_several:
+        parameter = SeveralOption([*spellings, name], **settings)
+        parameter.default = default  # set afterwards: it is one value, not a list of values
+        return parameter
     return click.Option([*spellings, name], **settings)
 
 

@@ -21,6 +21,7 @@ from .values import (
     PPP,
     TOPOLOGY,
     CommaSeparated,
+    FormatNames,
     ModuleInput,
     Names,
     PrecisionNames,
@@ -50,8 +51,8 @@ INFERENCE_PRECISIONS = PrecisionNames("precision", ".units:PRECISION_BYTES", ".f
 TRAINING_PRECISIONS = PrecisionNames(
     "precision", ".timing.training_recipes:TRAINING_PRECISIONS", ".formats:FORMATS_OF_PRODUCTS"
 )
-FORMATS = Names("format of weights", ".formats:FORMATS")
-CACHE_FORMATS = Names("format of the KV cache", ".formats:FORMATS")
+FORMATS = FormatNames("format of weights", ".formats:FORMATS")
+CACHE_FORMATS = FormatNames("format of the KV cache", ".formats:FORMATS")
 
 
 @dataclass(frozen=True)
@@ -253,7 +254,7 @@ class ExpertOptions(Options):
     """How a group of devices divides attention and the experts of a mixture."""
 
     expert_parallel: int | None = option(
-        group=PARALLEL_GROUP, type=INTEGER, metavar="N", spellings=("--expert-parallel", "--expert-parallel-size"),
+        group=PARALLEL_GROUP, type=INTEGER, metavar="N", spellings=("--expert-parallel", "--expert-parallel-size", "--ep-size", "--ep"),
         help="Groups of the --tensor devices that divide the experts of a mixture among themselves. [default: 1]",
     )  # fmt: skip
     attention_data_parallel: int | None = option(

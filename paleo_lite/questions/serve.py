@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import BadValue
-from .compare import check_no_pipeline, compare
+from .compare import check_no_pipeline, check_single, compare
 from .kind import Kind, make_function
-from .option import option
+from .option import Several, option
 from .records import (
     DEVICE_GROUP,
     ENGINE_GROUP,
@@ -26,29 +27,42 @@ from .records import (
     TimeModelOptions,
     WeightOptions,
 )
-from .values import INTEGER, LINK, NETWORK, PLATFORM, Names, Number, Quantity
+from .values import INTEGER, LINK, NETWORK, PLATFORM, Names, Number, Quantity, Settings
 
 if TYPE_CHECKING:
-    from ..architectures import Network
     from ..calibration.side_by_side import Predictions
+    from ..machines import Price
     from ..serving.answers import Serving
     from ..sweeps.comparison import Comparison
 
 TRAFFIC_GROUP = "Traffic"
+
+SPECULATION_SETTINGS = Settings({"tokens": INTEGER, "acceptance": Number(0, 1), "draft": NETWORK})
+ENGINE_SETTINGS = Settings(
+    {
+        "block-size": INTEGER,
+        "receive-interval": INTEGER,
+        "sampling": Names("sampling", ".serving.engines:SAMPLINGS"),
+        "overhead": Quantity("s", unit_required=True),
+    }
+)
 
 
 @dataclass(frozen=True)
 class Serve(
     PriceOptions, SiteOptions, TimeModelOptions, ExpertOptions, WeightOptions, DeviceOptions, NetworkAsked
 ):  # fmt: skip
-    """Predict latencies, throughput, saturation, cost and energy of a language model that serves requests."""
+    """Predict latencies, throughput, saturation, cost and energy of a language model that serves requests.
 
-    precision: str | None = option(
+    Several values of options are a comparison of all combinations; with --advise devices are ranked.
+    """
+
+    precision: Several[str] | None = option(
         group=NETWORK_GROUP, is_common=True, type=INFERENCE_PRECISIONS, metavar="NAME",
         spellings=("--precision", "--dtype"),
         help="Precision of the arithmetic. [default: bf16; that of --weights on devices that compute in it]",
     )  # fmt: skip
-    platform: str | None = option(
+    platform: Several[str] | None = option(
         group=DEVICE_GROUP, is_common=True, type=PLATFORM, metavar="NAME|FILE",
         help="Computer of the devices, by name, p4d.24xlarge or dgx-h100.",
     )  # fmt: skip
@@ -57,43 +71,44 @@ class Serve(
         help="Link between the devices of a replica: ethernet20, '25 GB/s'. [default: that of the platform, or the "
         "fastest of the device]",
     )  # fmt: skip
-    workers: int | None = option(
+    workers: Several[int] | None = option(
         group=PARALLEL_GROUP, is_common=True, type=INTEGER, metavar="N",
         help="Number of devices. [default: --tensor times --pipeline times --replicas]",
     )  # fmt: skip
-    tensor: int | None = option(
+    tensor: Several[int] | None = option(
         group=PARALLEL_GROUP, is_common=True, type=INTEGER, metavar="N",
-        spellings=("--tensor", "--tensor-parallel-size", "-tp"),
+        spellings=("--tensor", "--tensor-parallel-size", "--tp-size", "--tp", "-tp"),
         help="Devices of a stage, which divide all matrices among themselves. [default: 1]",
     )  # fmt: skip
-    pipeline: int | None = option(
+    pipeline: Several[int] | None = option(
         group=PARALLEL_GROUP, is_common=True, type=INTEGER, metavar="N",
-        spellings=("--pipeline", "--pipeline-parallel-size", "-pp"),
+        spellings=("--pipeline", "--pipeline-parallel-size", "--pp-size", "-pp"),
         help="Pipeline stages of a replica, which has --tensor times --pipeline devices. [default: 1]",
     )  # fmt: skip
-    replicas: int | None = option(
+    replicas: Several[int] | None = option(
         group=PARALLEL_GROUP, is_common=True, type=INTEGER, metavar="N",
-        spellings=("--replicas", "--data-parallel-size", "-dp"),
+        spellings=("--replicas", "--data-parallel-size", "--dp-size", "--dp", "-dp"),
         help="Replicas, which take requests in turn. [default: 1]",
     )  # fmt: skip
     prefill_workers: int = option(
         0, group=PARALLEL_GROUP, type=click.INT, metavar="N",
         help="Replicas that compute prompts only and send keys and values to the others (disaggregated serving).",
     )  # fmt: skip
-    input_tokens: int | str = option(
-        1024, group=TRAFFIC_GROUP, is_common=True, metavar="TOKENS", spellings=("--input-tokens", "--random-input-len"),
+    input_tokens: Several[int | str] = option(
+        1024, group=TRAFFIC_GROUP, is_common=True, metavar="TOKENS",
+        spellings=("--input-tokens", "--random-input-len"),
         help="Tokens of a prompt: 1024, mean:std as 1024:256, or a data set: azure-conversation, azure-code.",
     )  # fmt: skip
-    output_tokens: int | str = option(
+    output_tokens: Several[int | str] = option(
         256, group=TRAFFIC_GROUP, is_common=True, metavar="TOKENS",
         spellings=("--output-tokens", "--random-output-len"),
         help="Tokens of an answer: 256, mean:std as 256:64, or a data set.",
     )  # fmt: skip
-    rate: float | str | None = option(
+    rate: Several[float | str] | None = option(
         group=TRAFFIC_GROUP, is_common=True, metavar="RATE", spellings=("--rate", "--request-rate"),
         help="Requests per second of an open loop; inf sends all requests at once.",
     )  # fmt: skip
-    concurrency: int | None = option(
+    concurrency: Several[int] | None = option(
         group=TRAFFIC_GROUP, is_common=True, type=INTEGER, metavar="USERS",
         spellings=("--concurrency", "--max-concurrency"),
         help="Users of a closed loop, each of whom sends a request when the previous one is answered.",
@@ -112,61 +127,46 @@ class Serve(
     seed: int = option(
         0, group=TRAFFIC_GROUP, type=click.INT, metavar="N", help="Seed of arrivals and lengths. [default: 0]"
     )
-    engine: str = option(
-        "vllm", group=ENGINE_GROUP, is_common=True, type=Names("serving engine", ".serving.engines:ENGINES"),
-        metavar="NAME", help="Engine, with its defaults of batches and memory.",
+    engine: Several[str] = option(
+        "vllm", group=ENGINE_GROUP, is_common=True, metavar="NAME",
+        type=Names("serving engine", ".serving.engines:ENGINES"),
+        help="Engine, with its defaults of batches and memory.",
     )  # fmt: skip
-    max_batched_tokens: int | None = option(
-        group=ENGINE_GROUP, type=INTEGER, metavar="N", spellings=("--max-batched-tokens", "--max-num-batched-tokens"),
+    max_batched_tokens: Several[int] | None = option(
+        group=ENGINE_GROUP, type=INTEGER, metavar="N",
+        spellings=("--max-batched-tokens", "--max-num-batched-tokens", "--max-prefill-tokens"),
         help="Tokens per iteration.",
     )  # fmt: skip
-    max_sequences: int | None = option(
+    max_sequences: Several[int] | None = option(
         group=ENGINE_GROUP, is_common=True, type=INTEGER, metavar="N",
         spellings=("--max-sequences", "--max-num-seqs", "--max-running-requests"),
         help="Sequences that run at the same time.",
     )  # fmt: skip
-    chunked_prefill: int | None = option(
+    chunked_prefill: Several[int] | None = option(
         group=ENGINE_GROUP, is_common=True, type=click.INT, metavar="TOKENS",
         spellings=("--chunked-prefill", "--chunked-prefill-size"),
         help="Tokens of prompts per iteration, into which longer prompts are split; 0 for whole prompts.",
     )  # fmt: skip
-    block_size: int | None = option(
-        group=ENGINE_GROUP, type=INTEGER, metavar="TOKENS", help="Tokens per block of the KV cache."
-    )
-    memory_fraction: float | None = option(
+    memory_fraction: Several[float] | None = option(
         group=ENGINE_GROUP, is_common=True, type=click.FLOAT, metavar="FRACTION",
         spellings=("--memory-fraction", "--gpu-memory-utilization", "--mem-fraction-static"),
         help="Fraction of the memory for weights, activations and cache, or in tensorrt-llm of the free memory.",
     )  # fmt: skip
-    receive_interval: int | None = option(
-        group=ENGINE_GROUP, type=INTEGER, metavar="N",
-        help="Decoding iterations between looks for new requests (sglang, vllm-0.7).",
-    )  # fmt: skip
-    sampling: str = option(
-        "nucleus", group=ENGINE_GROUP, type=Names("sampling", ".serving.engines:SAMPLINGS"),
-        help="How clients let vllm choose tokens: nucleus (top-p or top-k, as most networks' settings) or greedy.",
-    )  # fmt: skip
-    overhead: float | str | None = option(
-        group=ENGINE_GROUP, type=Quantity("s", unit_required=True), metavar="TIME",
-        help="Time per iteration in which the device waits for scheduler and sampling, such as '1 ms'.",
-    )  # fmt: skip
-    prefix_hit_rate: float = option(
+    prefix_hit_rate: Several[float] = option(
         0.0, group=ENGINE_GROUP, is_common=True, type=Number(0, 1), metavar="FRACTION",
         help="Fraction of every prompt that the prefix cache holds. [default: 0]",
     )  # fmt: skip
-    draft: str | Network | None = option(
-        group=ENGINE_GROUP, is_common=True, type=NETWORK, metavar="NETWORK",
-        spellings=("--draft", "--speculative-model"),
-        help="Draft network of speculative decoding. [default: drafting is free]",
+    speculation: dict[str, Any] | str | None = option(
+        group=ENGINE_GROUP, is_common=True, type=SPECULATION_SETTINGS, metavar="KEY=VALUE,...",
+        help="Speculative decoding: tokens=N (drafted per iteration), acceptance=PROBABILITY (that a drafted token is "
+        "accepted, default 0), draft=NETWORK (default: drafting is free, as with n-grams).",
     )  # fmt: skip
-    draft_length: int = option(
-        0, group=ENGINE_GROUP, is_common=True, type=click.INT, metavar="N",
-        spellings=("--draft-length", "--num-speculative-tokens"),
-        help="Tokens drafted per iteration. [default: 0]",
-    )  # fmt: skip
-    acceptance: float = option(
-        0.0, group=ENGINE_GROUP, is_common=True, type=Number(0, 1), metavar="PROBABILITY",
-        help="Probability that a drafted token is accepted. [default: 0]",
+    engine_settings: dict[str, Any] | str | None = option(
+        group=ENGINE_GROUP, type=ENGINE_SETTINGS, metavar="KEY=VALUE,...",
+        help="Settings of the engine: block-size=TOKENS (per block of the KV cache), receive-interval=N (decoding "
+        "iterations between looks for new requests: sglang, vllm-0.7), sampling=nucleus|greedy (how clients let vllm "
+        "choose tokens: top-p or top-k, the default, or the most likely), overhead=TIME (per iteration, in which the "
+        "device waits for scheduler and sampling, such as '1 ms').",
     )  # fmt: skip
     slo: str | None = option(
         group=TRAFFIC_GROUP, is_common=True, is_single=True, metavar="LIMITS",
@@ -181,41 +181,73 @@ class Serve(
 
 
 def answer(question: Serve) -> Serving | Predictions | Comparison:
-    """Return the prediction of a deployment, a ranking of deployments, or several deployments side by side."""
-    return compare(question, _answer, together=() if question.advise is None else ("gpu",))
+    """Return the prediction of a deployment, several of them side by side, or a ranking of deployments."""
+    several = question.several()
+    for network in several.get("network", [question.network]):
+        check_no_pipeline(network, "serve")
+    if question.advise is not None:
+        if "network" in several:
+            raise BadValue("`--advise` ranks deployments of one network: give one")
+        check_single(question, ("gpu",))
+        return _answer(question)
+    listings = _choose_listings(question, several.get("gpu", ()))
+    return compare(question, lambda single: _answer(single, listings))
 
 
-def _answer(question: Serve) -> Serving:
-    """Return the prediction of a deployment, or a ranking of deployments."""
-    from ..api.serve import serve as serve_network
-
+def _answer(question: Serve, listings: Mapping[str, Price | None] | None = None) -> Serving:
+    """Return the prediction of one deployment, or a ranking."""
     if question.network is None:
         raise BadValue("`serve` needs a language model, such as llama-3-8b")
+    from ..api.serve import serve as serve_network
+
     network: Any = question.network
-    check_no_pipeline(network, "serve")
-    if question.link is not None and question.advise is None and not (question.tensor or question.pipeline):
+    engine: Any = question.engine
+    is_group = question.tensor or question.pipeline
+    if question.link is not None and question.advise is None and not is_group:
         raise BadValue("`--link` joins the devices of a replica: give their number with `--tensor`")
     given: dict[str, Any] = {name: getattr(question, name) for name in _PASSED}
+    speculation, settings = _settings(question.speculation), _settings(question.engine_settings)
+    if speculation and "tokens" not in speculation:
+        raise BadValue("`--speculation` needs tokens=N, the tokens drafted per iteration")
+    given |= {_SPECULATION[key]: value for key, value in speculation.items()}
+    given |= {key.replace("-", "_"): value for key, value in settings.items()}
     return serve_network(
         network,
         expert_load=question.expert_load or "uniform",
-        policy=question.engine,
+        policy=engine,
         advise=question.advise is not None,
         by=question.advise or "cost",
         price=question.price_usd_per_h,
         price_of=question.price_of,
         **question.site_settings,
+        listings=listings,
         **given,
     )
 
 
+def _choose_listings(question: Serve, gpus: Sequence[Any]) -> dict[str, Price | None] | None:
+    """Return the listings by which several devices are compared; None where each answer has its own price."""
+    if not gpus or question.price_usd_per_h is not None or question.platform is not None:
+        return None
+    from ..api.arguments import to_paths
+    from ..machines import find_device
+    from ..serving.price_basis import choose_listings
+
+    return choose_listings([find_device(gpu, to_paths(question.hardware_files)) for gpu in gpus], question.price_of)
+
+
+def _settings(given: Any) -> dict[str, Any]:
+    """Return settings, which the record has converted to a dict; none if there are none."""
+    return {} if given is None else given
+
+
+_SPECULATION = {"tokens": "draft_length", "acceptance": "acceptance", "draft": "draft"}
 _PASSED = (
     "gpu", "platform", "link", "workers", "tensor", "expert_parallel", "attention_data_parallel", "pipeline",
     "replicas", "prefill_workers", "precision", "weights", "kv_cache", "input_tokens", "output_tokens", "rate",
     "concurrency", "requests", "num_requests", "arrivals", "seed", "max_batched_tokens", "max_sequences",
-    "chunked_prefill", "block_size", "memory_fraction", "receive_interval", "sampling", "overhead", "prefix_hit_rate",
-    "draft_length", "acceptance", "draft", "slo", "time_model", "calibration", "clock",
-    "power_limit", "unit", "hardware_files",
+    "chunked_prefill", "memory_fraction", "prefix_hit_rate", "slo", "time_model", "calibration", "clock", "power_limit",
+    "unit", "hardware_files",
 )  # fmt: skip
 
 serve = make_function("serve", Serve, answer)
@@ -228,6 +260,7 @@ SERVE = Kind(
     examples=(
         "llama-3-8b --gpu h100-sxm --input-tokens 1024 --output-tokens 256 --rate 5",
         "llama-3-70b --platform p5.48xlarge --tensor 4 --workers 8 --concurrency 64 --engine sglang",
+        "llama-3-8b --gpu h100-sxm,l40s --rate 4",
         "llama-3-70b --gpu l40s --tensor 4 --pipeline 2 --rate 0.5",
         "llama-3-8b --gpu l40s --rate 2 --slo ttft=500ms,tpot=50ms",
         "llama-3-8b --gpu h100-sxm,l40s --rate 20 --slo tpot=30ms --advise cost",

@@ -1,4 +1,4 @@
-"""Options and commands of earlier versions, each with the sentence that names the new one."""
+"""Options and commands of earlier versions and of engines, each with the sentence that names the one of today."""
 
 from __future__ import annotations
 
@@ -70,18 +70,42 @@ _MOVED_FROM_SCALE = {
     "--kv-cache": "is an option of `paleo-lite predict --phase decode`",
     "--context": "is an option of `paleo-lite predict --phase decode`",
 }
+_MOVED_FROM_SERVE = {
+    "--policy": "is `--engine` now",
+    "--by": "is the value of `--advise`: cost or joules",
+    "--draft": "is `--speculation draft=NETWORK` now",
+    "--draft-length": "is `--speculation tokens=N` now",
+    "--acceptance": "is `--speculation acceptance=PROBABILITY` now",
+    "--block-size": "is `--engine-settings block-size=TOKENS` now",
+    "--receive-interval": "is `--engine-settings receive-interval=N` now",
+    "--sampling": "is `--engine-settings sampling=NAME` now",
+    "--overhead": "is `--engine-settings overhead=TIME` now",
+}
+_SAID_BY_ENGINES = {
+    "--max-model-len": "is not needed: `--input-tokens` and `--output-tokens` say how long requests are",
+    "--context-length": "is not needed: `--input-tokens` and `--output-tokens` say how long requests are",
+    "--enable-prefix-caching": "is `--prefix-hit-rate FRACTION`, the part of every prompt that the cache holds",
+    "--enable-chunked-prefill": "is `--chunked-prefill TOKENS`; 0 is for whole prompts",
+    "--enable-expert-parallel": "is `--expert-parallel N`, with as many groups as `--tensor` has devices",
+    "--enable-dp-attention": "is `--attention-data-parallel N`, the groups of the devices of `--tensor`",
+    "--speculative-config": "is `--speculation tokens=N,acceptance=PROBABILITY,draft=NETWORK`",
+    "--speculative-model": "is `--speculation draft=NETWORK`",
+    "--num-speculative-tokens": "is `--speculation tokens=N`",
+    "--scheduler-recv-interval": "is `--engine-settings receive-interval=N`",
+    "--page-size": "is `--engine-settings block-size=TOKENS`",
+}
 
 MOVED = {
     "predict": _MOVED_FROM_PREDICT,
     "train": _MOVED_FROM_SCALE,
-    "serve": {"--policy": "is `--engine` now", "--by": "is the value of `--advise`: cost or joules"},
+    "serve": _MOVED_FROM_SERVE | _SAID_BY_ENGINES,
     "local": {
         "--execution": "is `--engine` now",
         "--gpus": "is `--workers` now",
     },
     "diffusion": {"--images": "is `--batch-size` now", "--checkpointing": "is `--recompute` now"},
 }
-"""What became of the options of earlier versions, by command."""
+"""What became of the options of earlier versions, and what options of engines are here, by command."""
 
 MOVED_COMMANDS = {
     "report": "`report` is an output of every question now, as in `paleo-lite predict resnet50 --gpu t4 --report "

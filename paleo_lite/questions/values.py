@@ -61,12 +61,39 @@ class Names(click.Choice):  # type: ignore[type-arg]
         return tuple(names)
 
 
+class FormatNames(Names):
+    """A format of numbers, also under the names of vLLM and SGLang."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the name; raise UnknownName if there is no such format."""
+        return super().convert(_FORMATS_OF_ENGINES.get(str(value), value), param, ctx)
+
+
+_FORMATS_OF_ENGINES = {
+    "fp8_e4m3": "fp8",
+    "fp8_e5m2": "fp8",
+    "awq_marlin": "awq",
+    "gptq_marlin": "gptq",
+    "bitsandbytes": "nf4",
+}
+_PRECISIONS_OF_ENGINES = {
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "half": "fp16",
+    "float32": "fp32",
+    "float": "fp32",
+}
+
+
 class PrecisionNames(Names):
-    """A precision; where the command takes it, also a format in which both operands of a product are stored."""
+    """A precision; where the command takes it, also a format in which both operands of a product are stored.
+
+    The names of PyTorch and vLLM are accepted as well.
+    """
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return the name; raise BadValue if it is a format for which the command has the option `--weights`."""
-        text = str(value)
+        text = _PRECISIONS_OF_ENGINES.get(str(value), str(value))
         is_default = param is not None and text == param.default
         if not is_default and text not in self.choices and ctx is not None and has_option(ctx.command, "weights"):
             from ..formats import split_format
@@ -75,7 +102,9 @@ class PrecisionNames(Names):
             if weights is not None:
                 raise BadValue(f"`--precision {text}` stores weights as well: give `--precision {precision} "
                                f"--weights {weights}`")  # fmt: skip
-        return super().convert(value, param, ctx)
+        if text == "auto":
+            raise BadValue(f"{_parameter_name(param)} is the usual one of the network where it is left out (got auto)")
+        return super().convert(text, param, ctx)
 
 
 def has_option(command: click.Command, name: str) -> bool:
@@ -333,6 +362,9 @@ class Settings(click.ParamType):  # type: ignore[type-arg]
             if key not in self.types:
                 raise UnknownName(f"setting of {_parameter_name(param)}", key, self.types)
             kind = self.types[key]
+            if not isinstance(text, (str, bool, int, float)):
+                settings[key] = text  # in Python an object, such as a network
+                continue
             try:
                 settings[key] = kind.convert(text, None, ctx)
             except (click.BadParameter, BadValue, BadQuantity) as error:

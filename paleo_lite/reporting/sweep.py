@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ..serving.answers import Serving
+from ..serving.price_basis import PricedDevice, describe_prices
 from ..sweeps.best import Best, column_label
 from ..sweeps.comparison import Comparison
 from ..sweeps.questions import OPTION_COLUMNS
@@ -154,6 +156,7 @@ _COLUMNS = [
     Column("output_tokens_per_s_per_user", "tokens per s\nand user", format_number, drop_order=3),
     Column("saturation_requests_per_s", "saturation\nper s", format_number, drop_order=5),
     Column("cache_occupancy", "cache\nin use", format_percent, drop_order=9),
+    Column("usd_per_h", "USD/h", format_3_digits, drop_order=2),
     Column("usd_per_million_output_tokens", "USD per\n1M tokens", format_3_digits),
     Column("joules_per_million_output_tokens", "J per\n1M tokens", format_number, drop_order=6),
     Column("time_s", "time", format_time_short),
@@ -187,6 +190,13 @@ def comparison_page(comparison: Comparison) -> Document:
     first = [columns.get(name, Column(name, name.replace("_", "\n"), str, left=True)) for name in compared]
     others = [column for column in _COLUMNS if column.key not in (*shared, *compared)]
     facts = [(columns[name].title.replace("\n", " "), columns[name].text(rows[0])) for name in shared if name in stated]
+    priced = [
+        PricedDevice(answer.gpu, answer.price_usd_per_h, answer.price_cloud)
+        for answer in comparison.answers
+        if isinstance(answer, Serving)
+    ]
+    if priced:
+        facts.append(("prices", describe_prices(priced)))
     prices = dict.fromkeys((row.get("gpu"), row["price"]) for row in rows if row.get("price"))
     if comparison.samples is not None and any(row.get("hours") is not None for row in rows):
         facts.append(("hours, cost and energy", f"for {format_si(comparison.samples)} samples"))

@@ -104,6 +104,10 @@ class Serving(Result, msgspec.Struct, frozen=True, eq=False):
         the layers are timed one by one.
     offered_requests_per_s : float or None
         Mean rate at which requests arrive; None where they do not arrive at a rate.
+    price_usd_per_h : float or None
+        Price of one device per hour; None if it is unknown.
+    price_cloud : str or None
+        Cloud that asks this price; None if it was given.
     """
 
     _page: ClassVar[str] = "paleo_lite.reporting.serving:serving_page"
@@ -142,6 +146,13 @@ class Serving(Result, msgspec.Struct, frozen=True, eq=False):
     launch_command: str | None = None
     kernels: list[KernelTime] | None = None
     offered_requests_per_s: float | None = None
+    price_usd_per_h: float | None = None
+    price_cloud: str | None = None
+
+    @property
+    def usd_per_h(self) -> float | None:
+        """Price of all devices per hour; None if it is unknown."""
+        return None if self.price_usd_per_h is None else self.price_usd_per_h * self.devices
 
     @property
     def is_overloaded(self) -> bool:
@@ -408,6 +419,8 @@ def answer(
         launch_command=launched.command,
         kernels=time_decode_kernels(on_device, figures["expected"]["mean_sequences"] or 1.0, context),
         offered_requests_per_s=rate_per_s,
+        price_usd_per_h=deployment.price_usd_per_h,
+        price_cloud=None if deployment.listing is None else deployment.listing.cloud or None,
     )
 
 

@@ -49,7 +49,9 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
                 f"(got {self.prefill_workers!r})"
             )
         if self.draft is not None and self.on_device.pipeline.degree > 1:
-            raise BadValue("`--draft` is not modelled with `--pipeline`: leave it out, as for drafting with n-grams")
+            raise BadValue(
+                "`--speculation draft` is not modelled with `--pipeline`: leave it out, as for drafting with n-grams"
+            )
 
     def price_notes(self, today: date) -> list[str]:
         """Return a note on whose price costs use, and on its age if it is older than a year."""

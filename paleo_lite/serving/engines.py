@@ -37,6 +37,11 @@ SEQUENCE_FACTOR = 1.6
 NUCLEUS = "nucleus"
 GREEDY = "greedy"
 SAMPLINGS = (NUCLEUS, GREEDY)
+
+_OPTIONS = {
+    "block_tokens": "--engine-settings block-size",
+    "receive_interval": "--engine-settings receive-interval",
+}
 """How clients let a server choose tokens: by top-p or top-k, as most networks' own settings do, or the most likely."""
 
 
@@ -158,7 +163,8 @@ class Engine(msgspec.Struct, frozen=True):
         for name in ("max_batched_tokens", "max_sequences", "block_tokens", "receive_interval"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise BadValue(f"`--{name.replace('_', '-')}` must be an integer >= 1 (got {value!r})")
+                option = _OPTIONS.get(name, f"--{name.replace('_', '-')}")
+                raise BadValue(f"`{option}` must be an integer >= 1 (got {value!r})")
         if isinstance(self.chunked_prefill, bool) or not isinstance(self.chunked_prefill, int):
             raise BadValue(f"`--chunked-prefill` must be an integer >= 0 (got {self.chunked_prefill!r})")
         if self.chunked_prefill < 0:
@@ -166,7 +172,7 @@ class Engine(msgspec.Struct, frozen=True):
         if not 0 < self.memory_fraction <= 1:
             raise BadValue(f"`--memory-fraction` must be a fraction > 0 and <= 1 (got {self.memory_fraction:g})")
         if not self.overhead_s >= 0:
-            raise BadValue(f"`--overhead` must be a time >= 0 s (got {self.overhead_s:g})")
+            raise BadValue(f"`--engine-settings overhead` must be a time >= 0 s (got {self.overhead_s:g})")
 
     def at_end(self, end: str) -> Engine:
         """Return the engine with the time of its host at an end of its 90% interval, ``low`` or ``high``."""
@@ -397,7 +403,7 @@ def find_engine(name: str, device: Device | None = None, **changes: Any) -> Engi
     given = {key: value for key, value in changes.items() if value is not None}
     if "receive_interval" in given and not ENGINES[name].receive_option:
         owners = sorted(engine.name for engine in ENGINES.values() if engine.receive_option)
-        raise BadValue(f"`--receive-interval` is an option of {' and '.join(owners)} (the engine is {name})")
+        raise BadValue(f"`--engine-settings receive-interval` is for {' and '.join(owners)} (the engine is {name})")
     batched_tokens = given.get("max_batched_tokens")
     chunk = given.get("chunked_prefill")
     if batched_tokens is not None and chunk is None and ENGINES[name].chunked_prefill:

@@ -44,11 +44,11 @@ class Speculation(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if isinstance(self.draft_length, bool) or not isinstance(self.draft_length, int) or self.draft_length < 0:
-            raise BadValue(f"`--draft-length` must be an integer >= 0 (got {self.draft_length!r})")
+            raise BadValue(f"`--speculation tokens` must be an integer >= 0 (got {self.draft_length!r})")
         if not 0 <= self.acceptance < 1:
-            raise BadValue(f"`--acceptance` must be a probability >= 0 and < 1 (got {self.acceptance:g})")
+            raise BadValue(f"`--speculation acceptance` must be a probability >= 0 and < 1 (got {self.acceptance:g})")
         if self.acceptance and not self.draft_length:
-            raise BadValue("`--acceptance` needs `--draft-length`, the tokens drafted per iteration")
+            raise BadValue("`--speculation acceptance` needs tokens=N, the tokens drafted per iteration")
 
     @property
     def tokens_per_iteration(self) -> float:

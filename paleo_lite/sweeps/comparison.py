@@ -9,6 +9,7 @@ import msgspec
 
 from ..extras import require
 from ..result import Result
+from .questions import OPTION_COLUMNS
 
 
 class Comparison(Result, msgspec.Struct, frozen=True, eq=False):
@@ -36,5 +37,21 @@ class Comparison(Result, msgspec.Struct, frozen=True, eq=False):
         pandas = require("pandas", "a data frame", "profiles")
         return pandas.DataFrame(self.rows)
 
+    def labels(self) -> list[str]:
+        """Return what tells each answer apart from the others, as text: ``l40s, rate 4``."""
+        return [", ".join(_label(row, name) for name in self.compared) for row in self.rows]
+
     def __len__(self) -> int:
         return len(self.answers)
+
+
+_SPEAKING = ("network", "gpu", "platform", "engine", "precision")
+"""Options whose values need no name beside them."""
+
+
+def _label(row: dict[str, Any], name: str) -> str:
+    """Return the value of a compared option in a row, with the name of the option where it needs it."""
+    column = OPTION_COLUMNS[name][0] if name in OPTION_COLUMNS else name
+    value = row.get(column)
+    text = f"{value:g}" if isinstance(value, float) else str(value)
+    return text if name in _SPEAKING else f"{name.replace('_', ' ')} {text}"

@@ -74,7 +74,7 @@ _OF_STEPS = (
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     "predict": (*_OF_ALL, *_OF_STEPS),
     "train": (*_OF_ALL, *_OF_STEPS),
-    "serve": (*_OF_ALL, "engine", "weights", "kv_cache", "rate_per_s", *_with_ends(
+    "serve": (*_OF_ALL, "engine", "weights", "kv_cache", "rate_per_s", "usd_per_h", *_with_ends(
         (*SERVING_LATENCIES, *SERVING_FIGURES))),
     "local": (
         *_OF_ALL, "engine", "weights", "kv_cache", "gpu_blocks", "largest_context", "time_s", "low_s", "high_s",
@@ -274,6 +274,7 @@ def _serving_row(served: Serving, terms: Terms) -> Row:
         "weights": served.weights,
         "kv_cache": served.kv_cache,
         "devices": served.devices,
+        "usd_per_h": served.usd_per_h,
         "answer": FORECAST if served.is_forecast else BOUND,
     }
     figures = {name: served.figures[name] for name in SERVING_FIGURES}

@@ -131,14 +131,14 @@ def test_tables_fit_the_terminal(command: list[str], width: int) -> None:
             "`--slo` ttft=500: '500' has no unit: expected a quantity such as '50 ms'",
         ),
         (
-            ["serve", "llama-3-8b", "--gpu", "h100-sxm", "--rate", "1", "--overhead", "1"],
+            ["serve", "llama-3-8b", "--gpu", "h100-sxm", "--rate", "1", "--engine-settings", "overhead=1"],
             2,
-            "`--overhead`: '1' has no unit",
+            "`--engine-settings`, overhead: the value: '1' has no unit",
         ),
         (
-            ["serve", "llama-3-8b", "--gpu", "h100-sxm", "--rate", "1", "--acceptance", "0.5"],
+            ["serve", "llama-3-8b", "--gpu", "h100-sxm", "--rate", "1", "--speculation", "acceptance=0.5"],
             2,
-            "`--acceptance` needs `--draft-length`",
+            "`--speculation` needs tokens=N",
         ),
         (["networks", "export", "alexnet", "-o", "alexnet.txt"], 2, "a descriptor must end in .json"),
         (["predict", "vgg16", "--gpu", "k80", "--batch-size", "0,2"], 2, "not an integer >= 1"),

@@ -71,7 +71,9 @@ def test_a_power_limit_slows_servers() -> None:
     assert servers[2].figures["watts_per_gpu"].value <= 250 and servers[3].figures["watts_per_gpu"].value <= 200
 
 
-@pytest.mark.parametrize("options", [{"tensor": 2}, {"advise": "cost"}, {"precision": "fp8"}, {"draft_length": 3}])
+@pytest.mark.parametrize(
+    "options", [{"tensor": 2}, {"advise": "cost"}, {"precision": "fp8"}, {"speculation": "tokens=3"}]
+)
 def test_what_is_not_modelled(options: dict[str, object]) -> None:
     with pytest.raises(BadValue, match=r"is not modelled with `--engine llama\.cpp`"):
         serve(1, **options)

@@ -111,10 +111,9 @@ def test_bad_combinations() -> None:
         {"gpu": "h100-sxm"},
         {"rate": 1},
         {"gpu": "h100-sxm", "rate": 1, "concurrency": 2},
-        {"gpu": "h100-sxm,l40s", "rate": 1},
         {"gpu": "h100-sxm", "rate": 1, "workers": 3, "tensor": 2},
         {"gpu": "h100-sxm", "rate": 1, "prefill_workers": 1},
-        {"gpu": "h100-sxm", "rate": 1, "draft": "gpt2"},
+        {"gpu": "h100-sxm", "rate": 1, "speculation": {"draft": "gpt2"}},
     ):
         with pytest.raises(BadValue, match="--"):
             pl.serve("llama-3-8b", **arguments)  # type: ignore[arg-type]
@@ -126,7 +125,7 @@ def test_the_most_likely_token_needs_no_sorted_logits() -> None:
     tpot_s = {}
     for policy in ("vllm", "sglang"):
         for sampling in ("nucleus", "greedy"):
-            found = pl.serve("llama-3-8b", engine=policy, sampling=sampling, **arguments)  # type: ignore[arg-type]
+            found = pl.serve("llama-3-8b", engine=policy, engine_settings={"sampling": sampling}, **arguments)  # type: ignore[arg-type]
             tpot_s[policy, sampling] = found.latencies["tpot_s"]["p50"].value
     saved_s = 64 * 128_256 * engine_constants().hosts["vllm"].nucleus_logit_s
     assert tpot_s["vllm", "nucleus"] - tpot_s["vllm", "greedy"] == pytest.approx(saved_s, rel=0.1)
@@ -158,10 +157,18 @@ def test_the_chart_of_a_deployment_and_of_a_front(serving: Serving) -> None:
         ("llama-3.1-8b", {"rate": 5, "tensor": 3}, "does not divide the 32 attention heads"),
         ("llama-3.1-8b", {"rate": 5, "prefill_workers": 1}, "needs at least 2 replicas"),
         ("llama-3.1-8b", {"rate": 5, "input_tokens": "10:abc"}, "`--input-tokens` must be"),
-        ("llama-3.1-8b", {"rate": 5, "sampling": "beam"}, "no sampling is called 'beam'"),
-        ("llama-3.1-8b", {"rate": 5, "sampling": "greedy", "overhead": "1ms"}, "only one of `--sampling` and `--over"),
-        ("llama-3.1-8b", {"rate": 5, "sampling": "greedy", "pipeline": 2}, "`--sampling greedy` needs the kernels of"),
-        ("llama-3.1-8b", {"rate": 5, "sampling": "greedy", "engine": "vllm-0.7"}, "of the engine's current version"),
+        ("llama-3.1-8b", {"rate": 5, "engine_settings": "sampling=beam"}, "no sampling is called 'beam'"),
+        (
+            "llama-3.1-8b",
+            {"rate": 5, "engine_settings": "sampling=greedy,overhead=1ms"},
+            "only one of sampling and over",
+        ),
+        (
+            "llama-3.1-8b",
+            {"rate": 5, "engine_settings": "sampling=greedy", "pipeline": 2},
+            "=greedy` needs the kernels of",
+        ),
+        ("llama-3.1-8b", {"rate": 5, "engine_settings": "sampling=greedy", "engine": "vllm-0.7"}, "current version"),
     ],
 )
 def test_impossible_questions_get_one_sentence(network: str, question: dict[str, Any], message: str) -> None:
@@ -184,7 +191,10 @@ def test_impossible_pipelines() -> None:
         ({"pipeline": 0}, "`--pipeline` must be an integer >= 1"),
         ({"pipeline": 33}, "`--pipeline` must be <= 32, the blocks"),
         ({"pipeline": 2, "workers": 3}, "`--workers` must be a multiple of the devices of a replica"),
-        ({"pipeline": 2, "draft": "llama-3.2-1b", "draft_length": 3}, "`--draft` is not modelled with `--pipeline`"),
+        (
+            {"pipeline": 2, "speculation": "tokens=3,draft=gpt2"},
+            "`--speculation draft` is not modelled with `--pipeline`",
+        ),
     ):
         with pytest.raises(BadValue, match=message):
             pl.serve("llama-3-8b", gpu="h100-sxm", rate=1, num_requests=10, **arguments)  # type: ignore[arg-type]

@@ -105,7 +105,8 @@ def test_tensorrt_llm_reads_attention_data_parallelism_from_a_file() -> None:
 
 def test_pipeline_and_whole_prompts() -> None:
     result = serve(
-        "llama-3-70b", gpu="h100-sxm", tensor=2, pipeline=2, rate=1, num_requests=20, chunked_prefill=0, block_size=32,
+        "llama-3-70b", gpu="h100-sxm", tensor=2, pipeline=2, rate=1, num_requests=20, chunked_prefill=0,
+        engine_settings={"block_size": 32},
         precision="fp16",
     )  # fmt: skip
     assert result.launch_command is not None
@@ -137,7 +138,7 @@ def test_engines_of_the_past_and_disaggregation_have_no_command() -> None:
 
 
 def test_checkpoints_of_formats_are_noted() -> None:
-    integers = serve("llama-3-8b", gpu="h100-sxm", rate=1, num_requests=20, weights="int4", draft_length=2)
+    integers = serve("llama-3-8b", gpu="h100-sxm", rate=1, num_requests=20, weights="int4", speculation="tokens=2")
     notes = " ".join(integers.notes)
     assert "needs a checkpoint with weights in int4: name it instead of meta-llama/Meta-Llama-3-8B" in notes
     assert "leaves speculative decoding out" in notes

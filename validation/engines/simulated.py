@@ -75,15 +75,16 @@ def simulate_server(server: Server) -> Any:
     """Return the answer of `paleo_lite.serve` for the closed loop of a published server."""
     lengths: dict[str, Any] = {name: _lengths(server, tokens) for name, tokens in _tokens(server)}
     limits: dict[str, Any] = {}
+    settings: dict[str, Any] = {"sampling": NUCLEUS if server.has_nucleus else GREEDY}
     if server.receive_interval > 1:
-        limits = {"receive_interval": server.receive_interval}
+        settings["receive_interval"] = server.receive_interval
     if server.source == "mlenergy":
         limits = {"max_sequences": server.concurrency, "num_requests": _requests(server.concurrency)}
     return pl.serve(
         server.network, gpu=server.gpu, tensor=server.devices, precision=server.precision, weights=server.weights,
         kv_cache=server.kv_cache, engine=server.engine, expert_parallel=server.experts,
         attention_data_parallel=server.attention_data, concurrency=server.concurrency,
-        sampling=NUCLEUS if server.has_nucleus else GREEDY, **lengths, **limits,
+        engine_settings=settings, **lengths, **limits,
     )  # fmt: skip
 
 

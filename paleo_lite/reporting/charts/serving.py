@@ -6,14 +6,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...serving.answers import LATENCIES, Serving
+from ...sweeps.comparison import Comparison
 from .marks import NUMBER_FORMAT, assign_colours_and_shapes
 from .render import altair, inline_data, log_ticks
 
 WIDTH, HEIGHT = 560, 360
 
 
-def serving_chart(serving: Serving) -> Any:
-    """Draw the Pareto front of tokens per second per GPU and per user, or the latencies of a single deployment."""
+def serving_chart(serving: Serving | Comparison) -> Any:
+    """Draw the Pareto front of tokens per second per GPU and per user, or the latencies of deployments."""
+    if isinstance(serving, Comparison):
+        return _comparison_chart(serving)
     if serving.advice is not None:
         return _front_chart(serving)
     return _latency_chart(serving)
@@ -66,6 +69,34 @@ def _front_chart(serving: Serving) -> Any:
 def _log_axis(alt: Any, values: Sequence[float]) -> Any:
     """Return a logarithmic axis with few ticks, whose labels do not touch."""
     return alt.Axis(values=log_ticks(min(values), max(values)), format=NUMBER_FORMAT)
+
+
+def _comparison_chart(result: Comparison) -> Any:
+    """Draw the median latencies and the saturation rate of several deployments as bars."""
+    alt = altair()
+    charts = []
+    for name, label in COMPARED.items():
+        rows = [
+            {"deployment": label, "value": row[name]}
+            for row, label in zip(result.rows, result.labels(), strict=True)
+            if row.get(name) is not None
+        ]
+        bars = alt.Chart(inline_data(rows)).mark_bar().encode(
+            x=alt.X("value:Q", title=label),
+            y=alt.Y("deployment:N", title=None, sort=None),
+            tooltip=["deployment:N", "value:Q"],
+        )  # fmt: skip
+        charts.append(bars.properties(width=WIDTH))
+    title = alt.Title("Deployments side by side")
+    return alt.vconcat(*charts).properties(title=title)
+
+
+COMPARED = {
+    "ttft_p50_s": "time to first token, p50, in seconds",
+    "tpot_p50_s": "time per output token, p50, in seconds",
+    "saturation_requests_per_s": "saturation rate, requests per second",
+}
+"""Numbers of a comparison that are drawn, with the titles of their axes."""
 
 
 def _latency_chart(serving: Serving) -> Any:

@@ -1,0 +1,90 @@
+"""Prices that compare devices: those of one cloud wherever one has a price for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ..errors import BadValue
+from ..machines import Device, Price
+from ..machines.prices import choose_price, find_cloud_name, prices_of
+from ..units import format_number
+
+
+class PricedDevice(NamedTuple):
+    """The price of a device in an answer."""
+
+    gpu: str
+    usd_per_h: float | None  # of one device; None if unknown
+    cloud: str | None  # who asks it; None if it was given
+
+
+def choose_listings(devices: Sequence[Device], price_of: str | None = None) -> dict[str, Price | None]:
+    """Return the listing by which each device is compared with the others, by id; None without one.
+
+    Without `price_of`, listings are those of one cloud that has a price of every device with a price: the usual one if
+    it is the same for all, else the one that asks least for all together. If there is none, every device has its usual
+    listing, and `describe_prices` says that they differ.
+
+    Parameters
+    ----------
+    devices : sequence of Device
+        Devices that are compared.
+    price_of : str, optional
+        Name of a cloud, or `paleo_lite.machines.prices.CHEAPEST`.
+
+    Raises
+    ------
+    PaleoError
+        If there is no such cloud, or it has a price for none of the devices.
+    """
+    if price_of is not None:
+        return _listings_of(devices, price_of)
+    usual = {device.id: choose_price(device) for device in devices}
+    priced = [device for device in devices if usual[device.id] is not None]
+    if len({listing.cloud for listing in usual.values() if listing is not None}) <= 1:
+        return usual
+    by_cloud = [{price.cloud: price for price in reversed(prices_of(device)) if price.cloud} for device in priced]
+    common = set.intersection(*(set(prices) for prices in by_cloud))
+    if not common:
+        return usual
+    cloud = min(common, key=lambda name: (sum(prices[name].usd_per_h for prices in by_cloud), name))
+    return {device.id: None if usual[device.id] is None else choose_price(device, cloud) for device in devices}
+
+
+def _listings_of(devices: Sequence[Device], price_of: str) -> dict[str, Price | None]:
+    """Return the listings of a cloud; None for a device of which it has none."""
+    find_cloud_name(price_of)
+    listings: dict[str, Price | None] = {}
+    refused: BadValue | None = None
+    for device in devices:
+        try:
+            listings[device.id] = choose_price(device, price_of)
+        except BadValue as error:
+            listings[device.id] = None
+            refused = error
+    if refused is not None and not any(listings.values()):
+        raise refused
+    return listings
+
+
+def describe_prices(priced: Sequence[PricedDevice]) -> str:
+    """Return whose prices are compared, as text: ``of AWS: h100-sxm 6.88, l40s 1.861 USD/h``."""
+    rows = list(dict.fromkeys(priced))
+    clouds = {row.cloud for row in rows if row.usd_per_h is not None}
+    if not clouds:
+        return "unknown: give `--price`"
+    if len(clouds) == 1:
+        cloud = clouds.pop()
+        basis = "as given" if cloud is None else f"of {cloud}"
+        return f"{basis}: {', '.join(_describe(row) for row in rows)} USD/h"
+    return (
+        f"of different clouds, which compares their offers too: {', '.join(_describe(row, True) for row in rows)} USD/h"
+    )
+
+
+def _describe(row: PricedDevice, names_cloud: bool = False) -> str:
+    if row.usd_per_h is None:
+        return f"{row.gpu} unknown"
+    cloud = f" ({row.cloud})" if names_cloud and row.cloud else ""
+    return f"{row.gpu} {format_number(row.usd_per_h)}{cloud}"

@@ -1,0 +1,59 @@
+"""Questions of `serve`: options in the words of engines, and settings that belong together."""
+
+from __future__ import annotations
+
+import pytest
+from click.testing import CliRunner
+
+import paleo_lite as pl
+from paleo_lite.architectures import find_network
+from paleo_lite.cli import main
+from paleo_lite.errors import BadValue
+from paleo_lite.questions.option import options_of
+from paleo_lite.questions.serve import Serve
+
+SHORT = {"gpu": "h100-sxm", "rate": 1, "num_requests": 12, "input_tokens": 64, "output_tokens": 8}
+WORDS = "serve llama-3.2-1b --gpu h100-sxm --rate 1 --num-requests 12 --input-tokens 64 --output-tokens 8 --format json"
+
+
+def test_serve_has_at_most_45_options() -> None:
+    assert len(options_of(Serve)) <= 45
+
+
+@pytest.mark.parametrize(
+    ("words", "same"),
+    [
+        ("--tensor-parallel-size 2", "--tensor 2"), ("-tp 2", "--tensor 2"), ("--tp 2", "--tensor 2"),
+        ("--dp 2", "--replicas 2"), ("--data-parallel-size 2", "--replicas 2"),
+        ("--max-num-seqs 4", "--max-sequences 4"),
+        ("--max-running-requests 4", "--max-sequences 4"), ("--max-num-batched-tokens 512", "--max-batched-tokens 512"),
+        ("--gpu-memory-utilization 0.5", "--memory-fraction 0.5"),
+        ("--mem-fraction-static 0.5", "--memory-fraction 0.5"),
+        ("--kv-cache-dtype fp8_e4m3", "--kv-cache fp8"), ("--quantization awq_marlin", "--weights awq"),
+        ("--dtype bfloat16", "--precision bf16"), ("--dtype half", "--precision fp16"),
+        ("--chunked-prefill-size 32", "--chunked-prefill 32"), ("--ep 1", "--expert-parallel 1"),
+    ],
+)  # fmt: skip
+def test_words_of_engines_are_understood(words: str, same: str) -> None:
+    said = CliRunner().invoke(main, [*WORDS.split(), *words.split()])
+    assert said.exit_code == 0, said.output
+    assert said.stdout == CliRunner().invoke(main, [*WORDS.split(), *same.split()]).stdout
+
+
+def test_the_usual_precision_is_no_name_of_one() -> None:
+    said = CliRunner().invoke(main, [*WORDS.split(), "--dtype", "auto"])
+    assert said.exit_code == 2 and "where it is left out (got auto)" in said.stderr
+
+
+def test_settings_are_the_same_in_python_with_objects_and_names() -> None:
+    by_name = pl.serve("llama-3.2-1b", speculation="tokens=3,acceptance=0.5,draft=gpt2", **SHORT)
+    by_object = pl.serve(
+        "llama-3.2-1b", speculation={"tokens": 3, "acceptance": 0.5, "draft": find_network("gpt2")}, **SHORT
+    )
+    free = pl.serve("llama-3.2-1b", speculation="tokens=3,acceptance=0.5", **SHORT)
+    assert by_name.to_dict() == by_object.to_dict() and by_name.latencies != free.latencies
+
+
+def test_a_draft_needs_its_length() -> None:
+    with pytest.raises(BadValue, match="needs tokens=N, the tokens drafted per iteration"):
+        pl.serve("llama-3.2-1b", speculation={"draft": "gpt2"}, **SHORT)

@@ -1,0 +1,106 @@
+"""Several values of an option are deployments side by side, with prices of one cloud where one lists all devices.
+
+Tests: serving/comparison.py, serving/price_basis.py, reporting/servings.py.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+import paleo_lite as pl
+from paleo_lite.cli import main
+from paleo_lite.errors import BadValue, DoesNotFit
+from paleo_lite.machines import find_device
+from paleo_lite.serving.price_basis import PricedDevice, choose_listings, describe_prices
+from paleo_lite.sweeps.comparison import Comparison
+
+SHORT: dict[str, Any] = {"num_requests": 20, "input_tokens": 256, "output_tokens": 16}
+WORDS = ["serve", "llama-3-8b", "--rate", "2", "--num-requests", "20", "--input-tokens", "256", "--output-tokens", "16"]
+
+
+def compare(network: Any, **question: Any) -> Comparison:
+    result = pl.serve(network, **SHORT, **question)
+    assert isinstance(result, Comparison)
+    return result
+
+
+def listings_of(*names: str) -> list[PricedDevice]:
+    devices = [find_device(name) for name in names]
+    listings = choose_listings(devices)
+    return [
+        PricedDevice(name, None if listing is None else listing.usd_per_h, None if listing is None else listing.cloud)
+        for name, listing in listings.items()
+    ]
+
+
+@pytest.mark.parametrize("words", [["--gpu", "h100-sxm", "--gpu", "l40s"], ["--gpu", "h100-sxm,l40s"]])
+def test_several_devices_are_rows_with_prices_in_every_format(words: list[str]) -> None:
+    page = CliRunner().invoke(main, [*WORDS, *words])
+    assert page.exit_code == 0, page.output
+    assert "2 answers side by side" in page.stdout and "of AWS: h100-sxm 6.88" in page.stdout
+    rows = list(csv.DictReader(io.StringIO(CliRunner().invoke(main, [*WORDS, *words, "--format", "csv"]).stdout)))
+    assert [row["gpu"] for row in rows] == ["h100-sxm", "l40s"] and all(float(row["usd_per_h"]) > 0 for row in rows)
+    answers = json.loads(CliRunner().invoke(main, [*WORDS, *words, "--format", "json"]).stdout)
+    assert [one["gpu"] for one in answers["answers"]] == ["h100-sxm", "l40s"]
+
+
+def test_each_row_is_the_answer_of_its_question() -> None:
+    result = compare("llama-3-8b", gpu="h100-sxm", rate=[1, 4], tensor=[1, 2])
+    assert result.labels() == ["tensor 1, rate 1", "tensor 1, rate 4", "tensor 2, rate 1", "tensor 2, rate 4"]
+    assert result.answers[3].to_dict() == pl.serve("llama-3-8b", gpu="h100-sxm", rate=4, tensor=2, **SHORT).to_dict()
+
+
+def test_networks_are_compared() -> None:
+    result = compare(("llama-3-8b", "llama-3.2-1b"), gpu="h100-sxm", rate=1)
+    assert [one.network for one in result.answers] == ["llama-3-8b", "llama-3.2-1b"]
+
+
+def test_a_device_on_which_nothing_fits_has_no_number() -> None:
+    result = compare("llama-3-8b", gpu=["t4", "l40s"], rate=1, precision="fp16")
+    assert [row["gpu"] for row in result.rows] == ["l40s"]
+    page = CliRunner().invoke(main, [*WORDS, "--gpu", "t4,l40s", "--precision", "fp16"]).stdout
+    assert not [line for line in page.splitlines() if line.startswith("t4 ")]
+    assert "left out: llama-3-8b on t4 in fp16" in page
+    with pytest.raises(DoesNotFit):
+        pl.serve("llama-3-8b", gpu=["t4", "rtx2080"], rate=1, precision="fp16", **SHORT)
+
+
+def test_an_unknown_device_is_an_error_of_all() -> None:
+    with pytest.raises(pl.PaleoError, match="no GPU is called 'h1000'"):
+        pl.serve("llama-3-8b", gpu=["h100-sxm", "h1000"], rate=1, **SHORT)
+
+
+def test_prices_are_of_one_cloud_where_one_has_all() -> None:
+    assert {row.cloud for row in listings_of("h100-sxm", "l40s")} == {"AWS"}
+    usual = {find_device(name).rent.cloud for name in ("b200", "h100-sxm")}  # type: ignore[union-attr]
+    assert len(usual) == 2
+    assert len({row.cloud for row in listings_of("b200", "h100-sxm")}) == 1
+    text = describe_prices(listings_of("h100-sxm", "mi300x"))
+    assert text.startswith("of different clouds, which compares their offers too: h100-sxm 6.88 (AWS), mi300x ")
+
+
+def test_the_price_of_a_cloud_is_unknown_where_it_has_none() -> None:
+    result = compare("llama-3-8b", gpu=["l40s", "mi300x"], rate=1, price="AWS")
+    assert [row["usd_per_h"] is None for row in result.rows] == [False, True]
+    assert ("prices", "of AWS: l40s 1.861, mi300x unknown USD/h") in result.document().facts
+    with pytest.raises(BadValue, match="Lambda has no price of"):
+        choose_listings([find_device("mi300x"), find_device("k80")], "Lambda")
+
+
+def test_given_and_unknown_prices_are_described() -> None:
+    assert describe_prices([PricedDevice("t4", 1.0, None)]) == "as given: t4 1 USD/h"
+    assert describe_prices([PricedDevice("t4", None, None)]) == "unknown: give `--price`"
+
+
+def test_a_comparison_has_a_chart() -> None:
+    pytest.importorskip("altair")
+    from paleo_lite.reporting.charts.serving import serving_chart
+
+    drawn = json.dumps(serving_chart(compare("llama-3-8b", gpu=["h100-sxm", "l40s"], rate=1)).to_dict())
+    assert "saturation rate, requests per second" in drawn and '"deployment": "l40s"' in drawn
