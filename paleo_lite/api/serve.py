@@ -62,6 +62,7 @@ def serve(
     slo: str | None = None,
     advise: bool = False,
     by: str = "cost",
+    headroom: float = 0.1,
     price: float | str | None = None,
     price_of: str | None = None,
     listings: Mapping[str, Price | None] | None = None,
@@ -194,6 +195,7 @@ def serve(
     """
     from ..engines.routing import parse_expert_load
     from ..serving.answers import answer
+    from ..serving.candidates import Criteria
     from ..serving.demand import Demand
     from ..serving.division import Division
     from ..serving.engine_model import choose_cache_format
@@ -301,7 +303,7 @@ def serve(
             attention_data_parallel=division.attention_data_parallel,
         )
         found = [find_device(name, to_paths(hardware_files)) for name in devices]
-        return find_best(deployments, found, given, demand, objectives, by)
+        return find_best(deployments, found, given, demand, objectives, Criteria(by, headroom))
     deployment = deployments.make(
         devices[0], division, weights, replicas=replica_count, prefill_workers=prefill_workers
     )

@@ -11,13 +11,16 @@ from ..engines.placed import possible_divisions
 from ..errors import BadValue
 from ..formats import FORMATS
 from ..machines import Device
-from ..serving.advise import rank_deployments
-from ..serving.answers import Serving, answer
+from ..serving.advise import nearest, rank_deployments, reject, with_saturation
+from ..serving.answers import Serving, answer, request_latencies, saturate
+from ..serving.candidates import Advice, Candidate, Criteria
 from ..serving.demand import Demand
-from ..serving.deployment import Deployment
+from ..serving.deployment import Deployment, Prepared
 from ..serving.division import Division
+from ..serving.price_basis import choose_listings
 from ..serving.products import USUAL_PRECISION
-from ..serving.slo import Objective
+from ..serving.requests import Traffic
+from ..serving.slo import Objective, find_missed, missed_in
 from .deployments import Deployments
 
 TENSOR_DEGREES = (1, 2, 4, 8)
@@ -52,7 +55,7 @@ def advise(
     given: Given,
     demand: Demand,
     objectives: tuple[Objective, ...],
-    by: str,
+    criteria: Criteria,
 ) -> Serving:
     """Return the answer of the best deployment, with the ranking of all.
 
@@ -68,14 +71,16 @@ def advise(
         What the users ask. Without rate and users there are as many users as the batch limit of the best deployment.
     objectives : tuple of Objective
         Service-level objectives.
-    by : str
-        Key of `paleo_lite.serving.candidates.RANKINGS`.
+    criteria : Criteria
+        What makes one deployment better than another.
 
     Raises
     ------
     BadValue
         If no deployment fits.
     """
+    if len(devices) > 1 and deployments.price_usd_per_h is None and deployments.topology is None:
+        deployments = msgspec.structs.replace(deployments, listings=choose_listings(devices, deployments.price_of))
     first: Attempts = {}
     fallbacks: dict[str, Attempts] = {}
     degrees = _tensor_degrees(given, deployments)
@@ -87,10 +92,52 @@ def advise(
             divisions = [given.division(degrees[-1], stages) for stages in PIPELINE_DEGREES]
             fallbacks[device.id] = _attempts(deployments, device, divisions, formats)
     variants = None if given.divides_experts_or_attention else partial(_further_divisions, deployments)
-    advice = rank_deployments(first, demand, variants=variants, fallbacks=fallbacks, objectives=objectives, by=by)
+    advice = rank_deployments(
+        first, demand, variants=variants, fallbacks=fallbacks, objectives=objectives, criteria=criteria
+    )
     if not advice.candidates:
         raise BadValue(f"no deployment fits: {'; '.join(f'{name}: {why}' for name, why in advice.refused.items())}")
-    chosen = advice.best or advice.candidates[0]
+    advice, result = _confirm(advice, deployments, demand, objectives)
+    missed = missed_in(result, objectives)
+    described = {
+        "objectives": [objective.describe() for objective in objectives],
+        "highest_requests_per_s": None,
+        "missed": [each.describe() for each in missed],
+    }
+    return msgspec.structs.replace(result, advice=advice, slo=described if objectives else None)
+
+
+CONFIRMED = 8
+"""Candidates that are simulated under the asked traffic at most, until one of them meets the objectives."""
+
+
+def _confirm(
+    advice: Advice, deployments: Deployments, demand: Demand, objectives: tuple[Objective, ...]
+) -> tuple[Advice, Serving]:
+    """Return the advice whose best candidate holds under the asked traffic too, and its answer.
+
+    Candidates were ranked with a request always waiting for a free place. Under a rate, requests may wait longer, and
+    the saturation rate that the answer prints may need more replicas.
+    """
+    for _ in range(CONFIRMED):
+        if advice.best is None:
+            break
+        prepared, traffic, description = _prepare(deployments, advice.best, demand)
+        missed = find_missed(request_latencies(prepared.run(traffic)), objectives)
+        if missed:
+            advice = reject(advice, missed)
+            continue
+        is_kept = True
+        if advice.rate_per_s is not None:
+            advice, is_kept = with_saturation(advice, saturate(prepared, traffic, prepared.slowest)[0])
+        if is_kept:
+            return advice, answer(prepared, traffic, description, notes=_notes(advice))
+    prepared, traffic, description = _prepare(deployments, nearest(advice), demand)
+    return advice, answer(prepared, traffic, description, notes=_notes(advice))
+
+
+def _prepare(deployments: Deployments, chosen: Candidate, demand: Demand) -> tuple[Prepared, Traffic, str]:
+    """Return a candidate with all its replicas, and the traffic with its description."""
     weights = None if chosen.weights == (deployments.precision or USUAL_PRECISION) else chosen.weights
     deployment = deployments.make(chosen.gpu, chosen.division, weights, replicas=chosen.replicas)
     engine = msgspec.structs.replace(deployment.engine, max_sequences=chosen.batch_limit)
@@ -98,12 +145,20 @@ def advise(
     if demand.rate_per_s is None and demand.concurrency is None:
         demand = msgspec.structs.replace(demand, concurrency=chosen.batch_limit)
     traffic, description = demand.traffic(limited)
+    return limited.prepare(traffic), traffic, description
+
+
+def _notes(advice: Advice) -> list[str]:
+    """Return what the ranking has to say of itself."""
     notes = []
-    if objectives and advice.best is None:
-        notes.append("no deployment meets the objectives; shown is the cheapest per token")
-    result = answer(limited.prepare(traffic), traffic, description, notes=notes)
-    described = {"objectives": [objective.describe() for objective in objectives], "highest_requests_per_s": None}
-    return msgspec.structs.replace(result, advice=advice, slo=described if objectives else None)
+    shown = nearest(advice)
+    if advice.best is None:
+        reached = ", ".join(shown.missed)
+        notes.append(f"no deployment meets the objectives; shown is the one that comes nearest: {reached}")
+    bounds = dict.fromkeys(one.gpu for one in advice.candidates if not one.is_forecast)
+    if bounds and any(one.is_forecast for one in advice.candidates):
+        notes.append(f"bounds from the data sheet are ranked after forecasts: {', '.join(bounds)}")
+    return notes
 
 
 def _tensor_degrees(given: Given, deployments: Deployments) -> tuple[int, ...]:

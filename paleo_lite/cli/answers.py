@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -204,6 +205,29 @@ def _print_answer(answer: Answer, output_format: str) -> None:
 def command() -> Callable[[Callable[..., Any]], AnswerCommand]:
     """Return the decorator of a command that prints its result."""
     return click.command(cls=AnswerCommand)
+
+
+SHOWN_AFTER_S = 1.0
+"""Time after which a computation that is not finished shows its progress."""
+
+
+@contextmanager
+def progress_of_long_answers(label: str, clock: Callable[[], float] = time.monotonic) -> Iterator[None]:
+    """Show the progress that is reported inside the block, as soon as it takes longer than `SHOWN_AFTER_S`."""
+    from ..progress import listening
+
+    start_s = clock()
+    updates: list[Callable[[int, int], None]] = []
+    with ExitStack() as stack:
+
+        def update(completed: int, total: int) -> None:
+            if not updates and clock() - start_s >= SHOWN_AFTER_S:
+                updates.append(stack.enter_context(progress(label)))
+            for shown in updates:
+                shown(completed, total)
+
+        with listening(update):
+            yield
 
 
 @contextmanager

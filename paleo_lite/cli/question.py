@@ -13,7 +13,7 @@ from ..errors import BadValue
 from ..questions.kind import Kind, find_kind
 from ..questions.option import options_of, parameters_of
 from ..questions.values import LAYER, NETWORK, CommaSeparated
-from .answers import Answer, AnswerCommand
+from .answers import Answer, AnswerCommand, progress_of_long_answers
 from .options import OutputOption, rules, top
 from .rows import ROW_OPTIONS, answer_with_rows, asks_for_rows, row_options
 
@@ -78,7 +78,8 @@ class QuestionCommand(AnswerCommand):
             from ..questions.report import with_memory
 
             question = with_memory(question)
-        result = self.kind.answer(question)
+        with progress_of_long_answers(self.kind.name):
+            result = self.kind.answer(question)
         if shown.get("explain"):
             _check_layer(result, shown["explain"])
         shown.setdefault("memory", getattr(question, "memory", False))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..architectures import Network
 from ..errors import BadFile, BadValue, PaleoError, UnknownName
+from ..progress import report as report_progress
 from .option import Options, documented_spelling, options_of
 
 if TYPE_CHECKING:
@@ -65,7 +66,8 @@ def compare(
     answers: list[A] = []
     settings: list[dict[str, Any]] = []
     failures: dict[str, PaleoError] = {}
-    for values in product(*(several[name] for name in names)):
+    for number, values in enumerate(product(*(several[name] for name in names))):
+        report_progress(number, size)
         asked = dict(zip(names, values, strict=True))
         single = replace(question, **asked)  # type: ignore[type-var]  # every record is a dataclass
         try:

@@ -254,7 +254,8 @@ class ExpertOptions(Options):
     """How a group of devices divides attention and the experts of a mixture."""
 
     expert_parallel: int | None = option(
-        group=PARALLEL_GROUP, type=INTEGER, metavar="N", spellings=("--expert-parallel", "--expert-parallel-size", "--ep-size", "--ep"),
+        group=PARALLEL_GROUP, type=INTEGER, metavar="N",
+        spellings=("--expert-parallel", "--expert-parallel-size", "--ep-size", "--ep"),
         help="Groups of the --tensor devices that divide the experts of a mixture among themselves. [default: 1]",
     )  # fmt: skip
     attention_data_parallel: int | None = option(

@@ -175,8 +175,12 @@ class Serve(
     advise: str | None = option(
         group=TRAFFIC_GROUP, is_common=True, is_single=True, type=Names("ranking", ".serving.candidates:RANKINGS"),
         metavar="cost|joules",
-        help="Rank devices, parallelism, weights and batch limits by the cost of a token or its joules, and choose the "
-        "best that meets --slo at --rate.",
+        help="Rank devices, parallelism, weights and batch limits by the price of --rate (without it of a token) or by "
+        "the joules of a token, and choose the best that meets --slo.",
+    )  # fmt: skip
+    headroom: float | None = option(
+        group=TRAFFIC_GROUP, type=Number(0, 1), metavar="FRACTION",
+        help="With --advise: fraction of the lower end of the saturation rate that --rate leaves free. [default: 0.1]",
     )  # fmt: skip
 
 
@@ -185,6 +189,8 @@ def answer(question: Serve) -> Serving | Predictions | Comparison:
     several = question.several()
     for network in several.get("network", [question.network]):
         check_no_pipeline(network, "serve")
+    if question.headroom is not None and (question.advise is None or question.rate is None):
+        raise BadValue("`--headroom` is for `--advise` with `--rate`, which needs replicas")
     if question.advise is not None:
         if "network" in several:
             raise BadValue("`--advise` ranks deployments of one network: give one")
@@ -199,6 +205,7 @@ def _answer(question: Serve, listings: Mapping[str, Price | None] | None = None)
     if question.network is None:
         raise BadValue("`serve` needs a language model, such as llama-3-8b")
     from ..api.serve import serve as serve_network
+    from ..serving.candidates import DEFAULT_HEADROOM
 
     network: Any = question.network
     engine: Any = question.engine
@@ -221,6 +228,7 @@ def _answer(question: Serve, listings: Mapping[str, Price | None] | None = None)
         price_of=question.price_of,
         **question.site_settings,
         listings=listings,
+        headroom=DEFAULT_HEADROOM if question.headroom is None else question.headroom,
         **given,
     )
 

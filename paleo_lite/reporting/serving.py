@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..serving.answers import FIGURES, LATENCIES, SITE_FIGURES, Figure, Serving
-from ..serving.candidates import RANKINGS, Candidate
+from ..serving.candidates import RANKINGS, Advice, Candidate
 from ..serving.decode_kernels import KernelTime
 from ..serving.division import Division
+from ..serving.price_basis import PricedDevice, describe_prices
 from ..units import format_number, format_si
 from .document import Column, Document, Table, format_percent, format_time_short, format_yes_no, raw_table
 
@@ -81,8 +82,12 @@ def _facts(serving: Serving) -> list[tuple[str, str]]:
             facts.append(("objectives", f"{objectives}: {text}"))
         else:
             facts.append(("objectives", objectives))
+        if serving.slo["missed"]:
+            facts.append(("MISSED", f"{', '.join(serving.slo['missed'])} with this traffic"))
     if serving.advice is not None and serving.advice.best is not None:
-        facts.append((RANKINGS[serving.advice.by].best, _describe(serving.advice.best)))
+        facts.append((RANKINGS[serving.advice.by].best, _describe(serving.advice.best, serving.advice)))
+    if serving.advice is not None:
+        facts.append(("prices", _describe_prices(serving.advice)))
     saturation = serving.figures.get("saturation_requests_per_s")
     if saturation is not None and saturation.value is not None:
         interval = _interval(saturation, format_number)
@@ -165,10 +170,12 @@ def _candidate_table(serving: Serving) -> Table:
     assert serving.advice is not None
     candidates = serving.advice.candidates
     shown = [candidate for candidate in candidates if candidate.is_on_front or candidate.meets_objectives]
-    by = serving.advice.by
-    drops = {name: 0 if name == by else 3 for name in RANKINGS}  # the ranked column stays
+    advice, ranking = serving.advice, RANKINGS[serving.advice.by]
+    ranked = ranking.per_token if advice.rate_per_s is None else ranking.at_rate
+    drops = {name: 0 if name == ranked else 3 for name in RANKED}  # the ranked column stays
     rows = [_row(candidate) for candidate in shown[:SHOWN_CANDIDATES]]
     columns = [
+        Column("is_chosen", "", lambda is_chosen: "*" if is_chosen else " ", left=True),
         Column("gpu", "device", left=True),
         Column("tensor", "tensor"),
         *[column for column in DEGREES if any(getattr(candidate, column.key) > 1 for candidate in candidates)],
@@ -176,46 +183,71 @@ def _candidate_table(serving: Serving) -> Table:
         Column("batch_limit", "batch"),
         Column("tokens_per_s_per_gpu", "tokens/s\nper GPU", format_number),
         Column("tokens_per_s_per_user", "tokens/s\nper user", format_number),
-        Column("replicas", "replicas", drop_order=2),
-        Column("usd_per_million_output_tokens", "USD per\n1M tokens", "{:.3g}".format, drop_order=drops["cost"]),
-        Column("joules_per_million_output_tokens", "kJ per\n1M tokens", _kilojoules, drop_order=drops["joules"]),
-        Column("usd_per_h", "USD/h", format_number, drop_order=3),
+        Column("replicas", "replicas", drop_order=1),
+        *[Column(name, *heading, drop_order=drops[name]) for name, heading in RANKED.items()],
         *(
             []
             if serving.slo is None
-            else [Column("meets_objectives", "meets\nobjectives", format_yes_no, drop_order=1)]
+            else [Column("missed", "misses", lambda missed: ", ".join(missed) or "-", left=True, drop_order=2)]
         ),
         Column("is_on_front", "Pareto\nfront", format_yes_no, drop_order=4),
     ]
-    order = RANKINGS[by].order
-    return Table(f"Deployments, {order} first ({len(rows)} of {len(candidates)})", columns, rows)
+    order = ranking.order
+    if advice.rate_per_s is not None:
+        order = ranking.order_at_rate.format(rate=f"{format_number(advice.rate_per_s)} requests/s")
+    return Table(f"Deployments, {order} first ({len(rows)} of {len(candidates)}; * is chosen)", columns, rows)
 
 
 def _kilojoules(joules: float) -> str:
     return format_number(joules / 1e3)
 
 
+RANKED: dict[str, tuple[str, Callable[[float], str]]] = {
+    "usd_per_million_output_tokens": ("USD per\n1M tokens", "{:.3g}".format),
+    "joules_per_million_output_tokens": ("kJ per\n1M tokens", _kilojoules),
+    "usd_per_h": ("USD/h", format_number),
+}
+"""Figures by which deployments are ranked, with the heading and the form of their columns."""
+
+
 def _row(candidate: Candidate) -> dict[str, Any]:
     return {name: getattr(candidate, name) for name in Candidate.__struct_fields__}
 
 
-def _describe(candidate: Candidate) -> str:
+def _describe_prices(advice: Advice) -> str:
+    """Return whose prices the deployments have."""
+    return describe_prices([PricedDevice(one.gpu, one.price_usd_per_h, one.price_cloud) for one in advice.candidates])
+
+
+def _describe(candidate: Candidate, advice: Advice) -> str:
     text = f"{candidate.replicas} x {candidate.gpu} {candidate.parallelism()}, "
     text += f"weights {candidate.weights}, "
     text += f"at most {candidate.batch_limit} sequences"
     if candidate.usd_per_h is not None:
         text += f": {format_number(candidate.usd_per_h)} USD/h"
+    if candidate.low_requests_per_s is not None and advice.rate_per_s is not None:
+        free = 1 - advice.rate_per_s / (candidate.low_requests_per_s * candidate.replicas)
+        text += f", {free:.0%} of the lower end of saturation free"
     return text
 
 
 def _notes(serving: Serving) -> list[str]:
     notes = list(serving.notes)
     if serving.advice is not None:
-        refused = [f"not simulated: {name}: {reason}" for name, reason in serving.advice.refused.items()]
+        refused = [f"not simulated: {names}: {reason}" for reason, names in _by_reason(serving.advice.refused)]
         notes += refused[:SHOWN_REFUSALS]
         if len(refused) > SHOWN_REFUSALS:
             notes.append(f"not simulated: {len(refused) - SHOWN_REFUSALS} further deployments, listed by --format json")
     return notes
+
+
+def _by_reason(refused: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield each reason once, with the deployments that it speaks of."""
+    names: dict[str, list[str]] = {}
+    for name, reason in refused.items():
+        names.setdefault(reason, []).append(name)
+    for reason, several in names.items():
+        yield reason, "; ".join(several)
 
 
 def _data(serving: Serving) -> Table:

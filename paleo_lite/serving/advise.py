@@ -9,12 +9,14 @@ from typing import Any
 import msgspec
 
 from ..errors import DoesNotFit, PaleoError
+from ..progress import report
 from .answers import measure_figures, request_latencies, summarize
-from .candidates import RANKINGS, Advice, Candidate, mark_front
+from .backends import backend_of
+from .candidates import Advice, Candidate, Criteria, mark_front, rank
 from .demand import Demand
-from .deployment import Deployment
-from .requests import generate_traffic
-from .slo import OBJECTIVES, Objective
+from .deployment import Deployment, Prepared
+from .requests import Traffic, generate_traffic
+from .slo import OBJECTIVES, Missed, Objective, find_missed, largest_ratio
 
 CONCURRENCIES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 """Limits of the batch that are tried."""
@@ -30,7 +32,7 @@ def rank_deployments(
     variants: Callable[[Deployment], dict[str, Callable[[], Deployment]]] | None = None,
     fallbacks: dict[str, dict[str, Callable[[], Deployment]]] | None = None,
     objectives: Sequence[Objective] = (),
-    by: str = "cost",
+    criteria: Criteria,
 ) -> Advice:
     """Simulate a replica of each deployment at several batch limits, with a request always waiting for a free place.
 
@@ -46,18 +48,23 @@ def rank_deployments(
         By the id of a device, further deployments that are tried if none on this device fits.
     objectives : sequence of Objective
         Service-level objectives.
-    by : str
-        Key of `paleo_lite.serving.candidates.RANKINGS`.
+    criteria : Criteria
+        What makes one better than another.
     """
     candidates: list[Candidate] = []
     refused: dict[str, str] = {}
+    completed, total = 0, 0
 
     def try_all(attempts: dict[str, Callable[[], Deployment]]) -> list[Deployment]:
+        nonlocal completed, total
         fitting = []
+        total += len(attempts)
         for description, make in attempts.items():
+            report(completed, total)
+            completed += 1
             try:
                 deployment = make()
-                candidates.extend(_try_batch_limits(deployment, demand, objectives))
+                candidates.extend(_try_batch_limits(deployment, demand, objectives, criteria))
                 fitting.append(deployment)
             except PaleoError as error:
                 refused[description] = str(error)
@@ -69,32 +76,72 @@ def rank_deployments(
     for gpu, attempts in (fallbacks or {}).items():
         if all(candidate.gpu != gpu for candidate in candidates):
             try_all(attempts)
-    candidates = mark_front(candidates)
-    candidates.sort(key=lambda one: _sort_key(one, by))
-    feasible = [candidate for candidate in candidates if candidate.meets_objectives]
-    best = min(feasible, key=lambda one: _fleet_key(one, by), default=None)
-    return Advice(candidates, best, refused, by)
+    rate_per_s = _finite_rate(demand)
+    ranked = rank(mark_front(candidates), criteria.by, has_rate=rate_per_s is not None)
+    return choose(Advice(ranked, None, refused, criteria.by, rate_per_s, criteria.headroom))
 
 
-def _sort_key(candidate: Candidate, by: str) -> tuple[float, float]:
-    per_token = getattr(candidate, RANKINGS[by].per_token)
-    return (math.inf if per_token is None else per_token, -candidate.tokens_per_s_per_gpu)
+def choose(advice: Advice) -> Advice:
+    """Return advice whose best candidate is the first one that meets the objectives, and is marked."""
+    candidates = [msgspec.structs.replace(one, is_chosen=False) for one in advice.candidates]
+    best = None
+    for index, candidate in enumerate(candidates):
+        if candidate.meets_objectives:
+            best = candidates[index] = msgspec.structs.replace(candidate, is_chosen=True)
+            break
+    return msgspec.structs.replace(advice, candidates=candidates, best=best)
 
 
-def _fleet_key(candidate: Candidate, by: str) -> tuple[float, ...]:
-    """Return what the replicas for the requested rate are compared by: their cost, or the energy of a token."""
-    key = _sort_key(candidate, by)
-    return (_fleet_cost(candidate), *key) if by == "cost" else key
+def reject(advice: Advice, missed: Sequence[Missed]) -> Advice:
+    """Return advice whose best candidate turned out to miss objectives at the asked rate, and is ranked anew."""
+    rejected = [
+        msgspec.structs.replace(
+            one,
+            meets_objectives=False,
+            missed=tuple(each.describe() for each in missed),
+            objective_ratio=max(each.ratio for each in missed),
+        )
+        if one.is_chosen
+        else one
+        for one in advice.candidates
+    ]
+    ranked = rank(rejected, advice.by, has_rate=advice.rate_per_s is not None)
+    return choose(msgspec.structs.replace(advice, candidates=ranked))
 
 
-def _fleet_cost(candidate: Candidate) -> float:
-    """Return the price of all replicas per hour, or their number of devices without a price."""
-    if candidate.usd_per_h is not None:
-        return candidate.usd_per_h
-    return candidate.replicas * candidate.tensor * candidate.pipeline
+def with_saturation(advice: Advice, low_per_s: float) -> tuple[Advice, bool]:
+    """Return advice whose best candidate has the replicas that the rate needs at this lower end of its saturation rate.
+
+    The second value is whether it has enough of them already; otherwise the candidates are ranked anew.
+    """
+    assert advice.best is not None and advice.rate_per_s is not None
+    best = advice.best
+    measured = _with_replicas(best, low_per_s / best.replicas, advice.rate_per_s / (1 - advice.headroom))
+    if measured.replicas <= best.replicas:
+        measured = msgspec.structs.replace(best, low_requests_per_s=low_per_s / best.replicas)
+    candidates = [measured if one.is_chosen else one for one in advice.candidates]
+    is_kept = measured.replicas == best.replicas
+    if not is_kept:
+        candidates = rank(candidates, advice.by, has_rate=True)
+    return choose(msgspec.structs.replace(advice, candidates=candidates)), is_kept
 
 
-def _try_batch_limits(deployment: Deployment, demand: Demand, objectives: Sequence[Objective]) -> list[Candidate]:
+def nearest(advice: Advice) -> Candidate:
+    """Return the best candidate; if none meets the objectives, the one that comes nearest to them."""
+    if advice.best is not None:
+        return advice.best
+    return min(advice.candidates, key=lambda one: one.objective_ratio or math.inf)
+
+
+def _finite_rate(demand: Demand) -> float | None:
+    """Return the rate that replicas have to carry; None if there is none, or all requests arrive at once."""
+    rate_per_s = demand.rate_per_s
+    return rate_per_s if rate_per_s is not None and math.isfinite(rate_per_s) else None
+
+
+def _try_batch_limits(
+    deployment: Deployment, demand: Demand, objectives: Sequence[Objective], criteria: Criteria
+) -> list[Candidate]:
     largest = min(CONCURRENCIES[-1], deployment.engine.max_sequences)
     sample = generate_traffic(
         demand.inputs, demand.outputs, count=ROUNDS * largest, concurrency=largest, seed=demand.seed
@@ -115,13 +162,38 @@ def _try_batch_limits(deployment: Deployment, demand: Demand, objectives: Sequen
             drift_apart=deployment.engine.mixes_phases,
         )
         # Only the first round sends all prompts at once.
-        outcomes = prepared.run(msgspec.structs.replace(traffic, warm_up=concurrency))
-        steady = request_latencies(outcomes)
+        steady = msgspec.structs.replace(traffic, warm_up=concurrency)
+        outcomes = prepared.run(steady)
         figures = measure_figures(outcomes, deployment, int(traffic.input_tokens.sum()))
-        candidates.append(_candidate(deployment, concurrency, figures, steady, objectives, demand.rate_per_s))
+        candidate = _candidate(deployment, concurrency, figures, request_latencies(outcomes), objectives)
+        rate_per_s = _finite_rate(demand)
+        if rate_per_s is not None:
+            low_per_s = min(candidate.requests_per_s, _low_rate(prepared, steady))
+            candidate = _with_replicas(candidate, low_per_s, rate_per_s / (1 - criteria.headroom))
+        candidates.append(candidate)
     if not candidates:
         raise DoesNotFit("the cache does not hold one request")
     return candidates
+
+
+def _low_rate(prepared: Prepared, traffic: Traffic) -> float:
+    """Return the requests per second of a replica with the iteration times at the upper end of their interval."""
+    outcomes = prepared.run(traffic, prepared.slowest)
+    start_s = min(float(outcome.arrival_s.min()) for outcome in outcomes)
+    duration_s = max(float(outcome.finish_s.max()) for outcome in outcomes) - start_s
+    return len(traffic) / duration_s
+
+
+def _with_replicas(candidate: Candidate, low_per_s: float, rate_per_s: float) -> Candidate:
+    """Return a candidate with as many replicas as a rate needs at the lower end of what each carries."""
+    replicas = max(math.ceil(rate_per_s / low_per_s), 1)
+    price = candidate.price_usd_per_h
+    return msgspec.structs.replace(
+        candidate,
+        low_requests_per_s=low_per_s,
+        replicas=replicas,
+        usd_per_h=None if price is None else price * candidate.tensor * candidate.pipeline * replicas,
+    )
 
 
 def _candidate(
@@ -130,17 +202,11 @@ def _candidate(
     figures: dict[str, float | None],
     arrays: dict[str, Any],
     objectives: Sequence[Objective],
-    rate_per_s: float | None,
 ) -> Candidate:
     percentiles = {OBJECTIVES[objective.name]: objective.percentile for objective in objectives}
     values = {name: summarize(array)[percentiles.get(name, "mean")] for name, array in arrays.items()}
-    is_met = True
-    for objective in objectives:
-        value = summarize(arrays[OBJECTIVES[objective.name]])[objective.percentile]
-        is_met = is_met and (value is None or value <= objective.limit_s)
-    requests_per_s = float(figures["requests_per_s"] or 0.0)
-    replicas = 1 if rate_per_s is None else max(math.ceil(rate_per_s / requests_per_s), 1)
-    price = deployment.price_usd_per_h
+    missed = find_missed(arrays, objectives)
+    price, listing = deployment.price_usd_per_h, deployment.listing
     workload = deployment.on_device.workload
     return Candidate(
         gpu=deployment.on_device.machine.device.id,
@@ -151,15 +217,20 @@ def _candidate(
         batch_limit=concurrency,
         tokens_per_s_per_gpu=float(figures["output_tokens_per_s_per_gpu"] or 0.0),
         tokens_per_s_per_user=float(figures["output_tokens_per_s_per_user"] or 0.0),
-        requests_per_s=requests_per_s,
+        requests_per_s=float(figures["requests_per_s"] or 0.0),
         ttft_s=float(values["ttft_s"] or 0.0),
         tpot_s=values["tpot_s"],
         latency_s=float(values["latency_s"] or 0.0),
-        replicas=replicas,
+        replicas=1,
         usd_per_million_output_tokens=figures["usd_per_million_output_tokens"],
-        usd_per_h=None if price is None else price * deployment.on_device.devices * replicas,
-        meets_objectives=is_met,
+        usd_per_h=None if price is None else price * deployment.on_device.devices,
+        meets_objectives=not missed,
         expert_parallel=deployment.on_device.experts,
         attention_data_parallel=deployment.on_device.attention_data,
         joules_per_million_output_tokens=figures["joules_per_million_output_tokens"],
+        missed=tuple(each.describe() for each in missed),
+        objective_ratio=largest_ratio(arrays, objectives),
+        price_usd_per_h=price,
+        price_cloud=None if listing is None else listing.cloud or None,
+        is_forecast=backend_of(deployment.on_device).is_forecast,
     )

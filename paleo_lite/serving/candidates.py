@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
 
+from ..errors import BadValue
 from .division import Division
 
 
@@ -14,16 +16,37 @@ class Ranking(NamedTuple):
     """A way to rank deployments."""
 
     per_token: str  # figure of a candidate that is smallest for the best one
-    # The order and the first of them in words.
+    at_rate: str  # the same where a rate is asked for
+    # The order in words, without and with a rate, and the first of them.
     order: str
+    order_at_rate: str
     best: str
 
 
 RANKINGS = {
-    "cost": Ranking("usd_per_million_output_tokens", "the cheapest per token", "cheapest"),
-    "joules": Ranking("joules_per_million_output_tokens", "the least energy per token", "least energy"),
-}
+    "cost": Ranking(
+        "usd_per_million_output_tokens", "usd_per_h", "the cheapest per token", "the cheapest for {rate}", "cheapest"
+    ),
+    "joules": Ranking(
+        "joules_per_million_output_tokens", "joules_per_million_output_tokens", "the least energy per token",
+        "the least energy per token", "least energy",
+    ),
+}  # fmt: skip
 """What deployments are ranked by."""
+
+DEFAULT_HEADROOM = 0.1
+
+
+class Criteria(msgspec.Struct, frozen=True):
+    """What makes one deployment better than another."""
+
+    by: str = "cost"  # key of `RANKINGS`
+    # Fraction of the lower end of the saturation rate that the asked rate leaves free.
+    headroom: float = DEFAULT_HEADROOM
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.headroom < 1:
+            raise BadValue(f"`--headroom` must be a fraction >= 0 and < 1 (got {self.headroom:g})")
 
 
 class Candidate(msgspec.Struct, frozen=True):
@@ -56,6 +79,14 @@ class Candidate(msgspec.Struct, frozen=True):
     attention_data_parallel: int = 1
     # Energy of the devices per million output tokens at full load; None if their power is unknown.
     joules_per_million_output_tokens: float | None = None
+    low_requests_per_s: float | None = None  # lower end of the 90% interval of `requests_per_s`; None without a rate
+    missed: tuple[str, ...] = ()  # objectives that it misses, with its latencies
+    objective_ratio: float | None = None  # largest ratio of a latency to its objective; None without objectives
+    # Price of one device per hour, and the cloud that asks it; None if it is unknown, or given.
+    price_usd_per_h: float | None = None
+    price_cloud: str | None = None
+    is_forecast: bool = True  # whether the times are forecasts; otherwise they are bounds
+    is_chosen: bool = False  # whether this is the best
 
     @property
     def division(self) -> Division:
@@ -70,10 +101,29 @@ class Candidate(msgspec.Struct, frozen=True):
 class Advice(msgspec.Struct, frozen=True):
     """Candidates and the best of them that meets the objectives."""
 
-    candidates: list[Candidate]  # all that fit, the best per token first
+    candidates: list[Candidate]  # all that fit: those that meet the objectives first, of them the best first
     best: Candidate | None  # the best that meets the objectives; None if none does
     refused: dict[str, str]  # deployments that were not simulated, with the reason
     by: str = "cost"  # key of `RANKINGS`
+    rate_per_s: float | None = None  # requests per second that the replicas carry; None without a rate
+    headroom: float = DEFAULT_HEADROOM  # as in `Criteria`
+
+
+def rank(candidates: Sequence[Candidate], by: str, *, has_rate: bool) -> list[Candidate]:
+    """Return candidates in order: those within the objectives before others, forecasts before bounds, then by figure.
+
+    If no candidate has the figure, such as a price, fewer devices are better; among equals the lower latency.
+    """
+    figure = RANKINGS[by].at_rate if has_rate else RANKINGS[by].per_token
+    is_known = any(getattr(one, figure) is not None for one in candidates)
+
+    def key(one: Candidate) -> tuple[float, ...]:
+        value = getattr(one, figure)
+        if not is_known:
+            value = one.replicas * one.tensor * one.pipeline
+        return (not one.meets_objectives, not one.is_forecast, math.inf if value is None else value, one.latency_s)
+
+    return sorted(candidates, key=key)
 
 
 def mark_front(candidates: Sequence[Candidate]) -> list[Candidate]:

@@ -102,6 +102,11 @@ class Prepared(msgspec.Struct, frozen=True, eq=False):
     tables: IterationTimes  # iteration times of one replica
     draft_tables: IterationTimes | None  # iteration times of the draft network
 
+    @property
+    def slowest(self) -> str:
+        """Level of the slowest iterations: the upper end of their interval, or the expected times without one."""
+        return "high" if self.tables.relative_low else "expected"
+
     def run(self, traffic: Traffic, level: str = "expected") -> list[Outcome]:
         """Simulate all replicas at one of `LEVELS`; an outcome per replica that decodes."""
         engine, tables, draft = self.engine, self.tables, self.draft_tables

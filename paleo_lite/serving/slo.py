@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
 import msgspec
 
 from ..errors import BadQuantity, BadValue
@@ -30,6 +33,22 @@ class Objective(msgspec.Struct, frozen=True):
     def describe(self) -> str:
         """Return the objective as text: ``ttft p90 <= 500 ms``."""
         return f"{self.name} {self.percentile} <= {format_si(self.limit_s, 's')}"
+
+
+class Missed(msgspec.Struct, frozen=True):
+    """An objective that is not met."""
+
+    objective: Objective
+    latency_s: float  # the latency that is above its limit
+
+    @property
+    def ratio(self) -> float:
+        """The latency over its limit."""
+        return self.latency_s / self.objective.limit_s
+
+    def describe(self) -> str:
+        """Return the latency as text: ``ttft p90 751 ms``."""
+        return f"{self.objective.name} {self.objective.percentile} {format_si(self.latency_s, 's', 3)}"
 
 
 def parse_slo(text: str) -> tuple[Objective, ...]:
@@ -62,12 +81,40 @@ def parse_slo(text: str) -> tuple[Objective, ...]:
 
 def meets(prepared: Prepared, objectives: tuple[Objective, ...], traffic: Traffic) -> bool:
     """Return whether requests are answered within the objectives."""
-    arrays = request_latencies(prepared.run(traffic))
+    return not find_missed(request_latencies(prepared.run(traffic)), objectives)
+
+
+def find_missed(arrays: Mapping[str, Any], objectives: Sequence[Objective]) -> list[Missed]:
+    """Return the objectives that the latencies of requests miss, given as arrays by the names of `LATENCIES`."""
+    return [
+        Missed(objective, value)
+        for objective, value in _latencies_of(arrays, objectives)
+        if value is not None and value > objective.limit_s
+    ]
+
+
+def largest_ratio(arrays: Mapping[str, Any], objectives: Sequence[Objective]) -> float | None:
+    """Return the largest ratio of a latency to its objective; None without objectives."""
+    ratios = [value / objective.limit_s for objective, value in _latencies_of(arrays, objectives) if value is not None]
+    return max(ratios, default=None)
+
+
+def _latencies_of(
+    arrays: Mapping[str, Any], objectives: Sequence[Objective]
+) -> Iterator[tuple[Objective, float | None]]:
+    """Yield each objective with the latency that it limits."""
     for objective in objectives:
-        value = summarize(arrays[OBJECTIVES[objective.name]])[objective.percentile]
+        yield objective, summarize(arrays[OBJECTIVES[objective.name]])[objective.percentile]
+
+
+def missed_in(result: Serving, objectives: Sequence[Objective]) -> list[Missed]:
+    """Return the objectives that an answer misses at its own traffic."""
+    found = []
+    for objective in objectives:
+        value = result.latencies[OBJECTIVES[objective.name]][objective.percentile].value
         if value is not None and value > objective.limit_s:
-            return False
-    return True
+            found.append(Missed(objective, value))
+    return found
 
 
 def highest_rate(prepared: Prepared, objectives: tuple[Objective, ...], demand: Demand) -> float | None:
@@ -102,4 +149,7 @@ def with_highest_rate(
     """Return an answer with the highest rate that meets the objectives."""
     highest = highest_rate(prepared, objectives, demand)
     described = [objective.describe() for objective in objectives]
-    return msgspec.structs.replace(result, slo={"objectives": described, "highest_requests_per_s": highest})
+    missed = [each.describe() for each in missed_in(result, objectives)]
+    return msgspec.structs.replace(
+        result, slo={"objectives": described, "highest_requests_per_s": highest, "missed": missed}
+    )

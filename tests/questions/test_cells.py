@@ -81,7 +81,7 @@ VALUES: dict[str, Any] = {
     "input_tokens": 512, "output_tokens": 32, "rate": 50, "concurrency": 4, "num_requests": 80, "arrivals": "fixed",
     "seed": 7, "max_batched_tokens": 512, "max_sequences": 2, "chunked_prefill": 128,
     "engine_settings": "overhead=5 ms", "memory_fraction": 0.5, "prefix_hit_rate": 0.5,
-    "speculation": "tokens=3,acceptance=0.5", "slo": "ttft=500ms", "prompt": 64, "backend": "vulkan",
+    "speculation": "tokens=3,acceptance=0.5", "slo": "ttft=500ms", "headroom": 0.3, "prompt": 64, "backend": "vulkan",
     "gpu_layers": 4, "cpu_experts": True, "cpu_cache": True, "device_memory": "6 GB", "cpu": "ryzen-9-9950x",
     "steps": 8, "guidance": 1, "frames": 5, "tiled": True, "step_caching": 2, "ulysses": 2, "ring": 2,
     "guidance_parallel": True, "requests": "REQUESTS",

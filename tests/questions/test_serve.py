@@ -57,3 +57,10 @@ def test_settings_are_the_same_in_python_with_objects_and_names() -> None:
 def test_a_draft_needs_its_length() -> None:
     with pytest.raises(BadValue, match="needs tokens=N, the tokens drafted per iteration"):
         pl.serve("llama-3.2-1b", speculation={"draft": "gpt2"}, **SHORT)
+
+
+@pytest.mark.parametrize("command", ["predict alexnet", "train alexnet --batch-size 8"])
+def test_an_option_that_is_given_again_is_compared_in_every_command(command: str) -> None:
+    again = CliRunner().invoke(main, [*command.split(), "--gpu", "t4", "--gpu", "k40m", "--format", "csv"])
+    with_comma = CliRunner().invoke(main, [*command.split(), "--gpu", "t4,k40m", "--format", "csv"])
+    assert again.exit_code == 0 and again.stdout == with_comma.stdout and ",k40m," in again.stdout

@@ -1,0 +1,194 @@
+"""Advice that can be trusted: order, headroom, objectives under the asked traffic, prices and progress.
+
+Tests: serving/advise.py, serving/candidates.py, api/serve_advice.py, progress.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+import paleo_lite as pl
+from paleo_lite.cli import main
+from paleo_lite.cli.answers import progress_of_long_answers
+from paleo_lite.errors import BadValue
+from paleo_lite.progress import listening, report
+from paleo_lite.serving.advise import choose, nearest, reject, with_saturation
+from paleo_lite.serving.answers import Serving
+from paleo_lite.serving.candidates import Advice, Candidate, rank
+from paleo_lite.serving.slo import Missed, Objective
+
+SHORT: dict[str, Any] = {"tensor": 1, "num_requests": 60, "output_tokens": 32}
+
+
+def candidate(**changes: Any) -> Candidate:
+    plain = Candidate(
+        gpu="t4", precision="fp16", weights="fp16", tensor=1, pipeline=1, batch_limit=8, tokens_per_s_per_gpu=100.0,
+        tokens_per_s_per_user=10.0, requests_per_s=1.0, ttft_s=0.1, tpot_s=0.1, latency_s=5.0, replicas=1,
+        usd_per_million_output_tokens=1.0, usd_per_h=1.0, meets_objectives=True, price_usd_per_h=1.0,
+    )  # fmt: skip
+    return msgspec.structs.replace(plain, **changes)
+
+
+@pytest.fixture(scope="module")
+def advised() -> Serving:
+    result = pl.serve(
+        "llama-3-8b", gpu="h100-sxm,l40s", rate=20, slo="tpot=40ms", advise="cost", tensor=1, output_tokens=64
+    )
+    assert isinstance(result, Serving)
+    return result
+
+
+def test_deployments_are_in_the_order_of_the_price_of_the_rate(advised: Serving) -> None:
+    assert advised.advice is not None
+    inside = [one for one in advised.advice.candidates if one.meets_objectives]
+    assert [one.usd_per_h for one in inside] == sorted(one.usd_per_h for one in inside)
+    assert advised.advice.best is advised.advice.candidates[0] and advised.advice.best.is_chosen
+    assert sum(one.is_chosen for one in advised.advice.candidates) == 1
+    outside = advised.advice.candidates[len(inside) :]
+    assert outside and not any(one.meets_objectives for one in outside) and all(one.missed for one in outside)
+
+
+def test_the_rate_leaves_headroom_below_the_printed_lower_end(advised: Serving) -> None:
+    low = advised.figures["saturation_requests_per_s"].low
+    assert low is not None and low * (1 - 0.1) >= 20
+    roomy = pl.serve("llama-3-8b", gpu="h100-sxm", weights="fp8", rate=20, advise="cost", headroom=0.7, **SHORT)
+    usual = pl.serve("llama-3-8b", gpu="h100-sxm", weights="fp8", rate=20, advise="cost", **SHORT)
+    assert roomy.figures["saturation_requests_per_s"].low * (1 - 0.7) >= 20
+    assert roomy.devices > usual.devices
+
+
+def test_the_page_marks_the_choice_and_names_whose_prices_it_has(advised: Serving) -> None:
+    document = advised.document()
+    facts = dict(document.facts)
+    assert facts["prices"] == "of AWS: h100-sxm 6.88, l40s 1.861 USD/h" and "MISSED" not in facts
+    assert facts["cheapest"].endswith("% of the lower end of saturation free")
+    words = ["serve", "llama-3-8b", "--gpu", "l40s", "--rate", "2", "--tensor", "1", "--advise", "cost"]
+    shown = CliRunner().invoke(main, [*words, "--num-requests", "60", "--output-tokens", "32"]).stdout
+    assert "Deployments, the cheapest for 2 requests/s first" in shown and shown.count("\n*  l40s") == 1
+
+
+def test_missed_objectives_are_named_with_the_nearest_deployment() -> None:
+    result = pl.serve("llama-3-8b", gpu="l40s", rate=2, slo="tpot=3ms", advise="cost", **SHORT)
+    assert result.advice.best is None and not any(one.is_chosen for one in result.advice.candidates)
+    assert dict(result.document().facts)["MISSED"].startswith("tpot p90 ")
+    assert "no deployment meets the objectives; shown is the one that comes nearest: tpot p90 " in result.notes[0]
+    ratios = [one.objective_ratio for one in result.advice.candidates]
+    assert nearest(result.advice).objective_ratio == min(ratios) > 1
+
+
+def test_a_deployment_says_which_objectives_its_traffic_misses() -> None:
+    question = {"gpu": "l40s", "rate": 1, "num_requests": 40, "output_tokens": 32}
+    result = pl.serve("llama-3-8b", slo="tpot=1ms,ttft=10s", **question)
+    assert [text.partition(" p90")[0] for text in result.slo["missed"]] == ["tpot"]
+    assert pl.serve("llama-3-8b", slo="ttft=10s", **question).slo["missed"] == []
+
+
+def test_order_of_candidates() -> None:
+    cheap, dear = candidate(usd_per_h=1.0, latency_s=9.0), candidate(usd_per_h=2.0)
+    quick = candidate(usd_per_h=1.0, latency_s=3.0)
+    outside = candidate(usd_per_h=0.1, meets_objectives=False)
+    bound = candidate(usd_per_h=0.1, is_forecast=False)
+    unknown = candidate(usd_per_h=None, usd_per_million_output_tokens=None)
+    order = rank([outside, dear, unknown, cheap, bound, quick], "cost", has_rate=True)
+    assert order == [quick, cheap, dear, unknown, bound, outside]
+    larger = candidate(usd_per_h=None, replicas=3)
+    assert rank([larger, unknown], "cost", has_rate=True) == [unknown, larger]  # without any price, fewer devices
+    few = candidate(joules_per_million_output_tokens=1.0, usd_per_h=9.0)
+    many = candidate(joules_per_million_output_tokens=2.0)
+    assert rank([many, few], "joules", has_rate=True) == [few, many]
+
+
+def test_a_choice_that_misses_under_its_traffic_is_replaced() -> None:
+    first, second = candidate(usd_per_h=1.0), candidate(usd_per_h=2.0)
+    advice = choose(Advice([first, second], None, {}, rate_per_s=1.0))
+    missed = Missed(Objective("ttft", "p90", 0.5), 0.75)
+    replaced = reject(advice, [missed])
+    assert replaced.best is not None and replaced.best.usd_per_h == 2.0
+    assert replaced.candidates[1].missed == ("ttft p90 750 ms",)
+    assert replaced.candidates[1].objective_ratio == 1.5 and not replaced.candidates[1].is_chosen
+
+
+def test_a_lower_saturation_rate_needs_more_replicas() -> None:
+    first, second = candidate(usd_per_h=2.0, replicas=2, low_requests_per_s=6.0), candidate(usd_per_h=2.5)
+    advice = choose(Advice([first, second], None, {}, rate_per_s=10.0))
+    same, is_kept = with_saturation(advice, 11.5)
+    assert is_kept
+    assert same.best is not None and same.best.replicas == 2 and same.best.low_requests_per_s == 11.5 / 2
+    other, is_kept = with_saturation(advice, 9.0)
+    assert not is_kept and other.best is not None and other.best.usd_per_h == 2.5
+    assert [one.replicas for one in other.candidates] == [1, 3]
+
+
+def test_bounds_are_not_the_cheapest_among_forecasts() -> None:
+    result = pl.serve(
+        "llama-3.2-1b", gpu="h100-sxm,mi300x", weights="fp8", rate=2, advise="cost", max_sequences=4, **SHORT
+    )
+    assert result.gpu == "h100-sxm"
+    assert {one.gpu: one.is_forecast for one in result.advice.candidates} == {"h100-sxm": True, "mi300x": False}
+    assert "bounds from the data sheet are ranked after forecasts: mi300x" in result.notes
+    assert dict(result.document().facts)["prices"].startswith("of different clouds, which compares their offers too")
+
+
+def test_reasons_are_said_once() -> None:
+    result = pl.serve("llama-3-70b", gpu="l4", rate=1, advise="cost", weights="bf16", num_requests=20, max_sequences=2)
+    notes = [note for note in result.document().notes if note.startswith("not simulated")]
+    reasons = [note.rpartition(": ")[2] for note in notes]
+    assert len(reasons) == len(set(reasons)) and notes
+
+
+@pytest.mark.parametrize(
+    ("question", "message"),
+    [
+        ({"rate": 1, "headroom": 0.2}, "`--headroom` is for `--advise` with `--rate`"),
+        ({"advise": "cost", "headroom": 0.2}, "`--headroom` is for `--advise` with `--rate`"),
+        ({"advise": "cost", "rate": 1, "headroom": 1}, "`--headroom` must be a fraction >= 0 and < 1"),
+        ({"advise": "cost", "rate": 1, "price_of": "Lambda", "gpu": ["mi300x", "k80"]}, "Lambda has no price of"),
+    ],
+)
+def test_impossible_advice_gets_one_sentence(question: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadValue, match=message):
+        pl.serve("llama-3-8b", **{"gpu": "h100-sxm", **question})
+
+
+def test_all_requests_at_once_need_one_replica() -> None:
+    result = pl.serve("llama-3-8b", gpu="l40s", rate="inf", advise="cost", weights="fp8", **SHORT)
+    assert {one.replicas for one in result.advice.candidates} == {1}
+
+
+def test_progress_is_reported_to_who_listens() -> None:
+    heard: list[tuple[int, int]] = []
+    with listening(lambda completed, total: heard.append((completed, total))):
+        pl.serve("llama-3.2-1b", gpu="h100-sxm,l40s", rate=1, advise="cost", weights="fp8", **SHORT)
+    report(1, 2)  # nobody listens any more
+    assert heard[0] == (0, 2) and len(heard) >= 2
+
+
+def test_progress_is_shown_after_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[tuple[int, int]] = []
+
+    class Bar:
+        def __enter__(self) -> Any:
+            return lambda completed, total: shown.append((completed, total))
+
+        def __exit__(self, *_: object) -> None:
+            shown.append((-1, -1))
+
+    monkeypatch.setattr("paleo_lite.cli.answers.progress", lambda label: Bar())
+    times = iter([0.0, 0.4, 1.1])
+    with progress_of_long_answers("serve", clock=lambda: next(times)):
+        for completed in range(4):  # no time is read once the bar is shown
+            report(completed, 4)
+    assert shown == [(1, 4), (2, 4), (3, 4), (-1, -1)]
+
+
+def test_the_answer_is_that_of_the_choice() -> None:
+    """Also where the first choice saturates earlier than with a request always waiting, and another is taken."""
+    result = pl.serve("llama-3-8b", gpu="h100-sxm", tensor=1, weights="fp8", rate=20, slo="tpot=30ms", advise="cost")
+    best = result.advice.best
+    assert result.replicas == best.replicas and f"{best.batch_limit:,} sequences" in result.engine_limits
+    low = result.figures["saturation_requests_per_s"].low
+    assert low == pytest.approx(best.low_requests_per_s * best.replicas) and low * 0.9 >= 20
