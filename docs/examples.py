@@ -42,7 +42,6 @@ NOT_RUN = {
     r"paleo-lite kernels ranks/": "needs the profiles of all ranks of a job; see tests/profile_analysis/test_ranks.py",
     r"paleo-lite efficiency .*markers/": "needs three kinds of profiles; see tests/profile_analysis/test_durations.py",
     r"paleo-lite efficiency .*--capture-trace": "needs two traces; see tests/profile_analysis/test_captured_graphs.py",
-    r"paleo-lite predict all ": "takes half a minute; tests/cli/test_rows.py asks for fewer rows",
 }
 """Patterns of commands that are not run, with the reason."""
 

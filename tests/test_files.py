@@ -28,12 +28,12 @@ READ = [
     "predict absent.safetensors --gpu k80", "predict ./absent --gpu k80", "predict hf:absent --gpu k80",
     "predict absent.json,vgg16 --gpu k80", "layers /absent/folder", "networks show absent.json",
     "train absent.json --gpu k80 --link pcie3 --workers 1,2", "feeding absent.json --gpu k80",
-    "sweep --network absent.json --gpu k80 -o out.csv", "report absent.json --gpu k80 -o out.html",
+    "predict absent.json --gpu k80 -o out.csv", "predict absent.json --gpu k80 --report out.html",
     "predict vgg16 --gpu k80 --hardware-file absent.toml", "hardware list --hardware-file absent.toml",
     "predict vgg16 --gpu k80 --calibration absent.toml", "predict vgg16 --gpu k80 --calibration ./absent",
     "calibrations show absent.toml", "calibrations show ../absent", "calibrate absent.csv --gpu k80",
     "validate --data absent.csv", "kernels absent.sqlite", "efficiency absent.csv --gpu k80", "efficiency absent",
-    "compare absent.csv other.csv", "report --profile absent.csv --gpu k80 -o out.html", "best absent.csv --minimise x",
+    "compare absent.csv other.csv", "efficiency absent.csv --gpu k80 --report out.html", "best absent.csv --minimise x",
     "train vgg16 --gpu k80 --workers 2 --platform absent.toml", "plot timeline absent.json -o out.svg",
 ]  # fmt: skip
 
@@ -55,8 +55,8 @@ WRITTEN = [
     "predict vgg16 --gpu k40m --plot absent/a.svg", "predict --flops 1G --gpu k40m --plot absent/b/a.png",
     "train vgg16 --gpu k40m --link pcie3 --workers 1,2 --plot absent/a.html",
     "serve llama-3-8b --gpu h100-sxm --rate 1 --plot absent/a.svg",
-    "sweep --network vgg16 --gpu k40m -o absent/a.csv", "networks export vgg16 -o absent/a.json",
-    "report vgg16 --gpu k40m -o absent/a.html", "calibrate steps.csv --gpu k40m -o absent/a.toml",
+    "predict vgg16 --gpu k40m -o absent/a.csv", "networks export vgg16 -o absent/a.json",
+    "predict vgg16 --gpu k40m --report absent/a.html", "calibrate steps.csv --gpu k40m -o absent/a.toml",
     "kernels trace.json --plot absent/a.svg", "plot roofline vgg16 --gpu k40m -o absent/a.svg",
     "plot timeline trace.json -o absent/a.svg", "measure --gpu k40m -o absent/a.csv",
 ]  # fmt: skip

@@ -126,7 +126,7 @@ def test_command() -> None:
     ("words", "message"),
     [
         (("llama-3.1-8b", "--gpu", "rtx3060", "--batch-size", "8"), "No such option '--batch-size'"),
-        (("llama-3.1-8b", "--gpu", "rtx3060,rtx3090", "--weights", "q4_k_m,q8_0"), "ranked in one format"),
+        (("llama-3.1-8b", "--gpu", "rtx3060,rtx3090", "--weights", "q4_k_m,q8_0", "--advise"), "ranked in one format"),
         (("llama-3.1-8b",), "give the device with `--gpu`"),
         (("llama-3.1-8b", "--gpu", "apple-m4", "--device-memory", "16"), "must be at least 1 GB"),
         (("llama-3.1-8b", "--gpu", "rtx3060", "--advise", "--gpu-layers", "3"), "`--gpu-layers` is for one prediction"),

@@ -146,7 +146,7 @@ def test_reasons_are_said_once() -> None:
         ({"rate": 1, "headroom": 0.2}, "`--headroom` is for `--advise` with `--rate`"),
         ({"advise": "cost", "headroom": 0.2}, "`--headroom` is for `--advise` with `--rate`"),
         ({"advise": "cost", "rate": 1, "headroom": 1}, "`--headroom` must be a fraction >= 0 and < 1"),
-        ({"advise": "cost", "rate": 1, "price_of": "Lambda", "gpu": ["mi300x", "k80"]}, "Lambda has no price of"),
+        ({"advise": "cost", "rate": 1, "price": "Lambda", "gpu": ["mi300x", "k80"]}, "Lambda has no price of"),
     ],
 )
 def test_impossible_advice_gets_one_sentence(question: dict[str, Any], message: str) -> None:

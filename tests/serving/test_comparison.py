@@ -1,6 +1,6 @@
 """Several values of an option are deployments side by side, with prices of one cloud where one lists all devices.
 
-Tests: serving/comparison.py, serving/price_basis.py, reporting/servings.py.
+Tests: serving/price_basis.py.
 """
 
 from __future__ import annotations

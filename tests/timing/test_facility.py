@@ -39,12 +39,12 @@ def test_nothing_is_added_unless_it_is_asked_for() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"pue": 0.9}, "`--pue` must be a number between 1 and 10"),
-        ({"host_watts": -5}, "`--host-watts` must be >= 0 W per device (got -5)"),
-        ({"electricity": "0.1 USD/h"}, "`--electricity`: '0.1 USD/h' is not in USD/kWh"),
-        ({"electricity": -1}, "`--electricity` must be >= 0 USD/kWh (got -1)"),
-        ({"carbon_intensity": "much"}, "`--carbon-intensity`: 'much' is not a quantity"),
-        ({"carbon_intensity": float("nan")}, "`--carbon-intensity` must be >= 0 g/kWh (got nan)"),
+        ({"pue": 0.9}, "`--site pue` must be a number between 1 and 10"),
+        ({"host_watts": -5}, "`--site host-watts` must be >= 0 W per device (got -5)"),
+        ({"electricity": "0.1 USD/h"}, "`--site electricity`: '0.1 USD/h' is not in USD/kWh"),
+        ({"electricity": -1}, "`--site electricity` must be >= 0 USD/kWh (got -1)"),
+        ({"carbon_intensity": "much"}, "`--site carbon-intensity`: 'much' is not a quantity"),
+        ({"carbon_intensity": float("nan")}, "`--site carbon-intensity` must be >= 0 g/kWh (got nan)"),
     ],
 )
 def test_bad_values_get_one_sentence(given, message) -> None:
@@ -55,7 +55,7 @@ def test_bad_values_get_one_sentence(given, message) -> None:
 
 def test_predict_and_scale_agree_on_the_meter() -> None:
     asked = {"gpu": "v100-sxm2", "precision": "fp32", "batch_size": 128}
-    predicted = pl.predict("resnet50", phase="training", **asked, **SITE)
+    predicted = pl.predict("resnet50", phase="training", **asked, site=SITE)
     (row,) = scaling("resnet50", workers=[1], **asked, **SITE)
     assert predicted.site is not None and row.site is not None and predicted.energy_j is not None
     assert predicted.site.energy_j == pytest.approx(1.25 * (predicted.energy_j + 100 * predicted.time_s))
@@ -63,7 +63,7 @@ def test_predict_and_scale_agree_on_the_meter() -> None:
 
 
 def test_serve_counts_the_time_in_which_devices_wait() -> None:
-    serving = pl.serve("llama-3.1-8b", gpu="h100-sxm", rate=1, num_requests=32, **SITE)
+    serving = pl.serve("llama-3.1-8b", gpu="h100-sxm", rate=1, num_requests=32, site=SITE)
     values = {name: figure.value for name, figure in serving.figures.items()}
     devices_j = values["joules_per_million_output_tokens"]
     hosts_j = 100 * serving.duration_s / (32 * 256) * 1e6
@@ -74,7 +74,7 @@ def test_serve_counts_the_time_in_which_devices_wait() -> None:
 
 
 def test_options_of_the_command() -> None:
-    words = "predict resnet50 --gpu t4 --electricity 0.3 --carbon-intensity 400g/kWh --pue 1.5 --host-watts 50W"
+    words = "predict resnet50 --gpu t4 --site electricity=0.3,carbon-intensity=400g/kWh,pue=1.5,host-watts=50W"
     answer = json.loads(CliRunner().invoke(main, [*words.split(), "--format", "json"]).output)
     meter_j = 1.5 * (answer["energy_j"] + 50 * answer["time_s"])
     assert answer["site"]["energy_j"] == pytest.approx(meter_j)
