@@ -83,11 +83,12 @@ class QuestionCommand(AnswerCommand):
         if shown.get("explain"):
             _check_layer(result, shown["explain"])
         shown.setdefault("memory", getattr(question, "memory", False))
-        from ..sweeps.comparison import Comparison
+        if question.several():
+            from ..sweeps.comparison import Comparison
 
-        if isinstance(result, Comparison):
-            drawn = (lambda: result) if result.kind == "serve" else None
-            return Answer(result.to_dict, result.document, drawn, chart="serving", result=result)
+            if isinstance(result, Comparison):
+                drawn = (lambda: result) if result.kind == "serve" else None
+                return Answer(result.to_dict, result.document, drawn, chart="serving", result=result)
         make_document = self.kind.document
         chart = "" if self.kind.chart is None else self.kind.chart(result)
         if make_document is None:

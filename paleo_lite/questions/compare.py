@@ -158,10 +158,6 @@ def find_asked_device(question: Any) -> Device:
 FULL_PRECISION = "fp32"
 """Precision of a network for which none is given, unless it is a language model."""
 
-HALF_PRECISIONS = ("bf16", "fp16")
-"""Precisions in which checkpoints of language models are stored and run, the usual one first."""
-
-
 def with_usual_precision(question: Q, named: str | None = None) -> Q:
     """Return the question with a precision: the given one, or the usual one of the network on the device.
 
@@ -174,7 +170,7 @@ def with_usual_precision(question: Q, named: str | None = None) -> Q:
 
 
 def usual_precision(question: Any, gpu: Any) -> str:
-    """Return the usual precision: of a language model the first of `HALF_PRECISIONS` that the device has."""
+    """Return the usual precision: of a language model the first of the half precisions that the device has."""
     is_name = isinstance(question.network, str) and ":" not in question.network
     if not is_name and not isinstance(question.network, Network):
         return FULL_PRECISION  # of a count, or of a module of one's own, which would have to be traced twice
@@ -183,14 +179,15 @@ def usual_precision(question: Any, gpu: Any) -> str:
     size = square_size(question.image_size, question.network)
     if not resolve_network(question.network, size, question.inputs).is_language_model:
         return FULL_PRECISION
+    from ..serving.products import HALF_PRECISIONS, USUAL_PRECISION, has_units
+
     if gpu is None:  # of a topology or a platform, which are not older than the half precisions
-        return HALF_PRECISIONS[0]
+        return USUAL_PRECISION
     from ..api.arguments import to_paths
     from ..machines import Machine, find_device
 
-    device = find_device(gpu, to_paths(question.hardware_files))
-    available = {peak.precision for peak in Machine.single_device(device).device.peaks}
-    return next((name for name in HALF_PRECISIONS if name in available), FULL_PRECISION)
+    device = Machine.single_device(find_device(gpu, to_paths(question.hardware_files))).device
+    return next((name for name in HALF_PRECISIONS if has_units(device, name)), FULL_PRECISION)
 
 
 def check_network_options(question: Any, phase: str) -> None:

@@ -156,7 +156,7 @@ def _answer_one(question: Any) -> Prediction:
 
     check_no_pipeline(question.network, "predict")
     check_network_options(question, question.phase)
-    question = with_usual_precision(question)
+    question = with_usual_precision(_with_precision_of_engine(question))
     prediction = predict_question(
         Question(
             question.network,
@@ -190,6 +190,22 @@ def _answer_one(question: Any) -> Prediction:
     )
     assert isinstance(prediction, Prediction)  # pipelines are refused above
     return prediction
+
+
+def _with_precision_of_engine(question: Any) -> Any:
+    """Return a question about text generation with the precision in which an engine computes with its weights."""
+    asks_engine = question.phase in GENERATION_PHASES and question.execution is None
+    if not asks_engine or question.weights is None or question.gpu is None:
+        return question
+    from ..api.arguments import to_paths
+    from ..machines import find_device
+    from ..serving.products import check_products, choose_precision
+
+    device = find_device(question.gpu, to_paths(question.hardware_files))
+    if question.precision is None:
+        return replace(question, precision=choose_precision(question.weights, device, question.unit))
+    check_products(question.weights, question.precision, device)
+    return question
 
 
 def _is_known_to_models(engine: str | None) -> bool:
@@ -235,7 +251,7 @@ def _answer_for_groups(question: Any) -> ScaleTable:
     if others:
         raise BadValue(f"`--{others[0].replace('_', '-')}` is for one device: leave it out with `--tensor`")
     check_single(question, ("tensor",))
-    question = with_usual_precision(question)
+    question = with_usual_precision(_with_precision_of_engine(question))
     settings = None
     if question.expert_parallel is not None or question.attention_data_parallel is not None:
         parallel = ParallelConfig(
@@ -274,11 +290,12 @@ def _document(result: Any, shown: Mapping[str, Any]) -> Any:
 
 def _chart(result: Any) -> str:
     """Return the kind of chart of a result, if it is not that of a single prediction."""
-    from ..distributed.table import ScaleTable
     from ..timing import Prediction
 
     if isinstance(result, Prediction):
         return ""
+    from ..distributed.table import ScaleTable
+
     return "scaling" if isinstance(result, ScaleTable) else "devices"
 
 

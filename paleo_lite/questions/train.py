@@ -438,12 +438,13 @@ def _document(result: Any, shown: Mapping[str, Any]) -> Any:
 
 def _chart(result: Any) -> str:
     """Return the kind of chart of a result, if it is not that of several numbers of devices."""
-    from ..distributed.table import ScaleTable
     from ..timing import Prediction
 
-    if isinstance(result, ScaleTable):
-        return ""
-    return "roofline" if isinstance(result, Prediction) else "devices"
+    if isinstance(result, Prediction):
+        return "roofline"
+    from ..distributed.table import ScaleTable
+
+    return "" if isinstance(result, ScaleTable) else "devices"
 
 
 train = make_function("train", Train, answer)

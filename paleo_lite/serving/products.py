@@ -6,8 +6,11 @@ from ..errors import BadValue
 from ..formats import FORMATS
 from ..machines import Device
 
-USUAL_PRECISION = "bf16"
-"""Precision in which language models are published and run."""
+HALF_PRECISIONS = ("bf16", "fp16")
+"""Precisions in which language models are published and run, the usual one first."""
+
+USUAL_PRECISION = HALF_PRECISIONS[0]
+"""The one of them that a device of today has."""
 
 _NARROW = {"fp8": "fp8", "fp8-block": "fp8", "mxfp8": "fp8", "nvfp4": "fp4", "fp4": "fp4"}
 """Formats of weights whose checkpoints quantize activations as well, with the precision of the products.
@@ -32,7 +35,9 @@ def choose_precision(weights: str | None, device: Device, unit: str | None = Non
         The only arithmetic units that are used.
     """
     narrow = None if weights is None else _NARROW.get(weights)
-    return narrow if narrow is not None and has_units(device, narrow, unit) else USUAL_PRECISION
+    if narrow is not None and has_units(device, narrow, unit):
+        return narrow
+    return next((name for name in HALF_PRECISIONS if has_units(device, name)), HALF_PRECISIONS[0])
 
 
 def has_units(device: Device, precision: str, unit: str | None = None) -> bool:

@@ -6,17 +6,20 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from datetime import date
 from itertools import product
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 
 from ..errors import BadValue, PaleoError
+from ..files import file_exists
 from ..machines.registry import parse_power_limit
 from ..serving.requests import parse_rate
 from ..version import __version__
 from . import rows
 from .axes import AxisSpace
 from .columns import Columns, make_columns
+from .inputs import hash_of_file
 
 Answer = Callable[[str, Mapping[str, Any]], Any]
 """Function from the name of a kind of question, and its options, to the answer."""
@@ -65,6 +68,15 @@ class QuestionSpace(AxisSpace, msgspec.Struct, frozen=True):
                         f"a file of rows needs names and numbers: `{name}` is a {type(value).__name__}, give its name"
                     )
         self.check_axes()
+
+    def inputs(self) -> dict[str, str]:
+        """Return a hash of everything that the results depend on, also of the files that options name."""
+        found = super().inputs()
+        values = [*self.options.values(), *(value for _, of_axis in self.axes for value in of_axis)]
+        for value in values:
+            if isinstance(value, str) and file_exists(value, Path.is_file):
+                found[value] = hash_of_file(Path(value))
+        return found
 
     @property
     def metadata(self) -> dict[str, Any]:

@@ -308,4 +308,7 @@ def test_another_hardware_file_is_another_sweep(tmp_path: Path) -> None:
     before = space.inputs()
     assert before == space.inputs()
     mine.write_text("two")
+    (tmp_path / "requests.csv").write_text("arrival_s,input_tokens,output_tokens\n0,10,10\n")
+    asked = {"network": "qwen2.5-0.5b", "gpu": ["h100-sxm", "l40s"], "requests": str(tmp_path / "requests.csv")}
+    assert str(tmp_path / "requests.csv") in space_of(pl.Serve(**asked)).inputs()
     assert {name for name, value in space.inputs().items() if value != before[name]} == {str(mine)}

@@ -1,0 +1,61 @@
+"""Answers that a rebuilding must not change: words of the command line, with the numbers or the sentence they gave.
+
+``python tests/golden/test_golden.py`` writes the answers anew, after a change that is meant to change them; the
+difference of `answers.json` then shows what changed.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from paleo_lite.cli import main
+
+FILE = Path(__file__).parent / "answers.json"
+STORED: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
+
+pytestmark = pytest.mark.slow
+
+
+def ask(words: str) -> Any:
+    """Return the numbers of an answer, or the sentence of a refusal."""
+    said = CliRunner().invoke(main, [*shlex.split(words), "--format", "json"])
+    if said.exit_code:
+        return said.stderr.strip().splitlines()[-1]
+    return numbers_of(json.loads(said.stdout))
+
+
+def numbers_of(answer: dict[str, Any]) -> dict[str, Any]:
+    """Return the numbers and names of an answer, of the first row of a table and of the medians of a server."""
+    found = {name: value for name, value in answer.items() if isinstance(value, (str, int, float)) and name != "version"}
+    parts = {
+        "row": next(iter(answer.get("rows") or ()), {}),
+        "figure": {name: figure["value"] for name, figure in (answer.get("figures") or {}).items()},
+        "latency": {name: figures["p50"]["value"] for name, figures in (answer.get("latencies") or {}).items()},
+    }
+    for part, values in parts.items():
+        for name, value in values.items():
+            if isinstance(value, (int, float)):
+                found[f"{part} {name}"] = value
+    return found
+
+
+@pytest.mark.parametrize("words", STORED)
+def test_the_answer_is_as_it_was(words: str) -> None:
+    expected, found = STORED[words], ask(words)
+    if isinstance(expected, str):
+        assert found == expected
+        return
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert found[name] == (pytest.approx(value, rel=1e-9) if isinstance(value, float) else value), name
+
+
+if __name__ == "__main__":
+    answers = {words: ask(words) for words in STORED}
+    FILE.write_text(json.dumps(answers, indent=1) + "\n", encoding="utf-8")
