@@ -158,6 +158,7 @@ def find_asked_device(question: Any) -> Device:
 FULL_PRECISION = "fp32"
 """Precision of a network for which none is given, unless it is a language model."""
 
+
 def with_usual_precision(question: Q, named: str | None = None) -> Q:
     """Return the question with a precision: the given one, or the usual one of the network on the device.
 

@@ -34,7 +34,7 @@ from .cases import forget_cases
 from .chunk import compute_chunk
 from .columns import StringColumn
 from .grid import load_machine
-from .inputs import COMBINATIONS
+from .inputs import COMBINATIONS, shared_inputs
 from .questions import QuestionChunk, QuestionSpace, compute_question_chunk
 from .space import Chunk, Space
 
@@ -259,7 +259,7 @@ def _changed_inputs(space: AnySpace, before: dict[str, str]) -> list[str]:
     except OSError as error:  # a file is gone
         now = {**before, str(error.filename): ""}
     except PaleoError:  # a folder has no network any more, or a file became a pipe
-        now = {}
+        now = {COMBINATIONS: before[COMBINATIONS], **shared_inputs()}
     return sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
 
 

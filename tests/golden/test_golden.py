@@ -32,7 +32,9 @@ def ask(words: str) -> Any:
 
 def numbers_of(answer: dict[str, Any]) -> dict[str, Any]:
     """Return the numbers and names of an answer, of the first row of a table and of the medians of a server."""
-    found = {name: value for name, value in answer.items() if isinstance(value, (str, int, float)) and name != "version"}
+    found = {
+        name: value for name, value in answer.items() if isinstance(value, (str, int, float)) and name != "version"
+    }
     parts = {
         "row": next(iter(answer.get("rows") or ()), {}),
         "figure": {name: figure["value"] for name, figure in (answer.get("figures") or {}).items()},
