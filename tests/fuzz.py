@@ -310,7 +310,7 @@ def _toml(data: bytes, rng: random.Random) -> bytes:
 def _deep_toml(line: str, rng: random.Random) -> str:
     """Return a line with a dotted key, or with a value or a heading that is nested a few or many times."""
     name, _, value = (part.strip() for part in line.partition("="))
-    name = name.strip("[]") or "a"
+    name = name.strip("[]")[:40] or "a"  # a key of an earlier mutation may be long already
     depth = rng.choice([1, 2, 3, 31, 32, 33, 500, 5000, 30_000])
     dotted = ".".join([name] * depth)
     return rng.choice(

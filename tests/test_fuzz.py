@@ -122,6 +122,12 @@ def test_mutants_hold_code_views_functions_and_nesting(name, parts, known):
     assert [part for part in parts if part not in mutants] == []
 
 
+def test_a_long_key_is_not_multiplied():
+    """A key of 16 kB, repeated 30,000 times, took all memory and more than 20 s of the processor."""
+    for number in range(20):
+        assert len(fuzz._deep_toml(f"{'a.' * 8000} = 1", random.Random(number))) < 2_000_000
+
+
 def test_code_beside_the_file_that_runs_is_found(tmp_path):
     fuzz.plant(tmp_path, random.Random(next(n for n in range(100) if random.Random(n).random() < 0.1)))
     planted = [*tmp_path.glob("*.py"), *tmp_path.glob("*/__init__.py")]
