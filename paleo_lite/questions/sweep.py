@@ -127,7 +127,7 @@ def _question_space(kind: Kind, question: Any) -> QuestionSpace:
 
     several = question.several()
     order = [*(name for name in kind.order if name in several), *(name for name in several if name not in kind.order)]
-    single = {name: getattr(question, name) for name in question.given() if name not in several}
+    single = {name: _as_text(getattr(question, name)) for name in question.given() if name not in several}
     networks = several.get("network", [question.network])
     if "network" not in several and question.network is not None:
         single["network"] = question.network
@@ -139,11 +139,16 @@ def _question_space(kind: Kind, question: Any) -> QuestionSpace:
             find_device(gpu, [Path(file) for file in files])  # raises UnknownName
     return QuestionSpace(
         asks=kind.name,
-        axes=tuple((name, tuple(several[name])) for name in order),
+        axes=tuple((name, tuple(map(_as_text, several[name]))) for name in order),
         options=single,
         networks=tuple(name for name in networks if isinstance(name, str)),
         hardware_files=files,
     )
+
+
+def _as_text(value: Any) -> Any:
+    """Return a path as text, which can be sent to another process, and any other value unchanged."""
+    return str(value) if isinstance(value, Path) else value
 
 
 def _values(question: Any, name: str) -> list[Any]:
