@@ -94,7 +94,7 @@ def read(fields: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {"how": {}, "resident_bytes": 0}
     traceable, ask = trace_process.traceable_types, trace_process.ask
 
-    def ask_here(request: trace_process.Request) -> trace_process.Answer:
+    def ask_here(request: trace_process.TraceRequest) -> trace_process.TraceReply:
         """Return the answer of this process, which has the limits of a tracing process."""
         answered = trace_process.answer(request)
         found["resident_bytes"] = trace_process.resident_bytes()

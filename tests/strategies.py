@@ -69,7 +69,7 @@ FEEDINGS = st.builds(
 
 @st.composite
 def _views(draw):
-    from paleo_lite.questions.values import Integer, device_ids
+    from paleo_lite.questions.values import WholeNumber, device_ids
     from paleo_lite.web import uploads, view, wanted
 
     asked = draw(st.sampled_from(list(wanted.WANTED)))
@@ -81,7 +81,7 @@ def _views(draw):
             text = st.sampled_from(names)
         elif view.is_flag(asked, name):
             text = st.just("yes")
-        elif isinstance(declared.type, Integer):
+        elif isinstance(declared.type, WholeNumber):
             text = st.integers(1, 16).map(str)
         else:
             continue

@@ -25,7 +25,7 @@ from ..serving.iteration_times import ModelOnDevice
 from ..serving.pipeline import connect_stages
 from ..serving.placement import check_undivided, with_kernels
 from ..serving.products import check_products, choose_precision
-from ..serving.simulator import Options
+from ..serving.simulator import SimulationOptions
 from ..timing.energy import with_power_limit
 from ..timing.facility import Facility
 from .arguments import Paths, to_paths
@@ -58,7 +58,7 @@ class Deployments(msgspec.Struct, frozen=True, eq=False):
         How clients let the server choose tokens, one of `paleo_lite.serving.engines.SAMPLINGS`.
     expert_load : float
         Exponent of the popularity of experts (`paleo_lite.engines.routing`).
-    options : Options
+    options : SimulationOptions
         Prefix cache and speculative decoding.
     link, topology : str and Topology, optional
         Link between the devices of a replica, or the computer that they are in.
@@ -81,7 +81,7 @@ class Deployments(msgspec.Struct, frozen=True, eq=False):
     settings: dict[str, Any]
     sampling: str = NUCLEUS
     expert_load: float = UNIFORM
-    options: Options = Options()
+    options: SimulationOptions = SimulationOptions()
     link: str | None = None
     topology: Topology | None = None
     price_usd_per_h: float | None = None

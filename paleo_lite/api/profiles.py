@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..calibration.comparison import ProfileComparison
     from ..calibration.store import Calibration
     from ..profile_analysis.analysis import Efficiency
-    from ..profile_analysis.compare import Comparison
+    from ..profile_analysis.compare import RunComparison
     from ..profile_analysis.host import HostReport
     from ..profile_analysis.kernels import KernelReport
     from ..profile_analysis.one_file import Method
@@ -262,7 +262,7 @@ def compare(
     capture_traces: Paths = (),
     name_pattern: str | None = None,
     hardware_files: Paths = (),
-) -> Comparison | ProfileComparison:
+) -> RunComparison | ProfileComparison:
     """Compare the kernels of two profiles, or a prediction with a profile.
 
     Parameters

@@ -190,7 +190,7 @@ def scale(
     >>> import paleo_lite as pl
     >>> pl.scale("resnet50", gpu="k80-die", link="ethernet20", workers="1,2,4,...,128")[-1].speedup  # doctest: +SKIP
     """
-    from ..distributed.run import Request, predict_scaling
+    from ..distributed.run import ClusterRequest, predict_scaling
     from ..distributed.settings import Settings
     from ..timing.budget import Amount
     from ..timing.facility import make_facility
@@ -232,7 +232,7 @@ def scale(
             "host_watts": host_watts,
         }
         _refuse_unknown_to_paleo(unsupported, settings)
-        request = Request(
+        request = ClusterRequest(
             workers=workers,
             link=link,
             batch_size=batch_size,
@@ -300,7 +300,7 @@ def scale(
         training = training or TrainingOptions("sgd")
     else:
         raise UnknownName("phase of several devices", phase, ("training", *GENERATION_PHASES, "inference"))
-    request = Request(
+    request = ClusterRequest(
         workers=workers,
         link=link,
         topology=topology,

@@ -202,7 +202,7 @@ def serve(
     from ..serving.engines import NUCLEUS, SAMPLINGS
     from ..serving.products import USUAL_PRECISION
     from ..serving.requests import parse_lengths, parse_rate
-    from ..serving.simulator import Options, Speculation
+    from ..serving.simulator import SimulationOptions, Speculation
     from ..serving.slo import with_highest_rate
     from ..timing.facility import make_facility
     from .deployments import Deployments, find_decoder, find_draft, find_topology
@@ -266,7 +266,7 @@ def serve(
             "overhead_s": None if overhead is None else parse_quantity(overhead, "s", unit_required=True),
         },
         expert_load=parse_expert_load(expert_load),
-        options=Options(prefix_hit_rate, Speculation(draft_length, acceptance)),
+        options=SimulationOptions(prefix_hit_rate, Speculation(draft_length, acceptance)),
         link=link,
         topology=topology,
         price_usd_per_h=price_usd_per_h,

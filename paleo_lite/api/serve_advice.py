@@ -13,9 +13,9 @@ from ..formats import FORMATS
 from ..machines import Device
 from ..serving.advise import nearest, rank_deployments, reject, with_saturation
 from ..serving.answers import Serving, answer, request_latencies, saturate
-from ..serving.candidates import Advice, Candidate, Criteria
+from ..serving.candidates import Candidate, Criteria, DeploymentAdvice
 from ..serving.demand import Demand
-from ..serving.deployment import Deployment, Prepared
+from ..serving.deployment import Deployment, PreparedDeployment
 from ..serving.division import Division
 from ..serving.price_basis import choose_listings
 from ..serving.products import USUAL_PRECISION
@@ -112,8 +112,8 @@ CONFIRMED = 8
 
 
 def _confirm(
-    advice: Advice, deployments: Deployments, demand: Demand, objectives: tuple[Objective, ...]
-) -> tuple[Advice, Serving]:
+    advice: DeploymentAdvice, deployments: Deployments, demand: Demand, objectives: tuple[Objective, ...]
+) -> tuple[DeploymentAdvice, Serving]:
     """Return the advice whose best candidate holds under the asked traffic too, and its answer.
 
     Candidates were ranked with a request always waiting for a free place. Under a rate, requests may wait longer, and
@@ -136,7 +136,7 @@ def _confirm(
     return advice, answer(prepared, traffic, description, notes=_notes(advice))
 
 
-def _prepare(deployments: Deployments, chosen: Candidate, demand: Demand) -> tuple[Prepared, Traffic, str]:
+def _prepare(deployments: Deployments, chosen: Candidate, demand: Demand) -> tuple[PreparedDeployment, Traffic, str]:
     """Return a candidate with all its replicas, and the traffic with its description."""
     weights = None if chosen.weights == (deployments.precision or USUAL_PRECISION) else chosen.weights
     deployment = deployments.make(chosen.gpu, chosen.division, weights, replicas=chosen.replicas)
@@ -148,7 +148,7 @@ def _prepare(deployments: Deployments, chosen: Candidate, demand: Demand) -> tup
     return limited.prepare(traffic), traffic, description
 
 
-def _notes(advice: Advice) -> list[str]:
+def _notes(advice: DeploymentAdvice) -> list[str]:
     """Return what the ranking has to say of itself."""
     notes = []
     shown = nearest(advice)

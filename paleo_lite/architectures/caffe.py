@@ -61,7 +61,7 @@ def googlenet() -> nn.Module:
     )
 
 
-class Scale(nn.Module):
+class CaffeScale(nn.Module):
     """Scale and shift per channel."""
 
     def __init__(self, channels: int) -> None:
@@ -100,7 +100,7 @@ def _conv_norm(channels_in: int, channels_out: int, kernel: int, stride: int = 1
     return nn.Sequential(
         nn.Conv2d(channels_in, channels_out, kernel, stride, padding, bias=False),
         nn.BatchNorm2d(channels_out, affine=False),
-        Scale(channels_out),
+        CaffeScale(channels_out),
     )
 
 

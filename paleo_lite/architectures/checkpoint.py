@@ -26,7 +26,7 @@ CONVERTED_PARTS: tuple[Part, ...] = ("dense", "experts")
 """Parts of a network that methods convert, unless the config says otherwise."""
 
 
-class Modules(msgspec.Struct, frozen=True):
+class StoredModules(msgspec.Struct, frozen=True):
     """Modules by name, by the first names of the modules that contain them, or by a pattern.
 
     Names begin at the number of the block, so that the prefixes of vision-language models do not matter.
@@ -78,7 +78,7 @@ def _without_prefixes(name: str) -> str:
     return name
 
 
-def modules_of(patterns: Iterable[str]) -> Modules:
+def modules_of(patterns: Iterable[str]) -> StoredModules:
     """Return the modules that a list of a config names.
 
     Parameters
@@ -106,7 +106,7 @@ def modules_of(patterns: Iterable[str]) -> Modules:
             expressions.append(rf"{whole}(?:\..*)?\Z")
         else:
             names.add(short)
-    return Modules(frozenset(names), "|".join(expressions))
+    return StoredModules(frozenset(names), "|".join(expressions))
 
 
 def _from_expression(text: str) -> str:
@@ -126,10 +126,10 @@ _TOWERS = ("vision.", "visual.", "audio.")
 """Begin of the names of layers of towers."""
 
 
-class Rule(msgspec.Struct, frozen=True):
+class FormatRule(msgspec.Struct, frozen=True):
     """A format for some modules; None for 16 bits."""
 
-    modules: Modules
+    modules: StoredModules
     stored: Format | None
 
 
@@ -138,7 +138,7 @@ class StoredWeights(msgspec.Struct, frozen=True):
 
     method: str  # method of quantization, for messages
     stored: Format | None  # format of the modules that no rule names; None for 16 bits
-    rules: tuple[Rule, ...] = ()  # rules for modules, the first of which that contains a module holds
+    rules: tuple[FormatRule, ...] = ()  # rules for modules, the first of which that contains a module holds
     parts: tuple[Part, ...] = CONVERTED_PARTS  # parts of a network for which `stored` holds
     # Whether activations are quantized as well, so that products run in the precision of the format.
     has_narrow_activations: bool = False
@@ -249,7 +249,7 @@ def _integer(fields: Fields, names: str, default: int | None = None) -> int:
     return default
 
 
-def _listed(fields: Fields, names: str) -> Modules:
+def _listed(fields: Fields, names: str) -> StoredModules:
     """Return the modules of the first of some lists that is there."""
     for name in names.split():
         value = fields.get(name)
@@ -257,13 +257,13 @@ def _listed(fields: Fields, names: str) -> Modules:
             if not isinstance(value, list):
                 raise BadDescriptor(f"{name} must be a list of names (got {value!r})")
             return modules_of(value)
-    return Modules()
+    return StoredModules()
 
 
-def _kept(fields: Fields, names: str) -> tuple[Rule, ...]:
+def _kept(fields: Fields, names: str) -> tuple[FormatRule, ...]:
     """Return the rule for the modules that stay in 16 bits."""
     modules = _listed(fields, names)
-    return (Rule(modules, None),) if modules.names or modules.pattern else ()
+    return (FormatRule(modules, None),) if modules.names or modules.pattern else ()
 
 
 def _integers(bits: int, group: int, zero_point: bool) -> Format:
@@ -292,7 +292,7 @@ def _fp8(fields: Fields) -> StoredWeights:
         stored = msgspec.structs.replace(FORMATS["fp8-block"], group=block[0] * block[1], scale_bits=scale_bits)
     rules = _kept(fields, "modules_to_not_convert ignored_layers")
     if fields.get("expert_dtype") == "fp4":  # DeepSeek-V4: E2M1 with the exponents of the microscaling formats
-        rules = (*rules, Rule(Modules(frozenset({"experts"})), FORMATS["mxfp4"]))
+        rules = (*rules, FormatRule(StoredModules(frozenset({"experts"})), FORMATS["mxfp4"]))
     return StoredWeights("fp8", stored, rules, has_narrow_activations=True)
 
 
@@ -311,7 +311,7 @@ def _compressed_tensors(fields: Fields) -> StoredWeights:
         if "Linear" in targets:
             default = stored
         else:
-            rules.append(Rule(modules_of(targets), stored))
+            rules.append(FormatRule(modules_of(targets), stored))
     kept = _kept(fields, "ignore")
     return StoredWeights("compressed-tensors", default, (*kept, *rules), has_narrow_activations=has_activations)
 
@@ -345,7 +345,7 @@ def _gptq(fields: Fields) -> StoredWeights:
         own = None
         if not pattern.startswith("-:") and isinstance(changed, dict):
             own = _integers(_integer(changed, "bits", bits), _integer(changed, "group_size", group), True)
-        rules.append(Rule(modules, own))
+        rules.append(FormatRule(modules, own))
     parts: tuple[Part, ...] = (*CONVERTED_PARTS, "head") if fields.get("lm_head") is True else CONVERTED_PARTS
     return StoredWeights("gptq", stored, tuple(rules), parts)
 
@@ -395,7 +395,7 @@ def _modelopt(fields: Fields) -> StoredWeights:
         stored, has_activations = _algorithm(own)
         names.setdefault(stored, []).append(module)
         activations.add(has_activations)
-    rules = [Rule(modules_of(modules), stored) for stored, modules in names.items()]
+    rules = [FormatRule(modules_of(modules), stored) for stored, modules in names.items()]
     base = _fp8(fields).stored if fields.get("quant_method") == "fp8" else None
     rest = () if base is not None else kept
     return StoredWeights("modelopt", base, (*rules, *rest), has_narrow_activations=any(activations))
@@ -453,7 +453,7 @@ def _quark(fields: Fields) -> StoredWeights:
     rules = list(_kept(fields, "exclude"))
     own = fields.get("layer_quant_config")
     for pattern, changed in own.items() if isinstance(own, dict) else ():
-        rules.append(Rule(modules_of([pattern]), _quark_format(changed)))
+        rules.append(FormatRule(modules_of([pattern]), _quark_format(changed)))
     has_activations = whole.get("input_tensors") is not None
     return StoredWeights("quark", _quark_format(whole), tuple(rules), has_narrow_activations=has_activations)
 

@@ -8,7 +8,7 @@ from ..counting import GENERATION_PHASES
 from ..errors import BadValue
 from .config import Config
 from .locate import cached_name
-from .network import Lengths, SequenceOptions
+from .network import SequenceLengths, SequenceOptions
 
 DEFAULT_TOKENS = 2048
 """Tokens of a sequence if nothing is given: no more than this, and no more than the model knows positions."""
@@ -41,7 +41,7 @@ def is_fused(config: Config, options: SequenceOptions) -> bool:
     return bool(implementation != "eager")
 
 
-def describe_assumption(options: SequenceOptions, lengths: Lengths) -> str:
+def describe_assumption(options: SequenceOptions, lengths: SequenceLengths) -> str:
     """Return the note on the number of tokens that is assumed where none is given."""
     if options.phase == "decode":
         return f"assumes {lengths.keys - 1} tokens in the cache; --context sets another number"
@@ -50,7 +50,7 @@ def describe_assumption(options: SequenceOptions, lengths: Lengths) -> str:
 
 def text_lengths(
     config: Config, options: SequenceOptions, positions: str, longest: int | None, generates: bool
-) -> Lengths:
+) -> SequenceLengths:
     """Return the tokens of a pass, checked against the limits of the model."""
     model_type = config.fields["model_type"]
     is_decode = options.phase == "decode"
@@ -78,4 +78,4 @@ def text_lengths(
     if keys % options.context_parallel:
         raise BadValue(f"--context-parallel {options.context_parallel} does not divide a sequence of {keys} tokens")
     queries = 1 if is_decode else keys // options.context_parallel
-    return Lengths(queries, keys, uses_cache, known)
+    return SequenceLengths(queries, keys, uses_cache, known)

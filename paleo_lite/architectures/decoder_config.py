@@ -13,7 +13,7 @@ from .config_options import describe_assumption, is_fused, is_with_head, name_of
 from .language_models.decoder import Decoder, add_decoder, count_next_token_parameters
 from .language_models.families import describe_decoder
 from .language_models.family import Family
-from .network import LANGUAGE_MODELS, Lengths, Network, SequenceOptions
+from .network import LANGUAGE_MODELS, Network, SequenceLengths, SequenceOptions
 from .tape import Tape
 
 
@@ -86,7 +86,7 @@ def _block_types(decoder: Decoder) -> tuple[int, ...]:
 
 
 def _check_parallelism(
-    config: Config, decoder: Decoder, lengths: Lengths, options: SequenceOptions, is_fused: bool
+    config: Config, decoder: Decoder, lengths: SequenceLengths, options: SequenceOptions, is_fused: bool
 ) -> None:
     """Raise BadValue if heads, tokens or experts cannot be divided among the devices."""
     name = name_of(config.where)

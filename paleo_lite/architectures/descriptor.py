@@ -21,7 +21,7 @@ from ..counting import CONSTANT, Layer, count
 from ..errors import BadDescriptor
 from ..files import read_limited, write_atomically
 from .free_sizes import Basis, Polynomial, Quotients, check_sizes, evaluate, polynomial, with_quotients
-from .network import Lengths, Network
+from .network import Network, SequenceLengths
 from .sequence_lengths import interpolated_network, sampled_lengths, sampled_networks
 
 FORMAT = 1
@@ -246,7 +246,7 @@ def decode_descriptor(data: bytes, path: Path, sizes: Mapping[str, int] | None =
         return _decode_layers(network, descriptor, path, itemgetter(0))
     samples = []
     for sample, length in enumerate(descriptor.lengths):
-        at_length = network._replace(lengths=Lengths(length, length))
+        at_length = network._replace(lengths=SequenceLengths(length, length))
         samples.append(_decode_layers(at_length, descriptor, path, itemgetter(sample)))
     return interpolated_network(samples)
 

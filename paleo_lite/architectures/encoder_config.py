@@ -11,7 +11,7 @@ from .config_options import describe_assumption, is_fused, is_with_head, name_of
 from .encoder_models.family import EncoderFamily, describe_encoder, nested_fields
 from .encoder_models.stack import add_encoder_model, add_encoder_pair
 from .encoder_models.traits import EncoderModel, EncoderPair
-from .network import Lengths, Network, SequenceOptions
+from .network import Network, SequenceLengths, SequenceOptions
 from .tape import Tape
 
 _GROUPS = {
@@ -51,7 +51,7 @@ def read_encoder(config: Config, family: EncoderFamily, image_size: int | None, 
     reads_images = family.reads == "images"
     if reads_images and options.needs_sequences:
         raise BadValue(f"{config.where}: {name} reads images, which have no --sequence-length, prefill or decode")
-    lengths = Lengths(1, 1) if reads_images else _encoder_lengths(config, family, options)
+    lengths = SequenceLengths(1, 1) if reads_images else _encoder_lengths(config, family, options)
     model = describe_encoder(family, config, class_name)
     blocks = 0 if isinstance(model, EncoderPair) else len(model.blocks.blocks)
     tape = Tape(config.where, lengths, is_fused(config, options), options)
@@ -67,7 +67,7 @@ def read_encoder(config: Config, family: EncoderFamily, image_size: int | None, 
     return network._replace(lengths=lengths, blocks=blocks, group=_GROUPS[family.reads])
 
 
-def _encoder_notes(family: EncoderFamily, options: SequenceOptions, lengths: Lengths) -> tuple[str, ...]:
+def _encoder_notes(family: EncoderFamily, options: SequenceOptions, lengths: SequenceLengths) -> tuple[str, ...]:
     """Return notes on the tokens that are assumed, and on the parts that run in a phase."""
     notes = []
     is_audio_prefill = family.reads == "audio" and options.phase == "prefill"
@@ -101,7 +101,7 @@ def _set_image_size(config: Config, family: EncoderFamily, image_size: int) -> N
         raise BadValue(f"{config.where}: a {name} reads no images: leave --image-size out")
 
 
-def _encoder_lengths(config: Config, family: EncoderFamily, options: SequenceOptions) -> Lengths:
+def _encoder_lengths(config: Config, family: EncoderFamily, options: SequenceOptions) -> SequenceLengths:
     """Return the tokens of a pass."""
 
     name = config.fields["model_type"]
@@ -119,7 +119,7 @@ def _class_of(config: Config, family: EncoderFamily) -> str:
     return next(name for name in family.classes if name.lower() == str(named[0]).lower())
 
 
-def _inputs(tape: Tape, family: EncoderFamily, lengths: Lengths) -> tuple[tuple[int, ...], ...]:
+def _inputs(tape: Tape, family: EncoderFamily, lengths: SequenceLengths) -> tuple[tuple[int, ...], ...]:
     """Return the shapes of the inputs."""
     if family.reads == "text":
         return ((1, lengths.queries),) * family.inputs

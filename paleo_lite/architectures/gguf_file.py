@@ -136,12 +136,12 @@ def _read_one(path: Path) -> GgufHeader:
     try:
         check_regular(path)
         with path.open("rb") as file:
-            return _Reader(file, path).header()
+            return _GgufReader(file, path).header()
     except OSError as error:
         raise BadFile(f"{path}: cannot be read ({error.strerror or error})") from None
 
 
-class _Reader:
+class _GgufReader:
     """Bounded reader of one header."""
 
     def __init__(self, file: BinaryIO, path: Path) -> None:

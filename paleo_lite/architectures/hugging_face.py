@@ -20,7 +20,7 @@ from .config import Config
 from .config_options import DEFAULT_TOKENS, name_of, text_lengths
 from .config_parts import decode_fields
 from .descriptor import read_bounded
-from .inputs import Input, Prepared, Values
+from .inputs import Input, PreparedArgument, Values
 from .model_config import is_known, read_config
 from .network import LANGUAGE_MODELS, Network, SequenceOptions
 from .remote_code import remote_code_forbidden, without_code
@@ -290,7 +290,7 @@ class BuiltModel:
             if self._cache_argument is None:
                 raise TraceFailed(f"{self.reference} cannot be traced with a KV cache: forward takes none")
             cached = lengths.keys - lengths.queries
-            arguments[self._cache_argument] = Prepared(lambda samples: self._filled_cache(samples, cached))
+            arguments[self._cache_argument] = PreparedArgument(lambda samples: self._filled_cache(samples, cached))
             if "logits_to_keep" in inspect.signature(self.module.forward).parameters:
                 arguments["logits_to_keep"] = 1
         network = trace(self.module, tokens, name=self.reference, source=self.source, **arguments)

@@ -42,7 +42,7 @@ class Values:
         self.tensor = torch.as_tensor(values).detach().cpu()
 
 
-class Prepared:
+class PreparedArgument:
     """An argument that a function makes before forward runs, such as a filled KV cache: it runs as forward does.
 
     Parameters

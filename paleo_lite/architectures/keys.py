@@ -12,7 +12,7 @@ REQUIRED = -1
 """Default of an integer that the config must contain."""
 
 
-class Reader(Protocol):
+class KeyReader(Protocol):
     """Reads one value from a config."""
 
     def read(self, config: Config) -> Any:

@@ -9,7 +9,7 @@ from .config import Config
 from .keys import FirstFlag, Flag, Integer, IsSet, Natural, ObjectOf
 
 
-class Layers(Protocol):
+class LayerSelection(Protocol):
     """A rule that selects layers."""
 
     def choose(self, config: Config, count: int) -> Sequence[bool]:
@@ -30,8 +30,8 @@ class When(NamedTuple):
     """The layers of one rule if a flag of the config is set, and those of another rule if it is not."""
 
     flag: Flag | FirstFlag | IsSet
-    layers: Layers = All()
-    otherwise: Layers = All(False)
+    layers: LayerSelection = All()
+    otherwise: LayerSelection = All(False)
 
     def choose(self, config: Config, count: int) -> Sequence[bool]:
         """Return whether each layer is chosen."""
@@ -47,7 +47,7 @@ class Listed(NamedTuple):
 
     value: str | int
     key: str = "layer_types"
-    otherwise: Layers = All(False)
+    otherwise: LayerSelection = All(False)
 
     def choose(self, config: Config, count: int) -> Sequence[bool]:
         """Return whether each layer is chosen."""
@@ -65,7 +65,7 @@ class Lettered(NamedTuple):
 
     letters: str
     key: str
-    otherwise: Layers = All(False)
+    otherwise: LayerSelection = All(False)
 
     def choose(self, config: Config, count: int) -> Sequence[bool]:
         """Return whether each layer is chosen."""
@@ -93,7 +93,7 @@ class Numbered(NamedTuple):
     """The layers with their index in a list of the config; if it is empty or absent, the layers of another rule."""
 
     key: str
-    otherwise: Layers = All(False)
+    otherwise: LayerSelection = All(False)
 
     def choose(self, config: Config, count: int) -> Sequence[bool]:
         """Return whether each layer is chosen."""
@@ -109,7 +109,7 @@ class NumberedText(NamedTuple):
     """The layers with their index in a text of the config, separated by commas; without it, those of another rule."""
 
     key: str
-    otherwise: Layers = All(False)
+    otherwise: LayerSelection = All(False)
 
     def choose(self, config: Config, count: int) -> Sequence[bool]:
         """Return whether each layer is chosen."""
@@ -213,7 +213,7 @@ class OneBased(NamedTuple):
 
     key: str
     inner: str
-    otherwise: Layers = All(False)
+    otherwise: LayerSelection = All(False)
 
     def choose(self, config: Config, count: int) -> Sequence[bool]:
         """Return whether each layer is chosen."""
@@ -254,7 +254,7 @@ class LastOf(NamedTuple):
 class Not(NamedTuple):
     """The layers that another rule does not select."""
 
-    layers: Layers
+    layers: LayerSelection
 
     def choose(self, config: Config, count: int) -> Sequence[bool]:
         """Return whether each layer is chosen."""
@@ -264,8 +264,8 @@ class Not(NamedTuple):
 class Both(NamedTuple):
     """The layers that both of two rules select."""
 
-    first: Layers
-    second: Layers
+    first: LayerSelection
+    second: LayerSelection
 
     def choose(self, config: Config, count: int) -> Sequence[bool]:
         """Return whether each layer is chosen."""

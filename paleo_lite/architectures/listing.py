@@ -26,7 +26,7 @@ FILE = Path("listing") / "rows.json"
 _MAX_FILE_BYTES = 2**22
 
 
-class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ListedNetwork(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a list says of a network or pipeline.
 
     Input shape, MACs and FLOPs are those of one sample; of a pipeline those of one picture or video with all steps.
@@ -49,20 +49,20 @@ class _Shipped(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A row with the digest of the files it was counted from."""
 
     digest: str
-    row: Row
+    row: ListedNetwork
 
 
 def network_rows(names: Iterable[str]) -> list[dict[str, Any]]:
-    """Return one row per network, by name or file, with the fields of `Row`."""
+    """Return one row per network, by name or file, with the fields of `ListedNetwork`."""
     return [msgspec.structs.asdict(_network_row(name)) for name in names]
 
 
 def pipeline_rows() -> list[dict[str, Any]]:
-    """Return one row per shipped pipeline, with the fields of `Row`."""
+    """Return one row per shipped pipeline, with the fields of `ListedNetwork`."""
     return [msgspec.structs.asdict(_pipeline_row(pipeline)) for pipeline in pipelines().values()]
 
 
-def _network_row(name: str) -> Row:
+def _network_row(name: str) -> ListedNetwork:
     if is_network_file(name):
         return row_of_network(name)
     shipped_name = find_network_name(name)
@@ -72,7 +72,7 @@ def _network_row(name: str) -> Row:
     return shipped.row
 
 
-def _pipeline_row(pipeline: Pipeline) -> Row:
+def _pipeline_row(pipeline: Pipeline) -> ListedNetwork:
     shipped = _shipped_rows().get(pipeline.name)
     if shipped is None or shipped.digest != _digest_of_pipeline(pipeline):
         return row_of_pipeline(pipeline)
@@ -104,12 +104,12 @@ def _digest_of_pipeline(pipeline: Pipeline) -> str:
     return _digest([msgspec.json.encode(pipeline), *files])
 
 
-def row_of_network(name: str) -> Row:
+def row_of_network(name: str) -> ListedNetwork:
     """Count a network and return its row."""
     network = find_network(name)
     work = count(network.layers)
     publication = network.publication
-    return Row(
+    return ListedNetwork(
         group=network.group,
         name=network.name,
         input_shape=list(network.inputs[0][1:]),
@@ -124,7 +124,7 @@ def row_of_network(name: str) -> Row:
     )
 
 
-def row_of_pipeline(pipeline: Pipeline) -> Row:
+def row_of_pipeline(pipeline: Pipeline) -> ListedNetwork:
     """Count a pipeline with its publisher's options and return its row."""
     sampling = make_sampling(pipeline)
     runs = part_runs(pipeline, sampling)
@@ -137,7 +137,7 @@ def row_of_pipeline(pipeline: Pipeline) -> Row:
         )
         for column in ("macs", "flops")
     )
-    return Row(
+    return ListedNetwork(
         group="pipelines for videos" if pipeline.is_video else "pipelines for pictures",
         name=pipeline.name,
         input_shape=[*([sampling.frames] if pipeline.is_video else []), sampling.height, sampling.width],
@@ -152,7 +152,7 @@ def row_of_pipeline(pipeline: Pipeline) -> Row:
     )
 
 
-def counted_rows() -> list[tuple[str, Row]]:
+def counted_rows() -> list[tuple[str, ListedNetwork]]:
     """Count all shipped networks and pipelines; return their rows, each after the digest of its files."""
     networks = [(_digest_of_network(name), row_of_network(name)) for name in network_names()]
     return networks + [(_digest_of_pipeline(pipeline), row_of_pipeline(pipeline)) for pipeline in pipelines().values()]

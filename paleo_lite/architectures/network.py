@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .gguf_file import StoredTensor
 
 
-class Lengths(NamedTuple):
+class SequenceLengths(NamedTuple):
     """Number of tokens that one pass processes.
 
     Attributes
@@ -144,7 +144,7 @@ class Network(NamedTuple):
         Origin of the layers, such as ``torchvision 0.28.0`` or the name of a factory.
     notes : tuple of str
         Remarks that apply to every result computed from this network.
-    lengths : Lengths or None
+    lengths : SequenceLengths or None
         Tokens per pass; None for a network that does not read sequences.
     blocks : int
         Number of blocks; 0 where it is unknown.
@@ -174,7 +174,7 @@ class Network(NamedTuple):
     parameters: int
     source: str = ""
     notes: tuple[str, ...] = ()
-    lengths: Lengths | None = None
+    lengths: SequenceLengths | None = None
     blocks: int = 0
     block_types: tuple[int, ...] = ()
     rebuild: Callable[[SequenceOptions], Network] | None = None

@@ -17,7 +17,7 @@ from ..errors import BadDescriptor, BadValue
 from ..extras import require
 from ..files import check_regular
 from ..text import clean_message
-from .network import Lengths, Network, SequenceOptions
+from .network import Network, SequenceLengths, SequenceOptions
 from .onnx_sizes import can_compute_shapes
 
 _QUOTED = re.compile(r"'([^']*)'")
@@ -74,7 +74,7 @@ def read_onnx(path: Path, image_size: int | None = None, options: SequenceOption
     except Exception as error:  # InferenceError, which is in different modules in different versions of onnx
         raise BadDescriptor(f"{path}: inconsistent shapes ({' '.join(str(error).split())[:200]})") from None
     network = _GraphReader(model.graph, path, onnx).network(notes)
-    return network if length is None else network._replace(lengths=Lengths(length, length))
+    return network if length is None else network._replace(lengths=SequenceLengths(length, length))
 
 
 _Called = tuple[str, str, str]

@@ -42,7 +42,7 @@ def read_prototxt(data: bytes, where: str, image_size: int | None = None) -> Net
         layer.
     """
     net = parse_text(data, where)
-    reader = _Reader(where, image_size)
+    reader = _PrototxtReader(where, image_size)
     reader.read_inputs(net)
     for message in [*net.get("layer", []), *net.get("layers", [])]:
         if not isinstance(message, dict):
@@ -56,7 +56,7 @@ def read_prototxt(data: bytes, where: str, image_size: int | None = None) -> Net
     )
 
 
-class _Reader:
+class _PrototxtReader:
     """State while a file is read: the network so far, and the current blob of each name.
 
     An in-place layer replaces the blob of its name.

@@ -51,14 +51,14 @@ def parse_text(data: bytes, where: str) -> Message:
         text = data.decode()
     except UnicodeDecodeError as error:
         raise BadDescriptor(f"{where}: is not text ({error.reason} at byte {error.start})") from None
-    return _Parser(text, where).message("", 0)
+    return _PrototxtParser(text, where).message("", 0)
 
 
 def _unescape(match: re.Match[str]) -> str:
     return _CONTROL_CHARACTERS.get(match[1], match[1])
 
 
-class _Parser:
+class _PrototxtParser:
     """Recursive-descent parser with one token of lookahead."""
 
     def __init__(self, text: str, where: str) -> None:

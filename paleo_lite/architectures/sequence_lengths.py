@@ -13,7 +13,7 @@ from typing import Any
 from ..counting import GENERATION_PHASES, Layer
 from ..errors import BadValue, TraceFailed
 from .inputs import Input, make_arguments, sequence_length_range
-from .network import Lengths, Network, SequenceOptions
+from .network import Network, SequenceLengths, SequenceOptions
 
 _NOT_POLYNOMIAL = (
     "{}: {} is not a polynomial of the sequence length between {} and {}: give one length, or a range of lengths in "
@@ -52,7 +52,7 @@ def trace_inputs(
         network = trace(module, *args, name=name, source=source, **kwargs)
         if tokens is None:
             return network
-        return network._replace(lengths=Lengths(tokens, tokens))
+        return network._replace(lengths=SequenceLengths(tokens, tokens))
 
     length_range = sequence_length_range(inputs)
     if length_range is None:
@@ -222,7 +222,7 @@ def network_at_length(samples: Samples, length: int, length_range: tuple[int, in
         layers.append(first._replace(**changes))
     inputs = _interpolate_nested(interpolate, *(network.inputs for network in samples))
     return samples[2]._replace(
-        layers=tuple(layers), inputs=inputs, lengths=Lengths(length, length), rebuild=_Interpolation(samples)
+        layers=tuple(layers), inputs=inputs, lengths=SequenceLengths(length, length), rebuild=_Interpolation(samples)
     )
 
 

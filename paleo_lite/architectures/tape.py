@@ -12,7 +12,7 @@ from typing import Any
 
 from ..counting import CONSTANT, Shape
 from .builder import Blob, Builder
-from .network import Lengths, SequenceOptions
+from .network import SequenceLengths, SequenceOptions
 
 DEFAULT_OPTIONS = SequenceOptions()
 
@@ -48,7 +48,7 @@ class Tape(Builder):
     ----------
     where : str
         Path of the file, for error messages.
-    lengths : Lengths
+    lengths : SequenceLengths
         Query and key tokens of a pass.
     fused : bool
         Whether attention is one fused kernel; otherwise it is a matrix product, a softmax and a matrix product.
@@ -57,7 +57,7 @@ class Tape(Builder):
     """
 
     def __init__(
-        self, where: str, lengths: Lengths, fused: bool = True, options: SequenceOptions = DEFAULT_OPTIONS
+        self, where: str, lengths: SequenceLengths, fused: bool = True, options: SequenceOptions = DEFAULT_OPTIONS
     ) -> None:
         super().__init__(where)
         self.lengths = lengths

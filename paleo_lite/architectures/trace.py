@@ -31,7 +31,7 @@ from ..counting.layer import trace_flow
 from ..errors import TraceFailed
 from .call_readers import PLAIN_TYPES
 from .detectors import StopForward, keep_most_boxes, pop_proposals
-from .inputs import Prepared, Values
+from .inputs import PreparedArgument, Values
 from .network import Network
 from .operations import MADE_TO_SIZE
 from .recorder import Recorder
@@ -205,7 +205,7 @@ def _make_prepared(arguments: dict[str, Any], recorder: Recorder, samples: int) 
     made = {}
     for name, value in arguments.items():
         with recorder.paused():
-            made[name] = value.make(samples) if isinstance(value, Prepared) else value
+            made[name] = value.make(samples) if isinstance(value, PreparedArgument) else value
     return made
 
 

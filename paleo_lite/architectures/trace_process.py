@@ -23,7 +23,7 @@ from ..counting import Layer
 from ..errors import BadDescriptor, BadFile, BadValue, FactoryFailed, MissingExtra, PaleoError, TraceFailed
 from ..files import cache_folder, discard, write_atomically
 from .descriptor import TRACER
-from .network import Lengths, Network, SequenceOptions
+from .network import Network, SequenceLengths, SequenceOptions
 
 MEMORY_BYTES = int(2.5 * 2**30)
 """Most data of a tracing process; with the code of the libraries it stays below 3 GB."""
@@ -50,7 +50,7 @@ TRACE_MODULE = "paleo_lite.architectures.pipelines.tracing:trace_config_of_part"
 """The same for a part of a pipeline."""
 
 
-class Request(msgspec.Struct, frozen=True, omit_defaults=True):
+class TraceRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     """A question to the process: the config, and as what it is traced; of a part of a pipeline its class and sizes."""
 
     path: str
@@ -63,7 +63,7 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True):
     has_cache: bool = True
 
 
-class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
+class TraceReply(msgspec.Struct, frozen=True, omit_defaults=True):
     """The traced network, or the class and the sentence of a failure."""
 
     name: str = ""
@@ -72,7 +72,7 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     parameters: int = 0
     source: str = ""
     notes: tuple[str, ...] = ()
-    lengths: Lengths | None = None
+    lengths: SequenceLengths | None = None
     group: str = ""
     failure: str = ""
     message: str = ""
@@ -126,7 +126,7 @@ def trace_config(
     BadDescriptor, BadValue, FactoryFailed, TraceFailed
         Whatever the library raises is told in one sentence.
     """
-    network = _traced(Request(path, data, image_size, options or SequenceOptions(), has_cache=has_cache))
+    network = _traced(TraceRequest(path, data, image_size, options or SequenceOptions(), has_cache=has_cache))
     if network.lengths is None:
         return network
 
@@ -157,10 +157,10 @@ def trace_module(data: bytes, path: str, module: str, sizes: dict[str, int], nam
     BadDescriptor, BadValue, FactoryFailed, TraceFailed
         Whatever the library raises is told in one sentence.
     """
-    return _traced(Request(path, data, None, SequenceOptions(), module, sizes, name))
+    return _traced(TraceRequest(path, data, None, SequenceOptions(), module, sizes, name))
 
 
-def _traced(request: Request) -> Network:
+def _traced(request: TraceRequest) -> Network:
     """Return the network of the answer to a question."""
     found = ask(request)
     if found.failure:
@@ -178,7 +178,7 @@ def _traced(request: Request) -> Network:
     )
 
 
-def ask(request: Request) -> Answer:
+def ask(request: TraceRequest) -> TraceReply:
     """Return the answer to a question, from the disk if it was asked before.
 
     Raises
@@ -197,7 +197,7 @@ def ask(request: Request) -> Answer:
     return _ask(request, file)
 
 
-def _key(request: Request) -> str:
+def _key(request: TraceRequest) -> str:
     """Return the name of an answer: a digest of the question and of the versions."""
     from hashlib import sha256
 
@@ -211,9 +211,9 @@ def _key(request: Request) -> str:
     return sha256(msgspec.json.encode(request) + msgspec.json.encode(parts)).hexdigest()[:32]
 
 
-def _read_answer(file: Path) -> Answer | None:
+def _read_answer(file: Path) -> TraceReply | None:
     try:
-        return msgspec.json.decode(file.read_bytes(), type=Answer)
+        return msgspec.json.decode(file.read_bytes(), type=TraceReply)
     except OSError:
         return None
     except (msgspec.DecodeError, UnicodeDecodeError):  # a damaged file is written again
@@ -221,10 +221,10 @@ def _read_answer(file: Path) -> Answer | None:
         return None
 
 
-def _ask(request: Request, file: Path) -> Answer:
+def _ask(request: TraceRequest, file: Path) -> TraceReply:
     """Return the answer of a process, and write it into the file."""
     data = _run_child(request)
-    answer = msgspec.json.decode(data, type=Answer)
+    answer = msgspec.json.decode(data, type=TraceReply)
     try:
         write_atomically(file, data)
     except OSError as error:
@@ -233,7 +233,7 @@ def _ask(request: Request, file: Path) -> Answer:
     return answer
 
 
-def _run_child(request: Request) -> bytes:
+def _run_child(request: TraceRequest) -> bytes:
     """Return what the tracing process answers.
 
     It runs by the path of its file in an empty folder, so that no module of the current folder is imported.
@@ -281,7 +281,7 @@ def resident_bytes() -> int:
     return 1024 * int(found[1]) if found else 0
 
 
-def answer(request: Request) -> Answer:
+def answer(request: TraceRequest) -> TraceReply:
     """Return the answer to a question; every exception becomes a failure in one sentence."""
     from pkgutil import resolve_name
 
@@ -299,11 +299,13 @@ def answer(request: Request) -> Answer:
         text = _sentence(request.path, error)
         if kind is TraceFailed and request.path not in text:
             text = f"{request.path} cannot be traced: {text}"
-        return Answer(failure=kind.__name__, message=text)
+        return TraceReply(failure=kind.__name__, message=text)
     except BaseException as error:
         text = _sentence(request.path, error)
-        return Answer(failure="TraceFailed", message=f"{request.path} cannot be traced: {type(error).__name__}: {text}")
-    return Answer(
+        return TraceReply(
+            failure="TraceFailed", message=f"{request.path} cannot be traced: {type(error).__name__}: {text}"
+        )
+    return TraceReply(
         name=network.name,
         inputs=network.inputs,
         layers=network.layers,
@@ -325,12 +327,12 @@ def _sentence(path: str, error: BaseException) -> str:
 
 def answer_bytes(question: bytes) -> bytes:
     """Return the answer to an encoded question, as `trace_child` writes it."""
-    request = msgspec.json.decode(question, type=Request)
+    request = msgspec.json.decode(question, type=TraceRequest)
     found = msgspec.structs.replace(answer(request), resident_bytes=resident_bytes())
     return encode_answer(found, request.path)
 
 
-def encode_answer(found: Answer, path: str) -> bytes:
+def encode_answer(found: TraceReply, path: str) -> bytes:
     """Return an answer as JSON; the path of the config is for the message of a failure."""
     try:
         return msgspec.json.encode(found, enc_hook=_as_text)

@@ -17,7 +17,7 @@ from ..machines import Device, Machine
 from ..timing import predict
 from ..timing.activity import Shares
 from ..timing.calibrated import CalibratedModel
-from ..timing.energy import Constants, Power, below_limit, demand, power_of
+from ..timing.energy import Power, PowerConstants, below_limit, demand, power_of
 from .fit import workload_of
 from .measurements import Measurement
 from .store import PowerFit
@@ -187,7 +187,7 @@ def _fit(steps: Sequence[Measurement], shares: Sequence[Shares], power: Power) -
 
     solution = least_squares(residuals, mean)
     posterior = np.linalg.inv(solution.jac.T @ solution.jac)
-    constants = Constants(
+    constants = PowerConstants(
         theta=tuple(round(float(value), 4) for value in solution.x),
         covariance=tuple(tuple(round(float(value), 6) for value in row) for row in posterior),
     )

@@ -16,7 +16,7 @@ from ..result import Result
 from ..text import format_plural
 from ..timing.calibrated import CalibratedModel
 from ..timing.energy import PARAMETERS as POWER_PARAMETERS
-from ..timing.energy import Constants, are_constants
+from ..timing.energy import PowerConstants, are_constants
 from ..timing.intervals import QUANTILES
 from ..timing.models import PppModel
 from ..timing.parameters import NAMES, PARAMETERS
@@ -76,7 +76,7 @@ class PowerFit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     ----------
     points : int
         Number of measured powers.
-    constants : Constants
+    constants : PowerConstants
         The constants, and their covariance.
     error : float
         Mean absolute relative error of the fit.
@@ -87,7 +87,7 @@ class PowerFit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     """
 
     points: int
-    constants: Constants
+    constants: PowerConstants
     error: float
     prior_error: float
     held_out_error: float | None = None

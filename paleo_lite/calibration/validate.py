@@ -73,7 +73,7 @@ class Point(msgspec.Struct, frozen=True):
         return self.predicted_s / self.measurement.time_s - 1
 
 
-class Row(msgspec.Struct, frozen=True):
+class AccuracyRow(msgspec.Struct, frozen=True):
     """Accuracy for one device, precision, phase and source; errors and coverages are fractions of 1.
 
     Attributes
@@ -154,7 +154,7 @@ class PowerRow(msgspec.Struct, frozen=True):
 
 
 class GroupAccuracy(Protocol):
-    """Accuracy of a group of held-out measurements, such as a `Row`."""
+    """Accuracy of a group of held-out measurements, such as a `AccuracyRow`."""
 
     @property
     def points(self) -> int:
@@ -201,14 +201,14 @@ class Validation(Result, msgspec.Struct, frozen=True):
     _page: ClassVar[str] = "paleo_lite.reporting.calibrations:validation_page"
 
     split: str
-    rows: list[Row]
+    rows: list[AccuracyRow]
     points: list[Point]
     powers: list[PowerRow] = []
 
     def select(self, gpus: Sequence[str], precisions: Sequence[str]) -> Validation:
         """Return the part for some devices and precisions; an empty sequence selects all."""
 
-        def is_selected(item: Row | PowerRow | Measurement) -> bool:
+        def is_selected(item: AccuracyRow | PowerRow | Measurement) -> bool:
             return (not gpus or item.gpu in gpus) and (not precisions or item.precision in precisions)
 
         rows = [row for row in self.rows if is_selected(row)]
@@ -223,7 +223,7 @@ def validate(
     precisions: Sequence[str] = (),
     operations: Sequence[DeviceData] = (),
     on_done: Callable[[int, int], None] = lambda done, groups: None,
-) -> tuple[list[Row], list[Point]]:
+) -> tuple[list[AccuracyRow], list[Point]]:
     """Predict held-out measurements and compare them with the measured times.
 
     The prior of each device comes from other devices, see `MeasuredDevices`; held-out measurements do not inform them
@@ -251,7 +251,7 @@ def validate(
     if split not in SPLITS:
         raise BadValue(f"the split must be one of {', '.join(SPLITS)} (got {split!r})")
     devices = MeasuredDevices(measurements, _LABEL_SPLITS.get(split), operations)
-    rows: list[Row] = []
+    rows: list[AccuracyRow] = []
     points: list[Point] = []
     for number_done, (key, group) in enumerate(devices.groups.items()):
         on_done(number_done, len(devices.groups))
@@ -452,7 +452,7 @@ _SAME_DEVICE_SPLITS = ("source", "software", "execution")
 SPLITS = (*_LABEL_SPLITS, *_GROUP_SPLITS)
 
 
-def _rows(split: str, predictions: _HeldOutPredictions, points: Sequence[Point]) -> list[Row]:
+def _rows(split: str, predictions: _HeldOutPredictions, points: Sequence[Point]) -> list[AccuracyRow]:
     """Return a row for each phase and source of a group; `points` are in the order of the predictions."""
     keys = [(point.measurement.phase, point.measurement.source) for point in points]
     rows = []
@@ -465,7 +465,7 @@ def _rows(split: str, predictions: _HeldOutPredictions, points: Sequence[Point])
             baselines[name] = float(np.mean(np.abs(times_s[selected] / measured_s - 1)))
         statistics = error_statistics(measured_s, predictions.predicted_s[selected], predictions.deviation[selected])
         rows.append(
-            Row(
+            AccuracyRow(
                 split=split,
                 gpu=step.gpu,
                 precision=step.precision,
@@ -518,7 +518,7 @@ def _step(measurement: Measurement) -> tuple[str, str, int, int]:
 
 
 def error_statistics(measured: Floats, predicted: Floats, deviation: Floats) -> dict[str, Any]:
-    """Return the errors of predictions and the coverage of their intervals, named as in `Row`.
+    """Return the errors of predictions and the coverage of their intervals, named as in `AccuracyRow`.
 
     Parameters
     ----------

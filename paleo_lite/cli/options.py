@@ -23,12 +23,12 @@ from ..questions.values import (
     CommaSeparated,
     CompletedText,
     DecompressedSize,
-    Integer,
     ModuleInput,
     Names,
     PrecisionNames,
     RowCount,
     RulesFile,
+    WholeNumber,
 )
 from . import set_debug
 
@@ -84,7 +84,7 @@ class SharedOption:
         single = settings.get("type")
         if isinstance(single, Names):  # not checked here, where `all` is no name
             settings["type"] = CompletedText(*single.sources)
-        elif isinstance(single, Integer):
+        elif isinstance(single, WholeNumber):
             settings["type"] = CommaSeparated(single)
         return click.option(self.names[0], parameter, **settings)
 

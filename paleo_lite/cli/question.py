@@ -10,7 +10,7 @@ import click
 from click.core import ParameterSource
 
 from ..errors import BadValue
-from ..questions.kind import Kind, find_kind
+from ..questions.kind import QuestionKind, find_kind
 from ..questions.option import options_of, parameters_of
 from ..questions.values import LAYER, NETWORK, CommaSeparated
 from .answers import Answer, AnswerCommand, progress_of_long_answers
@@ -24,7 +24,7 @@ MAX_SHOWN = 25
 class QuestionCommand(AnswerCommand):
     """The command of one kind of question."""
 
-    def __init__(self, kind: Kind) -> None:
+    def __init__(self, kind: QuestionKind) -> None:
         self.kind = kind
         parameters: list[click.Parameter] = [
             click.Argument(["network"], required=False, type=CommaSeparated(NETWORK)),
@@ -140,7 +140,7 @@ def _is_shown(parameter: click.Parameter, declared: Any, group: str, which: str)
 _COMMON_OUTPUT = ("output", "best", "chart", "report", "format", "help", "help_all")
 
 
-def _by_group(kind: Kind, parameters: Sequence[click.Parameter]) -> Iterator[tuple[str, list[click.Parameter]]]:
+def _by_group(kind: QuestionKind, parameters: Sequence[click.Parameter]) -> Iterator[tuple[str, list[click.Parameter]]]:
     """Yield the groups of the help with their options, in the order of the record; the output is the last."""
     declared = options_of(kind.record)
     groups: dict[str, list[click.Parameter]] = {}
@@ -173,7 +173,7 @@ _ORDER_OF_GROUPS = (
 )
 
 
-def _help_text(kind: Kind) -> str:
+def _help_text(kind: QuestionKind) -> str:
     """Return the help of a command: what the record says, then its examples."""
     import inspect
 

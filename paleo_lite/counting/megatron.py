@@ -27,7 +27,7 @@ _SCORE_KINDS = ("mul", "div", "add", "where")
 """Kinds of layers between the attention scores and their softmax: scaling and masking."""
 
 
-class Traffic(NamedTuple):
+class FusedTraffic(NamedTuple):
     """Memory traffic of a fused kernel in units of layer outputs."""
 
     # Indices of layers whose output is read or written; an index that occurs twice counts twice.
@@ -41,8 +41,8 @@ class FusedKernel(NamedTuple):
     layers: tuple[int, ...]  # indices of the layers
     row: int  # index of the layer that holds the bytes and launch of the kernel
     # Memory traffic of the forward pass and of the data gradient.
-    forward: Traffic
-    backward: Traffic
+    forward: FusedTraffic
+    backward: FusedTraffic
 
 
 class FusedDropout(NamedTuple):
@@ -177,8 +177,8 @@ class _Blocks:
         between = tuple(self._layers_before_softmax(softmax))
         if between:
             scaled_scores = (between[0],)
-            forward = Traffic(read=scaled_scores, written=(softmax,))
-            yield FusedKernel((*between, softmax), softmax, forward, Traffic((softmax, softmax), (softmax,)))
+            forward = FusedTraffic(read=scaled_scores, written=(softmax,))
+            yield FusedKernel((*between, softmax), softmax, forward, FusedTraffic((softmax, softmax), (softmax,)))
 
     def _layers_before_softmax(self, softmax: int) -> Iterator[int]:
         """Yield the layers between the product that computes the scores and their softmax, the last one first."""
@@ -202,16 +202,16 @@ class _Blocks:
         if is_dropout and reader_kind == "add":
             yield FusedDropout(index, reader)
         elif not is_dropout and reader_kind == "mul":
-            forward = Traffic(read=(reader,) * 2, written=(reader,))
-            backward = Traffic(read=(reader,) * 3, written=(reader,) * 2)
+            forward = FusedTraffic(read=(reader,) * 2, written=(reader,))
+            backward = FusedTraffic(read=(reader,) * 3, written=(reader,) * 2)
             yield FusedKernel((index, reader), reader, forward, backward)
 
     def _rms_norm(self, index: int) -> Iterator[FusedKernel]:
         """Yield the kernel of an RMS norm that ends with a multiplication by its weight."""
         norm = self._find_chain(index, ("mul", "rsqrt", "add", "reduce", "pow"), input_of_second=1)
         if norm:
-            backward = Traffic(read=(index, index), written=(index,))
-            yield FusedKernel((*norm, index), index, Traffic((index,), (index,)), backward)
+            backward = FusedTraffic(read=(index, index), written=(index,))
+            yield FusedKernel((*norm, index), index, FusedTraffic((index,), (index,)), backward)
 
     def _rotary_positions(self, index: int) -> Iterator[FusedKernel]:
         """Yield the kernel of rotary positions (Su et al. 2021): ``x cos + rotate_half(x) sin``, ending with
@@ -225,7 +225,7 @@ class _Blocks:
         halves = [
             producer for producer in self.producers[chain[0]] if producer >= 0 and self.layers[producer].kind == "slice"
         ]
-        traffic = Traffic((index,), (index,))
+        traffic = FusedTraffic((index,), (index,))
         yield FusedKernel((direct, rotated, *chain, *halves, index), index, traffic, traffic)
 
     def _expert_sum(self, index: int) -> Iterator[FusedKernel]:
@@ -233,8 +233,8 @@ class _Blocks:
         chain = self._find_chain(index, ("gather", "mul"))
         if chain:
             gathered = chain[0]
-            forward = Traffic(read=(gathered,), written=(index,))
-            backward = Traffic(read=(index, gathered), written=(gathered,))
+            forward = FusedTraffic(read=(gathered,), written=(index,))
+            backward = FusedTraffic(read=(index, gathered), written=(gathered,))
             yield FusedKernel((*chain, index), index, forward, backward)
 
     def _find_chain(self, index: int, kinds: Sequence[str], input_of_second: int = 0) -> tuple[int, ...]:

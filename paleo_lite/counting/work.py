@@ -331,7 +331,7 @@ def count(layers: Sequence[Layer], precision: str = "fp32", convention: str = "f
     flow = trace_flow(layers)
     group_of_layer, representatives = _group_identical_layers(layers, flow)
 
-    def count_at(samples: int) -> list[LayerCounts]:
+    def count_at(samples: int) -> list[CountsOfLayer]:
         return [_count_passes(layers[index], samples, flow, index, chosen, element_size) for index in representatives]
 
     at_two, at_three = count_at(2), count_at(3)
@@ -366,7 +366,7 @@ def count(layers: Sequence[Layer], precision: str = "fp32", convention: str = "f
     return fused
 
 
-class LayerCounts(NamedTuple):
+class CountsOfLayer(NamedTuple):
     """Counts of one layer at one batch size.
 
     Attributes
@@ -384,7 +384,7 @@ class LayerCounts(NamedTuple):
     activations: int
 
 
-def _columns_of_layers(counts: Sequence[LayerCounts], group_of_layer: Array) -> Array:
+def _columns_of_layers(counts: Sequence[CountsOfLayer], group_of_layer: Array) -> Array:
     """Return the counts of all layers from those of their groups, shape (columns, passes, layers)."""
     by_group = np.array([group.rows for group in counts], dtype=np.int64)
     by_group = by_group.reshape(len(counts), len(PASSES), len(COLUMNS))
@@ -429,7 +429,7 @@ def _group_identical_layers(layers: Sequence[Layer], flow: Flow) -> tuple[Array,
 
 def _count_passes(
     layer: Layer, samples: int, flow: Flow, index: int, convention: Convention, element_size: int
-) -> LayerCounts:
+) -> CountsOfLayer:
     """Count one layer at one batch size.
 
     Parameters
@@ -478,7 +478,7 @@ def _count_passes(
     for part, (read_size, written_size) in zip(costs, sizes):
         bytes_read = round(part.reads * read_size) + part.index_bytes
         rows.append((part.flops, part.macs, bytes_read, round(part.writes * written_size), part.kernels))
-    return LayerCounts(rows, forward_count, op.y if cost.forward.kernels else 0)
+    return CountsOfLayer(rows, forward_count, op.y if cost.forward.kernels else 0)
 
 
 def _upcast_bytes(element_size: int, factor: float) -> float:

@@ -33,7 +33,7 @@ ADVISED_CONFIGS = 6
 """Number of parallel configurations in an answer."""
 
 
-class Advice(NamedTuple):
+class StrategyAdvice(NamedTuple):
     """Ranked strategies for one cluster."""
 
     rows: list[ScaleRow]  # each strategy with its fastest collective: those that fit into memory first, fastest first
@@ -52,7 +52,7 @@ def advise(
     budget: Budget | None = None,
     collectives: Sequence[str] = (),
     cluster: Cluster | None = None,
-) -> Advice:
+) -> StrategyAdvice:
     """Compare all strategies and collectives on a number of devices.
 
     Left out are bounds, which are not executable, and butterfly mixing, which does not exchange all gradients. Among
@@ -113,7 +113,7 @@ def advise(
     if all(any(note.startswith(NO_SINGLE_WORKER) for note in row.notes) for row in fitting):
         fastest = relative_to_smallest_fitting(fastest)  # the same baseline for all: the simplest strategy
     fastest = _rank(fastest)
-    return Advice(fastest, _explain(fastest, job), refused)
+    return StrategyAdvice(fastest, _explain(fastest, job), refused)
 
 
 def _candidate_collectives(strategy: Strategy, requested: Sequence[str]) -> list[str | None]:
@@ -134,7 +134,7 @@ def _compare_configs(
     settings: Settings,
     budget: Budget | None,
     cluster: Cluster | None,
-) -> Advice:
+) -> StrategyAdvice:
     """Compare all parallel configurations of a network of equal blocks.
 
     All are ranked without the cluster's effects, and the best of them again with these effects, which may change the
@@ -204,7 +204,7 @@ def _compare_configs(
         f"{best.strategy}: {best.exposed_s / best.time_s:.0%} of the step is exposed communication; "
         f"the best of {len(fitting)} configurations that fit, {too_large} do not fit"
     )
-    return Advice(rows, why, {})
+    return StrategyAdvice(rows, why, {})
 
 
 def _describe_for_megatron(
@@ -243,7 +243,7 @@ RANKINGS = ("time", "joules")
 """What advice ranks strategies by."""
 
 
-def rank_by_energy(advice: Advice) -> Advice:
+def rank_by_energy(advice: StrategyAdvice) -> StrategyAdvice:
     """Return the advice with those strategies first that fit and need the least energy per sample.
 
     Raises
@@ -257,7 +257,7 @@ def rank_by_energy(advice: Advice) -> Advice:
     rows = sorted(advice.rows, key=lambda row: (not row.fits, row.energy_per_sample_j))
     best = rows[0]
     if best is fastest:
-        return Advice(rows, f"{advice.why}; it needs the least energy, too", advice.refused)
+        return StrategyAdvice(rows, f"{advice.why}; it needs the least energy, too", advice.refused)
     assert best.energy_per_sample_j is not None and fastest.energy_per_sample_j is not None
     saved = 1 - best.energy_per_sample_j / fastest.energy_per_sample_j
     slower = best.time_s / fastest.time_s - 1
@@ -265,7 +265,7 @@ def rank_by_energy(advice: Advice) -> Advice:
         f"{best.strategy}: {format_si(best.energy_per_sample_j, 'J', 3)} per sample, {saved:.1%} less than "
         f"{fastest.strategy}, which is {slower:.1%} faster"
     )
-    return Advice(rows, why, advice.refused)
+    return StrategyAdvice(rows, why, advice.refused)
 
 
 def _explain(rows: list[ScaleRow], job: Job) -> str:

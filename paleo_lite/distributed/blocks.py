@@ -32,8 +32,8 @@ from ..timing.training_stack import STACK_ATTENTION, supports_stack, use_recipe_
 from .device_cost import (
     NO_COST,
     STATE_FIELDS,
-    CountedNetwork,
     DeviceCost,
+    MicroBatchCounts,
     StackKernels,
     average_costs,
     count_network,
@@ -286,7 +286,7 @@ def _costs_with_kernels(job: Job, shape: BlockShape, kernels: StackKernels | Non
 
 def _count_blocks(
     job: Job, block_type: int, shape: BlockShape, kernels: StackKernels | None
-) -> tuple[CountedNetwork, ...]:
+) -> tuple[MicroBatchCounts, ...]:
     """Count a micro-batch of networks of one and of two blocks of a type."""
     of_samples = job.cached_across_models(_count_samples, block_type, _shape_of_sample(shape), kernels)
     micro_batches = job.cached_across_models(_micro_batches, block_type, shape)
@@ -302,7 +302,7 @@ def _shape_of_sample(shape: BlockShape) -> BlockShape:
 
 def _count_samples(
     job: Job, block_type: int, shape: BlockShape, kernels: StackKernels | None
-) -> tuple[CountedNetwork, ...]:
+) -> tuple[MicroBatchCounts, ...]:
     """Count a sample of networks of one and of two blocks of a type."""
     if kernels is not None:
         plain = job.cached_across_models(_count_samples, block_type, shape, None)

@@ -165,7 +165,7 @@ class _StackCounts(NamedTuple):
     saved: SavedActivations
 
 
-class CountedNetwork(NamedTuple):
+class MicroBatchCounts(NamedTuple):
     """What a sample or a micro-batch of a network of few blocks computes, saves and sends on one device.
 
     Attributes
@@ -222,7 +222,7 @@ class CountedNetwork(NamedTuple):
             attention_backward_s=float(backward[self.is_attention].sum()),
         )
 
-    def of_micro_batch(self, workload: Workload, memory: Memory) -> CountedNetwork:
+    def of_micro_batch(self, workload: Workload, memory: Memory) -> MicroBatchCounts:
         """Return what a micro-batch computes, saves and sends, given that of one sample.
 
         Parameters
@@ -298,7 +298,7 @@ _ALL_REDUCE_SHARES = {
 """Communication of a tensor-parallel exchange layer per pass, as shares of an all-reduce."""
 
 
-def count_network(workload: Workload, blocks: int, memory: Memory, element_bytes: int) -> CountedNetwork:
+def count_network(workload: Workload, blocks: int, memory: Memory, element_bytes: int) -> MicroBatchCounts:
     """Count what a small network does in a sample; see `CountedNetwork.of_micro_batch`.
 
     Parameters
@@ -347,7 +347,7 @@ def count_network(workload: Workload, blocks: int, memory: Memory, element_bytes
         expert_gathered_bytes=expert_gathered_bytes,
         expert_gradient_bytes=expert_gradient_bytes,
     )
-    return CountedNetwork(
+    return MicroBatchCounts(
         workload,
         counted,
         is_attention=np.array([is_attention(layer) for layer in layers]),
@@ -364,7 +364,7 @@ def is_addition(layer: Layer) -> bool:
     return layer.kind == "add"
 
 
-def with_stack(network: CountedNetwork, kernels: StackKernels) -> CountedNetwork:
+def with_stack(network: MicroBatchCounts, kernels: StackKernels) -> MicroBatchCounts:
     """Return a sample of a network with the kernels and the saved tensors of a tuned stack."""
     workload = network.workload
     kernels_of = np.tile([float(layer.kind not in FUSED_KINDS) for layer in workload.layers], (2, 1))

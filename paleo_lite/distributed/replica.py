@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..engines.routing import UNIFORM
-from ..engines.step import Placement
+from ..engines.step import ReplicaDivision
 from ..errors import BadValue
 from .links import Topology
 
@@ -19,7 +19,7 @@ def check_nodes(topology: Topology, devices: int, attention_data: int = 1) -> No
 
 def place_replica(
     group: Topology | None, devices: int, experts: int = 1, attention_data: int = 1, alpha: float = UNIFORM
-) -> Placement:
+) -> ReplicaDivision:
     """Return how a replica is divided among the devices of a group.
 
     Parameters
@@ -34,7 +34,7 @@ def place_replica(
         Exponent of the popularity of experts (`paleo_lite.engines.routing`).
     """
     if group is None or devices == 1:
-        return Placement(alpha=alpha)
+        return ReplicaDivision(alpha=alpha)
     between, inside = group.between, group.inside or group.between
     assert inside is not None
     # Of nodes with one device each, only a network joins nodes: NVLink or PCIe joins the devices of one.
@@ -42,7 +42,7 @@ def place_replica(
     between_bytes_per_s = 0.0
     if between is not None and not is_one_node:  # the devices of a node share it
         between_bytes_per_s = between.bandwidth_bytes_per_s / group.devices_per_node
-    return Placement(
+    return ReplicaDivision(
         tensor=devices // attention_data,
         attention_data=attention_data,
         experts=experts,

@@ -20,7 +20,7 @@ from ..timing.facility import Facility
 from ..timing.notes import setting_notes
 from ..timing.training_stack import stack_constants
 from ..units import parse_range
-from .advise import Advice, rank_by_energy
+from .advise import StrategyAdvice, rank_by_energy
 from .advise import advise as compare_strategies
 from .blocks import uses_tuned_stack
 from .clusters import (
@@ -51,7 +51,7 @@ DEFAULT_COMPUTE_DEVIATION = 0.3
 """Standard deviation of the logarithm of computation time for a time model that gives no interval."""
 
 
-class Request(msgspec.Struct, frozen=True):
+class ClusterRequest(msgspec.Struct, frozen=True):
     """Arguments of a scaling prediction; see `paleo_lite.scale`."""
 
     workers: int | str | Sequence[int] | None = None
@@ -161,7 +161,7 @@ class Request(msgspec.Struct, frozen=True):
 
 
 def predict_scaling(
-    request: Request,
+    request: ClusterRequest,
     topology: Topology,
     workload: Workload,
     machine: Machine,
@@ -248,7 +248,7 @@ def predict_scaling(
             budget=budget,
             cluster=cluster,
         )
-        advice = Advice(rows, "", {})
+        advice = StrategyAdvice(rows, "", {})
     used_topology = topology.with_workers(max(counts))
     if cluster is not None and platform is None and workload.engine is None:
         scores = ClusterScores.uniform(EXPECTED)
@@ -259,7 +259,7 @@ def predict_scaling(
 
 
 def _condition_job(
-    request: Request, topology: Topology, job: Job, settings: Settings, batch_size: int, prior: ClusterPrior
+    request: ClusterRequest, topology: Topology, job: Job, settings: Settings, batch_size: int, prior: ClusterPrior
 ) -> tuple[Job, ConditionedPrior]:
     """Return the job and the clusters that agree with the measured steps."""
     points = [parse_measured(text) for text in request.measured]
@@ -284,10 +284,10 @@ def _condition_job(
 
 
 def _make_table(
-    request: Request,
+    request: ClusterRequest,
     topology: Topology,
     job: Job,
-    advice: Advice,
+    advice: StrategyAdvice,
     budget: Budget,
     batch_size: int,
     settings: Settings,
@@ -322,10 +322,10 @@ def _make_table(
 
 
 def _collect_notes(
-    request: Request,
+    request: ClusterRequest,
     topology: Topology,
     job: Job,
-    advice: Advice,
+    advice: StrategyAdvice,
     budget: Budget,
     batch_size: int,
     settings: Settings,

@@ -20,7 +20,7 @@ from .settings import Settings
 from .stage_memory import ReplicaGroup
 
 
-class Exchange(NamedTuple):
+class StageExchange(NamedTuple):
     """How activations are exchanged within a stage, and the shares that computation hides."""
 
     dispatcher: Dispatcher = DISPATCHERS["alltoall"]  # library that sends tokens to their experts
@@ -37,18 +37,18 @@ def dispatcher_of(job: Job, config: ParallelConfig) -> Dispatcher:
     return DISPATCHERS[config.dispatch or (STACK_DISPATCHER if uses_tuned_stack(job, config) else "alltoall")]
 
 
-def exchange_of(job: Job, config: ParallelConfig, settings: Settings, experts_per_token: int) -> Exchange:
+def exchange_of(job: Job, config: ParallelConfig, settings: Settings, experts_per_token: int) -> StageExchange:
     """Return how the stack of a configuration exchanges activations."""
     tuned = uses_tuned_stack(job, config)
     dispatcher = dispatcher_of(job, config)
     if not tuned or not settings.overlap or not job.model.is_forecast:
-        return Exchange(dispatcher, experts_per_token, expert_overlap=config.expert_overlap or 0.0)
+        return StageExchange(dispatcher, experts_per_token, expert_overlap=config.expert_overlap or 0.0)
     constants = job.stack_constants or stack_constants()
     expert_overlap = config.expert_overlap
     if expert_overlap is None:  # NCCL's kernels wait for the permutation, and the products for them
         expert_overlap = constants.expert_overlap if dispatcher.merges_copies else 0.0
     bandwidth = job.machine.device.bandwidth_bytes_per_s * constants.kernels.constants["share_other"]
-    return Exchange(dispatcher, experts_per_token, constants.tensor_overlap, expert_overlap, 1 / bandwidth)
+    return StageExchange(dispatcher, experts_per_token, constants.tensor_overlap, expert_overlap, 1 / bandwidth)
 
 
 def activation_communication_s(
@@ -56,7 +56,7 @@ def activation_communication_s(
     topology: Topology,
     config: ParallelConfig,
     compute_factor: float,
-    exchange: Exchange = Exchange(),  # noqa: B008  an immutable tuple
+    exchange: StageExchange = StageExchange(),  # noqa: B008  an immutable tuple
 ) -> tuple[float, float]:
     """Return the communication time of one micro-batch within a stage, and its exposed part.
 

@@ -9,9 +9,9 @@ import numpy as np
 
 from ..machines import Device
 from ..timing.activity import Activity, narrow_factor
-from .constants import Constants, EngineConstants
+from .constants import EngineConstants, KernelConstants
 from .formulas import KERNEL_CLASSES
-from .kernels import CountedKernel, Exchange, Pointwise
+from .kernels import CountedKernel, ExchangeKernel, Pointwise
 from .rates import products_precision
 from .step import EngineStep, Load
 
@@ -55,7 +55,7 @@ class PartConstants(EngineConstants, frozen=True, dict=True, kw_only=True):
     whole: EngineConstants  # constants of the whole time
     part: Part  # the term
 
-    def of(self, kernels: str, device: Device, engine: str, form: str) -> Constants:
+    def of(self, kernels: str, device: Device, engine: str, form: str) -> KernelConstants:
         """Return the constants of a class of kernels, replaced where they belong to another term."""
         found = self.whole.of(kernels, device, engine, form)
         replaced = REPLACED[self.part] | dict.fromkeys(STARTS, NEGLIGIBLE)
@@ -68,10 +68,10 @@ class DataSheetConstants(EngineConstants, frozen=True, dict=True):
 
     own: ClassVar[dict[str, float]] = DATA_SHEET
 
-    def of(self, kernels: str, device: Device, engine: str, form: str) -> Constants:
+    def of(self, kernels: str, device: Device, engine: str, form: str) -> KernelConstants:
         """Return constants of whole rates, of overlapping arithmetic and traffic, and of nothing else."""
         theta = [self.own.get(name, NEGLIGIBLE) for name in KERNEL_CLASSES[kernels].parameters]
-        return Constants(np.array(theta), np.zeros(len(theta)), 0.0)
+        return KernelConstants(np.array(theta), np.zeros(len(theta)), 0.0)
 
 
 class TrafficConstants(DataSheetConstants, frozen=True, dict=True):
@@ -113,7 +113,7 @@ def _step_of(step: EngineStep, part: Part) -> EngineStep:
 def _one_activity(step: EngineStep, parts: dict[Part, EngineStep], counted: CountedKernel, load: Load) -> Activity:
     """Return the activity of one launch of a kernel."""
     kernel = counted.kernel
-    if isinstance(kernel, Exchange):
+    if isinstance(kernel, ExchangeKernel):
         return Activity(links_s=step.kernel_s(kernel, load))
     _, rest_s = step.kernel_parts_s(kernel, load)
     _, form = step.cell_of(kernel)

@@ -23,7 +23,16 @@ from ..counting import Layer, Shape
 from ..counting.kinds import class_of, is_all_reduce, is_attention, is_embedding
 from ..errors import BadValue
 from .formulas import RESULT_BYTES
-from .kernels import Attention, CountedKernel, Exchange, Experts, Kernel, Pointwise, Product, Rows
+from .kernels import (
+    AttentionKernel,
+    CountedKernel,
+    ExchangeKernel,
+    ExpertsKernel,
+    Kernel,
+    Pointwise,
+    ProductKernel,
+    Rows,
+)
 
 RECURRENCES = ("selective_scan", "state_space_dual", "gated_delta_rule")
 """Kinds of layers that carry a state from token to token."""
@@ -103,13 +112,13 @@ def network_kernels(
     whole = layers
     if tensor > 1:
         whole = network.rebuild(options._replace(tensor_parallel=1)).layers
-    experts = [part.kernel for part in _group(whole, phase, fusion, context) if isinstance(part.kernel, Experts)]
+    experts = [part.kernel for part in _group(whole, phase, fusion, context) if isinstance(part.kernel, ExpertsKernel)]
     graph = _group(layers, phase, fusion, context)
     counts = [0, *(first_of_type.count(block) for block in chosen)]
     kernels = []
     for part in graph:
         kernel = part.kernel
-        if isinstance(kernel, Experts):
+        if isinstance(kernel, ExpertsKernel):
             kernel = experts.pop(0)
         block = _block_of(layers[part.position])
         count = 1 if block is None else counts[block]
@@ -136,13 +145,13 @@ def exchange_tokens(kernels: Sequence[CountedKernel], ranks: int, operand_bytes:
     exchanged = []
     for counted in kernels:
         kernel = counted.kernel
-        if not isinstance(kernel, Experts):
+        if not isinstance(kernel, ExpertsKernel):
             exchanged.append(counted)
             continue
         reached = ranks * (1 - (1 - 1 / ranks) ** kernel.active) * (ranks - 1) / ranks
         numbers = reached * kernel.hidden_size
-        dispatch = Exchange("dispatch of tokens to experts", "dispatch", numbers * operand_bytes)
-        combine = Exchange("combination of experts' results", "combine", numbers * RESULT_BYTES)
+        dispatch = ExchangeKernel("dispatch of tokens to experts", "dispatch", numbers * operand_bytes)
+        combine = ExchangeKernel("combination of experts' results", "combine", numbers * RESULT_BYTES)
         exchanged += [CountedKernel(dispatch, counted.count), counted, CountedKernel(combine, counted.count)]
     return exchanged
 
@@ -160,7 +169,7 @@ def _sampling(layers: Sequence[Layer], tensor: int, fusion: Fusion) -> list[Coun
     columns = next(layer for layer in reversed(layers) if _is_product(layer)).outputs[0][-1]
     sampling: list[Kernel] = []
     if tensor > 1:
-        sampling.append(Exchange("all-gather", "all-gather", float(RESULT_BYTES * columns * tensor), "sampled"))
+        sampling.append(ExchangeKernel("all-gather", "all-gather", float(RESULT_BYTES * columns * tensor), "sampled"))
     launches = fusion.launches.get(SAMPLING, SAMPLING_LAUNCHES)
     sampling.append(Pointwise(SAMPLING, float(SAMPLED_BYTES * columns * tensor), launches=launches, rows="sampled"))
     return [CountedKernel(kernel, 1) for kernel in sampling]
@@ -181,11 +190,11 @@ def _block_of(layer: Layer) -> int | None:
 
 def _group(layers: Sequence[Layer], phase: str, fusion: Fusion, context: int) -> list[_Part]:
     """Return the kernels of some layers with the position of their first layer."""
-    grouping = _Grouping(layers, phase, fusion, context)
+    grouping = _KernelGrouping(layers, phase, fusion, context)
     return grouping.parts()
 
 
-class _Grouping:
+class _KernelGrouping:
     """Assignment of layers to kernels."""
 
     def __init__(self, layers: Sequence[Layer], phase: str, fusion: Fusion, context: int) -> None:
@@ -303,7 +312,7 @@ class _Grouping:
         assert isinstance(key, tuple)
         first = self.layers[members[0]]
         if is_all_reduce(first):
-            return Exchange("all-reduce", "all-reduce", RESULT_BYTES * prod(first.outputs[0]) / self.tokens)
+            return ExchangeKernel("all-reduce", "all-reduce", RESULT_BYTES * prod(first.outputs[0]) / self.tokens)
         if is_attention(first):
             return self._attention(first)
         if _is_indexer(first):
@@ -316,7 +325,7 @@ class _Grouping:
             return self._product(members)
         return self._pointwise(str(key[0]), members)
 
-    def _attention(self, layer: Layer) -> Attention:
+    def _attention(self, layer: Layer) -> AttentionKernel:
         query, key = layer.inputs[0], layer.inputs[1]
         is_shared = bool(layer.attributes.get("shares_keys_and_values"))
         is_latent = is_shared or query[-1] != layer.inputs[2][-1]
@@ -324,13 +333,13 @@ class _Grouping:
         window = layer.attributes.get("window")
         if window is None and self.phase_rows == "decoding":
             window = self._selected(key)
-        return Attention("attention", query[1], key[1], key[-1], value_size, window, is_latent, self.phase_rows)
+        return AttentionKernel("attention", query[1], key[1], key[-1], value_size, window, is_latent, self.phase_rows)
 
-    def _indexer(self, layer: Layer) -> Attention:
+    def _indexer(self, layer: Layer) -> AttentionKernel:
         """Return the kernel that scores all keys to select those of sparse attention: it reads keys only."""
         key = layer.inputs[1]
         heads = layer.inputs[0][-1] // key[-1]
-        return Attention("indexer", heads, 1, key[-1], 0, self._selected(key), rows=self.phase_rows)
+        return AttentionKernel("indexer", heads, 1, key[-1], 0, self._selected(key), rows=self.phase_rows)
 
     def _selected(self, key: Shape) -> int | None:
         """Return the number of keys that a query reads where these are fewer than the tokens; else None."""
@@ -348,16 +357,16 @@ class _Grouping:
             "recurrence", RESULT_BYTES * numbers, 2 * STATE_BYTES * state, row_flops=6.0 * state, rows="prompts"
         )
 
-    def _experts(self, members: list[int]) -> Experts | None:
+    def _experts(self, members: list[int]) -> ExpertsKernel | None:
         products = [self.layers[index] for index in members if _is_expert_product(self.layers[index])]
         if not products:
             return None
         count, hidden_size, width = products[0].weights[0]
         inner_size = products[-1].weights[0][1]
         matrices = 1 + round(width / inner_size) if len(products) == 2 else len(products)
-        return Experts("experts", hidden_size, inner_size, count, int(products[0].attributes["active"]), matrices)
+        return ExpertsKernel("experts", hidden_size, inner_size, count, int(products[0].attributes["active"]), matrices)
 
-    def _product(self, members: list[int]) -> Product:
+    def _product(self, members: list[int]) -> ProductKernel:
         layers = [self.layers[index] for index in members]
         first = layers[0]
         name = self._product_name(members)
@@ -379,7 +388,7 @@ class _Grouping:
             part = "attention"
         has_own_weights = any(layer.parameters for layer in layers)  # not those of a tied head or a shared block
         is_stored = has_own_weights and name != "key and value up projection"
-        return Product(name, n, k, groups, part, rows, is_stored)
+        return ProductKernel(name, n, k, groups, part, rows, is_stored)
 
     def _product_name(self, members: list[int]) -> str:
         """Return the name of a product by its place."""

@@ -39,7 +39,7 @@ class Cell(msgspec.Struct, frozen=True, order=True):
     format: str  # format of the operands
 
 
-class Traits(NamedTuple):
+class CellTraits(NamedTuple):
     """What cells may have in common."""
 
     # As in `Cell`.
@@ -52,7 +52,7 @@ class Traits(NamedTuple):
     memory: str
 
 
-EFFECTS: dict[str, Callable[[Traits], object]] = {
+EFFECTS: dict[str, Callable[[CellTraits], object]] = {
     "format": lambda traits: traits.format,
     "engine": lambda traits: traits.engine,
     "engine and format": lambda traits: (traits.engine, traits.format),
@@ -75,10 +75,10 @@ def generation_of(device: Device) -> str:
     return f"{device.architecture} {device.capability.partition('.')[0]}".strip()
 
 
-def traits_of(device: Device, engine: str, form: str) -> Traits:
+def traits_of(device: Device, engine: str, form: str) -> CellTraits:
     """Return the traits of a cell on a device."""
     memory = f"{device.vendor} {device.memory.type.rstrip('0123456789eXx')}"
-    return Traits(engine, form, device.id, device.chip, generation_of(device), memory)
+    return CellTraits(engine, form, device.id, device.chip, generation_of(device), memory)
 
 
 class CellFit(msgspec.Struct, frozen=True):
@@ -104,7 +104,7 @@ class ClassFit(msgspec.Struct, frozen=True):
     cells: tuple[CellFit, ...]
 
 
-class Constants(NamedTuple):
+class KernelConstants(NamedTuple):
     """Constants of a class of kernels in a cell."""
 
     theta: Floats  # logarithms of the constants
@@ -112,7 +112,7 @@ class Constants(NamedTuple):
     scatter: float  # relative scatter of single kernels
 
 
-def same_effects(one: Sequence[Traits], other: Sequence[Traits]) -> dict[str, Floats]:
+def same_effects(one: Sequence[CellTraits], other: Sequence[CellTraits]) -> dict[str, Floats]:
     """Return for each effect the matrix that is 1 where two cells share it, shape (cells, other cells)."""
     matrices = {}
     for name, key in EFFECTS.items():
@@ -125,16 +125,16 @@ def same_effects(one: Sequence[Traits], other: Sequence[Traits]) -> dict[str, Fl
     return matrices
 
 
-def predict_constants(fit: ClassFit, traits: Traits, cell_traits: Sequence[Traits]) -> Constants:
+def predict_constants(fit: ClassFit, traits: CellTraits, cell_traits: Sequence[CellTraits]) -> KernelConstants:
     """Return the best linear unbiased prediction of the constants of a cell.
 
     Parameters
     ----------
     fit : ClassFit
         Fitted cells of the class.
-    traits : Traits
+    traits : CellTraits
         Traits of the wanted cell.
-    cell_traits : sequence of Traits
+    cell_traits : sequence of CellTraits
         Traits of the fitted cells.
     """
     between = same_effects(cell_traits, cell_traits)
@@ -155,7 +155,7 @@ def predict_constants(fit: ClassFit, traits: Traits, cell_traits: Sequence[Trait
         weights = np.linalg.solve(covariance, cross)
         theta[index] = mean + weights @ (estimates[:, index] - mean)
         deviation[index] = np.sqrt(max(float(total - weights @ cross), 0.0))
-    return Constants(theta[:-1], deviation[:-1], float(np.exp(theta[-1])))
+    return KernelConstants(theta[:-1], deviation[:-1], float(np.exp(theta[-1])))
 
 
 class Company(msgspec.Struct, frozen=True):
@@ -221,17 +221,17 @@ class EngineConstants(msgspec.Struct, frozen=True, dict=True):
                 launch, work = launch + entry.launch, work + entry.work
         return float(np.exp(launch)), float(np.exp(work))
 
-    def of(self, kernels: str, device: Device, engine: str, form: str) -> Constants:
+    def of(self, kernels: str, device: Device, engine: str, form: str) -> KernelConstants:
         """Return the constants of a class of kernels on a device, under an engine, in a format."""
         key = (kernels, device.id, engine, form)
-        known: dict[tuple[str, ...], Constants] = self.__dict__.setdefault("_known", {})
+        known: dict[tuple[str, ...], KernelConstants] = self.__dict__.setdefault("_known", {})
         if key not in known:
             fit = self.classes[kernels]
             known[key] = predict_constants(fit, traits_of(device, engine, form), self._cell_traits(kernels))
         return known[key]
 
-    def _cell_traits(self, kernels: str) -> list[Traits]:
-        known: dict[str, list[Traits]] = self.__dict__.setdefault("_traits", {})
+    def _cell_traits(self, kernels: str) -> list[CellTraits]:
+        known: dict[str, list[CellTraits]] = self.__dict__.setdefault("_traits", {})
         if kernels not in known:
             cells = self.classes[kernels].cells
             known[kernels] = [traits_of(find_device(cell.gpu), cell.engine, cell.format) for cell in cells]

@@ -31,7 +31,7 @@ RESULT_BYTES = 2
 """Bytes of a number of a kernel's result: engines keep activations in 16 bits between kernels."""
 
 
-class Rates(NamedTuple):
+class KernelRates(NamedTuple):
     """Rates of a device for one kernel."""
 
     peak_per_s: Any  # dense peak in FLOP/s at the clock of the data sheet, in the precision of the kernel's products
@@ -61,7 +61,7 @@ def combine(compute_s: Any, memory_s: Any, sharpness: Any) -> Any:
 
 
 def product_s(
-    theta: Any, rates: Rates, *, m: Any, n: Any, k: Any, weight_bytes: Any, operand_bytes: Any, groups: Any = 1
+    theta: Any, rates: KernelRates, *, m: Any, n: Any, k: Any, weight_bytes: Any, operand_bytes: Any, groups: Any = 1
 ) -> Any:
     """Return the time of a product of `m` rows with a matrix of `n` columns and `k` rows.
 
@@ -74,7 +74,7 @@ def product_s(
     theta : ndarray
         Logarithms of efficiency, share of bandwidth, shortest kernel, rate of one tile, half depth, sharpness, and
         traffic of the quantisation relative to one read and one write.
-    rates : Rates
+    rates : KernelRates
         Rates of the device.
     m, n, k : array_like
         Sizes.
@@ -96,7 +96,7 @@ def product_s(
 
 def experts_s(
     theta: Any,
-    rates: Rates,
+    rates: KernelRates,
     *,
     tokens: Any,
     rows: Any,
@@ -118,7 +118,7 @@ def experts_s(
     theta : ndarray
         Logarithms of efficiency, share of bandwidth, shortest time, padded rows per expert, half, traffic per token
         relative to one write of every row, and sharpness.
-    rates : Rates
+    rates : KernelRates
         Rates of the device.
     tokens : array_like
         Tokens that are routed.
@@ -153,7 +153,7 @@ TYPICAL_SIZE = 128
 
 def prompt_attention_s(
     theta: Any,
-    rates: Rates,
+    rates: KernelRates,
     *,
     sequences: Any,
     length: Any,
@@ -174,7 +174,7 @@ def prompt_attention_s(
     theta : ndarray
         Logarithms of efficiency with keys and values of 128 numbers, share of bandwidth, shortest kernel, half, keys
         that a tile takes besides its own, sharpness, and numbers of a key that the exponential of a pair is worth.
-    rates : Rates
+    rates : KernelRates
         Rates of the device.
     sequences, length : array_like
         Prompts and new tokens of each.
@@ -206,7 +206,7 @@ KEYS_PER_BLOCK = 256
 
 def decode_attention_s(
     theta: Any,
-    rates: Rates,
+    rates: KernelRates,
     *,
     sequences: Any,
     keys: Any,
@@ -223,7 +223,7 @@ def decode_attention_s(
     theta : ndarray
         Logarithms of efficiency, share of bandwidth, shortest kernel, half, sharpness, and cycles per sequence and
         head.
-    rates : Rates
+    rates : KernelRates
         Rates of the device.
     sequences, keys : array_like
         Sequences, and the keys that each attends to.
@@ -248,14 +248,14 @@ def decode_attention_s(
     return floor_cycles / rates.clock_hz + combine(compute_s, memory_s, sharpness)
 
 
-def pointwise_s(theta: Any, rates: Rates, *, moved_bytes: Any) -> Any:
+def pointwise_s(theta: Any, rates: KernelRates, *, moved_bytes: Any) -> Any:
     """Return the time of a kernel that only moves numbers: norms, activations, rotary embeddings, routing, sampling.
 
     Parameters
     ----------
     theta : ndarray
         Logarithms of share of bandwidth and shortest kernel.
-    rates : Rates
+    rates : KernelRates
         Rates of the device.
     moved_bytes : array_like
         Bytes read and written.

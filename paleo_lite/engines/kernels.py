@@ -14,7 +14,7 @@ Rows = Literal["tokens", "decoding", "prompts", "sampled"]
 sequences of which a token is sampled."""
 
 
-class Product(msgspec.Struct, frozen=True):
+class ProductKernel(msgspec.Struct, frozen=True):
     """A product of new tokens with a matrix of weights."""
 
     name: str  # name of the kernel
@@ -31,7 +31,7 @@ class Product(msgspec.Struct, frozen=True):
     is_stored: bool = True
 
 
-class Experts(msgspec.Struct, frozen=True):
+class ExpertsKernel(msgspec.Struct, frozen=True):
     """A layer of experts, from the permutation of the tokens to the weighted sum."""
 
     name: str  # name of the kernel
@@ -45,7 +45,7 @@ class Experts(msgspec.Struct, frozen=True):
     rows: Rows = "tokens"  # what has a row
 
 
-class Attention(msgspec.Struct, frozen=True):
+class AttentionKernel(msgspec.Struct, frozen=True):
     """Attention of new tokens to the KV cache."""
 
     name: str  # name of the kernel
@@ -73,7 +73,7 @@ class Pointwise(msgspec.Struct, frozen=True):
     state_bytes: float = 0.0  # bytes of the state that a sequence keeps, of recurrences
 
 
-class Exchange(msgspec.Struct, frozen=True):
+class ExchangeKernel(msgspec.Struct, frozen=True):
     """An exchange between the devices of a group."""
 
     name: str  # name of the kernel
@@ -82,7 +82,7 @@ class Exchange(msgspec.Struct, frozen=True):
     rows: Rows = "tokens"  # what has a row
 
 
-Kernel = Product | Experts | Attention | Pointwise | Exchange
+Kernel = ProductKernel | ExpertsKernel | AttentionKernel | Pointwise | ExchangeKernel
 
 
 class CountedKernel(msgspec.Struct, frozen=True):

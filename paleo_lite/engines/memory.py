@@ -9,7 +9,7 @@ from ..formats import bytes_per_number
 from ..machines import Device
 from .blocks import SAMPLED_BYTES, SAMPLING
 from .formulas import RESULT_BYTES
-from .kernels import Attention, CountedKernel, Experts, Pointwise, Product
+from .kernels import AttentionKernel, CountedKernel, ExpertsKernel, Pointwise, ProductKernel
 from .rates import kernel_rates
 from .step import EngineStep
 
@@ -52,7 +52,7 @@ def padding_bytes(step: EngineStep, kernels: Sequence[CountedKernel]) -> float:
     total = 0.0
     for counted in kernels:
         kernel = counted.kernel
-        if multiples is None or not isinstance(kernel, Experts):
+        if multiples is None or not isinstance(kernel, ExpertsKernel):
             continue
         _, weight_bytes, _ = kernel_rates(step.device, step.formats.experts)
         degree = step.placement.devices // step.placement.experts
@@ -82,10 +82,10 @@ def stored_weight_bytes(step: EngineStep, kernels: Sequence[CountedKernel]) -> f
     placement = step.placement
     for counted in kernels:
         kernel = counted.kernel
-        if isinstance(kernel, Product) and kernel.is_stored:
+        if isinstance(kernel, ProductKernel) and kernel.is_stored:
             _, weight_bytes, _ = kernel_rates(step.device, step.formats.of_product(kernel))
             total += counted.count * kernel.n * kernel.k * kernel.groups * weight_bytes
-        elif isinstance(kernel, Experts):
+        elif isinstance(kernel, ExpertsKernel):
             _, weight_bytes, _ = kernel_rates(step.device, step.formats.experts)
             numbers = kernel.experts * kernel.matrices * kernel.hidden_size * kernel.inner_size
             total += counted.count * numbers / placement.devices * weight_bytes
@@ -103,7 +103,7 @@ def sequence_bytes(step: EngineStep, kernels: Sequence[CountedKernel], tokens: f
     total = 0.0
     for counted in kernels:
         kernel = counted.kernel
-        if isinstance(kernel, Attention):
+        if isinstance(kernel, AttentionKernel):
             kept = tokens if kernel.window is None else min(tokens, kernel.window)
             total += counted.count * kept * kernel.kv_heads * (kernel.key_size + kernel.value_size) * cache_bytes
         elif isinstance(kernel, Pointwise):
@@ -150,14 +150,14 @@ def activation_bytes(
     widest, hidden_size, sampler_bytes, width_before = 0.0, 0, 0.0, 0
     for counted in kernels:
         kernel = counted.kernel
-        if isinstance(kernel, Product) and kernel.rows == "tokens":
+        if isinstance(kernel, ProductKernel) and kernel.rows == "tokens":
             widest = max(widest, width_before + kernel.k)
             width_before = kernel.n
             hidden_size = hidden_size or kernel.k
         elif isinstance(kernel, Pointwise) and kernel.name == SAMPLING:
             logits = kernel.row_bytes / SAMPLED_BYTES
             sampler_bytes = per_logit_bytes * sequences * logits
-        elif isinstance(kernel, Experts):
+        elif isinstance(kernel, ExpertsKernel):
             inner_size = kernel.inner_size / step.placement.experts_tensor
             share = 1.0 / step.placement.experts
             widest = max(widest, kernel.active * share * (2 * kernel.hidden_size + 3 * inner_size))

@@ -22,11 +22,11 @@ from ..timing.workload import Workload
 from .blocks import Fusion, exchange_tokens, network_kernels
 from .choose import PartFormats, checkpoint_formats, choose_formats, has_constants
 from .constants import EngineConstants
-from .kernels import Attention, CountedKernel, Experts
+from .kernels import AttentionKernel, CountedKernel, ExpertsKernel
 from .memory import padding_bytes, stored_weight_bytes
 from .rates import kernel_rates
 from .records import FUSIONS
-from .step import EngineStep, Formats, Placement
+from .step import EngineStep, Formats, ReplicaDivision
 
 CHECKED_CONTEXT = 512
 """Tokens in the cache of the network that is checked: enough for caches that hold a vector for several tokens."""
@@ -127,7 +127,7 @@ def place_kernels(
     engine: str,
     *,
     kv_cache: str,
-    placement: Placement,
+    placement: ReplicaDivision,
     constants: EngineConstants | None = None,
 ) -> EngineKernels:
     """Return a network with the kernels of an engine on one of its devices.
@@ -142,7 +142,7 @@ def place_kernels(
         The engine, one of `FUSIONS`.
     kv_cache : str
         Format of the KV cache.
-    placement : Placement
+    placement : ReplicaDivision
         Division among devices, see `check_division`.
     constants : EngineConstants, optional
         Constants of kernels; by default the shipped ones.
@@ -157,18 +157,18 @@ def place_kernels(
     network.rebuild(SequenceOptions(phase="decode", tensor_parallel=placement.tensor, blocks=1))
     fused = _FusedNetwork(network, fusion)
     kernels = [one.kernel for one in _cached_kernels(fused, "decode", CHECKED_CONTEXT, placement.tensor)]
-    _check_experts([kernel for kernel in kernels if isinstance(kernel, Experts)], placement.experts, network.name)
+    _check_experts([kernel for kernel in kernels if isinstance(kernel, ExpertsKernel)], placement.experts, network.name)
     formats = _formats_of(
         workload,
         device,
         kv_cache,
-        has_experts=any(isinstance(kernel, Experts) for kernel in kernels),
-        is_latent=any(isinstance(kernel, Attention) and kernel.is_latent for kernel in kernels),
+        has_experts=any(isinstance(kernel, ExpertsKernel) for kernel in kernels),
+        is_latent=any(isinstance(kernel, AttentionKernel) and kernel.is_latent for kernel in kernels),
     )
     return EngineKernels(EngineStep(device, engine, formats, placement, constants), fusion, workload)
 
 
-def _check_experts(mixtures: list[Experts], degree: int, name: str) -> None:
+def _check_experts(mixtures: list[ExpertsKernel], degree: int, name: str) -> None:
     if degree == 1:
         return
     if not mixtures:

@@ -14,7 +14,7 @@ from .activity import kernel_activity
 from .choose import choose_formats, has_constants
 from .constants import ClassFit, engine_constants
 from .formulas import RESULT_BYTES
-from .kernels import CountedKernel, Product
+from .kernels import CountedKernel, ProductKernel
 from .rates import SIMILAR_FORMATS, kernel_rates, products_precision
 from .step import EngineStep, Formats, Load
 
@@ -76,7 +76,7 @@ class KernelTimer:
 
     def time_s(self, m: int, n: int, k: int, groups: int, launches: int) -> tuple[float, tuple[float, float]]:
         """Return the seconds of launches of `groups` products each, and their 90% interval."""
-        kernels = [CountedKernel(Product("product", n, k, groups), launches)]
+        kernels = [CountedKernel(ProductKernel("product", n, k, groups), launches)]
         load = Load(tokens=float(m))
         time_s = float(self.step.total_s(kernels, load))
         factor = math.exp(Z_90 * math.sqrt(float(self.step.variance(kernels, load))))

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from ..formats import FORMATS, bytes_per_number
 from ..machines import Device
-from .formulas import Rates
+from .formulas import KernelRates
 
 
 class KernelFormat(NamedTuple):
@@ -54,7 +54,7 @@ def products_precision(name: str) -> str:
     return precision
 
 
-def kernel_rates(device: Device, name: str) -> tuple[Rates, float, float]:
+def kernel_rates(device: Device, name: str) -> tuple[KernelRates, float, float]:
     """Return the rates of a device for products in a format, and the bytes per number of weights and activations.
 
     Raises
@@ -65,5 +65,5 @@ def kernel_rates(device: Device, name: str) -> tuple[Rates, float, float]:
     kernel_format = KERNEL_FORMATS[name]
     peak_per_s = device.find_peak(products_precision(name)).per_s
     multiprocessors = float(device.cores.multiprocessors.value)
-    rates = Rates(peak_per_s, device.bandwidth_bytes_per_s, multiprocessors, device_clock_hz(device))
+    rates = KernelRates(peak_per_s, device.bandwidth_bytes_per_s, multiprocessors, device_clock_hz(device))
     return rates, bytes_per_number(kernel_format.weights), bytes_per_number(kernel_format.activations)

@@ -17,10 +17,10 @@ import numpy as np
 
 from ..formats import bytes_per_number
 from ..machines import Device
-from .constants import Constants, EngineConstants, Host, engine_constants
+from .constants import EngineConstants, Host, KernelConstants, engine_constants
 from .formulas import (
     KERNEL_CLASSES,
-    Rates,
+    KernelRates,
     all_reduce_s,
     decode_attention_s,
     expert_exchange_s,
@@ -29,7 +29,7 @@ from .formulas import (
     product_s,
     prompt_attention_s,
 )  # fmt: skip
-from .kernels import Attention, CountedKernel, Exchange, Experts, Kernel, Pointwise, Product
+from .kernels import AttentionKernel, CountedKernel, ExchangeKernel, ExpertsKernel, Kernel, Pointwise, ProductKernel
 from .rates import SIMILAR_FORMATS, device_clock_hz, kernel_rates
 from .routing import UNIFORM, expert_load
 
@@ -59,7 +59,7 @@ STEP = 0.02
 """Step of the numerical derivatives of log time with respect to the logarithms of constants."""
 
 
-class Placement(msgspec.Struct, frozen=True):
+class ReplicaDivision(msgspec.Struct, frozen=True):
     """How a replica is divided among devices."""
 
     tensor: int = 1  # tensor-parallel devices of attention and of dense products
@@ -83,7 +83,7 @@ class Placement(msgspec.Struct, frozen=True):
         return self.devices // self.experts
 
 
-ONE_DEVICE = Placement()
+ONE_DEVICE = ReplicaDivision()
 """Placement on a single device."""
 
 
@@ -98,7 +98,7 @@ class Formats(msgspec.Struct, frozen=True):
     plain: str  # format of products that are not quantised
     attention: str  # formats of attention and of its cache, such as ``bf16/fp8``
 
-    def of_product(self, kernel: Product) -> str:
+    def of_product(self, kernel: ProductKernel) -> str:
         """Return the format of a product's matrix."""
         if kernel.part == "attention":
             return self.projections
@@ -166,7 +166,7 @@ class EngineStep:
         The engine.
     formats : Formats
         Formats of the operands.
-    placement : Placement
+    placement : ReplicaDivision
         Division among devices.
     constants : EngineConstants, optional
         Constants; by default the shipped ones.
@@ -177,16 +177,16 @@ class EngineStep:
         device: Device,
         engine: str,
         formats: Formats,
-        placement: Placement = ONE_DEVICE,
+        placement: ReplicaDivision = ONE_DEVICE,
         constants: EngineConstants | None = None,
     ) -> None:
         self.device, self.engine, self.formats, self.placement = device, engine, formats, placement
         self.constants = engine_constants() if constants is None else constants
         self.shifts: dict[tuple[str, str], Floats] = {}
         self._company: dict[tuple[str, str, bool], tuple[float, float]] = {}
-        self._known_rates: dict[str, tuple[Rates, float, float]] = {}
+        self._known_rates: dict[str, tuple[KernelRates, float, float]] = {}
 
-    def _constants(self, kernels: str, form: str) -> tuple[Floats, Constants]:
+    def _constants(self, kernels: str, form: str) -> tuple[Floats, KernelConstants]:
         found = self.constants.of(kernels, self.device, self.engine, SIMILAR_FORMATS.get(form, form))
         return found.theta + self.shifts.get((kernels, form), 0.0), found
 
@@ -203,11 +203,11 @@ class EngineStep:
 
     def cell_of(self, kernel: Kernel) -> tuple[str, str]:
         """Return the class of constants and the format of a kernel."""
-        if isinstance(kernel, Product):
+        if isinstance(kernel, ProductKernel):
             return "products", self.formats.of_product(kernel)
-        if isinstance(kernel, Experts):
+        if isinstance(kernel, ExpertsKernel):
             return "experts", self.formats.experts
-        if isinstance(kernel, Attention):
+        if isinstance(kernel, AttentionKernel):
             phase = "decode" if kernel.rows == "decoding" else "prompt"
             return f"{'latent ' if kernel.is_latent else ''}{phase} attention", self.formats.attention
         if isinstance(kernel, Pointwise):
@@ -221,12 +221,12 @@ class EngineStep:
         shortest_s, rest_s = self.kernel_parts_s(kernel, load)
         launch, work = self.company(kernel, load)
         seconds = launch * shortest_s + work * rest_s
-        if isinstance(kernel, Experts) and work < 1:
+        if isinstance(kernel, ExpertsKernel) and work < 1:
             # Tokens of a server share experts, but each token has all of its own: those are read in any case.
             seconds = np.maximum(seconds, self._one_token_s(kernel, load))
         return seconds
 
-    def _one_token_s(self, kernel: Experts, load: Load) -> Any:
+    def _one_token_s(self, kernel: ExpertsKernel, load: Load) -> Any:
         """Return the seconds in which a device reads the experts of one token at the bandwidth of its data sheet."""
         rates, weight_bytes, _ = self._rates(self.formats.experts)
         placement = self.placement
@@ -249,7 +249,7 @@ class EngineStep:
         cell = self.cell_of(kernel)
         theta, _ = self._constants(*cell)
         shortest_s = np.exp(theta[SHORTEST[cell[0]]])
-        if not isinstance(kernel, Exchange):
+        if not isinstance(kernel, ExchangeKernel):
             shortest_s = shortest_s / self._clock_hz
         launches = kernel.launches if isinstance(kernel, Pointwise) else 1
         shortest_s = np.minimum(seconds, launches * shortest_s)
@@ -292,12 +292,12 @@ class EngineStep:
     def _clock_hz(self) -> float:
         return device_clock_hz(self.device)
 
-    def _rates(self, form: str) -> tuple[Rates, float, float]:
+    def _rates(self, form: str) -> tuple[KernelRates, float, float]:
         if form not in self._known_rates:
             self._known_rates[form] = kernel_rates(self.device, form)
         return self._known_rates[form]
 
-    def _product_s(self, kernel: Product, load: Load) -> Any:
+    def _product_s(self, kernel: ProductKernel, load: Load) -> Any:
         kernels, form = self.cell_of(kernel)
         theta, _ = self._constants(kernels, form)
         rates, weight_bytes, operand_bytes = self._rates(form)
@@ -307,7 +307,7 @@ class EngineStep:
             weight_bytes=weight_bytes, operand_bytes=operand_bytes,
         ) * (rows > 0)  # fmt: skip
 
-    def _experts_s(self, kernel: Experts, load: Load) -> Any:
+    def _experts_s(self, kernel: ExpertsKernel, load: Load) -> Any:
         kernels, form = self.cell_of(kernel)
         theta, _ = self._constants(kernels, form)
         rates, weight_bytes, operand_bytes = self._rates(form)
@@ -324,7 +324,7 @@ class EngineStep:
         )  # fmt: skip
         return seconds.reshape(tokens.shape) * (tokens > 0)
 
-    def _attention_s(self, kernel: Attention, load: Load) -> Any:
+    def _attention_s(self, kernel: AttentionKernel, load: Load) -> Any:
         kernels, form = self.cell_of(kernel)
         theta, _ = self._constants(kernels, form)
         rates, _, _ = self._rates(form.partition("/")[0])
@@ -362,7 +362,7 @@ class EngineStep:
         """Peak of arithmetic outside tensor cores, in FLOP/s."""
         return self.device.find_peak("fp32", "vector").per_s
 
-    def _exchange_s(self, kernel: Exchange, load: Load) -> Any:
+    def _exchange_s(self, kernel: ExchangeKernel, load: Load) -> Any:
         kernels, form = self.cell_of(kernel)
         theta, _ = self._constants(kernels, form)
         placement = self.placement
@@ -389,7 +389,7 @@ def causal_pairs(length: Any, cached: Any, window: int | None) -> Any:
     return inside * cached + inside * (inside + 1) / 2 + (length - inside) * window
 
 
-def rows_of(kernel: Product | Pointwise | Exchange, load: Load) -> Any:
+def rows_of(kernel: ProductKernel | Pointwise | ExchangeKernel, load: Load) -> Any:
     """Return the rows of a kernel."""
     if kernel.rows == "sampled":
         return np.asarray(load.sampled, dtype=np.float64)
@@ -401,9 +401,9 @@ def rows_of(kernel: Product | Pointwise | Exchange, load: Load) -> Any:
 
 
 _TIMERS: dict[type, Callable[[EngineStep, Any, Load], Any]] = {
-    Product: EngineStep._product_s,
-    Experts: EngineStep._experts_s,
-    Attention: EngineStep._attention_s,
+    ProductKernel: EngineStep._product_s,
+    ExpertsKernel: EngineStep._experts_s,
+    AttentionKernel: EngineStep._attention_s,
     Pointwise: EngineStep._pointwise_s,
-    Exchange: EngineStep._exchange_s,
+    ExchangeKernel: EngineStep._exchange_s,
 }

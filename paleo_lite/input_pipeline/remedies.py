@@ -17,7 +17,7 @@ MAX_WAITING_SHARE = 0.1
 """Largest share of the time spent waiting that still counts as "much shorter": 1 - `TARGET_UTILISATION`."""
 
 
-class Rule(msgspec.Struct, frozen=True):
+class RuleOfThumb(msgspec.Struct, frozen=True):
     """A rule of thumb applied to a pipeline."""
 
     rule: str
@@ -25,11 +25,11 @@ class Rule(msgspec.Struct, frozen=True):
     holds: bool  # whether the rule holds
 
 
-def check_rules(result: PipelineThroughput) -> tuple[Rule, ...]:
+def check_rules(result: PipelineThroughput) -> tuple[RuleOfThumb, ...]:
     """Check the course's rules of thumb."""
     pipeline = result.pipeline
     rules = [
-        Rule(
+        RuleOfThumb(
             "GPU utilisation of 90% or more",
             f"{result.utilisation:.1%}",
             result.utilisation >= TARGET_UTILISATION,
@@ -39,7 +39,7 @@ def check_rules(result: PipelineThroughput) -> tuple[Rule, ...]:
         store = pipeline.store
         if stage.name == "storage" and store is not None and store.expected_bytes_per_s and stage.bytes_per_s:
             rules.append(
-                Rule(
+                RuleOfThumb(
                     f"I/O at about {store.expected_bytes_per_s / 1e6:,.0f} MB/s, as expected of {store.name}",
                     f"{stage.bytes_per_s / 1e6:,.1f} MB/s with {pipeline.access} reads of "
                     f"{pipeline.sample_bytes / 1e3:,.0f} kB",
@@ -48,7 +48,7 @@ def check_rules(result: PipelineThroughput) -> tuple[Rule, ...]:
             )
     waiting_ratio = result.waiting_s / result.compute_s
     rules.append(
-        Rule(
+        RuleOfThumb(
             "loading (t2 - t1) much shorter than training (t3 - t2)",
             f"{format_rate(result.waiting_s * 1e3)} ms loading, "
             f"{format_rate(result.compute_s * 1e3)} ms training per batch",
@@ -56,7 +56,7 @@ def check_rules(result: PipelineThroughput) -> tuple[Rule, ...]:
         )
     )
     rules.append(
-        Rule(
+        RuleOfThumb(
             "I/O sample rate higher than the training sample rate",
             f"{format_rate(result.loading_per_s)} samples/s loading, "
             f"{format_rate(pipeline.demand_per_s)} samples/s training",

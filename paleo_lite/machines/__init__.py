@@ -1,17 +1,17 @@
 """Devices, links and machines (floor 3)."""
 
-from .device import Device, Figure, Link, LinkRegistry, Peak, PeakRate, Price
+from .device import Device, Link, LinkRegistry, Peak, PeakRate, Price, SourcedFigure
 from .registry import Machine, find_device, list_devices, read_device, read_links
 
 __all__ = [
     "Device",
-    "Figure",
     "Link",
     "LinkRegistry",
     "Machine",
     "Peak",
     "PeakRate",
     "Price",
+    "SourcedFigure",
     "find_device",
     "list_devices",
     "read_device",

@@ -18,7 +18,7 @@ import msgspec
 from ..errors import BadQuantity
 from ..units import format_si, parse_quantity
 from .clouds import Cloud
-from .device import Device, Figure, LinkRegistry, Peak
+from .device import Device, LinkRegistry, Peak, SourcedFigure
 from .names import normalize_name
 from .registry import list_figures
 
@@ -109,7 +109,7 @@ def audit_device(
 
 def audit_links(links: LinkRegistry) -> list[AuditFinding]:
     """Check ``links.toml``: sources, units, PCIe rates from their encoding, sums of links, names."""
-    listed: list[tuple[str, str, Figure]] = []
+    listed: list[tuple[str, str, SourcedFigure]] = []
     for identity, link in links.link.items():
         listed.append((f"{identity}.per_direction", "B/s", link.per_direction))
         if link.latency is not None:
@@ -152,7 +152,7 @@ def audit_registry(devices: Iterable[Device], links: LinkRegistry) -> list[Audit
     return [*findings, *audit_links(links), *_check_names({d.id: [d.name, *d.aliases] for d in devices})]
 
 
-def _figures(device: Device) -> list[tuple[str, str, Figure]]:
+def _figures(device: Device) -> list[tuple[str, str, SourcedFigure]]:
     measured = [(f"measured.{name}", _measured_unit(name), figure) for name, figure in device.measured.items()]
     return [*list_figures(device), *measured]
 
@@ -171,7 +171,7 @@ def _measured_unit(name: str) -> str:
     return "OP/s" if name == "gemm_int8" else "FLOP/s"
 
 
-def _unit_problems(listed: Iterable[tuple[str, str, Figure]]) -> Iterator[tuple[str, str]]:
+def _unit_problems(listed: Iterable[tuple[str, str, SourcedFigure]]) -> Iterator[tuple[str, str]]:
     for field, unit, figure in listed:
         if unit == "":
             if not (figure.value.isdigit() and int(figure.value) > 0):
@@ -194,7 +194,7 @@ def _check_units(device: Device) -> Iterator[AuditFinding]:
 
 
 def _check_sources(
-    name: str, sources: dict[str, str], listed: Iterable[tuple[str, str, Figure]]
+    name: str, sources: dict[str, str], listed: Iterable[tuple[str, str, SourcedFigure]]
 ) -> Iterator[AuditFinding]:
     used = set()
     for field, _, figure in listed:

@@ -29,7 +29,7 @@ DAYS_OF_A_YEAR = 365
 """Age above which an answer says that its price is old."""
 
 
-class Figure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SourcedFigure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One figure: a value with its unit, the key of its source, and a note."""
 
     value: str
@@ -138,28 +138,28 @@ class Cores(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     An accelerator without published lanes has none on record.
     """
 
-    multiprocessors: Figure
-    fp32_lanes: Figure | None = None
+    multiprocessors: SourcedFigure
+    fp32_lanes: SourcedFigure | None = None
 
 
 class Clocks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Clocks; predictions use `default` unless another is requested."""
 
     default: Literal["base", "boost"]
-    base: Figure | None = None
-    boost: Figure | None = None
-    tensor: Figure | None = None
+    base: SourcedFigure | None = None
+    boost: SourcedFigure | None = None
+    tensor: SourcedFigure | None = None
 
 
 class DeviceMemory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Device memory: capacity and peak bandwidth, and where known bus width, pin rate and L2 cache."""
 
     type: str
-    capacity: Figure
-    bandwidth: Figure
-    bus: Figure | None = None
-    rate: Figure | None = None
-    l2: Figure | None = None
+    capacity: SourcedFigure
+    bandwidth: SourcedFigure
+    bus: SourcedFigure | None = None
+    rate: SourcedFigure | None = None
+    l2: SourcedFigure | None = None
     audit_exception: str = ""
 
 
@@ -167,7 +167,7 @@ class Attachment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A link of the device and its bandwidth in one direction."""
 
     link: str
-    per_direction: Figure
+    per_direction: SourcedFigure
 
 
 class BoardParts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -194,9 +194,9 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Devices of a board or package.
     sources : dict of str to str
         Title and address of each source by key.
-    power : Figure or None
+    power : SourcedFigure or None
         Power limit: that of the data sheet, or a requested one.
-    rated_power : Figure or None
+    rated_power : SourcedFigure or None
         Power limit on the data sheet, if `power` is a requested limit; otherwise None.
     rent : Price or None
         Price per hour.
@@ -218,13 +218,13 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     id: str = ""
     capability: str = ""
     parts: BoardParts | None = None
-    power: Figure | None = None
+    power: SourcedFigure | None = None
     rent: Price | None = None
     links: list[Attachment] = []
-    measured: dict[str, Figure] = {}
+    measured: dict[str, SourcedFigure] = {}
     aliases: list[str] = []
     conflicts: list[str] = []
-    rated_power: Figure | None = None
+    rated_power: SourcedFigure | None = None
     laptop: bool = False
 
     def __repr__(self) -> str:
@@ -374,7 +374,7 @@ class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes
     ----------
-    per_direction : Figure
+    per_direction : SourcedFigure
         Bandwidth in one direction.
     per : {"", "lane", "device", "port"}
         Unit that has this bandwidth: one lane of several, all links of a device, or one network port.
@@ -384,21 +384,21 @@ class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Whether it is an NVLink, for which engines keep buffers on every device.
     sums_in_switch : bool
         Whether the switch between devices adds the messages of an all-reduce (NVLink SHARP).
-    latency : Figure or None
+    latency : SourcedFigure or None
         Latency, if a source gives it.
-    random_reads : Figure or None
+    random_reads : SourcedFigure or None
         For storage: small random reads per second, with many requests in flight.
     """
 
     name: str
     kind: Literal["host", "device", "network", "storage"]
-    per_direction: Figure
+    per_direction: SourcedFigure
     per: Literal["", "lane", "device", "port"] = ""
     one_per_device: bool = False
     is_nvlink: bool = False
     sums_in_switch: bool = False
-    latency: Figure | None = None
-    random_reads: Figure | None = None
+    latency: SourcedFigure | None = None
+    random_reads: SourcedFigure | None = None
     aliases: list[str] = []
     conflicts: list[str] = []
 

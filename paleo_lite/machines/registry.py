@@ -18,7 +18,7 @@ from ..errors import AmbiguousName, BadDevice, BadQuantity, BadValue, UnknownNam
 from ..files import file_exists, read_typed, shipped_folder
 from ..units import format_si, parse_quantity
 from .clouds import find_instance
-from .device import REQUESTED_LIMIT, Clock, Device, Figure, LinkRegistry, PeakRate
+from .device import REQUESTED_LIMIT, Clock, Device, LinkRegistry, PeakRate, SourcedFigure
 from .names import normalize_name
 
 _SERIES_BEFORE_NAME = re.compile(r"^(?:(?:rtx|gtx)(?=a?\d|pro)|rx(?=\d)|(?:ai)?pro(?=[rvw]\d))")
@@ -76,7 +76,7 @@ def read_device(path: Path) -> Device:
 _shipped_device = cache(read_device)
 
 
-def list_figures(device: Device) -> Iterator[tuple[str, str, Figure]]:
+def list_figures(device: Device) -> Iterator[tuple[str, str, SourcedFigure]]:
     """Yield all figures of a device with their required units: (field, unit, figure)."""
     yield "cores.multiprocessors", "", device.cores.multiprocessors
     if device.cores.fp32_lanes is not None:
@@ -94,10 +94,14 @@ def list_figures(device: Device) -> Iterator[tuple[str, str, Figure]]:
         yield "power", "W", device.power
     if device.rent is not None:
         note = "; ".join(filter(None, (f"listed {device.rent.date}", device.rent.note)))
-        yield "rent", "USD/h", Figure(device.rent.value, device.rent.source, note)
+        yield "rent", "USD/h", SourcedFigure(device.rent.value, device.rent.source, note)
     for peak in device.peaks:
         unit = "OP/s" if peak.precision == "int8" else "FLOP/s"
-        yield f"peaks.{peak.precision}.{peak.unit}", unit, Figure(peak.value, peak.source, peak.note, peak.unverified)
+        yield (
+            f"peaks.{peak.precision}.{peak.unit}",
+            unit,
+            SourcedFigure(peak.value, peak.source, peak.note, peak.unverified),
+        )
     for attachment in device.links:
         yield f"links.{attachment.link}", "B/s", attachment.per_direction
 
@@ -304,7 +308,7 @@ def limit_power(device: Device, power_limit: float | str) -> Device:
     BadValue
         If the limit is not a power > 0.
     """
-    limit = Figure(f"{parse_power_limit(power_limit):g} W", REQUESTED_LIMIT)
+    limit = SourcedFigure(f"{parse_power_limit(power_limit):g} W", REQUESTED_LIMIT)
     return msgspec.structs.replace(device, power=limit, rated_power=device.rated_power or device.power)
 
 

@@ -11,7 +11,7 @@ from .contents import Contents
 from .pieces import Piece
 
 
-class Placement(msgspec.Struct, frozen=True):
+class BlockPlacement(msgspec.Struct, frozen=True):
     """Blocks and matrices on a device, and those in the memory of the host."""
 
     # Transformer blocks on the device, and of the network.
@@ -49,7 +49,7 @@ class Placement(msgspec.Struct, frozen=True):
         return self.cache_share == 1 and not self.computed_on_host
 
 
-def place(contents: Contents, blocks: int, expert_blocks: int = 0, cpu_cache: bool = False) -> Placement:
+def place(contents: Contents, blocks: int, expert_blocks: int = 0, cpu_cache: bool = False) -> BlockPlacement:
     """Return the placement of the last blocks on the device, and of the head if all blocks are there.
 
     Parameters
@@ -73,7 +73,7 @@ def place(contents: Contents, blocks: int, expert_blocks: int = 0, cpu_cache: bo
             is_there = False
         (device if is_there else host).append(piece)
     share = 0.0 if cpu_cache else blocks / contents.blocks
-    return Placement(blocks, contents.blocks, expert_blocks, share, tuple(device), tuple(host))
+    return BlockPlacement(blocks, contents.blocks, expert_blocks, share, tuple(device), tuple(host))
 
 
 def candidates(
@@ -84,7 +84,7 @@ def candidates(
     gpu_layers: int | None = None,
     cpu_experts: bool = False,
     cpu_cache: bool = False,
-) -> Iterator[Placement]:
+) -> Iterator[BlockPlacement]:
     """Yield the placements that fit into the memory of a device: the most blocks, and all blocks without some experts.
 
     Parameters
@@ -128,6 +128,6 @@ def candidates(
             return
 
 
-def needed_bytes(contents: Contents, placement: Placement, context: int) -> float:
+def needed_bytes(contents: Contents, placement: BlockPlacement, context: int) -> float:
     """Return the bytes of weights and cache of a placement on the device."""
     return placement.weight_bytes + contents.cache_bytes(context) * placement.cache_share

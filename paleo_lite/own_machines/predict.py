@@ -13,7 +13,7 @@ from ..timing.activity import Activity
 from ..timing.energy import with_power_limit
 from .contents import MOST_CONTEXT, Contents
 from .energy import LocalEnergy, energy_of, prompt_under_limit, token_under_limit
-from .placement import Placement, candidates, needed_bytes, place
+from .placement import BlockPlacement, candidates, needed_bytes, place
 from .question import LocalQuestion
 from .step import (
     UBATCH,
@@ -185,11 +185,11 @@ def predict_local(contents: Contents, device: Device, cpu: Device | None, questi
     constants = local_constants()
     own, other = constants.backends[backend], constants.backends["cpu"]
 
-    def on_device(placed: Placement) -> tuple[Activity, float]:
+    def on_device(placed: BlockPlacement) -> tuple[Activity, float]:
         activity = token_activity(contents, placed.device, device, own, context, placed.cache_share)
         return token_under_limit(device, activity, device_token_s(contents, placed, device, own, context))
 
-    def on_host_s(placed: Placement) -> float:
+    def on_host_s(placed: BlockPlacement) -> float:
         return 0.0 if cpu is None else host_token_s(contents, placed, cpu, other, context)
 
     placed = min(possible, key=lambda one: on_device(one)[1] + on_host_s(one))
@@ -265,7 +265,7 @@ def buffer_bytes_of(contents: Contents) -> float:
 
 
 def device_token_s(
-    contents: Contents, placed: Placement, device: Device, constants: BackendConstants, context: float
+    contents: Contents, placed: BlockPlacement, device: Device, constants: BackendConstants, context: float
 ) -> float:
     """Return the seconds of a token on the device."""
     matrices_s = sum(piece_s(piece, device, constants) for piece in placed.device)
@@ -274,7 +274,7 @@ def device_token_s(
 
 
 def host_token_s(
-    contents: Contents, placed: Placement, cpu: Device, constants: BackendConstants, context: float
+    contents: Contents, placed: BlockPlacement, cpu: Device, constants: BackendConstants, context: float
 ) -> float:
     """Return the seconds of a token on the processor of the host: its blocks, experts of others, and its cache."""
     matrices_s = sum(piece_s(piece, cpu, constants) for piece in placed.computed_on_host)

@@ -60,7 +60,7 @@ class ComparedKernel(msgspec.Struct, frozen=True):
         return {"name": row.pop("name"), "class": row.pop("label"), **row}
 
 
-class Comparison(Result, msgspec.Struct, frozen=True, eq=False):
+class RunComparison(Result, msgspec.Struct, frozen=True, eq=False):
     """Comparison of two runs.
 
     Attributes
@@ -115,7 +115,7 @@ class Comparison(Result, msgspec.Struct, frozen=True, eq=False):
         }
 
 
-def compare(a: Sequence[Profile], b: Sequence[Profile], direction: str = "all", by: str = "kernel") -> Comparison:
+def compare(a: Sequence[Profile], b: Sequence[Profile], direction: str = "all", by: str = "kernel") -> RunComparison:
     """Compare the kernel times of two runs.
 
     Parameters
@@ -146,7 +146,7 @@ def compare(a: Sequence[Profile], b: Sequence[Profile], direction: str = "all", 
     sums_a = [sum(repeat.values()) for repeat in seconds_a]
     sums_b = [sum(repeat.values()) for repeat in seconds_b]
     total = _compare_times(("total", "total"), sums_a, sums_b)
-    return Comparison(
+    return RunComparison(
         [str(profile.path) for profile in a],
         [str(profile.path) for profile in b],
         direction,

@@ -55,7 +55,7 @@ _MATRIX_KERNEL = re.compile(r"gemm|cudnn|convolve|grad|mma", re.I)
 _DOMINANT_SHARE = 0.9
 
 
-class Evidence(msgspec.Struct, frozen=True):
+class OriginEvidence(msgspec.Struct, frozen=True):
     """Evidence in a profile about its origin."""
 
     gpus: tuple[str, ...]  # GPU names recorded by the profiler, unchanged
@@ -68,7 +68,7 @@ class Evidence(msgspec.Struct, frozen=True):
     kepler_kernel: str = ""  # a kernel compiled for Kepler; empty if there is none
 
 
-def gather_evidence(profile: Profile, seconds: Mapping[str, float] | None = None) -> Evidence:
+def gather_evidence(profile: Profile, seconds: Mapping[str, float] | None = None) -> OriginEvidence:
     """Gather the evidence in a profile.
 
     Parameters
@@ -86,7 +86,7 @@ def gather_evidence(profile: Profile, seconds: Mapping[str, float] | None = None
                 if pattern.search(name):
                     capabilities.append((capability, name))
     kepler_kernels = [name for capability, name in capabilities if capability < FIRST_CAPABILITY_AFTER_KEPLER]
-    return Evidence(
+    return OriginEvidence(
         gpus=recorded_gpu_names(profile),
         configuration=profile.configuration,
         precision=dominant_precision(seconds),
@@ -142,7 +142,7 @@ def dominant_precision(seconds: Mapping[str, float]) -> str | None:
 
 
 def find_contradictions(
-    evidence: Evidence, device: Device | None = None, network: str | None = None, precision: str | None = None
+    evidence: OriginEvidence, device: Device | None = None, network: str | None = None, precision: str | None = None
 ) -> list[str]:
     """Return the contradictions between evidence and claims, as phrases that follow the name of the profile.
 
@@ -171,7 +171,7 @@ def find_contradictions(
     return contradictions
 
 
-def _contradicts_device(evidence: Evidence, device: Device) -> str | None:
+def _contradicts_device(evidence: OriginEvidence, device: Device) -> str | None:
     """Return the first contradiction between evidence and a device; None if there is none."""
     device_keys = [normalize_name(name) for name in (device.id, device.name, *device.aliases)]
     if evidence.gpus and not any(model_word(gpu) in device_key for gpu in evidence.gpus for device_key in device_keys):
@@ -204,6 +204,6 @@ def check_evidence(
         raise BadProfile(f"{profile.path}: {'; '.join(contradictions)}")
 
 
-def device_warnings(evidence: Evidence, device: Device) -> list[str]:
+def device_warnings(evidence: OriginEvidence, device: Device) -> list[str]:
     """Return why a profile cannot be of a device, as phrases that follow the name of the profile."""
     return [f"{text}: no share of peak is given" for text in find_contradictions(evidence, device)]

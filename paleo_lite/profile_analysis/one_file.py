@@ -13,7 +13,7 @@ from . import GROUPINGS, activity, runs
 from .activity import ActivityRecorder
 from .captured_graphs import CapturedGraphs, add_captured_operations
 from .device_time import DeviceTime, analyse_device_time
-from .evidence import Evidence, find_rank, gather_evidence
+from .evidence import OriginEvidence, find_rank, gather_evidence
 from .notebook import COLUMNS, NotebookSums, sum_batch
 from .serving_steps import EngineStepRecorder, PhaseSummary
 from .steady import SteadyIteration, analyse_steady_state, parse_steps
@@ -80,7 +80,7 @@ class FileAnalysis(msgspec.Struct, frozen=True):
     steady: SteadyIteration | None = None  # figures of the steady method
     device_time: DeviceTime | None = None  # busy and idle time, if the profile has start times
     # Evidence of the device, if kernels have start times; for other profiles it is gathered later, at little cost.
-    evidence: Evidence | None = None
+    evidence: OriginEvidence | None = None
     rank: int | None = None  # rank in a distributed job, if the profile or its name records one
     engine_steps: list[PhaseSummary] = []  # steps of an inference engine by phase; empty without its annotations
     # How many graph launches have the operations of captured graphs; None without traces of captures.

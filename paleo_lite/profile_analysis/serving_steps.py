@@ -37,7 +37,7 @@ _STORE_CACHE = re.compile(r"(?:^|::)store_kvcache<(?P<key_bytes>\d+)l, (?:(?P<va
 token in bytes. Versions with different key and value sizes have the size of the values as the second."""
 
 
-class EngineStep(msgspec.Struct, frozen=True):
+class ServingStep(msgspec.Struct, frozen=True):
     """A step of an inference engine, from its annotation."""
 
     phase: str
@@ -65,7 +65,7 @@ class PhaseSummary(msgspec.Struct, frozen=True):
     cache_bytes: float | None  # bytes of the KV cache that these tokens have; None if the bytes per token are unknown
 
 
-def parse_annotation(name: str) -> EngineStep | None:
+def parse_annotation(name: str) -> ServingStep | None:
     """Return the step of an annotation of vLLM or SGLang; None for other names."""
     match = _EXECUTE.fullmatch(name)
     if match is not None:
@@ -77,13 +77,13 @@ def parse_annotation(name: str) -> EngineStep | None:
     return None if match is None else _parse_step(match)
 
 
-def _parse_execute(match: re.Match[str]) -> EngineStep:
+def _parse_execute(match: re.Match[str]) -> ServingStep:
     prefill_tokens = int(match["context_sq"] or match["context_tokens"] or 0)
     decode_tokens = int(match["generation_sq"] or match["generation_tokens"] or 0)
     cached_tokens = None
     if match["context_sk"] is not None and match["generation_sk"] is not None:
         cached_tokens = int(match["context_sk"]) + int(match["generation_sk"])
-    return EngineStep(
+    return ServingStep(
         phase=_phase(prefill_tokens, decode_tokens),
         requests=int(match["context"]) + int(match["generation"]),
         prefill_tokens=prefill_tokens,
@@ -92,15 +92,15 @@ def _parse_execute(match: re.Match[str]) -> EngineStep:
     )
 
 
-def _parse_execute_new(match: re.Match[str]) -> EngineStep | None:
+def _parse_execute_new(match: re.Match[str]) -> ServingStep | None:
     new, cached = int(match["new"]), int(match["cached"])
     if not new and not cached:
         return None
     # A request that continues a prompt in chunks is cached, too, and counts as decode.
-    return EngineStep(_phase(new, cached), new + cached, None if new else 0, cached)
+    return ServingStep(_phase(new, cached), new + cached, None if new else 0, cached)
 
 
-def _parse_step(match: re.Match[str]) -> EngineStep | None:
+def _parse_step(match: re.Match[str]) -> ServingStep | None:
     fields: dict[str, int] = {}
     for field in match["fields"].split():
         key, _, value = field.partition("=")
@@ -109,14 +109,14 @@ def _parse_step(match: re.Match[str]) -> EngineStep | None:
     cached = [fields[key] for key in ("c_sk", "g_sk") if key in fields]
     cached_tokens = sum(cached) if cached else None
     if match["mode"] == "DECODE":
-        return EngineStep("decode", requests, 0, fields.get("g_sq", requests), cached_tokens)
+        return ServingStep("decode", requests, 0, fields.get("g_sq", requests), cached_tokens)
     if match["mode"] == "TARGET_VERIFY":
-        return EngineStep("decode", requests, 0, None, cached_tokens)
+        return ServingStep("decode", requests, 0, None, cached_tokens)
     if match["mode"] == "EXTEND":
-        return EngineStep("prefill", requests, fields.get("toks", fields.get("c_sq", 0)), 0, cached_tokens)
+        return ServingStep("prefill", requests, fields.get("toks", fields.get("c_sq", 0)), 0, cached_tokens)
     decode_tokens = fields.get("g_sq", fields.get("g", 0))
     prefill_tokens = fields.get("c_sq", max(fields.get("toks", 0) - decode_tokens, 0))
-    return EngineStep("mixed", requests, prefill_tokens, decode_tokens, cached_tokens)
+    return ServingStep("mixed", requests, prefill_tokens, decode_tokens, cached_tokens)
 
 
 def _phase(prefill_tokens: int, decode_tokens: int) -> str:
@@ -129,13 +129,13 @@ class EngineStepRecorder:
     """Collects the annotated steps of a trace, batch by batch."""
 
     def __init__(self) -> None:
-        self._steps: dict[tuple[bool, str], list[tuple[float, float, EngineStep]]] = {}
+        self._steps: dict[tuple[bool, str], list[tuple[float, float, ServingStep]]] = {}
         self._stored_bytes = 0.0
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Add a batch with the columns category, kernel, start_ns, duration_ns and thread."""
         name_codes, names = values_of(batch, "kernel")
-        steps_by_code: dict[int, EngineStep] = {}
+        steps_by_code: dict[int, ServingStep] = {}
         stored: dict[int, int] = {}
         for code, name in enumerate(names):
             if not name:
@@ -176,7 +176,7 @@ class EngineStepRecorder:
         return []
 
 
-def _summarise(steps: Sequence[tuple[float, float, EngineStep]], stored_bytes: float) -> list[PhaseSummary]:
+def _summarise(steps: Sequence[tuple[float, float, ServingStep]], stored_bytes: float) -> list[PhaseSummary]:
     # Every step runs the store kernel once per layer, so this is the sum over the layers.
     bytes_per_token = stored_bytes / len(steps) if stored_bytes else None
     summaries = []

@@ -47,7 +47,7 @@ from .chrome_events import (
     times_ns,
 )
 from .detect import is_gzip
-from .json_stream import Elements, JsonArray, Span, decode_around
+from .json_stream import Elements, JsonArray, TextSpan, decode_around
 from .launches import (
     BPROP,
     LAUNCH,
@@ -224,14 +224,14 @@ class _Converted(NamedTuple):
 
 
 def _convert_spans(
-    spans: Iterator[Span], path: Path, linked: bool, placed: bool, launched: bool, jobs: int
+    spans: Iterator[TextSpan], path: Path, linked: bool, placed: bool, launched: bool, jobs: int
 ) -> Generator[_Converted | None, None, None]:
     """Convert spans in several processes and yield the results in file order."""
     work = partial(_convert, path=path, linked=linked, placed=placed, launched=launched)
     yield from map_in_order(spans, work, jobs, ahead=_SPANS_AHEAD * jobs)
 
 
-def _convert(span: Span, path: Path, linked: bool, placed: bool, launched: bool) -> _Converted | None:
+def _convert(span: TextSpan, path: Path, linked: bool, placed: bool, launched: bool) -> _Converted | None:
     """Convert one span; None if it is not a series of complete elements, or has an error to report in file order."""
     text = span.text
     if text is None:

@@ -54,7 +54,7 @@ class Elements(NamedTuple, Generic[T]):
     decoded: T  # result of the decoder for the text
 
 
-class Span(NamedTuple):
+class TextSpan(NamedTuple):
     """Text between two guessed cuts: elements without brackets, if both cuts are between elements."""
 
     # Byte offset in the (decompressed) document, and number of bytes.
@@ -90,7 +90,7 @@ class JsonArray(Generic[T]):
         self._offset = 0  # of the buffer's first byte in the document
         self._ended = False
         self._after_comma = False
-        self._ahead: deque[Span] = deque()  # spans whose results are not known yet
+        self._ahead: deque[TextSpan] = deque()  # spans whose results are not known yet
         self._returned = io.BytesIO()  # text that is read before the rest of the file
         self._failure: Exception | None = None  # of reading the file
 
@@ -102,7 +102,7 @@ class JsonArray(Generic[T]):
             self.around = head + self._rest(file)
 
     def pieces_ahead(
-        self, run: Callable[[Iterator[Span]], Generator[R | None, None, None]]
+        self, run: Callable[[Iterator[TextSpan]], Generator[R | None, None, None]]
     ) -> Iterator[R | Elements[T]]:
         """Yield the results of a function for as many pieces as possible, then the remaining elements.
 
@@ -141,7 +141,7 @@ class JsonArray(Generic[T]):
         self._offset -= len(spans)
         self._ended = False
 
-    def _find_spans(self, file: BinaryIO) -> Iterator[Span]:
+    def _find_spans(self, file: BinaryIO) -> Iterator[TextSpan]:
         """Yield the spans of a file that is not compressed, up to the last piece; only their ends are read."""
         start, file_end = self._offset, os.fstat(file.fileno()).st_size
         while start + SPAN < file_end:
@@ -153,12 +153,12 @@ class JsonArray(Generic[T]):
                 return
             if cut is None:
                 return
-            span = Span(start, window_start + cut - start, None)
+            span = TextSpan(start, window_start + cut - start, None)
             self._ahead.append(span)
             start += span.length + 1
             yield span
 
-    def _read_spans(self, file: BinaryIO) -> Iterator[Span]:
+    def _read_spans(self, file: BinaryIO) -> Iterator[TextSpan]:
         """Yield the spans of a compressed file, up to the last piece."""
         while True:
             try:
@@ -168,7 +168,7 @@ class JsonArray(Generic[T]):
             cut = None if self._ended else last_seam(self._buffer)
             if cut is None:
                 return
-            span = Span(self._offset, cut, self._buffer[: cut + 1])
+            span = TextSpan(self._offset, cut, self._buffer[: cut + 1])
             self._ahead.append(span)
             self._drop(cut + 1)
             yield span

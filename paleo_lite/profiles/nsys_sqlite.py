@@ -93,7 +93,7 @@ class NsysSqlite:
                 raise BadProfile(
                     f"{path}: SQLite without the tables of Nsight Systems: looked for StringIds and {wanted}"
                 )
-            reader = _Reader(path, connection, tables)
+            reader = _NsysReader(path, connection, tables)
             linked = columns is None or not set(_LINKED).isdisjoint(columns)
             reader.link(present if linked else [])
             for table in present:
@@ -101,7 +101,7 @@ class NsysSqlite:
                     yield batch_of(reader.columns(table, row_ids, rows), len(row_ids), columns)
 
 
-class _Reader:
+class _NsysReader:
     def __init__(self, path: Path, connection: sqlite3.Connection, tables: dict[str, list[str]]) -> None:
         self.path, self.connection, self.tables = path, connection, tables
         self.most = path.stat().st_size  # no table has more rows than the file has bytes

@@ -70,14 +70,14 @@ class NvprofSqlite:
             kinds = [kind for kind in _READ if _PREFIX + kind in tables]
             if not kinds or "StringTable" not in tables:
                 raise BadProfile(f"{path}: SQLite without the tables of nvprof ({_PREFIX}..., StringTable)")
-            reader = _Reader(path, connection, most)
+            reader = _NvprofReader(path, connection, most)
             for kind in kinds:
                 rows = reader.markers() if kind == "MARKER" else reader.activities(kind, tables[_PREFIX + kind])
                 for batch in _grouped(rows):
                     yield reader.batch(kind, batch, columns)
 
 
-class _Reader:
+class _NvprofReader:
     def __init__(self, path: Path, connection: sqlite3.Connection, most: int) -> None:
         self.path, self.connection, self.most = path, connection, most
         self.strings = Entries(connection, "StringTable", "_id_", "value", _LONGEST_NAME)

@@ -57,7 +57,7 @@ class TauXml:
 
 
 def _rows(path: Path) -> Iterator[dict[str, Any]]:
-    reader = _Reader(path)
+    reader = _TauReader(path)
     for chunk in _chunks(path):
         reader.feed(chunk)
         yield from reader.rows
@@ -66,7 +66,7 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
     yield from reader.rows
 
 
-class _Reader:
+class _TauReader:
     """Incremental XML parser; the caller removes the finished `rows`."""
 
     def __init__(self, path: Path) -> None:

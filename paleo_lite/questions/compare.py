@@ -101,15 +101,15 @@ def _side_by_side(
         return Predictions(answers, left_out, others if others[0] else ())
     from ..sweeps.comparison import Comparison
     from ..sweeps.questions import question_row
-    from ..sweeps.rows import Terms, answer_row
+    from ..sweeps.rows import RowTerms, answer_row
 
     always = {name: getattr(question, name) for name in ("network", "gpu") if isinstance(getattr(question, name), str)}
     rows = []
     for asked, answer in zip(settings, answers, strict=True):
         names = {name: getattr(value, "id", getattr(value, "name", value)) for name, value in asked.items()}
-        rows.append(question_row({**always, **names}) | answer_row(answer, Terms()))
+        rows.append(question_row({**always, **names}) | answer_row(answer, RowTerms()))
     has_amount = any(getattr(question, name, None) is not None for name in ("samples", "tokens"))
-    samples = None if has_amount else Terms().samples
+    samples = None if has_amount else RowTerms().samples
     return Comparison(type(question).__name__.lower(), tuple(settings[0]), rows, answers, left_out, samples)
 
 

@@ -10,7 +10,7 @@ import click
 
 from ..errors import BadValue
 from .compare import compare, document_of, find_asked_device
-from .kind import Kind, make_function
+from .kind import QuestionKind, make_function
 from .option import Several, option, options_of
 from .records import (
     DEVICE_GROUP,
@@ -247,7 +247,7 @@ def _document(result: Any, shown: Mapping[str, Any]) -> Any:
 
 diffusion = make_function("diffusion", Diffusion, answer)
 
-DIFFUSION = Kind(
+DIFFUSION = QuestionKind(
     name="diffusion",
     record=Diffusion,
     answer=answer,

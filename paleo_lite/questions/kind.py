@@ -1,4 +1,4 @@
-"""Kinds of question: `Kind`, the list `KINDS`, and `ask`, which answers a question of any kind."""
+"""Kinds of question: `QuestionKind`, the list `KINDS`, and `ask`, which answers a question of any kind."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Q = TypeVar("Q", bound=Options)
 A = TypeVar("A")
 
 
-class Kind(NamedTuple):
+class QuestionKind(NamedTuple):
     """One kind of question: what it asks, which options it has, and how it is answered."""
 
     name: str  # command, and function of the package
@@ -41,10 +41,10 @@ KINDS = {
 """Module and record of each kind of question, which are imported when it is asked."""
 
 
-def find_kind(name: str) -> Kind:
+def find_kind(name: str) -> QuestionKind:
     """Return a kind of question."""
     module, _, record = KINDS[name].partition(":")
-    kind: Kind = getattr(importlib.import_module(f".{module}", __package__), record)
+    kind: QuestionKind = getattr(importlib.import_module(f".{module}", __package__), record)
     return kind
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import BadValue
 from .compare import check_no_pipeline, compare
-from .kind import Kind, make_function
+from .kind import QuestionKind, make_function
 from .option import Several, option
 from .records import DEVICE_GROUP, ENGINE_GROUP, NETWORK_GROUP, DeviceOptions, NetworkAsked, SiteOptions
 from .values import DEVICE, INTEGER, Names, Quantity, to_list
@@ -161,7 +161,7 @@ def _document(result: Any, shown: Mapping[str, Any]) -> Any:
 
 local = make_function("local", Local, answer)
 
-LOCAL = Kind(
+LOCAL = QuestionKind(
     name="local",
     record=Local,
     answer=answer,

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar, Union
 
 import click
 
-from .values import CommaSeparated, Settings, flatten
+from .values import CommaSeparated, KeyValues, flatten
 
 T = TypeVar("T")
 Several: TypeAlias = Union[T, Sequence[T]]  # noqa: UP007
@@ -51,7 +51,7 @@ class Option(NamedTuple):
     @property
     def takes_several(self) -> bool:
         """Whether values separated by commas, or a range, are a comparison."""
-        return not (self.is_single or self.is_repeatable or isinstance(self.type, Settings))
+        return not (self.is_single or self.is_repeatable or isinstance(self.type, KeyValues))
 
 
 def option(default: Any = None, **settings: Any) -> Any:

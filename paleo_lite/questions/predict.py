@@ -17,7 +17,7 @@ from .compare import (
     find_asked_device,
     with_usual_precision,
 )
-from .kind import Kind, make_function
+from .kind import QuestionKind, make_function
 from .option import Several, option
 from .records import (
     DEVICE_GROUP,
@@ -301,7 +301,7 @@ def _chart(result: Any) -> str:
 
 predict = make_function("predict", Predict, answer)
 
-PREDICT = Kind(
+PREDICT = QuestionKind(
     name="predict",
     record=Predict,
     answer=answer,

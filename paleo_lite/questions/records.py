@@ -22,12 +22,12 @@ from .values import (
     TOPOLOGY,
     CommaSeparated,
     FormatNames,
+    KeyValues,
     ModuleInput,
     Names,
     PrecisionNames,
     PriceOrCloud,
     Quantity,
-    Settings,
     YesNo,
 )
 
@@ -142,7 +142,7 @@ class PppOptions(TimeModelOptions):
     )  # fmt: skip
 
 
-SITE_SETTINGS = Settings(
+SITE_SETTINGS = KeyValues(
     {
         "electricity": Quantity("USD/kWh"),
         "carbon-intensity": Quantity("g/kWh"),
@@ -382,7 +382,7 @@ class ClusterOptions(Options):
     )  # fmt: skip
 
 
-EXPERT_SETTINGS = Settings(
+EXPERT_SETTINGS = KeyValues(
     {
         "dispatch": Names("library", ".distributed.expert_exchange:DISPATCHERS"),
         "kernels": Names("kernels", ".timing.expert_kernels:EXPERT_KERNELS"),
@@ -392,8 +392,8 @@ EXPERT_SETTINGS = Settings(
         "overlap": click.FLOAT,
     }
 )
-SCHEDULE_SETTINGS = Settings({"layout": click.STRING, "interleaved": INTEGER, "micro-batches": INTEGER})
-COMMUNICATION_SETTINGS = Settings(
+SCHEDULE_SETTINGS = KeyValues({"layout": click.STRING, "interleaved": INTEGER, "micro-batches": INTEGER})
+COMMUNICATION_SETTINGS = KeyValues(
     {
         "collective": Names("collective", ".distributed.collectives:COLLECTIVES"),
         "precision": click.Choice(("fp32", "fp16", "bf16")),
@@ -404,7 +404,7 @@ COMMUNICATION_SETTINGS = Settings(
         "ppp": PPP,
     }
 )
-FEED_SETTINGS = Settings({"storage": LINK, "decode": click.STRING, "pageable": YesNo()})
+FEED_SETTINGS = KeyValues({"storage": LINK, "decode": click.STRING, "pageable": YesNo()})
 
 
 @dataclass(frozen=True)

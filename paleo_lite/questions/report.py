@@ -18,7 +18,7 @@ from ..errors import BadFile, BadValue, PaleoError
 from ..extras import require
 from ..files import check_outputs, save, shipped_folder
 from ..machines import Device, find_device
-from ..reporting.document import Document, Provenance, Source, Table, draw_chart
+from ..reporting.document import Document, ReportProvenance, Source, Table, draw_chart
 from ..result import Result
 from ..timing import Prediction
 from ..timing.pipeline_prediction import PipelinePrediction
@@ -115,7 +115,7 @@ def write_report(question: Options, answer: Result, path: Path) -> Report:
     again = shlex.join([*words, "--report", str(path)])
     commands = [("The answer as JSON", shlex.join([*words, "--format", "json"]))]
 
-    def provenance(sources: Sequence[Source]) -> Provenance:
+    def provenance(sources: Sequence[Source]) -> ReportProvenance:
         return make_provenance(again, sources, commands)
 
     if isinstance(answer, Prediction) and answer.workload.has_layers:
@@ -139,7 +139,10 @@ def _save(path: Path, page: Document) -> Report:
 
 
 def _prediction_page(
-    question: Any, prediction: Prediction, files: Sequence[Path], provenance: Callable[[Sequence[Source]], Provenance]
+    question: Any,
+    prediction: Prediction,
+    files: Sequence[Path],
+    provenance: Callable[[Sequence[Source]], ReportProvenance],
 ) -> Document:
     """Return the report of a network on one device."""
     from ..calibration.alternatives import try_alternatives
@@ -160,7 +163,7 @@ def _prediction_page(
     )
 
 
-def _answer_page(kind: Any, answer: Result, provenance: Provenance) -> Document:
+def _answer_page(kind: Any, answer: Result, provenance: ReportProvenance) -> Document:
     """Return the report of any answer: what the command prints, with its chart."""
     from ..api.plotting import KINDS, Plot
     from ..reporting.page.sections import sources_section
@@ -201,13 +204,13 @@ def _chart_of(kind: Any, answer: Any) -> str:
 
 def make_provenance(
     command: str, sources: Sequence[Source], next_commands: Sequence[tuple[str, str]] = ()
-) -> Provenance:
+) -> ReportProvenance:
     """Return the provenance of a report; the date is SOURCE_DATE_EPOCH if set, as for reproducible builds."""
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
     now = datetime.datetime.now(datetime.UTC)
     if epoch.isdecimal():
         now = datetime.datetime.fromtimestamp(int(epoch), datetime.UTC)
-    return Provenance(command, __version__, now.date().isoformat(), sources, next_commands)
+    return ReportProvenance(command, __version__, now.date().isoformat(), sources, next_commands)
 
 
 def _network_sources(network: Any) -> list[Source]:

@@ -11,7 +11,7 @@ import click
 
 from ..errors import BadValue
 from .compare import check_no_pipeline, check_single, compare
-from .kind import Kind, make_function
+from .kind import QuestionKind, make_function
 from .option import Several, option
 from .records import (
     DEVICE_GROUP,
@@ -27,7 +27,7 @@ from .records import (
     TimeModelOptions,
     WeightOptions,
 )
-from .values import INTEGER, LINK, NETWORK, PLATFORM, Names, Number, Quantity, Settings
+from .values import INTEGER, LINK, NETWORK, PLATFORM, KeyValues, Names, Number, Quantity
 
 if TYPE_CHECKING:
     from ..calibration.side_by_side import Predictions
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 TRAFFIC_GROUP = "Traffic"
 
-SPECULATION_SETTINGS = Settings({"tokens": INTEGER, "acceptance": Number(0, 1), "draft": NETWORK})
-ENGINE_SETTINGS = Settings(
+SPECULATION_SETTINGS = KeyValues({"tokens": INTEGER, "acceptance": Number(0, 1), "draft": NETWORK})
+ENGINE_SETTINGS = KeyValues(
     {
         "block-size": INTEGER,
         "receive-interval": INTEGER,
@@ -260,7 +260,7 @@ _PASSED = (
 
 serve = make_function("serve", Serve, answer)
 
-SERVE = Kind(
+SERVE = QuestionKind(
     name="serve",
     record=Serve,
     answer=answer,

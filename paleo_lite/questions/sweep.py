@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import BadValue
 from .compare import FULL_PRECISION, check_no_pipeline, usual_precision
-from .kind import Kind, find_kind
+from .kind import QuestionKind, find_kind
 from .option import Options
 from .records import PPP_OVERLAP
 
@@ -115,12 +115,12 @@ def space_of(question: Options) -> AnySpace:
     return space
 
 
-def kind_of(question: Options) -> Kind:
+def kind_of(question: Options) -> QuestionKind:
     """Return the kind of a question."""
     return find_kind(type(question).__name__.lower())
 
 
-def _question_space(kind: Kind, question: Any) -> QuestionSpace:
+def _question_space(kind: QuestionKind, question: Any) -> QuestionSpace:
     """Return the combinations of a question that are answered one by one."""
     from ..machines import find_device
     from ..sweeps.questions import QuestionSpace

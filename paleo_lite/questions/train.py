@@ -17,7 +17,7 @@ from .compare import (
     find_asked_device,
     with_usual_precision,
 )
-from .kind import Kind, make_function
+from .kind import QuestionKind, make_function
 from .option import Several, option, options_of
 from .records import (
     ENGINE_GROUP,
@@ -340,9 +340,11 @@ def _device_of_topology(question: Train) -> str | None:
     if question.topology is None and question.platform is None:
         return None
     from ..api.arguments import to_paths
-    from ..distributed.run import Request
+    from ..distributed.run import ClusterRequest
 
-    request = Request(question.workers, topology=question.topology, platform=question.platform, link=question.link)
+    request = ClusterRequest(
+        question.workers, topology=question.topology, platform=question.platform, link=question.link
+    )
     return request.build_topology(to_paths(question.hardware_files)).device
 
 
@@ -449,7 +451,7 @@ def _chart(result: Any) -> str:
 
 train = make_function("train", Train, answer)
 
-TRAIN = Kind(
+TRAIN = QuestionKind(
     name="train",
     record=Train,
     answer=answer,

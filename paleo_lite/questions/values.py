@@ -112,7 +112,7 @@ def has_option(command: click.Command, name: str) -> bool:
     return any(parameter.name == name for parameter in command.params)
 
 
-class Integer(click.ParamType):  # type: ignore[type-arg]
+class WholeNumber(click.ParamType):  # type: ignore[type-arg]
     """An integer >= 1.
 
     Parameters
@@ -142,7 +142,7 @@ class Integer(click.ParamType):  # type: ignore[type-arg]
         return number
 
 
-class PictureSize(Integer):
+class PictureSize(WholeNumber):
     """Pixels of a square image, or width x height of a picture as text."""
 
     name = "size"
@@ -245,7 +245,7 @@ class CommaSeparated(click.ParamType):  # type: ignore[type-arg]
         """Return whether a text is several integers or a range of them; sizes as width x height are names."""
         if isinstance(self.item_type, PictureSize):
             return ":" in text or "..." in text
-        return isinstance(self.item_type, Integer) and re.search("[,:]", text) is not None
+        return isinstance(self.item_type, WholeNumber) and re.search("[,:]", text) is not None
 
     def _all_names(self) -> list[str]:
         """Return what ``all`` stands for: the names of a list, unless one of them is all; none for other types."""
@@ -337,7 +337,7 @@ class YesNo(click.ParamType):  # type: ignore[type-arg]
         return bool(value == "yes")
 
 
-class Settings(click.ParamType):  # type: ignore[type-arg]
+class KeyValues(click.ParamType):  # type: ignore[type-arg]
     """Settings as ``key=value,key=value``, which become a dict; the last value may contain commas.
 
     Parameters
@@ -356,7 +356,7 @@ class Settings(click.ParamType):  # type: ignore[type-arg]
         if isinstance(value, dict):
             texts = {str(key).replace("_", "-"): item for key, item in value.items()}
         else:
-            texts = self._split(str(value), param)
+            texts = self.split(str(value), param)
         settings: dict[str, Any] = {}
         for key, text in texts.items():
             if key not in self.types:
@@ -372,7 +372,7 @@ class Settings(click.ParamType):  # type: ignore[type-arg]
                 raise BadValue(f"{_parameter_name(param)}, {key}: {reason.rstrip('.')}") from None
         return settings
 
-    def _split(self, text: str, param: click.Parameter | None) -> dict[str, str]:
+    def split(self, text: str, param: click.Parameter | None) -> dict[str, str]:
         """Return the texts by key."""
         parts: list[str] = []
         for part in text.split(","):
@@ -597,7 +597,7 @@ def configuration_names(typed: dict[str, Any]) -> list[str]:
         return []
 
 
-INTEGER = Integer()
+INTEGER = WholeNumber()
 PICTURE_SIZE = PictureSize()
 PPP = Number(example="0.62")
 SHAPE = Shape()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from ..calibration.comparison import MEASURED_PASSES, ProfileComparison
 from ..profile_analysis import GROUPINGS
-from ..profile_analysis.compare import ComparedKernel, Comparison
+from ..profile_analysis.compare import ComparedKernel, RunComparison
 from ..timing import Prediction, describe_model
 from ..units import format_interval, format_si
 from .document import Column, Document, Table, format_percent, format_time
 
 
-def comparison_page(comparison: Comparison, top: int | None = 20) -> Document:
+def comparison_page(comparison: RunComparison, top: int | None = 20) -> Document:
     """Return the document of a comparison of two profiles.
 
     Parameters

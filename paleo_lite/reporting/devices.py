@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..errors import UnknownPrecision
-from ..machines import Device, Figure, Link
+from ..machines import Device, Link, SourcedFigure
 from ..machines.audit import AuditFinding
 from ..machines.prices import prices_of
 from ..machines.registry import list_figures
@@ -130,7 +130,7 @@ def device_page(device: Device) -> Document:
         peaks.append(
             {
                 "figure": label,
-                **_figure(Figure(peak.value, peak.source, peak.note or peak.audit_exception, peak.unverified)),
+                **_figure(SourcedFigure(peak.value, peak.source, peak.note or peak.audit_exception, peak.unverified)),
             }
         )
     measured = [{"figure": f"measured {name}", **_figure(figure)} for name, figure in device.measured.items()]
@@ -163,7 +163,7 @@ def device_page(device: Device) -> Document:
     return Document(device.name, facts, tables, device.conflicts, table)
 
 
-def _figure(figure: Figure) -> dict[str, Any]:
+def _figure(figure: SourcedFigure) -> dict[str, Any]:
     unverified = "unverified" if figure.unverified else ""
     note = "; ".join(text for text in (unverified, figure.note) if text)
     return {"value": figure.value, "source": figure.source, "note": note}

@@ -252,7 +252,7 @@ class Source(msgspec.Struct, frozen=True):
     sha256: str
 
 
-class Provenance(msgspec.Struct, frozen=True):
+class ReportProvenance(msgspec.Struct, frozen=True):
     """How a report was made."""
 
     command: str  # the command line, quoted for a POSIX shell
@@ -276,7 +276,7 @@ class Document(msgspec.Struct, frozen=True):
     answers: Sequence[KeyFigure] = ()  # the main results
     sections: Sequence[Document] = ()  # sections with a heading; their `name` is the link target
     name: str = ""
-    provenance: Provenance | None = None  # how to reproduce the document
+    provenance: ReportProvenance | None = None  # how to reproduce the document
 
     @property
     def tables(self) -> list[Table]:

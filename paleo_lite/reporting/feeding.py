@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..input_pipeline.feeding import PipelineThroughput
-from ..input_pipeline.remedies import Remedy, Rule
+from ..input_pipeline.remedies import Remedy, RuleOfThumb
 from ..result import LOWER_BOUND_FACT
 from ..text import format_plural
 from ..timing import Prediction
@@ -26,7 +26,7 @@ def feeding_dict(
     fed: PipelineThroughput,
     subject: dict[str, Any],
     prediction: Prediction,
-    rules: tuple[Rule, ...],
+    rules: tuple[RuleOfThumb, ...],
     remedies: tuple[Remedy, ...],
     plan: tuple[Remedy, ...],
 ) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def feeding_page(
     fed: PipelineThroughput,
     subject: str,
     prediction: Prediction,
-    rules: tuple[Rule, ...],
+    rules: tuple[RuleOfThumb, ...],
     remedies: tuple[Remedy, ...],
     plan: tuple[Remedy, ...],
     notes: tuple[str, ...],
@@ -162,7 +162,7 @@ def _stage_table(fed: PipelineThroughput) -> Table:
     return Table("Stages in isolation", columns, _stage_rows(fed))
 
 
-def _rule_table(rules: tuple[Rule, ...]) -> Table:
+def _rule_table(rules: tuple[RuleOfThumb, ...]) -> Table:
     columns = [
         Column("rule", "rule", left=True, wrap=True),
         Column("found", "this pipeline", left=True, wrap=True),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..serving.answers import FIGURES, LATENCIES, SITE_FIGURES, Figure, Serving
-from ..serving.candidates import RANKINGS, Advice, Candidate
+from ..serving.candidates import RANKINGS, Candidate, DeploymentAdvice
 from ..serving.decode_kernels import KernelTime
 from ..serving.division import Division
 from ..serving.price_basis import PricedDevice, describe_prices
@@ -214,12 +214,12 @@ def _row(candidate: Candidate) -> dict[str, Any]:
     return {name: getattr(candidate, name) for name in Candidate.__struct_fields__}
 
 
-def _describe_prices(advice: Advice) -> str:
+def _describe_prices(advice: DeploymentAdvice) -> str:
     """Return whose prices the deployments have."""
     return describe_prices([PricedDevice(one.gpu, one.price_usd_per_h, one.price_cloud) for one in advice.candidates])
 
 
-def _describe(candidate: Candidate, advice: Advice) -> str:
+def _describe(candidate: Candidate, advice: DeploymentAdvice) -> str:
     text = f"{candidate.replicas} x {candidate.gpu} {candidate.parallelism()}, "
     text += f"weights {candidate.weights}, "
     text += f"at most {candidate.batch_limit} sequences"

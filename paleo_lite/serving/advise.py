@@ -12,9 +12,9 @@ from ..errors import DoesNotFit, PaleoError
 from ..progress import report
 from .answers import measure_figures, request_latencies, summarize
 from .backends import backend_of
-from .candidates import Advice, Candidate, Criteria, mark_front, rank
+from .candidates import Candidate, Criteria, DeploymentAdvice, mark_front, rank
 from .demand import Demand
-from .deployment import Deployment, Prepared
+from .deployment import Deployment, PreparedDeployment
 from .requests import Traffic, generate_traffic
 from .slo import OBJECTIVES, Missed, Objective, find_missed, largest_ratio
 
@@ -33,7 +33,7 @@ def rank_deployments(
     fallbacks: dict[str, dict[str, Callable[[], Deployment]]] | None = None,
     objectives: Sequence[Objective] = (),
     criteria: Criteria,
-) -> Advice:
+) -> DeploymentAdvice:
     """Simulate a replica of each deployment at several batch limits, with a request always waiting for a free place.
 
     Parameters
@@ -78,10 +78,10 @@ def rank_deployments(
             try_all(attempts)
     rate_per_s = _finite_rate(demand)
     ranked = rank(mark_front(candidates), criteria.by, has_rate=rate_per_s is not None)
-    return choose(Advice(ranked, None, refused, criteria.by, rate_per_s, criteria.headroom))
+    return choose(DeploymentAdvice(ranked, None, refused, criteria.by, rate_per_s, criteria.headroom))
 
 
-def choose(advice: Advice) -> Advice:
+def choose(advice: DeploymentAdvice) -> DeploymentAdvice:
     """Return advice whose best candidate is the first one that meets the objectives, and is marked."""
     candidates = [msgspec.structs.replace(one, is_chosen=False) for one in advice.candidates]
     best = None
@@ -92,7 +92,7 @@ def choose(advice: Advice) -> Advice:
     return msgspec.structs.replace(advice, candidates=candidates, best=best)
 
 
-def reject(advice: Advice, missed: Sequence[Missed]) -> Advice:
+def reject(advice: DeploymentAdvice, missed: Sequence[Missed]) -> DeploymentAdvice:
     """Return advice whose best candidate turned out to miss objectives at the asked rate, and is ranked anew."""
     rejected = [
         msgspec.structs.replace(
@@ -109,7 +109,7 @@ def reject(advice: Advice, missed: Sequence[Missed]) -> Advice:
     return choose(msgspec.structs.replace(advice, candidates=ranked))
 
 
-def with_saturation(advice: Advice, low_per_s: float) -> tuple[Advice, bool]:
+def with_saturation(advice: DeploymentAdvice, low_per_s: float) -> tuple[DeploymentAdvice, bool]:
     """Return advice whose best candidate has the replicas that the rate needs at this lower end of its saturation rate.
 
     The second value is whether it has enough of them already; otherwise the candidates are ranked anew.
@@ -126,7 +126,7 @@ def with_saturation(advice: Advice, low_per_s: float) -> tuple[Advice, bool]:
     return choose(msgspec.structs.replace(advice, candidates=candidates)), is_kept
 
 
-def nearest(advice: Advice) -> Candidate:
+def nearest(advice: DeploymentAdvice) -> Candidate:
     """Return the best candidate; if none meets the objectives, the one that comes nearest to them."""
     if advice.best is not None:
         return advice.best
@@ -176,7 +176,7 @@ def _try_batch_limits(
     return candidates
 
 
-def _low_rate(prepared: Prepared, traffic: Traffic) -> float:
+def _low_rate(prepared: PreparedDeployment, traffic: Traffic) -> float:
     """Return the requests per second of a replica with the iteration times at the upper end of their interval."""
     outcomes = prepared.run(traffic, prepared.slowest)
     start_s = min(float(outcome.arrival_s.min()) for outcome in outcomes)

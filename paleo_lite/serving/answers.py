@@ -15,9 +15,9 @@ from ..result import Result
 from ..timing.notes import clock_notes, published_weights_note, setting_notes
 from ..timing.power import MIN_FRACTION
 from .backends import backend_of
-from .candidates import Advice
+from .candidates import DeploymentAdvice
 from .decode_kernels import KernelTime, time_decode_kernels
-from .deployment import LEVELS, Deployment, Prepared
+from .deployment import LEVELS, Deployment, PreparedDeployment
 from .energy import Drawn, draw_power
 from .launch import launch
 from .requests import Traffic
@@ -89,7 +89,7 @@ class Serving(Result, msgspec.Struct, frozen=True, eq=False):
         Overhead of the engine per iteration.
     slo : dict or None
         Objectives and the highest rate that meets them.
-    advice : Advice or None
+    advice : DeploymentAdvice or None
         Ranked deployments.
     notes : tuple of str
         Remarks for the user.
@@ -138,7 +138,7 @@ class Serving(Result, msgspec.Struct, frozen=True, eq=False):
     is_forecast: bool
     overhead_s: float
     slo: dict[str, Any] | None = None
-    advice: Advice | None = None
+    advice: DeploymentAdvice | None = None
     notes: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
     expert_parallel: int = 1
@@ -281,7 +281,7 @@ def _usd_per_million(deployment: Deployment, tokens_per_s: float) -> float | Non
     return deployment.price_usd_per_h * deployment.devices / 3600 / tokens_per_s * 1e6
 
 
-def saturate(prepared: Prepared, traffic: Traffic, level: str = "expected") -> tuple[float, float]:
+def saturate(prepared: PreparedDeployment, traffic: Traffic, level: str = "expected") -> tuple[float, float]:
     """Return requests and output tokens per second when requests always wait.
 
     The requests of the traffic arrive all at once, repeated until there are several for every sequence that runs. The
@@ -306,13 +306,18 @@ def saturate(prepared: Prepared, traffic: Traffic, level: str = "expected") -> t
 
 
 def answer(
-    prepared: Prepared, traffic: Traffic, description: str, *, notes: Sequence[str] = (), saturation: bool = True
+    prepared: PreparedDeployment,
+    traffic: Traffic,
+    description: str,
+    *,
+    notes: Sequence[str] = (),
+    saturation: bool = True,
 ) -> Serving:
     """Simulate traffic at the expected iteration times and at both ends of their interval.
 
     Parameters
     ----------
-    prepared : Prepared
+    prepared : PreparedDeployment
         Deployment with its iteration times.
     traffic : Traffic
         Requests.
@@ -440,7 +445,7 @@ def _figure(values: Sequence[float | None]) -> Figure:
     return Figure(_finite(value), min(low, value, high), max(low, value, high))
 
 
-def _setting_notes(prepared: Prepared, sequences: float) -> list[str]:
+def _setting_notes(prepared: PreparedDeployment, sequences: float) -> list[str]:
     """Return notes on a requested clock or power limit."""
     on_device = prepared.deployment.on_device
     speeds = prepared.tables.limited_speed

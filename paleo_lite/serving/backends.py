@@ -37,7 +37,7 @@ def backend_of(on_device: ModelOnDevice) -> Backend:
         return LlamaCpp(on_device.local)
     if on_device.kernels is not None:
         return Kernels(on_device, on_device.kernels)
-    return Layers(on_device)
+    return LayerBackend(on_device)
 
 
 class _ByWorkload:
@@ -62,7 +62,7 @@ class _ByWorkload:
         return measure_room(self.on_device, engine, mean_tokens=mean_tokens, prompt_tokens=prompt_tokens)
 
 
-class Layers(_ByWorkload):
+class LayerBackend(_ByWorkload):
     """Layers that the time model times one by one."""
 
     @property

@@ -98,7 +98,7 @@ class Candidate(msgspec.Struct, frozen=True):
         return self.division.describe()
 
 
-class Advice(msgspec.Struct, frozen=True):
+class DeploymentAdvice(msgspec.Struct, frozen=True):
     """Candidates and the best of them that meets the objectives."""
 
     candidates: list[Candidate]  # all that fit: those that meet the objectives first, of them the best first

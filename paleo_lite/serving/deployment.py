@@ -19,7 +19,7 @@ from .engines import Engine
 from .iteration_times import IterationTimes, ModelOnDevice
 from .pipeline import stage_workloads
 from .requests import Traffic
-from .simulator import Options, Outcome, simulate
+from .simulator import Outcome, SimulationOptions, simulate
 
 LEVELS = ("low", "expected", "high")
 """Iteration times of a simulation: the ends of their 90% interval, and the expected times."""
@@ -34,7 +34,7 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
     replicas: int = 1
     # How many of the replicas compute prompts only and send keys and values to the others; 0 without disaggregation.
     prefill_workers: int = 0
-    options: Options = Options()  # prefix cache and speculative decoding
+    options: SimulationOptions = SimulationOptions()  # prefix cache and speculative decoding
     draft: ModelOnDevice | None = None  # draft network of speculative decoding
     price_usd_per_h: float | None = None  # price of one device per hour; None if unknown
     listing: Price | None = None  # listing that the price comes from; None if it was given
@@ -65,7 +65,7 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
         """Number of devices."""
         return self.replicas * self.on_device.devices
 
-    def prepare(self, traffic: Traffic) -> Prepared:
+    def prepare(self, traffic: Traffic) -> PreparedDeployment:
         """Compute iteration times and cache room for traffic of these lengths."""
         lengths = traffic.input_tokens + traffic.output_tokens
         longest_prompt, longest = int(traffic.input_tokens.max()), int(lengths.max())
@@ -90,10 +90,10 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
             draft_tables = backend_of(self.draft).tabulate(
                 max_new_tokens=sequences, max_sequences=sequences, max_prompt=1, max_context=longest
             )
-        return Prepared(self, engine, room, tables, draft_tables)
+        return PreparedDeployment(self, engine, room, tables, draft_tables)
 
 
-class Prepared(msgspec.Struct, frozen=True, eq=False):
+class PreparedDeployment(msgspec.Struct, frozen=True, eq=False):
     """A deployment with its iteration times and cache room."""
 
     deployment: Deployment
@@ -123,7 +123,7 @@ class Prepared(msgspec.Struct, frozen=True, eq=False):
         return [simulate(part, tables, self.room, engine, options) for part in parts if len(part)]
 
     def _run_disaggregated(
-        self, traffic: Traffic, tables: IterationTimes, engine: Engine, options: Options
+        self, traffic: Traffic, tables: IterationTimes, engine: Engine, options: SimulationOptions
     ) -> list[Outcome]:
         """Simulate prefill workers, the transfer of keys and values, and decode workers (Zhong et al. 2024, DistServe).
 

@@ -13,7 +13,7 @@ from ..counting import GENERATION_PHASES
 from ..counting.work import ENGINE
 from ..engines.activity import kernel_activities
 from ..engines.counts import KernelTraffic, kernel_flops
-from ..engines.kernels import Attention, CountedKernel, Kernel, Pointwise
+from ..engines.kernels import AttentionKernel, CountedKernel, Kernel, Pointwise
 from ..engines.placed import KERNEL_MODEL, NEEDS_KERNELS, engine_speaks_for
 from ..engines.routing import UNIFORM
 from ..errors import BadValue
@@ -268,7 +268,7 @@ def _launched(
 
 def _name_of(kernel: Kernel) -> str:
     """Return the name of a kernel, of attention with its window."""
-    window = kernel.window if isinstance(kernel, Attention) else None
+    window = kernel.window if isinstance(kernel, AttentionKernel) else None
     return kernel.name if window is None else f"{kernel.name}, window {window:,}"
 
 

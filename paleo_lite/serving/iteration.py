@@ -13,10 +13,10 @@ import msgspec
 import numpy as np
 
 from ..engines.activity import DataSheetConstants, kernel_activity
-from ..engines.kernels import CountedKernel, Exchange
+from ..engines.kernels import CountedKernel, ExchangeKernel
 from ..engines.memory import activation_bytes, sequence_bytes
 from ..engines.placed import EngineKernels, place_kernels
-from ..engines.step import ONE_DEVICE, Z_90, EngineStep, Load, Placement
+from ..engines.step import ONE_DEVICE, Z_90, EngineStep, Load, ReplicaDivision
 from ..machines import Device
 from ..timing.activity import Activity
 from ..timing.energy import speed_under_limit
@@ -89,7 +89,7 @@ class Iteration(msgspec.Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def exchange_s(self) -> Any:
         """Seconds in which devices exchange data."""
-        exchanges = [one for one in self.kernels if isinstance(one.kernel, Exchange)]
+        exchanges = [one for one in self.kernels if isinstance(one.kernel, ExchangeKernel)]
         return self.step.total_s(exchanges, self.load)
 
     @cached_property
@@ -183,7 +183,7 @@ def host_end(host_s: Any, end_s: Any, share: float) -> Any:
 def iteration_of(
     workload: Workload,
     device: Device,
-    placement: Placement = ONE_DEVICE,
+    placement: ReplicaDivision = ONE_DEVICE,
     *,
     sequences: Any = None,
     is_bound: bool = False,
@@ -196,7 +196,7 @@ def iteration_of(
         Workload in prefill or decode, under an engine.
     device : Device
         The device.
-    placement : Placement
+    placement : ReplicaDivision
         Division of the network among devices.
     sequences : array_like, optional
         Sequences of all attention groups; by default those of the workload.

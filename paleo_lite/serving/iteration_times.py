@@ -39,7 +39,7 @@ from ..timing.broadcast import Case, stack_cases
 from ..timing.models import RequestedOutputs
 from ..timing.workload import matrix_elements
 from ..units import element_bytes
-from .pipeline import MIN_EXCHANGE_BYTES, Pipeline, send_time_s, stage_numbers
+from .pipeline import MIN_EXCHANGE_BYTES, PipelineStages, send_time_s, stage_numbers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -67,7 +67,7 @@ class ModelOnDevice(NamedTuple):
     model: TimeModel  # time model
     group: Topology | None  # the devices of a stage and their links; None for a single device
     kv_cache: str  # storage format of the KV cache, one of `paleo_lite.formats.FORMATS`
-    pipeline: Pipeline = Pipeline()  # stages of the pipeline, each a tensor-parallel group
+    pipeline: PipelineStages = PipelineStages()  # stages of the pipeline, each a tensor-parallel group
     # Kernels of the engine, with their times; None if the layers are timed by `model`.
     kernels: EngineKernels | None = None
     local: LocalModel | None = None  # the network under llama.cpp; None under any other engine

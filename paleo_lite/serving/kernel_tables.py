@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from ..engines.kernels import CountedKernel, Experts
+from ..engines.kernels import CountedKernel, ExpertsKernel
 from ..engines.step import Load
 from .iteration_times import IterationTimes, interpolate_prompts, tabulated_contexts
 
@@ -153,7 +153,7 @@ def _is_per_token(counted: CountedKernel) -> bool:
 
 
 def _is_expert(counted: CountedKernel) -> bool:
-    return isinstance(counted.kernel, Experts)
+    return isinstance(counted.kernel, ExpertsKernel)
 
 
 def _sizes(largest: int) -> NDArray[np.int64]:

@@ -30,7 +30,7 @@ MIN_EXCHANGE_BYTES = 2
 """Activations and partial sums are exchanged in at least 16 bits."""
 
 
-class Pipeline(NamedTuple):
+class PipelineStages(NamedTuple):
     """Stages of a pipeline."""
 
     boundaries: tuple[LinkRate, ...] = ()  # link between each stage and the next; empty for a single stage
@@ -41,7 +41,9 @@ class Pipeline(NamedTuple):
         return len(self.boundaries) + 1
 
 
-def connect_stages(degree: int, tensor: int, *, device_link: str | None, topology: Topology | None = None) -> Pipeline:
+def connect_stages(
+    degree: int, tensor: int, *, device_link: str | None, topology: Topology | None = None
+) -> PipelineStages:
     """Return a pipeline of tensor-parallel groups.
 
     Nodes are filled stage by stage; a boundary that falls between two nodes uses the link between nodes.
@@ -65,10 +67,10 @@ def connect_stages(degree: int, tensor: int, *, device_link: str | None, topolog
     if isinstance(degree, bool) or not isinstance(degree, int) or degree < 1:
         raise BadValue(f"`--pipeline` must be an integer >= 1 (got {degree!r})")
     if degree == 1:
-        return Pipeline()
+        return PipelineStages()
     if topology is None:
         assert device_link is not None
-        return Pipeline((link_rate(device_link, operation="point-to-point"),) * (degree - 1))
+        return PipelineStages((link_rate(device_link, operation="point-to-point"),) * (degree - 1))
     per_node = topology.devices_per_node
     if degree * tensor > per_node and per_node % tensor:
         raise BadValue(f"`--tensor` must divide the {per_node} devices of a node with `--pipeline` (got {tensor})")
@@ -78,7 +80,7 @@ def connect_stages(degree: int, tensor: int, *, device_link: str | None, topolog
         if link is None:
             raise BadValue(f"`--pipeline` must be <= {per_node // tensor} on a single node (got {degree})")
         boundaries.append(link)
-    return Pipeline(tuple(boundaries))
+    return PipelineStages(tuple(boundaries))
 
 
 def split_blocks(blocks: int, stages: int) -> list[int]:
@@ -176,7 +178,7 @@ def hidden_size(layers: Sequence[Layer]) -> int:
     return prod(of_blocks[-1].outputs[0][1:])
 
 
-def send_time_s(pipeline: Pipeline, workload: Workload, tokens: Any) -> Any:
+def send_time_s(pipeline: PipelineStages, workload: Workload, tokens: Any) -> Any:
     """Return the time in which the activations of a batch pass all boundaries.
 
     Each boundary takes the time of one message of ``tokens * hidden size * bytes per element`` (Hockney 1994: latency
@@ -184,7 +186,7 @@ def send_time_s(pipeline: Pipeline, workload: Workload, tokens: Any) -> Any:
 
     Parameters
     ----------
-    pipeline : Pipeline
+    pipeline : PipelineStages
         Links between the stages.
     workload : Workload
         Workload of a decode step, one token per sample.

@@ -56,7 +56,7 @@ class Speculation(msgspec.Struct, frozen=True):
         return (1 - self.acceptance ** (self.draft_length + 1)) / (1 - self.acceptance)
 
 
-class Options(msgspec.Struct, frozen=True):
+class SimulationOptions(msgspec.Struct, frozen=True):
     """Options of a simulation beside the engine."""
 
     # Fraction of every prompt that is found in the prefix cache: its tokens are not computed, and their blocks are
@@ -92,7 +92,7 @@ class Outcome(msgspec.Struct, frozen=True, eq=False):
 
 
 def simulate(
-    traffic: Traffic, times: IterationTimes, room: CacheRoom, engine: Engine, options: Options | None = None
+    traffic: Traffic, times: IterationTimes, room: CacheRoom, engine: Engine, options: SimulationOptions | None = None
 ) -> Outcome:
     """Simulate one replica until all requests are answered.
 
@@ -106,7 +106,7 @@ def simulate(
         Blocks of the KV cache.
     engine : Engine
         Scheduling policy.
-    options : Options, optional
+    options : SimulationOptions, optional
         Prefix cache, speculative decoding, disaggregation.
 
     Raises
@@ -114,7 +114,7 @@ def simulate(
     DoesNotFit
         If the cache cannot hold a request by itself.
     """
-    replica = _Replica(traffic, times, room, engine, options or Options())
+    replica = _Replica(traffic, times, room, engine, options or SimulationOptions())
     replica.run()
     return msgspec.structs.replace(replica.outcome(), warm_up=traffic.warm_up)
 
@@ -128,7 +128,7 @@ class _Replica:
     """
 
     def __init__(
-        self, traffic: Traffic, times: IterationTimes, room: CacheRoom, engine: Engine, options: Options
+        self, traffic: Traffic, times: IterationTimes, room: CacheRoom, engine: Engine, options: SimulationOptions
     ) -> None:
         self.times, self.engine, self.options = times, engine, options
         self.round_tokens = engine.max_batched_tokens * times.pipeline

@@ -11,7 +11,7 @@ from ..errors import BadQuantity, BadValue
 from ..units import format_si, parse_quantity
 from .answers import Serving, request_latencies, saturate, summarize
 from .demand import Demand
-from .deployment import Prepared
+from .deployment import PreparedDeployment
 from .requests import Traffic, generate_traffic
 
 OBJECTIVES = {"ttft": "ttft_s", "tpot": "tpot_s", "latency": "latency_s"}
@@ -79,7 +79,7 @@ def parse_slo(text: str) -> tuple[Objective, ...]:
     return tuple(objectives)
 
 
-def meets(prepared: Prepared, objectives: tuple[Objective, ...], traffic: Traffic) -> bool:
+def meets(prepared: PreparedDeployment, objectives: tuple[Objective, ...], traffic: Traffic) -> bool:
     """Return whether requests are answered within the objectives."""
     return not find_missed(request_latencies(prepared.run(traffic)), objectives)
 
@@ -117,7 +117,7 @@ def missed_in(result: Serving, objectives: Sequence[Objective]) -> list[Missed]:
     return found
 
 
-def highest_rate(prepared: Prepared, objectives: tuple[Objective, ...], demand: Demand) -> float | None:
+def highest_rate(prepared: PreparedDeployment, objectives: tuple[Objective, ...], demand: Demand) -> float | None:
     """Return the highest rate of Poisson arrivals, in requests per second, that meets the objectives.
 
     Requests have the lengths and the seed of the demand. Bisection below the saturation rate, to 2%; None if not even a
@@ -144,7 +144,7 @@ def highest_rate(prepared: Prepared, objectives: tuple[Objective, ...], demand: 
 
 
 def with_highest_rate(
-    result: Serving, prepared: Prepared, objectives: tuple[Objective, ...], demand: Demand
+    result: Serving, prepared: PreparedDeployment, objectives: tuple[Objective, ...], demand: Demand
 ) -> Serving:
     """Return an answer with the highest rate that meets the objectives."""
     highest = highest_rate(prepared, objectives, demand)

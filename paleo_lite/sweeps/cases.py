@@ -22,7 +22,7 @@ from ..distributed.data_parallel import gradient_bytes, make_buckets
 from ..distributed.settings import BUCKET_BYTES
 from ..errors import BadValue
 from ..formats import bytes_per_number, format_of_weights, split_format
-from ..timing.broadcast import Case, Stack, equivalence_classes, stack_cases
+from ..timing.broadcast import Case, CaseStack, equivalence_classes, stack_cases
 from ..timing.fine_tuning import append_loss, skip_loss_at_inference
 from ..timing.memory import memory_coefficients, model_bytes
 from ..timing.quantization import read_stored_weights
@@ -150,7 +150,7 @@ def layer_groups(sized: SizedNetwork, precision: str, optimizer: str, by_layer: 
 @lru_cache(64)
 def build_stack(
     cases: tuple[tuple[SizedNetwork, str], ...], precision: str, optimizer: str, by_layer: bool | None = None
-) -> Stack:
+) -> CaseStack:
     """Return the stacked entries of several cases.
 
     Parameters

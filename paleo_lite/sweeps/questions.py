@@ -146,7 +146,7 @@ def _is_plain(value: Any) -> bool:
 
 def compute_question_chunk(space: QuestionSpace, chunk: QuestionChunk, answer: Answer) -> Columns:
     """Answer a chunk; a combination without an answer becomes a row with the reason."""
-    terms = rows.Terms(space.samples, space.as_of)
+    terms = rows.RowTerms(space.samples, space.as_of)
     table = []
     for values in space.combinations(chunk):
         options = {**space.options, **values}
@@ -167,7 +167,7 @@ def question_row(options: Mapping[str, Any]) -> dict[str, Any]:
     return row
 
 
-def _answer_row(kind: str, options: Mapping[str, Any], answer: Answer, terms: rows.Terms) -> dict[str, Any]:
+def _answer_row(kind: str, options: Mapping[str, Any], answer: Answer, terms: rows.RowTerms) -> dict[str, Any]:
     """Return the columns of an answer; of a combination without one the reason."""
     try:
         row = rows.answer_row(answer(kind, options), terms)

@@ -95,7 +95,7 @@ INTEGERS = ("devices", "gpu_blocks", "largest_context", "steps", "frames")
 """Columns of integers; all others are of numbers."""
 
 
-class Terms(NamedTuple):
+class RowTerms(NamedTuple):
     """What hours, cost and energy of a row refer to, unless the question says it."""
 
     samples: float = 1e6  # number of samples
@@ -111,12 +111,12 @@ class Terms(NamedTuple):
         }
 
 
-def answer_row(answer: Any, terms: Terms) -> Row:
+def answer_row(answer: Any, terms: RowTerms) -> Row:
     """Return the row of an answer to a single combination; of a table over numbers of devices the last row is taken."""
     return {"version": __version__, **_ROWS[type(answer).__name__](answer, terms)}
 
 
-def _step_row(prediction: Prediction, terms: Terms) -> Row:
+def _step_row(prediction: Prediction, terms: RowTerms) -> Row:
     """Return the row of a network on one device."""
     memory = prediction.memory
     row: Row = {
@@ -147,7 +147,7 @@ def _step_row(prediction: Prediction, terms: Terms) -> Row:
     }
 
 
-def _picture_row(prediction: PipelinePrediction, terms: Terms) -> Row:
+def _picture_row(prediction: PipelinePrediction, terms: RowTerms) -> Row:
     """Return the row of a pipeline for pictures or videos."""
     sampling, memory = prediction.sampling, prediction.memory
     row: Row = {
@@ -185,7 +185,7 @@ def _times(prediction: Prediction | PipelinePrediction) -> Row:
     }
 
 
-def _table_row(table: ScaleTable, terms: Terms) -> Row:
+def _table_row(table: ScaleTable, terms: RowTerms) -> Row:
     """Return the row of a step of several devices."""
     step: ScaleRow = table.rows[-1]
     row: Row = {"strategy": step.strategy, "devices": step.workers, "memory_bytes": step.memory_bytes}
@@ -218,7 +218,7 @@ def _table_row(table: ScaleTable, terms: Terms) -> Row:
     return row
 
 
-def _scaled_picture_row(scaling: PictureScaling, terms: Terms) -> Row:
+def _scaled_picture_row(scaling: PictureScaling, terms: RowTerms) -> Row:
     """Return the row of a pipeline on several devices."""
     last = scaling.found[-1]
     alone = _picture_row(last.prediction, terms)
@@ -239,7 +239,7 @@ def _scaled_picture_row(scaling: PictureScaling, terms: Terms) -> Row:
     }
 
 
-def _local_row(prediction: LocalPrediction, terms: Terms) -> Row:
+def _local_row(prediction: LocalPrediction, terms: RowTerms) -> Row:
     """Return the row of a language model on one's own machine; times are those of a token."""
     low_s, high_s = prediction.token_interval_s
     prompt_low_s, prompt_high_s = prediction.prompt_interval_s
@@ -267,7 +267,7 @@ def _local_row(prediction: LocalPrediction, terms: Terms) -> Row:
     }
 
 
-def _serving_row(served: Serving, terms: Terms) -> Row:
+def _serving_row(served: Serving, terms: RowTerms) -> Row:
     """Return the row of a server."""
     row: Row = {
         "engine": served.engine,
@@ -288,7 +288,7 @@ def _serving_row(served: Serving, terms: Terms) -> Row:
     return row
 
 
-_ROWS: Mapping[str, Callable[[Any, Terms], Row]] = {
+_ROWS: Mapping[str, Callable[[Any, RowTerms], Row]] = {
     "Prediction": _step_row,
     "PipelinePrediction": _picture_row,
     "ScaleTable": _table_row,

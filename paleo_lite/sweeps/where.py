@@ -56,7 +56,7 @@ def parse_where(text: str, columns: dict[str, bool]) -> Condition:
     """
     if len(text) > _MAX_LENGTH:
         raise BadValue(f"`--where` must have at most {_MAX_LENGTH} characters (got {len(text)})")
-    parser = _Parser(_tokenize(text), columns, text)
+    parser = _ConditionParser(_tokenize(text), columns, text)
     condition = parser.parse_alternatives(0)
     if parser.rest:
         raise parser.error(f"{parser.rest[0][1]!r} is unexpected")
@@ -100,7 +100,7 @@ def _tokenize(text: str) -> list[tuple[str, str]]:
     return tokens
 
 
-class _Parser:
+class _ConditionParser:
     """Recursive descent parser: alternatives of conjunctions of comparisons."""
 
     def __init__(self, tokens: list[tuple[str, str]], columns: dict[str, bool], text: str) -> None:

@@ -50,7 +50,7 @@ class KernelShares(NamedTuple):
         return self.backward / RECOMPUTATION
 
 
-class Attention(NamedTuple):
+class FusedAttention(NamedTuple):
     """An implementation of attention in one kernel per pass.
 
     All fused implementations move queries, keys, values and the result once, and save these and one fp32 number per row
@@ -62,7 +62,7 @@ class Attention(NamedTuple):
 
 
 ATTENTIONS = {
-    "flash2": Attention(
+    "flash2": FusedAttention(
         "FlashAttention 2 (Dao 2023), whose kernels use the matrix instructions of Ampere",
         {
             # Forward: vLLM's FlashAttention 2 in modern/attention_modern.csv.gz; backward: 63% of the peak where the
@@ -73,13 +73,13 @@ ATTENTIONS = {
             "9": KernelShares(0.34, 0.33),
         },
     ),
-    "flash3": Attention(
+    "flash3": FusedAttention(
         "FlashAttention 3 (Shah et al. 2024), for Hopper",
         # 616 and 561 TFLOP/s of 989 (figures 5 and 6); the forward kernels of vLLM and SGLang reach 0.62 and 0.61 in
         # modern/attention_modern.csv.gz, and with heads of 64 0.79 and 0.82 of that.
         {"9": KernelShares(0.62, 0.57, narrow_exponent=0.3)},
     ),
-    "cudnn": Attention(
+    "cudnn": FusedAttention(
         "cuDNN's fused attention, as Transformer Engine and PyTorch on Blackwell call it",
         {
             # 539 and 516 TFLOP/s of 989 (Shah et al. 2024, figures 5 and 6).
@@ -90,7 +90,7 @@ ATTENTIONS = {
             "10.3": KernelShares(0.742, 0.522, narrow_exponent=0.8, window_overhead=900),
         },
     ),
-    "cudnn-mxfp8": Attention(
+    "cudnn-mxfp8": FusedAttention(
         "cuDNN's fused attention of queries, keys and values in MXFP8 (Transformer Engine's fp8_dot_product_attention)",
         # The same table; shares of the peak in bf16. The backward kernel computes all keys of a window.
         {

@@ -1,7 +1,7 @@
 """Times of many configurations at once, with the formulas of `predict` broadcast over layers x configurations.
 
 The counts of a layer depend on network, phase and batch size, and are affine in the batch size; the rates depend on
-device, precision and calibration. A `Stack` concatenates the entries of several networks and phases, with identical
+device, precision and calibration. A `CaseStack` concatenates the entries of several networks and phases, with identical
 layers merged. `Stack.at_batch_sizes` adds an axis of batch sizes, and `TimeModel.evaluate_many` times the result on a
 machine.
 """
@@ -54,7 +54,7 @@ class Passes(NamedTuple):
     backward_s: Floats  # likewise of the backward pass
 
 
-class Stack(msgspec.Struct, frozen=True, eq=False):
+class CaseStack(msgspec.Struct, frozen=True, eq=False):
     """The entries of several cases, concatenated."""
 
     cases: int  # number of cases
@@ -168,8 +168,8 @@ class BatchedStack(NamedTuple):
         return GroupSums(self.num_pieces, self.piece).sum(seconds)
 
 
-class _Entry(NamedTuple):
-    """One entry of a `Stack` before it becomes a row of its arrays; see there."""
+class _StackEntry(NamedTuple):
+    """One entry of a `CaseStack` before it becomes a row of its arrays; see there."""
 
     run: int
     piece: int
@@ -183,12 +183,12 @@ class _Entry(NamedTuple):
     product: tuple[Layer, str]  # one of the layers, and the pass
 
 
-def stack_cases(cases: Sequence[Case]) -> Stack:
+def stack_cases(cases: Sequence[Case]) -> CaseStack:
     """Concatenate the entries of several cases, with identical layers of a piece merged into one entry.
 
     Merging changes no time: every model times n identical layers as n times one of them.
     """
-    entries: list[_Entry] = []
+    entries: list[_StackEntry] = []
     first_piece = [0]
     for run, case in enumerate(cases):
         entries += _entries_of(case, run, first_piece[-1])
@@ -199,7 +199,7 @@ def stack_cases(cases: Sequence[Case]) -> Stack:
     counts = np.array([entry.counts for entry in entries], dtype=np.float64).reshape(-1, len(COLUMNS), 2)
     flops, macs, bytes_read, bytes_written, kernels = (counts * multiplicity[:, None, None]).transpose(1, 2, 0)
     fixed, per_sample = np.stack([flops, bytes_read + bytes_written, kernels], axis=1)
-    return Stack(
+    return CaseStack(
         cases=len(cases),
         run=run_of_entry,
         piece=piece,
@@ -217,13 +217,13 @@ def stack_cases(cases: Sequence[Case]) -> Stack:
     )
 
 
-def _sort_key(entry: _Entry) -> tuple[bool, tuple[int, ...]]:
+def _sort_key(entry: _StackEntry) -> tuple[bool, tuple[int, ...]]:
     """Return a key that puts products first, so that a slice selects them."""
     is_product = entry.work_class < len(MATRIX_CLASSES) and entry.pass_number < 3
     return not is_product, (entry.run, entry.piece, entry.work_class, entry.pass_number)
 
 
-def _entries_of(case: Case, run: int, first_piece: int) -> list[_Entry]:
+def _entries_of(case: Case, run: int, first_piece: int) -> list[_StackEntry]:
     """Return the entries of a case.
 
     Parameters
@@ -237,7 +237,7 @@ def _entries_of(case: Case, run: int, first_piece: int) -> list[_Entry]:
     """
     layers, work, phase, pieces = case
     work_classes = [CLASS_INDEX[class_of(layer)] for layer in layers]
-    merged: dict[tuple[object, ...], _Entry] = {}
+    merged: dict[tuple[object, ...], _StackEntry] = {}
     update_piece = first_piece + case.pieces_per_pass
     for pass_name in passes_of(phase):
         pass_index = PASSES.index(pass_name)
@@ -256,7 +256,7 @@ def _entries_of(case: Case, run: int, first_piece: int) -> list[_Entry]:
                 piece, work_class, pass_name, num_gradients, is_wide, counts[index].tobytes(), form, is_looped(layer)
             )  # fmt: skip
             multiplicity = merged[key].multiplicity + 1 if key in merged else 1
-            merged[key] = _Entry(
+            merged[key] = _StackEntry(
                 run=run,
                 piece=piece,
                 work_class=work_class,

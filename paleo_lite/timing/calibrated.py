@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from ..counting import Layer
     from .broadcast import BatchedStack
-    from .energy import Constants
+    from .energy import PowerConstants
     from .workload import Workload
 
     Floats = NDArray[np.float64]
@@ -168,7 +168,7 @@ class CalibratedModel(LayerModel, msgspec.Struct, frozen=True, eq=False):
     narrow_relative_efficiency : float
         Fraction of peak of products in a narrower precision, such as fp8, over that of products in the precision of the
         workload.
-    power_constants : Constants or None
+    power_constants : PowerConstants or None
         Constants of the device's power, fitted to its own watts; None for the shipped ones.
     """
 
@@ -185,7 +185,7 @@ class CalibratedModel(LayerModel, msgspec.Struct, frozen=True, eq=False):
     notes: tuple[str, ...] = ()
     learned_fraction: Floats | None = None
     narrow_relative_efficiency: float = 1.0
-    power_constants: Constants | None = None
+    power_constants: PowerConstants | None = None
 
     @property
     def residual_variance(self) -> float:

@@ -116,7 +116,7 @@ def _rank(remedy: MemoryRemedy) -> tuple[bool, float, int]:
     return (False, remedy.time_ratio, remedy.total_bytes)
 
 
-class Candidate(NamedTuple):
+class CandidateRemedy(NamedTuple):
     """A remedy to try."""
 
     name: str  # description of the remedy
@@ -124,7 +124,7 @@ class Candidate(NamedTuple):
     zero_stage: int = 0  # ZeRO stage on `SHARDS` devices; 0 for a single device
 
 
-def _candidate_remedies(workload: Workload, device: Device, largest: int | None) -> Iterator[Candidate]:
+def _candidate_remedies(workload: Workload, device: Device, largest: int | None) -> Iterator[CandidateRemedy]:
     """Yield the remedies to try.
 
     Parameters
@@ -140,33 +140,33 @@ def _candidate_remedies(workload: Workload, device: Device, largest: int | None)
     narrow = _narrower_precision(device, workload.precision)
     if workload.phase not in PHASES_WITH_GRADIENTS:
         if narrow:
-            yield Candidate(f"{narrow} numbers", workload.with_changes(precision=narrow))
+            yield CandidateRemedy(f"{narrow} numbers", workload.with_changes(precision=narrow))
         return
     if options.checkpointing == "none":
-        yield Candidate("checkpointing, about sqrt(n) segments", _with_options(workload, checkpointing="sqrt"))
+        yield CandidateRemedy("checkpointing, about sqrt(n) segments", _with_options(workload, checkpointing="sqrt"))
     if options.checkpointing not in ("block", "all"):
         name = "checkpointing, every block"
-        yield Candidate(name, _with_options(workload, checkpointing=_block_checkpointing(workload)))
+        yield CandidateRemedy(name, _with_options(workload, checkpointing=_block_checkpointing(workload)))
     if narrow:
         mixed_options = msgspec.structs.replace(options, mixed_precision=True)
         mixed = workload.with_changes(precision=narrow, phase="training", training=mixed_options)
-        yield Candidate(f"mixed precision in {narrow}", mixed)
+        yield CandidateRemedy(f"mixed precision in {narrow}", mixed)
     micro_batch_size = next((size for size in range(largest or 0, 0, -1) if batch_size % size == 0), None)
     if micro_batch_size and batch_size // micro_batch_size > options.accumulation:
         number = batch_size // micro_batch_size
         name = f"accumulation, {number} micro-batches of {micro_batch_size}"
-        yield Candidate(name, _with_options(workload, accumulation=number))
+        yield CandidateRemedy(name, _with_options(workload, accumulation=number))
     if options.optimizer in _ADAM_OPTIMIZERS:
-        yield Candidate("optimizer state in 8 bits (adamw-8bit)", _with_options(workload, optimizer="adamw-8bit"))
+        yield CandidateRemedy("optimizer state in 8 bits (adamw-8bit)", _with_options(workload, optimizer="adamw-8bit"))
     yield from _fine_tuning_remedies(workload, narrow or workload.precision)
     if options.offload == "none" and peer_bandwidth_bytes_per_s(device) and not device.shares_host_memory:
         offloaded = _with_options(workload, offload="cpu")
-        yield Candidate("offload of the optimizer to the host", offloaded)
+        yield CandidateRemedy("offload of the optimizer to the host", offloaded)
     for stage in (1, 2, 3):
-        yield Candidate(f"ZeRO stage {stage} on {SHARDS} devices", workload, stage)
+        yield CandidateRemedy(f"ZeRO stage {stage} on {SHARDS} devices", workload, stage)
 
 
-def _fine_tuning_remedies(workload: Workload, precision: str) -> Iterator[Candidate]:
+def _fine_tuning_remedies(workload: Workload, precision: str) -> Iterator[CandidateRemedy]:
     """Yield LoRA and QLoRA for a language model, alone, and with checkpointing and micro-batches of one sample."""
     options = workload.options
     if workload.network.lengths is None or workload.weights is not None:
@@ -183,7 +183,7 @@ def _fine_tuning_remedies(workload: Workload, precision: str) -> Iterator[Candid
                     phase="training", training=tuned, precision=precision, weights=weights, execution="eager"
                 )
                 assert changed.trained_layers
-                yield Candidate(f"{name} of rank {rank}{suffix}", changed)
+                yield CandidateRemedy(f"{name} of rank {rank}{suffix}", changed)
         except BadValue:  # no layer takes an adapter
             return
 
@@ -198,7 +198,7 @@ def _with_options(workload: Workload, **changes: Any) -> Workload:
     return workload.with_changes(phase="training", training=msgspec.structs.replace(workload.options, **changes))
 
 
-def _time_ratio(candidate: Candidate, prediction: Prediction) -> float | None:
+def _time_ratio(candidate: CandidateRemedy, prediction: Prediction) -> float | None:
     """Return the time of a step with a remedy over the time without it; None if it cannot be predicted."""
     if candidate.zero_stage:
         return _sharding_ratio(candidate, prediction)
@@ -209,7 +209,7 @@ def _time_ratio(candidate: Candidate, prediction: Prediction) -> float | None:
     return changed.time_s / prediction.time_s
 
 
-def _sharding_ratio(candidate: Candidate, prediction: Prediction) -> float | None:
+def _sharding_ratio(candidate: CandidateRemedy, prediction: Prediction) -> float | None:
     """Return the time of a step with sharded state over the time of a step on one device.
 
     Both have the same batch size per device. A ring exchanges 2 (n - 1) / n times the bytes of the gradients. In stage

@@ -69,7 +69,7 @@ model of the sustained clock (`paleo_lite.timing.power`) does not know their pro
 _MAX_FILE_BYTES = 2**18
 
 
-class Constants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PowerConstants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Constants of a device, or of devices that have something in common."""
 
     theta: tuple[float, ...]  # logarithms of `PARAMETERS`
@@ -79,10 +79,12 @@ class Constants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class EnergyModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Fitted constants of the power that devices draw."""
 
-    devices: dict[str, Constants]  # constants of measured devices by id
+    devices: dict[str, PowerConstants]  # constants of measured devices by id
     # Constants of other devices by architecture and group of memory, such as ``Hopper HBM``.
-    generations: dict[str, Constants]
-    others: dict[str, Constants]  # constants of all other devices by era and group of memory, such as ``recent HBM``
+    generations: dict[str, PowerConstants]
+    others: dict[
+        str, PowerConstants
+    ]  # constants of all other devices by era and group of memory, such as ``recent HBM``
     # Standard deviations of the logarithm of the power of a model or task around the formula: of networks without
     # experts, and of mixtures of experts, whose kernels fill the device more or less well.
     scatter: float
@@ -112,7 +114,7 @@ def energy_model() -> EnergyModel:
     return model
 
 
-def are_constants(constants: Constants) -> bool:
+def are_constants(constants: PowerConstants) -> bool:
     """Return whether constants that were read have the shapes of `PARAMETERS`, and are finite."""
     count = len(PARAMETERS)
     if len(constants.theta) != count or [len(row) for row in constants.covariance] != [count] * count:
@@ -136,7 +138,7 @@ class Power(msgspec.Struct, frozen=True, eq=False):
     # Power limit of the data sheet, and the limit in force, in watts.
     rated_w: float
     limit_w: float
-    constants: Constants  # constants of the device
+    constants: PowerConstants  # constants of the device
     scatter: float  # standard deviation of the logarithm of the power around the formula
     # Power above the idle power, relative to that at the boost clock: below 1 for a locked lower clock, above 1 for
     # boards that exceed their boost clock while the limit allows it.
@@ -292,7 +294,7 @@ def power_of(
     device: Device,
     relative_clock: float = 1.0,
     model: EnergyModel | None = None,
-    constants: Constants | None = None,
+    constants: PowerConstants | None = None,
     *,
     has_experts: bool = False,
 ) -> Power | None:
@@ -309,7 +311,7 @@ def power_of(
         Locked clock relative to the boost clock.
     model : EnergyModel, optional
         Constants of all devices; the shipped ones by default.
-    constants : Constants, optional
+    constants : PowerConstants, optional
         Constants of this device, fitted to its own watts.
     has_experts : bool
         Whether the work is that of a mixture of experts, whose power is less certain.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from .broadcast import BatchedStack
-    from .energy import Constants
+    from .energy import PowerConstants
     from .memory import Memory
 
     Seconds = NDArray[np.float64]
@@ -48,7 +48,7 @@ class TimeModel(Protocol):
         Whether it divides the count in the workload's convention by the peak, instead of the canonical FLOPs.
     notes : tuple of str
         Notes for every prediction with this model.
-    power_constants : Constants or None
+    power_constants : PowerConstants or None
         Constants of the device's power, fitted to its own watts; None for the shipped ones.
     description : str
         Name of the model, with the origin of its parameters.
@@ -81,7 +81,7 @@ class TimeModel(Protocol):
     def notes(self) -> tuple[str, ...]: ...
 
     @property
-    def power_constants(self) -> Constants | None: ...
+    def power_constants(self) -> PowerConstants | None: ...
 
     @property
     def description(self) -> str: ...

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import streamlit as st
 
 from ..questions.option import Option
-from ..questions.values import Integer
+from ..questions.values import WholeNumber
 from .show import escape_markdown
 from .view import default_of, is_flag, shipped_names
 from .wanted import AT_MOST, AT_MOST_ELSE, EXAMPLES, FREE_CHOICES, label_of, offered_options, takes_several
@@ -73,7 +73,7 @@ def _widget_of(asked: str, name: str, declared: Option, names: Sequence[str]) ->
         if takes_several(asked, name):
             return "several names"
         return "name or text" if name in FREE_CHOICES else "name"
-    if isinstance(declared.type, Integer) and not takes_several(asked, name):
+    if isinstance(declared.type, WholeNumber) and not takes_several(asked, name):
         return "number"
     return "text"
 

@@ -18,7 +18,7 @@ import msgspec
 
 from ..errors import BadValue, PaleoError, UnknownName
 from ..questions.option import Option, documented_spelling, options_of
-from ..questions.values import CommaSeparated, Integer, Names
+from ..questions.values import CommaSeparated, KeyValues, Names, WholeNumber
 from ..units import parse_range
 from .uploads import NETWORKS
 from .wanted import (
@@ -179,7 +179,7 @@ def check_option(asked: str, name: str, text: str, uploaded: Sequence[str] = ())
                 raise BadValue(f"must be yes (got {text!r})")
             return text
         _check_names(asked, name, text)
-        if type(declared.type) is Integer:
+        if type(declared.type) is WholeNumber:
             _check_counts(text, AT_MOST.get(name, AT_MOST_ELSE))
         kind = CommaSeparated(declared.type) if takes_several(asked, name) else declared.type
         for item in _items(text, declared):
@@ -193,14 +193,27 @@ def check_option(asked: str, name: str, text: str, uploaded: Sequence[str] = ())
 
 def _check_names(asked: str, name: str, text: str) -> None:
     """Check that a text names nothing but what is shipped: no file, whose name may be anything."""
+    declared = offered_options(asked)[name]
+    if isinstance(declared.type, KeyValues):
+        _check_names_of_settings(declared.type, text)
+        return
     if name in FREE_CHOICES:
         if text.strip().endswith(".toml"):
             raise BadValue(f"the page opens no file (got {text!r})")
         return
     names = shipped_names(asked, name)
-    is_checked_by_type = isinstance(offered_options(asked)[name].type, click.Choice)
+    is_checked_by_type = isinstance(declared.type, click.Choice)
     if names and not is_checked_by_type and text not in names:
         raise UnknownName("value", text, names)
+
+
+def _check_names_of_settings(settings: KeyValues, text: str) -> None:
+    """Check that no setting names a file."""
+    for key, item in settings.split(text, None).items():
+        if getattr(settings.types.get(key), "files", False):
+            names = [each.value for each in settings.types[key].shell_complete(None, None, "") if each.type == "plain"]
+            if item not in names:
+                raise UnknownName(key, item, names)
 
 
 @cache
@@ -216,7 +229,7 @@ def shipped_names(asked: str, name: str) -> tuple[str, ...]:
 def _check_counts(text: str, most: int) -> None:
     """Check the numbers of a text, or of a range."""
     if not re.search("[,:]", text):
-        Integer(most).convert(text, None, None)
+        WholeNumber(most).convert(text, None, None)
         return
     counts = parse_range(text, "numbers")
     if len(counts) > COUNTS_AT_MOST or max(counts) > most:
@@ -240,7 +253,7 @@ def check_amount(view: View) -> None:
         if text.strip() == "all":
             combinations *= max(len(shipped_names(view.asked, name)), 1)
         elif takes_several(view.asked, name) and re.search("[,:]", text):
-            is_number = isinstance(declared[name].type, Integer) and re.fullmatch(r"[\d,.:x ]+", text)
+            is_number = isinstance(declared[name].type, WholeNumber) and re.fullmatch(r"[\d,.:x ]+", text)
             combinations *= len(parse_range(text, "numbers")) if is_number else text.count(",") + 1
     if combinations > ANSWERS_AT_MOST:
         raise BadValue(

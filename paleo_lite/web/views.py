@@ -75,7 +75,7 @@ _MANY_LAYERS, _SLOWEST_LAYERS = 400, 100
 """Layers above which only the slowest are listed, and how many; the downloaded table has all."""
 
 
-class Drawn(NamedTuple):
+class ResultChart(NamedTuple):
     """A chart of a result, and when the result has it."""
 
     draw: Callable[[Any], Any]
@@ -119,26 +119,26 @@ def _scaling_beside(result: Comparison) -> Any:
     return scaling_chart(rows, [subtitle], bounds, list(tables))
 
 
-_CHARTS: Mapping[type, Sequence[Drawn]] = {
+_CHARTS: Mapping[type, Sequence[ResultChart]] = {
     Prediction: (
-        Drawn(prediction_roofline),
-        Drawn(layer_chart, is_drawn=_has_layers),
-        Drawn(kind_chart, 3, _has_layers),
-        Drawn(pass_chart, is_drawn=lambda result: len(result.terms.passes) > 1),
+        ResultChart(prediction_roofline),
+        ResultChart(layer_chart, is_drawn=_has_layers),
+        ResultChart(kind_chart, 3, _has_layers),
+        ResultChart(pass_chart, is_drawn=lambda result: len(result.terms.passes) > 1),
     ),
     Predictions: (
-        Drawn(lambda result: batch_chart(result.predictions, (), result.left_out), 2, _varies_in_batch),
-        Drawn(devices_chart, is_drawn=lambda result: not _varies_in_batch(result)),
-        Drawn(cost_chart, is_drawn=lambda result: len(select_priced(result.predictions)[0]) > 1),
+        ResultChart(lambda result: batch_chart(result.predictions, (), result.left_out), 2, _varies_in_batch),
+        ResultChart(devices_chart, is_drawn=lambda result: not _varies_in_batch(result)),
+        ResultChart(cost_chart, is_drawn=lambda result: len(select_priced(result.predictions)[0]) > 1),
     ),
     ScaleTable: (
-        Drawn(scale_chart, 3),
-        Drawn(schedule_chart, is_drawn=lambda result: any(row.pipeline is not None for row in result.rows)),
+        ResultChart(scale_chart, 3),
+        ResultChart(schedule_chart, is_drawn=lambda result: any(row.pipeline is not None for row in result.rows)),
     ),
-    Comparison: (Drawn(_scaling_beside, 2, lambda result: len(_tables_of(result)) > 1),),
-    Serving: (Drawn(serving_chart, 2),),
-    LocalAdvice: (Drawn(local_chart),),
-    LocalPrediction: (Drawn(local_chart),),
+    Comparison: (ResultChart(_scaling_beside, 2, lambda result: len(_tables_of(result)) > 1),),
+    Serving: (ResultChart(serving_chart, 2),),
+    LocalAdvice: (ResultChart(local_chart),),
+    LocalPrediction: (ResultChart(local_chart),),
 }
 """The charts of each class of results."""
 

@@ -17,6 +17,6 @@ def traced_here(monkeypatch):
 
     def answer_here(request, file):
         data = trace_process.encode_answer(trace_process.answer(request), request.path)
-        return msgspec.json.decode(data, type=trace_process.Answer)
+        return msgspec.json.decode(data, type=trace_process.TraceReply)
 
     monkeypatch.setattr(trace_process, "_ask", answer_here)

@@ -19,7 +19,7 @@ from paleo_lite.architectures.pipelines.configs import CONFIGS
 from paleo_lite.architectures.pipelines.folder import read_pipeline_folder
 from paleo_lite.architectures.pipelines.records import pipelines
 from paleo_lite.architectures.pipelines.sampling import read_part
-from paleo_lite.architectures.trace_process import Answer, Request
+from paleo_lite.architectures.trace_process import TraceReply, TraceRequest
 from paleo_lite.errors import BadDescriptor, MissingExtra
 
 PARTS = {
@@ -75,11 +75,11 @@ def test_the_size_follows_from_the_configs(folder: Path) -> None:
     assert read_pipeline_folder(str(folder)).size == (384, 384)
 
 
-def shipped_answer(request: Request, file: Path) -> Answer:
+def shipped_answer(request: TraceRequest, file: Path) -> TraceReply:
     """Answer as the process does, with the shipped descriptor of the same config; and keep the answer."""
     part = PARTS[request.name][2]
     network = read_part(part, tuple(request.sizes.items()))
-    answer = Answer(network.name, network.inputs, network.layers, network.parameters, network.source)
+    answer = TraceReply(network.name, network.inputs, network.layers, network.parameters, network.source)
     file.write_bytes(msgspec.json.encode(answer))
     return answer
 

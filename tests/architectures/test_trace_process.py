@@ -77,7 +77,7 @@ PHASES = {"inference": SequenceOptions(), "decode": SequenceOptions(context=128,
 
 
 def answer_within_limits(model_type, phase="inference"):
-    request = trace_process.Request("config.json", default_config(model_type), None, PHASES[phase])
+    request = trace_process.TraceRequest("config.json", default_config(model_type), None, PHASES[phase])
     try:
         return trace_process.ask(request)
     except TraceFailed as failure:

@@ -8,16 +8,16 @@ from __future__ import annotations
 import pytest
 
 from paleo_lite.engines.activity import kernel_activity
-from paleo_lite.engines.kernels import CountedKernel, Exchange, Pointwise, Product
-from paleo_lite.engines.step import EngineStep, Formats, Load, Placement
+from paleo_lite.engines.kernels import CountedKernel, ExchangeKernel, Pointwise, ProductKernel
+from paleo_lite.engines.step import EngineStep, Formats, Load, ReplicaDivision
 from paleo_lite.machines import find_device
 
 BF16 = Formats("bf16", "bf16", "bf16", "bf16", "bf16/bf16")
-PRODUCT = CountedKernel(Product("gate", n=4096, k=4096), 3)
+PRODUCT = CountedKernel(ProductKernel("gate", n=4096, k=4096), 3)
 
 
 def step_on(devices: int = 1) -> EngineStep:
-    placement = Placement(tensor=devices, link_bytes_per_s=450e9)
+    placement = ReplicaDivision(tensor=devices, link_bytes_per_s=450e9)
     return EngineStep(find_device("h100-sxm"), "vllm", BF16, placement)
 
 
@@ -46,7 +46,7 @@ def test_few_tokens_read_memory_and_many_compute() -> None:
 
 def test_exchanges_keep_the_links_busy_and_norms_the_memory() -> None:
     step, load = step_on(4), Load(tokens=256.0)
-    exchange = CountedKernel(Exchange("all-reduce", "all-reduce", 8192.0), 1)
+    exchange = CountedKernel(ExchangeKernel("all-reduce", "all-reduce", 8192.0), 1)
     norm = CountedKernel(Pointwise("norm", 16384.0), 1)
     exchanged, moved = (kernel_activity(step, [one], load) for one in (exchange, norm))
     assert exchanged.links_s == step.kernel_s(exchange.kernel, load) and exchanged.memory_s == 0

@@ -16,7 +16,15 @@ from paleo_lite.architectures.network import SequenceOptions
 from paleo_lite.counting import Layer, count
 from paleo_lite.counting.kinds import cached_elements
 from paleo_lite.engines.blocks import Fusion, exchange_tokens, network_kernels
-from paleo_lite.engines.kernels import Attention, CountedKernel, Exchange, Experts, Kernel, Pointwise, Product
+from paleo_lite.engines.kernels import (
+    AttentionKernel,
+    CountedKernel,
+    ExchangeKernel,
+    ExpertsKernel,
+    Kernel,
+    Pointwise,
+    ProductKernel,
+)
 from paleo_lite.errors import BadValue
 from shipped_networks import LANGUAGE_MODELS, of_each_form
 
@@ -32,11 +40,11 @@ def kernels(name: str, phase: str = "decode", tensor: int = 1, context: int = CO
 
 def described(kernel: Kernel) -> str:
     """Return a kernel's name and sizes."""
-    if isinstance(kernel, Product):
+    if isinstance(kernel, ProductKernel):
         sizes = f" {kernel.n} x {kernel.k}" + (f" x{kernel.groups}" if kernel.groups > 1 else "")
-    elif isinstance(kernel, Experts):
+    elif isinstance(kernel, ExpertsKernel):
         sizes = f" {kernel.active} of {kernel.experts}: {kernel.matrices} of {kernel.hidden_size} x {kernel.inner_size}"
-    elif isinstance(kernel, Attention):
+    elif isinstance(kernel, AttentionKernel):
         sizes = f" {kernel.heads}/{kernel.kv_heads} of {kernel.key_size}+{kernel.value_size}"
         sizes += f" within {kernel.window}" if kernel.window else ""
     else:
@@ -101,7 +109,7 @@ def test_llama_3_8b_on_four_devices() -> None:
 
 
 def is_exchange(counted: CountedKernel) -> bool:
-    return isinstance(counted.kernel, Exchange)
+    return isinstance(counted.kernel, ExchangeKernel)
 
 
 DEEPSEEK_DENSE = """
@@ -148,7 +156,7 @@ def test_deepseek_r1_decodes_against_latent_vectors() -> None:
 @pytest.mark.parametrize(("context", "read"), [(1_000, None), (30_000, 2048)])
 def test_deepseek_v3_2_attends_to_selected_tokens(context: int, read: int | None) -> None:
     """An indexer of 64 heads of 128 reads every key, attention the 2,048 best ones (DeepSeek-V3.2, section 2.1)."""
-    found = [one.kernel for one in kernels("deepseek-v3.2", context=context) if isinstance(one.kernel, Attention)]
+    found = [one.kernel for one in kernels("deepseek-v3.2", context=context) if isinstance(one.kernel, AttentionKernel)]
     for kernel in found:
         expected = (64, 128, None) if kernel.name == "indexer" else (128, 576, read)
         assert (kernel.heads, kernel.key_size, kernel.window) == expected
@@ -157,7 +165,9 @@ def test_deepseek_v3_2_attends_to_selected_tokens(context: int, read: int | None
 
 def test_deepseek_v4_reads_a_window_and_compressed_keys() -> None:
     """Windows of 128; one of four tokens is indexed, of which 512 are selected, or one of 128 read (its config)."""
-    found = [one.kernel for one in kernels("deepseek-v4-flash", context=30_000) if isinstance(one.kernel, Attention)]
+    found = [
+        one.kernel for one in kernels("deepseek-v4-flash", context=30_000) if isinstance(one.kernel, AttentionKernel)
+    ]
     read = {(kernel.name, kernel.window) for kernel in found}
     assert read == {("attention", 128), ("attention", 128 + 512), ("attention", 128 + 234), ("indexer", 7500)}
 
@@ -281,7 +291,7 @@ def test_gpt2() -> None:
         1 sampling
     """)
     (head,) = (one.kernel for one in kernels("gpt2") if one.kernel.name == "head")
-    assert isinstance(head, Product) and not head.is_stored and head.rows == "sampled"
+    assert isinstance(head, ProductKernel) and not head.is_stored and head.rows == "sampled"
 
 
 @pytest.mark.parametrize("name", ["llama-3-8b", "qwen3-30b-a3b", "qwen3-8b"])
@@ -325,9 +335,9 @@ def flops_per_token(found: list[CountedKernel]) -> int:
     total = 0
     for one in found:
         kernel = one.kernel
-        if isinstance(kernel, Product):
+        if isinstance(kernel, ProductKernel):
             total += one.count * 2 * kernel.n * kernel.k * kernel.groups
-        elif isinstance(kernel, Experts):
+        elif isinstance(kernel, ExpertsKernel):
             total += one.count * 2 * kernel.matrices * kernel.hidden_size * kernel.inner_size * kernel.active
     return total
 
@@ -359,9 +369,9 @@ def test_kernels_have_the_parameters_of_the_network(name: str) -> None:
     found, stored = network(name), 0
     for one in kernels(name):
         kernel = one.kernel
-        if isinstance(kernel, Product):
+        if isinstance(kernel, ProductKernel):
             stored += one.count * kernel.n * kernel.k * kernel.groups * kernel.is_stored
-        elif isinstance(kernel, Experts):
+        elif isinstance(kernel, ExpertsKernel):
             stored += one.count * kernel.matrices * kernel.hidden_size * kernel.inner_size * kernel.experts
         elif isinstance(kernel, Pointwise):
             stored += one.count * kernel.weights
@@ -383,7 +393,7 @@ def test_kernels_keep_the_cache_of_the_network(name: str) -> None:
     kept = states = 0
     for one in kernels(name):
         kernel = one.kernel
-        if isinstance(kernel, Attention):
+        if isinstance(kernel, AttentionKernel):
             tokens = CONTEXT + 1 if kernel.window is None else min(CONTEXT + 1, kernel.window)
             kept += one.count * tokens * kernel.kv_heads * (kernel.key_size + kernel.value_size)
         elif isinstance(kernel, Pointwise):
@@ -406,11 +416,11 @@ def test_a_token_goes_once_to_every_other_device_that_holds_one_of_its_experts()
     Tokens of 7168 numbers go in 8 bits and come back in 16, around the experts of each of the 58 blocks.
     """
     exchanged = exchange_tokens(kernels("deepseek-r1"), 8, 1.0)
-    places = [index for index, one in enumerate(exchanged) if isinstance(one.kernel, Experts)]
+    places = [index for index, one in enumerate(exchanged) if isinstance(one.kernel, ExpertsKernel)]
     (place,) = places
     before, after = exchanged[place - 1], exchanged[place + 1]
     devices = 8 * (1 - (7 / 8) ** 8) * 7 / 8
-    assert isinstance(before.kernel, Exchange) and isinstance(after.kernel, Exchange)
+    assert isinstance(before.kernel, ExchangeKernel) and isinstance(after.kernel, ExchangeKernel)
     assert (before.kernel.pattern, before.count, after.kernel.pattern, after.count) == ("dispatch", 58, "combine", 58)
     assert before.kernel.row_bytes == pytest.approx(devices * 7168)
     assert after.kernel.row_bytes == pytest.approx(2 * devices * 7168)

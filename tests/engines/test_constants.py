@@ -13,8 +13,8 @@ from paleo_lite.engines.choose import choose_formats, has_constants
 from paleo_lite.engines.constants import (
     EFFECTS,
     CellFit,
+    CellTraits,
     ClassFit,
-    Traits,
     engine_constants,
     generation_of,
     predict_constants,
@@ -43,8 +43,8 @@ def fit(cells: list[tuple[float, float]], **variances: float) -> ClassFit:
 
 
 def test_traits_are_those_of_the_data_sheet() -> None:
-    assert Traits("vllm", "bf16", "h100-sxm", "GH100", "Hopper 9", "NVIDIA HBM") == H100
-    l40s = Traits("sglang", "fp8", "l40s", "AD102", "Ada 8", "NVIDIA GDDR")
+    assert CellTraits("vllm", "bf16", "h100-sxm", "GH100", "Hopper 9", "NVIDIA HBM") == H100
+    l40s = CellTraits("sglang", "fp8", "l40s", "AD102", "Ada 8", "NVIDIA GDDR")
     assert traits_of(find_device("l40s"), "sglang", "fp8") == l40s
 
 
@@ -61,7 +61,7 @@ def test_a_cell_that_is_known_exactly_keeps_its_constants() -> None:
 
 
 def test_a_cell_that_shares_nothing_gets_the_mean_and_all_the_variance() -> None:
-    alone = Traits("other", "fp4", "other", "other", "Other", "AMD HBM")
+    alone = CellTraits("other", "fp4", "other", "other", "Other", "AMD HBM")
     constants = predict_constants(fit([(3.0, 0.1)], cell=0.25, device=0.11), alone, [H100])
     assert constants.theta[0] == pytest.approx(1.0)
     assert constants.deviation[0] == pytest.approx(np.sqrt(0.25 + 0.11))

@@ -14,7 +14,7 @@ from paleo_lite.api.resolve import resolve_question
 from paleo_lite.distributed.links import device_link, link_rate
 from paleo_lite.engines.placed import EngineKernels, place_kernels
 from paleo_lite.engines.records import FUSIONS
-from paleo_lite.engines.step import ONE_DEVICE, Load, Placement
+from paleo_lite.engines.step import ONE_DEVICE, Load, ReplicaDivision
 from paleo_lite.machines import find_device
 
 BETTER = [
@@ -45,7 +45,7 @@ def placed(network: str, gpu: str, precision: str, engine: str, devices: int) ->
     placement = ONE_DEVICE
     if devices > 1:
         link = link_rate(device_link(machine.device))
-        placement = Placement(
+        placement = ReplicaDivision(
             tensor=devices, link_bytes_per_s=link.bandwidth_bytes_per_s, sums_in_switch=link.sums_in_switch
         )
     return place_kernels(workload, machine.device, engine, kv_cache="bf16", placement=placement)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from paleo_lite.engines.formulas import (
     KERNEL_CLASSES,
-    Rates,
+    KernelRates,
     all_reduce_s,
     combine,
     decode_attention_s,
@@ -24,7 +24,7 @@ from paleo_lite.engines.formulas import (
 )  # fmt: skip
 from paleo_lite.engines.step import causal_pairs
 
-RATES = Rates(peak_per_s=1e15, bandwidth_bytes_per_s=1e12, multiprocessors=100.0, clock_hz=1e9)
+RATES = KernelRates(peak_per_s=1e15, bandwidth_bytes_per_s=1e12, multiprocessors=100.0, clock_hz=1e9)
 NOTHING, UNLIMITED = 1e-18, 1e30
 """A constant that contributes nothing, and a rate that takes no time: their logarithms are needed."""
 

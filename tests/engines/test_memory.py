@@ -9,7 +9,7 @@ import pytest
 
 from paleo_lite.api.question import Question
 from paleo_lite.api.resolve import resolve_question
-from paleo_lite.engines.kernels import Experts
+from paleo_lite.engines.kernels import ExpertsKernel
 from paleo_lite.engines.memory import activation_bytes, reported_bytes, sequence_bytes, stored_weight_bytes
 from paleo_lite.errors import BadValue, DoesNotFit
 from paleo_lite.machines import find_device
@@ -256,6 +256,6 @@ def test_a_placement_is_the_division_that_was_asked_for() -> None:
     placement = on_device.kernels.step.placement
     assert (placement.tensor, placement.attention_data, placement.experts) == (4, 2, 4)
     assert (placement.devices, placement.experts_tensor) == (8, 2)
-    experts = [one.kernel for one in device_kernels(on_device, "decode", 100) if isinstance(one.kernel, Experts)]
+    experts = [one.kernel for one in device_kernels(on_device, "decode", 100) if isinstance(one.kernel, ExpertsKernel)]
     assert [(kernel.experts, kernel.inner_size) for kernel in experts] == [(256, 2048)]
     assert on_device.kernels.step.formats.experts == "fp8-block"

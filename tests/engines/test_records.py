@@ -16,7 +16,15 @@ import pytest
 from measured import DATA
 from paleo_lite.architectures import find_network
 from paleo_lite.engines.blocks import ROTARY, ROUTING, network_kernels
-from paleo_lite.engines.kernels import Attention, CountedKernel, Exchange, Experts, Kernel, Pointwise, Product
+from paleo_lite.engines.kernels import (
+    AttentionKernel,
+    CountedKernel,
+    ExchangeKernel,
+    ExpertsKernel,
+    Kernel,
+    Pointwise,
+    ProductKernel,
+)
 from paleo_lite.engines.records import FUSIONS
 
 SGLANG = "tracelens_models/inference__sglang_decode__sglang_Qwen3-8B_decode.json.gz"
@@ -111,7 +119,7 @@ def test_products_of_gpt_oss_under_vllm_have_the_shapes_of_the_trace() -> None:
     """All linear layers of the server, which has an eighth of the heads and of the tokens on each device."""
     ours: Counter[tuple[int, ...]] = Counter()
     for one in all_kernels("gpt-oss-120b", "vllm", 8):
-        if isinstance(one.kernel, Product):
+        if isinstance(one.kernel, ProductKernel):
             ours[one.kernel.n, one.kernel.k] += one.count
     theirs = multiplied(VLLM)
     assert {shape: count for shape, count in ours.items() if count > 1} == {
@@ -136,14 +144,18 @@ def test_a_block_of_gpt_oss_under_vllm() -> None:
     names = Counter(kernel.name for kernel in ours)
     by_type = Counter(type(kernel) for kernel in ours)
     assert names["norm"] == number(counts, "fused_add_rms_norm") == 2
-    assert by_type[Product] == number(counts, "nvjet") == 3
-    assert by_type[Exchange] == number(counts, "multimem_all_reduce") == 2
-    assert by_type[Experts] == number(counts, "finalizeKernel") == 1 and number(counts, "bmm_") == 2
+    assert by_type[ProductKernel] == number(counts, "nvjet") == 3
+    assert by_type[ExchangeKernel] == number(counts, "multimem_all_reduce") == 2
+    assert by_type[ExpertsKernel] == number(counts, "finalizeKernel") == 1 and number(counts, "bmm_") == 2
     rotary = number(counts, "rotary_embedding_kernel", "reshape_and_cache_flash")
     assert FUSIONS["vllm"].launches[ROTARY] == rotary == 2
     assert number(counts, "routingIndices") == 3 and names[ROUTING] == 1
     attention = Counter(event["name"] for event in events(VLLM) if event.get("cat") == "kernel")
-    assert sum(count for name, count in attention.items() if name.startswith("fmha")) == 36 * by_type[Attention] == 36
+    assert (
+        sum(count for name, count in attention.items() if name.startswith("fmha"))
+        == 36 * by_type[AttentionKernel]
+        == 36
+    )
 
 
 @pytest.mark.needs_data
@@ -152,7 +164,7 @@ def test_the_first_and_the_last_kernels_of_gpt_oss_under_vllm() -> None:
     names = [event["name"] for event in events(VLLM) if event.get("cat") == "kernel"]
     ours: Counter[str] = Counter()
     for one in all_kernels("gpt-oss-120b", "vllm", 8):
-        if isinstance(one.kernel, Exchange | Pointwise):
+        if isinstance(one.kernel, ExchangeKernel | Pointwise):
             ours[one.kernel.name] += one.count
     reduced, gathered, norms = (
         sum(part in name for name in names) for part in ("multimem_all_reduce", "AllGather", "rms_norm_kernel")

@@ -11,8 +11,15 @@ import pytest
 
 from paleo_lite.engines.constants import EFFECTS, CellFit, ClassFit, EngineConstants
 from paleo_lite.engines.formulas import KERNEL_CLASSES
-from paleo_lite.engines.kernels import Attention, CountedKernel, Exchange, Experts, Pointwise, Product
-from paleo_lite.engines.step import EngineStep, Formats, Load, Placement, causal_pairs
+from paleo_lite.engines.kernels import (
+    AttentionKernel,
+    CountedKernel,
+    ExchangeKernel,
+    ExpertsKernel,
+    Pointwise,
+    ProductKernel,
+)
+from paleo_lite.engines.step import EngineStep, Formats, Load, ReplicaDivision, causal_pairs
 from paleo_lite.errors import BadValue
 from paleo_lite.machines import find_device
 from paleo_lite.serving.engines import find_engine
@@ -37,7 +44,10 @@ def constants(variance: float, scatter: float, **changed: dict[str, float]) -> E
     return EngineConstants(classes)
 
 
-def step(placement: Placement = Placement(), variance: float = 0.0, scatter: float = 1e-12, **changed) -> EngineStep:  # noqa: B008
+ALONE = ReplicaDivision()
+
+
+def step(placement: ReplicaDivision = ALONE, variance: float = 0.0, scatter: float = 1e-12, **changed) -> EngineStep:
     return EngineStep(H100, "vllm", FORMATS, placement, constants(variance, scatter, **changed))
 
 
@@ -58,15 +68,15 @@ def test_a_kernel_that_another_one_does_takes_no_time() -> None:
 @pytest.mark.parametrize(
     ("kernel", "cell"),
     [
-        (Product("QKV projection", 64, 64, part="attention"), ("products", "fp8")),
-        (Product("router", 64, 64, part="plain"), ("products", "bf16")),
-        (Experts("experts", 64, 64, 8, 2, 3), ("experts", "fp8-block")),
-        (Attention("attention", 8, 8, 64, 64), ("decode attention", "bf16/bf16")),
-        (Attention("attention", 8, 8, 64, 64, rows="prompts"), ("prompt attention", "bf16/bf16")),
-        (Attention("attention", 8, 1, 576, 0, is_latent=True), ("latent decode attention", "bf16/bf16")),
+        (ProductKernel("QKV projection", 64, 64, part="attention"), ("products", "fp8")),
+        (ProductKernel("router", 64, 64, part="plain"), ("products", "bf16")),
+        (ExpertsKernel("experts", 64, 64, 8, 2, 3), ("experts", "fp8-block")),
+        (AttentionKernel("attention", 8, 8, 64, 64), ("decode attention", "bf16/bf16")),
+        (AttentionKernel("attention", 8, 8, 64, 64, rows="prompts"), ("prompt attention", "bf16/bf16")),
+        (AttentionKernel("attention", 8, 1, 576, 0, is_latent=True), ("latent decode attention", "bf16/bf16")),
         (Pointwise("norm", 1.0), ("pointwise", "bf16")),
-        (Exchange("all-reduce", "all-reduce", 1.0), ("all-reduce", "bf16")),
-        (Exchange("dispatch", "dispatch", 1.0), ("expert exchange", "dispatch")),
+        (ExchangeKernel("all-reduce", "all-reduce", 1.0), ("all-reduce", "bf16")),
+        (ExchangeKernel("dispatch", "dispatch", 1.0), ("expert exchange", "dispatch")),
     ],
 )
 def test_a_kernel_has_the_constants_of_its_class_and_format(kernel, cell) -> None:
@@ -75,18 +85,22 @@ def test_a_kernel_has_the_constants_of_its_class_and_format(kernel, cell) -> Non
 
 def test_kernels_without_rows_take_no_time() -> None:
     rows = ("tokens", "sampled", "decoding", "prompts")
-    kernels = [Product("product", 4096, 4096, rows=row) for row in rows]
-    kernels += [Attention("attention", 8, 8, 64, 64, rows=row) for row in ("decoding", "prompts")]
-    kernels += [Experts("experts", 64, 64, 8, 2, 3), Pointwise("norm", 1e6), Exchange("sum", "all-reduce", 1e6)]
-    placement = Placement(tensor=2, link_bytes_per_s=450e9)
+    kernels = [ProductKernel("product", 4096, 4096, rows=row) for row in rows]
+    kernels += [AttentionKernel("attention", 8, 8, 64, 64, rows=row) for row in ("decoding", "prompts")]
+    kernels += [
+        ExpertsKernel("experts", 64, 64, 8, 2, 3),
+        Pointwise("norm", 1e6),
+        ExchangeKernel("sum", "all-reduce", 1e6),
+    ]
+    placement = ReplicaDivision(tensor=2, link_bytes_per_s=450e9)
     assert [float(step(placement).kernel_s(kernel, Load())) for kernel in kernels] == [0.0] * len(kernels)
 
 
 def test_an_all_gather_takes_half_of_an_all_reduce() -> None:
     """Half of its ring traffic: (n - 1) / n of the message."""
-    one = step(Placement(tensor=8, link_bytes_per_s=450e9))
+    one = step(ReplicaDivision(tensor=8, link_bytes_per_s=450e9))
     seconds = [
-        float(one.kernel_s(Exchange("any", name, 1e6), Load(tokens=8.0))) for name in ("all-reduce", "all-gather")
+        float(one.kernel_s(ExchangeKernel("any", name, 1e6), Load(tokens=8.0))) for name in ("all-reduce", "all-gather")
     ]
     assert seconds[0] == pytest.approx(2 * seconds[1])
 
@@ -115,7 +129,7 @@ def test_errors_of_two_classes_are_independent() -> None:
     one = step(scatter=0.3, pointwise={"floor_cycles": 1e-3})
     load = Load(tokens=1.0)
     pointwise = CountedKernel(Pointwise("norm", 1e9), 1)
-    product = Product("product", 4096, 4096)
+    product = ProductKernel("product", 4096, 4096)
     ratio = float(one.kernel_s(pointwise.kernel, load)) / float(one.kernel_s(product, load))
     assert ratio > 10
     kernels = [CountedKernel(Pointwise("norm", 1e9), 1), CountedKernel(product, round(ratio))]
@@ -162,7 +176,7 @@ def test_the_interval_of_a_decode_step_contains_it(kernels_on_device) -> None:
 def test_iterations_with_prompts_have_factors_of_their_own(kernels_on_device) -> None:
     """Products of 4,096 tokens are limited by arithmetic: in company they gain nothing from captured graphs."""
     step = kernels_on_device.kernels.step
-    found = [one for one in device_kernels(kernels_on_device, "decode", 2047) if isinstance(one.kernel, Product)]
+    found = [one for one in device_kernels(kernels_on_device, "decode", 2047) if isinstance(one.kernel, ProductKernel)]
     load = Load(tokens=4096.0, all_tokens=4096.0)
     alone_s = sum(one.count * sum(step.kernel_parts_s(one.kernel, load)) for one in found)
     together_s = step.total_s(found, msgspec.structs.replace(load, has_prompts=True))

@@ -14,7 +14,7 @@ from measured import DATA
 from paleo_lite.errors import BadProfile
 from paleo_lite.machines import find_device
 from paleo_lite.profile_analysis.evidence import (
-    Evidence,
+    OriginEvidence,
     check_evidence,
     dominant_precision,
     find_contradictions,
@@ -30,7 +30,7 @@ SURFBOARD = (
     / "run_0_config_8_2_ib_nvprof_2_resnet50_dali-gpu_32_fp16_fp32_ret_0_0.gzip"
 )  # fmt: skip
 KINETO = DATA / "profiles" / "torch_chrome_trace_resnet50"
-NOTHING = Evidence((), {}, None, None)
+NOTHING = OriginEvidence((), {}, None, None)
 
 
 @pytest.mark.needs_data
@@ -117,12 +117,12 @@ def test_names_of_cublas_and_cudnn_tell_the_precision(kernels, precision) -> Non
     ],
 )  # fmt: skip
 def test_variants_of_a_model_are_not_distinguished(device, named, fits) -> None:
-    against = find_contradictions(Evidence((named,), {}, None, None), find_device(device))
+    against = find_contradictions(OriginEvidence((named,), {}, None, None), find_device(device))
     assert (against == []) is fits
 
 
 def test_a_kernel_of_a_later_generation_cannot_have_run() -> None:
-    volta = Evidence((), {}, "fp32", (7.0, "volta_sgemm_64x64_nt"))
+    volta = OriginEvidence((), {}, "fp32", (7.0, "volta_sgemm_64x64_nt"))
     assert find_contradictions(volta, find_device("k80")) == [
         "its kernel volta_sgemm_64x64_nt needs compute capability 7, Tesla K80 has 3.7"
     ]

@@ -11,7 +11,7 @@ pytest.importorskip("pyarrow")
 
 from measured import DATA
 from paleo_lite.api.profiles import efficiency
-from paleo_lite.profile_analysis.serving_steps import EngineStep, EngineStepRecorder, parse_annotation
+from paleo_lite.profile_analysis.serving_steps import EngineStepRecorder, ServingStep, parse_annotation
 from paleo_lite.profiles.table import batch_of
 
 SGLANG = DATA / "profiles" / "tracelens_models" / "inference__sglang_decode__sglang_Qwen3-8B_decode.json.gz"
@@ -20,23 +20,23 @@ SGLANG = DATA / "profiles" / "tracelens_models" / "inference__sglang_decode__sgl
 @pytest.mark.parametrize(
     ("name", "step"),
     [
-        ("execute_context_1(512)_generation_31(31)", EngineStep("mixed", 32, 512, 31)),
-        ("execute_context_2(4096)_generation_0(0)", EngineStep("prefill", 2, 4096, 0)),
-        ("execute_context_0(0)_generation_64(64)", EngineStep("decode", 64, 0, 64)),
+        ("execute_context_1(512)_generation_31(31)", ServingStep("mixed", 32, 512, 31)),
+        ("execute_context_2(4096)_generation_0(0)", ServingStep("prefill", 2, 4096, 0)),
+        ("execute_context_0(0)_generation_64(64)", ServingStep("decode", 64, 0, 64)),
         (
             "execute_32_context_0(sq0sk0sqsq0sqsk0)_generation_32(sq32sk32785sqsq32sqsk32785)",
-            EngineStep("decode", 32, 0, 32, 32785),
+            ServingStep("decode", 32, 0, 32, 32785),
         ),
         # vLLM's `annotate_profile` before it counted tokens: new and cached requests.
-        ("execute_new_2_cached_0", EngineStep("prefill", 2, None, 0)),
-        ("execute_new_0_cached_31", EngineStep("decode", 31, 0, 31)),
-        ("execute_new_1_cached_31", EngineStep("mixed", 32, None, 31)),
+        ("execute_new_2_cached_0", ServingStep("prefill", 2, None, 0)),
+        ("execute_new_0_cached_31", ServingStep("decode", 31, 0, 31)),
+        ("execute_new_1_cached_31", ServingStep("mixed", 32, None, 31)),
         ("execute_new_0_cached_0", None),  # nothing was scheduled
-        ("step[DECODE bs=32]", EngineStep("decode", 32, 0, 32)),
-        ("step[EXTEND bs=2 toks=4096]", EngineStep("prefill", 2, 4096, 0)),
-        ("step[EXTEND bs=2 toks=12 c_sqsq=80 c_sqsk=120 c_sk=20]", EngineStep("prefill", 2, 12, 0, 20)),
-        ("step[MIXED bs=2 c=1 g=1 c_sq=5 c_sk=8 g_sq=1 g_sk=12]", EngineStep("mixed", 2, 5, 1, 20)),
-        ("step[TARGET_VERIFY bs=23]", EngineStep("decode", 23, 0, None)),  # how many tokens are accepted is unknown
+        ("step[DECODE bs=32]", ServingStep("decode", 32, 0, 32)),
+        ("step[EXTEND bs=2 toks=4096]", ServingStep("prefill", 2, 4096, 0)),
+        ("step[EXTEND bs=2 toks=12 c_sqsq=80 c_sqsk=120 c_sk=20]", ServingStep("prefill", 2, 12, 0, 20)),
+        ("step[MIXED bs=2 c=1 g=1 c_sq=5 c_sk=8 g_sq=1 g_sk=12]", ServingStep("mixed", 2, 5, 1, 20)),
+        ("step[TARGET_VERIFY bs=23]", ServingStep("decode", 23, 0, None)),  # how many tokens are accepted is unknown
         ("execute_model", None),
         ("ProfilerStep#3", None),
     ],

@@ -18,7 +18,7 @@ from paleo_lite.errors import BadValue
 from paleo_lite.progress import listening, report
 from paleo_lite.serving.advise import choose, nearest, reject, with_saturation
 from paleo_lite.serving.answers import Serving
-from paleo_lite.serving.candidates import Advice, Candidate, rank
+from paleo_lite.serving.candidates import Candidate, DeploymentAdvice, rank
 from paleo_lite.serving.slo import Missed, Objective
 
 SHORT: dict[str, Any] = {"tensor": 1, "num_requests": 60, "output_tokens": 32}
@@ -104,7 +104,7 @@ def test_order_of_candidates() -> None:
 
 def test_a_choice_that_misses_under_its_traffic_is_replaced() -> None:
     first, second = candidate(usd_per_h=1.0), candidate(usd_per_h=2.0)
-    advice = choose(Advice([first, second], None, {}, rate_per_s=1.0))
+    advice = choose(DeploymentAdvice([first, second], None, {}, rate_per_s=1.0))
     missed = Missed(Objective("ttft", "p90", 0.5), 0.75)
     replaced = reject(advice, [missed])
     assert replaced.best is not None and replaced.best.usd_per_h == 2.0
@@ -114,7 +114,7 @@ def test_a_choice_that_misses_under_its_traffic_is_replaced() -> None:
 
 def test_a_lower_saturation_rate_needs_more_replicas() -> None:
     first, second = candidate(usd_per_h=2.0, replicas=2, low_requests_per_s=6.0), candidate(usd_per_h=2.5)
-    advice = choose(Advice([first, second], None, {}, rate_per_s=10.0))
+    advice = choose(DeploymentAdvice([first, second], None, {}, rate_per_s=10.0))
     same, is_kept = with_saturation(advice, 11.5)
     assert is_kept
     assert same.best is not None and same.best.replicas == 2 and same.best.low_requests_per_s == 11.5 / 2

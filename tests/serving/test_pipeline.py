@@ -13,7 +13,7 @@ from paleo_lite.errors import BadValue
 from paleo_lite.serving.cache import measure_room
 from paleo_lite.serving.deployment import Deployment
 from paleo_lite.serving.iteration_times import ModelOnDevice, tabulate
-from paleo_lite.serving.pipeline import Pipeline, connect_stages, send_time_s, split_blocks, stage_workloads
+from paleo_lite.serving.pipeline import PipelineStages, connect_stages, send_time_s, split_blocks, stage_workloads
 from paleo_lite.serving.requests import Lengths, generate_traffic
 from paleo_lite.timing.memory import model_bytes
 
@@ -56,8 +56,8 @@ def test_a_send_takes_latency_and_bytes_over_bandwidth(on_device: ModelOnDevice)
     tokens = np.array([1, 1000])
     # hidden size 4,096, 2 bytes, 3 boundaries at 25 GB/s without latency
     expected = 3 * tokens * 4096 * 2 / 25e9
-    assert send_time_s(Pipeline((link,) * 3), workload, tokens) == pytest.approx(expected)
-    assert send_time_s(Pipeline(), workload, tokens) == 0.0
+    assert send_time_s(PipelineStages((link,) * 3), workload, tokens) == pytest.approx(expected)
+    assert send_time_s(PipelineStages(), workload, tokens) == 0.0
 
 
 def test_boundaries_between_nodes_use_their_link() -> None:
@@ -77,7 +77,7 @@ def test_boundaries_between_nodes_use_their_link() -> None:
 def test_stages_add_up_to_the_iteration_without_a_pipeline(on_device: ModelOnDevice) -> None:
     sizes = {"max_new_tokens": 300, "max_sequences": 20, "max_prompt": 256, "max_context": 512}
     whole = tabulate(on_device, **sizes)
-    pipelined = on_device._replace(pipeline=Pipeline((link_rate("1000000 GB/s"),)))
+    pipelined = on_device._replace(pipeline=PipelineStages((link_rate("1000000 GB/s"),)))
     divided = tabulate(pipelined, **sizes)
     assert not whole.stages and whole.pipeline == 1 and divided.pipeline == 2
     for sequences, cached in ((1, 100), (20, 9000)):

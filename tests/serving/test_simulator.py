@@ -11,13 +11,13 @@ import pytest
 
 from paleo_lite.distributed.links import device_link
 from paleo_lite.errors import BadValue, DoesNotFit
-from paleo_lite.serving.deployment import Deployment, Prepared, tensor_group
+from paleo_lite.serving.deployment import Deployment, PreparedDeployment, tensor_group
 from paleo_lite.serving.engines import ENGINES, Engine, find_engine
 from paleo_lite.serving.requests import Lengths, Traffic, generate_traffic
-from paleo_lite.serving.simulator import Options, Outcome, Speculation, simulate
+from paleo_lite.serving.simulator import Outcome, SimulationOptions, Speculation, simulate
 
 
-def run(deployment: Deployment, traffic: Traffic) -> tuple[Prepared, Outcome]:
+def run(deployment: Deployment, traffic: Traffic) -> tuple[PreparedDeployment, Outcome]:
     prepared = deployment.prepare(traffic)
     return prepared, prepared.run(traffic)[0]
 
@@ -193,7 +193,7 @@ def test_a_prefix_cache_spares_computing_and_blocks(deployment: Deployment) -> N
     traffic = generate_traffic(Lengths(1000), Lengths(50), count=100, rate_per_s=5.0)
     prepared = deployment.prepare(traffic)
     plain = simulate(traffic, prepared.tables, prepared.room, prepared.engine)
-    cached = simulate(traffic, prepared.tables, prepared.room, prepared.engine, Options(prefix_hit_rate=0.5))
+    cached = simulate(traffic, prepared.tables, prepared.room, prepared.engine, SimulationOptions(prefix_hit_rate=0.5))
     assert cached.computed_tokens == plain.computed_tokens / 2
     assert cached.peak_blocks < plain.peak_blocks
     assert (cached.first_token_s - cached.arrival_s).mean() < (plain.first_token_s - plain.arrival_s).mean()
@@ -203,7 +203,7 @@ def test_speculation_decodes_the_expected_tokens_per_iteration(deployment: Deplo
     """Leviathan et al. 2023, equation 1: (1 - 0.8^5) / (1 - 0.8) = 3.36 tokens with 4 drafted ones."""
     speculation = Speculation(4, 0.8)
     assert speculation.tokens_per_iteration == pytest.approx(3.3616)
-    deployment = msgspec.structs.replace(deployment, options=Options(speculation=speculation))
+    deployment = msgspec.structs.replace(deployment, options=SimulationOptions(speculation=speculation))
     traffic = generate_traffic(Lengths(100), Lengths(1001), count=1, rate_per_s=1.0)
     prepared = deployment.prepare(traffic)
     outcome = prepared.run(traffic)[0]
@@ -234,7 +234,7 @@ def test_bad_values(deployment: Deployment) -> None:
         lambda: Deployment(deployment.on_device, deployment.engine, replicas=2, prefill_workers=2),
         lambda: Speculation(-1, 0.5),
         lambda: Speculation(2, 1.0),
-        lambda: Options(prefix_hit_rate=1.0),
+        lambda: SimulationOptions(prefix_hit_rate=1.0),
         lambda: tensor_group(device, 0),
     ):
         with pytest.raises(BadValue, match="--"):

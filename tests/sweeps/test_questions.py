@@ -208,7 +208,7 @@ def _answer_one_by_one(question) -> list[tuple[dict, dict]]:
     from itertools import product
 
     from paleo_lite.questions.sweep import answer_of_kind, kind_of
-    from paleo_lite.sweeps.rows import Terms, answer_row
+    from paleo_lite.sweeps.rows import RowTerms, answer_row
 
     kind, several = kind_of(question), question.several()
     fixed = {name: getattr(question, name) for name in question.given() if name not in several}
@@ -218,7 +218,7 @@ def _answer_one_by_one(question) -> list[tuple[dict, dict]]:
     for values in product(*several.values()):
         options = {**fixed, **dict(zip(several, values, strict=True))}
         answer = answer_of_kind(kind.name, {**options, **({"memory": True} if kind.name == "predict" else {})})
-        rows.append((options, answer_row(answer, Terms())))
+        rows.append((options, answer_row(answer, RowTerms())))
     return rows
 
 
@@ -253,7 +253,7 @@ def test_a_comparison_of_servers_has_a_row_each() -> None:
 
 def test_columns_are_those_of_the_answers() -> None:
     """Every column that a row of an answer has is a column of the file."""
-    from paleo_lite.sweeps.rows import Terms, answer_row
+    from paleo_lite.sweeps.rows import RowTerms, answer_row
 
     answers = {
         "predict": [pl.predict("alexnet", gpu="t4"), pl.predict("gpt2", gpu="h100-sxm", phase="decode", tensor=2)],
@@ -268,7 +268,7 @@ def test_columns_are_those_of_the_answers() -> None:
     }
     for kind, found in answers.items():
         for answer in found:
-            row = answer_row(answer, Terms())
+            row = answer_row(answer, RowTerms())
             assert set(row) <= set(COLUMNS[kind]), kind
             assert {"answer", "version", "devices"} <= set(row)
 

@@ -19,8 +19,8 @@ from paleo_lite.timing import energy
 from paleo_lite.timing.activity import Activity, Shares
 from paleo_lite.timing.energy import (
     PARAMETERS,
-    Constants,
     EnergyModel,
+    PowerConstants,
     below_limit,
     demand,
     demand_slopes,
@@ -165,7 +165,7 @@ def test_processors_and_unknown_processes_have_no_power_model() -> None:
 
 def test_a_malformed_file_is_named(tmp_path, monkeypatch) -> None:
     broken = EnergyModel(
-        devices={"k80": Constants((0.0,), NO_COVARIANCE)},
+        devices={"k80": PowerConstants((0.0,), NO_COVARIANCE)},
         generations={},
         others={},
         scatter=0.1,

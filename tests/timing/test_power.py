@@ -15,7 +15,7 @@ import paleo_lite as pl
 from paleo_lite.api.prediction import predict as predict_any
 from paleo_lite.api.scaling import scale as scaling
 from paleo_lite.errors import BadValue
-from paleo_lite.machines import Figure, Machine, find_device, list_devices
+from paleo_lite.machines import Machine, SourcedFigure, find_device, list_devices
 from paleo_lite.machines.registry import limit_power
 from paleo_lite.reporting.predictions import prediction_page
 from paleo_lite.timing.calibrated import library_peak
@@ -55,7 +55,7 @@ def test_a_limit_of_a_quarter_of_the_power_halves_the_clock():
     """At 7 nm 10 pJ per FLOP: 19.5 TFLOP/s of an A100 draw 195 W, and 80% of 60.9 W is a quarter of that."""
     rate = rate_of("a100-sxm-40gb", "fp32")
     assert node_nm_of(find_device("a100-sxm-40gb")) == 7
-    limit = Figure(f"{195 / 4 / 0.8} W", "a rated limit")
+    limit = SourcedFigure(f"{195 / 4 / 0.8} W", "a rated limit")
     device = msgspec.structs.replace(find_device("a100-sxm-40gb"), power=limit)
     fraction = sustained_fraction(device, rate, MODEL)
     assert rate.per_s == pytest.approx(19.5e12, rel=2e-3)
@@ -65,7 +65,7 @@ def test_a_limit_of_a_quarter_of_the_power_halves_the_clock():
 def test_convolutions_of_half_the_activity_keep_more_of_the_clock():
     """The limit that halves the clock of products is half of what convolutions draw: they keep the root of a half."""
     rate = rate_of("a100-sxm-40gb", "fp32")
-    limit = Figure(f"{195 / 4 / 0.8} W", "a rated limit")
+    limit = SourcedFigure(f"{195 / 4 / 0.8} W", "a rated limit")
     device = msgspec.structs.replace(find_device("a100-sxm-40gb"), power=limit)
     assert convolution_fraction(device, rate, MODEL) == pytest.approx(0.5**0.5, rel=2e-3)
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from measured import DATA
-from paleo_lite.engines.constants import Cell, CellFit, Traits, predict_constants, traits_of
-from paleo_lite.engines.formulas import KERNEL_CLASSES, Rates
+from paleo_lite.engines.constants import Cell, CellFit, CellTraits, predict_constants, traits_of
+from paleo_lite.engines.formulas import KERNEL_CLASSES, KernelRates
 from paleo_lite.engines.rates import KERNEL_FORMATS, kernel_rates
 from paleo_lite.machines import find_device
 from validation.engines import tables
@@ -165,7 +165,7 @@ def test_the_scatter_of_a_cell_contains_nine_kernels_of_ten() -> None:
 
 def test_rows_are_drawn_together_with_their_times() -> None:
     count = 2 * MOST_ROWS
-    rates = Rates(1e15, 1e12, 100.0, 2e9)
+    rates = KernelRates(1e15, 1e12, 100.0, 2e9)
     timed = Timed(Cell("products", "b200", "vllm", "fp8"), {"m": np.arange(count), "n": 7.0}, rates, np.arange(count))
     drawn = draw_rows(timed)
     assert len(drawn.time_s) == MOST_ROWS and np.array_equal(drawn.shapes["m"], drawn.time_s)
@@ -206,7 +206,7 @@ def test_a_device_that_no_cell_is_of_is_predicted_within_its_interval() -> None:
         fitted = fit_class("pointwise", known)
         traits = [traits_of(find_device(cell.gpu), cell.engine, cell.format) for cell in known]
         for cell in (cell for cell in found if cell.gpu == gpu):
-            wanted: Traits = traits_of(find_device(gpu), cell.engine, cell.format)
+            wanted: CellTraits = traits_of(find_device(gpu), cell.engine, cell.format)
             predicted = predict_constants(fitted, wanted, traits)
             inside += (np.abs(np.array(cell.theta[:2]) - predicted.theta) < 1.96 * predicted.deviation).tolist()
     assert 0.8 <= np.mean(inside) < 1

@@ -108,7 +108,11 @@ def test_an_address_names_no_file_of_any_option():
                 for text in ("/etc/x.toml", "x.toml ", "../x.toml"):
                     _, problems = read_query({"ask": [asked], name: [text]})
                     assert len(problems) == 1, (asked, name, text)
-    assert checked == {"calibration", "draft", "platform", "topology"}
+    assert checked == {"calibration", "platform", "topology"}
+    _, problems = read_query({"ask": ["serve"], "speculation": ["tokens=3,draft=/etc/x.toml"]})
+    assert len(problems) == 1 and "draft" in problems[0]
+    _, problems = read_query({"ask": ["serve"], "speculation": ["tokens=3,draft=llama-3.2-1b"]})
+    assert not problems
 
 
 def test_every_exception_names_an_option():

@@ -19,7 +19,7 @@ import numpy as np
 
 from paleo_lite.api.prediction import predict_network
 from paleo_lite.engines.activity import kernel_activity
-from paleo_lite.engines.kernels import Experts
+from paleo_lite.engines.kernels import ExpertsKernel
 from paleo_lite.engines.step import Load
 from paleo_lite.machines import Device, find_device
 from paleo_lite.serving.kernel_tables import device_kernels
@@ -161,7 +161,7 @@ def _served_powers(servers: Sequence[Server], rows: Sequence[dict[str, str]]) ->
 
 
 def _has_experts(placed: ModelOnDevice) -> bool:
-    return any(isinstance(one.kernel, Experts) for one in device_kernels(placed, "decode", TYPICAL_CONTEXT))
+    return any(isinstance(one.kernel, ExpertsKernel) for one in device_kernels(placed, "decode", TYPICAL_CONTEXT))
 
 
 def served_activity(

@@ -19,8 +19,8 @@ from paleo_lite.timing.activity import Shares
 from paleo_lite.timing.energy import (
     ERAS,
     PARAMETERS,
-    Constants,
     EnergyModel,
+    PowerConstants,
     below_limit,
     boost_power,
     demand,
@@ -153,10 +153,10 @@ def fit_energy(measured: Sequence[Measured]) -> EnergyModel:
     slopes = solution.jac[: len(measured)]
     covariance = np.linalg.inv(slopes.T @ slopes + np.diag(design.deviation**-2.0))
 
-    def constants(matrix: Any, unknown_variance: float) -> Constants:
+    def constants(matrix: Any, unknown_variance: float) -> PowerConstants:
         theta = matrix @ solution.x
         spread = matrix @ covariance @ matrix.T + unknown_variance * np.eye(len(PARAMETERS))
-        return Constants(
+        return PowerConstants(
             theta=tuple(round(float(value), 4) for value in theta),
             covariance=tuple(tuple(round(float(value), 6) for value in row) for row in spread),
         )

@@ -17,8 +17,8 @@ from paleo_lite.engines.constants import (
     Cell,
     CellFit,
     ClassFit,
-    Constants,
     EngineConstants,
+    KernelConstants,
     predict_constants,
     traits_of,
 )
@@ -156,7 +156,7 @@ def without(constants: EngineConstants, split: str, name: str) -> EngineConstant
     return EngineConstants(classes)
 
 
-def judge_kernels(timed: Timed, constants: Constants) -> Judged:
+def judge_kernels(timed: Timed, constants: KernelConstants) -> Judged:
     """Return the errors of the kernels of a table at some constants."""
     expected = np.log(kernel_times(timed, constants.theta))
     squares = np.full(len(timed.time_s), constants.scatter**2)
@@ -211,7 +211,7 @@ def validate_kernels(data: Path) -> list[KernelRow]:
     return rows
 
 
-def _constants_of(cell: Cell, fit: ClassFit, cells: tuple[CellFit, ...]) -> Constants:
+def _constants_of(cell: Cell, fit: ClassFit, cells: tuple[CellFit, ...]) -> KernelConstants:
     """Return the constants of a cell from some of the fitted cells of its class."""
     known = [traits_of(find_device(one.gpu), one.engine, one.format) for one in cells]
     traits = traits_of(find_device(cell.gpu), cell.engine, cell.format)

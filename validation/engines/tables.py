@@ -13,7 +13,7 @@ import numpy as np
 
 from paleo_lite.distributed.links import LinkRate, device_link, link_rate
 from paleo_lite.engines.constants import Cell
-from paleo_lite.engines.formulas import Rates
+from paleo_lite.engines.formulas import KernelRates
 from paleo_lite.engines.rates import kernel_rates
 from paleo_lite.engines.routing import expert_load
 from paleo_lite.errors import UnknownPrecision
@@ -59,7 +59,7 @@ class Timed(NamedTuple):
         Class of kernels, device, engine and format.
     shapes : dict of str to ndarray
         Arguments of the formula of the class.
-    rates : Rates or None
+    rates : KernelRates or None
         Rates of the device; None for communication.
     time_s : ndarray
         Measured seconds.
@@ -67,7 +67,7 @@ class Timed(NamedTuple):
 
     cell: Cell
     shapes: dict[str, Any]
-    rates: Rates | None
+    rates: KernelRates | None
     time_s: Any
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from paleo_lite.calibration.fit import MeasuredRuns, predict_held_out, stack_features
 from paleo_lite.calibration.prior import device_prior
-from paleo_lite.calibration.validate import Row, baseline_times, error_statistics
+from paleo_lite.calibration.validate import AccuracyRow, baseline_times, error_statistics
 from paleo_lite.counting import Layer
 from paleo_lite.counting.kinds import class_of, count_layer
 from paleo_lite.counting.layer import Op
@@ -57,7 +57,7 @@ class LayerPoint(msgspec.Struct, frozen=True):
         return self.predicted_s / self.layer.time_s - 1
 
 
-class LayerRow(Row, frozen=True):
+class LayerRow(AccuracyRow, frozen=True):
     """Row of the table for a kind of layer."""
 
     kind: str = ""

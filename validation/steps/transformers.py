@@ -9,7 +9,7 @@ import numpy as np
 
 from paleo_lite.calibration.measured_devices import DeviceData
 from paleo_lite.calibration.measurements import Measurement
-from paleo_lite.calibration.validate import Point, Row, error_statistics, family_of, validate
+from paleo_lite.calibration.validate import AccuracyRow, Point, error_statistics, family_of, validate
 
 TRANSFORMERS = ("vit", "swin", "maxvit")
 """Families of networks dominated by matrix products and attention."""
@@ -20,7 +20,7 @@ def validate_transformers(
     gpus: Sequence[str],
     precisions: Sequence[str],
     operations: Sequence[DeviceData],
-) -> tuple[list[Row], list[Point]]:
+) -> tuple[list[AccuracyRow], list[Point]]:
     """Predict the transformers measured on each held-out chip, with all networks on other chips as evidence."""
     points = [
         point
@@ -34,11 +34,11 @@ def validate_transformers(
     return [_row(*key, group) for key, group in groups.items()], points
 
 
-def _row(gpu: str, precision: str, phase: str, source: str, points: Sequence[Point]) -> Row:
+def _row(gpu: str, precision: str, phase: str, source: str, points: Sequence[Point]) -> AccuracyRow:
     measured, predicted, deviation = np.array(
         [(point.measurement.time_s, point.predicted_s, point.deviation) for point in points]
     ).T
-    return Row(
+    return AccuracyRow(
         split="gpu", gpu=gpu, precision=precision, phase=phase, points=len(points), source=source, baselines={},
         **error_statistics(measured, predicted, deviation),
     )  # fmt: skip

@@ -26,7 +26,7 @@ from paleo_lite.distributed.parallel_config import ParallelConfig
 from paleo_lite.distributed.platforms import parse_topology
 from paleo_lite.distributed.scale import predict_step
 from paleo_lite.distributed.settings import Settings
-from paleo_lite.machines import Figure, Machine, find_device
+from paleo_lite.machines import Machine, SourcedFigure, find_device
 from paleo_lite.machines.registry import limit_power
 from paleo_lite.reporting.document import Column, Document, Table, format_count
 from paleo_lite.timing.workload import TrainingOptions, Workload
@@ -180,7 +180,7 @@ def _job(
     if power_limit:
         device = limit_power(device, power_limit)
     if bandwidth:
-        memory = msgspec.structs.replace(device.memory, bandwidth=Figure(bandwidth, "published"))
+        memory = msgspec.structs.replace(device.memory, bandwidth=SourcedFigure(bandwidth, "published"))
         device = msgspec.structs.replace(device, memory=memory)
     network = read_config(config, f"{model}.json", None, SequenceOptions(length, phase="training"))
     workload = Workload(network, precision, phase="training", training=options)

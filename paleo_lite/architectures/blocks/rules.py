@@ -16,13 +16,13 @@ from ..keys import (
     Fraction,
     HeadSize,
     Integer,
+    KeyReader,
     KeyValueHeads,
-    Reader,
     Record,
     RotarySize,
     read_fields,
 )  # fmt: skip
-from ..layer_rules import All, Layers
+from ..layer_rules import All, LayerSelection
 from .traits import (
     Attention,
     Block,
@@ -67,12 +67,12 @@ class BlockRules(msgspec.Struct, frozen=True, kw_only=True):
     """What the keys of a config say about the blocks of a model type.
 
     Fields of a record are constants, or readers of `keys`, where they differ from `STANDARD`. A record that is None
-    is not part of the blocks. `Layers` select the blocks that have something.
+    is not part of the blocks. `LayerSelection` select the blocks that have something.
     """
 
-    layer_count: str | Reader = "num_hidden_layers"  # the key of the number of blocks, or a reader
+    layer_count: str | KeyReader = "num_hidden_layers"  # the key of the number of blocks, or a reader
     # For each block, the keys in which it differs from the config; None: the config holds for all
-    own_keys: Reader | None = None
+    own_keys: KeyReader | None = None
     block: Fields = NOTHING
     # Mixers
     attention: Fields = NOTHING
@@ -81,42 +81,42 @@ class BlockRules(msgspec.Struct, frozen=True, kw_only=True):
     head_experts: Fields | None = None
     latent: Fields | None = None
     indexer: Fields | None = None
-    indexes: Layers = All()  # the blocks with an indexer of their own
+    indexes: LayerSelection = All()  # the blocks with an indexer of their own
     compressed: Fields | None = None
-    compressions: tuple[tuple[Layers, Record], ...] = ()  # the blocks with a `Compression`, and its record
+    compressions: tuple[tuple[LayerSelection, Record], ...] = ()  # the blocks with a `Compression`, and its record
     other: Record | None = None  # a mixer other than attention
-    attends: Layers = All()  # the blocks with attention, where there is another mixer
+    attends: LayerSelection = All()  # the blocks with attention, where there is another mixer
     has_both_mixers: bool = False  # whether every block has attention and the other mixer side by side
-    mixes: Layers = All()  # the blocks with a mixer; others are a feed-forward part alone
-    replacing: tuple[tuple[Layers, Record], ...] = ()  # the blocks with another record in place of the mixer
-    window: Reader | None = None
-    windowed: Layers = All()
-    chunk: Reader | None = None
-    chunked: Layers = All()
-    rotated: Layers = All()  # the blocks with rotary positions
-    reuses: Layers = All(False)  # the blocks that attend to the keys and values of a block before
+    mixes: LayerSelection = All()  # the blocks with a mixer; others are a feed-forward part alone
+    replacing: tuple[tuple[LayerSelection, Record], ...] = ()  # the blocks with another record in place of the mixer
+    window: KeyReader | None = None
+    windowed: LayerSelection = All()
+    chunk: KeyReader | None = None
+    chunked: LayerSelection = All()
+    rotated: LayerSelection = All()  # the blocks with rotary positions
+    reuses: LayerSelection = All(False)  # the blocks that attend to the keys and values of a block before
     # Feed-forward parts
     feed_forward: Fields = NOTHING
     dense_feed_forward: Fields = NOTHING  # different fields of those that are no shared experts
     reusing_feed_forward: Fields = NOTHING  # different fields in blocks that reuse a cache
     channel_mix: Fields | None = None
-    feeds: Layers = All()  # the blocks with a feed-forward part
-    feeds_plainly: Layers = All(False)  # the blocks with one matrix in place of the feed-forward part
+    feeds: LayerSelection = All()  # the blocks with a feed-forward part
+    feeds_plainly: LayerSelection = All(False)  # the blocks with one matrix in place of the feed-forward part
     plain_part: Fields = NOTHING
     experts: Fields | None = None
     shared: Fields | None = None  # shared experts, a `FeedForward`
-    sparse: Layers = All()  # the blocks with experts
-    hashed: Layers = All(False)  # the blocks with experts that a table chooses
-    sparsely_active: Layers = All(False)
+    sparse: LayerSelection = All()  # the blocks with experts
+    hashed: LayerSelection = All(False)  # the blocks with experts that a table chooses
+    sparsely_active: LayerSelection = All(False)
     # Beside them
     per_layer_input: Fields | None = None
-    has_per_layer_input: Layers = All()
+    has_per_layer_input: LayerSelection = All()
     side_experts: Fields | None = None  # the `Experts` of `SideExperts`
     side_norms: Fields = NOTHING  # its further fields
-    has_side_experts: Layers = All()
+    has_side_experts: LayerSelection = All()
     shared_attention: Fields | None = None  # of a `SharedTransformer`
     shared_feed_forward: Fields = NOTHING
-    has_shared: Layers = All(False)
+    has_shared: LayerSelection = All(False)
     shared_copies: Integer = Integer("", 1)  # how many shared transformers there are, which take turns
 
 
@@ -136,7 +136,7 @@ def describe_blocks(rules: BlockRules, config: Config) -> tuple[Block, ...]:
     BadDescriptor
         If a key is missing or malformed, or no key says what a block is.
     """
-    layer_count: Reader = Integer(rules.layer_count) if isinstance(rules.layer_count, str) else rules.layer_count
+    layer_count: KeyReader = Integer(rules.layer_count) if isinstance(rules.layer_count, str) else rules.layer_count
     count: int = layer_count.read(config)
     own = _own_configs(rules, config, count)
     sparse = rules.sparse.choose(config, count) if rules.experts is not None else [False] * count
@@ -263,11 +263,11 @@ def _usual_attention(rules: BlockRules, config: Config, own: list[Config]) -> li
     return layers
 
 
-def _read_optional(reader: Reader | None, config: Config) -> Any:
+def _read_optional(reader: KeyReader | None, config: Config) -> Any:
     return None if reader is None else reader.read(config)
 
 
-def _is_zero(reader: Reader | None, config: Config) -> bool:
+def _is_zero(reader: KeyReader | None, config: Config) -> bool:
     """Return whether a config gives 0 for an integer, which stands for none."""
     return isinstance(reader, Integer) and any(config.fields.get(key) == 0 for key in reader.key.split())
 

@@ -11,7 +11,7 @@ from ..blocks.disentangled import add_relative_positions
 from ..blocks.norms import add_norm
 from ..blocks.traits import Attention, Block
 from ..builder import Blob
-from ..network import Lengths
+from ..network import SequenceLengths
 from ..tape import Tape
 from .embeddings import add_embedding
 from .heads import add_head
@@ -44,7 +44,7 @@ def add_encoder_model(tape: Tape, model: EncoderModel, root: str = "", head_root
         return add_head(tape, head_root, model.head, encoded)
     assert model.decoder_embedding is not None
     if lengths.uses_cache and not is_decode and not is_audio:
-        tape.lengths = Lengths(1, 1, uses_cache=True)
+        tape.lengths = SequenceLengths(1, 1, uses_cache=True)
     is_shared = model.has_shared_embedding and not is_decode
     x = add_embedding(tape, root, model.decoder_embedding, tape.lengths.queries, is_shared)
     x = _add_blocks(tape, root, model.decoder_blocks, x, encoded)

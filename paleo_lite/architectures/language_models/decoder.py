@@ -12,7 +12,7 @@ from ..blocks.hyper_connection import add_final_collapse, add_streams
 from ..blocks.norms import add_norm
 from ..blocks.traits import Attention, Block, CompressedAttention, LatentAttention, NormKind
 from ..builder import Blob
-from ..network import Lengths
+from ..network import SequenceLengths
 from ..tape import Tape
 
 
@@ -79,7 +79,7 @@ def count_next_token_parameters(decoder: Decoder, where: str) -> int:
     """
     counts = []
     for blocks in (decoder.blocks[-1:], ()):
-        tape = Tape(where, Lengths(1, 1))
+        tape = Tape(where, SequenceLengths(1, 1))
         add_decoder(tape, msgspec.structs.replace(decoder, blocks=blocks), has_head=False)
         counts.append(sum(layer.parameters for layer in tape.layers))
     return counts[0] - counts[1] + 2 * decoder.hidden_size**2 + 3 * decoder.hidden_size

@@ -24,7 +24,7 @@ from ..keys import (
     Record,
     RotarySize,
 )  # fmt: skip
-from ..layer_rules import All, At, Both, EveryNth, From, Layers, Listed, Not, Numbered, When
+from ..layer_rules import All, At, Both, EveryNth, From, LayerSelection, Listed, Not, Numbered, When
 from ..tape import ACTIVATIONS
 from .family import DEEPSEEK_SHARED, NEXT_TOKEN, Family
 
@@ -135,7 +135,7 @@ def _attention(config: Config) -> dict[str, Any]:
     period = _first(config, "sliding_window_pattern", "global_attn_every_n_layers")
     if period and isinstance(config.fields[period], int):
         is_windowed = Listed("sliding_attention", otherwise=Not(EveryNth(Integer(period))))
-    windowed: Layers = is_windowed
+    windowed: LayerSelection = is_windowed
     if "use_sliding_window" in config.fields:
         windowed = When(FirstFlag("use_sliding_window"), is_windowed)
     window = Integer("sliding_window", None) if config.fields.get("sliding_window") else None
@@ -164,7 +164,7 @@ def _experts(config: Config) -> dict[str, Any]:
     if is_sigmoid:
         experts |= {"scoring": "sigmoid", "score_correction": True}
     first = _first(config, "first_k_dense_replace", "num_dense_layers", "moe_layer_start_index")
-    sparse: Layers = Listed("sparse", "mlp_layer_types", otherwise=From(Integer(first, 0)) if first else All())
+    sparse: LayerSelection = Listed("sparse", "mlp_layer_types", otherwise=From(Integer(first, 0)) if first else All())
     if isinstance(config.fields.get("moe_layer_freq"), list):
         sparse = Listed(1, "moe_layer_freq")
     listed = config.fields.get("moe_layers_enum")
@@ -187,7 +187,7 @@ def _experts(config: Config) -> dict[str, Any]:
 
 def _other_mixer(config: Config) -> dict[str, Any]:
     """Return the fields of a mixer without attention: gated delta nets or Mamba 2, where the keys name one."""
-    attends: Layers = Listed("full_attention attention sliding_attention", otherwise=_attention_layers(config))
+    attends: LayerSelection = Listed("full_attention attention sliding_attention", otherwise=_attention_layers(config))
     if _first(config, "linear_num_value_heads"):
         return {
             "other": Record(DeltaNet, {
@@ -212,7 +212,7 @@ def _other_mixer(config: Config) -> dict[str, Any]:
     return {}
 
 
-def _attention_layers(config: Config) -> Layers:
+def _attention_layers(config: Config) -> LayerSelection:
     """Return the rule of the layers with attention where no list names them: a period, a list of indices, or all."""
     for key in ("full_attention_interval", "attn_layer_period"):
         if _first(config, key):

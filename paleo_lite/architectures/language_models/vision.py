@@ -17,7 +17,7 @@ from ..blocks.block import add_block
 from ..blocks.norms import add_norm
 from ..blocks.traits import Attention, Block, FeedForward, NormKind, Norms, Projections
 from ..builder import Blob
-from ..network import Lengths
+from ..network import SequenceLengths
 from ..tape import Tape
 
 
@@ -89,7 +89,7 @@ def tower_layers(tower: VisionTower, where: str, fused: bool) -> tuple[tuple[Lay
         Whether attention is one kernel.
     """
     sequence = tower.patches + tower.has_class_token
-    tape = Tape(where, Lengths(sequence, sequence), fused)
+    tape = Tape(where, SequenceLengths(sequence, sequence), fused)
     shape = (1, tower.patches, tower.patch_values)
     x = tape.linear("visual.patch_embed.proj", Blob(shape, INPUT), tower.hidden_size, tower.patch_bias)
     if tower.has_class_token:

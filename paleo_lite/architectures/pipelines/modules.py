@@ -22,7 +22,7 @@ Inputs = Callable[[Any, Config, Sizes], dict[str, Any]]
 positional ones."""
 
 
-class Modules(NamedTuple):
+class ModuleCalls(NamedTuple):
     """How a class of modules is called."""
 
     library: str  # package of the class: ``diffusers`` or ``transformers``
@@ -499,43 +499,45 @@ def _text(module: Any, config: Config, sizes: Sizes) -> dict[str, Any]:
 
 
 MODULES = {
-    "UNet2DConditionModel": Modules("diffusers", _unet, 8, U_NET),
-    "SD3Transformer2DModel": Modules("diffusers", _sd3, 16, PICTURE_AND_PROMPT),
-    "FluxTransformer2DModel": Modules("diffusers", _flux, 16, PICTURE_AND_PROMPT),
-    "PixArtTransformer2DModel": Modules("diffusers", _pixart, 16, PICTURE_AND_PROMPT),
-    "SanaTransformer2DModel": Modules("diffusers", _sana, 32, PICTURE_AND_PROMPT),
-    "HunyuanDiT2DModel": Modules("diffusers", _hunyuan_dit, 16, PICTURE),
-    "WanTransformer3DModel": Modules("diffusers", _wan, 16, VIDEO_AND_PROMPT),
-    "CogVideoXTransformer3DModel": Modules("diffusers", _cogvideox, 16, VIDEO),
-    "CogVideoXTransformer3DModel:pairs": Modules("diffusers", _cogvideox_1_5, 16, VIDEO),
-    "HunyuanVideoTransformer3DModel": Modules("diffusers", _hunyuan_video, 16, LARGE_VIDEO),
-    "LTXVideoTransformer3DModel": Modules("diffusers", _ltx_video, 32, VIDEO),
-    "QwenImageTransformer2DModel": Modules(
+    "UNet2DConditionModel": ModuleCalls("diffusers", _unet, 8, U_NET),
+    "SD3Transformer2DModel": ModuleCalls("diffusers", _sd3, 16, PICTURE_AND_PROMPT),
+    "FluxTransformer2DModel": ModuleCalls("diffusers", _flux, 16, PICTURE_AND_PROMPT),
+    "PixArtTransformer2DModel": ModuleCalls("diffusers", _pixart, 16, PICTURE_AND_PROMPT),
+    "SanaTransformer2DModel": ModuleCalls("diffusers", _sana, 32, PICTURE_AND_PROMPT),
+    "HunyuanDiT2DModel": ModuleCalls("diffusers", _hunyuan_dit, 16, PICTURE),
+    "WanTransformer3DModel": ModuleCalls("diffusers", _wan, 16, VIDEO_AND_PROMPT),
+    "CogVideoXTransformer3DModel": ModuleCalls("diffusers", _cogvideox, 16, VIDEO),
+    "CogVideoXTransformer3DModel:pairs": ModuleCalls("diffusers", _cogvideox_1_5, 16, VIDEO),
+    "HunyuanVideoTransformer3DModel": ModuleCalls("diffusers", _hunyuan_video, 16, LARGE_VIDEO),
+    "LTXVideoTransformer3DModel": ModuleCalls("diffusers", _ltx_video, 32, VIDEO),
+    "QwenImageTransformer2DModel": ModuleCalls(
         "diffusers", _qwen_image, 16, LARGE_PICTURE_AND_PROMPT, _with_plain_positions
     ),
-    "Flux2Transformer2DModel": Modules("diffusers", _flux_2, 16, PICTURE_AND_PROMPT),
-    "MochiTransformer3DModel": Modules("diffusers", _mochi, 16, VIDEO_AND_PROMPT, _for_whole_batches),
-    "ZImageTransformer2DModel": Modules("diffusers", _z_image, 16, PADDED, DenoiseList),
-    "UNetSpatioTemporalConditionModel": Modules("diffusers", _stable_video, 8, VIDEO_U_NET, _on_meta),
-    "AutoencoderKLTemporalDecoder": Modules("diffusers", _frames_of_latents, 8, VIDEO, DecodeFrames),
-    "AutoencoderKLTemporalDecoder:encoder": Modules("diffusers", _picture, 8, PICTURE, Encode),
-    "AutoencoderKLMochi": Modules("diffusers", _video_latents(12), 8, VIDEO, DecodeMochi),
-    "AutoencoderKLFlux2": Modules("diffusers", _latents(), 8, PICTURE, Decode),
-    "CLIPVisionModelWithProjection": Modules("transformers", _clip_picture, 1, PICTURE),
-    "AutoencoderKLHunyuanVideo": Modules("diffusers", _video_latents(16), 8, VIDEO, Decode),
-    "AutoencoderKLLTXVideo": Modules("diffusers", _video_latents(128), 32, VIDEO, Decode),
-    "AutoencoderKL": Modules("diffusers", _latents(), 8, PICTURE, Decode),
+    "Flux2Transformer2DModel": ModuleCalls("diffusers", _flux_2, 16, PICTURE_AND_PROMPT),
+    "MochiTransformer3DModel": ModuleCalls("diffusers", _mochi, 16, VIDEO_AND_PROMPT, _for_whole_batches),
+    "ZImageTransformer2DModel": ModuleCalls("diffusers", _z_image, 16, PADDED, DenoiseList),
+    "UNetSpatioTemporalConditionModel": ModuleCalls("diffusers", _stable_video, 8, VIDEO_U_NET, _on_meta),
+    "AutoencoderKLTemporalDecoder": ModuleCalls("diffusers", _frames_of_latents, 8, VIDEO, DecodeFrames),
+    "AutoencoderKLTemporalDecoder:encoder": ModuleCalls("diffusers", _picture, 8, PICTURE, Encode),
+    "AutoencoderKLMochi": ModuleCalls("diffusers", _video_latents(12), 8, VIDEO, DecodeMochi),
+    "AutoencoderKLFlux2": ModuleCalls("diffusers", _latents(), 8, PICTURE, Decode),
+    "CLIPVisionModelWithProjection": ModuleCalls("transformers", _clip_picture, 1, PICTURE),
+    "AutoencoderKLHunyuanVideo": ModuleCalls("diffusers", _video_latents(16), 8, VIDEO, Decode),
+    "AutoencoderKLLTXVideo": ModuleCalls("diffusers", _video_latents(128), 32, VIDEO, Decode),
+    "AutoencoderKL": ModuleCalls("diffusers", _latents(), 8, PICTURE, Decode),
     # Its attention is linear from 64 latent pixels on.
-    "AutoencoderDC": Modules("diffusers", _latents(factor=1), 32, all_monomials({"h": (8, 16), "w": (8, 16)}), Decode),
-    "AutoencoderKLWan:first": Modules("diffusers", _wan_latents, 8, PICTURE, DecodeWan),
-    "AutoencoderKLWan:later": Modules("diffusers", _wan_latents_later, 8, PICTURE, DecodeWanLater),
-    "AutoencoderKLCogVideoX:first": Modules("diffusers", _cogvideox_latents(3), 8, PICTURE, DecodeCogVideoX),
-    "AutoencoderKLCogVideoX:later": Modules("diffusers", _cogvideox_latents_later, 8, PICTURE, DecodeCogVideoX),
-    "CLIPTextModel": Modules("transformers", _text, 1, TEXT),
-    "CLIPTextModelWithProjection": Modules("transformers", _text, 1, TEXT),
-    "T5EncoderModel": Modules("transformers", _text, 1, TEXT),
-    "BertModel": Modules("transformers", _text, 1, TEXT),
-    "MT5EncoderModel": Modules("transformers", _text, 1, TEXT),
-    "UMT5EncoderModel": Modules("transformers", _text, 1, TEXT),
+    "AutoencoderDC": ModuleCalls(
+        "diffusers", _latents(factor=1), 32, all_monomials({"h": (8, 16), "w": (8, 16)}), Decode
+    ),
+    "AutoencoderKLWan:first": ModuleCalls("diffusers", _wan_latents, 8, PICTURE, DecodeWan),
+    "AutoencoderKLWan:later": ModuleCalls("diffusers", _wan_latents_later, 8, PICTURE, DecodeWanLater),
+    "AutoencoderKLCogVideoX:first": ModuleCalls("diffusers", _cogvideox_latents(3), 8, PICTURE, DecodeCogVideoX),
+    "AutoencoderKLCogVideoX:later": ModuleCalls("diffusers", _cogvideox_latents_later, 8, PICTURE, DecodeCogVideoX),
+    "CLIPTextModel": ModuleCalls("transformers", _text, 1, TEXT),
+    "CLIPTextModelWithProjection": ModuleCalls("transformers", _text, 1, TEXT),
+    "T5EncoderModel": ModuleCalls("transformers", _text, 1, TEXT),
+    "BertModel": ModuleCalls("transformers", _text, 1, TEXT),
+    "MT5EncoderModel": ModuleCalls("transformers", _text, 1, TEXT),
+    "UMT5EncoderModel": ModuleCalls("transformers", _text, 1, TEXT),
 }
 """Modules by the name of their class; behind a colon one of several ways in which it is called."""

@@ -93,7 +93,7 @@ class Pipeline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return max(part.grid for part in self.parts)
 
 
-class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _RecordsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The file of the records, whose fields depend on the record that each is like."""
 
     pipelines: list[dict[str, Any]]
@@ -115,7 +115,7 @@ def read_pipelines(path: Path) -> dict[str, Pipeline]:
     """
     fields: dict[str, dict[str, Any]] = {}
     found = {}
-    for record in read_typed(path, _File, "list of pipelines", _MAX_FILE_BYTES, BadDescriptor).pipelines:
+    for record in read_typed(path, _RecordsFile, "list of pipelines", _MAX_FILE_BYTES, BadDescriptor).pipelines:
         name, like = record.get("name"), record.pop("like", None)
         if like is not None and like not in fields:
             raise BadDescriptor(f"{path}: {name} is like {like!r}, which is no pipeline before it")

@@ -13,7 +13,7 @@ from typing import Any
 from ...calibration.comparison import MEASURED_PASSES, ComparisonRow, ProfileComparison, kind_of_layer
 from ...errors import BadValue
 from ...profile_analysis import GROUPINGS
-from ...profile_analysis.compare import ComparedKernel, Comparison
+from ...profile_analysis.compare import ComparedKernel, RunComparison
 from ...units import format_interval, format_si
 from .marks import BOUNDS_LEGEND, NUMBER_FORMAT, hollow_encoding
 from .render import SERIES, altair, group_colour, group_of, inline_data, time_unit
@@ -35,7 +35,7 @@ _SIDES = ("measured", "by the PPP")
 _ROW_HEIGHT, _PANEL_WIDTH = 15, 300
 
 
-def comparison_chart(comparison: ProfileComparison | Comparison) -> Any:
+def comparison_chart(comparison: ProfileComparison | RunComparison) -> Any:
     """Draw the result of ``compare``: two profiles, or a prediction and a profile."""
     if not isinstance(comparison, ProfileComparison):
         return profiles_chart(comparison)
@@ -90,7 +90,7 @@ def _prediction_error_title(comparison: ProfileComparison) -> str:
     return title
 
 
-def profiles_chart(comparison: Comparison) -> Any:
+def profiles_chart(comparison: RunComparison) -> Any:
     """Draw a diverging bar chart of the largest time differences between two profiles."""
     alt = altair()
     kernels = sorted(comparison.kernels, key=lambda kernel: -abs(_difference_s(kernel)))
@@ -250,7 +250,7 @@ def _bar_rows(rows: Sequence[Row], sides: tuple[str, str], factor: float, is_bou
     return bars
 
 
-def ppp_chart(comparison: ProfileComparison | Comparison) -> Any:
+def ppp_chart(comparison: ProfileComparison | RunComparison) -> Any:
     """Draw measured times and shares of peak next to the prediction by one PPP, by pass and class, and by layer.
 
     The PPP is that of the time model, or, for other time models, that of the whole profile.

@@ -30,7 +30,7 @@ WORD_LENGTH, NAME_LENGTH = 16, 36
 """Maximum length of texts that stay on one line on all screens, and on wide screens."""
 
 
-class Cell(msgspec.Struct, frozen=True):
+class TableCell(msgspec.Struct, frozen=True):
     """A cell: its text, the number it is sorted by, the share shown as a bar, and its CSS class."""
 
     text: str
@@ -87,19 +87,21 @@ def heads(table: Table) -> list[tuple[str, bool]]:
     return [(column.heading, column.left) for column in table.columns]
 
 
-def cells(table: Table) -> Iterator[list[Cell]]:
+def cells(table: Table) -> Iterator[list[TableCell]]:
     """Yield the cells of the first `ROWS_AT_MOST` rows."""
     for row in table.rows[:ROWS_AT_MOST]:
         yield [_cell(column, row) for column in table.columns]
 
 
-def foot(table: Table) -> Iterator[list[Cell]]:
+def foot(table: Table) -> Iterator[list[TableCell]]:
     """Yield the cells of the footer rows, after a row that sums up the rows that are not shown."""
     footer_rows = list(table.footer)
     if len(table.rows) > ROWS_AT_MOST:
         footer_rows.insert(0, sum_rows(table, table.rows[ROWS_AT_MOST:]))
     for row in footer_rows:
-        yield [_cell(column, row) if column.key in row else Cell("", style=_style(column)) for column in table.columns]
+        yield [
+            _cell(column, row) if column.key in row else TableCell("", style=_style(column)) for column in table.columns
+        ]
 
 
 _SUMMED_KEYS = ("time_s", "share", "calls", "layers", "flops", "bytes")
@@ -115,12 +117,12 @@ def sum_rows(table: Table, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return summed
 
 
-def _cell(column: Column, row: dict[str, Any]) -> Cell:
+def _cell(column: Column, row: dict[str, Any]) -> TableCell:
     value, text = row.get(column.key), truncate(column.text(row))
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not math.isfinite(value):
-        return Cell(text, style=_style(column, text))
+        return TableCell(text, style=_style(column, text))
     share = f"{min(max(value, 0.0), 1.0):.2%}" if column.key == _BAR_KEY else None
-    return Cell(text, f"{value:.12g}", share, _style(column, text))
+    return TableCell(text, f"{value:.12g}", share, _style(column, text))
 
 
 def _style(column: Column, text: str = "") -> str:

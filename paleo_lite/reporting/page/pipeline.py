@@ -6,20 +6,20 @@ from ...architectures.pipelines.counts import count_pipeline
 from ...timing.pipeline_prediction import PipelinePrediction
 from ...units import format_number, format_si
 from ..charts.layers import kind_chart
-from ..document import Document, KeyFigure, Provenance, draw_chart
+from ..document import Document, KeyFigure, ReportProvenance, draw_chart
 from ..pipelines import counts_page, pipeline_headline, pipeline_page
 from ..predictions import energy_figures
 from .sections import device_section, model_section, sources_section
 
 
-def pipeline_report(prediction: PipelinePrediction, provenance: Provenance) -> Document:
+def pipeline_report(prediction: PipelinePrediction, provenance: ReportProvenance) -> Document:
     """Return the report of a pipeline's prediction.
 
     Parameters
     ----------
     prediction : PipelinePrediction
         The prediction.
-    provenance : Provenance
+    provenance : ReportProvenance
         How the report was made.
     """
     page = pipeline_page(prediction, memory=True)

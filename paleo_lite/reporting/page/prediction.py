@@ -17,7 +17,7 @@ from ..document import (
     Column,
     Document,
     KeyFigure,
-    Provenance,
+    ReportProvenance,
     Table,
     draw_chart,
     format_percent,
@@ -49,7 +49,7 @@ _FIGURES = {
 
 def prediction_report(
     prediction: Prediction,
-    provenance: Provenance,
+    provenance: ReportProvenance,
     *,
     alternatives: Alternatives | None = None,
     calibration: Calibration | None = None,
@@ -60,7 +60,7 @@ def prediction_report(
     ----------
     prediction : Prediction
         Prediction for a network, with its memory.
-    provenance : Provenance
+    provenance : ReportProvenance
         How the report was made.
     alternatives : Alternatives, optional
         Predictions for other settings and devices.

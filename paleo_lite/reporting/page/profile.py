@@ -19,7 +19,7 @@ from ..document import (
     Column,
     Document,
     KeyFigure,
-    Provenance,
+    ReportProvenance,
     Table,
     draw_chart,
     format_percent,
@@ -36,7 +36,7 @@ _MIN_COVERED = 0.5  # share of an iteration's time in operations with known FLOP
 
 def profile_report(
     kernels: KernelReport,
-    provenance: Provenance,
+    provenance: ReportProvenance,
     *,
     efficiency: Efficiency | str,
     timeline: Timeline | str,
@@ -46,7 +46,7 @@ def profile_report(
 
     Parameters
     ----------
-    provenance : Provenance
+    provenance : ReportProvenance
         How the report was made.
     efficiency : Efficiency or str
         Efficiency of the profile by the steady method, or the reason why it is unavailable.

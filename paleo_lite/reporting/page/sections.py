@@ -9,7 +9,7 @@ import msgspec
 from ...machines import Device
 from ...timing import TimeModel
 from ..devices import device_page
-from ..document import Column, Document, Provenance, Table
+from ..document import Column, Document, ReportProvenance, Table
 
 if TYPE_CHECKING:
     from ...calibration.store import Calibration
@@ -46,7 +46,7 @@ def model_section(model: TimeModel, calibration: Calibration | None) -> Document
     return page.replace(name="model", title="The time model and its calibration", facts=facts)
 
 
-def sources_section(provenance: Provenance) -> Document:
+def sources_section(provenance: ReportProvenance) -> Document:
     """Return the section on how to reproduce the report."""
     rows = [msgspec.structs.asdict(source) for source in provenance.sources]
     columns = [

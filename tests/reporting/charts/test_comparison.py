@@ -10,7 +10,7 @@ import paleo_lite as pl
 from paleo_lite.calibration.comparison import compare_with_profile
 from paleo_lite.calibration.ppp import AT_PEAK
 from paleo_lite.errors import BadValue
-from paleo_lite.profile_analysis.compare import Comparison
+from paleo_lite.profile_analysis.compare import RunComparison
 from paleo_lite.profile_analysis.pass_times import PassTimes
 from paleo_lite.reporting.charts.comparison import comparison_chart, ppp_chart
 from paleo_lite.reporting.charts.render import render
@@ -53,4 +53,4 @@ def test_comparison_with_a_ppp_model_is_the_ppp_chart_and_two_profiles_raise(bes
     assert comparison_chart(beside).to_dict() == ppp_chart(beside).to_dict()
     assert render(ppp_chart(beside), ".svg", "dark").startswith(b"<svg")
     with pytest.raises(BadValue, match="compares one profile with a prediction: --predict NETWORK"):
-        ppp_chart(Comparison.__new__(Comparison))
+        ppp_chart(RunComparison.__new__(RunComparison))

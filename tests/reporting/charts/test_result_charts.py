@@ -19,7 +19,7 @@ from paleo_lite.api.plotting import Plot
 from paleo_lite.api.scaling import scale as scaling
 from paleo_lite.calibration.fit import calibrate
 from paleo_lite.calibration.measurements import Measurement
-from paleo_lite.calibration.validate import Point, Row, Validation, error_statistics
+from paleo_lite.calibration.validate import AccuracyRow, Point, Validation, error_statistics
 from paleo_lite.distributed.table import ScaleRow
 from paleo_lite.errors import BadValue
 from paleo_lite.machines import find_device
@@ -201,7 +201,9 @@ def test_the_title_of_held_out_groups_is_that_of_their_table():
         measurements = [Measurement(gpu, "alexnet", 2**i, "inference", "fp32", 0.01 * 2**i) for i in range(len(errors))]
         own = [Point(m, m.time_s * (1 + error), 0.05) for m, error in zip(measurements, errors)]
         times = [np.array(column) for column in zip(*((p.measurement.time_s, p.predicted_s, p.deviation) for p in own))]
-        rows.append(Row("network", gpu, "fp32", "inference", len(own), **error_statistics(*times), baselines={}))
+        rows.append(
+            AccuracyRow("network", gpu, "fp32", "inference", len(own), **error_statistics(*times), baselines={})
+        )
         points += own
     validation = Validation("network", rows, points)
     spec = Plot("accuracy", validation).chart.to_dict()

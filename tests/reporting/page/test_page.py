@@ -22,7 +22,7 @@ from paleo_lite.api.prediction import predict as predict_any
 from paleo_lite.calibration.alternatives import Alternative, Alternatives
 from paleo_lite.counting import PHASES
 from paleo_lite.files import shipped_folder
-from paleo_lite.reporting.document import Column, Document, Provenance, Table
+from paleo_lite.reporting.document import Column, Document, ReportProvenance, Table
 from paleo_lite.reporting.page.html import ROWS_AT_MOST, cells, foot, to_html
 from paleo_lite.reporting.page.prediction import help_content, prediction_report
 from paleo_lite.text import MAX_NAME_LENGTH, make_printable, truncate
@@ -204,7 +204,7 @@ def test_rows_that_are_not_shown_are_summed():
 @pytest.mark.parametrize("phase", PHASES)
 def test_every_phase_has_a_report(phase):
     prediction = pl.predict("alexnet", gpu="k40m", phase=phase, memory=True)
-    report = prediction_report(prediction, Provenance("paleo-lite", "0", "1970-01-01"))
+    report = prediction_report(prediction, ReportProvenance("paleo-lite", "0", "1970-01-01"))
     assert report.question.endswith("of alexnet take on one Tesla K40m, in fp32, for one sample?")
     seconds = [row["time_s"] for row in bounds_of(report)]
     assert sum(seconds) == pytest.approx(prediction.time_s)

@@ -15,8 +15,8 @@ from ...keys import (
     HeadSize,
     Integer,
     IsSet,
+    KeyReader,
     Natural,
-    Reader,
     Record,
     record,
 )  # fmt: skip
@@ -33,7 +33,7 @@ _BLOCK: Fields = {
 
 
 def _model(
-    hidden: str, heads: str, layers: str, dropout: Fraction, types: Reader, attention: Fields, **parts: Any
+    hidden: str, heads: str, layers: str, dropout: Fraction, types: KeyReader, attention: Fields, **parts: Any
 ) -> Record:
     """Return the record of an encoder by the keys of its sizes; `parts` are rules of its blocks."""
     size = Integer(hidden)

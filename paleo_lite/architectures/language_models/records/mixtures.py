@@ -30,7 +30,7 @@ from ...layer_rules import (
     Both,
     EveryNth,
     From,
-    Layers,
+    LayerSelection,
     Lettered,
     Listed,
     Not,
@@ -52,7 +52,7 @@ from ..family import (
 )  # fmt: skip
 
 
-def sparse_from(first: int) -> Layers:
+def sparse_from(first: int) -> LayerSelection:
     """Return the rule of layers with experts: those that a list names, else all from a given one on."""
     return Listed("sparse", "mlp_layer_types", otherwise=From(Integer("first_k_dense_replace", first)))
 
@@ -64,7 +64,7 @@ _INDEXER = {"heads": Integer("index_n_heads", 64), "head_size": Integer("index_h
 _MIMO_ROTARY = RotarySize(0.334, HeadSize(192))
 
 
-def _compressed(name: str, ratio: int) -> Layers:
+def _compressed(name: str, ratio: int) -> LayerSelection:
     """Return the rule of DeepSeek-V4's layers with a compression, by its name or by its ratio."""
     return Listed(name, "layer_types", otherwise=Listed(ratio, "compress_ratios"))
 
