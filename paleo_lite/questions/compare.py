@@ -101,16 +101,22 @@ def _side_by_side(
         return Predictions(answers, left_out, others if others[0] else ())
     from ..sweeps.comparison import Comparison
     from ..sweeps.questions import question_row
-    from ..sweeps.rows import RowTerms, answer_row
+    from ..sweeps.rows import RowTerms, answer_rows
 
     always = {name: getattr(question, name) for name in ("network", "gpu") if isinstance(getattr(question, name), str)}
-    rows = []
+    rows, named = [], []
+    compared = tuple(settings[0])
     for asked, answer in zip(settings, answers, strict=True):
         names = {name: getattr(value, "id", getattr(value, "name", value)) for name, value in asked.items()}
-        rows.append(question_row({**always, **names}) | answer_row(answer, RowTerms()))
+        named.append(question_row(names))
+        of_answer = answer_rows(answer, RowTerms())
+        rows += [question_row({**always, **names}) | row for row in of_answer]
+        if len(of_answer) > 1 and "devices" not in compared:
+            compared = (*compared, "devices")
     has_amount = any(getattr(question, name, None) is not None for name in ("samples", "tokens"))
     samples = None if has_amount else RowTerms().samples
-    return Comparison(type(question).__name__.lower(), tuple(settings[0]), rows, answers, left_out, samples)
+    kind = type(question).__name__.lower()
+    return Comparison(kind, compared, rows, answers, named, left_out, samples)
 
 
 def _describe(question: Any, names: Sequence[str]) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from ..serving.answers import Serving
 from ..serving.price_basis import PricedDevice, describe_prices
 from ..sweeps.best import Best, column_label
@@ -37,7 +39,7 @@ def sweep_page(sweep: Sweep) -> Document:
     duration = format_si(sweep.seconds, "s", 3)
     rate = "" if sweep.resumed else f", {format_rate(sweep.rows / sweep.seconds)} rows/s"
     facts.append(("duration", duration + rate))
-    if sweep.samples is not None:
+    if sweep.samples is not None:  # otherwise rows have no such columns, or those of the question's own amount
         facts.append(("hours, cost and energy", f"for {format_si(sweep.samples)} samples"))
     return Document(title=f"{sweep.path}: {format_plural(sweep.rows, 'combination')}", facts=facts)
 
@@ -126,6 +128,7 @@ _COLUMNS = [
     Column("precision", "precision", left=True, drop_order=6),
     Column("phase", "phase", left=True, drop_order=5),
     Column("workers", "workers"),
+    Column("devices", "devices", format_count, drop_order=8),
     Column("strategy", "strategy", left=True, drop_order=9),
     Column("scaling", "scaling", left=True, drop_order=11),
     Column("link", "link", left=True, drop_order=10),
@@ -165,6 +168,7 @@ _COLUMNS = [
     Column("time_per_image_s", "per picture\nor video", format_time_short, drop_order=7),
     Column("bound_s", "bound", format_time_short, drop_order=8),
     Column("throughput_per_s", "samples\nper s", format_number, drop_order=3),
+    Column("scaling_efficiency", "scaling\nefficiency", format_percent, drop_order=6),
     Column("memory_bytes", "memory", format_bytes_short, drop_order=4),
     Column("efficiency", "of peak", format_percent, drop_order=8),
     Column("hours", "hours", format_3_digits, drop_order=1),
@@ -188,6 +192,7 @@ def comparison_page(comparison: Comparison) -> Document:
     compared = [OPTION_COLUMNS[name][0] if name in OPTION_COLUMNS else name for name in comparison.compared]
     shared = [name for name in _shared_columns(rows) if name not in compared]
     first = [columns.get(name, Column(name, name.replace("_", "\n"), str, left=True)) for name in compared]
+    first = [msgspec.structs.replace(column, drop_order=0) for column in first]
     others = [column for column in _COLUMNS if column.key not in (*shared, *compared)]
     facts = [(columns[name].title.replace("\n", " "), columns[name].text(rows[0])) for name in shared if name in stated]
     priced = [
@@ -219,12 +224,11 @@ def _common_notes(comparison: Comparison) -> list[str]:
 
 def _describe_answers(comparison: Comparison, indices: list[int]) -> str:
     """Return what some of the answers have in common and others do not: ``h100-sxm, h200: ``; empty for all of them."""
-    total = len(comparison.rows)
+    total = len(comparison.answers)
     if len(indices) == total:
         return ""
-    for name in comparison.compared:
-        column = OPTION_COLUMNS[name][0] if name in OPTION_COLUMNS else name
-        values = dict.fromkeys(comparison.rows[index].get(column) for index in indices)
-        if [index for index, row in enumerate(comparison.rows) if row.get(column) in values] == indices:
+    for name in comparison.settings[0]:
+        values = dict.fromkeys(comparison.settings[index][name] for index in indices)
+        if [index for index, asked in enumerate(comparison.settings) if asked[name] in values] == indices:
             return f"{', '.join(map(str, values))}: "
     return f"{len(indices)} of {total} answers: "

@@ -196,12 +196,12 @@ def parse_lengths(value: int | str | Lengths, option: str, is_input: bool) -> Le
         return Lengths(quantiles[0][1], quantiles=quantiles)
     mean_text, colon, deviation_text = text.partition(":")
     try:
-        mean = float(mean_text)
-        deviation = float(deviation_text) if colon else 0.0
-    except ValueError:
+        mean = parse_quantity(mean_text, "")
+        deviation = parse_quantity(deviation_text, "") if colon else 0.0
+    except BadQuantity:
         mean = deviation = math.nan
     if not (1 <= mean <= MAX_TOKENS and 0 <= deviation <= MAX_TOKENS):
-        raise BadValue(f"`{option}` must be tokens >= 1, as 1024, or mean:std, as 1024:256 (got {value!r})")
+        raise BadValue(f"`{option}` must be tokens >= 1, as 1024 or 2k, or mean:std, as 1024:256 (got {value!r})")
     return Lengths(mean, deviation)
 
 

@@ -156,7 +156,7 @@ class Best(Result, msgspec.Struct, frozen=True):
 
 
 def _ranked_column(by: str, columns: Iterable[str]) -> str:
-    """Return the column of a sweep that a ranking minimises."""
+    """Return the column of a sweep that a ranking, such as cost, minimises."""
     if by not in RANKINGS:
         raise UnknownName("ranking", by, RANKINGS)
     ranked = next((name for name in RANKINGS[by] if name in columns), None)
@@ -228,7 +228,8 @@ def find_best(
     columns |= dict.fromkeys(site_columns(facility), True)
     if by is not None:
         minimise = _ranked_column(by, columns)
-    objectives = [find_column(name, list(columns)) for name in (pareto or [minimise or maximise or ""])]
+    names = [_ranked_column(name, columns) if name in RANKINGS else name for name in pareto]
+    objectives = [find_column(name, list(columns)) for name in (names or [minimise or maximise or ""])]
     for name in objectives:
         if not columns[name]:
             raise BadValue(f"the column must have numbers, such as time_s or cost (got {name})")

@@ -19,6 +19,7 @@ class Comparison(Result, msgspec.Struct, frozen=True, eq=False):
     compared: tuple[str, ...]  # options that have several values
     rows: list[dict[str, Any]]  # the compared options and what `rows.answer_row` says of the answer
     answers: Sequence[Any]  # of the combinations that have one
+    settings: Sequence[dict[str, Any]]  # compared options of each answer; a table of several numbers has more rows
     left_out: tuple[str, ...] = ()  # combinations without an answer, with the reasons
     samples: float | None = None  # number that hours, cost and energy refer to; None if each row has its own
 

@@ -51,7 +51,8 @@ class QuestionSpace(AxisSpace, msgspec.Struct, frozen=True):
     axes: tuple[tuple[str, tuple[Any, ...]], ...]  # options with several values, and the values, the slowest first
     options: dict[str, Any]  # options with a single value
     networks: tuple[str, ...]
-    samples: float = 1e6  # number of samples that hours, cost and energy refer to, unless the question has its own
+    # Number of samples that hours, cost and energy refer to; None where the question has its own amount, or no such.
+    samples: float | None = None
     hardware_files: tuple[str, ...] = ()  # files with further devices
     as_of: date | None = None  # day of the first run, which decides what prices are old; set by `run.run_sweep`
 
@@ -146,7 +147,7 @@ def _is_plain(value: Any) -> bool:
 
 def compute_question_chunk(space: QuestionSpace, chunk: QuestionChunk, answer: Answer) -> Columns:
     """Answer a chunk; a combination without an answer becomes a row with the reason."""
-    terms = rows.RowTerms(space.samples, space.as_of)
+    terms = rows.RowTerms(space.samples or 1e6, space.as_of)
     table = []
     for values in space.combinations(chunk):
         options = {**space.options, **values}

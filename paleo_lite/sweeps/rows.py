@@ -66,16 +66,18 @@ def _with_ends(names: tuple[str, ...]) -> list[str]:
 
 _OF_ALL = ("devices", "power_limit_w", "answer", "version", "reason")
 _OF_STEPS = (
-    "strategy", "collective", "execution", "time_s", "low_s", "high_s", "bound_s", "throughput_per_s", "tokens_per_s",
-    "memory_bytes", "exposed_s", "speedup", "scaling_efficiency", "efficiency", "hours", "cost", "energy_j", "price",
-    "time_model", "calibration",
+    "precision", "batch_size", "strategy", "collective", "execution", "time_s", "low_s", "high_s", "bound_s",
+    "throughput_per_s", "tokens_per_s", "memory_bytes", "exposed_s", "speedup", "speedup_over", "scaling_efficiency",
+    "efficiency", "hours", "cost", "energy_j", "price", "time_model", "calibration",
 )  # fmt: skip
 
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     "predict": (*_OF_ALL, *_OF_STEPS),
     "train": (*_OF_ALL, *_OF_STEPS),
-    "serve": (*_OF_ALL, "engine", "weights", "kv_cache", "rate_per_s", "usd_per_h", *_with_ends(
-        (*SERVING_LATENCIES, *SERVING_FIGURES))),
+    "serve": (
+        *_OF_ALL, "precision", "engine", "weights", "kv_cache", "rate_per_s", "overloaded", "usd_per_h",
+        *_with_ends((*SERVING_LATENCIES, *SERVING_FIGURES)),
+    ),
     "local": (
         *_OF_ALL, "engine", "weights", "kv_cache", "gpu_blocks", "largest_context", "time_s", "low_s", "high_s",
         "tokens_per_s", "prompt_s", "prompt_low_s", "prompt_high_s", "prompt_tokens_per_s", "file_bytes",
@@ -86,12 +88,12 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
 """Columns of answers by kind of question, beside those that state the question."""
 
 STRINGS = (
-    "answer", "version", "reason", "strategy", "collective", "execution", "price", "time_model", "calibration",
-    "engine", "weights", "kv_cache", "image_size",
+    "precision", "overloaded", "answer", "version", "reason", "strategy", "collective", "execution", "price",
+    "time_model", "calibration", "engine", "weights", "kv_cache", "image_size",
 )  # fmt: skip
 """Columns of strings of an answer."""
 
-INTEGERS = ("devices", "gpu_blocks", "largest_context", "steps", "frames")
+INTEGERS = ("devices", "batch_size", "speedup_over", "gpu_blocks", "largest_context", "steps", "frames")
 """Columns of integers; all others are of numbers."""
 
 
@@ -111,15 +113,22 @@ class RowTerms(NamedTuple):
         }
 
 
+def answer_rows(answer: Any, terms: RowTerms) -> list[Row]:
+    """Return the rows of an answer: one, or of a table over numbers of devices one for each number."""
+    return [{"version": __version__, **row} for row in _ROWS[type(answer).__name__](answer, terms)]
+
+
 def answer_row(answer: Any, terms: RowTerms) -> Row:
-    """Return the row of an answer to a single combination; of a table over numbers of devices the last row is taken."""
-    return {"version": __version__, **_ROWS[type(answer).__name__](answer, terms)}
+    """Return the row of an answer to a single combination."""
+    return answer_rows(answer, terms)[-1]
 
 
 def _step_row(prediction: Prediction, terms: RowTerms) -> Row:
     """Return the row of a network on one device."""
     memory = prediction.memory
     row: Row = {
+        "precision": prediction.precision,
+        "batch_size": prediction.batch_size,
         "execution": prediction.execution,
         "power_limit_w": _limit_w(prediction.device),
         "devices": 1,
@@ -134,7 +143,7 @@ def _step_row(prediction: Prediction, terms: RowTerms) -> Row:
     if prediction.run is not None:
         run = prediction.run
         energy_j = None if run.kwh is None else run.kwh * _JOULES_PER_KWH
-        return {**row, "hours": run.hours, "cost": run.cost_usd, "energy_j": energy_j}
+        return {**row, "hours": run.hours, "cost": run.cost_usd, "energy_j": energy_j, "price": run.price}
     if throughput is None:
         return row
     hours = terms.samples / throughput / _SECONDS_PER_HOUR
@@ -151,6 +160,8 @@ def _picture_row(prediction: PipelinePrediction, terms: RowTerms) -> Row:
     """Return the row of a pipeline for pictures or videos."""
     sampling, memory = prediction.sampling, prediction.memory
     row: Row = {
+        "precision": prediction.precision,
+        "batch_size": prediction.batch_size,
         "image_size": f"{sampling.width}x{sampling.height}",
         "steps": sampling.steps,
         "frames": sampling.frames,
@@ -185,10 +196,14 @@ def _times(prediction: Prediction | PipelinePrediction) -> Row:
     }
 
 
-def _table_row(table: ScaleTable, terms: RowTerms) -> Row:
+def _table_row(table: ScaleTable, step: ScaleRow, terms: RowTerms) -> Row:
     """Return the row of a step of several devices."""
-    step: ScaleRow = table.rows[-1]
-    row: Row = {"strategy": step.strategy, "devices": step.workers, "memory_bytes": step.memory_bytes}
+    row: Row = {
+        "precision": table.precision,
+        "strategy": step.strategy,
+        "devices": step.workers,
+        "memory_bytes": step.memory_bytes,
+    }
     if step.fits is False:
         return {**row, "reason": f"does not fit into the memory of {table.gpu_name}"}
     low_s, high_s = step.interval or (None, None)
@@ -204,6 +219,7 @@ def _table_row(table: ScaleTable, terms: RowTerms) -> Row:
         "tokens_per_s": step.tokens_per_s,
         "exposed_s": step.exposed_s,
         "speedup": step.speedup,
+        "speedup_over": step.baseline_workers,
         "scaling_efficiency": step.efficiency,
         "efficiency": step.mfu,
         "collective": step.collective or None,
@@ -218,13 +234,13 @@ def _table_row(table: ScaleTable, terms: RowTerms) -> Row:
     return row
 
 
-def _scaled_picture_row(scaling: PictureScaling, terms: RowTerms) -> Row:
+def _scaled_picture_row(scaling: PictureScaling, index: int, terms: RowTerms) -> Row:
     """Return the row of a pipeline on several devices."""
-    last = scaling.found[-1]
+    last = scaling.found[index]
     alone = _picture_row(last.prediction, terms)
     if "reason" in alone:
         return {**alone, "devices": last.workers}
-    figures = scaling.rows()[-1]
+    figures = scaling.rows()[index]
     ratio = figures["throughput_per_s"] / last.prediction.throughput_per_s  # of all copies to one of them
     cost = alone["cost"]
     return {
@@ -239,7 +255,7 @@ def _scaled_picture_row(scaling: PictureScaling, terms: RowTerms) -> Row:
     }
 
 
-def _local_row(prediction: LocalPrediction, terms: RowTerms) -> Row:
+def _local_row(prediction: LocalPrediction) -> Row:
     """Return the row of a language model on one's own machine; times are those of a token."""
     low_s, high_s = prediction.token_interval_s
     prompt_low_s, prompt_high_s = prediction.prompt_interval_s
@@ -267,7 +283,7 @@ def _local_row(prediction: LocalPrediction, terms: RowTerms) -> Row:
     }
 
 
-def _serving_row(served: Serving, terms: RowTerms) -> Row:
+def _serving_row(served: Serving) -> Row:
     """Return the row of a server."""
     row: Row = {
         "engine": served.engine,
@@ -275,6 +291,8 @@ def _serving_row(served: Serving, terms: RowTerms) -> Row:
         "kv_cache": served.kv_cache,
         "devices": served.devices,
         "usd_per_h": served.usd_per_h,
+        "precision": served.precision,
+        "overloaded": "yes" if served.is_overloaded else "no",
         "answer": FORECAST if served.is_forecast else BOUND,
     }
     figures = {name: served.figures[name] for name in SERVING_FIGURES}
@@ -288,15 +306,17 @@ def _serving_row(served: Serving, terms: RowTerms) -> Row:
     return row
 
 
-_ROWS: Mapping[str, Callable[[Any, RowTerms], Row]] = {
-    "Prediction": _step_row,
-    "PipelinePrediction": _picture_row,
-    "ScaleTable": _table_row,
-    "PictureScaling": _scaled_picture_row,
-    "LocalPrediction": _local_row,
-    "Serving": _serving_row,
+_ROWS: Mapping[str, Callable[[Any, RowTerms], list[Row]]] = {
+    "Prediction": lambda answer, terms: [_step_row(answer, terms)],
+    "PipelinePrediction": lambda answer, terms: [_picture_row(answer, terms)],
+    "ScaleTable": lambda answer, terms: [_table_row(answer, step, terms) for step in answer.rows],
+    "PictureScaling": lambda answer, terms: [
+        _scaled_picture_row(answer, index, terms) for index in range(len(answer.found))
+    ],
+    "LocalPrediction": lambda answer, terms: [_local_row(answer)],
+    "Serving": lambda answer, terms: [_serving_row(answer)],
 }
-"""Function from an answer to its row, by the name of the answer's class, whose module is not imported for it."""
+"""Function from an answer to its rows, by the name of the answer's class, whose module is not imported for it."""
 
 
 def _limit_w(device: Any) -> float | None:

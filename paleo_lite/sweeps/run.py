@@ -92,7 +92,7 @@ class Sweep(Result, msgspec.Struct, frozen=True):
     seconds : float
         Duration of this run.
     samples : float or None
-        Number of samples that hours, cost and energy refer to.
+        Number of samples that hours, cost and energy refer to; None where each row has its own amount.
     """
 
     _page: ClassVar[str] = "paleo_lite.reporting.sweep:sweep_page"
@@ -103,7 +103,7 @@ class Sweep(Result, msgspec.Struct, frozen=True):
     chunks: int
     resumed: int
     seconds: float
-    samples: float
+    samples: float | None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the documented JSON."""

@@ -74,9 +74,12 @@ def find_column(name: str, columns: Sequence[str]) -> str:
     if name in columns:
         return name
     matches = [column for column in columns if re.fullmatch(rf"{re.escape(name)}(_s|_j|_per_s|_bytes)", column)]
-    if len(matches) != 1:
-        raise UnknownName("column", name, columns)
-    return matches[0]
+    if len(matches) == 1:
+        return matches[0]
+    similar = [column for column in columns if name and name in column and not column.endswith(("_low", "_high"))]
+    if len(similar) > 1:
+        raise BadValue(f"no column is called {name!r}: did you mean {' or '.join(similar[:4])}?")
+    raise UnknownName("column", name, columns)
 
 
 def _tokenize(text: str) -> list[tuple[str, str]]:
