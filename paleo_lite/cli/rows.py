@@ -78,6 +78,8 @@ def answer_with_rows(question: Options, given: dict[str, Any], output: dict[str,
     from ..questions.sweep import sweep
     from ..sweeps.run import Sweep
 
+    if getattr(question, "advise", None):
+        raise BadValue("`--advise` ranks by itself: leave it out, or `-o`, `--best` and `--pareto`")
     columns = [name.strip() for name in given["pareto"].split(",")] if given["pareto"] else []
     has_chart = output.get("chart") is not None
     if has_chart and len(columns) < 2:
@@ -94,14 +96,17 @@ def answer_with_rows(question: Options, given: dict[str, Any], output: dict[str,
             return Answer(written.to_dict, written.document)
         from ..sweeps.best import MAX_FRONT_ROWS, find_best
 
-        result = find_best(
-            file,
-            objective=given["best"],
-            pareto=columns,
-            where=given["where"],
-            top=MAX_FRONT_ROWS if has_chart else _TOP,
-            sample=BACKGROUND_ROWS if has_chart else 0,
-            facility=getattr(question, "facility", None),
-        )
+        try:
+            result = find_best(
+                file,
+                objective=given["best"],
+                pareto=columns,
+                where=given["where"],
+                top=MAX_FRONT_ROWS if has_chart else _TOP,
+                sample=BACKGROUND_ROWS if has_chart else 0,
+                facility=getattr(question, "facility", None),
+            )
+        except BadValue as error:
+            raise BadValue(str(error).removeprefix(f"{file}: ")) from None  # a file that nobody asked for
     listed = msgspec.structs.replace(result, rows=result.rows[:_TOP])
     return Answer(listed.to_dict, listed.document, lambda: result, chart="pareto", result=result)

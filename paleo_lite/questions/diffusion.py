@@ -15,6 +15,7 @@ from .option import Several, option, options_of
 from .records import (
     DEVICE_GROUP,
     ENGINE_GROUP,
+    FORMATS,
     INFERENCE_PRECISIONS,
     NETWORK_GROUP,
     PARALLEL_GROUP,
@@ -61,6 +62,11 @@ class Diffusion(
     precision: Several[str] = option(
         "bf16", group=NETWORK_GROUP, is_common=True, type=INFERENCE_PRECISIONS, metavar="NAME",
         spellings=("--precision", "--dtype"), help="Precision of the arithmetic.",
+    )  # fmt: skip
+    weights: Several[str] | None = option(
+        group=NETWORK_GROUP, is_common=True, type=FORMATS, metavar="FORMAT", spellings=("--weights", "--quantization"),
+        help="Format in which matrices of the denoiser are stored, such as fp8 or nvfp4; in training those that are "
+        "frozen. [default: the precision]",
     )  # fmt: skip
     image_size: Several[int | str] | None = option(
         group=NETWORK_GROUP, is_common=True, type=PICTURE_SIZE, metavar="PIXELS",

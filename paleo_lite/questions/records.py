@@ -330,7 +330,7 @@ class AdapterOptions(Options):
         metavar="PATTERNS",
         help="The only layers that are trained; last is the last one.",
     )
-    weights: str | None = option(
+    weights: Several[str] | None = option(
         group=TRAINING_GROUP, is_common=True, type=FORMATS, metavar="FORMAT",
         help="Format of frozen matrices: --weights int4 with --lora is QLoRA. [default: the precision]",
     )  # fmt: skip

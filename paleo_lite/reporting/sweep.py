@@ -64,7 +64,7 @@ def best_page(best: Best) -> Document:
     columns = {column.key: column for column in _COLUMNS}
     shared = _shared_columns(rows)
     facts = [("rows", _count_rows(best))]
-    facts += [(columns[name].title, columns[name].text(rows[0])) for name in shared]
+    facts += [(columns[name].heading, columns[name].text(rows[0])) for name in shared]
     facts += _knee_facts(best, columns, shared)
     shown = [column for column in _COLUMNS if column.key not in shared]
     title = f"{best.objective[0].upper()}{best.objective[1:]}"
@@ -116,8 +116,8 @@ def _count_rows(best: Best) -> str:
 _CONFIGURATION = (
     "network", "gpu", "power_limit_w", "clock", "precision", "phase", "time_model", "answer", "scaling", "strategy",
     "link", "collective", "workers", "sequence_length", "batch_size", "weights", "tensor", "expert_parallel",
-    "attention_data_parallel", "pipeline", "replicas", "rate_per_s", "concurrency", "execution", "offload",
-    "image_size", "steps", "frames", "ulysses", "ring",
+    "overloaded", "attention_data_parallel", "pipeline", "replicas", "rate_per_s", "concurrency", "execution",
+    "offload", "image_size", "steps", "frames", "ulysses", "ring",
 )  # fmt: skip
 
 _COLUMNS = [
@@ -152,6 +152,7 @@ _COLUMNS = [
     Column("concurrency", "users", format_count),
     Column("tokens_per_s", "tokens\nper s", format_number),
     Column("prompt_s", "prompt", format_time_short),
+    Column("overloaded", "over-\nloaded", left=True),
     Column("ttft_p50_s", "first token\nmedian", format_time_short),
     Column("tpot_p50_s", "per token\nmedian", format_time_short),
     Column("latency_p99_s", "latency\n99%", format_time_short, drop_order=8),
@@ -194,7 +195,7 @@ def comparison_page(comparison: Comparison) -> Document:
     first = [columns.get(name, Column(name, name.replace("_", "\n"), str, left=True)) for name in compared]
     first = [msgspec.structs.replace(column, drop_order=0) for column in first]
     others = [column for column in _COLUMNS if column.key not in (*shared, *compared)]
-    facts = [(columns[name].title.replace("\n", " "), columns[name].text(rows[0])) for name in shared if name in stated]
+    facts = [(columns[name].heading, columns[name].text(rows[0])) for name in shared if name in stated]
     priced = [
         PricedDevice(answer.gpu, answer.price_usd_per_h, answer.price_cloud)
         for answer in comparison.answers

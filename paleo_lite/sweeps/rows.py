@@ -298,6 +298,9 @@ def _serving_row(served: Serving) -> Row:
     figures = {name: served.figures[name] for name in SERVING_FIGURES}
     for name, (latency, statistic) in SERVING_LATENCIES.items():
         figures[name] = served.latencies[latency][statistic]
+    if served.is_overloaded:
+        saturation = served.figures["saturation_requests_per_s"].value
+        row["reason"] = f"overloaded: it answers {saturation:.4g} requests/s"
     for name, figure in figures.items():
         row[name] = figure.value
         if name in WITH_INTERVALS:

@@ -174,7 +174,8 @@ def _row_labels(rows: Sequence[dict[str, Any]]) -> tuple[list[str], str]:
                 "precision": row.get("precision"),
                 "phase": row.get("phase"),
                 "workers": f"{workers} workers" if workers > 1 else None,
-                "batch": f"batch {row.get('batch_size')}",
+                "batch": f"batch {row['batch_size']}" if row.get("batch_size") is not None else None,
+                "rate": f"{row['rate_per_s']:g} requests/s" if row.get("rate_per_s") is not None else None,
                 "limit": f"{row['power_limit_w']:g} W" if row.get("power_limit_w") is not None else None,
             }
         )
