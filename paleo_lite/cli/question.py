@@ -103,9 +103,7 @@ class QuestionCommand(AnswerCommand):
             from ..questions.upgrade import find_moved
 
             moved = find_moved(self.kind.name, error.option_name)
-            if moved is None:
-                raise
-            raise BadValue(moved) from None
+            raise BadValue(moved or error.format_message()) from None
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options in groups: those that most questions need, or all."""

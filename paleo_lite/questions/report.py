@@ -178,7 +178,7 @@ def _answer_page(kind: Any, answer: Result, provenance: ReportProvenance) -> Doc
     sections = [Document("Figures", page.facts, content, name="figures")]
     if page.notes:
         sections.append(Document("Notes", notes=page.notes, name="notes"))
-    title, _, summary = page.title.partition(": ")
+    title, _, summary = page.title.partition(": ") if "side by side" not in page.title else (page.title, "", "")
     return Document(
         title=title,
         introduction=[f"{summary[0].upper()}{summary[1:]}.", *page.introduction] if summary else page.introduction,

@@ -100,7 +100,7 @@ _RESULTS = [
     Column("speedup_high", "speed-up\nto", format_3_digits, drop_order=5),
     Column("memory_bytes", "memory", format_bytes_short, drop_order=6),
     Column("fits", "fits", format_yes_no, left=True, drop_order=2),
-    Column("usd_per_million", "USD per\nmillion", format_3_digits, drop_order=3),
+    Column("usd_per_million", "USD per\nmillion", format_number, drop_order=3),
     Column("hours", "hours", format_3_digits),
     Column("cost_usd", "USD", format_3_digits),
     Column("time_model", "time model", left=True, drop_order=7),
@@ -127,10 +127,25 @@ def side_by_side_page(predictions: Predictions) -> Document:
     if not any(prediction.convention == "given" for prediction in predictions.predictions):
         facts.append(("bound", "shortest time that the data sheet allows (roofline)"))
     if "usd_per_million" in shown:
-        facts.append(("USD per million", f"{unit}, at the recorded price per hour (paleo-lite hardware show)"))
+        facts.append(("USD per million", f"{unit}, at {_prices_of(predictions)}"))
     data = raw_table(list(predictions.rows()))
     notes = [*(f"left out: {reason}" for reason in predictions.left_out), *_notes(predictions.predictions)]
     return Document(title, facts, [table], notes, data)
+
+
+_PRICES_AT_MOST = 6
+"""Devices up to which the prices of a comparison are named."""
+
+
+def _prices_of(predictions: Predictions) -> str:
+    """Return whose prices costs are at, and that clouds differ if they do."""
+    rents = {each.device.id: each.device.rent for each in predictions.predictions if each.device.rent is not None}
+    clouds = {rent.cloud for rent in rents.values()}
+    differ = " of different clouds" if len(clouds) > 1 else ""
+    if len(rents) > _PRICES_AT_MOST:
+        return f"the recorded prices per hour{differ} (paleo-lite hardware show)"
+    named = [f"{gpu} {rent.usd_per_h:g}{f' ({rent.cloud})' if rent.cloud else ''}" for gpu, rent in rents.items()]
+    return f"prices per hour{differ}: {', '.join(named)} USD"
 
 
 def _notes(predictions: Sequence[AnyPrediction]) -> list[str]:

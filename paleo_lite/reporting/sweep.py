@@ -10,8 +10,10 @@ import msgspec
 from ..serving.answers import Serving
 from ..serving.price_basis import PricedDevice, describe_prices
 from ..sweeps.best import Best, column_label
+from ..sweeps.chunk import NUMBER_COLUMNS, STRING_COLUMNS
 from ..sweeps.comparison import Comparison
 from ..sweeps.questions import OPTION_COLUMNS
+from ..sweeps.rows import COLUMNS as ANSWER_COLUMNS
 from ..sweeps.run import AnySpace, Sweep
 from ..text import format_plural
 from ..units import format_interval, format_number, format_rate, format_si
@@ -66,7 +68,7 @@ def best_page(best: Best) -> Document:
     facts = [("rows", _count_rows(best))]
     facts += [(columns[name].heading, columns[name].text(rows[0])) for name in shared]
     facts += _knee_facts(best, columns, shared)
-    shown = [column for column in _COLUMNS if column.key not in shared]
+    shown = [*_other_options(rows), *(column for column in _COLUMNS if column.key not in shared)]
     title = f"{best.objective[0].upper()}{best.objective[1:]}"
     notes = []
     if best.bounds:
@@ -77,6 +79,14 @@ def best_page(best: Best) -> Document:
     if prices and any(row.get("cost") is not None for row in rows):
         facts.append(("prices", "; ".join(f"{gpu} {price}" for gpu, price in prices)))
     return Document(title, facts, [Table("", shown, rows).drop_empty_columns()], notes, raw_table(best.rows))
+
+
+def _other_options(rows: list[dict[str, Any]]) -> list[Column]:
+    """Return columns of the options that differ between rows and that no table has by itself, such as micro_batch."""
+    known = {column.key for column in _COLUMNS} | {name for names in ANSWER_COLUMNS.values() for name in names}
+    known |= {*NUMBER_COLUMNS, *STRING_COLUMNS, "interval", "batch_size_per_worker"}
+    names = [name for name in rows[0] if name not in known and len({row.get(name) for row in rows}) > 1]
+    return [Column(name, name.replace("_", "\n"), str, left=True) for name in names]
 
 
 def _knee_facts(best: Best, columns: dict[str, Column], shared: Sequence[str]) -> list[tuple[str, str]]:
