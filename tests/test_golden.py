@@ -1,6 +1,6 @@
 """Answers that a rebuilding must not change: words of the command line, with the numbers or the sentence they gave.
 
-``python tests/golden/test_golden.py`` writes the answers anew, after a change that is meant to change them; the
+``python tests/test_golden.py`` writes the answers anew, after a change that is meant to change them; the
 difference of `answers.json` then shows what changed.
 """
 
@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from paleo_lite.cli import main
 
-FILE = Path(__file__).parent / "answers.json"
+FILE = Path(__file__).parent / "golden" / "answers.json"
 STORED: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
 
 pytestmark = pytest.mark.slow
