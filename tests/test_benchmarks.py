@@ -86,6 +86,7 @@ ADVICE = """
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_deployments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A script stands for aiconfigurator: it checks its arguments, and prints what the program printed."""
     script = tmp_path / "aiconfigurator"
@@ -132,6 +133,7 @@ def test_chrome_trace(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.needs_data
 def test_efficiency(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On two of the published profiles."""

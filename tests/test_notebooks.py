@@ -173,6 +173,7 @@ def test_gpu_efficiency(on_data):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.needs_data
 def test_kernels_compare(on_data):
     found = on_data("kernels_compare")
@@ -186,6 +187,7 @@ def test_kernels_compare(on_data):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.needs_data
 def test_gemm_and_profilers(on_data):
     found = on_data("gemm_and_profilers")
@@ -242,6 +244,7 @@ def test_paleo_and_ppp(on_data, built):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.needs_data
 def test_calibrate_your_gpu(on_data):
     found = on_data("calibrate_your_gpu")
