@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from ..sweeps.comparison import Comparison
 from ..sweeps.questions import OPTION_COLUMNS
 from ..sweeps.rows import COLUMNS as ANSWER_COLUMNS
 from ..sweeps.run import AnySpace, Sweep
-from ..text import format_plural
+from ..text import format_plural, make_printable
 from ..units import format_interval, format_number, format_rate, format_si
 from .document import (
     Column,
@@ -86,7 +87,14 @@ def _other_options(rows: list[dict[str, Any]]) -> list[Column]:
     known = {column.key for column in _COLUMNS} | {name for names in ANSWER_COLUMNS.values() for name in names}
     known |= {*NUMBER_COLUMNS, *STRING_COLUMNS, "interval", "batch_size_per_worker"}
     names = [name for name in rows[0] if name not in known and len({row.get(name) for row in rows}) > 1]
-    return [Column(name, name.replace("_", "\n"), str, left=True) for name in names]
+    # Other names and texts than those of options may stand in a file of unknown origin.
+    options = [name for name in names if re.fullmatch(r"[a-z_]{1,40}", name)]
+    return [Column(name, name.replace("_", "\n"), _show_option, left=True) for name in options]
+
+
+def _show_option(value: Any) -> str:
+    """Return the value of an option as text."""
+    return make_printable(str(value))
 
 
 def _knee_facts(best: Best, columns: dict[str, Column], shared: Sequence[str]) -> list[tuple[str, str]]:

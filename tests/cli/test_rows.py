@@ -124,3 +124,12 @@ def test_a_front_is_drawn(tmp_path) -> None:
     run(*ASKED, "--pareto", "time_s,cost", "--plot", tmp_path / "front.svg")
     assert "Pareto front" in (tmp_path / "front.svg").read_text("utf-8")
     assert "--pareto" in run(*ASKED, "--best", "time_s", "--plot", tmp_path / "none.svg", code=2)
+
+
+def test_columns_of_a_foreign_file_are_no_headings(tmp_path) -> None:
+    """A varied option is a column; a name that no option has, such as one with control letters, is not printed."""
+    path = tmp_path / "rows.csv"
+    rows = ["network,gpu,time_s,reason,recompute,\x1b[31m", "vgg16,t4,1,,full,1", "vgg16,t4,2,,none,2"]
+    path.write_text("\n".join(rows) + "\n")
+    page = run("best", path, "--minimise", "time_s")
+    assert "recompute" in page and "full" in page and "\x1b" not in page and "[31m" not in page
