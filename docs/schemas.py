@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, NotRequired
+from typing import Any, NotRequired, get_type_hints
 
 import msgspec
 from typing_extensions import TypedDict
@@ -33,6 +33,7 @@ from paleo_lite.profile_analysis.ranks import Ranks
 from paleo_lite.questions.kind import find_kind
 from paleo_lite.questions.option import options_of
 from paleo_lite.serving.answers import Serving
+from paleo_lite.timing.answer import COMMON_FIELDS
 from paleo_lite.timing.blocks import TrainingConstants
 from paleo_lite.timing.diffusion import DiffusionConstants
 from paleo_lite.timing.energy import EnergyModel
@@ -40,7 +41,7 @@ from paleo_lite.timing.power import PowerModel
 from paleo_lite.timing.training_stack import StackConstants
 
 ROOT = Path(__file__).parent.parent
-VERSION = 1
+VERSION = 2
 FOLDER = ROOT / "docs/schemas"
 ADDRESS = "https://paleo-lite.invalid/schemas/{name}-{version}.json"
 
@@ -52,6 +53,12 @@ Names = list[str]
 def record(name: str, fields: dict[str, Any]) -> Any:
     """Return a typed dict; each key of `fields` is one or several field names of the same type."""
     return TypedDict(name, {one: kind for names, kind in fields.items() for one in names.split()})  # type: ignore[operator]
+
+
+def answer_of(kind: type[msgspec.Struct], name: str) -> Any:
+    """Return the typed dict of an answer that states the common fields and those of its struct."""
+    own = {field: hint for field, hint in get_type_hints(kind).items() if field in kind.__struct_fields__}
+    return record(name, {**{field: hint for field, hint in own.items() if field not in COMMON_FIELDS}, **_COMMON})
 
 
 # Predictions ---------------------------------------------------------------------------------------------------------
@@ -69,26 +76,30 @@ Run = record("Run", {
     "samples hours": float, "steps": int, "cost_usd kwh": Number, "price": Word,
     "hours_interval cost_interval kwh_interval": list[float] | None,
 })  # fmt: skip
-Servings = record("Servings", {
-    "servings": list[Serving], "settings": list[dict[str, Any]],
-    "left_out": list[record("LeftOut", {"settings": dict[str, Any], "reason": str})], "prices": str,
-})  # fmt: skip
 Site = record("Site", {"energy_j": float, "usd co2_g": Number})
+# Fields of every answer, of `paleo_lite.timing.answer.COMMON_FIELDS`.
+_ANSWERED = {
+    "devices": Whole, "time_of": Word, "time_s bound_s throughput_per_s tokens_per_s memory_bytes": Number,
+    "power_w energy_j usd_per_million": Number, "interval": list[float] | None, "fits": bool | None,
+}  # fmt: skip
+_COMMON = {
+    "network gpu precision version": str, "execution calibration": Word, "is_forecast": bool, "notes": Names,
+    **_ANSWERED,
+}  # fmt: skip
 Prediction = record("Prediction", {
-    "network gpu precision phase time_model convention clock peak_unit execution version": str,
-    "calibration": Word, "batch_size flops": int, "macs bytes parameters trainable_parameters kernels": Whole,
-    "fits": bool | None, "is_forecast": bool,
-    "peak_flops bandwidth_bytes_per_s ridge_point time_s bound_s constant_s": float,
-    "ppp intensity throughput_per_s tokens_per_s mfu power_w energy_j usd_per_million": Number,
+    **_COMMON,
+    "phase time_model convention clock peak_unit": str,
+    "batch_size flops": int, "macs bytes parameters trainable_parameters kernels": Whole,
+    "peak_flops bandwidth_bytes_per_s ridge_point constant_s": float,
+    "ppp intensity mfu": Number,
     "passes_s waiting_s": Numbers,
     "sustained_fraction": float, "power_interval_w energy_interval_j": list[float] | None,
-    "interval": list[float] | None, "intervals": dict[str, list[float]] | None, "memory": Memory | None,
+    "intervals": dict[str, list[float]] | None, "memory": Memory | None,
     "generating": record("Generating", {
         "first_token_s token_s tokens_per_s_per_sequence cache_bytes_per_sequence": Number,
         "compute_bound_from_batch": Whole, "weights": Word}) | None,
     "board": record("Board", {"gpu": str, "devices": int, "throughput_per_s bound_s": Number}) | None,
     "run": Run | None, "site": Site | None,
-    "notes": Names,
     "by_kind": dict[str, record("KindOfWork", {
         "layers": int, "flops bytes": Whole, "energy_j": Number, "time_s share": float, "launches": NotRequired[int]})],
     "layers": list[record("LayerTime", {
@@ -97,11 +108,10 @@ Prediction = record("Prediction", {
 _SAMPLING = {"steps width height frames images": int, "guidance step_caching": float, "tiled": bool}
 _PipelineKind = record("PipelineKind", {"time_s share": float, "energy_j": Number})
 PipelinePrediction = record("PipelinePrediction", {
-    "network gpu precision execution time_model version offload": str, "calibration": Word, "is_forecast": bool,
-    **_SAMPLING, "devices ulysses ring macs parameters": int, "guidance_parallel fits": bool,
-    "time_s time_per_image_s bound_s throughput_per_s mfu": float, "power_w energy_j usd_per_million": Number,
-    "interval power_interval_w energy_interval_j": list[float] | None, "intervals": dict[str, list[float]] | None,
-    "site": Site | None, "notes": Names,
+    **_COMMON, "time_model offload": str, **_SAMPLING, "ulysses ring macs parameters": int,
+    "guidance_parallel": bool, "time_per_image_s mfu": float,
+    "power_interval_w energy_interval_j": list[float] | None, "intervals": dict[str, list[float]] | None,
+    "site": Site | None,
     "memory": record("PipelineMemory", {
         "total_bytes parameters_bytes": int, "by_offload": dict[str, int], "capacity_bytes usable_bytes": float,
         "largest_batch": Whole}),
@@ -120,12 +130,14 @@ _COMPARED = {
 
 Predictions = record("Predictions", {
     "rows": list[record("PredictionRow", {
-        "network gpu precision phase time_model version": str, "batch_size": int, "is_forecast": bool,
-        "calibration": Word, "time_s low_s high_s bound_s throughput_per_s usd_per_million speedup": Number,
-        "speedup_low speedup_high memory_bytes energy_j": Number, "fits": bool | None,
-        "hours cost_usd": NotRequired[Number], **_COMPARED})],
-    "predictions": list[Any], "left_out": Names,
+        "network gpu precision phase answer time_model version": str, "batch_size devices": int,
+        "calibration": Word, "time_s low_s high_s bound_s throughput_per_s tokens_per_s speedup": Number,
+        "speedup_low speedup_high memory_bytes power_w energy_j usd_per_million": Number, "fits": bool | None,
+        "hours cost_usd kwh": NotRequired[Number], **_COMPARED})],
+    "answers": list[Any], "left_out": Names,
 })  # fmt: skip
+Local = answer_of(LocalPrediction, "Local")
+Served = answer_of(Serving, "Served")
 _Row = dict[str, int | float | str | bool | None]
 Comparison = record("Comparison", {"rows": list[_Row], "answers": list[Any], "left_out": Names})
 Best = record("Best", {
@@ -149,16 +161,14 @@ Counts = record("Counts", {
         "input_shape output_shape weight_shape": list[int] | None, "time_s energy_j": NotRequired[float]})],
 })  # fmt: skip
 Scale = record("Scale", {
-    "network gpu precision phase scaling topology model": str, "batch_size": int, "is_forecast": bool,
+    **_COMMON, "phase scaling topology model": str, "batch_size": int,
     "images epochs price_usd_per_h": Number, "price": Word, "trainable_parameters": Whole,
     "rows": list[record("ScaleRow", {
-        "workers batch_size speedup_over": int, "strategy collective limited_by": str,
-        "compute_s communication_s exposed_s update_s input_s time_s throughput_per_s speedup efficiency": float,
-        "run": Run | None, "site": Site | None,
-        "power_w energy_j": Number,
-        "memory_bytes cost hours bound_s flops_per_s mfu hfu tokens_per_s kwh_per_million cost_per_million kwh": Number,
-        "fits": bool | None, "interval efficiency_interval": list[float] | None, "notes": Names})],
-    "notes": Names, "best runner_up": NotRequired[Word], "why": NotRequired[str], "refused": NotRequired[list[Any]],
+        **_ANSWERED, "workers batch_size speedup_over": int, "strategy collective limited_by": str,
+        "compute_s communication_s exposed_s update_s input_s speedup efficiency": float,
+        "run": Run | None, "site": Site | None, "cost_usd hours flops_per_s mfu hfu kwh_per_million kwh": Number,
+        "efficiency_interval": list[float] | None, "notes": Names})],
+    "best runner_up": NotRequired[Word], "why": NotRequired[str], "refused": NotRequired[list[Any]],
 })  # fmt: skip
 Gemm = record("Gemm", {
     "m n k count flops bytes": int, "gpu calibration": Word, "precision time_model": str, "intensity": float,
@@ -223,12 +233,12 @@ ANSWERS: dict[str, list[Any]] = {
         "by_kind": dict[str, _PipelineKind] | None})],
     "train": [Prediction, Predictions, Scale, Comparison, *ROWS],
     "diffusion": [PipelinePrediction, Prediction, Predictions, Scale, Comparison, *ROWS, record("PictureScaling", {
-        "network gpu precision": str, **_SAMPLING, "is_forecast": bool, "notes": Names,
+        **_COMMON, **_SAMPLING,
         "rows": list[record("PictureScaleRow", {
-            "workers replicas guidance ulysses ring images memory_bytes": int, "fits": bool,
-            "time_s throughput_per_s speedup efficiency": float, "low_s high_s energy_j": Number})]})],
-    "local": [LocalPrediction, LocalAdvice, Comparison, *ROWS],
-    "serve": [Serving, Comparison, *ROWS],
+            **_ANSWERED, "workers replicas guidance ulysses ring images": int,
+            "speedup efficiency": float, "low_s high_s": Number})]})],
+    "local": [Local, LocalAdvice, Comparison, *ROWS],
+    "serve": [Served, Comparison, *ROWS],
     "gemm": [Gemm],
     "feeding": [Feeding],
     "best": [Best],

@@ -324,7 +324,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 def _chart_arguments(kind: str, answer: Any) -> list[Any]:
     """Return the arguments of the function that draws a chart."""
     if kind == "batch":
-        return [answer.predictions, (), answer.left_out]
+        return [answer.answers, (), answer.left_out]
     if kind == "timeline":
         return [answer, f"Device activity over time in {answer.name}"]
     if kind == "accuracy":

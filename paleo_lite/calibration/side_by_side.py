@@ -41,13 +41,16 @@ _MAX_LEARNED_FRACTION = 0.9995
 
 AnyPrediction = Prediction | PipelinePrediction
 
+OF_FORECASTS = ("time_s", "low_s", "high_s", "throughput_per_s", "tokens_per_s", "power_w", "energy_j")
+"""Columns that a bound does not have beside forecasts, so that nobody compares the two."""
+
 
 class Predictions(Result, msgspec.Struct, frozen=True, eq=False):
     """Predictions side by side."""
 
     _page: ClassVar[str] = "paleo_lite.reporting.side_by_side:side_by_side_page"
 
-    predictions: Sequence[AnyPrediction]  # in the requested order; one or more
+    answers: Sequence[AnyPrediction]  # in the requested order; one or more
     left_out: Sequence[str] = ()  # combinations that could not be predicted, with the reasons
     # Of each prediction the compared options that its row does not have already: ``{"steps": 20}``.
     settings: Sequence[Mapping[str, Any]] = ()
@@ -55,10 +58,10 @@ class Predictions(Result, msgspec.Struct, frozen=True, eq=False):
     @property
     def baseline(self) -> AnyPrediction:
         """Baseline of the comparison: the first forecast, else the first bound."""
-        for prediction in self.predictions:
+        for prediction in self.answers:
             if prediction.is_forecast:
                 return prediction
-        return self.predictions[0]
+        return self.answers[0]
 
     def speedup(self, prediction: AnyPrediction) -> Ratio | None:
         """Return the speed-up of one of the predictions over the baseline, see `speedup`."""
@@ -70,48 +73,42 @@ class Predictions(Result, msgspec.Struct, frozen=True, eq=False):
         Bounds have no time, throughput, cost and speed-up, unless all predictions are bounds.
         """
         baseline = self.baseline
-        for index, prediction in enumerate(self.predictions):
-            run = prediction.run if isinstance(prediction, Prediction) else None
-            low_s, high_s = prediction.interval or (None, None)
-            ratio = self.speedup(prediction)
-            ratio_interval = None
-            if ratio is not None and prediction is not baseline:
-                ratio_interval = ratio.interval()
-            speedup_low, speedup_high = ratio_interval or (None, None)
-            is_comparable = prediction.is_forecast == baseline.is_forecast
-            yield {
+        for index, prediction in enumerate(self.answers):
+            row = {
                 "network": prediction.network,
                 "gpu": prediction.device.id,
                 "precision": prediction.precision,
                 "phase": prediction.phase,
                 "batch_size": prediction.batch_size,
-                "is_forecast": prediction.is_forecast,
-                "time_s": prediction.time_s if prediction.is_forecast else None,
-                "low_s": low_s,
-                "high_s": high_s,
-                "bound_s": prediction.bound_s,
-                "throughput_per_s": prediction.throughput_per_s if is_comparable else None,
-                "energy_j": prediction.energy_j if prediction.is_forecast else None,
-                "memory_bytes": None if prediction.memory is None else prediction.memory.total_bytes,
-                "fits": None if prediction.memory is None else prediction.memory.fits,
-                "usd_per_million": prediction.usd_per_million,
-                "speedup": None if ratio is None else ratio.value,
-                "speedup_low": speedup_low,
-                "speedup_high": speedup_high,
+                **prediction.row(),
+                "fits": prediction.fits,
+            }
+            ratio = self.speedup(prediction)
+            ratio_interval = None
+            if ratio is not None and prediction is not baseline:
+                ratio_interval = ratio.interval()
+            row["speedup"] = None if ratio is None else ratio.value
+            row["speedup_low"], row["speedup_high"] = ratio_interval or (None, None)
+            if prediction.is_forecast != baseline.is_forecast:
+                row |= dict.fromkeys(OF_FORECASTS)
+            row |= {
                 "time_model": prediction.model.name,
                 "calibration": prediction.calibration,
                 "version": __version__,
                 **(self.settings[index] if self.settings else {}),
-                **({} if run is None else {"hours": run.hours, "cost_usd": run.cost_usd}),
             }
+            run = prediction.run if isinstance(prediction, Prediction) else None
+            if run is not None:
+                row |= {"hours": run.hours, "cost_usd": run.cost_usd, "kwh": run.kwh}
+            yield row
 
     def to_dict(self) -> dict[str, Any]:
         """Return the documented JSON: the rows, the predictions that they come from, and the left-out combinations."""
-        predictions = [prediction.to_dict() for prediction in self.predictions]
-        return {"rows": list(self.rows()), "predictions": predictions, "left_out": list(self.left_out)}
+        answers = [prediction.to_dict() for prediction in self.answers]
+        return {"rows": list(self.rows()), "answers": answers, "left_out": list(self.left_out)}
 
     def __repr__(self) -> str:
-        return f"Predictions({', '.join(map(repr, self.predictions))})"
+        return f"Predictions({', '.join(map(repr, self.answers))})"
 
 
 class Ratio(msgspec.Struct, frozen=True):

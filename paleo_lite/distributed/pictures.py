@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import msgspec
 
 from ..errors import BadValue, PaleoError
 from ..machines import Machine
 from ..result import Result
+from ..timing.answer import COMMON_FIELDS, FIELDS_OF_ROWS, Answer, answer_json, as_json
 from ..timing.models import TimeModel
 from ..timing.pipeline_prediction import PipelinePrediction
 from ..timing.pipeline_run import PipelineRun
@@ -23,28 +24,60 @@ PHASES = ("inference",)
 _MAX_WORKERS = 4096
 
 
-class PictureScaleRow(NamedTuple):
-    """A pipeline on a number of devices.
+class PictureScaleRow(Answer, msgspec.Struct, frozen=True, eq=False):
+    """A pipeline on a number of devices, among whose copies a batch is divided."""
 
-    Attributes
-    ----------
-    workers, replicas : int
-        Devices, and copies of the pipeline among which the batch is divided.
-    prediction : PipelinePrediction
-        Of the copy with the most pictures.
-    images : int
-        Pictures or videos of all copies.
-    """
+    time_of: ClassVar[str] = "batch"
 
-    workers: int
-    replicas: int
-    prediction: PipelinePrediction
-    images: int
+    devices: int
+    replicas: int  # copies of the pipeline
+    prediction: PipelinePrediction  # of the copy with the most pictures
+    images: int  # pictures or videos of all copies
 
     @property
     def throughput_per_s(self) -> float:
         """Pictures or videos per second."""
         return self.images / self.prediction.time_s
+
+    @property
+    def power_w(self) -> float | None:
+        """Average power of a device in watts; None if unknown."""
+        return self.prediction.power_w
+
+    @property
+    def price_usd_per_h(self) -> float | None:
+        """Price on record of a device per hour; None if none is."""
+        return self.prediction.price_usd_per_h
+
+    @property
+    def is_forecast(self) -> bool:
+        """Whether the time is a forecast; otherwise it is a bound."""
+        return self.prediction.is_forecast
+
+    @property
+    def time_s(self) -> float:
+        """Seconds of the batch."""
+        return self.prediction.time_s
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """90% interval of the seconds; None for models without uncertainty."""
+        return self.prediction.interval
+
+    @property
+    def bound_s(self) -> float:
+        """Lower bound of the seconds."""
+        return self.prediction.bound_s
+
+    @property
+    def memory_bytes(self) -> float:
+        """Peak memory of a device in bytes."""
+        return self.prediction.memory_bytes
+
+    @property
+    def fits(self) -> bool:
+        """Whether the peak memory fits."""
+        return self.prediction.fits
 
 
 class PictureScaling(Result, msgspec.Struct, frozen=True, eq=False):
@@ -67,42 +100,34 @@ class PictureScaling(Result, msgspec.Struct, frozen=True, eq=False):
         """Return one dict per number of devices."""
         rows = []
         for row in self.found:
-            prediction, split = row.prediction, row.prediction.split
-            speedup = row.throughput_per_s / self.one.throughput_per_s
-            energy_j = prediction.energy_j
+            split, speedup = row.prediction.split, row.throughput_per_s / self.one.throughput_per_s
             rows.append(
                 {
-                    "workers": row.workers,
+                    "workers": row.devices,
                     "replicas": row.replicas,
                     "guidance": split.guidance,
                     "ulysses": split.ulysses,
                     "ring": split.ring,
                     "images": row.images,
-                    "time_s": prediction.time_s,
-                    "low_s": None if prediction.interval is None else prediction.interval[0],
-                    "high_s": None if prediction.interval is None else prediction.interval[1],
-                    "throughput_per_s": row.throughput_per_s,
+                    "low_s": None if row.interval is None else row.interval[0],
+                    "high_s": None if row.interval is None else row.interval[1],
                     "speedup": speedup,
-                    "efficiency": speedup / row.workers,
-                    "energy_j": None if energy_j is None else row.replicas * energy_j,
-                    "memory_bytes": prediction.memory.total_bytes,
-                    "fits": prediction.memory.fits,
+                    "efficiency": speedup / row.devices,
+                    **{name: as_json(getattr(row, name)) for name in FIELDS_OF_ROWS},
                 }
             )
         return rows
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the documented JSON."""
-        one = self.one
-        return {
-            "network": one.network,
-            "gpu": one.device.id,
-            "precision": one.precision,
-            **msgspec.structs.asdict(one.sampling),
-            "is_forecast": one.is_forecast,
-            "rows": self.rows(),
-            "notes": list(one.notes),
+        """Return the documented JSON; of several numbers of devices, what differs between them is null."""
+        one, rows = self.one, self.rows()
+        answered = dict.fromkeys(COMMON_FIELDS) | {
+            name: as_json(getattr(one, name))
+            for name in ("network", "gpu", "precision", "execution", "is_forecast", "calibration", "version", "notes")
         }
+        if len(rows) == 1:
+            answered |= {name: as_json(getattr(self.found[0], name)) for name in FIELDS_OF_ROWS}
+        return answer_json(answered, {**msgspec.structs.asdict(one.sampling), "rows": rows})
 
 
 def scale_pipeline(

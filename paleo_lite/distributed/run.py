@@ -294,6 +294,7 @@ def _make_table(
 ) -> ScaleTable:
     device, options = job.machine.device, job.workload.options
     notes = _collect_notes(request, topology, job, advice, budget, batch_size, settings)
+    of_all_rows = {"facility": request.facility, "is_forecast": job.model.is_forecast}
     return ScaleTable(
         network=job.workload.network.name,
         gpu=device.id,
@@ -307,7 +308,7 @@ def _make_table(
         model=describe_model(job.model),
         is_forecast=job.model.is_forecast,
         memory_bytes=device.memory_bytes,
-        rows=[msgspec.structs.replace(row, facility=request.facility) for row in advice.rows],
+        rows=[msgspec.structs.replace(row, **of_all_rows) for row in advice.rows],
         images=budget.images,
         epochs=None if budget.images is None else budget.epochs,
         price_usd_per_h=budget.price_usd_per_h if budget.images is not None else None,
@@ -318,6 +319,8 @@ def _make_table(
         phase=job.workload.phase,
         trainable_parameters=job.workload.trainable_parameters if job.workload.phase == "training" else None,
         facility=request.facility,
+        execution=job.workload.execution_or_engine,
+        calibration=job.model.label or None,
     )
 
 

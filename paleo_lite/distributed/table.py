@@ -8,9 +8,11 @@ from typing import Any, ClassVar
 import msgspec
 
 from ..result import Result
+from ..timing.answer import FIELDS_OF_ROWS, Answer, answer_json, as_json
 from ..timing.budget import Budget, TrainingRun, training_run
-from ..timing.facility import Facility, SiteEnergy
+from ..timing.facility import Facility
 from ..units import format_si
+from ..version import __version__
 from .step import Step
 
 COLUMNS = (
@@ -25,23 +27,19 @@ COLUMNS = (
     "speedup",
     "efficiency",
     "memory_bytes",
-    "cost",
+    "cost_usd",
 )
 """Documented columns of a row, in their order; further columns follow."""
 
-PER_DEVICE = ("flops_per_s", "mfu", "hfu", "tokens_per_s", "kwh_per_million", "cost_per_million", "kwh")
+PER_DEVICE = ("flops_per_s", "mfu", "hfu", "tokens_per_s", "kwh_per_million", "usd_per_million", "kwh")
 """Columns on utilisation, and on the energy and cost of a million samples or of all samples."""
 
 _TABLE_FIELDS = (
-    "network",
-    "gpu",
-    "precision",
     "phase",
     "scaling",
     "batch_size",
     "topology",
     "model",
-    "is_forecast",
     "images",
     "epochs",
     "price_usd_per_h",
@@ -118,6 +116,8 @@ class ScaleTable(Result, msgspec.Struct, frozen=True):
     trainable_parameters: int | None = None
     facility: Facility | None = None
     price: str | None = None
+    execution: str | None = None  # execution of the kernels, or the engine
+    calibration: str | None = None  # source of the parameters of the time model
 
     def __iter__(self) -> Iterator[ScaleRow]:
         return iter(self.rows)
@@ -131,21 +131,39 @@ class ScaleTable(Result, msgspec.Struct, frozen=True):
             return msgspec.structs.replace(self, rows=rows)
         return rows
 
+    @property
+    def answering_row(self) -> ScaleRow | None:
+        """Row that answers for the table: the only one, or the best strategy that fits; None of several numbers."""
+        if self.why:
+            return next((row for row in self.rows if row.fits), None)
+        return self.rows[0] if len(self.rows) == 1 else None
+
     def to_dict(self) -> dict[str, Any]:
-        """Return the documented JSON."""
-        answer = {name: getattr(self, name) for name in _TABLE_FIELDS}
+        """Return the documented JSON; what differs between rows is that of `answering_row`."""
+        row = self.answering_row
+        common = {
+            "network": self.network,
+            "gpu": self.gpu,
+            "precision": self.precision,
+            "execution": self.execution,
+            "is_forecast": self.is_forecast,
+            "calibration": self.calibration,
+            **{name: None if row is None else as_json(getattr(row, name)) for name in FIELDS_OF_ROWS},
+            "version": __version__,
+            "notes": [*self.assumptions, *self.notes],
+        }
+        own = {name: getattr(self, name) for name in _TABLE_FIELDS}
         if self.why:
             fitting = [row for row in self.rows if row.fits]
-            answer["best"] = fitting[0].strategy if fitting else None
-            answer["runner_up"] = fitting[1].strategy if len(fitting) > 1 else None
-            answer["why"] = self.why
-            answer["refused"] = self.refused
-        answer["rows"] = [row.to_dict() for row in self.rows]
-        answer["notes"] = [*self.assumptions, *self.notes]
-        return answer
+            own["best"] = fitting[0].strategy if fitting else None
+            own["runner_up"] = fitting[1].strategy if len(fitting) > 1 else None
+            own["why"] = self.why
+            own["refused"] = self.refused
+        own["rows"] = [row.to_dict() for row in self.rows]
+        return answer_json(common, own)
 
 
-class ScaleRow(Step, frozen=True, kw_only=True):
+class ScaleRow(Step, Answer, frozen=True, kw_only=True):
     """Step on some number of workers, compared with a single worker.
 
     Attributes
@@ -179,6 +197,8 @@ class ScaleRow(Step, frozen=True, kw_only=True):
         See `Budget`.
     facility : Facility or None
         What surrounds the devices; None if it is not described.
+    is_forecast : bool
+        Whether the time is a forecast; otherwise it is a bound.
     """
 
     workers: int
@@ -198,10 +218,16 @@ class ScaleRow(Step, frozen=True, kw_only=True):
     images: float | None = None
     epochs: float = 1.0
     facility: Facility | None = None
+    is_forecast: bool = True
 
     def __repr__(self) -> str:
         time = format_si(self.time_s, "s")
         return f"<ScaleRow: {self.workers} workers, {time} per step, speed-up {self.speedup:.4g}>"
+
+    @property
+    def devices(self) -> int:
+        """Number of devices."""
+        return self.workers
 
     @property
     def throughput_per_s(self) -> float:
@@ -227,21 +253,9 @@ class ScaleRow(Step, frozen=True, kw_only=True):
         return self.efficiency * self.time_s / worst_s, self.efficiency * self.time_s / best_s
 
     @property
-    def energy_j(self) -> float | None:
-        """Energy of all devices in a step, in joules; None if their power is unknown."""
-        return None if self.power_w is None else float(self.power_w * self.workers * self.time_s)
-
-    @property
     def energy_per_sample_j(self) -> float | None:
         """Energy of all devices per sample, in joules."""
         return None if self.energy_j is None else self.energy_j / self.batch_size
-
-    @property
-    def site(self) -> SiteEnergy | None:
-        """Energy of a step at the meter, and what it costs; None if the facility is not described."""
-        if self.facility is None or self.energy_j is None:
-            return None
-        return self.facility.site_energy(self.energy_j, float(self.workers * self.time_s))
 
     @property
     def flops_per_s(self) -> float | None:
@@ -279,7 +293,7 @@ class ScaleRow(Step, frozen=True, kw_only=True):
         return None if self.run is None else self.run.hours
 
     @property
-    def cost(self) -> float | None:
+    def cost_usd(self) -> float | None:
         """Cost in USD for all samples and epochs."""
         return None if self.run is None else self.run.cost_usd
 
@@ -289,35 +303,19 @@ class ScaleRow(Step, frozen=True, kw_only=True):
         return None if self.run is None else self.run.kwh
 
     @property
-    def cost_per_million(self) -> float | None:
-        """Cost in USD of a million samples."""
-        return self._times_workers(1e6 / self.throughput_per_s / 3600, self.price_usd_per_h)
-
-    @property
     def kwh_per_million(self) -> float | None:
         """Energy in kWh of a million samples."""
-        return self._times_workers(1e6 / self.throughput_per_s / 3600, self.power_w, 1e-3)
-
-    def _times_workers(self, hours: float | None, rate_per_h: float | None, unit: float = 1.0) -> float | None:
-        """Return the amount for all workers, given a rate per worker and hour; None if either is unknown."""
-        if hours is None or rate_per_h is None:
+        if self.power_w is None:
             return None
-        return hours * self.workers * rate_per_h * unit
+        return 1e6 / self.throughput_per_s / 3600 * self.workers * self.power_w * 1e-3
 
     def to_dict(self) -> dict[str, Any]:
         """Return the documented JSON: `COLUMNS` first."""
-        row = {name: getattr(self, name) for name in COLUMNS}
-        for name in ("strategy", "collective", "limited_by", "hours", "fits"):
-            row[name] = getattr(self, name)
-        row["bound_s"] = self.bound_s
-        row["input_s"] = self.input_s
+        names = (*COLUMNS, "strategy", "collective", "limited_by", "hours", "fits", "bound_s", "input_s", *PER_DEVICE)
+        row = {name: getattr(self, name) for name in names}
         row["speedup_over"] = self.baseline_workers
-        for name in PER_DEVICE:
-            row[name] = getattr(self, name)
-        for name in ("interval", "efficiency_interval"):
-            interval = getattr(self, name)
-            row[name] = None if interval is None else list(interval)
-        row["power_w"], row["energy_j"] = self.power_w, self.energy_j
+        row["efficiency_interval"] = as_json(self.efficiency_interval)
+        row |= {name: as_json(getattr(self, name)) for name in FIELDS_OF_ROWS}
         row["site"] = None if self.site is None else self.site.to_dict()
         row["run"] = None if self.run is None else self.run.to_dict()
         row["notes"] = list(self.notes)

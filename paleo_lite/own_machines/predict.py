@@ -8,8 +8,8 @@ import msgspec
 
 from ..errors import DoesNotFit
 from ..machines import Device
-from ..result import Result
 from ..timing.activity import Activity
+from ..timing.answer import Answer
 from ..timing.energy import with_power_limit
 from .contents import MOST_CONTEXT, Contents
 from .energy import LocalEnergy, energy_of, prompt_under_limit, token_under_limit
@@ -49,12 +49,13 @@ UNIFIED_SHARES = {"Apple": 0.75}
 (two thirds below)."""
 
 
-class LocalPrediction(Result, msgspec.Struct, frozen=True):
+class LocalPrediction(Answer, msgspec.Struct, frozen=True):
     """What llama.cpp does on a machine."""
 
     # Question: network, device, program and its backend, and formats of weights and cache.
     network: str
-    device: str
+    gpu: str  # ID of the device
+    device: str  # its name
     execution: str
     backend: str
     weights: str
@@ -88,6 +89,49 @@ class LocalPrediction(Result, msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
     _page: ClassVar[str] = "paleo_lite.reporting.local:local_page"
+    time_of: ClassVar[str] = "token"
+    is_forecast: ClassVar[bool] = True
+    bound_s: ClassVar[None] = None  # no bound is computed of a machine of which host and devices share the work
+
+    @property
+    def devices(self) -> int:
+        """Number of devices."""
+        return self.gpus
+
+    @property
+    def precision(self) -> str:
+        """Format of the weights."""
+        return self.weights
+
+    @property
+    def time_s(self) -> float:
+        """Seconds of a token of the answer."""
+        return self.token_s
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """90% interval of the seconds of a token."""
+        return self.token_interval_s
+
+    @property
+    def throughput_per_s(self) -> float:
+        """Tokens of the answer per second."""
+        return self.tokens_per_s
+
+    @property
+    def memory_bytes(self) -> float:
+        """Bytes on the devices of weights, cache at the context, and buffers."""
+        return self.weight_bytes + self.cache_bytes + self.buffer_bytes
+
+    @property
+    def fits(self) -> bool:
+        """Whether the machine holds it, which it does: what does not fit has no prediction."""
+        return True
+
+    @property
+    def power_w(self) -> float | None:
+        """Average power of a device while an answer is written, in watts; None if unknown."""
+        return None if self.energy is None else self.energy.token_w / self.gpus
 
     @property
     def is_whole(self) -> bool:
@@ -225,6 +269,7 @@ def predict_local(contents: Contents, device: Device, cpu: Device | None, questi
     cache_bytes = contents.cache_bytes(context)
     return LocalPrediction(
         network=contents.name,
+        gpu=device.id,
         device=device.name,
         execution=question.execution,
         backend=backend,

@@ -170,11 +170,11 @@ def _columns(table: ScaleTable) -> list[Column]:
         Column("mfu", "MFU", format_percent, drop_order=9),
         Column("tokens_per_s", "tokens\nper s", format_number, drop_order=4),
         Column("kwh_per_million", f"kWh per\n1M {terms.samples}", format_3_digits, drop_order=11),
-        Column("cost_per_million", f"USD per\n1M {terms.samples}", format_number, drop_order=9),
+        Column("usd_per_million", f"USD per\n1M {terms.samples}", format_number, drop_order=9),
         Column("memory_bytes", "memory", format_bytes_short, drop_order=5),
         Column("hours", "hours", format_number),
         Column("kwh", "kWh", format_number, drop_order=8),
-        Column("cost", "USD", format_number),
+        Column("cost_usd", "USD", format_number),
         Column("collective", "collective", left=True, drop_order=8),
         Column("limited_by", "limited by", left=True, wrap=True),
     ]

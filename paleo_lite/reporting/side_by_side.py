@@ -52,7 +52,7 @@ _BOUND_ADJECTIVES = {"compute": "compute-bound", "memory": "memory-bound", "unkn
 def comparison_table(predictions: Predictions) -> Table:
     """Return one row per prediction; rows that are bounds have no speed-up over forecasts."""
     rows = list(predictions.rows())
-    for row, prediction in zip(rows, predictions.predictions):
+    for row, prediction in zip(rows, predictions.answers):
         shares = {}
         if isinstance(prediction, Prediction) and prediction.is_forecast:
             shares = time_shares_by_bound(prediction)
@@ -73,10 +73,10 @@ def comparison_table(predictions: Predictions) -> Table:
 
 def _counted_unit(predictions: Predictions) -> str:
     """Return what throughputs and costs count: pictures, or a token per sequence of a step of decode, or samples."""
-    made = {each.made if isinstance(each, PipelinePrediction) else "" for each in predictions.predictions}
+    made = {each.made if isinstance(each, PipelinePrediction) else "" for each in predictions.answers}
     if len(made) == 1 and "" not in made:
         return f"{made.pop()}s"
-    return "tokens" if all(each.phase == "decode" for each in predictions.predictions) else "samples"
+    return "tokens" if all(each.phase == "decode" for each in predictions.answers) else "samples"
 
 
 _CONFIGURATION = {
@@ -122,14 +122,14 @@ def side_by_side_page(predictions: Predictions) -> Document:
     baseline = f"{first.network} on {first.device.id}, {first.precision}, batch {first.batch_size}"
     unit = _counted_unit(predictions)
     facts = [("speed-up", f"ratio of {unit}/s to {baseline}; errors that both predictions share cancel")]
-    if not all(prediction.is_forecast for prediction in predictions.predictions):
+    if not all(prediction.is_forecast for prediction in predictions.answers):
         facts.append(("bounds", "rows without a time have only a bound from the data sheet, no forecast"))
-    if not any(prediction.convention == "given" for prediction in predictions.predictions):
+    if not any(prediction.convention == "given" for prediction in predictions.answers):
         facts.append(("bound", "shortest time that the data sheet allows (roofline)"))
     if "usd_per_million" in shown:
         facts.append(("USD per million", f"{unit}, at {_prices_of(predictions)}"))
     data = raw_table(list(predictions.rows()))
-    notes = [*(f"left out: {reason}" for reason in predictions.left_out), *_notes(predictions.predictions)]
+    notes = [*(f"left out: {reason}" for reason in predictions.left_out), *_notes(predictions.answers)]
     return Document(title, facts, [table], notes, data)
 
 
@@ -139,7 +139,7 @@ _PRICES_AT_MOST = 6
 
 def _prices_of(predictions: Predictions) -> str:
     """Return whose prices costs are at, and that clouds differ if they do."""
-    rents = {each.device.id: each.device.rent for each in predictions.predictions if each.device.rent is not None}
+    rents = {each.device.id: each.device.rent for each in predictions.answers if each.device.rent is not None}
     clouds = {rent.cloud for rent in rents.values()}
     differ = " of different clouds" if len(clouds) > 1 else ""
     if len(rents) > _PRICES_AT_MOST:

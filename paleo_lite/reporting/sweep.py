@@ -77,7 +77,7 @@ def best_page(best: Best) -> Document:
     if len({row.get("answer") for row in rows}) > 1:
         notes.append("bounds (the limit of the data sheet) and forecasts (the expected time) are ranked together")
     prices = dict.fromkeys((row.get("gpu"), row["price"]) for row in rows if row.get("price"))
-    if prices and any(row.get("cost") is not None for row in rows):
+    if prices and any(row.get("cost_usd") is not None for row in rows):
         facts.append(("prices", "; ".join(f"{gpu} {price}" for gpu, price in prices)))
     return Document(title, facts, [Table("", shown, rows).drop_empty_columns()], notes, raw_table(best.rows))
 
@@ -191,9 +191,10 @@ _COLUMNS = [
     Column("memory_bytes", "memory", format_bytes_short, drop_order=4),
     Column("efficiency", "of peak", format_percent, drop_order=8),
     Column("hours", "hours", format_3_digits, drop_order=1),
-    Column("cost", "cost\nUSD", format_3_digits),
-    Column("energy_j", "energy", lambda energy_j: format_si(energy_j, "J", 3), drop_order=2),
-    Column("site_energy_j", "at the\nmeter", lambda energy_j: format_si(energy_j, "J", 3), drop_order=3),
+    Column("cost_usd", "cost\nUSD", format_3_digits),
+    Column("energy_j", "energy of\na step", lambda energy_j: format_si(energy_j, "J", 3), drop_order=9),
+    Column("kwh", "kWh", format_3_digits, drop_order=2),
+    Column("site_kwh", "kWh at\nthe meter", format_3_digits, drop_order=3),
     Column("electricity_usd", "electricity\nUSD", format_3_digits),
     Column("co2_g", "CO2", lambda grams: format_si(grams, "g", 3)),
     Column("time_model", "time model", left=True, drop_order=12),

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from ..engines.step import Z_90
-from ..result import Result
+from ..timing.answer import Answer
 from ..timing.notes import clock_notes, published_weights_note, setting_notes
 from ..timing.power import MIN_FRACTION
 from .backends import backend_of
@@ -56,7 +56,7 @@ LATENCIES = {
 """Latencies of a request, with their names."""
 
 
-class Serving(Result, msgspec.Struct, frozen=True, eq=False):
+class Serving(Answer, msgspec.Struct, frozen=True, eq=False):
     """Prediction of a deployment under traffic.
 
     Attributes
@@ -111,6 +111,8 @@ class Serving(Result, msgspec.Struct, frozen=True, eq=False):
     """
 
     _page: ClassVar[str] = "paleo_lite.reporting.serving:serving_page"
+    time_of: ClassVar[str] = "request"
+    fits: ClassVar[bool] = True  # what does not fit has no prediction
 
     network: str
     gpu: str
@@ -162,9 +164,51 @@ class Serving(Result, msgspec.Struct, frozen=True, eq=False):
             return False
         return self.offered_requests_per_s > capacity.value
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the documented JSON: stable names, SI units."""
-        return dict(msgspec.to_builtins(self))
+    @property
+    def execution(self) -> str:
+        """Name of the engine."""
+        return self.engine
+
+    @property
+    def time_s(self) -> float | None:
+        """Median end-to-end latency of a request in seconds."""
+        return self.latencies["latency_s"]["p50"].value
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """90% interval of the median latency; None for models without intervals."""
+        latency = self.latencies["latency_s"]["p50"]
+        return None if latency.low is None or latency.high is None else (latency.low, latency.high)
+
+    @property
+    def bound_s(self) -> float | None:
+        """Median latency where it is a bound; None of a forecast, for which no bound is simulated."""
+        return None if self.is_forecast else self.time_s
+
+    @property
+    def throughput_per_s(self) -> float | None:
+        """Requests per second of all devices."""
+        return self.figures["requests_per_s"].value
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Output tokens per second of all devices."""
+        return self.figures["output_tokens_per_s"].value
+
+    @property
+    def memory_bytes(self) -> float:
+        """Bytes on a device of weights, activations and cache."""
+        return self.weights_bytes + self.activations_bytes + self.cache_bytes
+
+    @property
+    def power_w(self) -> float | None:
+        """Average power of a device while iterations run, in watts; None if unknown."""
+        return self.figures["watts_per_gpu"].value
+
+    @property
+    def energy_j(self) -> float | None:
+        """Energy of all devices per request in joules, waiting included; None if their power is unknown."""
+        return self.figures["joules_per_request"].value
 
 
 FIGURES = {

@@ -16,8 +16,8 @@ from ..errors import BadFile, BadValue, UnknownName
 from ..extras import require
 from ..files import check_regular
 from ..result import Result
+from ..timing.answer import BOUND, FORECAST
 from .chunk import NUMBER_COLUMNS, STRING_COLUMNS
-from .columns import BOUND, FORECAST
 from .knee import find_knee
 from .rows import COLUMNS, INTEGERS, STRINGS
 from .run import without_dictionaries
@@ -56,7 +56,10 @@ COLUMN_LABELS = {
     "memory_bytes": "memory",
     "exposed_s": "exposed communication",
     "speedup": "speed-up",
-    "energy_j": "energy",
+    "energy_j": "energy of a step",
+    "power_w": "power of a device",
+    "kwh": "energy",
+    "cost_usd": "cost",
     "efficiency": "share of peak",
     "ttft_p50_s": "median time to first token",
     "ttft_p99_s": "99th percentile of the time to first token",
@@ -71,7 +74,7 @@ COLUMN_LABELS = {
     "saturation_requests_per_s": "saturation rate",
     "usd_per_million_output_tokens": "US dollars per million output tokens",
     "joules_per_million_output_tokens": "joules per million output tokens",
-    "site_energy_j": "energy at the meter",
+    "site_kwh": "energy at the meter",
     "electricity_usd": "US dollars of electricity",
     "co2_g": "grams of CO2",
 }
@@ -79,8 +82,8 @@ COLUMN_LABELS = {
 
 
 RANKINGS = {
-    "joules": ("joules_per_million_output_tokens", "energy_j"),
-    "cost": ("usd_per_million_output_tokens", "cost"),
+    "joules": ("joules_per_million_output_tokens", "kwh"),
+    "cost": ("usd_per_million_output_tokens", "cost_usd"),
 }
 """Columns that are minimised by their short name, of which a sweep has one: that of servers, or that of steps."""
 
@@ -221,7 +224,7 @@ def find_best(
         minimise, maximise = (None, name) if name in LARGER_IS_BETTER else (name, None)
     if sum(map(bool, (minimise, by, maximise, pareto))) != 1:
         raise BadValue(
-            "`best` needs exactly one of `--minimise`, `--by`, `--maximise` and `--pareto`, such as `--minimise cost`"
+            "`best` needs exactly one of `--minimise`, `--by`, `--maximise` and `--pareto`, such as `--by cost`"
         )
     columns = read_columns(path)
     check_site_columns((*pareto, minimise or "", maximise or ""), facility)
@@ -232,7 +235,7 @@ def find_best(
     objectives = [find_column(name, list(columns)) for name in (names or [minimise or maximise or ""])]
     for name in objectives:
         if not columns[name]:
-            raise BadValue(f"the column must have numbers, such as time_s or cost (got {name})")
+            raise BadValue(f"the column must have numbers, such as time_s or cost_usd (got {name})")
     condition = parse_where(where, columns) if where is not None else None
     maximised = LARGER_IS_BETTER if pareto else tuple(objectives if maximise else ())
     signs = [-1.0 if name in maximised else 1.0 for name in objectives]
@@ -302,10 +305,11 @@ def _split_by_answer(rows: Any, bounds: bool) -> Iterator[tuple[str, Any]]:
 _PRICE_HINT = ": the price of these devices is unknown; sweep with `--price`, such as '0.90 USD/h'"
 
 _HINTS = {
-    "cost": _PRICE_HINT,
+    "cost_usd": _PRICE_HINT,
     "usd_per_million_output_tokens": _PRICE_HINT,
     **dict.fromkeys(
-        ("energy_j", *SITE_COLUMNS), ": the power of these devices is unknown; sweep with `--power`, such as '300 W'"
+        ("power_w", "energy_j", "kwh", *SITE_COLUMNS),
+        ": the power of these devices is unknown; sweep with `--power`, such as '300 W'",
     ),
 }
 """Remedies for absent columns."""

@@ -12,6 +12,7 @@ from ..distributed.strategies import STRATEGIES
 from ..errors import UnknownPrecision
 from ..machines import Device, Machine, Price
 from ..timing.activity import Activity
+from ..timing.answer import BOUND, FORECAST
 from ..timing.broadcast import keep_freed_memory
 from ..timing.energy import power_of
 from ..timing.intervals import DIRECT_PRECISIONS
@@ -19,7 +20,7 @@ from ..timing.memory import RESERVE_BYTES, shard_model_state, usable_bytes
 from ..units import format_si
 from ..version import __version__
 from .cases import counted_precision, memory_parts
-from .columns import BOUND, FORECAST, Columns, StringColumn, price_text
+from .columns import Columns, StringColumn, price_text
 from .engine_times import fill_engine_times, refuse_experts_of_layers
 from .grid import ChooseModel, Grid, broadcast_along
 from .several_workers import fill_several_workers
@@ -43,9 +44,11 @@ NUMBER_COLUMNS = (
     "speedup",
     "scaling_efficiency",
     "efficiency",
-    "hours",
-    "cost",
+    "power_w",
     "energy_j",
+    "hours",
+    "cost_usd",
+    "kwh",
 )
 """Columns of numbers; see docs/sweep.md."""
 
@@ -193,8 +196,10 @@ def _fill_derived_columns(grid: Grid, single: SingleWorkerTimes) -> None:
     columns["efficiency"] = flops / (time_s * peak)
     hours = space.samples / throughput / 3600
     columns["hours"] = hours
-    columns["cost"] = hours * workers * price
-    columns["energy_j"] = hours * 3600 * workers * _watts(grid, single)
+    columns["cost_usd"] = hours * workers * price
+    columns["power_w"] = _watts(grid, single)
+    columns["energy_j"] = workers * columns["power_w"] * time_s
+    columns["kwh"] = hours * workers * columns["power_w"] / 1e3
 
 
 def _price_usd_per_h(space: Space, listing: Price | None) -> float | None:

@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
 
-FORECAST, BOUND = "forecast", "bound"
-"""Values of the column ``answer``."""
-
 
 class StringColumn:
     """A column of strings, stored as codes.

@@ -1,7 +1,7 @@
 """Rows of answers: what a comparison, and a file of rows, say of every answer, whatever its kind of question.
 
-`answer_row` turns an answer into a dict with the columns of `ANSWER_COLUMNS`; a column that the answer does not have is
-absent. Times are in seconds, and hours, cost and energy are those of a number of samples.
+`answer_row` turns an answer into a dict with the columns of `COLUMNS`; those that the answer does not have are absent.
+`energy_j` is the energy of the time in `time_s`; `hours`, `cost_usd` and `kwh` are those of a number of samples.
 """
 
 from __future__ import annotations
@@ -10,22 +10,25 @@ from collections.abc import Callable, Mapping
 from datetime import date
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..timing.facility import JOULES_PER_KWH
 from ..units import format_si
 from ..version import __version__
-from .columns import BOUND, FORECAST, listed_price, price_text
+from .columns import listed_price, price_text
 
 if TYPE_CHECKING:
     from ..distributed.pictures import PictureScaling
     from ..distributed.table import ScaleRow, ScaleTable
+    from ..machines import Device
     from ..own_machines.predict import LocalPrediction
     from ..serving.answers import Serving
     from ..timing import Prediction
+    from ..timing.answer import Answer
+    from ..timing.budget import TrainingRun
     from ..timing.pipeline_prediction import PipelinePrediction
 
 Row = dict[str, Any]
 
 _SECONDS_PER_HOUR = 3600
-_JOULES_PER_KWH = 3.6e6
 
 SERVING_FIGURES = (
     "output_tokens_per_s",
@@ -68,7 +71,8 @@ _OF_ALL = ("devices", "power_limit_w", "answer", "version", "reason")
 _OF_STEPS = (
     "precision", "batch_size", "strategy", "collective", "execution", "time_s", "low_s", "high_s", "bound_s",
     "throughput_per_s", "tokens_per_s", "memory_bytes", "exposed_s", "speedup", "speedup_over", "scaling_efficiency",
-    "efficiency", "hours", "cost", "energy_j", "price", "time_model", "calibration",
+    "efficiency", "power_w", "energy_j", "usd_per_million", "hours", "cost_usd", "kwh", "price", "time_model",
+    "calibration",
 )  # fmt: skip
 
 COLUMNS: Mapping[str, tuple[str, ...]] = {
@@ -81,7 +85,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "local": (
         *_OF_ALL, "engine", "weights", "kv_cache", "gpu_blocks", "largest_context", "time_s", "low_s", "high_s",
         "tokens_per_s", "prompt_s", "prompt_low_s", "prompt_high_s", "prompt_tokens_per_s", "file_bytes",
-        "memory_bytes", "host_bytes", "energy_j",
+        "memory_bytes", "host_bytes", "power_w", "energy_j",
     ),
     "diffusion": (*_OF_ALL, "image_size", "steps", "frames", "time_per_image_s", *_OF_STEPS),
 }  # fmt: skip
@@ -103,19 +107,25 @@ class RowTerms(NamedTuple):
     samples: float = 1e6  # number of samples
     as_of: date | None = None  # day that decides which prices are old; None for today
 
-    def cost_of(self, device: Any, device_hours: float) -> Row:
-        """Return the cost of some hours of a device, with its price as text."""
+    def amounts_of(self, device: Device, devices: int, throughput_per_s: float | None, power_w: float | None) -> Row:
+        """Return hours, cost and energy of the samples on some devices, at the price on record and as text."""
+        if throughput_per_s is None:
+            return {}
         listing = listed_price(device, None, None)
-        price = None if listing is None else listing.usd_per_h
+        hours = self.samples / throughput_per_s / _SECONDS_PER_HOUR
         return {
-            "cost": None if price is None else device_hours * price,
+            "hours": hours,
+            "cost_usd": None if listing is None else hours * devices * listing.usd_per_h,
+            "kwh": None if power_w is None else hours * devices * power_w / 1e3,
             "price": price_text(listing, self.as_of or date.today()) or None,
         }
 
 
 def answer_rows(answer: Any, terms: RowTerms) -> list[Row]:
     """Return the rows of an answer: one, or of a table over numbers of devices one for each number."""
-    return [{"version": __version__, **row} for row in _ROWS[type(answer).__name__](answer, terms)]
+    kind, rows_of = _ROWS[type(answer).__name__]
+    rows = [{"version": __version__, **row} for row in rows_of(answer, terms)]
+    return [{name: value for name, value in row.items() if name in COLUMNS[kind]} for row in rows]
 
 
 def answer_row(answer: Any, terms: RowTerms) -> Row:
@@ -125,35 +135,21 @@ def answer_row(answer: Any, terms: RowTerms) -> Row:
 
 def _step_row(prediction: Prediction, terms: RowTerms) -> Row:
     """Return the row of a network on one device."""
-    memory = prediction.memory
     row: Row = {
         "precision": prediction.precision,
         "batch_size": prediction.batch_size,
         "execution": prediction.execution,
         "power_limit_w": _limit_w(prediction.device),
-        "devices": 1,
-        "memory_bytes": None if memory is None else memory.total_bytes,
     }
+    memory = prediction.memory
     if memory is not None and not memory.fits:
-        return {**row, "reason": _too_large(memory.total_bytes, memory.usable_bytes)}
-    throughput = prediction.throughput_per_s
-    row |= _times(prediction)
-    row |= {"time_model": prediction.model.name, "calibration": prediction.calibration}
-    row |= {"tokens_per_s": prediction.tokens_per_s, "efficiency": prediction.mfu}
-    if prediction.run is not None:
-        run = prediction.run
-        energy_j = None if run.kwh is None else run.kwh * _JOULES_PER_KWH
-        return {**row, "hours": run.hours, "cost": run.cost_usd, "energy_j": energy_j, "price": run.price}
-    if throughput is None:
-        return row
-    hours = terms.samples / throughput / _SECONDS_PER_HOUR
-    energy_j = prediction.energy_j
-    return {
-        **row,
-        **terms.cost_of(prediction.device, hours),
-        "hours": hours,
-        "energy_j": None if energy_j is None else energy_j * terms.samples / prediction.batch_size,
-    }
+        return _without_times(prediction, {**row, "reason": _too_large(memory.total_bytes, memory.usable_bytes)})
+    row |= prediction.row()
+    row |= {"time_model": prediction.model.name, "calibration": prediction.calibration, "efficiency": prediction.mfu}
+    run = prediction.run
+    if run is not None:
+        return {**row, **_run_amounts(run)}
+    return {**row, **terms.amounts_of(prediction.device, 1, prediction.throughput_per_s, prediction.power_w)}
 
 
 def _picture_row(prediction: PipelinePrediction, terms: RowTerms) -> Row:
@@ -165,135 +161,99 @@ def _picture_row(prediction: PipelinePrediction, terms: RowTerms) -> Row:
         "image_size": f"{sampling.width}x{sampling.height}",
         "steps": sampling.steps,
         "frames": sampling.frames,
-        "devices": prediction.split.devices,
         "power_limit_w": _limit_w(prediction.device),
-        "memory_bytes": memory.total_bytes,
     }
     if not memory.fits:
-        return {**row, "reason": _too_large(memory.total_bytes, memory.usable_bytes)}
-    hours = terms.samples / prediction.throughput_per_s / _SECONDS_PER_HOUR
-    energy_j = prediction.energy_j
+        return _without_times(prediction, {**row, "reason": _too_large(memory.total_bytes, memory.usable_bytes)})
     return {
         **row,
-        **_times(prediction),
-        **terms.cost_of(prediction.device, hours * prediction.split.devices),
+        **prediction.row(),
+        **terms.amounts_of(prediction.device, prediction.devices, prediction.throughput_per_s, prediction.power_w),
         "time_per_image_s": prediction.time_per_image_s,
-        "hours": hours,
-        "energy_j": None if energy_j is None else energy_j * terms.samples / sampling.images,
     }
 
 
-def _times(prediction: Prediction | PipelinePrediction) -> Row:
-    """Return the times of a prediction, with what kind of answer they are."""
-    low_s, high_s = prediction.interval or (None, None)
-    return {
-        "answer": FORECAST if prediction.is_forecast else BOUND,
-        "time_s": prediction.time_s,
-        "low_s": low_s,
-        "high_s": high_s,
-        "bound_s": prediction.bound_s,
-        "throughput_per_s": prediction.throughput_per_s,
-    }
+def _without_times(answer: Answer, row: Row) -> Row:
+    """Return the row of an answer that does not fit: what is asked, and what it needs."""
+    return {**row, "devices": answer.devices, "memory_bytes": answer.memory_bytes}
+
+
+def _run_amounts(run: TrainingRun) -> Row:
+    """Return hours, cost and energy of an amount of training."""
+    return {"hours": run.hours, "cost_usd": run.cost_usd, "kwh": run.kwh, "price": run.price}
 
 
 def _table_row(table: ScaleTable, step: ScaleRow, terms: RowTerms) -> Row:
     """Return the row of a step of several devices."""
-    row: Row = {
-        "precision": table.precision,
-        "strategy": step.strategy,
-        "devices": step.workers,
-        "memory_bytes": step.memory_bytes,
-    }
+    row: Row = {"precision": table.precision, "strategy": step.strategy}
     if step.fits is False:
-        return {**row, "reason": f"does not fit into the memory of {table.gpu_name}"}
-    low_s, high_s = step.interval or (None, None)
-    hours = terms.samples / step.throughput_per_s / _SECONDS_PER_HOUR
-    cost, energy_j = step.cost_per_million, step.energy_per_sample_j
+        return _without_times(step, {**row, "reason": f"does not fit into the memory of {table.gpu_name}"})
+    usd_per_million, joules = step.usd_per_million, step.energy_per_sample_j
+    row |= step.row()
     row |= {
-        "answer": FORECAST if table.is_forecast else BOUND,
-        "time_s": step.time_s,
-        "low_s": low_s,
-        "high_s": high_s,
-        "bound_s": step.bound_s,
-        "throughput_per_s": step.throughput_per_s,
-        "tokens_per_s": step.tokens_per_s,
         "exposed_s": step.exposed_s,
         "speedup": step.speedup,
         "speedup_over": step.baseline_workers,
         "scaling_efficiency": step.efficiency,
         "efficiency": step.mfu,
         "collective": step.collective or None,
-        "hours": hours,
-        "cost": None if cost is None else cost * terms.samples / 1e6,
-        "energy_j": None if energy_j is None else energy_j * terms.samples,
+        "hours": terms.samples / step.throughput_per_s / _SECONDS_PER_HOUR,
+        "cost_usd": None if usd_per_million is None else usd_per_million * terms.samples / 1e6,
+        "kwh": None if joules is None else joules * terms.samples / JOULES_PER_KWH,
         "price": table.price,
+        "execution": table.execution,
+        "calibration": table.calibration,
     }
-    if step.run is not None:
-        row |= {"hours": step.hours, "cost": step.cost}
-        row["energy_j"] = None if step.kwh is None else step.kwh * _JOULES_PER_KWH
-    return row
+    return row if step.run is None else {**row, **_run_amounts(step.run), "price": table.price}
 
 
 def _scaled_picture_row(scaling: PictureScaling, index: int, terms: RowTerms) -> Row:
     """Return the row of a pipeline on several devices."""
-    last = scaling.found[index]
-    alone = _picture_row(last.prediction, terms)
-    if "reason" in alone:
-        return {**alone, "devices": last.workers}
+    scaled = scaling.found[index]
+    row = _picture_row(scaled.prediction, terms)
+    if "reason" in row:
+        return {**row, "devices": scaled.devices}
     figures = scaling.rows()[index]
-    ratio = figures["throughput_per_s"] / last.prediction.throughput_per_s  # of all copies to one of them
-    cost = alone["cost"]
+    device = scaled.prediction.device
     return {
-        **alone,
-        "devices": last.workers,
-        "throughput_per_s": figures["throughput_per_s"],
-        "time_per_image_s": 1 / figures["throughput_per_s"],
+        **row,
+        **scaled.row(),
+        **terms.amounts_of(device, scaled.devices, scaled.throughput_per_s, scaled.power_w),
+        "time_per_image_s": 1 / scaled.throughput_per_s,
         "speedup": figures["speedup"],
         "scaling_efficiency": figures["efficiency"],
-        "hours": alone["hours"] / ratio,
-        "cost": None if cost is None else cost / ratio * last.workers / last.prediction.split.devices,
     }
 
 
 def _local_row(prediction: LocalPrediction) -> Row:
     """Return the row of a language model on one's own machine; times are those of a token."""
-    low_s, high_s = prediction.token_interval_s
     prompt_low_s, prompt_high_s = prediction.prompt_interval_s
-    energy = prediction.energy
     return {
+        **prediction.row(),
         "engine": prediction.execution,
         "weights": prediction.weights,
         "kv_cache": prediction.kv_cache,
-        "devices": prediction.gpus,
         "gpu_blocks": prediction.gpu_blocks,
         "largest_context": prediction.largest_context,
-        "answer": FORECAST,
-        "time_s": prediction.token_s,
-        "low_s": low_s,
-        "high_s": high_s,
-        "tokens_per_s": prediction.tokens_per_s,
         "prompt_s": prediction.prompt_s,
         "prompt_low_s": prompt_low_s,
         "prompt_high_s": prompt_high_s,
         "prompt_tokens_per_s": prediction.prompt_tokens_per_s,
         "file_bytes": prediction.file_bytes,
-        "memory_bytes": prediction.weight_bytes + prediction.cache_bytes + prediction.buffer_bytes,
         "host_bytes": prediction.host_bytes,
-        "energy_j": None if energy is None else energy.kwh_per_million_tokens * 3.6,
     }
 
 
 def _serving_row(served: Serving) -> Row:
     """Return the row of a server."""
     row: Row = {
+        **served.row(),
         "engine": served.engine,
         "weights": served.weights,
         "kv_cache": served.kv_cache,
-        "devices": served.devices,
         "usd_per_h": served.usd_per_h,
         "precision": served.precision,
         "overloaded": "yes" if served.is_overloaded else "no",
-        "answer": FORECAST if served.is_forecast else BOUND,
     }
     figures = {name: served.figures[name] for name in SERVING_FIGURES}
     for name, (latency, statistic) in SERVING_LATENCIES.items():
@@ -309,20 +269,22 @@ def _serving_row(served: Serving) -> Row:
     return row
 
 
-_ROWS: Mapping[str, Callable[[Any, RowTerms], list[Row]]] = {
-    "Prediction": lambda answer, terms: [_step_row(answer, terms)],
-    "PipelinePrediction": lambda answer, terms: [_picture_row(answer, terms)],
-    "ScaleTable": lambda answer, terms: [_table_row(answer, step, terms) for step in answer.rows],
-    "PictureScaling": lambda answer, terms: [
-        _scaled_picture_row(answer, index, terms) for index in range(len(answer.found))
-    ],
-    "LocalPrediction": lambda answer, terms: [_local_row(answer)],
-    "Serving": lambda answer, terms: [_serving_row(answer)],
+_ROWS: Mapping[str, tuple[str, Callable[[Any, RowTerms], list[Row]]]] = {
+    "Prediction": ("predict", lambda answer, terms: [_step_row(answer, terms)]),
+    "PipelinePrediction": ("diffusion", lambda answer, terms: [_picture_row(answer, terms)]),
+    "ScaleTable": ("train", lambda answer, terms: [_table_row(answer, step, terms) for step in answer.rows]),
+    "PictureScaling": (
+        "diffusion",
+        lambda answer, terms: [_scaled_picture_row(answer, index, terms) for index in range(len(answer.found))],
+    ),
+    "LocalPrediction": ("local", lambda answer, terms: [_local_row(answer)]),
+    "Serving": ("serve", lambda answer, terms: [_serving_row(answer)]),
 }
-"""Function from an answer to its rows, by the name of the answer's class, whose module is not imported for it."""
+"""Kind of question that has the columns of an answer, and the function from the answer to its rows, by the name of the
+answer's class, whose module is not imported for it."""
 
 
-def _limit_w(device: Any) -> float | None:
+def _limit_w(device: Device) -> float | None:
     """Return the requested power limit of a device in watts, but at most that of the data sheet; None without one."""
     requested: float | None = device.requested_power_limit_w
     if requested is None:

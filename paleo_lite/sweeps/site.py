@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ..timing.facility import Facility
 
 SITE_COLUMNS = {
-    "site_energy_j": "`--site`, such as `--site pue=1.2`",
+    "site_kwh": "`--site`, such as `--site pue=1.2`",
     "electricity_usd": "`--site electricity=0.12`",
     "co2_g": "`--site carbon-intensity=400`",
 }
@@ -26,7 +26,7 @@ def site_columns(facility: Facility | None) -> list[str]:
     if facility is None:
         return []
     prices = {"electricity_usd": facility.usd_per_kwh, "co2_g": facility.g_per_kwh}
-    return ["site_energy_j", *(name for name, per_kwh in prices.items() if per_kwh is not None)]
+    return ["site_kwh", *(name for name, per_kwh in prices.items() if per_kwh is not None)]
 
 
 def check_site_columns(names: Iterable[str], facility: Facility | None) -> None:
@@ -60,16 +60,18 @@ def with_site(rows: Any, facility: Facility | None) -> Any:
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    from ..timing.facility import JOULES_PER_KWH
+
     names = rows.schema.names
     if "joules_per_million_output_tokens" in names:
         devices_j = rows.column("joules_per_million_output_tokens")
         device_seconds = pc.divide(pc.multiply(rows.column("devices"), _TOKENS), rows.column("output_tokens_per_s"))
     else:
-        devices_j = rows.column("energy_j")
+        devices_j = pc.multiply(rows.column("kwh"), JOULES_PER_KWH)
         devices = rows.column("devices" if "devices" in names else "workers")
         device_seconds = pc.multiply(pc.multiply(rows.column("hours"), 3600.0), devices)
     site = facility.site_energy(_numbers(devices_j), _numbers(device_seconds))
-    values = dict(zip(SITE_COLUMNS, (site.energy_j, site.usd, site.co2_g), strict=True))
+    values = dict(zip(SITE_COLUMNS, (site.energy_j / JOULES_PER_KWH, site.usd, site.co2_g), strict=True))
     for name in site_columns(facility):
         rows = rows.append_column(name, pa.array(values[name], pa.float64(), from_pandas=True))
     return rows

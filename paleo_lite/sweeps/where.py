@@ -14,6 +14,9 @@ _MAX_LENGTH = 10_000
 _TOKEN = re.compile(r"""\s*(?:(<=|>=|==|!=|<|>|=|\(|\))|"([^"]*)"|'([^']*)'|([^\s<>=!()"']+))""")
 _COMPARE = {"<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal", "==": "equal", "!=": "not_equal"}
 
+SYNONYMS = {"energy": "kwh"}
+"""Words for columns whose names differ in more than the unit."""
+
 
 class Condition(NamedTuple):
     """A comparison, a test for null, or a combination of conditions."""
@@ -64,7 +67,7 @@ def parse_where(text: str, columns: dict[str, bool]) -> Condition:
 
 
 def find_column(name: str, columns: Sequence[str]) -> str:
-    """Return a column by its name, or by its name without the unit: ``energy`` stands for ``energy_j``.
+    """Return a column by its name, or by its name without the unit: ``cost`` stands for ``cost_usd``.
 
     Raises
     ------
@@ -73,7 +76,9 @@ def find_column(name: str, columns: Sequence[str]) -> str:
     """
     if name in columns:
         return name
-    matches = [column for column in columns if re.fullmatch(rf"{re.escape(name)}(_s|_j|_per_s|_bytes)", column)]
+    if SYNONYMS.get(name) in columns:
+        return SYNONYMS[name]
+    matches = [column for column in columns if re.fullmatch(rf"{re.escape(name)}(_s|_usd|_per_s|_bytes)", column)]
     if len(matches) == 1:
         return matches[0]
     similar = [column for column in columns if name and name in column and not column.endswith(("_low", "_high"))]

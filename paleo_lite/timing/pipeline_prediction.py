@@ -15,12 +15,11 @@ import numpy as np
 from ..architectures.pipelines.records import Part, Pipeline
 from ..architectures.pipelines.sampling import Sampling
 from ..machines import Device, Machine
-from ..result import Result
-from ..version import __version__
 from .activity import Activity, Shares
+from .answer import Answer, as_json
 from .diffusion import diffusion_constants
 from .energy import Power
-from .facility import Facility, SiteEnergy
+from .facility import Facility
 from .intervals import QUANTILES, interval_of
 from .models import TimeModel
 from .pipeline_run import PipelineRun
@@ -117,10 +116,11 @@ class PipelineMemory(NamedTuple):
         return self.total_bytes <= self.usable_bytes
 
 
-class PipelinePrediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
+class PipelinePrediction(Answer, msgspec.Struct, frozen=True, eq=False, dict=True):
     """Predicted time of a batch of pictures or videos, from text to decoded pictures."""
 
     _page: ClassVar[str] = "paleo_lite.reporting.pipelines:pipeline_page"
+    time_of: ClassVar[str] = "batch"
 
     run: PipelineRun  # the pipeline and how it runs
     machine: Machine
@@ -144,6 +144,36 @@ class PipelinePrediction(Result, msgspec.Struct, frozen=True, eq=False, dict=Tru
     def precision(self) -> str:
         """Precision of the denoiser."""
         return self.run.precision
+
+    @property
+    def gpu(self) -> str:
+        """ID of the device."""
+        return self.device.id
+
+    @property
+    def execution(self) -> str:
+        """Execution of the kernels."""
+        return self.run.execution
+
+    @property
+    def devices(self) -> int:
+        """Number of devices that share the denoiser's sequence."""
+        return self.split.devices
+
+    @property
+    def price_usd_per_h(self) -> float | None:
+        """Price on record of the device per hour; None if none is."""
+        return self.device.rent_usd_per_h
+
+    @property
+    def memory_bytes(self) -> float:
+        """Peak memory in bytes."""
+        return self.memory.total_bytes
+
+    @property
+    def fits(self) -> bool:
+        """Whether the peak memory fits."""
+        return self.memory.fits
 
     @property
     def split(self) -> SequenceSplit:
@@ -229,53 +259,12 @@ class PipelinePrediction(Result, msgspec.Struct, frozen=True, eq=False, dict=Tru
         return self.parts[0].prediction.power
 
     @property
-    def power_w(self) -> float | None:
-        """Average power of a device in watts; None if unknown."""
-        return None if self.power is None else float(self.power.watts(self.activity.shares_of(self.time_s)))
-
-    @property
-    def power_interval_w(self) -> tuple[float, float] | None:
-        """90% interval of the power of a device in watts; None if the power is unknown."""
-        if self.power is None:
-            return None
-        low_w, high_w = self.power.interval_w(self.activity.shares_of(self.time_s))
-        return float(low_w), float(high_w)
-
-    @property
-    def usd_per_million(self) -> float | None:
-        """Cost of a million pictures or videos in US dollars; None for a bound, and without a price of the device."""
-        price = self.device.rent_usd_per_h
-        if price is None or not self.is_forecast:
-            return None
-        return self.split.devices * price / 3600 / self.throughput_per_s * 1e6
-
-    @property
-    def energy_j(self) -> float | None:
-        """Joules of the batch, of all devices alone; None if unknown."""
-        return None if self.power_w is None else self.split.devices * self.power_w * self.time_s
-
-    @property
-    def energy_interval_j(self) -> tuple[float, float] | None:
-        """90% interval of the joules, from those of the time and of the power; None without one."""
-        if self.power is None or self.interval is None:
-            return None
-        low_j, high_j = self.power.energy_interval_j(self.activity, self.time_s, self.interval)
-        return self.split.devices * low_j, self.split.devices * high_j
-
-    @property
     def parts_energy_j(self) -> list[float] | None:
         """Joules of each part, of all devices; they share those of the batch as each would draw alone."""
         if self.power is None or self.energy_j is None:
             return None
         alone_j = [float(self.power.watts(part.activity.shares_of(part.time_s))) * part.time_s for part in self.parts]
         return [self.energy_j * joules / sum(alone_j) for joules in alone_j]
-
-    @property
-    def site(self) -> SiteEnergy | None:
-        """Energy of the batch at the meter, and what it costs; None if not requested, or the power is unknown."""
-        if self.facility is None or self.energy_j is None:
-            return None
-        return self.facility.site_energy(self.energy_j, self.split.devices * self.time_s)
 
     @cached_property
     def deviation(self) -> float | None:
@@ -301,11 +290,6 @@ class PipelinePrediction(Result, msgspec.Struct, frozen=True, eq=False, dict=Tru
             f"{level * 100:.0f}": tuple(map(float, interval_of(self.time_s, self.deviation, level)))  # type: ignore[misc]
             for level in QUANTILES
         }
-
-    @property
-    def interval(self) -> tuple[float, float] | None:
-        """90% interval of the seconds of the batch; None for models without uncertainty."""
-        return self.intervals.get("90")
 
     @property
     def macs(self) -> int:
@@ -361,43 +345,26 @@ class PipelinePrediction(Result, msgspec.Struct, frozen=True, eq=False, dict=Tru
 
     def to_dict(self) -> dict[str, Any]:
         """Return the documented JSON; times and energy are those of the whole batch."""
-        memory = self.memory
-        return {
-            "network": self.network,
-            "gpu": self.device.id,
-            "precision": self.precision,
-            "execution": self.run.execution,
+        own = {
             "time_model": self.model.name,
-            "calibration": self.calibration,
-            "is_forecast": self.is_forecast,
             **msgspec.structs.asdict(self.sampling),
             "offload": self.run.offload,
-            "devices": self.split.devices,
             "ulysses": self.split.ulysses,
             "ring": self.split.ring,
             "guidance_parallel": self.split.guidance > 1,
-            "time_s": self.time_s,
             "time_per_image_s": self.time_per_image_s,
-            "bound_s": self.bound_s,
-            "interval": None if self.interval is None else list(self.interval),
             "intervals": {level: list(interval) for level, interval in self.intervals.items()} or None,
-            "throughput_per_s": self.throughput_per_s,
-            "power_w": self.power_w,
-            "power_interval_w": None if self.power_interval_w is None else list(self.power_interval_w),
-            "energy_j": self.energy_j,
-            "energy_interval_j": None if self.energy_interval_j is None else list(self.energy_interval_j),
-            "usd_per_million": self.usd_per_million,
+            "power_interval_w": as_json(self.power_interval_w),
+            "energy_interval_j": as_json(self.energy_interval_j),
             "site": None if self.site is None else self.site.to_dict(),
             "macs": self.macs,
             "mfu": self.mfu,
             "parameters": self.parameters,
-            "memory": memory._asdict(),
-            "fits": memory.fits,
+            "memory": self.memory._asdict(),
             "parts": self.rows(),
             "by_kind": self.by_kind(),
-            "version": __version__,
-            "notes": list(self.notes),
         }
+        return self.to_json(own)
 
 
 def _add(totals: dict[str, float], further: dict[str, float]) -> None:

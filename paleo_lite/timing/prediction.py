@@ -13,12 +13,11 @@ from ..counting import GENERATION_PHASES, Layer
 from ..errors import UnknownName
 from ..extras import require
 from ..machines import Device, Machine, PeakRate
-from ..result import Result
 from ..units import format_interval, format_si
-from ..version import __version__
-from .activity import Activity, Shares
+from .activity import Activity
+from .answer import Answer, as_json
 from .energy import Power, power_of
-from .facility import Facility, SiteEnergy
+from .facility import Facility
 from .generating import cache_bytes_per_sequence, compute_bound_batch_size, tokens_per_batch
 from .intervals import DIRECT_PRECISIONS, QUANTILES
 from .models import LaunchedKernels, Terms, TimeModel, layers_peak_s
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from .memory import MemoryFit
 
 
-class Prediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
+class Prediction(Answer, msgspec.Struct, frozen=True, eq=False, dict=True):
     """Predicted time of a workload on a machine, with the times and counts of all layers.
 
     Attributes
@@ -93,6 +92,11 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
         return self.machine.device
 
     @property
+    def gpu(self) -> str:
+        """ID of the device."""
+        return self.device.id
+
+    @property
     def precision(self) -> str:
         """Precision of the network."""
         return self.workload.precision
@@ -115,7 +119,7 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
     @property
     def execution(self) -> str:
         """Execution of the kernels, or the engine that launches them."""
-        return self.workload.execution if self.workload.engine is None else self.workload.engine.name
+        return self.workload.execution_or_engine
 
     @property
     def layers(self) -> tuple[Layer, ...]:
@@ -180,49 +184,19 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
         return power_of(self.device, relative_clock, constants=self.model.power_constants, has_experts=has_experts)
 
     @property
-    def shares(self) -> Shares:
-        """Shares of the time in which the device does one thing or another."""
-        return Shares(*(float(share) for share in self.activity.shares_of(self.time_s)))
+    def price_usd_per_h(self) -> float | None:
+        """Price on record of the device per hour; None if none is."""
+        return self.device.rent_usd_per_h
 
     @property
-    def power_w(self) -> float | None:
-        """Average power of the device in watts; None if its power limit or process is unknown, or the time is 0."""
-        return None if self.power is None or not self.time_s else float(self.power.watts(self.shares))
+    def memory_bytes(self) -> float | None:
+        """Peak memory in bytes; None if it was not requested."""
+        return None if self.memory is None else self.memory.total_bytes
 
     @property
-    def power_interval_w(self) -> tuple[float, float] | None:
-        """90% interval of the power in watts; None if the power is unknown."""
-        if self.power is None or not self.time_s:
-            return None
-        low_w, high_w = self.power.interval_w(self.shares)
-        return float(low_w), float(high_w)
-
-    @property
-    def energy_j(self) -> float | None:
-        """Energy of the step in joules, of the device alone; None if its power limit or process is unknown."""
-        return None if self.power_w is None else self.power_w * self.time_s
-
-    @property
-    def usd_per_million(self) -> float | None:
-        """Cost of a million samples in US dollars; None for a bound, and without a price of the device."""
-        price, throughput = self.device.rent_usd_per_h, self.throughput_per_s
-        if price is None or throughput is None or not self.is_forecast:
-            return None
-        return price / 3600 / throughput * 1e6
-
-    @property
-    def site(self) -> SiteEnergy | None:
-        """Energy of the step at the meter, and what it costs; None if it was not requested, or the power is unknown."""
-        if self.facility is None or self.energy_j is None:
-            return None
-        return self.facility.site_energy(self.energy_j, self.time_s)
-
-    @property
-    def energy_interval_j(self) -> tuple[float, float] | None:
-        """90% interval of the energy in joules, from those of the time and of the power; None without one."""
-        if self.power is None or self.interval is None or not self.time_s:
-            return None
-        return self.power.energy_interval_j(self.activity, self.time_s, self.interval)
+    def fits(self) -> bool | None:
+        """Whether the peak memory fits; None if it was not requested."""
+        return None if self.memory is None else self.memory.fits
 
     @property
     def is_forecast(self) -> bool:
@@ -295,11 +269,6 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
         if not self.time_s or self.workload.work.convention.unit != "FLOP":
             return None
         return self.flops / self.peak.per_s / self.time_s
-
-    @property
-    def interval(self) -> tuple[float, float] | None:
-        """90% interval of the time in seconds; None for models without intervals."""
-        return self.intervals.get("90")
 
     @cached_property
     def intervals(self) -> dict[str, tuple[float, float]]:
@@ -471,15 +440,10 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the documented JSON, with stable names and SI units."""
-        return {
-            "network": self.network,
-            "gpu": self.device.id,
-            "precision": self.precision,
+        own = {
             "batch_size": self.batch_size,
             "phase": self.phase,
             "time_model": self.model.name,
-            "calibration": self.calibration,
-            "is_forecast": self.is_forecast,
             "convention": self.convention,
             "clock": self.peak.clock,
             "flops": self.flops,
@@ -493,35 +457,24 @@ class Prediction(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
             "ppp": self.model.ppp,
             "intensity": self.intensity,
             "ridge_point": self.ridge_point,
-            "time_s": self.time_s,
-            "bound_s": self.bound_s,
-            "throughput_per_s": self.throughput_per_s,
-            "tokens_per_s": self.tokens_per_s,
             "generating": self.generation_dict(),
             "passes_s": self.passes_s,
             "waiting_s": self.waiting_s,
             "mfu": self.mfu,
-            "power_w": self.power_w,
-            "power_interval_w": None if self.power_interval_w is None else list(self.power_interval_w),
-            "energy_j": self.energy_j,
-            "energy_interval_j": self.energy_interval_j,
-            "usd_per_million": self.usd_per_million,
+            "power_interval_w": as_json(self.power_interval_w),
+            "energy_interval_j": as_json(self.energy_interval_j),
             "site": None if self.site is None else self.site.to_dict(),
             "sustained_fraction": self.sustained_fraction,
             "constant_s": self.terms.overhead_s,
-            "interval": None if self.interval is None else list(self.interval),
-            "execution": self.execution,
             "kernels": self.kernels,
             "intervals": {level: list(interval) for level, interval in self.intervals.items()} or None,
             "memory": None if self.memory is None else self.memory.to_dict(),
-            "fits": None if self.memory is None else self.memory.fits,
             "board": self.board,
             "run": None if self.run is None else self.run.to_dict(),
-            "version": __version__,
-            "notes": list(self.notes),
             "by_kind": self.by_kind(),
             "layers": list(self.rows()),
         }
+        return self.to_json(own)
 
     def to_frame(self) -> Any:
         """Return the layers as a pandas DataFrame, with a row for the overhead; the times add up to the predicted one.

@@ -244,6 +244,11 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
         return self.training or TrainingOptions("sgd")
 
     @property
+    def execution_or_engine(self) -> str:
+        """Execution of the kernels, or the name of the engine that launches them."""
+        return self.execution if self.engine is None else self.engine.name
+
+    @property
     def product_precision(self) -> str:
         """Precision of the products for which `uses_narrow_products` is true; that of the workload without any."""
         return self.options.products or self.products or self.precision

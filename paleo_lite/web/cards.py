@@ -140,7 +140,7 @@ def _scaling_card(found: ScaleTable) -> Card:
     row = found.rows[0] if found.why else found.rows[-1]  # recommendations are ranked, the best first
     hours = None
     if row.hours is not None:
-        cost = "" if row.cost is None else f", {format_number(row.cost)} USD"
+        cost = "" if row.cost_usd is None else f", {format_number(row.cost_usd)} USD"
         hours = f"the whole run: {format_number(row.hours)} hours{cost}"
     workers = "1 device" if row.workers == 1 else f"{row.workers:,} devices"
     per_s = row.throughput_per_s
@@ -163,7 +163,7 @@ def _scaling_card(found: ScaleTable) -> Card:
 def _picture_scaling_card(found: PictureScaling) -> Card:
     row = found.found[-1]
     card = _pipeline_card(row.prediction)
-    return card._replace(unit=f"{card.unit}, {row.workers} devices")
+    return card._replace(unit=f"{card.unit}, {row.devices} devices")
 
 
 _CARDS: Mapping[type, Callable[[Any], Card]] = {
@@ -180,7 +180,7 @@ _CARDS: Mapping[type, Callable[[Any], Card]] = {
 def _parts(result: Any) -> Sequence[Any]:
     """Return the results that a comparison consists of."""
     if isinstance(result, Predictions):
-        return result.predictions
+        return result.answers
     if isinstance(result, Comparison):
         return result.answers
     if isinstance(result, LocalAdvice):

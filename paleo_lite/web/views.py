@@ -127,9 +127,9 @@ _CHARTS: Mapping[type, Sequence[ResultChart]] = {
         ResultChart(pass_chart, is_drawn=lambda result: len(result.terms.passes) > 1),
     ),
     Predictions: (
-        ResultChart(lambda result: batch_chart(result.predictions, (), result.left_out), 2, _varies_in_batch),
+        ResultChart(lambda result: batch_chart(result.answers, (), result.left_out), 2, _varies_in_batch),
         ResultChart(devices_chart, is_drawn=lambda result: not _varies_in_batch(result)),
-        ResultChart(cost_chart, is_drawn=lambda result: len(select_priced(result.predictions)[0]) > 1),
+        ResultChart(cost_chart, is_drawn=lambda result: len(select_priced(result.answers)[0]) > 1),
     ),
     ScaleTable: (
         ResultChart(scale_chart, 3),
@@ -146,7 +146,7 @@ _FIRST_COLUMNS: Mapping[type, Sequence[str]] = {
     LocalAdvice: (
         "device", "weights", "tokens_per_s", "slowest_tokens_per_s", "fastest_tokens_per_s", "placement"
     ),
-    ScaleTable: ("workers", "time_s", "interval", "speedup", "efficiency", "cost", "limited_by"),
+    ScaleTable: ("workers", "time_s", "interval", "speedup", "efficiency", "cost_usd", "limited_by"),
 }  # fmt: skip
 """Columns that come first in the tables of a class of results, as a phone shows few."""
 

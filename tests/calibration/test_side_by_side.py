@@ -25,9 +25,9 @@ def test_combinations_keep_the_requested_order() -> None:
     assert [row["time_s"] for row in rows[:2]] == [
         pl.predict("resnet18", gpu="t4", batch_size=size).time_s for size in (8, 1)
     ]
-    assert found.baseline is found.predictions[0]
+    assert found.baseline is found.answers[0]
     answer = json.loads(json.dumps(found.to_dict(), allow_nan=False))
-    assert [each["gpu"] for each in answer["predictions"]] == [row["gpu"] for row in answer["rows"]]
+    assert [each["gpu"] for each in answer["answers"]] == [row["gpu"] for row in answer["rows"]]
     pandas = pytest.importorskip("pandas")
     assert isinstance(found.to_frame(), pandas.DataFrame)
     assert repr(found).startswith("Predictions(Prediction(network='resnet18'")
@@ -48,7 +48,7 @@ def test_rows_that_do_not_fit_are_marked() -> None:
 
 def test_unpredictable_rows_are_omitted_but_unknown_names_are_an_error() -> None:
     found = predict_several(["alexnet"], gpus=["k40m", "t4"], precisions=["fp16"])
-    assert [each.device.id for each in found.predictions] == ["t4"]
+    assert [each.device.id for each in found.answers] == ["t4"]
     assert "no fp16 peak" in found.left_out[0]
     with pytest.raises(UnknownPrecision):
         predict_several(["alexnet"], gpus=["k40m"], precisions=["fp16"])

@@ -16,7 +16,7 @@ from paleo_lite.cli import main
 K80 = ("train", "resnet50", "--gpu", "k80-die", "--link", "ethernet20")
 DOCUMENTED = [
     "workers", "batch_size", "compute_s", "communication_s", "exposed_s", "update_s", "time_s", "throughput_per_s",
-    "speedup", "efficiency", "memory_bytes", "cost",
+    "speedup", "efficiency", "memory_bytes", "cost_usd",
 ]  # fmt: skip
 """From the command's specification."""
 
@@ -41,14 +41,14 @@ def test_json(scaling):
     for row in found["rows"]:
         assert list(row)[: len(DOCUMENTED)] == DOCUMENTED
         assert row["time_s"] == pytest.approx(row["compute_s"] + row["exposed_s"] + row["update_s"])
-        assert row["cost"] is None and row["interval"][0] < row["time_s"] < row["interval"][1]
+        assert row["cost_usd"] is None and row["interval"][0] < row["time_s"] < row["interval"][1]
     assert found["rows"][0]["communication_s"] == 0
 
 
 def test_hours_and_cost():
     (row,) = answer(*K80, "--workers", "8", "--samples", "1.28M", "--epochs", "90", "--price", "0.9 USD/h")["rows"]
     assert row["hours"] == pytest.approx(1.28e6 * 90 / row["throughput_per_s"] / 3600)
-    assert row["cost"] == pytest.approx(row["hours"] * 8 * 0.9)
+    assert row["cost_usd"] == pytest.approx(row["hours"] * 8 * 0.9)
 
 
 def test_a_topology_names_device_and_workers():

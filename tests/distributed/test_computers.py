@@ -116,7 +116,7 @@ def test_the_price_of_a_node_is_divided_by_its_devices() -> None:
     table = scaling("resnet50", platform="p4d.24xlarge", precision="fp16", workers=[64])
     row = table[0]
     assert row.price_usd_per_h == pytest.approx(21.957642 / 8)
-    assert row.cost_per_million == pytest.approx(1e6 / row.throughput_per_s / 3600 * 21.957642 * 8)
+    assert row.usd_per_million == pytest.approx(1e6 / row.throughput_per_s / 3600 * 21.957642 * 8)
     assert row.kwh is None  # no number of samples is given
     assert row.kwh_per_million == pytest.approx(64 * row.power_w / 1e3 * 1e6 / row.throughput_per_s / 3600)
     assert 0.3 * 400 < row.power_w < 400  # by the data sheet

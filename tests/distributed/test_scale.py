@@ -263,9 +263,9 @@ def test_hours_and_cost_by_hand():
     budget = Budget(images=1.28e6, epochs=90, price_usd_per_h=0.9)
     (row,) = rows(budget=budget)
     assert row.hours == pytest.approx(1.28e6 * 90 / row.throughput_per_s / 3600)
-    assert row.cost == pytest.approx(row.hours * 8 * 0.9)
+    assert row.cost_usd == pytest.approx(row.hours * 8 * 0.9)
     (free,) = rows(budget=Budget(images=1.28e6))
-    assert free.hours is not None and free.cost is None  # absent, not 0
+    assert free.hours is not None and free.cost_usd is None  # absent, not 0
 
 
 @pytest.mark.parametrize(

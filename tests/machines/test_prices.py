@@ -85,9 +85,9 @@ def test_a_sweep_uses_the_prices_of_a_cloud(tmp_path) -> None:
     path = tmp_path / "sweep.parquet"
     swept = pl.sweep(pl.Predict("resnet18", gpu="h100-sxm,t4", batch_size=32, price="lambda"), path, jobs=1)
     rows = swept.to_frame().set_index("gpu")
-    assert rows.cost["h100-sxm"] == pytest.approx(rows.hours["h100-sxm"] * 31.92 / 8)
+    assert rows.cost_usd["h100-sxm"] == pytest.approx(rows.hours["h100-sxm"] * 31.92 / 8)
     assert msgspec.to_builtins(rows.price["h100-sxm"]).startswith("3.99 USD/h (Lambda")
-    assert (rows.cost.isna()["t4"] and rows.price["t4"] is None) or rows.price.isna()["t4"]
+    assert (rows.cost_usd.isna()["t4"] and rows.price["t4"] is None) or rows.price.isna()["t4"]
 
 
 def test_serving_costs_name_their_price() -> None:

@@ -53,8 +53,8 @@ def sweep(request, tmp_path_factory):
             "network == 'resnet50' and gpu in ('k80-die', 'v100-sxm2')",
         ),
         ("time_s <= 1e-2 and workers != 1 or batch_size > 500", "time_s <= 1e-2 and workers != 1 or batch_size > 500"),
-        ("memory >= 1e9 AND cost != null", "memory_bytes >= 1e9 and cost == cost"),
-        ("cost == null", "cost != cost"),
+        ("memory >= 1e9 AND cost != null", "memory_bytes >= 1e9 and cost_usd == cost_usd"),
+        ("cost == null", "cost_usd != cost_usd"),
     ],
 )
 def test_best_of_what_fits(sweep, monkeypatch, where, query) -> None:
@@ -63,10 +63,10 @@ def test_best_of_what_fits(sweep, monkeypatch, where, query) -> None:
     path, frame = sweep
     chosen = frame.query(query)
     assert len(chosen) > 5
-    for options, ascending in (({"minimise": "energy"}, True), ({"maximise": "energy_j"}, False)):
+    for options, ascending in (({"minimise": "energy"}, True), ({"maximise": "kwh"}, False)):
         found = find_best(path, where=where, top=5, **options)
-        expected = chosen.dropna(subset="energy_j").sort_values("energy_j", ascending=ascending).head(5)
-        assert [row["energy_j"] for row in found.rows] == pytest.approx(expected.energy_j.tolist(), rel=1e-12)
+        expected = chosen.dropna(subset="kwh").sort_values("kwh", ascending=ascending).head(5)
+        assert [row["kwh"] for row in found.rows] == pytest.approx(expected.kwh.tolist(), rel=1e-12)
         assert found.fitting == len(chosen)
         assert all(row["reason"] is None for row in found.rows)
 
@@ -74,10 +74,10 @@ def test_best_of_what_fits(sweep, monkeypatch, where, query) -> None:
 def test_no_row_dominates_the_front(sweep, monkeypatch) -> None:
     monkeypatch.setattr(module, "_BATCH_ROWS", 7)
     path, frame = sweep
-    found = find_best(path, pareto=("hours", "cost", "throughput_per_s"), top=1000).rows
-    points = frame[["hours", "cost", "throughput_per_s"]].dropna().to_numpy() * [1, 1, -1]
+    found = find_best(path, pareto=("hours", "cost_usd", "throughput_per_s"), top=1000).rows
+    points = frame[["hours", "cost_usd", "throughput_per_s"]].dropna().to_numpy() * [1, 1, -1]
     for row in found:
-        point = np.array([row["hours"], row["cost"], -row["throughput_per_s"]])
+        point = np.array([row["hours"], row["cost_usd"], -row["throughput_per_s"]])
         assert not ((points <= point).all(axis=1) & (points < point).any(axis=1)).any()
     front = {tuple(p) for p in points if not ((points <= p).all(axis=1) & (points < p).any(axis=1)).any()}
     assert len(found) == len(front)
@@ -97,27 +97,39 @@ def test_the_front_by_its_definition(rows, columns) -> None:
     ("options", "error", "message"),
     [
         ({}, BadValue, "needs exactly one of `--minimise`, `--by`, `--maximise` and `--pareto`"),
-        ({"minimise": "cost", "pareto": ("cost",)}, BadValue, "needs exactly one of"),
+        ({"minimise": "cost_usd", "pareto": ("cost_usd",)}, BadValue, "needs exactly one of"),
         ({"minimise": "costs"}, UnknownName, "no column is called 'costs': did you mean cost"),
         ({"minimise": "gpu"}, BadValue, "must have numbers.*got gpu"),
-        ({"minimise": "cost", "where": "gpu == h200"}, BadValue, "none of its [0-9]+ feasible rows meets"),
-        ({"minimise": "cost", "where": "gpu == k40m"}, BadValue, "cost is absent in every row that fits: .* `--price`"),
-        ({"minimise": "cost", "where": "speed < 3"}, UnknownName, "no column is called 'speed': did you mean speedup"),
+        ({"minimise": "cost_usd", "where": "gpu == h200"}, BadValue, "none of its [0-9]+ feasible rows meets"),
         (
-            {"minimise": "cost", "where": "gpu < k80"},
+            {"minimise": "cost_usd", "where": "gpu == k40m"},
+            BadValue,
+            "cost_usd is absent in every row that fits: .* `--price`",
+        ),
+        (
+            {"minimise": "cost_usd", "where": "speed < 3"},
+            UnknownName,
+            "no column is called 'speed': did you mean speedup",
+        ),
+        (
+            {"minimise": "cost_usd", "where": "gpu < k80"},
             BadValue,
             "gpu has strings, which can be compared by == or != only",
         ),
-        ({"minimise": "cost", "where": "cost < cheap"}, BadValue, "cost must be compared with a number .got 'cheap'"),
-        ({"minimise": "cost", "where": "cost < 3 3"}, BadValue, "'3' is unexpected"),
-        ({"minimise": "cost", "where": "cost <"}, BadValue, "it ends too early"),
-        ({"minimise": "cost", "where": "(cost < 3"}, BadValue, "it ends too early"),
-        ({"minimise": "cost", "where": "cost < 'a"}, BadValue, "has a syntax error at"),
-        ({"minimise": "cost", "where": "< 3"}, BadValue, "a column is missing before '<'"),
-        ({"minimise": "cost", "where": "cost and 3"}, BadValue, "'and' must be one of"),
-        ({"minimise": "cost", "where": "(" * 99}, BadValue, "nested too deeply"),
+        (
+            {"minimise": "cost_usd", "where": "cost < cheap"},
+            BadValue,
+            "cost_usd must be compared with a number .got 'cheap'",
+        ),
+        ({"minimise": "cost_usd", "where": "cost < 3 3"}, BadValue, "'3' is unexpected"),
+        ({"minimise": "cost_usd", "where": "cost <"}, BadValue, "it ends too early"),
+        ({"minimise": "cost_usd", "where": "(cost < 3"}, BadValue, "it ends too early"),
+        ({"minimise": "cost_usd", "where": "cost < 'a"}, BadValue, "has a syntax error at"),
+        ({"minimise": "cost_usd", "where": "< 3"}, BadValue, "a column is missing before '<'"),
+        ({"minimise": "cost_usd", "where": "cost and 3"}, BadValue, "'and' must be one of"),
+        ({"minimise": "cost_usd", "where": "(" * 99}, BadValue, "nested too deeply"),
         ({"minimise": "co2_g"}, BadValue, "the column co2_g needs `--site carbon-intensity=400`"),
-        ({"minimise": "cost", "where": "__import__('os').system('x')"}, UnknownName, "no column .* '__import__'"),
+        ({"minimise": "cost_usd", "where": "__import__('os').system('x')"}, UnknownName, "no column .* '__import__'"),
     ],
 )
 def test_refusals(sweep, options, error, message) -> None:
@@ -131,11 +143,11 @@ def test_energy_at_the_meter(sweep) -> None:
     path, rows = sweep
     described = {"site": {"electricity": 0.15, "carbon_intensity": "300 g/kWh", "pue": 1.2, "host_watts": 90}}
     found = pl.best(path, minimise="co2_g", where="workers == 2", **described).rows[0]
-    rows = rows[(rows.workers == 2) & (rows.answer == "forecast") & rows.energy_j.notna()]
-    kwh = 1.2 * (rows.energy_j + 90 * rows.workers * rows.hours * 3600) / 3.6e6
+    rows = rows[(rows.workers == 2) & (rows.answer == "forecast") & rows.kwh.notna()]
+    kwh = 1.2 * (rows.kwh + 90e-3 * rows.workers * rows.hours)
     assert found["co2_g"] == pytest.approx(300 * kwh.min())
     assert found["electricity_usd"] == pytest.approx(0.15 * kwh.min())
-    assert found["site_energy_j"] == pytest.approx(3.6e6 * kwh.min())
+    assert found["site_kwh"] == pytest.approx(kwh.min())
     assert (found["network"], found["gpu"]) == tuple(rows.loc[kwh.idxmin(), ["network", "gpu"]])
 
 
@@ -144,7 +156,7 @@ def test_energy_at_the_meter_of_servers() -> None:
     facility = make_facility("0.2 USD/kWh", None, 1.5, "100 W")
     row = {"joules_per_million_output_tokens": [2e6], "output_tokens_per_s": [500.0], "devices": [4]}
     added = with_site(pa.RecordBatch.from_pydict(row), facility)
-    assert added.column("site_energy_j").to_pylist() == pytest.approx([1.5 * (2e6 + 8000 * 100)])
+    assert added.column("site_kwh").to_pylist() == pytest.approx([1.5 * (2e6 + 8000 * 100) / 3.6e6])
     assert added.column("electricity_usd").to_pylist() == pytest.approx([0.2 * 1.5 * 2.8e6 / 3.6e6])
     assert "co2_g" not in added.schema.names
 
@@ -152,13 +164,13 @@ def test_energy_at_the_meter_of_servers() -> None:
 def test_files_that_are_no_sweeps(tmp_path) -> None:
     path = tmp_path / "sweep.parquet"
     with pytest.raises(BadFile, match=r"sweep\.parquet: cannot be read"):
-        find_best(path, minimise="cost")
+        find_best(path, minimise="cost_usd")
     path.write_text("text")
     with pytest.raises(BadFile, match=r"sweep\.parquet: not a valid table of a sweep"):
-        find_best(path, minimise="cost")
+        find_best(path, minimise="cost_usd")
     (tmp_path / "other.csv").write_text("a,b\n1,2\n")
     with pytest.raises(BadFile, match="not the output of a sweep: column 'network' is missing"):
-        find_best(tmp_path / "other.csv", minimise="cost")
+        find_best(tmp_path / "other.csv", minimise="cost_usd")
 
 
 def test_absent_is_neither_less_nor_more() -> None:

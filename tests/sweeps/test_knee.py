@@ -67,6 +67,6 @@ def test_the_knee_of_servers(tmp_path) -> None:
 
 
 def test_ranking_by_joules_is_minimising_the_energy(limits) -> None:
-    assert pl.best(limits, by="joules").rows == pl.best(limits, minimise="energy_j").rows
+    assert pl.best(limits, by="joules").rows == pl.best(limits, minimise="kwh").rows
     with pytest.raises(pl.PaleoError, match="no ranking is called 'weather'"):
         pl.best(limits, by="weather")

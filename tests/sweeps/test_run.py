@@ -90,7 +90,7 @@ def test_a_row_at_a_clock_equals_the_prediction_at_it(tmp_path: Path) -> None:
         single = pl.predict("resnet50", gpu=row["gpu"], **arguments)
         assert row["time_s"] == pytest.approx(single.time_s)
         assert row["bound_s"] == pytest.approx(single.bound_s)
-        assert row["energy_j"] == pytest.approx(single.energy_j * 1e6 / 64)
+        assert row["energy_j"] == pytest.approx(single.energy_j)
         assert row["efficiency"] == pytest.approx(single.flops / single.time_s / single.peak.per_s)
 
 
@@ -122,7 +122,7 @@ def test_every_row_is_a_prediction(tmp_path) -> None:
         assert row["memory_bytes"] == pytest.approx(memory, rel=1e-12)
         if row["reason"] is not None:
             reasons.add(row["reason"].partition(":")[0])
-            assert [row[name] for name in ("time_s", "low_s", "throughput_per_s", "cost", "energy_j")] == [None] * 5
+            assert [row[name] for name in ("time_s", "low_s", "throughput_per_s", "cost_usd", "energy_j")] == [None] * 5
             continue
         assert memory <= device.memory_bytes - 1e9
         model = choose_model(device, row["precision"])
@@ -139,9 +139,9 @@ def test_every_row_is_a_prediction(tmp_path) -> None:
         hours = 1e6 / row["batch_size"] * one.time_s / 3600
         assert row["hours"] == pytest.approx(hours, rel=1e-12)
         price = device.rent_usd_per_h
-        assert row["cost"] == (None if price is None else pytest.approx(hours * price, rel=1e-12))
+        assert row["cost_usd"] == (None if price is None else pytest.approx(hours * price, rel=1e-12))
         assert one.power_w is not None
-        assert row["energy_j"] == pytest.approx(hours * 3600 * one.power_w, rel=1e-9)
+        assert row["kwh"] == pytest.approx(hours * one.power_w / 1e3, rel=1e-9)
         assert (row["speedup"], row["exposed_s"], row["link"]) == (1.0, 0.0, None)
     assert reasons == {
         "Tesla K40m has no fp16 peak",
@@ -171,7 +171,7 @@ def test_text_is_written_by_engines_at_every_context(tmp_path) -> None:
         assert (row["low_s"], row["high_s"]) == pytest.approx(one.interval, rel=1e-12)
         assert row["memory_bytes"] == one.memory.total_bytes
         assert row["efficiency"] == pytest.approx(one.mfu, rel=1e-12)
-        watts = row["energy_j"] / (row["hours"] * 3600)
+        watts = row["kwh"] * 1e3 / row["hours"]
         assert watts == pytest.approx(one.power_w, rel=1e-9)
 
 
@@ -624,7 +624,7 @@ def test_without_pyarrow(tmp_path, monkeypatch) -> None:
     with pytest.raises(MissingExtra, match=r"a sweep's output needs the 'profiles' extra"):
         run_sweep(SMALL, tmp_path / "sweep.parquet", choose_model)
     with pytest.raises(MissingExtra, match="reading a sweep"):
-        find_best(tmp_path / "sweep.parquet", minimise="cost")
+        find_best(tmp_path / "sweep.parquet", minimise="cost_usd")
 
 
 def test_ranges_and_names() -> None:

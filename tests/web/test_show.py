@@ -74,7 +74,7 @@ def test_columns_of_one_heading_keep_their_own_values():
     """The intervals of times and of speed-ups have the same headings."""
     answer = predict_several(["resnet50"], gpus=["k80-die", "v100-sxm2"], batch_sizes=[32])
     frame = table_to_frame(answer.document().tables[0])
-    first, second = answer.predictions
+    first, second = answer.answers
     assert list(frame["from (90%)"]) == [first.interval[0], second.interval[0]]
     assert list(frame["to (90%)"]) == [first.interval[1], second.interval[1]]
     low, high = frame["speed-up from"][1], frame["speed-up to"][1]

@@ -29,7 +29,7 @@ def cost_chart(predictions: Predictions) -> Any:
         If no device has a recorded price, a forecast and enough memory.
     """
     alt = altair()
-    drawn, reasons = select_priced(predictions.predictions)
+    drawn, reasons = select_priced(predictions.answers)
     if not drawn:
         raise BadValue(f"there is nothing to draw: {'; '.join(reasons)}")
     factor, unit = time_unit(sorted(prediction.time_s for prediction in drawn)[len(drawn) // 2])

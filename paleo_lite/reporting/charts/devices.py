@@ -48,7 +48,7 @@ def devices_chart(predictions: Predictions | AnyPrediction, order: Sequence[str]
     if not isinstance(predictions, Predictions):
         predictions = Predictions([predictions])
     unique = {}  # one of a board's GPUs may have been requested in addition to the board
-    for prediction in predictions.predictions:
+    for prediction in predictions.answers:
         key = (prediction.device.id, *(getattr(prediction, name) for name in _SETTINGS))
         unique[key] = prediction
     shown = list(unique.values())

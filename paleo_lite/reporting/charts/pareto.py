@@ -9,7 +9,7 @@ from typing import Any
 
 from ...errors import BadValue
 from ...sweeps.best import LARGER_IS_BETTER, Best, column_label
-from ...sweeps.columns import BOUND
+from ...timing.answer import BOUND
 from .marks import (
     BOUNDS_LEGEND,
     NUMBER_FORMAT,
@@ -27,8 +27,8 @@ NAMED_AT_MOST = 7
 NO_FRONT = "a chart of a sweep needs a Pareto front of two or more columns, such as --pareto hours,cost"
 
 _WIDTH, _HEIGHT = 560, 380
-_UNITS = {"cost": "USD", "energy_j": "J", "memory_bytes": "B"}
-_POWER_OF_TIME = {"time_s": 1, "hours": 1, "cost": 1, "energy_j": 1, "throughput_per_s": -1}
+_UNITS = {"cost_usd": "USD", "energy_j": "J", "kwh": "kWh", "memory_bytes": "B"}
+_POWER_OF_TIME = {"time_s": 1, "hours": 1, "cost_usd": 1, "kwh": 1, "energy_j": 1, "throughput_per_s": -1}
 """Columns that depend on the time, with the exponent; their intervals follow from that of the time."""
 
 

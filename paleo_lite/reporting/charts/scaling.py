@@ -160,7 +160,7 @@ def scaling_chart(
             "workers": row.workers,
             "collective": row.collective,
             "speedup": row.speedup,
-            "cost": row.cost,
+            "cost": row.cost_usd,
             "throughput": row.throughput_per_s,
             "efficiency": row.efficiency,
             "limited": row.limited_by,
@@ -182,7 +182,7 @@ def scaling_chart(
         else alt.layer(*_curves(alt, data, style, workers, "exposed"))
     )
     panels = [_set_panel_size(curves), _set_panel_size(parts)]
-    if all(row.cost is not None for row in rows):
+    if all(row.cost_usd is not None for row in rows):
         panels.append(_set_panel_size(alt.layer(*_curves(alt, data, style, workers, "cost"))))
     lines = [*subtitle, "overlapped communication is not drawn"]
     if any("cost_low" in row or "efficiency_low" in row for row in named):
@@ -248,7 +248,7 @@ def _interval_ends(row: ScaleRow) -> dict[str, float]:
         ends["efficiency_low"], ends["efficiency_high"] = low, high
         ends["speedup_low"], ends["speedup_high"] = low * row.workers, high * row.workers
     if row.interval is not None:
-        cost_per_s = (row.cost or 0.0) / row.time_s
+        cost_per_s = (row.cost_usd or 0.0) / row.time_s
         ends["cost_low"], ends["cost_high"] = row.interval[0] * cost_per_s, row.interval[1] * cost_per_s
     return ends
 

@@ -44,7 +44,7 @@ def test_no_other_device_is_faster_and_cheaper_than_one_on_the_front(predictions
 
 
 def test_a_device_without_price_is_named(predictions):
-    drawn, reasons = select_priced(predictions.predictions)
+    drawn, reasons = select_priced(predictions.answers)
     assert [prediction.device.id for prediction in drawn] == GPUS[:3]
     assert reasons == ["k40m (no recorded price)"]
     assert "left out: k40m (no recorded price)" in cost_chart(predictions).to_dict()["title"]["subtitle"]

@@ -64,10 +64,10 @@ def test_scaling_by_data_sheets_is_dashed():
 def test_a_front_marks_bounds_and_draws_intervals_of_forecasts():
     row = {"network": "alexnet", "precision": "fp32", "workers": 1, "low_s": 0.5, "high_s": 2.0, "answer": "forecast"}
     rows = [
-        {**row, "gpu": "a", "batch_size": 1, "time_s": 1.0, "cost": 9.0},
-        {**row, "gpu": "b", "batch_size": 2, "time_s": 3.0, "cost": 4.0, "answer": "bound", "low_s": None},
+        {**row, "gpu": "a", "batch_size": 1, "time_s": 1.0, "cost_usd": 9.0},
+        {**row, "gpu": "b", "batch_size": 2, "time_s": 3.0, "cost_usd": 4.0, "answer": "bound", "low_s": None},
     ]
-    chart = pareto_chart(Best(rows, "front", 20, 10, ("time_s", "cost"), front=2))
+    chart = pareto_chart(Best(rows, "front", 20, 10, ("time_s", "cost_usd"), front=2))
     drawn = {each["device"]: each for each in chart.to_dict()["data"]["values"]}
     assert [drawn[gpu]["bound"] for gpu in "ab"] == [False, True]
     assert [drawn[gpu]["configuration"] for gpu in "ab"] == ["batch 1", "batch 2"]  # only settings that differ
@@ -75,7 +75,7 @@ def test_a_front_marks_bounds_and_draws_intervals_of_forecasts():
     assert "y_low" not in drawn["b"]
     text = " ".join(chart.to_dict()["title"]["subtitle"])
     assert BOUNDS_LEGEND in text and "alexnet, fp32: 2 rows in the front" in text
-    left_out = msgspec.structs.replace(Best(rows[:1], "front", 20, 10, ("time_s", "cost"), front=1), bounds=7)
+    left_out = msgspec.structs.replace(Best(rows[:1], "front", 20, 10, ("time_s", "cost_usd"), front=1), bounds=7)
     assert "7 bounds from the data sheets are left out" in " ".join(
         pareto_chart(left_out).to_dict()["title"]["subtitle"]
     )

@@ -127,12 +127,12 @@ def test_no_rows_and_one_row():
 
 FRONT = [
     {"network": "resnet50", "gpu": gpu, "precision": "fp32", "batch_size": 1, "workers": 1, "hours": hours,
-     "cost": cost, "throughput_per_s": 1 / hours}
+     "cost_usd": cost, "throughput_per_s": 1 / hours}
     for gpu, hours, cost in (("a", 1.0, 9.0), ("b", 2.0, 4.0), ("c", 40.0, 1.0))
 ]  # fmt: skip
 
 
-def front(columns=("hours", "cost"), rows=FRONT, sample=((1.0, 9.0), (3.0, 8.0))):
+def front(columns=("hours", "cost_usd"), rows=FRONT, sample=((1.0, 9.0), (3.0, 8.0))):
     return Best(list(rows), "front", 20, 10, tuple(columns), list(sample), front=len(rows))
 
 
@@ -148,12 +148,14 @@ def test_a_front_is_drawn_as_steps():
     assert {(row["x"], row["y"]) for row in data(chart, "x") if len(row) == 2} == {(1.0, 9.0), (3.0, 8.0)}
     assert "3 rows in the front, of 10 rows that fit, of 20 in all" in subtitle(chart)
     assert "hours, low is better" in str(chart.to_dict())
-    assert "step-before" in str(pareto_chart(front(("throughput_per_s", "cost"), sample=())).to_dict())
+    assert "step-before" in str(pareto_chart(front(("throughput_per_s", "cost_usd"), sample=())).to_dict())
 
 
 def test_many_devices_share_the_last_colour_and_many_rows_are_thinned(monkeypatch):
     monkeypatch.setattr("paleo_lite.reporting.charts.pareto.POINTS_AT_MOST", 300)
-    rows = [{**FRONT[0], "gpu": f"gpu{place % 20}", "hours": 1.0 + place, "cost": 1e6 - place} for place in range(600)]
+    rows = [
+        {**FRONT[0], "gpu": f"gpu{place % 20}", "hours": 1.0 + place, "cost_usd": 1e6 - place} for place in range(600)
+    ]
     chart = pareto_chart(front(rows=rows))
     drawn = data(chart, "configuration")
     assert len(drawn) == 300
