@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 import paleo_lite as pl
-from paleo_lite.api.prediction import predict_several
 from paleo_lite.api.scaling import scale as scaling
 
 
@@ -71,7 +70,7 @@ RESULTS = {
     "predict": lambda: pl.predict("vgg16", gpu="k80", precision="fp64"),
     "predict's workload": lambda: pl.predict("vgg16", gpu="k80", precision="fp64").workload,
     "predict's machine": lambda: pl.predict("vgg16", gpu="k80", precision="fp64").machine,
-    "predict_several": lambda: predict_several(["alexnet", "vgg16"], gpus=["k80", "k40m"]),
+    "predict of several": lambda: pl.predict(["alexnet", "vgg16"], gpu=["k80", "k40m"]),
     "rows of scale": lambda: LISTS["scale"]().rows,
     "layers": lambda: pl.layers("densenet201"),
     "layers of several": lambda: pl.layers(["alexnet", "densenet201"]),
@@ -143,7 +142,7 @@ def test_a_traced_network_fits_on_a_screen() -> None:
         lambda wrong: pl.report(pl.Predict("alexnet", gpu="t4", batch_size=wrong), "never.html"),
         lambda wrong: pl.calibrate(gpu="t4", network="alexnet", suggest=2, batch_size=wrong),
         lambda wrong: pl.plot("layers", "alexnet", gpu="t4", batch_size=wrong),
-        lambda wrong: pl.plot("batch", "alexnet", gpus="t4", batch_sizes=[wrong]),
+        lambda wrong: pl.plot("batch", "alexnet", gpu="t4", batch_size=[wrong]),
         lambda wrong: pl.sweep(pl.Predict("alexnet", gpu="t4", batch_size=[wrong]), "never.csv"),
     ],
     ids=["predict", "layers", "scale", "feeding", "report", "calibrate", "plot", "plot batch", "sweep"],

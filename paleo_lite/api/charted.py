@@ -1,4 +1,4 @@
-"""Computations of charts that no command prints: memory over batch size and length, and cost over devices."""
+"""Computation of a chart that no command prints: memory over batch size and length."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BadValue, PaleoError
-from ..machines import Device, Machine, list_devices
+from ..machines import Device, Machine
 from ..units import parse_range
-from .arguments import Paths, to_paths
-from .prediction import predict_several
 from .question import Question
 from .resolve import resolve_question
 
@@ -85,42 +83,4 @@ def memory_ranges(
         raise BadValue(left_out[0])
     return MemoryRanges(
         fixed.network.name, machine.device.name, precision, phase, over_batch, over_tokens, tuple(left_out[:1])
-    )
-
-
-def cost_over_devices(
-    network: Any,
-    *,
-    gpus: Sequence[str | Device] = (),
-    batch_size: int = 1,
-    precision: str = "fp32",
-    phase: str = "inference",
-    hardware_files: Paths = (),
-    **arguments: Any,
-) -> Any:
-    """Predict a network on several devices, by default on all with a recorded price, for the chart ``cost``.
-
-    Parameters
-    ----------
-    network, batch_size, precision, phase, hardware_files
-        As for `paleo_lite.predict`.
-    gpus : sequence of str or Device
-        Devices; by default all with a recorded price.
-    **arguments
-        Further arguments of `paleo_lite.predict_several`.
-
-    Returns
-    -------
-    Predictions
-    """
-    files = to_paths(hardware_files)
-    devices = list(gpus) or [device for device in list_devices(files) if device.rent_usd_per_h is not None]
-    return predict_several(
-        [network],
-        gpus=devices,
-        precisions=[precision],
-        phases=[phase],
-        batch_sizes=[batch_size],
-        hardware_files=hardware_files,
-        **arguments,
     )

@@ -14,7 +14,15 @@ from ..errors import BadValue, UnknownName
 from ..extras import require
 from ..files import check_outputs, save
 from ..result import Result
-from .charted import cost_over_devices, memory_ranges
+from .charted import memory_ranges
+
+
+def priced_devices() -> list[str]:
+    """Return the ids of all devices with a recorded price."""
+    from ..machines import list_devices
+    from ..machines.prices import choose_price
+
+    return [device.id for device in list_devices() if choose_price(device) is not None]
 
 
 class ChartKind(NamedTuple):
@@ -25,6 +33,8 @@ class ChartKind(NamedTuple):
     module: str
     function: str
     description: str  # noun phrase for help texts, without capital letter and period
+    # Options of the question that the chart has unless they are given.
+    defaults: Callable[[], dict[str, Any]] = dict
 
     @property
     def sentence(self) -> str:
@@ -40,7 +50,11 @@ KINDS: dict[str, ChartKind] = {
     "kinds": ChartKind("predict", "layers", "kind_chart", "fractions of time, FLOPs and bytes by layer kind"),
     "passes": ChartKind("predict", "layers", "pass_chart", "time of each pass by layer kind"),
     "batch": ChartKind(
-        "", "devices", "batch_chart", "throughput and time over the batch size, for one or several devices"
+        "predict",
+        "devices",
+        "batch_chart",
+        "throughput and time over the batch size, for one or several devices",
+        lambda: {"batch_size": "1:256:x2"},
     ),
     "devices": ChartKind(
         "predict", "devices", "devices_chart", "predicted times with intervals, for several devices and networks"
@@ -64,7 +78,13 @@ KINDS: dict[str, ChartKind] = {
     "memory": ChartKind(
         "", "memory", "memory_chart", "peak memory of a language model by part, over batch size and tokens"
     ),
-    "cost": ChartKind("", "cost", "cost_chart", "cost against time of several devices, with the Pareto front"),
+    "cost": ChartKind(
+        "predict",
+        "cost",
+        "cost_chart",
+        "cost of a million samples against time of several devices, with the Pareto front",
+        lambda: {"gpu": priced_devices()},
+    ),
     "accuracy": ChartKind(
         "validate", "accuracy", "accuracy_chart", "predicted over measured time of held-out measurements"
     ),
@@ -86,6 +106,19 @@ KINDS: dict[str, ChartKind] = {
     ),
 }
 """All kinds of charts."""
+
+CHARTS_OF_STEPS = ("devices", "batch", "cost")
+"""Charts of several steps side by side."""
+
+
+def chart_of_comparison(comparison: Any) -> str:
+    """Return the kind of chart that draws answers side by side; empty if none does."""
+    from ..sweeps.comparison import are_steps
+
+    if are_steps(comparison.answers):
+        return CHARTS_OF_STEPS[0]
+    return "serving" if comparison.kind == "serve" else ""
+
 
 BACKGROUND_ROWS = 3000
 """Number of other rows of a sweep that a chart shows behind its Pareto front."""
@@ -192,9 +225,8 @@ def plot(
         One of `paleo_lite.api.plotting.KINDS`: ``roofline``, ``layers``, ``scaling``, ``timeline``, ...
     *subject, **arguments
         Arguments of the function whose result is drawn: for ``roofline`` a network and the arguments of
-        `paleo_lite.predict`. ``batch`` takes a network, ``gpus``, ``batch_sizes`` and the other arguments of `predict`;
-        ``devices`` one network or several and the arguments of `paleo_lite.predict_several`; ``timeline`` a profile and
-        ``slices``.
+        `paleo_lite.predict`. ``batch`` has the batch sizes 1 to 256 and ``cost`` all devices with a price, unless
+        others are given; ``timeline`` takes a profile and ``slices``.
     output : path, optional
         A ``.png``, ``.svg`` or ``.html`` file to write; an existing file is replaced only with `force`.
     theme : {"light", "dark"}
@@ -218,35 +250,10 @@ def plot(
     function = _FUNCTIONS.get(kind)
     if function is None:
         function = resolve_name(f"paleo_lite:{KINDS[kind].command}")
-    chart = Plot(kind, function(*subject, **arguments), theme)
+    chart = Plot(kind, function(*subject, **{**KINDS[kind].defaults(), **arguments}), theme)
     if output is not None:
         chart.save(output, force)
     return chart
-
-
-def batch(
-    network: Any,
-    *,
-    gpus: Sequence[Any] | str,
-    batch_sizes: str | Sequence[int] = "1:256:x2",
-    precision: str = "fp32",
-    phase: str = "inference",
-    **arguments: Any,
-) -> Any:
-    """Predict a network for several batch sizes on one or several devices, for the chart ``batch``."""
-    from ..units import parse_range
-    from .prediction import predict_several
-
-    devices = [gpus] if isinstance(gpus, str) else list(dict.fromkeys(gpus))
-    return predict_several(
-        [network],
-        gpus=devices,
-        precisions=[precision],
-        phases=[phase],
-        batch_sizes=parse_range(batch_sizes, "batch sizes"),
-        memory=False,
-        **arguments,
-    )
 
 
 def timeline(path: str | Path, *, slices: int = 500) -> Any:
@@ -283,13 +290,6 @@ def _pareto(file: str | Path, *, pareto: str | Sequence[str] = (), top: int | No
     return best(file, pareto=columns, top=top, sample=BACKGROUND_ROWS, **arguments)
 
 
-def _devices(networks: Any, **arguments: Any) -> Any:
-    """Predict one or several networks on several devices, for the chart ``devices``."""
-    from .prediction import predict_several
-
-    return predict_several([networks] if isinstance(networks, str) else networks, **arguments)
-
-
 def rank_locally(
     network: Any,
     *,
@@ -311,9 +311,6 @@ def rank_locally(
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "local": rank_locally,
     "memory": memory_ranges,
-    "cost": cost_over_devices,
-    "batch": batch,
-    "devices": _devices,
     "timeline": timeline,
     "fit": _fit,
     "pareto": _pareto,
@@ -324,7 +321,10 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 def _chart_arguments(kind: str, answer: Any) -> list[Any]:
     """Return the arguments of the function that draws a chart."""
     if kind == "batch":
-        return [answer.answers, (), answer.left_out]
+        from ..sweeps.comparison import as_comparison
+
+        comparison = as_comparison(answer)
+        return [comparison.answers, (), comparison.left_out]
     if kind == "timeline":
         return [answer, f"Device activity over time in {answer.name}"]
     if kind == "accuracy":

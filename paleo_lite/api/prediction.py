@@ -1,10 +1,8 @@
-"""`predict` and `predict_several`: the time of a network on one device."""
+"""`predict`: the time of a network on one device."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import date
-from itertools import product
 from typing import TYPE_CHECKING, Any
 
 # Import numpy before msgspec: with typing_extensions installed, the other order makes the import of numpy 60 ms slower.
@@ -13,11 +11,10 @@ from msgspec import structs
 
 from ..architectures import Network
 from ..architectures.catalog import networks_with_macs
-from ..architectures.network import SequenceOptions
 from ..architectures.pipelines.records import Pipeline
 from ..architectures.pipelines.sampling import find_pipeline
 from ..counting.work import PHASES_WITH_GRADIENTS
-from ..errors import BadValue, PaleoError
+from ..errors import BadValue
 from ..machines import Device, find_device
 from ..timing import Prediction, Workload, find_model
 from ..timing import predict as predict_workload
@@ -29,12 +26,11 @@ from ..units import parse_quantity
 from .arguments import InputShapes, Paths, to_paths
 from .pipelines import check_others, denoiser_network, resolve_pipeline
 from .question import PictureOptions, Question
-from .resolve import default_execution, resolve_network, resolve_question, square_size
+from .resolve import default_execution, resolve_question, square_size
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from ..calibration.side_by_side import AnyPrediction, Predictions
     from ..calibration.store import Calibration
     from ..timing.budget import Amount
     from ..timing.pipeline_prediction import PipelinePrediction
@@ -425,150 +421,3 @@ def predict_network(network: Any, **arguments: Any) -> Prediction:
     if isinstance(prediction, Prediction):
         return prediction
     raise BadValue(f"{network} is a pipeline for pictures or videos: this needs a single network")
-
-
-def predict_several(
-    networks: Sequence[str | Network | nn.Module | None],
-    *,
-    gpus: Sequence[str | Device],
-    precisions: Sequence[str] = ("fp32",),
-    phases: Sequence[str] = ("inference",),
-    batch_sizes: Sequence[int] = (1,),
-    time_model: str | None = None,
-    ppp: float | None = None,
-    concurrent: bool = False,
-    convention: str = "flops",
-    clock: str | None = None,
-    power_limit: float | str | None = None,
-    unit: str | None = None,
-    image_size: int | str | None = None,
-    sequence_length: int | None = None,
-    context: int | None = None,
-    inputs: InputShapes = (),
-    pictures: PictureOptions | None = None,
-    flops: float | str | None = None,
-    macs: float | str | None = None,
-    hardware_files: Paths = (),
-    calibration: str | Calibration | None = None,
-    training: TrainingOptions | None = None,
-    fit_batch: bool = False,
-    memory: bool = True,
-    execution: str | None = None,
-    attention: str | None = None,
-    weights: str | None = None,
-    kv_cache: str | None = None,
-    expert_parallel: int | None = None,
-    attention_data_parallel: int | None = None,
-    samples: float | str | None = None,
-    tokens: float | str | None = None,
-    epochs: float | None = None,
-    packing: bool = False,
-    mean_length: float | None = None,
-    price: float | str | None = None,
-    price_of: str | None = None,
-    electricity: float | str | None = None,
-    carbon_intensity: float | str | None = None,
-    pue: float | None = None,
-    host_watts: float | str | None = None,
-) -> Predictions:
-    """Predict every combination of networks, devices, precisions, phases and batch sizes.
-
-    The order is that of nested loops over networks, devices, precisions, phases and batch sizes.
-
-    Parameters
-    ----------
-    networks, gpus, precisions, phases, batch_sizes : sequence
-        Values of the arguments of `predict` with the corresponding singular names.
-    time_model, ppp, concurrent, convention, clock, power_limit, unit, image_size, sequence_length, context, inputs
-        As for `predict`, the same for all combinations.
-    pictures : PictureOptions, optional
-        What is asked of pipelines for pictures and videos.
-    flops, macs
-        As for `predict`, the same for all combinations.
-    hardware_files, calibration, training, fit_batch, execution, attention, weights, kv_cache
-        As for `predict`, the same for all combinations.
-    expert_parallel, attention_data_parallel
-        As for `predict`, the same for all combinations.
-    samples, tokens, epochs, packing, mean_length, price, price_of, electricity, carbon_intensity, pue, host_watts
-        As for `predict`, the same for all combinations.
-    memory : bool
-        Whether the peak memory of networks is estimated at inference, too.
-
-    Returns
-    -------
-    Predictions
-        With ``rows()``, ``speedup(prediction)``, ``to_dict()``, ``to_frame()``.
-
-    Raises
-    ------
-    PaleoError
-        For an unknown name, or if no combination can be predicted.
-    """
-    from ..calibration.side_by_side import Predictions
-
-    check_single_device(expert_parallel, attention_data_parallel)
-    devices = [find_device(gpu, to_paths(hardware_files)) for gpu in gpus]
-    if power_limit is not None:
-        devices = [with_power_limit(device, power_limit) for device in devices]
-    resolved_networks: dict[tuple[int, str], str | Network | None] = {}
-    for index, network in enumerate(networks):
-        is_pipeline = isinstance(network, str) and find_pipeline(network) is not None
-        for phase in phases:
-            if network is None or is_pipeline:
-                resolved_networks[index, phase] = network
-            else:
-                sequence = SequenceOptions(sequence_length, context, phase)
-                size = square_size(image_size, network)
-                resolved_networks[index, phase] = resolve_network(network, size, inputs, sequence)
-    amount = _make_amount(samples, tokens, epochs, packing, mean_length)
-    facility = make_facility(electricity, carbon_intensity, pue, host_watts)
-    predictions: list[AnyPrediction] = []
-    failures: dict[str, PaleoError] = {}
-    indices = range(len(networks))
-    for index, device, precision, phase, batch_size in product(indices, devices, precisions, phases, batch_sizes):
-        resolved = resolved_networks[index, phase]
-        # Networks have their size and length already.
-        is_pipeline = isinstance(resolved, str)
-        question = Question(
-            resolved,
-            device,
-            precision=precision,
-            batch_size=batch_size,
-            phase=phase,
-            time_model=time_model,
-            ppp=ppp,
-            concurrent=concurrent,
-            convention=convention,
-            clock=clock,
-            unit=unit,
-            image_size=image_size if is_pipeline else None,
-            pictures=pictures or PictureOptions(),
-            sequence_length=sequence_length if is_pipeline else None,
-            context=context if is_pipeline else None,
-            flops=flops,
-            macs=macs,
-            calibration=calibration,
-            training=training,
-            fit_batch=fit_batch,
-            memory=memory and resolved is not None,
-            execution=execution,
-            attention=attention,
-            weights=weights,
-            kv_cache=kv_cache,
-            amount=amount,
-            price=price,
-            price_of=price_of,
-            facility=facility,
-        )
-        try:
-            prediction = answer(question)
-        except PaleoError as error:
-            name = resolved.name if isinstance(resolved, Network) else resolved or "the FLOP count"
-            failures[f"{name} on {device.id} in {precision}: {error}"] = error
-        else:
-            predictions.append(prediction)
-    if not predictions:
-        if failures:
-            raise next(iter(failures.values()))
-        raise BadValue("give at least one network, device, precision, phase and batch size")
-    return Predictions(predictions, tuple(failures))

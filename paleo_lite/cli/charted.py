@@ -1,4 +1,4 @@
-"""Commands of charts with a computation of their own: ``paleo-lite plot memory``, ``cost`` and ``local``."""
+"""Commands of charts with a computation of their own: ``paleo-lite plot memory`` and ``local``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from ..api.charted import cost_over_devices, memory_ranges
+from ..api.charted import memory_ranges
 from ..questions.values import CommaSeparated, Names, flatten
 from . import options
 from .answers import Answer
@@ -41,32 +41,6 @@ def memory(**arguments: Any) -> Answer:
     """
     ranges = memory_ranges(**arguments)
     return Answer(drawn=lambda: ranges)
-
-
-@click.command("cost")
-@options.network()
-@options.gpus(
-    help="Device, by name or alias; several separated by commas. [default: all devices with a recorded price]"
-)
-@options.precision()
-@options.batch_size()
-@options.phase(type=options.PHASES_AND_GENERATING)
-@options.sequence_length()
-@options.context()
-@options.weights()
-@options.hardware_files()
-@options.debug()
-def cost(network: str, gpus: tuple[Any, ...], **arguments: Any) -> Answer:
-    """Cost of a million samples of NETWORK against the time of a step, over devices, with the Pareto front.
-
-    Prices per hour are those recorded with the devices (`paleo-lite hardware show`).
-
-    \b
-      paleo-lite plot cost resnet50 --precision fp16 --batch-size 32 -o cost.png
-      paleo-lite plot cost llama-3-8b --gpu h100-sxm,l40s,a10 --precision bf16 --phase decode --batch-size 8 -o cost.png
-    """
-    predictions = cost_over_devices(network, gpus=flatten(gpus), **arguments)
-    return Answer(drawn=lambda: predictions)
 
 
 @click.command("local")

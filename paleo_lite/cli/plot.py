@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
-from ..api.plotting import KINDS, batch, timeline
+from ..api.plotting import CHARTS_OF_STEPS, KINDS, timeline
 from ..errors import BadValue, UnknownName
 from ..questions.kind import KINDS as QUESTIONS
-from ..questions.values import INTEGER, flatten
+from ..questions.values import INTEGER
 from . import charted, options
 from .answers import Answer, AnswerCommand, ChartOutput
 from .options import OutputOption
@@ -59,7 +60,7 @@ class _PlotCommand(AnswerCommand):
         kind = KINDS[name]
         help_text = kind.sentence
         if kind.command:
-            command = find_command(kind.command)
+            command = find_command(kind.command, kind.defaults)
             params = [param for param in command.params if param not in command.output_options]
             self.computation = click.Command(command.name, callback=command.callback, params=params)
             help_text += f"\n\nThe options are those of `paleo-lite {kind.command}`, which prints the numbers."
@@ -80,52 +81,20 @@ class _PlotCommand(AnswerCommand):
         ctx.obj = {option.name: ctx.params.pop(option.name or "") for option in self.output_options}
         answer: Answer = ctx.invoke(self.computation, **ctx.params)
         chart: ChartOutput = ctx.obj["chart"]
-        if answer.chart not in ("", chart.kind):
+        draws_steps = answer.chart in CHARTS_OF_STEPS and chart.kind in CHARTS_OF_STEPS
+        if answer.chart not in ("", chart.kind) and not draws_steps:
             raise BadValue(
                 f"the chart {chart.kind} shows a single prediction; for several use `paleo-lite plot {answer.chart}`"
             )
-        chart.draw(answer)
+        chart.draw(answer._replace(chart=chart.kind))
 
 
-def find_command(name: str) -> AnswerCommand:
-    """Return the command whose result a chart draws."""
+def find_command(name: str, defaults: Callable[[], dict[str, Any]] = dict) -> AnswerCommand:
+    """Return the command whose result a chart draws, with the defaults that the chart has for it."""
     if name in QUESTIONS:
-        return make_command(name)
+        return make_command(name, defaults)
     command: AnswerCommand = getattr(importlib.import_module(f".{name}", __package__), name)
     return command
-
-
-@click.command("batch")
-@options.network()
-@options.gpus(required=True, help="Device, by name or alias; several separated by commas.")
-@click.option(
-    "--batch-size",
-    "--batch-sizes",
-    "batch_sizes",
-    default="1:256:x2",
-    show_default=True,
-    metavar="RANGE",
-    help="Batch sizes: 1,2,4 or 1:256:x2 or 8:64:+8.",
-)
-@options.precision()
-@options.phase(type=options.PHASES_AND_GENERATING)
-@options.sequence_length()
-@options.context()
-@options.time_model()
-@options.ppp()
-@options.hardware_files()
-@options.debug()
-def _batch(network: str, gpus: tuple[Any, ...], batch_sizes: str, **arguments: Any) -> Answer:
-    """Throughput and time of NETWORK over the batch size, for one or several devices.
-
-    \b
-      paleo-lite plot batch resnet50 --gpu titan-rtx,v100-sxm2 --precision fp16 -o batch.png
-      paleo-lite plot batch llama-3-8b --gpu h100-sxm --precision bf16 --phase decode --context 4096 -o decode.png
-    """
-    predictions = batch(network, gpus=flatten(gpus), batch_sizes=batch_sizes, **arguments)
-    for reason in predictions.left_out:
-        click.echo(f"left out: {reason}", err=True)
-    return Answer(drawn=lambda: predictions)
 
 
 @click.command("timeline")
@@ -142,9 +111,7 @@ def _timeline(path: Path, slices: int) -> Answer:
 
 
 _CHART_COMMANDS = {
-    "batch": _batch,
     "timeline": _timeline,
     "memory": charted.memory,
-    "cost": charted.cost,
     "local": charted.local,
 }

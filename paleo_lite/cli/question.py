@@ -24,8 +24,9 @@ MAX_SHOWN = 25
 class QuestionCommand(AnswerCommand):
     """The command of one kind of question."""
 
-    def __init__(self, kind: QuestionKind) -> None:
+    def __init__(self, kind: QuestionKind, defaults: Callable[[], dict[str, Any]] = dict) -> None:
         self.kind = kind
+        self.defaults = defaults
         parameters: list[click.Parameter] = [
             click.Argument(["network"], required=False, type=CommaSeparated(NETWORK)),
             *parameters_of(kind.record),
@@ -56,7 +57,7 @@ class QuestionCommand(AnswerCommand):
             for name, value in given.items()
             if context.get_parameter_source(name) not in (ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP)
         }
-        question = self.kind.record(**stated)
+        question = self.kind.record(**{**self.defaults(), **stated})
         output = context.obj or {}
         if file is not None:
             from ..questions.report import check_report_file
@@ -84,11 +85,15 @@ class QuestionCommand(AnswerCommand):
             _check_layer(result, shown["explain"])
         shown.setdefault("memory", getattr(question, "memory", False))
         if question.several():
+            from ..api.plotting import chart_of_comparison
             from ..sweeps.comparison import Comparison
 
             if isinstance(result, Comparison):
-                drawn = (lambda: result) if result.kind == "serve" else None
-                return Answer(result.to_dict, result.document, drawn, chart="serving", result=result)
+                if shown.get("explain"):
+                    raise BadValue("`--explain` needs a single prediction: give one value of every option")
+                chart = chart_of_comparison(result)
+                drawn = (lambda: result) if chart else None
+                return Answer(result.to_dict, result.document, drawn, chart=chart, result=result)
         make_document = self.kind.document
         chart = "" if self.kind.chart is None else self.kind.chart(result)
         if make_document is None:
@@ -259,6 +264,6 @@ def _check_layer(result: Any, layer: str) -> None:
         result.layer_index(layer)
 
 
-def make_command(name: str) -> QuestionCommand:
-    """Return the command of a kind of question."""
-    return QuestionCommand(find_kind(name))
+def make_command(name: str, defaults: Callable[[], dict[str, Any]] = dict) -> QuestionCommand:
+    """Return the command of a kind of question; `defaults` returns options that it has unless they are given."""
+    return QuestionCommand(find_kind(name), defaults)

@@ -8,13 +8,14 @@ from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
+
 from ..architectures import Network
 from ..errors import BadFile, BadValue, PaleoError, UnknownName
 from ..progress import report as report_progress
 from .option import Options, documented_spelling, options_of
 
 if TYPE_CHECKING:
-    from ..calibration.side_by_side import Predictions
     from ..machines import Device
     from ..sweeps.comparison import Comparison
 
@@ -24,16 +25,13 @@ A = TypeVar("A")
 ATTENTION_KINDS = ("attention", "matmul")
 """Kinds of layers that compute attention, in one kernel or in several."""
 
-_IN_ROWS = ("network", "gpu", "precision", "phase", "batch_size")
-"""Options that a row of a comparison always shows."""
-
 
 def compare(
     question: Q,
     answer: Callable[[Q], A],
     order: Sequence[str] = (),
     together: Collection[str] = (),
-) -> A | Predictions | Comparison:
+) -> A | Comparison:
     """Return the answer to a question, or to all combinations of the values of its options side by side.
 
     Combinations that have no answer are left out, with the reason.
@@ -77,46 +75,23 @@ def compare(
         except PaleoError as error:
             failures[f"{_describe(single, names)}: {error}"] = error
         else:
-            settings.append(asked)
+            settings.append({name: _name_of(value) for name, value in asked.items()})
     if not answers:
         raise next(iter(failures.values()))
-    return _side_by_side(question, answers, settings, tuple(failures))
+    from ..sweeps.comparison import Comparison
+
+    stated = ("network", "gpu")
+    always = {name: getattr(question, name) for name in stated if isinstance(getattr(question, name), str)}
+    return Comparison(type(question).__name__.lower(), answers, settings, tuple(failures), always)
 
 
 MAX_COMPARED = 2000
 """Maximum number of combinations that are shown; more are written to a file."""
 
 
-def _side_by_side(
-    question: Options, answers: Sequence[Any], settings: Sequence[Mapping[str, Any]], left_out: tuple[str, ...]
-) -> Predictions | Comparison:
-    """Return answers side by side: predictions with their speed-ups, or rows."""
-    from ..timing import Prediction
-    from ..timing.pipeline_prediction import PipelinePrediction
-
-    if all(isinstance(answer, (Prediction, PipelinePrediction)) for answer in answers):
-        from ..calibration.side_by_side import Predictions
-
-        others = [{name: value for name, value in asked.items() if name not in _IN_ROWS} for asked in settings]
-        return Predictions(answers, left_out, others if others[0] else ())
-    from ..sweeps.comparison import Comparison
-    from ..sweeps.questions import question_row
-    from ..sweeps.rows import RowTerms, answer_rows
-
-    always = {name: getattr(question, name) for name in ("network", "gpu") if isinstance(getattr(question, name), str)}
-    rows, named = [], []
-    compared = tuple(settings[0])
-    for asked, answer in zip(settings, answers, strict=True):
-        names = {name: getattr(value, "id", getattr(value, "name", value)) for name, value in asked.items()}
-        named.append(question_row(names))
-        of_answer = answer_rows(answer, RowTerms())
-        rows += [question_row({**always, **names}) | row for row in of_answer]
-        if len(of_answer) > 1 and "devices" not in compared:
-            compared = (*compared, "devices")
-    has_amount = any(getattr(question, name, None) is not None for name in ("samples", "tokens"))
-    samples = None if has_amount else RowTerms().samples
-    kind = type(question).__name__.lower()
-    return Comparison(kind, compared, rows, answers, named, left_out, samples)
+def _name_of(value: Any) -> Any:
+    """Return the value of an option as it is named: a device by its id."""
+    return getattr(value, "id", getattr(value, "name", value))
 
 
 def _describe(question: Any, names: Sequence[str]) -> str:
@@ -142,7 +117,10 @@ def check_single(question: Options, allowed: Collection[str]) -> None:
 
 
 def find_asked_device(question: Any) -> Device:
-    """Return the device of a question under its power limit and at its price; raise BadValue if none is given."""
+    """Return the device of a question under its power limit and at its price; raise BadValue if none is given.
+
+    Without a price in its own file or in the question the price is the cheapest one of a cloud.
+    """
     gpu, power_limit = question.gpu, question.power_limit
     if gpu is None:
         raise BadValue("give the device with `--gpu`, such as `--gpu h100-sxm` (`paleo-lite hardware list` shows all)")
@@ -154,6 +132,10 @@ def find_asked_device(question: Any) -> Device:
         from ..machines.prices import with_price
 
         device = with_price(device, question.price_usd_per_h, question.price_of)
+    elif device.rent is None and device.parts is None:
+        from ..machines.prices import choose_price
+
+        device = msgspec.structs.replace(device, rent=choose_price(device))
     if power_limit is None:
         return device
     from ..timing.energy import with_power_limit

@@ -32,7 +32,6 @@ from .train import training_options
 from .values import INTEGER, PICTURE_SIZE, Names
 
 if TYPE_CHECKING:
-    from ..calibration.side_by_side import Predictions
     from ..distributed.pictures import PictureScaling
     from ..distributed.table import ScaleTable
     from ..sweeps.comparison import Comparison
@@ -133,7 +132,7 @@ class Diffusion(
 Answer: TypeAlias = "PipelinePrediction | Prediction | PictureScaling | ScaleTable"
 
 
-def answer(question: Diffusion) -> Answer | Predictions | Comparison:
+def answer(question: Diffusion) -> Answer | Comparison:
     """Return the prediction of pictures or of a training step of the denoiser, or several answers side by side."""
     for name in question.several().get("network", [question.network]):
         _check_pipeline(name)

@@ -14,7 +14,6 @@ from .records import DEVICE_GROUP, ENGINE_GROUP, NETWORK_GROUP, DeviceOptions, N
 from .values import DEVICE, INTEGER, Names, Quantity, to_list
 
 if TYPE_CHECKING:
-    from ..calibration.side_by_side import Predictions
     from ..machines import Device
     from ..own_machines.advise import LocalAdvice
     from ..own_machines.predict import LocalPrediction
@@ -87,7 +86,7 @@ class Local(SiteOptions, DeviceOptions, NetworkAsked):
     )  # fmt: skip
 
 
-def answer(question: Local) -> LocalPrediction | LocalAdvice | Predictions | Comparison:
+def answer(question: Local) -> LocalPrediction | LocalAdvice | Comparison:
     """Return the prediction on one device, a ranking of devices or formats, or several answers side by side."""
     ranked = [name for name in ("gpu", "weights") if name in question.several()]
     together = ranked if question.advise or len(ranked) == 1 else ()

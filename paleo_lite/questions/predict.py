@@ -40,7 +40,6 @@ from .records import (
 from .values import INTEGER, LINK, PLATFORM, Names
 
 if TYPE_CHECKING:
-    from ..calibration.side_by_side import Predictions
     from ..distributed.table import ScaleTable
     from ..sweeps.comparison import Comparison
     from ..timing import Prediction
@@ -130,7 +129,7 @@ class Predict(
     memory: bool = option(False, group=NETWORK_GROUP, is_common=True, help="Show the peak memory by part.")
 
 
-def answer(question: Predict) -> Prediction | ScaleTable | Predictions | Comparison:
+def answer(question: Predict) -> Prediction | ScaleTable | Comparison:
     """Return the prediction, a table over groups of devices, or several answers side by side."""
     has_memory = question.memory or (bool(question.several()) and question.network is not None)
     return compare(replace(question, memory=has_memory), _answer, _ORDER, together=("tensor",))

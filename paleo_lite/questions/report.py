@@ -18,7 +18,7 @@ from ..errors import BadFile, BadValue, PaleoError
 from ..extras import require
 from ..files import check_outputs, save, shipped_folder
 from ..machines import Device, find_device
-from ..reporting.document import Document, ReportProvenance, Source, Table, draw_chart
+from ..reporting.document import Document, KeyFigure, ReportProvenance, Source, Table, draw_chart
 from ..result import Result
 from ..timing import Prediction
 from ..timing.pipeline_prediction import PipelinePrediction
@@ -166,7 +166,8 @@ def _prediction_page(
 def _answer_page(kind: Any, answer: Result, provenance: ReportProvenance) -> Document:
     """Return the report of any answer: what the command prints, with its chart."""
     from ..api.plotting import KINDS, Plot
-    from ..reporting.page.sections import sources_section
+    from ..reporting.page.sections import figures_of, sources_section
+    from ..reporting.side_by_side import CONCLUSIONS
 
     page = answer.document()
     content: list[Any] = []
@@ -178,23 +179,31 @@ def _answer_page(kind: Any, answer: Result, provenance: ReportProvenance) -> Doc
     sections = [Document("Figures", page.facts, content, name="figures")]
     if page.notes:
         sections.append(Document("Notes", notes=page.notes, name="notes"))
+    figures = [KeyFigure(name.capitalize(), *_split_at(text, ": ")) for name, text in page.facts if name in CONCLUSIONS]
     title, _, summary = page.title.partition(": ") if "side by side" not in page.title else (page.title, "", "")
     return Document(
         title=title,
         introduction=[f"{summary[0].upper()}{summary[1:]}.", *page.introduction] if summary else page.introduction,
+        answers=figures or figures_of(answer),
         sections=[*sections, sources_section(provenance)],
         provenance=provenance,
     )
 
 
+def _split_at(text: str, separator: str) -> tuple[str, str]:
+    """Return a text in two parts."""
+    first, _, rest = text.partition(separator)
+    return first, rest
+
+
 def _chart_of(kind: Any, answer: Any) -> str:
     """Return the kind of chart that draws an answer; empty if none does."""
-    from ..api.plotting import KINDS
+    from ..api.plotting import KINDS, chart_of_comparison
     from ..sweeps.best import Best
     from ..sweeps.comparison import Comparison
 
     if isinstance(answer, Comparison):
-        return ""
+        return chart_of_comparison(answer)
     if isinstance(answer, Best):
         return "pareto" if len(answer.columns) > 1 else ""
     chosen = kind.chart(answer) if kind.chart is not None else ""

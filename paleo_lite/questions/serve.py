@@ -30,7 +30,6 @@ from .records import (
 from .values import INTEGER, LINK, NETWORK, PLATFORM, KeyValues, Names, Number, Quantity
 
 if TYPE_CHECKING:
-    from ..calibration.side_by_side import Predictions
     from ..machines import Price
     from ..serving.answers import Serving
     from ..sweeps.comparison import Comparison
@@ -184,7 +183,7 @@ class Serve(
     )  # fmt: skip
 
 
-def answer(question: Serve) -> Serving | Predictions | Comparison:
+def answer(question: Serve) -> Serving | Comparison:
     """Return the prediction of a deployment, several of them side by side, or a ranking of deployments."""
     several = question.several()
     for network in several.get("network", [question.network]):

@@ -43,7 +43,6 @@ from .records import (
 from .values import INTEGER, Names
 
 if TYPE_CHECKING:
-    from ..calibration.side_by_side import Predictions
     from ..distributed.parallel_config import ParallelConfig
     from ..distributed.settings import Settings
     from ..distributed.table import ScaleTable
@@ -107,7 +106,7 @@ class Train(
     )  # fmt: skip
 
 
-def answer(question: Train) -> Prediction | ScaleTable | Predictions | Comparison:
+def answer(question: Train) -> Prediction | ScaleTable | Comparison:
     """Return the prediction on one device, a table over numbers of devices, or several answers side by side."""
     for network in question.several().get("network", [question.network]):
         check_no_pipeline(network, "train")

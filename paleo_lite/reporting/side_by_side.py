@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from ..calibration.side_by_side import AnyPrediction, Predictions
+from ..calibration.ratios import AnyPrediction
+from ..sweeps.comparison import Comparison
+from ..sweeps.questions import OPTION_COLUMNS
 from ..timing import Prediction
+from ..timing.answer import FORECAST
 from ..timing.pipeline_prediction import PipelinePrediction
 from ..units import format_number
 from .document import (
@@ -49,34 +53,35 @@ def describe_bounds(prediction: Prediction) -> str:
 _BOUND_ADJECTIVES = {"compute": "compute-bound", "memory": "memory-bound", "unknown": "with unknown bound"}
 
 
-def comparison_table(predictions: Predictions) -> Table:
+def comparison_table(comparison: Comparison) -> Table:
     """Return one row per prediction; rows that are bounds have no speed-up over forecasts."""
-    rows = list(predictions.rows())
-    for row, prediction in zip(rows, predictions.answers):
+    rows = [dict(row) for row in comparison.rows]
+    for row, prediction in zip(rows, comparison.answers):
         shares = {}
         if isinstance(prediction, Prediction) and prediction.is_forecast:
             shares = time_shares_by_bound(prediction)
         row["compute_share"] = shares.get("compute")
         row["memory_share"] = shares.get("memory")
     varying = [key for key in _CONFIGURATION if len({row[key] for row in rows}) > 1]
-    settings = list(predictions.settings[0]) if predictions.settings else []
+    names = [OPTION_COLUMNS[name][0] if name in OPTION_COLUMNS else name for name in comparison.compared]
+    settings = [name for name in names if name not in _CONFIGURATION]
     if not varying and not settings:
         varying = ["gpu"]
     columns = [Column(key, _CONFIGURATION[key], left=key != "batch_size") for key in varying]
     columns += [Column(key, key.replace("_", "\n"), str, left=True) for key in settings]
     results = list(_RESULTS)
     per_s = next(index for index, column in enumerate(results) if column.key == "throughput_per_s")
-    results[per_s] = Column("throughput_per_s", f"{_counted_unit(predictions)}\nper s", format_number)
+    results[per_s] = Column("throughput_per_s", f"{_counted_unit(comparison)}\nper s", format_number)
     table = Table("Side by side", [*columns, *results], rows, sortable=True)
     return table.drop_empty_columns(*_CONFIGURATION)
 
 
-def _counted_unit(predictions: Predictions) -> str:
+def _counted_unit(comparison: Comparison) -> str:
     """Return what throughputs and costs count: pictures, or a token per sequence of a step of decode, or samples."""
-    made = {each.made if isinstance(each, PipelinePrediction) else "" for each in predictions.answers}
+    made = {each.made if isinstance(each, PipelinePrediction) else "" for each in comparison.answers}
     if len(made) == 1 and "" not in made:
         return f"{made.pop()}s"
-    return "tokens" if all(each.phase == "decode" for each in predictions.answers) else "samples"
+    return "tokens" if all(each.phase == "decode" for each in comparison.answers) else "samples"
 
 
 _CONFIGURATION = {
@@ -109,9 +114,52 @@ _RESULTS = [
 ]
 
 
-def side_by_side_page(predictions: Predictions) -> Document:
+class _Ranked(NamedTuple):
+    """A column by which answers are ranked."""
+
+    column: str
+    is_more_better: bool
+    text: str  # what the best value is, after the number
+
+
+CONCLUSIONS = {
+    "fastest": (
+        _Ranked("latency_p50_s", False, "median latency"),
+        _Ranked("throughput_per_s", True, "{unit}/s"),
+        _Ranked("tokens_per_s", True, "tokens/s"),
+    ),
+    "cheapest": (
+        _Ranked("usd_per_million_output_tokens", False, "USD per million output tokens"),
+        _Ranked("cost_usd", False, "USD"),
+        _Ranked("usd_per_million", False, "USD per million {unit}"),
+    ),
+}
+"""What a comparison concludes, with the columns of which the first that several rows have decides."""
+
+
+def conclusions(comparison: Comparison, unit: str = "samples") -> list[tuple[str, str]]:
+    """Return which forecast is the fastest and which the cheapest, with its figure; overloaded servers have none."""
+    usable = [
+        (row, label)
+        for row, label in zip(comparison.rows, comparison.labels(), strict=True)
+        if row.get("answer") == FORECAST and row.get("overloaded") != "yes" and row.get("fits") is not False
+    ]
+    found = []
+    for name, candidates in CONCLUSIONS.items():
+        for ranked in candidates:
+            values = [(row[ranked.column], label) for row, label in usable if row.get(ranked.column) is not None]
+            if len(values) < 2:
+                continue
+            best, label = (max if ranked.is_more_better else min)(values, key=lambda value: value[0])
+            number = format_time_short(best) if ranked.column.endswith("_s") and not ranked.is_more_better else ""
+            found.append((name, f"{label}: {number or format_number(best)} {ranked.text.format(unit=unit)}"))
+            break
+    return found
+
+
+def side_by_side_page(comparison: Comparison) -> Document:
     """Return the document of several predictions, with their common settings in the title."""
-    first, table = predictions.baseline, comparison_table(predictions)
+    first, table = comparison.baseline, comparison_table(comparison)
     shown = {column.key for column in table.columns}
     common = {key: str(table.rows[0][key]) for key in _CONFIGURATION if key not in shown}
     if "batch_size" in common:
@@ -120,16 +168,17 @@ def side_by_side_page(predictions: Predictions) -> Document:
     if common:
         title += f": {', '.join(text for text in common.values() if text)}"
     baseline = f"{first.network} on {first.device.id}, {first.precision}, batch {first.batch_size}"
-    unit = _counted_unit(predictions)
-    facts = [("speed-up", f"ratio of {unit}/s to {baseline}; errors that both predictions share cancel")]
-    if not all(prediction.is_forecast for prediction in predictions.answers):
+    unit = _counted_unit(comparison)
+    facts = conclusions(comparison, unit)
+    facts += [("speed-up", f"ratio of {unit}/s to {baseline}; errors that both predictions share cancel")]
+    if not all(prediction.is_forecast for prediction in comparison.answers):
         facts.append(("bounds", "rows without a time have only a bound from the data sheet, no forecast"))
-    if not any(prediction.convention == "given" for prediction in predictions.answers):
+    if not any(prediction.convention == "given" for prediction in comparison.answers):
         facts.append(("bound", "shortest time that the data sheet allows (roofline)"))
     if "usd_per_million" in shown:
-        facts.append(("USD per million", f"{unit}, at {_prices_of(predictions)}"))
-    data = raw_table(list(predictions.rows()))
-    notes = [*(f"left out: {reason}" for reason in predictions.left_out), *_notes(predictions.answers)]
+        facts.append(("USD per million", f"{unit}, at {_prices_of(comparison)}"))
+    data = raw_table(comparison.rows)
+    notes = [*(f"left out: {reason}" for reason in comparison.left_out), *_notes(comparison.answers)]
     return Document(title, facts, [table], notes, data)
 
 
@@ -137,9 +186,9 @@ _PRICES_AT_MOST = 6
 """Devices up to which the prices of a comparison are named."""
 
 
-def _prices_of(predictions: Predictions) -> str:
+def _prices_of(comparison: Comparison) -> str:
     """Return whose prices costs are at, and that clouds differ if they do."""
-    rents = {each.device.id: each.device.rent for each in predictions.answers if each.device.rent is not None}
+    rents = {each.device.id: each.device.rent for each in comparison.answers if each.device.rent is not None}
     clouds = {rent.cloud for rent in rents.values()}
     differ = " of different clouds" if len(clouds) > 1 else ""
     if len(rents) > _PRICES_AT_MOST:

@@ -12,7 +12,7 @@ from ..serving.answers import Serving
 from ..serving.price_basis import PricedDevice, describe_prices
 from ..sweeps.best import Best, column_label
 from ..sweeps.chunk import NUMBER_COLUMNS, STRING_COLUMNS
-from ..sweeps.comparison import Comparison
+from ..sweeps.comparison import Comparison, are_steps
 from ..sweeps.questions import OPTION_COLUMNS
 from ..sweeps.rows import COLUMNS as ANSWER_COLUMNS
 from ..sweeps.run import AnySpace, Sweep
@@ -29,6 +29,7 @@ from .document import (
     format_time_short,
     raw_table,
 )
+from .side_by_side import conclusions, side_by_side_page
 
 
 def sweep_page(sweep: Sweep) -> Document:
@@ -190,6 +191,7 @@ _COLUMNS = [
     Column("scaling_efficiency", "scaling\nefficiency", format_percent, drop_order=12),
     Column("memory_bytes", "memory", format_bytes_short, drop_order=4),
     Column("efficiency", "of peak", format_percent, drop_order=8),
+    Column("usd_per_million", "USD per\nmillion", format_number, drop_order=4),
     Column("hours", "hours", format_3_digits, drop_order=1),
     Column("cost_usd", "cost\nUSD", format_3_digits),
     Column("energy_j", "energy of\na step", lambda energy_j: format_si(energy_j, "J", 3), drop_order=9),
@@ -203,6 +205,8 @@ _COLUMNS = [
 
 def comparison_page(comparison: Comparison) -> Document:
     """Return the answers of one kind of question side by side; what they have in common stands above the table."""
+    if are_steps(comparison.answers):
+        return side_by_side_page(comparison)
     rows = []
     for row in comparison.rows:
         low, high = row.get("low_s"), row.get("high_s")
@@ -214,7 +218,8 @@ def comparison_page(comparison: Comparison) -> Document:
     first = [columns.get(name, Column(name, name.replace("_", "\n"), str, left=True)) for name in compared]
     first = [msgspec.structs.replace(column, drop_order=0) for column in first]
     others = [column for column in _COLUMNS if column.key not in (*shared, *compared)]
-    facts = [(columns[name].heading, columns[name].text(rows[0])) for name in shared if name in stated]
+    facts = conclusions(comparison)
+    facts += [(columns[name].heading, columns[name].text(rows[0])) for name in shared if name in stated]
     priced = [
         PricedDevice(answer.gpu, answer.price_usd_per_h, answer.price_cloud)
         for answer in comparison.answers
@@ -223,8 +228,6 @@ def comparison_page(comparison: Comparison) -> Document:
     if priced:
         facts.append(("prices", describe_prices(priced)))
     prices = dict.fromkeys((row.get("gpu"), row["price"]) for row in rows if row.get("price"))
-    if comparison.samples is not None and any(row.get("hours") is not None for row in rows):
-        facts.append(("hours, cost and energy", f"for {format_si(comparison.samples)} samples"))
     if prices:
         facts.append(("prices", "; ".join(f"{gpu} {price}" if gpu else price for gpu, price in prices)))
     notes = [*(f"left out: {reason}" for reason in comparison.left_out), *_common_notes(comparison)]

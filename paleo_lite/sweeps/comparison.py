@@ -1,29 +1,82 @@
-"""`Comparison`: answers of any kind side by side."""
+"""`Comparison`: answers of any kind side by side; steps with their speed-ups."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any, ClassVar, TypeGuard
 
 import msgspec
 
+from ..calibration.ratios import AnyPrediction, Ratio, speedup
 from ..extras import require
 from ..result import Result
-from .questions import OPTION_COLUMNS
+from ..timing import Prediction
+from ..timing.answer import BOUND
+from ..timing.pipeline_prediction import PipelinePrediction
+from .questions import OPTION_COLUMNS, question_row
+from .rows import RowTerms, answer_rows
+
+OF_FORECASTS = ("time_s", "low_s", "high_s", "throughput_per_s", "tokens_per_s", "power_w", "energy_j", "hours",
+                "cost_usd", "kwh")  # fmt: skip
+"""Columns that a bound does not have beside forecasts, so that nobody compares the two."""
 
 
-class Comparison(Result, msgspec.Struct, frozen=True, eq=False):
-    """Answers to all combinations of the values of a question, a row each."""
+class Comparison(Result, msgspec.Struct, frozen=True, eq=False, dict=True):
+    """Answers to all combinations of the values of a question."""
 
     kind: str  # kind of question: "serve"
-    compared: tuple[str, ...]  # options that have several values
-    rows: list[dict[str, Any]]  # the compared options and what `rows.answer_row` says of the answer
-    answers: Sequence[Any]  # of the combinations that have one
-    settings: Sequence[dict[str, Any]]  # compared options of each answer; a table of several numbers has more rows
-    left_out: tuple[str, ...] = ()  # combinations without an answer, with the reasons
-    samples: float | None = None  # number that hours, cost and energy refer to; None if each row has its own
+    answers: Sequence[Any]  # of the combinations that have one, in the requested order; one or more
+    settings: Sequence[Mapping[str, Any]] = ()  # compared options of each answer; empty if nothing is compared
+    left_out: Sequence[str] = ()  # combinations without an answer, with the reasons
+    always: Mapping[str, Any] = {}  # options that every row states though they have one value: network and device
 
     _page: ClassVar[str] = "paleo_lite.reporting.sweep:comparison_page"
+
+    @cached_property
+    def rows(self) -> list[dict[str, Any]]:
+        """Rows with the compared options and what `rows.answer_rows` says of each answer, and speed-ups of steps.
+
+        A bound beside forecasts has no time, throughput, cost and speed-up.
+        """
+        rows = []
+        for index, answer in enumerate(self.answers):
+            asked = self.settings[index] if self.settings else {}
+            rows += [question_row({**self.always, **asked}) | row for row in answer_rows(answer, RowTerms(None))]
+        if are_steps(self.answers):
+            rows = [
+                {**_step_columns(answer), **row, **_step_columns(answer), **self._speedup_columns(answer)}
+                for answer, row in zip(self.answers, rows, strict=True)
+            ]
+        answered = {row["answer"] for row in rows if row.get("answer")}
+        for row in rows:
+            if len(answered) > 1 and row.get("answer") == BOUND:
+                row |= {name: None for name in OF_FORECASTS if name in row}
+        return rows
+
+    @property
+    def compared(self) -> tuple[str, ...]:
+        """Names of the compared options."""
+        names = tuple(self.settings[0]) if self.settings else ()
+        has_tables = len(self.rows) > len(self.answers)
+        return (*names, "devices") if has_tables and "devices" not in names else names
+
+    @property
+    def baseline(self) -> AnyPrediction:
+        """Baseline of speed-ups: the first forecast, else the first bound."""
+        answers: Sequence[AnyPrediction] = self.answers
+        return next((answer for answer in answers if answer.is_forecast), answers[0])
+
+    def speedup(self, prediction: AnyPrediction) -> Ratio | None:
+        """Return the speed-up of one of the predictions over the baseline; None if they cannot be compared."""
+        return speedup(prediction, self.baseline)
+
+    def _speedup_columns(self, prediction: AnyPrediction) -> dict[str, Any]:
+        """Return the speed-up of a prediction with its interval; the baseline has none."""
+        ratio = self.speedup(prediction)
+        interval = None if ratio is None or prediction is self.baseline else ratio.interval()
+        low, high = interval or (None, None)
+        return {"speedup": None if ratio is None else ratio.value, "speedup_low": low, "speedup_high": high}
 
     def to_dict(self) -> dict[str, Any]:
         """Return the documented JSON: the rows, the answers that they come from, and the left-out combinations."""
@@ -35,15 +88,36 @@ class Comparison(Result, msgspec.Struct, frozen=True, eq=False):
 
     def to_frame(self) -> Any:
         """Return the rows as a pandas DataFrame."""
-        pandas = require("pandas", "a data frame", "profiles")
-        return pandas.DataFrame(self.rows)
+        return require("pandas", "a data frame", "profiles").DataFrame(self.rows)
 
     def labels(self) -> list[str]:
-        """Return what tells each answer apart from the others, as text: ``l40s, rate 4``."""
+        """Return what tells each row apart from the others, as text: ``l40s, rate 4``."""
         return [", ".join(_label(row, name) for name in self.compared) for row in self.rows]
 
     def __len__(self) -> int:
         return len(self.answers)
+
+
+def as_comparison(result: Comparison | AnyPrediction) -> Comparison:
+    """Return a comparison as it is, and a single prediction as one of its own."""
+    return result if isinstance(result, Comparison) else Comparison("predict", [result])
+
+
+def are_steps(answers: Sequence[Any]) -> TypeGuard[Sequence[AnyPrediction]]:
+    """Return whether all answers are steps of networks or batches of pipelines, whose times have a ratio."""
+    return all(isinstance(answer, (Prediction, PipelinePrediction)) for answer in answers)
+
+
+def _step_columns(prediction: AnyPrediction) -> dict[str, Any]:
+    """Return the columns that every row of a step begins with."""
+    return {
+        "network": prediction.network,
+        "gpu": prediction.device.id,
+        "precision": prediction.precision,
+        "phase": prediction.phase,
+        "batch_size": prediction.batch_size,
+        "fits": prediction.fits,
+    }
 
 
 _SPEAKING = ("network", "gpu", "platform", "engine", "precision")

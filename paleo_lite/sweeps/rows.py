@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from datetime import date
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..timing.facility import JOULES_PER_KWH
 from ..units import format_si
 from ..version import __version__
 from .columns import listed_price, price_text
@@ -104,12 +103,12 @@ INTEGERS = ("devices", "batch_size", "speedup_over", "gpu_blocks", "largest_cont
 class RowTerms(NamedTuple):
     """What hours, cost and energy of a row refer to, unless the question says it."""
 
-    samples: float = 1e6  # number of samples
+    samples: float | None = 1e6  # number of samples; None for no such columns
     as_of: date | None = None  # day that decides which prices are old; None for today
 
     def amounts_of(self, device: Device, devices: int, throughput_per_s: float | None, power_w: float | None) -> Row:
         """Return hours, cost and energy of the samples on some devices, at the price on record and as text."""
-        if throughput_per_s is None:
+        if throughput_per_s is None or self.samples is None:
             return {}
         listing = listed_price(device, None, None)
         hours = self.samples / throughput_per_s / _SECONDS_PER_HOUR
@@ -188,7 +187,6 @@ def _table_row(table: ScaleTable, step: ScaleRow, terms: RowTerms) -> Row:
     row: Row = {"precision": table.precision, "strategy": step.strategy}
     if step.fits is False:
         return _without_times(step, {**row, "reason": f"does not fit into the memory of {table.gpu_name}"})
-    usd_per_million, joules = step.usd_per_million, step.energy_per_sample_j
     row |= step.row()
     row |= {
         "exposed_s": step.exposed_s,
@@ -197,14 +195,21 @@ def _table_row(table: ScaleTable, step: ScaleRow, terms: RowTerms) -> Row:
         "scaling_efficiency": step.efficiency,
         "efficiency": step.mfu,
         "collective": step.collective or None,
-        "hours": terms.samples / step.throughput_per_s / _SECONDS_PER_HOUR,
-        "cost_usd": None if usd_per_million is None else usd_per_million * terms.samples / 1e6,
-        "kwh": None if joules is None else joules * terms.samples / JOULES_PER_KWH,
         "price": table.price,
         "execution": table.execution,
         "calibration": table.calibration,
     }
-    return row if step.run is None else {**row, **_run_amounts(step.run), "price": table.price}
+    if step.run is not None:
+        return {**row, **_run_amounts(step.run), "price": table.price}
+    if terms.samples is None:
+        return row
+    usd_per_million, kwh_per_million = step.usd_per_million, step.kwh_per_million
+    return {
+        **row,
+        "hours": terms.samples / step.throughput_per_s / _SECONDS_PER_HOUR,
+        "cost_usd": None if usd_per_million is None else usd_per_million * terms.samples / 1e6,
+        "kwh": None if kwh_per_million is None else kwh_per_million * terms.samples / 1e6,
+    }
 
 
 def _scaled_picture_row(scaling: PictureScaling, index: int, terms: RowTerms) -> Row:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import streamlit as st
 
-from ..calibration.side_by_side import AnyPrediction, Predictions
+from ..calibration.ratios import AnyPrediction
 from ..distributed.pictures import PictureScaling
 from ..distributed.table import ScaleTable
 from ..own_machines.advise import LocalAdvice
@@ -179,8 +179,6 @@ _CARDS: Mapping[type, Callable[[Any], Card]] = {
 
 def _parts(result: Any) -> Sequence[Any]:
     """Return the results that a comparison consists of."""
-    if isinstance(result, Predictions):
-        return result.answers
     if isinstance(result, Comparison):
         return result.answers
     if isinstance(result, LocalAdvice):

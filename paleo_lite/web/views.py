@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import msgspec
 import streamlit as st
 
-from ..calibration.side_by_side import Predictions
 from ..distributed.table import ScaleRow, ScaleTable
 from ..own_machines.advise import LocalAdvice
 from ..own_machines.predict import LocalPrediction
@@ -28,7 +27,7 @@ from ..reporting.charts.serving import serving_chart
 from ..reporting.document import Document, Table
 from ..reporting.predictions import prediction_page
 from ..serving.answers import Serving
-from ..sweeps.comparison import Comparison
+from ..sweeps.comparison import Comparison, are_steps
 from ..timing import Prediction
 from .answers import ask, memory_ranges, try_each
 from .cards import cards_of, predictions_of, show_cards
@@ -83,17 +82,26 @@ class ResultChart(NamedTuple):
     is_drawn: Callable[[Any], bool] = lambda result: True
 
 
-def _varies_in_batch(result: Predictions) -> bool:
+def _has_steps(result: Comparison) -> bool:
+    return are_steps(result.answers)
+
+
+def _has_prices(result: Comparison) -> bool:
+    return are_steps(result.answers) and len(select_priced(result.answers)[0]) > 1
+
+
+def _varies_in_batch(result: Comparison) -> bool:
     """Return whether the predictions of each device are those of several batch sizes, and nothing else varies."""
+    if not _has_steps(result):
+        return False
     found = predictions_of(result)
     kinds = {(each.network, each.precision, each.phase) for each in found}
     points = {(each.device.id, each.batch_size) for each in found}
-    has_settings = any(result.settings)
     return (
         len({each.batch_size for each in found}) > 2
         and len(kinds) == 1
         and len(points) == len(found)
-        and (not has_settings)
+        and set(result.compared) <= {"gpu", "batch_size"}
     )
 
 
@@ -126,16 +134,16 @@ _CHARTS: Mapping[type, Sequence[ResultChart]] = {
         ResultChart(kind_chart, 3, _has_layers),
         ResultChart(pass_chart, is_drawn=lambda result: len(result.terms.passes) > 1),
     ),
-    Predictions: (
-        ResultChart(lambda result: batch_chart(result.answers, (), result.left_out), 2, _varies_in_batch),
-        ResultChart(devices_chart, is_drawn=lambda result: not _varies_in_batch(result)),
-        ResultChart(cost_chart, is_drawn=lambda result: len(select_priced(result.answers)[0]) > 1),
-    ),
     ScaleTable: (
         ResultChart(scale_chart, 3),
         ResultChart(schedule_chart, is_drawn=lambda result: any(row.pipeline is not None for row in result.rows)),
     ),
-    Comparison: (ResultChart(_scaling_beside, 2, lambda result: len(_tables_of(result)) > 1),),
+    Comparison: (
+        ResultChart(lambda result: batch_chart(result.answers, (), result.left_out), 2, _varies_in_batch),
+        ResultChart(devices_chart, is_drawn=lambda result: _has_steps(result) and not _varies_in_batch(result)),
+        ResultChart(cost_chart, is_drawn=_has_prices),
+        ResultChart(_scaling_beside, 2, lambda result: len(_tables_of(result)) > 1),
+    ),
     Serving: (ResultChart(serving_chart, 2),),
     LocalAdvice: (ResultChart(local_chart),),
     LocalPrediction: (ResultChart(local_chart),),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 import paleo_lite as pl
-from paleo_lite.api.prediction import predict_several
 from paleo_lite.architectures.inputs import Input, read_input
 from paleo_lite.errors import BadValue, PaleoError, TraceFailed
 
@@ -140,8 +139,8 @@ def test_ranges_of_lengths_are_read():
 
 def test_a_context_applies_to_several_networks():
     asked = {"sequence_length": None, "context": 512, "precision": "fp16"}
-    several = predict_several(["gpt2"], gpus=["v100-sxm2"], phases=["decode"], precisions=["fp16"], context=512)
-    (row,) = several.rows()
+    several = pl.predict(["gpt2", "gpt2-xl"], gpu="v100-sxm2", phase="decode", precision="fp16", context=512)
+    row = several.rows[0]
     one = pl.predict("gpt2", gpu="v100-sxm2", phase="decode", **asked)
     other = pl.predict("gpt2", gpu="v100-sxm2", phase="decode", **{**asked, "context": 1000})
     assert row["time_s"] == one.time_s != other.time_s

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import paleo_lite as pl
-from paleo_lite.calibration.side_by_side import PRIOR_ERROR_CORRELATION, Estimate, log_ratio_variance, speedup
+from paleo_lite.calibration.ratios import PRIOR_ERROR_CORRELATION, Estimate, log_ratio_variance, speedup
 from paleo_lite.machines import Machine
 from paleo_lite.timing import Workload
 from paleo_lite.timing.calibrated import CalibratedModel, residual_variance

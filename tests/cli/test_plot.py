@@ -86,7 +86,7 @@ ARGUMENTS = {
     "layers": NETWORK,
     "kinds": NETWORK,
     "passes": [*NETWORK, "--phase", "training"],
-    "batch": [*NETWORK, "--gpu", "v100-sxm2", "--batch-sizes", "1,2,4"],
+    "batch": [*NETWORK, "--gpu", "v100-sxm2", "--batch-size", "1,2,4"],
     "devices": ["alexnet", "--gpu", "k40m,v100-sxm2"],
     "scaling": [*NETWORK, "--link", "ethernet20", "--workers", "1,2,4"],
     "schedule": [*NETWORK, "--link", "ethernet20", "--workers", "4", "--strategy", "pipeline-1f1b"],

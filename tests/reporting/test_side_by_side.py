@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 
 import paleo_lite as pl
-from paleo_lite.api.prediction import predict_several
 from paleo_lite.architectures import find_network
-from paleo_lite.calibration.side_by_side import Predictions
 from paleo_lite.reporting.side_by_side import comparison_table, describe_bounds, side_by_side_page, time_shares_by_bound
 from paleo_lite.reporting.terminal import fit_columns
+from paleo_lite.sweeps.comparison import Comparison
 
 
 @pytest.fixture(scope="module")
@@ -49,18 +48,18 @@ def test_a_share_that_rounds_to_0_reads_under_1_percent(prediction):
 def test_layers_without_time_have_no_bound(prediction):
     nothing = with_terms(prediction, layers_s=np.zeros((1, 3)))
     assert describe_bounds(nothing) == "no layer takes time"
-    assert comparison_table(Predictions([nothing])).rows[0]["speedup"] is None
+    assert comparison_table(Comparison("predict", [nothing])).rows[0]["speedup"] is None
     only_rest = with_terms(nothing, overhead_s=1.0)
     assert describe_bounds(only_rest) == "100% overhead"
 
 
 def table_of(networks, gpus, **question):
-    return comparison_table(predict_several(networks, gpus=gpus, **question))
+    return comparison_table(pl.predict(networks, gpu=gpus, **question))
 
 
 def test_one_row_per_device():
     predictions = [pl.predict("alexnet", gpu=gpu, batch_size=8) for gpu in ("v100-sxm2", "k80-die")]
-    sheet = table_of(["alexnet"], ["v100-sxm2", "k80-die"], batch_sizes=[8])
+    sheet = table_of(["alexnet"], ["v100-sxm2", "k80-die"], batch_size=[8])
     assert [row["gpu"] for row in sheet.rows] == ["v100-sxm2", "k80-die"]
     assert sheet.rows[1]["speedup"] == pytest.approx(predictions[0].time_s / predictions[1].time_s)
     assert [(row["low_s"], row["high_s"]) for row in sheet.rows] == [each.interval for each in predictions]
@@ -70,7 +69,7 @@ def test_one_row_per_device():
 
 
 def test_both_ends_of_an_interval_are_shown_or_neither():
-    table = table_of(["resnet50"], ["t4", "v100-sxm2"], batch_sizes=[8])
+    table = table_of(["resnet50"], ["t4", "v100-sxm2"], batch_size=[8])
     shown = {tuple(layout.column.key for layout in fit_columns(table, width)) for width in range(30, 200)}
     for keys in shown:
         assert ("low_s" in keys) == ("high_s" in keys)
@@ -81,16 +80,16 @@ def test_both_ends_of_an_interval_are_shown_or_neither():
 
 
 def test_settings_that_differ_have_a_column():
-    keys = [column.key for column in table_of(["alexnet"], ["t4"], batch_sizes=[1, 2]).columns]
+    keys = [column.key for column in table_of(["alexnet"], ["t4"], batch_size=[1, 2]).columns]
     assert keys[0] == "batch_size" and "gpu" not in keys
-    asked = {"precisions": ["fp32", "fp16"], "phases": ["inference", "training"], "batch_sizes": [2, 4]}
+    asked = {"precision": ["fp32", "fp16"], "phase": ["inference", "training"], "batch_size": [2, 4]}
     sheet = table_of(["alexnet", "vgg11"], ["t4", "v100-sxm2"], **asked)
     assert len(sheet.rows) == 32
     assert [column.key for column in sheet.columns][:5] == ["network", "gpu", "precision", "phase", "batch_size"]
 
 
 def test_bounds_are_not_compared_with_forecasts():
-    found = predict_several(["alexnet"], gpus=["arc-b580", "t4", "v100-sxm2"])
+    found = pl.predict("alexnet", gpu=["arc-b580", "t4", "v100-sxm2"])
     sheet = comparison_table(found)
     bound, first, other = sheet.rows
     assert bound["bound_s"] == pl.predict("alexnet", gpu="arc-b580").time_s
@@ -105,14 +104,14 @@ def test_bounds_are_not_compared_with_forecasts():
 
 def test_bounds_are_compared_with_each_other():
     """By hand: peaks of 8.1 and 15.7 TFLOP/s (data sheets of T4 and V100 SXM2)."""
-    sheet = comparison_table(predict_several([None], gpus=["t4", "v100-sxm2"], flops="10G"))
+    sheet = comparison_table(pl.predict(gpu=["t4", "v100-sxm2"], flops="10G"))
     assert sheet.rows[1]["speedup"] == pytest.approx(15.7 / 8.1, rel=1e-2)
     assert sheet.rows[1]["speedup_low"] is None
     assert "memory_bytes" not in {column.key for column in sheet.columns}
 
 
 def test_the_document_lists_predictions_that_were_left_out():
-    page = side_by_side_page(predict_several(["alexnet"], gpus=["k40m", "t4"], precisions=["fp32", "fp16"]))
+    page = side_by_side_page(pl.predict("alexnet", gpu=["k40m", "t4"], precision=["fp32", "fp16"]))
     assert page.title == "3 predictions side by side: alexnet, inference, batch 1"
     assert next(iter(page.notes)).startswith("left out: alexnet on k40m in fp16: Tesla K40m has no fp16 peak")
     out = io.StringIO()
@@ -122,9 +121,9 @@ def test_the_document_lists_predictions_that_were_left_out():
 
 
 def test_decoding_is_compared_in_tokens():
-    asked = {"gpus": ["h100-sxm", "l4"], "precisions": ["bf16"]}
-    decode = predict_several(["llama-3-8b"], phases=["decode"], **asked).document()
+    asked = {"gpu": ["h100-sxm", "l4"], "precision": "bf16"}
+    decode = pl.predict("llama-3-8b", phase=["decode"], **asked).document()
     assert "tokens\nper s" in [column.title for column in decode.tables[0].columns]
     assert dict(decode.facts)["speed-up"].startswith("ratio of tokens/s to llama-3-8b on h100-sxm")
-    both = predict_several(["llama-3-8b"], phases=["decode", "prefill"], **asked).document()
+    both = pl.predict("llama-3-8b", phase=["decode", "prefill"], **asked).document()
     assert "samples\nper s" in [column.title for column in both.tables[0].columns]

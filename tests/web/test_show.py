@@ -8,7 +8,6 @@ pytest.importorskip("streamlit")
 pytest.importorskip("altair")
 
 import paleo_lite as pl
-from paleo_lite.api.prediction import predict_several
 from paleo_lite.api.scaling import scale as scaling
 from paleo_lite.reporting.charts.devices import batch_chart
 from paleo_lite.reporting.charts.layers import kind_chart, layer_chart, pass_chart
@@ -72,7 +71,7 @@ def test_scaling_of_several_strategies_is_a_curve_each():
 
 def test_columns_of_one_heading_keep_their_own_values():
     """The intervals of times and of speed-ups have the same headings."""
-    answer = predict_several(["resnet50"], gpus=["k80-die", "v100-sxm2"], batch_sizes=[32])
+    answer = pl.predict("resnet50", gpu=["k80-die", "v100-sxm2"], batch_size=32)
     frame = table_to_frame(answer.document().tables[0])
     first, second = answer.answers
     assert list(frame["from (90%)"]) == [first.interval[0], second.interval[0]]

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from ...calibration.side_by_side import AnyPrediction, Predictions
+from ...calibration.ratios import AnyPrediction
 from ...errors import BadValue
+from ...sweeps.comparison import Comparison, as_comparison
 from .marks import NUMBER_FORMAT, AxisSpan, left_out_lines, place_labels
 from .render import SERIES, altair, inline_data, log_ticks, time_unit
 
@@ -17,7 +18,7 @@ _NAMES_AT_MOST = 4
 """Maximum number of devices that the subtitle names as left out for one reason."""
 
 
-def cost_chart(predictions: Predictions) -> Any:
+def cost_chart(predictions: Comparison | AnyPrediction) -> Any:
     """Draw the cost of a million samples over the time of a step, a point per device with its 90% interval.
 
     The line of a point is diagonal, because cost and time have a common error. Forecasts only: a bound of the time is
@@ -29,6 +30,7 @@ def cost_chart(predictions: Predictions) -> Any:
         If no device has a recorded price, a forecast and enough memory.
     """
     alt = altair()
+    predictions = as_comparison(predictions)
     drawn, reasons = select_priced(predictions.answers)
     if not drawn:
         raise BadValue(f"there is nothing to draw: {'; '.join(reasons)}")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...calibration.side_by_side import AnyPrediction, Predictions, speedup
+from ...calibration.ratios import AnyPrediction, speedup
 from ...errors import BadValue
+from ...sweeps.comparison import Comparison, as_comparison
 from ...units import format_si
 from .marks import (
     BOUNDS_LEGEND,
@@ -30,7 +31,7 @@ _DECADE = 10.0
 """Ratio of the largest to the smallest value from which an axis is logarithmic."""
 
 
-def devices_chart(predictions: Predictions | AnyPrediction, order: Sequence[str] = ()) -> Any:
+def devices_chart(predictions: Comparison | AnyPrediction, order: Sequence[str] = ()) -> Any:
     """Draw each prediction as a point with its 90% interval, a panel per network.
 
     The axis is the time of a step, or samples per second if the batch sizes differ.
@@ -45,8 +46,7 @@ def devices_chart(predictions: Predictions | AnyPrediction, order: Sequence[str]
     BadValue
         If there are more than `ROWS_AT_MOST` predictions.
     """
-    if not isinstance(predictions, Predictions):
-        predictions = Predictions([predictions])
+    predictions = as_comparison(predictions)
     unique = {}  # one of a board's GPUs may have been requested in addition to the board
     for prediction in predictions.answers:
         key = (prediction.device.id, *(getattr(prediction, name) for name in _SETTINGS))

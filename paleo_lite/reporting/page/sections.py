@@ -1,15 +1,18 @@
-"""Sections shared by the reports: device, time model, reproduction."""
+"""Parts shared by the reports: the main figures, device, time model, reproduction."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ...distributed.table import ScaleTable
 from ...machines import Device
 from ...timing import TimeModel
+from ...timing.answer import Answer
+from ...units import format_interval, format_number, format_si
 from ..devices import device_page
-from ..document import Column, Document, ReportProvenance, Table
+from ..document import Column, Document, KeyFigure, ReportProvenance, Table, format_bytes, format_time
 
 if TYPE_CHECKING:
     from ...calibration.store import Calibration
@@ -44,6 +47,40 @@ def model_section(model: TimeModel, calibration: Calibration | None) -> Document
     if date:
         facts.append(("fitted", date))
     return page.replace(name="model", title="The time model and its calibration", facts=facts)
+
+
+def figures_of(result: Any) -> list[KeyFigure]:
+    """Return the main figures of the answer to any question; none of several answers."""
+    answer = result.answering_row if isinstance(result, ScaleTable) else result
+    if not isinstance(answer, Answer):
+        return []
+    unit = _UNITS[answer.time_of]
+    figures = [KeyFigure(f"Time of a {answer.time_of}", format_time(answer.time_s), *_interval_of(answer))]
+    if answer.throughput_per_s is not None and answer.tokens_per_s != answer.throughput_per_s:
+        figures.append(KeyFigure("Throughput", f"{format_number(answer.throughput_per_s)} {unit}/s"))
+    if answer.tokens_per_s is not None:
+        figures.append(KeyFigure("Tokens", f"{format_number(answer.tokens_per_s)} per s"))
+    if answer.energy_j is not None:
+        figures.append(KeyFigure("Energy of the devices", format_si(answer.energy_j, "J", 3), f"per {answer.time_of}"))
+    if answer.usd_per_million is not None:
+        figures.append(KeyFigure("Cost", f"{format_number(answer.usd_per_million)} USD", f"per million {unit}"))
+    if answer.memory_bytes is not None:
+        is_too_large = answer.fits is False
+        detail = "of a device" if not is_too_large else "of a device: does not fit"
+        figures.append(KeyFigure("Peak memory", format_bytes(answer.memory_bytes), detail, is_alarm=is_too_large))
+    return figures
+
+
+_UNITS = {"step": "samples", "batch": "samples", "token": "tokens", "request": "requests"}
+"""What is counted, by what an answer's time is of."""
+
+
+def _interval_of(answer: Answer) -> tuple[str, tuple[float, float, float] | None]:
+    """Return the interval of the time as text, and its ends with the time between them."""
+    if answer.interval is None:
+        return "", None
+    low_s, high_s = answer.interval
+    return f"{format_interval(answer.interval)} at 90%", (low_s, answer.time_s, high_s)
 
 
 def sources_section(provenance: ReportProvenance) -> Document:

@@ -7,8 +7,8 @@ import pytest
 pytest.importorskip("altair")
 
 import paleo_lite as pl
-from paleo_lite.api.charted import cost_over_devices
 from paleo_lite.errors import BadValue
+from paleo_lite.machines.prices import choose_price
 from paleo_lite.reporting.charts.cost import cost_chart, pareto_front, select_priced
 from paleo_lite.reporting.charts.render import render
 
@@ -17,7 +17,7 @@ GPUS = ["v100-sxm2", "t4", "a100-sxm-80gb", "k40m"]
 
 @pytest.fixture(scope="module")
 def predictions():
-    return cost_over_devices("resnet50", gpus=GPUS, batch_size=32)
+    return pl.predict("resnet50", gpu=GPUS, batch_size=32)
 
 
 def rows_of(chart):
@@ -53,16 +53,16 @@ def test_a_device_without_price_is_named(predictions):
 
 def test_nothing_to_draw_is_one_sentence():
     with pytest.raises(BadValue, match=r"^there is nothing to draw: k40m \(no recorded price\)$"):
-        cost_chart(cost_over_devices("alexnet", gpus=["k40m"]))
+        cost_chart(pl.predict("alexnet", gpu=["k40m"]))
     with pytest.raises(BadValue, match=r"t4 \(does not fit into memory\)$"):
-        cost_chart(cost_over_devices("llama-3-8b", gpus=["t4"], precision="fp16", phase="decode", batch_size=8))
+        cost_chart(pl.predict("llama-3-8b", gpu=["t4"], precision="fp16", phase="decode", batch_size=8))
     with pytest.raises(BadValue, match=r"t4 \(a bound, not a forecast\)$"):
-        cost_chart(cost_over_devices("alexnet", gpus=["t4"], time_model="roofline"))
+        cost_chart(pl.predict("alexnet", gpu=["t4"], time_model="roofline"))
 
 
 @pytest.mark.slow
 def test_by_default_all_devices_with_a_price_are_drawn():
-    predictions = cost_over_devices("resnet50", batch_size=8)
-    priced = {device.id for device in pl.devices() if device.rent_usd_per_h is not None}
+    predictions = pl.plot("cost", "resnet50", batch_size=8).answer
+    priced = {device.id for device in pl.devices() if choose_price(device) is not None}
     assert set(rows_of(cost_chart(predictions))) <= priced
     assert render(cost_chart(predictions), ".svg", "dark").startswith(b"<svg")

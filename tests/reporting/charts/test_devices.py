@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("altair")
 
-from paleo_lite.api.prediction import predict_several
+import paleo_lite as pl
 from paleo_lite.errors import BadValue
 from paleo_lite.reporting.charts.devices import ROWS_AT_MOST, devices_chart
 
@@ -21,9 +21,9 @@ def drawn(chart):
 
 
 def test_dots_are_the_rows_of_the_table():
-    several = predict_several(["alexnet", "vgg16"], gpus=["k80-die", "v100-sxm2"], batch_sizes=[1, 64])
+    several = pl.predict(["alexnet", "vgg16"], gpu=["k80-die", "v100-sxm2"], batch_size=[1, 64])
     spec, dots = drawn(devices_chart(several))
-    rows = list(several.rows())
+    rows = list(several.rows)
     assert [dot["value"] for dot in dots] == pytest.approx([row["throughput_per_s"] for row in rows])
     assert [dot["low"] for dot in dots] == pytest.approx([row["batch_size"] / row["high_s"] for row in rows])
     assert [panel["title"]["text"] for panel in spec["vconcat"]] == ["alexnet", "vgg16"]
@@ -32,23 +32,23 @@ def test_dots_are_the_rows_of_the_table():
 
 
 def test_one_batch_size_shows_times_and_ties_share_the_title():
-    several = predict_several(["resnet50"], gpus=["mi300x", "h100-sxm", "k80-die"], batch_sizes=[32])
+    several = pl.predict("resnet50", gpu=["mi300x", "h100-sxm", "k80-die"], batch_size=[32])
     spec, dots = drawn(devices_chart(several))
-    assert [dot["value"] / 1e3 for dot in dots] == pytest.approx([row["time_s"] for row in several.rows()])
+    assert [dot["value"] / 1e3 for dot in dots] == pytest.approx([row["time_s"] for row in several.rows])
     title = spec["title"]["text"]
     assert title.endswith(" is the fastest") and "k80-die" not in title
     assert {"mi300x", "h100-sxm"} == set(title.removesuffix(" is the fastest").split(" or "))
 
 
 def test_bounds_are_not_ranked_and_are_labelled_as_bounds():
-    several = predict_several(["alexnet"], gpus=["k80-die", "v100-sxm2"], time_model="roofline")
+    several = pl.predict("alexnet", gpu=["k80-die", "v100-sxm2"], time_model="roofline")
     spec, dots = drawn(devices_chart(several))
     assert spec["title"]["text"] == "Bounds from the data sheets"
     assert all(dot["bound"] and dot["label"].startswith("at least ") for dot in dots)
 
 
 def test_predictions_that_do_not_fit_are_labelled_and_not_the_fastest():
-    several = predict_several(["vgg16"], gpus=["k40m", "gtx1080"], batch_sizes=[512])
+    several = pl.predict("vgg16", gpu=["k40m", "gtx1080"], batch_size=[512])
     spec, dots = drawn(devices_chart(several))
     fits = {dot["gpu"]: dot["fits"] for dot in dots}
     assert fits == {"k40m": "no", "gtx1080": "no"}
@@ -57,6 +57,6 @@ def test_predictions_that_do_not_fit_are_labelled_and_not_the_fastest():
 
 
 def test_too_many_predictions_raise():
-    several = predict_several(["alexnet"], gpus=["k40m"], batch_sizes=range(1, ROWS_AT_MOST + 2), memory=False)
+    several = pl.predict("alexnet", gpu=["k40m"], batch_size=range(1, ROWS_AT_MOST + 2))
     with pytest.raises(BadValue, match="61\\): select fewer"):
         devices_chart(several)

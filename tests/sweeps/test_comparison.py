@@ -1,7 +1,4 @@
-"""Comparison of predictions: cost, order, and omitted rows.
-
-Tests: calibration/side_by_side.py.
-"""
+"""Comparison of predictions: cost, order, and omitted rows."""
 
 from __future__ import annotations
 
@@ -10,15 +7,14 @@ import json
 import pytest
 
 import paleo_lite as pl
-from paleo_lite.api.prediction import predict as predict_any
-from paleo_lite.api.prediction import predict_several
 from paleo_lite.errors import UnknownName, UnknownPrecision
 from paleo_lite.machines import find_device
+from paleo_lite.sweeps.rows import RowTerms, answer_rows
 
 
 def test_combinations_keep_the_requested_order() -> None:
-    found = predict_several(["resnet18", "alexnet"], gpus=["t4", "k80"], batch_sizes=[8, 1])
-    rows = list(found.rows())
+    found = pl.predict(["resnet18", "alexnet"], gpu=["t4", "k80"], batch_size=[8, 1])
+    rows = list(found.rows)
     assert [(row["network"], row["gpu"], row["batch_size"]) for row in rows] == [
         (network, gpu, size) for network in ("resnet18", "alexnet") for gpu in ("t4", "k80-die") for size in (8, 1)
     ]
@@ -30,51 +26,45 @@ def test_combinations_keep_the_requested_order() -> None:
     assert [each["gpu"] for each in answer["answers"]] == [row["gpu"] for row in answer["rows"]]
     pandas = pytest.importorskip("pandas")
     assert isinstance(found.to_frame(), pandas.DataFrame)
-    assert repr(found).startswith("Predictions(Prediction(network='resnet18'")
+    assert repr(found).startswith("Comparison(network='resnet18'")
 
 
 def test_cost_of_a_million_samples() -> None:
     """p2.xlarge, one die of a K80: 0.90 USD an hour (hardware/k80-die.toml); no price of a K40m is on record."""
-    die, board, unpriced = predict_several(["alexnet"], gpus=["k80-die", "k80", "k40m"]).rows()
+    die, board, unpriced = pl.predict("alexnet", gpu=["k80-die", "k80", "k40m"]).rows
     assert die["usd_per_million"] == pytest.approx(1e6 / die["throughput_per_s"] / 3600 * 0.90)
     assert board["usd_per_million"] == die["usd_per_million"]
     assert unpriced["usd_per_million"] is None
 
 
 def test_rows_that_do_not_fit_are_marked() -> None:
-    small, large = predict_several(["vgg16"], gpus=["t4"], phases=["training"], batch_sizes=[1, 4096]).rows()
+    small, large = pl.predict("vgg16", gpu=["t4"], phase=["training"], batch_size=[1, 4096]).rows
     assert (small["fits"], large["fits"]) == (True, False)
 
 
 def test_unpredictable_rows_are_omitted_but_unknown_names_are_an_error() -> None:
-    found = predict_several(["alexnet"], gpus=["k40m", "t4"], precisions=["fp16"])
+    found = pl.predict("alexnet", gpu=["k40m", "t4"], precision=["fp16"])
     assert [each.device.id for each in found.answers] == ["t4"]
     assert "no fp16 peak" in found.left_out[0]
     with pytest.raises(UnknownPrecision):
-        predict_several(["alexnet"], gpus=["k40m"], precisions=["fp16"])
+        pl.predict("alexnet", gpu=["k40m"], precision=["fp16"])
     with pytest.raises(UnknownName, match="k40m"):
-        predict_several(["alexnet"], gpus=["t4", "k4Om"])
+        pl.predict("alexnet", gpu=["t4", "k4Om"])
 
 
-def test_pipelines_stand_beside_each_other_with_what_is_asked_of_them() -> None:
+def test_pipelines_stand_beside_each_other() -> None:
     """The H100 is faster than an RTX 4090 beyond the errors of both; each row is the prediction asked alone."""
-    pytest.importorskip("torch")  # resnet18 at another image size is traced
-    pictures = pl.PictureOptions(steps=4)
-    found = predict_several(
-        ["sdxl", "resnet18"], gpus=["rtx4090", "h100-sxm"], precisions=["fp16"], image_size=1024, pictures=pictures
-    )
-    rows = list(found.rows())
-    alone = predict_any("sdxl", gpu="h100-sxm", precision="fp16", steps=4, image_size=1024)
+    found = pl.diffusion("sdxl", gpu=["rtx4090", "h100-sxm"], precision="fp16", steps=4, image_size=1024)
+    rows = found.rows
+    alone = pl.diffusion("sdxl", gpu="h100-sxm", precision="fp16", steps=4, image_size=1024)
     assert [row["gpu"] for row in rows] == ["rtx4090", "h100-sxm"]
     assert rows[1]["time_s"] == alone.time_s and rows[1]["energy_j"] == alone.energy_j
     assert rows[1]["memory_bytes"] == alone.memory.total_bytes and rows[1]["fits"]
     assert 1 < rows[1]["speedup_low"] < rows[1]["speedup"] < rows[1]["speedup_high"]
-    assert len(found.left_out) == 2 and "--steps is for pipelines" in found.left_out[0]
     assert "images\nper s" in [column.title for column in found.document().tables[0].columns]
 
 
 def test_cost_of_pictures_is_that_of_all_devices() -> None:
-    options = {"gpus": ["h100-sxm"], "precisions": ["bf16"], "pictures": pl.PictureOptions(ulysses=2, steps=4)}
-    (row,) = predict_several(["flux.1-dev"], **options).rows()
+    (row,) = answer_rows(pl.diffusion("flux.1-dev", gpu="h100-sxm", precision="bf16", ulysses=2, steps=4), RowTerms())
     price = find_device("h100-sxm").rent_usd_per_h
     assert row["usd_per_million"] == pytest.approx(2 * price * row["time_s"] / 3600 * 1e6)

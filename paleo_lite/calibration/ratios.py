@@ -1,4 +1,4 @@
-"""`Predictions`: predictions side by side with their costs, and speed-ups with intervals.
+"""`speedup`: the ratio of two predicted times, with its interval.
 
 Errors that two predictions share cancel in their ratio. With d = d log(time) / d theta and C the covariance of theta,
 log(time / other time) has, to first order, the variance::
@@ -13,18 +13,15 @@ of a family depends on the network, not on the device: it cancels for the same s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
-from ..result import Result
 from ..timing import Prediction
 from ..timing.calibrated import CalibratedModel
 from ..timing.intervals import INTERVAL_LEVEL, interval_of
 from ..timing.pipeline_prediction import PipelinePrediction
-from ..version import __version__
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -40,75 +37,6 @@ _MAX_LEARNED_FRACTION = 0.9995
 
 
 AnyPrediction = Prediction | PipelinePrediction
-
-OF_FORECASTS = ("time_s", "low_s", "high_s", "throughput_per_s", "tokens_per_s", "power_w", "energy_j")
-"""Columns that a bound does not have beside forecasts, so that nobody compares the two."""
-
-
-class Predictions(Result, msgspec.Struct, frozen=True, eq=False):
-    """Predictions side by side."""
-
-    _page: ClassVar[str] = "paleo_lite.reporting.side_by_side:side_by_side_page"
-
-    answers: Sequence[AnyPrediction]  # in the requested order; one or more
-    left_out: Sequence[str] = ()  # combinations that could not be predicted, with the reasons
-    # Of each prediction the compared options that its row does not have already: ``{"steps": 20}``.
-    settings: Sequence[Mapping[str, Any]] = ()
-
-    @property
-    def baseline(self) -> AnyPrediction:
-        """Baseline of the comparison: the first forecast, else the first bound."""
-        for prediction in self.answers:
-            if prediction.is_forecast:
-                return prediction
-        return self.answers[0]
-
-    def speedup(self, prediction: AnyPrediction) -> Ratio | None:
-        """Return the speed-up of one of the predictions over the baseline, see `speedup`."""
-        return speedup(prediction, self.baseline)
-
-    def rows(self) -> Iterator[dict[str, Any]]:
-        """Yield one dict per prediction.
-
-        Bounds have no time, throughput, cost and speed-up, unless all predictions are bounds.
-        """
-        baseline = self.baseline
-        for index, prediction in enumerate(self.answers):
-            row = {
-                "network": prediction.network,
-                "gpu": prediction.device.id,
-                "precision": prediction.precision,
-                "phase": prediction.phase,
-                "batch_size": prediction.batch_size,
-                **prediction.row(),
-                "fits": prediction.fits,
-            }
-            ratio = self.speedup(prediction)
-            ratio_interval = None
-            if ratio is not None and prediction is not baseline:
-                ratio_interval = ratio.interval()
-            row["speedup"] = None if ratio is None else ratio.value
-            row["speedup_low"], row["speedup_high"] = ratio_interval or (None, None)
-            if prediction.is_forecast != baseline.is_forecast:
-                row |= dict.fromkeys(OF_FORECASTS)
-            row |= {
-                "time_model": prediction.model.name,
-                "calibration": prediction.calibration,
-                "version": __version__,
-                **(self.settings[index] if self.settings else {}),
-            }
-            run = prediction.run if isinstance(prediction, Prediction) else None
-            if run is not None:
-                row |= {"hours": run.hours, "cost_usd": run.cost_usd, "kwh": run.kwh}
-            yield row
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the documented JSON: the rows, the predictions that they come from, and the left-out combinations."""
-        answers = [prediction.to_dict() for prediction in self.answers]
-        return {"rows": list(self.rows()), "answers": answers, "left_out": list(self.left_out)}
-
-    def __repr__(self) -> str:
-        return f"Predictions({', '.join(map(repr, self.answers))})"
 
 
 class Ratio(msgspec.Struct, frozen=True):
