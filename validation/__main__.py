@@ -13,7 +13,7 @@ import msgspec
 
 from paleo_lite.calibration.validate import SPLITS as STEP_SPLITS
 from paleo_lite.cli import ErrorHandlingGroup, options
-from paleo_lite.cli.answers import Answer, AnswerCommand
+from paleo_lite.cli.answers import AnswerCommand, CommandResult, progress_of_long_answers
 from paleo_lite.errors import BadFile, BadValue, UnknownName
 from paleo_lite.reporting.document import Document
 
@@ -356,7 +356,7 @@ def main() -> None:
 )  # fmt: skip
 @click.option("--gpu", "gpus", multiple=True, help="Only this device (for collectives: this platform).")
 @click.option("--precision", "precisions", multiple=True, help="Only this precision.")
-def accuracy(data: Path, split: str, gpus: tuple[str, ...], precisions: tuple[str, ...]) -> Answer:
+def accuracy(data: Path, split: str, gpus: tuple[str, ...], precisions: tuple[str, ...]) -> CommandResult:
     """Hold out published measurements, predict them from the others, and report the errors.
 
     The splits `network`, `family`, `gpu` and `source` hold out steps of whole networks. `layers` holds out one fifth
@@ -374,7 +374,7 @@ def accuracy(data: Path, split: str, gpus: tuple[str, ...], precisions: tuple[st
     rows, page, pairs = SPLITS[split](Request(split, data, gpus, precisions))
     held_out = f"one {split} left out at a time" if split in STEP_SPLITS else split
     title = f"Predicted against measured: {held_out}"
-    return Answer(
+    return CommandResult(
         lambda: {"rows": [msgspec.to_builtins(row) for row in rows]},
         page,
         lambda: [pairs(), title, "", _heading(split, rows)],
@@ -394,7 +394,7 @@ def _heading(split: str, rows: Sequence[Any]) -> str:
     "--data", type=click.Path(path_type=Path), envvar="PALEO_LITE_DATA", show_envvar=True,
     help="Folder of published measurements, which `wall` and `fine-tuning` need.",
 )  # fmt: skip
-def compare(name: str, data: Path | None) -> Answer:
+def compare(name: str, data: Path | None) -> CommandResult:
     """Compare published figures that no fit knows with their forecasts.
 
     `serving` compares published results of servers, some of which the fit of engines knows. `training` compares steps
@@ -402,7 +402,26 @@ def compare(name: str, data: Path | None) -> Answer:
     `offloaded` speeds of llama.cpp with layers on the host, and `wall` the watts of whole machines.
     """
     page = page_function(name)(data)
-    return Answer(lambda: {"rows": page.csv_table.rows}, lambda: page)
+    return CommandResult(lambda: {"rows": page.csv_table.rows}, lambda: page)
+
+
+@main.command(cls=AnswerCommand)
+@click.option(
+    "--data", type=click.Path(path_type=Path), required=True, envvar="PALEO_LITE_DATA", show_envvar=True,
+    help="Folder of published measurements.",
+)  # fmt: skip
+@click.argument("words", nargs=-1)
+def field(data: Path, words: tuple[str, ...]) -> CommandResult:
+    """Ask the question of every measurement that people published, and compare the answers.
+
+    With WORDS, only rows that contain all of them: `field llama-2-70b nvfp4`. Errors are grouped by kind of question,
+    source and device; no fit knows these measurements.
+    """
+    from .field import compare_field, field_page
+
+    with progress_of_long_answers("questions"):
+        rows = compare_field(data, words)
+    return CommandResult(lambda: {"rows": msgspec.to_builtins(rows)}, lambda: field_page(rows))
 
 
 @main.command()
