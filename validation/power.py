@@ -15,7 +15,7 @@ from paleo_lite.files import write_atomically
 from paleo_lite.machines import Device, Machine, PeakRate, find_device
 from paleo_lite.timing.calibrated import library_peak
 from paleo_lite.timing.parameters import NAMES
-from paleo_lite.timing.power import POWER_FILE, PowerModel, matrix_fraction, node_nm_of, power_model
+from paleo_lite.timing.power import ERAS, POWER_FILE, PowerModel, matrix_fraction, node_nm_of, power_model
 
 from .power_limits import ZEUS, fit_power_limits
 
@@ -79,7 +79,8 @@ def model_of(parameters: np.ndarray) -> PowerModel:
         idle_share=IDLE_SHARE,
         base_share={"HBM": 0.0, "GDDR": 0.0},
         busy_share=1.0,
-        low_voltage_slope=1.0,
+        low_voltage_slope=dict.fromkeys(ERAS, 1.0),
+        waiting_floor=1.0,
         deviation=0.0,
         limit_deviation=0.0,
         devices=[],

@@ -34,7 +34,8 @@ from .activity import Activity, Shares
 from .intervals import INTERVAL_LEVEL, QUANTILES
 from .power import (
     BOOST_POWER_EXPONENT,
-    MIN_FRACTION,
+    clock_under_limit,
+    era_of,
     memory_group_of,
     node_nm_of,
     partners_limit_w,
@@ -53,8 +54,12 @@ ENERGY_FILE = "energy.toml"
 PARAMETERS = ("idle", "arithmetic", "memory", "links", "intensity")
 """Constants of a device, in the order of their logarithms."""
 
-ERAS = ("older", "recent")
-RECENT_YEAR = 2022
+MEMORY_CLOCK = 0.8
+"""Fraction of the clock above which kernels reach the full bandwidth of the memory, whose own clock does not fall.
+
+llama-bench of an RTX PRO 6000 under 200 to 300 W (Llama 2 7B in Q4_0): at 0.65 to 0.82 of the clock, prompts slow down
+with the clock, and answers keep 0.73 to 1 of their speed.
+"""
 
 SHARPNESS = 12.0
 """Exponent of the smooth minimum of demand and limit: at equality it is 6% below both."""
@@ -127,11 +132,6 @@ def generation_of(device: Device) -> str:
     return f"{device.architecture} {memory_group_of(device)}"
 
 
-def era_of(device: Device) -> str:
-    """Return one of `ERAS`: devices from `RECENT_YEAR` on come closer to their power limits than older ones."""
-    return ERAS[int(device.year >= RECENT_YEAR)]
-
-
 class Power(msgspec.Struct, frozen=True, eq=False):
     """What a device draws, by what it does."""
 
@@ -139,6 +139,7 @@ class Power(msgspec.Struct, frozen=True, eq=False):
     rated_w: float
     limit_w: float
     constants: PowerConstants  # constants of the device
+    era: str  # one of `paleo_lite.timing.power.ERAS`
     scatter: float  # standard deviation of the logarithm of the power around the formula
     # Power above the idle power, relative to that at the boost clock: below 1 for a locked lower clock, above 1 for
     # boards that exceed their boost clock while the limit allows it.
@@ -162,13 +163,13 @@ class Power(msgspec.Struct, frozen=True, eq=False):
     def speed(self, shares: Shares) -> Any:
         """Return the share of its speed that a device keeps under its limit, 1 where the demand is within it.
 
-        The limit leaves a share of the dynamic power, and with it of clock times squared voltage (Weste and Harris,
-        CMOS VLSI Design, section 5.2).
+        Arithmetic slows down with the clock, memory traffic below `MEMORY_CLOCK`, and waiting does not.
         """
         demand_w = below_limit(self.demand_w(shares), self.rated_w)
-        share = np.maximum(self.limit_w - self.idle_w, 0.0) / np.maximum(demand_w - self.idle_w, 1e-9)
-        slowest = np.minimum(np.minimum(1.0, share ** (1 / 3)), power_model().low_voltage_slope * share)
-        return np.maximum(slowest, MIN_FRACTION)
+        clock = clock_under_limit(self.limit_w, demand_w, self.idle_w, self.era)
+        arithmetic, memory = np.asarray(shares.arithmetic), np.asarray(shares.memory)
+        slowdown = arithmetic * (1 / clock - 1) + memory * (np.maximum(1.0, MEMORY_CLOCK / clock) - 1)
+        return 1 / (1 + slowdown)
 
     def deviation(self, shares: Shares) -> Any:
         """Return the standard deviation of the logarithm of the demand."""
@@ -281,10 +282,11 @@ def with_power_limit(device: Device, power_limit: float | str) -> Device:
     power, limit_w, rated_w = power_of(device), limited.power_w, device.rated_power_w
     if limit_w is None or rated_w is None:
         return limited
-    idle_w = rated_w * power_model().base_share[memory_group_of(device)] if power is None else power.idle_w
-    if limit_w <= idle_w:
+    waiting_w = rated_w * power_model().base_share[memory_group_of(device)] if power is None else power.idle_w
+    floor_w = power_model().waiting_floor * waiting_w
+    if limit_w <= floor_w:
         raise BadValue(
-            f"`--power-limit` must be above the {idle_w:.0f} W that {device.name} draws while it waits "
+            f"`--power-limit` must be above the {floor_w:.0f} W that {device.name} draws while it waits "
             f"(got {limit_w:g} W)"
         )
     return limited
@@ -324,13 +326,13 @@ def power_of(
     constants = constants or model.devices.get(device.id) or model.generations.get(generation_of(device))
     if constants is None:
         constants = model.others[f"{era_of(device)} {memory_group_of(device)}"]
-    lowest_voltage = power_model().low_voltage_slope ** -0.5
+    lowest_voltage = power_model().low_voltage_slope[era_of(device)] ** -0.5
     voltage = min(1.0, max(relative_clock, lowest_voltage))
     dynamic = min(1.0, relative_clock) * voltage**2
     if relative_clock == 1:
         dynamic = boost_power(device)
     scatter = model.expert_scatter if has_experts else model.scatter
-    return Power(rated_w, min(limit_w, rated_w), constants, scatter, dynamic, partners_limit_w(device))
+    return Power(rated_w, min(limit_w, rated_w), constants, era_of(device), scatter, dynamic, partners_limit_w(device))
 
 
 def boost_power(device: Device) -> float:

@@ -22,23 +22,26 @@ products is 1. Convolutions keep the units less busy: theirs is `PowerModel.conv
 The highest fraction is 1, but boards for gaming and workstations raise their clock above the boost clock of the data
 sheet while power and temperature allow it: theirs is the ratio of these clocks (`UNLIMITED_CLOCKS_HZ`).
 
-A requested limit below that of the data sheet slows all kernels. With the power relative to the rated limit, a waiting
-device draws the base share, and a busy one at its boost clock the busy share, so that the limit leaves the share
+A requested limit below that of the data sheet slows the clock. A waiting device draws the base share of the rated
+limit, of which the share `PowerModel.waiting_floor` remains at low clocks, and a busy one at its boost clock the busy
+share. The limit leaves the share
 
-    s = (limit / rated limit - base share) / (busy share - base share)
+    s = (limit - floor) / (busy - floor),  floor = waiting floor * base
 
-of the dynamic power, and the device runs at the fraction min(1, s ** (1/3), slope * s) of its speed: the voltage is
-proportional to the clock down to the lowest voltage, and constant below. Both shares and the slope are fitted to
-measured steps of four devices (Zeus, You et al., NSDI 2023). ``python -m validation ship`` fits all parameters
-(``calibrations/power.toml``). What a step draws is said by `paleo_lite.timing.energy`.
+of the power that depends on the clock, and the device runs at the fraction min(1, s ** (1/3), slope * s) of its clock:
+the voltage is proportional to the clock down to the lowest voltage, and constant below. The shares and the slope of
+older devices are fitted to measured steps of four devices (Zeus, You et al., NSDI 2023); recent devices, which boost
+further above the clock of their lowest voltage, have a slope of their own. ``python -m validation ship`` fits all
+parameters (``calibrations/power.toml``). What a step draws is said by `paleo_lite.timing.energy`.
 """
 
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 
 from ..errors import BadFile
 from ..files import read_typed, shipped_folder
@@ -99,6 +102,9 @@ sold with up to 420 W (github.com/noonghunna/club-3090, issue 103) or 450 W."""
 MIN_FRACTION = 0.1
 """Lowest fraction of the speed that a power limit leads to: devices do not clock lower."""
 
+ERAS = ("older", "recent")
+RECENT_YEAR = 2022
+
 _MAX_FILE_BYTES = 2**16
 
 
@@ -120,8 +126,9 @@ class PowerModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # Share of the rated limit that a waiting device draws, by group of memory (`MEMORY_GROUPS`).
     base_share: dict[str, float]
     busy_share: float  # share of the rated limit that a busy device draws on average at its boost clock
-    # Fraction of the speed per share of the dynamic power, where the voltage cannot fall further.
-    low_voltage_slope: float
+    # Fraction of the clock per share of the power that depends on it, where the voltage cannot fall further, by era.
+    low_voltage_slope: dict[str, float]
+    waiting_floor: float  # share of the power of a waiting device that does not depend on the clock
     deviation: float  # standard deviation of the logarithm of the sustained fraction
     limit_deviation: float  # standard deviation of the logarithm of the speed under a lower limit
     # Devices and sources of the fit.
@@ -154,7 +161,14 @@ def power_model() -> PowerModel:
         raise BadFile(f"{path}: energy_j_per_flop and efficiency must have the keys vector and tensor")
     if model.base_share.keys() != groups:
         raise BadFile(f"{path}: base_share must have the keys HBM and GDDR")
+    if model.low_voltage_slope.keys() != set(ERAS):
+        raise BadFile(f"{path}: low_voltage_slope must have the keys {' and '.join(ERAS)}")
     return model
+
+
+def era_of(device: Device) -> str:
+    """Return one of `ERAS`: devices from `RECENT_YEAR` on come closer to their power limits than older ones."""
+    return ERAS[int(device.year >= RECENT_YEAR)]
 
 
 def node_nm_of(device: Device) -> float | None:
@@ -245,11 +259,36 @@ def limited_fraction(device: Device, model: PowerModel | None = None) -> float:
     if limit_w is None or rated_w is None or limit_w >= rated_w:
         return 1.0
     model = model or power_model()
-    base_share = model.base_share[memory_group_of(device)]
-    share = (limit_w / rated_w - base_share) / (model.busy_share - base_share)
-    if share <= 0:
-        return MIN_FRACTION
-    return float(max(MIN_FRACTION, min(1.0, share ** (1 / 3), model.low_voltage_slope * share)))
+    base_w = model.base_share[memory_group_of(device)] * rated_w
+    return float(clock_under_limit(limit_w, model.busy_share * rated_w, base_w, era_of(device), model))
+
+
+def clock_under_limit(
+    limit_w: float, demand_w: Any, waiting_w: float, era: str, model: PowerModel | None = None
+) -> Any:
+    """Return the clock that a power limit leaves, relative to that without one; at least `MIN_FRACTION`.
+
+    The power above the floor is proportional to the clock times the squared voltage (Weste and Harris, CMOS VLSI
+    Design, section 5.2).
+
+    Parameters
+    ----------
+    limit_w : float
+        The limit in watts.
+    demand_w : array_like
+        Power that the device would draw without the limit.
+    waiting_w : float
+        Power that the device draws at its full clock while it waits.
+    era : str
+        One of `ERAS`.
+    model : PowerModel, optional
+        Parameters; the shipped ones by default.
+    """
+    model = model or power_model()
+    floor_w = model.waiting_floor * waiting_w
+    share = max(limit_w - floor_w, 0.0) / np.maximum(demand_w - floor_w, 1e-9)
+    fraction = np.minimum(np.minimum(1.0, share ** (1 / 3)), model.low_voltage_slope[era] * share)
+    return np.maximum(fraction, MIN_FRACTION)
 
 
 def sustained_fraction(device: Device, rate: PeakRate, model: PowerModel | None = None) -> float:

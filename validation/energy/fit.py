@@ -17,7 +17,6 @@ from scipy.optimize import least_squares
 from paleo_lite.machines import Device
 from paleo_lite.timing.activity import Shares
 from paleo_lite.timing.energy import (
-    ERAS,
     PARAMETERS,
     EnergyModel,
     PowerConstants,
@@ -25,10 +24,9 @@ from paleo_lite.timing.energy import (
     boost_power,
     demand,
     energy_model,
-    era_of,
     generation_of,
 )
-from paleo_lite.timing.power import MEMORY_GROUPS, memory_group_of
+from paleo_lite.timing.power import ERAS, MEMORY_GROUPS, era_of, memory_group_of
 
 from .evidence import Measured
 
