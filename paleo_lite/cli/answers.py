@@ -21,7 +21,7 @@ from .options import OutputOption, force
 FORMATS = ("table", "json", "csv", "markdown")
 
 
-class Answer(NamedTuple):
+class CommandResult(NamedTuple):
     """The result of a command.
 
     Attributes
@@ -58,7 +58,7 @@ class ChartOutput(NamedTuple):
     theme: str
     force: bool
 
-    def draw(self, answer: Answer) -> None:
+    def draw(self, answer: CommandResult) -> None:
         """Write the chart of a result.
 
         Raises
@@ -96,7 +96,7 @@ class ChartFile(click.ParamType):  # type: ignore[type-arg]
 
 
 class AnswerCommand(click.Command):
-    """A command that returns an `Answer` or a `Result`, which is printed in the chosen format and drawn as a chart.
+    """A command whose `CommandResult` or `Result` is printed in the chosen format and drawn as a chart.
 
     A command that returns None has printed its output itself. The values of the output options that this class adds
     (format, chart, theme, force) are not passed to the function; it gets them with ``click.pass_obj``, as a dict.
@@ -138,11 +138,11 @@ class AnswerCommand(click.Command):
     def invoke(self, ctx: click.Context) -> None:
         """Call the function, print its result and draw the chart."""
         ctx.obj = {option.name: ctx.params.pop(option.name or "") for option in self.output_options}
-        answer: Answer | Result | None = super().invoke(ctx)
+        answer: CommandResult | Result | None = super().invoke(ctx)
         if answer is None:
             return
         if isinstance(answer, Result):
-            answer = Answer(answer.to_dict, answer.document)
+            answer = CommandResult(answer.to_dict, answer.document)
         _print_answer(answer, ctx.obj["format"])
         for failure in answer.failures:
             click.echo(f"paleo-lite: {failure}", err=True)
@@ -184,7 +184,7 @@ def _format_option() -> click.Option:
     )
 
 
-def _print_answer(answer: Answer, output_format: str) -> None:
+def _print_answer(answer: CommandResult, output_format: str) -> None:
     if output_format == "json":
         import json
 

@@ -15,7 +15,7 @@ from ..questions.values import COLUMN, INTEGER, Names
 from ..sweeps.best import MAX_FRONT_ROWS
 from ..sweeps.space import parse_names
 from . import options
-from .answers import Answer, command
+from .answers import CommandResult, command
 from .options import OutputOption
 
 
@@ -58,7 +58,7 @@ from .options import OutputOption
 @options.site()
 @click.option("--top", type=INTEGER, default=10, show_default=True, cls=OutputOption, help="Maximum number of rows.")
 @click.pass_obj
-def best(output: dict[str, Any], /, file: Path, pareto: str | None, top: int, **arguments: Any) -> Answer:
+def best(output: dict[str, Any], /, file: Path, pareto: str | None, top: int, **arguments: Any) -> CommandResult:
     """Find the best feasible rows of FILE, the output of a sweep, or its Pareto front.
 
     \b
@@ -81,4 +81,4 @@ def best(output: dict[str, Any], /, file: Path, pareto: str | None, top: int, **
         **arguments,
     )
     listed = msgspec.structs.replace(result, rows=result.rows[:top])
-    return Answer(listed.to_dict, listed.document, lambda: result)
+    return CommandResult(listed.to_dict, listed.document, lambda: result)

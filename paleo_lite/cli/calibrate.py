@@ -13,7 +13,7 @@ from ..calibration.measurements import TEMPLATE
 from ..questions.values import INTEGER, NETWORK
 from ..timing.models import CALIBRATED
 from . import options
-from .answers import Answer, command
+from .answers import CommandResult, command
 from .options import OutputOption
 
 
@@ -53,7 +53,7 @@ from .options import OutputOption
 @options.hardware_files()
 def calibrate(
     paths: tuple[Path, ...], gpu: str | None, template: bool, suggest: int | None, phase: str | None, **arguments: Any
-) -> Answer | None:
+) -> CommandResult | None:
     """Fit the parameters of a device to measured steps in PATHS: measurements CSVs, profiles, folders of profiles.
 
     From a profile, the forward and backward pass of a steady iteration are taken. The fit starts from a prior: earlier
@@ -74,8 +74,8 @@ def calibrate(
         raise click.UsageError("`calibrate` needs measurements CSVs and `--gpu`; `--template` prints a CSV to fill in")
     if suggest is not None or phase is not None:  # a phase without --suggest raises an error
         suggestions = run_calibrate(paths, gpu=gpu, suggest=suggest, phase=phase, **arguments)
-        return Answer(suggestions.to_dict, suggestions.document)
+        return CommandResult(suggestions.to_dict, suggestions.document)
     fitted = fit_calibration(paths, gpu=gpu, **arguments)
     calibration = fitted.calibration
     has_chart = fitted.fit is not None
-    return Answer(calibration.to_dict, calibration.document, (lambda: fitted) if has_chart else None)
+    return CommandResult(calibration.to_dict, calibration.document, (lambda: fitted) if has_chart else None)

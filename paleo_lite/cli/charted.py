@@ -9,7 +9,7 @@ import click
 from ..api.charted import memory_ranges
 from ..questions.values import CommaSeparated, Names, flatten
 from . import options
-from .answers import Answer
+from .answers import CommandResult
 
 
 @click.command("memory")
@@ -32,7 +32,7 @@ from .answers import Answer
 @options.weights()
 @options.hardware_files()
 @options.debug()
-def memory(**arguments: Any) -> Answer:
+def memory(**arguments: Any) -> CommandResult:
     """Peak memory of the language model NETWORK by part, over the batch size and over the tokens.
 
     \b
@@ -40,7 +40,7 @@ def memory(**arguments: Any) -> Answer:
       paleo-lite plot memory llama-3.2-1b --gpu a100-sxm-80gb --phase training --token-counts 512:8192:x2 -o memory.png
     """
     ranges = memory_ranges(**arguments)
-    return Answer(drawn=lambda: ranges)
+    return CommandResult(drawn=lambda: ranges)
 
 
 @click.command("local")
@@ -59,7 +59,7 @@ def memory(**arguments: Any) -> Answer:
 @options.context()
 @options.hardware_files()
 @options.debug()
-def local(network: str, gpus: tuple[Any, ...], weights: tuple[Any, ...], **arguments: Any) -> Answer:
+def local(network: str, gpus: tuple[Any, ...], weights: tuple[Any, ...], **arguments: Any) -> CommandResult:
     """Tokens per second of the language model NETWORK under llama.cpp, by device, or by format on one device.
 
     \b
@@ -69,4 +69,4 @@ def local(network: str, gpus: tuple[Any, ...], weights: tuple[Any, ...], **argum
     from ..api.plotting import rank_locally
 
     advice = rank_locally(network, gpus=flatten(gpus) or None, weights=flatten(weights) or None, **arguments)
-    return Answer(drawn=lambda: advice)
+    return CommandResult(drawn=lambda: advice)

@@ -12,7 +12,7 @@ from ..errors import BadValue
 from ..files import file_exists
 from ..questions.values import NETWORK, Names
 from . import options
-from .answers import Answer, command
+from .answers import CommandResult, command
 
 
 @command()
@@ -58,7 +58,7 @@ from .answers import Answer, command
 @options.hardware_files()
 def compare(
     paths: tuple[Path, ...], more_a: tuple[Path, ...], more_b: tuple[Path, ...], top: int | None, **arguments: Any
-) -> Answer:
+) -> CommandResult:
     """Compare the kernels of two profiles A and B, or a prediction with a profile.
 
     Repeated profiles of a side are given with --a and --b, or joined by commas. With repeats, every difference is
@@ -78,7 +78,7 @@ def compare(
     side_a = _split_at_commas(paths[0]) if paths else []
     side_b = _split_at_commas(paths[1]) if len(paths) > 1 else []
     comparison = compare_profiles([*side_a, *more_a], [*side_b, *more_b], **arguments)
-    return Answer(comparison.to_dict, lambda: comparison.document(top=top), lambda: comparison)
+    return CommandResult(comparison.to_dict, lambda: comparison.document(top=top), lambda: comparison)
 
 
 def _split_at_commas(path: Path) -> list[Path]:

@@ -11,7 +11,7 @@ from ..api.profiles import efficiency as measure_efficiency
 from ..errors import BadValue
 from ..questions.values import INTEGER, CompletedText, Names
 from . import options
-from .answers import Answer, command, progress
+from .answers import CommandResult, command, progress
 
 
 @command()
@@ -83,7 +83,7 @@ from .answers import Answer, command, progress
 @click.pass_obj
 def efficiency(
     output: dict[str, Any], /, paths: tuple[Path, ...], group_by: str, report: Path | None, **arguments: Any
-) -> Answer:
+) -> CommandResult:
     """Measure how well the device was used, from profiles.
 
     PATHS are profiles, or folders of profiles; several are read in parallel.
@@ -103,7 +103,7 @@ def efficiency(
     failures = [failure["error"] for failure in result.failed]
     if report is not None:
         _write_report(paths, report, output, arguments)
-    return Answer(result.to_dict, result.document if result.rows else None, lambda: result, failures)
+    return CommandResult(result.to_dict, result.document if result.rows else None, lambda: result, failures)
 
 
 def _write_report(paths: tuple[Path, ...], file: Path, output: dict[str, Any], arguments: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ from ..questions.values import DEVICE, Quantity
 from ..reporting.document import SCREEN_LINES
 from ..result import Result
 from . import options
-from .answers import Answer, AnswerCommand
+from .answers import AnswerCommand, CommandResult
 from .options import OutputOption
 
 
@@ -28,7 +28,7 @@ def hardware() -> None:
 @click.pass_obj
 def list_devices(
     output: dict[str, Any], words: tuple[str, ...], lists_all: bool, hardware_files: tuple[Path, ...]
-) -> Answer:
+) -> CommandResult:
     """List the devices in whose id, name or alias each WORD occurs, with their peaks and memory; without one, all.
 
     \b
@@ -36,7 +36,7 @@ def list_devices(
     """
     result = catalogue.hardware(hardware_files=hardware_files, words=words)
     max_lines = None if lists_all or output["format"] != "table" else SCREEN_LINES
-    return Answer(result.to_dict, lambda: result.document(max_lines=max_lines))
+    return CommandResult(result.to_dict, lambda: result.document(max_lines=max_lines))
 
 
 @hardware.command("show", cls=AnswerCommand)
@@ -65,11 +65,11 @@ def list_links(move: float | None) -> Result:
 
 @hardware.command(cls=AnswerCommand)
 @options.hardware_files()
-def audit(hardware_files: tuple[Path, ...]) -> Answer:
+def audit(hardware_files: tuple[Path, ...]) -> CommandResult:
     """Check all files: sources, units, peak = cores x clock, bandwidth = bus width x data rate, names.
 
     Exits with 1 if there is an error; a deviation that the file explains is listed and is no error.
     """
     result = catalogue.audit(hardware_files=hardware_files)
     has_errors = any(finding["severity"] == "error" for finding in result.data["findings"])
-    return Answer(result.to_dict, result.document, exit_code=1 if has_errors else 0)
+    return CommandResult(result.to_dict, result.document, exit_code=1 if has_errors else 0)

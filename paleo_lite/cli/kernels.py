@@ -11,7 +11,7 @@ from ..api.profiles import kernels as report_kernels
 from ..errors import BadValue
 from ..questions.values import Names
 from . import options
-from .answers import Answer, command
+from .answers import CommandResult, command
 from .options import OutputOption
 
 
@@ -58,7 +58,7 @@ from .options import OutputOption
 @options.hardware_files()
 def kernels(
     paths: tuple[Path, ...], top: int | None, order: str, tool: str | None, program: str, **arguments: Any
-) -> Answer:
+) -> CommandResult:
     """Break the time of a profile down by kernel, and rank the kernels by optimization potential.
 
     PATHS are a profile; or several, or folders of them, whose kernels are added up, such as the ranks of a job.
@@ -78,14 +78,14 @@ def kernels(
     if isinstance(report, HostReport):
         if tool is not None:
             raise BadValue("`--next-command` needs kernels: this profile has no device activity")
-        return Answer(report.to_dict, lambda: report.document(top=top, order=order))
+        return CommandResult(report.to_dict, lambda: report.document(top=top, order=order))
     if tool is None:
-        return Answer(report.to_dict, lambda: report.document(top=top, order=order), lambda: report)
+        return CommandResult(report.to_dict, lambda: report.document(top=top, order=order), lambda: report)
     from ..profile_analysis.next_command import next_command
     from ..reporting.kernels import command_lines
 
     commands = next_command(report.kernels, tool, program)
-    return Answer(
+    return CommandResult(
         lambda: {**report.to_dict(), "next_command": commands},
         lambda: command_lines(report, commands),
         lambda: report,

@@ -12,7 +12,7 @@ from ..errors import BadValue
 from ..questions.values import INTEGER, LAYER, NETWORK, Names
 from ..reporting.networks import counts_page
 from . import options
-from .answers import Answer, command
+from .answers import CommandResult, command
 from .options import OutputOption
 
 
@@ -61,7 +61,7 @@ from .options import OutputOption
 @click.option(
     "--top", type=INTEGER, cls=OutputOption, help="List this number of the largest layers instead of the modules."
 )
-def layers(networks: tuple[str, ...], depth: int | None, top: int | None, **arguments: Any) -> Answer:
+def layers(networks: tuple[str, ...], depth: int | None, top: int | None, **arguments: Any) -> CommandResult:
     """Count NETWORK by module and layer: FLOPs or MACs, parameters, shapes. Several NETWORKs get one line each.
 
     NETWORK is a shipped network, a file (a descriptor, a config.json of Hugging Face, ONNX, an exported program, a
@@ -82,10 +82,10 @@ def layers(networks: tuple[str, ...], depth: int | None, top: int | None, **argu
         if depth or top:
             raise BadValue("`--depth` and `--top` can be used only with a single network")
         comparison = count_layers(networks, **arguments)
-        return Answer(comparison.to_dict, comparison.document)
+        return CommandResult(comparison.to_dict, comparison.document)
     counts = count_layers(networks[0], **arguments)
     if isinstance(counts, PipelineCounts):
         if depth or top:
             raise BadValue("`--depth` and `--top` are for the layers of one network, not for the parts of a pipeline")
-        return Answer(counts.to_dict, counts.document)
-    return Answer(counts.to_dict, lambda: counts_page(counts, depth, top))
+        return CommandResult(counts.to_dict, counts.document)
+    return CommandResult(counts.to_dict, lambda: counts_page(counts, depth, top))

@@ -11,7 +11,7 @@ from ..api import catalogue
 from ..reporting.document import SCREEN_LINES
 from ..result import Result
 from . import options
-from .answers import Answer, AnswerCommand
+from .answers import AnswerCommand, CommandResult
 from .options import OutputOption
 
 
@@ -24,7 +24,7 @@ def networks() -> None:
 @click.argument("words", nargs=-1, metavar="[WORD]...")
 @click.option("--all", "lists_all", is_flag=True, cls=OutputOption, help="List more networks than a screen holds.")
 @click.pass_obj
-def list_networks(output: dict[str, Any], words: tuple[str, ...], lists_all: bool) -> Answer:
+def list_networks(output: dict[str, Any], words: tuple[str, ...], lists_all: bool) -> CommandResult:
     """List the shipped networks and pipelines in whose name or publisher each WORD occurs; without one, all.
 
     They are listed by publisher and year, with input, parameters and MACs.
@@ -34,7 +34,7 @@ def list_networks(output: dict[str, Any], words: tuple[str, ...], lists_all: boo
     """
     result = catalogue.networks(words=words)
     max_lines = None if lists_all or output["format"] != "table" else SCREEN_LINES
-    return Answer(result.to_dict, lambda: result.document(max_lines=max_lines))
+    return CommandResult(result.to_dict, lambda: result.document(max_lines=max_lines))
 
 
 @networks.command("show", cls=AnswerCommand)

@@ -14,7 +14,7 @@ from ..errors import BadValue, UnknownName
 from ..questions.kind import KINDS as QUESTIONS
 from ..questions.values import INTEGER
 from . import charted, options
-from .answers import Answer, AnswerCommand, ChartOutput
+from .answers import AnswerCommand, ChartOutput, CommandResult
 from .options import OutputOption
 from .question import make_command
 
@@ -79,7 +79,7 @@ class _PlotCommand(AnswerCommand):
 
     def invoke(self, ctx: click.Context) -> None:
         ctx.obj = {option.name: ctx.params.pop(option.name or "") for option in self.output_options}
-        answer: Answer = ctx.invoke(self.computation, **ctx.params)
+        answer: CommandResult = ctx.invoke(self.computation, **ctx.params)
         chart: ChartOutput = ctx.obj["chart"]
         draws_steps = answer.chart in CHARTS_OF_STEPS and chart.kind in CHARTS_OF_STEPS
         if answer.chart not in ("", chart.kind) and not draws_steps:
@@ -101,13 +101,13 @@ def find_command(name: str, defaults: Callable[[], dict[str, Any]] = dict) -> An
 @click.argument("path", type=click.Path(path_type=Path))
 @click.option("--slices", type=INTEGER, default=500, show_default=True, help="Number of time slices.")
 @options.debug()
-def _timeline(path: Path, slices: int) -> Answer:
+def _timeline(path: Path, slices: int) -> CommandResult:
     """Device activity over time in the profile PATH, by kernel class.
 
     \b
       paleo-lite plot timeline trace.json.gz -o timeline.png
     """
-    return Answer(drawn=lambda: timeline(path, slices=slices))
+    return CommandResult(drawn=lambda: timeline(path, slices=slices))
 
 
 _CHART_COMMANDS = {

@@ -13,7 +13,7 @@ from ..errors import BadValue
 from ..questions.kind import QuestionKind, find_kind
 from ..questions.option import options_of, parameters_of
 from ..questions.values import LAYER, NETWORK, CommaSeparated
-from .answers import Answer, AnswerCommand, progress_of_long_answers
+from .answers import AnswerCommand, CommandResult, progress_of_long_answers
 from .options import OutputOption, rules, top
 from .rows import ROW_OPTIONS, answer_with_rows, asks_for_rows, row_options
 
@@ -46,17 +46,13 @@ class QuestionCommand(AnswerCommand):
             short_help=kind.summary,
         )
 
-    def answer(self, **given: Any) -> Answer:
+    def answer(self, **given: Any) -> CommandResult:
         """Make the record from what the command line gives, and answer it."""
         context = click.get_current_context()
         of_rows = {name: given.pop(name, None) for name in ROW_OPTIONS}
         file = given.pop("report", None)
         shown = {name: given.pop(name) for name in self.kind.shown if name in given}
-        stated = {
-            name: value
-            for name, value in given.items()
-            if context.get_parameter_source(name) not in (ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP)
-        }
+        stated = {name: value for name, value in given.items() if _is_stated(context, name)}
         question = self.kind.record(**{**self.defaults(), **stated})
         output = context.obj or {}
         if file is not None:
@@ -73,7 +69,7 @@ class QuestionCommand(AnswerCommand):
             _write_report(question, answer, file)
         return answer
 
-    def _answer(self, question: Any, shown: dict[str, Any], *, is_whole: bool) -> Answer:
+    def _answer(self, question: Any, shown: dict[str, Any], *, is_whole: bool) -> CommandResult:
         """Answer one question; a whole answer includes the memory."""
         if is_whole:
             from ..questions.report import with_memory
@@ -93,12 +89,14 @@ class QuestionCommand(AnswerCommand):
                     raise BadValue("`--explain` needs a single prediction: give one value of every option")
                 chart = chart_of_comparison(result)
                 drawn = (lambda: result) if chart else None
-                return Answer(result.to_dict, result.document, drawn, chart=chart, result=result)
+                return CommandResult(result.to_dict, result.document, drawn, chart=chart, result=result)
         make_document = self.kind.document
         chart = "" if self.kind.chart is None else self.kind.chart(result)
         if make_document is None:
-            return Answer(result.to_dict, result.document, lambda: result, chart=chart, result=result)
-        return Answer(result.to_dict, lambda: make_document(result, shown), lambda: result, chart=chart, result=result)
+            return CommandResult(result.to_dict, result.document, lambda: result, chart=chart, result=result)
+        return CommandResult(
+            result.to_dict, lambda: make_document(result, shown), lambda: result, chart=chart, result=result
+        )
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the command line; an option of an earlier version gets a sentence that names the new one."""
@@ -238,7 +236,7 @@ _SHOWN: dict[str, Callable[[], click.Option]] = {"explain": _explain, "top": _to
 """Options of the output, which change no number."""
 
 
-def _write_report(question: Any, answer: Answer, file: Path) -> None:
+def _write_report(question: Any, answer: CommandResult, file: Path) -> None:
     """Write the report of an answer, and say so."""
     from ..questions.report import write_report
 
@@ -262,6 +260,16 @@ def _check_layer(result: Any, layer: str) -> None:
 
     if isinstance(result, Prediction):
         result.layer_index(layer)
+
+
+def _is_stated(context: click.Context | None, name: str) -> bool:
+    """Return whether an option was given, to the command itself or to the one that invokes it, such as a chart's."""
+    while context is not None:
+        source = context.get_parameter_source(name)
+        if source is not None:
+            return source not in (ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP)
+        context = context.parent
+    return False
 
 
 def make_command(name: str, defaults: Callable[[], dict[str, Any]] = dict) -> QuestionCommand:

@@ -13,7 +13,7 @@ from ..api.plotting import BACKGROUND_ROWS
 from ..errors import BadValue
 from ..questions.option import Options
 from ..questions.values import INTEGER
-from .answers import Answer, progress
+from .answers import CommandResult, progress
 from .options import OutputOption
 
 _TOP = 10
@@ -73,7 +73,7 @@ def asks_for_rows(given: dict[str, Any]) -> bool:
     return asks
 
 
-def answer_with_rows(question: Options, given: dict[str, Any], output: dict[str, Any]) -> Answer:
+def answer_with_rows(question: Options, given: dict[str, Any], output: dict[str, Any]) -> CommandResult:
     """Return the answer that writes rows, or ranks them."""
     from ..questions.sweep import sweep
     from ..sweeps.run import Sweep
@@ -93,7 +93,7 @@ def answer_with_rows(question: Options, given: dict[str, Any], output: dict[str,
         with progress("combinations, in chunks") as on_done:
             written = sweep(question, file, force=force and not has_chart, on_done=on_done, **settings)
         if not isinstance(written, Sweep) or not (given["best"] or columns):
-            return Answer(written.to_dict, written.document)
+            return CommandResult(written.to_dict, written.document)
         from ..sweeps.best import MAX_FRONT_ROWS, find_best
 
         try:
@@ -109,4 +109,4 @@ def answer_with_rows(question: Options, given: dict[str, Any], output: dict[str,
         except BadValue as error:
             raise BadValue(str(error).removeprefix(f"{file}: ")) from None  # a file that nobody asked for
     listed = msgspec.structs.replace(result, rows=result.rows[:_TOP])
-    return Answer(listed.to_dict, listed.document, lambda: result, chart="pareto", result=result)
+    return CommandResult(listed.to_dict, listed.document, lambda: result, chart="pareto", result=result)

@@ -9,7 +9,7 @@ import click
 
 from ..api.calibrations import validate as hold_out
 from ..questions.values import DEVICE, CommaSeparated, Names, flatten
-from .answers import Answer, command, progress
+from .answers import CommandResult, command, progress
 
 
 @command()
@@ -40,7 +40,7 @@ from .answers import Answer, command, progress
     type=CommaSeparated(),
     help="Report only these precisions, separated by commas.",
 )
-def validate(data: Path, split: str, gpus: tuple[Any, ...], precisions: tuple[Any, ...]) -> Answer:
+def validate(data: Path, split: str, gpus: tuple[Any, ...], precisions: tuple[Any, ...]) -> CommandResult:
     """Cross-validate the time model: hold measurements out, predict them from the others, and report the errors.
 
     One network, network family, device or source is held out at a time. Simpler models are evaluated on the same folds:
@@ -53,4 +53,4 @@ def validate(data: Path, split: str, gpus: tuple[Any, ...], precisions: tuple[An
     """
     with progress("holding out, by device") as on_done:
         validation = hold_out(data, split=split, gpus=flatten(gpus), precisions=flatten(precisions), on_done=on_done)
-    return Answer(validation.to_dict, validation.document, lambda: validation)
+    return CommandResult(validation.to_dict, validation.document, lambda: validation)

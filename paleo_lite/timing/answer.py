@@ -215,14 +215,14 @@ class Answer(Result):
             "usd_per_million": self.usd_per_million,
         }
 
-    def to_json(self, own: dict[str, Any]) -> dict[str, Any]:
+    def with_common_fields(self, own: dict[str, Any]) -> dict[str, Any]:
         """Return the documented JSON: the common fields with those of the kind between them."""
         return answer_json({name: as_json(getattr(self, name)) for name in COMMON_FIELDS}, own)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the documented JSON: the common fields with all other fields of the record between them."""
         fields = msgspec.to_builtins(self)
-        return self.to_json({name: value for name, value in fields.items() if name not in COMMON_FIELDS})
+        return self.with_common_fields({name: value for name, value in fields.items() if name not in COMMON_FIELDS})
 
 
 def answer_json(common: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:

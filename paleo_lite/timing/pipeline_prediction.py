@@ -364,7 +364,7 @@ class PipelinePrediction(Answer, msgspec.Struct, frozen=True, eq=False, dict=Tru
             "parts": self.rows(),
             "by_kind": self.by_kind(),
         }
-        return self.to_json(own)
+        return self.with_common_fields(own)
 
 
 def _add(totals: dict[str, float], further: dict[str, float]) -> None:

@@ -474,7 +474,7 @@ class Prediction(Answer, msgspec.Struct, frozen=True, eq=False, dict=True):
             "by_kind": self.by_kind(),
             "layers": list(self.rows()),
         }
-        return self.to_json(own)
+        return self.with_common_fields(own)
 
     def to_frame(self) -> Any:
         """Return the layers as a pandas DataFrame, with a row for the overhead; the times add up to the predicted one.

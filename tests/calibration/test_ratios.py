@@ -1,6 +1,6 @@
 """How sure a ratio is: against parameters and priors drawn at random, and by hand.
 
-Tests: calibration/side_by_side.py.
+Tests: calibration/ratios.py.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ def test_combinations_keep_the_requested_order() -> None:
     assert [each["gpu"] for each in answer["answers"]] == [row["gpu"] for row in answer["rows"]]
     pandas = pytest.importorskip("pandas")
     assert isinstance(found.to_frame(), pandas.DataFrame)
-    assert repr(found).startswith("Comparison(network='resnet18'")
+    assert repr(found) == "<Comparison: 8 predictions side by side: fp32, inference>"
 
 
 def test_cost_of_a_million_samples() -> None:

@@ -131,7 +131,7 @@ def test_every_control_of_training_changes_the_answer():
 
 def test_several_values_are_compared():
     page = opened(ask="predict", network="resnet50", gpu=["v100-sxm2", "t4"], batch_size="1:4:x2")
-    times = [each.time_s for each in pl.predict("resnet50", gpu=["v100-sxm2", "t4"], batch_size="1:4:x2").predictions]
+    times = [each.time_s for each in pl.predict("resnet50", gpu=["v100-sxm2", "t4"], batch_size="1:4:x2").answers]
     assert figures(page) == [format_time_short(time) for time in times]
     assert list(page.table[0].value["batch"]) == [1, 2, 4] * 2
 
