@@ -28,6 +28,7 @@ from ..timing.intervals import INTERVAL_LEVEL, QUANTILES, interval_of
 from ..timing.memory import Memory, memory_by_micro_batch
 from ..timing.models import Terms
 from ..timing.training import micro_batch
+from ..timing.training_recipes import TRAINING_RECIPES
 from ..timing.training_stack import STACK_ATTENTION, supports_stack, use_recipe_efficiency, use_stack_constants
 from .device_cost import (
     NO_COST,
@@ -44,6 +45,7 @@ from .device_cost import (
 from .job import Job
 from .parallel_config import ParallelConfig
 from .pipeline_layout import DeviceStages
+from .saved_activations import NUMBER_BYTES
 
 MemoryFunction = Callable[[int], Memory]
 """Function from the micro-batch size to the peak memory of one device."""
@@ -203,7 +205,8 @@ def _compute_block_costs(job: Job, shape: BlockShape, is_tuned: bool, expert_ker
         return _costs_with_kernels(job, shape, None)
     names = job.cached_across_models(_possible_expert_kernels, expert_kernels)
     recipe = job.workload.options.recipe
-    alternatives = [_costs_with_kernels(job, shape, StackKernels(recipe, name)) for name in names]
+    frozen_bytes = NUMBER_BYTES if recipe is None else TRAINING_RECIPES[recipe].frozen_bytes(job.machine.device)
+    alternatives = [_costs_with_kernels(job, shape, StackKernels(recipe, name, frozen_bytes)) for name in names]
     return _mean_costs(alternatives) if len(alternatives) > 1 else alternatives[0]
 
 

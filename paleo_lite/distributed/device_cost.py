@@ -16,13 +16,13 @@ from ..counting.kinds import class_of, is_attention, is_grouped_product
 from ..counting.work import COMPILED
 from ..timing import Workload
 from ..timing.expert_kernels import EXPERT_KERNELS, expert_layers
-from ..timing.fine_tuning import find_logits
+from ..timing.fine_tuning import ADAPTER, find_logits, is_frozen
 from ..timing.memory import Memory
 from ..timing.models import Terms
 from ..timing.training_recipes import QUANTIZATION_BANDWIDTH_SHARE, TRAINING_RECIPES
 from ..timing.training_stack import FUSED_KINDS, stack_constants
 from .job import Job
-from .saved_activations import SavedActivations, saved_activations
+from .saved_activations import NUMBER_BYTES, SavedActivations, saved_activations
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -131,6 +131,7 @@ class StackKernels(NamedTuple):
 
     recipe: str | None  # recipe of products whose tensors are quantized by kernels of their own; None for bf16
     experts: str  # implementation of grouped products, one of `EXPERT_KERNELS`; empty without experts
+    frozen_bytes: float = NUMBER_BYTES  # bytes per number of the frozen weights of narrow products
 
     @property
     def fuse_activation(self) -> bool:
@@ -157,12 +158,15 @@ class _StackCounts(NamedTuple):
     launches : ndarray, shape (layers,)
         Launches for single experts.
     saved : SavedActivations
+    narrowed_bytes : float
+        Bytes that frozen weights take less than in 16 bits.
     """
 
     kernels: StackKernels
     kernels_of: Floats
     launches: Floats
     saved: SavedActivations
+    narrowed_bytes: float
 
 
 class MicroBatchCounts(NamedTuple):
@@ -236,6 +240,7 @@ class MicroBatchCounts(NamedTuple):
         parts = _memory_fields(memory)
         if stack is not None:
             parts["logits_bytes"] = min(memory.logits_bytes, samples * counted.logits_bytes)
+            parts["parameter_bytes"] -= stack.narrowed_bytes
             stack = stack._replace(saved=stack.saved.times(samples))
         counted = counted._replace(
             saved_bytes=samples * counted.saved_bytes,
@@ -367,7 +372,7 @@ def is_addition(layer: Layer) -> bool:
 def with_stack(network: MicroBatchCounts, kernels: StackKernels) -> MicroBatchCounts:
     """Return a sample of a network with the kernels and the saved tensors of a tuned stack."""
     workload = network.workload
-    kernels_of = np.tile([float(layer.kind not in FUSED_KINDS) for layer in workload.layers], (2, 1))
+    kernels_of = np.tile([_share_of_kernel(layer) for layer in workload.layers], (2, 1))
     launches = np.zeros(len(workload.layers))
     for first, last in expert_layers(workload.layers):
         # The bias of the first product belongs to it; the last layer of the activation function stands for its kernel.
@@ -387,11 +392,32 @@ def with_stack(network: MicroBatchCounts, kernels: StackKernels) -> MicroBatchCo
         elements = float(np.prod(workload.network.layers[logits].outputs[0]))
         logits_bytes = min(network.counted.logits_bytes, elements * STACK_LOGIT_BYTES)
         network = network._replace(counted=network.counted._replace(logits_bytes=logits_bytes))
-    return network._replace(stack=_StackCounts(kernels, kernels_of, launches, saved))
+    narrowed_bytes = (NUMBER_BYTES - kernels.frozen_bytes) * sum(
+        layer.parameters
+        for layer, is_narrow in zip(workload.layers, workload.uses_narrow_products, strict=True)
+        if is_narrow and is_frozen(layer)
+    )
+    counted = network.counted._replace(parameter_bytes=network.counted.parameter_bytes - narrowed_bytes)
+    return network._replace(counted=counted, stack=_StackCounts(kernels, kernels_of, launches, saved, narrowed_bytes))
+
+
+_ADAPTER_SHARES = {"product": 1.0, "scaling": 0.0, "addition": 1 / 3}
+"""Time of the layers of an adapter in a tuned stack over that of kernels of their own: the second product multiplies by
+the scale, and adds to the result of the frozen one, which it reads (Transformer Engine's fused linear operations)."""
+
+
+def _share_of_kernel(layer: Layer) -> float:
+    """Return the time that a layer takes in a tuned stack, over that of a kernel of its own."""
+    if layer.kind in FUSED_KINDS:
+        return 0.0
+    return _ADAPTER_SHARES.get(layer.attributes.get(ADAPTER, ""), 1.0)
 
 
 def _quantized_elements(workload: Workload, fuses_experts: bool = False) -> tuple[float, float]:
     """Return the elements of a sample that products quantize: distinct inputs, and gradients of results.
+
+    A product with a frozen weight has no weight gradient, for which tensors are quantized a second time along their
+    columns: its tensors count as the part that is left.
 
     Parameters
     ----------
@@ -403,11 +429,14 @@ def _quantized_elements(workload: Workload, fuses_experts: bool = False) -> tupl
     first_products, second_products = {first for first, _ in experts}, {second for _, second in experts}
     inputs: dict[tuple[int, ...], float] = {}
     gradients = 0.0
+    recipe = workload.options.recipe
+    once_quantized = 1.0 if recipe is None else TRAINING_RECIPES[recipe].once_quantized_share
     for index, (layer, is_narrow) in enumerate(zip(workload.layers, workload.uses_narrow_products)):
+        share = once_quantized if is_frozen(layer) else 1.0
         if is_narrow and index not in second_products:
-            inputs[layer.parents[:1] + layer.inputs[0]] = float(np.prod(layer.inputs[0]))
+            inputs[layer.parents[:1] + layer.inputs[0]] = share * float(np.prod(layer.inputs[0]))
         if is_narrow and index not in first_products:
-            gradients += float(np.prod(layer.outputs[0]))
+            gradients += share * float(np.prod(layer.outputs[0]))
     return sum(inputs.values()), gradients
 
 

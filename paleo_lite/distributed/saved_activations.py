@@ -7,6 +7,7 @@ function. Whatever is fused between them is computed again by the fused kernel o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,6 +16,7 @@ import numpy as np
 from ..counting import Layer
 from ..counting.kinds import ACTIVATIONS, KINDS, class_of, is_attention, is_grouped_product
 from ..timing.expert_kernels import expert_layers
+from ..timing.fine_tuning import ADAPTER, is_frozen, original_layers
 from ..timing.training_recipes import TRAINING_RECIPES
 from ..timing.workload import Workload
 
@@ -73,6 +75,7 @@ def saved_activations(workload: Workload, recipe: str | None) -> SavedActivation
         Recipe of narrow products.
     """
     layers = workload.network.layers
+    positions = original_layers(workload.layers)  # of the layers of the network among those with adapters
     parts = _module_layers(layers)
     narrow_bytes = NUMBER_BYTES if recipe is None else TRAINING_RECIPES[recipe].saved_bytes
     sources = [_skip_views(layers, index) for index in range(len(layers))]
@@ -85,7 +88,7 @@ def saved_activations(workload: Workload, recipe: str | None) -> SavedActivation
             product = products_before[index]
             saved["tensor", product] = prod(layers[product].outputs[0]) * NUMBER_BYTES
             repeated["moe_act"].add(index)
-        elif class_of(layer) == "gemm" and layer.weights:
+        elif class_of(layer) == "gemm" and _has_weight_gradient(workload.layers, positions[index]):
             source = _source(sources, layer, 0)
             elements, module = prod(layer.inputs[0]), _module_of(layers, source)
             if is_grouped_product(layer):  # a row per token and expert
@@ -93,15 +96,12 @@ def saved_activations(workload: Workload, recipe: str | None) -> SavedActivation
                 source = source if module else index
             elif source >= 0:  # sequence parallelism saves its part of the sequence, and gathers it again
                 elements = min(elements, prod(layers[source].outputs[0]))
-            size = elements * (narrow_bytes if workload.uses_narrow_products[index] else NUMBER_BYTES)
+            size = elements * (narrow_bytes if _is_saved_narrow(workload, positions[index]) else NUMBER_BYTES)
             saved["product", source] = size
             if module is not None:
                 freed[module]["product", source] = size
         elif is_attention(layer):
-            for number, shape in enumerate(layer.inputs[:3]):
-                source = _source(sources, layer, number)  # keys and values may be repeated for groups of queries
-                elements = min(prod(shape), prod(layers[source].outputs[0])) if source >= 0 else prod(shape)
-                saved["tensor", source] = elements * NUMBER_BYTES
+            saved |= _attention_inputs(layers, sources, layer)
             saved["tensor", index] = prod(layer.outputs[0]) * NUMBER_BYTES
             freed["core_attn"]["tensor", index] = prod(layer.outputs[0]) * NUMBER_BYTES
             repeated["core_attn"].add(index)
@@ -127,8 +127,39 @@ def saved_activations(workload: Workload, recipe: str | None) -> SavedActivation
     return SavedActivations(
         sum(saved.values()),
         tuple(sum(freed[name].values()) for name in RECOMPUTE_MODULES),
-        np.array([[index in repeated[name] for index in range(len(workload.layers))] for name in RECOMPUTE_MODULES]),
+        np.array([_are_at(workload.layers, positions, repeated[name]) for name in RECOMPUTE_MODULES]),
     )
+
+
+def _attention_inputs(layers: tuple[Layer, ...], sources: list[int], attention: Layer) -> dict[tuple[str, int], float]:
+    """Return the bytes of the queries, keys and values that attention saves."""
+    saved = {}
+    for number, shape in enumerate(attention.inputs[:3]):
+        source = _source(sources, attention, number)  # keys and values may be repeated for groups of queries
+        elements = min(prod(shape), prod(layers[source].outputs[0])) if source >= 0 else prod(shape)
+        saved["tensor", source] = elements * NUMBER_BYTES
+    return saved
+
+
+def _has_weight_gradient(layers: Sequence[Layer], index: int) -> bool:
+    """Return whether a product or its adapter, whose layers follow it, has trained weights."""
+    layer = layers[index]
+    return bool(layer.weights) and (not is_frozen(layer) or _has_adapter(layers, index))
+
+
+def _has_adapter(layers: Sequence[Layer], index: int) -> bool:
+    return index + 1 < len(layers) and layers[index + 1].attributes.get(ADAPTER) == "product"
+
+
+def _is_saved_narrow(workload: Workload, index: int) -> bool:
+    """Return whether the saved input of a product is narrow: adapters read the same input, and save it in 16 bits."""
+    return bool(workload.uses_narrow_products[index]) and not _has_adapter(workload.layers, index)
+
+
+def _are_at(layers: Sequence[Layer], positions: Sequence[int], originals: set[int]) -> list[bool]:
+    """Return for each layer whether it is one of those of the network without fine-tuning."""
+    chosen = {positions[original] for original in originals}
+    return [index in chosen for index in range(len(layers))]
 
 
 def _save_gated_inputs(

@@ -27,6 +27,9 @@ LAST = "last"
 LINEAR_KINDS = ("linear", "matmul")
 """Kinds of layers to which LoRA adds adapters; the linear layers of GPT-2 are products with a transposed weight."""
 
+ADAPTER = "adapter"
+"""Attribute of the layers of an adapter: "product", "scaling" or "addition"."""
+
 LOSS = "opaque:loss"
 """Origin of the layers of the loss."""
 
@@ -76,6 +79,20 @@ def adapt_layers(layers: Sequence[Layer], tuning: FineTuning) -> tuple[Layer, ..
             "nothing is left to train: freeze fewer layers (an output head may share its weight with the embedding)"
         )
     return adapted
+
+
+def original_layers(layers: Sequence[Layer]) -> list[int]:
+    """Return the indices of the layers that the network has without fine-tuning."""
+    return [
+        index
+        for index, layer in enumerate(layers)
+        if ADAPTER not in layer.attributes and layer.origin not in (CONVERSION, LOSS)
+    ]
+
+
+def is_frozen(layer: Layer) -> bool:
+    """Return whether the weights of a layer are not trained."""
+    return bool(layer.attributes.get("frozen", False))
 
 
 def is_trained(layer: Layer) -> bool:
@@ -196,12 +213,14 @@ def _adapter_layers(layer: Layer, parent: int, base: int, rank: int) -> list[Lay
     weight_a, weight_b = (rank, shape_in[-1]), (shape_out[-1], rank)
     is_first_use = layer.parameters > 0
     parameters_a, parameters_b = (prod(weight_a), prod(weight_b)) if is_first_use else (0, 0)
-    name = layer.name
+    name, product, addition = layer.name, {ADAPTER: "product"}, {ADAPTER: "addition"}
     return [
-        Layer(f"{name}.lora_A", "linear", (shape_in,), (shape_inner,), (weight_a,), (parent,), parameters_a),
-        Layer(f"{name}.lora_B", "linear", (shape_inner,), (shape_out,), (weight_b,), (base + 1,), parameters_b),
-        Layer(f"{name}.lora_scaling", "mul", (shape_out,), (shape_out,), (), (base + 2,)),
-        Layer(f"{name}.lora_add", "add", (shape_out, shape_out), (shape_out,), (), (base, base + 3)),
+        Layer(f"{name}.lora_A", "linear", (shape_in,), (shape_inner,), (weight_a,), (parent,), parameters_a, product),
+        Layer(
+            f"{name}.lora_B", "linear", (shape_inner,), (shape_out,), (weight_b,), (base + 1,), parameters_b, product
+        ),
+        Layer(f"{name}.lora_scaling", "mul", (shape_out,), (shape_out,), (), (base + 2,), 0, {ADAPTER: "scaling"}),
+        Layer(f"{name}.lora_add", "add", (shape_out, shape_out), (shape_out,), (), (base, base + 3), 0, addition),
     ]
 
 

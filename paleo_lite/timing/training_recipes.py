@@ -27,6 +27,9 @@ class TrainingRecipe(NamedTuple):
     quantized_bytes: float
     maximum_bytes: float  # part of them that finding the largest number of a tensor moves
     saved_bytes: float  # bytes per element of an input that is saved for the gradient of the weight
+    # Beginnings of the compute capabilities of the devices whose products read one copy of a weight along its rows and
+    # along its columns; others keep a copy for each pass.
+    one_copy_capabilities: tuple[str, ...]
     # Kernels that a product of one expert launches: the product, one that quantizes, and one for each block-
     # scaled input that brings its scales into the order of the matrix units (Transformer Engine's ``swizzle``).
     expert_kernels: int
@@ -36,6 +39,16 @@ class TrainingRecipe(NamedTuple):
     description: str
     source: str
 
+    def frozen_bytes(self, device: Device) -> float:
+        """Return the bytes per number of a frozen weight, which is quantized once and has no other copy."""
+        has_one_copy = bool(self.one_copy_capabilities) and device.capability.startswith(self.one_copy_capabilities)
+        return self.saved_bytes if has_one_copy else 2 * self.saved_bytes
+
+    @property
+    def once_quantized_share(self) -> float:
+        """Bytes that a tensor read by one product takes to quantize, over those of one that is read by two."""
+        return 1 - self.saved_bytes / self.quantized_bytes
+
 
 TRAINING_RECIPES = {
     "fp8": TrainingRecipe(
@@ -43,6 +56,7 @@ TRAINING_RECIPES = {
         quantized_bytes=2 + 2 + 2 * 1,  # maximum, read, written twice
         maximum_bytes=2,
         saved_bytes=1,
+        one_copy_capabilities=("10.",),
         expert_kernels=2,
         capabilities=(),
         description="E4M3 and E5M2 with a scale per tensor, from its maximum",
@@ -53,6 +67,7 @@ TRAINING_RECIPES = {
         quantized_bytes=2 + 2 * (1 + 1 / 32),
         maximum_bytes=0,
         saved_bytes=1 + 1 / 32,
+        one_copy_capabilities=(),
         expert_kernels=4,
         capabilities=("10.", "12.", "gfx95"),
         description="E4M3 with an 8-bit exponent per 32 numbers, for weights, activations and gradients",
@@ -63,6 +78,7 @@ TRAINING_RECIPES = {
         quantized_bytes=2 + 2 + 2 * (1 / 2 + 1 / 16),
         maximum_bytes=2,
         saved_bytes=1 / 2 + 1 / 16,
+        one_copy_capabilities=(),
         expert_kernels=4,
         capabilities=("10.", "12."),
         description="E2M1 with an E4M3 scale per 16 numbers and a scale per tensor",

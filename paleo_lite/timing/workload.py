@@ -257,12 +257,18 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
     def uses_narrow_products(self) -> NDArray[np.bool_]:
         """Layers with products in the narrower precision, boolean of shape (layers,): those with quantized weights.
 
-        In training the last product, which computes the logits, keeps the precision of the workload.
+        In training the products of adapters and the last one, which computes the logits, keep the precision of the
+        workload.
         """
         if self.products is not None:
             return np.array(cached_for_layers(has_stored_weights, self.layers, self.stored_format, self.reads_tokens))
         has_narrow_products = self.options.products is not None
-        is_narrow = np.array([has_narrow_products and matrix_elements(layer) > 0 for layer in self.layers])
+        is_narrow = np.array(
+            [
+                has_narrow_products and matrix_elements(layer) > 0 and "adapter" not in layer.attributes
+                for layer in self.layers
+            ]
+        )
         if is_narrow.any():
             logits = np.flatnonzero(is_narrow)[-1]
             is_narrow[logits] = False

@@ -597,6 +597,34 @@ def test_adapters_alone_are_exchanged() -> None:
     assert tuned.communication_s == pytest.approx(float(exchanged_s), rel=1e-3)
 
 
+@pytest.mark.parametrize("precision", ["bf16", "fp8"])
+@pytest.mark.parametrize("modules", [None, "q_proj,k_proj,v_proj"])
+def test_adapters_are_not_slower_than_training_all_parameters(precision: str, modules: str | None) -> None:
+    """They save the weight gradients and the exchange, and add to the results of frozen products without a kernel."""
+    asked = {"platform": "dgx-h100", "precision": precision, "execution": "megatron", "workers": 8, "micro_batch": 1}
+    asked |= {"global_batch_size": 8, "sequence_length": 4096, "mixed_precision": True, "optimizer": "adamw"}
+    adapted = pl.train("llama-2-7b", lora=32, lora_modules=modules, **asked).rows[0]
+    assert adapted.time_s < pl.train("llama-2-7b", **asked).rows[0].time_s
+
+
+@pytest.mark.parametrize(
+    ("platform", "precision", "bytes_per_weight"),
+    # On Hopper a product reads a copy along the rows, and that of the gradient a transposed one.
+    [("dgx-h200", "fp8", 2), ("dgx-b200", "fp8", 1), ("gb300-nvl72", "nvfp4", 2 * 9 / 16)],
+)
+def test_frozen_weights_are_stored_as_their_products_read_them(platform, precision, bytes_per_weight) -> None:
+    asked = {"platform": platform, "execution": "megatron", "lora": 16, "lora_modules": "q_proj", "workers": 8}
+    asked |= {"global_batch_size": 8, "sequence_length": 512, "sharding": "distributed-optimizer"}
+    wide, narrow = (
+        pl.train("llama-3-70b", precision=name, mixed_precision=True, **asked).rows[0] for name in ("bf16", precision)
+    )
+    blocks, hidden, inner, keys = 80, 8192, 28672, 1024
+    weights = blocks * (2 * hidden * hidden + 2 * hidden * keys + 3 * hidden * inner)
+    assert wide.memory_bytes - narrow.memory_bytes == pytest.approx(
+        (2 - bytes_per_weight) * weights, abs=0.01 * weights
+    )
+
+
 def test_stacks_fuse_more_and_more() -> None:
     seconds = [
         scaled("llama-3.2-1b", 8, 8, ParallelConfig(execution=execution), topology=NODE, precision="bf16").time_s

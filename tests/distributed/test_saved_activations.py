@@ -13,8 +13,11 @@ from paleo_lite.timing.workload import TrainingOptions, Workload
 TOKENS = 1024
 
 
-def saved_of(name: str, precision: str, blocks: tuple[int, ...], tensor: int = 1) -> SavedActivations:
-    tensors, options = TrainingOptions("adam", mixed_precision=True).split_precision(precision)
+def saved_of(
+    name: str, precision: str, blocks: tuple[int, ...], tensor: int = 1, adapted: tuple[str, ...] = ()
+) -> SavedActivations:
+    options = TrainingOptions("adam", mixed_precision=True, lora_rank=16 if adapted else 0, lora_modules=adapted)
+    tensors, options = options.split_precision(precision)
     sequence = SequenceOptions(
         TOKENS, phase="training", blocks=blocks, tensor_parallel=tensor, sequence_parallel=tensor > 1
     )
@@ -22,9 +25,11 @@ def saved_of(name: str, precision: str, blocks: tuple[int, ...], tensor: int = 1
     return saved_activations(workload, options.recipe)
 
 
-def per_block(name: str, precision: str, tensor: int = 1) -> tuple[float, dict[str, float]]:
+def per_block(
+    name: str, precision: str, tensor: int = 1, adapted: tuple[str, ...] = ()
+) -> tuple[float, dict[str, float]]:
     """Return the bytes per token of a block, and those that each module frees."""
-    one, two = (saved_of(name, precision, (0,) * number, tensor) for number in (1, 2))
+    one, two = (saved_of(name, precision, (0,) * number, tensor, adapted) for number in (1, 2))
     freed = [(b - a) / TOKENS for a, b in zip(one.freed_bytes, two.freed_bytes)]
     return (two.total_bytes - one.total_bytes) / TOKENS, dict(zip(RECOMPUTE_MODULES, freed))
 
@@ -43,6 +48,17 @@ def test_a_block_of_llama(precision: str, narrow_bytes: float) -> None:
     assert freed["layernorm"] == pytest.approx(2 * hidden * narrow_bytes)
     assert freed["moe_act"] == pytest.approx(inner * narrow_bytes)
     assert freed["core_attn"] == pytest.approx(hidden * 2)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp8"])
+def test_frozen_products_save_the_inputs_of_their_adapters_alone(precision: str) -> None:
+    """Inputs are for the gradient of a weight: of adapters of attention, in 16 bits, and of no other product."""
+    hidden, inner, keys = 8192, 28672, 8 * 128
+    adapters = (hidden + hidden) * 2  # inputs of qkv and output
+    attention = (hidden + 2 * keys + hidden) * 2
+    others = (2 * hidden + 2 * inner) * 2
+    total, _ = per_block("llama-3-70b", precision, adapted=("q_proj", "k_proj", "v_proj", "o_proj"))
+    assert total == pytest.approx(adapters + attention + others)
 
 
 def test_tensor_and_sequence_parallelism_divide_a_block() -> None:

@@ -280,7 +280,7 @@ def test_kinds_of_layers_are_listed_by_their_time() -> None:
         # The T4's data sheet: boost clock 1.59 GHz, power limit 70 W.
         ({"clock": "5GHz"}, "the clock 5 GHz is above the boost clock of Tesla T4, 1.59 GHz"),
         ({"power_limit": "300W"}, "the power limit 300 W is above that of the data sheet, 70 W"),
-        ({"power_limit": "21W"}, "the power limit 21 W is too low for Tesla T4 (70 W)"),
+        ({"power_limit": "15W"}, "the power limit 15 W is too low for Tesla T4 (70 W)"),
         ({"power_limit": "50W", "time_model": "roofline"}, "the roofline model does not depend on the power limit"),
         ({"power_limit": "50W", "ppp": 0.5}, "the ppp model does not depend on the power limit"),
     ],
