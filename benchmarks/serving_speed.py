@@ -6,8 +6,8 @@ import time
 
 from paleo_lite.api.question import Question
 from paleo_lite.api.resolve import resolve_question
+from paleo_lite.engines.records import find_server
 from paleo_lite.serving.deployment import Deployment
-from paleo_lite.serving.engines import find_engine
 from paleo_lite.serving.iteration_times import ModelOnDevice
 from paleo_lite.serving.requests import Lengths, generate_traffic
 
@@ -22,7 +22,7 @@ def measure(repeats: int) -> list[Turns]:
     workload, machine, model = resolve_question(
         Question("llama-3-8b", "h100-sxm", precision="bf16", phase="decode", execution="engine")
     )
-    deployment = Deployment(ModelOnDevice(workload, machine, model, None, "bf16"), find_engine("vllm", machine.device))
+    deployment = Deployment(ModelOnDevice(workload, machine, model, None, "bf16"), find_server("vllm", machine.device))
     traffic = generate_traffic(
         Lengths(1024, 256), Lengths(256, 64), count=int(RATE_PER_S * HOUR_S), rate_per_s=RATE_PER_S
     )

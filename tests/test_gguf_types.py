@@ -6,11 +6,10 @@ import pytest
 
 from paleo_lite.architectures import find_network
 from paleo_lite.architectures.network import SequenceOptions
+from paleo_lite.engines.records import LOCAL_ENGINES
 from paleo_lite.formats import FORMATS
 from paleo_lite.gguf_types import DIFFERING_TOKENS, GGUF_TYPES, MIXTURES, Proportions, tensor_type
-from paleo_lite.own_machines import LLAMA_CPP
 from paleo_lite.own_machines.contents import read_contents
-from paleo_lite.own_machines.engines import LOCAL_ENGINES
 from paleo_lite.timing.quantization import parameter_bytes
 
 LLAMA_8B_GIB = {
@@ -119,7 +118,7 @@ LLAMA_2_70B_LOSSES = {
 @pytest.mark.parametrize("losses", [LLAMA_3_8B_LOSSES, LLAMA_2_70B_LOSSES, DIFFERING_TOKENS])
 def test_formats_with_more_bits_lose_less(losses: dict[str, float]) -> None:
     """Advice ranks formats by their bits: three publications of three networks agree on those that it compares."""
-    advised = [name for name in LOCAL_ENGINES[LLAMA_CPP].advised if name in losses]
+    advised = [name for name in LOCAL_ENGINES["llama.cpp"].advised if name in losses]
     assert len(advised) >= 5
     assert sorted(advised, key=lambda name: losses[name]) == advised
     assert sorted(advised, key=lambda name: -MIXTURES[name].bits) == advised

@@ -13,14 +13,14 @@ from ..architectures.network import SequenceOptions
 from ..distributed.links import Topology, device_link
 from ..distributed.platforms import Computer, find_platform
 from ..engines.placed import NEEDS_KERNELS
+from ..engines.records import LOCAL_ENGINES, find_server
 from ..engines.routing import UNIFORM
 from ..errors import BadValue
 from ..machines import Device, Price, find_device
 from ..machines.prices import choose_price
-from ..own_machines import LLAMA_CPP
 from ..serving.deployment import Deployment, tensor_group
 from ..serving.division import Division
-from ..serving.engines import NUCLEUS, find_engine, has_fitted_host, with_fitted_host
+from ..serving.host import NUCLEUS, has_fitted_host, with_fitted_host
 from ..serving.iteration_times import ModelOnDevice
 from ..serving.pipeline import connect_stages
 from ..serving.placement import check_undivided, with_kernels
@@ -51,11 +51,11 @@ class Deployments(msgspec.Struct, frozen=True, eq=False):
     kv_cache : str or None
         Format of the KV cache as it was given.
     policy : str
-        Engine, one of `paleo_lite.serving.engines.ENGINES`.
+        Engine, one of `paleo_lite.engines.records.SERVERS`.
     settings : dict
-        Arguments of `paleo_lite.serving.engines.find_engine`.
+        Arguments of `paleo_lite.engines.records.find_server`.
     sampling : str
-        How clients let the server choose tokens, one of `paleo_lite.serving.engines.SAMPLINGS`.
+        How clients let the server choose tokens, one of `paleo_lite.serving.host.SAMPLINGS`.
     expert_load : float
         Exponent of the popularity of experts (`paleo_lite.engines.routing`).
     options : SimulationOptions
@@ -128,11 +128,12 @@ class Deployments(msgspec.Struct, frozen=True, eq=False):
         found = find_device(device, to_paths(self.hardware_files))
         if self.power_limit is not None:
             found = with_power_limit(found, self.power_limit)
-        if self.policy == LLAMA_CPP:
-            on_device = place_locally(self.decoder, found, weights, self.kv_cache)
+        local = LOCAL_ENGINES.get(self.policy)
+        if local is not None:
+            on_device = place_locally(self.decoder, found, local, weights, self.kv_cache)
         else:
             on_device = self._place(self.decoder, found, division, weights)
-        engine = find_engine(self.policy, on_device.machine.device, **self.settings)
+        engine = find_server(self.policy, on_device.machine.device, **self.settings)
         if self.settings["overhead_s"] is None:
             engine = with_fitted_host(engine, on_device.kernels, self.sampling)
         if self.sampling != NUCLEUS and not has_fitted_host(engine, on_device.kernels):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from ..calibration.choose import choose_model
 from ..calibration.store import Calibration
 from ..engines.products import KernelTimer, check_product_options, has_product_kernels
+from ..engines.records import kernels_of
 from ..errors import BadQuantity, BadValue
 from ..machines import Device, Machine, find_device
-from ..serving.engines import kernels_of
 from ..timing.energy import with_power_limit
 from ..timing.gemm import GemmTimes, LayerTimer, PeakTimer, ProductTimer, time_gemms
 from ..timing.models import PeakModel

@@ -10,7 +10,6 @@ from ..architectures import Network
 from ..errors import BadValue, UnknownName
 from ..formats import format_of_weights, split_format
 from ..machines import Device, Price, find_device
-from ..own_machines import LLAMA_CPP
 from ..units import parse_quantity
 from .arguments import Paths, to_paths
 
@@ -131,7 +130,7 @@ def serve(
     seed : int
         Seed of arrivals and lengths.
     policy : {"vllm", "tensorrt-llm", "sglang", "llama.cpp", "vllm-0.16", ...}
-        Engine with the defaults of the following options, one of `paleo_lite.serving.engines.ENGINES`.
+        Engine with the defaults of the following options, one of `paleo_lite.engines.records.SERVERS`.
     max_batched_tokens, max_sequences : int, optional
         Tokens per iteration, and sequences at the same time.
     chunked_prefill : int, optional
@@ -193,13 +192,14 @@ def serve(
     >>> result.latencies["ttft_s"]["p50"].value < 0.2
     True
     """
+    from ..engines.records import LOCAL_ENGINES
     from ..engines.routing import parse_expert_load
     from ..serving.answers import answer
     from ..serving.candidates import Criteria
     from ..serving.demand import Demand
     from ..serving.division import Division
     from ..serving.engine_model import choose_cache_format
-    from ..serving.engines import NUCLEUS, SAMPLINGS
+    from ..serving.host import NUCLEUS, SAMPLINGS
     from ..serving.products import USUAL_PRECISION
     from ..serving.requests import parse_lengths, parse_rate
     from ..serving.simulator import SimulationOptions, Speculation
@@ -252,7 +252,7 @@ def serve(
         decoder=find_decoder(network),
         draft=find_draft(draft, draft_length),
         precision=precision,
-        cache_format="f16" if policy == LLAMA_CPP else choose_cache_format(kv_cache, precision or USUAL_PRECISION),
+        cache_format=choose_cache_format(None if policy in LOCAL_ENGINES else kv_cache, precision or USUAL_PRECISION),
         kv_cache=kv_cache,
         policy=policy,
         sampling=sampling,

@@ -1,28 +1,28 @@
-"""`serve` under llama.cpp: a network wholly on one device, whose slots are the sequences that run."""
+"""`serve` under llama.cpp and its like: a network wholly on one device, whose slots are the sequences that run."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from ..architectures import Network
+from ..engines.records import LOCAL_ENGINES
+from ..engines.records.record import LocalEngine
 from ..errors import BadValue, UnknownPrecision
 from ..machines import Device
-from ..own_machines import LLAMA_CPP
 from ..own_machines.batches import make_local_model
 from ..own_machines.contents import read_contents
-from ..own_machines.engines import LOCAL_ENGINES
 from ..serving.iteration_times import ModelOnDevice
 from .question import Question
 from .resolve import resolve_question
 
 
 def check_policy(policy: str, **options: Any) -> None:
-    """Raise an error if an option is given that is not modelled under llama.cpp.
+    """Raise an error if an option is given that is not modelled under an engine of one's own machine.
 
     Parameters
     ----------
     policy : str
-        Policy of the question; any other than llama.cpp is not checked.
+        Engine of the question; one that is not for one's own machine is not checked.
     **options
         Options by name. One is given if it is neither None nor False, and no number of devices that means no division
         (0 or 1).
@@ -30,22 +30,24 @@ def check_policy(policy: str, **options: Any) -> None:
     Raises
     ------
     BadValue
-        If the policy is llama.cpp, and one is given.
+        If one is given under such an engine.
     """
-    if policy != LLAMA_CPP:
+    if policy not in LOCAL_ENGINES:
         return
     for name, value in options.items():
         if value is True or value not in (None, False, 0, 1):
             option = _OPTIONS.get(name, f"--{name.replace('_', '-')}")
-            raise BadValue(f"`{option}` is not modelled with `--engine {LLAMA_CPP}`: leave it out")
+            raise BadValue(f"`{option}` is not modelled with `--engine {policy}`: leave it out")
 
 
 _OPTIONS = {"draft": "--speculation", "draft_length": "--speculation", "sampling": "--engine-settings sampling"}
 """Options of the command for parameters that have another name."""
 
 
-def place_locally(network: Network, device: Device, weights: str | None, kv_cache: str | None) -> ModelOnDevice:
-    """Return a network under llama.cpp on a device.
+def place_locally(
+    network: Network, device: Device, engine: LocalEngine, weights: str | None, kv_cache: str | None
+) -> ModelOnDevice:
+    """Return a network under an engine of one's own machine on a device.
 
     Parameters
     ----------
@@ -53,6 +55,8 @@ def place_locally(network: Network, device: Device, weights: str | None, kv_cach
         Language model from a config or a GGUF file.
     device : Device
         The device, which must hold all blocks.
+    engine : LocalEngine
+        The engine.
     weights, kv_cache : str, optional
         Formats of GGUF; by default as in `paleo_lite.api.local.predict_local`.
 
@@ -61,7 +65,8 @@ def place_locally(network: Network, device: Device, weights: str | None, kv_cach
     BadValue
         If the network or a format is not possible.
     """
-    contents = read_contents(network, weights, kv_cache or "f16")
+    cache = kv_cache or engine.caches[0]
+    contents = read_contents(network, weights, cache, engine)
     workload, machine, model = resolve_question(
         Question(
             network,
@@ -69,11 +74,10 @@ def place_locally(network: Network, device: Device, weights: str | None, kv_cach
             precision=_precision_of(device),
             phase="decode",
             time_model="roofline",
-            weights=weights or LOCAL_ENGINES[LLAMA_CPP].default_weights,
+            weights=weights or engine.default_weights,
         )
     )
-    cache = kv_cache or "f16"
-    return ModelOnDevice(workload, machine, model, None, cache, local=make_local_model(contents, device))
+    return ModelOnDevice(workload, machine, model, None, cache, local=make_local_model(contents, device, engine))
 
 
 def _precision_of(device: Device) -> str:

@@ -170,7 +170,7 @@ convention = SharedOption(
 )
 execution = SharedOption(
     "--execution",
-    type=Names("execution", ".counting.fusion:EXECUTIONS", ".serving.engines:KERNEL_ENGINES"),
+    type=Names("execution", ".counting.fusion:EXECUTIONS", ".engines.records:KERNEL_ENGINES"),
     help="Kernel fusion and casts: eager (none); autocast (casts for mixed precision); channels-last (images as "
     "NHWC); megatron (fused softmax and residuals, as Megatron-LM); compiled (fused pointwise chains); at inference "
     "folded (also batch norms folded into convolutions) and engine (fused as by an inference engine); in prefill and "

@@ -11,6 +11,7 @@ from .blocks import SAMPLED_BYTES, SAMPLING
 from .formulas import RESULT_BYTES
 from .kernels import AttentionKernel, CountedKernel, ExpertsKernel, Pointwise, ProductKernel
 from .rates import kernel_rates
+from .records import KERNELS
 from .step import EngineStep
 
 REPORTED_SHARE = 0.9915
@@ -19,36 +20,11 @@ REPORTED_SHARE = 0.9915
 KEPT_BYTES = 0.13 * 2**30
 """Bytes that a driver keeps on every device."""
 
-LOGIT_BYTES = {"vllm": 15.4}
-"""Bytes per logit at the peak of a sampler, of engines that sample for the largest batch before they size the cache.
-
-Qwen3 14B, with 1,024 sequences of 151,936 logits, takes 2.23 GiB in the profile of vLLM 0.17 and 0.18 on an H100, and
-5.64 before, when logits were sorted (https://github.com/llm-d-incubation/llm-d-planner/pull/205, accuracy_report.md);
-kernels that search for the limits of the nucleus came in between (https://github.com/vllm-project/vllm/pull/33538).
-Records of engines have those of older versions.
-"""
-
-COMMUNICATOR_BYTES = 1.15 * 2**30
-"""Bytes that the communicators of a group with NVLink keep on each device, beside the context.
-
-Two H100 under vLLM 0.6 have 1.26 GiB of it (https://github.com/vllm-project/vllm/pull/10511). Two RTX 4090 without
-NVLink keep nothing: `non_torch_memory` is 0.25 GiB, https://github.com/vllm-project/vllm/issues/13061. Records of
-engines have those of other versions.
-"""
-
-
-PADDED_EXPERTS = {"vllm": {"mxfp4": (256, 1), "mxfp4-mxfp8": (256, 256)}}
-"""Multiples to which engines pad the hidden and the inner size of experts, by engine and format of their kernels.
-
-vLLM loads gpt-oss-120b, whose checkpoint has 60.8 GiB, in 64.38 GiB on an H100 with Triton's kernels
-(https://github.com/vllm-project/vllm/issues/33155), which is a hidden size of 3,072 instead of 2,880. With Marlin's,
-which pad the inner size as well, it was 65.97 (https://github.com/vllm-project/vllm/issues/23278).
-"""
-
 
 def padding_bytes(step: EngineStep, kernels: Sequence[CountedKernel]) -> float:
     """Return the bytes by which an engine pads the experts on one device."""
-    multiples = PADDED_EXPERTS.get(step.engine, {}).get(step.formats.experts)
+    own = KERNELS.get(step.engine)
+    multiples = None if own is None else own.padded_experts.get(step.formats.experts)
     total = 0.0
     for counted in kernels:
         kernel = counted.kernel
@@ -126,7 +102,7 @@ def activation_bytes(
     kernels: Sequence[CountedKernel],
     tokens: int,
     sequences: int = 0,
-    logit_bytes: float | None = None,
+    logit_bytes: float = 0.0,
 ) -> float:
     """Return the bytes of activations at the peak of the largest iteration, which an engine keeps free.
 
@@ -143,10 +119,9 @@ def activation_bytes(
         Kernels of the device.
     tokens, sequences : int
         Most tokens and most sequences of an iteration.
-    logit_bytes : float, optional
-        Bytes per logit at the peak of the sampler; by default those of the newest version.
+    logit_bytes : float
+        Bytes per logit at the peak of the sampler.
     """
-    per_logit_bytes = LOGIT_BYTES.get(step.engine, 0.0) if logit_bytes is None else logit_bytes
     widest, hidden_size, sampler_bytes, width_before = 0.0, 0, 0.0, 0
     for counted in kernels:
         kernel = counted.kernel
@@ -156,7 +131,7 @@ def activation_bytes(
             hidden_size = hidden_size or kernel.k
         elif isinstance(kernel, Pointwise) and kernel.name == SAMPLING:
             logits = kernel.row_bytes / SAMPLED_BYTES
-            sampler_bytes = per_logit_bytes * sequences * logits
+            sampler_bytes = logit_bytes * sequences * logits
         elif isinstance(kernel, ExpertsKernel):
             inner_size = kernel.inner_size / step.placement.experts_tensor
             share = 1.0 / step.placement.experts

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import product
 
 import msgspec
@@ -25,7 +25,7 @@ from .constants import EngineConstants
 from .kernels import AttentionKernel, CountedKernel, ExpertsKernel
 from .memory import padding_bytes, stored_weight_bytes
 from .rates import kernel_rates
-from .records import FUSIONS
+from .records import KERNELS
 from .step import EngineStep, Formats, ReplicaDivision
 
 CHECKED_CONTEXT = 512
@@ -53,6 +53,12 @@ class _FusedNetwork:
         if not isinstance(other, _FusedNetwork):
             return False
         return self.network.rebuild == other.network.rebuild and self.fusion is other.fusion
+
+
+@cache
+def fusion_of(engine: str) -> Fusion:
+    """Return what an engine fuses."""
+    return Fusion(KERNELS[engine].launches, KERNELS[engine].sources)
 
 
 @lru_cache(maxsize=64)
@@ -139,7 +145,7 @@ def place_kernels(
     device : Device
         The device.
     engine : str
-        The engine, one of `FUSIONS`.
+        The engine, one of `paleo_lite.engines.records.KERNELS`.
     kv_cache : str
         Format of the KV cache.
     placement : ReplicaDivision
@@ -152,7 +158,7 @@ def place_kernels(
     BadValue
         If a degree does not divide the heads or the experts.
     """
-    network, fusion = workload.network, FUSIONS[engine]
+    network, fusion = workload.network, fusion_of(engine)
     assert network.rebuild is not None
     network.rebuild(SequenceOptions(phase="decode", tensor_parallel=placement.tensor, blocks=1))
     fused = _FusedNetwork(network, fusion)

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import msgspec
 
+from ..engines.records.record import LocalEngine
 from ..machines import Device
 from ..timing.activity import Activity
-from . import LLAMA_CPP
 from .contents import Contents
-from .engines import LOCAL_ENGINES
 from .pieces import Piece
 from .predict import buffer_bytes_of, usable_bytes, whole_bytes
 from .step import (
@@ -52,9 +51,9 @@ class LocalModel(msgspec.Struct, frozen=True):
         return usable_bytes(self.device) - whole_bytes(self.contents, 0)
 
 
-def make_local_model(contents: Contents, device: Device) -> LocalModel:
-    """Return a network on a device with the constants of its backend under llama.cpp."""
-    backend = LOCAL_ENGINES[LLAMA_CPP].backend_of(device)
+def make_local_model(contents: Contents, device: Device, engine: LocalEngine) -> LocalModel:
+    """Return a network on a device with the constants of an engine's usual backend."""
+    backend = engine.backend_of(device)
     return LocalModel(contents.merged(), device, local_constants().backends[backend])
 
 

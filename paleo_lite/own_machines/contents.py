@@ -11,11 +11,11 @@ from ..architectures import Network
 from ..architectures.network import SequenceOptions
 from ..counting import Layer
 from ..counting.kinds import is_attention, is_embedding
+from ..engines.records import LOCAL_ENGINES
+from ..engines.records.record import LocalEngine
 from ..errors import BadValue
 from ..gguf_types import TENSOR_TYPES, Mixture, tensor_type
 from ..timing.quantization import proportions_of, row_length, tensor_roles
-from . import LLAMA_CPP
-from .engines import LOCAL_ENGINES, LocalEngine
 from .pieces import Piece, commonest_type, pieces_of_tensors
 
 MOST_CONTEXT = 1 << 20
@@ -80,7 +80,7 @@ def read_contents(
     network: Network,
     weights: str | None = None,
     cache: str | None = None,
-    engine: LocalEngine = LOCAL_ENGINES[LLAMA_CPP],
+    engine: LocalEngine = LOCAL_ENGINES["llama.cpp"],
 ) -> Contents:
     """Return what a token of a network reads and computes in a format.
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import msgspec
 
+from ..engines.records import LOCAL_ENGINES
+from ..engines.records.record import LocalEngine
 from ..errors import BadValue
 from ..machines import Device
 from ..timing.facility import Facility
 from ..units import format_si, parse_quantity
-from . import LLAMA_CPP
 from .contents import Contents
-from .engines import LOCAL_ENGINES, LocalEngine
 from .step import UBATCH
 
 DEFAULT_CONTEXT = 4096
@@ -28,7 +28,7 @@ class LocalQuestion(msgspec.Struct, frozen=True, kw_only=True):
         If a number or a name is not possible, or an option says nothing to the program.
     """
 
-    execution: str = LLAMA_CPP  # program that runs it
+    execution: str = "llama.cpp"  # engine that runs it
     backend: str | None = None  # backend of the program, such as ``"rocm"``; None for the usual one of the device
     # Format of the weights, such as ``"q4_k_m"``; None for the types of a file's tensors, and the usual format of the
     # program for any other network.
@@ -68,9 +68,8 @@ class LocalQuestion(msgspec.Struct, frozen=True, kw_only=True):
         }
         given = next((name for name, is_given in placements.items() if is_given), None)
         if given is not None and not self.engine.places:
-            raise BadValue(
-                f"`{given}` is for `--engine {LLAMA_CPP}`: under {self.execution} everything is on the device"
-            )
+            placing = next(name for name, engine in LOCAL_ENGINES.items() if engine.places)
+            raise BadValue(f"`{given}` is for `--engine {placing}`: under {self.execution} everything is on the device")
         if self.kv_cache is not None and self.kv_cache not in self.engine.caches:
             raise BadValue(
                 f"{self.execution} keeps keys and values in {', '.join(self.engine.caches)} (got {self.kv_cache!r})"

@@ -44,11 +44,11 @@ class Local(SiteOptions, DeviceOptions, NetworkAsked):
         help="Tokens of the prompt. [default: 512]",
     )  # fmt: skip
     engine: str = option(
-        "llama.cpp", group=ENGINE_GROUP, is_common=True, type=Names("engine", ".own_machines.engines:EXECUTIONS"),
+        "llama.cpp", group=ENGINE_GROUP, is_common=True, type=Names("engine", ".engines.records:LOCAL_EXECUTIONS"),
         metavar="NAME", help="Program: llama.cpp (GGUF), mlx (Macs) or exllama (GeForce).",
     )  # fmt: skip
     backend: str | None = option(
-        group=ENGINE_GROUP, is_common=True, type=Names("backend", ".own_machines.engines:BACKENDS"), metavar="NAME",
+        group=ENGINE_GROUP, is_common=True, type=Names("backend", ".engines.records:BACKENDS"), metavar="NAME",
         help="Backend of llama.cpp, such as rocm on a Radeon. [default: cuda, metal, cpu, otherwise vulkan]",
     )  # fmt: skip
     kv_cache: str | None = option(

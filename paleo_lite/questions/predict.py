@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 PHASES = Names("phase", ".counting:PHASES", ".counting:GENERATION_PHASES")
 EXECUTIONS = Names("execution", ".counting.fusion:EXECUTIONS")
-ENGINES = Names("serving engine", ".serving.engines:ENGINES")
+ENGINES = Names("serving engine", ".engines.records:SERVERS")
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,7 @@ def _is_known_to_models(engine: str | None) -> bool:
     """Return whether an engine is an execution of the time models, without its version."""
     if engine is None:
         return False
-    from ..serving.engines import KERNEL_ENGINES
+    from ..engines.records import KERNEL_ENGINES
 
     return engine in KERNEL_ENGINES
 

@@ -41,7 +41,7 @@ ENGINE_SETTINGS = KeyValues(
     {
         "block-size": INTEGER,
         "receive-interval": INTEGER,
-        "sampling": Names("sampling", ".serving.engines:SAMPLINGS"),
+        "sampling": Names("sampling", ".serving.host:SAMPLINGS"),
         "overhead": Quantity("s", unit_required=True),
     }
 )
@@ -128,7 +128,7 @@ class Serve(
     )
     engine: Several[str] = option(
         "vllm", group=ENGINE_GROUP, is_common=True, metavar="NAME",
-        type=Names("serving engine", ".serving.engines:ENGINES"),
+        type=Names("serving engine", ".engines.records:SERVERS"),
         help="Engine, with its defaults of batches and memory.",
     )  # fmt: skip
     max_batched_tokens: Several[int] | None = option(

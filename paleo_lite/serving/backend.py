@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from ..engines.records.record import Server
 from ..timing.activity import Activity
 from .cache import CacheRoom
-from .engines import Engine
 from .iteration_times import IterationTimes
 
 
@@ -43,7 +43,7 @@ class Backend(Protocol):
         """Return tables of iteration times up to these sizes; see `paleo_lite.serving.iteration_times.tabulate`."""
         ...
 
-    def measure_room(self, engine: Engine, *, mean_tokens: float, prompt_tokens: int) -> CacheRoom:
+    def measure_room(self, engine: Server, *, mean_tokens: float, prompt_tokens: int) -> CacheRoom:
         """Return the room of the cache; see `paleo_lite.serving.cache.measure_room`."""
         ...
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..engines.activity import kernel_activity
 from ..engines.placed import KERNEL_MODEL, EngineKernels
+from ..engines.records.record import Server
 from ..engines.step import Load
 from ..own_machines.batches import LocalModel, slots_activity
 from ..timing import RooflineModel, Workload, describe_model
@@ -16,7 +17,6 @@ from ..timing.activity import Activity
 from ..timing.models import layers_peak_s
 from .backend import Backend
 from .cache import CacheRoom, measure_room
-from .engines import Engine
 from .iteration_times import IterationTimes, ModelOnDevice, all_reduce_s, tabulate
 from .kernel_tables import tabulate_kernels
 from .local_tables import measure_local_room, tabulate_local
@@ -57,7 +57,7 @@ class _ByWorkload:
         """Format of the weights, by default the precision."""
         return self.on_device.workload.weights or self.on_device.workload.precision
 
-    def measure_room(self, engine: Engine, *, mean_tokens: float, prompt_tokens: int) -> CacheRoom:
+    def measure_room(self, engine: Server, *, mean_tokens: float, prompt_tokens: int) -> CacheRoom:
         """Return the room of the cache."""
         return measure_room(self.on_device, engine, mean_tokens=mean_tokens, prompt_tokens=prompt_tokens)
 
@@ -191,7 +191,7 @@ class LlamaCpp:
         """Return tables of iteration times, under the power limit of the device."""
         return under_power_limit(tabulate_local(self.model, **sizes), self, self.model.device)
 
-    def measure_room(self, engine: Engine, *, mean_tokens: float, prompt_tokens: int) -> CacheRoom:
+    def measure_room(self, engine: Server, *, mean_tokens: float, prompt_tokens: int) -> CacheRoom:
         """Return the room of the cache, which is one for all slots."""
         return measure_local_room(self.model, engine.block_tokens, mean_tokens)
 

@@ -10,12 +10,12 @@ import msgspec
 from ..counting import Layer
 from ..counting.kinds import cached_elements
 from ..engines.memory import activation_bytes, reported_bytes, sequence_bytes
+from ..engines.records.record import Server
 from ..errors import DoesNotFit
 from ..formats import bytes_per_number
 from ..timing.memory import RESERVE_BYTES, model_bytes, peak_memory
 from ..timing.notes import published_weights_note
 from ..units import format_si
-from .engines import Engine
 from .iteration_times import ModelOnDevice
 from .pipeline import stage_workloads
 
@@ -47,7 +47,7 @@ def cached_bytes(layers: tuple[Layer, ...], kv_cache: str) -> float:
     return cached_elements(layers) * bytes_per_number(kv_cache)
 
 
-def measure_room(on_device: ModelOnDevice, engine: Engine, *, mean_tokens: float, prompt_tokens: int) -> CacheRoom:
+def measure_room(on_device: ModelOnDevice, engine: Server, *, mean_tokens: float, prompt_tokens: int) -> CacheRoom:
     """Compute how many blocks the cache of one device has.
 
     With pipeline parallelism a block has the keys and values of a stage's layers, and the stage with room for the
@@ -57,7 +57,7 @@ def measure_room(on_device: ModelOnDevice, engine: Engine, *, mean_tokens: float
     ----------
     on_device : ModelOnDevice
         Network, device and tensor-parallel group.
-    engine : Engine
+    engine : Server
         Memory fraction and block size.
     mean_tokens : float
         Mean tokens of a request, prompt and answer. Layers with a sliding window hold fewer tokens than others; a block
@@ -90,7 +90,7 @@ def measure_room(on_device: ModelOnDevice, engine: Engine, *, mean_tokens: float
     return _smallest_room(on_device, rooms)
 
 
-def _measure_kernel_room(on_device: ModelOnDevice, engine: Engine, *, mean_tokens: float) -> CacheRoom:
+def _measure_kernel_room(on_device: ModelOnDevice, engine: Server, *, mean_tokens: float) -> CacheRoom:
     """Compute the blocks of a device from the kernels of its engine.
 
     Every attention group has a cache of its own; the room is that of all groups of a replica together.
@@ -115,7 +115,7 @@ def _measure_kernel_room(on_device: ModelOnDevice, engine: Engine, *, mean_token
     return _smallest_room(on_device, [room])
 
 
-def _cache_bytes(on_device: ModelOnDevice, engine: Engine, weights_bytes: float, activations_bytes: float) -> float:
+def _cache_bytes(on_device: ModelOnDevice, engine: Server, weights_bytes: float, activations_bytes: float) -> float:
     """Return the bytes of a device that an engine leaves for the cache."""
     memory_bytes = reported_bytes(on_device.machine.device)
     reserve_bytes = engine.context_share * memory_bytes or RESERVE_BYTES

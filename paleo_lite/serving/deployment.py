@@ -10,12 +10,12 @@ import numpy as np
 from ..distributed.collectives import point_to_point_time_s
 from ..distributed.links import Topology, device_link, link_inside_nodes, link_rate
 from ..distributed.replica import check_nodes
+from ..engines.records.record import Server
 from ..errors import BadValue
 from ..machines import Device, Price
 from ..timing.facility import Facility
 from .backends import backend_of
 from .cache import CacheRoom, cached_bytes
-from .engines import Engine
 from .iteration_times import IterationTimes, ModelOnDevice
 from .pipeline import stage_workloads
 from .requests import Traffic
@@ -29,7 +29,7 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
     """Replicas of a network on devices, under an engine."""
 
     on_device: ModelOnDevice  # network as one device of a tensor-parallel group computes it
-    engine: Engine  # scheduling policy
+    engine: Server  # the engine, and how it schedules requests
     # Copies of the network, each on the devices of its tensor-parallel groups, that serve requests in turn.
     replicas: int = 1
     # How many of the replicas compute prompts only and send keys and values to the others; 0 without disaggregation.
@@ -97,7 +97,7 @@ class PreparedDeployment(msgspec.Struct, frozen=True, eq=False):
     """A deployment with its iteration times and cache room."""
 
     deployment: Deployment
-    engine: Engine  # its engine, with no more sequences than the cache holds
+    engine: Server  # its engine, with no more sequences than the cache holds
     room: CacheRoom  # the cache of one replica
     tables: IterationTimes  # iteration times of one replica
     draft_tables: IterationTimes | None  # iteration times of the draft network
@@ -123,7 +123,7 @@ class PreparedDeployment(msgspec.Struct, frozen=True, eq=False):
         return [simulate(part, tables, self.room, engine, options) for part in parts if len(part)]
 
     def _run_disaggregated(
-        self, traffic: Traffic, tables: IterationTimes, engine: Engine, options: SimulationOptions
+        self, traffic: Traffic, tables: IterationTimes, engine: Server, options: SimulationOptions
     ) -> list[Outcome]:
         """Simulate prefill workers, the transfer of keys and values, and decode workers (Zhong et al. 2024, DistServe).
 

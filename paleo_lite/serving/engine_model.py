@@ -15,17 +15,16 @@ from ..engines.activity import kernel_activities
 from ..engines.counts import KernelTraffic, kernel_flops
 from ..engines.kernels import AttentionKernel, CountedKernel, Kernel, Pointwise
 from ..engines.placed import KERNEL_MODEL, NEEDS_KERNELS, engine_speaks_for
+from ..engines.records import ENGINES, KERNEL_ENGINES, USUAL_ENGINE
 from ..engines.routing import UNIFORM
 from ..errors import BadValue
 from ..formats import FORMATS, format_of_weights
 from ..machines import Device, Machine, PeakRate
-from ..own_machines import LLAMA_CPP
 from ..timing.activity import Activity
 from ..timing.intervals import INTERVAL_LEVEL
 from ..timing.memory import usable_bytes
 from ..timing.models import CALIBRATED, LaunchedKernels, RequestedOutputs, Terms, Times
 from ..timing.workload import UnderEngine
-from .engines import KERNEL_ENGINES, VLLM
 from .iteration import NORMAL_QUANTILES, Iteration, iteration_of
 
 if TYPE_CHECKING:
@@ -72,15 +71,15 @@ def choose_engine(
     BadValue
         If something is asked of an engine where no kernels are timed.
     """
-    if policy == LLAMA_CPP:
-        raise BadValue(f"`--engine {LLAMA_CPP}` is for `serve` and `local`, which place its layers")
+    if policy in ENGINES and policy not in KERNEL_ENGINES:
+        raise BadValue(f"`--engine {policy}` is for `serve` and `local`, which place its layers")
     names_engine = execution in KERNEL_ENGINES
     if names_engine and policy not in (None, execution):
         raise BadValue(f"give only one engine: {execution} or {policy}")
     is_by_layers = is_by_layers or not (execution is None or names_engine)
     is_generating = phase in GENERATION_PHASES
     if is_generating and not is_by_layers and engine_speaks_for(network, precision, device):
-        name = execution if execution is not None else policy or VLLM.name
+        name = execution if execution is not None else policy or USUAL_ENGINE
         load = UNIFORM if expert_load is None else expert_load
         return UnderEngine(name, choose_cache_format(kv_cache, precision), load)
     asked = {

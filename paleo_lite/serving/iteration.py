@@ -16,13 +16,15 @@ from ..engines.activity import DataSheetConstants, kernel_activity
 from ..engines.kernels import CountedKernel, ExchangeKernel
 from ..engines.memory import activation_bytes, sequence_bytes
 from ..engines.placed import EngineKernels, place_kernels
+from ..engines.records import SERVERS, find_server, kernels_of
+from ..engines.records.record import Server
 from ..engines.step import ONE_DEVICE, Z_90, EngineStep, Load, ReplicaDivision
 from ..machines import Device
 from ..timing.activity import Activity
 from ..timing.energy import speed_under_limit
 from ..timing.intervals import INTERVAL_LEVEL
 from ..timing.memory import Memory
-from .engines import Engine, find_engine, with_fitted_host
+from .host import with_fitted_host
 
 if TYPE_CHECKING:
     from ..timing import Workload
@@ -38,7 +40,7 @@ class Iteration(msgspec.Struct, frozen=True, eq=False, dict=True):
     ----------
     placed : EngineKernels
         Kernels of one device.
-    policy : Engine or None
+    policy : Server or None
         Engine with the time of its host; None for a lower bound, in which the host takes none.
     phase : {"prefill", "decode"}
         Phase.
@@ -49,7 +51,7 @@ class Iteration(msgspec.Struct, frozen=True, eq=False, dict=True):
     """
 
     placed: EngineKernels
-    policy: Engine | None
+    policy: Server | None
     phase: str
     keys: int
     sequences: Any
@@ -129,7 +131,7 @@ class Iteration(msgspec.Struct, frozen=True, eq=False, dict=True):
             return 0.0, 0.0
         return self._host_at(self.policy.at_end("low")), self._host_at(self.policy.at_end("high"))
 
-    def _host_at(self, policy: Engine | None) -> Any:
+    def _host_at(self, policy: Server | None) -> Any:
         if policy is None:
             return 0.0
         decoding = self.own_sequences if self.is_decode else 0
@@ -156,11 +158,12 @@ class Iteration(msgspec.Struct, frozen=True, eq=False, dict=True):
         """Return the peak memory of one device, for a single batch size."""
         own = int(self.own_sequences)
         tokens = own if self.is_decode else own * self.keys
+        logit_bytes = SERVERS[self.step.engine].logit_bytes
         return Memory(
             parameters_bytes=round(self.placed.weight_bytes(self._decode_kernels)),
             gradients_bytes=0,
             optimizer_bytes=0,
-            activations_bytes=round(activation_bytes(self.step, self._decode_kernels, tokens, own)),
+            activations_bytes=round(activation_bytes(self.step, self._decode_kernels, tokens, own, logit_bytes)),
             inputs_bytes=0,
             workspace_bytes=0,
             cache_bytes=round(own * self.cache_bytes_per_sequence),
@@ -205,11 +208,11 @@ def iteration_of(
     """
     engine, lengths = workload.engine, workload.network.lengths
     assert engine is not None and lengths is not None
-    policy = find_engine(engine.name, device)
+    policy = find_server(engine.name, device)
     placed = place_kernels(
         workload,
         device,
-        policy.family,
+        kernels_of(engine.name),
         kv_cache=engine.kv_cache,
         placement=placement,
         constants=DataSheetConstants(classes={}) if is_bound else None,

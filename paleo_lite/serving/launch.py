@@ -1,4 +1,4 @@
-"""Commands that launch a deployment under an engine: the names of its options, one record per engine."""
+"""Commands that launch a deployment under an engine, with the options of the engine's record."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ..architectures import Network
+from ..engines.records import SERVERS
+from ..engines.records.record import Launcher
 from ..formats import FORMATS
-from .engines import ENGINES, SGLANG
 from .products import converts_weights
 
 if TYPE_CHECKING:
@@ -21,115 +22,6 @@ HUGGING_FACE = "https://huggingface.co/"
 
 CONFIGURATION = "options.yaml"
 """File of the options that a command reads from a file."""
-
-
-class Launcher(msgspec.Struct, frozen=True):
-    """Options of an engine's server."""
-
-    command: str  # the command; the repository of the network follows
-    # Options, and the setting of `launch_settings` that each of them states. A setting that is None or False is left
-    # out; True is an option without a value.
-    options: tuple[tuple[str, str], ...]
-    # Names of the formats that the engine makes from weights in 16 bits when it loads them. It finds out by itself in
-    # which format a quantized checkpoint is.
-    weights: dict[str, str]
-    kv_cache: dict[str, str]  # names of the formats of the KV cache
-    # Whether experts, and attention, can be divided into fewer groups than there are devices.
-    partial_experts: bool
-    partial_groups: bool
-    sources: tuple[str, ...]  # documentation of the options
-    # Variable that makes the engine convert 8-bit weights to 16 bits where it would multiply them; empty if none does.
-    converts_weights: str = ""
-    file_option: str = ""  # option that names a YAML file with further options; empty if there is none
-    # Keys of this file with their settings; a dot separates a key from the key of the mapping that contains it. A
-    # mapping is written only if one of its settings is none of `options`.
-    file_options: tuple[tuple[str, str], ...] = ()
-
-
-LAUNCHERS: dict[str, Launcher] = {
-    "vllm": Launcher(
-        command="vllm serve",
-        options=(
-            ("--tensor-parallel-size", "group_devices"),
-            ("--data-parallel-size", "groups"),
-            ("--enable-expert-parallel", "divides_experts"),
-            ("--pipeline-parallel-size", "stages"),
-            ("--max-num-seqs", "group_sequences"),  # limits hold for each data-parallel rank
-            ("--max-num-batched-tokens", "group_tokens"),
-            ("--no-enable-chunked-prefill", "has_whole_prompts"),
-            ("--block-size", "given_block_tokens"),
-            ("--gpu-memory-utilization", "memory_fraction"),
-            ("--dtype", "dtype"),
-            ("--quantization", "weights"),
-            ("--kv-cache-dtype", "kv_cache"),
-        ),
-        weights={"fp8": "fp8", "nf4": "bitsandbytes"},
-        kv_cache={"fp8": "fp8"},
-        partial_experts=False,  # experts are divided among all devices of all data-parallel ranks
-        partial_groups=True,
-        sources=(
-            "https://docs.vllm.ai/en/latest/cli/serve/",
-            "https://docs.vllm.ai/en/latest/serving/expert_parallel_deployment/",
-            "https://docs.vllm.ai/en/latest/configuration/env_vars/",
-        ),
-        converts_weights="VLLM_TEST_FORCE_FP8_MARLIN=1",
-    ),
-    "tensorrt-llm": Launcher(
-        command="trtllm-serve",
-        options=(
-            ("--tp_size", "devices"),
-            ("--ep_size", "experts"),
-            ("--pp_size", "stages"),
-            ("--max_batch_size", "group_sequences"),  # limits hold for each rank with attention data parallelism
-            ("--max_num_tokens", "group_tokens"),
-            ("--enable_chunked_prefill", "has_chunks"),
-            ("--kv_cache_free_gpu_memory_fraction", "memory_fraction"),
-        ),
-        weights={},
-        kv_cache={"fp8": "fp8", "nvfp4": "nvfp4"},
-        partial_experts=True,
-        partial_groups=False,
-        sources=(
-            "https://nvidia.github.io/TensorRT-LLM/commands/trtllm-serve/trtllm-serve.html",
-            "https://nvidia.github.io/TensorRT-LLM/features/parallel-strategy.html",
-        ),
-        file_option="--extra_llm_api_options",
-        file_options=(
-            ("enable_attention_dp", "has_groups"),
-            ("kv_cache_config.dtype", "kv_cache"),
-            ("kv_cache_config.free_gpu_memory_fraction", "memory_fraction"),
-        ),
-    ),
-    "sglang": Launcher(
-        command="python -m sglang.launch_server --model-path",
-        options=(
-            ("--tp-size", "devices"),
-            ("--dp-size", "groups"),
-            ("--enable-dp-attention", "has_groups"),
-            ("--ep-size", "experts"),
-            ("--pp-size", "stages"),
-            ("--max-running-requests", "sequences"),  # limits are divided among the data-parallel ranks
-            ("--max-prefill-tokens", "tokens"),
-            ("--chunked-prefill-size", "chunk_or_none"),
-            ("--page-size", "given_block_tokens"),
-            ("--mem-fraction-static", "memory_fraction"),
-            (SGLANG.receive_option, "receive_interval"),
-            ("--dtype", "dtype"),
-            ("--quantization", "weights"),
-            ("--kv-cache-dtype", "kv_cache"),
-        ),
-        weights={"fp8": "fp8"},
-        kv_cache={"fp8": "fp8_e4m3", "nvfp4": "fp4_e2m1"},
-        partial_experts=True,
-        partial_groups=True,
-        sources=(
-            "https://docs.sglang.io/advanced_features/server_arguments.html",
-            "https://docs.sglang.io/references/environment_variables.html",
-        ),
-        converts_weights="SGLANG_FORCE_FP8_MARLIN=1",
-    ),
-}
-"""Options by the name of the engine, for vLLM from 0.11, TensorRT-LLM from 1.0 and SGLang from 0.5."""
 
 DTYPES = {"fp16": "float16", "fp32": "float32"}
 """Names of precisions besides bf16, which checkpoints state themselves."""
@@ -152,7 +44,7 @@ def find_repository(network: Network) -> str:
 def launch(deployment: Deployment) -> Launch:
     """Return the command that launches a replica of a deployment, with the limits of its engine."""
     engine, on_device = deployment.engine, deployment.on_device
-    launcher = LAUNCHERS.get(engine.name)
+    launcher = engine.launcher
     if launcher is None:
         return Launch(None)
     reason = _why_not(launcher, deployment)
@@ -224,7 +116,7 @@ def _plain_name(form: str) -> str:
 def _given_block_tokens(deployment: Deployment) -> int | None:
     """Return the tokens per block of the cache if they are not those of the engine."""
     tokens = deployment.engine.block_tokens
-    return None if tokens == ENGINES[deployment.engine.name].block_tokens else tokens
+    return None if tokens == SERVERS[deployment.engine.name].block_tokens else tokens
 
 
 def _why_not(launcher: Launcher, deployment: Deployment) -> str | None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from ..distributed.replica import place_replica
 from ..engines.placed import NEEDS_KERNELS, check_division, place_kernels
+from ..engines.records import kernels_of
 from ..engines.routing import UNIFORM
 from ..errors import BadValue
 from ..machines import Device
 from ..timing.workload import UnderEngine
-from .engines import kernels_of
 from .iteration_times import ModelOnDevice
 
 
@@ -36,7 +36,7 @@ def with_kernels(
     on_device : ModelOnDevice
         Network, device and links.
     policy : str
-        One of `paleo_lite.serving.engines.ENGINES`.
+        One of `paleo_lite.engines.records.SERVERS`.
     experts, attention_data : int
         Expert-parallel degree, and groups that compute attention for sequences of their own.
     alpha : float

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
+from ..engines.records.record import Server
 from ..errors import BadValue, DoesNotFit
 from .cache import CacheRoom
-from .engines import Engine
 from .iteration_times import IterationTimes
 from .requests import Traffic
 from .rounds import Round, round_time_s
@@ -92,7 +92,7 @@ class Outcome(msgspec.Struct, frozen=True, eq=False):
 
 
 def simulate(
-    traffic: Traffic, times: IterationTimes, room: CacheRoom, engine: Engine, options: SimulationOptions | None = None
+    traffic: Traffic, times: IterationTimes, room: CacheRoom, engine: Server, options: SimulationOptions | None = None
 ) -> Outcome:
     """Simulate one replica until all requests are answered.
 
@@ -104,8 +104,8 @@ def simulate(
         Iteration times.
     room : CacheRoom
         Blocks of the KV cache.
-    engine : Engine
-        Scheduling policy.
+    engine : Server
+        How the engine schedules requests.
     options : SimulationOptions, optional
         Prefix cache, speculative decoding, disaggregation.
 
@@ -128,7 +128,7 @@ class _Replica:
     """
 
     def __init__(
-        self, traffic: Traffic, times: IterationTimes, room: CacheRoom, engine: Engine, options: SimulationOptions
+        self, traffic: Traffic, times: IterationTimes, room: CacheRoom, engine: Server, options: SimulationOptions
     ) -> None:
         self.times, self.engine, self.options = times, engine, options
         self.round_tokens = engine.max_batched_tokens * times.pipeline

@@ -52,7 +52,7 @@ class UnderEngine(msgspec.Struct, frozen=True):
     Attributes
     ----------
     name : str
-        Name of the engine and its version, one of `paleo_lite.serving.engines.ENGINES`.
+        Name of the engine and its version, one of `paleo_lite.engines.records.SERVERS`.
     kv_cache : str
         Storage format of the KV cache, one of `paleo_lite.formats.FORMATS`.
     expert_load : float

@@ -21,11 +21,12 @@ from paleo_lite.distributed.platforms import parse_topology
 from paleo_lite.distributed.replica import place_replica
 from paleo_lite.distributed.settings import Settings
 from paleo_lite.engines.memory import activation_bytes
+from paleo_lite.engines.records import find_server
 from paleo_lite.engines.routing import parse_expert_load
 from paleo_lite.errors import PaleoError
 from paleo_lite.serving.cache import measure_room
 from paleo_lite.serving.deployment import tensor_group
-from paleo_lite.serving.engines import find_engine, with_fitted_host
+from paleo_lite.serving.host import with_fitted_host
 from paleo_lite.serving.iteration_times import ModelOnDevice
 from paleo_lite.serving.kernel_tables import tabulate_kernels
 from paleo_lite.serving.placement import with_kernels
@@ -153,7 +154,7 @@ def test_a_step_is_the_iteration_that_serve_simulates(network, gpu, asked, degre
     settings = Settings(parallel=ParallelConfig(tensor, expert=experts, attention_data=groups))
     question = {"precision": "bf16", **asked}
     on_device = placed_as_served(network, gpu, degrees, **question)
-    policy = with_fitted_host(find_engine(question.get("policy", "vllm"), on_device.machine.device), on_device.kernels)
+    policy = with_fitted_host(find_server(question.get("policy", "vllm"), on_device.machine.device), on_device.kernels)
     sequences, context = 64, 2000
     times = tabulate_kernels(
         on_device, max_new_tokens=4096, max_sequences=sequences, max_prompt=2048, max_context=context + 1
@@ -170,7 +171,7 @@ def test_a_step_is_the_iteration_that_serve_simulates(network, gpu, asked, degre
     cached_bytes = room.sequence_bytes * sequences / groups
     kernels = on_device.kernels.of_iteration("decode", context)
     own = sequences // groups
-    activations_bytes = activation_bytes(on_device.kernels.step, kernels, own, own)
+    activations_bytes = activation_bytes(on_device.kernels.step, kernels, own, own, policy.logit_bytes)
     assert row.memory_bytes == pytest.approx(room.weights_bytes + cached_bytes + activations_bytes)
     assert prompt.bound_s < prompt.time_s and row.bound_s < row.time_s
     assert row.interval[0] < row.time_s < row.interval[1]

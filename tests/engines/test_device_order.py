@@ -13,7 +13,7 @@ from paleo_lite.api.question import Question
 from paleo_lite.api.resolve import resolve_question
 from paleo_lite.distributed.links import device_link, link_rate
 from paleo_lite.engines.placed import EngineKernels, place_kernels
-from paleo_lite.engines.records import FUSIONS
+from paleo_lite.engines.records import KERNELS
 from paleo_lite.engines.step import ONE_DEVICE, Load, ReplicaDivision
 from paleo_lite.machines import find_device
 
@@ -61,7 +61,7 @@ def common_precisions(*gpus: str) -> list[str]:
     return [precision for precision in FORMATS if all(precision in own for own in peaks)]
 
 
-@pytest.mark.parametrize("engine", sorted(FUSIONS))
+@pytest.mark.parametrize("engine", sorted(KERNELS))
 @pytest.mark.parametrize(("better", "worse"), BETTER)
 def test_a_better_device_is_not_slower(better: str, worse: str, engine: str) -> None:
     for network in NETWORKS:
@@ -72,7 +72,7 @@ def test_a_better_device_is_not_slower(better: str, worse: str, engine: str) -> 
 
 
 @pytest.mark.parametrize("network", ["qwen3-30b-a3b", "qwen3-32b", "gpt-oss-20b", "mixtral-8x7b"])
-@pytest.mark.parametrize("engine", sorted(FUSIONS))
+@pytest.mark.parametrize("engine", sorted(KERNELS))
 def test_eight_devices_over_nvlink_are_faster_than_over_pcie(network: str, engine: str) -> None:
     """One user on eight H100 and on eight L40S, whose bandwidth is a fourth and that of their links a fourteenth."""
     for precision in ("bf16", "fp8"):

@@ -11,11 +11,11 @@ from paleo_lite.api.question import Question
 from paleo_lite.api.resolve import resolve_question
 from paleo_lite.engines.kernels import ExpertsKernel
 from paleo_lite.engines.memory import activation_bytes, reported_bytes, sequence_bytes, stored_weight_bytes
+from paleo_lite.engines.records import find_server
 from paleo_lite.errors import BadValue, DoesNotFit
 from paleo_lite.machines import find_device
 from paleo_lite.serving.cache import CacheRoom, measure_room
 from paleo_lite.serving.deployment import tensor_group
-from paleo_lite.serving.engines import find_engine
 from paleo_lite.serving.iteration_times import ModelOnDevice
 from paleo_lite.serving.kernel_tables import device_kernels
 from paleo_lite.serving.pipeline import connect_stages
@@ -52,7 +52,7 @@ def weights_of(on_device: ModelOnDevice) -> float:
 
 
 def room(on_device: ModelOnDevice, fraction: float, policy: str = "vllm", **limits: int) -> CacheRoom:
-    engine = find_engine(policy, on_device.machine.device, memory_fraction=fraction, **limits)
+    engine = find_server(policy, on_device.machine.device, memory_fraction=fraction, **limits)
     return measure_room(on_device, engine, mean_tokens=2048, prompt_tokens=1024)
 
 

@@ -1,6 +1,6 @@
 """Engines' kernels against traces of their servers: each kernel of our list is there, as often per block.
 
-Tests: engines/records.py.
+Tests: engines/records/record.py.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from paleo_lite.engines.kernels import (
     Pointwise,
     ProductKernel,
 )
-from paleo_lite.engines.records import FUSIONS
+from paleo_lite.engines.placed import fusion_of
+from paleo_lite.engines.records import KERNELS
 
 SGLANG = "tracelens_models/inference__sglang_decode__sglang_Qwen3-8B_decode.json.gz"
 """SGLang on an MI300X, which decodes 32 sequences of Qwen3 8B in a captured graph."""
@@ -35,7 +36,7 @@ VLLM = "tracelens/b200_eager_trace.json.gz"
 
 
 def test_every_engine_says_where_its_fusion_can_be_read() -> None:
-    for fusion in FUSIONS.values():
+    for fusion in KERNELS.values():
         assert fusion.sources and all(source.startswith("https://") for source in fusion.sources)
         assert all(launches >= 0 for launches in fusion.launches.values())
 
@@ -61,7 +62,7 @@ def number(counts: Counter[str], *parts: str) -> int:
 def block_kernels(name: str, engine: str, phase: str, tensor: int = 1) -> list[Kernel]:
     """Return the kernels of the second block; kernels are listed by type of block, each with its number of blocks."""
     network = find_network(name)
-    found = network_kernels(network, phase, context=800, tensor=tensor, fusion=FUSIONS[engine])
+    found = network_kernels(network, phase, context=800, tensor=tensor, fusion=fusion_of(engine))
     types = network.block_types or (0,) * network.blocks
     counts = [types.count(kind) for kind in sorted(set(types))]
     own = sorted(set(types)).index(types[1])
@@ -86,7 +87,7 @@ def test_a_block_of_qwen3_8b_under_sglang() -> None:
     assert ours["attention"] == number(counts, "paged_attention_ll4mi_QKV") == 1
     assert ours["activation"] == number(counts, "act_and_mul") == 1
     in_trace = number(counts, "rotary_embedding_kernel", "store_kvcache")
-    assert FUSIONS["sglang"].launches.get(ROTARY, 1) == in_trace == 2
+    assert fusion_of("sglang").launches.get(ROTARY, 1) == in_trace == 2
     assert number(counts, "rmsnorm_quant_kernelIDF16bDF16bLi64E") == 2 and ours["query and key norm"] == 1
     unmatched = ("direct_copy_kernel", "ll4mi_reduce")
     assert sum(counts.values()) - number(counts, *unmatched) == 12
@@ -110,7 +111,7 @@ def multiplied(file: str) -> Counter[tuple[int, ...]]:
 
 
 def all_kernels(name: str, engine: str, tensor: int) -> list[CountedKernel]:
-    fusion = FUSIONS[engine]
+    fusion = fusion_of(engine)
     return network_kernels(find_network(name), "prefill", context=888, tensor=tensor, fusion=fusion)
 
 
@@ -148,7 +149,7 @@ def test_a_block_of_gpt_oss_under_vllm() -> None:
     assert by_type[ExchangeKernel] == number(counts, "multimem_all_reduce") == 2
     assert by_type[ExpertsKernel] == number(counts, "finalizeKernel") == 1 and number(counts, "bmm_") == 2
     rotary = number(counts, "rotary_embedding_kernel", "reshape_and_cache_flash")
-    assert FUSIONS["vllm"].launches[ROTARY] == rotary == 2
+    assert fusion_of("vllm").launches[ROTARY] == rotary == 2
     assert number(counts, "routingIndices") == 3 and names[ROUTING] == 1
     attention = Counter(event["name"] for event in events(VLLM) if event.get("cat") == "kernel")
     assert (

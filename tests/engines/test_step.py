@@ -19,10 +19,10 @@ from paleo_lite.engines.kernels import (
     Pointwise,
     ProductKernel,
 )
+from paleo_lite.engines.records import find_server
 from paleo_lite.engines.step import EngineStep, Formats, Load, ReplicaDivision, causal_pairs
 from paleo_lite.errors import BadValue
 from paleo_lite.machines import find_device
-from paleo_lite.serving.engines import find_engine
 from paleo_lite.serving.iteration_times import ModelOnDevice, tabulate
 from paleo_lite.serving.kernel_tables import device_kernels, tabulate_kernels
 from paleo_lite.serving.placement import with_kernels
@@ -190,7 +190,7 @@ def test_iterations_with_prompts_have_factors_of_their_own(kernels_on_device) ->
 
 def test_overheads_are_not_in_the_tables(kernels_on_device) -> None:
     """They belong to the engine, so that kernels can be compared alone."""
-    engine = find_engine("vllm", H100)
+    engine = find_server("vllm", H100)
     assert engine.overhead_s > 0
     empty = msgspec.structs.asdict(tabulate_kernels(kernels_on_device, **LIMITS))
     assert empty["token_s"][0] == 0 and empty["head_s"][0] == 0

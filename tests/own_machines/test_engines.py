@@ -1,6 +1,6 @@
 """Programs on one's own machine, their backends and formats, and questions that are checked when they are made.
 
-Tests: own_machines/engines.py, own_machines/question.py.
+Tests: own_machines/question.py.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from click.testing import CliRunner
 from paleo_lite.api.local import advise_local, predict_local
 from paleo_lite.architectures import find_network
 from paleo_lite.cli import main
+from paleo_lite.engines.records import BACKENDS, LOCAL_ENGINES
 from paleo_lite.errors import BadValue
 from paleo_lite.machines import find_device
 from paleo_lite.own_machines.contents import read_contents
-from paleo_lite.own_machines.engines import BACKENDS, LOCAL_ENGINES
 from paleo_lite.own_machines.question import LocalQuestion
 from paleo_lite.own_machines.step import local_constants
 

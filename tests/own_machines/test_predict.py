@@ -9,11 +9,10 @@ import pytest
 
 from paleo_lite.api.local import advise_local, predict_local
 from paleo_lite.architectures import find_network
+from paleo_lite.engines.records import LOCAL_ENGINES
 from paleo_lite.errors import BadValue, DoesNotFit
 from paleo_lite.machines import find_device
-from paleo_lite.own_machines import LLAMA_CPP
 from paleo_lite.own_machines.contents import read_contents
-from paleo_lite.own_machines.engines import LOCAL_ENGINES
 from paleo_lite.own_machines.pieces import group_of
 from paleo_lite.own_machines.predict import usable_bytes
 from paleo_lite.own_machines.question import LocalQuestion
@@ -127,7 +126,7 @@ def test_networks_without_a_cache() -> None:
     [("rtx3090", "cuda"), ("apple-m4", "metal"), ("rx7900xtx", "vulkan"), ("raspberry-pi-5", "cpu")],
 )
 def test_backends(device: str, backend: str) -> None:
-    assert LOCAL_ENGINES[LLAMA_CPP].backend_of(find_device(device)) == backend
+    assert LOCAL_ENGINES["llama.cpp"].backend_of(find_device(device)) == backend
 
 
 def test_memory_that_the_gpu_may_use() -> None:

@@ -10,6 +10,7 @@ import pytest
 import paleo_lite as pl
 from paleo_lite.api.local import predict_local
 from paleo_lite.architectures import find_network
+from paleo_lite.engines.records import LOCAL_ENGINES
 from paleo_lite.errors import BadValue, DoesNotFit
 from paleo_lite.machines import find_device
 from paleo_lite.own_machines.batches import make_local_model, matrices_s, prompt_attention_s, slots_attention_s
@@ -29,7 +30,8 @@ def serve(users: int, network: str = "llama-3.1-8b", gpu: str = "rtx3090", **opt
 def test_one_slot_is_one_request(network: str, weights: str, gpu: str) -> None:
     """The same seconds as `predict` gives for a token, and for a prompt of one batch."""
     found = predict_local(network, gpu, LocalQuestion(weights=weights, context=1000, prompt_tokens=512))
-    model = make_local_model(read_contents(find_network(network), weights), find_device(gpu))
+    contents = read_contents(find_network(network), weights)
+    model = make_local_model(contents, find_device(gpu), LOCAL_ENGINES["llama.cpp"])
     token_s = matrices_s(model, 1) + matrices_s(model, 1, "last") + slots_attention_s(model, 1, 1000)
     prompt_s = matrices_s(model, 512) + matrices_s(model, 1, "last") + prompt_attention_s(model, 512)
     assert token_s == pytest.approx(found.token_s, rel=0.003)
@@ -38,7 +40,8 @@ def test_one_slot_is_one_request(network: str, weights: str, gpu: str) -> None:
 
 def test_slots_share_what_is_read() -> None:
     """Four slots take less than four times as long as one, and more than one."""
-    model = make_local_model(read_contents(find_network("llama-3-8b"), "q4_k_m"), find_device("rtx3090"))
+    contents = read_contents(find_network("llama-3-8b"), "q4_k_m")
+    model = make_local_model(contents, find_device("rtx3090"), LOCAL_ENGINES["llama.cpp"])
     one, four, many = (matrices_s(model, tokens) for tokens in (1, 4, 64))
     assert one < four < 2 * one and four < many < 16 * four
 

@@ -6,8 +6,8 @@ import pytest
 
 from paleo_lite.api.question import Question
 from paleo_lite.api.resolve import resolve_question
+from paleo_lite.engines.records import find_server
 from paleo_lite.serving.deployment import Deployment
-from paleo_lite.serving.engines import find_engine
 from paleo_lite.serving.iteration_times import ModelOnDevice
 
 
@@ -23,4 +23,4 @@ def on_device() -> ModelOnDevice:
 @pytest.fixture(scope="session")
 def deployment(on_device: ModelOnDevice) -> Deployment:
     """One replica of it under vLLM, without overhead."""
-    return Deployment(on_device, find_engine("vllm", on_device.machine.device, overhead_s=0.0))
+    return Deployment(on_device, find_server("vllm", on_device.machine.device, overhead_s=0.0))

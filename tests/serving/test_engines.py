@@ -1,14 +1,17 @@
-"""Engines: defaults of their repositories by device, and replaced limits."""
+"""Engines: defaults of their repositories by device, and replaced limits.
+
+Tests: serving/host.py, engines/records/vllm.py, engines/records/sglang.py.
+"""
 
 from __future__ import annotations
 
 import pytest
 
 from paleo_lite.engines.constants import Host
-from paleo_lite.engines.records import FUSIONS
+from paleo_lite.engines.records import KERNELS, SERVERS, find_server, kernels_of
 from paleo_lite.errors import BadValue, UnknownName
 from paleo_lite.machines import find_device
-from paleo_lite.serving.engines import ENGINES, SAMPLINGS, find_engine, kernels_of, with_host
+from paleo_lite.serving.host import SAMPLINGS, with_host
 
 
 @pytest.mark.parametrize(
@@ -17,7 +20,7 @@ from paleo_lite.serving.engines import ENGINES, SAMPLINGS, find_engine, kernels_
 )
 def test_vllm_defaults_of_its_server(device: str, tokens: int, sequences: int) -> None:
     """`EngineArgs.get_batch_defaults` of vLLM: 70 GiB and no A100."""
-    engine = find_engine("vllm", find_device(device))
+    engine = find_server("vllm", find_device(device))
     assert (engine.max_batched_tokens, engine.max_sequences) == (tokens, sequences)
 
 
@@ -40,12 +43,12 @@ def test_versions_are_data(policy: str, text: str) -> None:
     on (https://github.com/llm-d-incubation/llm-d-planner/pull/205); before 0.6 the scheduler waited (its
     blog). SGLang schedules ahead from 0.4 on (lmsys.org/blog/2024-12-04-sglang-v0-4).
     """
-    engine = ENGINES[policy]
+    engine = SERVERS[policy]
     assert engine.versions.describe() == text and f"versions {text}" in engine.describe()
 
 
 def test_policies_launch_the_kernels_of_an_engine() -> None:
-    assert {kernels_of(policy) for policy in ENGINES if policy != "llama.cpp"} == set(FUSIONS)
+    assert {kernels_of(policy) for policy in SERVERS if policy != "llama.cpp"} == set(KERNELS)
     assert kernels_of("vllm-0.5") == "vllm"
     for policy in ("vllmish", "llama.cpp"):
         with pytest.raises(UnknownName, match="no engine with kernels of its own"):
@@ -53,7 +56,7 @@ def test_policies_launch_the_kernels_of_an_engine() -> None:
 
 
 def test_older_versions_state_what_differs() -> None:
-    newest, before, oldest = (ENGINES[name] for name in ("vllm", "vllm-0.7", "vllm-0.5"))
+    newest, before, oldest = (SERVERS[name] for name in ("vllm", "vllm-0.7", "vllm-0.5"))
     assert (newest.block_tokens, newest.memory_fraction) == (before.block_tokens, before.memory_fraction)
     assert newest.schedules_ahead and not before.schedules_ahead and not oldest.schedules_ahead
     assert before.mixes_phases and not oldest.mixes_phases and oldest.chunked_prefill == 0 == oldest.context_share
@@ -62,61 +65,61 @@ def test_older_versions_state_what_differs() -> None:
 
 @pytest.mark.parametrize(("older", "newer"), [("vllm-0.13", "vllm-0.16"), ("sglang-0.3", "sglang")])
 def test_scheduling_ahead_came_with_a_version(older: str, newer: str) -> None:
-    assert not ENGINES[older].schedules_ahead and ENGINES[newer].schedules_ahead
+    assert not SERVERS[older].schedules_ahead and SERVERS[newer].schedules_ahead
     device = find_device("h100-sxm")
-    limits = [find_engine(name, device) for name in (older, newer)]
+    limits = [find_server(name, device) for name in (older, newer)]
     assert limits[0].max_batched_tokens == limits[1].max_batched_tokens
 
 
 def test_multi_step_scheduling_pays_the_host_once_per_look() -> None:
     """`--num-scheduler-steps 10` of vLLM 0.6: ten decoding steps for one pass of the scheduler (its blog)."""
-    single, several = find_engine("vllm-0.7"), find_engine("vllm-0.7", receive_interval=10)
+    single, several = find_server("vllm-0.7"), find_server("vllm-0.7", receive_interval=10)
     assert several.receive_interval == 10 and several.overhead_s == pytest.approx(single.overhead_s / 10)
     assert several.overhead_range_s[1] == pytest.approx(single.overhead_range_s[1] / 10)
 
 
 def test_whole_prompts_of_the_first_engine_of_vllm_pause_decoding() -> None:
     """Without chunks the V0 scheduler runs prompts in iterations of their own (vllm/core/scheduler.py of 0.6)."""
-    assert find_engine("vllm-0.7").mixes_phases
-    assert not find_engine("vllm-0.7", chunked_prefill=0).mixes_phases
-    assert find_engine("vllm", chunked_prefill=0).mixes_phases
+    assert find_server("vllm-0.7").mixes_phases
+    assert not find_server("vllm-0.7", chunked_prefill=0).mixes_phases
+    assert find_server("vllm", chunked_prefill=0).mixes_phases
 
 
 def test_given_limits_replace_defaults() -> None:
-    engine = find_engine("vllm", find_device("h100-sxm"), max_batched_tokens=4096, overhead_s=2e-3)
+    engine = find_server("vllm", find_device("h100-sxm"), max_batched_tokens=4096, overhead_s=2e-3)
     assert engine.chunked_prefill == 4096 and engine.max_sequences == 1024
     assert engine.overhead_range_s == (2e-3, 2e-3)
 
 
 def test_every_engine_names_its_sources() -> None:
-    for engine in ENGINES.values():
+    for engine in SERVERS.values():
         assert engine.sources and all("https://" in source for source in engine.sources)
         assert engine.overhead_range_s[0] <= engine.overhead_s <= engine.overhead_range_s[1]
 
 
 def test_sorting_a_nucleus_takes_time_by_the_logit() -> None:
     host = Host(1e-3, 1e-11, 5e-3, 1e-6, 2.0, 0.2, nucleus_logit_s=3e-10)
-    nucleus, greedy = (with_host(ENGINES["vllm"], host, 128_000, sampling) for sampling in SAMPLINGS)
+    nucleus, greedy = (with_host(SERVERS["vllm"], host, 128_000, sampling) for sampling in SAMPLINGS)
     assert nucleus.sequence_overhead_s == pytest.approx(128_000 * 3.1e-10)
     assert greedy.sequence_overhead_s == pytest.approx(128_000 * 1e-11)
-    assert with_host(ENGINES["vllm"], host, 128_000) == nucleus
+    assert with_host(SERVERS["vllm"], host, 128_000) == nucleus
 
 
 def test_some_engines_look_for_requests_now_and_then() -> None:
     """`--scheduler-recv-interval`, 1 by default (docs.sglang.io/advanced_features/server_arguments)."""
-    assert {engine.receive_interval for engine in ENGINES.values()} == {1}
-    options = {engine.receive_option: engine.name for engine in ENGINES.values() if engine.receive_option}
+    assert {engine.receive_interval for engine in SERVERS.values()} == {1}
+    options = {engine.receive_option: engine.name for engine in SERVERS.values() if engine.receive_option}
     assert options == {"--scheduler-recv-interval": "sglang", "--num-scheduler-steps": "vllm-0.7"}
-    assert find_engine("sglang", receive_interval=30).receive_interval == 30
+    assert find_server("sglang", receive_interval=30).receive_interval == 30
     with pytest.raises(BadValue, match="is for sglang and vllm"):
-        find_engine("vllm", receive_interval=30)
+        find_server("vllm", receive_interval=30)
     with pytest.raises(BadValue, match="receive-interval"):
-        find_engine("sglang", receive_interval=0)
+        find_server("sglang", receive_interval=0)
 
 
 def test_bad_values() -> None:
     with pytest.raises(UnknownName, match="vllm"):
-        find_engine("vlm")
+        find_server("vlm")
     for name, value in (("max_sequences", 0), ("memory_fraction", 1.5), ("chunked_prefill", -1), ("overhead_s", -1.0)):
         with pytest.raises(BadValue, match="--"):
-            find_engine("vllm", **{name: value})
+            find_server("vllm", **{name: value})

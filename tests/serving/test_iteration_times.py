@@ -11,9 +11,9 @@ import paleo_lite as pl
 from paleo_lite.api.question import Question
 from paleo_lite.api.resolve import resolve_question
 from paleo_lite.api.scaling import scale as scaling
+from paleo_lite.engines.records import find_server
 from paleo_lite.errors import BadValue, DoesNotFit
 from paleo_lite.serving.cache import cached_bytes, measure_room
-from paleo_lite.serving.engines import find_engine
 from paleo_lite.serving.iteration_times import IterationTimes, ModelOnDevice, tabulate
 
 
@@ -96,7 +96,7 @@ def test_cache_bytes_of_grouped_query_attention(on_device: ModelOnDevice) -> Non
 
 
 def test_room_is_memory_without_weights_and_activations(on_device: ModelOnDevice) -> None:
-    engine = find_engine("vllm", on_device.machine.device)
+    engine = find_server("vllm", on_device.machine.device)
     room = measure_room(on_device, engine, mean_tokens=1280, prompt_tokens=1024)
     assert room.weights_bytes == pytest.approx(8.03e9 * 2, rel=0.001)  # 8.03 G parameters in 2 bytes
     total = room.weights_bytes + room.activations_bytes + room.cache_bytes
@@ -113,7 +113,7 @@ def test_a_network_that_does_not_fit() -> None:
     )
     placed = ModelOnDevice(workload, machine, model, None, "bf16")
     with pytest.raises(DoesNotFit, match="--tensor"):
-        measure_room(placed, find_engine("vllm", machine.device), mean_tokens=1280, prompt_tokens=1024)
+        measure_room(placed, find_server("vllm", machine.device), mean_tokens=1280, prompt_tokens=1024)
 
 
 def test_only_networks_from_configs() -> None:

@@ -11,9 +11,9 @@ from click.testing import CliRunner
 import paleo_lite as pl
 from paleo_lite.architectures import find_network
 from paleo_lite.cli import main
+from paleo_lite.engines.records import SERVERS
 from paleo_lite.serving.answers import Serving
-from paleo_lite.serving.engines import ENGINES
-from paleo_lite.serving.launch import LAUNCHERS, find_repository
+from paleo_lite.serving.launch import find_repository
 
 MIXTURE = {"gpu": "h200", "tensor": 8, "concurrency": 8, "num_requests": 20}
 
@@ -49,10 +49,11 @@ def options_of(command: str) -> dict[str, str]:
     return options
 
 
-@pytest.mark.parametrize("engine", sorted(LAUNCHERS))
+@pytest.mark.parametrize("engine", sorted(DOCUMENTED))
 def test_options_are_those_of_the_engine(engine: str) -> None:
-    assert engine in ENGINES
-    assert {option for option, _ in LAUNCHERS[engine].options} == set(DOCUMENTED[engine].split())
+    launcher = SERVERS[engine].launcher
+    assert launcher is not None
+    assert {option for option, _ in launcher.options} == set(DOCUMENTED[engine].split())
 
 
 def test_limits_are_those_of_the_simulated_engine() -> None:

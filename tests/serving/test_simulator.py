@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from paleo_lite.distributed.links import device_link
+from paleo_lite.engines.records import SERVERS, find_server
+from paleo_lite.engines.records.record import Server
 from paleo_lite.errors import BadValue, DoesNotFit
 from paleo_lite.serving.deployment import Deployment, PreparedDeployment, tensor_group
-from paleo_lite.serving.engines import ENGINES, Engine, find_engine
 from paleo_lite.serving.requests import Lengths, Traffic, generate_traffic
 from paleo_lite.serving.simulator import Outcome, SimulationOptions, Speculation, simulate
 
@@ -22,11 +23,11 @@ def run(deployment: Deployment, traffic: Traffic) -> tuple[PreparedDeployment, O
     return prepared, prepared.run(traffic)[0]
 
 
-@pytest.mark.parametrize("engine", list(ENGINES))
+@pytest.mark.parametrize("engine", list(SERVERS))
 @pytest.mark.parametrize("rate", [3.0, 40.0, float("inf")])
 def test_tokens_and_time_are_conserved(deployment: Deployment, engine: str, rate: float) -> None:
     machine = deployment.on_device.machine
-    deployment = msgspec.structs.replace(deployment, engine=find_engine(engine, machine.device))
+    deployment = msgspec.structs.replace(deployment, engine=find_server(engine, machine.device))
     traffic = generate_traffic(Lengths(800, 300), Lengths(200, 80), count=600, rate_per_s=rate, seed=5)
     prepared, outcome = run(deployment, traffic)
     assert (outcome.output_tokens == traffic.output_tokens).all()
@@ -42,10 +43,10 @@ def test_tokens_and_time_are_conserved(deployment: Deployment, engine: str, rate
     assert outcome.busy_s <= outcome.finish_s.max() + 1e-9
 
 
-@pytest.mark.parametrize("engine", list(ENGINES))
+@pytest.mark.parametrize("engine", list(SERVERS))
 def test_littles_law(deployment: Deployment, engine: str) -> None:
     """The mean number of decoding sequences is their rate times their time of decoding (Little 1961)."""
-    engine_record = find_engine(engine, deployment.on_device.machine.device, overhead_s=0.0)
+    engine_record = find_server(engine, deployment.on_device.machine.device, overhead_s=0.0)
     deployment = msgspec.structs.replace(deployment, engine=engine_record)
     traffic = generate_traffic(Lengths(500), Lengths(150), count=800, rate_per_s=10.0, seed=2)
     _, outcome = run(deployment, traffic)
@@ -62,7 +63,7 @@ def test_users_with_equal_lengths_keep_step_if_prompts_go_first(deployment: Depl
     Users who drift apart wait for few prompts of others.
     """
     machine = deployment.on_device.machine
-    engine = find_engine("sglang", machine.device, chunked_prefill=8192, overhead_s=0.0)
+    engine = find_server("sglang", machine.device, chunked_prefill=8192, overhead_s=0.0)
     deployment = msgspec.structs.replace(deployment, engine=engine)
     waits = []
     for drift_apart in (False, True):
@@ -82,7 +83,7 @@ def test_a_request_waits_until_the_scheduler_looks_for_it(deployment: Deployment
     traffic = generate_traffic(Lengths(64, 20), Lengths(500, 100), count=400, rate_per_s=2.0, seed=3)
     first_s, outcomes = [], []
     for interval in (1, 30):
-        engine = find_engine("sglang", machine.device, receive_interval=interval)
+        engine = find_server("sglang", machine.device, receive_interval=interval)
         _, outcome = run(msgspec.structs.replace(deployment, engine=engine), traffic)
         first_s.append(float((outcome.first_token_s - outcome.arrival_s).mean()))
         outcomes.append(outcome)
@@ -112,7 +113,7 @@ def test_a_request_larger_than_the_cache(deployment: Deployment) -> None:
         simulate(traffic, prepared.tables, msgspec.structs.replace(prepared.room, blocks=10), prepared.engine)
 
 
-def without_delays(engine: Engine) -> Engine:
+def without_delays(engine: Server) -> Server:
     """Return an engine that knows every request at once."""
     return msgspec.structs.replace(engine, request_overhead_s=0.0, schedules_ahead=False)
 

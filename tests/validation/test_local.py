@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from measured import DATA
-from paleo_lite.own_machines.engines import BACKENDS
+from paleo_lite.engines.records import BACKENDS
 from validation.local import offloaded
 from validation.local.fit import TYPICAL, make_constants, predict_s
 from validation.local.published import PUBLISHED, read_rows

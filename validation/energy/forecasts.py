@@ -12,9 +12,10 @@ import msgspec
 import numpy as np
 
 from paleo_lite.calibration.validate import sharpness
+from paleo_lite.engines.records import find_server
 from paleo_lite.serving.deployment import Deployment
 from paleo_lite.serving.energy import drawn_by, served_activity
-from paleo_lite.serving.engines import find_engine, with_fitted_host
+from paleo_lite.serving.host import with_fitted_host
 from paleo_lite.serving.requests import Lengths, generate_traffic
 from paleo_lite.timing.activity import Activity
 from paleo_lite.timing.energy import EnergyModel
@@ -128,7 +129,7 @@ def _timed_server(one: Measured, server: Server, levels: Sequence[str]) -> Timed
 def _deploy(server: Server) -> Deployment:
     placed = place(server)
     assert placed.kernels is not None
-    engine = find_engine(server.engine, placed.machine.device, max_sequences=server.concurrency)
+    engine = find_server(server.engine, placed.machine.device, max_sequences=server.concurrency)
     return Deployment(placed, with_fitted_host(engine, placed.kernels))
 
 

@@ -15,9 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from paleo_lite.engines.records import LOCAL_ENGINES
 from paleo_lite.machines import Device, find_device
-from paleo_lite.own_machines import LLAMA_CPP
-from paleo_lite.own_machines.engines import LOCAL_ENGINES
 from paleo_lite.own_machines.step import local_constants, token_activity
 from paleo_lite.reporting.document import Column, Document, Table
 from paleo_lite.timing.energy import power_of
@@ -102,7 +101,7 @@ def machines(data: Path) -> Iterator[Machine]:
         if power is None:
             continue
         contents = contents_of(*MODELS[row["model"]])
-        constants = local_constants().backends[LOCAL_ENGINES[LLAMA_CPP].backend_of(device)]
+        constants = local_constants().backends[LOCAL_ENGINES["llama.cpp"].backend_of(device)]
         time_s = 1 / float(row["tokens_per_s"])
         shares = token_activity(contents, contents.pieces, device, constants, CONTEXT).overlapping_shares_of(time_s)
         low_w, high_w = (float(end_w) for end_w in power.interval_w(shares))

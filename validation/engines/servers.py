@@ -17,12 +17,10 @@ import msgspec
 from paleo_lite.api.question import Question
 from paleo_lite.api.resolve import resolve_question
 from paleo_lite.distributed.links import device_link
-from paleo_lite.engines.records import FUSIONS
+from paleo_lite.engines.records import KERNELS, SERVERS, find_server
 from paleo_lite.errors import DoesNotFit
 from paleo_lite.serving.cache import measure_room
 from paleo_lite.serving.deployment import tensor_group
-from paleo_lite.serving.engines import ENGINES as ENGINE_RECORDS
-from paleo_lite.serving.engines import VLLM, find_engine
 from paleo_lite.serving.iteration_times import ModelOnDevice
 from paleo_lite.serving.pipeline import connect_stages
 from paleo_lite.serving.placement import with_kernels
@@ -140,7 +138,7 @@ class Server(msgspec.Struct, frozen=True):
     @property
     def keeps_step(self) -> bool:
         """Whether all users send prompts and end answers together: equal lengths, and prompts before any decoding."""
-        return self.source == "serving" and not self.is_drawn and not ENGINE_RECORDS[self.engine].mixes_phases
+        return self.source == "serving" and not self.is_drawn and not SERVERS[self.engine].mixes_phases
 
     @property
     def has_nucleus(self) -> bool:
@@ -148,7 +146,7 @@ class Server(msgspec.Struct, frozen=True):
 
         vLLM takes the settings of the network then. Those of InferenceX ask for the most likely token.
         """
-        is_default = self.source == "serving" and self.engine == VLLM.name and not self.is_drawn
+        is_default = self.source == "serving" and self.engine == "vllm" and not self.is_drawn
         return self.source == "mlenergy" or is_default
 
     @property
@@ -328,14 +326,14 @@ def _loads(data: Path) -> Iterator[Server]:
                 ttft_s=ttft_s,
                 tpot_s=(latency_s - ttft_s) / (answer - 1),
                 tokens_per_s=None,
-                shared_tokens=prompt - VLLM.block_tokens / 2,
+                shared_tokens=prompt - SERVERS["vllm"].block_tokens / 2,
             )
 
 
 def _results() -> Iterator[Server]:
     """Return the published results that fit into the memory, with the sequences that the cache holds at saturation."""
     for point in published_points():
-        if point.pipeline > 1 or point.engine not in FUSIONS or not (point.tpot_s or point.tokens_per_s):
+        if point.pipeline > 1 or point.engine not in KERNELS or not (point.tpot_s or point.tokens_per_s):
             continue
         if point.concurrency is None and point.rate != "inf":
             continue
@@ -371,7 +369,7 @@ def _held_sequences(server: Server, point: Point) -> int:
     """Return the sequences that run at the same time at saturation."""
     settings = dict(setting.split("=") for setting in point.options.split(";") if setting)
     placed = place(server)
-    engine = find_engine(point.engine, placed.machine.device)
+    engine = find_server(point.engine, placed.machine.device)
     engine = msgspec.structs.replace(engine, **{
         name: float(value) if "." in value else int(value) for name, value in settings.items() if hasattr(engine, name)
     })  # fmt: skip

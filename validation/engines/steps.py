@@ -31,10 +31,10 @@ from scipy.stats import t as student_t
 from paleo_lite.engines.blocks import sampled_logits
 from paleo_lite.engines.constants import Company, EngineConstants, Host, generation_of
 from paleo_lite.engines.kernels import CountedKernel
+from paleo_lite.engines.records import SERVERS, find_server
 from paleo_lite.engines.step import UNKNOWN_HOST, Z_90, EngineStep, Load
 from paleo_lite.machines import find_device
 from paleo_lite.serving.demand import REQUESTS_PER_USER
-from paleo_lite.serving.engines import ENGINES, find_engine
 from paleo_lite.serving.kernel_tables import device_kernels
 
 from .servers import Server, place
@@ -234,7 +234,7 @@ class _Circumstances(NamedTuple):
         groups = np.array([server.attention_data for server in servers])
         logits = users / groups * np.array([part.logits for part in parts])
         return cls(
-            mixes=np.array([ENGINES[server.engine].mixes_phases for server in servers]),
+            mixes=np.array([SERVERS[server.engine].mixes_phases for server in servers]),
             users=users,
             prompts_before=_mean_before(users),
             logits=logits,
@@ -271,7 +271,7 @@ def _pausing_share(server: Server) -> float:
     """
     if not server.keeps_step:
         return 1.0
-    engine = find_engine(server.engine, find_device(server.gpu))
+    engine = find_server(server.engine, find_device(server.gpu))
     chunks = np.ceil(server.concurrency * server.input_tokens / engine.chunked_prefill)
     return float(1 - 1 / chunks) / 2
 

@@ -10,9 +10,8 @@ from numpy.typing import ArrayLike
 from scipy.optimize import least_squares
 
 from paleo_lite.architectures import find_network
-from paleo_lite.own_machines import LLAMA_CPP
+from paleo_lite.engines.records import LOCAL_ENGINES
 from paleo_lite.own_machines.contents import Contents, read_contents
-from paleo_lite.own_machines.engines import LOCAL_ENGINES
 from paleo_lite.own_machines.pieces import GROUPS
 from paleo_lite.own_machines.step import BackendConstants, prompt_s, token_s
 
@@ -45,7 +44,7 @@ OF_OTHER_ENGINES = ("mlx", "exllama")
 @cache
 def contents_of(network: str, weights: str, backend: str | None = None) -> Contents:
     """Return the contents of a network under the program of a backend, by default llama.cpp."""
-    engine = LOCAL_ENGINES[backend if backend in OF_OTHER_ENGINES else LLAMA_CPP]
+    engine = LOCAL_ENGINES[backend if backend in OF_OTHER_ENGINES else "llama.cpp"]
     return read_contents(find_network(network), weights, None, engine).merged()
 
 

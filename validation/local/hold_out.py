@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from paleo_lite.own_machines.engines import BACKENDS
+from paleo_lite.engines.records import BACKENDS
 from paleo_lite.own_machines.step import DEVIATIONS_AT_90
 from paleo_lite.reporting.document import Column, Document, Table, format_percent
 

@@ -12,10 +12,9 @@ import msgspec
 import numpy as np
 
 from paleo_lite.architectures import find_network
+from paleo_lite.engines.records import LOCAL_ENGINES
 from paleo_lite.machines import find_device
-from paleo_lite.own_machines import LLAMA_CPP
 from paleo_lite.own_machines.contents import read_contents
-from paleo_lite.own_machines.engines import LOCAL_ENGINES
 from paleo_lite.own_machines.placement import place
 from paleo_lite.own_machines.predict import OFFLOAD_DEVIATION, device_token_s, host_token_s
 from paleo_lite.own_machines.step import DEVIATIONS_AT_90, local_constants
@@ -33,7 +32,7 @@ def predict_rate(line: dict[str, str]) -> float:
     contents = read_contents(find_network(line["network"]), line["weights"])
     placed = place(contents, int(line["gpu_layers"]), int(line["cpu_expert_blocks"]))
     backends = local_constants().backends
-    own = backends[LOCAL_ENGINES[LLAMA_CPP].backend_of(device, line["backend"])]
+    own = backends[LOCAL_ENGINES["llama.cpp"].backend_of(device, line["backend"])]
     context = int(line["context"]) + int(line["tokens"]) / 2
     device_s = device_token_s(contents, placed, device, own, context)
     return 1 / (device_s + host_token_s(contents, placed, cpu, backends["cpu"], context))

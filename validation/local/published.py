@@ -10,9 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from paleo_lite.engines.records import LOCAL_ENGINES
 from paleo_lite.machines import find_device
-from paleo_lite.own_machines import LLAMA_CPP
-from paleo_lite.own_machines.engines import LOCAL_ENGINES
 
 PUBLISHED = Path(__file__).parent / "published.csv"
 """Speeds that people published in pull requests and on pages, with the source of each row."""
@@ -42,7 +41,7 @@ STRIX_MODELS = {
 
 
 device_of = cache(find_device)
-backend_of = LOCAL_ENGINES[LLAMA_CPP].backend_of
+backend_of = LOCAL_ENGINES["llama.cpp"].backend_of
 
 
 class Row(NamedTuple):

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import msgspec
 
+from paleo_lite.engines.records import BACKENDS
 from paleo_lite.files import write_atomically
-from paleo_lite.own_machines.engines import BACKENDS
 from paleo_lite.own_machines.step import LocalConstants
 
 from .fit import PIPELINE, fit, make_constants

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from paleo_lite.api.question import Question
 from paleo_lite.api.resolve import resolve_question
+from paleo_lite.engines.records import find_server
 from paleo_lite.serving.cache import measure_room
 from paleo_lite.serving.deployment import tensor_group
-from paleo_lite.serving.engines import find_engine
 from paleo_lite.serving.iteration_times import ModelOnDevice
 from paleo_lite.serving.placement import with_kernels
 
@@ -57,7 +57,7 @@ def _line(row: dict[str, str]) -> Line:
     alone = ModelOnDevice(workload, machine, model, group, kv_cache)
     on_device = with_kernels(alone, row["engine"], experts=1, attention_data=1)
     given = {key: int(row[key]) for key in ("max_batched_tokens", "max_sequences") if row[key]}
-    engine = find_engine(row["engine"], machine.device, memory_fraction=float(row["memory_fraction"]), **given)
+    engine = find_server(row["engine"], machine.device, memory_fraction=float(row["memory_fraction"]), **given)
     room = measure_room(on_device, engine, mean_tokens=MEAN_TOKENS, prompt_tokens=MEAN_TOKENS // 2)
     name = f"{row['engine']}, {row['network']}, {row['devices']} {row['device']} at {row['memory_fraction']}"
     held_bytes = float(row["held_gib"] or 0) * 2**30

@@ -1,0 +1,92 @@
+"""The engines: one file for each, with a record for every range of versions, and the list of the files."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import structs
+
+from ...errors import BadValue, UnknownName
+from ...machines import Device
+from . import exllama, llama_cpp, mlx, sglang, tensorrt_llm, vllm
+from .record import Engine, Server
+
+FILES = (vllm, tensorrt_llm, sglang, llama_cpp, mlx, exllama)
+"""The files, in the order in which commands name their engines."""
+
+ENGINES: dict[str, Engine] = {record.name: record for file in FILES for record in file.RECORDS}
+"""All engines by name."""
+
+SERVERS = {name: engine for name, engine in ENGINES.items() if isinstance(engine, Server)}
+"""Engines that serve requests of many users."""
+
+KERNELS = {engine.kernels.engine: engine.kernels for engine in ENGINES.values() if engine.kernels is not None}
+"""Kernels by the engine under whose name their times were fitted."""
+
+KERNEL_ENGINES = tuple(name for name, engine in ENGINES.items() if engine.kernels is not None)
+"""Engines whose kernels are known, as names of executions."""
+
+USUAL_ENGINE = vllm.VLLM.name
+"""Engine whose kernels are timed where the question names none."""
+
+LOCAL_ENGINES = {name: engine.local for name, engine in ENGINES.items() if engine.local is not None}
+"""Engines that run a language model on one's own machine."""
+
+BACKENDS = tuple(
+    dict.fromkeys(
+        backend for local in LOCAL_ENGINES.values() for backends in local.backends.values() for backend in backends
+    )
+)
+"""Backends of these engines, each with constants of its own."""
+
+LOCAL_EXECUTIONS = {name: local.description for name, local in LOCAL_ENGINES.items()}
+"""Their names, with a description in one line."""
+
+
+def find_server(name: str, device: Device | None = None, **changes: Any) -> Server:
+    """Return an engine's server with its defaults for a device.
+
+    Parameters
+    ----------
+    name : str
+        One of `SERVERS`.
+    device : Device, optional
+        Device on which limits of some engines depend.
+    **changes
+        Limits to replace; None keeps the default.
+
+    Raises
+    ------
+    UnknownName
+        If there is no such engine.
+    BadValue
+        If a value is outside its range.
+    """
+    if name not in SERVERS:
+        raise UnknownName("serving engine", name, SERVERS)
+    usual = SERVERS[name]
+    given = {key: value for key, value in changes.items() if value is not None}
+    if "receive_interval" in given and not usual.receive_option:
+        owners = sorted(server.name for server in SERVERS.values() if server.receive_option)
+        raise BadValue(f"`--engine-settings receive-interval` is for {' and '.join(owners)} (the engine is {name})")
+    if "max_batched_tokens" in given and usual.chunked_prefill:
+        given.setdefault("chunked_prefill", given["max_batched_tokens"])
+    if "overhead_s" in given:
+        given["overhead_range_s"] = (given["overhead_s"], given["overhead_s"])
+    own = usual.limits_on(device) if device is not None and usual.limits_on is not None else {}
+    server = structs.replace(usual, **{**own, **given})
+    if not server.chunked_prefill and not server.mixes_whole_prompts:
+        server = structs.replace(server, mixes_phases=False)
+    if not server.works_between_looks and "overhead_s" not in given:
+        looks, (shortest_s, longest_s) = server.receive_interval, server.overhead_range_s
+        range_s = (shortest_s / looks, longest_s / looks)
+        server = structs.replace(server, overhead_s=server.overhead_s / looks, overhead_range_s=range_s)
+    return server
+
+
+def kernels_of(name: str) -> str:
+    """Return the engine whose kernels an engine launches: ``vllm`` for ``vllm-0.5``; raise UnknownName for others."""
+    engine = ENGINES.get(name)
+    if engine is None or engine.kernels is None:
+        raise UnknownName("engine with kernels of its own", name, KERNELS)
+    return engine.kernels.engine

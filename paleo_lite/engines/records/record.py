@@ -1,0 +1,222 @@
+"""The record of an engine: all that paleo-lite knows of a program that computes language models.
+
+What was fitted to measurements is data, by the name of the engine: times of kernels, exchanges and the host in
+``calibrations/engines.json``, and of programs on one's own machine in ``calibrations/llama_cpp.json``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+from msgspec import structs
+
+from ...errors import BadValue
+from ...gguf_types import Mixture
+from ...machines import Device
+
+COMMUNICATOR_BYTES = 1.15 * 2**30
+"""Bytes that the communicators of a group with NVLink keep on each device, beside the context.
+
+Two H100 under vLLM 0.6 have 1.26 GiB of it (https://github.com/vllm-project/vllm/pull/10511). Two RTX 4090 without
+NVLink keep nothing: `non_torch_memory` is 0.25 GiB, https://github.com/vllm-project/vllm/issues/13061.
+"""
+
+SEQUENCE_FACTOR = 1.6
+"""Ends of the 90% interval of the time of a host per sequence, relative to the fitted time."""
+
+PROCESSOR = "processor"
+"""Vendor of a device that is a processor."""
+
+_OPTIONS = {
+    "block_tokens": "--engine-settings block-size",
+    "receive_interval": "--engine-settings receive-interval",
+}
+"""Options of the command for limits that have another name there."""
+
+
+class Versions(msgspec.Struct, frozen=True):
+    """Range of the versions of an engine."""
+
+    # First and last version, which includes its patches; empty where the range is open.
+    first: str = ""
+    last: str = ""
+
+    def describe(self) -> str:
+        """Return the range as text: ``0.8 and later``, ``0.6 to 0.7``, or ``0.5 and earlier``."""
+        if not self.last:
+            return f"{self.first} and later"
+        return f"{self.first} to {self.last}" if self.first else f"{self.last} and earlier"
+
+
+class Kernels(msgspec.Struct, frozen=True):
+    """What an engine makes of a block, beyond the kernels that every engine launches (`paleo_lite.engines.blocks`)."""
+
+    # Engine under whose name times of kernels were fitted: older versions launch the same ones.
+    engine: str
+    # Launches of a pointwise kernel by its name, where they are not 1; 0 where another kernel does its work.
+    launches: dict[str, int]
+    sources: tuple[str, ...]  # where this can be read
+    # Multiples to which the hidden and the inner size of experts are padded, by the format of the kernels.
+    padded_experts: dict[str, tuple[int, int]] = {}
+
+
+class Launcher(msgspec.Struct, frozen=True):
+    """Options of the command that starts an engine's server."""
+
+    command: str  # the command; the repository of the network follows
+    # Options, and the setting of `paleo_lite.serving.launch.launch_settings` that each of them states. A setting that
+    # is None or False is left out; True is an option without a value.
+    options: tuple[tuple[str, str], ...]
+    # Names of the formats that the engine makes from weights in 16 bits when it loads them. It finds out by itself in
+    # which format a quantized checkpoint is.
+    weights: dict[str, str]
+    kv_cache: dict[str, str]  # names of the formats of the KV cache
+    # Whether experts, and attention, can be divided into fewer groups than there are devices.
+    partial_experts: bool
+    partial_groups: bool
+    sources: tuple[str, ...]  # documentation of the options
+    # Variable that makes the engine convert 8-bit weights to 16 bits where it would multiply them; empty if none does.
+    converts_weights: str = ""
+    file_option: str = ""  # option that names a YAML file with further options; empty if there is none
+    # Keys of this file with their settings; a dot separates a key from the key of the mapping that contains it. A
+    # mapping is written only if one of its settings is none of `options`.
+    file_options: tuple[tuple[str, str], ...] = ()
+
+
+class LocalEngine(msgspec.Struct, frozen=True):
+    """How an engine runs a language model on one's own machine, for one request at a time."""
+
+    name: str  # name of the engine
+    description: str  # in one line
+    # Backends by vendor of the device, the usual one first; of `PROCESSOR` those of processors, and of the empty text
+    # those of all other vendors.
+    backends: Mapping[str, tuple[str, ...]]
+    mixtures: Mapping[str, Mixture]  # formats of weights
+    default_weights: str  # usual one of them
+    caches: tuple[str, ...]  # types of keys and values, the usual one first
+    advised: tuple[str, ...]  # formats that people publish, from the most bits to the fewest
+    places: bool = False  # whether blocks, experts and the cache can be in the memory of the host
+    caution: str = ""  # what its forecasts rest on, where that is little
+
+    def runs_on(self, device: Device) -> bool:
+        """Return whether the engine has a backend for a device."""
+        return bool(self._backends_of(device))
+
+    def _backends_of(self, device: Device) -> tuple[str, ...]:
+        vendor = PROCESSOR if device.scope == "cpu" else device.vendor
+        return self.backends.get(vendor, () if vendor == PROCESSOR else self.backends.get("", ()))
+
+    def backend_of(self, device: Device, backend: str | None = None) -> str:
+        """Return the backend for a device, the requested one or the usual one; raise BadValue if there is none."""
+        possible = self._backends_of(device)
+        if not possible:
+            vendors = ", ".join(vendor for vendor in self.backends if vendor not in ("", PROCESSOR))
+            raise BadValue(f"`--engine {self.name}` is for devices of {vendors}, not for {device.name}")
+        if backend is not None and backend not in possible:
+            raise BadValue(f"`--backend` of {device.name} must be {' or '.join(possible)} (got {backend!r})")
+        return backend or possible[0]
+
+
+class Engine(msgspec.Struct, frozen=True, kw_only=True):
+    """A program that computes language models, in a range of its versions.
+
+    Every part is stated, so that none is forgotten: None says that the engine has no such part, or that nobody has
+    described it.
+    """
+
+    name: str  # as in ``--engine``; that of older versions ends with the last of them
+    versions: Versions
+    kernels: Kernels | None  # its kernels; None where layers are timed one by one
+    launcher: Launcher | None  # the command of its server; None if answers name no command
+    local: LocalEngine | None  # how it runs a model on one's own machine; None if it is not for that
+    sources: tuple[str, ...]  # where the figures of the record can be read
+
+
+class Server(Engine, frozen=True, kw_only=True):
+    """An engine with a server: how it schedules requests and divides memory, and how long its host takes.
+
+    Every default is the engine's own; the options of `paleo_lite.serve` replace them.
+    """
+
+    max_batched_tokens: int  # tokens per iteration, of prompts and of decoding sequences together
+    max_sequences: int  # sequences that run at the same time
+    block_tokens: int  # tokens per block of the paged KV cache
+    # Fraction of the device memory that weights, activations and cache may take, or, with `is_fraction_of_free`, of the
+    # memory that weights and activations leave free, that becomes the cache.
+    memory_fraction: float
+    is_fraction_of_free: bool
+    # Whether the activations of the largest iteration are taken off the cache's memory, as the engine measures them
+    # first; otherwise they have what `memory_fraction` leaves.
+    profiles_activations: bool = True
+    context_share: float = 0.0  # share of the device memory that context and libraries take; 0 for the usual reserve
+    # Bytes that the communicators of a group with NVLink keep on each device.
+    communicator_bytes: float = COMMUNICATOR_BYTES
+    # Bytes per logit at the peak of the sampler, where the engine samples for the largest batch before it sizes the
+    # cache; 0 if it does not.
+    logit_bytes: float = 0.0
+    # Tokens of prompts per iteration, into which longer prompts are split; 0 computes every prompt whole.
+    chunked_prefill: int
+    # Whether an iteration computes prompts and decodes at once; otherwise prompts go first and decoding pauses. And
+    # whether this holds for prompts that are not split into chunks as well.
+    mixes_phases: bool
+    mixes_whole_prompts: bool = True
+    # Fraction, 0 to 1, of the output tokens still to come for which admission requires free cache. At 1 no request is
+    # ever preempted.
+    reserved_output: float
+    # Seconds per iteration in which the device waits for scheduler, sampling and input preparation; their 90% interval;
+    # and seconds per iteration and decoding sequence: sampling, detokenization, streaming.
+    overhead_s: float
+    overhead_range_s: tuple[float, float]
+    sequence_overhead_s: float = 0.0
+    # Mean seconds from the sending of a request until the scheduler knows it: HTTP, tokenization, messages between
+    # processes; and in closed loops the same per token of the prompt.
+    request_overhead_s: float
+    request_token_s: float = 0.0
+    # Iterations, on average, until the scheduler looks for new requests and first tokens are sent, in closed loops.
+    request_iterations: float = 0.0
+    receive_interval: int = 1  # decoding iterations from one look for new requests to the next
+    receive_option: str = ""  # the engine's own option for `receive_interval`; empty without one
+    # Whether the host works in every iteration; otherwise its time is that of all iterations between two looks.
+    works_between_looks: bool = True
+    # Whether an iteration is scheduled while the one before it runs, so that a request waits for the iteration in
+    # progress and for the next one.
+    schedules_ahead: bool = False
+    # Limits that depend on the device, by name; None if they are the same on all devices.
+    limits_on: Callable[[Device], dict[str, int]] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("max_batched_tokens", "max_sequences", "block_tokens", "receive_interval"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                option = _OPTIONS.get(name, f"--{name.replace('_', '-')}")
+                raise BadValue(f"`{option}` must be an integer >= 1 (got {value!r})")
+        if isinstance(self.chunked_prefill, bool) or not isinstance(self.chunked_prefill, int):
+            raise BadValue(f"`--chunked-prefill` must be an integer >= 0 (got {self.chunked_prefill!r})")
+        if self.chunked_prefill < 0:
+            raise BadValue(f"`--chunked-prefill` must be an integer >= 0 (got {self.chunked_prefill})")
+        if not 0 < self.memory_fraction <= 1:
+            raise BadValue(f"`--memory-fraction` must be a fraction > 0 and <= 1 (got {self.memory_fraction:g})")
+        if not self.overhead_s >= 0:
+            raise BadValue(f"`--engine-settings overhead` must be a time >= 0 s (got {self.overhead_s:g})")
+
+    def at_end(self, end: str) -> Server:
+        """Return the server with the time of its host at an end of its 90% interval, ``low`` or ``high``."""
+        shortest_s, longest_s = self.overhead_range_s
+        if end == "low":
+            sequence_s = self.sequence_overhead_s / SEQUENCE_FACTOR
+            return structs.replace(self, overhead_s=shortest_s, sequence_overhead_s=sequence_s)
+        sequence_s = self.sequence_overhead_s * SEQUENCE_FACTOR
+        return structs.replace(self, overhead_s=longest_s, sequence_overhead_s=sequence_s)
+
+    def describe(self) -> str:
+        """Return the limits as text: ``versions 0.8 and later, 8,192 tokens and 1,024 sequences per iteration``."""
+        parts = [f"versions {self.versions.describe()}"]
+        parts.append(f"{self.max_batched_tokens:,} tokens and {self.max_sequences:,} sequences per iteration")
+        parts.append(f"prompts in chunks of {self.chunked_prefill:,}" if self.chunked_prefill else "whole prompts")
+        if not self.mixes_phases:
+            parts.append("prompts and decoding in separate iterations")
+        parts.append(f"cache blocks of {self.block_tokens}")
+        share = "free memory" if self.is_fraction_of_free else "memory"
+        parts.append(f"{self.memory_fraction:.0%} of {share}")
+        return ", ".join(parts)

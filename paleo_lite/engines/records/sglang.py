@@ -1,0 +1,99 @@
+"""SGLang, and its versions before it scheduled ahead."""
+
+from __future__ import annotations
+
+from msgspec import structs
+
+from ...machines import Device
+from .record import Kernels, Launcher, Server, Versions
+
+CHUNKS = ((20, 2048), (35, 2048), (60, 4096), (90, 8192), (160, 8192))
+"""Chunk of prompts in tokens, by the memory in GiB below which it holds (`ServerArgs._handle_gpu_memory_settings`)."""
+
+LARGEST_CHUNK = 16384
+
+RECEIVE_OPTION = "--scheduler-recv-interval"
+
+
+def limits_on(device: Device) -> dict[str, int]:
+    """Return the chunk of prompts on a device."""
+    for gibibytes, chunk in CHUNKS:
+        if device.memory_bytes < gibibytes * 2**30:
+            return {"chunked_prefill": chunk}
+    return {"chunked_prefill": LARGEST_CHUNK}
+
+
+SGLANG = Server(
+    name="sglang",
+    versions=Versions(first="0.5"),
+    kernels=Kernels(
+        engine="sglang",
+        # rotary_embedding, then store_kvcache; only gpt-oss and Qwen3's mixtures write it in the first
+        launches={"rotary embedding and cache": 2},
+        sources=("https://github.com/sgl-project/sglang/tree/main/python/sglang/srt/layers",),
+    ),
+    launcher=Launcher(
+        command="python -m sglang.launch_server --model-path",
+        options=(
+            ("--tp-size", "devices"),
+            ("--dp-size", "groups"),
+            ("--enable-dp-attention", "has_groups"),
+            ("--ep-size", "experts"),
+            ("--pp-size", "stages"),
+            ("--max-running-requests", "sequences"),  # limits are divided among the data-parallel ranks
+            ("--max-prefill-tokens", "tokens"),
+            ("--chunked-prefill-size", "chunk_or_none"),
+            ("--page-size", "given_block_tokens"),
+            ("--mem-fraction-static", "memory_fraction"),
+            (RECEIVE_OPTION, "receive_interval"),
+            ("--dtype", "dtype"),
+            ("--quantization", "weights"),
+            ("--kv-cache-dtype", "kv_cache"),
+        ),
+        weights={"fp8": "fp8"},
+        kv_cache={"fp8": "fp8_e4m3", "nvfp4": "fp4_e2m1"},
+        partial_experts=True,
+        partial_groups=True,
+        sources=(
+            "https://docs.sglang.io/advanced_features/server_arguments.html",
+            "https://docs.sglang.io/references/environment_variables.html",
+        ),
+        converts_weights="SGLANG_FORCE_FP8_MARLIN=1",
+    ),
+    local=None,
+    max_batched_tokens=16384,
+    max_sequences=4096,
+    limits_on=limits_on,
+    block_tokens=1,
+    memory_fraction=0.88,
+    is_fraction_of_free=False,
+    profiles_activations=False,  # ModelRunner.profile_max_num_token
+    chunked_prefill=8192,
+    mixes_phases=False,
+    reserved_output=0.4,
+    overhead_s=0.3e-3,
+    overhead_range_s=(0.1e-3, 1.5e-3),
+    request_overhead_s=5e-3,
+    receive_option=RECEIVE_OPTION,
+    schedules_ahead=True,
+    sources=("https://github.com/sgl-project/sglang/blob/main/python/sglang/srt/server_args.py",),
+)
+
+SGLANG_0_3 = structs.replace(
+    SGLANG,
+    name="sglang-0.3",
+    versions=Versions(last="0.3"),
+    launcher=None,
+    limits_on=None,
+    # The host of 0.4 works beside the device, which made it 1.1 times faster: 0.8 ms of 8 ms of Llama 3 8B on an H100.
+    overhead_s=0.8e-3,
+    overhead_range_s=(0.3e-3, 4e-3),
+    receive_option="",
+    schedules_ahead=False,
+    sources=(
+        *SGLANG.sources,
+        "https://lmsys.org/blog/2024-12-04-sglang-v0-4/ (iterations are scheduled ahead from 0.4 on)",
+    ),
+)
+
+RECORDS = (SGLANG, SGLANG_0_3)

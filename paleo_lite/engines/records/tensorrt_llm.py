@@ -1,0 +1,57 @@
+"""TensorRT-LLM."""
+
+from __future__ import annotations
+
+from .record import Kernels, Launcher, Server, Versions
+
+TENSORRT_LLM = Server(
+    name="tensorrt-llm",
+    versions=Versions(first="1.0"),
+    kernels=Kernels(
+        engine="tensorrt-llm",
+        launches={"rotary embedding and cache": 0},  # inside the attention operator
+        sources=("https://github.com/NVIDIA/TensorRT-LLM/tree/main/cpp/tensorrt_llm/kernels",),
+    ),
+    launcher=Launcher(
+        command="trtllm-serve",
+        options=(
+            ("--tp_size", "devices"),
+            ("--ep_size", "experts"),
+            ("--pp_size", "stages"),
+            ("--max_batch_size", "group_sequences"),  # limits hold for each rank with attention data parallelism
+            ("--max_num_tokens", "group_tokens"),
+            ("--enable_chunked_prefill", "has_chunks"),
+            ("--kv_cache_free_gpu_memory_fraction", "memory_fraction"),
+        ),
+        weights={},
+        kv_cache={"fp8": "fp8", "nvfp4": "nvfp4"},
+        partial_experts=True,
+        partial_groups=False,
+        sources=(
+            "https://nvidia.github.io/TensorRT-LLM/commands/trtllm-serve/trtllm-serve.html",
+            "https://nvidia.github.io/TensorRT-LLM/features/parallel-strategy.html",
+        ),
+        file_option="--extra_llm_api_options",
+        file_options=(
+            ("enable_attention_dp", "has_groups"),
+            ("kv_cache_config.dtype", "kv_cache"),
+            ("kv_cache_config.free_gpu_memory_fraction", "memory_fraction"),
+        ),
+    ),
+    local=None,
+    max_batched_tokens=8192,
+    max_sequences=2048,
+    block_tokens=32,
+    memory_fraction=0.9,
+    is_fraction_of_free=True,
+    chunked_prefill=0,
+    mixes_phases=True,
+    reserved_output=1.0,
+    overhead_s=0.3e-3,
+    overhead_range_s=(0.1e-3, 1.5e-3),
+    request_overhead_s=5e-3,
+    schedules_ahead=True,
+    sources=("https://github.com/NVIDIA/TensorRT-LLM/blob/main/tensorrt_llm/llmapi/llm_args.py",),
+)
+
+RECORDS = (TENSORRT_LLM,)

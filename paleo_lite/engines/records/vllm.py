@@ -1,0 +1,147 @@
+"""vLLM, from the newest versions to the oldest; every record but the first says what differs from the one above it."""
+
+from __future__ import annotations
+
+from msgspec import structs
+
+from ...machines import Device
+from .record import COMMUNICATOR_BYTES, Kernels, Launcher, Server, Versions
+
+LARGE_MEMORY_BYTES = 70 * 2**30
+"""Memory from which vLLM uses larger batches, with the exception of the A100 (`EngineArgs.get_batch_defaults`)."""
+
+
+def limits_on(device: Device) -> dict[str, int]:
+    """Return the limits of the OpenAI-compatible server on a device."""
+    is_large = device.memory_bytes >= LARGE_MEMORY_BYTES and "a100" not in device.id
+    if is_large:
+        return {"max_batched_tokens": 8192, "max_sequences": 1024, "chunked_prefill": 8192}
+    return {"max_batched_tokens": 2048, "max_sequences": 256, "chunked_prefill": 2048}
+
+
+VLLM = Server(
+    name="vllm",
+    versions=Versions(first="0.17"),
+    kernels=Kernels(
+        engine="vllm",
+        launches={"rotary embedding and cache": 2},  # rotary_embedding, then reshape_and_cache_flash
+        sources=("https://github.com/vllm-project/vllm/tree/main/vllm/v1/attention/backends",),
+        # gpt-oss-120b, whose checkpoint has 60.8 GiB, is loaded in 64.38 GiB on an H100 with Triton's kernels
+        # (https://github.com/vllm-project/vllm/issues/33155), which is a hidden size of 3,072 instead of 2,880. With
+        # Marlin's, which pad the inner size as well, it was 65.97 (https://github.com/vllm-project/vllm/issues/23278).
+        padded_experts={"mxfp4": (256, 1), "mxfp4-mxfp8": (256, 256)},
+    ),
+    # Options since 0.11.
+    launcher=Launcher(
+        command="vllm serve",
+        options=(
+            ("--tensor-parallel-size", "group_devices"),
+            ("--data-parallel-size", "groups"),
+            ("--enable-expert-parallel", "divides_experts"),
+            ("--pipeline-parallel-size", "stages"),
+            ("--max-num-seqs", "group_sequences"),  # limits hold for each data-parallel rank
+            ("--max-num-batched-tokens", "group_tokens"),
+            ("--no-enable-chunked-prefill", "has_whole_prompts"),
+            ("--block-size", "given_block_tokens"),
+            ("--gpu-memory-utilization", "memory_fraction"),
+            ("--dtype", "dtype"),
+            ("--quantization", "weights"),
+            ("--kv-cache-dtype", "kv_cache"),
+        ),
+        weights={"fp8": "fp8", "nf4": "bitsandbytes"},
+        kv_cache={"fp8": "fp8"},
+        partial_experts=False,  # experts are divided among all devices of all data-parallel ranks
+        partial_groups=True,
+        sources=(
+            "https://docs.vllm.ai/en/latest/cli/serve/",
+            "https://docs.vllm.ai/en/latest/serving/expert_parallel_deployment/",
+            "https://docs.vllm.ai/en/latest/configuration/env_vars/",
+        ),
+        converts_weights="VLLM_TEST_FORCE_FP8_MARLIN=1",
+    ),
+    local=None,
+    # 0.25 GiB outside of PyTorch on one H100 since 0.18, and 2.07 on each of two.
+    context_share=0.25 / 79.19,
+    communicator_bytes=1.82 * 2**30,
+    # Qwen3 14B, with 1,024 sequences of 151,936 logits, takes 2.23 GiB in the profile of 0.17 and 0.18 on an H100
+    # (https://github.com/llm-d-incubation/llm-d-planner/pull/205, accuracy_report.md); kernels that search for the
+    # limits of the nucleus came in before (https://github.com/vllm-project/vllm/pull/33538).
+    logit_bytes=15.4,
+    max_batched_tokens=2048,
+    max_sequences=256,
+    limits_on=limits_on,
+    block_tokens=16,
+    memory_fraction=0.9,
+    is_fraction_of_free=False,
+    chunked_prefill=2048,
+    mixes_phases=True,
+    reserved_output=0.0,
+    overhead_s=1.0e-3,
+    overhead_range_s=(0.3e-3, 4e-3),
+    request_overhead_s=5e-3,
+    schedules_ahead=True,
+    sources=(
+        "https://github.com/vllm-project/vllm/blob/main/vllm/engine/arg_utils.py (get_batch_defaults)",
+        "https://github.com/vllm-project/vllm/blob/main/vllm/v1/core/sched/scheduler.py",
+        "https://github.com/vllm-project/vllm/pull/12369 (8,192 tokens on large devices)",
+        "https://github.com/vllm-project/vllm/pull/27614 (iterations are scheduled ahead from 0.14 on)",
+        "https://github.com/llm-d-incubation/llm-d-planner/pull/205 (memory, by the logs of 0.15 to 0.19)",
+    ),
+)
+
+VLLM_0_16 = structs.replace(
+    VLLM,
+    name="vllm-0.16",
+    versions=Versions(first="0.14", last="0.16"),
+    launcher=None,
+    context_share=0.13 / 79.18,
+    # The sampler sorts 1,024 x 151,936 logits of Qwen3 14B in 5.64 GiB.
+    logit_bytes=5.64 * 2**30 / (1024 * 151_936),
+    # Four H100 under 0.9, beside a connector of caches, have 8.11 GiB for the cache of Qwen3 235B
+    # (https://github.com/vllm-project/vllm/issues/21348).
+    communicator_bytes=2.28 * 2**30,
+)
+
+VLLM_0_13 = structs.replace(
+    VLLM_0_16, name="vllm-0.13", versions=Versions(first="0.8", last="0.13"), schedules_ahead=False
+)
+
+VLLM_0_7 = structs.replace(
+    VLLM_0_13,
+    name="vllm-0.7",
+    versions=Versions(first="0.6", last="0.7"),
+    limits_on=None,
+    # `non_torch_memory` is 1.79 of 79.22 GiB of an H100.
+    context_share=1.79 / 79.22,
+    communicator_bytes=COMMUNICATOR_BYTES,
+    # The cache of OPT 125M on an H100 lost 58,928 tokens of 36,864 bytes to 1,024 sequences of 50,272 logits
+    # (https://github.com/vllm-project/vllm/pull/13594).
+    logit_bytes=42.0,
+    # Between the times of 0.5 and of the engine since 0.8.
+    overhead_s=5e-3,
+    overhead_range_s=(1e-3, 12e-3),
+    mixes_whole_prompts=False,
+    receive_option="--num-scheduler-steps",
+    works_between_looks=False,
+    sources=(
+        "https://github.com/vllm-project/vllm/blob/v0.7.0/vllm/engine/arg_utils.py (256 sequences on every device)",
+        "https://github.com/vllm-project/vllm/pull/10511 (memory of the context)",
+        "https://blog.vllm.ai/2024/09/05/perf-update.html (several steps are scheduled at once)",
+    ),
+)
+
+VLLM_0_5 = structs.replace(
+    VLLM_0_7,
+    name="vllm-0.5",
+    versions=Versions(last="0.5"),
+    context_share=0.0,
+    chunked_prefill=0,
+    mixes_phases=False,
+    receive_option="",
+    # The CPU took 62% of the time of Llama 3 8B on an H100: 12 ms beside 7.5 ms of the device per iteration.
+    overhead_s=12e-3,
+    overhead_range_s=(6e-3, 24e-3),
+    sources=("https://blog.vllm.ai/2024/09/05/perf-update.html (shares of CPU and GPU before version 0.6)",),
+)
+
+RECORDS = (VLLM, VLLM_0_16, VLLM_0_13, VLLM_0_7, VLLM_0_5)
