@@ -8,7 +8,7 @@ from paleo_lite.api.question import Question
 from paleo_lite.api.resolve import resolve_question
 from paleo_lite.engines.records import find_server
 from paleo_lite.serving.deployment import Deployment
-from paleo_lite.serving.iteration_times import ModelOnDevice
+from paleo_lite.serving.placement import ModelOnDevice
 from paleo_lite.serving.requests import Lengths, generate_traffic
 
 from .turns import Turns

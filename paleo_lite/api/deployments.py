@@ -19,11 +19,9 @@ from ..errors import BadValue
 from ..machines import Device, Price, find_device
 from ..machines.prices import choose_price
 from ..serving.deployment import Deployment, tensor_group
-from ..serving.division import Division
 from ..serving.host import NUCLEUS, has_fitted_host, with_fitted_host
-from ..serving.iteration_times import ModelOnDevice
 from ..serving.pipeline import connect_stages
-from ..serving.placement import check_undivided, with_kernels
+from ..serving.placement import Division, ModelOnDevice, check_undivided, with_kernels
 from ..serving.products import check_products, choose_precision
 from ..serving.simulator import SimulationOptions
 from ..timing.energy import with_power_limit

@@ -197,9 +197,9 @@ def serve(
     from ..serving.answers import answer
     from ..serving.candidates import Criteria
     from ..serving.demand import Demand
-    from ..serving.division import Division
     from ..serving.engine_model import choose_cache_format
     from ..serving.host import NUCLEUS, SAMPLINGS
+    from ..serving.placement import Division
     from ..serving.products import USUAL_PRECISION
     from ..serving.requests import parse_lengths, parse_rate
     from ..serving.simulator import SimulationOptions, Speculation

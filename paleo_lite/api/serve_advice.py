@@ -16,7 +16,7 @@ from ..serving.answers import Serving, answer, request_latencies, saturate
 from ..serving.candidates import Candidate, Criteria, DeploymentAdvice
 from ..serving.demand import Demand
 from ..serving.deployment import Deployment, PreparedDeployment
-from ..serving.division import Division
+from ..serving.placement import Division
 from ..serving.price_basis import choose_listings
 from ..serving.products import USUAL_PRECISION
 from ..serving.requests import Traffic

@@ -11,7 +11,7 @@ from ..errors import BadValue, UnknownPrecision
 from ..machines import Device
 from ..own_machines.batches import make_local_model
 from ..own_machines.contents import read_contents
-from ..serving.iteration_times import ModelOnDevice
+from ..serving.placement import ModelOnDevice
 from .question import Question
 from .resolve import resolve_question
 

@@ -29,8 +29,9 @@ from .step import (
 
 
 class LocalModel(msgspec.Struct, frozen=True):
-    """A network under llama.cpp, wholly on one device."""
+    """A network under an engine of one's own machine, wholly on one device."""
 
+    engine: str  # name of the engine
     contents: Contents  # the network, with one piece per type
     device: Device
     constants: BackendConstants  # constants of its backend
@@ -54,7 +55,7 @@ class LocalModel(msgspec.Struct, frozen=True):
 def make_local_model(contents: Contents, device: Device, engine: LocalEngine) -> LocalModel:
     """Return a network on a device with the constants of an engine's usual backend."""
     backend = engine.backend_of(device)
-    return LocalModel(contents.merged(), device, local_constants().backends[backend])
+    return LocalModel(engine.name, contents.merged(), device, local_constants().backends[backend])
 
 
 def matrices_s(model: LocalModel, tokens: float, rows: str = "tokens") -> float:

@@ -7,8 +7,8 @@ from typing import Any
 
 from ..serving.answers import FIGURES, LATENCIES, SITE_FIGURES, Figure, Serving
 from ..serving.candidates import RANKINGS, Candidate, DeploymentAdvice
-from ..serving.decode_kernels import KernelTime
-from ..serving.division import Division
+from ..serving.kernel_timer import KernelTime
+from ..serving.placement import Division
 from ..serving.price_basis import PricedDevice, describe_prices
 from ..units import format_number, format_si
 from .document import Column, Document, Table, format_percent, format_time_short, format_yes_no, raw_table

@@ -11,7 +11,6 @@ import msgspec
 from ..errors import DoesNotFit, PaleoError
 from ..progress import report
 from .answers import measure_figures, request_latencies, summarize
-from .backends import backend_of
 from .candidates import Candidate, Criteria, DeploymentAdvice, mark_front, rank
 from .demand import Demand
 from .deployment import Deployment, PreparedDeployment
@@ -232,5 +231,5 @@ def _candidate(
         objective_ratio=largest_ratio(arrays, objectives),
         price_usd_per_h=price,
         price_cloud=None if listing is None else listing.cloud or None,
-        is_forecast=backend_of(deployment.on_device).is_forecast,
+        is_forecast=deployment.timer.is_forecast,
     )

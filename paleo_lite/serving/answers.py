@@ -14,11 +14,10 @@ from ..engines.step import Z_90
 from ..timing.answer import Answer
 from ..timing.notes import clock_notes, published_weights_note, setting_notes
 from ..timing.power import MIN_FRACTION
-from .backends import backend_of
 from .candidates import DeploymentAdvice
-from .decode_kernels import KernelTime, time_decode_kernels
 from .deployment import LEVELS, Deployment, PreparedDeployment
 from .energy import Drawn, draw_power
+from .kernel_timer import KernelTime, time_decode_kernels
 from .launch import launch
 from .requests import Traffic
 from .simulator import Outcome
@@ -394,7 +393,7 @@ def answer(
             start_s = min(float(outcome.arrival_s.min()) for outcome in outcomes)
             duration_s = max(float(outcome.finish_s.max()) for outcome in outcomes) - start_s
     on_device = deployment.on_device
-    backend = backend_of(on_device)
+    timer = deployment.timer
     workload, device = on_device.workload, on_device.machine.device
     context = mean_context(traffic)
     network_notes = on_device.decode_workload(max(round(context), 1)).network.notes
@@ -402,7 +401,7 @@ def answer(
     published = published_weights_note(workload)
     if published is not None:
         requested.append(published)
-    all_notes = list(dict.fromkeys((*notes, *requested, *network_notes, *backend.notes)))
+    all_notes = list(dict.fromkeys((*notes, *requested, *network_notes, *timer.notes)))
     rate_per_s = traffic.rate_per_s
     capacity_per_s = figures["expected"].get("saturation_requests_per_s")
     if rate_per_s is not None and capacity_per_s is not None and rate_per_s > capacity_per_s:
@@ -411,7 +410,7 @@ def answer(
             f"{rate_per_s:.3g} requests/s exceed the saturation rate of {capacity_per_s:.3g}: the queue grows as long "
             "as requests arrive, and latencies depend on the number of requests",
         )
-    added = {name: Z_90 * deviation for name, deviation in backend.latency_deviations.items()}
+    added = {name: Z_90 * deviation for name, deviation in timer.latency_deviations.items()}
     shown = {
         name: _figure([figures[level][name] for level in levels])
         for name in (*FIGURES, *SITE_FIGURES)
@@ -430,7 +429,7 @@ def answer(
         gpu=device.id,
         gpu_name=device.name,
         precision=workload.precision,
-        weights=backend.weights,
+        weights=timer.weights,
         kv_cache=on_device.kv_cache,
         engine=deployment.engine.name,
         engine_limits=deployment.engine.describe(),
@@ -458,8 +457,8 @@ def answer(
         activations_bytes=prepared.room.activations_bytes,
         cache_bytes=prepared.room.cache_bytes,
         cache_tokens=prepared.room.tokens,
-        model=backend.description,
-        is_forecast=backend.is_forecast,
+        model=timer.description,
+        is_forecast=timer.is_forecast,
         overhead_s=deployment.engine.overhead_s,
         notes=tuple(all_notes),
         sources=deployment.engine.sources,

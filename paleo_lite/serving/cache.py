@@ -16,8 +16,8 @@ from ..formats import bytes_per_number
 from ..timing.memory import RESERVE_BYTES, model_bytes, peak_memory
 from ..timing.notes import published_weights_note
 from ..units import format_si
-from .iteration_times import ModelOnDevice
 from .pipeline import stage_workloads
+from .placement import ModelOnDevice
 
 
 class CacheRoom(msgspec.Struct, frozen=True):
@@ -95,13 +95,11 @@ def _measure_kernel_room(on_device: ModelOnDevice, engine: Server, *, mean_token
 
     Every attention group has a cache of its own; the room is that of all groups of a replica together.
     """
-    from .kernel_tables import device_kernels
-
     assert on_device.kernels is not None
     step = on_device.kernels.step
     groups = step.placement.attention_data
     tokens = max(round(mean_tokens), 2)
-    kernels = device_kernels(on_device, "decode", tokens - 1)
+    kernels = on_device.kernels.of_iteration("decode", tokens - 1)
     weights_bytes = on_device.kernels.weight_bytes(kernels)
     activations_bytes = activation_bytes(
         step, kernels, engine.max_batched_tokens, engine.max_sequences, engine.logit_bytes

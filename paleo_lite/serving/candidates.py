@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from ..errors import BadValue
-from .division import Division
+from .placement import Division
 
 
 class Ranking(NamedTuple):

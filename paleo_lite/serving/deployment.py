@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import date
+from functools import cached_property
 
 import msgspec
 import numpy as np
@@ -14,15 +15,27 @@ from ..engines.records.record import Server
 from ..errors import BadValue
 from ..machines import Device, Price
 from ..timing.facility import Facility
-from .backends import backend_of
 from .cache import CacheRoom, cached_bytes
-from .iteration_times import IterationTimes, ModelOnDevice
+from .iteration_times import IterationTimes
+from .kernel_timer import KernelTimer
+from .layer_timer import LayerTimer
 from .pipeline import stage_workloads
+from .placement import ModelOnDevice
 from .requests import Traffic
 from .simulator import Outcome, SimulationOptions, simulate
+from .timer import Timer, tabulate
 
 LEVELS = ("low", "expected", "high")
 """Iteration times of a simulation: the ends of their 90% interval, and the expected times."""
+
+
+def timer_of(on_device: ModelOnDevice) -> Timer:
+    """Return what times the iterations of a network on a device."""
+    if on_device.local is not None:
+        from .local_timer import LocalTimer
+
+        return LocalTimer(on_device.local)
+    return LayerTimer(on_device) if on_device.kernels is None else KernelTimer(on_device)
 
 
 class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
@@ -60,6 +73,16 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
         old = self.listing.notes(today)
         return old or [f"costs are at {self.listing.describe()}"]
 
+    @cached_property
+    def timer(self) -> Timer:
+        """What times the iterations of the network."""
+        return timer_of(self.on_device)
+
+    @cached_property
+    def draft_timer(self) -> Timer | None:
+        """What times the iterations of the draft network; None without one."""
+        return None if self.draft is None else timer_of(self.draft)
+
     @property
     def devices(self) -> int:
         """Number of devices."""
@@ -70,8 +93,7 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
         lengths = traffic.input_tokens + traffic.output_tokens
         longest_prompt, longest = int(traffic.input_tokens.max()), int(lengths.max())
         mean_tokens = float(lengths.mean())
-        backend = backend_of(self.on_device)
-        room = backend.measure_room(self.engine, mean_tokens=mean_tokens, prompt_tokens=longest_prompt)
+        room = self.timer.measure_room(self.engine, mean_tokens=mean_tokens, prompt_tokens=longest_prompt)
         # No more sequences run than the cache has room for the shortest requests.
         fitting = room.tokens // max(int(lengths.min()), 1) + 1
         sequences = max(min(self.engine.max_sequences, fitting, len(traffic)), 1)
@@ -79,16 +101,21 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
         drafted = self.options.speculation.draft_length + 1
         # A whole prompt may be longer than an iteration's tokens; a preempted request is computed up to its answer.
         new_tokens = max(engine.max_batched_tokens, longest) + sequences * drafted
-        tables = backend.tabulate(
+        tables = tabulate(
+            self.timer,
             max_new_tokens=new_tokens,
             max_sequences=sequences,
             max_prompt=longest,
             max_context=longest,
         )
         draft_tables = None
-        if self.draft is not None:
-            draft_tables = backend_of(self.draft).tabulate(
-                max_new_tokens=sequences, max_sequences=sequences, max_prompt=1, max_context=longest
+        if self.draft_timer is not None:
+            draft_tables = tabulate(
+                self.draft_timer,
+                max_new_tokens=sequences,
+                max_sequences=sequences,
+                max_prompt=1,
+                max_context=longest,
             )
         return PreparedDeployment(self, engine, room, tables, draft_tables)
 

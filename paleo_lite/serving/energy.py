@@ -1,7 +1,7 @@
 """What a deployment draws: the power of its iterations, and the energy of its tokens.
 
 An iteration decodes a token of every sequence, and computes prompts. What a device does for both is in
-`paleo_lite.serving.backends`; how long it takes is the simulation's answer, with the time of the host. Between
+`paleo_lite.serving.timer`; how long it takes is the simulation's answer, with the time of the host. Between
 iterations devices wait.
 """
 
@@ -14,7 +14,6 @@ import numpy as np
 
 from ..timing.activity import Activity
 from ..timing.energy import Power, power_of
-from .backends import backend_of
 
 if TYPE_CHECKING:
     from .deployment import Deployment
@@ -94,12 +93,12 @@ def served_activity(outcomes: Sequence[Outcome], deployment: Deployment, input_t
     if decoded and iterations:
         sequences = decoded / speculation.tokens_per_iteration / iterations
         drafted = speculation.draft_length + 1
-        decoding = backend_of(deployment.on_device).decode_activity(sequences, context, drafted)
-        if deployment.draft is not None:
-            drafting = backend_of(deployment.draft).decode_activity(sequences, context)
+        decoding = deployment.timer.decode_activity(sequences, context, drafted)
+        if deployment.draft_timer is not None:
+            drafting = deployment.draft_timer.decode_activity(sequences, context)
             decoding = decoding.plus(drafting.times(speculation.draft_length))
         total = decoding.times(iterations)
     if prompt_tokens >= 1:
-        reading = backend_of(deployment.on_device).prompt_activity(prompt_tokens, max(mean_input - prompt_tokens, 0.0))
+        reading = deployment.timer.prompt_activity(prompt_tokens, max(mean_input - prompt_tokens, 0.0))
         total = total.plus(reading.times(requests))
     return total

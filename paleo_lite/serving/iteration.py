@@ -1,7 +1,7 @@
 """One pass of prefill or decode under an engine on one device: its kernels, their time, activity and memory.
 
 `predict`, `scale` and `sweep` time this pass; `serve` tabulates the same kernels over many loads
-(`paleo_lite.serving.kernel_tables`).
+(`paleo_lite.serving.kernel_timer`).
 """
 
 from __future__ import annotations

@@ -1,15 +1,140 @@
-"""Placement of a network under an engine on the devices of a stage."""
+"""A network on the devices of a replica: how they share it, and what one of them computes."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import prod
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from ..architectures import Network
+from ..architectures.network import SequenceOptions
+from ..counting import Layer
+from ..counting.kinds import is_attention
+from ..counting.work import COLUMNS, PASSES
+from ..distributed.links import Topology
 from ..distributed.replica import place_replica
-from ..engines.placed import NEEDS_KERNELS, check_division, place_kernels
+from ..engines.placed import NEEDS_KERNELS, EngineKernels, check_division, place_kernels
 from ..engines.records import kernels_of
 from ..engines.routing import UNIFORM
 from ..errors import BadValue
-from ..machines import Device
+from ..formats import bytes_per_number
+from ..machines import Device, Machine
+from ..timing import TimeModel, Workload
 from ..timing.workload import UnderEngine
-from .iteration_times import ModelOnDevice
+from ..units import element_bytes
+from .pipeline import PipelineStages, stage_numbers
+
+if TYPE_CHECKING:
+    from ..own_machines.batches import LocalModel
+
+
+class Division(NamedTuple):
+    """Degrees of parallelism of a replica, 1 where nothing is divided."""
+
+    tensor: int = 1  # devices of a stage, which divide all matrices among themselves
+    pipeline: int = 1  # stages
+    expert_parallel: int = 1  # groups of the devices of a stage that divide the experts
+    attention_data_parallel: int = 1  # groups that compute attention for sequences of their own
+
+    @property
+    def devices(self) -> int:
+        """Devices of a replica."""
+        return self.tensor * self.pipeline
+
+    def describe(self) -> str:
+        """Return the degrees as text, such as ``tensor 8, expert-parallel 8``; further degrees of 1 are left out."""
+        further = {
+            "expert-parallel": self.expert_parallel,
+            "attention-data-parallel": self.attention_data_parallel,
+            "pipeline": self.pipeline,
+        }
+        return ", ".join([f"tensor {self.tensor}", *(f"{name} {n}" for name, n in further.items() if n > 1)])
+
+
+class ModelOnDevice(NamedTuple):
+    """A network as one device of a tensor-parallel group computes it."""
+
+    workload: Workload  # workload in the phase ``decode`` of the whole network
+    machine: Machine  # the device
+    model: TimeModel  # time model
+    group: Topology | None  # the devices of a stage and their links; None for a single device
+    kv_cache: str  # storage format of the KV cache, one of `paleo_lite.formats.FORMATS`
+    pipeline: PipelineStages = PipelineStages()  # stages of the pipeline, each a tensor-parallel group
+    # Kernels of the engine, with their times; None if the layers are timed by `model`.
+    kernels: EngineKernels | None = None
+    local: LocalModel | None = None  # the network under llama.cpp; None under any other engine
+
+    @property
+    def tensor(self) -> int:
+        """Number of devices of a stage."""
+        return 1 if self.group is None else self.group.workers
+
+    @property
+    def attention_data(self) -> int:
+        """Groups of devices of a stage that compute attention for sequences of their own."""
+        return 1 if self.kernels is None else self.kernels.step.placement.attention_data
+
+    @property
+    def experts(self) -> int:
+        """Expert-parallel degree."""
+        return 1 if self.kernels is None else self.kernels.step.placement.experts
+
+    @property
+    def devices(self) -> int:
+        """Number of devices of a replica: devices of a stage times stages."""
+        return self.tensor * self.pipeline.degree
+
+    def stage_numbers(self, layers: Sequence[Layer]) -> list[int]:
+        """Return the stage of each of some layers of the network."""
+        return stage_numbers(self.workload.network, layers, self.pipeline.degree)
+
+    def decode_workload(self, context: int) -> Workload:
+        """Return the workload of a decode step after `context` tokens."""
+        network = self._network(
+            SequenceOptions(context=context, phase="decode", tensor_parallel=self.tensor, fused_attention=True)
+        )
+        return self.workload.with_changes(network=network, batch_size=1)
+
+    def prefill_workload(self, tokens: int) -> Workload:
+        """Return the workload of a prompt."""
+        network = self._network(
+            SequenceOptions(length=tokens, phase="prefill", tensor_parallel=self.tensor, fused_attention=True)
+        )
+        return self.workload.with_changes(network=network, phase="prefill", batch_size=1)
+
+    def _network(self, options: SequenceOptions) -> Network:
+        rebuild = self.workload.network.rebuild
+        if rebuild is None:
+            raise BadValue(f"serving needs a language model from a config: not {self.workload.network.name}")
+        return rebuild(options)
+
+    def with_cache_format(self, workload: Workload) -> Workload:
+        """Return the workload with keys and values read and written in the format of the cache."""
+        spared_bytes = element_bytes(workload.precision) - bytes_per_number(self.kv_cache)
+        if not spared_bytes:
+            return workload
+        per_sample = workload.work.per_sample.copy()
+        inference = PASSES.index("inference")
+        for index, layer in enumerate(workload.layers):
+            if is_attention(layer):
+                column, elements = COLUMNS.index("bytes_read"), _cached_elements_read(layer)
+            elif layer.kind == "cache":
+                column, elements = COLUMNS.index("bytes_written"), sum(prod(shape) for shape in layer.inputs)
+            else:
+                continue
+            remaining = per_sample[column, inference, index] - int(elements * spared_bytes)
+            per_sample[column, inference, index] = max(remaining, 0)
+        return workload.with_work(msgspec.structs.replace(workload.work, per_sample=per_sample))
+
+
+def _cached_elements_read(layer: Layer) -> int:
+    """Return the elements of keys and values that an attention layer reads."""
+    keys = prod(layer.inputs[1])
+    if layer.attributes.get("shares_keys_and_values"):
+        return keys
+    return keys + prod(layer.inputs[2])
 
 
 def check_undivided(experts: int, attention_data: int, device: Device, stages: int = 1, alpha: float = UNIFORM) -> None:

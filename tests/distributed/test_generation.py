@@ -27,9 +27,9 @@ from paleo_lite.errors import PaleoError
 from paleo_lite.serving.cache import measure_room
 from paleo_lite.serving.deployment import tensor_group
 from paleo_lite.serving.host import with_fitted_host
-from paleo_lite.serving.iteration_times import ModelOnDevice
-from paleo_lite.serving.kernel_tables import tabulate_kernels
-from paleo_lite.serving.placement import with_kernels
+from paleo_lite.serving.kernel_timer import KernelTimer
+from paleo_lite.serving.placement import ModelOnDevice, with_kernels
+from paleo_lite.serving.timer import tabulate
 
 # Published: devices, sequences per batch, tokens in the KV cache, seconds per token; no fit used them. InternLM's
 # lmdeploy 0.1 (docs/en/benchmark/a100_fp16.md, medians; the cache in the middle of the answer), and meta-pytorch's
@@ -156,8 +156,8 @@ def test_a_step_is_the_iteration_that_serve_simulates(network, gpu, asked, degre
     on_device = placed_as_served(network, gpu, degrees, **question)
     policy = with_fitted_host(find_server(question.get("policy", "vllm"), on_device.machine.device), on_device.kernels)
     sequences, context = 64, 2000
-    times = tabulate_kernels(
-        on_device, max_new_tokens=4096, max_sequences=sequences, max_prompt=2048, max_context=context + 1
+    times = tabulate(
+        KernelTimer(on_device), max_new_tokens=4096, max_sequences=sequences, max_prompt=2048, max_context=context + 1
     )
     host_s = policy.overhead_s + policy.sequence_overhead_s * sequences / groups
     decoded_s = times.iteration_s(sequences, float(sequences * context)) + host_s

@@ -6,7 +6,7 @@ import pytest
 
 from paleo_lite.api.question import Question
 from paleo_lite.api.resolve import resolve_question
-from paleo_lite.serving.iteration_times import ModelOnDevice
+from paleo_lite.serving.placement import ModelOnDevice
 
 
 @pytest.fixture(scope="session")

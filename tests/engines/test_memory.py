@@ -1,6 +1,6 @@
 """Memory under an engine: weights and caches by hand, and the capacities that vLLM's users publish.
 
-Tests: engines/memory.py, engines/placed.py, serving/placement.py.
+Tests: engines/memory.py, engines/placed.py.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ from paleo_lite.errors import BadValue, DoesNotFit
 from paleo_lite.machines import find_device
 from paleo_lite.serving.cache import CacheRoom, measure_room
 from paleo_lite.serving.deployment import tensor_group
-from paleo_lite.serving.iteration_times import ModelOnDevice
-from paleo_lite.serving.kernel_tables import device_kernels
+from paleo_lite.serving.kernel_timer import device_kernels
 from paleo_lite.serving.pipeline import connect_stages
-from paleo_lite.serving.placement import check_undivided, with_kernels
+from paleo_lite.serving.placement import ModelOnDevice, check_undivided, with_kernels
 from paleo_lite.timing.workload import UnderEngine
 
 

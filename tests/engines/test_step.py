@@ -1,6 +1,6 @@
 """Seconds of kernels and of steps, composed of formulas and constants by hand.
 
-Tests: engines/step.py, serving/kernel_tables.py.
+Tests: engines/step.py.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from paleo_lite.engines.records import find_server
 from paleo_lite.engines.step import EngineStep, Formats, Load, ReplicaDivision, causal_pairs
 from paleo_lite.errors import BadValue
 from paleo_lite.machines import find_device
-from paleo_lite.serving.iteration_times import ModelOnDevice, tabulate
-from paleo_lite.serving.kernel_tables import device_kernels, tabulate_kernels
-from paleo_lite.serving.placement import with_kernels
+from paleo_lite.serving.kernel_timer import KernelTimer, device_kernels
+from paleo_lite.serving.layer_timer import LayerTimer
+from paleo_lite.serving.placement import ModelOnDevice, with_kernels
+from paleo_lite.serving.timer import tabulate
 
 H100 = find_device("h100-sxm")
 FORMATS = Formats("fp8", "fp8", "fp8-block", "bf16", "bf16/bf16")
@@ -150,7 +151,7 @@ def kernels_on_device(on_device: ModelOnDevice) -> ModelOnDevice:
 def test_a_decode_step_in_the_table_is_the_sum_of_its_kernels(kernels_on_device, sequences, context) -> None:
     """Kernels of all tokens, the head, and attention; the table interpolates between sizes."""
     assert kernels_on_device.kernels is not None
-    tables = tabulate_kernels(kernels_on_device, **LIMITS)
+    tables = tabulate(KernelTimer(kernels_on_device), **LIMITS)
     found = device_kernels(kernels_on_device, "decode", 2047)
     load = Load(tokens=sequences, all_tokens=sequences, sampled=sequences, sequences=sequences, context=context)
     expected_s = float(kernels_on_device.kernels.step.total_s(found, load))
@@ -158,17 +159,17 @@ def test_a_decode_step_in_the_table_is_the_sum_of_its_kernels(kernels_on_device,
 
 
 def test_a_table_of_kernels_answers_where_there_are_kernels(on_device, kernels_on_device) -> None:
-    by_kernels = tabulate_kernels(kernels_on_device, **LIMITS)
-    assert tabulate(on_device, **LIMITS).decode_s(64, 65536) != by_kernels.decode_s(64, 65536)
+    by_kernels = tabulate(KernelTimer(kernels_on_device), **LIMITS)
+    assert tabulate(LayerTimer(on_device), **LIMITS).decode_s(64, 65536) != by_kernels.decode_s(64, 65536)
 
 
 def test_layers_are_not_tabulated_where_kernels_are_timed(kernels_on_device) -> None:
     with pytest.raises(BadValue, match="is timed by the kernels of vllm, not by its layers"):
-        tabulate(kernels_on_device, **LIMITS)
+        LayerTimer(kernels_on_device)
 
 
 def test_the_interval_of_a_decode_step_contains_it(kernels_on_device) -> None:
-    tables = tabulate_kernels(kernels_on_device, **LIMITS)
+    tables = tabulate(KernelTimer(kernels_on_device), **LIMITS)
     low, high = np.array(tables.relative_low), np.array(tables.relative_high)
     assert np.all((low < 1) & (high > 1)) and low * high == pytest.approx(np.ones(len(low)), rel=0.02)
 
@@ -182,7 +183,7 @@ def test_iterations_with_prompts_have_factors_of_their_own(kernels_on_device) ->
     together_s = step.total_s(found, msgspec.structs.replace(load, has_prompts=True))
     launch, work = step.constants.company_of("products", step.device, "vllm", "bf16", True)
     assert launch == 1.0 and together_s == pytest.approx(work * alone_s, rel=0.01)
-    tables = tabulate_kernels(kernels_on_device, **LIMITS)
+    tables = tabulate(KernelTimer(kernels_on_device), **LIMITS)
     assert tables.with_prompts is not None
     chunks = ((0, 512),)
     assert tables.iteration_s(0, 0.0, chunks, 1) == tables.with_prompts.iteration_s(0, 0.0, chunks, 1)
@@ -192,5 +193,5 @@ def test_overheads_are_not_in_the_tables(kernels_on_device) -> None:
     """They belong to the engine, so that kernels can be compared alone."""
     engine = find_server("vllm", H100)
     assert engine.overhead_s > 0
-    empty = msgspec.structs.asdict(tabulate_kernels(kernels_on_device, **LIMITS))
+    empty = msgspec.structs.asdict(tabulate(KernelTimer(kernels_on_device), **LIMITS))
     assert empty["token_s"][0] == 0 and empty["head_s"][0] == 0

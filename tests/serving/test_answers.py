@@ -2,7 +2,7 @@
 
 Tests: serving/slo.py, reporting/serving.py, reporting/charts/serving.py,
 api/deployments.py, api/serve.py, serving/demand.py,
-serving/division.py.
+serving/placement.py.
 """
 
 from __future__ import annotations

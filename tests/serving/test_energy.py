@@ -1,6 +1,6 @@
 """The power and the energy of deployments: the activity of `predict`, waiting, intervals, and measured servers.
 
-Tests: serving/backend.py, serving/backends.py, serving/energy.py.
+Tests: serving/energy.py.
 """
 
 from __future__ import annotations
@@ -12,10 +12,8 @@ from paleo_lite.api.question import Question
 from paleo_lite.api.resolve import resolve_question
 from paleo_lite.distributed.links import device_link
 from paleo_lite.machines import find_device
-from paleo_lite.serving.backends import backend_of
-from paleo_lite.serving.deployment import tensor_group
-from paleo_lite.serving.iteration_times import ModelOnDevice
-from paleo_lite.serving.placement import with_kernels
+from paleo_lite.serving.deployment import tensor_group, timer_of
+from paleo_lite.serving.placement import ModelOnDevice, with_kernels
 from paleo_lite.timing.energy import power_of
 
 LOOP = {"input_tokens": 64, "output_tokens": 128}
@@ -31,7 +29,7 @@ def placed(network: str, gpu: str, devices: int = 1, precision: str = "bf16") ->
 def test_a_step_timed_by_layers_draws_what_predict_says(gpu: str) -> None:
     """Of the same batch and context, with keys and values in the same format."""
     predicted = pl.predict("llama-3.2-1b", gpu=gpu, precision="fp16", phase="decode", batch_size=4, context=512)
-    activity = backend_of(placed("llama-3.2-1b", gpu, precision="fp16")).decode_activity(4, 512)
+    activity = timer_of(placed("llama-3.2-1b", gpu, precision="fp16")).decode_activity(4, 512)
     assert activity == pytest.approx(predicted.activity)
     power = power_of(find_device(gpu))
     assert power is not None
@@ -39,7 +37,7 @@ def test_a_step_timed_by_layers_draws_what_predict_says(gpu: str) -> None:
 
 
 def test_a_prompt_computes_and_a_decoding_sequence_reads() -> None:
-    one = backend_of(with_kernels(placed("llama-3.1-8b", "h100-sxm"), "vllm", experts=1, attention_data=1))
+    one = timer_of(with_kernels(placed("llama-3.1-8b", "h100-sxm"), "vllm", experts=1, attention_data=1))
     prompt, decoding = one.prompt_activity(2048), one.decode_activity(1, 2048)
     assert prompt.arithmetic_s > 2 * prompt.memory_s and decoding.memory_s > 3 * decoding.arithmetic_s
     flops_s = 2 * 8.03e9 * 2048 / find_device("h100-sxm").find_peak("bf16").per_s
@@ -51,7 +49,7 @@ def test_tensor_parallel_devices_share_the_work_and_exchange() -> None:
         with_kernels(placed("llama-3.1-8b", "h100-sxm", devices), "vllm", experts=1, attention_data=1)
         for devices in (1, 2)
     )
-    alone, pair = (backend_of(on_device).decode_activity(32, 1000) for on_device in (one, two))
+    alone, pair = (timer_of(on_device).decode_activity(32, 1000) for on_device in (one, two))
     assert alone.links_s == 0 < pair.links_s
     assert pair.peak_s == pytest.approx(alone.peak_s / 2, rel=0.1)
 

@@ -19,11 +19,10 @@ from paleo_lite.api.scaling import scale as scaling
 from paleo_lite.cli import main
 from paleo_lite.engines.records import KERNEL_ENGINES, find_server
 from paleo_lite.errors import PaleoError
-from paleo_lite.serving.backends import Kernels
 from paleo_lite.serving.host import with_fitted_host
-from paleo_lite.serving.iteration_times import ModelOnDevice
-from paleo_lite.serving.kernel_tables import tabulate_kernels
-from paleo_lite.serving.placement import with_kernels
+from paleo_lite.serving.kernel_timer import KernelTimer
+from paleo_lite.serving.placement import ModelOnDevice, with_kernels
+from paleo_lite.serving.timer import tabulate
 from paleo_lite.timing.energy import power_of
 from paleo_lite.timing.memory import usable_bytes
 
@@ -61,13 +60,13 @@ def test_predict_is_scale_on_one_device_and_the_step_inside_serve(network, gpu, 
     on_device = placed_as_served(network, gpu, policy, **formats)
     device = on_device.machine.device
     host = with_fitted_host(find_server(policy, device), on_device.kernels)
-    times = tabulate_kernels(
-        on_device, max_new_tokens=4096, max_sequences=SEQUENCES, max_prompt=PROMPT, max_context=CONTEXT + 1
+    times = tabulate(
+        KernelTimer(on_device), max_new_tokens=4096, max_sequences=SEQUENCES, max_prompt=PROMPT, max_context=CONTEXT + 1
     )
     served_s = times.iteration_s(SEQUENCES, float(SEQUENCES * CONTEXT))
     served_s += host.overhead_s + host.sequence_overhead_s * SEQUENCES
     assert one.time_s == pytest.approx(served_s, rel=1e-9)
-    activity = Kernels(on_device, on_device.kernels).decode_activity(SEQUENCES, CONTEXT)
+    activity = KernelTimer(on_device).decode_activity(SEQUENCES, CONTEXT)
     assert one.activity == pytest.approx(activity)
     assert one.power_w == pytest.approx(float(power_of(device).watts(activity.shares_of(served_s))), rel=1e-9)
 
@@ -81,7 +80,8 @@ def test_a_prompt_has_one_answer(network, gpu, formats, policy) -> None:
     assert (one.time_s, one.power_w) == pytest.approx((row.time_s, row.power_w), rel=1e-9)
     assert one.interval == pytest.approx(row.interval, rel=1e-12)
     on_device = placed_as_served(network, gpu, policy, **formats)
-    times = tabulate_kernels(on_device, max_new_tokens=4096, max_sequences=4, max_prompt=PROMPT, max_context=CONTEXT)
+    timer = KernelTimer(on_device)
+    times = tabulate(timer, max_new_tokens=4096, max_sequences=4, max_prompt=PROMPT, max_context=CONTEXT)
     host = with_fitted_host(find_server(policy, on_device.machine.device), on_device.kernels)
     served_s = times.iteration_s(0, 0.0, [(0, PROMPT)], 1) + host.overhead_s
     assert one.time_s == pytest.approx(served_s, rel=0.02)

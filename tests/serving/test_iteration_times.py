@@ -1,6 +1,6 @@
 """Tables of iteration times, against `predict` at single points, and the room of the cache.
 
-Tests: serving/cache.py.
+Tests: serving/cache.py, serving/layer_timer.py.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ from paleo_lite.api.scaling import scale as scaling
 from paleo_lite.engines.records import find_server
 from paleo_lite.errors import BadValue, DoesNotFit
 from paleo_lite.serving.cache import cached_bytes, measure_room
-from paleo_lite.serving.iteration_times import IterationTimes, ModelOnDevice, tabulate
+from paleo_lite.serving.deployment import timer_of
+from paleo_lite.serving.iteration_times import IterationTimes
+from paleo_lite.serving.placement import ModelOnDevice
+from paleo_lite.serving.timer import tabulate
 
 
 @pytest.fixture(scope="module")
 def times(on_device: ModelOnDevice) -> IterationTimes:
-    return tabulate(on_device, max_new_tokens=8192, max_sequences=512, max_prompt=4096, max_context=4352)
+    return tabulate(timer_of(on_device), max_new_tokens=8192, max_sequences=512, max_prompt=4096, max_context=4352)
 
 
 @pytest.mark.parametrize(("batch_size", "context"), [(1, 1000), (64, 1024), (128, 700), (256, 3000)])
@@ -56,7 +59,11 @@ def test_the_ends_of_the_interval_are_below_and_above(times: IterationTimes) -> 
 
 def test_a_narrower_cache_shortens_attention_only(on_device: ModelOnDevice, times: IterationTimes) -> None:
     narrow = tabulate(
-        on_device._replace(kv_cache="fp8"), max_new_tokens=8192, max_sequences=512, max_prompt=64, max_context=4352
+        timer_of(on_device._replace(kv_cache="fp8")),
+        max_new_tokens=8192,
+        max_sequences=512,
+        max_prompt=64,
+        max_context=4352,
     )
     assert narrow.token_s == times.token_s
     attention_s, narrow_s = times.decode_attention_s[256][-1], narrow.decode_attention_s[256][-1]
@@ -84,7 +91,7 @@ def test_tensor_parallelism_is_that_of_scale() -> None:
 
     group = find_platform("p5.48xlarge").topology(4).with_workers(4)
     placed = ModelOnDevice(workload, machine, model, group, "bf16")
-    table = tabulate(placed, max_new_tokens=128, max_sequences=64, max_prompt=64, max_context=2048)
+    table = tabulate(timer_of(placed), max_new_tokens=128, max_sequences=64, max_prompt=64, max_context=2048)
     assert table.decode_s(64, 64 * 1024) == pytest.approx(row.time_s, rel=0.02)
 
 

@@ -11,10 +11,11 @@ from paleo_lite.distributed.links import link_rate
 from paleo_lite.distributed.platforms import find_platform
 from paleo_lite.errors import BadValue
 from paleo_lite.serving.cache import measure_room
-from paleo_lite.serving.deployment import Deployment
-from paleo_lite.serving.iteration_times import ModelOnDevice, tabulate
+from paleo_lite.serving.deployment import Deployment, timer_of
 from paleo_lite.serving.pipeline import PipelineStages, connect_stages, send_time_s, split_blocks, stage_workloads
+from paleo_lite.serving.placement import ModelOnDevice
 from paleo_lite.serving.requests import Lengths, generate_traffic
+from paleo_lite.serving.timer import tabulate
 from paleo_lite.timing.memory import model_bytes
 
 
@@ -76,9 +77,9 @@ def test_boundaries_between_nodes_use_their_link() -> None:
 
 def test_stages_add_up_to_the_iteration_without_a_pipeline(on_device: ModelOnDevice) -> None:
     sizes = {"max_new_tokens": 300, "max_sequences": 20, "max_prompt": 256, "max_context": 512}
-    whole = tabulate(on_device, **sizes)
+    whole = tabulate(timer_of(on_device), **sizes)
     pipelined = on_device._replace(pipeline=PipelineStages((link_rate("1000000 GB/s"),)))
-    divided = tabulate(pipelined, **sizes)
+    divided = tabulate(timer_of(pipelined), **sizes)
     assert not whole.stages and whole.pipeline == 1 and divided.pipeline == 2
     for sequences, cached in ((1, 100), (20, 9000)):
         together = divided.decode_s(sequences, cached)

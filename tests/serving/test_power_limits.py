@@ -1,6 +1,6 @@
 """Servers under a power limit: steps that draw less are not slowed, and no device draws more than the limit.
 
-Tests: serving/power_limits.py.
+Tests: serving/timer.py.
 """
 
 from __future__ import annotations

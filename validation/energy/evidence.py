@@ -22,7 +22,7 @@ from paleo_lite.engines.activity import kernel_activity
 from paleo_lite.engines.kernels import ExpertsKernel
 from paleo_lite.engines.step import Load
 from paleo_lite.machines import Device, find_device
-from paleo_lite.serving.kernel_tables import device_kernels
+from paleo_lite.serving.kernel_timer import device_kernels
 from paleo_lite.timing.activity import Activity
 from paleo_lite.timing.pipelines import on_several_devices
 from paleo_lite.timing.sequence_parallel import SequenceSplit
@@ -35,7 +35,7 @@ from ..power_limits import WAITING, ZEUS, LimitedStep, limited_steps
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from paleo_lite.serving.iteration_times import ModelOnDevice
+    from paleo_lite.serving.placement import ModelOnDevice
     from paleo_lite.timing.pipeline_prediction import PipelinePrediction
 
     Floats = NDArray[np.float64]

@@ -12,12 +12,11 @@ import paleo_lite as pl
 from paleo_lite.api.question import Question
 from paleo_lite.api.resolve import resolve_question
 from paleo_lite.cli import main
-from paleo_lite.serving.decode_kernels import time_decode_kernels
-from paleo_lite.serving.deployment import tensor_group
-from paleo_lite.serving.iteration_times import ModelOnDevice
-from paleo_lite.serving.kernel_tables import tabulate_kernels as tabulate
+from paleo_lite.serving.deployment import tensor_group, timer_of
+from paleo_lite.serving.kernel_timer import time_decode_kernels
 from paleo_lite.serving.pipeline import connect_stages
-from paleo_lite.serving.placement import with_kernels
+from paleo_lite.serving.placement import ModelOnDevice, with_kernels
+from paleo_lite.serving.timer import tabulate
 
 
 def placed(
@@ -37,7 +36,7 @@ def test_kernels_add_up_to_the_iteration(division: dict[str, int]) -> None:
     on_device = placed("qwen3-30b-a3b", **division)
     kernels = time_decode_kernels(on_device, 64, 1000)
     assert kernels is not None
-    tables = tabulate(on_device, max_new_tokens=64, max_sequences=64, max_prompt=32, max_context=1001)
+    tables = tabulate(timer_of(on_device), max_new_tokens=64, max_sequences=64, max_prompt=32, max_context=1001)
     # Tables interpolate between contexts.
     assert sum(kernel.time_s for kernel in kernels) == pytest.approx(tables.iteration_s(64, 64 * 1000), rel=0.02)
     assert sum(kernel.share for kernel in kernels) == pytest.approx(1)
@@ -48,7 +47,7 @@ def test_kernels_add_up_to_the_iteration(division: dict[str, int]) -> None:
 @pytest.mark.parametrize("gpu", ["b200", "h200"])
 def test_attention_of_a_short_prompt_takes_no_longer_than_of_a_longer_one(gpu: str) -> None:
     """aiconfigurator's tables of B200: under SGLang 15 us for 1 to 32 tokens and 19 for 64, in the median."""
-    tables = tabulate(placed("llama-3.1-8b", gpu=gpu), max_new_tokens=64, max_sequences=64, max_prompt=4096,
+    tables = tabulate(timer_of(placed("llama-3.1-8b", gpu=gpu)), max_new_tokens=64, max_sequences=64, max_prompt=4096,
                       max_context=8192)  # fmt: skip
     seconds = tables.prompt_attention_s
     assert all(after >= before for before, after in pairwise(seconds))

@@ -1,0 +1,196 @@
+"""Times of the iterations of a deployment whose engine has constants of its own for the device.
+
+Kernels by the number of new tokens, experts by the new tokens of all attention groups, attention by sequences and
+context or by the length of the prompt, the head by the sampled sequences.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from ..engines.activity import kernel_activity
+from ..engines.kernels import CountedKernel, ExpertsKernel, Pointwise
+from ..engines.placed import KERNEL_MODEL
+from ..engines.records.record import Server
+from ..engines.step import Load
+from ..machines import Device
+from ..timing.activity import Activity
+from .cache import CacheRoom, measure_room
+from .placement import ModelOnDevice
+from .timer import Limits, TimedParts, Timer, from_zero, powers_of_two
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+TYPICAL_CONTEXT = 2048
+"""Context at which the interval of an iteration is computed."""
+
+
+class KernelTimer(Timer):
+    """Kernels of an engine, where they were measured."""
+
+    description = KERNEL_MODEL
+
+    def __init__(self, on_device: ModelOnDevice) -> None:
+        assert on_device.kernels is not None
+        self.on_device, self.kernels, self.step = on_device, on_device.kernels, on_device.kernels.step
+
+    @property
+    def device(self) -> Device:
+        """The device."""
+        return self.step.device
+
+    @property
+    def weights(self) -> str:
+        """Format of the weights, by default the precision."""
+        return self.on_device.workload.weights or self.on_device.workload.precision
+
+    @property
+    def latency_deviations(self) -> dict[str, float]:
+        """Those of times to first token."""
+        return self.step.latency_deviations
+
+    def time_parts(self, limits: Limits, contexts: Sequence[int]) -> TimedParts:
+        """Return the seconds of the kernels, by what they have a row for."""
+        longest = max(limits.context - 1, 1)
+        kernels = self.kernels.of_iteration("decode", longest)
+        prefill = self.kernels.of_iteration("prefill", longest)
+        groups = self.step.placement.attention_data
+        tokens, sequences, lengths = _sizes(limits.tokens), _sizes(limits.sequences), powers_of_two(limits.prompt)
+        per_token = [one for one in kernels if one.kernel.rows == "tokens"]
+        experts = [one for one in per_token if isinstance(one.kernel, ExpertsKernel)]
+        others = per_token if groups == 1 else [one for one in per_token if one not in experts]
+        sampled, decoding = ([one for one in kernels if one.kernel.rows == rows] for rows in ("sampled", "decoding"))
+        prompts = [one for one in prefill if one.kernel.rows == "prompts"]
+
+        def token_s(has_prompts: bool) -> Floats:
+            return self._total(others, lambda n: Load(tokens=n, all_tokens=n, has_prompts=has_prompts), tokens)
+
+        def experts_s(has_prompts: bool) -> Floats | None:
+            def load(every: Any) -> Load:
+                return Load(tokens=np.ceil(every / groups), all_tokens=every, has_prompts=has_prompts)
+
+            return None if groups == 1 else self._total(experts, load, tokens)
+
+        def attention_s(context: int) -> Floats:
+            return self._total(decoding, lambda n: Load(sequences=n, context=context), sequences)
+
+        prompt_s = self._total(prompts, lambda n: Load(prompts=1.0, length=n, has_prompts=True), np.array(lengths))
+        shortest_s = 0.95 * float(prompt_s[0])
+        low, high = (
+            from_zero(tokens, ends, limits.tokens, first=ends[0])
+            for ends in self._relative_interval(kernels, tokens, limits.context)
+        )
+        return TimedParts(
+            tokens=tokens,
+            token_s=token_s(has_prompts=False)[np.newaxis],
+            head_s=self._total(sampled, lambda n: Load(sampled=n), tokens)[np.newaxis],
+            sequences=sequences,
+            decode_attention_s=np.array([[attention_s(context)] for context in contexts]),
+            lengths=lengths,
+            prompt_attention_s=np.maximum(prompt_s - shortest_s, 1e-9)[:, np.newaxis],
+            relative_low=low,
+            relative_high=high,
+            prompt_s=shortest_s,
+            token_with_prompts_s=token_s(has_prompts=True),
+            experts_s=experts_s(has_prompts=False),
+            experts_with_prompts_s=experts_s(has_prompts=True),
+            attention_data=groups,
+        )
+
+    def _total(self, kernels: Sequence[CountedKernel], load: Callable[[Any], Load], sizes: Any) -> Floats:
+        """Return the seconds of kernels at several sizes."""
+        seconds: Floats = np.zeros(len(sizes))
+        seconds += self.step.total_s(kernels, load(np.asarray(sizes, dtype=np.float64)))
+        return seconds
+
+    def _relative_interval(
+        self, kernels: Sequence[CountedKernel], tokens: Any, max_context: int
+    ) -> tuple[Floats, Floats]:
+        """Return the ends of the interval of a decode step relative to its time."""
+        own, context = np.asarray(tokens, dtype=np.float64), min(TYPICAL_CONTEXT, max_context)
+        all_tokens = own * self.step.placement.attention_data
+        load = Load(tokens=own, all_tokens=all_tokens, sampled=own, sequences=np.minimum(own, 1024.0), context=context)
+        return self.step.relative_interval(kernels, load)
+
+    def measure_room(self, engine: Server, *, mean_tokens: float, prompt_tokens: int) -> CacheRoom:
+        """Return the room of the cache."""
+        return measure_room(self.on_device, engine, mean_tokens=mean_tokens, prompt_tokens=prompt_tokens)
+
+    def decode_activity(self, sequences: float, context: float, tokens_per_sequence: int = 1) -> Activity:
+        """Return what a device does in an iteration without prompts."""
+        own = sequences / self.on_device.attention_data
+        tokens, everywhere = own * tokens_per_sequence, sequences * tokens_per_sequence
+        load = Load(tokens=tokens, all_tokens=everywhere, sampled=tokens, sequences=own, context=context)
+        return self._kernel_activity("decode", context, load)
+
+    def prompt_activity(self, tokens: float, cached: float = 0.0) -> Activity:
+        """Return what a device does for a prompt."""
+        load = Load(tokens, tokens, 1.0, prompts=1.0, length=tokens, cached=cached, has_prompts=True)
+        return self._kernel_activity("prefill", tokens, load).times(1 / self.on_device.attention_data)
+
+    def _kernel_activity(self, phase: str, context: float, load: Load) -> Activity:
+        """Return the activity in the kernels of an iteration."""
+        found = self.kernels.of_iteration(phase, max(math.ceil(context), 1))
+        return kernel_activity(self.kernels.step, found, load)
+
+
+def device_kernels(on_device: ModelOnDevice, phase: str, context: int) -> list[CountedKernel]:
+    """Return the kernels of one device in an iteration; see `EngineKernels.of_iteration`."""
+    assert on_device.kernels is not None
+    return on_device.kernels.of_iteration(phase, context)
+
+
+def _sizes(largest: int) -> NDArray[np.int64]:
+    """Return sizes from 1 to `largest`: dense where tiles of 16 to 128 rows fill up, then by fractions."""
+    small = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 80, 96, 112, 128]
+    large = np.rint(np.geomspace(1, max(largest / 64, 1), 24)) * 64
+    distinct = np.unique(np.concatenate([small, large, [largest]])).astype(np.int64)
+    within: NDArray[np.int64] = distinct[distinct <= largest]
+    return within
+
+
+class KernelTime(msgspec.Struct, frozen=True):
+    """Kernels of the same name in an iteration."""
+
+    name: str  # name of the kernel
+    launches: int  # launches per iteration on one device
+    time_s: float  # seconds of all launches
+    share: float  # fraction of the time of all kernels
+
+
+def time_decode_kernels(on_device: ModelOnDevice, sequences: float, context: float) -> list[KernelTime] | None:
+    """Return the kernels of a decode iteration, the longest first; None if the layers are timed one by one.
+
+    Parameters
+    ----------
+    on_device : ModelOnDevice
+        Network on a device.
+    sequences : float
+        Decoding sequences of a replica; attention groups have equal parts of them.
+    context : float
+        Tokens in the cache of each sequence.
+    """
+    if on_device.kernels is None:
+        return None
+    step = on_device.kernels.step
+    load = Load.of_decoding(max(round(sequences), 1), round(context), on_device.attention_data)
+    launches: dict[str, int] = {}
+    seconds: dict[str, float] = {}
+    for counted in device_kernels(on_device, "decode", max(round(context), 1)):
+        kernel = counted.kernel
+        launched = kernel.launches if isinstance(kernel, Pointwise) else 1
+        if launched:
+            launches[kernel.name] = launches.get(kernel.name, 0) + counted.count * launched
+            time_s = counted.count * float(step.kernel_s(kernel, load))
+            seconds[kernel.name] = seconds.get(kernel.name, 0.0) + time_s
+    total_s = sum(seconds.values())
+    names = sorted(seconds, key=lambda name: -seconds[name])
+    return [KernelTime(name, launches[name], seconds[name], seconds[name] / total_s) for name in names]

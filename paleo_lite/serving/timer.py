@@ -1,0 +1,236 @@
+"""What a deployment asks of whatever times its iterations, and the tables that are made of its times.
+
+A timer gives the seconds of the parts of an iteration at some sizes: of layers one by one
+(`paleo_lite.serving.layer_timer`), of the kernels of an engine (`paleo_lite.serving.kernel_timer`), or of an engine on
+one's own machine (`paleo_lite.serving.local_timer`). `tabulate` interpolates all of them alike.
+
+Under a power limit below that of the data sheet, iterations are slower where they would draw more. Decoding draws less
+than the rated power, so that a limit that is not far below it costs little; iterations with prompts draw all of it. The
+factor of the times is taken by the number of new tokens.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import msgspec
+import numpy as np
+
+from ..engines.records.record import Server
+from ..machines import Device
+from ..timing.activity import Activity
+from ..timing.energy import Power, power_of
+from .cache import CacheRoom
+from .iteration_times import IterationTimes, slowest_stages
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+    Sizes = NDArray[np.int64]
+
+SHORTEST_CONTEXT = 32
+"""Smallest tabulated context and prompt."""
+
+TYPICAL_CONTEXT = 2048
+"""Context at which the power of an iteration is computed."""
+
+
+class Limits(NamedTuple):
+    """Largest sizes of an iteration."""
+
+    tokens: int  # new tokens
+    sequences: int  # decoding sequences
+    prompt: int  # tokens of a prompt
+    context: int  # tokens of a prompt and its answer
+
+
+class TimedParts(msgspec.Struct, frozen=True, eq=False, kw_only=True):
+    """Seconds of the parts of an iteration at some sizes, by stage of the pipeline."""
+
+    tokens: Sizes  # numbers of new tokens
+    token_s: Floats  # what treats every token alike, shape (stages, tokens)
+    head_s: Floats  # the head by the number of sampled sequences, shape (stages, tokens)
+    sequences: Sizes  # numbers of decoding sequences
+    decode_attention_s: Floats  # shape (contexts, stages, sequences)
+    lengths: Sequence[int]  # lengths of prompts
+    prompt_attention_s: Floats  # shape (lengths, stages)
+    # 90% interval of an iteration relative to its time, by the number of new tokens from 0; empty without one.
+    relative_low: Floats = np.empty(0)
+    relative_high: Floats = np.empty(0)
+    sent_s: Any = 0.0  # sends between the stages, by the number of new tokens
+    prompt_s: float = 0.0  # shortest kernels of attention of prompts, once per iteration that computes any
+    token_with_prompts_s: Floats | None = None  # `token_s` of iterations that compute prompts, where it is another
+    # Experts by the new tokens of all attention groups, without and with prompts, where they are no part of `token_s`.
+    experts_s: Floats | None = None
+    experts_with_prompts_s: Floats | None = None
+    attention_data: int = 1  # groups of devices that compute attention for sequences of their own
+
+
+class Timer(ABC):
+    """Times, memory and activity of a network on a device."""
+
+    has_own_power_limit: ClassVar[bool] = False  # whether the times are those under the power limit of the device
+
+    @property
+    @abstractmethod
+    def description(self) -> str:
+        """The model of the times, as text."""
+
+    @property
+    @abstractmethod
+    def device(self) -> Device:
+        """The device."""
+
+    @property
+    @abstractmethod
+    def weights(self) -> str:
+        """Format of the weights."""
+
+    @property
+    def is_forecast(self) -> bool:
+        """Whether times are forecasts; otherwise they are bounds."""
+        return True
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Remarks for the user."""
+        return ()
+
+    @property
+    def latency_deviations(self) -> dict[str, float]:
+        """Standard deviations of the logarithms of latencies beside those of the iterations, by latency."""
+        return {}
+
+    @abstractmethod
+    def time_parts(self, limits: Limits, contexts: Sequence[int]) -> TimedParts:
+        """Return the seconds of the parts of iterations up to some limits."""
+
+    @abstractmethod
+    def measure_room(self, engine: Server, *, mean_tokens: float, prompt_tokens: int) -> CacheRoom:
+        """Return the room of the cache for requests of a mean length; see `paleo_lite.serving.cache.measure_room`."""
+
+    @abstractmethod
+    def decode_activity(self, sequences: float, context: float, tokens_per_sequence: int = 1) -> Activity:
+        """Return what a device does in an iteration in which the sequences of a replica decode some tokens each."""
+
+    @abstractmethod
+    def prompt_activity(self, tokens: float, cached: float = 0.0) -> Activity:
+        """Return what a device does for new tokens of a prompt; divided among attention groups, each does its part."""
+
+
+def tabulate(
+    timer: Timer, *, max_new_tokens: int, max_sequences: int, max_prompt: int, max_context: int
+) -> IterationTimes:
+    """Return the tables of iterations up to these sizes, under the power limit of the device."""
+    limits = Limits(max(max_new_tokens, max_sequences), max_sequences, max_prompt, max_context)
+    contexts = tabulated_contexts(max_context)
+    parts = timer.time_parts(limits, contexts)
+
+    def over_tokens(seconds: Floats | None) -> list[float]:
+        return [] if seconds is None else from_zero(parts.tokens, seconds, limits.tokens).tolist()
+
+    def build(token_s: Floats, head_s: Floats, decode_s: Floats, prompt_s: Floats) -> IterationTimes:
+        by_sequences = [from_zero(parts.sequences, row, max_sequences) for row in decode_s]
+        return IterationTimes(
+            token_s=over_tokens(token_s),
+            head_s=over_tokens(head_s),
+            contexts=[float(context) for context in contexts],
+            decode_attention_s=np.stack(by_sequences, axis=1).tolist(),
+            prompt_attention_s=_interpolate_prompts(parts.lengths, prompt_s),
+            relative_low=[],
+            relative_high=[],
+        )
+
+    stage_count = len(parts.token_s)
+    stages: tuple[IterationTimes, ...] = ()
+    if stage_count > 1:
+        pieces = zip(parts.token_s, parts.head_s, parts.decode_attention_s.swapaxes(0, 1), parts.prompt_attention_s.T)
+        stages = slowest_stages([build(*piece) for piece in pieces])
+    whole = build(
+        parts.token_s.sum(axis=0) + parts.sent_s,
+        parts.head_s.sum(axis=0),
+        parts.decode_attention_s.sum(axis=1),
+        parts.prompt_attention_s.sum(axis=1),
+    )
+    times = msgspec.structs.replace(
+        whole,
+        relative_low=parts.relative_low.tolist(),
+        relative_high=parts.relative_high.tolist(),
+        stages=stages,
+        pipeline=stage_count,
+        experts_s=over_tokens(parts.experts_s),
+        prompt_s=parts.prompt_s,
+        attention_data=parts.attention_data,
+    )
+    if parts.token_with_prompts_s is not None:
+        with_prompts = msgspec.structs.replace(
+            times,
+            token_s=over_tokens(parts.token_with_prompts_s),
+            experts_s=over_tokens(parts.experts_with_prompts_s),
+        )
+        times = msgspec.structs.replace(times, with_prompts=with_prompts)
+    return times if timer.has_own_power_limit else _under_power_limit(times, timer)
+
+
+def tabulated_contexts(largest: int) -> list[int]:
+    """Return the contexts to tabulate, by factors of 2."""
+    contexts = powers_of_two(largest - 1)
+    return contexts if len(contexts) > 1 else [*contexts, 2]
+
+
+def powers_of_two(largest: int) -> list[int]:
+    """Return 1, `SHORTEST_CONTEXT` and its multiples by factors of 2, and the largest size."""
+    sizes = [1]
+    while sizes[-1] < largest:
+        sizes.append(min(max(2 * sizes[-1], SHORTEST_CONTEXT), largest))
+    return sizes
+
+
+def from_zero(sizes: Any, values: Any, largest: int, first: float = 0.0) -> Floats:
+    """Return the values by size from 0, linear between the given ones."""
+    every: Floats = np.interp(np.arange(largest + 1), sizes, values)
+    every[0] = first
+    return every
+
+
+def _interpolate_prompts(lengths: Sequence[int], seconds: Floats) -> list[float]:
+    """Return the seconds of attention of a prompt by its length from 0; in between, logarithms are linear."""
+    all_lengths = np.arange(1, lengths[-1] + 1)
+    interpolated = np.exp(np.interp(np.log(all_lengths), np.log(lengths), np.log(np.maximum(seconds, 1e-12))))
+    return [0.0, *interpolated.tolist()]
+
+
+def _under_power_limit(times: IterationTimes, timer: Timer) -> IterationTimes:
+    """Return the times under the power limit of the device; the same ones if it is not below the rated."""
+    power, rated_w = power_of(timer.device), timer.device.rated_power_w
+    if power is None or rated_w is None or power.limit_w >= rated_w:
+        return times
+    largest = len(times.token_s) - 1
+    sizes = np.unique(np.append(2 ** np.arange(int(np.log2(largest)) + 1), largest))
+    speeds = [_step_speed(times, timer, power, int(size)) for size in sizes]
+    every = np.interp(np.arange(largest + 1), sizes, speeds)
+    return msgspec.structs.replace(
+        times.times_factors((1 / every).tolist()),
+        relative_low=times.relative_low,
+        relative_high=times.relative_high,
+        limited_speed=every.tolist(),
+    )
+
+
+def _step_speed(times: IterationTimes, timer: Timer, power: Power, tokens: int) -> float:
+    """Return the speed of an iteration of so many new tokens, relative to that without a limit.
+
+    More tokens than sequences can decode are those of a prompt.
+    """
+    context = min(TYPICAL_CONTEXT, int(times.contexts[-1]))
+    if -(-tokens // times.attention_data) < len(times.decode_attention_s):
+        activity = timer.decode_activity(tokens, context)
+        time_s = times.iteration_s(tokens, float(tokens * context))
+    else:
+        tokens = min(tokens, len(times.prompt_attention_s) - 1)
+        activity = timer.prompt_activity(tokens)
+        time_s = times.iteration_s(0, 0.0, [(0, tokens)], 1)
+    return float(power.speed(activity.shares_of(time_s)))
