@@ -9,8 +9,6 @@ from ..engines.records import LOCAL_ENGINES
 from ..engines.records.record import LocalEngine
 from ..errors import BadValue, UnknownPrecision
 from ..machines import Device
-from ..own_machines.batches import make_local_model
-from ..own_machines.contents import read_contents
 from ..serving.placement import ModelOnDevice
 from .question import Question
 from .resolve import resolve_question
@@ -65,6 +63,9 @@ def place_locally(
     BadValue
         If the network or a format is not possible.
     """
+    from ..own_machines.batches import make_local_model
+    from ..own_machines.contents import read_contents
+
     cache = kv_cache or engine.caches[0]
     contents = read_contents(network, weights, cache, engine)
     workload, machine, model = resolve_question(

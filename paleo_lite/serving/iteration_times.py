@@ -16,13 +16,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import msgspec
 import numpy as np
 
 
-class IterationTimes(msgspec.Struct, frozen=True, eq=False):
+class IterationTimes(msgspec.Struct, frozen=True, eq=False, dict=True):
     """Tables of the time of an iteration on one replica."""
 
     # Seconds of the layers that treat every token alike, with the all-reduces, by the number of new tokens of an
@@ -139,33 +140,35 @@ class IterationTimes(msgspec.Struct, frozen=True, eq=False):
         return difference_s if difference_s > alone_s else alone_s
 
     def scaled(self, end: str) -> IterationTimes:
-        """Return the tables at an end of the interval.
-
-        Parameters
-        ----------
-        end : {"low", "high"}
-            The shorter or the longer times.
-        """
+        """Return the tables at an end of the interval: ``low`` has the shorter, ``high`` the longer times."""
         if not self.relative_low:
             return self
-        return self.times_factors(self.relative_low if end == "low" else self.relative_high)
+        return self._low if end == "low" else self._high
+
+    @cached_property
+    def _low(self) -> IterationTimes:
+        return self.times_factors(self.relative_low)
+
+    @cached_property
+    def _high(self) -> IterationTimes:
+        return self.times_factors(self.relative_high)
 
     def times_factors(self, factors: list[float]) -> IterationTimes:
         """Return the tables multiplied by factors by the number of new tokens."""
         last = len(factors) - 1
+        sizes = max(len(self.prompt_attention_s), len(self.token_s), len(self.decode_attention_s))
+        by_size = np.array(factors)[np.minimum(np.arange(sizes), last)]
 
         def scale(values: list[float]) -> list[float]:
-            return [value * factors[min(index, last)] for index, value in enumerate(values)]
+            scaled: list[float] = (np.array(values) * by_size[: len(values)]).tolist()
+            return scaled
 
-        rows = []
-        for sequences, row in enumerate(self.decode_attention_s):
-            factor = factors[min(sequences, last)]
-            rows.append([value * factor for value in row])
+        rows = np.array(self.decode_attention_s) * by_size[: len(self.decode_attention_s), np.newaxis]
         return IterationTimes(
             token_s=scale(self.token_s),
             head_s=scale(self.head_s),
             contexts=self.contexts,
-            decode_attention_s=rows,
+            decode_attention_s=rows.tolist(),
             prompt_attention_s=scale(self.prompt_attention_s),
             relative_low=[],
             relative_high=[],

@@ -36,11 +36,25 @@ TYPICAL_CONTEXT = 2048
 class KernelTimer(Timer):
     """Kernels of an engine, where they were measured."""
 
+    can_equal = True
     description = KERNEL_MODEL
 
     def __init__(self, on_device: ModelOnDevice) -> None:
         assert on_device.kernels is not None
         self.on_device, self.kernels, self.step = on_device, on_device.kernels, on_device.kernels.step
+
+    def _key(self) -> tuple[object, ...]:
+        """Return what determines the times, without the constants."""
+        step = self.step
+        return (self.on_device.workload.network.rebuild, step.device, step.engine, step.formats, step.placement)
+
+    def __hash__(self) -> int:
+        return hash((self.on_device.workload.network.rebuild, self.step.device.id, self.step.engine))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, KernelTimer) or self.step.constants is not other.step.constants:
+            return False
+        return self._key() == other._key()
 
     @property
     def device(self) -> Device:

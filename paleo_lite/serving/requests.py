@@ -69,6 +69,12 @@ class Traffic(msgspec.Struct, frozen=True, eq=False):
     def __len__(self) -> int:
         return len(self.arrival_s)
 
+    def is_same(self, other: Traffic) -> bool:
+        """Return whether the requests are those of other traffic."""
+        own, others = ((traffic.arrival_s, traffic.input_tokens, traffic.output_tokens) for traffic in (self, other))
+        numbers = (self.concurrency, self.warm_up) == (other.concurrency, other.warm_up)
+        return numbers and all(map(np.array_equal, own, others))
+
     def every(self, step: int, start: int) -> Traffic:
         """Return every `step`-th request from `start` on: the share of a replica under round-robin routing."""
         concurrency = self.concurrency

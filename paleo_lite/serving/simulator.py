@@ -15,7 +15,7 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
@@ -91,32 +91,40 @@ class Outcome(msgspec.Struct, frozen=True, eq=False):
     warm_up: int = 0  # requests at the start that latencies leave out
 
 
+MOST_KEPT = 8
+"""Simulations with the same tables that are kept, as long as the tables are."""
+
+LARGEST_KEPT = 20_000
+"""Requests of the largest simulation that is kept, which bounds the memory of all of them."""
+
+
+class _Kept(NamedTuple):
+    """A simulation that was run, and what happened; nobody changes the arrays."""
+
+    traffic: Traffic
+    conditions: tuple[CacheRoom, Server, SimulationOptions]
+    outcome: Outcome
+
+
 def simulate(
     traffic: Traffic, times: IterationTimes, room: CacheRoom, engine: Server, options: SimulationOptions | None = None
 ) -> Outcome:
-    """Simulate one replica until all requests are answered.
+    """Simulate one replica until all requests are answered; raise DoesNotFit if the cache cannot hold one of them.
 
-    Parameters
-    ----------
-    traffic : Traffic
-        Requests of the replica.
-    times : IterationTimes
-        Iteration times.
-    room : CacheRoom
-        Blocks of the KV cache.
-    engine : Server
-        How the engine schedules requests.
-    options : SimulationOptions, optional
-        Prefix cache, speculative decoding, disaggregation.
-
-    Raises
-    ------
-    DoesNotFit
-        If the cache cannot hold a request by itself.
+    A question that is asked again, advice, and the search for the highest rate repeat simulations.
     """
-    replica = _Replica(traffic, times, room, engine, options or SimulationOptions())
+    options = options or SimulationOptions()
+    kept: list[_Kept] = times.__dict__.setdefault("_simulated", [])
+    for known in kept:
+        if known.conditions == (room, engine, options) and known.traffic.is_same(traffic):
+            return known.outcome
+    replica = _Replica(traffic, times, room, engine, options)
     replica.run()
-    return msgspec.structs.replace(replica.outcome(), warm_up=traffic.warm_up)
+    outcome = msgspec.structs.replace(replica.outcome(), warm_up=traffic.warm_up)
+    if len(traffic) <= LARGEST_KEPT:
+        kept.append(_Kept(traffic, (room, engine, options), outcome))
+        del kept[:-MOST_KEPT]
+    return outcome
 
 
 class _Replica:
@@ -229,12 +237,16 @@ class _Replica:
             if is_seen or not self.decoding:
                 self.waiting.append(request)
             else:
-                delay_s = self.delay_iterations[request] * self._iteration_s(self.decoding, self.cached_tokens)
-                heappush(self.arriving, (time_s + delay_s, request, True))
+                iterations = self.delay_iterations[request]
+                if iterations:
+                    time_s += iterations * self._iteration_s(self.decoding, self.cached_tokens)
+                heappush(self.arriving, (time_s, request, True))
 
     def _admit(self) -> None:
         """Admit waiting requests in their order while tokens, sequences and blocks allow."""
         engine = self.engine
+        if not self.waiting or self.decoding + len(self.prompts) >= engine.max_sequences:
+            return
         budget = self.round_tokens
         if engine.mixes_phases:
             budget -= self.decoding * (self.options.speculation.draft_length + 1)
@@ -361,6 +373,8 @@ class _Replica:
 
     def _growth_of(self, tokens: int) -> int:
         """Return the blocks that decoding sequences need for their next tokens."""
+        if tokens == 1 and self.block_tokens > 1:  # the usual case, apart for speed
+            return self.growth[self.position % self.block_tokens]
         whole, rest = divmod(tokens, self.block_tokens)
         blocks = whole * self.decoding
         for offset in range(rest):

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import msgspec
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 
 SHORTEST_CONTEXT = 32
 """Smallest tabulated context and prompt."""
+
+LARGEST_KEPT = 65_536
+"""Tokens of the largest tables that are kept, which bounds the memory of all of them."""
 
 TYPICAL_CONTEXT = 2048
 """Context at which the power of an iteration is computed."""
@@ -73,6 +77,7 @@ class Timer(ABC):
     """Times, memory and activity of a network on a device."""
 
     has_own_power_limit: ClassVar[bool] = False  # whether the times are those under the power limit of the device
+    can_equal: ClassVar[bool] = False  # whether timers of the same times are equal, so that they share their tables
 
     @property
     @abstractmethod
@@ -124,16 +129,25 @@ class Timer(ABC):
 def tabulate(
     timer: Timer, *, max_new_tokens: int, max_sequences: int, max_prompt: int, max_context: int
 ) -> IterationTimes:
-    """Return the tables of iterations up to these sizes, under the power limit of the device."""
+    """Return the tables of iterations up to these sizes, under the power limit of the device.
+
+    The last ones are kept, with the simulations that use them, for timers that are equal and sizes that are not huge.
+    """
     limits = Limits(max(max_new_tokens, max_sequences), max_sequences, max_prompt, max_context)
-    contexts = tabulated_contexts(max_context)
+    is_kept = timer.can_equal and limits.tokens + limits.prompt <= LARGEST_KEPT
+    return _kept_tables(timer, limits) if is_kept else _make_tables(timer, limits)
+
+
+def _make_tables(timer: Timer, limits: Limits) -> IterationTimes:
+    """Return the tables of iterations up to some sizes."""
+    contexts = tabulated_contexts(limits.context)
     parts = timer.time_parts(limits, contexts)
 
     def over_tokens(seconds: Floats | None) -> list[float]:
         return [] if seconds is None else from_zero(parts.tokens, seconds, limits.tokens).tolist()
 
     def build(token_s: Floats, head_s: Floats, decode_s: Floats, prompt_s: Floats) -> IterationTimes:
-        by_sequences = [from_zero(parts.sequences, row, max_sequences) for row in decode_s]
+        by_sequences = [from_zero(parts.sequences, row, limits.sequences) for row in decode_s]
         return IterationTimes(
             token_s=over_tokens(token_s),
             head_s=over_tokens(head_s),
@@ -173,6 +187,10 @@ def tabulate(
         )
         times = msgspec.structs.replace(times, with_prompts=with_prompts)
     return times if timer.has_own_power_limit else _under_power_limit(times, timer)
+
+
+_kept_tables = lru_cache(maxsize=8)(_make_tables)
+"""`_make_tables`, which keeps the last ones."""
 
 
 def tabulated_contexts(largest: int) -> list[int]:

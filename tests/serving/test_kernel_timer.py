@@ -54,6 +54,17 @@ def test_attention_of_a_short_prompt_takes_no_longer_than_of_a_longer_one(gpu: s
     assert tables.prompt_s + seconds[1] <= 1.4 * 32 * 19e-6  # blocks
 
 
+def test_equal_timers_share_their_tables() -> None:
+    """A question that is asked again makes none; any other network, division or size has its own."""
+    sizes = {"max_new_tokens": 64, "max_sequences": 8, "max_prompt": 32, "max_context": 64}
+    first = tabulate(timer_of(placed("llama-3.2-1b")), **sizes)
+    assert tabulate(timer_of(placed("llama-3.2-1b")), **sizes) is first
+    assert tabulate(timer_of(placed("llama-3.2-1b")), **{**sizes, "max_prompt": 33}) is not first
+    others = [placed("llama-3.2-3b"), placed("llama-3.2-1b", gpu="h100-sxm"), placed("llama-3.2-1b", tensor=2)]
+    for other in others:
+        assert tabulate(timer_of(other), **sizes).token_s != first.token_s
+
+
 def test_kernels_of_a_mixture_on_several_devices() -> None:
     kernels = {kernel.name: kernel for kernel in time_decode_kernels(placed("qwen3-30b-a3b", tensor=2), 8, 100) or ()}
     known = {"QKV projection", "attention", "output projection", "router", "experts", "all-reduce", "norm", "sampling"}

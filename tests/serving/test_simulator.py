@@ -15,7 +15,7 @@ from paleo_lite.engines.records.record import Server
 from paleo_lite.errors import BadValue, DoesNotFit
 from paleo_lite.serving.deployment import Deployment, PreparedDeployment, tensor_group
 from paleo_lite.serving.requests import Lengths, Traffic, generate_traffic
-from paleo_lite.serving.simulator import Outcome, SimulationOptions, Speculation, simulate
+from paleo_lite.serving.simulator import MOST_KEPT, Outcome, SimulationOptions, Speculation, simulate
 
 
 def run(deployment: Deployment, traffic: Traffic) -> tuple[PreparedDeployment, Outcome]:
@@ -247,3 +247,27 @@ def test_tensor_groups_use_the_fastest_link_of_the_device(deployment: Deployment
     assert device_link(device) == "nvlink4-x18" and tensor_group(device, 1) is None
     group = tensor_group(device, 4)
     assert group.workers == 4 and "nvlink4" in group.inside.name
+
+
+def test_a_simulation_is_run_once(deployment: Deployment) -> None:
+    """The same requests under the same conditions; other requests, limits or ends of the interval are simulated."""
+    one, same, other = (
+        generate_traffic(Lengths(200, 50), Lengths(40), count=50, rate_per_s=5.0, seed=seed) for seed in (1, 1, 2)
+    )
+    prepared = deployment.prepare(one)
+    (first,) = prepared.run(one)
+    assert prepared.run(same)[0] is first
+    assert (prepared.run(other)[0].finish_s != first.finish_s).all()
+    assert (prepared.run(one, "high")[0].finish_s > first.finish_s).all()
+    narrow = msgspec.structs.replace(prepared.engine, max_sequences=1)
+    limited = simulate(one, prepared.tables, prepared.room, narrow)
+    assert limited.finish_s.max() > first.finish_s.max()
+
+
+def test_the_last_simulations_are_kept(deployment: Deployment) -> None:
+    traffic = generate_traffic(Lengths(20), Lengths(4), count=5, rate_per_s=5.0)
+    prepared = deployment.prepare(traffic)
+    (first,) = prepared.run(traffic)
+    for seed in range(MOST_KEPT):
+        prepared.run(generate_traffic(Lengths(20), Lengths(4), count=5, rate_per_s=4.0, seed=seed))
+    assert prepared.run(traffic)[0] is not first and (prepared.run(traffic)[0].finish_s == first.finish_s).all()
