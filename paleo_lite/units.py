@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from numbers import Integral
 
@@ -74,9 +75,17 @@ def parse_quantity(text: str | int | float, unit: str, *, unit_required: bool = 
     """
     if isinstance(text, (int, float)) and not isinstance(text, bool):
         return float(text)
-    match = _NUMBER.fullmatch(text) if isinstance(text, str) else None
+    if not isinstance(text, str):
+        raise _not_a_quantity(text, unit)
+    return _parse_text(text, unit, unit_required)
+
+
+@lru_cache(4096)  # the figures of hardware files are read hundreds of times for one answer
+def _parse_text(text: str, unit: str, unit_required: bool) -> float:
+    """Return the value of a text in `unit`, as `parse_quantity` does."""
+    match = _NUMBER.fullmatch(text)
     if match is None:
-        raise BadQuantity(f"{text!r} is not a quantity: expected one such as '{_EXAMPLES[unit]}'")
+        raise _not_a_quantity(text, unit)
     number, suffix = match.groups()
     if unit_required and suffix == "":
         raise BadQuantity(f"{text!r} has no unit: expected a quantity such as '{_EXAMPLES[unit]}'")
@@ -87,6 +96,11 @@ def parse_quantity(text: str | int | float, unit: str, *, unit_required: bool = 
     if not math.isfinite(value):
         raise BadQuantity(f"{text!r} is larger than any number that can be computed with")
     return value
+
+
+def _not_a_quantity(text: object, unit: str) -> BadQuantity:
+    """Return the error for what is not a quantity at all."""
+    return BadQuantity(f"{text!r} is not a quantity: expected one such as '{_EXAMPLES[unit]}'")
 
 
 def _parse_number_with_suffix(number: str, suffix: str, unit: str) -> float | None:
