@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 from scipy.optimize import least_squares
-from scipy.stats import t as student_t
+from scipy.special import stdtrit
 
 from paleo_lite.engines.blocks import sampled_logits
 from paleo_lite.engines.constants import Company, EngineConstants, Host, generation_of
@@ -396,7 +396,7 @@ def between_sources(biases: dict[str, float], held_out: str = "") -> float:
     Few sources say little of it: its normal quantile is that of Student's t with as many degrees of freedom.
     """
     others = [bias for name, bias in biases.items() if name != held_out]
-    return round(float(np.sqrt(np.mean(np.square(others))) * student_t.ppf(0.95, len(others)) / Z_90), 3)
+    return round(float(np.sqrt(np.mean(np.square(others))) * stdtrit(len(others), 0.95) / Z_90), 3)
 
 
 def _spread(errors: Any) -> float:

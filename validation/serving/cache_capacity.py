@@ -45,6 +45,11 @@ def lines() -> list[Line]:
     return [_line(row) for row in rows_of(PUBLISHED)]
 
 
+def name_of(row: dict[str, str]) -> str:
+    """Return the engine, network and devices of a row."""
+    return f"{row['engine']}, {row['network']}, {row['devices']} {row['device']} at {row['memory_fraction']}"
+
+
 def _line(row: dict[str, str]) -> Line:
     workload, machine, model = resolve_question(
         Question(
@@ -58,7 +63,6 @@ def _line(row: dict[str, str]) -> Line:
     given = {key: int(row[key]) for key in ("max_batched_tokens", "max_sequences") if row[key]}
     engine = find_server(row["engine"], machine.device, memory_fraction=float(row["memory_fraction"]), **given)
     room = measure_room(on_device, engine, mean_tokens=MEAN_TOKENS, prompt_tokens=MEAN_TOKENS // 2)
-    name = f"{row['engine']}, {row['network']}, {row['devices']} {row['device']} at {row['memory_fraction']}"
     held_bytes = float(row["held_gib"] or 0) * 2**30
     held_tokens = round(held_bytes / room.sequence_bytes * MEAN_TOKENS)
-    return Line(row["url"], name, int(row["tokens"]), room.tokens - held_tokens, row["role"] == "fitted")
+    return Line(row["url"], name_of(row), int(row["tokens"]), room.tokens - held_tokens, row["role"] == "fitted")
