@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
@@ -54,13 +55,23 @@ def small() -> Any:
     patch.undo()
 
 
+shown = importlib.import_module("paleo_lite.cli.measure")
+MEASURED: list[Any] = []
+"""What the only run measured."""
+
+
 @pytest.fixture(scope="module")
 def outcome(small: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path, Result]:
     folder = tmp_path_factory.mktemp("measured")
-    result = run(
-        "--quick", "--threads", "1", "-o", str(folder / "mine.csv"), "--calibration-out", str(folder / "mine.toml"),
-        "--hardware-out", str(folder / "mine-hw.toml"), "--format", "json",
-    )  # fmt: skip
+    measure_machine = shown.measure_machine
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            shown, "measure_machine", lambda **asked: MEASURED.append(measure_machine(**asked)) or MEASURED[0]
+        )
+        result = run(
+            "--quick", "--threads", "1", "-o", str(folder / "mine.csv"), "--calibration-out", str(folder / "mine.toml"),
+            "--hardware-out", str(folder / "mine-hw.toml"), "--format", "json",
+        )  # fmt: skip
     assert result.exit_code == 0, result.stderr
     return json.loads(result.stdout), folder, result
 
@@ -114,18 +125,11 @@ def test_progress_is_not_in_the_answer(outcome: tuple[dict[str, Any], Path, Resu
     assert "round 2 of 2: mobilenet_v3_small" in result.stderr
 
 
-@pytest.fixture(scope="module")
-def measurement(small: None) -> Any:
-    return importlib.import_module("paleo_lite.cli.measure").measure_machine(
-        quick=True, threads=1, phases=("inference",)
-    )
-
-
 @pytest.fixture
-def measured_once(measurement: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run one measurement and return its output, for all tests."""
-    shown = importlib.import_module("paleo_lite.cli.measure")
-    monkeypatch.setattr(shown, "measure_machine", lambda **_: measurement)
+def measured_once(outcome: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answer with what was measured before, as if it were not written."""
+    measured = msgspec.structs.replace(MEASURED[0], files=[])
+    monkeypatch.setattr(shown, "measure_machine", lambda **_: measured)
 
 
 def test_page(measured_once: None) -> None:
