@@ -16,22 +16,23 @@ from paleo_lite import child
 from paleo_lite.api import serving
 
 SWIN = {"model_type": "swin", "architectures": ["SwinModel"], "num_labels": 2}
+EVIL = {"AutoConfig": "evil.Config", "AutoModel": "evil.Model"}
 
 
 def importable_names() -> list[str]:
     """Return the name of every module that Python or an installed package offers, and of this package's own."""
-    names = set(sys.stdlib_module_names) | set(importlib.metadata.packages_distributions()) | {"paleo_lite"}
+    names = set(sys.stdlib_module_names) | set(importlib.metadata.packages_distributions()) | {"paleo_lite", "evil"}
     return sorted(name for name in names if name.isidentifier())
 
 
 @pytest.fixture
 def planted(tmp_path):
-    """A folder with a module of every name, each of which leaves a mark where it is imported."""
+    """A folder with a module of every name, each of which leaves a mark where it is imported, and a config of one."""
     folder, mark = tmp_path / "downloaded", tmp_path / "mark"
     folder.mkdir()
     for name in importable_names():
         (folder / f"{name}.py").write_text(f"open({str(mark)!r}, 'a').write({name!r} + '\\n')\nraise SystemExit(7)\n")
-    (folder / "config.json").write_text(json.dumps(SWIN))
+    (folder / "config.json").write_text(json.dumps({**SWIN, "auto_map": EVIL}))
     return folder, mark
 
 
@@ -79,16 +80,21 @@ def test_the_page_starts_by_its_file_with_the_environment_of_a_child(planted, mo
 
 @pytest.mark.slow
 def test_a_downloaded_folder_runs_nothing(planted, tmp_path):
-    """Tracing its config imports torch and transformers, whose names are all there."""
+    """Tracing its config imports torch and transformers, whose names are all there; no yes on standard input is read."""
     pytest.importorskip("transformers")
     folder, mark = planted
-    program = "from paleo_lite.cli import main; main()"
+    program = (
+        "import sys\nfrom paleo_lite.cli import main\ntry:\n    main()\nfinally:\n    print(len(sys.stdin.read()))"
+    )
     command = [sys.executable, "-P", "-c", program, "predict", ".", "--gpu", "v100-sxm2"]
     root = str(Path(child.__file__).parents[1])
     environment = {**os.environ, "PYTHONPATH": root, "PALEO_LITE_CACHE": str(tmp_path / "cache")}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=folder, env=environment, input="y\n" * 50, capture_output=True, text=True, check=False
+    )
     assert not mark.exists(), mark.read_text()
     assert (done.returncode, done.stderr) == (0, "") and "Tesla V100" in done.stdout
+    assert done.stdout.splitlines()[-1] == "100"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent has ended")

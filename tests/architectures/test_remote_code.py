@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import io
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
-import paleo_lite
 from paleo_lite.architectures.remote_code import FORBIDDEN, remote_code_forbidden, without_code
+from paleo_lite.cli import main
 
 EVIL = {"AutoConfig": "evil.Config", "AutoModel": "evil.Model"}
 NESTED = {
@@ -56,19 +54,14 @@ def test_the_libraries_refuse_to_import_code():
 
 
 @pytest.mark.slow
-def test_yes_on_standard_input_allows_nothing_and_is_not_read(tmp_path):
+def test_yes_on_standard_input_allows_nothing_and_is_not_read(tmp_path, traced_here, monkeypatch):
+    """In this process; tests/test_child.py answers yes to the process that traces."""
     pytest.importorskip("transformers")
     mark = tmp_path / "mark"
     (tmp_path / "evil.py").write_text(f"open({str(mark)!r}, 'w')\n")
     (tmp_path / "config.json").write_text(json.dumps(NESTED))
-    program = (
-        "import sys\nfrom paleo_lite.cli import main\ntry:\n    main()\nfinally:\n    print(len(sys.stdin.read()))"
-    )
-    root = str(Path(paleo_lite.__file__).parents[1])
-    environment = {**os.environ, "PYTHONPATH": root, "PALEO_LITE_CACHE": str(tmp_path / "cache")}
-    command = [sys.executable, "-P", "-c", program, "predict", ".", "--gpu", "v100-sxm2", "--format", "json"]
-    done = subprocess.run(
-        command, cwd=tmp_path, env=environment, input="y\n" * 50, capture_output=True, text=True, check=False
-    )
-    assert not mark.exists()
-    assert done.stdout.splitlines()[-1] == "100" and "Traceback" not in done.stderr
+    monkeypatch.chdir(tmp_path)
+    answers = io.BytesIO(b"y\n" * 50)
+    done = CliRunner().invoke(main, ["predict", ".", "--gpu", "v100-sxm2", "--format", "json"], input=answers)
+    assert not mark.exists() and answers.tell() == 0
+    assert done.exit_code == 1 and "Traceback" not in done.stderr and "cannot be traced in decoder.bert" in done.stderr
