@@ -12,6 +12,8 @@ from math import prod
 from typing import Any, NamedTuple
 
 from ..counting import INPUT, KINDS, Layer, Shape
+from ..counting.layer import NOWHERE, Matrix
+from ..counting.places import last_part, matrix_of, module_of, place_layers
 from ..errors import BadDescriptor
 from .network import Network
 
@@ -42,6 +44,7 @@ class Builder:
     def __init__(self, where: str) -> None:
         self.where = where
         self.layers: list[Layer] = []
+        self.place = NOWHERE
         self._name_counts: dict[str, int] = {}
 
     def fail(self, layer: str, problem: str) -> BadDescriptor:
@@ -58,6 +61,7 @@ class Builder:
         attributes: dict[str, Any] | None = None,
         origin: str | None = None,
         new_parameters: int | None = None,
+        matrix: Matrix = "",
     ) -> Blob:
         """Append a layer and return its output.
 
@@ -77,6 +81,8 @@ class Builder:
             How PyTorch code calls the operation; by default the class of its kind, or a function.
         new_parameters : int, optional
             Number of parameters not already counted with an earlier layer; all of them by default.
+        matrix : str, optional
+            What the layer's product gives its block, where its name does not say it.
         """
         if len(self.layers) >= _MAX_LAYERS:
             raise self.fail(name, f"more than {_MAX_LAYERS} layers")
@@ -99,6 +105,7 @@ class Builder:
                 parameters,
                 attributes or {},
                 _ORIGINS.get(kind, "function") if origin is None else origin,
+                self.place._replace(module=module_of(name), matrix=matrix or matrix_of(last_part(name))),
             )
         )
         return Blob(output, len(self.layers) - 1)
@@ -248,7 +255,11 @@ class Builder:
         if not self.layers:
             raise BadDescriptor(f"{self.where}: has no layers")
         parameters = sum(layer.parameters for layer in self.layers)
-        return Network(name, inputs, tuple(self.layers), parameters, source, notes)
+        return Network(name, inputs, self._placed_layers(), parameters, source, notes)
+
+    def _placed_layers(self) -> tuple[Layer, ...]:
+        """Return the layers; a file says nothing of their places but their names."""
+        return place_layers(self.layers)
 
     def _same_padding(self, size: list[int], reach: Sequence[int], stride: Pair) -> tuple[list[int], list[int]]:
         """Return the padding before, and the output sizes, of TensorFlow's SAME padding."""

@@ -153,7 +153,7 @@ class StoredWeights(msgspec.Struct, frozen=True):
         layer : Layer
             The layer.
         part : str or None
-            Its part of the network, as `paleo_lite.counting.parts.parts_of` tells it.
+            Its part of the network, as `paleo_lite.counting.places.parts_of` tells it.
         """
         if part is None or part == "router" or layer.kind.startswith("conv") or layer.name.startswith(_TOWERS):
             return None

@@ -9,7 +9,7 @@ from math import prod
 import msgspec
 
 from ..counting import Layer
-from ..counting.parts import parts_of
+from ..counting.places import parts_of
 from ..errors import BadDescriptor
 from ..formats import FORMATS, Format, Part
 from .checkpoint import StoredWeights

@@ -18,6 +18,7 @@ from typing import Annotated, Any, TypedDict
 import msgspec
 
 from ..counting import CONSTANT, Layer, count
+from ..counting.places import place_layers
 from ..errors import BadDescriptor
 from ..files import read_limited, write_atomically
 from .free_sizes import Basis, Polynomial, Quotients, check_sizes, evaluate, polynomial, with_quotients
@@ -324,7 +325,7 @@ def _decode_layers(network: Network, descriptor: Descriptor, path: Path, select:
                 origin,
             )
         )
-    return network._replace(inputs=tuple(input_shapes), layers=tuple(layers))
+    return network._replace(inputs=tuple(input_shapes), layers=place_layers(layers))
 
 
 def _decode_shape(shape: list[Any], select: Callable[[Any], int]) -> tuple[int, ...]:

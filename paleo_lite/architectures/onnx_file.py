@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..counting import INPUT, KINDS, Layer, Shape
+from ..counting.places import place_layers
 from ..errors import BadDescriptor, BadValue
 from ..extras import require
 from ..files import check_regular
@@ -248,7 +249,7 @@ class _GraphReader:
                 raise BadDescriptor(f"{self._describe(node)} {_describe_defect(error)}") from None
         inputs = tuple(self.values[value.name].shape for value in self.inputs)
         parameters = sum(layer.parameters for layer in self.layers)
-        return Network(self.path.stem, inputs, tuple(self.layers), parameters, "ONNX", tuple(notes))
+        return Network(self.path.stem, inputs, place_layers(self.layers), parameters, "ONNX", tuple(notes))
 
     def _describe(self, node: Any) -> str:
         """Return the file and the operator for a message."""

@@ -15,6 +15,7 @@ from torch.nn.modules import module as nn_module
 from ..counting import CONSTANT, INPUT, MATRIX_KINDS, Layer
 from ..counting.kinds import USER_MODULES
 from ..counting.layer import trace_flow
+from ..counting.places import place_layers
 from ..errors import TraceFailed
 from ..text import format_plural
 from .call_readers import TorchCall, tensors_in
@@ -427,7 +428,7 @@ class Recorder(Tensors):
                 name = f"{layer.name}#{uses[layer.name]}"
             names.add(name)
             layers.append(layer if name is layer.name else layer._replace(name=name))
-        return tuple(layers)
+        return place_layers(layers)
 
     # Values
 

@@ -6,11 +6,13 @@ In the phases ``prefill`` and ``decode`` keys and values are written to a KV cac
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from math import prod
 from typing import Any
 
-from ..counting import CONSTANT, Shape
+from ..counting import CONSTANT, Layer, Shape
+from ..counting.layer import NOWHERE, Matrix, Place, Role
 from .builder import Blob, Builder
 from .network import SequenceLengths, SequenceOptions
 
@@ -134,6 +136,7 @@ class Tape(Builder):
         weights: tuple[Shape, ...] = (),
         origin: str = "operator",
         new_parameters: int | None = None,
+        matrix: Matrix = "",
         **attributes: Any,
     ) -> Blob:
         """Add one operation.
@@ -152,11 +155,35 @@ class Tape(Builder):
             How PyTorch code calls the operation: ``operator``, ``function``, ``method`` or ``module:NAME``.
         new_parameters : int, optional
             Number of parameters not already counted with an earlier layer; all of them by default.
+        matrix : str, optional
+            What the layer's product gives its block, where its name does not say it.
         **attributes
             Attributes of the layer.
         """
         shape = inputs[0].shape if out is None else out
-        return self.add(name, kind, inputs, shape, weights, attributes, origin, new_parameters)
+        return self.add(name, kind, inputs, shape, weights, attributes, origin, new_parameters, matrix)
+
+    @contextmanager
+    def block(self, name: str, number: int) -> Iterator[None]:
+        """Add layers to a block."""
+        self.place = Place(block=name, number=number)
+        yield
+        self.place = NOWHERE
+
+    @contextmanager
+    def role(self, role: Role, owner: str) -> Iterator[None]:
+        """Add layers to a module of a role; the outermost one of a block is a part of it."""
+        outer = self.place
+        part = outer.part
+        if not part and outer.is_in_block and role != "norm" and owner != outer.block:
+            part = owner
+        self.place = outer._replace(role=role, owner=owner, part=part)
+        yield
+        self.place = outer
+
+    def _placed_layers(self) -> tuple[Layer, ...]:
+        """Return the layers, of which each was given its place as it was added."""
+        return tuple(self.layers)
 
     def module(self, name: str, kind: str, *inputs: Blob, **options: Any) -> Blob:
         """Add an operation that is a class of ``torch.nn``; `options` are those of `op`."""
@@ -190,7 +217,8 @@ class Tape(Builder):
     def embedding(self, name: str, indices: Blob, rows: int, size: int, **options: Any) -> Blob:
         """Add ``torch.nn.Embedding``: one row of a table of shape (rows, size) per index."""
         shape = (*indices.shape, size)
-        return self.module(name, "embedding", indices, out=shape, weights=((rows, size),), **options)
+        with self.role("embedding", name):
+            return self.module(name, "embedding", indices, out=shape, weights=((rows, size),), **options)
 
     def transposed_linear(self, name: str, blob: Blob, outputs: int) -> Blob:
         """Add GPT-2's ``Conv1D``: a linear layer that stores its weight transposed."""

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from ..counting import Layer
+from ..counting.places import last_part
 from ..errors import PaleoError
 from .config import Config
 from .config_parts import encoder_families, nested_text, text_part
@@ -73,7 +74,7 @@ def _adapter_parameters(network: Network, fields: dict[str, Any]) -> int:
     """Return the parameters of the low-rank adapters for images and sound beside the projections (Phi-4-multimodal)."""
     adapters = [fields[key] for key in ("vision_lora", "speech_lora") if isinstance(fields.get(key), dict)]
     ranks: int = sum(adapter["r"] for adapter in adapters if isinstance(adapter.get("r"), int))
-    projections = (layer for layer in network.layers if layer.name.rpartition(".")[2] in _ADAPTED)
+    projections = (layer for layer in network.layers if last_part(layer.name) in _ADAPTED)
     return ranks * sum(sum(layer.weights[0]) for layer in projections)
 
 
@@ -151,7 +152,11 @@ def _add_encoder(
         layers: Sequence[Layer] = [resident_weights(parameters, prefix or "visual")]
     else:
         unused = parameters - sum(layer.parameters for layer in encoder.layers)
-        layers = [layer._replace(name=f"{prefix}.{layer.name}" if prefix else layer.name) for layer in encoder.layers]
+        layers = list(encoder.layers)
+        if prefix:
+            layers = [
+                layer._replace(name=f"{prefix}.{layer.name}", place=layer.place.within(prefix)) for layer in layers
+            ]
         layers = [*layers, *([resident_weights(unused, prefix)] if unused else [])]
         network = network._replace(inputs=(*inputs, *network.inputs))
     return _put_before(network, layers)._replace(tower_parameters=network.tower_parameters + parameters)

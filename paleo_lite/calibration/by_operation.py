@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import re
 from typing import NamedTuple
 
-from ..counting import KINDS
+from ..counting import KINDS, Layer
 from ..counting.kinds import class_of, gemm_of
+from ..counting.places import last_part
 from ..profile_analysis.operation_times import OPERATION_OF_KIND, ProductSizes, RunOperation
 from ..profile_analysis.pass_times import PassTimes
 from ..timing import Prediction, Workload
@@ -22,8 +22,6 @@ PROFILE_PASSES = {
 """Pass of a profile for each pass of a prediction."""
 
 _NORMS_AND_ELEMENTWISE = "norms and elementwise"
-
-_NORM_NAME = re.compile(r"norm|(?:^|\.)ln_", re.I)
 
 
 class OperationRow(NamedTuple):
@@ -111,7 +109,7 @@ def _predicted_seconds(
     sizes_of_layer = product_sizes(workload)
     names: dict[ProductSizes, list[str]] = {}
     for index, sizes in sizes_of_layer.items():
-        name = workload.layers[index].name.rsplit(".", 1)[-1]
+        name = last_part(workload.layers[index].name)
         if name not in names.setdefault(sizes, []):
             names[sizes].append(name)
     names_of_sizes = {sizes: ", ".join(members) for sizes, members in names.items()}
@@ -121,7 +119,7 @@ def _predicted_seconds(
         if index in sizes_of_layer:
             operation = names_of_sizes[sizes_of_layer[index]]
         else:
-            operation = _operation_of_layer(layer.name, layer.kind, has_norm_names)
+            operation = _operation_of_layer(layer, has_norm_names)
         for pass_index, part in enumerate(terms.passes):
             layer_s = float(terms.layers_s[pass_index, index]) / terms.host_slowdown
             if layer_s:
@@ -130,10 +128,10 @@ def _predicted_seconds(
     return seconds, names_of_sizes
 
 
-def _operation_of_layer(name: str, kind: str, has_norm_names: bool) -> str:
-    profile_kind = KINDS[kind].profile_kind if kind in KINDS else "other"
+def _operation_of_layer(layer: Layer, has_norm_names: bool) -> str:
+    profile_kind = KINDS[layer.kind].profile_kind if layer.kind in KINDS else "other"
     operation = OPERATION_OF_KIND.get(profile_kind, "other")
-    if operation in ("elementwise", "norms", "other") and _NORM_NAME.search(name):
+    if operation in ("elementwise", "norms", "other") and layer.place.role == "norm":
         operation = "norms"
     if not has_norm_names and operation in ("norms", "elementwise"):
         return _NORMS_AND_ELEMENTWISE

@@ -3,18 +3,15 @@ inputs."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from .kinds import KINDS
 from .layer import Layer
+from .places import is_attention_copy
 
 FUSED_SINCE = 2
 """First major version of PyTorch whose ``scaled_dot_product_attention`` is one kernel; earlier versions write the
 scores to memory."""
-
-_ATTENTION_COPIES = re.compile(r"self_attention\.(?:contiguous|reshape)(?:#\d+)?$")
-"""Names of the copies of queries, keys, values and output in ``torch.nn.MultiheadAttention``."""
 
 UNFUSED, WITHOUT_COPIES = "unfused", "of views"
 
@@ -67,6 +64,5 @@ def remove_attention_copies(layers: Sequence[Layer]) -> tuple[Layer, ...]:
     """Return the layers with the copies of ``torch.nn.MultiheadAttention`` replaced by views."""
     result = []
     for layer in layers:
-        is_attention_copy = layer.kind == "copy" and _ATTENTION_COPIES.search(layer.name)
-        result.append(layer._replace(kind="view") if is_attention_copy else layer)
+        result.append(layer._replace(kind="view") if is_attention_copy(layer) else layer)
     return tuple(result)

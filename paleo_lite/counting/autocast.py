@@ -88,15 +88,15 @@ class _CastInserter:
             if self._width(parent) == width:
                 new_parents.append(parent)
             else:
-                name = _numbered(f"{layer.name}.to", number)
+                name = _numbered("to", number)
                 new_parents.append(len(self.inserted))
-                self.inserted.append(_cast(name, shape, (self._width(parent), width), parents=(parent,)))
+                self.inserted.append(_cast(layer, name, shape, (self._width(parent), width), parents=(parent,)))
         return new_parents
 
     def _cast_weights(self, layer: Layer) -> None:
         for number, shape in enumerate(layer.weights, 1):
-            name = _numbered(f"{layer.name}.weight.to", number)
-            self.inserted.append(_cast(name, shape, (WIDE, NARROW), weights=(shape,)))
+            name = _numbered("weight.to", number)
+            self.inserted.append(_cast(layer, name, shape, (WIDE, NARROW), weights=(shape,)))
 
     def _uncast_widths(self, layer: Layer, parents: Sequence[int], ignore_weights: bool) -> tuple[float, int]:
         """Return the mean bytes per element read, and those written: the widest of the operands."""
@@ -117,7 +117,15 @@ def _numbered(name: str, number: int) -> str:
 
 
 def _cast(
-    name: str, shape: Shape, widths: tuple[int, int], parents: tuple[int, ...] = (), weights: tuple[Shape, ...] = ()
+    layer: Layer,
+    name: str,
+    shape: Shape,
+    widths: tuple[int, int],
+    parents: tuple[int, ...] = (),
+    weights: tuple[Shape, ...] = (),
 ) -> Layer:
-    inputs = () if weights else (shape,)
-    return Layer(name, "copy", inputs, (shape,), weights, parents, attributes={"widths": widths}, origin=ORIGIN)
+    """Return the cast of an operand of a layer."""
+    inputs, attributes = () if weights else (shape,), {"widths": widths}
+    name, module = f"{layer.name}.{name}", f"{layer.name}.weight" if weights else layer.name
+    place = layer.place.of_addition(module)
+    return Layer(name, "copy", inputs, (shape,), weights, parents, 0, attributes, ORIGIN, place)

@@ -188,7 +188,7 @@ def _merge_by_module(layers: Sequence[Layer], kernels: Sequence[_Kernel]) -> lis
 
 
 def _can_merge_in_module(layers: Sequence[Layer], members: Sequence[int]) -> bool:
-    modules = {layers[member].name.rpartition(".")[0] for member in members}
+    modules = {layers[member].place.module for member in members}
     return len(modules) == 1 and all(fusion_of(layers[member]) in _OPEN_FUSIONS for member in members)
 
 

@@ -35,6 +35,63 @@ RECURRENT_MODULES = ("module:RNN", "module:GRU", "module:LSTM")
 """Origins of the operations of modules whose steps a library computes in one call; a cell is called for every step."""
 
 
+Role = Literal[
+    "",  # none of the others, such as a residual addition
+    "embedding",
+    "norm",
+    "attention",
+    "indexer",  # scores all keys to select those that attention reads
+    "recurrence",  # a mixer with a state of its own, or a convolution over tokens
+    "feed-forward",
+    "mixture",  # of experts: what is neither router nor experts, such as the sum of their results
+    "router",
+    "experts",
+    "shared experts",
+    "head",  # the product that gives the logits
+]
+
+Matrix = Literal[
+    "", "query", "key", "value", "query, key and value", "query up", "key and value up", "attention output",
+    "gate", "up", "gate and up", "down",
+]  # fmt: skip
+"""What the product of a layer gives its block; ``up`` after query, key and value is from their compressed form."""
+
+
+class Place(NamedTuple):
+    """Where a layer stands; an empty name stands for none."""
+
+    role: Role = ""
+    owner: str = ""  # the module that has this role: of a norm, of experts, of attention
+    block: str = ""  # the outermost numbered module, such as ``model.layers.3``
+    number: int | None = None  # its number
+    part: str = ""  # the module of the block for attention, a recurrence or a feed-forward part
+    module: str = ""  # the module that contains the layer
+    matrix: Matrix = ""
+
+    @property
+    def is_in_block(self) -> bool:
+        """Whether the layer is inside a block."""
+        return self.number is not None
+
+    def is_inside(self, module: str) -> bool:
+        """Return whether the layer is in a module or in one inside it."""
+        return self.module == module or self.module.startswith(f"{module}.")
+
+    def of_addition(self, module: str) -> Place:
+        """Return the place of a layer that belongs to this one, in a module of its own; it is no head and no router."""
+        role: Role = "" if self.role in ("head", "router") else self.role
+        return self._replace(role=role, module=module, matrix="")
+
+    def within(self, prefix: str) -> Place:
+        """Return the place in a network that contains the layer's own network as a module."""
+        owner, block, part = (f"{prefix}.{name}" if name else "" for name in (self.owner, self.block, self.part))
+        module = f"{prefix}.{self.module}" if self.module else prefix
+        return self._replace(owner=owner, block=block, part=part, module=module)
+
+
+NOWHERE = Place()
+
+
 class Layer(NamedTuple):
     """One operation of a network, with the shapes of one sample.
 
@@ -59,6 +116,8 @@ class Layer(NamedTuple):
     origin : str
         Caller of the operation: ``module:Conv2d`` (the outermost layer class of ``torch.nn``), ``function``,
         ``operator``, ``method``, or ``opaque:NAME`` inside a function that torch.fx does not trace.
+    place : Place
+        Its block, its module and its role.
     """
 
     name: str
@@ -70,6 +129,7 @@ class Layer(NamedTuple):
     parameters: int = 0
     attributes: dict[str, Any] = {}  # noqa: RUF012  default of a NamedTuple; never modified
     origin: str = "function"
+    place: Place = NOWHERE
 
 
 class Op:

@@ -16,6 +16,7 @@ import numpy as np
 
 from .kinds import MATRIX_KINDS, fusion_of
 from .layer import RECURRENT_MODULES, Layer
+from .places import called_module
 
 
 def is_looped(layer: Layer) -> bool:
@@ -61,7 +62,7 @@ def fuse_recurrences(layers: Sequence[Layer], work: Any, columns: Sequence[str],
                 counts[removed, :, index] = 0
             continue
         product = index
-        parameter = layers[index].name.partition("#")[0]
+        parameter = called_module(layers[index].name)
         if parameter in seen:
             fixed[moved, weights_pass, index] = 0
             if "weight_ih" in parameter:

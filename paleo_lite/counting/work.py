@@ -17,7 +17,7 @@ import numpy as np
 from ..errors import BadValue, CountFailed, UnknownName, UnsupportedPhase
 from ..units import element_bytes
 from .kinds import MATRIX_KINDS, RULE_ERRORS, USER_RULES, count_failure, count_layer
-from .layer import NO_COST, RECURRENT_MODULES, Cost, Flow, Layer, Op, PassCost, trace_flow
+from .layer import NO_COST, NOWHERE, RECURRENT_MODULES, Cost, Flow, Layer, Op, PassCost, trace_flow
 
 PASSES = ("inference", "forward", "backward_data", "backward_weight", "update")
 """The counted passes; ``forward`` is the forward pass of a training step."""
@@ -418,7 +418,7 @@ def _group_identical_layers(layers: Sequence[Layer], flow: Flow) -> tuple[Array,
     representatives: list[int] = []
     for index, layer in enumerate(layers):
         name = layer.name if layer.kind in USER_RULES else ""  # a user's rule may depend on the name
-        facts = layer._replace(name=name, parents=(), attributes=repr(layer.attributes))  # type: ignore[arg-type]
+        facts = layer._replace(name=name, parents=(), attributes=repr(layer.attributes), place=NOWHERE)  # type: ignore[arg-type]
         key = (facts, flow.op_arguments[index], flow.consumers[index])
         number = numbers.setdefault(key, len(representatives))
         if number == len(representatives):

@@ -15,6 +15,7 @@ import numpy as np
 
 from ..counting import Layer
 from ..counting.kinds import ACTIVATIONS, KINDS, class_of, is_attention, is_grouped_product
+from ..counting.places import module_of
 from ..timing.expert_kernels import expert_layers
 from ..timing.fine_tuning import ADAPTER, is_frozen, original_layers
 from ..timing.training_recipes import TRAINING_RECIPES
@@ -182,26 +183,24 @@ def _activation_layers(layers: tuple[Layer, ...]) -> dict[int, int]:
 
 
 def _module_layers(layers: tuple[Layer, ...]) -> dict[str, set[int]]:
-    """Return the layers of the modules that are computed again as a whole, from the names of their layers.
+    """Return the layers of the modules that are computed again as a whole.
 
-    A mixture is the module around its grouped products (``layers.3.mlp`` of ``layers.3.mlp.experts.down_proj``), its
-    shared experts are a module inside it. A feed-forward layer without experts is the module of a
-    product that reads an activation function.
+    A mixture is the part of a block with grouped products, and its shared experts are a module inside it. A
+    feed-forward layer without experts is the module of a product that reads an activation function.
     """
-    names = [layer.name for layer in layers]
-    mixtures = {name.rsplit(".", 2)[0] for name, layer in zip(names, layers) if is_grouped_product(layer)}
+    places = [layer.place for layer in layers]
+    mixtures = {module_of(place.owner) for place, layer in zip(places, layers) if is_grouped_product(layer)}
     sources = [_skip_views(layers, index) for index in range(len(layers))]
     dense = set()
-    for name, layer in zip(names, layers):
+    for place, layer in zip(places, layers):
         if class_of(layer) == "gemm" and layer.weights and not is_grouped_product(layer):
             source = _source(sources, layer, 0)
             if source >= 0 and _is_activated(layers, sources, layers[source]):
-                dense.add(name.rsplit(".", 1)[0])
-    shared = {module for module in dense if module.rsplit(".", 1)[0] in mixtures}
+                dense.add(place.module)
+    shared = {module for module in dense if module_of(module) in mixtures}
 
     def inside(modules: set[str]) -> set[int]:
-        prefixes = tuple(f"{module}." for module in modules)
-        return {index for index, name in enumerate(names) if name.startswith(prefixes)} if prefixes else set()
+        return {index for index, place in enumerate(places) if any(map(place.is_inside, modules))}
 
     return {"mlp": inside(dense - shared), "moe": inside(mixtures), "shared_experts": inside(shared)}
 
@@ -215,8 +214,8 @@ def _latent_up_projections(layers: tuple[Layer, ...], sources: list[int]) -> lis
         norm = _source(sources, layer, 0)
         if norm >= 0 and _is_norm(layers[norm]):
             read = _source(sources, layers[norm], 0)
-            parts = f"{layers[norm].name}."  # a norm may be written as several layers
-            while read >= 0 and (layers[read].kind == "slice" or layers[read].name.startswith(parts)):
+            owner = layers[norm].place.owner  # a norm may be written as several layers
+            while read >= 0 and (layers[read].kind == "slice" or (owner and layers[read].place.owner == owner)):
                 read = _source(sources, layers[read], 0)
             if read >= 0 and class_of(layers[read]) == "gemm" and layers[read].weights:
                 found.append(index)

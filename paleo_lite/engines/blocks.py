@@ -9,7 +9,6 @@ is data: the number of launches of each pointwise kernel (`Fusion`).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from functools import cached_property
 from math import prod
@@ -41,7 +40,6 @@ NORM, ROTARY, QUERY_KEY_NORM = "norm", "rotary embedding and cache", "query and 
 ACTIVATION, ROUTING, COMBINATION = "activation", "routing", "sum of experts"
 EMBEDDING, SAMPLING, OTHER = "embedding", "sampling", "other pointwise"
 
-_NORM_MODULE = re.compile(r"(norm|(^|_)ln)(_?\w*)?$")
 _VIEWS = ("view", "slice", "exchange")
 """Kinds of layers that pass a tensor on without a kernel; an exchange that copies does nothing in inference."""
 
@@ -120,7 +118,7 @@ def network_kernels(
         kernel = part.kernel
         if isinstance(kernel, ExpertsKernel):
             kernel = experts.pop(0)
-        block = _block_of(layers[part.position])
+        block = layers[part.position].place.number
         count = 1 if block is None else counts[block]
         if count:
             kernels.append(CountedKernel(kernel, count))
@@ -177,15 +175,7 @@ def _sampling(layers: Sequence[Layer], tensor: int, fusion: Fusion) -> list[Coun
 
 def _is_indexer(layer: Layer) -> bool:
     """Return whether a layer scores all keys of the cache to select those of sparse attention."""
-    return layer.kind == "matmul" and not layer.weights and "indexer" in layer.name.split(".")
-
-
-def _block_of(layer: Layer) -> int | None:
-    """Return the number of the block of a layer; None outside blocks."""
-    for part in layer.name.split(".")[:-1]:
-        if part.isdigit():
-            return int(part)
-    return None
+    return layer.place.role == "indexer" and layer.kind == "matmul" and not layer.weights
 
 
 def _group(layers: Sequence[Layer], phase: str, fusion: Fusion, context: int) -> list[_Part]:
@@ -201,16 +191,16 @@ class _KernelGrouping:
         self.layers, self.fusion, self.context = layers, fusion, context
         self.phase_rows: Rows = "decoding" if phase == "decode" else "prompts"
         self.tokens = next(layer.outputs[0][1] for layer in layers if is_embedding(layer))
-        in_blocks = [index for index, layer in enumerate(layers) if _block_of(layer) is not None]
+        in_blocks = [index for index, layer in enumerate(layers) if layer.place.is_in_block]
         self.first, self.last = in_blocks[0], in_blocks[-1]
         self.anchors = self._find_anchors()
 
     def _find_anchors(self) -> dict[str, int]:
-        """Return the position of attention or recurrence by its module."""
+        """Return the position of attention or recurrence by the part of the block that it is in."""
         anchors = {}
         for index, layer in enumerate(self.layers):
             if is_attention(layer) or layer.kind in RECURRENCES:
-                anchors[_module(layer)] = index
+                anchors[layer.place.part] = index
         return anchors
 
     def parts(self) -> list[_Part]:
@@ -234,23 +224,17 @@ class _KernelGrouping:
             return (layer.kind, index)
         if layer.kind in _VIEWS and layer.attributes.get("function") != "topk":
             return None
-        if _is_expert_product(layer) or self._is_in_experts(layer):
-            return ("experts", _experts_module(layer))
+        place = layer.place
+        if place.role == "experts":
+            return ("experts", place.owner)
         if _is_product(layer):
-            return ("product", _module(layer), self._source(index), index > self.anchors.get(_module(layer), index))
+            return ("product", place.module, self._source(index), index > self.anchors.get(place.module, index))
         if index < self.first and not is_embedding(layer):
             return None  # masks and tables of positions, which the host prepares
         name = self._pointwise_name(index, layer)
-        block = _block_of(layer)
         if name == NORM:
-            return (NORM, _norm_module(layer))
-        return (name, block, _module(layer) if name not in (ROTARY, QUERY_KEY_NORM) else _owner(layer))
-
-    def _is_in_experts(self, layer: Layer) -> bool:
-        module = _experts_module(layer)
-        return bool(module) and any(
-            _is_expert_product(other) and _experts_module(other) == module for other in self.layers
-        )
+            return (NORM, place.owner)
+        return (name, place.number, place.module if name not in (ROTARY, QUERY_KEY_NORM) else place.part)
 
     def _source(self, index: int) -> int:
         """Return the layer whose output a product reads, behind views."""
@@ -265,37 +249,28 @@ class _KernelGrouping:
         """Return the name of the kernel of a pointwise layer."""
         if is_embedding(layer):
             return EMBEDDING
-        if index > self.last and not _norm_module(layer):
+        place = layer.place
+        is_norm = place.role == "norm"
+        if index > self.last and not is_norm:
             return SAMPLING
-        norm = _norm_module(layer)
-        owner = next((module for module in self.anchors if layer.name.startswith(module + ".")), None)
-        if owner is not None:
-            anchor = self.anchors[owner]
-            if norm:
+        anchor = self.anchors.get(place.part)
+        if anchor is not None:
+            if is_norm:
                 return QUERY_KEY_NORM if index < anchor else "output norm"
             if self.layers[anchor].kind in RECURRENCES:
                 return "convolution" if index < anchor or layer.kind == "cache" else "output gate"
             if index < anchor:
                 return ROTARY
             return OTHER if class_of(layer) == "copy" else "output gate"
-        if norm:
+        if is_norm:
             return NORM
-        if self._is_routing(layer):
+        if place.role == "router":
             return ROUTING
-        depth = len(layer.name.split("."))
-        number = next((position for position, part in enumerate(layer.name.split(".")) if part.isdigit()), None)
-        if number is None:  # before the blocks, as the streams of Gemma 3n are made
+        if not place.is_in_block:  # before the blocks, as the streams of Gemma 3n are made
             return OTHER
-        if depth == number + 2:
+        if place.module == place.block:
             return "residual"
-        has_experts = any(_is_expert_product(other) and other.name.startswith(_module(layer)) for other in self.layers)
-        return COMBINATION if has_experts and len(layer.inputs) > 1 else ACTIVATION
-
-    def _is_routing(self, layer: Layer) -> bool:
-        module = _module(layer)
-        return any(
-            other.name == module and _is_product(other) and _experts_of(self.layers, other) for other in self.layers
-        )
+        return COMBINATION if place.role == "mixture" and len(layer.inputs) > 1 else ACTIVATION
 
     def _join_residuals(self, groups: dict[object, list[int]]) -> None:
         """Let residual additions join the norm that follows them."""
@@ -384,7 +359,7 @@ class _KernelGrouping:
         part: Literal["attention", "feed-forward", "plain"] = "feed-forward"
         if name in ("router", "head") or groups > 1:
             part = "plain"
-        elif _owner(first) in self.anchors:
+        elif first.place.part in self.anchors:
             part = "attention"
         has_own_weights = any(layer.parameters for layer in layers)  # not those of a tied head or a shared block
         is_stored = has_own_weights and name != "key and value up projection"
@@ -395,8 +370,8 @@ class _KernelGrouping:
         index, layer = members[0], self.layers[members[0]]
         if index > self.last:
             return "head"
-        module = _module(layer)
-        anchor = self.anchors.get(_owner(layer))
+        place = layer.place
+        anchor = self.anchors.get(place.part)
         if anchor is not None:
             if len(layer.weights[0]) > 2:
                 return "latent key projection" if index < anchor else "latent value projection"
@@ -404,13 +379,13 @@ class _KernelGrouping:
                 return "output projection"
             if self.layers[anchor].kind in RECURRENCES:
                 return "input projection"
-            if layer.name.endswith("kv_b_proj"):
-                return "key and value up projection"
-            return "query up projection" if layer.name.endswith("q_b_proj") else "QKV projection"
-        if _experts_of(self.layers, layer):
+            if place.matrix in ("key and value up", "query up"):
+                return f"{place.matrix} projection"
+            return "QKV projection"
+        if place.role == "router":
             return "router"
-        shared = "shared experts: " if "shared" in module else ""
-        same_module = [other for other in self.layers if _module(other) == module and _is_product(other)]
+        shared = "shared experts: " if place.role == "shared experts" else ""
+        same_module = [other for other in self.layers if other.place.module == place.module and _is_product(other)]
         if same_module[-1].name == self.layers[members[-1]].name:
             return f"{shared}down projection"
         return f"{shared}gate and up projection"
@@ -471,43 +446,3 @@ def _is_product(layer: Layer) -> bool:
 def _is_expert_product(layer: Layer) -> bool:
     """Return whether a layer is a product with the experts that each token chooses."""
     return "active" in layer.attributes
-
-
-def _module(layer: Layer) -> str:
-    """Return the module that contains a layer."""
-    return layer.name.rpartition(".")[0]
-
-
-def _owner(layer: Layer) -> str:
-    """Return the module of a block that contains a layer, such as ``model.layers.3.self_attn``."""
-    parts = layer.name.split(".")
-    for index, part in enumerate(parts):
-        if part.isdigit():
-            return ".".join(parts[: index + 2])
-    return ""
-
-
-def _norm_module(layer: Layer) -> str:
-    """Return the norm that a layer belongs to; empty if it belongs to none."""
-    parts = layer.name.split(".")
-    for index, part in enumerate(parts):
-        if _NORM_MODULE.search(part.partition("#")[0]):
-            return ".".join(parts[: index + 1])
-    return ""
-
-
-def _experts_module(layer: Layer) -> str:
-    """Return the module of the experts that a layer belongs to; empty if it belongs to none."""
-    parts = layer.name.split(".")
-    return ".".join(parts[: parts.index("experts") + 1]) if "experts" in parts[:-1] else ""
-
-
-def _experts_of(layers: Sequence[Layer], router: Layer) -> bool:
-    """Return whether a product chooses experts: its module has experts, and as many columns."""
-    module = _module(router)
-    return any(
-        _is_expert_product(other)
-        and other.name.startswith(module + ".")
-        and other.weights[0][0] == router.outputs[0][-1]
-        for other in layers
-    )

@@ -13,7 +13,7 @@ from ..architectures.checkpoint import StoredWeights
 from ..architectures.network import SequenceOptions
 from ..counting import Layer
 from ..counting.kinds import is_attention
-from ..counting.parts import parts_of
+from ..counting.places import parts_of
 from ..errors import BadValue
 from ..formats import Part
 from ..machines import Device
@@ -38,6 +38,9 @@ NEEDS_KERNELS = (
     "needs the kernels of an engine, which are known for NVIDIA's GPUs from Ampere on with the calibrated time model"
 )
 """End of the sentence on an option that no layer is timed with."""
+
+_MIXERS = ("attention", "indexer", "recurrence")
+"""Roles of the layers whose products are projections of attention, or of what stands in its place."""
 
 
 class _FusedNetwork:
@@ -211,7 +214,7 @@ def part_formats(workload: Workload) -> PartFormats | None:
         chosen = [
             (layer, own)
             for layer, own in zip(layers, parts)
-            if own == part and (part == "experts" or ("attn" in layer.name) == is_projection)
+            if own == part and (part == "experts" or (layer.place.role in _MIXERS) == is_projection)
         ]
         main = stored.main_format([layer for layer, _ in chosen], [own for _, own in chosen])
         return None if main is None else main.name

@@ -176,7 +176,7 @@ def _pieces_of_layers(layers: Sequence[Layer], mixture: Mixture) -> list[Piece]:
     for layer, role in zip(layers, tensor_roles(layers, True)):
         if not layer.weights:
             continue
-        block = next((int(part) for part in layer.name.split(".") if part.isdigit()), -1)
+        block = -1 if layer.place.number is None else layer.place.number
         numbers, others = prod(layer.weights[0]), sum(prod(shape) for shape in layer.weights[1:])
         kind = "f32"
         if role is not None and len(layer.weights[0]) > 1:

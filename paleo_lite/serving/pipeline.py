@@ -122,7 +122,7 @@ def stage_numbers(network: Network, layers: Sequence[Layer], stages: int) -> lis
     """
     if stages == 1:
         return [0] * len(layers)
-    names = list(dict.fromkeys(filter(None, (_block_name(layer) for layer in network.layers))))
+    names = list(dict.fromkeys(filter(None, (layer.place.block for layer in network.layers))))
     if len(names) != network.blocks:
         raise BadValue(f"`--pipeline` needs a network with numbered blocks, which {network.name} has not")
     stage_of_block: dict[str, int] = {}
@@ -130,22 +130,13 @@ def stage_numbers(network: Network, layers: Sequence[Layer], stages: int) -> lis
         for name in names[len(stage_of_block) : len(stage_of_block) + size]:
             stage_of_block[name] = stage
     # The final norm and the head follow the last block, also where only a part of the layers is given.
-    last_block = max((index for index, layer in enumerate(layers) if _block_name(layer)), default=len(layers))
+    last_block = max((index for index, layer in enumerate(layers) if layer.place.block), default=len(layers))
     numbers, current = [], 0
     for index, layer in enumerate(layers):
-        name = _block_name(layer)
-        current = stage_of_block[name] if name else current
+        block = layer.place.block
+        current = stage_of_block[block] if block else current
         numbers.append(stages - 1 if index > last_block else current)
     return numbers
-
-
-def _block_name(layer: Layer) -> str:
-    """Return the outermost numbered module of a layer, such as ``model.layers.3``; empty outside blocks."""
-    parts = layer.name.split(".")
-    for index, part in enumerate(parts[:-1]):
-        if part.isdigit():
-            return ".".join(parts[: index + 1])
-    return ""
 
 
 def stage_workloads(workload: Workload, network: Network, stages: int) -> list[Workload]:
@@ -163,7 +154,7 @@ def stage_workloads(workload: Workload, network: Network, stages: int) -> list[W
             if number != stage:
                 continue
             parameters = layer.parameters
-            if stage == stages - 1 and not _block_name(layer) and matrix_elements(layer) and not parameters:
+            if stage == stages - 1 and not layer.place.block and matrix_elements(layer) and not parameters:
                 parameters = prod(layer.weights[0])
             layers.append(layer._replace(parents=(-1,) * len(layer.parents), parameters=parameters))
         workloads.append(workload.with_changes(network=workload.network._replace(layers=tuple(layers))))
@@ -172,7 +163,7 @@ def stage_workloads(workload: Workload, network: Network, stages: int) -> list[W
 
 def hidden_size(layers: Sequence[Layer]) -> int:
     """Return the elements of one token between two blocks: those of the output of a block's last layer."""
-    of_blocks = [layer for layer in layers if _block_name(layer)]
+    of_blocks = [layer for layer in layers if layer.place.block]
     if not of_blocks:
         raise BadValue("`--pipeline` needs a network with numbered blocks")
     return prod(of_blocks[-1].outputs[0][1:])

@@ -8,7 +8,6 @@ stores the frozen matrices in 4 bits, and dequantizes each of them before its pr
 from __future__ import annotations
 
 from collections.abc import Sequence
-from fnmatch import fnmatchcase
 from math import prod
 from typing import NamedTuple
 
@@ -17,6 +16,8 @@ import numpy as np
 
 from ..counting import Layer, Work
 from ..counting.kinds import ELEMENTWISE, KINDS, class_of
+from ..counting.layer import Place
+from ..counting.places import last_part, matches_module
 from ..counting.work import COLUMNS, PASSES
 from ..errors import BadValue
 from .quantization import CONVERSION
@@ -100,18 +101,6 @@ def is_trained(layer: Layer) -> bool:
     return bool(layer.weights) and not layer.attributes.get("frozen", False)
 
 
-def matches_module(name: str, pattern: str) -> bool:
-    """Return whether the name of a layer matches a name or pattern.
-
-    A name without wildcards is the end of a layer's name, such as ``q_proj`` for ``model.layers.0.self_attn.q_proj``,
-    or one of its modules, such as ``model.layers.0``. A pattern with ``*``, ``?`` or ``[...]`` matches a whole name.
-    """
-    name = name.split("#", maxsplit=1)[0]
-    if any(character in pattern for character in "*?["):
-        return fnmatchcase(name, pattern)
-    return name == pattern or name.endswith(f".{pattern}") or name.startswith(f"{pattern}.")
-
-
 def find_output_head(layers: Sequence[Layer]) -> int | None:
     """Return the index of the output head: the last layer with weights, if it is a product; otherwise None."""
     for index in range(len(layers) - 1, -1, -1):
@@ -174,7 +163,7 @@ def _find_adapted(layers: Sequence[Layer], modules: Sequence[str]) -> set[int]:
     for module in modules:
         matches = {index for index in candidates if matches_module(layers[index].name, module)}
         if not matches:
-            names = sorted({layers[index].name.rpartition(".")[2] for index in candidates})
+            names = sorted({last_part(layers[index].name) for index in candidates})
             listed = _shorten(", ".join(names)) or "none"
             raise BadValue(f"`--lora-modules {module}` matches no linear layer; the network has {listed}")
         chosen |= matches
@@ -214,7 +203,7 @@ def _adapter_layers(layer: Layer, parent: int, base: int, rank: int) -> list[Lay
     is_first_use = layer.parameters > 0
     parameters_a, parameters_b = (prod(weight_a), prod(weight_b)) if is_first_use else (0, 0)
     name, product, addition = layer.name, {ADAPTER: "product"}, {ADAPTER: "addition"}
-    return [
+    added = [
         Layer(f"{name}.lora_A", "linear", (shape_in,), (shape_inner,), (weight_a,), (parent,), parameters_a, product),
         Layer(
             f"{name}.lora_B", "linear", (shape_inner,), (shape_out,), (weight_b,), (base + 1,), parameters_b, product
@@ -222,6 +211,8 @@ def _adapter_layers(layer: Layer, parent: int, base: int, rank: int) -> list[Lay
         Layer(f"{name}.lora_scaling", "mul", (shape_out,), (shape_out,), (), (base + 2,), 0, {ADAPTER: "scaling"}),
         Layer(f"{name}.lora_add", "add", (shape_out, shape_out), (shape_out,), (), (base, base + 3), 0, addition),
     ]
+    place = layer.place.of_addition(name)
+    return [own._replace(place=place) for own in added]
 
 
 # Quantized weights.
@@ -258,8 +249,8 @@ def insert_dequantization(layers: Sequence[Layer], stored_bytes: float, element_
         if quantized:
             shape = layer.weights[0]
             attributes = {"frozen": True, "widths": (stored_bytes, element_bytes)}
-            name = f"{layer.name}.dequantize"
-            inserted.append(Layer(name, "copy", (), (shape,), (shape,), (), 0, attributes, CONVERSION))
+            name, place = f"{layer.name}.dequantize", layer.place.of_addition(layer.name)
+            inserted.append(Layer(name, "copy", (), (shape,), (shape,), (), 0, attributes, CONVERSION, place))
         new_indices.append(len(inserted))
         parents = tuple(new_indices[parent] if parent >= 0 else parent for parent in layer.parents)
         inserted.append(layer._replace(parents=parents))
@@ -306,17 +297,17 @@ def append_loss(
         return tuple(layers)
     shape = layers[-1].outputs[0]
     added = []
-    source = len(layers) - 1
+    source, place = len(layers) - 1, Place(module="loss")
     if fused:
         return (*layers, Layer("loss", "cross_entropy", (shape,), (shape[:-1],), (), (source,), 0, {}, LOSS))
     if casts and element_bytes < _LOSS_BYTES:
         attributes = {"widths": (element_bytes, _LOSS_BYTES), "function": "to"}
-        added.append(Layer("loss.to", "copy", (shape,), (shape,), (), (source,), 0, attributes, LOSS))
+        added.append(Layer("loss.to", "copy", (shape,), (shape,), (), (source,), 0, attributes, LOSS, place))
         source += 1
     wide = {"widths": (max(element_bytes, _LOSS_BYTES),) * 2}
     added += [
-        Layer("loss.log_softmax", "log_softmax", (shape,), (shape,), (), (source,), 0, wide, LOSS),
-        Layer("loss.nll", "gather", (shape,), (shape[:-1],), (), (source + 1,), 0, wide, LOSS),
+        Layer("loss.log_softmax", "log_softmax", (shape,), (shape,), (), (source,), 0, wide, LOSS, place),
+        Layer("loss.nll", "gather", (shape,), (shape[:-1],), (), (source + 1,), 0, wide, LOSS, place),
     ]
     return (*layers, *added)
 

@@ -571,16 +571,9 @@ def _select_block_starts(layers: Sequence[Layer], cuts: Sequence[int]) -> list[i
     """Return the first of the cuts in each numbered module, and in each part of the network outside of them."""
     selected: list[int] = []
     for cut in cuts:
-        if not selected or _block_name(layers[cut]) != _block_name(layers[selected[-1]]):
+        if not selected or layers[cut].place.block != layers[selected[-1]].place.block:
             selected.append(cut)
     return selected
-
-
-def _block_name(layer: Layer) -> str:
-    """Return the name of the outermost numbered module of a layer, such as ``model.layers.3``; empty without one."""
-    parts = layer.name.split(".")
-    numbered = [index for index, part in enumerate(parts) if part.isdigit()]
-    return ".".join(parts[: numbered[0] + 1]) if numbered else ""
 
 
 def _count_intervals(length: int, intervals: Sequence[tuple[int, int]]) -> list[int]:

@@ -13,8 +13,8 @@ from ..architectures.checkpoint import StoredWeights
 from ..counting import Layer, Work
 from ..counting.kinds import class_of, is_attention
 from ..counting.kinds.products import MATRIX_CLASSES
-from ..counting.layer import Shape
-from ..counting.parts import TABLE_KINDS, parts_of
+from ..counting.layer import Matrix, Shape
+from ..counting.places import TABLE_KINDS, parts_of
 from ..counting.work import COLUMNS, PASSES
 from ..formats import FORMATS, Format, wide_bytes
 from ..gguf_types import Proportions, Role, mean_bytes_per_number
@@ -130,7 +130,10 @@ def quantize_inputs(
             if (source, shape) not in quantized:
                 quantized[source, shape] = len(inserted)
                 name, attributes = f"{layer.name}.quantize", {"widths": widths}
-                inserted.append(Layer(name, "copy", (shape,), (shape,), (), (source,), 0, attributes, QUANTIZATION))
+                place = layer.place.of_addition(layer.name)
+                inserted.append(
+                    Layer(name, "copy", (shape,), (shape,), (), (source,), 0, attributes, QUANTIZATION, place)
+                )
             parents[0] = quantized[source, shape]
         new_indices.append(len(inserted))
         inserted.append(layer._replace(parents=tuple(parents)))
@@ -159,9 +162,8 @@ def dequantize_weights(
         attributes = layer.attributes
         if size is not None:
             shape, widths = layer.weights[0], {"widths": (size, number_bytes)}
-            inserted.append(
-                Layer(f"{layer.name}.dequantize", "copy", (), (shape,), (shape,), (), 0, widths, CONVERSION)
-            )
+            name, place = f"{layer.name}.dequantize", layer.place.of_addition(layer.name)
+            inserted.append(Layer(name, "copy", (), (shape,), (shape,), (), 0, widths, CONVERSION, place))
             attributes = {**attributes, "dequantized": True}
         new_indices.append(len(inserted))
         parents = tuple(new_indices[parent] if parent >= 0 else parent for parent in layer.parents)
@@ -181,13 +183,11 @@ def read_quantized_inputs(
     return msgspec.structs.replace(work, fixed=fixed, per_sample=per_sample)
 
 
-_ROLES: tuple[tuple[str, Role], ...] = (
-    ("qkv", "attn_qkv"), ("c_attn", "attn_qkv"), ("query_key_value", "attn_qkv"), ("kv_b_proj", "other"),
-    ("q_proj", "attn_q"), ("k_proj", "attn_k"), ("v_proj", "attn_v"), ("o_proj", "attn_output"),
-    ("gate_up", "ffn_up"), ("gate_proj", "ffn_gate"), ("up_proj", "ffn_up"), ("down_proj", "ffn_down"),
-    ("w1", "ffn_gate"), ("w3", "ffn_up"), ("w2", "ffn_down"),
-)  # fmt: skip
-"""Roles of matrices by what the last part of a layer's name contains."""
+_ROLES: dict[Matrix, Role] = {
+    "query": "attn_q", "key": "attn_k", "value": "attn_v", "query, key and value": "attn_qkv",
+    "attention output": "attn_output", "gate": "ffn_gate", "up": "ffn_up", "gate and up": "ffn_up", "down": "ffn_down",
+}  # fmt: skip
+"""Roles of matrices in a GGUF file; others have the role ``other``."""
 
 
 def tensor_roles(layers: Sequence[Layer], reads_tokens: bool) -> list[Role | None]:
@@ -196,8 +196,7 @@ def tensor_roles(layers: Sequence[Layer], reads_tokens: bool) -> list[Role | Non
     shares_table = any(part == "head" and not layer.parameters for layer, part in zip(layers, parts))
     roles: list[Role | None] = []
     for layer, part in zip(layers, parts):
-        name = layer.name.rpartition(".")[2]
-        role: Role | None = next((role for text, role in _ROLES if text in name), "other")
+        role: Role | None = _ROLES.get(layer.place.matrix, "other")
         if part is None or part == "router" or layer.kind.startswith("conv"):
             role = None
         elif part == "head":
@@ -221,8 +220,7 @@ def proportions_of(layers: Sequence[Layer]) -> Proportions:
 
     A sample of fewer than eight blocks stands for a network of 32.
     """
-    numbers = {part for layer in layers for part in layer.name.split(".") if part.isdigit() and layer.weights}
-    blocks = max((int(number) for number in numbers), default=0) + 1
+    blocks = max((layer.place.number or 0 for layer in layers if layer.weights), default=0) + 1
     experts = max(
         (layer.weights[0][0] for layer in layers if layer.weights and "active" in layer.attributes), default=0
     )

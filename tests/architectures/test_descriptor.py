@@ -9,6 +9,7 @@ from hypothesis import given
 
 from paleo_lite.architectures import Network, read_descriptor, write_descriptor
 from paleo_lite.counting import INPUT, Layer
+from paleo_lite.counting.places import place_layers
 from paleo_lite.errors import BadDescriptor
 from paleo_lite.files import shipped_folder
 from strategies import ACCIDENTS, damaged
@@ -16,9 +17,11 @@ from strategies import ACCIDENTS, damaged
 NETWORK = Network(
     name="two",
     inputs=((1, 3),),
-    layers=(
-        Layer("0", "linear", ((1, 3),), ((1, 4),), ((4, 3), (4,)), (INPUT,), 16, {}, "module:Linear"),
-        Layer("1", "relu", ((1, 4),), ((1, 4),), (), (0,), 0, {"function": "relu"}, "module:ReLU"),
+    layers=place_layers(
+        [
+            Layer("0", "linear", ((1, 3),), ((1, 4),), ((4, 3), (4,)), (INPUT,), 16, {}, "module:Linear"),
+            Layer("1", "relu", ((1, 4),), ((1, 4),), (), (0,), 0, {"function": "relu"}, "module:ReLU"),
+        ]
     ),
     parameters=16,
     source="by hand",

@@ -1,6 +1,6 @@
 """Bytes of checkpoints by the headers of their files, which the library of the format writes; hostile headers.
 
-Tests: architectures/safetensors_file.py, architectures/checkpoint_sizes.py, counting/parts.py.
+Tests: architectures/safetensors_file.py, architectures/checkpoint_sizes.py.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from paleo_lite.architectures import Network, find_network
 from paleo_lite.architectures.network import SequenceOptions
 from paleo_lite.calibration.choose import choose_model
 from paleo_lite.counting import INPUT, Layer
-from paleo_lite.counting.parts import parts_of
+from paleo_lite.counting.places import parts_of
 from paleo_lite.errors import BadValue, UnknownPrecision
 from paleo_lite.formats import FORMATS
 from paleo_lite.machines import Machine, find_device

@@ -55,7 +55,8 @@ def add_attention(tape: Tape, name: str, attention: Attention, x: Blob, position
         return _add_output(tape, name, attention, output, hidden_size)
     gate, routes = None, None
     if attention.experts is not None:
-        query, routes = add_expert_queries(tape, name, attention.experts, x, heads * attention.head_size)
+        with tape.role("experts", f"{name}.{attention.experts.module}"):
+            query, routes = add_expert_queries(tape, name, attention.experts, x, heads * attention.head_size)
         query = tape.split_heads(name, query, heads)
         key, value = _packed_keys_and_values(tape, name, attention, x, kv_heads)
     elif attention.projections.packed and not attention.reuses_cache:
@@ -90,7 +91,8 @@ def add_attention(tape: Tape, name: str, attention: Attention, x: Blob, position
     if attention.output_norm:
         output = add_norm(tape, f"{name}.{attention.output_norm}", attention.norm, output)
     if attention.experts is not None and routes is not None:
-        output = add_expert_outputs(tape, name, attention.experts, output, routes, hidden_size)
+        with tape.role("experts", f"{name}.{attention.experts.module}"):
+            output = add_expert_outputs(tape, name, attention.experts, output, routes, hidden_size)
         return tape.row_parallel_output(name, output)
     return _add_output(tape, name, attention, output, hidden_size)
 

@@ -70,18 +70,26 @@ _PARTS: dict[type, Callable[..., Blob]] = {
 }  # fmt: skip
 
 
-def add_block(tape: Tape, name: str, block: Block, x: Blob, positions: Positions) -> Blob:
+def add_block(tape: Tape, stack: str, number: int, block: Block, x: Blob, positions: Positions) -> Blob:
     """Add one block.
 
     Parameters
     ----------
-    name : str
-        Name of the block.
+    stack : str
+        Name of the list of blocks.
+    number : int
+        Number of the block in it.
     x : Blob
         Input, ``(1, tokens, hidden_size)``; with several residual streams ``(1, tokens, streams, hidden_size)``.
     positions : Positions
         Tensors that all blocks share.
     """
+    name = f"{stack}.{number}"
+    with tape.block(name, number):
+        return _add_block(tape, name, block, x, positions)
+
+
+def _add_block(tape: Tape, name: str, block: Block, x: Blob, positions: Positions) -> Blob:
     if block.alternating is not None:
         return _add_alternating_block(tape, name, block, block.alternating, x, positions)
     if block.hyper_connection is not None:
@@ -111,7 +119,8 @@ def _add_usual_block(tape: Tape, name: str, block: Block, x: Blob, positions: Po
     if block.cross_attention is not None:
         normal = _add_named_norm(tape, name, norms.before_cross_attention, block, x)
         module = f"{name}.{block.cross_attention.module}"
-        output = add_cross_attention(tape, module, block.cross_attention, normal, positions)
+        with tape.role("attention", module):
+            output = add_cross_attention(tape, module, block.cross_attention, normal, positions)
         output = _finish_part(tape, name, block, output, "", sums.cross_attention_dropout)
         x = tape.op(f"{name}.{sums.cross_attention}", "add", x, output)
         x = _add_named_norm(tape, name, norms.after_cross_attention_sum, block, x)
@@ -184,8 +193,10 @@ def _add_mixers(tape: Tape, name: str, block: Block, x: Blob, positions: Positio
 def _add_mixer(tape: Tape, block_name: str, mixer: Mixer, x: Blob, positions: Positions) -> Blob:
     name = f"{block_name}.{mixer.module}"
     if type(mixer) in _ATTENTION:
-        return _ATTENTION[type(mixer)](tape, name, mixer, x, positions)
-    return _RECURRENT[type(mixer)](tape, name, mixer, x)
+        with tape.role("attention", name):
+            return _ATTENTION[type(mixer)](tape, name, mixer, x, positions)
+    with tape.role("recurrence", name):
+        return _RECURRENT[type(mixer)](tape, name, mixer, x)
 
 
 def _add_fed(tape: Tape, name: str, block: Block, x: Blob) -> Blob:
@@ -205,7 +216,8 @@ def _add_part(tape: Tape, block_name: str, block: Block, x: Blob) -> Blob:
     part = block.feed_forward
     assert part is not None
     name = f"{block_name}.{part.module}" if part.module else block_name
-    return _PARTS[type(part)](tape, name, part, x)
+    with tape.role("mixture" if isinstance(part, Experts) else "feed-forward", name):
+        return _PARTS[type(part)](tape, name, part, x)
 
 
 def _finish_part(tape: Tape, name: str, block: Block, output: Blob, norm: str, dropout: str) -> Blob:
@@ -224,7 +236,8 @@ def _add_side_experts(tape: Tape, name: str, block: Block, side: SideExperts, x:
     read = _add_named_norm(tape, name, side.norm_before, block, x) if side.norm_before else normal
     routed_by = x if side.norm_before else None
     module = f"{name}.{side.experts.module}" if side.experts.module else name
-    routed = add_experts(tape, module, side.experts, read, routed_by)
+    with tape.role("mixture", module):
+        routed = add_experts(tape, module, side.experts, read, routed_by)
     routed = _add_named_norm(tape, name, side.norm_after, block, routed)
     return tape.op(f"{name}.add", "add", fed, routed)
 

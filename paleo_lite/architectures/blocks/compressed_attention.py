@@ -42,7 +42,9 @@ def add_compressed_attention(
         far = _add_compressor(tape, f"{name}.compressor", part, size, attention.rotary_size, x, tables)
         read = far.shape[2]
         if part.indexer is not None and part.selected is not None:
-            _add_selection(tape, f"{name}.compressor.indexer", part, attention.rotary_size, latent, x, tables)
+            module = f"{name}.compressor.indexer"
+            with tape.role("indexer", module):
+                _add_selection(tape, module, part, attention.rotary_size, latent, x, tables)
             read = min(read, part.selected)
         reach += read
         if tokens == 1:

@@ -102,9 +102,11 @@ def add_experts(tape: Tape, name: str, part: Experts, x: Blob, routed_by: Blob |
     hidden_size, tokens = x.shape[-1], x.shape[1]
     flat = tape.view(name, x, (tokens, hidden_size))
     read = flat if routed_by is None else tape.view(name, routed_by, (tokens, hidden_size))
-    weights, chosen = route(tape, f"{name}.{part.router}", part, read)
+    weights, chosen = add_router(tape, f"{name}.{part.router}", part, read)
     routed = flat if part.latent_size is None else tape.linear(f"{name}.fc1_latent_proj", flat, part.latent_size, False)
-    output = _grouped_experts(tape, f"{name}.{part.experts}", part, routed, weights, chosen, is_divided)
+    module = f"{name}.{part.experts}"
+    with tape.role("experts", module):
+        output = _grouped_experts(tape, module, part, routed, weights, chosen, is_divided)
     if part.latent_size is not None:
         output = tape.linear(f"{name}.fc2_latent_proj", output, hidden_size, bias=False)
     output = tape.view(name, output, (1, tokens, hidden_size), "reshape")
@@ -114,11 +116,11 @@ def add_experts(tape: Tape, name: str, part: Experts, x: Blob, routed_by: Blob |
         _add_other_experts(tape, f"{name}.vision_moe", part, hidden_size, is_divided)
     if part.shared is not None:
         shared_name = f"{name}.{part.shared.module}"
-        if is_divided:
-            shared = _multiply(tape, shared_name, part.shared, x)
-        else:  # the devices divide its matrices, and gather their tokens
-            gathered = tape.column_parallel_input(shared_name, x)
-            shared = tape.row_parallel_output(shared_name, _multiply(tape, shared_name, part.shared, gathered))
+        with tape.role("shared experts", shared_name):
+            if is_divided:
+                shared = _multiply(tape, shared_name, part.shared, x)
+            else:  # the devices divide its matrices, and gather their tokens
+                shared = add_feed_forward(tape, shared_name, part.shared, x)
         if part.has_shared_gate:
             gate = tape.linear(f"{shared_name}_gate", x, 1, bias=False)
             gate = tape.op(f"{name}.sigmoid", "sigmoid", gate, origin="function")
@@ -137,15 +139,21 @@ def _add_other_experts(tape: Tape, name: str, part: Experts, hidden_size: int, i
     tape.op(f"{name}.gate", "view", out=(), weights=router, origin="method")
 
 
-def route(tape: Tape, name: str, part: Experts, x: Blob) -> tuple[Blob, Blob]:
+def add_router(tape: Tape, name: str, part: Experts, x: Blob) -> tuple[Blob, Blob]:
     """Add the router; return the weights and the indices of the chosen experts, ``(tokens, active)`` each."""
+    with tape.role("feed-forward" if part.has_scaled_router else "router", name):
+        return _add_router(tape, name, part, x)
+
+
+def _add_router(tape: Tape, name: str, part: Experts, x: Blob) -> tuple[Blob, Blob]:
     tokens = x.shape[0]
     chosen_shape = (tokens, part.active)
     if part.has_scaled_router:
         x = add_norm(tape, f"{name}.norm", "rms", x, has_weight=False)
         x = tape.op(name, "mul", x, weights=((x.shape[-1],),))
         x = tape.op(f"{name}.mul", "mul", x)
-    scores = tape.linear(name, x, part.count + part.idle, part.router_bias)
+    with tape.role("router", name):
+        scores = tape.linear(name, x, part.count + part.idle, part.router_bias)
     if part.scoring in ("softmax", "sigmoid", "sqrtsoftplus"):
         scores = _score(tape, name, scores, part.scoring)
     choice = scores

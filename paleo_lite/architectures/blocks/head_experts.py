@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from ..builder import Blob
 from ..tape import Tape
-from .feed_forward import add_grouped_product, route
+from .feed_forward import add_grouped_product, add_router
 from .traits import Experts, HeadExperts
 
 
@@ -41,7 +41,7 @@ def add_expert_queries(tape: Tape, name: str, experts: HeadExperts, x: Blob, wid
     router = Experts(
         count=experts.count, active=active, inner_size=width // active, scoring="softmax_of_chosen", is_normalised=False
     )
-    weights, _ = route(tape, f"{module}.{experts.router}", router, flat)
+    weights, _ = add_router(tape, f"{module}.{experts.router}", router, flat)
     weights = tape.view(module, weights, (rows,), "flatten")
     weights = tape.op(f"{module}.getitem", "gather", weights, function="getitem")
     gathered = tape.op(f"{module}.getitem", "gather", flat, out=(rows, hidden_size), function="getitem")

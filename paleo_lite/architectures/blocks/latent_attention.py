@@ -46,7 +46,9 @@ def add_latent_attention(tape: Tape, name: str, attention: LatentAttention, x: B
     if attention.is_rotated:
         turned, key_turned = _rotate_latent(tape, name, attention, turned, key_turned, positions)
     if attention.indexer is not None and query_latent is not None:
-        _add_indexer(tape, f"{name}.{attention.indexer.module}", attention, query_latent, x, positions)
+        module = f"{name}.{attention.indexer.module}"
+        with tape.role("indexer", module):
+            _add_indexer(tape, module, attention, query_latent, x, positions)
     is_sparse = attention.selected is not None and tape.lengths.keys > attention.selected
     if (tape.lengths.uses_cache and tokens == 1) or is_sparse:
         output = _absorbed_attention(tape, name, attention, plain, turned, latent, key_turned)

@@ -18,6 +18,11 @@ def add_norm(tape: Tape, name: str, kind: NormKind, x: Blob, *, has_weight: bool
     has_weight : bool
         Whether a root-mean-square norm is followed by its weight.
     """
+    with tape.role("norm", name):
+        return _add_norm(tape, name, kind, x, has_weight)
+
+
+def _add_norm(tape: Tape, name: str, kind: NormKind, x: Blob, has_weight: bool) -> Blob:
     size = x.shape[-1]
     if kind == "rms":
         return tape.rms_norm(name, x) if has_weight else _unscaled_rms(tape, name, x)

@@ -39,9 +39,13 @@ def add_shared_transformer(
     shape = (*x.shape[:-1], 2 * x.shape[-1])
     both = tape.op(f"{module}.concat", "concat", x, positions.embedding, out=shape, origin="function")
     both = add_norm(tape, f"{module}.{shared.norms.before_mixer}", norm, both)
-    output = add_attention(tape, f"{module}.{shared.attention.module}", shared.attention, both, positions)
+    name_of_attention = f"{module}.{shared.attention.module}"
+    with tape.role("attention", name_of_attention):
+        output = add_attention(tape, name_of_attention, shared.attention, both, positions)
     output = add_norm(tape, f"{module}.{shared.norms.before_feed_forward}", norm, output)
-    output = add_feed_forward(tape, f"{module}.{shared.feed_forward.module}", shared.feed_forward, output)
+    name_of_part = f"{module}.{shared.feed_forward.module}"
+    with tape.role("feed-forward", name_of_part):
+        output = add_feed_forward(tape, name_of_part, shared.feed_forward, output)
     if shared.is_repeated:
         _share_parameters(tape, first)
     output = tape.linear(f"{name}.{shared.projection}", output, x.shape[-1], bias=False)

@@ -25,6 +25,9 @@ from .traits import (
     Step,
 )  # fmt: skip
 
+_WEIGHTED = (Dense, Normalise, PoolByAttention)
+"""Steps with weights: the last one is the head, if it is a product."""
+
 
 def add_head(tape: Tape, root: str, steps: Iterable[Step], x: Blob) -> Blob:
     """Add the layers after the blocks.
@@ -37,8 +40,11 @@ def add_head(tape: Tape, root: str, steps: Iterable[Step], x: Blob) -> Blob:
     x : Blob
         Output of the blocks, ``(1, tokens, hidden_size)``.
     """
-    for step in steps:
-        x = _add_step(tape, root, step, x)
+    steps = tuple(steps)
+    last = max((index for index, step in enumerate(steps) if isinstance(step, _WEIGHTED)), default=None)
+    for index, step in enumerate(steps):
+        with tape.role("head" if index == last and isinstance(step, Dense) else "", ""):
+            x = _add_step(tape, root, step, x)
     return x
 
 

@@ -89,7 +89,7 @@ def _add_blocks(tape: Tape, root: str, stack: Stack, x: Blob, memory: Blob | Non
     shared = _add_shared_inputs(tape, root, stack, x)
     for index, block in enumerate(stack.blocks):
         positions = msgspec.structs.replace(shared[_attention(block).window is not None], memory=memory)
-        x = add_block(tape, f"{root}{stack.name}.{index}", block, x, positions)
+        x = add_block(tape, f"{root}{stack.name}", index, block, x, positions)
     if stack.final_norm:
         x = add_norm(tape, f"{root}{stack.final_norm}", norm, x)
     if stack.final_dropout:

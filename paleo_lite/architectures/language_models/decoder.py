@@ -60,7 +60,7 @@ def add_decoder(tape: Tape, decoder: Decoder, has_head: bool) -> None:
     if alternating is not None:
         x = add_alternating_streams(tape, root, alternating, x)
     for index, block in enumerate(decoder.blocks):
-        x = add_block(tape, _join(root, f"{decoder.block_list}.{index}"), block, x, positions)
+        x = add_block(tape, _join(root, decoder.block_list), index, block, x, positions)
     if alternating is not None:
         x = add_mean_of_streams(tape, root, alternating, x)
     if connection is not None:
@@ -168,7 +168,8 @@ def _add_logits(tape: Tape, decoder: Decoder, x: Blob) -> None:
     own = None
     if decoder.is_tied:
         own = vocabulary if decoder.head_bias else 0
-    logits = tape.linear(decoder.head, x, vocabulary, decoder.head_bias, new_parameters=own)
+    with tape.role("head", decoder.head):
+        logits = tape.linear(decoder.head, x, vocabulary, decoder.head_bias, new_parameters=own)
     if decoder.has_logit_scale:
         logits = tape.op("mul", "mul", logits)
     if decoder.has_logit_softcap:

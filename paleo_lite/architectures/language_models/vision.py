@@ -109,14 +109,16 @@ def tower_layers(tower: VisionTower, where: str, fused: bool) -> tuple[tuple[Lay
         windows = 1
         if tower.window_side and index not in tower.full_blocks:
             windows = (-(-tower.side // tower.window_side)) ** 2
-        x = add_block(tape, f"visual.blocks.{index}", _describe_block(tower, windows), x, positions)
+        x = add_block(tape, "visual.blocks", index, _describe_block(tower, windows), x, positions)
     if tower.has_final_norm:
         x = add_norm(tape, "visual.final_norm", tower.norm, x)
     x = tape.view("visual", x, (1, tower.patches, tower.hidden_size))
     if tower.pooled > 1:
         x = _add_pooling(tape, tower, x)
     for index in range(tower.deep_mergers):
-        _add_merger(tape, tower, f"visual.deepstack_merger_list.{index}", x, "tokens")
+        name = f"visual.deepstack_merger_list.{index}"
+        with tape.block(name, index):
+            _add_merger(tape, tower, name, x, "tokens")
     _add_merger(tape, tower, "visual.merger", x, tower.merger_norm)
     return tuple(tape.layers), shape
 

@@ -229,7 +229,10 @@ def unfused_attention(layer: Layer, parents: tuple[int, ...], first: int) -> lis
         last += 1
     layers.append(Layer(f"{layer.name}.softmax", "softmax", (scores,), (scores,), parents=(last,)))
     last += 1
-    layers.append(Layer(layer.name, "matmul", (scores, value), layer.outputs, parents=(last, parents[2])))
+    layers = [own._replace(place=layer.place.of_addition(layer.name)) for own in layers]
+    layers.append(
+        Layer(layer.name, "matmul", (scores, value), layer.outputs, parents=(last, parents[2]), place=layer.place)
+    )
     return layers
 
 
