@@ -234,7 +234,9 @@ class _KernelGrouping:
         name = self._pointwise_name(index, layer)
         if name == NORM:
             return (NORM, place.owner)
-        return (name, place.number, place.module if name not in (ROTARY, QUERY_KEY_NORM) else place.part)
+        if name in (ROTARY, QUERY_KEY_NORM):
+            return (name, place.number, place.part)
+        return (name, place.number, place.owner if name == ROUTING else place.module)
 
     def _source(self, index: int) -> int:
         """Return the layer whose output a product reads, behind views."""

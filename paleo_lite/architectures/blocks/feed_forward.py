@@ -141,7 +141,7 @@ def _add_other_experts(tape: Tape, name: str, part: Experts, hidden_size: int, i
 
 def add_router(tape: Tape, name: str, part: Experts, x: Blob) -> tuple[Blob, Blob]:
     """Add the router; return the weights and the indices of the chosen experts, ``(tokens, active)`` each."""
-    with tape.role("feed-forward" if part.has_scaled_router else "router", name):
+    with tape.role("router", name):
         return _add_router(tape, name, part, x)
 
 
@@ -152,8 +152,7 @@ def _add_router(tape: Tape, name: str, part: Experts, x: Blob) -> tuple[Blob, Bl
         x = add_norm(tape, f"{name}.norm", "rms", x, has_weight=False)
         x = tape.op(name, "mul", x, weights=((x.shape[-1],),))
         x = tape.op(f"{name}.mul", "mul", x)
-    with tape.role("router", name):
-        scores = tape.linear(name, x, part.count + part.idle, part.router_bias)
+    scores = tape.linear(name, x, part.count + part.idle, part.router_bias)
     if part.scoring in ("softmax", "sigmoid", "sqrtsoftplus"):
         scores = _score(tape, name, scores, part.scoring)
     choice = scores
