@@ -220,7 +220,7 @@ class Tape(Builder):
         with self.role("embedding", name):
             return self.module(name, "embedding", indices, out=shape, weights=((rows, size),), **options)
 
-    def transposed_linear(self, name: str, blob: Blob, outputs: int) -> Blob:
+    def transposed_linear(self, name: str, blob: Blob, outputs: int, matrix: Matrix) -> Blob:
         """Add GPT-2's ``Conv1D``: a linear layer that stores its weight transposed."""
         rows, inner = prod(blob.shape[:-1]), blob.shape[-1]
         flat = self.view(name, blob, (rows, inner))
@@ -232,6 +232,7 @@ class Tape(Builder):
             weights=((inner, outputs), (outputs,)),
             origin="function",
             inner=inner,
+            matrix=matrix,
             bias=True,
             function="addmm",
         )

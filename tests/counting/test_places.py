@@ -104,3 +104,12 @@ def test_addition_to_the_head_is_no_head():
 )
 def test_names_that_users_give_match_modules(pattern, expected):
     assert matches_module("model.layers.0.self_attn.q_proj#2", pattern) is expected
+
+
+def test_builder_states_matrices_whose_names_do_not_tell_them():
+    fields = {"model_type": "gpt2", "n_layer": 1, "n_embd": 32, "n_head": 4, "vocab_size": 64, "n_positions": 16}
+    network = read_config(json.dumps(fields).encode(), "small.json", options=SequenceOptions(length=8))
+    matrices = {layer.name: layer.place.matrix for layer in network.layers if layer.weights}
+    assert matrices["transformer.h.0.attn.c_proj"] == "attention output"
+    assert matrices["transformer.h.0.mlp.c_fc"] == "up"
+    assert matrices["transformer.h.0.mlp.c_proj"] == "down"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from ...counting import CONSTANT
@@ -217,9 +219,9 @@ def _add_output(tape: Tape, name: str, attention: Attention, output: Blob, hidde
     if attention.outer_projection:
         projection = f"{name.removesuffix(attention.module)}{attention.outer_projection}"
     if attention.transposed_weights:
-        output = tape.transposed_linear(projection, output, hidden_size)
+        output = tape.transposed_linear(projection, output, hidden_size, "attention output")
     else:
-        output = tape.linear(projection, output, hidden_size, attention.output_bias)
+        output = tape.linear(projection, output, hidden_size, attention.output_bias, matrix="attention output")
     if attention.output_dropout is not None:
         output = tape.dropout(f"{name}.out_drop", output, attention.output_dropout)
     return tape.row_parallel_output(name, output)
@@ -247,11 +249,11 @@ def _add_query(tape: Tape, name: str, attention: Attention, x: Blob, heads: int)
         x = tape.linear(f"{name}.q_down_proj", x, attention.query_rank, bias=False)
         x = add_norm(tape, f"{name}.inter_norm", "rms", x)
     if not attention.has_output_gate:
-        query = _project(tape, name, attention, x, attention.projections.query, heads * size, attention.bias)
+        query = _project(tape, name, attention, x, "query", heads * size, attention.bias)
         if attention.scales_queries:
             query = tape.op(f"{name}.mul", "mul", query)
         return _separate_heads(tape, name, attention, query, heads, "q_norm"), None
-    both = _project(tape, name, attention, x, attention.projections.query, 2 * heads * size, attention.bias)
+    both = _project(tape, name, attention, x, "query", 2 * heads * size, attention.bias)
     both = tape.view(name, both, (1, tokens, heads, 2 * size))
     query, gate = tape.split_tensor(f"{name}.chunk", both, "chunk", ((1, tokens, heads, size),) * 2)
     gate = tape.view(name, gate, (1, tokens, heads * size), "reshape", "copy")
@@ -261,13 +263,12 @@ def _add_query(tape: Tape, name: str, attention: Attention, x: Blob, heads: int)
 
 def _add_key_and_value(tape: Tape, name: str, attention: Attention, x: Blob, kv_heads: int) -> tuple[Blob, Blob]:
     """Add the projections of keys and values; return ``(1, kv_heads, tokens, head_size)`` each."""
-    names, size = attention.projections, attention.head_size
-    bias = attention.bias
-    projected = _project(tape, name, attention, x, names.key, kv_heads * size, bias and attention.has_key_bias)
+    size, bias = attention.head_size, attention.bias
+    projected = _project(tape, name, attention, x, "key", kv_heads * size, bias and attention.has_key_bias)
     key = _separate_heads(tape, name, attention, projected, kv_heads, "k_norm")
     if not attention.shares_key_and_value:
         width = kv_heads * (attention.value_size or size)
-        projected = _project(tape, name, attention, x, names.value, width, bias)
+        projected = _project(tape, name, attention, x, "value", width, bias)
     value = _separate_heads(tape, name, attention, projected, kv_heads)
     if attention.has_value_norm:
         value = add_norm(tape, f"{name}.v_norm", "rms", value, has_weight=False)
@@ -276,9 +277,12 @@ def _add_key_and_value(tape: Tape, name: str, attention: Attention, x: Blob, kv_
     return key, value
 
 
-def _project(tape: Tape, name: str, attention: Attention, x: Blob, projection: str, width: int, has_bias: bool) -> Blob:
+def _project(
+    tape: Tape, name: str, attention: Attention, x: Blob, role: Literal["query", "key", "value"], width: int, bias: bool
+) -> Blob:
     """Add one projection, with the adapter beside it."""
-    output = tape.linear(f"{name}.{projection}", x, width, has_bias)
+    projection: str = getattr(attention.projections, role)
+    output = tape.linear(f"{name}.{projection}", x, width, bias, matrix=role)
     if attention.adapter_rank is None:
         return output
     return add_adapter(tape, f"{name}.linear_{projection[0]}_adapter_list", x, attention.adapter_rank, output)
@@ -326,9 +330,9 @@ def _packed_projection(
     width = (heads + 2 * kv_heads) * size
     projection = f"{name}.{attention.projections.packed}"
     if attention.transposed_weights:
-        packed = tape.transposed_linear(projection, x, width)
+        packed = tape.transposed_linear(projection, x, width, "query, key and value")
     else:
-        packed = tape.linear(projection, x, width, attention.bias)
+        packed = tape.linear(projection, x, width, attention.bias, matrix="query, key and value")
     if attention.packed_layout == "heads":
         packed = tape.view(name, packed, (1, tokens, heads, 3 * size))
         packed = tape.view(name, packed, (1, heads, tokens, 3 * size), "transpose")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from ...counting import CONSTANT
+from ...counting.layer import Matrix
 from ..builder import Blob
 from ..tape import Tape
 from .norms import add_norm
@@ -30,32 +31,32 @@ def _multiply(tape: Tape, name: str, part: FeedForward, x: Blob) -> Blob:
     hidden_size, inner_size = x.shape[-1], tape.shard_size(part.inner_size)
     activation = f"{name}.{part.activation_module}"
     if part.packed:
-        both = tape.linear(f"{name}.{part.packed}", x, 2 * inner_size, part.bias)
+        both = tape.linear(f"{name}.{part.packed}", x, 2 * inner_size, part.bias, matrix="gate and up")
         if part.adapter_rank is not None:
             both = add_adapter(tape, f"{name}.{part.packed}_adapter_list", x, part.adapter_rank, both)
         halves = tape.split_tensor(f"{name}.chunk", both, "chunk", ((*x.shape[:-1], inner_size),) * 2, "method")
         gate = tape.activation(activation, halves[0], part.activation)
         inner = tape.op(f"{name}.mul", "mul", halves[1], gate)
     elif part.is_gated:
-        gate = tape.linear(f"{name}.{part.gate}", x, inner_size, part.bias)
+        gate = tape.linear(f"{name}.{part.gate}", x, inner_size, part.bias, matrix="gate")
         if part.is_limited:
             gate = tape.op(f"{name}.clamp", "clamp", gate, origin="method")
         if part.has_sparse_activation:
             gate = _cut_off(tape, name, gate)
         gate = tape.activation(activation, gate, part.activation)
-        up = tape.linear(f"{name}.{part.up}", x, inner_size, part.bias)
+        up = tape.linear(f"{name}.{part.up}", x, inner_size, part.bias, matrix="up")
         if part.is_limited:
             up = tape.op(f"{name}.clamp", "clamp", up, origin="method")
         inner = tape.op(f"{name}.mul", "mul", gate, up)
     else:
-        inner = _project(tape, part, f"{name}.{part.up}", x, inner_size, part.bias)
+        inner = _project(tape, part, "up", f"{name}.{part.up}", x, inner_size, part.bias)
         inner = tape.activation(activation, inner, part.activation)
     if part.inner_norm:
         inner = add_norm(tape, f"{name}.{part.inner_norm}", "rms", inner)
     if part.inner_dropout is not None:
         inner = tape.dropout(f"{name}.{part.inner_dropout_module}", inner, part.inner_dropout, part.dropout_origin)
     bias = part.bias if part.output_bias is None else part.output_bias
-    output = _project(tape, part, f"{name}.{part.down}", inner, hidden_size, bias)
+    output = _project(tape, part, "down", f"{name}.{part.down}", inner, hidden_size, bias)
     if part.dropout is not None:
         output = tape.dropout(f"{name}.dropout", output, part.dropout, part.dropout_origin)
     return output
@@ -66,11 +67,11 @@ def add_projection(tape: Tape, name: str, part: Projection, x: Blob) -> Blob:
     return tape.linear(f"{name}.linear", x, x.shape[-1], part.bias)
 
 
-def _project(tape: Tape, part: FeedForward, name: str, x: Blob, width: int, bias: bool) -> Blob:
+def _project(tape: Tape, part: FeedForward, matrix: Matrix, name: str, x: Blob, width: int, bias: bool) -> Blob:
     """Add a projection, whose weight GPT-2 stores transposed."""
     if part.transposed_weights:
-        return tape.transposed_linear(name, x, width)
-    return tape.linear(name, x, width, bias)
+        return tape.transposed_linear(name, x, width, matrix)
+    return tape.linear(name, x, width, bias, matrix=matrix)
 
 
 def add_adapter(tape: Tape, name: str, x: Blob, rank: int, output: Blob) -> Blob:
