@@ -33,7 +33,6 @@ _MATRICES: tuple[tuple[str, Matrix], ...] = (
 )  # fmt: skip
 """Matrices by what the last part of a name contains; the first that fits."""
 
-_ADAPTER = ".lora_A"
 
 
 def module_of(name: str) -> str:
