@@ -19,7 +19,7 @@ import numpy as np
 from ..counting.work import COMPILED, ENGINE, UNFUSED_EXECUTIONS
 from ..errors import BadFile, BadValue, CalibrationFailed, UnknownName
 from ..files import FileVersion, read_typed, shipped_folder, version_of
-from ..machines import Device, Machine
+from ..machines import Device, Machine, find_device
 from ..text import format_plural
 from ..timing import Prediction, RooflineModel, TimeModel, find_model
 from ..timing.blocks import use_kernel_constants
@@ -47,16 +47,22 @@ _MAX_FILE_BYTES = 2**22
 POOL_SCATTER = 0.07
 """Relative scatter of single measurements around the pooled model."""
 
-FAST_FP64_SCATTER = 1.2
-"""Scatter of fp64 on devices with a third of the fp32 rate or more and without measurements in fp64.
+FAST_FP64_SHIFT = -0.4
+"""Addition to the logarithms of the shares of peak of products in fp64, on devices with a third of the fp32 rate or
+more and without measurements in fp64.
 
-Four steps on a TITAN V (half rate) take 1.2 to 5.0 times the forecast, which rests on an A100: the root mean square of
-the logarithm is 1.2. Libraries have few fp64 convolution kernels for such devices.
+The pooled shares rest on an A100 and on devices whose rate is 1/32. Steps of a TITAN V (half rate) take 1.2 to 5.0
+times as long, exp(1.1) in the mean of the logarithm: libraries have few fp64 convolution kernels for such devices. The
+shift lies between the two devices, nearer to the A100 with its 64 steps.
 """
 
+FAST_FP64_SCATTER = 0.55
+"""Scatter of single steps around that, between devices and between networks: 95% of the 68 steps of both devices are in
+the 90% interval, but of the TITAN V only two of four."""
+
 _FAST_FP64_NOTE = (
-    "fp64 at a third of the fp32 rate or more was measured on an A100 and on a TITAN V, with steps that take up to 5 "
-    "times as long relative to the peak: the interval is as wide as that"
+    "fp64 at a third of the fp32 rate or more was measured on an A100 and on a TITAN V, whose steps take 1.2 to 5 "
+    "times as long relative to the peak: the forecast is between the two"
 )
 
 VENDORS = ("NVIDIA", "AMD")
@@ -268,14 +274,18 @@ def pooled_model(
     for name, shift in pool.order.get(order_key(device, precision, ENGINE if is_engine else execution), {}).items():
         mean[NAMES.index(name)] += shift
     label, notes = _label_and_notes(device, precision, traits, pool.fits)
-    scatter = POOL_SCATTER
+    scatter, variance = POOL_SCATTER, prior.deviation**2
     if _has_unmeasured_fast_fp64(device, precision, pool):
+        is_share_of_peak = np.array([name.startswith("efficiency_") for name in NAMES])
+        is_saturation = np.array([name.startswith("half") for name in NAMES])
+        mean[is_share_of_peak] += FAST_FP64_SHIFT
+        variance = np.where(is_share_of_peak | is_saturation, 0.0, variance)  # is in the scatter
         scatter = FAST_FP64_SCATTER
         notes = (*notes, _FAST_FP64_NOTE)
     return CalibratedModel(
         label,
         mean,
-        np.diag(prior.deviation**2),
+        np.diag(variance),
         scatter,
         notes=notes,
         learned_fraction=np.zeros(len(NAMES)),
@@ -289,13 +299,21 @@ def order_key(device: Device, precision: str, execution: str) -> str:
 
 
 def _has_unmeasured_fast_fp64(device: Device, precision: str, pool: Pool) -> bool:
-    """Return whether a device has fp64 at a third of the fp32 rate or more, and no measurement in fp64."""
+    """Return whether a device has fp64 at a third of the fp32 rate or more, and no measurement in fp64.
+
+    Boards with the chip and the rate of a measured one need none of their own.
+    """
     if precision != "fp64" or device.vendor != "NVIDIA":
         return False
-    if any(fit.id == device.id and fit.precision == "fp64" for fit in pool.fits):
-        return False
     fp64, fp32 = (device.find_peak(name, "vector").per_s for name in ("fp64", "fp32"))
-    return fp64 >= 0.3 * fp32
+    chip = device.chip.partition("-")[0]  # without its variant, as in GA100-883
+    is_measured = any(
+        fit.precision == "fp64"
+        and fit.chip.partition("-")[0] == chip
+        and abs(find_device(fit.id).find_peak("fp64", "vector").per_s / fp64 - 1) < 0.05
+        for fit in pool.fits
+    )
+    return fp64 >= 0.3 * fp32 and not is_measured
 
 
 def pool_prior(

@@ -34,7 +34,6 @@ _MATRICES: tuple[tuple[str, Matrix], ...] = (
 """Matrices by what the last part of a name contains; the first that fits."""
 
 
-
 def module_of(name: str) -> str:
     """Return the module that contains a layer."""
     return name.rpartition(".")[0]
