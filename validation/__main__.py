@@ -417,7 +417,7 @@ def field(data: Path, words: tuple[str, ...]) -> CommandResult:
     With WORDS, only rows that contain all of them: `field llama-2-70b nvfp4`. Errors are grouped by kind of question,
     source and device; no fit knows these measurements.
     """
-    from .field import compare_field, field_page
+    from .field.compare import compare_field, field_page
 
     with progress_of_long_answers("questions"):
         rows = compare_field(data, words)

@@ -1,7 +1,4 @@
-"""Questions of a table of published measurements, asked as people ask them.
-
-Tests: validation/field.py.
-"""
+"""Questions of a table of published measurements, asked as people ask them."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from click.testing import CliRunner
 import paleo_lite as pl
 from paleo_lite.errors import BadFile, BadValue
 from validation.__main__ import main
-from validation.field import COLUMNS, FieldRow, Interval, ask, compare_field, field_page, read_field, translate
+from validation.field.compare import COLUMNS, FieldRow, Interval, ask, compare_field, field_page, read_field, translate
 
 ANSWER = FieldRow(
     source="llama-bench",

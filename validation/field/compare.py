@@ -24,7 +24,7 @@ from paleo_lite.errors import BadFile, BadValue
 from paleo_lite.progress import report as report_progress
 from paleo_lite.reporting.document import Column, Document, Table, format_3_digits, format_yes_no
 
-from .comparisons import GROUPED, group_errors
+from ..comparisons import GROUPED, group_errors
 
 TABLES = "field/measured_*.csv"
 """Tables of measurements, in the folder of published data."""

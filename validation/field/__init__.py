@@ -1,0 +1,1 @@
+"""What people measured and published, beside the answers to their questions."""
