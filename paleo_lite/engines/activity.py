@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -38,13 +38,6 @@ Rows that pad the tiles of experts are multiplied like others, and draw power li
 DATA_SHEET = {"efficiency": WHOLE, "bandwidth_share": WHOLE, "tile_rate": UNLIMITED, "sharpness": np.log(1e6)}
 """Logarithms of the constants of a lower bound by the name of the constant; all others are `NEGLIGIBLE`."""
 
-TRAFFIC = {
-    "efficiency": UNLIMITED, "tile_rate": UNLIMITED, "bandwidth_share": WHOLE, "quantisation": WHOLE, "traffic": WHOLE,
-}  # fmt: skip
-"""Logarithms of the constants with which only memory traffic takes time, at the bandwidth; all others are `NEGLIGIBLE`.
-
-Activations are quantised by one read and one write, and the results of experts are written once."""
-
 STARTS = ("floor_cycles", "latency_s", "doubling_s", "second_s")
 """Constants of the shortest kernel, which belongs to no term."""
 
@@ -66,18 +59,10 @@ class PartConstants(EngineConstants, frozen=True, dict=True, kw_only=True):
 class DataSheetConstants(EngineConstants, frozen=True, dict=True):
     """Constants with which kernels take no longer than the rates of the data sheet allow: a lower bound."""
 
-    own: ClassVar[dict[str, float]] = DATA_SHEET
-
     def of(self, kernels: str, device: Device, engine: str, form: str) -> KernelConstants:
         """Return constants of whole rates, of overlapping arithmetic and traffic, and of nothing else."""
-        theta = [self.own.get(name, NEGLIGIBLE) for name in KERNEL_CLASSES[kernels].parameters]
+        theta = [DATA_SHEET.get(name, NEGLIGIBLE) for name in KERNEL_CLASSES[kernels].parameters]
         return KernelConstants(np.array(theta), np.zeros(len(theta)), 0.0)
-
-
-class TrafficConstants(DataSheetConstants, frozen=True, dict=True):
-    """Constants with which kernels take the time of their memory traffic at the bandwidth of the data sheet."""
-
-    own: ClassVar[dict[str, float]] = TRAFFIC
 
 
 def kernel_activity(step: EngineStep, kernels: Sequence[CountedKernel], load: Load) -> Activity:

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from .activity import TrafficConstants
-from .kernels import AttentionKernel, ExchangeKernel, ExpertsKernel, Kernel, Pointwise, ProductKernel
-from .step import EngineStep, Load, causal_pairs, rows_of
+from .formulas import RESULT_BYTES, decode_attention_bytes, experts_bytes, product_bytes, prompt_attention_bytes
+from .kernels import AttentionKernel, ExpertsKernel, Kernel, Pointwise, ProductKernel
+from .step import EngineStep, Load, causal_pairs, decoded_keys, rows_of
 
 
 def kernel_flops(kernel: Kernel, load: Load) -> float:
@@ -30,26 +30,29 @@ def kernel_flops(kernel: Kernel, load: Load) -> float:
 def _pairs(kernel: AttentionKernel, load: Load) -> Any:
     """Return the pairs of a query and a key of all sequences."""
     if kernel.rows == "decoding":
-        keys = np.asarray(load.context) + 1.0
-        return load.sequences * (keys if kernel.window is None else np.minimum(keys, kernel.window))
+        return load.sequences * decoded_keys(kernel, load)
     return load.prompts * causal_pairs(load.length, load.cached, kernel.window)
 
 
-class KernelTraffic:
-    """Bytes that kernels read and write in a device's memory.
-
-    Parameters
-    ----------
-    step : EngineStep
-        Times of the kernels.
-    """
-
-    def __init__(self, step: EngineStep) -> None:
-        only = TrafficConstants(classes={})
-        self.step = EngineStep(step.device, step.engine, step.formats, step.placement, only)
-
-    def moved_bytes(self, kernel: Kernel, load: Load) -> float:
-        """Return the bytes of one launch: what the formula of its time divides by the bandwidth."""
-        if isinstance(kernel, ExchangeKernel):
+def moved_bytes(step: EngineStep, kernel: Kernel, load: Load) -> float:
+    """Return the bytes that one launch of a kernel reads and writes in a device's memory; exchanges move none there."""
+    if isinstance(kernel, ProductKernel):
+        moved, quantised = product_bytes(**step.product_sizes(kernel, load))
+        return float((moved + quantised) * (rows_of(kernel, load) > 0))
+    if isinstance(kernel, ExpertsKernel):
+        tokens = float(load.all_tokens)
+        if not tokens:
             return 0.0
-        return float(sum(self.step.kernel_parts_s(kernel, load)) * self.step.device.bandwidth_bytes_per_s)
+        (products,) = experts_bytes(**step.expert_sizes(kernel, np.array([tokens])))
+        results = RESULT_BYTES * tokens * kernel.active * kernel.hidden_size  # each is written once
+        return float(products + results)
+    if isinstance(kernel, AttentionKernel):
+        sizes = step.attention_sizes(kernel)
+        if kernel.rows == "decoding":
+            one_head = decode_attention_bytes(decoded_keys(kernel, load), **sizes)
+            return float(load.sequences * kernel.kv_heads * one_head)
+        return float(prompt_attention_bytes(load.prompts, load.length, **sizes))
+    if isinstance(kernel, Pointwise) and kernel.launches:
+        rows = rows_of(kernel, load)
+        return float((kernel.row_bytes * rows + kernel.fixed_bytes) * (rows > 0))
+    return 0.0

@@ -87,11 +87,17 @@ def product_s(
     rows = np.maximum(m, FEWEST_ROWS)
     tile = np.minimum(rows, TILE) * np.minimum(n, TILE)
     compute_s = 2.0 * (k + half_depth) * (groups * rows * n / (rates.peak_per_s * efficiency) + tile / tile_rate)
-    moved_bytes = groups * (n * k * weight_bytes + m * k * operand_bytes + RESULT_BYTES * m * n)
+    moved_bytes, quantised_bytes = product_bytes(m, n, k, weight_bytes, operand_bytes, groups)
     memory_s = moved_bytes / (rates.bandwidth_bytes_per_s * share)
-    quantised_bytes = np.where(operand_bytes < RESULT_BYTES, m * k * groups * (RESULT_BYTES + operand_bytes), 0.0)
     quantisation_s = quantisation * quantised_bytes / rates.bandwidth_bytes_per_s
     return floor_cycles / rates.clock_hz + combine(compute_s, memory_s, sharpness) + quantisation_s
+
+
+def product_bytes(m: Any, n: Any, k: Any, weight_bytes: Any, operand_bytes: Any, groups: Any = 1) -> tuple[Any, Any]:
+    """Return the bytes that a product moves, and those of the quantisation of its left operand."""
+    moved_bytes = groups * (n * k * weight_bytes + m * k * operand_bytes + RESULT_BYTES * m * n)
+    quantised_bytes = np.where(operand_bytes < RESULT_BYTES, m * k * groups * (RESULT_BYTES + operand_bytes), 0.0)
+    return moved_bytes, quantised_bytes
 
 
 def experts_s(
@@ -140,11 +146,18 @@ def experts_s(
     tile = TILE * np.minimum(inner_size, TILE)
     flops = 2.0 * matrices * hidden_size * (padded * inner_size + half * rates.multiprocessors * tile)
     compute_s = flops / (rates.peak_per_s * efficiency)
-    weights = distinct * matrices * hidden_size * inner_size * weight_bytes
-    activations = 2.0 * rows * (hidden_size * operand_bytes + inner_size * RESULT_BYTES)
-    memory_s = (weights + activations) / (rates.bandwidth_bytes_per_s * share)
+    moved_bytes = experts_bytes(rows, distinct, hidden_size, inner_size, matrices, weight_bytes, operand_bytes)
+    memory_s = moved_bytes / (rates.bandwidth_bytes_per_s * share)
     tokens_s = traffic * RESULT_BYTES * tokens * active * hidden_size / rates.bandwidth_bytes_per_s
     return floor_cycles / rates.clock_hz + combine(compute_s, memory_s, sharpness) + tokens_s
+
+
+def experts_bytes(
+    rows: Any, distinct: Any, hidden_size: Any, inner_size: Any, matrices: Any, weight_bytes: Any, operand_bytes: Any
+) -> Any:
+    """Return the bytes that the products of experts move: the matrices of those with a row, and activations."""
+    weights = distinct * matrices * hidden_size * inner_size * weight_bytes
+    return weights + 2.0 * rows * (hidden_size * operand_bytes + inner_size * RESULT_BYTES)
 
 
 TYPICAL_SIZE = 128
@@ -194,10 +207,18 @@ def prompt_attention_s(
     size = (key_size + value_size + pair_numbers) / (2 * TYPICAL_SIZE + pair_numbers) * 2 * TYPICAL_SIZE
     flops = 2.0 * size * heads_computed * computed_pairs
     compute_s = flops / (rates.peak_per_s * efficiency)
+    moved_bytes = prompt_attention_bytes(sequences, length, heads, kv_heads, key_size, value_size, cache_bytes)
+    memory_s = moved_bytes / (rates.bandwidth_bytes_per_s * share)
+    return floor_cycles / rates.clock_hz + combine(compute_s, memory_s, sharpness)
+
+
+def prompt_attention_bytes(
+    sequences: Any, length: Any, heads: Any, kv_heads: Any, key_size: Any, value_size: Any, cache_bytes: Any
+) -> Any:
+    """Return the bytes that attention over prompts moves: queries, keys, values and results, and the cache."""
     numbers = heads * (key_size + value_size) + kv_heads * (key_size + value_size)
     cached = kv_heads * (key_size + value_size) * cache_bytes
-    memory_s = sequences * length * (RESULT_BYTES * numbers + cached) / (rates.bandwidth_bytes_per_s * share)
-    return floor_cycles / rates.clock_hz + combine(compute_s, memory_s, sharpness)
+    return sequences * length * (RESULT_BYTES * numbers + cached)
 
 
 KEYS_PER_BLOCK = 256
@@ -237,15 +258,21 @@ def decode_attention_s(
         Bytes per number of the KV cache.
     """
     efficiency, share, floor_cycles, half, sharpness, head_cycles = np.exp(theta)
-    key_bytes = (key_size + value_size) * cache_bytes
-    query_bytes = 2 * RESULT_BYTES * heads / kv_heads * key_size
-    block_bytes = np.minimum(keys, KEYS_PER_BLOCK) * key_bytes + query_bytes
-    moved_bytes = sequences * kv_heads * (keys * key_bytes + query_bytes)
+    sizes = (heads, kv_heads, key_size, value_size, cache_bytes)
+    block_bytes = decode_attention_bytes(np.minimum(keys, KEYS_PER_BLOCK), *sizes)
+    moved_bytes = sequences * kv_heads * decode_attention_bytes(keys, *sizes)
     memory_s = (moved_bytes + half * rates.multiprocessors * block_bytes) / (rates.bandwidth_bytes_per_s * share)
     rows = np.maximum(heads / kv_heads, FEWEST_ROWS) * kv_heads
     flops = 4.0 * sequences * rows * keys * key_size
     compute_s = flops / (rates.peak_per_s * efficiency) + head_cycles * sequences * kv_heads / rates.clock_hz
     return floor_cycles / rates.clock_hz + combine(compute_s, memory_s, sharpness)
+
+
+def decode_attention_bytes(
+    keys: Any, heads: Any, kv_heads: Any, key_size: Any, value_size: Any, cache_bytes: Any
+) -> Any:
+    """Return the bytes that attention of one new token moves by head of keys: keys, values, queries and results."""
+    return keys * ((key_size + value_size) * cache_bytes) + 2 * RESULT_BYTES * heads / kv_heads * key_size
 
 
 def pointwise_s(theta: Any, rates: KernelRates, *, moved_bytes: Any) -> Any:

@@ -300,52 +300,63 @@ class EngineStep:
     def _product_s(self, kernel: ProductKernel, load: Load) -> Any:
         kernels, form = self.cell_of(kernel)
         theta, _ = self._constants(kernels, form)
-        rates, weight_bytes, operand_bytes = self._rates(form)
-        rows = rows_of(kernel, load)
-        return product_s(
-            theta, rates, m=np.maximum(rows, 1.0), n=kernel.n, k=kernel.k, groups=kernel.groups,
-            weight_bytes=weight_bytes, operand_bytes=operand_bytes,
-        ) * (rows > 0)  # fmt: skip
+        rates, _, _ = self._rates(form)
+        return product_s(theta, rates, **self.product_sizes(kernel, load)) * (rows_of(kernel, load) > 0)
+
+    def product_sizes(self, kernel: ProductKernel, load: Load) -> dict[str, Any]:
+        """Return the sizes of a product, of at least one row."""
+        _, weight_bytes, operand_bytes = self._rates(self.formats.of_product(kernel))
+        rows = np.maximum(rows_of(kernel, load), 1.0)
+        sizes = {"m": rows, "n": kernel.n, "k": kernel.k, "groups": kernel.groups}
+        return {**sizes, "weight_bytes": weight_bytes, "operand_bytes": operand_bytes}
 
     def _experts_s(self, kernel: ExpertsKernel, load: Load) -> Any:
         kernels, form = self.cell_of(kernel)
         theta, _ = self._constants(kernels, form)
-        rates, weight_bytes, operand_bytes = self._rates(form)
-        placement = self.placement
+        rates, _, _ = self._rates(form)
         tokens = np.asarray(load.all_tokens, dtype=np.float64)
         flat = np.maximum(tokens.reshape(-1), 1e-9)
-        loads = expert_load(
-            flat, active=kernel.active, experts=kernel.experts, ranks=placement.experts, alpha=placement.alpha
-        )
-        seconds = experts_s(
-            theta, rates, tokens=flat, rows=loads.rows, distinct=loads.distinct, active=kernel.active,
-            hidden_size=kernel.hidden_size, inner_size=np.ceil(kernel.inner_size / placement.experts_tensor),
-            matrices=kernel.matrices, weight_bytes=weight_bytes, operand_bytes=operand_bytes,
-        )  # fmt: skip
+        seconds = experts_s(theta, rates, tokens=flat, active=kernel.active, **self.expert_sizes(kernel, flat))
         return seconds.reshape(tokens.shape) * (tokens > 0)
+
+    def expert_sizes(self, kernel: ExpertsKernel, tokens: Any) -> dict[str, Any]:
+        """Return the sizes of a layer of experts on the device with the most rows."""
+        placement = self.placement
+        _, weight_bytes, operand_bytes = self._rates(self.formats.experts)
+        loads = expert_load(
+            tokens, active=kernel.active, experts=kernel.experts, ranks=placement.experts, alpha=placement.alpha
+        )
+        return {
+            "rows": loads.rows,
+            "distinct": loads.distinct,
+            "hidden_size": kernel.hidden_size,
+            "inner_size": np.ceil(kernel.inner_size / placement.experts_tensor),
+            "matrices": kernel.matrices,
+            "weight_bytes": weight_bytes,
+            "operand_bytes": operand_bytes,
+        }
 
     def _attention_s(self, kernel: AttentionKernel, load: Load) -> Any:
         kernels, form = self.cell_of(kernel)
         theta, _ = self._constants(kernels, form)
         rates, _, _ = self._rates(form.partition("/")[0])
-        cache_bytes = bytes_per_number(form.partition("/")[2])
-        sizes = {"heads": kernel.heads, "kv_heads": kernel.kv_heads, "key_size": kernel.key_size}
+        sizes = self.attention_sizes(kernel)
         if kernel.rows == "decoding":
-            keys = np.asarray(load.context) + 1.0
-            if kernel.window is not None:
-                keys = np.minimum(keys, kernel.window)
             sequences = np.asarray(load.sequences, dtype=np.float64)
-            busy = np.maximum(sequences, 1e-9)
-            return decode_attention_s(
-                theta, rates, sequences=busy, keys=keys, value_size=kernel.value_size, cache_bytes=cache_bytes, **sizes
-            ) * (sequences > 0)
+            busy, keys = np.maximum(sequences, 1e-9), decoded_keys(kernel, load)
+            return decode_attention_s(theta, rates, sequences=busy, keys=keys, **sizes) * (sequences > 0)
         length, cached = np.asarray(load.length, dtype=np.float64), np.asarray(load.cached, dtype=np.float64)
         prompts = np.asarray(load.prompts, dtype=np.float64)
         pairs = causal_pairs(length, cached, kernel.window)
         return prompt_attention_s(
-            theta, rates, sequences=np.maximum(prompts, 1e-9), length=np.maximum(length, 1.0), pairs=pairs,
-            value_size=kernel.value_size, cache_bytes=cache_bytes, **sizes,
-        ) * (prompts * length > 0)  # fmt: skip
+            theta, rates, sequences=np.maximum(prompts, 1e-9), length=np.maximum(length, 1.0), pairs=pairs, **sizes
+        ) * (prompts * length > 0)
+
+    def attention_sizes(self, kernel: AttentionKernel) -> dict[str, Any]:
+        """Return the sizes of attention, with the bytes per number of the cache."""
+        cache_bytes = bytes_per_number(self.formats.attention.partition("/")[2])
+        names = ("heads", "kv_heads", "key_size", "value_size")
+        return {**{name: getattr(kernel, name) for name in names}, "cache_bytes": cache_bytes}
 
     def _pointwise_s(self, kernel: Pointwise, load: Load) -> Any:
         theta, _ = self._constants("pointwise", "bf16")
@@ -378,6 +389,12 @@ class EngineStep:
         link = placement.link_bytes_per_s if placement.nodes == 1 else placement.node_link_bytes_per_s
         seconds = expert_exchange_s(theta, sent_bytes=message_bytes, nodes=placement.nodes, link_bytes_per_s=link)
         return seconds * (rows > 0)
+
+
+def decoded_keys(kernel: AttentionKernel, load: Load) -> Any:
+    """Return the keys that the new token of a decoding sequence attends to, itself among them."""
+    keys = np.asarray(load.context) + 1.0
+    return keys if kernel.window is None else np.minimum(keys, kernel.window)
 
 
 def causal_pairs(length: Any, cached: Any, window: int | None) -> Any:

@@ -12,7 +12,7 @@ import numpy as np
 from ..counting import GENERATION_PHASES
 from ..counting.work import ENGINE
 from ..engines.activity import kernel_activities
-from ..engines.counts import KernelTraffic, kernel_flops
+from ..engines.counts import kernel_flops, moved_bytes
 from ..engines.kernels import AttentionKernel, CountedKernel, Kernel, Pointwise
 from ..engines.placed import KERNEL_MODEL, NEEDS_KERNELS, engine_speaks_for
 from ..engines.records import ENGINES, KERNEL_ENGINES, USUAL_ENGINE
@@ -251,7 +251,7 @@ def _launched(
     iteration: Iteration, kernels: Sequence[CountedKernel], activities: Sequence[Activity]
 ) -> LaunchedKernels:
     """Return names, counts and activities of kernels."""
-    load, traffic = iteration.load, KernelTraffic(iteration.step)
+    load, step = iteration.load, iteration.step
     kinds = [one.kernel.name for one in kernels]
     names = [_name_of(one.kernel) for one in kernels]
     return LaunchedKernels(
@@ -259,7 +259,7 @@ def _launched(
         kinds=tuple(kinds),
         launches=np.array([one.count * launches_of(one.kernel) for one in kernels]),
         flops=np.array([one.count * kernel_flops(one.kernel, load) for one in kernels]),
-        bytes=np.array([one.count * traffic.moved_bytes(one.kernel, load) for one in kernels]),
+        bytes=np.array([one.count * moved_bytes(step, one.kernel, load) for one in kernels]),
         activity=Activity(*(np.array(seconds, dtype=np.float64) for seconds in zip(*activities, strict=True))),
         cache_bytes_per_sequence=iteration.cache_bytes_per_sequence,
     )

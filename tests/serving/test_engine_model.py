@@ -1,6 +1,6 @@
 """One device under an engine: `predict`, `scale`, `sweep` and the step inside `serve` are one answer.
 
-Tests: serving/engine_model.py, serving/iteration.py, engines/counts.py.
+Tests: serving/engine_model.py, serving/iteration.py.
 """
 
 from __future__ import annotations
