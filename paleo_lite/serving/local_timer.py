@@ -20,8 +20,8 @@ from .cache import CacheRoom
 from .timer import Limits, TimedParts, Timer
 
 LOCAL_NOTE = (
-    "several slots were validated on nothing: matrices are read once for all of them, and few tokens are multiplied "
-    "one by one unless a product of matrices is faster"
+    "times of several slots were not compared with measurements, as none are published: matrices are read once for all "
+    "slots, and few tokens are multiplied one by one unless a product of matrices is faster"
 )
 
 
