@@ -14,12 +14,13 @@ from ..distributed.links import Topology, device_link
 from ..distributed.platforms import Computer, find_platform
 from ..engines.placed import NEEDS_KERNELS
 from ..engines.records import LOCAL_ENGINES, find_server
+from ..engines.records.record import LocalEngine
 from ..engines.routing import UNIFORM
-from ..errors import BadValue
+from ..errors import BadValue, UnknownPrecision
 from ..machines import Device, Price, find_device
 from ..machines.prices import choose_price
 from ..serving.deployment import Deployment, tensor_group
-from ..serving.host import NUCLEUS, has_fitted_host, with_fitted_host
+from ..serving.iteration import NUCLEUS, has_fitted_host, with_fitted_host
 from ..serving.pipeline import connect_stages
 from ..serving.placement import Division, ModelOnDevice, check_undivided, with_kernels
 from ..serving.products import check_products, choose_precision
@@ -29,7 +30,6 @@ from ..timing.facility import Facility
 from .arguments import Paths, to_paths
 from .question import Question
 from .resolve import resolve_network, resolve_question
-from .serve_locally import place_locally
 
 if TYPE_CHECKING:
     from ..calibration.store import Calibration
@@ -53,7 +53,7 @@ class Deployments(msgspec.Struct, frozen=True, eq=False):
     settings : dict
         Arguments of `paleo_lite.engines.records.find_server`.
     sampling : str
-        How clients let the server choose tokens, one of `paleo_lite.serving.host.SAMPLINGS`.
+        How clients let the server choose tokens, one of `paleo_lite.serving.iteration.SAMPLINGS`.
     expert_load : float
         Exponent of the popularity of experts (`paleo_lite.engines.routing`).
     options : SimulationOptions
@@ -222,3 +222,79 @@ def find_draft(draft: str | Network | None, draft_length: int) -> Network | None
     if not draft_length:
         raise BadValue("`--speculation draft` needs tokens=N, the tokens drafted per iteration")
     return find_decoder(draft)
+
+
+def check_policy(policy: str, **options: Any) -> None:
+    """Raise an error if an option is given that is not modelled under an engine of one's own machine.
+
+    Parameters
+    ----------
+    policy : str
+        Engine of the question; one that is not for one's own machine is not checked.
+    **options
+        Options by name. One is given if it is neither None nor False, and no number of devices that means no division
+        (0 or 1).
+
+    Raises
+    ------
+    BadValue
+        If one is given under such an engine.
+    """
+    if policy not in LOCAL_ENGINES:
+        return
+    for name, value in options.items():
+        if value is True or value not in (None, False, 0, 1):
+            option = _OPTIONS.get(name, f"--{name.replace('_', '-')}")
+            raise BadValue(f"`{option}` is not modelled with `--engine {policy}`: leave it out")
+
+
+_OPTIONS = {"draft": "--speculation", "draft_length": "--speculation", "sampling": "--engine-settings sampling"}
+"""Options of the command for parameters that have another name."""
+
+
+def place_locally(
+    network: Network, device: Device, engine: LocalEngine, weights: str | None, kv_cache: str | None
+) -> ModelOnDevice:
+    """Return a network under an engine of one's own machine on a device.
+
+    Parameters
+    ----------
+    network : Network
+        Language model from a config or a GGUF file.
+    device : Device
+        The device, which must hold all blocks.
+    engine : LocalEngine
+        The engine.
+    weights, kv_cache : str, optional
+        Formats of GGUF; by default as in `paleo_lite.api.local.predict_local`.
+
+    Raises
+    ------
+    BadValue
+        If the network or a format is not possible.
+    """
+    from ..own_machines.batches import make_local_model
+    from ..own_machines.contents import read_contents
+
+    cache = kv_cache or engine.caches[0]
+    contents = read_contents(network, weights, cache, engine)
+    workload, machine, model = resolve_question(
+        Question(
+            network,
+            device,
+            precision=_precision_of(device),
+            phase="decode",
+            time_model="roofline",
+            weights=weights or engine.default_weights,
+        )
+    )
+    return ModelOnDevice(workload, machine, model, None, cache, local=make_local_model(contents, device, engine))
+
+
+def _precision_of(device: Device) -> str:
+    """Return the precision in which a device computes: half precision where it has a peak in it."""
+    try:
+        device.find_peak("fp16")
+    except UnknownPrecision:
+        return "fp32"
+    return "fp16"

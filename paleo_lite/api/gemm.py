@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..calibration.choose import choose_model
 from ..calibration.store import Calibration
-from ..engines.products import KernelTimer, check_product_options, has_product_kernels
+from ..engines.products import EngineProductTimer, check_product_options, has_product_kernels
 from ..engines.records import kernels_of
 from ..errors import BadQuantity, BadValue
 from ..machines import Device, Machine, find_device
@@ -86,7 +86,7 @@ def gemm(
             device = with_power_limit(device, power_limit)
         machine = Machine(device, clock, unit)
         if time_model is None and calibration is None and has_product_kernels(machine, precision):
-            timer = KernelTimer(machine, precision, weights, None if policy is None else kernels_of(policy))
+            timer = EngineProductTimer(machine, precision, weights, None if policy is None else kernels_of(policy))
         else:
             check_product_options(weights, policy)
             model = choose_model(machine.device, precision, time_model, calibration=calibration)

@@ -196,17 +196,15 @@ def serve(
     from ..engines.routing import parse_expert_load
     from ..serving.answers import answer
     from ..serving.candidates import Criteria
-    from ..serving.demand import Demand
     from ..serving.engine_model import choose_cache_format
-    from ..serving.host import NUCLEUS, SAMPLINGS
+    from ..serving.iteration import NUCLEUS, SAMPLINGS
     from ..serving.placement import Division
     from ..serving.products import USUAL_PRECISION
-    from ..serving.requests import parse_lengths, parse_rate
+    from ..serving.requests import Demand, parse_lengths, parse_rate
     from ..serving.simulator import SimulationOptions, Speculation
     from ..serving.slo import with_highest_rate
     from ..timing.facility import make_facility
-    from .deployments import Deployments, find_decoder, find_draft, find_topology
-    from .serve_locally import check_policy
+    from .deployments import Deployments, check_policy, find_decoder, find_draft, find_topology
 
     if precision is not None:
         precision, weights = split_format(precision, weights)
@@ -307,7 +305,7 @@ def serve(
     deployment = deployments.make(
         devices[0], division, weights, replicas=replica_count, prefill_workers=prefill_workers
     )
-    traffic, description = demand.traffic(deployment)
+    traffic, description = demand.traffic(deployment.replicas, mixes_phases=deployment.engine.mixes_phases)
     prepared = deployment.prepare(traffic)
     result = answer(prepared, traffic, description)
     return with_highest_rate(result, prepared, objectives, demand) if objectives else result

@@ -14,12 +14,11 @@ from ..machines import Device
 from ..serving.advise import nearest, rank_deployments, reject, with_saturation
 from ..serving.answers import Serving, answer, request_latencies, saturate
 from ..serving.candidates import Candidate, Criteria, DeploymentAdvice
-from ..serving.demand import Demand
 from ..serving.deployment import Deployment, PreparedDeployment
 from ..serving.placement import Division
 from ..serving.price_basis import choose_listings
 from ..serving.products import USUAL_PRECISION
-from ..serving.requests import Traffic
+from ..serving.requests import Demand, Traffic
 from ..serving.slo import Objective, find_missed, missed_in
 from .deployments import Deployments
 
@@ -144,7 +143,7 @@ def _prepare(deployments: Deployments, chosen: Candidate, demand: Demand) -> tup
     limited = msgspec.structs.replace(deployment, engine=engine)
     if demand.rate_per_s is None and demand.concurrency is None:
         demand = msgspec.structs.replace(demand, concurrency=chosen.batch_limit)
-    traffic, description = demand.traffic(limited)
+    traffic, description = demand.traffic(limited.replicas, mixes_phases=engine.mixes_phases)
     return limited.prepare(traffic), traffic, description
 
 

@@ -9,8 +9,8 @@ from ..formats import bytes_per_number
 from ..machines import Device
 from .blocks import SAMPLED_BYTES, SAMPLING
 from .formulas import RESULT_BYTES
+from .kernel_formats import kernel_rates
 from .kernels import AttentionKernel, CountedKernel, ExpertsKernel, Pointwise, ProductKernel
-from .rates import kernel_rates
 from .records import KERNELS
 from .step import EngineStep
 

@@ -20,13 +20,12 @@ from ..machines import Device
 from ..timing.memory import model_bytes
 from ..timing.workload import Workload
 from .blocks import Fusion, exchange_tokens, network_kernels
-from .choose import PartFormats, checkpoint_formats, choose_formats, has_constants
 from .constants import EngineConstants
+from .kernel_formats import Formats, PartFormats, checkpoint_formats, choose_formats, has_constants, kernel_rates
 from .kernels import AttentionKernel, CountedKernel, ExpertsKernel
 from .memory import padding_bytes, stored_weight_bytes
-from .rates import kernel_rates
 from .records import KERNELS
-from .step import EngineStep, Formats, ReplicaDivision
+from .step import EngineStep, ReplicaDivision
 
 CHECKED_CONTEXT = 512
 """Tokens in the cache of the network that is checked: enough for caches that hold a vector for several tokens."""

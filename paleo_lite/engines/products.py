@@ -11,12 +11,11 @@ from ..machines import Machine
 from ..text import format_plural
 from ..timing.energy import power_of
 from .activity import kernel_activity
-from .choose import choose_formats, has_constants
 from .constants import ClassFit, engine_constants
 from .formulas import RESULT_BYTES
+from .kernel_formats import SIMILAR_FORMATS, Formats, choose_formats, has_constants, kernel_rates, products_precision
 from .kernels import CountedKernel, ProductKernel
-from .rates import SIMILAR_FORMATS, kernel_rates, products_precision
-from .step import EngineStep, Formats, Load
+from .step import EngineStep, Load
 
 ANY_ENGINE = ""
 """Engine of a forecast for no engine in particular: the mean of all engines, with the deviation between them."""
@@ -34,7 +33,7 @@ def has_product_kernels(machine: Machine, precision: str) -> bool:
     return is_default and precision in PRECISIONS and has_constants(machine.device)
 
 
-class KernelTimer:
+class EngineProductTimer:
     """Times of products by the kernels of an engine: a `paleo_lite.timing.gemm.ProductTimer`.
 
     Launches follow one another without gaps, as in a captured graph.

@@ -29,8 +29,8 @@ from .formulas import (
     product_s,
     prompt_attention_s,
 )  # fmt: skip
+from .kernel_formats import SIMILAR_FORMATS, Formats, device_clock_hz, kernel_rates
 from .kernels import AttentionKernel, CountedKernel, ExchangeKernel, ExpertsKernel, Kernel, Pointwise, ProductKernel
-from .rates import SIMILAR_FORMATS, device_clock_hz, kernel_rates
 from .routing import UNIFORM, expert_load
 
 if TYPE_CHECKING:
@@ -85,24 +85,6 @@ class ReplicaDivision(msgspec.Struct, frozen=True):
 
 ONE_DEVICE = ReplicaDivision()
 """Placement on a single device."""
-
-
-class Formats(msgspec.Struct, frozen=True):
-    """Formats of the operands of kernels."""
-
-    # Formats of the projections of attention, of dense feed-forward parts and of experts, keys of
-    # `paleo_lite.engines.rates.KERNEL_FORMATS`.
-    projections: str
-    feed_forward: str
-    experts: str
-    plain: str  # format of products that are not quantised
-    attention: str  # formats of attention and of its cache, such as ``bf16/fp8``
-
-    def of_product(self, kernel: ProductKernel) -> str:
-        """Return the format of a product's matrix."""
-        if kernel.part == "attention":
-            return self.projections
-        return self.feed_forward if kernel.part == "feed-forward" else self.plain
 
 
 class Load(msgspec.Struct, frozen=True):

@@ -12,8 +12,7 @@ import msgspec
 from ..engines.records.record import LocalEngine
 from ..machines import Device
 from ..timing.activity import Activity
-from .contents import Contents
-from .pieces import Piece
+from .contents import Contents, Piece
 from .predict import buffer_bytes_of, usable_bytes, whole_bytes
 from .step import (
     UBATCH,

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from .contents import Contents
-from .pieces import Piece
+from .contents import Contents, Piece
 
 
 class BlockPlacement(msgspec.Struct, frozen=True):

@@ -3,7 +3,7 @@
 A token reads every matrix once. A matrix takes the norm of the time to read it and of the time to unpack and multiply
 its numbers on the lanes; a block takes some launches besides. Prompts are computed in batches of `UBATCH` tokens at a
 share of the peak in 16 bits. Constants depend on the backend and on the group of tensor types
-(`paleo_lite.own_machines.pieces.GROUPS`), and are fitted to published tables (``validation/local``).
+(`paleo_lite.own_machines.contents.GROUPS`), and are fitted to published tables (``validation/local``).
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from ..errors import BadValue, UnknownPrecision
 from ..files import shipped_folder
 from ..machines import Device
 from ..timing.activity import Activity
-from .contents import Contents
-from .pieces import GROUPS, Piece
+from .contents import GROUPS, Contents, Piece
 
 UBATCH = 512
 """Tokens of a prompt that are computed at once (``-ub``)."""

@@ -41,7 +41,7 @@ ENGINE_SETTINGS = KeyValues(
     {
         "block-size": INTEGER,
         "receive-interval": INTEGER,
-        "sampling": Names("sampling", ".serving.host:SAMPLINGS"),
+        "sampling": Names("sampling", ".serving.iteration:SAMPLINGS"),
         "overhead": Quantity("s", unit_required=True),
     }
 )

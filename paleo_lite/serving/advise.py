@@ -12,9 +12,8 @@ from ..errors import DoesNotFit, PaleoError
 from ..progress import report
 from .answers import measure_figures, request_latencies, summarize
 from .candidates import Candidate, Criteria, DeploymentAdvice, mark_front, rank
-from .demand import Demand
 from .deployment import Deployment, PreparedDeployment
-from .requests import Traffic, generate_traffic
+from .requests import Demand, Traffic, generate_traffic
 from .slo import OBJECTIVES, Missed, Objective, find_missed, largest_ratio
 
 CONCURRENCIES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)

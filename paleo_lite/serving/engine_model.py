@@ -11,8 +11,7 @@ import numpy as np
 
 from ..counting import GENERATION_PHASES
 from ..counting.work import ENGINE
-from ..engines.activity import kernel_activities
-from ..engines.counts import kernel_flops, moved_bytes
+from ..engines.activity import kernel_activities, kernel_flops, moved_bytes
 from ..engines.kernels import AttentionKernel, CountedKernel, Kernel, Pointwise
 from ..engines.placed import KERNEL_MODEL, NEEDS_KERNELS, engine_speaks_for
 from ..engines.records import ENGINES, KERNEL_ENGINES, USUAL_ENGINE

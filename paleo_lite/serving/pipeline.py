@@ -4,7 +4,7 @@ The blocks of the network are divided among `Pipeline.degree` stages (Huang et a
 tensor-parallel group with the weights and the KV cache of its blocks; the embedding is on the first stage, the head on
 the last. Engines keep as many batches in flight as there are stages: vLLM's batch queue has the size of the pipeline
 (``vllm/v1/executor``, `max_concurrent_batches`), TensorRT-LLM divides requests into as many micro-batches. The time
-of a round of these batches is in `paleo_lite.serving.rounds`.
+of a round of these batches is in `paleo_lite.serving.iteration_times`.
 
 Sources: https://docs.vllm.ai/en/latest/serving/parallelism_scaling.html,
 https://nvidia.github.io/TensorRT-LLM/features/parallel-strategy.html, Huang et al. 2019 (GPipe), Qi et al. 2017

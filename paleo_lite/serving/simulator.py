@@ -6,7 +6,7 @@ Orca; Kwon et al. 2023, PagedAttention; Agrawal et al. 2024, Sarathi-Serve for c
 next event are taken in one step, each at the time of the middle one.
 
 With pipeline parallelism an iteration of the simulation is a round, in which every batch in flight passes all stages
-once (`paleo_lite.serving.rounds`); the limit of tokens holds for each of the batches.
+once (`paleo_lite.serving.iteration_times`); the limit of tokens holds for each of the batches.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ import numpy as np
 from ..engines.records.record import Server
 from ..errors import BadValue, DoesNotFit
 from .cache import CacheRoom
-from .iteration_times import IterationTimes
+from .iteration_times import IterationTimes, Round, round_time_s
 from .requests import Traffic
-from .rounds import Round, round_time_s
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -10,9 +10,8 @@ import msgspec
 from ..errors import BadQuantity, BadValue
 from ..units import format_si, parse_quantity
 from .answers import Serving, request_latencies, saturate, summarize
-from .demand import Demand
 from .deployment import PreparedDeployment
-from .requests import Traffic, generate_traffic
+from .requests import Demand, Traffic, generate_traffic
 
 OBJECTIVES = {"ttft": "ttft_s", "tpot": "tpot_s", "latency": "latency_s"}
 """Names of objectives and of the latencies that they limit."""

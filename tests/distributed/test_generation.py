@@ -26,7 +26,7 @@ from paleo_lite.engines.routing import parse_expert_load
 from paleo_lite.errors import PaleoError
 from paleo_lite.serving.cache import measure_room
 from paleo_lite.serving.deployment import tensor_group
-from paleo_lite.serving.host import with_fitted_host
+from paleo_lite.serving.iteration import with_fitted_host
 from paleo_lite.serving.kernel_timer import KernelTimer
 from paleo_lite.serving.placement import ModelOnDevice, with_kernels
 from paleo_lite.serving.timer import tabulate

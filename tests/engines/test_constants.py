@@ -1,6 +1,6 @@
 """Constants of cells that were fitted, and of those that were not, against the posterior of a mixed model by hand.
 
-Tests: engines/constants.py, engines/rates.py, engines/choose.py.
+Tests: engines/constants.py, engines/kernel_formats.py.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import msgspec
 import numpy as np
 import pytest
 
-from paleo_lite.engines.choose import choose_formats, has_constants
 from paleo_lite.engines.constants import (
     EFFECTS,
     CellFit,
@@ -22,7 +21,7 @@ from paleo_lite.engines.constants import (
     traits_of,
 )  # fmt: skip
 from paleo_lite.engines.formulas import KERNEL_CLASSES
-from paleo_lite.engines.rates import KERNEL_FORMATS, kernel_rates
+from paleo_lite.engines.kernel_formats import KERNEL_FORMATS, choose_formats, has_constants, kernel_rates
 from paleo_lite.errors import BadValue, UnknownPrecision
 from paleo_lite.machines import find_device
 

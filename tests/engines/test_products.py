@@ -7,7 +7,7 @@ import pytest
 
 import paleo_lite as pl
 from measured import DATA
-from paleo_lite.engines.products import KernelTimer, has_product_kernels
+from paleo_lite.engines.products import EngineProductTimer, has_product_kernels
 from paleo_lite.errors import BadValue, UnknownName
 from paleo_lite.machines import Machine, find_device
 
@@ -86,7 +86,7 @@ def test_published_products(gpu, device, dtype, precision, weights, at_most):
     rows = rows[(rows["gpu"] == gpu) & (rows["gemm_dtype"] == dtype)]
     rows = rows[~rows["kernel_source"].str.contains("Triton|Fp8BlockScaledMM")]  # fallbacks that servers do not use
     rows = rows.sample(300, random_state=1)
-    timer = KernelTimer(Machine(find_device(device)), precision, weights)
+    timer = EngineProductTimer(Machine(find_device(device)), precision, weights)
     found = [timer.time_s(int(m), int(n), int(k), 1, 1) for m, n, k in zip(rows["m"], rows["n"], rows["k"])]
     measured_s = rows["latency"].to_numpy() / 1e3
     ratios = np.array([time_s for time_s, _ in found]) / measured_s

@@ -11,6 +11,7 @@ import pytest
 
 from paleo_lite.engines.constants import EFFECTS, CellFit, ClassFit, EngineConstants
 from paleo_lite.engines.formulas import KERNEL_CLASSES
+from paleo_lite.engines.kernel_formats import Formats
 from paleo_lite.engines.kernels import (
     AttentionKernel,
     CountedKernel,
@@ -20,7 +21,7 @@ from paleo_lite.engines.kernels import (
     ProductKernel,
 )
 from paleo_lite.engines.records import find_server
-from paleo_lite.engines.step import EngineStep, Formats, Load, ReplicaDivision, causal_pairs
+from paleo_lite.engines.step import EngineStep, Load, ReplicaDivision, causal_pairs
 from paleo_lite.errors import BadValue
 from paleo_lite.machines import find_device
 from paleo_lite.serving.kernel_timer import KernelTimer, device_kernels

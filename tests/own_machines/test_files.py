@@ -1,6 +1,6 @@
 """GGUF files written by the ``gguf`` package under llama.cpp: the types of their tensors give the bytes.
 
-Tests: own_machines/pieces.py.
+Tests: own_machines/contents.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """llama.cpp on one's own machine: bytes, published speeds, placement, and what is not possible.
 
-Tests: own_machines/contents.py, own_machines/step.py, reporting/local.py, api/local.py.
+Tests: own_machines/step.py, reporting/local.py, api/local.py.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from paleo_lite.architectures import find_network
 from paleo_lite.engines.records import LOCAL_ENGINES
 from paleo_lite.errors import BadValue, DoesNotFit
 from paleo_lite.machines import find_device
-from paleo_lite.own_machines.contents import read_contents
-from paleo_lite.own_machines.pieces import group_of
+from paleo_lite.own_machines.contents import group_of, read_contents
 from paleo_lite.own_machines.predict import usable_bytes
 from paleo_lite.own_machines.question import LocalQuestion
 

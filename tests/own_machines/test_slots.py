@@ -1,6 +1,6 @@
 """Slots of `llama-server`: several sequences share what is read of the weights.
 
-Tests: own_machines/batches.py, serving/local_timer.py, api/serve_locally.py.
+Tests: own_machines/batches.py, serving/local_timer.py.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from paleo_lite.api.scaling import scale as scaling
 from paleo_lite.cli import main
 from paleo_lite.engines.records import KERNEL_ENGINES, find_server
 from paleo_lite.errors import PaleoError
-from paleo_lite.serving.host import with_fitted_host
+from paleo_lite.serving.iteration import with_fitted_host
 from paleo_lite.serving.kernel_timer import KernelTimer
 from paleo_lite.serving.placement import ModelOnDevice, with_kernels
 from paleo_lite.serving.timer import tabulate

@@ -1,6 +1,6 @@
 """Engines: defaults of their repositories by device, and replaced limits.
 
-Tests: serving/host.py, engines/records/vllm.py, engines/records/sglang.py.
+Tests: engines/records/vllm.py, engines/records/sglang.py.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from paleo_lite.engines.constants import Host
 from paleo_lite.engines.records import KERNELS, SERVERS, find_server, kernels_of
 from paleo_lite.errors import BadValue, UnknownName
 from paleo_lite.machines import find_device
-from paleo_lite.serving.host import SAMPLINGS, with_host
+from paleo_lite.serving.iteration import SAMPLINGS, with_host
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,13 @@
-"""Time of a round of a pipeline, by hand on tables of constant times."""
+"""Time of a round of a pipeline, by hand on tables of constant times.
+
+Tests: serving/iteration_times.py.
+"""
 
 from __future__ import annotations
 
 import pytest
 
-from paleo_lite.serving.iteration_times import IterationTimes
-from paleo_lite.serving.rounds import Round, round_time_s
+from paleo_lite.serving.iteration_times import IterationTimes, Round, round_time_s
 
 
 def tables(seconds: float, **pipeline: object) -> IterationTimes:

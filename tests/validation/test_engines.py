@@ -12,7 +12,7 @@ import pytest
 from measured import DATA
 from paleo_lite.engines.constants import Cell, CellFit, CellTraits, predict_constants, traits_of
 from paleo_lite.engines.formulas import KERNEL_CLASSES, KernelRates
-from paleo_lite.engines.rates import KERNEL_FORMATS, kernel_rates
+from paleo_lite.engines.kernel_formats import KERNEL_FORMATS, kernel_rates
 from paleo_lite.machines import find_device
 from validation.engines import tables
 from validation.engines.fit import MOST_ROWS, draw_rows, fit_cell, fit_class, fit_constants, kernel_times

@@ -15,7 +15,7 @@ from paleo_lite.calibration.validate import sharpness
 from paleo_lite.engines.records import find_server
 from paleo_lite.serving.deployment import Deployment
 from paleo_lite.serving.energy import drawn_by, served_activity
-from paleo_lite.serving.host import with_fitted_host
+from paleo_lite.serving.iteration import with_fitted_host
 from paleo_lite.serving.requests import Lengths, generate_traffic
 from paleo_lite.timing.activity import Activity
 from paleo_lite.timing.energy import EnergyModel

@@ -17,7 +17,7 @@ import numpy as np
 import paleo_lite as pl
 from paleo_lite.errors import DoesNotFit
 from paleo_lite.reporting.document import Column, Document, Table
-from paleo_lite.serving.host import GREEDY, NUCLEUS
+from paleo_lite.serving.iteration import GREEDY, NUCLEUS
 
 from ..columns import GROUP_COLUMNS, GroupErrors
 from .servers import Server, published_servers

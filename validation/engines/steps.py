@@ -34,8 +34,8 @@ from paleo_lite.engines.kernels import CountedKernel
 from paleo_lite.engines.records import SERVERS, find_server
 from paleo_lite.engines.step import UNKNOWN_HOST, Z_90, EngineStep, Load
 from paleo_lite.machines import find_device
-from paleo_lite.serving.demand import REQUESTS_PER_USER
 from paleo_lite.serving.kernel_timer import device_kernels
+from paleo_lite.serving.requests import REQUESTS_PER_USER
 
 from .servers import Server, place
 

@@ -14,7 +14,7 @@ import numpy as np
 from paleo_lite.distributed.links import LinkRate, device_link, link_rate
 from paleo_lite.engines.constants import Cell
 from paleo_lite.engines.formulas import KernelRates
-from paleo_lite.engines.rates import kernel_rates
+from paleo_lite.engines.kernel_formats import kernel_rates
 from paleo_lite.engines.routing import expert_load
 from paleo_lite.errors import UnknownPrecision
 from paleo_lite.machines import find_device

@@ -11,8 +11,7 @@ from scipy.optimize import least_squares
 
 from paleo_lite.architectures import find_network
 from paleo_lite.engines.records import LOCAL_ENGINES
-from paleo_lite.own_machines.contents import Contents, read_contents
-from paleo_lite.own_machines.pieces import GROUPS
+from paleo_lite.own_machines.contents import GROUPS, Contents, read_contents
 from paleo_lite.own_machines.step import BackendConstants, prompt_s, token_s
 
 from .published import Row, device_of
