@@ -103,23 +103,9 @@ class Deployments(msgspec.Struct, frozen=True, eq=False):
         replicas: int = 1,
         prefill_workers: int = 0,
     ) -> Deployment:
-        """Return the deployment on a device.
+        """Return the deployment on a device; weights are by default in the precision of the arithmetic.
 
-        Parameters
-        ----------
-        device : str or Device
-            The device.
-        division : Division
-            How the devices of a replica share the network.
-        weights : str, optional
-            Format of the matrices; by default the precision.
-        replicas, prefill_workers : int
-            Replicas, and how many of them compute prompts only.
-
-        Raises
-        ------
-        PaleoError
-            If the network does not fit, or cannot be divided so.
+        Raise PaleoError if the network does not fit, or cannot be divided so.
         """
         if self.expert_load != UNIFORM and not self.decoder.is_mixture:
             raise BadValue(f"`--expert-load` is for mixtures of experts, which {self.decoder.name} is not")
@@ -225,20 +211,9 @@ def find_draft(draft: str | Network | None, draft_length: int) -> Network | None
 
 
 def check_policy(policy: str, **options: Any) -> None:
-    """Raise an error if an option is given that is not modelled under an engine of one's own machine.
+    """Raise BadValue if an option is given that is not modelled under an engine of one's own machine.
 
-    Parameters
-    ----------
-    policy : str
-        Engine of the question; one that is not for one's own machine is not checked.
-    **options
-        Options by name. One is given if it is neither None nor False, and no number of devices that means no division
-        (0 or 1).
-
-    Raises
-    ------
-    BadValue
-        If one is given under such an engine.
+    One is given if it is neither None nor False, and no number of devices that means no division (0 or 1).
     """
     if policy not in LOCAL_ENGINES:
         return
@@ -255,23 +230,9 @@ _OPTIONS = {"draft": "--speculation", "draft_length": "--speculation", "sampling
 def place_locally(
     network: Network, device: Device, engine: LocalEngine, weights: str | None, kv_cache: str | None
 ) -> ModelOnDevice:
-    """Return a network under an engine of one's own machine on a device.
+    """Return a network under an engine of one's own machine on a device, which must hold all blocks.
 
-    Parameters
-    ----------
-    network : Network
-        Language model from a config or a GGUF file.
-    device : Device
-        The device, which must hold all blocks.
-    engine : LocalEngine
-        The engine.
-    weights, kv_cache : str, optional
-        Formats of GGUF; by default as in `paleo_lite.api.local.predict_local`.
-
-    Raises
-    ------
-    BadValue
-        If the network or a format is not possible.
+    Formats of weights and of the cache are by default those of `paleo_lite.api.local.predict_local`.
     """
     from ..own_machines.batches import make_local_model
     from ..own_machines.contents import read_contents

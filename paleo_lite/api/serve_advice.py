@@ -56,27 +56,9 @@ def advise(
     objectives: tuple[Objective, ...],
     criteria: Criteria,
 ) -> Serving:
-    """Return the answer of the best deployment, with the ranking of all.
+    """Return the answer of the best deployment, with the ranking of all; raise BadValue if none fits.
 
-    Parameters
-    ----------
-    deployments : Deployments
-        What all deployments have in common.
-    devices : sequence of Device
-        Devices that are tried.
-    given : Given
-        What is not tried, as the question says it.
-    demand : Demand
-        What the users ask. Without rate and users there are as many users as the batch limit of the best deployment.
-    objectives : tuple of Objective
-        Service-level objectives.
-    criteria : Criteria
-        What makes one deployment better than another.
-
-    Raises
-    ------
-    BadValue
-        If no deployment fits.
+    Without rate and users there are as many users as the batch limit of the best deployment.
     """
     if len(devices) > 1 and deployments.price_usd_per_h is None and deployments.topology is None:
         deployments = msgspec.structs.replace(deployments, listings=choose_listings(devices, deployments.price_of))

@@ -121,17 +121,7 @@ class DataSheetConstants(EngineConstants, frozen=True, dict=True):
 
 
 def kernel_activity(step: EngineStep, kernels: Sequence[CountedKernel], load: Load) -> Activity:
-    """Return the activity of a device in some kernels.
-
-    Parameters
-    ----------
-    step : EngineStep
-        Times of kernels.
-    kernels : sequence of CountedKernel
-        The kernels.
-    load : Load
-        What the iteration computes.
-    """
+    """Return the activity of a device in some kernels."""
     total = Activity()
     for activity in kernel_activities(step, kernels, load):
         total = total.plus(activity)
@@ -140,14 +130,11 @@ def kernel_activity(step: EngineStep, kernels: Sequence[CountedKernel], load: Lo
 
 def kernel_activities(step: EngineStep, kernels: Sequence[CountedKernel], load: Load) -> list[Activity]:
     """Return the activity in all launches of each of some kernels; see `kernel_activity`."""
-    parts = {part: _step_of(step, part) for part in REPLACED}
+    parts: dict[Part, EngineStep] = {}
+    for part in REPLACED:  # the step whose kernels take the time of one term
+        only = PartConstants(classes={}, whole=step.constants, part=part)
+        parts[part] = EngineStep(step.device, step.engine, step.formats, step.placement, only)
     return [_one_activity(step, parts, counted, load).times(counted.count) for counted in kernels]
-
-
-def _step_of(step: EngineStep, part: Part) -> EngineStep:
-    """Return the step whose kernels take the time of one term."""
-    only = PartConstants(classes={}, whole=step.constants, part=part)
-    return EngineStep(step.device, step.engine, step.formats, step.placement, only)
 
 
 def _one_activity(step: EngineStep, parts: dict[Part, EngineStep], counted: CountedKernel, load: Load) -> Activity:

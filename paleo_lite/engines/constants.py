@@ -126,17 +126,7 @@ def same_effects(one: Sequence[CellTraits], other: Sequence[CellTraits]) -> dict
 
 
 def predict_constants(fit: ClassFit, traits: CellTraits, cell_traits: Sequence[CellTraits]) -> KernelConstants:
-    """Return the best linear unbiased prediction of the constants of a cell.
-
-    Parameters
-    ----------
-    fit : ClassFit
-        Fitted cells of the class.
-    traits : CellTraits
-        Traits of the wanted cell.
-    cell_traits : sequence of CellTraits
-        Traits of the fitted cells.
-    """
+    """Return the best linear unbiased prediction of a cell's constants, by its traits and those of fitted cells."""
     between = same_effects(cell_traits, cell_traits)
     towards = same_effects([traits], cell_traits)
     shape = (len(fit.cells), len(fit.mean))

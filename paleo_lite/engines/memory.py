@@ -45,15 +45,7 @@ def _round_up(size: float, multiple: int) -> int:
 
 
 def stored_weight_bytes(step: EngineStep, kernels: Sequence[CountedKernel]) -> float:
-    """Return the bytes of the weights on one device.
-
-    Parameters
-    ----------
-    step : EngineStep
-        Formats and placement.
-    kernels : sequence of CountedKernel
-        Kernels of the device in the phase ``decode``.
-    """
+    """Return the bytes of the weights on one device, from its kernels of decoding."""
     total = 0.0
     placement = step.placement
     for counted in kernels:
@@ -109,18 +101,7 @@ def activation_bytes(
     Either the residual stream, its norm and the block's input beside the output of a product and the input of the next
     one, where rows of experts count once for each expert that a token passes, or the logits in the sampler. For Llama 3
     8B it is 110,592 bytes per token; vLLM reports 2.07 GiB for 20,000 tokens and 2.99 GiB for 29,000
-    (https://github.com/vllm-project/vllm/issues/10517).
-
-    Parameters
-    ----------
-    step : EngineStep
-        Formats and placement.
-    kernels : sequence of CountedKernel
-        Kernels of the device.
-    tokens, sequences : int
-        Most tokens and most sequences of an iteration.
-    logit_bytes : float
-        Bytes per logit at the peak of the sampler.
+    (https://github.com/vllm-project/vllm/issues/10517). `logit_bytes` are those per logit at the peak of the sampler.
     """
     widest, hidden_size, sampler_bytes, width_before = 0.0, 0, 0.0, 0
     for counted in kernels:

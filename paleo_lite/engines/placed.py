@@ -80,12 +80,7 @@ class EngineKernels(msgspec.Struct, frozen=True, eq=False):
     def of_iteration(self, phase: str, context: int) -> list[CountedKernel]:
         """Return the kernels of an iteration, with the exchanges of tokens between attention groups.
 
-        Parameters
-        ----------
-        phase : {"prefill", "decode"}
-            Whether prompts or single tokens are computed.
-        context : int
-            Tokens in the cache, or of the longest prompt.
+        The context is that in the cache, or the length of the longest prompt.
         """
         placement = self.step.placement
         fused = _FusedNetwork(self.workload.network, self.fusion)
@@ -96,13 +91,7 @@ class EngineKernels(msgspec.Struct, frozen=True, eq=False):
         return kernels
 
     def weight_bytes(self, kernels: Sequence[CountedKernel]) -> float:
-        """Return the bytes of the weights on one device, as the engine stores them.
-
-        Parameters
-        ----------
-        kernels : sequence of CountedKernel
-            Kernels of the device in the phase ``decode``.
-        """
+        """Return the bytes of the weights on one device, as the engine stores them, from its kernels of decoding."""
         placement, network = self.step.placement, self.workload.network
         stored_bytes = stored_weight_bytes(self.step, kernels)
         has_own_formats = isinstance(self.workload.stored_format, StoredWeights)
@@ -138,27 +127,9 @@ def place_kernels(
     placement: ReplicaDivision,
     constants: EngineConstants | None = None,
 ) -> EngineKernels:
-    """Return a network with the kernels of an engine on one of its devices.
+    """Return a network with the kernels of an engine, one of `KERNELS`, on one of the devices that it is divided among.
 
-    Parameters
-    ----------
-    workload : Workload
-        The undivided network in the phase ``decode``.
-    device : Device
-        The device.
-    engine : str
-        The engine, one of `paleo_lite.engines.records.KERNELS`.
-    kv_cache : str
-        Format of the KV cache.
-    placement : ReplicaDivision
-        Division among devices, see `check_division`.
-    constants : EngineConstants, optional
-        Constants of kernels; by default the shipped ones.
-
-    Raises
-    ------
-    BadValue
-        If a degree does not divide the heads or the experts.
+    Raise BadValue if a degree does not divide the heads or the experts.
     """
     network, fusion = workload.network, fusion_of(engine)
     assert network.rebuild is not None
@@ -228,14 +199,7 @@ def possible_divisions(layers: Sequence[Layer], devices: int) -> list[tuple[int,
 
     Experts of a mixture are divided among all devices or by tensor parallelism. Attention is computed for sequences of
     their own where there are fewer heads of keys and values than devices, as with latent attention, so that tensor
-    parallelism would store keys and values several times.
-
-    Parameters
-    ----------
-    layers : sequence of Layer
-        Layers of the undivided network.
-    devices : int
-        Devices of a replica.
+    parallelism would store keys and values several times. The layers are those of the undivided network.
     """
     experts = {layer.weights[0][0] for layer in layers if "active" in layer.attributes}
     if not experts or devices == 1:

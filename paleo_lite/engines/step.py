@@ -104,33 +104,13 @@ class Load(msgspec.Struct, frozen=True):
 
     @classmethod
     def of_decoding(cls, sequences: Any, context: Any, groups: int = 1) -> Load:
-        """Return the load of a decode iteration, on a device of the attention group with the most sequences.
-
-        Parameters
-        ----------
-        sequences : array_like
-            Decoding sequences of all attention groups.
-        context : array_like
-            Tokens in the cache of each.
-        groups : int
-            Attention groups.
-        """
+        """Return the load of decoding sequences of all attention groups, on a device of the group with the most."""
         own = np.ceil(np.asarray(sequences) / groups)
         return cls(tokens=own, all_tokens=sequences, sampled=own, sequences=own, context=context)
 
     @classmethod
     def of_prompts(cls, prompts: Any, length: Any, groups: int = 1) -> Load:
-        """Return the load of an iteration of whole prompts, evenly divided among the attention groups that have any.
-
-        Parameters
-        ----------
-        prompts : array_like
-            Prompts of all attention groups.
-        length : array_like
-            Tokens of each.
-        groups : int
-            Attention groups.
-        """
+        """Return the load of whole prompts of all attention groups, evenly divided among the groups that have any."""
         busy = np.minimum(prompts, groups)
         own = np.ceil(np.asarray(prompts * length) / busy)
         sampled = np.ceil(np.asarray(prompts) / groups)

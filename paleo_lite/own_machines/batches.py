@@ -58,17 +58,7 @@ def make_local_model(contents: Contents, device: Device, engine: LocalEngine) ->
 
 
 def matrices_s(model: LocalModel, tokens: float, rows: str = "tokens") -> float:
-    """Return the seconds of the matrices of a batch, and of its launches.
-
-    Parameters
-    ----------
-    model : LocalModel
-        Network on a device.
-    tokens : float
-        Tokens of the batch.
-    rows : {"tokens", "last"}
-        Matrices of every token, or the head.
-    """
+    """Return the seconds of a batch in the matrices of every token and its launches, or in the head (rows ``last``)."""
     if not tokens:
         return 0.0
     batches = -(-tokens // UBATCH)

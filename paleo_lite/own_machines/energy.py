@@ -57,22 +57,9 @@ def energy_of(
     *,
     has_experts: bool = False,
 ) -> LocalEnergy | None:
-    """Return the power and energy of a prediction; None if nothing is known of the power of the device.
+    """Return the power and energy of a token and of a prompt, of each what all devices do and its seconds.
 
-    Parameters
-    ----------
-    device : Device
-        Device.
-    gpus : int
-        Devices that take turns: while one computes, the others wait.
-    token, prompt : tuple of Activity and float
-        What all devices do for a token and for a prompt, and its seconds.
-    prompt_tokens : int
-        Tokens of the prompt.
-    facility : Facility, optional
-        What surrounds the devices.
-    has_experts : bool
-        Whether the network is a mixture of experts.
+    Devices take turns: while one computes, the others wait. None if nothing is known of the power of the device.
     """
     power = power_of(device, has_experts=has_experts)
     if power is None:

@@ -51,16 +51,7 @@ class BlockPlacement(msgspec.Struct, frozen=True):
 def place(contents: Contents, blocks: int, expert_blocks: int = 0, cpu_cache: bool = False) -> BlockPlacement:
     """Return the placement of the last blocks on the device, and of the head if all blocks are there.
 
-    Parameters
-    ----------
-    contents : Contents
-        The network.
-    blocks : int
-        Blocks on the device.
-    expert_blocks : int
-        First blocks whose experts are on the host.
-    cpu_cache : bool
-        Whether all keys and values are on the host.
+    The experts of some first blocks, and all keys and values, may be on the host.
     """
     first = contents.blocks - blocks
     device: list[Piece] = []
@@ -84,21 +75,7 @@ def candidates(
     cpu_experts: bool = False,
     cpu_cache: bool = False,
 ) -> Iterator[BlockPlacement]:
-    """Yield the placements that fit into the memory of a device: the most blocks, and all blocks without some experts.
-
-    Parameters
-    ----------
-    contents : Contents
-        The network.
-    free_bytes : float
-        Memory for weights and cache.
-    context : int
-        Tokens in the cache.
-    gpu_layers : int, optional
-        Blocks on the device; by default as many as fit.
-    cpu_experts, cpu_cache : bool
-        Whether all experts, and keys and values, are on the host.
-    """
+    """Yield the placements that fit into the memory of a device: the most blocks, and all without some experts."""
     total = contents.blocks
     expert_blocks = total if cpu_experts else 0
     cache_bytes = 0.0 if cpu_cache else contents.cache_bytes(context) / total

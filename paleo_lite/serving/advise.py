@@ -34,20 +34,8 @@ def rank_deployments(
 ) -> DeploymentAdvice:
     """Simulate a replica of each deployment at several batch limits, with a request always waiting for a free place.
 
-    Parameters
-    ----------
-    deployments : dict of str to callable
-        Functions that make a deployment of one replica, by its description.
-    demand : Demand
-        Lengths of the requests and their seed, and the requests per second of all replicas together.
-    variants : callable, optional
-        Function from a deployment that fits to further ones on the same devices, in the same format of weights.
-    fallbacks : dict of str to dict, optional
-        By the id of a device, further deployments that are tried if none on this device fits.
-    objectives : sequence of Objective
-        Service-level objectives.
-    criteria : Criteria
-        What makes one better than another.
+    Deployments are functions that make one, by its description. `variants` gives further ones on the devices, and in
+    the format, of one that fits; `fallbacks`, by the id of a device, those that are tried if none on this device fits.
     """
     candidates: list[Candidate] = []
     refused: dict[str, str] = {}

@@ -506,12 +506,7 @@ def _setting_notes(prepared: PreparedDeployment, sequences: float) -> list[str]:
 def _widen(figure: Figure, below: float, above: float) -> Figure:
     """Return a figure whose interval includes another, independent cause; the logarithms add up in quadrature.
 
-    Parameters
-    ----------
-    figure : Figure
-        Figure with its interval, if it has one.
-    below, above : float
-        Logarithms of the figure over its ends by the other cause.
+    `below` and `above` are the logarithms of the figure over its ends by the other cause.
     """
     if not figure.value or not (below or above):
         return figure

@@ -48,27 +48,14 @@ def cached_bytes(layers: tuple[Layer, ...], kv_cache: str) -> float:
 
 
 def measure_room(on_device: ModelOnDevice, engine: Server, *, mean_tokens: float, prompt_tokens: int) -> CacheRoom:
-    """Compute how many blocks the cache of one device has.
+    """Compute how many blocks the cache of one device has, for requests of a mean length and prompts up to the longest.
+
+    Layers with a sliding window hold fewer tokens than others; a block has the mean bytes per token of a request of the
+    mean length. The longest prompt limits the activations of an iteration, together with the tokens per iteration.
 
     With pipeline parallelism a block has the keys and values of a stage's layers, and the stage with room for the
-    fewest blocks limits all of them, as in vLLM, which takes the smallest number over its workers.
-
-    Parameters
-    ----------
-    on_device : ModelOnDevice
-        Network, device and tensor-parallel group.
-    engine : Server
-        Memory fraction and block size.
-    mean_tokens : float
-        Mean tokens of a request, prompt and answer. Layers with a sliding window hold fewer tokens than others; a block
-        has the mean bytes per token of a request of this length.
-    prompt_tokens : int
-        Longest prompt, which limits the activations of an iteration together with the tokens per iteration.
-
-    Raises
-    ------
-    DoesNotFit
-        If weights and activations leave no room for a single block.
+    fewest blocks limits all of them, as in vLLM, which takes the smallest number over its workers. Raise DoesNotFit if
+    weights and activations leave no room for a single block.
     """
     if on_device.kernels is not None:
         return _measure_kernel_room(on_device, engine, mean_tokens=mean_tokens)

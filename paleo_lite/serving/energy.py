@@ -33,19 +33,7 @@ class Drawn(NamedTuple):
 def draw_power(
     outcomes: Sequence[Outcome], deployment: Deployment, input_tokens: int, duration_s: float
 ) -> Drawn | None:
-    """Return what the devices draw; None if not even their rated power is known.
-
-    Parameters
-    ----------
-    outcomes : sequence of Outcome
-        What happened on each replica that decodes.
-    deployment : Deployment
-        The deployment.
-    input_tokens : int
-        Tokens of all prompts.
-    duration_s : float
-        Seconds from the first arrival to the last answer.
-    """
+    """Return what the devices draw from the first arrival to the last answer; None if no power of theirs is known."""
     device = deployment.on_device.machine.device
     limit_w = device.power_w
     power = power_of(device, has_experts=deployment.on_device.workload.has_experts)
@@ -59,19 +47,7 @@ def draw_power(
 
 
 def drawn_by(power: Power, activity: Activity, busy_s: float, waiting_s: float, devices: int) -> Drawn:
-    """Return what devices draw that are busy for some time, and wait for some.
-
-    Parameters
-    ----------
-    power : Power
-        What a device draws.
-    activity : Activity
-        What each of them does while it is busy.
-    busy_s, waiting_s : float
-        Seconds in which iterations run, and in which none does; of all replicas together.
-    devices : int
-        Devices of a replica.
-    """
+    """Return what devices draw that are busy and wait for some time, of all replicas; `devices` are those of one."""
     shares = activity.shares_of(busy_s)
     watts, (low_w, high_w) = float(power.watts(shares)), power.interval_w(shares)
     return Drawn(devices * (watts * busy_s + power.idle_w * waiting_s), watts, float(low_w), float(high_w))

@@ -98,15 +98,10 @@ def choose_engine(
 
 
 def asks_for_layers(time_model: str | None, *others: object) -> bool:
-    """Return whether options ask for the times of layers.
+    """Return whether a time model or other options that only layers know ask for the times of layers.
 
-    Parameters
-    ----------
-    time_model : str or None
-        Requested time model.
-    *others
-        Options that only layers know: a PPP, a calibration, an implementation of attention, a clock or a unit, at which
-        no kernels were measured; None where they are not given.
+    Those are a PPP, a calibration, an implementation of attention, a clock or a unit, at which no kernels were
+    measured.
     """
     return time_model not in (None, CALIBRATED) or any(option is not None for option in others)
 
@@ -122,15 +117,9 @@ def choose_cache_format(kv_cache: str | None, precision: str) -> str:
 
 
 class KernelTerms(Terms, frozen=True, eq=False, kw_only=True):
-    """Seconds of the kernels of an engine.
+    """Seconds of the kernels of an engine."""
 
-    Attributes
-    ----------
-    ends_s : dict of float to tuple of float
-        Intervals of the time by level; empty for a bound.
-    """
-
-    ends_s: dict[float, tuple[float, float]]
+    ends_s: dict[float, tuple[float, float]]  # intervals of the time by level; empty for a bound
 
     def interval(self, level: float = INTERVAL_LEVEL) -> tuple[float, float] | None:
         """Return the interval that contains the time with the probability `level`; None for a bound."""
@@ -138,13 +127,7 @@ class KernelTerms(Terms, frozen=True, eq=False, kw_only=True):
 
 
 class EngineModel(msgspec.Struct, frozen=True):
-    """Time model of workloads under an engine: the kernels that it launches, with constants fitted to measured ones.
-
-    Attributes
-    ----------
-    is_bound : bool
-        Whether kernels take no longer than the data sheet allows, and the host no time.
-    """
+    """Time model of workloads under an engine: the kernels that it launches, with constants fitted to measured ones."""
 
     name: ClassVar[str] = "kernels"
     label: ClassVar[str] = ""
@@ -156,7 +139,7 @@ class EngineModel(msgspec.Struct, frozen=True):
     power_constants: ClassVar[None] = None
     description: ClassVar[str] = KERNEL_MODEL
 
-    is_bound: bool = False
+    is_bound: bool = False  # whether kernels take no longer than the data sheet allows, and the host no time
 
     @property
     def is_forecast(self) -> bool:

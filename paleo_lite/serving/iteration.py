@@ -61,16 +61,9 @@ def has_fitted_host(server: Server, kernels: EngineKernels | None) -> bool:
 
 
 def with_fitted_host(server: Server, kernels: EngineKernels | None, sampling: str = NUCLEUS) -> Server:
-    """Return an engine with the time of its host that was fitted to servers; older versions keep hosts of their own.
+    """Return an engine with the time of its host that was fitted to servers, under one of `SAMPLINGS`.
 
-    Parameters
-    ----------
-    server : Server
-        The engine's server.
-    kernels : EngineKernels or None
-        Kernels of the network under the engine; None where layers are timed.
-    sampling : str
-        One of `SAMPLINGS`.
+    Older versions, and networks whose layers are timed, keep hosts of their own.
     """
     if kernels is None or not has_fitted_host(server, kernels):
         return server
@@ -83,27 +76,13 @@ NORMAL_QUANTILES = {0.8: 1.2816, INTERVAL_LEVEL: Z_90}
 
 
 class Iteration(msgspec.Struct, frozen=True, eq=False, dict=True):
-    """A pass of prefill or decode under an engine, for one or for many batch sizes.
+    """A pass of prefill or decode under an engine, for one or for many batch sizes."""
 
-    Attributes
-    ----------
-    placed : EngineKernels
-        Kernels of one device.
-    policy : Server or None
-        Engine with the time of its host; None for a lower bound, in which the host takes none.
-    phase : {"prefill", "decode"}
-        Phase.
-    keys : int
-        Tokens of a prompt, or tokens in the cache with the new one.
-    sequences : array_like
-        Sequences of all attention groups.
-    """
-
-    placed: EngineKernels
-    policy: Server | None
-    phase: str
-    keys: int
-    sequences: Any
+    placed: EngineKernels  # kernels of one device
+    policy: Server | None  # engine with the time of its host; None for a lower bound, in which the host takes none
+    phase: str  # "prefill" or "decode"
+    keys: int  # tokens of a prompt, or tokens in the cache with the new one
+    sequences: Any  # sequences of all attention groups, a number or an array
 
     @property
     def is_decode(self) -> bool:
@@ -220,14 +199,9 @@ class Iteration(msgspec.Struct, frozen=True, eq=False, dict=True):
 
 
 def host_end(host_s: Any, end_s: Any, share: float) -> Any:
-    """Return an end of the interval of the host's time.
+    """Return an end of the interval of the host's time, from its end at 90%.
 
-    Parameters
-    ----------
-    host_s, end_s : array_like
-        Expected time, and the same end of its 90% interval.
-    share : float
-        Width of the interval relative to that of the 90% interval, in logarithms.
+    `share` is the width of the interval relative to that of the 90% interval, in logarithms.
     """
     return host_s * (end_s / np.maximum(host_s, 1e-30)) ** share
 
@@ -240,20 +214,9 @@ def iteration_of(
     sequences: Any = None,
     is_bound: bool = False,
 ) -> Iteration:
-    """Return a pass of a workload whose engine's kernels are timed.
+    """Return a pass of a workload under an engine, of some sequences of all attention groups or those of the workload.
 
-    Parameters
-    ----------
-    workload : Workload
-        Workload in prefill or decode, under an engine.
-    device : Device
-        The device.
-    placement : ReplicaDivision
-        Division of the network among devices.
-    sequences : array_like, optional
-        Sequences of all attention groups; by default those of the workload.
-    is_bound : bool
-        Whether kernels take no longer than the data sheet allows, and the host no time.
+    Of a bound, kernels take no longer than the data sheet allows, and the host no time.
     """
     engine, lengths = workload.engine, workload.network.lengths
     assert engine is not None and lengths is not None

@@ -76,20 +76,10 @@ class IterationTimes(msgspec.Struct, frozen=True, eq=False, dict=True):
         completed: int = 0,
         tokens_per_sequence: int = 1,
     ) -> float:
-        """Return the time of an iteration.
+        """Return the time of an iteration of decoding sequences with a sum of contexts, and of chunks of prompts.
 
-        Parameters
-        ----------
-        sequences : int
-            Decoding sequences.
-        cached_tokens : float
-            Sum of their contexts.
-        chunks : sequence of (int, int)
-            First token and end of the chunks of prompts.
-        completed : int
-            Prompts that are completed, of which a token is sampled.
-        tokens_per_sequence : int
-            New tokens of a decoding sequence: more than 1 with speculative decoding.
+        A chunk is its first token and its end. Of each completed prompt a token is sampled. With speculative decoding a
+        decoding sequence has more than one new token.
         """
         if chunks and self.with_prompts is not None:
             return self.with_prompts.iteration_s(sequences, cached_tokens, chunks, completed, tokens_per_sequence)
@@ -120,16 +110,7 @@ class IterationTimes(msgspec.Struct, frozen=True, eq=False, dict=True):
     def decode_s(self, sequences: int, cached_tokens: float, new_tokens: int = 0, sampled: int = 0) -> float:
         """Return the time of an iteration of one attention group, without attention of prompts and separate experts.
 
-        Parameters
-        ----------
-        sequences : int
-            Decoding sequences.
-        cached_tokens : float
-            Sum of their contexts.
-        new_tokens : int
-            New tokens of prompts and of decoding sequences; by default one per sequence.
-        sampled : int
-            Sequences of which a token is sampled; by default all decoding ones.
+        By default decoding sequences have one new token each, and one of each is sampled.
         """
         new_tokens = new_tokens or sequences
         time_s = self.token_s[new_tokens] + self.head_s[sampled or sequences]
@@ -236,18 +217,8 @@ def round_time_s(
 ) -> float:
     """Return the time of a round, in seconds.
 
-    Parameters
-    ----------
-    times : IterationTimes
-        Iteration times with those of the stages.
-    work : Round
-        Tokens of the round.
-    overhead_s : float
-        Overhead of the engine per batch.
-    batch_tokens : int
-        Largest number of tokens of prompts in one batch; a longer chunk is divided over several batches.
-    starts_empty : bool
-        Whether no batch was in flight before.
+    No batch has more than `batch_tokens` of prompts: a longer chunk is divided over several. The engine's overhead is
+    one of each batch. A pipeline that starts empty had no batch in flight before.
     """
     prompt_tokens = sum(end - start for start, end in work.chunks)
     with_prompts = min(times.pipeline, max(len(work.chunks), _ceil(prompt_tokens, batch_tokens)))

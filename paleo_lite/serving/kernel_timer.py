@@ -183,14 +183,7 @@ class KernelTime(msgspec.Struct, frozen=True):
 def time_decode_kernels(on_device: ModelOnDevice, sequences: float, context: float) -> list[KernelTime] | None:
     """Return the kernels of a decode iteration, the longest first; None if the layers are timed one by one.
 
-    Parameters
-    ----------
-    on_device : ModelOnDevice
-        Network on a device.
-    sequences : float
-        Decoding sequences of a replica; attention groups have equal parts of them.
-    context : float
-        Tokens in the cache of each sequence.
+    Attention groups have equal parts of the sequences of a replica.
     """
     if on_device.kernels is None:
         return None

@@ -74,7 +74,7 @@ def launch_settings(launcher: Launcher, deployment: Deployment) -> dict[str, Val
     engine, on_device = deployment.engine, deployment.on_device
     groups, experts, stages = on_device.attention_data, on_device.experts, on_device.pipeline.degree
     workload = on_device.workload
-    chunk = engine.chunked_prefill
+    chunk, usual = engine.chunked_prefill, SERVERS[engine.name]
     return {
         "devices": _above_one(on_device.tensor),
         "group_devices": _above_one(on_device.tensor // groups),
@@ -90,7 +90,7 @@ def launch_settings(launcher: Launcher, deployment: Deployment) -> dict[str, Val
         "has_chunks": bool(chunk),
         "has_whole_prompts": not chunk,
         "chunk_or_none": chunk or -1,
-        "given_block_tokens": _given_block_tokens(deployment),
+        "given_block_tokens": None if engine.block_tokens == usual.block_tokens else engine.block_tokens,
         "memory_fraction": engine.memory_fraction,
         "receive_interval": _above_one(engine.receive_interval),
         "dtype": DTYPES.get(workload.precision),
@@ -111,12 +111,6 @@ def _above_one(degree: int) -> int | None:
 
 def _plain_name(form: str) -> str:
     return "nvfp4" if form == "fp4" else form
-
-
-def _given_block_tokens(deployment: Deployment) -> int | None:
-    """Return the tokens per block of the cache if they are not those of the engine."""
-    tokens = deployment.engine.block_tokens
-    return None if tokens == SERVERS[deployment.engine.name].block_tokens else tokens
 
 
 def _why_not(launcher: Launcher, deployment: Deployment) -> str | None:

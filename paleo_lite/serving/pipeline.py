@@ -44,25 +44,10 @@ class PipelineStages(NamedTuple):
 def connect_stages(
     degree: int, tensor: int, *, device_link: str | None, topology: Topology | None = None
 ) -> PipelineStages:
-    """Return a pipeline of tensor-parallel groups.
+    """Return a pipeline of tensor-parallel groups; raise BadValue if stages would not fill whole nodes.
 
-    Nodes are filled stage by stage; a boundary that falls between two nodes uses the link between nodes.
-
-    Parameters
-    ----------
-    degree : int
-        Number of stages.
-    tensor : int
-        Tensor-parallel devices of a stage.
-    device_link : str or None
-        Link of all boundaries without a topology.
-    topology : Topology, optional
-        Nodes of a platform and their links.
-
-    Raises
-    ------
-    BadValue
-        If the degree is below 1, or stages would not fill whole nodes.
+    Nodes are filled stage by stage; a boundary that falls between two nodes uses the link between nodes. Without a
+    topology all boundaries have the device's link.
     """
     if isinstance(degree, bool) or not isinstance(degree, int) or degree < 1:
         raise BadValue(f"`--pipeline` must be an integer >= 1 (got {degree!r})")
@@ -103,22 +88,10 @@ def split_blocks(blocks: int, stages: int) -> list[int]:
 
 
 def stage_numbers(network: Network, layers: Sequence[Layer], stages: int) -> list[int]:
-    """Return the stage of each layer, from 0.
+    """Return the stage of each of some layers of a network, from 0.
 
-    Parameters
-    ----------
-    network : Network
-        The complete network, whose blocks are divided.
-    layers : sequence of Layer
-        Layers of it in their order; those outside blocks belong to the stage of the block before them, and those before
-        all blocks to the first stage.
-    stages : int
-        Number of stages.
-
-    Raises
-    ------
-    BadValue
-        If there are more stages than blocks, or blocks cannot be told by the names of the layers.
+    Layers outside blocks belong to the stage of the block before them, and those before all blocks to the first stage.
+    Raise BadValue if there are more stages than blocks, or blocks cannot be told by the names of the layers.
     """
     if stages == 1:
         return [0] * len(layers)
@@ -170,19 +143,10 @@ def hidden_size(layers: Sequence[Layer]) -> int:
 
 
 def send_time_s(pipeline: PipelineStages, workload: Workload, tokens: Any) -> Any:
-    """Return the time in which the activations of a batch pass all boundaries.
+    """Return the time in which the activations of a batch of tokens pass all boundaries.
 
     Each boundary takes the time of one message of ``tokens * hidden size * bytes per element`` (Hockney 1994: latency
-    plus bytes over bandwidth).
-
-    Parameters
-    ----------
-    pipeline : PipelineStages
-        Links between the stages.
-    workload : Workload
-        Workload of a decode step, one token per sample.
-    tokens : array
-        Tokens of the batch.
+    plus bytes over bandwidth). The workload is that of a decode step, one token per sample.
     """
     if pipeline.degree == 1:
         return 0.0

@@ -154,23 +154,11 @@ def check_undivided(experts: int, attention_data: int, device: Device, stages: i
 def with_kernels(
     on_device: ModelOnDevice, policy: str, *, experts: int, attention_data: int, alpha: float = UNIFORM
 ) -> ModelOnDevice:
-    """Return a network on a device with the kernels of an engine.
+    """Return a network on a device with the kernels of an engine, one of `paleo_lite.engines.records.SERVERS`.
 
-    Parameters
-    ----------
-    on_device : ModelOnDevice
-        Network, device and links.
-    policy : str
-        One of `paleo_lite.engines.records.SERVERS`.
-    experts, attention_data : int
-        Expert-parallel degree, and groups that compute attention for sequences of their own.
-    alpha : float
-        Exponent of the popularity of experts, 0 for the uniform distribution (`paleo_lite.engines.routing`).
-
-    Raises
-    ------
-    BadValue
-        If a degree does not divide the devices, the heads or the experts.
+    Experts are divided into some groups, and attention into groups that compute it for sequences of their own; `alpha`
+    is the exponent of the popularity of experts. Raise BadValue if a degree does not divide the devices, heads or
+    experts.
     """
     check_division(on_device.tensor, experts, attention_data)
     if attention_data > 1 and on_device.pipeline.degree > 1:

@@ -22,17 +22,9 @@ Engines read mxfp4 and integers beside activations in 16 bits, unless they are a
 def choose_precision(weights: str | None, device: Device, unit: str | None = None) -> str:
     """Return the precision of products with weights of a format, if the question names none.
 
-    Engines compute in the precision of the format on devices that have units for it; on others they convert weights to
-    16 bits before a product (Marlin's kernels): https://docs.vllm.ai/en/latest/features/quantization/fp8/.
-
-    Parameters
-    ----------
-    weights : str, optional
-        Format of the weights, of `paleo_lite.formats.FORMATS`; None for 16 bits.
-    device : Device
-        The device.
-    unit : str, optional
-        The only arithmetic units that are used.
+    Engines compute in the precision of the format on devices that have units for it, among the only ones that are used
+    if one is named; on others they convert weights to 16 bits before a product (Marlin's kernels):
+    https://docs.vllm.ai/en/latest/features/quantization/fp8/.
     """
     narrow = None if weights is None else _NARROW.get(weights)
     if narrow is not None and has_units(device, narrow, unit):

@@ -319,7 +319,7 @@ class _Replica:
         iterations = self._iterations_to_finish()
         limit = self._iterations_to_full_cache(iterations)
         iterations = min(iterations, limit)
-        if self.arriving and self._can_admit_arrival():
+        if self.arriving and not self.waiting and self.decoding < self.engine.max_sequences:
             one_s = self._iteration_s(self.decoding, self.cached_tokens)
             until_s = self.arriving[0][0] - self.scheduled_s
             iterations = min(iterations, max(math.ceil(until_s / one_s), 1))
@@ -348,9 +348,6 @@ class _Replica:
         if speculation.draft is not None and decoding:
             time_s += speculation.draft_length * speculation.draft.decode_s(decoding, cached_tokens)
         return time_s
-
-    def _can_admit_arrival(self) -> bool:
-        return not self.waiting and self.decoding < self.engine.max_sequences
 
     def _positions_after(self, iterations: int) -> int:
         """Return the position after some iterations; with speculation an iteration decodes a fraction of a token more
