@@ -10,7 +10,7 @@ import json
 import pytest
 
 from paleo_lite.architectures import network_names
-from paleo_lite.architectures.language_models.families import FAMILIES
+from paleo_lite.architectures.families.family import FAMILIES
 from paleo_lite.files import shipped_folder
 
 _CONFIGS = {}
@@ -23,7 +23,7 @@ PUBLISHED = [name for name, config in _CONFIGS.items() if "published" in config]
 """Networks whose publisher states the number of parameters."""
 
 LANGUAGE_MODELS = [
-    name for name, config in _CONFIGS.items() if config.get("text_config", config)["model_type"] in FAMILIES
+    name for name, config in _CONFIGS.items() if FAMILIES.decoder(config.get("text_config", config)["model_type"])
 ]
 """Decoders of text."""
 

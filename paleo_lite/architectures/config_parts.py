@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from ..errors import BadDescriptor
 from .config import Config
-from .language_models.families import FAMILIES
-from .language_models.guess import guess_family
-from .language_models.nested_defaults import fill_nested
-from .language_models.records.vision import NAMED_ONLY, NAMED_TOWERS
-
-if TYPE_CHECKING:
-    from .encoder_models.family import EncoderFamily
+from .families.family import FAMILIES
+from .families.guess import guess_family
+from .families.nested_defaults import fill_nested
+from .families.vision_towers import NAMED_ONLY, NAMED_TOWERS
 
 TEXT_PARTS = {
     "gemma3": "gemma3_text", "gemma4": "gemma4_text", "llama4": "llama4_text", "gemma3n": "gemma3n_text",
@@ -35,13 +32,6 @@ _PARTS = ("text_config", "llm_config", "language_config")
 """Keys of the nested config of the part that writes text."""
 
 _INFINITY = re.compile(rb"(?<=[:,\[\s])(?:Infinity|NaN)(?=\s*[,\]}])")
-
-
-def encoder_families() -> dict[str, EncoderFamily]:
-    """Return the families of encoders, which are imported only where no language model is read."""
-    from .encoder_models.families import FAMILIES as ENCODER_FAMILIES
-
-    return ENCODER_FAMILIES
 
 
 def decode_fields(data: bytes, path: str) -> dict[str, Any]:
@@ -107,7 +97,7 @@ class TextPart(NamedTuple):
 def text_part(fields: dict[str, Any], path: str) -> TextPart:
     """Return the config of the text part of a vision-language model; any other config as it is."""
     model_type = str(fields.get("model_type"))
-    if model_type in FAMILIES or model_type in encoder_families():
+    if model_type in FAMILIES:
         return TextPart(fields)
     nested = nested_text(fields)
     if nested is not None:
@@ -119,7 +109,7 @@ def text_part(fields: dict[str, Any], path: str) -> TextPart:
     named = text.get("model_type", model_type)
     text["model_type"] = TEXT_PARTS.get(str(named), named)
     text, filled = fill_nested(text) if nested is not None else (text, "")
-    if text["model_type"] not in FAMILIES and guess_family(Config(text, path)) is None:
+    if FAMILIES.decoder(text["model_type"]) is None and guess_family(Config(text, path)) is None:
         return TextPart(fields)
     text.pop("architectures", None)
     if "tie_word_embeddings" in fields:  # transformers ties by the outer config

@@ -41,7 +41,8 @@ def read_fields(fields: Fields, config: Config) -> dict[str, Any]:
 def refuse_unread(name: str, unread: tuple[tuple[str, tuple[Any, ...]], ...], config: Config) -> None:
     """Raise BadDescriptor if a config has other values of some keys than those with which a model type is read."""
     for key, values in unread:
-        if config.fields.get(key, values[0]) not in values:
+        value = config.fields.get(key, values[0])
+        if (tuple(value) if isinstance(value, list) else value) not in values:
             raise config.fail(f"$.{key} is {config.fields[key]!r}; {name} is read with {values[0]!r} only")
 
 
@@ -133,16 +134,17 @@ class Choice(NamedTuple):
     """A value selected by the value of a key; a selected reader is read from the config."""
 
     key: str
-    values: Mapping[Any, Any]
+    cases: tuple[tuple[Any, Any], ...]  # each value of the key, with what it selects
     default: Any
 
     def read(self, config: Config) -> Any:
         """Return the selected value; raise BadDescriptor if the value of the key is unknown."""
         selector = config.fields.get(self.key, self.default)
-        if selector not in list(self.values):
-            known = ", ".join(repr(value) for value in self.values)
-            raise config.fail(f"$.{self.key} must be one of {known} (got {selector!r})")
-        return read_value(self.values[selector], config)
+        for value, selected in self.cases:
+            if value == selector:
+                return read_value(selected, config)
+        known = ", ".join(repr(value) for value, _ in self.cases)
+        raise config.fail(f"$.{self.key} must be one of {known} (got {selector!r})")
 
 
 class IfSet(NamedTuple):
@@ -167,14 +169,6 @@ class Record(NamedTuple):
     def read(self, config: Config) -> Any:
         """Return the record."""
         return self.kind(**read_fields(self.fields, config))
-
-
-def record(kind: type, /, *fields: Fields, **more: Any) -> Record:
-    """Return a record with all the fields, of which later ones replace earlier ones."""
-    merged: dict[str, Any] = {}
-    for mapping in (*fields, more):
-        merged.update(mapping)
-    return Record(kind, merged)
 
 
 class Within(NamedTuple):

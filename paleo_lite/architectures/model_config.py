@@ -1,8 +1,7 @@
 """Networks from a Hugging Face ``config.json``: the layers that tracing the model would give, without torch.
 
-A config names its ``model_type``. Language models that write text are described by the records of `language_models`,
-encoders and encoder-decoders by those of `encoder_models`. The number of tokens of a pass is not part of a config but
-of `SequenceOptions`.
+A config names its ``model_type``, which a record of `families` describes. The number of tokens of a pass is not part of
+a config but of `SequenceOptions`.
 """
 
 from __future__ import annotations
@@ -15,16 +14,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..counting import GENERATION_PHASES
-from ..errors import BadDescriptor, BadValue, FactoryFailed, MissingKey, TraceFailed
+from ..errors import BadDescriptor, FactoryFailed, MissingKey, TraceFailed
 from ..files import file_exists
 from ..units import format_si
 from .config import Config
-from .config_parts import decode_fields, encoder_families, named_parts, text_part, thinker_part
-from .decoder_config import read_decoder
+from .config_parts import decode_fields, named_parts, text_part, thinker_part
 from .descriptor import read_bounded
-from .language_models.families import FAMILIES
-from .language_models.family import Family
-from .language_models.guess import NOT_GUESSED, guess_family
+from .families.family import FAMILIES, Family
+from .families.guess import NOT_GUESSED, guess_family
+from .families.network import read_family
 from .network import Network, Publication, SequenceOptions
 from .safetensors_file import Stamp, read_tensors, stamp_checkpoint
 from .towers import add_towers
@@ -77,20 +75,14 @@ def read_config(
     fields, part_note, filled = text_part(fields, path)
     config, whole = Config(fields, path), Config(whole_fields, path)
     rebuild = partial(_rebuild, data, path, image_size, stored_weights)
-    model_type = fields.get("model_type")
-    has_record = model_type in FAMILIES or model_type in encoder_families()
-    is_read = not has_record or (is_known(fields) and not _writes_text(fields, options))
+    family = FAMILIES.get(str(fields.get("model_type")))
+    is_read = family is None or (is_known(fields) and not _writes_text(fields, family, options))
     traced = None if is_read else _trace_class(whole, image_size, options)
     if traced is not None:
         network = traced
-    elif model_type in FAMILIES:
-        if image_size is not None and not part_note:
-            raise BadValue(f"{path}: a {model_type} reads no images: leave --image-size out")
-        network = _read_record(config, FAMILIES[str(model_type)], options)
-    elif model_type in encoder_families():
-        from .encoder_config import read_encoder
-
-        network = read_encoder(config, encoder_families()[str(model_type)], image_size, options)
+    elif family is not None:
+        own_size = None if family.is_decoder and part_note else image_size  # a tower before the decoder reads images
+        network = _read_record(config, family, own_size, options)
     else:
         network = _read_unknown(config, whole, image_size, options)
     if network.source.startswith(TRACED):
@@ -136,17 +128,20 @@ def _measure_files(
     from .checkpoint_sizes import measure_checkpoint
 
     fields = text_part(named_parts(thinker_part(decode_fields(data, path))), path).fields
-    if fields.get("model_type") not in FAMILIES:
+    family = FAMILIES.decoder(fields.get("model_type"))
+    if family is None:
         return stored
-    whole = read_decoder(Config(fields, path), FAMILIES[str(fields["model_type"])], SequenceOptions(1))
+    whole = read_family(Config(fields, path), family, None, SequenceOptions(1))
     return measure_checkpoint(path, stored, read_tensors(stamps), whole.layers, whole.blocks)
 
 
-def _read_record(config: Config, family: Family, options: SequenceOptions) -> Network:
-    """Return the decoder of a record, or a guess where the config lacks a key of the record and has the usual ones."""
+def _read_record(config: Config, family: Family, image_size: int | None, options: SequenceOptions) -> Network:
+    """Return the network of a record; a guess where a decoder's config lacks a key of it and has the usual ones."""
     try:
-        return read_decoder(config, family, options)
+        return read_family(config, family, image_size, options)
     except MissingKey as missing:
+        if not family.is_decoder:
+            raise
         try:
             network = _read_guess(config, options)
         except BadDescriptor:
@@ -193,10 +188,9 @@ def _can_trace(config: Config, options: SequenceOptions) -> bool:
     return config.fields.get("model_type") in traceable_types() and degrees == (1, 1, 1) and options.blocks is None
 
 
-def _writes_text(fields: dict[str, Any], options: SequenceOptions) -> bool:
+def _writes_text(fields: dict[str, Any], family: Family, options: SequenceOptions) -> bool:
     """Return whether a phase of writing is asked for of an encoder's class that writes text, which has no record."""
-    family = encoder_families().get(str(fields.get("model_type")))
-    is_asked = family is not None and not family.generates and options.phase in GENERATION_PHASES
+    is_asked = not family.generates and options.phase in GENERATION_PHASES
     return is_asked and str((fields.get("architectures") or [""])[0]).endswith(("ForCausalLM", "LMHeadModel"))
 
 
@@ -225,8 +219,8 @@ def _read_guess(config: Config, options: SequenceOptions) -> Network:
     writes_text = isinstance(mapped, dict) and "AutoModelForCausalLM" in mapped  # as ChatGLMModel does
     is_headless = isinstance(classes, list) and str(classes[0]).endswith("Model") and not writes_text
     own = Config({**config.fields, "architectures": [family.classes[1 if is_headless else 0]]}, config.where)
-    whole = read_decoder(own, family, SequenceOptions(1))
-    network = read_decoder(own, family, options)
+    whole = read_family(own, family, None, SequenceOptions(1))
+    network = read_family(own, family, None, options)
     note = (
         f"the model type {config.fields['model_type']} is unknown: its layers are guessed from the keys of the config; "
         "compare the number of parameters with the published one"
@@ -249,23 +243,18 @@ def _publication(config: Config) -> Publication | None:
 def is_known(fields: dict[str, Any]) -> bool:
     """Return whether `read_config` reads the model type and the class that a config names."""
     fields = text_part(named_parts(thinker_part(fields)), "").fields
-    model_type = fields.get("model_type")
-    if model_type in FAMILIES:
-        classes: tuple[str, ...] = FAMILIES[str(model_type)].classes
-    elif model_type in encoder_families():
-        classes = encoder_families()[str(model_type)].classes
-    else:
+    family = FAMILIES.get(str(fields.get("model_type")))
+    if family is None:
         return False
     named = fields.get("architectures")
-    return not named or (isinstance(named, list) and str(named[0]).lower() in map(str.lower, classes))
+    return not named or (isinstance(named, list) and str(named[0]).lower() in map(str.lower, family.classes))
 
 
 def unknown_model_type(config: Config) -> BadDescriptor:
     """Return the error for a model type that is not read, with the nearest ones and another way."""
     model_type = config.fields.get("model_type")
-    known = [*FAMILIES, *encoder_families()]
-    near = get_close_matches(str(model_type), known, n=3, cutoff=0.5)
-    nearest = f"the nearest known types are {', '.join(near)}" if near else f"known types are {', '.join(known)}"
+    near = get_close_matches(str(model_type), FAMILIES, n=3, cutoff=0.5)
+    nearest = f"the nearest known types are {', '.join(near)}" if near else f"known types are {', '.join(FAMILIES)}"
     reason = NOT_GUESSED.get(str(model_type))
     if reason:
         nearest = f"the usual keys do not tell its parts ({reason})"

@@ -11,11 +11,12 @@ from ..counting import Layer
 from ..counting.places import last_part
 from ..errors import PaleoError
 from .config import Config
-from .config_parts import encoder_families, nested_text, text_part
-from .language_models.families import FAMILIES
-from .language_models.records.audio import audio_parameters
-from .language_models.records.vision import describe_tower, encoder_parameters, generator_parameters
-from .language_models.vision import resident_weights, tower_layers
+from .config_parts import nested_text, text_part
+from .families.audio_towers import audio_parameters
+from .families.family import FAMILIES
+from .families.network import read_family
+from .families.tower import resident_weights, tower_layers
+from .families.vision_towers import describe_tower, encoder_parameters, generator_parameters
 from .network import Network, SequenceOptions
 
 VISION_PARTS = {
@@ -108,11 +109,10 @@ def _add_vision(
     if parameters is not None:
         note = f"a {model_type}; of its vision encoder, which the config only names, the weights alone"
         return _add_weights(network, parameters, "visual"), note
-    if vision_type in encoder_families():
-        from .encoder_config import read_encoder
-
+    family = FAMILIES.get(vision_type)
+    if family is not None and not family.is_decoder:
         config = Config({**vision, "model_type": vision_type}, path)
-        encoder: Network | None = read_encoder(config, encoder_families()[vision_type], image_size, SequenceOptions())
+        encoder: Network | None = read_family(config, family, image_size, SequenceOptions())
     else:
         vision_type = f"{model_type}_vision" if vision_type == model_type else vision_type
         encoder = _trace_part({**vision, "model_type": vision_type}, path, image_size)
@@ -129,7 +129,7 @@ def _trace_part(fields: dict[str, Any], path: str, image_size: int | None) -> Ne
     from .trace_process import trace_config, traceable_types
 
     model_type = fields.get("model_type")
-    if model_type not in traceable_types() or model_type in FAMILIES:
+    if model_type not in traceable_types() or FAMILIES.decoder(model_type) is not None:
         return None
     try:
         return trace_config(msgspec.json.encode({**fields, "architectures": None}), path, image_size)

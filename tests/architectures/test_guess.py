@@ -1,6 +1,6 @@
 """Configs of unknown model types are read as guesses, which the name of the network says.
 
-Tests: architectures/language_models/guess.py.
+Tests: architectures/families/guess.py.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 import pytest
 
 from paleo_lite.architectures import trace_process
-from paleo_lite.architectures.language_models.guess import NOT_GUESSED
+from paleo_lite.architectures.families.guess import NOT_GUESSED
 from paleo_lite.architectures.model_config import read_config
 from paleo_lite.architectures.network import SequenceOptions
 from paleo_lite.errors import BadDescriptor

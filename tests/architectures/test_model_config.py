@@ -1,7 +1,7 @@
 """Hugging Face configs: published sizes, the formulas of papers, and invalid configs.
 
 Tests: architectures/config.py, architectures/config_options.py, architectures/config_parts.py,
-architectures/decoder_config.py, architectures/tape.py.
+architectures/families/network.py, architectures/tape.py.
 """
 
 from __future__ import annotations

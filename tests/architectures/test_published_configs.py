@@ -4,7 +4,7 @@
 the files, or as the publisher rounds them (``active_within`` is half of the last digit). They leave out sizes, nest the
 text part under keys of their own, and are quantized by every method that is read.
 
-Tests: architectures/language_models/nested_defaults.py, architectures/language_models/records/hub_code.py.
+Tests: architectures/families/nested_defaults.py.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pytest
 
 from measured import DATA
 from paleo_lite.architectures import find_network, network_names, trace_process
-from paleo_lite.architectures.language_models.nested_defaults import NESTED_DEFAULTS
+from paleo_lite.architectures.families.nested_defaults import NESTED_DEFAULTS
 from paleo_lite.architectures.model_config import read_config
 from paleo_lite.architectures.network import SequenceOptions
 from paleo_lite.files import shipped_folder

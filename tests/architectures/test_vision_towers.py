@@ -1,7 +1,7 @@
 """Vision towers: parameters and matrices of the modules of ``transformers``, products by hand, and the published sizes.
 
-Tests: architectures/language_models/records/audio.py, architectures/language_models/records/vision.py,
-architectures/language_models/vision.py, architectures/towers.py.
+Tests: architectures/families/audio_towers.py, architectures/families/tower.py,
+architectures/families/vision_towers.py, architectures/towers.py.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from paleo_lite.architectures.config import Config
-from paleo_lite.architectures.language_models.records.vision import TOWERS, describe_tower
-from paleo_lite.architectures.language_models.vision import tower_layers
+from paleo_lite.architectures.families.tower import tower_layers
+from paleo_lite.architectures.families.vision_towers import TOWERS, describe_tower
 from paleo_lite.architectures.model_config import read_config
 from paleo_lite.architectures.network import SequenceOptions
 from paleo_lite.counting import count

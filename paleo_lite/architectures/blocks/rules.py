@@ -118,6 +118,11 @@ class BlockRules(msgspec.Struct, frozen=True, kw_only=True):
     shared_feed_forward: Fields = NOTHING
     has_shared: LayerSelection = All(False)
     shared_copies: Integer = Integer("", 1)  # how many shared transformers there are, which take turns
+    has_first_norm: bool = True  # whether the first block has a norm before its mixer (ModernBERT's has none)
+
+    def read(self, config: Config) -> tuple[Block, ...]:
+        """Return the blocks that a config describes."""
+        return describe_blocks(self, config)
 
 
 def make(kind: type[Kind], config: Config, *fields: Fields) -> Kind:
@@ -167,6 +172,9 @@ def describe_blocks(rules: BlockRules, config: Config) -> tuple[Block, ...]:
         if sparsely_active[index] and isinstance(part, FeedForward):
             part = msgspec.structs.replace(part, has_sparse_activation=True)
         blocks.append(Block(mixers=mixers[index], feed_forward=part, **common, **more))
+    if not rules.has_first_norm:
+        norms = msgspec.structs.replace(blocks[0].norms, before_mixer="")
+        blocks[0] = msgspec.structs.replace(blocks[0], norms=norms)
     return tuple(blocks)
 
 

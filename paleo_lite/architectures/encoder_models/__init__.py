@@ -1,1 +1,0 @@
-"""Encoders, encoder-decoders and vision transformers by their `model_type`: records, embeddings, stacks and heads."""

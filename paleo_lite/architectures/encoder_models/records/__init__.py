@@ -1,1 +1,0 @@
-"""Records of encoders and encoder-decoders by their ``model_type``."""

@@ -1,1 +1,0 @@
-"""Records of model types, by kind of model or publisher."""
