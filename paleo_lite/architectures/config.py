@@ -20,11 +20,23 @@ class Config:
         The decoded JSON object.
     where : str
         Path of the file, for error messages.
+
+    Attributes
+    ----------
+    notes : dict of str to None
+        What the answer says of values that are not known, in the order in which they were read.
     """
 
     def __init__(self, fields: dict[str, Any], where: str) -> None:
         self.fields = fields
         self.where = where
+        self.notes: dict[str, None] = {}
+
+    def with_fields(self, fields: dict[str, Any]) -> Config:
+        """Return a config of other fields, such as nested ones, with the same notes."""
+        other = Config(fields, self.where)
+        other.notes = self.notes
+        return other
 
     def fail(self, problem: str) -> BadDescriptor:
         """Return the error for a config that cannot be read."""
@@ -73,8 +85,15 @@ class Config:
         return float(value)
 
     def activation_name(self, key: str, default: str) -> str:
-        """Return the name of an activation function of `ACTIVATIONS`."""
+        """Return the name of an activation function of `ACTIVATIONS`: of an unknown one SiLU, with a note."""
         value = self.fields.get(key, default)
-        if not isinstance(value, str) or value not in ACTIVATIONS:
-            raise self.fail(f"$.{key} must be one of {', '.join(ACTIVATIONS)} (got {value!r})")
-        return value
+        if not isinstance(value, str) or not value:
+            raise self.fail(f"$.{key} must be the name of an activation function, such as silu (got {value!r})")
+        return self.known_activation(key, value)
+
+    def known_activation(self, key: str, function: str) -> str:
+        """Return an activation function, or SiLU with a note in place of one that is not in `ACTIVATIONS`."""
+        if function in ACTIVATIONS:
+            return function
+        self.notes[f"the activation function {function!r} ($.{key}) is unknown: it costs as SiLU"] = None
+        return "silu"

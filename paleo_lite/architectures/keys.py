@@ -38,12 +38,18 @@ def read_fields(fields: Fields, config: Config) -> dict[str, Any]:
     return {name: read_value(value, config) for name, value in fields.items()}
 
 
-def refuse_unread(name: str, unread: tuple[tuple[str, tuple[Any, ...]], ...], config: Config) -> None:
-    """Raise BadDescriptor if a config has other values of some keys than those with which a model type is read."""
-    for key, values in unread:
+KnownValues = tuple[tuple[str, tuple[Any, ...]], ...]
+"""Keys with the values of each that are known; the first one is that of a config without the key."""
+
+
+def other_values(known: KnownValues, config: Config) -> list[tuple[str, Any, Any]]:
+    """Return the keys of which a config has other values than the known ones: key, value, and the first known one."""
+    found = []
+    for key, values in known:
         value = config.fields.get(key, values[0])
         if (tuple(value) if isinstance(value, list) else value) not in values:
-            raise config.fail(f"$.{key} is {config.fields[key]!r}; {name} is read with {values[0]!r} only")
+            found.append((key, value, values[0]))
+    return found
 
 
 class Integer(NamedTuple):
@@ -182,7 +188,7 @@ class Within(NamedTuple):
         """Return the value."""
         nested = config.fields.get(self.key)
         if isinstance(nested, dict) and nested.get(self.inner.key) is not None:
-            return self.inner.read(Config(nested, config.where))
+            return self.inner.read(config.with_fields(nested))
         return self.otherwise.read(config)
 
 
@@ -244,7 +250,7 @@ class RotarySize(NamedTuple):
         for fields in (rope if isinstance(rope, dict) else {}, config.fields):
             for key in self.keys:
                 if fields.get(key) is not None:
-                    fraction = Config(fields, config.where).fraction(key, self.default)
+                    fraction = config.with_fields(fields).fraction(key, self.default)
         return int(self.head_size.read(config) * fraction) // 2 * 2
 
 
@@ -359,7 +365,7 @@ class Uniform(NamedTuple):
             return config.positive_integer(key, None if self.default == REQUIRED else self.default)
         if not listed or any(value != listed[0] for value in listed):
             raise config.fail(f"$.{key} must be the same for every layer (got {listed!r})")
-        return Config({**config.fields, key: listed[0]}, config.where).positive_integer(key)
+        return config.with_fields({**config.fields, key: listed[0]}).positive_integer(key)
 
 
 class AdjustedSize(NamedTuple):
@@ -495,7 +501,7 @@ class ItemOf(NamedTuple):
         """Return the integer."""
         listed = config.fields.get(self.key)
         if isinstance(listed, list) and len(listed) > self.entry:
-            return Config({**config.fields, self.key: listed[self.entry]}, config.where).positive_integer(self.key)
+            return config.with_fields({**config.fields, self.key: listed[self.entry]}).positive_integer(self.key)
         return config.positive_integer(self.key)
 
 

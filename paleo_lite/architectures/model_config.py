@@ -218,7 +218,7 @@ def _read_guess(config: Config, options: SequenceOptions) -> Network:
     mapped = config.fields.get("auto_map")
     writes_text = isinstance(mapped, dict) and "AutoModelForCausalLM" in mapped  # as ChatGLMModel does
     is_headless = isinstance(classes, list) and str(classes[0]).endswith("Model") and not writes_text
-    own = Config({**config.fields, "architectures": [family.classes[1 if is_headless else 0]]}, config.where)
+    own = config.with_fields({**config.fields, "architectures": [family.classes[1 if is_headless else 0]]})
     whole = read_family(own, family, None, SequenceOptions(1))
     network = read_family(own, family, None, options)
     note = (

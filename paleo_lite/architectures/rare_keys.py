@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 from .config import Config
 from .keys import Integer
 from .layer_rules import Listed
-from .tape import ACTIVATIONS
 
 
 class RotatedOf(NamedTuple):
@@ -87,11 +86,9 @@ class FeedForwardProjection(NamedTuple):
     def read(self, config: Config) -> str:
         """Return the name of the activation."""
         projection = str(config.fields.get("feed_forward_proj", "relu"))
-        function = projection.rpartition("-")[2]
-        if function not in ACTIVATIONS:
-            known = ", ".join(ACTIVATIONS)
-            raise config.fail(f"$.feed_forward_proj is {projection!r}, known are {known}, also gated-")
-        return "gelu_new" if projection == "gated-gelu" else function
+        if projection == "gated-gelu":
+            return "gelu_new"
+        return config.known_activation("feed_forward_proj", projection.removeprefix("gated-"))
 
 
 class IfGated(NamedTuple):

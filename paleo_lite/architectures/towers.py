@@ -96,7 +96,9 @@ def _add_vision(
     more = {"text_hidden_size": text_size, "text_inner_size": text_inner, "model_type": vision_type}
     if image_size is not None:
         more["image_size"] = image_size
-    tower = describe_tower(Config({**whole, **vision, **more}, path), model_type)
+    config = Config({**whole, **vision, **more}, path)
+    tower = describe_tower(config, model_type)
+    network = network._replace(notes=(*network.notes, *config.notes))
     is_decode = options.phase == "decode"
     if tower is not None:
         layers, shape = tower_layers(tower, network.name, options.fused_attention is not False)

@@ -185,7 +185,7 @@ def _own_configs(rules: BlockRules, config: Config, count: int) -> list[Config]:
     own: list[dict[str, Any]] = rules.own_keys.read(config)
     if len(own) != count:
         raise config.fail(f"the keys of {len(own)} layers are listed, but there are {count}")
-    return [Config({**config.fields, **keys}, config.where) for keys in own]
+    return [config.with_fields({**config.fields, **keys}) for keys in own]
 
 
 def _block_extras(rules: BlockRules, config: Config, count: int) -> list[dict[str, Any]]:

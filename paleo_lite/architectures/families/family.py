@@ -24,7 +24,7 @@ from .. import keys, layer_rules, rare_keys
 from ..blocks import traits as block_traits
 from ..blocks.rules import BlockRules
 from ..config import Config
-from ..keys import NOTHING, Fields, Flag, Integer, Record, read_value, refuse_unread
+from ..keys import NOTHING, Fields, Flag, Integer, KnownValues, Record, other_values, read_value
 from . import traits
 from .decoder import Decoder
 from .traits import EncoderModel, EncoderPair, Stack
@@ -43,8 +43,10 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     model: Record  # a `Decoder`, an `EncoderModel` without head, or an `EncoderPair`
     positions: str = "max_position_embeddings"  # the key of the number of positions that the model knows
     longest: int | None = 2048  # that number where the config does not give it; None: unlimited
-    # Keys with the only values that are read: a config with others is refused.
-    unread: tuple[tuple[str, tuple[Any, ...]], ...] = ()
+    # Keys with the only values that are read: a config with others is refused; and keys of which others, such as
+    # another norm, change no time to speak of, which a note says.
+    unread: KnownValues = ()
+    alike: KnownValues = ()
     same: tuple[tuple[str, str], ...] = ()  # pairs of keys with the same value, where the first is given
     reads: Literal["text", "images", "audio", "text and images"] = "text"
     inputs: int = 1  # number of sequences that the model reads
@@ -86,7 +88,10 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
         BadDescriptor
             If a key is missing or malformed, or has a value that is not read.
         """
-        refuse_unread(self.name, self.unread, config)
+        for key, value, known in other_values(self.unread, config):
+            raise config.fail(f"$.{key} is {value!r}; {self.name} is read with {known!r} only")
+        for key, value, known in other_values(self.alike, config):
+            config.notes[f"the value {value!r} of $.{key} is unknown: it costs as {known!r}"] = None
         for first, second in self.same:
             value = config.fields.get(first)
             if value not in (None, config.fields.get(second)):
@@ -106,7 +111,7 @@ class Nested(NamedTuple):
 
     def read(self, config: Config) -> Model:
         """Return the model."""
-        nested = Config({**nested_fields(config, self.key), "model_type": self.model_type}, config.where)
+        nested = config.with_fields({**nested_fields(config, self.key), "model_type": self.model_type})
         family = FAMILIES[self.model_type]
         return family.describe(nested, family.classes[-1])
 

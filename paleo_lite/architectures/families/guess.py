@@ -25,7 +25,6 @@ from ..keys import (
     RotarySize,
 )  # fmt: skip
 from ..layer_rules import All, At, Both, EveryNth, From, LayerSelection, Listed, Not, Numbered, When
-from ..tape import ACTIVATIONS
 from .family import Family, decoder_model
 
 _HIDDEN = "hidden_size n_embd d_model"
@@ -105,8 +104,8 @@ def _head_size(config: Config) -> HeadSize:
 def _feed_forward(config: Config) -> Fields:
     """Return the fields of the feed-forward part; an inner size that no key gives is four times the hidden size."""
     key = _first(config, *_ACTIVATIONS)
-    name = config.fields.get(key) if key else "silu"
-    name = name if isinstance(name, str) and name in ACTIVATIONS else "silu"
+    given = config.fields.get(key) if key else "silu"
+    name = config.known_activation(str(key), given) if isinstance(given, str) else "silu"
     older_keys = ("activation_function", "afn", "ff_activation")
     is_plain = name in _PLAIN_ACTIVATIONS or (key in older_keys and name != "silu") or (key, name) == _ENCODER_LIKE
     return {

@@ -54,7 +54,7 @@ def read_family(config: Config, family: Family, image_size: int | None, options:
         network = _read_decoder(tape, config, family, model, has_head)
     else:
         network = _read_encoder(tape, config, family, model)
-    return network._replace(lengths=lengths)
+    return network._replace(lengths=lengths, notes=(*network.notes, *config.notes))
 
 
 def _read_decoder(tape: Tape, config: Config, family: Family, decoder: Decoder, has_head: bool) -> Network:
@@ -179,7 +179,7 @@ def _lengths(config: Config, family: Family, options: SequenceOptions) -> Sequen
         return SequenceLengths(1, 1)
     if family.reads == "text and images":
         name = config.fields["model_type"]
-        config = Config({**nested_fields(config, "text_config"), "model_type": name}, config.where)
+        config = config.with_fields({**nested_fields(config, "text_config"), "model_type": name})
     if family.reads == "audio" and options.phase == "prefill" and options.length is None:
         options = options._replace(length=1)  # the decoder begins with one token
     return text_lengths(config, options, family.positions, family.longest, generates=family.generates)
