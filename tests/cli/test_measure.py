@@ -64,10 +64,13 @@ MEASURED: list[Any] = []
 def outcome(small: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path, Result]:
     folder = tmp_path_factory.mktemp("measured")
     measure_machine = shown.measure_machine
+
+    def kept(**asked: Any) -> Any:
+        MEASURED[:] = [measure_machine(**asked)]
+        return MEASURED[0]
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            shown, "measure_machine", lambda **asked: MEASURED.append(measure_machine(**asked)) or MEASURED[0]
-        )
+        patch.setattr(shown, "measure_machine", kept)
         result = run(
             "--quick", "--threads", "1", "-o", str(folder / "mine.csv"), "--calibration-out", str(folder / "mine.toml"),
             "--hardware-out", str(folder / "mine-hw.toml"), "--format", "json",

@@ -79,9 +79,7 @@ def predicted() -> list[Line]:
     return lines()
 
 
-@pytest.mark.parametrize(
-    "index", range(len(ROWS)), ids=lambda index: f"{name_of(ROWS[index])}, {ROWS[index]['tokens']}"
-)
+@pytest.mark.parametrize("index", range(len(ROWS)), ids=[f"{name_of(row)}, {row['tokens']}" for row in ROWS])
 def test_the_cache_holds_the_tokens_that_the_engine_prints(predicted: list[Line], index: int) -> None:
     line = predicted[index]
     assert line.predicted == pytest.approx(line.published, rel=0.1), line.url
