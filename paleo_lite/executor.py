@@ -33,7 +33,7 @@ _Task = TypeVar("_Task")
 Work = Callable[[_Task], _T]
 
 _POOL_ATTEMPTS = 2  # pools that are tried before every remaining task gets a process of its own
-_SCHEDULER_TIMEOUT_S = 10
+_SCHEDULER_TIMEOUT_S = 30
 
 
 def run_tasks(

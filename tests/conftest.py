@@ -31,11 +31,15 @@ if "HYPOTHESIS_PROFILE" not in os.environ and hasattr(providers, "_get_local_con
 
 @pytest.fixture(scope="session", autouse=True)
 def _a_core_each():
-    """As many processes test as there are cores; without a number of jobs none of them starts more."""
+    """As many processes test as there are cores; without a number of jobs none of them starts more.
+
+    A scheduler on a busy machine may answer late.
+    """
     from paleo_lite import executor
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(executor, "count_cores", lambda: 1)
+        patch.setattr(executor, "_SCHEDULER_TIMEOUT_S", 1200)
         yield
 
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from paleo_lite import executor
 from paleo_lite.errors import BadValue, MissingExtra
 from paleo_lite.executor import run_tasks
 from paleo_lite.machines import find_device
@@ -79,8 +80,9 @@ def test_a_worker_that_is_killed_loses_no_file_and_counts_none_twice(cluster, fo
     assert sorted(found) == sorted(path.name for path in files)
 
 
-def test_unreachable_scheduler_is_an_error(folder):
+def test_unreachable_scheduler_is_an_error(folder, monkeypatch):
     pytest.importorskip("distributed")
+    monkeypatch.setattr(executor, "_SCHEDULER_TIMEOUT_S", 1)
     with pytest.raises(BadValue, match=r"no Dask scheduler answers at 'tcp://127\.0\.0\.1:9'"):
         list(run_tasks(sorted(folder.iterdir()), len, scheduler="tcp://127.0.0.1:9"))
     with pytest.raises(BadValue, match="must be such as tcp://host:8786"):
