@@ -77,7 +77,7 @@ def test_too_many_files_are_reported():
 
 @pytest.mark.slow
 def test_the_page_uses_uploaded_networks_devices_and_calibrations(files, tmp_path):
-    page = AppTest.from_file(str(Path(own_module.__file__).parent / "app.py"), default_timeout=60)
+    page = AppTest.from_file(str(Path(own_module.__file__).parent / "app.py"), default_timeout=1800)
     page.session_state["own files"], page.session_state["own files read"] = read_own_files(files), []
     page.query_params["ask"] = "predict"
     page.query_params["network"], page.query_params["gpu"] = "descriptor.json", "mine"
@@ -103,13 +103,13 @@ def test_two_visitors_with_files_of_the_same_name_share_nothing(files, tmp_path)
     assert contents[0] != contents[1]
     pages = []
     for content in contents:
-        page = AppTest.from_file(str(Path(own_module.__file__).parent / "app.py"), default_timeout=60)
+        page = AppTest.from_file(str(Path(own_module.__file__).parent / "app.py"), default_timeout=1800)
         page.session_state["own files"] = read_own_files([("mine.toml", content)])
         page.session_state["own files read"] = []
         page.query_params["ask"] = "predict"
         page.query_params["network"], page.query_params["gpu"] = "alexnet", "mine"
         pages.append(page)
-    stranger = AppTest.from_file(str(Path(own_module.__file__).parent / "app.py"), default_timeout=60)
+    stranger = AppTest.from_file(str(Path(own_module.__file__).parent / "app.py"), default_timeout=1800)
     stranger.query_params["ask"] = "predict"
     stranger.query_params["network"], stranger.query_params["gpu"] = "alexnet", "mine"
     with ThreadPoolExecutor(3) as pool:

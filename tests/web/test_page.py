@@ -33,7 +33,7 @@ COMMON = {"network": NETWORK_KEY, "gpu": DEVICES_KEY, "shown": SHOWN_KEY, "ask":
 
 
 def opened(**query):
-    page = AppTest.from_file(str(APP), default_timeout=60)
+    page = AppTest.from_file(str(APP), default_timeout=1800)
     for name, value in query.items():
         page.query_params[name] = value
     page.run()

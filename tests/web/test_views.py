@@ -26,7 +26,7 @@ APP = Path(page_module.__file__).parent / "app.py"
 
 def headings(**query):
     """Return the texts of the page, which contain the title of each chart."""
-    page = AppTest.from_file(str(APP), default_timeout=60)
+    page = AppTest.from_file(str(APP), default_timeout=1800)
     for name, value in query.items():
         page.query_params[name] = value
     page.run()
