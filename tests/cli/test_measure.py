@@ -43,7 +43,7 @@ def run(*arguments: str) -> Result:
 def small() -> Any:
     """Use few small networks and repetitions: the tests check the output, not the times."""
     patch = pytest.MonkeyPatch()
-    patch.setattr(command, "FITTED_QUICK", ("squeezenet1_1", "shufflenet_v2_x0_5", "mnasnet0_5"))
+    patch.setattr(command, "FITTED_QUICK", ("shufflenet_v2_x1_0", "shufflenet_v2_x0_5", "mnasnet0_5"))
     patch.setattr(command, "HELD_OUT_QUICK", ("mobilenet_v3_small",))
     patch.setattr(command, "QUICK", Effort(tolerance=1, samples_at_least=3, sample_s=1e-6, limit_s=0.01))
     few = [
@@ -83,7 +83,7 @@ def test_held_out_steps_are_not_fitted(outcome: tuple[dict[str, Any], Path, Resu
     answer, _, _ = outcome
     fitted = {row["network"] for row in answer["measurements"]}
     unseen = {row["network"] for row in answer["held_out"]}
-    assert fitted == {"squeezenet1_1", "shufflenet_v2_x0_5", "mnasnet0_5"}
+    assert fitted == {"shufflenet_v2_x1_0", "shufflenet_v2_x0_5", "mnasnet0_5"}
     assert unseen == {"mobilenet_v3_small"}
     assert set(answer["calibration"]["provenance"]["networks"]) == fitted
     assert [row["batch_size"] for row in answer["held_out"]] == [1, 2, 4]
@@ -147,7 +147,7 @@ def test_page(measured_once: None) -> None:
 
 def test_chosen_steps_are_compared_with_expectations(small: None, tmp_path: Path) -> None:
     """Only they are run, in the rounds that all have; a row each in the file, and the fit starts before them."""
-    steps = ["squeezenet1_1:2:inference", "mnasnet0_5:1:training"]
+    steps = ["shufflenet_v2_x1_0:2:inference", "mnasnet0_5:1:training"]
     result = run(*steps, "--quick", "--threads", "1", "-o", str(tmp_path / "mine.csv"), "--format", "json")
     assert result.exit_code == 0, result.stderr
     answer, rows = json.loads(result.stdout), read_measurements(tmp_path / "mine.csv")
