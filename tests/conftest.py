@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 from collections import Counter
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -126,6 +126,17 @@ def pytest_collection():
     gc.enable()
 
 
+IMPORTED_ONCE = {'importorskip("transformers"': "transformers", "from streamlit.testing": "streamlit"}
+"""Groups of files that import what takes seconds, by the line that tells it."""
+
+
+@cache
+def group_of(path, root):
+    """Return the group of the tests of a file, which share a process: its own name, or what several files import."""
+    text = path.read_text(encoding="utf-8")
+    return next((group for line, group in IMPORTED_ONCE.items() if line in text), str(path.relative_to(root)))
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items):
     """What takes long begins first; tests of a file stay in one process, which makes their fixtures once.
@@ -137,7 +148,7 @@ def pytest_collection_modifyitems(items):
         if why_absent and item.get_closest_marker("needs_data") is not None:
             item.add_marker(pytest.mark.skip(reason=why_absent))
         if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(str(item.path.relative_to(item.config.rootpath))))
+            item.add_marker(pytest.mark.xdist_group(group_of(item.path, item.config.rootpath)))
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
