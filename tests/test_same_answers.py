@@ -150,8 +150,9 @@ ASKED_TOO = [
                    {"gpu": "h100-sxm", "precision": "fp16"})),
     ("layers", Ask("sdxl --gpu h100-sxm --precision fp16", "layers", ("sdxl",),
                    {"gpu": "h100-sxm", "precision": "fp16"})),
-    ("train", Ask("paleo_alex_v2 --gpu TITAN_X --link ethernet20 --workers 1,2 --compat paleo", "train",
-                  ("paleo_alex_v2",), {"gpu": "TITAN_X", "link": "ethernet20", "workers": "1,2", "compat": "paleo"})),
+    ("train", Ask("paleo_alex_v2 --gpu TITAN_X --link ethernet20 --workers 1,2 --time-model paleo", "train",
+                  ("paleo_alex_v2",),
+                  {"gpu": "TITAN_X", "link": "ethernet20", "workers": "1,2", "time_model": "paleo"})),
     ("diffusion", Ask("sdxl --gpu h100-sxm --precision fp16 --workers 1,2 --steps 4", "diffusion", ("sdxl",),
                       {"gpu": "h100-sxm", "precision": "fp16", "workers": "1,2", "steps": 4})),
 ]  # fmt: skip

@@ -81,8 +81,6 @@ def predict(
     samples: float | str | None = None,
     tokens: float | str | None = None,
     epochs: float | None = None,
-    packing: bool = False,
-    mean_length: float | None = None,
     price: float | str | None = None,
     price_of: str | None = None,
     electricity: float | str | None = None,
@@ -187,10 +185,6 @@ def predict(
         Amount of training per epoch, ``"52k"`` samples or ``"15B"`` tokens, for hours, cost and energy in ``run``.
     epochs : float, optional
         Number of epochs, 1 by default.
-    packing : bool
-        Whether several samples of a language model share a sequence; otherwise each is padded to a sequence.
-    mean_length : float, optional
-        Mean tokens per sample, with `packing`.
     price : float or str, optional
         US dollars per hour of the device; by default its rental price on record.
     price_of : str, optional
@@ -251,7 +245,7 @@ def predict(
             attention=attention,
             weights=weights,
             kv_cache=kv_cache,
-            amount=_make_amount(samples, tokens, epochs, packing, mean_length),
+            amount=_make_amount(samples, tokens, epochs),
             price=price,
             price_of=price_of,
             facility=make_facility(electricity, carbon_intensity, pue, host_watts),
@@ -259,19 +253,13 @@ def predict(
     )
 
 
-def _make_amount(
-    samples: float | str | None,
-    tokens: float | str | None,
-    epochs: float | None,
-    packing: bool,
-    mean_length: float | None,
-) -> Amount | None:
+def _make_amount(samples: float | str | None, tokens: float | str | None, epochs: float | None) -> Amount | None:
     """Return the amount of training; None if none is given."""
-    if not packing and samples is None and tokens is None and epochs is None and mean_length is None:
+    if samples is None and tokens is None and epochs is None:
         return None
     from ..timing.budget import Amount
 
-    return Amount(None, samples, tokens, epochs, packing, mean_length)
+    return Amount(None, samples, tokens, epochs)
 
 
 def answer(question: Question) -> Prediction | PipelinePrediction:
@@ -286,7 +274,7 @@ def answer(question: Question) -> Prediction | PipelinePrediction:
     if (network, question.flops, question.macs).count(None) != 2:
         raise BadValue("give a network, `flops` or `macs`: exactly one of the three")
     if question.amount is not None and (network is None or question.phase != "training"):
-        raise BadValue("`--samples`, `--tokens`, `--epochs` and `--packing` need a network and `--phase training`")
+        raise BadValue("`--samples`, `--tokens` and `--epochs` need a network and `--phase training`")
     if question.amount is None and (question.price is not None or question.price_of is not None):
         raise BadValue("`price` is for the cost of a training run: give `samples` or `tokens`")
     pipeline = find_pipeline(network) if isinstance(network, str) else None
@@ -322,7 +310,7 @@ def _predict_count(question: Question) -> Prediction:
     """
     if question.calibration is not None or question.fit_batch or question.memory:
         raise BadValue(
-            "`--calibration`, `--fit-batch` and `--memory` require a network; "
+            "`--calibration`, `--batch-size fit` and `--memory` require a network; "
             "they cannot be used with `--flops` or `--macs`"
         )
     time_model = question.time_model
@@ -368,7 +356,7 @@ def _predict_pipeline(pipeline: Pipeline, question: Question) -> PipelinePredict
             "--sequence-length": (question.sequence_length, None),
             "--context": (question.context, None),
             "--input": (tuple(question.inputs), ()),
-            "--fit-batch": (question.fit_batch, False),
+            "--batch-size fit": (question.fit_batch, False),
             "training": (question.training, None),
         },
     )
@@ -385,7 +373,7 @@ def _predict_denoiser(pipeline: Pipeline, question: Question) -> Prediction:
 def _predict_layers(question: Question, *, is_denoiser: bool = False) -> Prediction:
     """Predict a network, with its memory if it is asked for or belongs to the phase."""
     if question.fit_batch and question.batch_size != 1:
-        raise BadValue("`--fit-batch` chooses the batch size: leave `--batch-size` out")
+        raise BadValue("the largest batch that fits takes the place of a number of samples")
     workload, machine, model = resolve_question(question, whole_board=question.asks_for_board)
     if is_denoiser:
         model = pipeline_model(model, machine.device, is_measured=False)

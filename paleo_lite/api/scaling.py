@@ -70,8 +70,6 @@ def scale(
     samples: float | str | None = None,
     tokens: float | str | None = None,
     epochs: float | None = None,
-    packing: bool = False,
-    mean_length: float | None = None,
     price: float | str | None = None,
     price_of: str | None = None,
     electricity: float | str | None = None,
@@ -158,9 +156,6 @@ def scale(
         dollars per hour of one device (by default its rental price on record).
     price_of : str, optional
         Cloud whose price of the device is used, ``"AWS"`` or ``"cheapest"``, instead of `price`.
-    packing, mean_length
-        Whether several samples of a language model share a sequence, and their mean number of tokens; otherwise each
-        sample is padded to a sequence.
     electricity, carbon_intensity, pue, host_watts
         As for `predict`, for the energy of a step at the meter, its cost and its CO2.
     by : {"time", "joules"}
@@ -196,7 +191,7 @@ def scale(
     from ..timing.facility import make_facility
     from ..timing.workload import TrainingOptions
 
-    amount = Amount(images, samples, tokens, epochs, packing, mean_length)
+    amount = Amount(images, samples, tokens, epochs)
     facility = make_facility(electricity, carbon_intensity, pue, host_watts)
     _check_ranking(by, advise)
     if compat is not None:
@@ -483,7 +478,7 @@ def _refuse_unknown_to_paleo(arguments: dict[str, Any], settings: Settings | Non
                 unsupported.append(name)
     if unsupported:
         option = option_name(unsupported[0])
-        raise BadValue(f"PALEO has no `{option}`: leave it out, or leave `--compat paleo` out")
+        raise BadValue(f"PALEO has no `{option}`: leave it out, or leave `--time-model paleo` out")
 
 
 def _reproduce_paleo(

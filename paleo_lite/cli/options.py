@@ -185,9 +185,6 @@ weights = SharedOption(
     "--weights int4 with --lora is QLoRA. [default: the precision]",
 )
 batch_size = SharedOption("--batch-size", type=INTEGER, default=1, show_default=True, help="Samples per pass.")
-fit_batch = SharedOption(
-    "--fit-batch", is_flag=True, help="Use the largest batch size that fits into the device memory."
-)
 phase = SharedOption(
     "--phase",
     type=PHASES,

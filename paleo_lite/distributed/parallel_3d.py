@@ -245,7 +245,7 @@ def _with_defaults(job: Job, config: ParallelConfig, layout: Layout) -> tuple[Pa
         if has_experts or uses_tuned_stack(job, config):
             config = msgspec.structs.replace(config, sequence_parallel=True)
         if has_experts:
-            notes.append("`--tensor` for a mixture of experts implies `--sequence-parallel`: experts are not sharded")
+            notes.append("`--tensor` of a mixture of experts implies sequence parallelism: experts are not sharded")
     if config.expert_capacity is not None and config.expert_capacity < config.expert_imbalance:
         notes.append(f"tokens beyond {config.expert_capacity:g} times the mean of an expert are dropped: they skip it")
     return config, [config.describe(layout.data, layout.micro_batches), *notes]

@@ -203,7 +203,7 @@ class ParallelConfig(msgspec.Struct, frozen=True):
         if self.recompute_modules and self.execution != MEGATRON:
             raise BadValue(f"`--recompute selective:MODULE` is for `--execution megatron` (got {self.execution})")
         if not 0 <= self.offloaded_share < 1:
-            raise BadValue(f"`--offloaded-activations` must be >= 0 and < 1 (got {self.offloaded_share:g})")
+            raise BadValue(f"`--offload activations:FRACTION` must be >= 0 and < 1 (got {self.offloaded_share:g})")
         if self.sharding and self.sharding not in SHARDINGS:
             raise UnknownName("sharding", self.sharding, SHARDINGS)
         if self.sharding:

@@ -84,6 +84,17 @@ def parse_topology(
         raise BadFile(f"{text}: {error}") from None
 
 
+def is_topology(text: str) -> bool:
+    """Return whether a text, or the TOML file that it names, describes a topology and not a platform."""
+    if not text.strip().endswith(".toml"):
+        return "@" in text or re.match(r"\s*\d+ *(x|nodes?) ", text, re.IGNORECASE) is not None
+    try:
+        content = Path(text.strip()).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return True  # the reader of topologies says what is wrong with the file
+    return re.search(r"^format *=", content, re.MULTILINE) is None  # every file of a platform states its format
+
+
 def _parse_spec(text: str) -> _TopologySpec:
     parts = [part.strip() for part in text.split(",")]
     nodes = _NODES.fullmatch(parts[-1])

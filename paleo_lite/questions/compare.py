@@ -197,9 +197,11 @@ def check_network_options(question: Any, phase: str) -> None:
     sequence = SequenceOptions(question.sequence_length, getattr(question, "context", None), phase)
     network = resolve_network(question.network, size, question.inputs, sequence)
     if question.attention is not None and not any(layer.kind in ATTENTION_KINDS for layer in network.layers):
-        raise BadValue(f"`--attention` is for networks with attention, which {network.name} does not have")
+        raise BadValue(
+            f"an implementation of attention is for networks with attention, which {network.name} does not have"
+        )
     if asks_for_loss and network.tokens is None:
-        raise BadValue(f"`--loss` is for language models, which {network.name} is not")
+        raise BadValue(f"`--training-settings loss` is for language models, which {network.name} is not")
 
 
 def check_no_pipeline(network: Any, command: str) -> None:

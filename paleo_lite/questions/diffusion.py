@@ -143,9 +143,10 @@ def _answer(question: Diffusion) -> Answer:
     """Return the prediction of pictures or of a training step of the denoiser."""
     if question.phase == "inference":
         _check_no_training(question)
-    elif question.attention is not None or question.loss is not None:
-        option_name = "--attention" if question.attention is not None else "--loss"
-        raise BadValue(f"`{option_name}` is not for a training step of a denoiser: leave it out")
+    elif question.attention is not None:
+        raise BadValue("`--attention` is not for a training step of a denoiser: leave it out")
+    elif others := {"attention", "loss"}.intersection(question.training_settings or ()):
+        raise BadValue(f"`--training-settings {min(others)}` is not for a training step of a denoiser: leave it out")
     return _answer_one(question) if question.workers is None else _answer_for_devices(question)
 
 

@@ -37,7 +37,7 @@ from .records import (
     WeightOptions,
     model_name,
 )
-from .values import INTEGER, LINK, PLATFORM, Names
+from .values import BATCH_SIZE, FIT, INTEGER, LINK, PLATFORM, Names
 
 if TYPE_CHECKING:
     from ..distributed.table import ScaleTable
@@ -73,9 +73,11 @@ class Predict(
         spellings=("--precision", "--dtype"),
         help="Precision of the arithmetic. [default: fp32; of a language model bf16, or fp16 on a device without it]",
     )  # fmt: skip
-    batch_size: Several[int] = option(
-        1, group=NETWORK_GROUP, is_common=True, type=INTEGER, metavar="N",
-        spellings=("--batch-size", "-b"), help="Samples per pass; several as 1,8,32 or as a range 1:64:x2.",
+    batch_size: Several[int | str] = option(
+        1, group=NETWORK_GROUP, is_common=True, type=BATCH_SIZE, metavar="N|fit",
+        spellings=("--batch-size", "-b"),
+        help="Samples per pass; several as 1,8,32 or as a range 1:64:x2; fit is the largest batch that fits into the "
+        "memory.",
     )  # fmt: skip
     phase: Several[str] = option(
         "inference", group=NETWORK_GROUP, is_common=True, type=PHASES, metavar="NAME",
@@ -123,9 +125,6 @@ class Predict(
     link: str | None = option(
         group=DEVICE_GROUP, type=LINK, metavar="LINK", help="Link between the --tensor devices. [default: the fastest]"
     )
-    fit_batch: bool = option(
-        False, group=NETWORK_GROUP, is_common=True, help="Use the largest batch size that fits into the device memory."
-    )
     memory: bool = option(False, group=NETWORK_GROUP, is_common=True, help="Show the peak memory by part.")
 
 
@@ -161,7 +160,7 @@ def _answer_one(question: Any) -> Prediction:
             question.network,
             find_asked_device(question),
             precision=question.precision,
-            batch_size=question.batch_size,
+            batch_size=1 if question.batch_size == FIT else question.batch_size,
             phase=question.phase,
             time_model=model_name(question.time_model),
             ppp=question.ppp,
@@ -177,7 +176,7 @@ def _answer_one(question: Any) -> Prediction:
             macs=question.macs,
             hardware_files=question.hardware_files,
             calibration=question.calibration,
-            fit_batch=question.fit_batch,
+            fit_batch=question.batch_size == FIT,
             memory=question.memory,
             execution=_execution(question),
             attention=question.attention,
@@ -247,6 +246,8 @@ def _answer_for_groups(question: Any) -> ScaleTable:
             "one device"
         )
     others = [name for name in question.given() if name not in _TAKEN_BY_GROUPS]
+    if question.batch_size == FIT:
+        raise BadValue("`--batch-size fit` is for one device: give a number of sequences with `--tensor`")
     if others:
         raise BadValue(f"`--{others[0].replace('_', '-')}` is for one device: leave it out with `--tensor`")
     check_single(question, ("tensor",))

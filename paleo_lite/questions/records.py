@@ -19,12 +19,12 @@ from .values import (
     PICTURE_SIZE,
     PLATFORM,
     PPP,
-    TOPOLOGY,
     CommaSeparated,
     FormatNames,
     KeyValues,
     ModuleInput,
     Names,
+    OffloadNames,
     PrecisionNames,
     PriceOrCloud,
     Quantity,
@@ -119,6 +119,9 @@ PPP_OVERLAP = "ppp-overlap"
 FURTHER_TIME_MODELS = (PPP_OVERLAP,)
 """Variants of time models that have a name of their own for users."""
 
+TIME_MODEL_SOURCES = (".timing:TIME_MODELS", ".questions.records:FURTHER_TIME_MODELS")
+"""Lists of the names of time models."""
+
 
 def model_name(name: str | None) -> str | None:
     """Return the time model that users call by a name."""
@@ -131,7 +134,7 @@ class PppOptions(TimeModelOptions):
 
     time_model: str | None = option(
         group=MODEL_GROUP, metavar="NAME",
-        type=Names("time model", ".timing:TIME_MODELS", ".questions.records:FURTHER_TIME_MODELS"),
+        type=Names("time model", *TIME_MODEL_SOURCES),
         help="Time model: peak, roofline, ppp, ppp-overlap (the larger of arithmetic and memory time instead of their "
         "sum) or calibrated. [default: ppp with --ppp, otherwise calibrated, with fits for this device or for others; "
         "roofline if no fit covers the device]",
@@ -269,6 +272,15 @@ class ExpertOptions(Options):
     )  # fmt: skip
 
 
+ATTENTION = Names("attention", ".timing.attention:ATTENTION_NAMES")
+TRAINING_SETTINGS = KeyValues({"attention": ATTENTION, "loss": click.STRING, "gradients": click.Choice(("fp32",))})
+
+
+def _settings_of(settings: Any) -> dict[str, Any]:
+    """Return the settings of a composite option, which the record has converted; none if it is not given."""
+    return dict(settings or {})
+
+
 @dataclass(frozen=True)
 class UpdateOptions(Options):
     """The update of the weights, and what a training step saves."""
@@ -281,7 +293,6 @@ class UpdateOptions(Options):
         False, group=TRAINING_GROUP, is_common=True,
         help="Train in fp16 or bf16 with master weights in fp32.",
     )  # fmt: skip
-    fp32_gradients: bool = option(False, group=TRAINING_GROUP, help="Keep gradients in fp32 in mixed precision.")
     recompute: str | None = option(
         group=TRAINING_GROUP, is_common=True, metavar="NAME[:DETAIL]",
         spellings=("--recompute", "--gradient-checkpointing"),
@@ -295,16 +306,29 @@ class UpdateOptions(Options):
         help="Gradient accumulation: micro-batches per update of the weights. [default: 1]",
     )  # fmt: skip
     offload: str | None = option(
-        group=TRAINING_GROUP, is_common=True, type=Names("offload", ".timing.workload:OFFLOADS"), metavar="PLACE",
+        group=TRAINING_GROUP, is_common=True, type=OffloadNames("offload", ".timing.workload:OFFLOADS"),
+        metavar="PLACE",
         help="Keep gradients and optimizer state in the memory of the host (cpu) or on NVMe drives (nvme), and update "
-        "there. [default: none]",
+        "there; activations:FRACTION copies this share of the saved activations to the host and back; both are "
+        "cpu+activations:FRACTION. [default: none; with megatron on NVLink-C2C as many activations as the memory "
+        "requires]",
     )  # fmt: skip
-    loss: str | None = option(
-        group=TRAINING_GROUP, metavar="fp32|fused|N",
-        help="Cross entropy of a language model: in fp32, fused in one kernel (flash-attn, Liger, Transformer "
-        "Engine), or head and loss for one N-th of the tokens at a time. [default: fp32; fused with --execution "
-        "megatron from Hopper on]",
+    training_settings: dict[str, Any] | str | None = option(
+        group=TRAINING_GROUP, type=TRAINING_SETTINGS, metavar="KEY=VALUE,...",
+        help="Details of a training step: attention=NAME (its implementation: eager, which writes the scores to "
+        "memory, sdpa, flash2, flash3, cudnn; by default that of the config, or flash2 up to Hopper, then cudnn), "
+        "loss=fp32|fused|N (cross entropy of a language model: in fp32, fused in one "
+        "kernel as in flash-attn, Liger and Transformer Engine, or head and loss for one N-th of the tokens at a time; "
+        "by default fp32, and fused with --execution megatron from Hopper on), gradients=fp32 (of mixed precision).",
     )  # fmt: skip
+
+    @property
+    def loss(self) -> str | None:
+        """How the cross entropy of a language model is computed; None for the default."""
+        return _settings_of(self.training_settings).get("loss")
+
+
+TRAINABLE_LAYERS = KeyValues({"only": click.STRING, "except": click.STRING, "adapters": click.STRING})
 
 
 @dataclass(frozen=True)
@@ -316,20 +340,12 @@ class AdapterOptions(Options):
         spellings=("--lora", "--lora-r", "--lora-rank"),
         help="Train LoRA adapters of this rank; all else is frozen.",
     )  # fmt: skip
-    lora_modules: str | None = option(
-        group=TRAINING_GROUP, is_single=True, metavar="NAMES",
-        help="Layers with adapters, such as q_proj,v_proj. [default: all linear layers except the output head]",
+    trainable: dict[str, Any] | str | None = option(
+        group=TRAINING_GROUP, type=TRAINABLE_LAYERS, metavar="KEY=NAMES,...",
+        help="Layers that are trained, by names or patterns: only=last or only=NAMES (and no others), "
+        "except='model.embed_tokens,model.layers.[0-9].*' (which are frozen), adapters=q_proj,v_proj (those with LoRA "
+        "adapters; by default all linear layers except the output head).",
     )  # fmt: skip
-    freeze: str | None = option(
-        group=TRAINING_GROUP, is_single=True, metavar="PATTERNS",
-        help="Layers that are not trained, by name or pattern: 'model.embed_tokens,model.layers.[0-9].*'.",
-    )  # fmt: skip
-    train_only: str | None = option(
-        group=TRAINING_GROUP,
-        is_single=True,
-        metavar="PATTERNS",
-        help="The only layers that are trained; last is the last one.",
-    )
     weights: Several[str] | None = option(
         group=TRAINING_GROUP, is_common=True, type=FORMATS, metavar="FORMAT",
         help="Format of frozen matrices: --weights int4 with --lora is QLoRA. [default: the precision]",
@@ -342,19 +358,17 @@ class AmountOptions(Options):
 
     samples: float | str | None = option(
         group=COST_GROUP, is_common=True, type=Quantity(""), metavar="COUNT",
-        help="Samples per epoch, 52k or 1.28M, to predict hours, cost and energy.",
+        help="Samples per epoch, 52k or 1.28M, to predict hours, cost and energy; each sample of a language model is "
+        "padded to a sequence.",
     )  # fmt: skip
     tokens: float | str | None = option(
         group=COST_GROUP, is_common=True, metavar="COUNT",
-        help="Tokens per epoch, 15B, to predict hours, cost and energy.",
+        help="Tokens per epoch, 15B, to predict hours, cost and energy; of packed samples their number times their "
+        "mean length.",
     )  # fmt: skip
     epochs: float | None = option(
         group=COST_GROUP, is_common=True, type=click.FLOAT, metavar="NUMBER",
         spellings=("--epochs", "--num-train-epochs"), help="Epochs for hours and cost. [default: 1]",
-    )  # fmt: skip
-    packing: float | None = option(
-        group=COST_GROUP, type=click.FLOAT, metavar="TOKENS",
-        help="Several of the --samples, of this mean length, share a sequence. [default: each is padded to one]",
     )  # fmt: skip
 
 
@@ -365,20 +379,18 @@ class ClusterOptions(Options):
     workers: int | str | Sequence[int] | None = option(
         group=PARALLEL_GROUP, is_common=True, type=INTEGER, metavar="RANGE",
         spellings=("--workers", "--num-processes"),
-        help="Number of devices: 8, 1,2,4,...,128 or 1:128:x2. [default: 1, or all of --topology]",
+        help="Number of devices: 8, 1,2,4,...,128 or 1:128:x2. [default: 1, or all of a topology]",
     )  # fmt: skip
     platform: str | None = option(
-        group=PARALLEL_GROUP, is_common=True, type=PLATFORM, metavar="NAME|FILE",
-        help="Computer, by name, p4d.24xlarge or dgx-h100, or one with measured scaling, ec2-p2-k80 or dgx1-p100. "
-        "[default: the one into which the device is usually built]",
+        group=PARALLEL_GROUP, is_common=True, type=PLATFORM, metavar="NAME|TEXT|FILE",
+        spellings=("--platform", "--topology"),
+        help="Computers by name, p4d.24xlarge or dgx-h100, or with measured scaling, ec2-p2-k80 or dgx1-p100; or a "
+        "topology, '2x k40m @ pcie3, 16 nodes @ infiniband', or a TOML file. [default: the computer into which the "
+        "device is usually built]",
     )  # fmt: skip
     link: str | None = option(
         group=PARALLEL_GROUP, type=LINK, metavar="LINK",
         help="Link between all devices, instead of --platform: ethernet20, infiniband-fdr, '25 GB/s'.",
-    )  # fmt: skip
-    topology: str | None = option(
-        group=PARALLEL_GROUP, is_single=True, type=TOPOLOGY, metavar="TEXT|FILE",
-        help="Topology, instead of --platform: '2x k40m @ pcie3, 16 nodes @ infiniband', or a TOML file.",
     )  # fmt: skip
 
 
@@ -402,6 +414,7 @@ COMMUNICATION_SETTINGS = KeyValues(
         "slowdown": click.FLOAT,
         "interference": click.FLOAT,
         "ppp": PPP,
+        "sequence-parallel": YesNo(),
     }
 )
 FEED_SETTINGS = KeyValues({"storage": LINK, "decode": click.STRING, "pageable": YesNo()})
@@ -412,15 +425,11 @@ class ParallelOptions(Options):
     """How several devices divide a training step."""
 
     strategy: str | None = option(
-        group=PARALLEL_GROUP, is_common=True, type=Names("strategy", ".distributed.strategies:STRATEGIES"),
-        metavar="NAME", help="Parallelism of any network: data, zero-1 to zero-3, model, hybrid, ...; 3d combines "
-        "--tensor, --pipeline and data parallelism. [default: data; 3d with an option of networks in blocks]",
-    )  # fmt: skip
-    sharding: str | None = option(
-        group=PARALLEL_GROUP, is_common=True, metavar="NAME", spellings=("--sharding", "--fsdp"),
-        type=Names("sharding", ".distributed.parallel_config:SHARDINGS"),
-        help="Sharding of networks in blocks: ddp, zero-1 to zero-3, FSDP's full-shard, shard-grad-op and "
-        "hybrid-shard, or Megatron-LM's distributed-optimizer. [default: zero-1]",
+        group=PARALLEL_GROUP, is_common=True, metavar="NAME", spellings=("--strategy", "--sharding", "--fsdp"),
+        type=Names("strategy", ".distributed.strategies:STRATEGIES", ".distributed.parallel_config:SHARDINGS"),
+        help="How devices divide a step: data (ddp), zero-1 to zero-3, FSDP's full-shard, shard-grad-op and "
+        "hybrid-shard, Megatron-LM's distributed-optimizer; of networks layer by layer also hybrid, tensor, "
+        "pipeline-1f1b, ... [default: data; zero-1 with --tensor, --pipeline or another option of networks in blocks]",
     )  # fmt: skip
     tensor: int = option(
         1, group=PARALLEL_GROUP, is_common=True, type=INTEGER, metavar="N",
@@ -432,9 +441,6 @@ class ParallelOptions(Options):
         spellings=("--pipeline", "--pipeline-parallel-size", "--pipeline-model-parallel-size", "-pp"),
         help="Pipeline-parallel size: stages of about equally many blocks.",
     )  # fmt: skip
-    sequence_parallel: bool = option(
-        False, group=PARALLEL_GROUP, help="Sequence parallelism among the devices of tensor parallelism."
-    )
     context_parallel: int = option(
         1, group=PARALLEL_GROUP, type=INTEGER, metavar="N", spellings=("--context-parallel", "--context-parallel-size"),
         help="Context-parallel size (ring attention).",
@@ -445,13 +451,12 @@ class ParallelOptions(Options):
         help="Expert-parallel size, for mixtures of experts.",
     )  # fmt: skip
     micro_batch: int | None = option(
-        group=PARALLEL_GROUP, type=INTEGER, metavar="N", spellings=("--micro-batch", "--micro-batch-size"),
-        help="Samples per micro-batch of a pipeline. [default: 1]",
-    )  # fmt: skip
-    offloaded_activations: float | None = option(
-        group=PARALLEL_GROUP, type=click.FLOAT, metavar="FRACTION",
-        help="Share of the saved activations that is copied to the memory of the host and back. [default: with "
-        "megatron as much as the memory requires, where the link to the host is NVLink-C2C]",
+        group=PARALLEL_GROUP, type=INTEGER, metavar="N",
+        spellings=(
+            "--micro-batch", "--micro-batch-size", "--per-device-train-batch-size", "--train-micro-batch-size-per-gpu"
+        ),
+        help="Samples per micro-batch, of which --accumulation make up the batch of a device. [default: the batch over "
+        "--accumulation; 1 of networks in blocks]",
     )  # fmt: skip
     experts: dict[str, Any] | str | None = option(
         group=PARALLEL_GROUP, type=EXPERT_SETTINGS, metavar="KEY=VALUE,...",
@@ -467,10 +472,13 @@ class ParallelOptions(Options):
     )  # fmt: skip
     communication: dict[str, Any] | str | None = option(
         group=PARALLEL_GROUP, type=COMMUNICATION_SETTINGS, metavar="KEY=VALUE,...",
-        help="Exchange of gradients: collective=NAME (of the all-reduce), precision=fp32|fp16|bf16, bucket=SIZE "
+        help="Exchange of gradients and activations: collective=NAME (of the all-reduce), precision=fp32|fp16|bf16, "
+        "bucket=SIZE "
         "(default 25 MiB, the first 1 MiB), overlap=no (after the backward pass instead of during it), "
         "slowdown=FRACTION (of computation as soon as several devices work), interference=FRACTION (of computation "
-        "while communication is hidden), ppp=FRACTION (of the link bandwidth that is reached).",
+        "while communication is hidden), ppp=FRACTION (of the link bandwidth that is reached), "
+        "sequence-parallel=yes (tensor-parallel devices divide the activations between products, too; with megatron "
+        "and for mixtures of experts the default).",
     )  # fmt: skip
     feed: dict[str, Any] | str | None = option(
         group=PARALLEL_GROUP, type=FEED_SETTINGS, metavar="KEY=VALUE,...",

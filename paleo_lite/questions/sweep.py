@@ -16,7 +16,7 @@ from ..errors import BadValue
 from .compare import FULL_PRECISION, check_no_pipeline, usual_precision
 from .kind import QuestionKind, find_kind
 from .option import Options
-from .records import PPP_OVERLAP
+from .values import FIT
 
 if TYPE_CHECKING:
     from ..sweeps.questions import QuestionSpace
@@ -205,7 +205,7 @@ def _grid_of_predict(question: Any) -> Space | None:
 def _grid_of_train(question: Any) -> Space | None:
     """Return the combinations of training steps as a `Space`; None if an option is no axis of it."""
     from ..distributed.strategies import STRATEGIES
-    from .train import default_batch_size
+    from .train import default_batch_size, default_optimizer
 
     given = set(question.given())
     communication = dict(question.communication or {})
@@ -228,8 +228,11 @@ def _grid_of_train(question: Any) -> Space | None:
     if fields is None:
         return None
     fields["batch_sizes"] = tuple(sorted(batch_sizes))
+    optimizers = {default_optimizer(replace(question, network=name)) for name in _values(question, "network")}
+    if question.optimizer is None and len(optimizers) > 1:
+        return None
     settings = {
-        "optimizer": question.optimizer,
+        "optimizer": question.optimizer or min(optimizers),
         "samples": None if question.samples is None else question.samples * (question.epochs or 1),
     }
     return _make_space(
@@ -272,7 +275,7 @@ def _fields_of_steps(question: Any, command: str) -> dict[str, Any] | None:
     if precisions is None or not _are_of_inference(precisions):
         return None
     ppp = question.ppp
-    if isinstance(ppp, list) or isinstance(question.price, list) or PPP_OVERLAP in _values(question, "time_model"):
+    if isinstance(ppp, list) or isinstance(question.price, list) or not _is_of_space(question):
         return None
     time_models = _values(question, "time_model") or [AUTOMATIC if ppp is None else "ppp"]
     return {
@@ -288,6 +291,13 @@ def _fields_of_steps(question: Any, command: str) -> dict[str, Any] | None:
         "price_of": question.price_of,
         "hardware_files": tuple(str(Path(file).absolute()) for file in question.hardware_files),
     }
+
+
+def _is_of_space(question: Any) -> bool:
+    """Return whether batch sizes and time models are those that a `Space` has."""
+    from ..timing import TIME_MODELS
+
+    return FIT not in _values(question, "batch_size") and set(_values(question, "time_model")) <= set(TIME_MODELS)
 
 
 def _is_module(network: str) -> bool:

@@ -24,11 +24,11 @@ from .records import (
     MODEL_GROUP,
     PARALLEL_GROUP,
     PPP_OVERLAP,
+    TIME_MODEL_SOURCES,
     TRAINING_GROUP,
     TRAINING_PRECISIONS,
     AdapterOptions,
     AmountOptions,
-    AttentionOptions,
     ClusterOptions,
     DeviceOptions,
     NetworkAsked,
@@ -40,9 +40,10 @@ from .records import (
     UpdateOptions,
     model_name,
 )
-from .values import INTEGER, Names
+from .values import ACTIVATIONS, BATCH_SIZE, FIT, INTEGER, Names
 
 if TYPE_CHECKING:
+    from ..architectures import Network
     from ..distributed.parallel_config import ParallelConfig
     from ..distributed.settings import Settings
     from ..distributed.table import ScaleTable
@@ -56,7 +57,7 @@ SAMPLES_PER_DEVICE = 32
 
 @dataclass(frozen=True)
 class Train(
-    PriceOptions, SiteOptions, PppOptions, ParallelOptions, ClusterOptions, AttentionOptions, AmountOptions,
+    PriceOptions, SiteOptions, PppOptions, ParallelOptions, ClusterOptions, AmountOptions,
     AdapterOptions, UpdateOptions, DeviceOptions, SizeOptions, NetworkAsked,
 ):  # fmt: skip
     """Predict training or fine-tuning of a network: time and memory of a step, division over devices, hours and cost.
@@ -71,18 +72,15 @@ class Train(
         help="Precision of the arithmetic; fp8, mxfp8 and nvfp4 are recipes of mixed precision. [default: fp32; of a "
         "language model bf16, or fp16 on a device without it]",
     )  # fmt: skip
-    batch_size: Several[int] | None = option(
-        group=TRAINING_GROUP, is_common=True, type=INTEGER, metavar="N",
-        spellings=("--batch-size", "--per-device-train-batch-size", "-b"),
-        help="Samples per device and step. [default: 32; of a language model 1 sequence]",
+    batch_size: Several[int | str] | None = option(
+        group=TRAINING_GROUP, is_common=True, type=BATCH_SIZE, metavar="N|fit",
+        spellings=("--batch-size", "-b"),
+        help="Samples per device and step, of all its micro-batches together; fit is the largest batch that fits into "
+        "the memory of one device. [default: 32; of a language model 1 sequence]",
     )  # fmt: skip
     global_batch_size: int | None = option(
         group=TRAINING_GROUP, is_common=True, type=INTEGER, metavar="N",
         help="Samples per step of all devices, instead of --batch-size: strong scaling.",
-    )  # fmt: skip
-    fit_batch: bool = option(
-        False, group=TRAINING_GROUP, is_common=True,
-        help="Use the largest batch size that fits into the memory of one device.",
     )  # fmt: skip
     execution: str | None = option(
         group=ENGINE_GROUP, is_common=True, type=Names("execution", ".counting.fusion:EXECUTIONS"), metavar="NAME",
@@ -100,10 +98,18 @@ class Train(
         (), group=MODEL_GROUP, is_repeatable=True, metavar="TEXT",
         help="Your own measurement, '16 workers: 5,900 samples/s' or '16 workers: 350 ms'; may be given several times.",
     )  # fmt: skip
-    compat: str | None = option(
-        group=MODEL_GROUP, is_single=True, type=Names("replica", ".paleo:REPLICAS"), metavar="paleo|paleo-last",
-        help="Reproduce the released PALEO, its first or last revision, including its defects.",
+    time_model: str | None = option(
+        group=MODEL_GROUP, type=Names("time model", *TIME_MODEL_SOURCES, ".paleo:REPLICAS"), metavar="NAME",
+        help="Time model: peak, roofline, ppp, ppp-overlap (the larger of arithmetic and memory time instead of their "
+        "sum) or calibrated; paleo and paleo-last reproduce the released PALEO, its first or last revision, including "
+        "its defects. [default: ppp with --ppp, otherwise calibrated, with fits for this device or for others; "
+        "roofline if no fit covers the device]",
     )  # fmt: skip
+
+    @property
+    def attention(self) -> str | None:
+        """The implementation of attention; None for the default."""
+        return _dict(self.training_settings).get("attention")
 
 
 def answer(question: Train) -> Prediction | ScaleTable | Comparison:
@@ -121,20 +127,93 @@ def _answer(question: Train) -> Prediction | ScaleTable:
         raise BadValue("`train` needs a network, such as llama-3-8b or resnet50")
     if question.batch_size is not None and question.global_batch_size is not None:
         raise BadValue("give only one of `--batch-size`, samples per device, and `--global-batch-size`, of all devices")
+    question = _with_micro_batches(question)
     return _answer_for_devices(question) if _asks_for_devices(question) else _answer_one(question)
+
+
+def _with_micro_batches(question: Train) -> Train:
+    """Return the question with the batch of a device that its micro-batches make up.
+
+    Networks in blocks keep the size of their micro-batches, others the number.
+    """
+    size, number = question.micro_batch, question.accumulation
+    batch_size: Any = question.batch_size
+    is_whole = not isinstance(batch_size, (str, list)) and not isinstance(size, list) and not isinstance(number, list)
+    if not is_whole:
+        return question
+    if size is None:
+        if batch_size is not None and number is not None and batch_size % number:
+            raise BadValue(
+                f"`--batch-size {batch_size}` is what a device computes per step, which does not divide into {number} "
+                f"micro-batches: give `--micro-batch {batch_size}` if {batch_size} is the size of each (as "
+                f"per_device_train_batch_size of transformers is), or a multiple of {number}"
+            )
+        return question
+    made = size * (number or 1)
+    if _divides_blocks(replace(question, micro_batch=None)) or _is_divided_in_blocks(question):
+        if (
+            question.global_batch_size is not None
+            or question.tensor * question.pipeline * question.context_parallel > 1
+        ):
+            return question
+        if batch_size not in (None, made) and number is not None:
+            raise BadValue(_disagreement(batch_size, size, made))
+        return replace(question, batch_size=batch_size or made, accumulation=None)
+    if question.global_batch_size is not None:
+        raise BadValue(
+            "give only one of `--global-batch-size` and `--micro-batch`: the batch of a device is their product"
+        )
+    if batch_size is None:
+        return replace(question, batch_size=made, micro_batch=None)
+    if batch_size % size or (number is not None and made != batch_size):
+        raise BadValue(_disagreement(batch_size, size, made))
+    return replace(question, accumulation=batch_size // size, micro_batch=None)
+
+
+def _disagreement(batch_size: int, size: int, made: int) -> str:
+    """Return the sentence about a batch that is not what its micro-batches make up."""
+    return (
+        f"`--batch-size {batch_size}` is what a device computes per step, but micro-batches of {size} make up {made}: "
+        "leave `--batch-size` out, or give a multiple of `--micro-batch`"
+    )
+
+
+def _is_divided_in_blocks(question: Train) -> bool:
+    """Return whether several devices divide a language model, which is timed block by block."""
+    is_of_several = any(name != "micro_batch" and name in _OF_SEVERAL_DEVICES for name in question.given())
+    return is_of_several and _resolved_network(question).is_language_model
 
 
 _ORDER = ("network", "gpu", "precision", "batch_size", "sequence_length")
 """Options that are compared, the slowest first."""
 
 _OF_SEVERAL_DEVICES = frozenset(
-    (*options_of(ClusterOptions), *options_of(ParallelOptions), "global_batch_size", "advise", "measured", "compat")
+    (*options_of(ClusterOptions), *options_of(ParallelOptions), "global_batch_size", "advise", "measured")
 )
 
 
 def _asks_for_devices(question: Train) -> bool:
     """Return whether an option is given that speaks of several devices, or of how they divide the work."""
-    return not _OF_SEVERAL_DEVICES.isdisjoint(question.given())
+    is_of_several = not _OF_SEVERAL_DEVICES.isdisjoint(question.given())
+    return is_of_several or _replica_of(question) is not None or _offload(question)[1] is not None
+
+
+def _replica_of(question: Train) -> str | None:
+    """Return the revision of the released PALEO that is reproduced; None for a time model of today."""
+    name, _, revision = str(question.time_model or "").partition("-")
+    return revision or "first" if name == "paleo" else None
+
+
+def _offload(question: Train) -> tuple[str | None, float | None]:
+    """Return the place of gradients and optimizer state, and the share of activations that is copied to the host."""
+    place, share = None, None
+    for part in (question.offload or "").split("+"):
+        name, _, detail = part.partition(":")
+        if name == ACTIVATIONS:
+            share = float(detail)
+        elif name:
+            place = name
+    return place, share
 
 
 def _answer_one(question: Any) -> Prediction:
@@ -148,14 +227,9 @@ def _answer_one(question: Any) -> Prediction:
     question = with_usual_precision(question)
     amount = None
     if any(getattr(question, name) is not None for name in options_of(AmountOptions)):
-        amount = Amount(
-            None, question.samples, question.tokens, question.epochs, question.packing is not None, question.packing
-        )
-    batch_size = question.batch_size
-    if question.fit_batch:
-        if batch_size is not None:
-            raise BadValue("`--fit-batch` chooses the batch size: leave `--batch-size` out")
-        batch_size = 1
+        amount = Amount(None, question.samples, question.tokens, question.epochs)
+    fits = question.batch_size == FIT
+    batch_size = 1 if fits else question.batch_size
     prediction = predict_question(
         Question(
             question.network,
@@ -163,8 +237,10 @@ def _answer_one(question: Any) -> Prediction:
             precision=question.precision,
             batch_size=default_batch_size(question) if batch_size is None else batch_size,
             phase="training",
-            training=training_options(question, question.offload, is_in_blocks=False),
-            fit_batch=question.fit_batch,
+            training=training_options(
+                question, _offload(question)[0], is_in_blocks=False, optimizer=default_optimizer(question)
+            ),
+            fit_batch=fits,
             memory=True,
             amount=amount,
             facility=question.facility,
@@ -185,17 +261,28 @@ _PASSED = (
 
 def default_batch_size(question: Any) -> int:
     """Return the samples per device if none are given."""
+    return 1 if _reads_tokens(question) else SAMPLES_PER_DEVICE
+
+
+def default_optimizer(question: Any) -> str:
+    """Return the optimizer if none is given."""
+    return "sgd"
+
+
+def _reads_tokens(question: Any) -> bool:
+    """Return whether the network reads tokens."""
     from ..api.resolve import resolve_network, square_size
     from ..architectures.network import SequenceOptions
 
     size = square_size(question.image_size, question.network)
     sequence = SequenceOptions(question.sequence_length, None, "training")
-    network = resolve_network(question.network, size, question.inputs, sequence)
-    return 1 if network.tokens else SAMPLES_PER_DEVICE
+    return bool(resolve_network(question.network, size, question.inputs, sequence).tokens)
 
 
-def training_options(question: Any, offload: str | None, *, is_in_blocks: bool) -> TrainingOptions | None:
-    """Return the options of a training step; None if none is given.
+def training_options(
+    question: Any, offload: str | None, *, is_in_blocks: bool, optimizer: str = "sgd"
+) -> TrainingOptions | None:
+    """Return the options of a training step; None if none is given and plain SGD updates.
 
     Parameters
     ----------
@@ -204,6 +291,8 @@ def training_options(question: Any, offload: str | None, *, is_in_blocks: bool) 
         Where gradients and optimizer state are kept.
     is_in_blocks : bool
         Whether recomputation is that of a network in blocks on several devices, which is no option of the step.
+    optimizer : str
+        Optimizer without adapters if none is given.
     """
     given: dict[str, Any] = {} if offload is None else {"offload": offload}
     if question.recompute is not None and not is_in_blocks:
@@ -214,14 +303,15 @@ def training_options(question: Any, offload: str | None, *, is_in_blocks: bool) 
         value = getattr(question, name)
         if value is not None and value is not False:
             given[field] = value
-    for field in ("lora_modules", "freeze", "train_only"):
-        if field in given:
-            given[field] = _split_names(given[field])
-    if not given:
+    if "gradients" in (question.training_settings or {}):
+        given["fp32_gradients"] = True
+    for key, names in (question.trainable or {}).items():
+        given[_TRAINABLE_FIELDS[key]] = _split_names(names)
+    if not given and optimizer == "sgd":
         return None
     from ..timing.workload import TrainingOptions
 
-    given.setdefault("optimizer", "adamw" if question.lora else "sgd")
+    given.setdefault("optimizer", "adamw" if question.lora else optimizer)
     return TrainingOptions(**given)
 
 
@@ -230,12 +320,11 @@ _TRAINING_FIELDS = {
     "mixed_precision": "mixed_precision",
     "accumulation": "accumulation",
     "lora": "lora_rank",
-    "lora_modules": "lora_modules",
-    "freeze": "freeze",
-    "train_only": "train_only",
-    "fp32_gradients": "fp32_gradients",
 }
 """Fields of `TrainingOptions` by the options that state them."""
+
+_TRAINABLE_FIELDS = {"only": "train_only", "except": "freeze", "adapters": "lora_modules"}
+"""Fields of `TrainingOptions` by the settings of ``--trainable``."""
 
 CHECKPOINTING_OF_RECOMPUTE = {"none": "none", "sqrt": "sqrt", "full": "block", "block": "block", "all": "all"}
 """Checkpointing of a network layer by layer, by the recomputation that asks for it."""
@@ -253,12 +342,12 @@ def _checkpointing(recompute: str) -> str:
 
 
 def _loss_options(loss: str) -> dict[str, Any]:
-    """Return the fields of `TrainingOptions` for ``--loss``."""
+    """Return the fields of `TrainingOptions` for ``--training-settings loss``."""
     if loss in ("fused", "fp32"):
         return {"fused_loss": loss == "fused"}
     if str(loss).isdecimal() and int(loss) >= 1:
         return {"loss_chunks": int(loss)}
-    raise BadValue(f"`--loss` must be fp32, fused or a number of parts >= 1 (got {loss!r})")
+    raise BadValue(f"`--training-settings loss` must be fp32, fused or a number of parts >= 1 (got {loss!r})")
 
 
 def _split_names(text: str) -> tuple[str, ...]:
@@ -270,33 +359,32 @@ def _answer_for_devices(question: Any) -> ScaleTable:
     """Return the table over numbers of devices."""
     from ..api.scaling import scale_network
 
-    if question.fit_batch:
-        raise BadValue("`--fit-batch` is for one device: give `--batch-size`, or leave the number of devices out")
+    if question.batch_size == FIT:
+        raise BadValue("`--batch-size fit` is for one device: give a number, or leave the number of devices out")
     check_network_options(question, "training")
-    if question.compat is None:
+    revision = _replica_of(question)
+    if revision is None:
         question = with_usual_precision(question, _device_of_topology(question))
-    question = _with_one_sharding(question)
     communication = _dict(question.communication)
-    parallel = _parallel_config(question)
-    is_in_blocks = parallel is not None or question.strategy == "3d"
-    training = training_options(question, question.offload, is_in_blocks=is_in_blocks)
+    strategy, parallel = _division(question)
+    is_in_blocks = parallel is not None or strategy == IN_BLOCKS
+    optimizer = default_optimizer(question) if revision is None else "sgd"
+    training = training_options(question, _offload(question)[0], is_in_blocks=is_in_blocks, optimizer=optimizer)
     feed = _dict(question.feed)
     settings = _settings(question, communication, parallel)
     batch_size = question.global_batch_size or question.batch_size
-    if batch_size is None and question.compat is None:
+    if batch_size is None and revision is None:
         batch_size = default_batch_size(question)
-    replica, _, revision = (question.compat or "").partition("-")
     return scale_network(
         question.network,
         gpu=question.gpu,
         workers=question.workers,
         link=question.link,
-        topology=question.topology,
-        platform=question.platform,
+        **_places(question),
         measured=question.measured,
         batch_size=batch_size,
         scaling="strong" if question.global_batch_size is not None else None,
-        strategy=question.strategy or "data",
+        strategy=strategy,
         advise=question.advise is not None,
         by=question.advise or "time",
         settings=settings,
@@ -307,44 +395,70 @@ def _answer_for_devices(question: Any) -> ScaleTable:
         samples=question.samples,
         tokens=question.tokens,
         epochs=question.epochs,
-        packing=question.packing is not None,
-        mean_length=question.packing,
         storage=feed.get("storage"),
         decode=feed.get("decode"),
         pageable=feed.get("pageable", False),
-        compat=replica or None,
+        compat=None if revision is None else "paleo",
         revision=revision or "first",
         price=question.price_usd_per_h,
         price_of=question.price_of,
-        time_model=model_name(question.time_model),
+        time_model=None if revision is not None else model_name(question.time_model),
         concurrent=question.time_model == PPP_OVERLAP,
         **question.site_settings,
         **{name: getattr(question, name) for name in _PASSED},
     )
 
 
-def _with_one_sharding(question: Train) -> Train:
-    """Return the question with ZeRO of a language model as its sharding, which is timed block by block."""
-    strategy = question.strategy
-    if strategy not in ("zero-1", "zero-2", "zero-3") or question.sharding is not None:
-        return question
+IN_BLOCKS = "3d"
+"""Strategy that divides a network in blocks."""
+
+_LAYERWISE = {"ddp": "data", "distributed-optimizer": "zero-1", "shard-grad-op": "zero-2", "full-shard": "zero-3"}
+"""Strategies of networks that are divided layer by layer, by the names that frameworks give to them."""
+
+
+def _division(question: Train) -> tuple[str, ParallelConfig | None]:
+    """Return the strategy, and how a network in blocks is divided; None if it is divided layer by layer.
+
+    Sharded language models are timed block by block, other networks layer by layer unless an option divides blocks.
+    """
+    from ..distributed.parallel_config import SHARDINGS
+
+    name = question.strategy or "data"
+    parallel = _parallel_config(question, None)
+    if name not in SHARDINGS:
+        return name, parallel
+    if parallel is not None or _resolved_network(question).is_language_model:
+        return IN_BLOCKS, _parallel_config(question, name)
+    if name == "hybrid-shard":
+        raise BadValue("`--sharding hybrid-shard` is for networks in blocks, such as language models: give zero-3")
+    return _LAYERWISE.get(name, name), None
+
+
+def _resolved_network(question: Train) -> Network:
+    """Return the network that is asked for."""
     from ..api.resolve import resolve_network, square_size
 
-    network = resolve_network(question.network, square_size(question.image_size, question.network), question.inputs)
-    return replace(question, strategy=None, sharding=strategy) if network.is_language_model else question
+    return resolve_network(question.network, square_size(question.image_size, question.network), question.inputs)
 
 
 def _device_of_topology(question: Train) -> str | None:
     """Return the device that a topology or a platform names; None if it names none."""
-    if question.topology is None and question.platform is None:
+    if question.platform is None:
         return None
     from ..api.arguments import to_paths
     from ..distributed.run import ClusterRequest
 
-    request = ClusterRequest(
-        question.workers, topology=question.topology, platform=question.platform, link=question.link
-    )
+    request = ClusterRequest(question.workers, link=question.link, **_places(question))
     return request.build_topology(to_paths(question.hardware_files)).device
+
+
+def _places(question: Train) -> dict[str, Any]:
+    """Return the topology or the platform that ``--platform`` describes."""
+    if question.platform is None:
+        return {}
+    from ..distributed.platforms import is_topology
+
+    return {"topology" if is_topology(question.platform) else "platform": question.platform}
 
 
 def _dict(settings: Any) -> dict[str, Any]:
@@ -369,7 +483,7 @@ def _settings(question: Train, communication: Mapping[str, Any], parallel: Paral
     return Settings(**{name: value for name, value in given.items() if value is not None})
 
 
-def _parallel_config(question: Train) -> ParallelConfig | None:
+def _parallel_config(question: Train, sharding: str | None) -> ParallelConfig | None:
     """Return how a network in blocks is divided; None if no option of it is given."""
     experts, schedule = _dict(question.experts), _dict(question.schedule)
     given: dict[str, Any] = {
@@ -382,7 +496,7 @@ def _parallel_config(question: Train) -> ParallelConfig | None:
     given |= {
         "layout": schedule.get("layout"),
         "virtual_stages": schedule.get("interleaved"),
-        "sequence_parallel": question.sequence_parallel or None,
+        "sequence_parallel": _dict(question.communication).get("sequence-parallel") or None,
         "dispatch": experts.get("dispatch"),
         "expert_kernels": experts.get("kernels"),
         "expert_tensor": experts.get("tensor"),
@@ -390,9 +504,9 @@ def _parallel_config(question: Train) -> ParallelConfig | None:
         "expert_capacity": experts.get("capacity"),
         "expert_overlap": experts.get("overlap"),
         "micro_batch_size": question.micro_batch,
-        "offloaded_share": question.offloaded_activations,
-        "sharding": question.sharding,
-        **_recompute_fields(question),
+        "offloaded_share": _offload(question)[1],
+        "sharding": sharding,
+        **_recompute_fields(question, sharding),
     }
     given = {field: value for field, value in given.items() if value is not None}
     if not given:
@@ -402,7 +516,7 @@ def _parallel_config(question: Train) -> ParallelConfig | None:
     return ParallelConfig(**given)
 
 
-def _recompute_fields(question: Train) -> dict[str, Any]:
+def _recompute_fields(question: Train, sharding: str | None) -> dict[str, Any]:
     """Return the fields of `ParallelConfig` for ``--recompute``; none for recomputation layer by layer."""
     name, _, detail = (question.recompute or "").partition(":")
     if name == "selective":
@@ -423,13 +537,13 @@ def _recompute_fields(question: Train) -> dict[str, Any]:
             f"`--recompute` must be none, sqrt, all, full, full:N, selective, selective:MODULE+MODULE or offload "
             f"(got {question.recompute!r})"
         )
-    return {"recompute": "none"} if name == "none" and _divides_blocks(question) else {}
+    return {"recompute": "none"} if name == "none" and (sharding or _divides_blocks(question)) else {}
 
 
 def _divides_blocks(question: Train) -> bool:
     """Return whether another option divides a network in blocks."""
-    names = ("tensor", "pipeline", "context_parallel", "expert_parallel", "sharding", "micro_batch", "experts")
-    return question.strategy == "3d" or not set(names).isdisjoint(question.given())
+    names = ("tensor", "pipeline", "context_parallel", "expert_parallel", "micro_batch", "experts")
+    return question.strategy == IN_BLOCKS or not set(names).isdisjoint(question.given())
 
 
 def _document(result: Any, shown: Mapping[str, Any]) -> Any:

@@ -11,7 +11,7 @@ _MOVED_FROM_PREDICT = {
         (
             "--optimizer", "--mixed-precision", "--checkpointing", "--accumulation", "--lora", "--lora-modules",
             "--freeze", "--train-only", "--fused-loss", "--no-fused-loss", "--loss-chunks", "--fp32-gradients",
-            "--samples", "--tokens", "--epochs", "--packing", "--mean-length",
+            "--loss", "--samples", "--tokens", "--epochs", "--packing", "--mean-length",
         ),
         _TRAINING,
     ),
@@ -31,7 +31,17 @@ _MOVED_FROM_PREDICT = {
     "--workers": "is `--tensor` now, the devices that share one pass",
     "--policy": "is `--engine` now",
 }  # fmt: skip
-_MOVED_FROM_SCALE = {
+_DETAILS_OF_TRAINING = {
+    "--loss": "is `--training-settings loss=fp32|fused|N` now",
+    "--fused-loss": "is `--training-settings loss=fused` now",
+    "--no-fused-loss": "is `--training-settings loss=fp32` now",
+    "--loss-chunks": "is `--training-settings loss=N` now",
+    "--fp32-gradients": "is `--training-settings gradients=fp32` now",
+    "--lora-modules": "is `--trainable adapters=NAMES` now",
+    "--freeze": "is `--trainable except=NAMES` now",
+    "--train-only": "is `--trainable only=NAMES` now",
+}
+_MOVED_FROM_SCALE = _DETAILS_OF_TRAINING | {
     "--scaling": "is gone: `--batch-size` is per device (weak scaling), `--global-batch-size` of all (strong scaling)",
     "--collective": "is `--communication collective=NAME` now",
     "--gradient-precision": "is `--communication precision=NAME` now",
@@ -53,17 +63,19 @@ _MOVED_FROM_SCALE = {
     "--checkpointing": "is `--recompute` now",
     "--recompute-modules": "is `--recompute selective:MODULE+MODULE` now",
     "--recompute-every": "is `--recompute full:N` now",
-    "--fused-loss": "is `--loss fused` now",
-    "--no-fused-loss": "is `--loss fp32` now",
-    "--loss-chunks": "is `--loss N` now",
+    "--attention": "is `--training-settings attention=NAME` now",
+    "--offloaded-activations": "is `--offload activations:FRACTION` now",
+    "--sequence-parallel": "is `--communication sequence-parallel=yes` now",
     "--storage": "is `--feed storage=STORE` now",
     "--decode": "is `--feed decode=RATE` now",
     "--pageable": "is `--feed pageable=yes` now",
     "--images": "is `--samples` now",
-    "--mean-length": "is `--packing TOKENS` now",
+    "--packing": "is gone: packed samples are `--tokens`, their number times their mean length",
+    "--mean-length": "is gone: packed samples are `--tokens`, their number times their mean length",
     "--by": "is the value of `--advise`: time or joules",
     "--cost": "is gone: a run without a known price says so",
-    "--revision": "is `--compat paleo-last` now",
+    "--compat": "is `--time-model paleo` or paleo-last now",
+    "--revision": "is `--time-model paleo-last` now",
     "--concurrent": "is `--time-model ppp-overlap` now",
     "--phase": "is gone: `predict --phase` has the phases of text generation, `diffusion` pictures and videos",
     "--policy": "is an option of `predict --phase decode`: `--engine`",
@@ -103,7 +115,11 @@ MOVED = {
         "--execution": "is `--engine` now",
         "--gpus": "is `--workers` now",
     },
-    "diffusion": {"--images": "is `--batch-size` now", "--checkpointing": "is `--recompute` now"},
+    "diffusion": _DETAILS_OF_TRAINING
+    | {
+        "--images": "is `--batch-size` now",
+        "--checkpointing": "is `--recompute` now",
+    },
 }
 """What became of the options of earlier versions, and what options of engines are here, by command."""
 
@@ -123,6 +139,7 @@ MOVED_EVERYWHERE = {
     "--carbon-intensity": "is `--site carbon-intensity=GRAMS` now",
     "--pue": "is `--site pue=RATIO` now",
     "--host-watts": "is `--site host-watts=WATTS` now",
+    "--fit-batch": "is `--batch-size fit` now",
     "--price-of": "is `--price CLOUD` now",
     "--ppp-overlap": "is `--time-model ppp-overlap` now",
 }
@@ -138,13 +155,19 @@ BROUGHT = {
     "train": {
         "--fp16": "is `--precision fp16 --mixed-precision`",
         "--bf16": "is `--precision bf16 --mixed-precision`",
+        "--attn-implementation": "is `--training-settings attention=NAME`",
         "--load-in-4bit": "is `--weights nf4`, of frozen matrices with `--lora`",
         "--load-in-8bit": "is `--weights int8`, of frozen matrices with `--lora`",
         "--zero-stage": "is a part of `--sharding`, as in `--sharding zero-3`",
         "--deepspeed": "is `--sharding zero-1`, zero-2 or zero-3, and `--offload` for its offloading",
         "--world-size": "is `--workers`",
         "--num-gpus": "is `--workers`",
-        "--sequence-parallel-size": "is `--context-parallel`, or `--sequence-parallel` with `--tensor`",
+        "--sequence-parallel-size": "is `--context-parallel`; with `--tensor` `--communication sequence-parallel=yes`",
+        "--accumulate-allreduce-grads-in-fp32": "is `--training-settings gradients=fp32`",
+        "--lora-target-modules": "is `--trainable adapters=NAMES`",
+        "--target-modules": "is `--trainable adapters=NAMES`",
+        "--sample-packing": "is not needed: `--tokens` are packed, `--samples` are padded",
+        "--auto-find-batch-size": "is `--batch-size fit`",
         "--recompute-granularity": "is `--recompute full` or selective",
         "--activations-checkpoint-method": "is `--recompute full` or selective",
     },

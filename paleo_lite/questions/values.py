@@ -112,6 +112,27 @@ def has_option(command: click.Command, name: str) -> bool:
     return any(parameter.name == name for parameter in command.params)
 
 
+class OffloadNames(Names):
+    """A place of gradients and optimizer state, ``activations:FRACTION``, or both joined by a plus sign."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the text; raise UnknownName if a part is no place, and BadValue if a share is no number."""
+        for part in str(value).split("+"):
+            name, _, share = part.partition(":")
+            if name != ACTIVATIONS:
+                super().convert(part, param, ctx)
+            elif not re.fullmatch(r"0?\.\d+", share):
+                raise BadValue(
+                    f"{_parameter_name(param)} activations:FRACTION takes a share below 1, such as activations:0.5 "
+                    f"(got {_quote(part)})"
+                )
+        return str(value)
+
+
+ACTIVATIONS = "activations"
+"""What `OffloadNames` takes besides places."""
+
+
 class WholeNumber(click.ParamType):  # type: ignore[type-arg]
     """An integer >= 1.
 
@@ -140,6 +161,18 @@ class WholeNumber(click.ParamType):  # type: ignore[type-arg]
             expected = f"an integer from 1 to {self.maximum:,}"
             raise BadValue(f"{_parameter_name(param)} must be {expected} (got {_quote(text)})")
         return number
+
+
+class BatchSize(WholeNumber):
+    """An integer >= 1, or ``fit`` for the largest batch that fits into the memory."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the integer, or the word."""
+        return FIT if str(value).strip() == FIT else super().convert(value, param, ctx)
+
+
+FIT = "fit"
+"""Batch size for the largest batch that fits into the memory."""
 
 
 class PictureSize(WholeNumber):
@@ -233,7 +266,9 @@ class CommaSeparated(click.ParamType):  # type: ignore[type-arg]
             parts = names
         elif self._is_range(text):
             parts = [str(number) for number in parse_range(text, _parameter_name(param))]
-        elif "," in text and file_exists(text, Path.exists):
+        elif "," in text and (
+            (isinstance(self.item_type, PlatformText) and "@" in text) or file_exists(text, Path.exists)
+        ):
             parts = [text]
         else:
             parts = [part.strip() for part in text.split(",")]
@@ -243,7 +278,7 @@ class CommaSeparated(click.ParamType):  # type: ignore[type-arg]
 
     def _is_range(self, text: str) -> bool:
         """Return whether a text is several integers or a range of them; sizes as width x height are names."""
-        if isinstance(self.item_type, PictureSize):
+        if isinstance(self.item_type, PictureSize) or FIT in text:
             return ":" in text or "..." in text
         return isinstance(self.item_type, WholeNumber) and re.search("[,:]", text) is not None
 
@@ -499,6 +534,18 @@ class CompletedText(click.types.StringParamType):
         return items
 
 
+class PlatformText(CompletedText):
+    """The name of a computer, or the text of a topology, which has commas."""
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Return completions of the name of a computer, or of a device or link of a topology."""
+        if " " in incomplete:
+            return CompletedText(".questions.values:device_ids", ".questions.values:link_names").shell_complete(
+                ctx, param, incomplete
+            )
+        return super().shell_complete(ctx, param, incomplete)
+
+
 def _import_object(source: str) -> Any:
     """Return the object named by ``"module:NAME"``, with the module relative to the package."""
     module, _, name = source.partition(":")
@@ -598,6 +645,7 @@ def configuration_names(typed: dict[str, Any]) -> list[str]:
 
 
 INTEGER = WholeNumber()
+BATCH_SIZE = BatchSize()
 PICTURE_SIZE = PictureSize()
 PPP = Number(example="0.62")
 SHAPE = Shape()
@@ -607,10 +655,9 @@ LINK = CompletedText(".questions.values:link_names")
 LAYER = CompletedText(".questions.values:layer_names")
 COLUMN = CompletedText(".questions.values:column_names")
 CALIBRATION = CompletedText(".calibration.store:shipped_calibrations", files=True)
-PLATFORM = CompletedText(
+PLATFORM = PlatformText(
     ".distributed.platforms:platform_names",
     ".distributed.platforms:computer_names",
     ".machines.clouds:instance_names",
     files=True,
 )
-TOPOLOGY = CompletedText(".questions.values:device_ids", ".questions.values:link_names", files=True)

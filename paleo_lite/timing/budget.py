@@ -42,12 +42,9 @@ class Amount(msgspec.Struct, frozen=True):
     """Amount of training as people state it; at most one of the first three."""
 
     images: float | str | None = None  # samples per epoch: ``1281167``, ``"1.28M"`` or ``"300B tokens"``
-    samples: float | str | None = None  # samples per epoch: ``"52k"``
+    samples: float | str | None = None  # samples per epoch, each padded to the length of a sequence: ``"52k"``
     tokens: float | str | None = None  # tokens per epoch: ``"15B"``
     epochs: float | None = None  # number of epochs; None for one
-    # Whether several samples share a sequence. Otherwise every sample is padded to the length of a sequence.
-    packing: bool = False
-    mean_length: float | None = None  # mean tokens per sample, for `packing`
 
     @property
     def is_given(self) -> bool:
@@ -65,18 +62,11 @@ class Amount(msgspec.Struct, frozen=True):
         Raises
         ------
         BadValue
-            If several numbers are given, or a number is not > 0, or tokens or packing are given for a network that
-            reads no tokens.
+            If several numbers are given, or a number is not > 0, or tokens are given for a network that reads none.
         """
         given = [name for name in ("images", "samples", "tokens") if getattr(self, name) is not None]
         if len(given) > 1:
             raise BadValue(f"give one of `--samples` and `--tokens` (got {' and '.join(given)})")
-        if self.packing and (self.samples is None or self.mean_length is None):
-            raise BadValue(
-                "`--packing` needs a number of samples and their mean length: give `--samples` and `--packing TOKENS`"
-            )
-        if self.mean_length is not None and not self.packing:
-            raise BadValue("the mean length is for `--packing`: without it samples are padded to `--sequence-length`")
         if not given:
             return None
         option = given[0]
@@ -89,14 +79,6 @@ class Amount(msgspec.Struct, frozen=True):
             raise BadValue(f"`--{option}` must be a number > 0 (got {text!r})")
         if option == "tokens":
             return number / _check_tokens(sequence_tokens, "--tokens")
-        if self.packing:
-            assert self.mean_length is not None
-            tokens = _check_tokens(sequence_tokens, "--packing")
-            if not 0 < self.mean_length <= tokens:
-                raise BadValue(
-                    f"`--packing` must be > 0 and at most the {tokens} tokens of a sequence (got {self.mean_length:g})"
-                )
-            return number * self.mean_length / tokens
         return number
 
 

@@ -23,7 +23,7 @@ from ..errors import BadValue
 from .quantization import CONVERSION
 
 LAST = "last"
-"""Value of `--train-only` for the last layer with weights."""
+"""Value of `--trainable only` for the last layer with weights."""
 
 LINEAR_KINDS = ("linear", "matmul")
 """Kinds of layers to which LoRA adds adapters; the linear layers of GPT-2 are products with a transposed weight."""
@@ -65,7 +65,7 @@ def adapt_layers(layers: Sequence[Layer], tuning: FineTuning) -> tuple[Layer, ..
         trained = _find_trained(adapted, tuning.train_only)
         adapted = _freeze(adapted, [index for index in range(len(adapted)) if index not in trained])
     for pattern in tuning.freeze:
-        adapted = _freeze(adapted, _find_matches(adapted, pattern, "--freeze"))
+        adapted = _freeze(adapted, _find_matches(adapted, pattern, "except"))
     if tuning.lora_rank:
         chosen = _find_adapted(adapted, tuning.lora_modules)
         largest_rank = max(min(adapted[index].weights[0]) for index in chosen)
@@ -110,12 +110,13 @@ def find_output_head(layers: Sequence[Layer]) -> int | None:
     return None
 
 
-def _find_matches(layers: Sequence[Layer], pattern: str, option: str) -> list[int]:
+def _find_matches(layers: Sequence[Layer], pattern: str, setting: str) -> list[int]:
     """Return the indices of the layers with weights that a pattern matches."""
     matches = [index for index, layer in enumerate(layers) if layer.weights and matches_module(layer.name, pattern)]
     if not matches:
         names = ", ".join(layer.name for layer in layers if layer.weights and layer.parameters)
-        raise BadValue(f"`{option} {pattern}` matches no layer with weights; the network has {_shorten(names)}")
+        found = f"the network has {_shorten(names)}"
+        raise BadValue(f"`--trainable {setting}={pattern}` matches no layer with weights; {found}")
     return matches
 
 
@@ -129,7 +130,7 @@ def _find_trained(layers: Sequence[Layer], train_only: Sequence[str]) -> set[int
         if pattern == LAST:
             trained.add(max(index for index, layer in enumerate(layers) if layer.weights))
         else:
-            trained.update(_find_matches(layers, pattern, "--train-only"))
+            trained.update(_find_matches(layers, pattern, "only"))
     return trained
 
 
@@ -156,7 +157,7 @@ def _find_adapted(layers: Sequence[Layer], modules: Sequence[str]) -> set[int]:
         if not chosen:
             raise BadValue(
                 "`--lora` needs linear layers besides the output layer, and this network has none: "
-                "use `--freeze` or `--train-only`"
+                "use `--trainable only=NAMES` or `except=NAMES`"
             )
         return chosen
     chosen = set()
@@ -165,7 +166,7 @@ def _find_adapted(layers: Sequence[Layer], modules: Sequence[str]) -> set[int]:
         if not matches:
             names = sorted({last_part(layers[index].name) for index in candidates})
             listed = _shorten(", ".join(names)) or "none"
-            raise BadValue(f"`--lora-modules {module}` matches no linear layer; the network has {listed}")
+            raise BadValue(f"`--trainable adapters={module}` matches no linear layer; the network has {listed}")
         chosen |= matches
     return chosen
 

@@ -519,18 +519,19 @@ class TrainingOptions(msgspec.Struct, frozen=True):
         if isinstance(self.accumulation, bool) or not isinstance(self.accumulation, int) or self.accumulation < 1:
             raise BadValue(f"the accumulation must be an integer >= 1 (got {self.accumulation!r})")
         if isinstance(self.loss_chunks, bool) or not isinstance(self.loss_chunks, int) or self.loss_chunks < 1:
-            raise BadValue(f"`--loss-chunks` must be an integer >= 1 (got {self.loss_chunks!r})")
+            raise BadValue(f"the parts of the loss must be an integer >= 1 (got {self.loss_chunks!r})")
         if self.products is not None and (self.products not in NARROW_PRODUCTS or not self.mixed_precision):
             names = " or ".join(map(repr, NARROW_PRODUCTS))
             raise BadValue(f"`products` must be {names}, with mixed precision (got {self.products!r})")
         if self.fp32_gradients and not self.mixed_precision:
             raise BadValue(
-                "`--fp32-gradients` is for `--mixed-precision`: otherwise gradients have the weights' precision"
+                "`--training-settings gradients=fp32` is for `--mixed-precision`: otherwise gradients have the "
+                "precision of the weights"
             )
         if isinstance(self.lora_rank, bool) or not isinstance(self.lora_rank, int) or self.lora_rank < 0:
             raise BadValue(f"`--lora` must be an integer >= 1 (got {self.lora_rank!r})")
         if self.lora_modules and not self.lora_rank:
-            raise BadValue("`--lora-modules` needs the rank of the adapters: give `--lora RANK`, such as 16")
+            raise BadValue("`--trainable adapters` needs the rank of the adapters: give `--lora RANK`, such as 16")
 
     @property
     def fine_tuning(self) -> FineTuning | None:

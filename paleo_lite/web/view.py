@@ -18,7 +18,7 @@ import msgspec
 
 from ..errors import BadValue, PaleoError, UnknownName
 from ..questions.option import Option, documented_spelling, options_of
-from ..questions.values import CommaSeparated, KeyValues, Names, WholeNumber
+from ..questions.values import FIT, BatchSize, CommaSeparated, KeyValues, Names, WholeNumber
 from ..units import parse_range
 from .uploads import NETWORKS
 from .wanted import (
@@ -179,7 +179,7 @@ def check_option(asked: str, name: str, text: str, uploaded: Sequence[str] = ())
                 raise BadValue(f"must be yes (got {text!r})")
             return text
         _check_names(asked, name, text)
-        if type(declared.type) is WholeNumber:
+        if type(declared.type) is WholeNumber or (type(declared.type) is BatchSize and text != FIT):
             _check_counts(text, AT_MOST.get(name, AT_MOST_ELSE))
         kind = CommaSeparated(declared.type) if takes_several(asked, name) else declared.type
         for item in _items(text, declared):

@@ -91,7 +91,7 @@ GROUPS = (
 FIRST_OPTIONS = {
     "train": (
         "precision", "lora", "weights", "batch_size", "sequence_length", "samples", "tokens", "epochs", "workers",
-        "platform", "sharding", "tensor", "pipeline",
+        "platform", "strategy", "tensor", "pipeline",
     ),
     "serve": (
         "rate", "concurrency", "input_tokens", "output_tokens", "precision", "weights", "tensor", "engine", "slo",
@@ -121,13 +121,12 @@ OFFERED_BY = {"diffusion": frozenset({"image_size"})}
 LABELS = {
     "gpu": "Devices",
     "lora": "LoRA rank",
-    "lora_modules": "LoRA modules",
+    "trainable": "Trained layers",
+    "training_settings": "Details of a step",
     "accumulation": "Gradient accumulation",
     "recompute": "Activation recomputation",
     "loss": "Cross entropy",
     "freeze": "Frozen layers",
-    "train_only": "Trained layers",
-    "fp32_gradients": "Gradients in fp32",
     "offload": "Offloading",
     "weights": "Format of weights",
     "kv_cache": "KV cache",
@@ -145,8 +144,6 @@ LABELS = {
     "schedule": "Schedule of the pipeline",
     "experts": "Mixtures of experts",
     "measured": "Your own measurements",
-    "compat": "Replica of PALEO",
-    "fit_batch": "Largest batch that fits",
     "global_batch_size": "Batch size of all devices",
     "advise": "Ranking",
     "rate": "Requests per second",
@@ -187,7 +184,7 @@ EXAMPLES = {
     "sequence_length": "2048 or 512,2048",
     "steps": "20,50",
     "workers": "8 or 1,2,4,...,64",
-    "topology": "2x k40m @ pcie3, 16 nodes @ infiniband",
+    "platform": "dgx-h100 or 2x k40m @ pcie3, 16 nodes @ infiniband",
     "experts": "dispatch=deepep,imbalance=1.2",
     "schedule": "interleaved=2,micro-batches=16",
     "communication": "collective=ring,overlap=no",
@@ -202,18 +199,16 @@ EXAMPLES = {
     "device_memory": "16GB",
     "recompute": "full, selective or full:2",
     "site": "electricity=0.30,pue=1.2",
-    "lora_modules": "q_proj,v_proj",
-    "freeze": "model.layers.[0-9].*",
-    "train_only": "last",
+    "trainable": "only=last or adapters=q_proj,v_proj",
     "expert_load": "power-law:1.2",
     "overhead": "1 ms",
-    "loss": "fused",
+    "training_settings": "loss=fused,attention=flash2",
     "measured": "16 workers: 350 ms",
     "link": "ethernet20 or 25 GB/s",
 }
 """What an empty field shows if the option has no default that can be shown."""
 
-FREE_CHOICES = frozenset({"link", "topology", "price"})
+FREE_CHOICES = frozenset({"link", "platform", "price"})
 """Options whose names are offered and that also take another text."""
 
 COMPARED = {

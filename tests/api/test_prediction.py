@@ -47,7 +47,7 @@ def test_layers_are_counted_and_left_out() -> None:
 
 
 def test_the_largest_batch_that_fits_is_the_largest() -> None:
-    found = pl.predict("vgg16", gpu="k40m", phase="training", fit_batch=True)
+    found = pl.predict("vgg16", gpu="k40m", phase="training", batch_size="fit")
     assert found.memory.fits
     assert not pl.predict("vgg16", gpu="k40m", phase="training", batch_size=found.batch_size + 1).memory.fits
 
@@ -69,7 +69,7 @@ def test_devices_include_shipped_and_own_files(tmp_path) -> None:
         ((), {"flops": "1G", "execution": "compiled"}, "execution needs the layers of a network"),
         ((), {"flops": "1G", "memory": True}, "require a network"),
         ((), {"flops": "1G", "phase": "training"}, "a bare FLOP count supports inference only"),
-        (("vgg16",), {"fit_batch": True, "batch_size": 2}, "leave `--batch-size` out"),
+        (("vgg16",), {"batch_size": "most"}, "must be an integer >= 1"),
         (("vgg16",), {"inputs": [(3, 224, 224)]}, "a shipped network takes `--image-size`"),
         (("torchvision.models:vgg16",), {}, "needs the shape of its inputs"),
         (("torchvision.models:vgg16",), {"image_size": 64}, "with its input, as in --input"),

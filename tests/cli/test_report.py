@@ -43,10 +43,10 @@ REFUSED = {
     "serving an image network": (["serve", "alexnet", "--rate", "5"], 2, "`serve` needs a language model"),
     "workers alone": (["train", "alexnet", "--workers", "8"], 2, "several workers need a link: give `--link"),
     "no such profile": (["efficiency", "nowhere.parquet"], 1, "nowhere.parquet"),
-    "fitting a batch that is given": (
-        ["train", "alexnet", "--fit-batch", "--batch-size", "8"],
+    "fitting a batch on several": (
+        ["train", "alexnet", "--batch-size", "fit", "--workers", "2"],
         2,
-        "leave `--batch-size` out",
+        "`--batch-size fit` is for one device",
     ),
     "another calibration": (["alexnet", "--calibration", "v100-sxm2-fp16"], 2, "not for k40m"),
 }
@@ -136,8 +136,8 @@ def test_predict_does_not_import_reports():
 QUESTIONS = {
     "inference": ["predict", "alexnet", "--gpu", "k40m", "--batch-size", "4", "--time-model", "roofline", "--clock",
                   "boost"],
-    "largest batch": ["train", "resnet18", "--gpu", "t4", "--precision", "fp16", "--fit-batch", "--optimizer", "adam",
-                      "--mixed-precision", "--recompute", "sqrt"],
+    "largest batch": ["train", "resnet18", "--gpu", "t4", "--precision", "fp16", "--batch-size", "fit", "--optimizer",
+                      "adam", "--mixed-precision", "--recompute", "sqrt"],
     "serving": ["serve", "llama-3.2-1b", "--gpu", "h100-sxm", "--precision", "bf16", "--rate", "5", "--output-tokens",
                 "64", "--num-requests", "50"],
     "several": ["train", "resnet18", "--gpu", "k80-die", "--workers", "1,2", "--link", "ethernet20",

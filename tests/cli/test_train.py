@@ -76,9 +76,8 @@ def test_pages(style, width, monkeypatch):
 
 
 def test_paleo_s_answer_comes_in_the_same_columns():
-    found = answer(
-        "train", "paleo_alex_v2", "--gpu", "TITAN_X", "--link", "ethernet20", "--workers", "1,2", "--compat", "paleo"
-    )
+    asked = ("--gpu", "TITAN_X", "--link", "ethernet20", "--workers", "1,2", "--time-model", "paleo")
+    found = answer("train", "paleo_alex_v2", *asked)
     assert all(list(row)[: len(DOCUMENTED)] == DOCUMENTED for row in found["rows"])
 
 
@@ -101,9 +100,9 @@ def test_paleo_s_answer_comes_in_the_same_columns():
         ),
         (("--workers", "2", "--epochs", "3"), "give `--samples 52k`"),
         (("--workers", "2", "--communication", "bucket=0"), "bucket: the value must be > 0"),
-        (("--workers", "2", "--compat", "paleo", "--advise", "time"), "PALEO has no `--advise`"),
-        (("--workers", "2", "--compat", "paleo", "--precision", "fp16"), "PALEO has no `--precision`"),
-        (("--workers", "2", "--compat", "paleo", "--optimizer", "adam"), "PALEO has no `--optimizer`"),
+        (("--workers", "2", "--time-model", "paleo", "--advise", "time"), "PALEO has no `--advise`"),
+        (("--workers", "2", "--time-model", "paleo", "--precision", "fp16"), "PALEO has no `--precision`"),
+        (("--workers", "2", "--time-model", "paleo", "--optimizer", "adam"), "PALEO has no `--optimizer`"),
         ((), "several devices need their number: `--workers`"),
         (
             ("--workers", "2", "--schedule", "micro-batches=4"),

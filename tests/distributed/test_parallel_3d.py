@@ -123,8 +123,8 @@ def test_tensor_parallelism_of_a_mixture_implies_sequence_parallelism(tensor):
     splits = [ParallelConfig(tensor, sequence_parallel=given) for given in (False, tensor > 1)]
     implied, explicit = (scaled("mixtral-8x7b", 8, 8, split, **asked) for split in splits)
     assert implied.time_s == explicit.time_s
-    assert any("implies `--sequence-parallel`" in note for note in implied.notes) == (tensor > 1)
-    assert not any("implies `--sequence-parallel`" in note for note in explicit.notes)
+    assert any("implies sequence parallelism" in note for note in implied.notes) == (tensor > 1)
+    assert not any("implies sequence parallelism" in note for note in explicit.notes)
 
 
 def test_pipeline_bubble_agrees_with_the_formula():
@@ -234,7 +234,7 @@ def test_impossible_configurations(network, workers, batch_size, split, message)
         ({"tensor": 0}, r"`--tensor` must be an integer >= 1 \(got 0\)"),
         ({"recompute": "some"}, r"`--recompute` must be one of none, selective, full, offload \(got 'some'\)"),
         ({"zero_stage": 4}, r"the ZeRO stage must be 0, 1, 2 or 3 \(got 4\)"),
-        ({"offloaded_share": 1.0}, r"`--offloaded-activations` must be >= 0 and < 1 \(got 1\)"),
+        ({"offloaded_share": 1.0}, r"`--offload activations:FRACTION` must be >= 0 and < 1 \(got 1\)"),
         ({"virtual_stages": 2}, "`--schedule interleaved` needs pipeline stages: give `--pipeline`, too"),
     ],
 )

@@ -1,4 +1,4 @@
-"""``--compat paleo``: published results of the released PALEO for many workers."""
+"""``--time-model paleo``: published results of the released PALEO for many workers."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def test_the_command_line():
     from paleo_lite.cli import main
 
     command = (
-        "train paleo_alex_v2_hybrid --compat paleo --gpu K20 --link pcie2 --workers 1,2,4,8 --strategy hybrid "
+        "train paleo_alex_v2_hybrid --time-model paleo --gpu K20 --link pcie2 --workers 1,2,4,8 --strategy hybrid "
         "--batch-size 128 --ppp 0.46 --samples 1.2M --epochs 90 --communication ppp=0.75 --format json"
     )
     result = CliRunner().invoke(main, command.split())

@@ -146,7 +146,7 @@ def test_the_largest_batch_fits_and_no_larger_one() -> None:
 
     largest = one.memory.largest_batch
     assert total_bytes(largest) <= usable_bytes(one.device) < total_bytes(largest + 1)
-    assert pl.predict("llama-3.1-8b", fit_batch=True, **{**LLAMA, "batch_size": 1}).batch_size == largest
+    assert pl.predict("llama-3.1-8b", **{**LLAMA, "batch_size": "fit"}).batch_size == largest
 
 
 def test_layers_are_timed_where_they_are_asked_for() -> None:

@@ -24,11 +24,6 @@ def test_tokens_are_divided_among_sequences() -> None:
     assert Amount().samples_per_epoch(None) is None
 
 
-def test_packing_fills_sequences() -> None:
-    """52,000 samples of 256 tokens fill 6,500 sequences of 2,048; padded they are 52,000."""
-    assert Amount(samples="52k", packing=True, mean_length=256).samples_per_epoch(2048) == 6500
-
-
 def test_a_run_by_hand() -> None:
     """1,000 samples in 10 steps per epoch, 3 epochs, 2 s per step: 60 s on 8 devices of 2 USD/h and 500 W."""
     run = training_run(Budget(1000, 3, 2.0), 2.0, (1.0, 4.0), 100, 8, 500.0)
@@ -48,23 +43,17 @@ def test_a_run_by_hand() -> None:
 @pytest.mark.parametrize("amount", [{"images": 1}, {"samples": "52k"}, {"tokens": "1B"}])
 def test_a_number_of_any_kind_is_an_amount(amount) -> None:
     assert Amount(**amount).is_given
-    assert not Amount(epochs=3.0, packing=True, mean_length=5.0).is_given
+    assert not Amount(epochs=3.0).is_given
 
 
 BAD = [
     ({"images": "many"}, 2048, "`--images` must be a number such as 52k or 15B"),
     ({"tokens": "-1B"}, 2048, "`--tokens` must be a number > 0"),
     ({"samples": "inf"}, 2048, "`--samples` must be a number"),
-    ({"packing": True, "samples": 10, "mean_length": 0.0}, 2048, "`--packing` must be > 0"),
-    ({"packing": True, "mean_length": 10.0}, 2048, "`--packing` needs"),
-    ({"packing": True, "samples": 10, "mean_length": 10.0}, None, "`--packing` is for networks that read tokens"),
     ({"images": 1, "tokens": 1}, 2048, "give one of"),
     ({"tokens": "1B", "samples": 3}, 2048, "give one of"),
     ({"tokens": "1B"}, None, "`--tokens` is for networks that read tokens"),
     ({"samples": 0}, 2048, "`--samples` must be a number > 0"),
-    ({"packing": True, "samples": 10}, 2048, "`--packing` needs"),
-    ({"mean_length": 100.0, "samples": 10}, 2048, "the mean length is for `--packing`"),
-    ({"packing": True, "samples": 10, "mean_length": 4096.0}, 2048, "at most the 2048 tokens"),
 ]
 
 

@@ -183,8 +183,13 @@ def test_the_logits_are_a_part_of_the_memory() -> None:
 
 BAD = [
     ("resnet18", {"lora_rank": 8}, None, "needs linear layers besides the output layer"),
-    ("gpt2", {"lora_rank": 8, "lora_modules": ("q_proj",)}, None, "`--lora-modules q_proj` matches no linear layer"),
-    ("gpt2", {"freeze": ("layer9",)}, None, "`--freeze layer9` matches no layer with weights"),
+    (
+        "gpt2",
+        {"lora_rank": 8, "lora_modules": ("q_proj",)},
+        None,
+        "`--trainable adapters=q_proj` matches no linear layer",
+    ),
+    ("gpt2", {"freeze": ("layer9",)}, None, "`--trainable except=layer9` matches no layer with weights"),
     ("gpt2", {"freeze": ("*",)}, None, "nothing is left to train"),
     ("gpt2", {"train_only": ("last",)}, None, "may share its weight with the embedding"),
     ("gpt2", {}, "int4", "`--weights int4` cannot be trained"),
@@ -204,7 +209,7 @@ def test_impossible_combinations_get_one_sentence(network, options, weights, mes
     [
         ({"lora_rank": -1}, "`--lora` must be an integer >= 1"),
         ({"lora_modules": ("q_proj",)}, "needs the rank"),
-        ({"fp32_gradients": True}, "`--fp32-gradients` is for `--mixed-precision`"),
+        ({"fp32_gradients": True}, "`--training-settings gradients=fp32` is for `--mixed-precision`"),
     ],
 )
 def test_options_that_do_not_belong_together(options, message) -> None:

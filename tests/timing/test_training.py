@@ -167,7 +167,7 @@ def train(*arguments: str, width: int = 80):
 
 
 def test_the_command_prints_the_largest_batch_and_json_says_the_same() -> None:
-    command = ["resnet50", "--gpu", "t4", "--fit-batch", "--optimizer", "adam"]
+    command = ["resnet50", "--gpu", "t4", "--batch-size", "fit", "--optimizer", "adam"]
     answer = json.loads(train(*command, "--format", "json").stdout)
     memory = answer["memory"]
     assert answer["batch_size"] == memory["largest_batch"] > 100
@@ -207,8 +207,8 @@ def test_what_does_not_fit_comes_with_what_would_help() -> None:
 BAD = [
     (["predict", "vgg16", "--gpu", "t4", "--optimizer", "adam"], 2, "is an option of `paleo-lite train`"),
     (["train", "vgg16", "--gpu", "t4", "--mixed-precision"], 2, "fp16 or bf16, not in fp32"),
-    (["train", "vgg16", "--gpu", "t4", "--batch-size", "9", "--accumulation", "2"], 2, "be divided"),
-    (["train", "vgg16", "--gpu", "t4", "--fit-batch", "--batch-size", "8"], 2, "leave `--batch-size` out"),
+    (["train", "vgg16", "--gpu", "t4", "--batch-size", "9", "--accumulation", "2"], 2, "not divide"),
+    (["train", "vgg16", "--gpu", "t4", "--batch-size", "fit", "--workers", "2"], 2, "is for one device"),
     (["predict", "--flops", "1G", "--gpu", "k80", "--memory"], 2, "require a network"),
     (["train", "vgg16", "--gpu", "t4", "--optimizer", "lyon"], 2, "lyon"),
 ]  # fmt: skip
@@ -274,13 +274,13 @@ def test_sharded_state_exchanges_what_a_ring_of_eight_does(length: int, is_hidde
 
 def test_not_even_one_sample_is_an_answer() -> None:
     """regnet_y_128gf has 645 M parameters: with Adam 16 bytes of each are 10.3 GB of the K80's 12."""
-    result = train("regnet_y_128gf", "--gpu", "k80-die", "--fit-batch", "--optimizer", "adam")
+    result = train("regnet_y_128gf", "--gpu", "k80-die", "--batch-size", "fit", "--optimizer", "adam")
     assert result.exit_code == 1
     assert "does not fit on" in result.stderr and "remedies that make it fit: " in result.stderr
     with pytest.raises(DoesNotFit):
         predict_any("regnet_y_128gf", gpu="k80-die", phase="training", fit_batch=True, training=TrainingOptions("adam"))
-    with pytest.raises(BadValue, match="leave `--batch-size` out"):
-        pl.predict("vgg16", gpu="k80-die", fit_batch=True, batch_size=4)
+    with pytest.raises(BadValue, match="takes the place of a number"):
+        predict_any("vgg16", gpu="k80-die", fit_batch=True, batch_size=4)
 
 
 MEASURED = DATA / "measured" / "torchvision_fp16_fp32_fp64.csv"

@@ -49,7 +49,7 @@ def test_labels_of_a_question_are_all_different(asked):
         ("train", "link", "name or text"),
         ("train", "measured", "lines"),
         ("serve", "arrivals", "name"),
-        ("serve", "platform", "name"),
+        ("serve", "platform", "name or text"),
     ],
 )
 def test_the_type_of_an_option_chooses_its_control(asked, name, widget):
@@ -58,7 +58,6 @@ def test_the_type_of_an_option_chooses_its_control(asked, name, widget):
 
 def test_an_empty_control_names_the_default_that_the_record_has():
     assert field_of("serve", "engine").default == "vllm"
-    assert field_of("train", "sharding").default == "zero-1"
     assert field_of("serve", "seed").default == "0"
     assert default_of("train", "mixed_precision") is False and is_flag("train", "mixed_precision")
     assert "fp16 on a device without it" in field_of("predict", "precision").help

@@ -68,8 +68,7 @@ def test_a_question_without_more_starts_as_the_page_shows_it(asked):
         ({"time_model": ["magic"]}, "no time model is called 'magic'"),
         ({"ppp": ["0"]}, "“PPP”: the value must be a number > 0"),
         ({"calibration": ["k40m-fp16.toml"]}, "“Calibration”: no value is called"),
-        ({"platform": ["/etc/x.toml"]}, "“Platform”: no value is called"),
-        ({"topology": [" /etc/x.toml "]}, "“Topology”: the page opens no file"),
+        ({"platform": [" /etc/x.toml "]}, "“Platform”: the page opens no file"),
         ({"workers": ["4,2,...,1"]}, "“Number of devices”"),
         ({"workers": ["99999999"]}, "must be an integer from 1 to 65,536"),
         ({"samples": ["many"]}, "“Samples”"),
@@ -108,7 +107,7 @@ def test_an_address_names_no_file_of_any_option():
                 for text in ("/etc/x.toml", "x.toml ", "../x.toml"):
                     _, problems = read_query({"ask": [asked], name: [text]})
                     assert len(problems) == 1, (asked, name, text)
-    assert checked == {"calibration", "platform", "topology"}
+    assert checked == {"calibration", "platform"}
     _, problems = read_query({"ask": ["serve"], "speculation": ["tokens=3,draft=/etc/x.toml"]})
     assert len(problems) == 1 and "draft" in problems[0]
     _, problems = read_query({"ask": ["serve"], "speculation": ["tokens=3,draft=llama-3.2-1b"]})
@@ -140,7 +139,7 @@ ASKED = {
         "ask": ["train"], "network": ["resnet50"], "gpu": ["k80-die"], "workers": ["4"], "link": ["ethernet20"],
         "measured": ["4 workers: 900 ms\n2 workers: 800 ms"],
     },
-    "flags": {**TRAINED, "network": ["gpt2"], "mixed_precision": ["yes"], "precision": ["fp16"], "fit_batch": ["yes"]},
+    "flags": {**TRAINED, "network": ["gpt2"], "mixed_precision": ["yes"], "precision": ["fp16"]},
     "serving": {
         "ask": ["serve"], "network": ["llama-3-8b"], "gpu": ["h100-sxm"], "rate": ["2.5"], "input_tokens": ["128:32"],
         "num_requests": ["50"], "slo": ["ttft=500ms,tpot=50ms"],
@@ -189,12 +188,11 @@ def test_python_has_numbers_lists_and_texts_as_a_person_writes_them():
         'pl.train("resnet50", gpu="k80-die", workers="1,2,4,...,16", link="25 GB/s", '
         'communication="collective=ring,overlap=no", samples="1.28M", epochs=2.5, price="2 USD/h")'
     )
-    view = View("predict", "vgg16", ("t4", "l4"), {"batch_size": "1,8", "precision": "fp32,fp16", "fit_batch": "yes"})
+    view = View("predict", "vgg16", ("t4", "l4"), {"batch_size": "1,8", "precision": "fp32,fp16"})
     assert view.python(["mine.toml"]).endswith(
-        'pl.predict("vgg16", gpu=["t4", "l4"], batch_size=[1, 8], precision=["fp32", "fp16"], fit_batch=True, '
+        'pl.predict("vgg16", gpu=["t4", "l4"], batch_size=[1, 8], precision=["fp32", "fp16"], '
         'memory=True, hardware_files=["mine.toml"])'
     )
     assert view.command(["mine.toml"]) == (
-        "paleo-lite predict vgg16 --gpu t4,l4 --batch-size 1,8 --precision fp32,fp16 --fit-batch --memory "
-        "--hardware-file mine.toml"
+        "paleo-lite predict vgg16 --gpu t4,l4 --batch-size 1,8 --precision fp32,fp16 --memory --hardware-file mine.toml"
     )

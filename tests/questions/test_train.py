@@ -1,0 +1,73 @@
+"""Words of training that mean different things to different programs: batches, micro-batches and their number.
+
+Tests: questions/train.py.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+import paleo_lite as pl
+from paleo_lite.errors import BadValue
+
+ONE = {"network": "gpt2", "gpu": "a100-sxm-80gb"}
+FOUR = {**ONE, "workers": 4}
+CNNS = {"network": "resnet18", "gpu": "a100-sxm-80gb", "workers": 4}
+
+
+@pytest.mark.parametrize("asked", [ONE, CNNS], ids=["one", "several"])
+def test_micro_batches_make_up_the_batch_of_a_device(asked) -> None:
+    """Samples per micro-batch and their number, as transformers and DeepSpeed have them, or the batch and either."""
+    made = pl.train(**asked, micro_batch=3, accumulation=4)
+    for same in ({"batch_size": 12, "accumulation": 4}, {"batch_size": 12, "micro_batch": 3}):
+        assert pl.train(**asked, **same).to_dict() == made.to_dict()
+    assert pl.train(**asked, micro_batch=12).to_dict() == pl.train(**asked, batch_size=12).to_dict()
+
+
+def test_networks_in_blocks_keep_the_size_of_their_micro_batches() -> None:
+    row = pl.train(**FOUR, micro_batch=3, accumulation=4)[0]
+    assert row.batch_size == 48 and any("4 micro-batches of 3" in note for note in row.notes)
+    assert pl.train(**FOUR, micro_batch=3)[0].batch_size == 12
+
+
+@pytest.mark.parametrize(
+    ("asked", "sentence"),
+    [
+        ({**ONE, "batch_size": 12, "accumulation": 5}, "give `--micro-batch 12` if 12 is the size of each"),
+        ({**ONE, "batch_size": 12, "micro_batch": 5}, "micro-batches of 5 make up 5"),
+        ({**ONE, "batch_size": 12, "micro_batch": 3, "accumulation": 5}, "micro-batches of 3 make up 15"),
+        ({**FOUR, "batch_size": 12, "micro_batch": 3, "accumulation": 5}, "micro-batches of 3 make up 15"),
+        ({**CNNS, "global_batch_size": 64, "micro_batch": 4}, "give only one of"),
+    ],
+)
+def test_a_batch_that_its_micro_batches_do_not_make_up(asked, sentence) -> None:
+    with pytest.raises(BadValue, match=sentence):
+        pl.train(**asked)
+
+
+def test_both_ways_of_offloading() -> None:
+    asked = {"network": "llama-3.2-1b", "gpu": "h100-sxm", "workers": 8, "batch_size": 4, "mixed_precision": True}
+    plain, offloaded = (pl.train(**asked, recompute="none", tensor=2, **more)[0] for more in ({}, OFFLOADED))
+    assert offloaded.memory_bytes < plain.memory_bytes
+    with pytest.raises(BadValue, match="takes a share below 1"):
+        pl.train(**asked, offload="activations:2")
+
+
+OFFLOADED = {"offload": "activations:0.5"}
+
+
+def test_one_option_names_computers_and_topologies(tmp_path) -> None:
+    """A name, a text, and the files of both."""
+    text = pl.train("alexnet", platform="2x k40m @ pcie3, 2 nodes @ ethernet20", workers=4)[0]
+    file = tmp_path / "mine.toml"
+    file.write_text('device = "k40m"\ndevices_per_node = 2\ninside = "pcie3"\nnodes = 2\nbetween = "ethernet20"\n')
+    assert pl.train("alexnet", platform=str(file), workers=4)[0].time_s == text.time_s
+    compared = pl.train("alexnet", platform=["ec2-p2-k80", "dgx1-p100"], workers=4)
+    assert len(compared.answers) == 2
+
+
+def test_names_of_frameworks_divide_networks_layer_by_layer() -> None:
+    for framework, plain in (("ddp", "data"), ("full-shard", "zero-3"), ("shard-grad-op", "zero-2")):
+        assert pl.train(**CNNS, strategy=framework).to_dict() == pl.train(**CNNS, strategy=plain).to_dict()
+    with pytest.raises(BadValue, match="hybrid-shard` is for networks in blocks"):
+        pl.train(**CNNS, strategy="hybrid-shard")
