@@ -103,6 +103,24 @@ def _not_a_quantity(text: object, unit: str) -> BadQuantity:
     return BadQuantity(f"{text!r} is not a quantity: expected one such as '{_EXAMPLES[unit]}'")
 
 
+SECONDS_PER_HOUR = 3600.0
+_SECONDS_OF = {"min": 60.0, "h": SECONDS_PER_HOUR, "d": 24 * SECONDS_PER_HOUR, "w": 7 * 24 * SECONDS_PER_HOUR}
+
+
+def parse_duration(text: str | int | float) -> float:
+    """Return the seconds of a duration such as ``"10 ms"``, ``"90 min"``, ``"36h"`` or ``"10 d"``.
+
+    Raises
+    ------
+    BadQuantity
+        If the text is no duration.
+    """
+    match = _NUMBER.fullmatch(text) if isinstance(text, str) else None
+    if match is not None and match[2] in _SECONDS_OF:
+        return float(match[1]) * _SECONDS_OF[match[2]]
+    return parse_quantity(text, "s")
+
+
 def _parse_number_with_suffix(number: str, suffix: str, unit: str) -> float | None:
     """Return the value in `unit`, or None if the suffix is not a prefix, the unit, or both."""
     if suffix == "" or SPELLINGS.get(suffix) == unit:

@@ -7,12 +7,24 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import Any, NamedTuple
 
-from ..errors import BadValue, UnknownName
+from ..errors import BadQuantity, BadValue, UnknownName
+from ..units import SECONDS_PER_HOUR, parse_duration, parse_quantity
 
 FORM = "comparisons joined by and, or and parentheses, such as 'time_s < 0.1 and gpu == k80'"
 _MAX_LENGTH = 10_000
 _TOKEN = re.compile(r"""\s*(?:(<=|>=|==|!=|<|>|=|\(|\))|"([^"]*)"|'([^']*)'|([^\s<>=!()"']+))""")
 _COMPARE = {"<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal", "==": "equal", "!=": "not_equal"}
+
+_UNITS = {
+    "per_s": "", "s": "s", "hours": "h", "bytes": "B", "usd": "USD", "usd_per_h": "USD/h", "w": "W", "watts": "W",
+    "hz": "Hz", "flops": "FLOP", "per_million": "",
+}  # fmt: skip
+"""Unit of the columns whose names end so, the longer ends first."""
+
+_UNIT_EXAMPLES = {
+    "s": "10ms", "h": "3d", "B": "24GB", "USD": "$100", "USD/h": "'2 USD/h'", "W": "300W", "Hz": "1.2GHz",
+    "FLOP": "1GFLOP", "": "1.5k",
+}  # fmt: skip
 
 SYNONYMS = {"energy": "kwh"}
 """Words for columns whose names differ in more than the unit."""
@@ -177,7 +189,33 @@ class _ConditionParser:
             if not is_equality:
                 raise BadValue(f"{column} has strings, which can be compared by == or != only (got {sign})")
             return Condition(_COMPARE[sign], column, value)
-        try:
-            return Condition(_COMPARE[sign], column, float(value))
-        except ValueError:
-            raise BadValue(f"{column} must be compared with a number (got {value!r})") from None
+        # The unit may stand apart from its number, as in 10 ms.
+        if not is_quoted and self.rest and _is_unit(*self.rest[0]):
+            value = f"{value} {self.next_token()[1]}"
+        return Condition(_COMPARE[sign], column, _number_in_unit(column, value))
+
+
+def _is_unit(kind: str, word: str) -> bool:
+    """Return whether a token after a number is its unit."""
+    return kind == "word" and not word[0].isdecimal() and word.lower() not in ("and", "or")
+
+
+def _number_in_unit(column: str, text: str) -> float:
+    """Return the number of a text in the unit of a column, which the end of the column's name says."""
+    try:
+        return float(text)
+    except ValueError:
+        pass
+    unit = next((unit for ending, unit in _UNITS.items() if re.search(rf"(^|_){ending}(_low|_high)?$", column)), None)
+    if unit is None:
+        raise BadValue(f"{column} must be compared with a number (got {text!r})")
+    try:
+        if unit in ("s", "h"):
+            seconds = parse_duration(text)
+            return seconds / SECONDS_PER_HOUR if unit == "h" else seconds
+        return parse_quantity(text.removeprefix("$").removesuffix("$"), unit)
+    except BadQuantity:
+        example = _UNIT_EXAMPLES[unit]
+        raise BadValue(
+            f"{column} must be compared with a number or a quantity such as {example} (got {text!r})"
+        ) from None

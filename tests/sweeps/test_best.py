@@ -119,7 +119,7 @@ def test_the_front_by_its_definition(rows, columns) -> None:
         (
             {"minimise": "cost_usd", "where": "cost < cheap"},
             BadValue,
-            "cost_usd must be compared with a number .got 'cheap'",
+            "cost_usd must be compared with a number or a quantity such as .100 .got 'cheap'",
         ),
         ({"minimise": "cost_usd", "where": "cost < 3 3"}, BadValue, "'3' is unexpected"),
         ({"minimise": "cost_usd", "where": "cost <"}, BadValue, "it ends too early"),
@@ -246,3 +246,28 @@ def test_bound_of_a_forecast_is_its_roofline(with_bounds) -> None:
             assert by_model.loc[(gpu, batch, "calibrated"), "bound_s"] == roofline["time_s"]
             asked = pl.predict("resnet50", gpu=gpu, batch_size=batch)
             assert roofline["time_s"] == pytest.approx(asked.bound_s, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("time_s < 10ms", 0.01), ("time_s < 10 ms", 0.01), ("time_s < 2 min", 120.0),
+        ("time < 1.5h and time > 0", 5400.0),
+        ("hours < 10d", 240.0), ("hours < 90min", 1.5), ("memory < 24GB", 24e9), ("memory_bytes < 24 GiB", 24 * 2**30),
+        ("cost < $100", 100.0), ("cost < 2kUSD", 2000.0), ("throughput_per_s < 1.5k", 1500.0),
+        ("time_s_low < 1us", 1e-6),
+    ],
+)  # fmt: skip
+def test_numbers_have_the_unit_of_their_column(text, value) -> None:
+    columns = dict.fromkeys(
+        ("time_s", "time_s_low", "hours", "memory_bytes", "cost_usd", "throughput_per_s", "batch_size"), True
+    )
+    condition = parse_where(text, columns)
+    assert (condition.parts or (condition,))[0].value == pytest.approx(value)
+
+
+def test_a_unit_of_another_column_is_refused() -> None:
+    with pytest.raises(BadValue, match="time_s must be compared with a number or a quantity such as 10ms"):
+        parse_where("time_s < 3 GB", {"time_s": True})
+    with pytest.raises(BadValue, match="batch_size must be compared with a number"):
+        parse_where("batch_size < 3 GB", {"batch_size": True})
