@@ -287,7 +287,7 @@ class UpdateOptions(Options):
 
     optimizer: str | None = option(
         group=TRAINING_GROUP, is_common=True, type=Names("optimizer", ".timing.optimizers:OPTIMIZERS"), metavar="NAME",
-        help="Optimizer. [default: sgd; with --lora adamw]",
+        help="Optimizer. [default: adamw of a network that reads tokens, and with --lora; otherwise sgd]",
     )  # fmt: skip
     mixed_precision: bool = option(
         False, group=TRAINING_GROUP, is_common=True,

@@ -265,8 +265,10 @@ def default_batch_size(question: Any) -> int:
 
 
 def default_optimizer(question: Any) -> str:
-    """Return the optimizer if none is given."""
-    return "sgd"
+    """Return the optimizer if none is given: AdamW of networks that read tokens."""
+    if isinstance(question.network, str) and ":" in question.network:
+        return "sgd"  # of a function of one's own, which would have to be called twice
+    return "adamw" if _reads_tokens(question) else "sgd"
 
 
 def _reads_tokens(question: Any) -> bool:

@@ -71,3 +71,10 @@ def test_names_of_frameworks_divide_networks_layer_by_layer() -> None:
         assert pl.train(**CNNS, strategy=framework).to_dict() == pl.train(**CNNS, strategy=plain).to_dict()
     with pytest.raises(BadValue, match="hybrid-shard` is for networks in blocks"):
         pl.train(**CNNS, strategy="hybrid-shard")
+
+
+def test_language_models_are_trained_with_adamw_and_others_with_sgd() -> None:
+    assert pl.train(**ONE).time_s == pl.train(**ONE, optimizer="adamw").time_s
+    assert pl.train("bert-base", gpu="t4").time_s == pl.train("bert-base", gpu="t4", optimizer="adamw").time_s
+    assert pl.train(**CNNS)[0].time_s == pl.train(**CNNS, optimizer="sgd")[0].time_s
+    assert pl.train(**FOUR, tensor=2)[0].memory_bytes == pl.train(**FOUR, tensor=2, optimizer="adamw")[0].memory_bytes
