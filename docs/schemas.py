@@ -167,7 +167,7 @@ Scale = record("Scale", {
         **_ANSWERED, "workers batch_size speedup_over": int, "strategy collective limited_by": str,
         "compute_s communication_s exposed_s update_s input_s speedup efficiency": float,
         "run": Run | None, "site": Site | None, "cost_usd hours flops_per_s mfu hfu kwh_per_million kwh": Number,
-        "efficiency_interval": list[float] | None, "notes": Names})],
+        "efficiency_interval": list[float] | None, "in_time": bool | None, "notes": Names})],
     "best runner_up": NotRequired[Word], "why": NotRequired[str], "refused": NotRequired[list[Any]],
 })  # fmt: skip
 Gemm = record("Gemm", {

@@ -121,6 +121,16 @@ def parse_duration(text: str | int | float) -> float:
     return parse_quantity(text, "s")
 
 
+def format_hours(hours: float) -> str:
+    """Return hours as a person says them: ``"35 min"``, ``"8.4 h"`` or ``"9.2 days"``."""
+    if hours < 1:
+        return f"{hours * 60:.3g} min"
+    if hours < 48:
+        return f"{hours:.3g} h"
+    days = hours / 24
+    return f"{days:,.0f} days" if days >= 100 else f"{days:.3g} days"
+
+
 def _parse_number_with_suffix(number: str, suffix: str, unit: str) -> float | None:
     """Return the value in `unit`, or None if the suffix is not a prefix, the unit, or both."""
     if suffix == "" or SPELLINGS.get(suffix) == unit:

@@ -7,11 +7,12 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from ..errors import BadValue
 from ..result import Result
 from ..timing.answer import FIELDS_OF_ROWS, Answer, answer_json, as_json
 from ..timing.budget import Budget, TrainingRun, training_run
 from ..timing.facility import Facility
-from ..units import format_si
+from ..units import SECONDS_PER_HOUR, format_hours, format_si
 from ..version import __version__
 from .step import Step
 
@@ -131,6 +132,32 @@ class ScaleTable(Result, msgspec.Struct, frozen=True):
             return msgspec.structs.replace(self, rows=rows)
         return rows
 
+    def with_deadline(self, seconds: float) -> ScaleTable:
+        """Return the table with the rows that end in time marked, and a note that names the fewest devices.
+
+        Raises
+        ------
+        BadValue
+            If the amount of training is unknown.
+        """
+        if any(row.hours is None for row in self.rows):
+            raise BadValue("`--within` needs an amount of training: give `--tokens 15B` or `--samples 52k`")
+        hours = seconds / SECONDS_PER_HOUR
+        rows = [msgspec.structs.replace(row, deadline_hours=hours) for row in self.rows]
+        in_time = [row for row in rows if row.in_time]
+        if in_time:
+            fewest = min(in_time, key=lambda row: row.workers)
+            cost = "" if fewest.cost_usd is None else f" and cost {fewest.cost_usd:,.0f} USD"
+            note = f"{fewest.workers} workers are the fewest here that end within {format_hours(hours)}: they take "
+            note += f"{format_hours(fewest.hours or 0.0)}{cost}"
+        else:
+            fitting = [row for row in rows if row.fits is not False] or rows
+            fastest = min(fitting, key=lambda row: row.hours or 0.0)
+            note = f"none of these numbers of workers ends within {format_hours(hours)}: the fastest, "
+            note += f"{fastest.workers}, takes {format_hours(fastest.hours or 0.0)}"
+            note += "" if fastest.fits is not False else ", if it had the memory"
+        return msgspec.structs.replace(self, rows=rows, notes=(note, *self.notes))
+
     @property
     def answering_row(self) -> ScaleRow | None:
         """Row that answers for the table: the only one, or the best strategy that fits; None of several numbers."""
@@ -219,6 +246,7 @@ class ScaleRow(Step, Answer, frozen=True, kw_only=True):
     epochs: float = 1.0
     facility: Facility | None = None
     is_forecast: bool = True
+    deadline_hours: float | None = None  # hours within which the run is to end
 
     def __repr__(self) -> str:
         time = format_si(self.time_s, "s")
@@ -293,6 +321,13 @@ class ScaleRow(Step, Answer, frozen=True, kw_only=True):
         return None if self.run is None else self.run.hours
 
     @property
+    def in_time(self) -> bool | None:
+        """Whether the run fits into the memory and ends by the deadline; None without one."""
+        if self.deadline_hours is None or self.hours is None:
+            return None
+        return self.fits is not False and self.hours <= self.deadline_hours
+
+    @property
     def cost_usd(self) -> float | None:
         """Cost in USD for all samples and epochs."""
         return None if self.run is None else self.run.cost_usd
@@ -311,7 +346,18 @@ class ScaleRow(Step, Answer, frozen=True, kw_only=True):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the documented JSON: `COLUMNS` first."""
-        names = (*COLUMNS, "strategy", "collective", "limited_by", "hours", "fits", "bound_s", "input_s", *PER_DEVICE)
+        names = (
+            *COLUMNS,
+            "strategy",
+            "collective",
+            "limited_by",
+            "hours",
+            "in_time",
+            "fits",
+            "bound_s",
+            "input_s",
+            *PER_DEVICE,
+        )
         row = {name: getattr(self, name) for name in names}
         row["speedup_over"] = self.baseline_workers
         row["efficiency_interval"] = as_json(self.efficiency_interval)

@@ -20,6 +20,7 @@ from .compare import (
 from .kind import QuestionKind, make_function
 from .option import Several, option, options_of
 from .records import (
+    COST_GROUP,
     ENGINE_GROUP,
     MODEL_GROUP,
     PARALLEL_GROUP,
@@ -40,7 +41,7 @@ from .records import (
     UpdateOptions,
     model_name,
 )
-from .values import ACTIVATIONS, BATCH_SIZE, FIT, INTEGER, Names
+from .values import ACTIVATIONS, BATCH_SIZE, DURATION, FIT, INTEGER, Names
 
 if TYPE_CHECKING:
     from ..architectures import Network
@@ -88,6 +89,11 @@ class Train(
         "autocast (casts for mixed precision), channels-last. [default: eager; megatron with an option of networks in "
         "blocks]",
     )  # fmt: skip
+    within: float | str | None = option(
+        group=COST_GROUP, is_common=True, is_single=True, type=DURATION, metavar="DURATION",
+        help="Time in which the amount of training is to be done, 10d or 36h: marks the numbers of --workers that meet "
+        "it.",
+    )  # fmt: skip
     advise: str | None = option(
         group=PARALLEL_GROUP, is_common=True, is_single=True, type=Names("ranking", ".distributed.advise:RANKINGS"),
         metavar="time|joules",
@@ -128,7 +134,14 @@ def _answer(question: Train) -> Prediction | ScaleTable:
     if question.batch_size is not None and question.global_batch_size is not None:
         raise BadValue("give only one of `--batch-size`, samples per device, and `--global-batch-size`, of all devices")
     question = _with_micro_batches(question)
-    return _answer_for_devices(question) if _asks_for_devices(question) else _answer_one(question)
+    if question.within is None:
+        return _answer_for_devices(question) if _asks_for_devices(question) else _answer_one(question)
+    if question.advise is not None:
+        raise BadValue("give only one of `--within`, which compares numbers of devices, and `--advise`, which has one")
+    if question.workers is None and question.platform is None:
+        raise BadValue("`--within` compares numbers of devices: give several, such as `--workers 8:256:x2`")
+    assert isinstance(question.within, float)  # converted by the record
+    return _answer_for_devices(question).with_deadline(question.within)
 
 
 def _with_micro_batches(question: Train) -> Train:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import math
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ import click
 
 from ..errors import BadFile, BadQuantity, BadValue, PaleoError, UnknownName
 from ..files import file_exists, shipped_folder
-from ..units import parse_quantity, parse_range, parse_shape
+from ..units import parse_duration, parse_quantity, parse_range, parse_shape
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -320,6 +321,22 @@ class Quantity(click.ParamType):  # type: ignore[type-arg]
         if not 0 < number < float("inf"):
             raise BadValue(f"{_parameter_name(param)} must be > 0 (got {_quote(str(value))})")
         return number
+
+
+class Duration(click.ParamType):  # type: ignore[type-arg]
+    """A duration > 0 such as 36h or 10d, in seconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the seconds; raise BadValue for a number without a unit."""
+        try:
+            seconds = math.nan if isinstance(value, str) and value.strip().isdecimal() else parse_duration(value)
+        except BadQuantity:
+            seconds = math.nan
+        if not 0 < seconds < math.inf:
+            raise BadValue(f"{_parameter_name(param)} must be a duration such as 36h or 10d (got {_quote(str(value))})")
+        return seconds
 
 
 class PriceOrCloud(Quantity):
@@ -646,6 +663,7 @@ def configuration_names(typed: dict[str, Any]) -> list[str]:
 
 INTEGER = WholeNumber()
 BATCH_SIZE = BatchSize()
+DURATION = Duration()
 PICTURE_SIZE = PictureSize()
 PPP = Number(example="0.62")
 SHAPE = Shape()

@@ -173,6 +173,7 @@ def _columns(table: ScaleTable) -> list[Column]:
         Column("usd_per_million", f"USD per\n1M {terms.samples}", format_number, drop_order=9),
         Column("memory_bytes", "memory", format_bytes_short, drop_order=5),
         Column("hours", "hours", format_number),
+        Column("in_time", "in\ntime", format_yes_no, left=True),
         Column("kwh", "kWh", format_number, drop_order=8),
         Column("cost_usd", "USD", format_number),
         Column("collective", "collective", left=True, drop_order=8),

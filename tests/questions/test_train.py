@@ -5,6 +5,8 @@ Tests: questions/train.py.
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 import paleo_lite as pl
@@ -78,3 +80,29 @@ def test_language_models_are_trained_with_adamw_and_others_with_sgd() -> None:
     assert pl.train("bert-base", gpu="t4").time_s == pl.train("bert-base", gpu="t4", optimizer="adamw").time_s
     assert pl.train(**CNNS)[0].time_s == pl.train(**CNNS, optimizer="sgd")[0].time_s
     assert pl.train(**FOUR, tensor=2)[0].memory_bytes == pl.train(**FOUR, tensor=2, optimizer="adamw")[0].memory_bytes
+
+
+def test_a_deadline_marks_the_numbers_of_devices_that_meet_it() -> None:
+    asked = {**CNNS, "workers": [1, 2, 4, 8], "samples": "1.28M", "epochs": 90}
+    plain = pl.train(**asked)
+    hours = [row.hours for row in plain]
+    table = pl.train(**asked, within=f"{hours[2] * 60 + 1} min")
+    assert [row.in_time for row in table] == [False, False, True, True] and [row.in_time for row in plain] == [None] * 4
+    assert table.notes[0].startswith("4 workers are the fewest here that end within")
+    none = pl.train(**asked, within="1 min")
+    assert none.notes[0].startswith("none of these numbers of workers ends within 1 min: the fastest, 8, takes")
+    assert "| yes |" in re.sub(" +", " ", table.document().markdown())
+
+
+@pytest.mark.parametrize(
+    ("asked", "sentence"),
+    [
+        ({**CNNS, "within": "10d"}, "`--within` needs an amount of training"),
+        ({**ONE, "tokens": "1B", "within": "10d"}, "compares numbers of devices"),
+        ({**CNNS, "samples": 100, "within": "10"}, "must be a duration such as 36h or 10d"),
+        ({**CNNS, "samples": 100, "within": "10d", "advise": "time"}, "give only one of `--within`"),
+    ],
+)
+def test_impossible_deadlines(asked, sentence) -> None:
+    with pytest.raises(BadValue, match=sentence):
+        pl.train(**asked)
