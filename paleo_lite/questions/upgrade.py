@@ -30,6 +30,7 @@ _MOVED_FROM_PREDICT = {
     "--concurrent": "is `--time-model ppp-overlap` now",
     "--workers": "is `--tensor` now, the devices that share one pass",
     "--policy": "is `--engine` now",
+    "--fit-batch": "is `--batch-size fit` now",
 }  # fmt: skip
 _DETAILS_OF_TRAINING = {
     "--loss": "is `--training-settings loss=fp32|fused|N` now",
@@ -74,6 +75,7 @@ _MOVED_FROM_SCALE = _DETAILS_OF_TRAINING | {
     "--mean-length": "is gone: packed samples are `--tokens`, their number times their mean length",
     "--by": "is the value of `--advise`: time or joules",
     "--cost": "is gone: a run without a known price says so",
+    "--fit-batch": "is `--batch-size fit` now",
     "--compat": "is `--time-model paleo` or paleo-last now",
     "--revision": "is `--time-model paleo-last` now",
     "--concurrent": "is `--time-model ppp-overlap` now",
@@ -139,7 +141,6 @@ MOVED_EVERYWHERE = {
     "--carbon-intensity": "is `--site carbon-intensity=GRAMS` now",
     "--pue": "is `--site pue=RATIO` now",
     "--host-watts": "is `--site host-watts=WATTS` now",
-    "--fit-batch": "is `--batch-size fit` now",
     "--price-of": "is `--price CLOUD` now",
     "--ppp-overlap": "is `--time-model ppp-overlap` now",
 }
