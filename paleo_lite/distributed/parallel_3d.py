@@ -79,7 +79,7 @@ def plan_step(job: Job, topology: Topology, batch_size: int, settings: Settings)
         As `plan_layout`.
     """
     network = job.workload.network
-    config = settings.parallel or ParallelConfig()
+    config = (settings.parallel or ParallelConfig()).of_batch(batch_size, topology.workers)
     if topology.workers == 1:
         config = single_device_config(config, batch_size)
     layout = plan_layout(network, topology, batch_size, config)

@@ -113,7 +113,9 @@ class ParallelConfig(msgspec.Struct, frozen=True):
     sequence_parallel : bool
         Whether the tensor-parallel devices also shard the activations outside the matrix products along the sequence.
     micro_batch_size : int
-        Samples per micro-batch.
+        Samples per micro-batch, unless their number is given.
+    micro_batches : int
+        Micro-batches per step of a replica; 0 if their size is given.
     recompute : {"", "none", "selective", "full", "offload"}
         Activation recomputation, see `RECOMPUTATIONS`; empty for none, or in a tuned stack for as much as the memory
         of the device requires.
@@ -183,6 +185,7 @@ class ParallelConfig(msgspec.Struct, frozen=True):
     recompute_modules: tuple[str, ...] = ()
     offloaded_share: float = 0.0
     attention_data: int = 1
+    micro_batches: int = 0
 
     def __post_init__(self) -> None:
         for name, option in _DEGREE_OPTIONS.items():
@@ -244,6 +247,25 @@ class ParallelConfig(msgspec.Struct, frozen=True):
                 f"be the same or left out (got {self.virtual_stages})"
             )
         msgspec.structs.force_setattr(self, "virtual_stages", stages // self.pipeline)
+
+    def of_batch(self, batch_size: int, devices: int) -> ParallelConfig:
+        """Return the configuration with the size of its micro-batches, of which a number may be given.
+
+        Raises
+        ------
+        BadValue
+            If the batch of a replica is not divisible by the number of its micro-batches.
+        """
+        if not self.micro_batches:
+            return self
+        replicas = max(devices // self.devices_per_replica, 1)
+        if batch_size % (replicas * self.micro_batches):
+            raise BadValue(
+                f"the batch size must be divisible by {replicas} replicas times {self.micro_batches} micro-batches "
+                f"(got {batch_size})"
+            )
+        size = batch_size // (replicas * self.micro_batches)
+        return msgspec.structs.replace(self, micro_batch_size=size, micro_batches=0)
 
     @property
     def sharding_rules(self) -> Sharding:

@@ -215,7 +215,7 @@ def _grid_of_train(question: Any) -> Space | None:
     if not given <= _OF_TRAIN or any(isinstance(getattr(question, name), list) for name in single):
         return None
     has_blocks = any(name not in STRATEGIES or STRATEGIES[name].divides_blocks for name in strategies)
-    has_blocks |= any(name.startswith("zero-") for name in strategies) and _have_blocks(_values(question, "network"))
+    has_blocks |= max(workers) > 1 and _have_blocks(_values(question, "network"))
     if has_blocks or set(communication) > {"collective"} or ("link" in given) != (max(workers) > 1):
         return None
     is_strong = question.global_batch_size is not None
@@ -249,7 +249,7 @@ def _grid_of_train(question: Any) -> Space | None:
 
 
 def _have_blocks(networks: list[Any]) -> bool:
-    """Return whether one of several networks is a language model, whose ZeRO is timed block by block."""
+    """Return whether one of several networks is a language model, which several devices time block by block."""
     from ..architectures import find_network
 
     names = [name for name in networks if isinstance(name, str) and not _is_module(name)]

@@ -163,7 +163,9 @@ def _with_micro_batches(question: Train) -> Train:
             )
         return question
     made = size * (number or 1)
-    if _divides_blocks(replace(question, micro_batch=None)) or _is_divided_in_blocks(question):
+    is_of_several = _asks_for_devices(replace(question, micro_batch=None))
+    replicates = (question.strategy or "data") in _REPLICATING and not _divides_blocks(question)
+    if is_of_several and not replicates and (_divides_blocks(question) or _has_blocks(question)):
         if (
             question.global_batch_size is not None
             or question.tensor * question.pipeline * question.context_parallel > 1
@@ -173,8 +175,11 @@ def _with_micro_batches(question: Train) -> Train:
             raise BadValue(_disagreement(batch_size, size, made))
         return replace(question, batch_size=batch_size or made, accumulation=None)
     if question.global_batch_size is not None:
+        if _has_blocks(question) and number is None:
+            return question
         raise BadValue(
-            "give only one of `--global-batch-size` and `--micro-batch`: the batch of a device is their product"
+            "`--micro-batch` is a part of `--batch-size`, the batch of a device: give one of these instead of "
+            "`--global-batch-size`"
         )
     if batch_size is None:
         return replace(question, batch_size=made, micro_batch=None)
@@ -189,12 +194,6 @@ def _disagreement(batch_size: int, size: int, made: int) -> str:
         f"`--batch-size {batch_size}` is what a device computes per step, but micro-batches of {size} make up {made}: "
         "leave `--batch-size` out, or give a multiple of `--micro-batch`"
     )
-
-
-def _is_divided_in_blocks(question: Train) -> bool:
-    """Return whether several devices divide a language model, which is timed block by block."""
-    is_of_several = any(name != "micro_batch" and name in _OF_SEVERAL_DEVICES for name in question.given())
-    return is_of_several and _resolved_network(question).is_language_model
 
 
 _ORDER = ("network", "gpu", "precision", "batch_size", "sequence_length")
@@ -382,6 +381,8 @@ def _answer_for_devices(question: Any) -> ScaleTable:
         question = with_usual_precision(question, _device_of_topology(question))
     communication = _dict(question.communication)
     strategy, parallel = _division(question)
+    if parallel is not None and parallel.micro_batches:
+        question = replace(question, accumulation=None)
     is_in_blocks = parallel is not None or strategy == IN_BLOCKS
     optimizer = default_optimizer(question) if revision is None else "sgd"
     training = training_options(question, _offload(question)[0], is_in_blocks=is_in_blocks, optimizer=optimizer)
@@ -434,11 +435,14 @@ _LAYERWISE = {"ddp": "data", "distributed-optimizer": "zero-1", "shard-grad-op":
 def _division(question: Train) -> tuple[str, ParallelConfig | None]:
     """Return the strategy, and how a network in blocks is divided; None if it is divided layer by layer.
 
-    Sharded language models are timed block by block, other networks layer by layer unless an option divides blocks.
+    Language models are timed block by block on several devices, as the published steps are that the constants of
+    training were fitted to; other networks layer by layer unless an option divides blocks.
     """
     from ..distributed.parallel_config import SHARDINGS
 
     name = question.strategy or "data"
+    if name in _REPLICATING and not _divides_blocks(question):
+        return _division_of_replicas(question)
     parallel = _parallel_config(question, None)
     if name not in SHARDINGS:
         return name, parallel
@@ -447,6 +451,41 @@ def _division(question: Train) -> tuple[str, ParallelConfig | None]:
     if name == "hybrid-shard":
         raise BadValue("`--sharding hybrid-shard` is for networks in blocks, such as language models: give zero-3")
     return _LAYERWISE.get(name, name), None
+
+
+_REPLICATING = ("data", "ddp")
+"""The two names of plain data parallelism."""
+
+_OF_LAYERS = frozenset({"collective", "precision", "bucket", "interference"})
+"""Settings of the exchange of gradients that are known to the steps of networks layer by layer alone."""
+
+
+def _division_of_replicas(question: Train) -> tuple[str, ParallelConfig | None]:
+    """Return the strategy of plain data parallelism, with the whole batch of a device in `--accumulation` parts."""
+    from ..distributed.parallel_config import STACKS, ParallelConfig
+
+    is_of_layers = (
+        question.advise is not None
+        or _replica_of(question) is not None
+        or _offload(question)[0] is not None
+        or question.recompute in ("sqrt", "all")
+        or not _OF_LAYERS.isdisjoint(_dict(question.communication))
+        or (question.execution is not None and question.execution not in STACKS)
+    )
+    if is_of_layers or not _has_blocks(question):
+        return "data", None
+    fields = _recompute_fields(question, "ddp")
+    if question.micro_batch is None:
+        fields["micro_batches"] = question.accumulation or 1
+    else:
+        fields["micro_batch_size"] = question.micro_batch
+    return IN_BLOCKS, ParallelConfig(sharding="ddp", execution=question.execution or "eager", **fields)
+
+
+def _has_blocks(question: Train) -> bool:
+    """Return whether the network is a language model whose blocks can be divided."""
+    network = _resolved_network(question)
+    return network.is_language_model and network.rebuild is not None and network.blocks > 0
 
 
 def _resolved_network(question: Train) -> Network:
@@ -557,8 +596,14 @@ def _recompute_fields(question: Train, sharding: str | None) -> dict[str, Any]:
 
 def _divides_blocks(question: Train) -> bool:
     """Return whether another option divides a network in blocks."""
-    names = ("tensor", "pipeline", "context_parallel", "expert_parallel", "micro_batch", "experts")
-    return question.strategy == IN_BLOCKS or not set(names).isdisjoint(question.given())
+    names = ("tensor", "pipeline", "context_parallel", "expert_parallel", "experts")
+    settings = {*_dict(question.schedule), *_dict(question.communication)}
+    return (
+        question.strategy == IN_BLOCKS
+        or not set(names).isdisjoint(question.given())
+        or not settings.isdisjoint(("interleaved", "layout", "sequence-parallel"))
+        or _offload(question)[1] is not None
+    )
 
 
 def _document(result: Any, shown: Mapping[str, Any]) -> Any:

@@ -71,7 +71,7 @@ VALUES: dict[str, Any] = {
     "platform": "dgx-h100", "link": "ethernet10", "memory": True, "sequence_length": 256,
     "image_size": 96, "inputs": ["3x64x64"], "attention": "eager", "weights": "int8", "kv_cache": "fp8",
     "expert_parallel": 2, "attention_data_parallel": 2, "expert_load": "power-law:1.2", "price": "7 USD/h",
-    "samples": "1M", "tokens": "1B", "epochs": 3, "within": "10d", "optimizer": "adam",
+    "samples": "1M", "tokens": "1B", "epochs": 3, "within": "10d", "optimizer": "momentum",
     "mixed_precision": True, "training_settings": "loss=fused", "recompute": "full", "accumulation": 2,
     "offload": "cpu",
     "lora": 8, "trainable": "only=last", "workers": 2,

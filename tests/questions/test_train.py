@@ -39,7 +39,7 @@ def test_networks_in_blocks_keep_the_size_of_their_micro_batches() -> None:
         ({**ONE, "batch_size": 12, "micro_batch": 5}, "micro-batches of 5 make up 5"),
         ({**ONE, "batch_size": 12, "micro_batch": 3, "accumulation": 5}, "micro-batches of 3 make up 15"),
         ({**FOUR, "batch_size": 12, "micro_batch": 3, "accumulation": 5}, "micro-batches of 3 make up 15"),
-        ({**CNNS, "global_batch_size": 64, "micro_batch": 4}, "give only one of"),
+        ({**CNNS, "global_batch_size": 64, "micro_batch": 4}, "is a part of `--batch-size`"),
     ],
 )
 def test_a_batch_that_its_micro_batches_do_not_make_up(asked, sentence) -> None:
@@ -106,3 +106,27 @@ def test_a_deadline_marks_the_numbers_of_devices_that_meet_it() -> None:
 def test_impossible_deadlines(asked, sentence) -> None:
     with pytest.raises(BadValue, match=sentence):
         pl.train(**asked)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"accumulation": 2}, {"micro_batch": 4}, {"recompute": "full"}, {"recompute": "sqrt"}, {"offload": "cpu"},
+     {"lora": 8}, {"execution": "compiled"}, {"communication": "collective=tree"}],
+)  # fmt: skip
+def test_plain_data_parallelism_has_two_names_and_one_number(more) -> None:
+    """Of a language model, too; it is also what several devices do unless told otherwise."""
+    asked = {**FOUR, "batch_size": 8, **more}
+    plain = pl.train(**asked).to_dict()
+    assert pl.train(**asked, strategy="data").to_dict() == plain
+    assert pl.train(**asked, strategy="ddp").to_dict() == plain
+
+
+def test_a_language_model_on_several_devices_has_the_constants_of_published_steps() -> None:
+    row = pl.train(**FOUR, batch_size=8)[0]
+    assert any("ddp, eager: 1 micro-batch of 8" in note for note in row.notes)
+    strong = pl.train(**{**ONE, "workers": [1, 2, 4]}, global_batch_size=8, accumulation=2)
+    assert [note.rsplit(": ")[-1] for row in strong for note in row.notes if "micro-batch" in note] == [
+        "2 micro-batches of 4", "2 micro-batches of 2", "2 micro-batches of 1",
+    ]  # fmt: skip
+    with pytest.raises(BadValue, match="replicas times 3 micro-batches"):
+        pl.train(**FOUR, global_batch_size=8, accumulation=3)
