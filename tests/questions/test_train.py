@@ -130,3 +130,25 @@ def test_a_language_model_on_several_devices_has_the_constants_of_published_step
     ]  # fmt: skip
     with pytest.raises(BadValue, match="replicas times 3 micro-batches"):
         pl.train(**FOUR, global_batch_size=8, accumulation=3)
+
+
+@pytest.mark.parametrize(
+    ("asked", "more"),
+    [
+        ({**ONE}, {"batch_size": 64}),
+        ({**ONE, "batch_size": 2, "accumulation": 2}, {"batch_size": 128}),
+        (FOUR, {"batch_size": 64}),
+        ({**FOUR, "tensor": 2, "global_batch_size": 8}, {"micro_batch": 4}),
+    ],
+)
+def test_a_note_says_what_larger_micro_batches_would_gain(asked, more) -> None:
+    answers = [pl.train(**asked), pl.train(**{**asked, **more})]
+    rates = [(answer if hasattr(answer, "workload") else answer[-1]).throughput_per_s for answer in answers]
+    ((name, value),) = more.items()
+    assert f"are {rates[1] / rates[0]:.2f} times as fast" in answers[0].notes[0]
+    assert answers[0].notes[0].endswith(f"`--{name.replace('_', '-')} {value}`")
+    assert not any("times as fast" in note for note in answers[1].notes)
+
+
+def test_nothing_is_said_of_larger_micro_batches_that_do_not_fit() -> None:
+    assert not any("times as fast" in note for note in pl.train("llama-2-7b", gpu="t4").notes)
