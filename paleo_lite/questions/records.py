@@ -276,7 +276,7 @@ ATTENTION = Names("attention", ".timing.attention:ATTENTION_NAMES")
 TRAINING_SETTINGS = KeyValues({"attention": ATTENTION, "loss": click.STRING, "gradients": click.Choice(("fp32",))})
 
 
-def _settings_of(settings: Any) -> dict[str, Any]:
+def settings_of(settings: Any) -> dict[str, Any]:
     """Return the settings of a composite option, which the record has converted; none if it is not given."""
     return dict(settings or {})
 
@@ -325,7 +325,7 @@ class UpdateOptions(Options):
     @property
     def loss(self) -> str | None:
         """How the cross entropy of a language model is computed; None for the default."""
-        return _settings_of(self.training_settings).get("loss")
+        return settings_of(self.training_settings).get("loss")
 
 
 TRAINABLE_LAYERS = KeyValues({"only": click.STRING, "except": click.STRING, "adapters": click.STRING})

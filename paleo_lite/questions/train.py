@@ -20,6 +20,16 @@ from .compare import (
     find_asked_device,
     with_usual_precision,
 )
+from .division import (
+    CHECKPOINTING_OF_RECOMPUTE,
+    IN_BLOCKS,
+    REPLICATING,
+    divides_blocks,
+    division_of,
+    has_blocks,
+    offload_of,
+    replica_of,
+)
 from .kind import QuestionKind, make_function
 from .option import Several, option, options_of
 from .records import (
@@ -43,11 +53,11 @@ from .records import (
     SizeOptions,
     UpdateOptions,
     model_name,
+    settings_of,
 )
-from .values import ACTIVATIONS, BATCH_SIZE, DURATION, FIT, INTEGER, Names
+from .values import BATCH_SIZE, DURATION, FIT, INTEGER, Names
 
 if TYPE_CHECKING:
-    from ..architectures import Network
     from ..distributed.parallel_config import ParallelConfig
     from ..distributed.settings import Settings
     from ..distributed.table import ScaleTable
@@ -118,7 +128,7 @@ class Train(
     @property
     def attention(self) -> str | None:
         """The implementation of attention; None for the default."""
-        return _dict(self.training_settings).get("attention")
+        return settings_of(self.training_settings).get("attention")
 
 
 def answer(question: Train) -> Prediction | ScaleTable | Comparison:
@@ -128,7 +138,7 @@ def answer(question: Train) -> Prediction | ScaleTable | Comparison:
     if question.advise is not None:
         check_single(question, ("workers",))
     found = compare(question, _answer, _ORDER, together=("workers",))
-    is_one = question.several().keys() <= {"workers"} and question.advise is None and _replica_of(question) is None
+    is_one = question.several().keys() <= {"workers"} and question.advise is None and replica_of(question) is None
     return _with_micro_batch_note(question, found) if is_one else found
 
 
@@ -174,7 +184,7 @@ def _larger_micro_batches(question: Train, found: Any) -> Iterator[dict[str, Any
     row, number, more = _last_row(found), question.accumulation or 1, {}
     if not hasattr(found, "workload"):
         more = {"workers": row.workers}
-        parallel = _division(question)[1]
+        parallel = division_of(question)[1]
         if parallel is None or parallel.of_batch(row.batch_size, row.workers).micro_batch_size > 1:
             return
         if not parallel.micro_batches:
@@ -223,8 +233,8 @@ def _with_micro_batches(question: Train) -> Train:
         return question
     made = size * (number or 1)
     is_of_several = _asks_for_devices(replace(question, micro_batch=None))
-    replicates = (question.strategy or "data") in _REPLICATING and not _divides_blocks(question)
-    if is_of_several and not replicates and (_divides_blocks(question) or _has_blocks(question)):
+    replicates = (question.strategy or "data") in REPLICATING and not divides_blocks(question)
+    if is_of_several and not replicates and (divides_blocks(question) or has_blocks(question)):
         if (
             question.global_batch_size is not None
             or question.tensor * question.pipeline * question.context_parallel > 1
@@ -234,7 +244,7 @@ def _with_micro_batches(question: Train) -> Train:
             raise BadValue(_disagreement(batch_size, size, made))
         return replace(question, batch_size=batch_size or made, accumulation=None)
     if question.global_batch_size is not None:
-        if _has_blocks(question) and number is None:
+        if has_blocks(question) and number is None:
             return question
         raise BadValue(
             "`--micro-batch` is a part of `--batch-size`, the batch of a device: give one of these instead of "
@@ -266,25 +276,7 @@ _OF_SEVERAL_DEVICES = frozenset(
 def _asks_for_devices(question: Train) -> bool:
     """Return whether an option is given that speaks of several devices, or of how they divide the work."""
     is_of_several = not _OF_SEVERAL_DEVICES.isdisjoint(question.given())
-    return is_of_several or _replica_of(question) is not None or _offload(question)[1] is not None
-
-
-def _replica_of(question: Train) -> str | None:
-    """Return the revision of the released PALEO that is reproduced; None for a time model of today."""
-    name, _, revision = str(question.time_model or "").partition("-")
-    return revision or "first" if name == "paleo" else None
-
-
-def _offload(question: Train) -> tuple[str | None, float | None]:
-    """Return the place of gradients and optimizer state, and the share of activations that is copied to the host."""
-    place, share = None, None
-    for part in (question.offload or "").split("+"):
-        name, _, detail = part.partition(":")
-        if name == ACTIVATIONS:
-            share = float(detail)
-        elif name:
-            place = name
-    return place, share
+    return is_of_several or replica_of(question) is not None or offload_of(question)[1] is not None
 
 
 def _answer_one(question: Any) -> Prediction:
@@ -309,7 +301,7 @@ def _answer_one(question: Any) -> Prediction:
             batch_size=default_batch_size(question) if batch_size is None else batch_size,
             phase="training",
             training=training_options(
-                question, _offload(question)[0], is_in_blocks=False, optimizer=default_optimizer(question)
+                question, offload_of(question)[0], is_in_blocks=False, optimizer=default_optimizer(question)
             ),
             fit_batch=fits,
             memory=True,
@@ -399,9 +391,6 @@ _TRAINING_FIELDS = {
 _TRAINABLE_FIELDS = {"only": "train_only", "except": "freeze", "adapters": "lora_modules"}
 """Fields of `TrainingOptions` by the settings of ``--trainable``."""
 
-CHECKPOINTING_OF_RECOMPUTE = {"none": "none", "sqrt": "sqrt", "full": "block", "block": "block", "all": "all"}
-"""Checkpointing of a network layer by layer, by the recomputation that asks for it."""
-
 
 def _checkpointing(recompute: str) -> str:
     """Return the checkpointing of a network that is not divided into blocks of several devices."""
@@ -435,17 +424,17 @@ def _answer_for_devices(question: Any) -> ScaleTable:
     if question.batch_size == FIT:
         raise BadValue("`--batch-size fit` is for one device: give a number, or leave the number of devices out")
     check_network_options(question, "training")
-    revision = _replica_of(question)
+    revision = replica_of(question)
     if revision is None:
         question = with_usual_precision(question, _device_of_topology(question))
-    communication = _dict(question.communication)
-    strategy, parallel = _division(question)
+    communication = settings_of(question.communication)
+    strategy, parallel = division_of(question)
     if parallel is not None and parallel.micro_batches:
         question = replace(question, accumulation=None)
     is_in_blocks = parallel is not None or strategy == IN_BLOCKS
     optimizer = default_optimizer(question) if revision is None else "sgd"
-    training = training_options(question, _offload(question)[0], is_in_blocks=is_in_blocks, optimizer=optimizer)
-    feed = _dict(question.feed)
+    training = training_options(question, offload_of(question)[0], is_in_blocks=is_in_blocks, optimizer=optimizer)
+    feed = settings_of(question.feed)
     settings = _settings(question, communication, parallel)
     batch_size = question.global_batch_size or question.batch_size
     if batch_size is None and revision is None:
@@ -484,76 +473,6 @@ def _answer_for_devices(question: Any) -> ScaleTable:
     )
 
 
-IN_BLOCKS = "3d"
-"""Strategy that divides a network in blocks."""
-
-_LAYERWISE = {"ddp": "data", "distributed-optimizer": "zero-1", "shard-grad-op": "zero-2", "full-shard": "zero-3"}
-"""Strategies of networks that are divided layer by layer, by the names that frameworks give to them."""
-
-
-def _division(question: Train) -> tuple[str, ParallelConfig | None]:
-    """Return the strategy, and how a network in blocks is divided; None if it is divided layer by layer.
-
-    Language models are timed block by block on several devices, as the published steps are that the constants of
-    training were fitted to; other networks layer by layer unless an option divides blocks.
-    """
-    from ..distributed.parallel_config import SHARDINGS
-
-    name = question.strategy or "data"
-    if name in _REPLICATING and not _divides_blocks(question):
-        return _division_of_replicas(question)
-    parallel = _parallel_config(question, None)
-    if name not in SHARDINGS:
-        return name, parallel
-    if parallel is not None or _resolved_network(question).is_language_model:
-        return IN_BLOCKS, _parallel_config(question, name)
-    if name == "hybrid-shard":
-        raise BadValue("`--sharding hybrid-shard` is for networks in blocks, such as language models: give zero-3")
-    return _LAYERWISE.get(name, name), None
-
-
-_REPLICATING = ("data", "ddp")
-"""The two names of plain data parallelism."""
-
-_OF_LAYERS = frozenset({"collective", "precision", "bucket", "interference"})
-"""Settings of the exchange of gradients that are known to the steps of networks layer by layer alone."""
-
-
-def _division_of_replicas(question: Train) -> tuple[str, ParallelConfig | None]:
-    """Return the strategy of plain data parallelism, with the whole batch of a device in `--accumulation` parts."""
-    from ..distributed.parallel_config import STACKS, ParallelConfig
-
-    is_of_layers = (
-        question.advise is not None
-        or _replica_of(question) is not None
-        or _offload(question)[0] is not None
-        or question.recompute in ("sqrt", "all")
-        or not _OF_LAYERS.isdisjoint(_dict(question.communication))
-        or (question.execution is not None and question.execution not in STACKS)
-    )
-    if is_of_layers or not _has_blocks(question):
-        return "data", None
-    fields = _recompute_fields(question, "ddp")
-    if question.micro_batch is None:
-        fields["micro_batches"] = question.accumulation or 1
-    else:
-        fields["micro_batch_size"] = question.micro_batch
-    return IN_BLOCKS, ParallelConfig(sharding="ddp", execution=question.execution or "eager", **fields)
-
-
-def _has_blocks(question: Train) -> bool:
-    """Return whether the network is a language model whose blocks can be divided."""
-    network = _resolved_network(question)
-    return network.is_language_model and network.rebuild is not None and network.blocks > 0
-
-
-def _resolved_network(question: Train) -> Network:
-    """Return the network that is asked for."""
-    from ..api.resolve import resolve_network, square_size
-
-    return resolve_network(question.network, square_size(question.image_size, question.network), question.inputs)
-
-
 def _device_of_topology(question: Train) -> str | None:
     """Return the device that a topology or a platform names; None if it names none."""
     if question.platform is None:
@@ -574,11 +493,6 @@ def _places(question: Train) -> dict[str, Any]:
     return {"topology" if is_topology(question.platform) else "platform": question.platform}
 
 
-def _dict(settings: Any) -> dict[str, Any]:
-    """Return settings that the record has converted."""
-    return dict(settings or {})
-
-
 def _settings(question: Train, communication: Mapping[str, Any], parallel: ParallelConfig | None) -> Settings:
     """Return the settings of the exchange of gradients and of the schedule."""
     from ..distributed.settings import Settings
@@ -590,79 +504,10 @@ def _settings(question: Train, communication: Mapping[str, Any], parallel: Paral
         "bucket_bytes": communication.get("bucket"),
         "slowdown": communication.get("slowdown"),
         "interference": communication.get("interference"),
-        "micro_batches": _dict(question.schedule).get("micro-batches"),
+        "micro_batches": settings_of(question.schedule).get("micro-batches"),
         "parallel": parallel,
     }
     return Settings(**{name: value for name, value in given.items() if value is not None})
-
-
-def _parallel_config(question: Train, sharding: str | None) -> ParallelConfig | None:
-    """Return how a network in blocks is divided; None if no option of it is given."""
-    experts, schedule = _dict(question.experts), _dict(question.schedule)
-    given: dict[str, Any] = {
-        "tensor": question.tensor,
-        "pipeline": question.pipeline,
-        "context": question.context_parallel,
-        "expert": question.expert_parallel,
-    }
-    given = {field: degree for field, degree in given.items() if degree != 1}
-    given |= {
-        "layout": schedule.get("layout"),
-        "virtual_stages": schedule.get("interleaved"),
-        "sequence_parallel": _dict(question.communication).get("sequence-parallel") or None,
-        "dispatch": experts.get("dispatch"),
-        "expert_kernels": experts.get("kernels"),
-        "expert_tensor": experts.get("tensor"),
-        "expert_imbalance": experts.get("imbalance"),
-        "expert_capacity": experts.get("capacity"),
-        "expert_overlap": experts.get("overlap"),
-        "micro_batch_size": question.micro_batch,
-        "offloaded_share": _offload(question)[1],
-        "sharding": sharding,
-        **_recompute_fields(question, sharding),
-    }
-    given = {field: value for field, value in given.items() if value is not None}
-    if not given:
-        return None
-    from ..distributed.parallel_config import ParallelConfig
-
-    return ParallelConfig(**given)
-
-
-def _recompute_fields(question: Train, sharding: str | None) -> dict[str, Any]:
-    """Return the fields of `ParallelConfig` for ``--recompute``; none for recomputation layer by layer."""
-    name, _, detail = (question.recompute or "").partition(":")
-    if name == "selective":
-        modules = tuple(module for module in detail.replace("+", " ").split())
-        return {"recompute": name, "recompute_modules": modules} if modules else {"recompute": name}
-    if name in ("full", "block"):
-        if detail and not detail.isdecimal():
-            raise BadValue(
-                f"`--recompute {name}:N` takes the number of blocks of which one is recomputed (got {detail!r})"
-            )
-        return {"recompute": "full", "recompute_every": int(detail)} if detail else {"recompute": "full"}
-    if detail:
-        raise BadValue(f"`--recompute {name}` has no details: give `--recompute {name}`")
-    if name == "offload":
-        return {"recompute": name}
-    if name and name not in CHECKPOINTING_OF_RECOMPUTE:
-        raise BadValue(
-            f"`--recompute` must be none, sqrt, all, full, full:N, selective, selective:MODULE+MODULE or offload "
-            f"(got {question.recompute!r})"
-        )
-    return {"recompute": "none"} if name == "none" and (sharding or _divides_blocks(question)) else {}
-
-
-def _divides_blocks(question: Train) -> bool:
-    """Return whether another option divides a network in blocks."""
-    names = ("tensor", "pipeline", "context_parallel", "expert_parallel", "experts")
-    settings = {*_dict(question.schedule), *_dict(question.communication)}
-    return (
-        question.strategy == IN_BLOCKS
-        or not set(names).isdisjoint(question.given())
-        or not settings.isdisjoint(("interleaved", "layout", "sequence-parallel"))
-        or _offload(question)[1] is not None
-    )
 
 
 def _document(result: Any, shown: Mapping[str, Any]) -> Any:
