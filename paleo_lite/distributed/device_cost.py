@@ -334,7 +334,7 @@ def count_network(workload: Workload, blocks: int, memory: Memory, element_bytes
                 messages[direction].append((share, size))
         elif is_attention(layer):
             ring_bytes += float(np.prod(layer.inputs[1]) + np.prod(layer.inputs[2])) * element_bytes
-        elif is_grouped_product(layer):
+        elif is_grouped_product(layer) and not layer.attributes.get("frozen", False):
             expert_gradient_bytes += float(layer.parameters) * element_bytes
     saved_shares = _saved_shares(layers)
     has_head = find_logits(workload.network.layers) is not None

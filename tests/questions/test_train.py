@@ -152,3 +152,10 @@ def test_a_note_says_what_larger_micro_batches_would_gain(asked, more) -> None:
 
 def test_nothing_is_said_of_larger_micro_batches_that_do_not_fit() -> None:
     assert not any("times as fast" in note for note in pl.train("llama-2-7b", gpu="t4").notes)
+
+
+def test_frozen_experts_have_no_gradients_to_exchange() -> None:
+    asked = {"network": "olmoe-1b-7b", "gpu": "h100-sxm", "workers": 8, "batch_size": 2}
+    tuned, trained = pl.train(**asked, lora=8)[0], pl.train(**asked)[0]
+    assert 0 < tuned.communication_s < trained.communication_s / 10
+    assert tuned.memory_bytes < trained.memory_bytes
