@@ -9,7 +9,7 @@ from ..engines.records import kernels_of
 from ..errors import BadQuantity, BadValue
 from ..machines import Device, Machine, find_device
 from ..timing.energy import with_power_limit
-from ..timing.gemm import GemmTimes, LayerTimer, PeakTimer, ProductTimer, time_gemms
+from ..timing.gemm import GemmTimes, ModelTimer, PeakTimer, ProductTimer, time_gemms
 from ..timing.models import PeakModel
 from ..units import parse_quantity, parse_shape
 from .arguments import Paths, to_paths
@@ -90,7 +90,7 @@ def gemm(
         else:
             check_product_options(weights, policy)
             model = choose_model(machine.device, precision, time_model, calibration=calibration)
-            timer = LayerTimer(model, machine, precision)
+            timer = ModelTimer(model, machine, precision)
     return time_gemms(
         m,
         n,

@@ -323,7 +323,7 @@ class Quantity(click.ParamType):  # type: ignore[type-arg]
         return number
 
 
-class Duration(click.ParamType):  # type: ignore[type-arg]
+class DurationText(click.ParamType):  # type: ignore[type-arg]
     """A duration > 0 such as 36h or 10d, in seconds."""
 
     name = "duration"
@@ -663,7 +663,7 @@ def configuration_names(typed: dict[str, Any]) -> list[str]:
 
 INTEGER = WholeNumber()
 BATCH_SIZE = BatchSize()
-DURATION = Duration()
+DURATION = DurationText()
 PICTURE_SIZE = PictureSize()
 PPP = Number(example="0.62")
 SHAPE = Shape()

@@ -133,7 +133,7 @@ class PeakTimer:
         return ["a peak alone does not determine memory, tiles and launches: all variants take the time at peak"]
 
 
-class LayerTimer:
+class ModelTimer:
     """Times by a time model, as layers of a network.
 
     Of a calibrated model the constant time per step is left out, because a single product has no step around it.

@@ -14,7 +14,7 @@ from paleo_lite.errors import BadValue, UnknownPrecision
 from paleo_lite.machines import Machine, find_device
 from paleo_lite.timing import TimeModel, find_model
 from paleo_lite.timing.calibrated import CalibratedModel
-from paleo_lite.timing.gemm import LayerTimer, PeakTimer, compute_tiling, time_gemms
+from paleo_lite.timing.gemm import ModelTimer, PeakTimer, compute_tiling, time_gemms
 from paleo_lite.timing.parameters import NAMES
 
 PEAK, ROOFLINE = find_model("peak"), find_model("roofline")
@@ -26,9 +26,9 @@ def model(**parameters: float) -> CalibratedModel:
     return CalibratedModel("by hand", np.log(values), np.zeros((len(NAMES), len(NAMES))), 0.1)
 
 
-def fp32_timer(time_model: TimeModel) -> LayerTimer:
+def fp32_timer(time_model: TimeModel) -> ModelTimer:
     """Products in fp32 on a V100."""
-    return LayerTimer(time_model, Machine(find_device("v100-sxm2")), "fp32")
+    return ModelTimer(time_model, Machine(find_device("v100-sxm2")), "fp32")
 
 
 def test_a_published_bound_and_what_was_measured():
@@ -51,7 +51,7 @@ def test_a_published_bound_and_what_was_measured():
 def test_what_the_slides_measured_lies_in_the_interval_of_a_maxwell_card():
     """The slides name no device, the kernel is Maxwell's; no single product went into the M40's calibration."""
     m40 = find_device("m40")
-    timer = LayerTimer(choose_model(m40, "fp32"), Machine(m40), "fp32")
+    timer = ModelTimer(choose_model(m40, "fp32"), Machine(m40), "fp32")
     separate, stacked, _ = time_gemms(512, 64, 512, "fp32", timer, products=8, into=2).variants
     assert separate.interval[0] < 8 * 71.964e-6 < separate.interval[1]
     assert stacked.interval[0] < 2 * 99.057e-6 < stacked.interval[1]
@@ -176,7 +176,7 @@ def test_any_peak_above_0_is_a_peak():
 
 def test_a_precision_that_the_device_lacks():
     with pytest.raises(UnknownPrecision, match="Tesla K80 has no fp16 peak"):
-        LayerTimer(ROOFLINE, Machine(find_device("k80")), "fp16")
+        ModelTimer(ROOFLINE, Machine(find_device("k80")), "fp16")
 
 
 @pytest.mark.needs_data
@@ -198,7 +198,7 @@ def test_products_of_deepbench(gpu, device, precision, at_most):
     found = find_device(device)
 
     def error(model) -> float:
-        timer = LayerTimer(model, Machine(found), precision)
+        timer = ModelTimer(model, Machine(found), precision)
         predicted = [
             time_gemms(int(m), int(n), int(k), precision, timer).variants[0].time_s
             for m, n, k in zip(rows["M"], rows["N"], rows["K"])
