@@ -121,11 +121,10 @@ def _prepare(deployments: Deployments, chosen: Candidate, demand: Demand) -> tup
     """Return a candidate with all its replicas, and the traffic with its description."""
     weights = None if chosen.weights == (deployments.precision or USUAL_PRECISION) else chosen.weights
     deployment = deployments.make(chosen.gpu, chosen.division, weights, replicas=chosen.replicas)
-    engine = msgspec.structs.replace(deployment.engine, max_sequences=chosen.batch_limit)
-    limited = msgspec.structs.replace(deployment, engine=engine)
+    limited = deployment.with_sequences(chosen.batch_limit)
     if demand.rate_per_s is None and demand.concurrency is None:
         demand = msgspec.structs.replace(demand, concurrency=chosen.batch_limit)
-    traffic, description = demand.traffic(limited.replicas, mixes_phases=engine.mixes_phases)
+    traffic, description = demand.traffic(limited.replicas, mixes_phases=limited.engine.mixes_phases)
     return limited.prepare(traffic), traffic, description
 
 

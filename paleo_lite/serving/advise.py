@@ -128,7 +128,7 @@ def _finite_rate(demand: Demand) -> float | None:
 def _try_batch_limits(
     deployment: Deployment, demand: Demand, objectives: Sequence[Objective], criteria: Criteria
 ) -> list[Candidate]:
-    largest = min(CONCURRENCIES[-1], deployment.engine.max_sequences)
+    largest = min(CONCURRENCIES[-1], deployment.replica_engine().max_sequences)
     sample = generate_traffic(
         demand.inputs, demand.outputs, count=ROUNDS * largest, concurrency=largest, seed=demand.seed
     )

@@ -432,7 +432,7 @@ def answer(
         weights=timer.weights,
         kv_cache=on_device.kv_cache,
         engine=deployment.engine.name,
-        engine_limits=deployment.engine.describe(),
+        engine_limits=deployment.engine.describe(deployment.on_device.attention_data),
         tensor=on_device.tensor,
         pipeline=on_device.pipeline.degree,
         replicas=deployment.replicas,

@@ -84,6 +84,32 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
         return None if self.draft is None else timer_of(self.draft)
 
     @property
+    def limited_ranks(self) -> int:
+        """Number of ranks of a replica that have limits of their own; 1 if they share those of the replica."""
+        return self.on_device.attention_data if self.engine.limits_per_rank else 1
+
+    def replica_engine(self, longest_prompt: int = 0) -> Server:
+        """Return the engine with the limits of a whole replica, which are those of all its ranks.
+
+        A rank computes a whole prompt, even if it is longer than the tokens of an iteration.
+        """
+        engine, ranks = self.engine, self.limited_ranks
+        if ranks == 1:
+            return engine
+        tokens = engine.max_batched_tokens if engine.chunked_prefill else max(engine.max_batched_tokens, longest_prompt)
+        return msgspec.structs.replace(
+            engine,
+            max_batched_tokens=ranks * tokens,
+            max_sequences=ranks * engine.max_sequences,
+            chunked_prefill=ranks * engine.chunked_prefill,
+        )
+
+    def with_sequences(self, sequences: int) -> Deployment:
+        """Return the deployment with so many sequences at the same time in each replica."""
+        engine = msgspec.structs.replace(self.engine, max_sequences=-(-sequences // self.limited_ranks))
+        return msgspec.structs.replace(self, engine=engine)
+
+    @property
     def devices(self) -> int:
         """Number of devices."""
         return self.replicas * self.on_device.devices
@@ -93,11 +119,12 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
         lengths = traffic.input_tokens + traffic.output_tokens
         longest_prompt, longest = int(traffic.input_tokens.max()), int(lengths.max())
         mean_tokens = float(lengths.mean())
-        room = self.timer.measure_room(self.engine, mean_tokens=mean_tokens, prompt_tokens=longest_prompt)
+        engine = self.replica_engine(longest_prompt)
+        room = self.timer.measure_room(self.replica_engine(), mean_tokens=mean_tokens, prompt_tokens=longest_prompt)
         # No more sequences run than the cache has room for the shortest requests.
         fitting = room.tokens // max(int(lengths.min()), 1) + 1
-        sequences = max(min(self.engine.max_sequences, fitting, len(traffic)), 1)
-        engine = msgspec.structs.replace(self.engine, max_sequences=sequences)
+        sequences = max(min(engine.max_sequences, fitting, len(traffic)), 1)
+        engine = msgspec.structs.replace(engine, max_sequences=sequences)
         drafted = self.options.speculation.draft_length + 1
         # A whole prompt may be longer than an iteration's tokens; a preempted request is computed up to its answer.
         new_tokens = max(engine.max_batched_tokens, longest) + sequences * drafted

@@ -51,7 +51,8 @@ def made_up(**changes: Any) -> Server:
     )
     server = Server(
         name="made-up", versions=Versions(first="1.0"), kernels=Kernels("made-up", {}, SOURCES), launcher=launcher,
-        local=None, sources=SOURCES, max_batched_tokens=4096, max_sequences=48, block_tokens=16, memory_fraction=0.8,
+        local=None, sources=SOURCES, max_batched_tokens=4096, max_sequences=48,
+        limits_per_rank=True, block_tokens=16, memory_fraction=0.8,
         is_fraction_of_free=False, chunked_prefill=4096, mixes_phases=True, reserved_output=0.0, overhead_s=1e-3,
         overhead_range_s=(0.5e-3, 2e-3), request_overhead_s=5e-3,
     )  # fmt: skip

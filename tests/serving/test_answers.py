@@ -277,3 +277,32 @@ def test_the_first_line_has_the_lengths_that_were_asked_for() -> None:
         "llama-3.2-1b", gpu="h100-sxm", concurrency=8, input_tokens=64, output_tokens=128, num_requests=24
     )
     assert "8 users, 64 input and 128 output tokens" in str(server)
+
+
+@pytest.mark.parametrize(
+    ("engine", "ranks"),
+    # TensorRT-LLM and vLLM schedule each rank by itself; SGLang divides its limits among the ranks.
+    [("tensorrt-llm", 8), ("vllm", 8), ("sglang", 1)],
+)
+def test_limits_of_an_engine_are_those_of_each_rank(engine: str, ranks: int) -> None:
+    asked = {"gpu": "h200-sxm", "tensor": 8, "precision": "fp8", "engine": engine, "rate": "inf", "num_requests": 64}
+    asked |= {"input_tokens": 512, "output_tokens": 16, "expert_parallel": 8, "attention_data_parallel": 8}
+    served = pl.serve("llama-4-maverick", max_sequences=4, **asked)
+    assert served.figures["mean_sequences"].value == pytest.approx(4 * ranks, rel=0.2)
+    assert ("sequences per iteration of each of 8 ranks" in served.engine_limits) == (ranks == 8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("gpu", "devices", "precision", "prompt_tokens", "measured_per_s"),
+    [("h200-sxm", 8, "fp8", 8192, 1276), ("b200", 4, "nvfp4", 8192, 3279), ("b200", 4, "nvfp4", 32768, 859)],
+)
+def test_long_prompts_on_ranks_of_their_own(gpu, devices, precision, prompt_tokens, measured_per_s) -> None:
+    """Llama 4 Maverick in TensorRT-LLM's performance overview of 1.2: output tokens per second and GPU."""
+    served = pl.serve(
+        "llama-4-maverick", gpu=gpu, tensor=devices, expert_parallel=devices, attention_data_parallel=devices,
+        precision=precision, kv_cache="fp8", engine="tensorrt-llm", rate="inf", num_requests=500,
+        input_tokens=prompt_tokens, output_tokens=1024,
+    )  # fmt: skip
+    figure = served.figures["output_tokens_per_s_per_gpu"]
+    assert figure.low < measured_per_s < figure.high

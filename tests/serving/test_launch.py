@@ -73,7 +73,7 @@ def test_vllm_launches_attention_groups_as_data_parallel_ranks() -> None:
     options = options_of(command)
     assert (options["--tensor-parallel-size"], options["--data-parallel-size"]) == ("2", "4")
     assert options["--enable-expert-parallel"] == ""
-    assert (options["--max-num-seqs"], options["--max-num-batched-tokens"]) == ("256", "2048")  # of 1,024 and 8,192
+    assert (options["--max-num-seqs"], options["--max-num-batched-tokens"]) == ("1024", "8192")  # of each rank
     assert (options["--quantization"], options["--kv-cache-dtype"]) == ("fp8", "fp8")
 
 

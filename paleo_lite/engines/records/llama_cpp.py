@@ -22,6 +22,7 @@ LLAMA_CPP = Server(
     ),
     max_batched_tokens=2048,
     max_sequences=4,
+    limits_per_rank=False,
     block_tokens=1,
     memory_fraction=1.0,  # of the memory that llama.cpp may use
     is_fraction_of_free=False,

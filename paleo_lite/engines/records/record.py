@@ -141,6 +141,9 @@ class Server(Engine, frozen=True, kw_only=True):
 
     max_batched_tokens: int  # tokens per iteration, of prompts and of decoding sequences together
     max_sequences: int  # sequences that run at the same time
+    # Whether both limits, and the chunks of prompts, are those of each rank with attention data parallelism; otherwise
+    # the ranks share them.
+    limits_per_rank: bool
     block_tokens: int  # tokens per block of the paged KV cache
     # Fraction of the device memory that weights, activations and cache may take, or, with `is_fraction_of_free`, of the
     # memory that weights and activations leave free, that becomes the cache.
@@ -209,10 +212,11 @@ class Server(Engine, frozen=True, kw_only=True):
         sequence_s = self.sequence_overhead_s * SEQUENCE_FACTOR
         return structs.replace(self, overhead_s=longest_s, sequence_overhead_s=sequence_s)
 
-    def describe(self) -> str:
+    def describe(self, ranks: int = 1) -> str:
         """Return the limits as text: ``versions 0.8 and later, 8,192 tokens and 1,024 sequences per iteration``."""
         parts = [f"versions {self.versions.describe()}"]
-        parts.append(f"{self.max_batched_tokens:,} tokens and {self.max_sequences:,} sequences per iteration")
+        of_ranks = f" of each of {ranks} ranks" if ranks > 1 and self.limits_per_rank else ""
+        parts.append(f"{self.max_batched_tokens:,} tokens and {self.max_sequences:,} sequences per iteration{of_ranks}")
         parts.append(f"prompts in chunks of {self.chunked_prefill:,}" if self.chunked_prefill else "whole prompts")
         if not self.mixes_phases:
             parts.append("prompts and decoding in separate iterations")

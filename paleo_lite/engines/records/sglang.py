@@ -63,6 +63,7 @@ SGLANG = Server(
     local=None,
     max_batched_tokens=16384,
     max_sequences=4096,
+    limits_per_rank=False,
     limits_on=limits_on,
     block_tokens=1,
     memory_fraction=0.88,

@@ -18,8 +18,8 @@ TENSORRT_LLM = Server(
             ("--tp_size", "devices"),
             ("--ep_size", "experts"),
             ("--pp_size", "stages"),
-            ("--max_batch_size", "group_sequences"),  # limits hold for each rank with attention data parallelism
-            ("--max_num_tokens", "group_tokens"),
+            ("--max_batch_size", "sequences"),  # limits hold for each rank with attention data parallelism
+            ("--max_num_tokens", "tokens"),
             ("--enable_chunked_prefill", "has_chunks"),
             ("--kv_cache_free_gpu_memory_fraction", "memory_fraction"),
         ),
@@ -41,6 +41,7 @@ TENSORRT_LLM = Server(
     local=None,
     max_batched_tokens=8192,
     max_sequences=2048,
+    limits_per_rank=True,
     block_tokens=32,
     memory_fraction=0.9,
     is_fraction_of_free=True,

@@ -39,8 +39,8 @@ VLLM = Server(
             ("--data-parallel-size", "groups"),
             ("--enable-expert-parallel", "divides_experts"),
             ("--pipeline-parallel-size", "stages"),
-            ("--max-num-seqs", "group_sequences"),  # limits hold for each data-parallel rank
-            ("--max-num-batched-tokens", "group_tokens"),
+            ("--max-num-seqs", "sequences"),  # limits hold for each data-parallel rank
+            ("--max-num-batched-tokens", "tokens"),
             ("--no-enable-chunked-prefill", "has_whole_prompts"),
             ("--block-size", "given_block_tokens"),
             ("--gpu-memory-utilization", "memory_fraction"),
@@ -69,6 +69,7 @@ VLLM = Server(
     logit_bytes=15.4,
     max_batched_tokens=2048,
     max_sequences=256,
+    limits_per_rank=True,
     limits_on=limits_on,
     block_tokens=16,
     memory_fraction=0.9,
