@@ -397,7 +397,8 @@ def _heading(split: str, rows: Sequence[Any]) -> str:
 def compare(name: str, data: Path | None) -> CommandResult:
     """Compare published figures that no fit knows with their forecasts.
 
-    `serving` compares published results of servers, some of which the fit of engines knows. `training` compares steps
+    `serving` compares published results of servers, some of which the fit of engines knows, and `amd` those of vLLM on
+    MI300X, to which two factors are fitted. `training` compares steps
     on H100, `fine-tuning` those with LoRA, `mixtures` those of torchtitan, `mlperf` those in logs of MLPerf Training,
     `offloaded` speeds of llama.cpp with layers on the host, and `wall` the watts of whole machines.
     """

@@ -22,6 +22,7 @@ from paleo_lite.reporting.document import (
 
 COMPARISONS = {
     "serving": "serving.reproduce",
+    "amd": "engines.served",
     "training": "training.reproduce",
     "fine-tuning": "training.fine_tuning",
     "mixtures": "training.mixtures",

@@ -155,7 +155,7 @@ class Company(msgspec.Struct, frozen=True):
     random ones; devices of a group wait for each other.
     """
 
-    kernels: str  # class of kernels
+    kernels: str  # class of kernels; empty for all of them
     # Engine, format and generation (`generation_of`) of devices; empty for all of them.
     engine: str
     format: str
@@ -192,7 +192,14 @@ class EngineConstants(msgspec.Struct, frozen=True, dict=True):
     step_deviation: float = 0.1  # standard deviation of the logarithm of a step that nothing else explains
     # Standard deviation of what all servers of one source have in common: versions, options, text, clients.
     source_deviation: float = 0.0
+    # Generations of which servers were measured, but no kernels, with the standard deviation of the logarithm of a
+    # step: their kernels are those of other generations times the factors of `company`.
+    served: dict[str, float] = {}
     sources: tuple[str, ...] = ()  # sources of the measurements
+
+    def served_deviation(self, device: Device) -> float | None:
+        """Return the deviation of a step on a device of which only servers were measured; None for others."""
+        return self.served.get(generation_of(device))
 
     @property
     def server_variance(self) -> float:
@@ -204,9 +211,14 @@ class EngineConstants(msgspec.Struct, frozen=True, dict=True):
         launch = work = 0.0
         generation = generation_of(device)
         for entry in self.company:
-            if entry.kernels != kernels or entry.is_prompt != is_prompt:
+            if entry.is_prompt != is_prompt:
                 continue
-            pairs = ((entry.engine, engine), (entry.format, form), (entry.generation, generation))
+            pairs = (
+                (entry.kernels, kernels),
+                (entry.engine, engine),
+                (entry.format, form),
+                (entry.generation, generation),
+            )
             if all(wanted in ("", found) for wanted, found in pairs):
                 launch, work = launch + entry.launch, work + entry.work
         return float(np.exp(launch)), float(np.exp(work))

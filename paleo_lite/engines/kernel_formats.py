@@ -98,7 +98,9 @@ ARCHITECTURES = ("Ampere", "Hopper", "Ada", "Blackwell")
 
 def has_constants(device: Device) -> bool:
     """Return whether engines have constants that speak for a device."""
-    return device.vendor == "NVIDIA" and device.architecture in ARCHITECTURES and bool(engine_constants().classes)
+    constants = engine_constants()
+    were_measured = device.vendor == "NVIDIA" and device.architecture in ARCHITECTURES
+    return bool(constants.classes) and (were_measured or constants.served_deviation(device) is not None)
 
 
 class PartFormats(NamedTuple):

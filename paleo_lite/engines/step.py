@@ -226,6 +226,9 @@ class EngineStep:
 
     def variance(self, kernels: Sequence[CountedKernel], load: Load) -> Any:
         """Return the variance of the logarithm of the seconds of some kernels."""
+        served = self.constants.served_deviation(self.device)
+        if served is not None:
+            return np.full(np.shape(self.total_s(kernels, load)), served**2)[()]
         cells: dict[tuple[str, str], list[CountedKernel]] = {}
         for counted in kernels:
             cells.setdefault(self.cell_of(counted.kernel), []).append(counted)

@@ -14,6 +14,7 @@ from paleo_lite.engines import constants
 from paleo_lite.files import write_atomically
 
 from .fit import fit_cell, fit_constants
+from .served import with_served
 from .servers import published_servers
 from .steps import between_sources, fit_steps, is_fitted, parts_of, source_biases
 from .tables import published_kernels
@@ -23,6 +24,7 @@ SOURCES = (
     "ML.ENERGY Benchmark v3, vLLM 0.11.1",
     "inference-sim/training, loads of vLLM 0.15",
     "Published serving results, validation/serving/published.csv",
+    "ROCm/vllm, latencies and throughput of MI300X",
     "Liger-Kernel, norms",
     "cudnn-frontend, norms",
 )
@@ -37,6 +39,7 @@ def ship_engines(data: Path, folder: Path) -> Iterator[tuple[str, str]]:
     parts = [parts_of(server, alone) for server in servers]
     between = between_sources(source_biases(parts, alone))
     fitted = msgspec.structs.replace(fit_steps(parts, alone), source_deviation=between, sources=SOURCES)
+    fitted = with_served(fitted)
     write_atomically(folder / constants.FILE, msgspec.json.encode(fitted))
     constants.engine_constants.cache_clear()
     errors = f"{fitted.step_deviation:.1%} off, {between:.1%} between sources"
