@@ -11,7 +11,6 @@ from ..errors import BadDescriptor
 from .config import Config
 from .families.family import FAMILIES
 from .families.guess import guess_family
-from .families.nested_defaults import fill_nested
 from .families.vision_towers import NAMED_ONLY, NAMED_TOWERS
 
 TEXT_PARTS = {
@@ -108,7 +107,7 @@ def text_part(fields: dict[str, Any], path: str) -> TextPart:
         return TextPart(fields)
     named = text.get("model_type", model_type)
     text["model_type"] = TEXT_PARTS.get(str(named), named)
-    text, filled = fill_nested(text) if nested is not None else (text, "")
+    text, filled = _fill_nested(text) if nested is not None else (text, "")
     if FAMILIES.decoder(text["model_type"]) is None and guess_family(Config(text, path)) is None:
         return TextPart(fields)
     text.pop("architectures", None)
@@ -118,6 +117,16 @@ def text_part(fields: dict[str, Any], path: str) -> TextPart:
         if key in fields:
             text.setdefault(key, fields[key])
     return TextPart(text, f"the text part of a {model_type}; its vision encoder is not included", filled)
+
+
+def _fill_nested(fields: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    """Return a nested text config with the sizes that it leaves out, and a note that names them; empty for none."""
+    family = FAMILIES.get(str(fields.get("model_type")))
+    defaults = {} if family is None else family.nested_defaults
+    missing = {name: value for name, value in defaults.items() if name not in fields}
+    listed = ", ".join(f"{name} {value}" for name, value in missing.items())
+    note = f"what the text config leaves out has the defaults of transformers: {listed}" if missing else ""
+    return {**missing, **fields}, note
 
 
 def nested_text(fields: dict[str, Any]) -> dict[str, Any] | None:

@@ -4,7 +4,7 @@
 the files, or as the publisher rounds them (``active_within`` is half of the last digit). They leave out sizes, nest the
 text part under keys of their own, and are quantized by every method that is read.
 
-Tests: architectures/families/nested_defaults.py.
+Tests: architectures/config_parts.py.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pytest
 
 from measured import DATA
 from paleo_lite.architectures import find_network, network_names, trace_process
-from paleo_lite.architectures.families.nested_defaults import NESTED_DEFAULTS
+from paleo_lite.architectures.families.family import FAMILIES
 from paleo_lite.architectures.model_config import read_config
 from paleo_lite.architectures.network import SequenceOptions
 from paleo_lite.files import shipped_folder
@@ -59,14 +59,15 @@ def test_every_method_of_quantization_is_published_here_or_tested_alone():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model_type", NESTED_DEFAULTS)
+@pytest.mark.parametrize("model_type", [name for name, family in FAMILIES.items() if family.nested_defaults])
 def test_what_a_nested_config_leaves_out_is_what_transformers_takes(model_type):
     from paleo_lite.architectures.torch_import import import_torchvision
 
     import_torchvision("a test")
     transformers = pytest.importorskip("transformers", exc_type=ImportError)
     defaults = transformers.AutoConfig.for_model(model_type).to_dict()
-    assert NESTED_DEFAULTS[model_type] == {name: defaults[name] for name in NESTED_DEFAULTS[model_type]}
+    ours = FAMILIES[model_type].nested_defaults
+    assert ours == {name: defaults[name] for name in ours}
 
 
 def test_what_a_nested_config_leaves_out_is_named():

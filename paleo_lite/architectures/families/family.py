@@ -48,6 +48,9 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     unread: KnownValues = ()
     alike: KnownValues = ()
     same: tuple[tuple[str, str], ...] = ()  # pairs of keys with the same value, where the first is given
+    # Sizes that a nested text config of this type may leave out, as publishers write only what differs from the
+    # defaults of ``transformers``; a config of its own has all keys, so that a missing one is a mistake there.
+    nested_defaults: Mapping[str, int] = NOTHING
     reads: Literal["text", "images", "audio", "text and images"] = "text"
     inputs: int = 1  # number of sequences that the model reads
     generates: bool = True  # whether the model writes text, with a KV cache
@@ -152,6 +155,10 @@ class Families(Mapping[str, Family]):
         return family if family is not None and family.is_decoder else None
 
 
+_WHOLE = ("heads", "nested_defaults")
+"""Tables of a family that replace those of the family that it is like, without joining them."""
+
+
 @cache
 def _model_types(folder: Path) -> dict[str, None]:
     return dict.fromkeys(sorted(path.stem for path in folder.glob("*.toml")))
@@ -188,12 +195,12 @@ def _read_tables(path: Path) -> dict[str, Any]:
 
 
 def _merge(tables: Any, more: dict[str, Any]) -> dict[str, Any]:
-    """Return tables with the entries of others, which replace entries, but join tables of the same kind."""
+    """Return tables with the entries of others, which join tables of the same kind and replace other entries."""
     merged = dict(tables)
     for key, value in more.items():
         old = tables.get(key)
         are_tables = isinstance(old, dict) and isinstance(value, dict)
-        is_joined = are_tables and key != "heads" and _constructor(old) == _constructor(value)
+        is_joined = are_tables and key not in _WHOLE and _constructor(old) == _constructor(value)
         merged[key] = _merge(old, value) if is_joined else value
     return merged
 
