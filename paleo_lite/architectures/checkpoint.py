@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from ..counting import Layer
+from ..counting.places import is_in_tower
 from ..errors import BadDescriptor
 from ..formats import FORMATS, Format, Part
 
@@ -122,10 +123,6 @@ def _from_expression(text: str) -> str:
     return text
 
 
-_TOWERS = ("vision.", "visual.", "audio.")
-"""Begin of the names of layers of towers."""
-
-
 class FormatRule(msgspec.Struct, frozen=True):
     """A format for some modules; None for 16 bits."""
 
@@ -155,7 +152,7 @@ class StoredWeights(msgspec.Struct, frozen=True):
         part : str or None
             Its part of the network, as `paleo_lite.counting.places.parts_of` tells it.
         """
-        if part is None or part == "router" or layer.kind.startswith("conv") or layer.name.startswith(_TOWERS):
+        if part is None or part == "router" or layer.kind.startswith("conv") or is_in_tower(layer):
             return None
         stored = self.stored if part in self.parts else None
         for rule in self.rules:

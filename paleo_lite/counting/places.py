@@ -33,6 +33,8 @@ _MATRICES: tuple[tuple[str, Matrix], ...] = (
 )  # fmt: skip
 """Matrices by what the last part of a name contains; the first that fits."""
 
+_TOWERS = ("vision", "visual", "audio")
+
 
 def module_of(name: str) -> str:
     """Return the module that contains a layer."""
@@ -59,6 +61,11 @@ def matches_module(name: str, pattern: str) -> bool:
     if any(character in pattern for character in "*?["):
         return fnmatchcase(name, pattern)
     return name == pattern or name.endswith(f".{pattern}") or name.startswith(f"{pattern}.")
+
+
+def is_in_tower(layer: Layer) -> bool:
+    """Return whether a layer belongs to an encoder of images or sound before a language model."""
+    return layer.name.partition(".")[0] in _TOWERS
 
 
 def is_attention_copy(layer: Layer) -> bool:

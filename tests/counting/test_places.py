@@ -10,7 +10,7 @@ from paleo_lite.architectures.model_config import read_config
 from paleo_lite.architectures.network import SequenceOptions
 from paleo_lite.counting import Layer
 from paleo_lite.counting.layer import NOWHERE, Place
-from paleo_lite.counting.places import matches_module, parts_of, place_layers
+from paleo_lite.counting.places import is_in_tower, matches_module, parts_of, place_layers
 
 MIXTRAL = {
     "model_type": "mixtral", "architectures": ["MixtralForCausalLM"], "vocab_size": 64, "hidden_size": 32,
@@ -113,3 +113,8 @@ def test_builder_states_matrices_whose_names_do_not_tell_them():
     assert matrices["transformer.h.0.attn.c_proj"] == "attention output"
     assert matrices["transformer.h.0.mlp.c_fc"] == "up"
     assert matrices["transformer.h.0.mlp.c_proj"] == "down"
+
+
+@pytest.mark.parametrize(("name", "expected"), [("visual.blocks.0.norm1", True), ("model.visual.norm", False)])
+def test_layers_of_an_encoder_before_the_model_are_in_a_tower(name, expected):
+    assert is_in_tower(product(name)) is expected
