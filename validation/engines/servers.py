@@ -220,13 +220,16 @@ def _serving_row(row: dict[str, str]) -> Server:
         tpot_s=float(row["tpot_ms"]) / 1e3,
         tokens_per_s=None,
         is_host_bound=is_undivided,
-        receive_interval=_receive_interval(row, engine, gpu),
+        receive_interval=_receive_interval(row, engine),
     )
 
 
-def _receive_interval(row: dict[str, str], engine: str, gpu: str) -> int:
-    """Return how often InferenceX lets SGLang look for requests on B200, by the number of users; elsewhere always."""
-    if engine != "sglang" or gpu != "b200" or not row["id"].startswith("2026_"):
+def _receive_interval(row: dict[str, str], engine: str) -> int:
+    """Return how often InferenceX lets SGLang look for requests, by the number of users; other engines always look.
+
+    Its scripts set ``--scheduler-recv-interval``, which is 1 unless it is given.
+    """
+    if engine != "sglang":
         return 1
     return 30 if float(row["concurrency"]) >= MANY_USERS else 10
 
