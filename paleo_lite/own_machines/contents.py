@@ -19,6 +19,11 @@ from ..errors import BadFile, BadValue
 from ..gguf_types import TENSOR_TYPES, Mixture, tensor_type
 from ..timing.quantization import proportions_of, row_length, tensor_roles
 
+EXPERT_ROLES = ("experts", "experts_down")
+"""Roles of the matrices of experts."""
+
+MXFP4 = "mxfp4"
+
 GROUPS = ("wide", "legacy", "k", "table")
 """Groups of tensor types with kernels alike: 16 bits and more; one scale per block; scales in two levels; look-ups."""
 
@@ -201,7 +206,8 @@ def read_contents(
         weights = weights or engine.default_weights
         if weights not in engine.mixtures:
             raise BadValue(f"{engine.name} stores weights in {', '.join(engine.mixtures)} (got {weights!r})")
-        pieces = _pieces_of_layers(layers, engine.mixtures[weights])
+        keeps_experts = engine.keeps_mxfp4 and _has_mxfp4_experts(network)
+        pieces = _pieces_of_layers(layers, engine.mixtures[weights], MXFP4 if keeps_experts else None)
     attended = [layer for layer in longest.layers if is_attention(layer)]
     cache_size = TENSOR_TYPES[cache].bytes_per_number
     sizes, flops = [], []
@@ -247,8 +253,16 @@ def _notes_of_file(network: Network) -> tuple[str, ...]:
     )
 
 
-def _pieces_of_layers(layers: Sequence[Layer], mixture: Mixture) -> list[Piece]:
-    """Return the matrices of layers, quantized as a mixture."""
+def _has_mxfp4_experts(network: Network) -> bool:
+    """Return whether the published checkpoint of a network stores its experts in mxfp4."""
+    stored = network.stored_weights
+    if stored is not None:
+        return stored.stored is not None and stored.stored.name == MXFP4
+    return network.publication is not None and network.publication.weights == MXFP4
+
+
+def _pieces_of_layers(layers: Sequence[Layer], mixture: Mixture, experts: str | None = None) -> list[Piece]:
+    """Return the matrices of layers, quantized as a mixture; experts in a type of their own if one is given."""
     proportions = proportions_of(layers)
     pieces = []
     for layer, role in zip(layers, tensor_roles(layers, True)):
@@ -259,6 +273,8 @@ def _pieces_of_layers(layers: Sequence[Layer], mixture: Mixture) -> list[Piece]:
         kind = "f32"
         if role is not None and len(layer.weights[0]) > 1:
             kind = tensor_type(mixture, role, block, row_length(layer), proportions)
+            if experts is not None and role in EXPERT_ROLES:
+                kind = experts
         size = TENSOR_TYPES[kind].bytes_per_number
         is_table = is_embedding(layer) or layer.kind == "gather"
         active = layer.attributes.get("active")

@@ -174,3 +174,13 @@ def test_a_file_without_blocks(tmp_path: Path) -> None:
     writer.close()
     with pytest.raises(BadFile, match=r"the file has 0 tensors, and needs token_embd\.weight"):
         predict_local(str(path), "rtx3060")
+
+
+@pytest.mark.parametrize(
+    ("network", "weights", "published_gib"),
+    # Files of unsloth/gpt-oss-20b-GGUF and unsloth/gpt-oss-120b-GGUF: every format keeps the experts of the checkpoint.
+    [("gpt-oss-120b", "q8_k_xl", 60.0), ("gpt-oss-20b", "q4_k_xl", 11.5), ("gpt-oss-20b", "f16", 12.85)],
+)
+def test_experts_of_the_checkpoint_stay_in_mxfp4(network: str, weights: str, published_gib: float) -> None:
+    stored_bytes = read_contents(find_network(network), weights).stored_bytes
+    assert stored_bytes / 2**30 == pytest.approx(published_gib, rel=0.03)

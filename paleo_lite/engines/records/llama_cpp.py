@@ -18,6 +18,7 @@ LLAMA_CPP = Server(
         "q4_k_m",
         CACHE_TYPES,
         ("f16", "q8_0", "q6_k", "q5_k_m", "q4_k_m", "iq4_xs", "q3_k_m", "iq3_xxs", "q2_k", "iq2_xxs"),
+        keeps_mxfp4=True,
         places=True,
     ),
     max_batched_tokens=2048,

@@ -96,6 +96,8 @@ class LocalEngine(msgspec.Struct, frozen=True):
     default_weights: str  # usual one of them
     caches: tuple[str, ...]  # types of keys and values, the usual one first
     advised: tuple[str, ...]  # formats that people publish, from the most bits to the fewest
+    # Whether experts that a checkpoint stores in mxfp4 keep it in files of every format, as those of gpt-oss do.
+    keeps_mxfp4: bool = False
     places: bool = False  # whether blocks, experts and the cache can be in the memory of the host
     caution: str = ""  # what its forecasts rest on, where that is little
 
