@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Lock
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -254,6 +255,19 @@ def read_limited(path: Path, max_bytes: int, description: str, error_class: type
     return data
 
 
+_LOOKED_AT: set[Any] = set()
+_LOOKING = Lock()
+
+
+def typed(struct: type[_T]) -> type[_T]:
+    """Return a type once msgspec has looked at its fields: two threads that look at once would end the process."""
+    if struct not in _LOOKED_AT:
+        with _LOOKING:
+            msgspec.json.Decoder(struct)
+            _LOOKED_AT.add(struct)
+    return struct
+
+
 def read_typed(
     path: Path, struct: type[_T], description: str, max_bytes: int, error_class: type[PaleoError] = BadFile
 ) -> _T:
@@ -277,8 +291,8 @@ def read_typed(
         if not data.strip():
             raise error_class(f"{path}: the file is empty, not a {description}")
         if path.suffix == ".json":
-            return msgspec.json.decode(data, type=struct)
-        return msgspec.convert(_decode_toml(data), struct, str_keys=True)
+            return msgspec.json.decode(data, type=typed(struct))
+        return msgspec.convert(_decode_toml(data), typed(struct), str_keys=True)
     except OSError as error:
         raise error_class(f"{path}: cannot be read ({error.strerror})") from None
     except UnicodeDecodeError:

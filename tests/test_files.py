@@ -8,6 +8,7 @@ import errno
 import io
 import os
 import stat
+import subprocess
 import sys
 import tempfile
 import tracemalloc
@@ -159,6 +160,35 @@ def test_message_names_the_file_and_the_problem(text, message, tmp_path) -> None
         with pytest.raises(raised, match=message) as caught:
             read_typed(path, Point, "point", 100, raised)
         assert str(caught.value).startswith(f"{path}: ")
+
+
+AT_ONCE = """
+import sys
+from pathlib import Path
+from threading import Barrier, Thread
+import msgspec
+from paleo_lite.files import read_typed
+
+sys.setswitchinterval(1e-6)
+for number in range(120):
+    inner = msgspec.defstruct(f"Inner{number}", [("c", "int | None", None), ("d", "list[str]", [])])
+    outer = msgspec.defstruct(f"Outer{number}", [("a", "int", 0), ("b", inner | None, None)])
+    barrier = Barrier(4)
+    read = lambda: barrier.wait() >= 0 and read_typed(Path(sys.argv[1]), outer, "file", 100)
+    threads = [Thread(target=read) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+"""
+
+
+def test_threads_may_read_files_of_a_type_at_once(tmp_path) -> None:
+    """As visitors of the page do, who come first at the same time; a crash would end the process."""
+    path = tmp_path / "file.toml"
+    path.write_text("a = 1\n[b]\nc = 2\n")
+    done = subprocess.run([sys.executable, "-c", AT_ONCE, str(path)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_binary_file_is_named_as_such(tmp_path) -> None:

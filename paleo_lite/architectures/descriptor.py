@@ -20,7 +20,7 @@ import msgspec
 from ..counting import CONSTANT, Layer, count
 from ..counting.places import place_layers
 from ..errors import BadDescriptor
-from ..files import read_limited, write_atomically
+from ..files import read_limited, typed, write_atomically
 from .free_sizes import Basis, Polynomial, Quotients, check_sizes, evaluate, polynomial, with_quotients
 from .network import Network, SequenceLengths
 from .sequence_lengths import interpolated_network, sampled_lengths, sampled_networks
@@ -234,7 +234,7 @@ def decode_descriptor(data: bytes, path: Path, sizes: Mapping[str, int] | None =
         Values of the free sizes by their symbol, for a network for pictures of any size.
     """
     try:
-        descriptor = msgspec.json.decode(data, type=Descriptor)
+        descriptor = msgspec.json.decode(data, type=typed(Descriptor))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadDescriptor(f"{path}: {error}") from None
     if descriptor.format != FORMAT:
@@ -296,7 +296,7 @@ def _decode_layers(network: Network, descriptor: Descriptor, path: Path, select:
     if descriptor.lengths or descriptor.free:
         attributes = [_select(item, select) for item in attributes]
     try:
-        msgspec.convert(attributes, list[Attributes])
+        msgspec.convert(attributes, typed(list[Attributes]))
     except msgspec.ValidationError as error:
         raise BadDescriptor(f"{path}: $.attributes: {error}") from None
     layers = []

@@ -15,7 +15,7 @@ import msgspec
 
 from ..counting import GENERATION_PHASES
 from ..errors import BadDescriptor, FactoryFailed, MissingKey, TraceFailed
-from ..files import file_exists
+from ..files import file_exists, typed
 from ..units import format_si
 from .config import Config
 from .config_parts import decode_fields, named_parts, text_part, thinker_part
@@ -235,7 +235,7 @@ def _publication(config: Config) -> Publication | None:
     if published is None:
         return None
     try:
-        return msgspec.convert(published, Publication)
+        return msgspec.convert(published, typed(Publication))
     except msgspec.ValidationError as error:
         raise config.fail(f"$.published: {error}") from None
 

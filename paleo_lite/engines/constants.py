@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import numpy as np
 
-from ..files import shipped_folder
+from ..files import shipped_folder, typed
 from ..machines import Device, find_device
 
 if TYPE_CHECKING:
@@ -244,4 +244,4 @@ class EngineConstants(msgspec.Struct, frozen=True, dict=True):
 def engine_constants() -> EngineConstants:
     """Return the shipped constants."""
     content = (shipped_folder("calibrations") / FILE).read_bytes()
-    return msgspec.json.decode(content, type=EngineConstants)
+    return msgspec.json.decode(content, type=typed(EngineConstants))

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from ...errors import BadDescriptor
-from ...files import read_typed, shipped_folder
+from ...files import read_typed, shipped_folder, typed
 
 FILE = Path("diffusion") / "pipelines.toml"
 _MAX_FILE_BYTES = 2**20
@@ -122,7 +122,7 @@ def read_pipelines(path: Path) -> dict[str, Pipeline]:
         # A class is read like the one pipeline that names it.
         fields[str(name)] = {**fields.get(like, {}), "class_name": "", **record}
         try:
-            pipeline = msgspec.convert(fields[str(name)], Pipeline)
+            pipeline = msgspec.convert(fields[str(name)], typed(Pipeline))
         except msgspec.ValidationError as error:
             raise BadDescriptor(f"{path}: {name}: {error}") from None
         found[pipeline.name] = _with_roles(pipeline)
