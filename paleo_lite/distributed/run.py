@@ -18,6 +18,7 @@ from ..timing.blocks import KERNEL_NOTE
 from ..timing.budget import Amount, Budget, make_budget
 from ..timing.facility import Facility
 from ..timing.notes import setting_notes
+from ..timing.training import narrow_products_notes
 from ..timing.training_stack import stack_constants
 from ..units import parse_range
 from .advise import StrategyAdvice, rank_by_energy
@@ -335,7 +336,7 @@ def _collect_notes(
 ) -> list[str]:
     """Return the notes of a table: missing prices, origin of the figures, and the largest batch that fits."""
     rows, compares_configs = advice.rows, bool(advice.why) and bool(job.workload.network.blocks)
-    device, options = job.machine.device, job.workload.options
+    device = job.machine.device
     notes = [*job.workload.network.notes, *setting_notes(job.machine, job.model)]
     if budget.images is not None and budget.price_usd_per_h is None:
         notes.append(f"the price of {device.name} is unknown, and so is the cost: give `--price`, such as '0.90 USD/h'")
@@ -359,11 +360,7 @@ def _collect_notes(
             )
         else:
             notes.append(f"this cluster was not measured: links, overlap and stragglers are those of {origin}")
-    if options.products:
-        notes.append(
-            f"matrix products are computed in {options.recipe or options.products}, except for the logits; all other "
-            f"operations are in {job.workload.precision}"
-        )
+    notes += narrow_products_notes(job.workload)
     too_large = [row.batch_size // row.workers for row in rows if row.fits is False and row.strategy == "data"]
     if too_large:
         largest = job.model.largest_batch(job.workload, job.machine)

@@ -356,7 +356,8 @@ def _suggestion_facts(prediction: Prediction) -> list[tuple[str, str]]:
 def headline(prediction: Prediction) -> str:
     """Return the answer in one line."""
     batch = "" if prediction.batch_size == 1 else f", batch {prediction.batch_size}"
-    answer = f"{prediction.network} on {prediction.machine.name}, {prediction.precision} {prediction.phase}{batch}: "
+    precision = prediction.workload.options.recipe or prediction.precision
+    answer = f"{prediction.network} on {prediction.machine.name}, {precision} {prediction.phase}{batch}: "
     time = format_si(prediction.time_s, "s")
     if prediction.is_forecast:
         answer += time

@@ -48,7 +48,7 @@ def assemble_step(passes: Prediction, workload: Workload) -> Prediction:
         Workload of the whole step.
     """
     options, layers = workload.options, workload.layers
-    micro_batch_size, notes = passes.batch_size, fine_tuning_notes(workload)
+    micro_batch_size, notes = passes.batch_size, fine_tuning_notes(workload) + narrow_products_notes(workload)
     if _has_tensor_core_size_limits(workload, passes.machine):
         notes += tensor_core_notes(layers, workload.work, takes_tensor_cores(layers, micro_batch_size), passes.model)
     is_recomputed = recomputed_layers(workload)
@@ -105,6 +105,17 @@ def recomputed_layers(workload: Workload) -> NDArray[np.bool_]:
     segments = find_segments(layers, plan, checkpointing)
     is_recomputed[: segments[-1].start] = True  # the forward pass of the last segment has just finished
     return is_recomputed
+
+
+def narrow_products_notes(workload: Workload) -> list[str]:
+    """Return a note on products in a narrower precision than everything else."""
+    products = workload.options.recipe or workload.options.products
+    if products is None:
+        return []
+    return [
+        f"matrix products are computed in {products}, except for the logits; all other operations are in "
+        f"{workload.precision}"
+    ]
 
 
 def fine_tuning_notes(workload: Workload) -> list[str]:

@@ -208,8 +208,8 @@ class _Circumstances(NamedTuple):
         Prompts of others that are computed per output token.
     pausing_share : ndarray
         Share of these prompts that pause the decoding of others: those that are computed after one's own.
-    receive_interval : ndarray
-        Decoding iterations between looks for new requests.
+    waited_iterations : ndarray
+        Decoding iterations until the engine looks for new requests, on average.
     measured_s : ndarray
         Measured times per output token, from which waits follow.
     """
@@ -223,7 +223,7 @@ class _Circumstances(NamedTuple):
     answers: Any
     prompts_per_token: Any
     pausing_share: Any
-    receive_interval: Any
+    waited_iterations: Any
     measured_s: Any
 
     @classmethod
@@ -243,7 +243,7 @@ class _Circumstances(NamedTuple):
             answers=np.array([server.mean_output for server in servers]),
             prompts_per_token=np.array([part.prompts_per_token for part in parts]),
             pausing_share=np.array([_pausing_share(server) for server in servers]),
-            receive_interval=np.array([server.receive_interval for server in servers]),
+            waited_iterations=np.array([_waited_iterations(server) for server in servers]),
             measured_s=np.array([server.step_s for server in servers]),
         )
 
@@ -259,8 +259,14 @@ class _Circumstances(NamedTuple):
         wait_s = 0.5 * utilisation / (1 - utilisation) * prompt_s
         own_s = np.where(self.mixes, mixed_s, prompt_s) + self.prompts_before * prompt_s + wait_s
         ttft_s = host["request_s"] + host["request_token_s"] * self.prompt_tokens + own_s
-        waits = SCHEDULED_ITERATIONS + host["request_iterations"] + (self.receive_interval - 1) / 2
+        waits = SCHEDULED_ITERATIONS + host["request_iterations"] + self.waited_iterations
         return tpot_s, ttft_s + waits * self.measured_s
+
+
+def _waited_iterations(server: Server) -> float:
+    """Return the iterations until the engine looks for new requests, on average."""
+    engine = find_server(server.engine, find_device(server.gpu))
+    return engine.waited_share * (server.receive_interval - 1)
 
 
 def _pausing_share(server: Server) -> float:
