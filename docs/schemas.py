@@ -200,7 +200,7 @@ Network = record("Network", {
     "name source": str, "inputs": Shapes, "parameters active_parameters": int, "notes": Names,
     "layers": list[record("NetworkLayer", {
         "name kind origin": str, "inputs outputs weights": Shapes, "parents": Names, "parameters": int,
-        "attributes": dict[str, Any]})],
+        "attributes": dict[str, Any], "role": str, "block": Whole})],
 })  # fmt: skip
 Networks = record("Networks", {"networks": list[record("NetworkRow", {
     "name source group": str, "input_shape": list[int], "layers parameters active_parameters macs flops": int,

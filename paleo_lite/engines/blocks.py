@@ -19,7 +19,7 @@ import msgspec
 from ..architectures import Network
 from ..architectures.network import SequenceOptions
 from ..counting import Layer, Shape
-from ..counting.kinds import class_of, is_all_reduce, is_attention, is_embedding
+from ..counting.kinds import class_of, is_all_reduce, is_attention, is_cache, is_embedding
 from ..errors import BadValue
 from .formulas import RESULT_BYTES
 from .kernels import (
@@ -260,7 +260,7 @@ class _KernelGrouping:
             if is_norm:
                 return QUERY_KEY_NORM if index < anchor else "output norm"
             if self.layers[anchor].kind in RECURRENCES:
-                return "convolution" if index < anchor or layer.kind == "cache" else "output gate"
+                return "convolution" if index < anchor or is_cache(layer) else "output gate"
             if index < anchor:
                 return ROTARY
             return OTHER if class_of(layer) == "copy" else "output gate"
@@ -408,7 +408,7 @@ class _KernelGrouping:
         written = 0
         for index in members:
             layer = self.layers[index]
-            if layer.kind == "cache":
+            if is_cache(layer):
                 written += sum(prod(shape) for shape in layer.inputs)
             elif self._is_read_outside(index, inside):
                 written += sum(prod(shape) for shape in layer.outputs)

@@ -81,7 +81,9 @@ def network_dict(network: Network) -> dict[str, Any]:
         "notes": list(network.notes),
         "layers": [
             {
-                **layer._asdict(),
+                **{name: value for name, value in layer._asdict().items() if name != "place"},
+                "role": layer.place.role,
+                "block": layer.place.number,
                 "parents": [_parent_name(network, index) for index in layer.parents],
             }
             for layer in network.layers

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ..counting import Layer
-from ..counting.kinds import is_all_reduce, is_attention
+from ..counting.kinds import is_all_reduce, is_attention, is_cache
 from ..distributed.collectives import topology_all_reduce_s
 from ..engines.records.record import Server
 from ..errors import BadValue
@@ -142,7 +142,7 @@ def attention_layers(workload: Workload) -> Workload:
     """Return the workload with nothing but its attention and cache layers, which is quicker to count."""
     layers = []
     for layer in workload.network.layers:
-        if is_attention(layer) or layer.kind == "cache":
+        if is_attention(layer) or is_cache(layer):
             layers.append(layer._replace(parents=(-1,) * len(layer.parents)))
     return workload.with_changes(network=workload.network._replace(layers=tuple(layers)))
 
@@ -158,7 +158,7 @@ def group_layers(layers: Sequence[Layer]) -> list[int]:
     for index, layer in enumerate(layers):
         if index >= head:
             groups.append(HEAD)
-        elif is_attention(layer) or layer.kind == "cache":
+        elif is_attention(layer) or is_cache(layer):
             groups.append(ATTENTION)
         else:
             groups.append(PER_TOKEN)

@@ -11,7 +11,7 @@ import msgspec
 from ..architectures import Network
 from ..architectures.network import SequenceOptions
 from ..counting import Layer
-from ..counting.kinds import is_attention
+from ..counting.kinds import is_attention, is_cache
 from ..counting.work import COLUMNS, PASSES
 from ..distributed.links import Topology
 from ..distributed.replica import place_replica
@@ -120,7 +120,7 @@ class ModelOnDevice(NamedTuple):
         for index, layer in enumerate(workload.layers):
             if is_attention(layer):
                 column, elements = COLUMNS.index("bytes_read"), _cached_elements_read(layer)
-            elif layer.kind == "cache":
+            elif is_cache(layer):
                 column, elements = COLUMNS.index("bytes_written"), sum(prod(shape) for shape in layer.inputs)
             else:
                 continue

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ..counting import INPUT, Layer, Shape
-from ..counting.kinds import ELEMENTWISE, KINDS, copies_attention_output, is_alias, saved_tensors
+from ..counting.kinds import ELEMENTWISE, KINDS, copies_attention_output, is_alias, is_cache, saved_tensors
 from ..counting.layer import SAVES_NOTHING, Saved, trace_flow
 from ..counting.work import FP32_BYTES
 
@@ -106,7 +106,7 @@ def find_buffers(layers: Sequence[Layer], number_bytes: int) -> Buffers:
             elif "upcast" in layer.attributes:  # a layer in fp32 of a 16-bit network
                 element_bytes = round(min(number_bytes * layer.attributes["upcast"][1], FP32_BYTES))
             is_view_of_parameter = not read and is_alias(layer)
-            is_activation = layer.kind != "cache" and not is_view_of_parameter
+            is_activation = not is_cache(layer) and not is_view_of_parameter
             scales = flow.output_scales[index]
             written = [add_buffer(shape, element_bytes, scales, is_activation) for shape in layer.outputs]
         reads.append(read)

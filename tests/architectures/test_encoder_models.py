@@ -399,7 +399,6 @@ def test_an_image_size_reaches_the_image_encoder_of_a_pair():
 
 BAD = [
     ("roberta", {"hidden_size": 60}, r"\$.num_attention_heads is 8, which does not divide \$.hidden_size, 60"),
-    ("t5", {"feed_forward_proj": "gated-x"}, r"\$.feed_forward_proj is 'gated-x'"),
     ("deberta-v2", {"pos_att_type": "c2c"}, r"\$.pos_att_type must hold c2p and p2c \(got 'c2c'\)"),
     ("deberta-v2", {"pos_att_type": 5}, r"\$.pos_att_type must hold c2p and p2c \(got 5\)"),
     ("deberta-v2", {"norm_rel_ebd": []}, r"\$.norm_rel_ebd must be one of 'layer_norm', 'none' \(got \[\]\)"),

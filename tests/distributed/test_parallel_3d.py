@@ -598,12 +598,12 @@ def test_adapters_alone_are_exchanged() -> None:
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp8"])
-@pytest.mark.parametrize("modules", [None, "q_proj,k_proj,v_proj"])
+@pytest.mark.parametrize("modules", [None, "adapters=q_proj,k_proj,v_proj"])
 def test_adapters_are_not_slower_than_training_all_parameters(precision: str, modules: str | None) -> None:
     """They save the weight gradients and the exchange, and add to the results of frozen products without a kernel."""
     asked = {"platform": "dgx-h100", "precision": precision, "execution": "megatron", "workers": 8, "micro_batch": 1}
     asked |= {"global_batch_size": 8, "sequence_length": 4096, "mixed_precision": True, "optimizer": "adamw"}
-    adapted = pl.train("llama-2-7b", lora=32, lora_modules=modules, **asked).rows[0]
+    adapted = pl.train("llama-2-7b", lora=32, trainable=modules, **asked).rows[0]
     assert adapted.time_s < pl.train("llama-2-7b", **asked).rows[0].time_s
 
 
@@ -613,8 +613,8 @@ def test_adapters_are_not_slower_than_training_all_parameters(precision: str, mo
     [("dgx-h200", "fp8", 2), ("dgx-b200", "fp8", 1), ("gb300-nvl72", "nvfp4", 2 * 9 / 16)],
 )
 def test_frozen_weights_are_stored_as_their_products_read_them(platform, precision, bytes_per_weight) -> None:
-    asked = {"platform": platform, "execution": "megatron", "lora": 16, "lora_modules": "q_proj", "workers": 8}
-    asked |= {"global_batch_size": 8, "sequence_length": 512, "sharding": "distributed-optimizer"}
+    asked = {"platform": platform, "execution": "megatron", "lora": 16, "trainable": "adapters=q_proj", "workers": 8}
+    asked |= {"global_batch_size": 8, "sequence_length": 512, "strategy": "distributed-optimizer"}
     wide, narrow = (
         pl.train("llama-3-70b", precision=name, mixed_precision=True, **asked).rows[0] for name in ("bf16", precision)
     )

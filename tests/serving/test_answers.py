@@ -210,7 +210,7 @@ def test_advice_tries_pipelines_only_where_nothing_else_fits() -> None:
 
 
 def test_experts_are_divided_by_tensor_parallelism_without_kernels_of_an_engine() -> None:
-    result = pl.serve("mixtral-8x7b", gpu="mi300x", tensor=2, rate=1, num_requests=10)
+    result = pl.serve("mixtral-8x7b", gpu="mi210", tensor=2, rate=1, num_requests=10)
     assert "expert parallelism is not modelled" in " ".join(result.notes)
     placed = pl.serve("mixtral-8x7b", gpu="h100-sxm", tensor=2, rate=1, num_requests=10)
     assert "expert parallelism" not in " ".join(placed.notes)
@@ -285,8 +285,8 @@ def test_the_first_line_has_the_lengths_that_were_asked_for() -> None:
     [("tensorrt-llm", 8), ("vllm", 8), ("sglang", 1)],
 )
 def test_limits_of_an_engine_are_those_of_each_rank(engine: str, ranks: int) -> None:
-    asked = {"gpu": "h200-sxm", "tensor": 8, "precision": "fp8", "engine": engine, "rate": "inf", "num_requests": 64}
-    asked |= {"input_tokens": 512, "output_tokens": 16, "expert_parallel": 8, "attention_data_parallel": 8}
+    asked = {"gpu": "h200-sxm", "tensor": 8, "precision": "fp8", "engine": engine, "rate": "inf", "num_requests": 128}
+    asked |= {"input_tokens": 512, "output_tokens": 256, "expert_parallel": 8, "attention_data_parallel": 8}
     served = pl.serve("llama-4-maverick", max_sequences=4, **asked)
     assert served.figures["mean_sequences"].value == pytest.approx(4 * ranks, rel=0.2)
     assert ("sequences per iteration of each of 8 ranks" in served.engine_limits) == (ranks == 8)

@@ -82,7 +82,7 @@ def test_stages_of_a_pipeline_are_added() -> None:
 
 
 def test_layers_timed_one_by_one_have_no_kernels() -> None:
-    result = pl.serve("llama-3-8b", gpu="mi300x", rate=1, num_requests=20)
+    result = pl.serve("llama-3-8b", gpu="mi210", rate=1, num_requests=20)
     assert result.kernels is None and "Kernels of a decode step" not in result.document().markdown()
 
 

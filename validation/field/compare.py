@@ -120,6 +120,8 @@ RENAMED = (
     ("predict (.*) --phase training", r"train \1"),
     ("predict (.*) --execution llama.cpp", r"local \1"),
     ("--policy", "--engine"),
+    ("--lora-modules ", "--trainable adapters="),
+    ("--sequence-parallel", "--communication sequence-parallel=yes"),
     ("--scaling strong (.*)--batch-size", r"\1--global-batch-size"),
 )
 """Words of commands of earlier versions, as regular expressions, and those of today."""

@@ -15,6 +15,7 @@ from .moving import is_all_reduce as is_all_reduce
 from .products import cached_elements as cached_elements
 from .products import copies_attention_output as copies_attention_output
 from .products import is_attention as is_attention
+from .products import is_cache as is_cache
 from .products import is_linear as is_linear
 
 _FAMILIES = (products, activations, elementwise, normalisation, moving, pooling, recurrent)

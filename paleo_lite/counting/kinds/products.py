@@ -173,9 +173,14 @@ def attention(op: Op) -> Cost:
     return needed_cost(op, forward, backward)
 
 
+def is_cache(layer: Layer) -> bool:
+    """Return whether a layer holds keys and values, or the state of a recurrence."""
+    return layer.kind == "cache"
+
+
 def cached_elements(layers: Iterable[Layer]) -> int:
     """Return the elements of one sample's KV cache and states, which the cache layers of a network hold."""
-    return sum(prod(shape) for layer in layers if layer.kind == "cache" for shape in layer.outputs)
+    return sum(prod(shape) for layer in layers if is_cache(layer) for shape in layer.outputs)
 
 
 def is_linear(layer: Layer) -> bool:
