@@ -198,7 +198,6 @@ def _serving_row(row: dict[str, str]) -> Server:
     devices, experts, attention_data = _parallelism(row)
     precision, weights = _formats(row, network, gpu)
     cache = "fp8" if engine == "tensorrt-llm" and precision in ("fp8", "fp4") else "bf16"
-    receive_interval = _receive_interval(row, engine)
     is_undivided = engine == "vllm" and "235B" in row["model"]
     return Server(
         source="serving",
@@ -217,24 +216,21 @@ def _serving_row(row: dict[str, str]) -> Server:
         output_tokens=float(row["osl"]),
         concurrency=int(float(row["concurrency"])),
         is_drawn=row["id"].startswith("2026_") or "cfg" in row["id"] or "gap_analysis" in row["id"],
-        ttft_s=None if receive_interval is None else float(row["ttft_ms"]) / 1e3,
+        ttft_s=float(row["ttft_ms"]) / 1e3,
         tpot_s=float(row["tpot_ms"]) / 1e3,
         tokens_per_s=None,
         is_host_bound=is_undivided,
-        receive_interval=receive_interval or 1,
+        receive_interval=_receive_interval(row, engine),
     )
 
 
-def _receive_interval(row: dict[str, str], engine: str) -> int | None:
-    """Return after how many iterations InferenceX lets SGLang look for requests; None where it is unknown.
+def _receive_interval(row: dict[str, str], engine: str) -> int:
+    """Return after how many iterations InferenceX lets SGLang look for requests, by the number of users.
 
-    Its scripts set ``--scheduler-recv-interval`` on B200, by the number of users; on other GPUs the table shows waits
-    of 4 to 20 iterations, but not the option. Other engines always look.
+    Its scripts of 2026 set ``--scheduler-recv-interval``, which is 1 unless it is given.
     """
-    if engine != "sglang":
+    if engine != "sglang" or not row["id"].startswith("2026_"):
         return 1
-    if DEVICES[row["gpu"]] != "b200" or not row["id"].startswith("2026_"):
-        return None
     return 30 if float(row["concurrency"]) >= MANY_USERS else 10
 
 
