@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar, Union
 
 import click
 
-from .values import CommaSeparated, KeyValues, flatten
+from .values import CommaSeparated, KeyValues, flatten, join_listed
 
 T = TypeVar("T")
 Several: TypeAlias = Union[T, Sequence[T]]  # noqa: UP007
@@ -154,7 +154,7 @@ def _convert(value: Any, declared: Option, parameter: click.Option) -> Any:
         several = [value] if isinstance(value, _CONVERTED) or not isinstance(value, Sequence) else value
         return tuple(_convert_one(item, declared.type, parameter) for item in several)
     if not declared.takes_several:
-        return _convert_one(value, declared.type, parameter)
+        return _convert_one(join_listed(value), declared.type, parameter)
     if isinstance(value, str):
         return parameter.type.convert(value, parameter, None)
     if isinstance(value, (list, tuple, range)):

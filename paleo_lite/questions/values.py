@@ -298,6 +298,12 @@ def to_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
+def join_listed(value: Any) -> Any:
+    """Return a list of words or numbers as the text with commas that the command line takes; others unchanged."""
+    is_listed = type(value) in (list, tuple) and all(isinstance(item, (str, int, float)) for item in value)
+    return ",".join(map(str, value)) if value and is_listed else value
+
+
 def flatten(values: tuple[Any, ...]) -> list[Any]:
     """Return all values of a `CommaSeparated` option that may be given several times."""
     return [item for value in values for item in to_list(value)]
@@ -410,10 +416,14 @@ class KeyValues(click.ParamType):  # type: ignore[type-arg]
         else:
             texts = self.split(str(value), param)
         settings: dict[str, Any] = {}
-        for key, text in texts.items():
+        for key, given in texts.items():
             if key not in self.types:
                 raise UnknownName(f"setting of {_parameter_name(param)}", key, self.types)
-            kind = self.types[key]
+            if given is None:
+                continue  # as an option that is None, it is not given
+            kind, text = self.types[key], join_listed(given)
+            if isinstance(text, (str, list, tuple)) and not text:
+                raise BadValue(f"{_parameter_name(param)} takes settings such as {key}=... (got no value of {key})")
             if not isinstance(text, (str, bool, int, float)):
                 settings[key] = text  # in Python an object, such as a network
                 continue

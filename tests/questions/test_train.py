@@ -159,3 +159,37 @@ def test_frozen_experts_have_no_gradients_to_exchange() -> None:
     tuned, trained = pl.train(**asked, lora=8)[0], pl.train(**asked)[0]
     assert 0 < tuned.communication_s < trained.communication_s / 10
     assert tuned.memory_bytes < trained.memory_bytes
+
+
+@pytest.mark.parametrize(
+    ("words", "listed"),
+    [
+        ("adapters=q_proj,v_proj", {"adapters": ["q_proj", "v_proj"]}),
+        ("adapters=q_proj,v_proj", {"adapters": ("q_proj", "v_proj"), "only": None}),
+        ("adapters=q_proj,v_proj", ["adapters=q_proj", "v_proj"]),
+        ("adapters=q_proj", {"adapters": ["q_proj"]}),
+    ],
+)
+def test_names_between_commas_are_a_list_in_python(words, listed) -> None:
+    asked = {"network": "llama-3.2-1b", "gpu": "h100-sxm", "sequence_length": 256, "lora": 8}
+    assert pl.train(**asked, trainable=listed).to_dict() == pl.train(**asked, trainable=words).to_dict()
+
+
+def test_patterns_of_frozen_layers_are_a_list_in_python() -> None:
+    patterns = ["transformer.wte", "transformer.h.[0-9].*"]
+    listed = pl.train(**ONE, trainable={"except": patterns})
+    assert listed.to_dict() == pl.train(**ONE, trainable=f"except={','.join(patterns)}").to_dict()
+    assert listed.trainable_parameters < pl.train(**ONE).trainable_parameters
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        ({"trainable": {"adapters": []}}, "takes settings such as adapters=... .got no value of adapters."),
+        ({"trainable": {"only": ["no_such_layer"]}}, "matches no layer with weights"),
+        ({"workers": 8, "experts": {"tensor": [1, 2]}}, "tensor: the value must be an integer"),
+    ],
+)
+def test_lists_that_an_option_does_not_take_are_refused_in_a_sentence(more, sentence) -> None:
+    with pytest.raises(BadValue, match=sentence):
+        pl.train("llama-3.2-1b", gpu="h100-sxm", **more)
