@@ -173,6 +173,8 @@ class PreparedDeployment(msgspec.Struct, frozen=True, eq=False):
         if self.deployment.prefill_workers:
             return self._run_disaggregated(traffic, tables, engine, options)
         replicas = self.deployment.replicas
+        if traffic.concurrency is not None:
+            replicas = min(replicas, traffic.concurrency)  # the others have no user who sends them a request
         parts = [traffic.every(replicas, start) for start in range(replicas)]
         return [simulate(part, tables, self.room, engine, options) for part in parts if len(part)]
 

@@ -306,3 +306,12 @@ def test_long_prompts_on_ranks_of_their_own(gpu, devices, precision, prompt_toke
     )  # fmt: skip
     figure = served.figures["output_tokens_per_s_per_gpu"]
     assert figure.low < measured_per_s < figure.high
+
+
+def test_fewer_users_than_replicas_leave_the_others_idle() -> None:
+    asked: Any = {"network": "llama-3.2-1b", "gpu": "h200-sxm", "concurrency": 2, "num_requests": 40}
+    busy, idle = (pl.serve(**asked, replicas=replicas) for replicas in (2, 8))
+    assert idle.latencies == busy.latencies
+    assert idle.figures["usd_per_million_output_tokens"].value == pytest.approx(
+        4 * busy.figures["usd_per_million_output_tokens"].value
+    )
