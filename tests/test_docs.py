@@ -305,7 +305,7 @@ def test_architecture_page_names_existing_files_and_all_rooms():
     lists = re.findall(r"`(\w+)` in \[`[\w/.]+`\]\(\.\./([^)]+)\)", text)
     assert len(lists) > 8
     for name, file in lists:
-        assert re.search(rf"^(?:def )?{name}\b", (ROOT / file).read_text(), re.MULTILINE), (name, file)
+        assert re.search(rf"^(?: *def )?{name}\b", (ROOT / file).read_text(), re.MULTILINE), (name, file)
     for names, files in re.findall(r"^\| (`\w+`(?:, `\w+`)*) \| [^|]+ \| ([^|]+) \|$", text, re.MULTILINE):
         sources = "".join((ROOT / file).read_text() for file in re.findall(r"\(\.\./([^)]+)\)", files))
         for name in re.findall(r"`(\w+)`", names):
@@ -322,6 +322,13 @@ def test_architecture_page_names_existing_files_and_all_rooms():
     for room, floor in FLOORS.items():
         expected.setdefault(floor, set()).add(room)
     assert rooms_by_floor == in_table == expected
+
+
+def test_modules_that_pages_name_exist():
+    """Each path of a module of the package, in a text or in a link."""
+    named = [(name, path) for name, text in TEXTS.items() for path in re.findall(r"paleo_lite/[\w/]+\.py\b", text)]
+    assert len(named) > 100
+    assert [(name, path) for name, path in named if not (ROOT / path).exists()] == []
 
 
 def test_formulas_page_names_existing_code():
