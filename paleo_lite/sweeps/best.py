@@ -171,49 +171,23 @@ def _ranked_column(by: str, columns: Iterable[str]) -> str:
 def find_best(
     path: Path,
     *,
-    objective: str | None = None,
+    objective: str | None = None,  # column of numbers, better as `LARGER_IS_BETTER` says, or a key of `RANKINGS`
     minimise: str | None = None,
-    by: str | None = None,
+    by: str | None = None,  # key of `RANKINGS`, instead of a column to minimise
     maximise: str | None = None,
-    where: str | None = None,
-    pareto: Sequence[str] = (),
-    top: int = 10,
-    sample: int = 0,
+    where: str | None = None,  # condition, see `where.parse_where`
+    pareto: Sequence[str] = (),  # columns of a Pareto front; of equal rows it has the first
+    top: int = 10,  # maximum number of rows
+    sample: int = 0,  # maximum number of fitting rows to sample, for a chart
     bounds: bool = False,
-    facility: Facility | None = None,
+    facility: Facility | None = None,  # what surrounds the devices, for the columns of `site.SITE_COLUMNS`
 ) -> Best:
-    """Return the best rows of a sweep's file.
+    """Return the best rows of a sweep's ``.parquet`` or ``.csv`` file.
 
-    Parameters
-    ----------
-    path : Path
-        ``.parquet`` or ``.csv`` file.
-    objective : str, optional
-        Column of numbers, of which the larger or smaller ones are better as `LARGER_IS_BETTER` says, or a key of
-        `RANKINGS`.
-    minimise, maximise : str, optional
-        Column of numbers.
-    by : str, optional
-        Key of `RANKINGS`, instead of a column to minimise.
-    where : str, optional
-        Condition, see `where.parse_where`. Infeasible rows, which have a reason, are never among the best.
-    pareto : sequence of str
-        Columns of a Pareto front; of equal rows it has the first.
-    top : int
-        Maximum number of rows.
-    sample : int
-        Maximum number of fitting rows to sample, for a chart.
-    bounds : bool
-        Whether to rank bounds, which no device reaches, among forecasts. Otherwise bounds are ranked only if no
-        forecast fits.
-    facility : Facility, optional
-        What surrounds the devices, for the columns of `site.SITE_COLUMNS`.
-
-    Raises
-    ------
-    BadValue
-        If not exactly one of minimise, maximise and pareto is given, if a column has no numbers or is absent in every
-        fitting row, or if no row fits.
+    Exactly one of `objective`, `minimise`, `by`, `maximise` and `pareto` says what is best. Infeasible rows, which have
+    a reason, are never among the best. Bounds, which no device reaches, are ranked among forecasts only with `bounds`,
+    or if no forecast fits. Raise BadValue for another number of objectives, for a column that has no numbers or is
+    absent in every fitting row, and if no row fits.
     """
     require("pyarrow", "reading a sweep", "profiles")
     if objective in RANKINGS:
@@ -316,20 +290,12 @@ _HINTS = {
 
 
 class _Selection:
-    """Rows that may still be among the best.
-
-    Attributes
-    ----------
-    rows : pyarrow.Table
-        These rows, best first.
-    present : set of str
-        Objective columns that are present in some row.
-    """
+    """Rows that may still be among the best."""
 
     def __init__(self, names: Sequence[str], signs: Sequence[float], top: int, is_front: bool) -> None:
         self.names, self.signs, self.top, self.is_front = list(names), np.array(signs), top, is_front
-        self.rows: Any = None
-        self.present: set[str] = set()
+        self.rows: Any = None  # best first
+        self.present: set[str] = set()  # objective columns that are present in some row
 
     def add(self, batch: Any) -> None:
         """Add the rows of a batch that are good enough; of equal rows the earlier one stays."""
@@ -385,19 +351,9 @@ def _to_floats(column: Any) -> Floats:
 
 
 def pareto_front(values: Floats) -> NDArray[np.int64]:
-    """Return the indices of the Pareto front, in the order of the first column.
+    """Return the indices of the Pareto front of objectives to minimise, shape (rows, columns), by the first column.
 
-    The front consists of the rows that no other row equals or beats in every column.
-
-    Parameters
-    ----------
-    values : ndarray, shape (rows, columns)
-        Objectives to minimise.
-
-    Returns
-    -------
-    ndarray of int
-        Indices; of equal rows only the first.
+    The front consists of the rows that no other row equals or beats in every column; of equal rows only the first.
     """
     order = np.lexsort((np.arange(len(values)), *values.T[::-1]))  # by the columns in turn, then by index
     if values.shape[1] == 1:
@@ -416,13 +372,7 @@ def pareto_front(values: Floats) -> NDArray[np.int64]:
 
 
 def read_columns(path: Path) -> dict[str, bool]:
-    """Return the columns of a sweep's file, and whether each has numbers.
-
-    Raises
-    ------
-    BadFile
-        If the file cannot be read or is not the output of a sweep.
-    """
+    """Return the columns of a sweep's file, and whether each has numbers; raise BadFile if no sweep wrote it."""
     import pyarrow as pa
 
     try:

@@ -91,14 +91,8 @@ def memory_parts(
 ) -> tuple[tuple[int, int, int], int, int]:
     """Return the memory of a case as a linear function of the batch size.
 
-    Returns
-    -------
-    model_bytes : tuple of int
-        Parameters, gradients and optimizer state.
-    fixed_bytes : int
-        Further bytes that do not depend on the batch size.
-    per_sample_bytes : int
-        Bytes per sample.
+    They are the bytes of parameters, gradients and optimizer state, further bytes that do not depend on the batch size,
+    and the bytes of a sample.
     """
     # Memory is that of a complete training step or of a forward pass: there is nothing in between.
     is_training = phase in PHASES_WITH_GRADIENTS
@@ -125,11 +119,8 @@ def shared_cache(sized: SizedNetwork, precision: str, optimizer: str) -> dict[tu
 def layer_groups(sized: SizedNetwork, precision: str, optimizer: str, by_layer: bool) -> list[int]:
     """Return the group index of each layer.
 
-    Parameters
-    ----------
-    by_layer : bool
-        Whether the layers of a group must take equally long. Otherwise a group is the layers that have both their
-        gradient bucket and their parameter bucket in common, of which a strategy needs only the sum.
+    With `by_layer`, the layers of a group take equally long. Otherwise they have both their gradient bucket and their
+    parameter bucket in common, and a strategy needs only the sum of their times.
     """
     layers = counted_layers(sized, precision)
     work = count_work_with_update(sized, precision, optimizer)
@@ -151,18 +142,10 @@ def layer_groups(sized: SizedNetwork, precision: str, optimizer: str, by_layer: 
 def build_stack(
     cases: tuple[tuple[SizedNetwork, str], ...], precision: str, optimizer: str, by_layer: bool | None = None
 ) -> CaseStack:
-    """Return the stacked entries of several cases.
+    """Return the stacked entries of several cases, each a network and a phase.
 
-    Parameters
-    ----------
-    cases : tuple of (SizedNetwork, str)
-        Networks and phases.
-    precision : str
-        Result of `counted_precision`.
-    optimizer : str
-        Optimizer of training steps.
-    by_layer : bool or None
-        Grouping of the layers of a training step into pieces, see `layer_groups`; None: a single piece.
+    `precision` is a result of `counted_precision`. `by_layer` groups the layers of a training step into pieces, see
+    `layer_groups`; None makes a single piece of them.
     """
     stacked = []
     for sized, phase in cases:
@@ -182,13 +165,7 @@ class CountedNetwork(NamedTuple):
 
 
 def network_at_context(name: str, context: int, precision: str) -> CountedNetwork:
-    """Return a network that generates the next token after `context` tokens.
-
-    Raises
-    ------
-    PaleoError
-        If there is no such network, or it supports fewer positions.
-    """
+    """Return a network that generates the next token after `context` tokens; PaleoError if it has fewer positions."""
     longest = 1 << (context - 1).bit_length()  # the next power of two
     if _grows_linearly(name, longest, precision):
         return _extrapolate_network(name, context, precision)

@@ -73,13 +73,7 @@ STRING_COLUMNS = (
 
 
 def compute_chunk(space: Space, chunk: Chunk, choose_model: ChooseModel) -> Columns:
-    """Predict all columns of a chunk.
-
-    Raises
-    ------
-    PaleoError
-        If a network or device is unknown.
-    """
+    """Predict all columns of a chunk; raise PaleoError if a network or device is unknown."""
     keep_freed_memory()
     grid = Grid(space, chunk, choose_model)
     grid.refuse_training_in_formats()

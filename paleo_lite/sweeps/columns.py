@@ -20,19 +20,11 @@ if TYPE_CHECKING:
 
 
 class StringColumn:
-    """A column of strings, stored as codes.
-
-    Attributes
-    ----------
-    codes : ndarray of int
-        Code of each row; -1 for an absent value.
-    values : dict of str to int
-        Codes by string.
-    """
+    """A column of strings, stored as codes."""
 
     def __init__(self, codes: NDArray[np.int32], values: Sequence[str] = ()) -> None:
-        self.codes = codes
-        self.values = {value: code for code, value in enumerate(values)}
+        self.codes = codes  # by row; -1 for an absent value
+        self.values = {value: code for code, value in enumerate(values)}  # code of each string
 
     def code(self, value: str) -> int:
         """Return the code of a string; add the string if it is new."""

@@ -43,60 +43,32 @@ def broadcast_along(values: Any, *axes: str) -> NDArray[Any]:
 
 
 class Grid:
-    """All rows of a chunk.
-
-    Parameters
-    ----------
-    space : Space
-        Space of the sweep.
-    chunk : Chunk
-        Part of the space.
-    choose_model : callable
-        See `ChooseModel`.
-
-    Attributes
-    ----------
-    machines : list of Machine
-        Devices of the chunk, at their clocks.
-    devices : list of Device
-        The same without clocks.
-    listings : list of Price or None
-        Price of each device; None if none is on record, or a price is given.
-    models : dict of (int, int) to TimeModel
-        Available time models by the indices of device and model.
-    engines : dict of (int, int) to UnderEngine
-        Engines whose kernels are timed, by the same indices; absent where layers are timed.
-    shape : tuple of int
-        Shape over `AXES`.
-    per_worker : ndarray of int, axes (scaling, workers, batch)
-        Samples per worker; -1 where the batch is not divisible.
-    columns : dict of str to ndarray
-        Columns of numbers, over `AXES`.
-    collective, reason : StringColumn
-        Algorithm of the gradient exchange; reason why a row is infeasible.
-    by_layer : bool
-        Whether a strategy needs the times of single layers rather than sums over the layers of a gradient bucket.
-    """
+    """All rows of a chunk."""
 
     def __init__(self, space: Space, chunk: Chunk, choose_model: ChooseModel) -> None:
         self.space, self.chunk = space, chunk
+        # Devices of the chunk, at their clocks.
         self.machines: list[Machine] = [load_machine(device, space.hardware_files) for device in chunk.devices]
-        self.devices: list[Device] = [machine.device for machine in self.machines]
+        self.devices: list[Device] = [machine.device for machine in self.machines]  # the same without clocks
+        # Price of each device; None if none is on record, or a price is given.
         self.listings: list[Price | None] = [
             listed_price(device, space.price_usd_per_h, space.price_of) for device in self.devices
         ]
-        self.shape = (len(chunk.cases), len(self.devices), *space.inner_shape, len(chunk.batch_sizes))
-        self.columns: dict[str, Floats] = {}
-        self.collective = StringColumn(np.full(self.shape, -1, dtype=np.int32))
-        self.reason = StringColumn(np.full(self.shape, -1, dtype=np.int32))
+        self.shape = (len(chunk.cases), len(self.devices), *space.inner_shape, len(chunk.batch_sizes))  # over `AXES`
+        self.columns: dict[str, Floats] = {}  # columns of numbers, over `AXES`
+        self.collective = StringColumn(np.full(self.shape, -1, dtype=np.int32))  # algorithm of the gradient exchange
+        self.reason = StringColumn(np.full(self.shape, -1, dtype=np.int32))  # why a row is infeasible
         self.batches = np.array(chunk.batch_sizes, dtype=np.int64)
         self.workers = np.array(space.workers, dtype=np.int64)
         is_divisible = self.batches % self.workers[:, None] == 0
         strong = np.where(is_divisible, self.batches // self.workers[:, None], -1)
         weak = np.broadcast_to(self.batches, strong.shape)
+        # Samples per worker, axes (scaling, workers, batch); -1 where the batch is not divisible.
         self.per_worker: Ints = np.array([weak if scaling == "weak" else strong for scaling in space.scalings])
+        # Whether a strategy needs the times of single layers, not of gradient buckets.
         self.by_layer = any(STRATEGIES[name].extra_batch_sizes for name in space.strategies)
-        self.models: dict[tuple[int, int], TimeModel] = {}
+        self.models: dict[tuple[int, int], TimeModel] = {}  # available time models by the indices of device and model
+        # Engines whose kernels are timed, by the same indices; absent where layers are timed.
         self.engines: dict[tuple[int, int], UnderEngine] = {}
         self._find_models(choose_model)
 
@@ -143,14 +115,7 @@ class Grid:
     def refuse(self, reason: str, where: Any = True, **indices: int) -> None:
         """Set the reason of infeasible rows; a row keeps its first reason.
 
-        Parameters
-        ----------
-        reason : str
-            Why the rows are infeasible.
-        where : array of bool
-            Mask that broadcasts against the selected rows.
-        **indices : int
-            Selected index by axis.
+        The rows are those at the given index of each named axis; the mask `where` broadcasts against them.
         """
         selection = tuple(slice(indices[axis], indices[axis] + 1) if axis in indices else slice(None) for axis in AXES)
         codes = self.reason.codes[selection]  # a view

@@ -70,12 +70,7 @@ _WEIGHTS = (".gguf", ".safetensors")
 def hash_of_file(path: Path) -> str:
     """Return a hash of a file: of its first bytes, its size, and of a longer one the time of its last change.
 
-    Raises
-    ------
-    OSError
-        If it cannot be read.
-    BadFile
-        If it is not a regular file.
+    Raise OSError if it cannot be read, and BadFile if it is not a regular file.
     """
     check_regular(path)
     with path.open("rb") as file:

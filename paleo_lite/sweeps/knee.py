@@ -14,13 +14,8 @@ def find_knee(first: Sequence[float], second: Sequence[float]) -> int | None:
     """Return the index of the knee of a front; None if it has none.
 
     It is the point that is furthest below the line between both ends, where both columns are logarithms from 0 to 1
-    (Satopaa et al. 2011, "Finding a kneedle in a haystack").
-
-    Parameters
-    ----------
-    first, second : sequence of float
-        Values > 0 of the two columns of a front, both of which are better the smaller they are, in the order of the
-        first.
+    (Satopaa et al. 2011, "Finding a kneedle in a haystack"). The values of both columns are > 0, are better the smaller
+    they are, and have the order of the first column.
     """
     if len(first) < FEWEST_ROWS or min(first) <= 0 or min(second) <= 0:
         return None

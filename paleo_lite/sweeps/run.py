@@ -57,25 +57,13 @@ Progress = Callable[[int, int], None]
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Identity of the sweep that a folder of chunks belongs to.
+    """Identity of the sweep that a folder of chunks belongs to."""
 
-    Attributes
-    ----------
-    format : int
-        Version of the folder's format.
-    inputs : dict of str to str
-        Hashes of what the rows depend on, see `AxisSpace.inputs`.
-    rows, chunks : int
-        Number of rows and of chunks.
-    as_of : date
-        Day of the first run, which decides what prices are old.
-    """
-
-    format: int
-    inputs: dict[str, str]
+    format: int  # version of the folder's format
+    inputs: dict[str, str]  # hashes of what the rows depend on, see `AxisSpace.inputs`
     rows: int
     chunks: int
-    as_of: date
+    as_of: date  # day of the first run, which decides what prices are old
 
 
 class Sweep(Result, msgspec.Struct, frozen=True):
@@ -127,45 +115,23 @@ class Sweep(Result, msgspec.Struct, frozen=True):
 def run_sweep(
     space: AnySpace,
     output: Path,
+    # `chunk.ChooseModel` for a `Space`, `questions.Answer` for a `QuestionSpace`; a function of a module, since it is
+    # sent to other processes.
     answer: Callable[..., Any],
     *,
-    jobs: int | None = None,
+    jobs: int | None = None,  # number of processes; by default one per core
+    # Address of a Dask scheduler; its workers need paleo-lite, but no common file system: they send chunks back.
     scheduler: str | None = None,
-    force: bool = False,
+    force: bool = False,  # whether to replace an existing output
     progress: Progress | None = None,
 ) -> Sweep:
-    """Predict every combination of a space into a file.
+    """Predict every combination of a space into a ``.parquet`` or ``.csv`` file.
 
-    Parameters
-    ----------
-    space : Space or QuestionSpace
-        Combinations to predict.
-    output : Path
-        ``.parquet`` or ``.csv`` file.
-    answer : callable
-        `chunk.ChooseModel` for a `Space`, `questions.Answer` for a `QuestionSpace`; a function of a module, since it is
-        sent to other processes.
-    jobs : int, optional
-        Number of processes; by default one per core.
-    scheduler : str, optional
-        Address of a Dask scheduler. Its workers need paleo-lite, but no common file system: they send chunks back.
-    force : bool
-        Whether to replace an existing output.
-    progress : callable, optional
-        See `Progress`.
+    Raise BadValue if the output exists or has another suffix, if its folder of chunks belongs to another sweep or
+    another process is working on it, and BadFile if the folder of the output does not exist.
 
-    Raises
-    ------
-    BadValue
-        If the output exists or has another suffix, if its folder of chunks belongs to another sweep, or if another
-        process is working on it.
-    BadFile
-        If the folder of the output does not exist.
-    SweepStopped
-        If the sweep is interrupted or a file cannot be written; finished chunks are kept. Also if a file that the rows
-        depend on has changed since the start; no chunk is kept then.
-    PaleoError
-        If the space is impossible.
+    Raise SweepStopped if the sweep is interrupted or a file cannot be written; finished chunks are kept. Raise it also
+    if a file that the rows depend on has changed since the start; no chunk is kept then.
     """
     require("pyarrow", "a sweep's output", "profiles")
     start = time.perf_counter()
@@ -371,18 +337,8 @@ def encode_chunk(
 ) -> bytes | None:
     """Predict a chunk and write it to the folder as a Parquet file.
 
-    Without a folder, on a machine that does not share it, return the bytes of the file instead.
-
-    Parameters
-    ----------
-    space, answer
-        See `run_sweep`.
-    inputs : tuple
-        Hashes of the files that the rows depend on; what this process keeps of others is forgotten.
-    folder : Path or None
-        The folder.
-    chunk : Chunk or QuestionChunk
-        The chunk.
+    Without a folder, on a machine that does not share it, return the bytes of the file instead. `inputs` are the hashes
+    of the files that the rows depend on; what this process keeps of others is forgotten.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -447,13 +403,7 @@ def _merge(files: list[Path], folder: Path, space: AnySpace, output: Path) -> tu
 
 
 def _verify_merged_file(merged: Path, length: int, rows: int) -> None:
-    """Check that the merged file is complete on the disk, before it replaces the chunks.
-
-    Raises
-    ------
-    SweepStopped
-        If it is incomplete.
-    """
+    """Check that the merged file is complete on the disk before it replaces the chunks; else raise SweepStopped."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

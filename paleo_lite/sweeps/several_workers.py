@@ -58,14 +58,7 @@ def _fill_row(
 ) -> None:
     """Fill a row at some batch sizes with the steps of its strategy, or with the reason why they are impossible.
 
-    Parameters
-    ----------
-    row : tuple of int
-        Indices over all axes but the last, the batch sizes.
-    batch_indices : ndarray of int
-        Indices of the batch sizes.
-    batch_sizes : ndarray of int
-        Their global batch sizes.
+    `row` has the indices over all axes but the last, the batch sizes; `batch_sizes` are global.
     """
     index_of = dict(zip(AXES, row))
     space, columns = grid.space, grid.columns
@@ -98,14 +91,7 @@ def _fill_row(
 class SweptJob(Job):
     """A job whose device steps come from the arrays of a sweep; a group of layers counts as equal layers.
 
-    Parameters
-    ----------
-    grid : Grid
-        Rows of the chunk.
-    single : SingleWorkerTimes
-        Times of a single worker.
-    key : tuple of int
-        Indices of case, device and model.
+    `key` has the indices of case, device and model.
     """
 
     def __init__(self, grid: Grid, single: SingleWorkerTimes, key: tuple[int, int, int]) -> None:

@@ -30,13 +30,7 @@ def site_columns(facility: Facility | None) -> list[str]:
 
 
 def check_site_columns(names: Iterable[str], facility: Facility | None) -> None:
-    """Check that a facility adds the requested columns that are about one.
-
-    Raises
-    ------
-    BadValue
-        If it does not.
-    """
+    """Raise BadValue if a requested column is about a facility, and the facility does not add it."""
     added = site_columns(facility)
     for name in names:
         if name in SITE_COLUMNS and name not in added:
@@ -44,16 +38,9 @@ def check_site_columns(names: Iterable[str], facility: Facility | None) -> None:
 
 
 def with_site(rows: Any, facility: Facility | None) -> Any:
-    """Return a batch of rows with the columns of `site_columns`.
+    """Return a batch of rows with the columns of `site_columns`; without a facility nothing is added.
 
     They are those of the energy in the row: of its samples, or of a million output tokens of a server.
-
-    Parameters
-    ----------
-    rows : pyarrow.RecordBatch
-        Rows of a sweep.
-    facility : Facility or None
-        What surrounds the devices; None adds nothing.
     """
     if facility is None:
         return rows

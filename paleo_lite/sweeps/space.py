@@ -130,14 +130,10 @@ class Space(AxisSpace, msgspec.Struct, frozen=True):
     as_of: date | None = None  # day of the first run, which decides what prices are old; set by `run.run_sweep`
 
     def check(self) -> None:
-        """Raise an error if no combination can be predicted.
+        """Raise BadValue or UnknownName if no combination can be predicted.
 
-        Raises
-        ------
-        BadValue
-            If an axis is empty or has a duplicate, several workers have no link, or values are impossible.
-        UnknownName
-            If a precision, phase, time model, strategy, scaling or collective is unknown.
+        That is if an axis is empty or has a duplicate, several workers have no link, a value is impossible, or a name
+        is unknown.
         """
         check_precisions(self.precisions)
         check_names("phase", self.phases, (*PHASES, *GENERATION_PHASES))
@@ -165,12 +161,7 @@ class Space(AxisSpace, msgspec.Struct, frozen=True):
     def resolve_names(self) -> Space:
         """Return the space with the registries' names of networks, devices and strategies.
 
-        Raises
-        ------
-        UnknownName
-            If a network, device or strategy is unknown.
-        BadValue
-            If a network does not support a phase or a length.
+        Raise UnknownName for one that is unknown, and BadValue if a network does not support a phase or a length.
         """
         self._check_lengths()
         networks = tuple(find_network_name(name) for name in self.networks)
@@ -305,21 +296,9 @@ def _slices(values: tuple, length: int) -> Iterator[tuple]:  # type: ignore[type
 
 
 def parse_names(names: str | Sequence[str], title: str, all_names: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return names from a sequence, a comma-separated text, or ``all``.
+    """Return names from a sequence, a comma-separated text, or ``all``, which selects `all_names`.
 
-    Parameters
-    ----------
-    names : str or sequence of str
-        The names.
-    title : str
-        Kind of names, for the error message.
-    all_names : sequence of str
-        Names that ``all`` selects.
-
-    Raises
-    ------
-    BadValue
-        If a name is empty.
+    `title` is the kind of names, for the error message: BadValue if a name is empty.
     """
     if not isinstance(names, str):
         return tuple(names)

@@ -55,19 +55,10 @@ class Condition(NamedTuple):
 
 
 def parse_where(text: str, columns: dict[str, bool]) -> Condition:
-    """Parse a condition.
+    """Parse a condition: comparisons of a column with a number or a string; ``null`` stands for an absent value.
 
-    Parameters
-    ----------
-    text : str
-        Comparisons of a column with a number or a string; ``null`` stands for an absent value.
-    columns : dict of str to bool
-        All columns, and whether each has numbers.
-
-    Raises
-    ------
-    BadValue
-        If the text has another form, or compares strings with numbers.
+    `columns` says of all columns whether each has numbers. Raise BadValue if the text has another form, or compares
+    strings with numbers.
     """
     if len(text) > _MAX_LENGTH:
         raise BadValue(f"`--where` must have at most {_MAX_LENGTH} characters (got {len(text)})")
@@ -81,10 +72,7 @@ def parse_where(text: str, columns: dict[str, bool]) -> Condition:
 def find_column(name: str, columns: Sequence[str]) -> str:
     """Return a column by its name, or by its name without the unit: ``cost`` stands for ``cost_usd``.
 
-    Raises
-    ------
-    UnknownName
-        If no column, or more than one, matches.
+    Raise UnknownName if no column, or more than one, matches.
     """
     if name in columns:
         return name
