@@ -27,16 +27,8 @@ def explain_flops_above_peak(
 ) -> str:
     """Return the likely reason of a share of the compute peak above 1; empty if the share is not above 1.
 
-    Parameters
-    ----------
-    share : float
-        FLOP/s divided by the peak.
-    kernel_names : collection of str
-        Printed names of the kernels that did the work.
-    counted_by_profiler : bool
-        Whether the FLOPs are the profiler's count.
-    device_count : int
-        Devices with kernels in the profile.
+    `kernel_names` are the printed names of the kernels that did the work; `device_count` is the number of devices with
+    kernels in the profile.
     """
     if share <= 1:
         return ""

@@ -99,10 +99,7 @@ class ActivityRecorder:
     def recording(self, steps: list[str] | None = None) -> Recording | None:
         """Return the collected events and calls; None if the profile has no start times or no device events.
 
-        Parameters
-        ----------
-        steps : list of str, optional
-            Keep only events that were launched in these marked iterations.
+        With `steps`, only events that were launched in these marked iterations are kept.
         """
         if not self._has_starts or not self._device_events:
             return None
@@ -166,12 +163,9 @@ class ActivityRecorder:
 class BusyTime:
     """The union of intervals per device, in bounded memory if the intervals come nearly sorted.
 
-    Parameters
-    ----------
-    max_open : int or None
-        Number of disjoint intervals per device that stay open. An interval that starts before the closed ones can no
-        longer be counted: `sorted` becomes False, and the caller must start again with ``BusyTime(None)``, which keeps
-        all intervals open.
+    Of each device `max_open` disjoint intervals stay open. An interval that starts before the closed ones can no longer
+    be counted: `sorted` becomes False, and the caller must start again with ``BusyTime(None)``, which keeps all
+    intervals open.
     """
 
     def __init__(self, max_open: int | None = OPEN_INTERVALS) -> None:
@@ -184,15 +178,7 @@ class BusyTime:
         self._horizon: dict[int, int] = {}
 
     def add(self, starts_ns: Integers, durations_ns: NDArray[np.float64], devices: Integers) -> None:
-        """Add kernels.
-
-        Parameters
-        ----------
-        starts_ns : ndarray of int64, shape (kernels,)
-        durations_ns : ndarray of float64, shape (kernels,)
-            Not negative and without NaN.
-        devices : ndarray of int64, shape (kernels,)
-        """
+        """Add kernels, with arrays of shape (kernels,); durations are not negative and without NaN."""
         for device, on_device in positions_by_value(devices):
             starts = starts_ns[on_device]
             ends = starts + np.rint(durations_ns[on_device]).astype(np.int64)
@@ -250,10 +236,7 @@ def positions_by_value(values: NDArray[Any]) -> Iterator[tuple[int, Integers]]:
 def merge_intervals(starts: Integers, ends: Integers) -> tuple[Integers, Integers]:
     """Return disjoint, sorted intervals that cover the same time; intervals that touch become one.
 
-    Parameters
-    ----------
-    starts, ends : ndarray of int64, shape (intervals,)
-        At least one interval; no end before its start.
+    There is at least one interval, and no end before its start.
     """
     order = np.argsort(starts, kind="stable")
     starts = starts[order]

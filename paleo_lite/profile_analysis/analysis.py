@@ -93,38 +93,18 @@ def measure_efficiency(
     paths: Iterable[Path],
     device: Device | MissingDevice,
     reading: ReadOptions | None = None,
-    precision: str = "fp32",
-    group_by: Sequence[str] = (),
-    jobs: int | None = None,
-    scheduler: str | None = None,
+    precision: str = "fp32",  # precision of the peak
+    group_by: Sequence[str] = (),  # columns of the configuration to average over
+    jobs: int | None = None,  # see `executor.run_tasks`
+    scheduler: str | None = None,  # see `executor.run_tasks`
+    # Called with the number of files done and the number of all files.
     on_done: Callable[[int, int], None] | None = None,
 ) -> Efficiency:
-    """Analyse profiles and compare their rates with a device's peaks.
+    """Analyse files, and folders of files, and compare their rates with a device's peaks.
 
-    Parameters
-    ----------
-    paths : iterable of Path
-        Files, and folders of files.
-    device : Device or MissingDevice
-        Device of the peaks. Without one, nothing is compared with a peak.
-    reading : ReadOptions, optional
-        Options of reading the profiles.
-    precision : str
-        Precision of the peak.
-    group_by : sequence of str
-        Columns of the configuration to average over.
-    jobs, scheduler
-        See `executor.run_tasks`.
-    on_done : callable, optional
-        Called with the number of files done and the number of all files.
-
-    Raises
-    ------
-    BadProfile
-        If, without `keep_going`, a file cannot be read, or the notebook method is used with durations and a file has
-        none.
-    UnknownName, BadValue
-        If no file's configuration has a column of `group_by`.
+    Without a device, nothing is compared with a peak. Raise BadProfile if, without `keep_going`, a file cannot be read,
+    or the notebook method is used with durations and a file has none; UnknownName or BadValue if no file's
+    configuration has a column of `group_by`.
     """
     reading = reading or ReadOptions()
     peaks = Peaks(device, device.find_peak(precision)) if isinstance(device, Device) else None

@@ -111,17 +111,9 @@ class CapturedGraphs(msgspec.Struct, frozen=True):
 def add_captured_operations(profile: Profile, capture_paths: Sequence[Path]) -> tuple[Profile, CapturedGraphs]:
     """Return the profile with the operations of captured graphs, and how many graph launches were matched.
 
-    Parameters
-    ----------
-    profile : Profile
-        Trace of replayed graphs.
-    capture_paths : sequence of Path
-        Traces of captures, and folders of them.
-
-    Raises
-    ------
-    BadProfile
-        If the profile has no graph launch, a trace of a capture has no kernel launch, or no graph launch matches.
+    The profile is a trace of replayed graphs; `capture_paths` are traces of captures, and folders of them. Raise
+    BadProfile if the profile has no graph launch, a trace of a capture has no kernel launch, or no graph launch
+    matches.
     """
     captures = [capture for path in find_files(capture_paths) for capture in _read_captures(path)]
     replays = _read_replays(profile)
@@ -294,19 +286,11 @@ def _read_replays(profile: Profile) -> list[_Replay]:
 
 
 class _Matcher:
-    """Finds the captured graph of each graph launch.
-
-    Attributes
-    ----------
-    ways : Counter of str
-        Matched launches by the way of matching.
-    ambiguous : int
-        Launches that fit several captures with different shapes.
-    """
+    """Finds the captured graph of each graph launch."""
 
     def __init__(self, captures: Sequence[_Capture]) -> None:
-        self.ways: Counter[str] = Counter()
-        self.ambiguous = 0
+        self.ways: Counter[str] = Counter()  # matched launches by the way of matching
+        self.ambiguous = 0  # launches that fit several captures with different shapes
         self._captures = captures
         self._uses = [0] * len(captures)
         self._fits: dict[tuple[tuple[GraphNode, ...], tuple[str | None, ...]], list[tuple[str, int, list[int]]]] = {}
@@ -368,16 +352,9 @@ _WAYS = ("exact", "subsequence", "by name")
 
 
 def match_nodes(captured: Sequence[GraphNode], replayed: Sequence[GraphNode]) -> tuple[str, list[int]] | None:
-    """Match the kernels of a replay to the launches of a capture.
+    """Match the kernels of a replay to the launches of a capture, each a kind and a name.
 
-    Parameters
-    ----------
-    captured, replayed : sequence of (kind, name)
-
-    Returns
-    -------
-    tuple of (str, list of int), or None
-        The way, and for each replayed kernel the index of its launch; None if some kernel has no launch.
+    Return the way, and for each replayed kernel the index of its launch; None if some kernel has no launch.
     """
     names_known = all(node.name is not None for node in captured if node.kind == "kernel")
     if not names_known:

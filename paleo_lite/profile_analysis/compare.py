@@ -116,21 +116,9 @@ class RunComparison(Result, msgspec.Struct, frozen=True, eq=False):
 
 
 def compare(a: Sequence[Profile], b: Sequence[Profile], direction: str = "all", by: str = "kernel") -> RunComparison:
-    """Compare the kernel times of two runs.
+    """Compare the kernel times of two runs, each given as one or more repeats, whose formats may differ.
 
-    Parameters
-    ----------
-    a, b : sequence of Profile
-        Repeats of each side, at least one; formats may differ.
-    direction : {"all", "fprop", "bprop", "update"}
-        Pass of the kernels.
-    by : {"kernel", "op", "shape", "module"}
-        Key that times are summed by.
-
-    Raises
-    ------
-    UnknownName
-        If `by` is not a grouping.
+    `direction` is one of `DIRECTIONS`, and `by` one of `GROUPINGS`: UnknownName if it is not.
     """
     if by not in GROUPINGS:
         raise UnknownName("grouping", by, GROUPINGS)
@@ -172,10 +160,7 @@ def _by_difference(row: ComparedKernel) -> tuple[float, str]:
 def find_repeats(path: Path, name_pattern: str | None = None) -> list[Path]:
     """Return the files in a profile's folder that differ from it in ``repetition`` only, including the profile.
 
-    Parameters
-    ----------
-    name_pattern : str, optional
-        Pattern that reads the configuration from a name, with a group ``repetition``.
+    `name_pattern` reads the configuration from a name, with a group ``repetition``.
     """
 
     def configuration_of(name: str) -> dict[str, Any]:
@@ -190,20 +175,10 @@ def find_repeats(path: Path, name_pattern: str | None = None) -> list[Path]:
 
 
 def spread(a: Iterable[float], b: Iterable[float]) -> float | None:
-    """Return the least significant difference of two means at the 5% level.
+    """Return the least significant difference of two means at the 5% level; None if neither side has two values.
 
     The means of two samples from one distribution differ by less in 19 of 20 cases (Student's two-sample test with the
-    pooled variance, so that repeats on one side are enough).
-
-    Parameters
-    ----------
-    a, b : iterable of float
-        At least one value each.
-
-    Returns
-    -------
-    float or None
-        None if neither side has two values.
+    pooled variance, so that repeats on one side are enough). Each side has at least one value.
     """
     samples = [list(a), list(b)]
     degrees_of_freedom = sum(len(sample) - 1 for sample in samples)

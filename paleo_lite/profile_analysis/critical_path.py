@@ -58,11 +58,8 @@ class CriticalPath(msgspec.Struct, frozen=True):
 def find_critical_path(recording: Recording, step: str | None = None) -> CriticalPath:
     """Find the critical path of a step.
 
-    Parameters
-    ----------
-    step : str, optional
-        The program's mark of the step. The path begins where the mark begins, or where the device ends the step before.
-        By default, the path of the whole profile, which begins with the first launch.
+    `step` is the program's mark of it: the path begins where the mark begins, or where the device ends the step before.
+    None asks for the path of the whole profile, which begins with the first launch.
     """
     events = recording.events
     in_step = np.ones(len(events), bool)

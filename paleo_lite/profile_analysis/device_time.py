@@ -119,14 +119,8 @@ def analyse_device_time(
 ) -> DeviceTime | None:
     """Return the devices' use of time; None if the profile has no start times.
 
-    Parameters
-    ----------
-    recorder : ActivityRecorder
-        Events of the whole profile.
-    steady : SteadyIteration
-        Iterations of the profile.
-    only_counting_steps : bool
-        Whether to restrict the analysis to the iterations that count.
+    The recorder has the events of the whole profile; `only_counting_steps` restricts the analysis to the iterations
+    that count.
     """
     counting = [step.name for step in steady.steps if step.counts]
     whole_profile = recorder.recording()

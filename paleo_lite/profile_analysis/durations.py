@@ -64,26 +64,11 @@ class Duration(msgspec.Struct, frozen=True):
 
 
 def tau_batch_duration(run_s: Sequence[float], initialisation_s: Sequence[float], batches: int = 50) -> float:
-    """Return the run time minus the median initialisation time, divided by the number of batches.
+    """Return seconds per batch: the run time minus the median initialisation time, divided by the number of batches.
 
-    Parameters
-    ----------
-    run_s : sequence of float
-        Seconds of the whole application for each process; the longest is used.
-    initialisation_s : sequence of float
-        Seconds of runs of a single batch, taken as initialisation time.
-    batches : int
-        Batches of the run.
-
-    Returns
-    -------
-    float
-        Seconds per batch.
-
-    Raises
-    ------
-    BadProfile
-        If there are no times, or the initialisation takes longer than the run.
+    `run_s` has the time of the whole application for each process, of which the longest is used; `initialisation_s`
+    those of runs of a single batch, taken as initialisation time. Raise BadProfile if there are no times, or the
+    initialisation takes longer than the run.
     """
     if not len(run_s) or not len(initialisation_s):
         raise BadProfile("a batch duration by TAU needs the run's time and at least one initialisation time")
@@ -101,13 +86,8 @@ def nvprof_batch_duration(ends_of_batch_ns: Sequence[int]) -> float:
 def pyprof_batch_duration(forward_passes_ns: Sequence[int], profiled: int = _PROFILED_BATCHES) -> float:
     """Return the median spacing of the forward-pass markers of the batches profiled by pyprof, in seconds.
 
-    Parameters
-    ----------
-    forward_passes_ns : sequence of int
-        One time per batch; only the last `profiled` batches ran with pyprof. The notebook takes ``markers[26:]`` of 51,
-        which is the last 25.
-    profiled : int
-        Batches that ran with pyprof.
+    There is one marker per batch; only the last `profiled` batches ran with pyprof. The notebook takes ``markers[26:]``
+    of 51, which is the last 25.
     """
     return _median_spacing_s(forward_passes_ns[-profiled:], FORWARD_PASS)
 
@@ -150,26 +130,18 @@ def _matches(entry: Mapping[str, Any], configuration: Mapping[str, Any]) -> bool
 
 
 def read_durations(
-    paths: Iterable[Path], *, initialisation: Path | None = None, tau_batches: int = 50, name_pattern: str | None = None
+    paths: Iterable[Path],
+    *,
+    # Parquet file of TAU intervals of runs of a single batch; required with TAU intervals.
+    initialisation: Path | None = None,
+    tau_batches: int = 50,  # batches of the TAU runs
+    name_pattern: str | None = None,  # see `profiles.detect.parse_name`
 ) -> DurationBook:
-    """Read durations from files of any supported type; the type is recognised by content.
+    """Read durations from files of any supported type, recognised by content, and from folders of them.
 
-    Parameters
-    ----------
-    paths : iterable of Path
-        CSV tables with configuration columns and one of `DURATION_COLUMNS`; CSV files of NVTX markers (``name_str``,
-        ``timestamp`` in ns) with the configuration in their names; parquet files of TAU intervals; folders of these.
-    initialisation : Path, optional
-        Parquet file of TAU intervals of runs of a single batch; required with TAU intervals.
-    tau_batches : int
-        Batches of the TAU runs.
-    name_pattern : str, optional
-        See `paleo_lite.profiles.detect.parse_name`.
-
-    Raises
-    ------
-    BadProfile
-        If a file is of none of these types, or has invalid values; the message names the file.
+    The types are CSV tables with configuration columns and one of `DURATION_COLUMNS`; CSV files of NVTX markers
+    (``name_str``, ``timestamp`` in ns) with the configuration in their names; and parquet files of TAU intervals. Raise
+    BadProfile with the name of a file that is of none of these types, or has invalid values.
     """
     book = DurationBook()
     for path in _list_files(paths):

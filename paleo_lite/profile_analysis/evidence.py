@@ -69,13 +69,7 @@ class OriginEvidence(msgspec.Struct, frozen=True):
 
 
 def gather_evidence(profile: Profile, seconds: Mapping[str, float] | None = None) -> OriginEvidence:
-    """Gather the evidence in a profile.
-
-    Parameters
-    ----------
-    seconds : mapping of str to float, optional
-        Time of each kernel; read from the profile by default.
-    """
+    """Gather the evidence in a profile; the time of each kernel is read from it unless `seconds` has it."""
     seconds = _read_kernel_seconds(profile) if seconds is None else seconds
     if len(seconds) > _MAX_KERNEL_NAMES:
         seconds = dict(sorted(seconds.items(), key=lambda item: -item[1])[:_MAX_KERNEL_NAMES])
@@ -146,10 +140,7 @@ def find_contradictions(
 ) -> list[str]:
     """Return the contradictions between evidence and claims, as phrases that follow the name of the profile.
 
-    Parameters
-    ----------
-    device, network, precision : optional
-        The claims; None is not checked.
+    A claim that is None is not checked.
     """
     contradictions = []
     configuration = evidence.configuration
@@ -192,13 +183,7 @@ def _contradicts_device(evidence: OriginEvidence, device: Device) -> str | None:
 def check_evidence(
     profile: Profile, device: Device | None = None, network: str | None = None, precision: str | None = None
 ) -> None:
-    """Raise an error if a profile contradicts the claimed device, network or precision.
-
-    Raises
-    ------
-    BadProfile
-        If the profile contradicts a claim, or cannot be read.
-    """
+    """Raise BadProfile if a profile contradicts the claimed device, network or precision, or cannot be read."""
     contradictions = find_contradictions(gather_evidence(profile), device, network, precision)
     if contradictions:
         raise BadProfile(f"{profile.path}: {'; '.join(contradictions)}")

@@ -91,15 +91,10 @@ class HostReport(Result, msgspec.Struct, frozen=True, eq=False):
 
 
 def report_host(profile: Profile) -> HostReport:
-    """Sum the host's time by function.
+    """Sum the host's time by function; raise BadProfile if no host row has a time or cycles.
 
     The self time is the profiler's own figure if it records one. For a trace it is computed from the nesting of calls
     on a thread. For a sampling profiler (functions do not nest) it is the recorded time.
-
-    Raises
-    ------
-    BadProfile
-        If no host row has a time or cycles.
     """
     sums = _HostSums()
     for batch in profile.batches(COLUMNS):

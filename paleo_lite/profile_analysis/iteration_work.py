@@ -78,16 +78,8 @@ class CountedRun(NamedTuple):
 def count_sample(runs: Runs, chosen: NDArray[Any], parts: list[int], forward: int) -> list[CountedRun]:
     """Return the runs of one iteration with FLOPs and bytes.
 
-    Parameters
-    ----------
-    runs : Runs
-        Runs of the whole profile.
-    chosen : ndarray of int
-        Indices of the runs of the iteration, in order of time.
-    parts : list of int
-        Part of the iteration of each run.
-    forward : int
-        Number of the part for the forward pass.
+    `chosen` are the indices of its runs in `runs`, those of the whole profile, in order of time. `parts` has the part
+    of the iteration of each run, of which `forward` is the number of the forward pass.
     """
     numbers = runs.table["signature"][chosen].tolist()
     signatures = [runs.signatures[number] for number in numbers]

@@ -175,18 +175,8 @@ def report_kernels(
 ) -> KernelReport:
     """Sum the kernels of one or several profiles (the ranks of a job) and compare them with a device's peaks.
 
-    Parameters
-    ----------
-    profile : Profile, or sequence of Profile
-        The profile, or the profiles to sum over.
-    device : Device or MissingDevice
-        Device of the peaks. Without one, nothing is compared with a peak.
-    precision : str
-        Precision of the peak.
-    direction : {"all", "fprop", "bprop", "update"}
-        Pass of the kernels.
-    full_names : bool
-        One row per printed name, with templates and parameters, instead of per function.
+    Without a device, nothing is compared with a peak. `direction` is one of `DIRECTIONS`. With `full_names` there is a
+    row per printed name, with templates and parameters, instead of per function.
     """
     peak = None
     bandwidth_bytes_per_s = None

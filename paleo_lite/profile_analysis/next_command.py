@@ -47,26 +47,11 @@ def kernels_to_profile(rows: Sequence[KernelRow]) -> list[KernelRow]:
 
 
 def next_command(rows: Sequence[KernelRow], tool: str, program: str = "python train.py") -> list[str]:
-    """Return the commands that profile the selected kernels, quoted for a POSIX shell.
+    """Return the commands that profile the selected kernels with a tool, quoted for a POSIX shell, one per line.
 
-    Parameters
-    ----------
-    rows : sequence of KernelRow
-        All kernels of the first run.
-    tool : {"nvprof", "ncu", "nsys"}
-        Profiler to use.
-    program : str
-        Command line of the program to profile.
-
-    Returns
-    -------
-    list of str
-        One command per line.
-
-    Raises
-    ------
-    BadValue
-        If the tool is unknown, the program cannot be split into words, or there is no kernel to profile.
+    `rows` are all kernels of the first run. Raise BadValue if the tool is unknown, the program cannot be split into
+    words, or there is no kernel to profile. The tools are "nvprof", "ncu" and "nsys"; `program` is the command line of
+    the program.
     """
     if tool not in TOOLS:
         raise BadValue(f"no profiler is called {tool!r}: known are {', '.join(TOOLS)}")

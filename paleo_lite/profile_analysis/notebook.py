@@ -58,12 +58,8 @@ class NotebookSums(msgspec.Struct, frozen=True):
         """Return compute efficiency (0 to 1), FLOP/s, bytes/s, FLOPs and bytes.
 
         Compute efficiency is the fraction of time in kernels with a NAME that has FLOPs in any row. The notebook weighs
-        each row's bandwidth by its duration, which equals the sum of bytes over the sum of durations.
-
-        Raises
-        ------
-        BadProfile
-            If there are no rows, or their total duration is zero.
+        each row's bandwidth by its duration, which equals the sum of bytes over the sum of durations. Raise BadProfile
+        if there are no rows, or their total duration is zero.
         """
         total_ns = sum(self.durations_ns.values())
         if not self.rows:

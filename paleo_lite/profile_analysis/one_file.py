@@ -25,36 +25,18 @@ Method = Literal["steady", "notebook"]
 
 
 class ReadOptions(msgspec.Struct, frozen=True):
-    """Options of reading profiles.
+    """Options of reading profiles."""
 
-    Attributes
-    ----------
-    method : {"steady", "notebook"}
-        ``steady`` analyses one steady iteration and fills in counts that the profiler lacks; ``notebook`` sums every
-        row as SURFBoard's notebook does.
-    name_pattern : str, optional
-        Pattern that reads the configuration from a file's name, see `profiles.detect.parse_name`.
-    steps : str, optional
-        Steady method only: the numbers of the marked iterations to use (`steady.parse_steps`).
-    durations : DurationBook, optional
-        Measured durations of one batch, used as the time in place of kernel times.
-    batches : int
-        Notebook method with durations: number of batches that a profile's FLOPs and bytes cover.
-    keep_going : bool
-        Report a file that cannot be read in `failed` instead of raising.
-    by : str
-        Key that the time of an iteration is summed by, one of `GROUPINGS`.
-    capture_traces : tuple of Path
-        Steady method only: traces of the captures of the graphs that the profiles replay (`captured_graphs`).
-    """
-
+    # `steady` analyses one steady iteration and fills in counts that the profiler lacks; `notebook` sums every row as
+    # SURFBoard's notebook does.
     method: Method = "steady"
-    name_pattern: str | None = None
-    steps: str | None = None
-    durations: DurationBook | None = None
-    batches: int = 25
-    keep_going: bool = False
-    by: str = "op"
+    name_pattern: str | None = None  # reads the configuration from a file's name, see `profiles.detect.parse_name`
+    steps: str | None = None  # steady method only: the numbers of the marked iterations to use (`steady.parse_steps`)
+    durations: DurationBook | None = None  # measured durations of one batch, used in place of kernel times
+    batches: int = 25  # notebook method with durations: batches that a profile's FLOPs and bytes cover
+    keep_going: bool = False  # report a file that cannot be read in `failed` instead of raising
+    by: str = "op"  # key that the time of an iteration is summed by, one of `GROUPINGS`
+    # Steady method only: captures of the graphs that the profiles replay (`captured_graphs`).
     capture_traces: tuple[Path, ...] = ()
 
     def __post_init__(self) -> None:

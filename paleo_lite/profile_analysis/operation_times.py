@@ -62,16 +62,9 @@ _NORM_MODULE = re.compile(r"norm|(?:^|[./])ln_", re.I)
 
 
 def operation_of_run(signature: Signature, kind: str, layer: str | None) -> Operation:
-    """Return the operation of a run.
+    """Return the operation of a run from the attributes of its rows, and its kind in `PassTimes.seconds`.
 
-    Parameters
-    ----------
-    signature : Signature
-        Attributes of its rows.
-    kind : str
-        Its kind in `PassTimes.seconds`.
-    layer : str or None
-        Path of its module; None if the profile does not record modules.
+    `layer` is the path of its module; None if the profile does not record modules.
     """
     op = signature.op or ""
     if kind == "linear" and _BATCHED_PRODUCT.search(op):
@@ -107,15 +100,7 @@ def _product_sizes(op: str, params: str) -> ProductSizes | None:
 def gap_of_iteration(runs: Runs, rows: NDArray[np.int64]) -> float | None:
     """Return the seconds between the first and last kernel of an iteration in which no kernel runs.
 
-    Parameters
-    ----------
-    rows : ndarray of int64
-        Positions of the rows of the iteration in ``runs.spans_ns``.
-
-    Returns
-    -------
-    float or None
-        None if the profile has no start times.
+    It is None without start times. `rows` are the positions of the rows of the iteration in ``runs.spans_ns``.
     """
     if runs.spans_ns is None:
         return None

@@ -169,29 +169,19 @@ _NAMED = {"conv": {"N", "C", "H", "W", "K", "P", "Q", "R", "S"}, "linear": {"M",
 
 
 def count_printed(
-    op: str, params: str, direction: str | None, kernels: Iterable[str] = (), after: Shape | None = None
+    op: str,  # PyTorch's name, such as `conv2d`
+    params: str,  # parameter text of pyprof
+    direction: str | None,  # `bprop` for the gradients; anything else is the forward pass of a training step
+    kernels: Iterable[str] = (),
+    # Output shape, if the parameters do not contain it (pooling, convolutions in traces before 2022); for the gradient
+    # of a convolution, the shape of its weight.
+    after: Shape | None = None,
 ) -> CountedOperation:
     """Count FLOPs and bytes of one operation in one direction, by the rules of `paleo_lite.counting.kinds`.
 
-    Parameters
-    ----------
-    op : str
-        PyTorch's name, such as ``conv2d``.
-    params : str
-        Parameter text of pyprof.
-    direction : str or None
-        ``bprop`` for the gradients; anything else is the forward pass of a training step.
-    kernels : iterable of str
-        Its kernels. If all of them compute weight gradients, there was no input gradient (as in the first layer), and
-        vice versa; otherwise the backward pass computes both.
-    after : shape, optional
-        Output shape, if the parameters do not contain it (pooling, convolutions in traces before 2022); for the
-        gradient of a convolution, the shape of its weight.
-
-    Returns
-    -------
-    CountedOperation
-        `UNKNOWN` if there is no rule, or the shapes are missing or inconsistent.
+    If all of its kernels compute weight gradients, there was no input gradient (as in the first layer), and vice versa;
+    otherwise the backward pass computes both. The result is `UNKNOWN` if there is no rule, or the shapes are missing or
+    inconsistent.
     """
     shapes = parse_parameters(params)
     layer = _layer_of(op, shapes, after)

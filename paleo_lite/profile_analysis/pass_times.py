@@ -62,12 +62,8 @@ def measure_passes(profile: Profile) -> PassTimes:
     """Return the time per iteration by kind of layer and pass.
 
     Excluded are the first iteration (autotuning), iterations that differ from most others, and, if backward kernels are
-    labelled in some iterations only, those without such labels.
-
-    Raises
-    ------
-    BadProfile
-        If the profile has no kernels, or no iterations are found in it.
+    labelled in some iterations only, those without such labels. Raise BadProfile if the profile has no kernels, or no
+    iterations are found in it.
     """
     runs = order_by_start(concatenate_runs([find_runs(batch) for batch in profile.batches((*COLUMNS, "layer"))]))
     if not runs.length:

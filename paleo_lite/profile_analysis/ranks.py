@@ -43,13 +43,7 @@ class Ranks(msgspec.Struct, frozen=True):
 
 
 def compare_ranks(ranked: Sequence[tuple[int, Path, DeviceTime]]) -> Ranks:
-    """Compare the ranks of one job.
-
-    Parameters
-    ----------
-    ranked : sequence of (rank, path, DeviceTime)
-        At least two.
-    """
+    """Compare the ranks of one job, at least two."""
     ranked = sorted(ranked, key=lambda item: item[0])
     times_of_ranks = [device_time.collective_times_s for _, _, device_time in ranked]
     waiting_s = [0.0] * len(ranked)

@@ -153,14 +153,8 @@ def _begin(
 def _distinct(values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.int64]]:
     """Find the distinct values, by hashing, which takes a fifth of the time of numpy.unique.
 
-    Returns
-    -------
-    distinct : ndarray
-        Distinct values in order of their first occurrence.
-    index : ndarray of int64, shape (values,)
-        Index of each value in `distinct`.
-    first : ndarray of int64
-        Position of the first occurrence of each distinct value.
+    Return the values in order of their first occurrence, the index of each given value in them, shape (values,), and
+    the position of the first occurrence of each distinct value.
     """
     encoded = from_numpy(values, pa.uint64() if values.dtype == np.uint64 else pa.int64()).dictionary_encode()
     index = to_numpy(encoded.indices)
@@ -253,14 +247,9 @@ def _join_split_runs(runs: Runs) -> Runs:
 
 
 def split_at_iterations(runs: Runs, starts: NDArray[np.int64]) -> Runs:
-    """Split the runs that extend over the start of an iteration.
+    """Split the runs that extend over the start of an iteration; `starts` are the first rows, shape (iterations,).
 
     A thread with only one operation has a single run through all iterations: each iteration gets an equal share.
-
-    Parameters
-    ----------
-    starts : ndarray of int64, shape (iterations,)
-        The first row of each iteration.
     """
     table = runs.table
     inside = np.searchsorted(starts, table["last"], "right") - np.searchsorted(starts, table["row"], "right")

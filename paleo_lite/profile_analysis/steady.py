@@ -100,19 +100,9 @@ def analyse_steady_state(runs: Runs, steps: range | None = None, by: str = "op")
     one that is cut off. Forward and backward passes are judged separately, because a profiler may label only some
     backward passes.
 
-    Parameters
-    ----------
-    runs : Runs
-        Runs of the whole profile.
-    steps : range, optional
-        Numbers of the iterations to use (`step_numbers`); by default all.
-    by : str
-        Key that the operations are grouped by, one of `GROUPINGS`.
-
-    Raises
-    ------
-    BadProfile
-        If there are no rows, the rows took no time, or no iteration has one of the numbers.
+    The runs are those of the whole profile, `steps` the numbers of the iterations to use (`step_numbers`), by default
+    all, and `by` is one of `GROUPINGS`. Raise BadProfile if there are no rows, the rows took no time, or no iteration
+    has one of the numbers.
     """
     if not runs.length:
         raise BadProfile("there are no kernels in it")
@@ -189,14 +179,8 @@ def _parts(
     """Return the part of each run; all are `other` if no backward pass is labelled.
 
     A thread that runs backward but no forward passes also accumulates and converts gradients, under other labels. In
-    iterations with a labelled backward pass, everything on such a thread is backward.
-
-    Parameters
-    ----------
-    is_backward : ndarray of bool, shape (runs,)
-        Runs that are labelled backward.
-    is_forward_operation : ndarray of bool, shape (runs,)
-        Named operations of the forward thread.
+    iterations with a labelled backward pass, everything on such a thread is backward. Both masks have shape (runs,):
+    that of the runs that are labelled backward, and that of the named operations of the forward thread.
     """
     row, number = runs.table["row"], loop.number
     part = np.full(len(row), _OTHER)
@@ -404,13 +388,7 @@ def step_numbers(iterations: Iterations) -> list[int]:
 
 
 def parse_steps(text: str) -> range:
-    """Parse numbers of iterations: ``3``, or ``2:5`` for 2 to 5.
-
-    Raises
-    ------
-    BadValue
-        If the text is neither a number nor a range.
-    """
+    """Parse numbers of iterations: ``3``, or ``2:5`` for 2 to 5; raise BadValue for any other text."""
     span = re.fullmatch(r"(\d{1,9})(?::(\d{1,9}))?", text.strip())
     if span is None or int(span[2] or span[1]) < int(span[1]):
         raise BadValue(f"`--steps` must be a number or a range such as 2:5 (got {text!r})")

@@ -53,19 +53,7 @@ class Timeline(Result, msgspec.Struct, frozen=True, eq=False):
 def read_timeline(profile: Profile, slices: int = 500) -> Timeline:
     """Divide the time from the start of the first kernel to the end of the last into slices.
 
-    Parameters
-    ----------
-    profile : Profile
-        A profile with start times.
-    slices : int
-        Number of slices.
-
-    Raises
-    ------
-    BadValue
-        If the number of slices is below 1.
-    BadProfile
-        If no kernel of the profile has a start and a duration.
+    Raise BadValue if the number of slices is below 1, and BadProfile if no kernel has a start and a duration.
     """
     if slices < 1:
         raise BadValue(f"a timeline has 1 slice or more, not {slices}")

@@ -36,32 +36,18 @@ SUMS = (
 
 
 class KernelTotals:
-    """Sums for each kernel name, as the profiler printed it.
-
-    Attributes
-    ----------
-    sums : dict of (str, str) to ndarray, shape (len(SUMS),)
-        Sums by name and category; the category is ``convolution`` for kernels of a convolution.
-    metrics : dict of (str, str) to dict of str to ndarray, shape (2,)
-        By name and category, and then by counter: the sum of the counter, weighted by the rows' times (by their calls
-        if there are no times), and the sum of the weights.
-    has_durations : bool
-        Whether any row has a duration.
-    rows, untimed_rows : int
-        Number of rows of the device, and of rows with neither a duration nor a counter.
-    no_op_ns : float
-        Time of the rows without an operation.
-    has_starts : bool
-        Whether all rows have start times.
-    """
+    """Sums for each kernel name, as the profiler printed it."""
 
     def __init__(self) -> None:
+        # By name and category, shape (len(SUMS),); the category is `convolution` for kernels of a convolution.
         self.sums: dict[tuple[str, str], Floats] = {}
+        # By name and category, and then by counter, shape (2,): the sum of the counter, weighted by the rows' times (by
+        # their calls if there are no times), and the sum of the weights.
         self.metrics: dict[tuple[str, str], dict[str, Floats]] = {}
-        self.has_durations = False
-        self.rows = self.untimed_rows = 0
-        self.no_op_ns = 0.0
-        self.has_starts = True
+        self.has_durations = False  # whether any row has a duration
+        self.rows = self.untimed_rows = 0  # rows of the device, and of them those with neither a duration nor a counter
+        self.no_op_ns = 0.0  # time of the rows without an operation
+        self.has_starts = True  # whether all rows have start times
 
     @property
     def duration_ns(self) -> float:
@@ -160,28 +146,11 @@ class KernelTotals:
 def total_kernels(
     profile: Profile, direction: str = "all", *, with_busy: bool = True
 ) -> tuple[KernelTotals, dict[int, float] | None]:
-    """Sum the kernels of a profile.
+    """Sum the kernels of a profile, and return the busy seconds of each device (-1 is an unknown device).
 
-    The profile is read once, or twice if its start times are far from sorted.
-
-    Parameters
-    ----------
-    profile : Profile
-    direction : str
-        Pass of the kernels, one of `DIRECTIONS`.
-    with_busy : bool
-        Whether to compute the busy time, the union of the kernels' intervals.
-
-    Returns
-    -------
-    totals : KernelTotals
-    busy_s : dict of int to float or None
-        Busy seconds of each device (-1 is an unknown device); None without start times or `with_busy`.
-
-    Raises
-    ------
-    BadProfile
-        If there are no rows, no rows of this direction, or no row has a duration or a counter.
+    The busy time is the union of the kernels' intervals; it is None without start times or `with_busy`. The profile is
+    read once, or twice if its start times are far from sorted. Raise BadProfile if there are no rows, no rows of this
+    direction (one of `DIRECTIONS`), or no row has a duration or a counter.
     """
     try:
         busy = BusyTime() if with_busy else None
@@ -208,19 +177,9 @@ def _total(profile: Profile, direction: str, busy: BusyTime | None) -> tuple[Ker
 
 
 def batches_in_direction(profile: Profile, direction: str, columns: Iterable[str]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a direction.
+    """Yield the rows of a direction, one of `DIRECTIONS`; raise BadValue if it is unknown.
 
-    Parameters
-    ----------
-    direction : str
-        One of `DIRECTIONS`.
-    columns : iterable of str
-        Columns to read, which include `direction`.
-
-    Raises
-    ------
-    BadValue
-        If the direction is unknown.
+    The columns to read include `direction`.
     """
     if direction not in DIRECTIONS:
         raise BadValue(f"no direction is called {direction!r}: known are {', '.join(DIRECTIONS)}")
@@ -254,11 +213,7 @@ def _category(batch: pa.RecordBatch) -> pa.DictionaryArray:
 def group_by_kernel(batch: pa.RecordBatch) -> tuple[list[tuple[str, str]], NDArray[np.int64]]:
     """Return the distinct kernels of a batch, and the index of each row's kernel.
 
-    Returns
-    -------
-    kernels : list of (str, str)
-        Name and category. The category is ``convolution`` for kernels of a convolution, and ``kernel`` if unknown.
-    index : ndarray of int64, shape (rows,)
+    A kernel is a name and a category, which is ``convolution`` for kernels of a convolution, and ``kernel`` if unknown.
     """
     category, categories = values_of(batch, "category")
     categories[0] = "kernel"

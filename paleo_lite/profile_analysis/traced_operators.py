@@ -42,20 +42,15 @@ _Read = tuple[Layer | None, tuple[str, ...]]
 _NONE: _Read = (None, ())
 
 
-def count_traced(operator: str, params: str, after: Shape | None = None) -> CountedOperation:
+def count_traced(
+    operator: str,  # name, such as `aten::mm`
+    params: str,  # shapes, types and numbers in the format of `paleo_lite.profiles.chrome`
+    # Output shape, if the arguments do not determine it: strides were not recorded before 2022.
+    after: Shape | None = None,
+) -> CountedOperation:
     """Count FLOPs and bytes of one execution of an operator, by the rules of `paleo_lite.counting.kinds`.
 
-    Integer operations have no FLOPs. Bytes are unknown if the shape of the result or the type of an operand is
-    unknown.
-
-    Parameters
-    ----------
-    operator : str
-        Name, such as ``aten::mm``.
-    params : str
-        Shapes, types and numbers in the format of `paleo_lite.profiles.chrome`.
-    after : shape, optional
-        Output shape, if the arguments do not determine it: strides were not recorded before 2022.
+    Integer operations have no FLOPs. Bytes are unknown if the shape of the result or the type of an operand is unknown.
     """
     call = read_call(operator, params)
     if call is None:
@@ -133,10 +128,7 @@ def _count(call: Call, after: Shape | None) -> CountedOperation:
 def _layer_of(call: Call, after: Shape | None) -> _Read:
     """Return the layer of a call and the passes that it computes; None if no rule applies.
 
-    Parameters
-    ----------
-    after : shape or None
-        Output shape, if the arguments do not determine it.
+    `after` is the output shape, if the arguments do not determine it.
     """
     name = call.name
     if CONVOLUTION.search(name):
