@@ -250,14 +250,9 @@ def _convert(span: TextSpan, path: Path, linked: bool, placed: bool, launched: b
 class _Rows:
     """Convert events to columns, and record operations and launches to link kernels to.
 
-    Parameters
-    ----------
-    linked : bool
-        Whether to record operations and launches.
-    placed : bool
-        Whether to record the ranges of the program (modules, annotations) too.
-    launched : bool
-        Whether to read the names and grids of kernels from the launches that record them.
+    `linked` says whether operations and launches are recorded, `placed` whether the ranges of the program (modules,
+    annotations) are too, and `launched` whether the names and grids of kernels are read from the launches that record
+    them.
     """
 
     def __init__(self, linked: bool, placed: bool = False, launched: bool = False) -> None:
@@ -310,10 +305,7 @@ class _Rows:
     def merge(self, other: _Rows, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Add the operations and launches of a later piece, and return its columns with the codes of this object.
 
-        Parameters
-        ----------
-        other : _Rows
-            With the one piece that `batch` was made of; it is changed.
+        `other` has the one piece that `batch` was made of; it is changed.
         """
         if not self.linked:
             return batch
@@ -484,10 +476,7 @@ def _device_columns(
 ) -> dict[str, pa.Array]:
     """Return the columns of device events; stream and device default to the thread and process of the event.
 
-    Raises
-    ------
-    BadProfile
-        If a size is negative or larger than any memory.
+    Raise BadProfile if a size is negative or larger than any memory.
     """
     events = piece.decoded.wanted
     at = np.flatnonzero(on_device)

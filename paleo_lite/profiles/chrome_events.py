@@ -105,12 +105,7 @@ def decode_events(text: bytes) -> Decoded:
     """Decode the events of a JSON array that have a category of `CATEGORIES`.
 
     Events of other categories are not checked. An event of these categories with a field of an unexpected type is
-    reported as the fault of the result.
-
-    Raises
-    ------
-    msgspec.DecodeError
-        If the text is not a JSON array.
+    reported as the fault of the result. Raise msgspec.DecodeError if the text is not a JSON array.
     """
     try:
         events = _EVENTS.decode(text)

@@ -93,23 +93,13 @@ VARIABLE = "PALEO_LITE_DECOMPRESSED"
 
 
 class Profile(msgspec.Struct, frozen=True):
-    """A profile on disk with its recognised format; nothing is read yet.
-
-    Attributes
-    ----------
-    format : str
-        Name of the reader: ``pyprof``, ``nvprof-summary``, ``nsys-sqlite``, ...
-    configuration : dict
-        Run settings from the file name: nodes, gpus_per_node, batch_size, ... (see `parse_name`).
-    has_starts : bool
-        False for formats without start times.
-    """
+    """A profile on disk with its recognised format; nothing is read yet."""
 
     path: Path
-    format: str
+    format: str  # name of the reader: `pyprof`, `nvprof-summary`, `nsys-sqlite`, ...
     reader: Reader
-    configuration: dict[str, Any] = {}
-    has_starts: bool = True
+    configuration: dict[str, Any] = {}  # run settings from the file name: nodes, batch_size, ... (see `parse_name`)
+    has_starts: bool = True  # false for formats without start times
 
     def batches(self, columns: Iterable[str] | None = None) -> Iterator[pa.RecordBatch]:
         """Yield batches with the given columns of `SCHEMA` (default: all) and the metrics."""
@@ -147,12 +137,7 @@ class Reader(Protocol):
 def find_files(paths: Iterable[Path]) -> list[Path]:
     """Return the given files and the files directly in the given folders, without duplicates, in natural order.
 
-    Raises
-    ------
-    BadFile
-        If a path does not exist.
-    BadValue
-        If there is no file at all.
+    Raise BadFile if a path does not exist, and BadValue if there is no file at all.
     """
     by_resolved: dict[Path, Path] = {}
     paths = list(paths)
@@ -176,17 +161,9 @@ def _natural_order(path: Path) -> list[tuple[int, str]]:
 
 
 def open_profile(path: Path, name_pattern: str | None = None) -> Profile:
-    """Recognise the format of a profile.
+    """Recognise the format of a profile; `name_pattern` reads the run settings in the file name, see `parse_name`.
 
-    Parameters
-    ----------
-    name_pattern : str, optional
-        Regular expression for the run settings in the file name; see `parse_name`.
-
-    Raises
-    ------
-    UnknownFormat
-        If no reader recognises the content; the message lists the supported formats.
+    Raise UnknownFormat with the supported formats if no reader recognises the content.
     """
     head = read_head(path)
     readers = []
@@ -213,17 +190,8 @@ def load_reader(module: str, name: str) -> Reader:
 def parse_name(name: str, pattern: str | None = None) -> dict[str, Any]:
     """Return the named groups of a pattern in a file name; integers become int. Empty if it does not match.
 
-    Parameters
-    ----------
-    name : str
-        File name without its folder.
-    pattern : str, optional
-        Regular expression with named groups (default: `SURFBOARD`).
-
-    Raises
-    ------
-    BadValue
-        If the pattern is not a regular expression or has no named group.
+    The name is without its folder. The pattern is a regular expression with named groups, by default `SURFBOARD`:
+    BadValue if it is not.
     """
     try:
         compiled = re.compile(pattern or SURFBOARD)
@@ -256,10 +224,7 @@ def read_head(path: Path) -> bytes:
 def is_gzip(path: Path) -> bool:
     """Return whether a file is gzip.
 
-    Raises
-    ------
-    BadProfile
-        If the file cannot be read or is not a regular file: a pipe would block, and can be read only once.
+    Raise BadProfile if it cannot be read or is not a regular file: a pipe would block, and can be read only once.
     """
     try:
         mode = path.stat().st_mode
@@ -275,10 +240,7 @@ def is_gzip(path: Path) -> bool:
 def open_decompressed(path: Path) -> BinaryIO:
     """Open a file for reading, with decompression if it is gzip.
 
-    Raises
-    ------
-    BadProfile
-        As `is_gzip`; also during reading, if the file expands to more than `decompression_limit`.
+    Raise BadProfile as `is_gzip` does; also during reading, if the file expands to more than `decompression_limit`.
     """
     zipped = is_gzip(path)
     try:
@@ -290,10 +252,7 @@ def open_decompressed(path: Path) -> BinaryIO:
 def decompression_limit(path: Path) -> int:
     """Return the maximum number of decompressed bytes of a gzip file.
 
-    Raises
-    ------
-    BadProfile
-        If the environment variable is not a number of bytes.
+    Raise BadProfile if the environment variable is not a number of bytes.
     """
     setting = os.environ.get(VARIABLE, "")
     if setting and not setting.isdecimal():

@@ -64,21 +64,11 @@ class TextSpan(NamedTuple):
 
 
 class JsonArray(Generic[T]):
-    """An array that is the whole document or the value of a key of the outermost object.
+    """An array that is the whole document or the value of a key of the outermost object, in a plain or gzip file.
 
-    Parameters
-    ----------
-    path : Path
-        Plain or gzip.
-    key : str
-        Key of the array, such as ``"traceEvents"``.
-    decode : callable
-        Function from the bytes of a JSON array to a result; raises `msgspec.DecodeError` for invalid JSON.
-
-    Attributes
-    ----------
-    around : bytes
-        The document with an empty array, available when `pieces` is exhausted.
+    `key` is that of the array, such as ``"traceEvents"``. `decode` makes a result of the bytes of a JSON array, and
+    raises `msgspec.DecodeError` for invalid JSON. `around` is the document with an empty array, available when `pieces`
+    is exhausted.
     """
 
     def __init__(self, path: Path, key: str, decode: Callable[[bytes], T]) -> None:
@@ -106,11 +96,8 @@ class JsonArray(Generic[T]):
     ) -> Iterator[R | Elements[T]]:
         """Yield the results of a function for as many pieces as possible, then the remaining elements.
 
-        Parameters
-        ----------
-        run : callable
-            Function from spans to their results in the same order; it may read spans ahead and end early. The result
-            must be None for a span that is not a JSON array when enclosed in brackets, or that contains an error.
+        `run` goes from spans to their results in the same order; it may read spans ahead and end early. The result must
+        be None for a span that is not a JSON array when enclosed in brackets, or that contains an error.
         """
         with open_decompressed(self.path) as file:
             head = self._find_array(file)
@@ -294,17 +281,8 @@ class NestedArrays(JsonArray[T]):
     """The arrays with given keys, at any depth of a document; all other parts are skipped.
 
     A key in quotes before a colon and a bracket cannot occur inside a string, because the quotes are escaped there.
-
-    Parameters
-    ----------
-    path : Path
-        Plain or gzip.
-    keys : sequence of str
-        Keys of the arrays.
-    decode : callable
-        As for `JsonArray`.
-    end : re.Pattern
-        Pattern of the end of a complete document, because the skipped parts are not parsed.
+    `end` is the pattern of the end of a complete document, because the skipped parts are not parsed. The rest is as for
+    `JsonArray`.
     """
 
     def __init__(self, path: Path, keys: Sequence[str], decode: Callable[[bytes], T], end: re.Pattern[bytes]) -> None:
@@ -316,10 +294,7 @@ class NestedArrays(JsonArray[T]):
     def arrays(self) -> Iterator[tuple[str, Elements[T]]]:
         """Yield key and elements, piece by piece, in file order.
 
-        Raises
-        ------
-        BadProfile
-            If the document ends inside an array, or without its closing bracket.
+        Raise BadProfile if the document ends inside an array, or without its closing bracket.
         """
         with open_decompressed(self.path) as file:
             while True:
@@ -378,10 +353,7 @@ def bad_at(path: Path, byte: int, problem: str) -> BadProfile:
 def decode_around(array: JsonArray[Any], type_: type[T]) -> T | None:
     """Decode the document outside the array; None if the document is the array itself.
 
-    Raises
-    ------
-    BadProfile
-        If it is not JSON or not of this type.
+    Raise BadProfile if it is not JSON or not of this type.
     """
     try:
         if array.around.lstrip()[:1] == b"[":

@@ -83,10 +83,7 @@ def direction_of(name: str) -> int:
 class Nest:
     """Nested intervals per thread, with a lookup of the innermost interval at a time.
 
-    Parameters
-    ----------
-    thread, start, end : arrays of shape (n,)
-        Half-open intervals, in ns; an interval without a length is taken as 1 ns.
+    The intervals are half-open, in ns, in arrays of shape (n,); one without a length is taken as 1 ns.
     """
 
     def __init__(self, thread: NDArray[Any], start: Integers, end: Integers) -> None:
@@ -161,20 +158,9 @@ class _KeyIndex(NamedTuple):
 class Links:
     """Links from device events to the operations that launched them.
 
-    Parameters
-    ----------
-    operations : array of `OPERATION`
-        In any order. Records with name -1 are annotations: they give a direction and are never returned by `find`.
-    launches : array of `LAUNCH`
-    external_ids : bool
-        Whether external ids are links and not copies of the correlation ids.
-
-    Attributes
-    ----------
-    direction : ndarray of int8
-        Direction of each operation, or -1.
-    forward : ndarray of int64
-        Index of the forward operation of each backward operation, or -1.
+    The operations are an array of `OPERATION` in any order. Records with name -1 are annotations: they give a direction
+    and are never returned by `find`. The launches are an array of `LAUNCH`. `external_ids` says whether external ids
+    are links and not copies of the correlation ids.
     """
 
     def __init__(self, operations: NDArray[Any], launches: NDArray[Any], external_ids: bool) -> None:
@@ -188,6 +174,7 @@ class Links:
         inside = around >= 0
         launched = index[around[inside]]
         self._by_correlation = _KeyIndex.of(launches["correlation"][inside], launched, label[launched])
+        # Of each operation, and the index of the forward operation of each backward one; -1 if there is none.
         self.direction, self.forward = _directions(operations)
 
     def find(self, external: Integers, correlation: Integers) -> Integers:
@@ -198,12 +185,8 @@ class Links:
     def columns(self, at: Integers, names: pa.Array, params: pa.Array) -> dict[str, pa.Array]:
         """Return `op`, `params`, `direction` and `execution` of events from the operations that launched them.
 
-        Parameters
-        ----------
-        at : array
-            Index of the operation of each event from `find`, or -1.
-        names, params : pyarrow.Array
-            Texts indexed by the codes of the operations.
+        `at` has the index of the operation of each event from `find`, or -1; `names` and `params` are texts indexed by
+        the codes of the operations.
         """
         operation = self.operations[at]
         codes = {"op": operation["name"], "params": operation["params"], "direction": self.direction[at]}
@@ -268,25 +251,13 @@ class MarkedSteps(NamedTuple):
 class Launched:
     """Assignment of device events to the iterations that launched them.
 
-    Parameters
-    ----------
-    steps : MarkedSteps
-        Intervals of the iterations on the host.
-    ran : MarkedSteps
-        Intervals of the iterations on the device if the profiler records them, else `steps`.
-    launches : structured ndarray
-        All launches (`LAUNCH`).
-
-    Attributes
-    ----------
-    steps : MarkedSteps
-    launches : structured ndarray
-        Sorted by correlation id.
+    `steps` has the intervals of the iterations on the host, and `ran` those on the device if the profiler records them,
+    else the same. The launches are an array of all `LAUNCH`.
     """
 
     def __init__(self, steps: MarkedSteps, ran: MarkedSteps, launches: NDArray[Any]) -> None:
         self.steps, self._ran = steps, ran
-        self.launches = launches[np.argsort(launches["correlation"], kind="stable")]
+        self.launches = launches[np.argsort(launches["correlation"], kind="stable")]  # sorted by correlation id
 
     def find(self, correlation: Integers) -> Integers:
         """Return the index in `launches` of the call that launched each event, or -1."""
@@ -309,15 +280,7 @@ class Launched:
 
 
 def find_steps(names: Sequence[str], starts: Integers, ends: Integers, launches: Integers) -> MarkedSteps:
-    """Find the iterations among named ranges.
-
-    Parameters
-    ----------
-    names : sequence of str, length n
-    starts, ends : ndarray of int64, shape (n,)
-    launches : ndarray of int64
-        Launch times, in ns.
-    """
+    """Find the iterations among n named ranges; `launches` are launch times, in ns."""
     families: dict[str, list[int]] = {}
     for index, name in enumerate(names):
         families.setdefault(_DIGITS.sub("#", name), []).append(index)
@@ -356,20 +319,7 @@ class HostRange(NamedTuple):
 
 
 class ProgramPaths:
-    """Paths of the program's nested ranges.
-
-    Parameters
-    ----------
-    ranges : sequence of HostRange
-        In any order.
-    steps : MarkedSteps
-        The iterations; their marks are not part of the paths.
-
-    Attributes
-    ----------
-    names : list of str
-        Unique paths such as ``Model_0/Block_3/Linear_7``.
-    """
+    """Paths of the program's nested ranges, given in any order; the marks of iterations are not part of them."""
 
     def __init__(self, ranges: Sequence[HostRange], steps: MarkedSteps) -> None:
         marks = set(zip(steps.starts.tolist(), steps.ends.tolist()))
@@ -389,7 +339,7 @@ class ProgramPaths:
                 text = open_ranges[-1][1]
             open_ranges.append((item, text))
             self._path[index] = codes.setdefault(text, len(codes))
-        self.names = list(codes)
+        self.names = list(codes)  # unique paths such as `Model_0/Block_3/Linear_7`
         self._nest = Nest(*(np.array([item[field] for item in entered], np.int64) for field in (1, 2, 3)))
 
     def find(self, thread: NDArray[Any], time: Integers) -> Integers:

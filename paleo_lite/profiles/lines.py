@@ -35,17 +35,9 @@ _NUMBER = re.compile(r"[+-]?(?:\d{1,30}(?:\.\d{0,30})?|\.\d{1,30})(?:[eE][+-]?\d
 def numbered_lines(path: Path, most: int | None = None) -> Iterator[tuple[int, str]]:
     """Yield number (from 1) and text of every non-blank line, without trailing spaces.
 
-    Gzip is decompressed. A line that is not UTF-8 is read as Latin-1; a byte-order mark is dropped.
-
-    Parameters
-    ----------
-    most : int, optional
-        Maximum bytes, for callers that keep all lines (`SUMMARY_BYTES`).
-
-    Raises
-    ------
-    BadProfile
-        If the file cannot be read or decompressed or has more than `most` bytes, or a line is too long or not text.
+    Gzip is decompressed. A line that is not UTF-8 is read as Latin-1; a byte-order mark is dropped. `most` limits the
+    bytes, for callers that keep all lines (`SUMMARY_BYTES`). Raise BadProfile if the file cannot be read or
+    decompressed or has more than `most` bytes, or a line is too long or not text.
     """
     number = blank = size = 0
     try:
@@ -82,10 +74,7 @@ def decoded_head(head: bytes) -> list[str]:
 def number_of(text: str) -> float:
     """Convert a finite decimal number.
 
-    Raises
-    ------
-    ValueError
-        If the text is anything else: empty, ``nan``, ``inf``, a number with a unit.
+    Raise ValueError if the text is anything else: empty, ``nan``, ``inf``, a number with a unit.
     """
     if not _NUMBER.fullmatch(text):
         raise ValueError(text)
@@ -98,10 +87,7 @@ def number_of(text: str) -> float:
 def quantity_of(text: str, units: Mapping[str, float]) -> float:
     """Convert a number with a unit to the base unit: ``quantity_of("230.07us", TIME_NS)`` is 230,070.
 
-    Raises
-    ------
-    ValueError
-        If it is not a number or the unit is not among `units`.
+    Raise ValueError if it is not a number or the unit is not among `units`.
     """
     match = _NUMBER.match(text)
     factor = units.get(text[match.end() :].strip()) if match else None
@@ -116,21 +102,10 @@ def quantity_of(text: str, units: Mapping[str, float]) -> float:
 class CsvTable:
     """A CSV table between lines of the profiler (``==PID== ...``) and of the program.
 
-    Parameters
-    ----------
-    heading : re.Pattern
-        Start of the heading. The heading can be repeated with other columns: a file can hold several processes.
-    units : bool
-        Whether the line below the heading contains the units.
-    delimiter : str
-        Column separator.
-    most : int, optional
-        Maximum bytes, as for `numbered_lines`.
-
-    Attributes
-    ----------
-    names, units : list of str
-        Names and units of the most recent heading; a new list for every heading.
+    `heading` is the pattern of the start of the heading. The heading can be repeated with other columns: a file can
+    hold several processes. `units` says whether the line below the heading contains the units, and `most` is as for
+    `numbered_lines`. The attributes `names` and `units` are those of the most recent heading; a new list for every
+    heading.
     """
 
     def __init__(
@@ -145,10 +120,7 @@ class CsvTable:
     def rows(self) -> Iterator[tuple[int, list[str]]]:
         """Yield line number and fields of every row.
 
-        Raises
-        ------
-        BadProfile
-            If there is no heading, or a row has a different number of columns.
+        Raise BadProfile if there is no heading, or a row has a different number of columns.
         """
         for number, line in numbered_lines(self.path, self.most):
             if line.startswith("=="):

@@ -84,14 +84,10 @@ class KernelName(msgspec.Struct, frozen=True):
 def classify(raw: str, category: str = "kernel") -> KernelName:
     """Return normalised name and class of a kernel.
 
-    Parameters
-    ----------
-    raw : str
-        Name as printed by the profiler: plain, demangled or mangled, complete or truncated.
-    category : str
-        Category of the row (`paleo_lite.profiles.table.SCHEMA`). It decides for copies, fills and communication,
-        whatever their names. ``convolution`` marks a kernel of a convolution operation: it gets a convolution class
-        even if its name is that of a plain matrix product.
+    The name is as printed by the profiler: plain, demangled or mangled, complete or truncated. The category of the row
+    (`paleo_lite.profiles.table.SCHEMA`) decides for copies, fills and communication, whatever their names.
+    ``convolution`` marks a kernel of a convolution operation: it gets a convolution class even if its name is that of a
+    plain matrix product.
     """
     name = normalise(raw)
     if category in _BY_CATEGORY:

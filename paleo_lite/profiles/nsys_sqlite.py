@@ -78,10 +78,7 @@ class NsysSqlite:
     def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
         """Yield kernels, copies, fills, runtime calls and NVTX ranges, table by table, 16,384 rows at a time.
 
-        Raises
-        ------
-        BadProfile
-            If the file is cut or corrupted, lacks the tables, or an event ends before it begins.
+        Raise BadProfile if the file is cut or corrupted, lacks the tables, or an event ends before it begins.
         """
         with open_readonly(path) as connection:
             tables = tables_of(connection)
@@ -283,13 +280,7 @@ def _extents(rows: dict[str, list[Any]], extent: str) -> list[str | None]:
 
 
 class _Ranges:
-    """Collected NVTX ranges and marks.
-
-    Parameters
-    ----------
-    domains : mapping
-        Names of the domains by id.
-    """
+    """Collected NVTX ranges and marks; the names of their domains come by id."""
 
     def __init__(self, domains: Mapping[Any, str]) -> None:
         self._foreign = {number for number, name in domains.items() if name in _LIBRARIES}

@@ -112,10 +112,7 @@ class MetricsCsv:
     def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
         """Yield one batch with a row per kernel.
 
-        Raises
-        ------
-        BadProfile
-            If the heading or a row is incomplete, or a value is neither a number nor a level.
+        Raise BadProfile if the heading or a row is incomplete, or a value is neither a number nor a level.
         """
         kernels: dict[tuple[int, str, str], dict[str, float | None]] = {}
         calls: dict[tuple[int, str, str], int] = {}

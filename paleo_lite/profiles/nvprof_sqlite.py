@@ -59,10 +59,7 @@ class NvprofSqlite:
     def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
         """Yield kernels, copies, fills, API calls and NVTX markers, kind by kind, 16,384 at a time.
 
-        Raises
-        ------
-        BadProfile
-            If the file is cut or corrupted, lacks the tables, or an activity ends before it begins.
+        Raise BadProfile if the file is cut or corrupted, lacks the tables, or an activity ends before it begins.
         """
         most = path.stat().st_size if path.exists() else 0
         with open_readonly(path) as connection:

@@ -73,10 +73,7 @@ class SummaryText:
     def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
         """Yield one row per distinct kernel or call, 16,384 at a time.
 
-        Raises
-        ------
-        BadProfile
-            If a heading or row is incomplete, or a time cannot be read.
+        Raise BadProfile if a heading or row is incomplete, or a time cannot be read.
         """
         yield from batches_of(_rows(path), _COLUMNS, columns)
 

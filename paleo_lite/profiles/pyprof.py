@@ -113,15 +113,8 @@ class PyprofCsv:
 def open_parquet(path: Path, texts: Sequence[str] = ()) -> pq.ParquetFile:
     """Open a parquet file with unique, flat columns and row groups of limited size.
 
-    Parameters
-    ----------
-    texts : sequence of str
-        Columns to read as dictionaries.
-
-    Raises
-    ------
-    BadProfile
-        If the file is corrupted, or has duplicate or nested columns or too large row groups.
+    The columns of `texts` are read as dictionaries. Raise BadProfile if the file is corrupted, or has duplicate or
+    nested columns or too large row groups.
     """
     try:
         file = pq.ParquetFile(path, page_checksum_verification=True)

@@ -34,19 +34,12 @@ _SCHEMA = "sqlite_master"
 
 
 class _Guard:
-    """Allows reading, and denies whatever else a file may make SQLite do: functions, pragmas, writing, attaching.
-
-    Attributes
-    ----------
-    tables : dict of str to set of str
-        The columns that may be read besides those of the schema; none before they are known.
-    denied : str
-        The last column whose reading was denied, if any.
-    """
+    """Allows reading, and denies whatever else a file may make SQLite do: functions, pragmas, writing, attaching."""
 
     def __init__(self) -> None:
+        # The columns that may be read besides those of the schema; none before they are known.
         self.tables: dict[str, set[str]] = {}
-        self.denied = ""
+        self.denied = ""  # the last column whose reading was denied, if any
 
     def __call__(self, action: int, first: str | None, second: str | None, *_: str | None) -> int:
         if action == sqlite3.SQLITE_READ:
@@ -79,12 +72,8 @@ class _Budget:
 def open_readonly(path: Path) -> Iterator[sqlite3.Connection]:
     """Open a connection that writes neither to the file nor to a journal, and reads what `tables_of` returns.
 
-    Text that is not UTF-8 is read as Latin-1. Errors of SQLite inside the block become BadProfile.
-
-    Raises
-    ------
-    BadProfile
-        If the file is truncated, compressed, corrupted or not SQLite, or a column is read that is not stored.
+    Text that is not UTF-8 is read as Latin-1. Errors of SQLite inside the block become BadProfile, as for a file that
+    is truncated, compressed, corrupted or not SQLite, or a column that is not stored.
     """
     _check_length(path)
     connection = None
@@ -142,13 +131,7 @@ def tables_of(connection: sqlite3.Connection) -> dict[str, list[str]]:
 class Entries:
     """The values of a table by their key; from a table whose key has no index, all are read at once.
 
-    Parameters
-    ----------
-    connection : sqlite3.Connection
-    table, key, value : str
-        Names of the table and of its columns.
-    longest : int
-        Characters of a text that are kept.
+    `table`, `key` and `value` are the names of the table and of its columns; of a text `longest` characters are kept.
     """
 
     def __init__(self, connection: sqlite3.Connection, table: str, key: str, value: str, longest: int) -> None:
@@ -160,13 +143,7 @@ class Entries:
                 self.cache[number] = self._short(entry)
 
     def find(self, number: Any) -> Any:
-        """Return the value of a key.
-
-        Raises
-        ------
-        KeyError
-            If no row has the key.
-        """
+        """Return the value of a key; raise KeyError if no row has it."""
         if number not in self.cache and not self.is_complete:
             query = f'SELECT "{self.value}" FROM "{self.table}" WHERE "{self.key}" = ?'
             row = self.connection.execute(query, (number,)).fetchone()

@@ -57,15 +57,9 @@ HOST = ("api", "cpu", "marker", "message")
 
 
 class KernelTable(msgspec.Struct, frozen=True, eq=False):
-    """A profile in memory.
+    """A profile in memory."""
 
-    Attributes
-    ----------
-    table : pyarrow.Table
-        Columns of `SCHEMA`, then ``metric.*``.
-    """
-
-    table: pa.Table
+    table: pa.Table  # columns of `SCHEMA`, then `metric.*`
     format: str
     configuration: Mapping[str, Any] = {}
 
@@ -118,14 +112,7 @@ def batches_of(
 def batch_of(columns: Mapping[str, Any], length: int, keep: tuple[str, ...] | None = None) -> pa.RecordBatch:
     """Build a record batch with the order and types of `SCHEMA`; missing columns are null.
 
-    Parameters
-    ----------
-    columns : mapping of str to sequence or Arrow array
-        Columns of `SCHEMA` and ``metric.*``.
-    length : int
-        Number of rows.
-    keep : tuple of str, optional
-        Selected columns; metrics are always kept.
+    The given columns are those of `SCHEMA` and ``metric.*``. Of them `keep` selects some; metrics are always kept.
     """
     fields, arrays = [], []
     for field in SCHEMA:
@@ -154,12 +141,8 @@ def batch_of(columns: Mapping[str, Any], length: int, keep: tuple[str, ...] | No
 def device_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Select the rows of device events: kernels, copies, fills and communication.
 
-    Rows without a duration (events without an end in the profile) are dropped.
-
-    Raises
-    ------
-    BadProfile
-        If a duration is negative or NaN, or FLOPs or bytes are more than any kernel can have.
+    Rows without a duration (events without an end in the profile) are dropped. Raise BadProfile if a duration is
+    negative or NaN, or FLOPs or bytes are more than any kernel can have.
     """
     rows = batch
     if "category" in batch.schema.names:
@@ -211,30 +194,18 @@ def integer_column(batch: pa.RecordBatch, name: str) -> NDArray[np.int64]:
 
 
 def from_numpy(values: NDArray[Any], kind: pa.DataType, valid: NDArray[np.bool_] | None = None) -> pa.Array:
-    """Return an Arrow array that shares the memory of a contiguous NumPy array.
+    """Return an Arrow array that shares the memory of a contiguous NumPy array, shape (n,).
 
-    Parameters
-    ----------
-    values : ndarray, shape (n,)
-        Numbers with the item size of `kind`.
-    kind : pyarrow.DataType
-        Fixed-width type other than bool.
-    valid : ndarray of bool, shape (n,), optional
-        The result is null where False.
+    `kind` is a fixed-width type other than bool, of the same item size. The result is null where `valid` is False.
     """
     bitmap = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
     return pa.Array.from_buffers(kind, len(values), [bitmap, pa.py_buffer(np.ascontiguousarray(values))])
 
 
 def to_numpy(array: pa.Array, absent: Any = None) -> NDArray[Any]:
-    """Return the numbers of an Arrow array; read-only if they share its memory.
+    """Return the numbers of an Arrow array, shape (n,); read-only if they share its memory.
 
-    Parameters
-    ----------
-    array : pyarrow.Array, shape (n,)
-        Array of a fixed-width type other than bool.
-    absent : number, optional
-        Value for nulls; without it nulls have arbitrary values.
+    It has a fixed-width type other than bool. `absent` is the value for nulls; without it nulls have arbitrary values.
     """
     kind = np.dtype(array.type.to_pandas_dtype())
     _, data = array.buffers()

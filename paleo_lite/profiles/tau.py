@@ -75,10 +75,8 @@ class TauParquet:
     def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
         """Yield the rows, 65,536 at a time; memory holds one row group of the selected columns.
 
-        Raises
-        ------
-        BadProfile
-            If the file is truncated or corrupted, lacks a column, or a count or size is negative or absent.
+        Raise BadProfile if the file is truncated or corrupted, lacks a column, or a count or size is negative or
+        absent.
         """
         with open_parquet(path) as file:
             words = [field.name for field in file.schema_arrow if pa.types.is_string(field.type)]

@@ -72,10 +72,8 @@ class HotspotsCsv:
     def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
         """Yield one batch with a row per function.
 
-        Raises
-        ------
-        BadProfile
-            If there is no CPU time, a row is incomplete or split by commas in a name, or a time is invalid.
+        Raise BadProfile if there is no CPU time, a row is incomplete or split by commas in a name, or a time is
+        invalid.
         """
         table = CsvTable(path, _HEADING, units=False, delimiter=_delimiter(path), most=SUMMARY_BYTES)
         numbers: list[int] = []
@@ -133,13 +131,7 @@ class ApsSummary:
         return facts and any(_SUMMARY.match(line) for line in lines)
 
     def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
-        """Yield one batch.
-
-        Raises
-        ------
-        BadProfile
-            If there is no summary, no value in it, or the elapsed time cannot be read.
-        """
+        """Yield one batch; raise BadProfile without a summary or a value in it, or with an invalid elapsed time."""
         application: dict[str, Any] = {"category": "cpu", "kernel": "application"}
         calls: list[dict[str, Any]] = []
         for number, names, text in _facts(path):
