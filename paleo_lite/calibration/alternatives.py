@@ -54,14 +54,8 @@ def try_alternatives(
 ) -> Alternatives:
     """Predict the workload with larger batches, narrower precisions, fused kernels, and on every other device.
 
-    Parameters
-    ----------
-    prediction : Prediction
-        Prediction of a network, with its memory.
-    time_model : str, optional
-        The time model requested by name, if any.
-    hardware_files : sequence of Path
-        Further hardware TOMLs.
+    The prediction is one of a network, with its memory; `time_model` is the one requested by name, if any, and
+    `hardware_files` are further hardware TOMLs.
     """
     workload, machine, model = prediction.workload, prediction.machine, prediction.model
     # A calibration holds for one device and precision; elsewhere the best available model is used.
@@ -140,15 +134,9 @@ def _larger_batches(prediction: Prediction) -> Iterator[tuple[int, str]]:
 def _on_other_devices(
     prediction: Prediction, time_model: str | None, hardware_files: Sequence[Path]
 ) -> tuple[list[Alternative], int]:
-    """Predict the workload on every other device that the same kind of model covers.
+    """Predict the workload on every other device that the same kind of model covers, and count the devices left out.
 
     Work and memory do not depend on the device and are counted once.
-
-    Returns
-    -------
-    alternatives : list of Alternative
-    number_without_model : int
-        Number of devices that were left out.
     """
     workload = prediction.workload
     alternatives: list[Alternative] = []

@@ -51,13 +51,8 @@ def compare_operations(measured: PassTimes, prediction: Prediction) -> tuple[lis
 
     Linear layers are matched by the sizes of their matrix products, so layers of equal size share a row. Attention
     includes batched products and softmax, which it consists of if it is not fused. Gaps are the time in which the
-    device is idle; the predicted gaps are the time of waiting for the host and the overhead of a step.
-
-    Returns
-    -------
-    rows : list of OperationRow
-        By decreasing measured time; empty for networks without attention.
-    notes : tuple of str
+    device is idle; the predicted gaps are the time of waiting for the host and the overhead of a step. The rows are
+    sorted by decreasing measured time; there are none for networks without attention.
     """
     kinds = prediction.kinds
     if not any(kind in KINDS and KINDS[kind].profile_kind == "attention" for kind in kinds):

@@ -79,8 +79,12 @@ def choose_model(
     ppp: float | None = None,
     concurrent: bool = False,
     calibration: str | Calibration | None = None,
-    products: str | None = None,
+    products: str | None = None,  # precision of matrix products, if it differs from `precision`
+    # Whether the network is a decoder of text. In PyTorch, the kernels of decoders are timed with the constants that
+    # were fitted to published training steps of language models (`paleo_lite.timing.blocks`).
     is_language_model: bool = False,
+    # Whether the network is an encoder of text. Its matrix products are as certain as products timed one by one
+    # (`with_certain_products`).
     is_text_encoder: bool = False,
 ) -> TimeModel:
     """Return the requested time model, or the best available one.
@@ -89,25 +93,9 @@ def choose_model(
     weight on measurements of the device itself. Devices are thus compared under one software and one host. If no
     measurement covers a device it is the roofline, with a note that gives the reason and states that it is a bound.
 
-    Parameters
-    ----------
-    time_model, execution, ppp, concurrent, calibration
-        As in `paleo_lite.predict`.
-    products : str, optional
-        Precision of matrix products, if it differs from `precision`.
-    is_language_model : bool
-        Whether the network is a decoder of text. In PyTorch, the kernels of decoders are timed with the constants that
-        were fitted to published training steps of language models (`paleo_lite.timing.blocks`).
-    is_text_encoder : bool
-        Whether the network is an encoder of text. Its matrix products are as certain as products timed one by one
-        (`with_certain_products`).
-
-    Raises
-    ------
-    BadValue
-        If the requests exclude each other, or ``calibrated`` is requested and no measurement covers the device.
-    CalibrationFailed
-        If the calibration is for another device or precision.
+    The options without a comment are as in `paleo_lite.predict`. Raise BadValue if the requests exclude each other, or
+    ``calibrated`` is requested and no measurement covers the device, and CalibrationFailed if the calibration is for
+    another device or precision.
     """
     if products is not None:
         wide = choose_model(
@@ -244,20 +232,9 @@ def pooled_model(
 ) -> CalibratedModel | NotPooled:
     """Return the model pooled from the measurements of all devices, for some software on an unknown host.
 
-    Parameters
-    ----------
-    execution : str
-        One of `paleo_lite.counting.fusion.EXECUTIONS`.
-    software : str
-        Name of a framework, without version.
-    pool : Pool, optional
-        Default: the shipped one.
-
-    Returns
-    -------
-    CalibratedModel or NotPooled
-        `NotPooled` if the vendor was not measured, the device is a board of several, or no fit is in this precision on
-        such arithmetic units.
+    It is `NotPooled` if the vendor was not measured, the device is a board of several, or no fit is in this precision
+    on such arithmetic units. `execution` is one of `paleo_lite.counting.fusion.EXECUTIONS`, `software` the name of a
+    framework without version. Without a pool it is the shipped one.
     """
     is_engine = execution == ENGINE
     if is_engine:
@@ -354,10 +331,7 @@ def why_not_pooled(device: Device) -> str:
 def read_pool(path: Path | None = None) -> Pool:
     """Read a pool; the shipped one without a path.
 
-    Raises
-    ------
-    BadFile
-        If it is malformed, or has other parameters than this version.
+    Raise BadFile if it is malformed, or has other parameters than this version.
     """
     path = path or _pool_path()
     pool = read_typed(path, Pool, "pool", _MAX_FILE_BYTES)

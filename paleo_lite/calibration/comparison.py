@@ -144,16 +144,9 @@ class ProfileComparison(Result, msgspec.Struct, frozen=True, eq=False):
 
 
 def compare_with_profile(path: str, measured: PassTimes, prediction: Prediction) -> ProfileComparison:
-    """Match the layers of a prediction with the operations of a profile.
+    """Match the layers of a prediction with the operations of a profile, which has the same batch size and phase.
 
-    Parameters
-    ----------
-    path : str
-        Path of the profile.
-    measured : PassTimes
-        Times of the profile.
-    prediction : Prediction
-        Prediction for the batch size and phase of the profile.
+    `path` is that of the profile.
     """
     merge = not measured.has_ops
     measured_s: dict[tuple[str, str], float] = {}

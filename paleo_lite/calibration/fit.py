@@ -39,24 +39,12 @@ if TYPE_CHECKING:
 
 
 class MeasuredRuns(msgspec.Struct, frozen=True, eq=False):
-    """Measured steps of one device in one precision.
+    """Measured steps of one device in one precision."""
 
-    Attributes
-    ----------
-    features : Features
-        Stacked features of the layers of all steps, arrays of shape (entries,).
-    run : ndarray, shape (entries,)
-        Index of the step that each entry belongs to.
-    rates : Rates
-        Peak rates of the device.
-    measured_s : ndarray, shape (steps,)
-        Measured seconds of each step.
-    """
-
-    features: Features
-    run: NDArray[np.int64]
-    rates: Rates
-    measured_s: Floats
+    features: Features  # stacked features of the layers of all steps, arrays of shape (entries,)
+    run: NDArray[np.int64]  # index of the step that each entry belongs to, shape (entries,)
+    rates: Rates  # peak rates of the device
+    measured_s: Floats  # seconds of each step, shape (steps,)
 
     def __len__(self) -> int:
         return len(self.measured_s)
@@ -78,10 +66,7 @@ class MeasuredRuns(msgspec.Struct, frozen=True, eq=False):
 def runs_of(measurements: Sequence[Measurement], device: Device, precision: str) -> MeasuredRuns:
     """Return measurements of a device in the form that `fit` takes, in the same order.
 
-    Raises
-    ------
-    PaleoError
-        If a network is unknown or unavailable at its image size.
+    Raise PaleoError if a network is unknown or unavailable at its image size.
     """
     features = []
     for m in measurements:
@@ -117,13 +102,7 @@ _counted: dict[tuple[str | int, ...], Workload] = {}
 
 
 def stack_features(features: Sequence[Features], rates: Rates, measured_s: Sequence[float]) -> MeasuredRuns:
-    """Concatenate the features of measured steps.
-
-    Raises
-    ------
-    CalibrationFailed
-        If a time is not a number above 0.
-    """
+    """Concatenate the features of measured steps; raise CalibrationFailed if a time is not a number above 0."""
     for time_s in measured_s:
         if not (np.isfinite(time_s) and time_s > 0):
             raise CalibrationFailed(f"a measured time must be a number of seconds above 0 (got {time_s!r})")
@@ -138,40 +117,21 @@ def stack_features(features: Sequence[Features], rates: Rates, measured_s: Seque
 
 
 class Fit(msgspec.Struct, frozen=True, eq=False):
-    """Result of a fit.
+    """Result of a fit."""
 
-    Attributes
-    ----------
-    theta : ndarray, shape (parameters,)
-        Logarithms of the parameters.
-    covariance : ndarray, shape (parameters, parameters)
-        Covariance of `theta`.
-    scatter : float
-        Robust relative deviation of single measurements from the model.
-    residuals : ndarray, shape (steps,)
-        log(predicted / measured) of each measurement.
-    learned_fraction : ndarray, shape (parameters,)
-        Relative reduction of each parameter's standard deviation from the prior's: 0 no information, 1 exact.
-    """
-
-    theta: Floats
-    covariance: Floats
-    scatter: float
-    residuals: Floats
+    theta: Floats  # logarithms of the parameters, shape (parameters,)
+    covariance: Floats  # of `theta`, shape (parameters, parameters)
+    scatter: float  # robust relative deviation of single measurements from the model
+    residuals: Floats  # log(predicted / measured) of each measurement, shape (steps,)
+    # Relative reduction of each parameter's standard deviation from the prior's, shape (parameters,): 0 no information,
+    # 1 exact.
     learned_fraction: Floats
 
     def predict(self, runs: MeasuredRuns) -> tuple[Floats, Floats]:
-        """Predict the time of each step.
+        """Predict the seconds of each step, and the standard deviation of their logarithms, both of shape (steps,).
 
-        To first order in the parameters, with d = d log(step) / d theta, the variance of the logarithm is
-        d^T covariance d plus the scatter of single measurements.
-
-        Returns
-        -------
-        time_s : ndarray, shape (steps,)
-            Seconds.
-        deviation : ndarray, shape (steps,)
-            Standard deviation of the logarithm of each time.
+        To first order in the parameters, with d = d log(step) / d theta, the variance of the logarithm is d^T
+        covariance d plus the scatter of single measurements.
         """
         times, gradient = sensitivities(runs.features, runs.rates, np.exp(self.theta), runs.run, len(runs))
         slopes = gradient / times[:, None]
@@ -184,24 +144,10 @@ def calibrate(
 ) -> tuple[list[Measurement], Fit]:
     """Fit the parameters of a device in a precision to measurements of it.
 
-    Parameters
-    ----------
-    measurements : sequence of Measurement
-        All of this device and precision.
-    prior : Prior, optional
-        Default: `device_prior`, which is weak.
+    Return the measurements in the order of the residuals, and the fit.
 
-    Returns
-    -------
-    ordered : list of Measurement
-        The measurements in the order of the fit's residuals.
-    fit : Fit
-
-    Raises
-    ------
-    CalibrationFailed
-        If there is no measurement, one in another precision, or more than one kind of execution: host overheads
-        differ between them.
+    The prior is `device_prior` by default, which is weak. Raise CalibrationFailed if there is no measurement, one in
+    another precision, or more than one kind of execution: host overheads differ between them.
     """
     if not measurements:
         raise CalibrationFailed(f"no measurement of {device.name} in {precision} to fit")
@@ -236,17 +182,10 @@ def expected_scatter(measurements: int) -> float:
 
 
 def fit(runs: MeasuredRuns, prior: Prior, scatter: float = FIT_SCATTER, start: Floats | None = None) -> Fit:
-    """Fit the parameters to measured steps.
+    """Fit the parameters to measured steps; without any, the fit is the prior.
 
-    Parameters
-    ----------
-    runs : MeasuredRuns
-        May be empty: then the fit is the prior.
-    scatter : float
-        Expected relative scatter of single measurements, see `FIT_SCATTER`.
-    start : ndarray, optional
-        Start of the search; default: the prior's mean. Starting from a fit to almost the same measurements saves most
-        of the work.
+    `scatter` is the expected relative scatter of single measurements, see `FIT_SCATTER`. The search starts at the
+    prior's mean by default; starting from a fit to almost the same measurements saves most of the work.
     """
     least_squares = require("scipy.optimize", "fitting", "calibrate").least_squares
 
@@ -324,23 +263,10 @@ def held_out_error(
 def predict_held_out(
     runs: MeasuredRuns, priors: Sequence[Prior], folds: Sequence[np.ndarray], scatter: float = FIT_SCATTER
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Predict each fold from all the others.
+    """Predict the steps of each fold from all the others, with a prior for each fold.
 
-    Parameters
-    ----------
-    priors : sequence of Prior
-        One for each fold.
-    folds : sequence of ndarray
-        Indices of the steps of each fold.
-    scatter : float
-        Expected relative scatter of single measurements, see `FIT_SCATTER`.
-
-    Returns
-    -------
-    predicted_s : ndarray, shape (steps,)
-        NaN for steps that are in no fold.
-    deviation : ndarray, shape (steps,)
-        Standard deviation of the logarithm of each prediction.
+    A fold is an array of the indices of its steps; `scatter` is as for `fit`. Return the predicted seconds, NaN for
+    steps that are in no fold, and the standard deviation of the logarithm of each, both of shape (steps,).
     """
     predicted, deviation = np.full(len(runs), np.nan), np.full(len(runs), np.nan)
     all_indices = np.arange(len(runs))

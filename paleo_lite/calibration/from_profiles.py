@@ -29,27 +29,15 @@ def measure_profiles(
     gpu: str,
     network: str,
     precision: str,
-    batch_size: int | None = None,
+    batch_size: int | None = None,  # batch size to select; also that of profiles without one in their names
     name_pattern: str | None = None,
-    hardware_files: Iterable[Path] = (),
+    hardware_files: Iterable[Path] = (),  # further hardware TOMLs
 ) -> list[Measurement]:
     """Return the forward and backward times of profiles; repeated configurations are merged into their median.
 
-    Parameters
-    ----------
-    paths : iterable of Path
-        Profiles and folders of profiles. Their names give the configuration, see `profiles.detect`.
-    gpu, network, precision : str
-        Profiled configuration; profiles with the name of another network are skipped.
-    batch_size : int, optional
-        Batch size to select; also that of profiles without one in their names.
-    hardware_files : iterable of Path
-        Further hardware TOMLs.
-
-    Raises
-    ------
-    BadProfile
-        If a profile cannot be read, is from another device or precision, its batch size is unknown, or none is left.
+    The paths are profiles and folders of profiles, whose names give the configuration, see `profiles.detect`; profiles
+    with the name of another network are skipped. Raise BadProfile if a profile cannot be read, is from another device
+    or precision, its batch size is unknown, or none is left.
     """
     measurements: list[Measurement] = []
     available: set[str] = set()
@@ -112,19 +100,9 @@ def compare_with_profiles(
 ) -> list[ProfileComparison]:
     """Compare profiles with predictions at the peaks of a machine.
 
-    Parameters
-    ----------
-    paths : iterable of Path
-        Profiles and folders of profiles; those with the name of another network are skipped.
-    workload : Workload
-        Network and precision; batch size and phase come from each profile.
-    batch_size : int, optional
-        Batch size to select; also that of profiles without one in their names.
-
-    Raises
-    ------
-    BadProfile
-        If a profile cannot be read, is from another device or precision, its batch size is unknown, or none is left.
+    The paths are profiles and folders of profiles; those with the name of another network are skipped. Batch size and
+    phase of the workload come from each profile; `batch_size` selects those of one batch size, and is that of profiles
+    without one in their names. Raise BadProfile as `measure_profiles` does.
     """
     comparisons: list[ProfileComparison] = []
     skipped: set[str] = set()
@@ -155,10 +133,7 @@ def predict_with_fitted_ppp(comparison: ProfileComparison) -> ProfileComparison:
 def ppp_shares(profiles: Sequence[ProfileComparison]) -> list[PppShare]:
     """Return the PPP of each pass and kind that is both predicted and measured, longest first.
 
-    Parameters
-    ----------
-    profiles : sequence of ProfileComparison
-        Comparisons of one network.
+    The profiles are comparisons of one network.
     """
     ppps: dict[tuple[str, str], list[float]] = {}
     fractions: dict[tuple[str, str], list[float]] = {}

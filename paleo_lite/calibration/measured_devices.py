@@ -73,22 +73,8 @@ def device_data_of(key: GroupKey, group: Sequence[Measurement]) -> DeviceData:
 class MeasuredDevices:
     """Measurements of several devices, with the parameters fitted to them.
 
-    Parameters
-    ----------
-    measurements : sequence of Measurement
-    label_of : function of a Measurement, optional
-        Label by which measurements are held out: the network, or its family.
-    operations : sequence of DeviceData
-        Single operations, which are never held out by label.
-
-    Attributes
-    ----------
-    groups : dict of GroupKey to list of Measurement
-        Measurements that are fitted together.
-    measured : dict of GroupKey to DeviceData
-        The same in the form that fits take.
-    operations : list of Evidence
-        Parameters fitted to single operations.
+    `label_of` returns the label by which a measurement is held out: the network, or its family. Single operations are
+    never held out by label.
     """
 
     def __init__(
@@ -97,26 +83,21 @@ class MeasuredDevices:
         label_of: Callable[[Measurement], str] | None = None,
         operations: Sequence[DeviceData] = (),
     ) -> None:
-        self.groups = group_by_source(measurements)
-        self.measured: dict[GroupKey, DeviceData] = {}
+        self.groups = group_by_source(measurements)  # measurements that are fitted together
+        self.measured: dict[GroupKey, DeviceData] = {}  # the same in the form that fits take
         self._labels: dict[GroupKey, NDArray[np.str_]] = {}
         for key, group in self.groups.items():
             self.measured[key] = device_data_of(key, group)
             self._labels[key] = np.array([label_of(step) if label_of else "" for step in group])
         self._operations = list(operations)
         self._evidence: dict[str, dict[GroupKey, Evidence]] = {}
-        self.operations: list[Evidence] = []
+        self.operations: list[Evidence] = []  # parameters fitted to single operations
 
     def evidence(self, held_out: str = "") -> dict[GroupKey, Evidence]:
-        """Return the parameters fitted to each group, without the measurements of a label.
+        """Return the parameters fitted to each group, without the measurements of a label, if one is given.
 
         Groups without the label keep their fit. The others are fitted again: first from the prior of their kind of
         device, then from the evidence of all other groups.
-
-        Parameters
-        ----------
-        held_out : str
-            Held-out label; empty for none.
         """
         if held_out not in self._evidence:
             if held_out:
@@ -149,26 +130,13 @@ class MeasuredDevices:
     def prior(
         self,
         key: GroupKey,
-        held_out: str = "",
-        ignore: Callable[[Traits], bool] = lambda other: False,
-        is_source_known: bool = True,
+        held_out: str = "",  # label to leave out of the other groups; empty for none
+        ignore: Callable[[Traits], bool] = lambda other: False,  # returns whether to leave out a whole group
+        is_source_known: bool = True,  # whether the host of the source is known from its other devices
+        # Whether own measurements of the group will be fitted with this prior, see `prior.prior_of_calibration`.
         of_calibration: bool = False,
     ) -> Prior:
-        """Return the prior of a group from the evidence of the other groups.
-
-        Parameters
-        ----------
-        key : GroupKey
-            Group to predict; its own measurements are not used.
-        held_out : str
-            Label to leave out of the other groups; empty for none.
-        ignore : function of Traits
-            Returns whether to leave out a whole group.
-        is_source_known : bool
-            Whether the host of the source is known from its other devices.
-        of_calibration : bool
-            Whether own measurements of the group will be fitted with this prior, see `prior.prior_of_calibration`.
-        """
+        """Return the prior of a group from the evidence of the other groups; its own measurements are not used."""
         traits = self.measured[key].traits
         if not is_source_known:
             traits = msgspec.structs.replace(traits, source="")

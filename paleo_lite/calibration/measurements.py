@@ -42,37 +42,19 @@ _UNDECODABLE = "\N{REPLACEMENT CHARACTER}"
 
 
 class Measurement(msgspec.Struct, frozen=True, order=True):
-    """One timed step of one network.
+    """One timed step of one network."""
 
-    Attributes
-    ----------
-    gpu, network : str
-        Names that `find_device` and `find_network` accept.
-    phase : str
-        One of `PHASES`.
-    time_s : float
-        Seconds of one step.
-    image_size : int
-        Height and width of the images in pixels; 0 for the network's default.
-    framework, source : str
-        Software with its version, and the origin of the measurement.
-    execution : str
-        Kernel fusion of the software: one of `EXECUTIONS`.
-    power_w : float or None
-        Average power of the device during the step in watts; None if it was not measured.
-    """
-
-    gpu: str
-    network: str
+    gpu: str  # name that `find_device` accepts
+    network: str  # name that `find_network` accepts
     batch_size: int
-    phase: str
+    phase: str  # one of `PHASES`
     precision: str
-    time_s: float
-    image_size: int = 0
-    framework: str = ""
-    source: str = ""
-    execution: str = "eager"
-    power_w: float | None = None
+    time_s: float  # of one step
+    image_size: int = 0  # height and width of the images in pixels; 0 for the network's default
+    framework: str = ""  # software with its version
+    source: str = ""  # origin of the measurement
+    execution: str = "eager"  # kernel fusion of the software: one of `EXECUTIONS`
+    power_w: float | None = None  # average power of the device during the step; None if it was not measured
 
     @property
     def sort_key(self) -> tuple[Any, ...]:
@@ -93,30 +75,13 @@ class Measurement(msgspec.Struct, frozen=True, order=True):
 def read_inputs(
     measured: str | os.PathLike[str] | Sequence[str | os.PathLike[str] | Measurement],
 ) -> tuple[list[Measurement], list[Path], list[Path]]:
-    """Read the measurements among mixed inputs.
+    """Read the measurements among mixed inputs, and sort the other paths.
 
-    Parameters
-    ----------
-    measured : path, or sequence of paths and measurements
-        Measurements, measurement CSVs, profiles and folders of profiles.
+    The inputs are measurements, measurement CSVs, profiles and folders of profiles. Return the given measurements and
+    the rows of the CSVs; the paths of the CSVs and of logs of power; and all other paths, of profiles and folders.
 
-    Returns
-    -------
-    measurements : list of Measurement
-        The given measurements and the rows of the CSVs.
-    tables : list of Path
-        The measurement CSVs and logs of power.
-    others : list of Path
-        All other paths: profiles and folders.
-
-    A log of power among the inputs belongs to the step of the CSV.
-
-    Raises
-    ------
-    BadFile
-        As `read_measurements` and `read_power_log`.
-    BadValue
-        If there is a log of power, and not one step that it could belong to.
+    A log of power among the inputs belongs to the step of the CSV: BadValue if there is not one step that it could
+    belong to. Raise BadFile as `read_measurements` and `read_power_log` do.
     """
     inputs = [measured] if isinstance(measured, (str, os.PathLike)) else list(measured)
     measurements: list[Measurement] = []
@@ -183,10 +148,7 @@ def _name_columns(found: Iterable[str]) -> str:
 def read_measurements(path: Path) -> list[Measurement]:
     """Read a measurements CSV; lines that start with # are comments.
 
-    Raises
-    ------
-    BadFile
-        If a column is missing or a value is impossible; the message names the file, the line and the column.
+    Raise BadFile with the file, the line and the column if a column is missing or a value is impossible.
     """
     try:
         check_regular(path)
@@ -295,14 +257,7 @@ Run = TypeVar("Run", bound=msgspec.Struct)
 
 
 def merge_repeated_runs(runs: Iterable[Run], time_field: str = "time_s") -> list[Run]:
-    """Replace runs that differ only in their time by one run with the median time.
-
-    Parameters
-    ----------
-    runs : iterable of struct
-    time_field : str
-        Name of the field with the time.
-    """
+    """Replace runs (structs) that differ only in the field with their time by one run with the median time."""
     times: dict[Run, list[float]] = {}
     for run in runs:
         untimed = msgspec.structs.replace(run, **{time_field: 0.0})
@@ -313,13 +268,7 @@ def merge_repeated_runs(runs: Iterable[Run], time_field: str = "time_s") -> list
 def select_measurements(
     measurements: Sequence[Measurement], device: Device, precision: str, hardware_files: Iterable[Path] = ()
 ) -> list[Measurement]:
-    """Return the measurements of a device in a precision, under any of the device's names.
-
-    Raises
-    ------
-    CalibrationFailed
-        If there is none.
-    """
+    """Return the measurements of a device in a precision, under any of its names; CalibrationFailed without any."""
     device_ids = {name: find_device(name, hardware_files).id for name in {step.gpu for step in measurements}}
     selected = [step for step in measurements if device_ids[step.gpu] == device.id and step.precision == precision]
     if not selected:

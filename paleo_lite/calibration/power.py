@@ -66,21 +66,10 @@ class HeldOutPower(NamedTuple):
 
 
 def fit_power(steps: Sequence[Measurement], device: Device, model: CalibratedModel) -> PowerFit | None:
-    """Fit the constants of a device's power to the steps with measured watts; None without any.
+    """Fit the constants of a device's power to its steps with measured watts; None without any.
 
-    Parameters
-    ----------
-    steps : sequence of Measurement
-        Steps of the device.
-    device : Device
-        The device.
-    model : CalibratedModel
-        Time model that says which share of a step's time the device spends with what.
-
-    Raises
-    ------
-    CalibrationFailed
-        If there is no power model for the device, or a power is above its limit.
+    The model says which share of a step's time the device spends with what. Raise CalibrationFailed if there is no
+    power model for the device, or a power is above its limit.
     """
     measured = [step for step in steps if step.power_w is not None]
     if not measured:
@@ -112,14 +101,8 @@ def hold_out_power(
 ) -> list[HeldOutPower]:
     """Return the forecasts of measured watts, each by a fit to the steps of other groups.
 
-    Parameters
-    ----------
-    steps : sequence of Measurement
-        Steps of the device with measured watts.
-    device, model
-        As for `fit_power`.
-    groups : sequence of str
-        What each step belongs to, such as its network; steps of one group are held out together.
+    `groups` says what each step belongs to, such as its network; steps of one group are held out together. The rest is
+    as for `fit_power`.
     """
     power = power_of(device)
     if power is None:

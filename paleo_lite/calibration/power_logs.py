@@ -70,10 +70,7 @@ def _name_of(column: str | None) -> str:
 def read_power_log(path: Path) -> PowerLog:
     """Read a log of nvidia-smi.
 
-    Raises
-    ------
-    BadFile
-        If it has no times or powers, or an impossible value; the message names the file, the line and the column.
+    Raise BadFile with the file, the line and the column if it has no times or powers, or an impossible value.
     """
     try:
         check_regular(path)

@@ -125,28 +125,14 @@ def calibrate_ppp(
     steps: Sequence[Measurement],
     machine: Machine,
     precision: str,
-    profiled: Sequence[PppRun] = (),
-    shares: Sequence[PppShare] = (),
+    profiled: Sequence[PppRun] = (),  # see `from_profiles.ppp_run_of_profile`
+    shares: Sequence[PppShare] = (),  # see `from_profiles.ppp_shares`
     *,
-    inputs: Sequence[Path] = (),
+    inputs: Sequence[Path] = (),  # files for the provenance
     date: str = "",
     version: str = "",
 ) -> PppCalibration:
-    """Fit the PPP of a machine to measured steps and profiled passes.
-
-    Parameters
-    ----------
-    steps : sequence of Measurement
-        All of this device and precision.
-    profiled : sequence of PppRun
-        Profiled passes, see `from_profiles.ppp_run_of_profile`.
-    shares : sequence of PppShare
-        See `from_profiles.ppp_shares`.
-    inputs : sequence of Path
-        Files for the provenance.
-    date, version : str
-        For the provenance.
-    """
+    """Fit the PPP of a machine to measured steps and profiled passes, all of this device and precision."""
     device = machine.device.id
     profiled_steps = [
         Measurement(device, run.network, run.batch_size, run.phase, precision, run.measured_s, source="profiles")
@@ -166,10 +152,7 @@ def fit_ppp(
 ) -> PppCalibration:
     """Fit one PPP to measured steps: the geometric mean over networks of the geometric means of their runs.
 
-    Raises
-    ------
-    CalibrationFailed
-        If there is no run.
+    Raise CalibrationFailed if there is no run.
     """
     runs = merge_repeated_runs(runs, "measured_s")
     runs.sort(key=lambda run: (run.network, run.phase, run.batch_size))
@@ -205,13 +188,7 @@ def fit_ppp(
 
 
 def check_ppp(calibration: PppCalibration, path: Path) -> PppCalibration:
-    """Check the numbers of a calibration read from a file, and return it.
-
-    Raises
-    ------
-    BadFile
-        If a number is impossible; the message names file and field.
-    """
+    """Return a calibration that was read from a file; raise BadFile with file and field if a number is impossible."""
     numbers: dict[str, float] = {}
     for name in ("ppp", "low", "high", "deviation", "within"):
         numbers[name] = getattr(calibration, name)

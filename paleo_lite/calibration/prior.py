@@ -154,38 +154,18 @@ SINGLE_OPERATIONS = "kernels"
 
 
 class Traits(msgspec.Struct, frozen=True):
-    """Properties of a device, its precision and its software that effects depend on.
+    """Properties of a device, its precision and its software that effects depend on."""
 
-    Attributes
-    ----------
-    id, chip : str
-        Name and chip of the device.
-    year : int
-        Release year of the device.
-    kepler : bool
-        Whether the device has the Kepler architecture.
-    unit : str
-        Vendor and arithmetic unit, ``"NVIDIA tensor"``.
-    precision : str
-        Precision of the kernels: tf32 and bf16 use those of fp16.
-    software, execution : str
-        ``"pytorch"``; ``"eager"``, ``"channels-last"``, ``"compiled"`` or ``"folded"``.
-    source : str
-        Origin of the measurements; empty for an unknown computer.
-    per_clock : int
-        log2 of the FLOPs per multiprocessor and clock; 0 if the clock is unknown.
-    """
-
-    id: str
-    chip: str
-    year: int
-    kepler: bool
-    unit: str
-    precision: str
-    software: str = SOFTWARE
-    execution: str = "eager"
-    source: str = ""
-    per_clock: int = 0
+    id: str  # name of the device
+    chip: str  # chip of the device
+    year: int  # release year of the device
+    kepler: bool  # whether the device has the Kepler architecture
+    unit: str  # vendor and arithmetic unit, "NVIDIA tensor"
+    precision: str  # precision of the kernels: tf32 and bf16 use those of fp16
+    software: str = SOFTWARE  # name of the framework
+    execution: str = "eager"  # "eager", "channels-last", "compiled" or "folded"
+    source: str = ""  # origin of the measurements; empty for an unknown computer
+    per_clock: int = 0  # log2 of the FLOPs per multiprocessor and clock; 0 if the clock is unknown
 
     @property
     def launch_mode(self) -> str:
@@ -194,23 +174,12 @@ class Traits(msgspec.Struct, frozen=True):
 
 
 class Evidence(Traits, frozen=True):
-    """Parameters fitted to one source's measurements of a device in a precision.
+    """Parameters fitted to one source's measurements of a device in a precision."""
 
-    Attributes
-    ----------
-    points : int
-        Number of measurements.
-    measured_in : str
-        Precision of the measurements, which may differ from that of the kernels.
-    theta : tuple of float
-        Logarithm of each parameter, in the order of `NAMES`.
-    deviation : tuple of float or None
-        Standard deviation of each by the measurements alone; None if they contain no information on it.
-    """
-
-    points: int = 0
-    measured_in: str = ""
-    theta: tuple[float, ...] = ()
+    points: int = 0  # number of measurements
+    measured_in: str = ""  # precision of the measurements, which may differ from that of the kernels
+    theta: tuple[float, ...] = ()  # logarithm of each parameter, in the order of `NAMES`
+    # Standard deviation of each by the measurements alone; None if they contain no information on it.
     deviation: tuple[float | None, ...] = ()
 
 
@@ -243,19 +212,11 @@ def traits_of(
 
 
 class Level(NamedTuple):
-    """One level of random effects.
-
-    Attributes
-    ----------
-    deviation : float
-        Standard deviation of the effects on the logarithm of a parameter.
-    fields : tuple of str
-        Fields of `Traits` that two fits must have in common to share the effect.
-    """
+    """One level of random effects."""
 
     name: str
-    deviation: float
-    fields: tuple[str, ...]
+    deviation: float  # standard deviation of the effects on the logarithm of a parameter
+    fields: tuple[str, ...]  # fields of `Traits` that two fits must have in common to share the effect
 
 
 GENERATION = 0.06
@@ -316,14 +277,8 @@ def prior_from_evidence(target: Traits, evidence: Sequence[Evidence]) -> Prior:
         mean = base + k (K + S)^-1 (theta - base),    variance = v - k (K + S)^-1 k
 
     S includes the additional variance of fits that contradict the others (`_outlier_variances`). In the parameters of
-    devices, fits of the target's chip in its precision are excepted: what is special about them may be the chip.
-
-    Parameters
-    ----------
-    target : Traits
-        The device, its precision and its software.
-    evidence : sequence of Evidence
-        Fits of all devices, possibly including the target.
+    devices, fits of the target's chip in its precision are excepted: what is special about them may be the chip. The
+    evidence has the fits of all devices, possibly including the target.
     """
     fits = tuple([fit for fit in evidence if len(fit.theta)])
     base = base_prior(target.unit.endswith("tensor"), target.kepler, target.precision)
@@ -366,24 +321,12 @@ def prior_of_calibration(target: Traits, evidence: Sequence[Evidence]) -> Prior:
 
 
 class _KrigingSystem(NamedTuple):
-    """Linear system of one parameter.
+    """Linear system of one parameter."""
 
-    Attributes
-    ----------
-    informative : ndarray
-        Indices of the fits that inform the parameter.
-    covariance : ndarray, shape (informative, informative)
-        K + S, without the additional variances of outliers.
-    differences : ndarray, shape (informative,)
-        theta - base.
-    outlier_variances : ndarray, shape (informative,)
-        Additional variances of fits that contradict the others.
-    """
-
-    informative: NDArray[np.intp]
-    covariance: Floats
-    differences: Floats
-    outlier_variances: Floats
+    informative: NDArray[np.intp]  # indices of the fits that inform the parameter
+    covariance: Floats  # K + S, without the additional variances of outliers, shape (informative, informative)
+    differences: Floats  # theta - base, shape (informative,)
+    outlier_variances: Floats  # additional variances of fits that contradict the others, shape (informative,)
 
 
 @lru_cache(maxsize=4)
@@ -413,24 +356,13 @@ def _kriging_systems(fits: tuple[Evidence, ...]) -> list[_KrigingSystem]:
 
 
 def _outlier_variances(covariance: Floats, differences: Floats) -> Floats:
-    """Return the variances to add to fits that contradict the others.
+    """Return the variances to add to fits that contradict the others, shape (fits,).
 
     Each fit is compared with its expectation from all others. Its distance d from there, in standard deviations, has
     the weight (nu + 1) / (nu + d^2) of Student's t distribution with nu degrees of freedom, at most 1; the variance of
     the fit is divided by the weight (iteratively reweighted; Lange, Little and Taylor, *Robust Statistical Modeling
-    Using the t Distribution*, 1989).
-
-    Parameters
-    ----------
-    covariance : ndarray, shape (fits, fits)
-        K + S.
-    differences : ndarray, shape (fits,)
-        theta - base.
-
-    Returns
-    -------
-    ndarray, shape (fits,)
-        0 for fits within a standard deviation of their expectation.
+    Using the t Distribution*, 1989). The result is 0 for fits within a standard deviation of their expectation. The
+    covariance is K + S, shape (fits, fits), and the differences are theta - base, shape (fits,).
     """
     additional = np.zeros(len(differences))
     for _ in range(_OUTLIER_ITERATIONS):
@@ -447,11 +379,8 @@ def _outlier_variances(covariance: Floats, differences: Floats) -> Floats:
 def _prior_covariances(targets: Sequence[Traits], others: Sequence[Traits]) -> dict[str, tuple[Floats, Floats]]:
     """Return the variances and covariances of every parameter before any measurement.
 
-    Returns
-    -------
-    dict of str to tuple
-        For each parameter the variances of the targets, shape (targets,), and their covariances with the others, shape
-        (targets, others).
+    For each parameter they are the variances of the targets, shape (targets,), and their covariances with the others,
+    shape (targets, others).
     """
     shape = len(targets), len(others)
     is_equal: dict[str, NDArray[np.bool_]] = {}
@@ -497,25 +426,21 @@ _LAUNCH_DEVIATION = 0.5
 
 
 def narrow_by_probes(
-    base: Prior, timed: Iterable[Probed], rates: Rates, precision: str, launch_s: float, serial: bool
+    base: Prior,  # prior of the parameters that no probe measures
+    # Operations timed individually. Those that measure the launch are not used: `launch_s` is their result.
+    timed: Iterable[Probed],
+    rates: Rates,
+    precision: str,
+    launch_s: float,  # seconds of the shortest operation
+    # Whether launching and computing alternate, as on a CPU: then the shortest operation is the minimum time of each.
+    # Otherwise it is the host time to launch one operation.
+    serial: bool,
 ) -> Prior:
     """Return the prior of a device on which single operations were timed.
 
     Each probe inverts the model's formula for one layer (`timing.calibrated`): the measured time without the other
-    terms, at their prior values, is the compute term; the FLOPs over it give the efficiency of the probe's class.
-    The median is used if there are several probes of a class, and their spread is the remaining uncertainty.
-
-    Parameters
-    ----------
-    base : Prior
-        Prior of the parameters that no probe measures.
-    timed : iterable of Probed
-        Operations timed individually. Those that measure the launch are not used: `launch_s` is their result.
-    launch_s : float
-        Seconds of the shortest operation.
-    serial : bool
-        Whether launching and computing alternate, as on a CPU: then the shortest operation is the minimum time of each.
-        Otherwise it is the host time to launch one operation.
+    terms, at their prior values, is the compute term; the FLOPs over it give the efficiency of the probe's class. The
+    median is used if there are several probes of a class, and their spread is the remaining uncertainty.
     """
     mean, deviation = base.mean.copy(), base.deviation.copy()
 

@@ -120,10 +120,8 @@ class Estimate(msgspec.Struct, frozen=True, eq=False):
 def log_ratio_variance(estimate: Estimate, other: Estimate, is_same_step: bool) -> float:
     """Return the variance of the logarithm of the ratio of two times; the module's docstring has the formula.
 
-    Parameters
-    ----------
-    is_same_step : bool
-        Whether both are of the same network, batch size and phase in the same precision, on two devices.
+    `is_same_step` says whether both are of the same network, batch size and phase in the same precision, on two
+    devices.
     """
     is_same_device = (estimate.device, estimate.precision) == (other.device, other.precision)
     if is_same_device and np.array_equal(estimate.model.theta, other.model.theta):  # the same calibration

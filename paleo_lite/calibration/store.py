@@ -50,46 +50,23 @@ _WORST_COUNT = 5
 
 
 class Parameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One fitted parameter.
+    """One fitted parameter."""
 
-    Attributes
-    ----------
-    value : float
-        Median.
-    low, high : float
-        Ends of the 90% interval.
-    moved : float
-        Relative reduction of the prior's standard deviation by the measurements: 0 none, 1 complete.
-    """
-
-    value: float
-    low: float
+    value: float  # median
+    low: float  # ends of the 90% interval, with `high`
     high: float
     unit: str
-    moved: float
+    moved: float  # relative reduction of the prior's standard deviation by the measurements: 0 none, 1 complete
 
 
 class PowerFit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Constants of a device's power, fitted to its measured watts.
+    """Constants of a device's power, fitted to its measured watts."""
 
-    Attributes
-    ----------
-    points : int
-        Number of measured powers.
-    constants : PowerConstants
-        The constants, and their covariance.
-    error : float
-        Mean absolute relative error of the fit.
-    prior_error : float
-        The same of what was known before.
-    held_out_error : float or None
-        The same with each network predicted from the others; None with fewer than three networks.
-    """
-
-    points: int
-    constants: PowerConstants
-    error: float
-    prior_error: float
+    points: int  # number of measured powers
+    constants: PowerConstants  # with their covariance
+    error: float  # mean absolute relative error of the fit
+    prior_error: float  # the same of what was known before
+    # The same with each network predicted from the others; None with fewer than three networks.
     held_out_error: float | None = None
 
 
@@ -165,13 +142,7 @@ def make_calibration(
     provenance: Provenance,
     held_out_error: float | None = None,
 ) -> Calibration:
-    """Make a calibration from a fit.
-
-    Parameters
-    ----------
-    measurements : sequence of Measurement
-        In the order of the fit's residuals.
-    """
+    """Make a calibration from a fit, with its measurements in the order of the fit's residuals."""
     deviations = np.sqrt(np.diag(fit.covariance))
     parameters = {}
     for name, theta, deviation, learned in zip(NAMES, fit.theta, deviations, fit.learned_fraction):
@@ -210,13 +181,7 @@ def _round(value: float) -> float:
 
 
 def write_calibration(calibration: AnyCalibration, path: Path, force: bool = False) -> None:
-    """Write a calibration atomically.
-
-    Raises
-    ------
-    CalibrationFailed
-        If the file already exists and `force` is false.
-    """
+    """Write a calibration atomically; raise CalibrationFailed if the file already exists and `force` is false."""
     if path.exists() and not force:
         raise CalibrationFailed(f"{path} already exists: choose another name, or `--force` to replace it")
     try:
@@ -229,10 +194,7 @@ def write_calibration(calibration: AnyCalibration, path: Path, force: bool = Fal
 def read_calibration(path: Path) -> AnyCalibration:
     """Read a calibration of all parameters, or of a PPP.
 
-    Raises
-    ------
-    BadFile
-        If it is malformed, incomplete or of another format; the message names file and field.
+    Raise BadFile with file and field if it is malformed, incomplete or of another format.
     """
     header = read_typed(path, _FileHeader, "calibration", _MAX_FILE_BYTES)
     if header.time_model == PppModel.name:
@@ -299,13 +261,7 @@ def shipped_calibrations() -> dict[str, Path]:
 
 
 def find_calibration(name: str) -> AnyCalibration:
-    """Read a calibration, given its path or the name of a shipped one.
-
-    Raises
-    ------
-    UnknownName
-        If neither exists.
-    """
+    """Read a calibration, given its path or the name of a shipped one; raise UnknownName if neither exists."""
     if name.endswith(".toml"):
         return read_calibration(Path(name))
     shipped = shipped_calibrations()

@@ -132,29 +132,16 @@ class Suggestions(Result, msgspec.Struct, frozen=True):
 
 
 def suggest(
-    model: CalibratedModel,
+    model: CalibratedModel,  # current model: pooled, or fitted to measurements
     machine: Machine,
-    targets: Sequence[Workload],
-    count: int,
+    targets: Sequence[Workload],  # steps to predict: one, or a typical set in one precision
+    count: int,  # number of measurements to suggest
+    # Steps that could be measured; default: `candidate_steps`. A single target is not a candidate itself.
     candidates: Sequence[Workload] | None = None,
 ) -> Suggestions:
     """Suggest the measurements that most narrow the interval of a prediction.
 
-    Parameters
-    ----------
-    model : CalibratedModel
-        Current model: pooled, or fitted to measurements.
-    targets : sequence of Workload
-        Steps to predict: one, or a typical set in one precision.
-    count : int
-        Number of measurements to suggest.
-    candidates : sequence of Workload, optional
-        Steps that could be measured; default: `candidate_steps`. A single target is not a candidate itself.
-
-    Raises
-    ------
-    BadValue
-        If there are fewer than `count` candidates.
+    Raise BadValue if there are fewer than `count` candidates.
     """
     first, is_single = targets[0], len(targets) == 1
     if candidates is None:
@@ -223,27 +210,15 @@ def measuring_time_s(times_s: Floats) -> Floats:
 
 
 def choose_measurements(
-    covariance: Floats, slopes: Floats, targets: Floats, measuring_s: Floats, count: int
+    covariance: Floats,  # of the logarithms of the parameters, shape (parameters, parameters)
+    slopes: Floats,  # d log(step) / d theta of the candidates, shape (candidates, parameters)
+    targets: Floats,  # d log(step) / d theta of the targets, shape (steps, parameters)
+    measuring_s: Floats,  # seconds that measuring each candidate takes, shape (candidates,)
+    count: int,
 ) -> Iterator[tuple[int, Floats]]:
     """Choose measurements greedily, one after another.
 
-    Parameters
-    ----------
-    covariance : ndarray, shape (parameters, parameters)
-        Covariance of the logarithms of the parameters.
-    slopes : ndarray, shape (candidates, parameters)
-        d log(step) / d theta of the candidates.
-    targets : ndarray, shape (steps, parameters)
-        d log(step) / d theta of the targets.
-    measuring_s : ndarray, shape (candidates,)
-        Seconds that measuring each candidate takes.
-
-    Yields
-    ------
-    index : int
-        Index of the chosen candidate.
-    covariance : ndarray, shape (parameters, parameters)
-        Covariance after this and the previous measurements.
+    Yield the index of each chosen candidate, and the covariance after this and the previous measurements.
     """
     is_available = np.ones(len(slopes), dtype=bool)
     for _ in range(count):
@@ -271,19 +246,12 @@ def candidate_steps(device: Device, precision: str, execution: str = "eager") ->
 
 
 def most_informative_measurement(prediction: Prediction) -> tuple[Workload, tuple[float, float]] | None:
-    """Find the measurement that would most narrow a prediction's interval.
+    """Find the measurement that would most narrow a prediction's interval, and the interval in seconds after it.
 
     The candidates are steps of small networks, and of the predicted network at another batch size. Only networks that
-    are counted quickly are tried, because every uncertain prediction shows the result.
-
-    Returns
-    -------
-    step : Workload
-    interval : tuple of float
-        Interval of the prediction after the measurement, in seconds, if the step takes the expected time.
-
-    None if the model cannot learn from measurements, no candidate fits into memory, or the workload is not executed
-    eagerly, as `paleo-lite measure` does.
+    are counted quickly are tried, because every uncertain prediction shows the result. The interval is that if the step
+    takes the expected time. None if the model cannot learn from measurements, no candidate fits into memory, or the
+    workload is not executed eagerly, as `paleo-lite measure` does.
     """
     workload, model, slopes = prediction.workload, prediction.model, prediction.terms.slopes
     if not isinstance(model, CalibratedModel) or slopes is None or workload.execution != "eager":

@@ -53,19 +53,11 @@ FAMILIES = (
 
 
 class Point(msgspec.Struct, frozen=True):
-    """One held-out measurement with its prediction.
-
-    Attributes
-    ----------
-    predicted_s : float
-        Predicted seconds.
-    deviation : float
-        Standard deviation of the logarithm of the prediction.
-    """
+    """One held-out measurement with its prediction."""
 
     measurement: Measurement
     predicted_s: float
-    deviation: float
+    deviation: float  # standard deviation of the logarithm of the prediction
 
     @property
     def error(self) -> float:
@@ -219,9 +211,10 @@ class Validation(Result, msgspec.Struct, frozen=True):
 def validate(
     measurements: Sequence[Measurement],
     split: str,
-    gpus: Sequence[str] = (),
-    precisions: Sequence[str] = (),
-    operations: Sequence[DeviceData] = (),
+    gpus: Sequence[str] = (),  # devices to validate; all if empty. The others still inform the priors
+    precisions: Sequence[str] = (),  # precisions to validate; all if empty
+    operations: Sequence[DeviceData] = (),  # measurements of single operations that also inform the priors
+    # Called with the number of groups done and the number of all groups.
     on_done: Callable[[int, int], None] = lambda done, groups: None,
 ) -> tuple[list[AccuracyRow], list[Point]]:
     """Predict held-out measurements and compare them with the measured times.
@@ -229,24 +222,11 @@ def validate(
     The prior of each device comes from other devices, see `MeasuredDevices`; held-out measurements do not inform them
     either.
 
-    Parameters
-    ----------
-    split : str
-        Held-out unit, one of `SPLITS`. A network, a family or a range of batch sizes (`_LABEL_SPLITS`) is predicted by
-        a fit to the source's other measurements of the device in the precision, all phases together, as in a
-        calibration. The other splits (`_GROUP_SPLITS`) hold out all measurements of the group: it is predicted by its
-        prior, for an unknown host (`KNOWN_HOST`: the host of the source's other devices).
-    gpus, precisions : sequence of str
-        Devices and precisions to validate; all if empty. The others still inform the priors.
-    operations : sequence of DeviceData
-        Measurements of single operations that also inform the priors.
-    on_done : callable
-        Called with the number of groups done and the number of all groups.
-
-    Raises
-    ------
-    BadValue
-        If the split is unknown or there is nothing to hold out.
+    The split is the held-out unit, one of `SPLITS`. A network, a family or a range of batch sizes (`_LABEL_SPLITS`) is
+    predicted by a fit to the source's other measurements of the device in the precision, all phases together, as in a
+    calibration. The other splits (`_GROUP_SPLITS`) hold out all measurements of the group: it is predicted by its
+    prior, for an unknown host (`KNOWN_HOST`: the host of the source's other devices). Raise BadValue if the split is
+    unknown or there is nothing to hold out.
     """
     if split not in SPLITS:
         raise BadValue(f"the split must be one of {', '.join(SPLITS)} (got {split!r})")
@@ -281,13 +261,7 @@ def validate_powers(
 
     The shares of arithmetic and memory traffic are those of the shipped calibration; the constants of the power are
     fitted to the watts of the device's other groups. With a whole device held out they are the shipped ones.
-
-    Parameters
-    ----------
-    measurements : sequence of Measurement
-        Those without watts are left out.
-    split, gpus, precisions
-        As for `validate`.
+    Measurements without watts are left out; the other arguments are as for `validate`.
     """
     label = _LABEL_SPLITS.get(split, _same_label)
     rows = []
@@ -329,22 +303,12 @@ def _same_label(measurement: Measurement) -> str:
 
 
 class _HeldOutPredictions(NamedTuple):
-    """Predictions of a group.
+    """Predictions of a group."""
 
-    Attributes
-    ----------
-    runs : MeasuredRuns
-        The measured steps.
-    predicted_s, deviation : ndarray, shape (steps,)
-        Predicted seconds, and the standard deviation of their logarithms.
-    baselines_s : dict of str to ndarray
-        Seconds by simpler models.
-    """
-
-    runs: MeasuredRuns
-    predicted_s: Floats
-    deviation: Floats
-    baselines_s: dict[str, Floats]
+    runs: MeasuredRuns  # the measured steps
+    predicted_s: Floats  # shape (steps,)
+    deviation: Floats  # standard deviation of the logarithms of the predicted seconds, shape (steps,)
+    baselines_s: dict[str, Floats]  # seconds by simpler models
 
 
 def _predict_by_label(split: str, devices: MeasuredDevices, key: GroupKey) -> _HeldOutPredictions | None:
@@ -518,14 +482,9 @@ def _step(measurement: Measurement) -> tuple[str, str, int, int]:
 
 
 def error_statistics(measured: Floats, predicted: Floats, deviation: Floats) -> dict[str, Any]:
-    """Return the errors of predictions and the coverage of their intervals, named as in `AccuracyRow`.
+    """Return the errors of predicted seconds and the coverage of their intervals, named as in `AccuracyRow`.
 
-    Parameters
-    ----------
-    measured, predicted : ndarray
-        Seconds.
-    deviation : ndarray
-        Standard deviation of the logarithm of each prediction.
+    `deviation` is the standard deviation of the logarithm of each prediction.
     """
     errors = predicted / measured - 1
     standardized = np.abs(np.log1p(errors)) / deviation
@@ -570,14 +529,8 @@ def baseline_times(runs: MeasuredRuns, folds: Sequence[NDArray[np.int64]]) -> di
 def baseline_terms(runs: MeasuredRuns) -> tuple[Floats, Floats, Floats]:
     """Return the terms of simpler models.
 
-    Returns
-    -------
-    compute_s : ndarray, shape (steps,)
-        Seconds of all FLOPs at peak.
-    roofline_s : ndarray, shape (steps,)
-        Roofline, summed over layers.
-    roofline_by_class_s : ndarray, shape (steps, classes)
-        The same by class of work.
+    They are the seconds of all FLOPs at peak and of the roofline summed over layers, both of shape (steps,), and the
+    latter by class of work, shape (steps, classes).
     """
     features, rates = runs.features, runs.rates
     layer_compute_s = features.flops / np.where(features.matrix, rates.matrix_per_s, rates.vector_per_s)
