@@ -56,23 +56,9 @@ def advise(
     """Compare all strategies and collectives on a number of devices.
 
     Left out are bounds, which are not executable, and butterfly mixing, which does not exchange all gradients. Among
-    strategies within 2% of the fastest, the simplest one comes first.
-
-    Parameters
-    ----------
-    job, topology, batch_size, scaling, budget, cluster
-        As for `scale`.
-    workers : int
-        Number of devices.
-    settings : Settings, optional
-        Its collective, if set, is the only one tried.
-    collectives : sequence of str
-        Collectives to try; by default all that the strategy supports.
-
-    Raises
-    ------
-    BadValue
-        If no strategy is possible.
+    strategies within 2% of the fastest, the simplest one comes first. The collective of `settings`, if set, is the only
+    one tried; otherwise `collectives` are, by default all that the strategy supports. The other arguments are as for
+    `scale`. Raise BadValue if no strategy is possible.
     """
     settings = settings or Settings()
     if job.workload.network.blocks and workers > 1:
@@ -246,10 +232,7 @@ RANKINGS = ("time", "joules")
 def rank_by_energy(advice: StrategyAdvice) -> StrategyAdvice:
     """Return the advice with those strategies first that fit and need the least energy per sample.
 
-    Raises
-    ------
-    BadValue
-        If the power of the devices is unknown.
+    Raise BadValue if the power of the devices is unknown.
     """
     fastest = advice.rows[0]
     if any(row.energy_per_sample_j is None for row in advice.rows):

@@ -131,37 +131,19 @@ class StageCost(NamedTuple):
 
 
 class BlockShape(NamedTuple):
-    """How a block is divided among devices, and how its micro-batches run.
+    """How a block is divided among devices, and how its micro-batches run."""
 
-    Attributes
-    ----------
-    tensor, context : int
-        Tensor- and context-parallel devices.
-    sequence_parallel : bool
-    experts, expert_tensor : int
-        Devices that share the experts, and devices that divide the matrices of every expert.
-    expert_load : float
-        Rows of the busiest device over the mean.
-    execution : str
-    attention : str or None
-    micro_batch_size : int
-    recomputes_scores : bool
-        Whether the scores of attention are computed again, and so not saved.
-    fuses_loss : bool
-        Whether the loss is one kernel.
-    """
-
-    tensor: int
-    context: int
+    tensor: int  # tensor-parallel devices
+    context: int  # context-parallel devices
     sequence_parallel: bool
-    experts: int
-    expert_tensor: int
-    expert_load: float
+    experts: int  # devices that share the experts
+    expert_tensor: int  # devices that divide the matrices of every expert
+    expert_load: float  # rows of the busiest device over the mean
     execution: str
     attention: str | None
     micro_batch_size: int
-    recomputes_scores: bool
-    fuses_loss: bool
+    recomputes_scores: bool  # whether the scores of attention are computed again, and so not saved
+    fuses_loss: bool  # whether the loss is one kernel
 
 
 def block_costs(job: Job, config: ParallelConfig) -> BlockCosts:
@@ -376,10 +358,7 @@ def _build_small_networks(job: Job, block_type: int, shape: BlockShape) -> list[
 def _embedding_cost(terms: Terms, workload: Workload, one_block: DeviceCost, outer: DeviceCost) -> DeviceCost:
     """Return the part of the cost outside blocks that belongs to the tables of embeddings.
 
-    Parameters
-    ----------
-    terms, workload, one_block
-        Of a network of one block.
+    Terms, workload and `one_block` are those of a network of one block.
     """
     is_table = np.array([is_embedding(layer) for layer in workload.layers])
     parameters = np.array([float(layer.parameters) for layer in workload.layers])

@@ -157,13 +157,7 @@ class ClusterPrior(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @cache
 def cluster_prior() -> ClusterPrior:
-    """Return the shipped prior, ``calibrations/clusters.toml``.
-
-    Raises
-    ------
-    BadFile
-        If the file is malformed.
-    """
+    """Return the shipped prior, ``calibrations/clusters.toml``; raise BadFile if it is malformed."""
     path = shipped_folder("calibrations") / "clusters.toml"
     prior = read_typed(path, ClusterPrior, "prior for clusters", _MAX_BYTES)
     for kind, share in prior.bandwidth_share.items():
@@ -202,10 +196,7 @@ class MeasuredStep(msgspec.Struct, frozen=True):
 def parse_measured(text: str) -> MeasuredStep:
     """Parse a measurement, such as ``"16 workers: 5,900 samples/s"`` or ``"16 workers: 350 ms"``.
 
-    Raises
-    ------
-    BadValue
-        If the text has another form, or a number is not > 0.
+    Raise BadValue if the text has another form, or a number is not > 0.
     """
     problem = BadValue(f"a measurement must have the form {FORM}, with numbers > 0 (got {text!r})")
     match = _MEASURED.fullmatch(text)
@@ -294,27 +285,17 @@ def _quantiles(values: Floats, weights: Floats) -> tuple[float, float]:
 
 
 def condition_on_measurements(
-    prior: ClusterPrior,
+    prior: ClusterPrior,  # population before the measurements
+    # From scores and a factor on the computation time to the time of each measured step.
     predict_times: Callable[[ClusterScores, float], Sequence[float]],
     measured_s: Sequence[float],
-    compute_deviation: float,
+    compute_deviation: float,  # standard deviation of the logarithm of computation time around the time model
 ) -> ConditionedPrior:
     """Condition the population of clusters on measured steps.
 
     Population Monte Carlo (Cappe et al. 2004) in three rounds. Each draws from a normal distribution fitted to the
     weighted draws of the round before, with a smaller scatter of the measurements; the last weights are those of the
     posterior.
-
-    Parameters
-    ----------
-    prior : ClusterPrior
-        Population before the measurements.
-    predict_times : callable
-        Function from scores and a factor on the computation time to the predicted time of each measured step.
-    measured_s : sequence of float
-        Measured step times.
-    compute_deviation : float
-        Standard deviation of the logarithm of computation time around the time model.
     """
     random = np.random.default_rng(0)  # the same question always gets the same answer
     log_measured = np.log(np.asarray(measured_s, dtype=np.float64))

@@ -30,25 +30,9 @@ Seconds = Union[float, "Floats"]
 
 
 def topology_all_reduce_s(topology: Topology, message_bytes: Any, collective: str | None = None) -> Seconds:
-    """Return the time of an all-reduce over a whole topology, in seconds.
+    """Return the time of an all-reduce over a whole topology, for each message of so many bytes per device.
 
-    Parameters
-    ----------
-    topology : Topology
-        Devices and links.
-    message_bytes : float or array
-        Bytes that each device contributes.
-    collective : str, optional
-        One of `COLLECTIVES`; by default the fastest for each message.
-
-    Returns
-    -------
-    float, or ndarray of the shape of `message_bytes`
-
-    Raises
-    ------
-    UnknownName
-        If there is no such collective.
+    Without a collective of `COLLECTIVES` it is the fastest for each message; raise UnknownName for another name.
     """
     times = _times_by_collective(topology, message_bytes, collective)
     seconds = np.min(np.stack(list(times.values())), axis=0)
@@ -56,21 +40,10 @@ def topology_all_reduce_s(topology: Topology, message_bytes: Any, collective: st
 
 
 def choose_all_reduce(topology: Topology, messages: Floats, collective: str | None) -> tuple[Any, Any]:
-    """Return the total time of several all-reduces, and the collective that is fastest for their sum.
+    """Return the total time of several all-reduces, and the collective that is fastest for their sum, or the given one.
 
-    Parameters
-    ----------
-    topology : Topology
-        Devices and links.
-    messages : ndarray, shape (messages,) or (messages, batch sizes)
-        Bytes that each device contributes.
-    collective : str or None
-        The collective to use; None chooses the fastest.
-
-    Returns
-    -------
-    seconds : float, or ndarray of shape (batch sizes,)
-    collective : str, or ndarray of shape (batch sizes,)
+    `messages` are the bytes that each device contributes, shape (messages,) or (messages, batch sizes); with batch
+    sizes both results have the shape (batch sizes,).
     """
     times = _times_by_collective(topology, messages, collective)
     totals = np.stack([np.sum(seconds, axis=0) for seconds in times.values()])
@@ -111,10 +84,7 @@ def _times_by_collective(topology: Topology, message_bytes: Any, collective: str
 def choose_reduce_scatter(topology: Topology, collective: str | None, strategy: str) -> str:
     """Return the collective that consists of a reduce-scatter and an all-gather: the requested one or the fastest.
 
-    Raises
-    ------
-    BadValue
-        If the requested collective is another algorithm; `strategy` is named in the message.
+    Raise BadValue if the requested collective is another algorithm; `strategy` is named in the message.
     """
     if collective is None:
         message_bytes = 1e8  # large enough for the bandwidth to matter more than the latency
@@ -128,28 +98,15 @@ def choose_reduce_scatter(topology: Topology, collective: str | None, strategy: 
     return collective
 
 
-def all_reduce_time_s(collective: str, message_bytes: Any, workers: Any, link: LinkRate) -> Seconds:
-    """Return the time of an all-reduce over a single kind of link, in seconds.
+def all_reduce_time_s(
+    collective: str,  # one of `COLLECTIVES`; over a single kind of link `hierarchical` takes as long as the ring
+    message_bytes: Any,  # bytes that each worker contributes, >= 0
+    workers: Any,  # number of workers, >= 1; a single one takes 0 seconds
+    link: LinkRate,  # of each worker
+) -> Seconds:
+    """Return the time of an all-reduce over a single kind of link, in seconds; the arrays broadcast.
 
-    Parameters
-    ----------
-    collective : str
-        One of `COLLECTIVES`. Over a single kind of link ``hierarchical`` takes as long as the ring.
-    message_bytes : float or array
-        Bytes that each worker contributes, >= 0.
-    workers : int or array
-        Number of workers, >= 1; must broadcast with `message_bytes`. A single worker takes 0 seconds.
-    link : LinkRate
-        Link of each worker.
-
-    Returns
-    -------
-    float, or ndarray of the broadcast shape
-
-    Raises
-    ------
-    UnknownName
-        If there is no such collective.
+    Raise UnknownName for an unknown collective.
     """
     if collective not in COLLECTIVES:
         raise UnknownName("collective", collective, COLLECTIVES)
@@ -227,13 +184,7 @@ def _time_s(cost: CostFunction, size: Any, n: Any, link: LinkRate) -> Seconds:
 
 
 def check_workers(workers: Any) -> Floats:
-    """Return numbers of workers as floats.
-
-    Raises
-    ------
-    BadValue
-        If one is not an integer >= 1.
-    """
+    """Return numbers of workers as floats; raise BadValue if one is not an integer >= 1."""
     n = np.asarray(workers)
     if n.dtype.kind not in "iuf" or not ((n >= 1) & (n == np.floor(n)) & np.isfinite(n)).all():
         raise BadValue(f"the number of workers must be an integer >= 1 (got {workers!r})")
@@ -241,13 +192,7 @@ def check_workers(workers: Any) -> Floats:
 
 
 def check_bytes(message_bytes: Any) -> Floats:
-    """Return message sizes as floats.
-
-    Raises
-    ------
-    BadValue
-        If one is negative or not finite.
-    """
+    """Return message sizes as floats; raise BadValue if one is negative or not finite."""
     size = np.asarray(message_bytes)
     if size.dtype.kind not in "iuf" or not ((size >= 0) & np.isfinite(size)).all():
         raise BadValue(f"the message size must be >= 0 bytes (got {message_bytes!r})")
@@ -396,29 +341,17 @@ TwoLevelTime = Callable[[CostFunction, Any, int, int, LinkRate, LinkRate], Secon
 
 
 class Collective(NamedTuple):
-    """An all-reduce algorithm.
+    """An all-reduce algorithm."""
 
-    Attributes
-    ----------
-    description : str
-        One-line description.
-    cost : callable
-        Cost over a single kind of link: function from message bytes, workers and link to the number of steps and the
-        bytes of the busiest device.
-    two_level_time_s : callable
-        Time over two kinds of link: function from `cost`, message bytes, devices per node, nodes, the link inside nodes
-        and the link between nodes to seconds.
-    is_exact : bool
-        Whether every worker gets the complete sum.
-    has_reduce_scatter : bool
-        Whether the algorithm is a reduce-scatter followed by an all-gather.
-    """
-
-    description: str
+    description: str  # one line
+    # Over a single kind of link: from message bytes, workers and link to the number of steps and the bytes of the
+    # busiest device.
     cost: CostFunction
+    # Over two kinds of link: from `cost`, message bytes, devices per node, nodes, the link inside nodes and the link
+    # between nodes to seconds.
     two_level_time_s: TwoLevelTime
-    is_exact: bool = True
-    has_reduce_scatter: bool = False
+    is_exact: bool = True  # whether every worker gets the complete sum
+    has_reduce_scatter: bool = False  # whether it is a reduce-scatter followed by an all-gather
 
 
 COLLECTIVES = {

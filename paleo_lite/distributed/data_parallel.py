@@ -36,10 +36,7 @@ FIRST_BUCKET_BYTES = 2**20
 def train_data_parallel(job: Job, topology: Topology, batch_size: Any, settings: Settings) -> Step:
     """Predict a step of data parallelism: a replica of the network per device, gradients all-reduced.
 
-    Parameters
-    ----------
-    batch_size : int or ndarray
-        Global batch size.
+    The batch size is the global one, an integer or an array.
     """
     step = job.device_step(samples_per_worker(batch_size, topology.workers))
     if topology.workers == 1:
@@ -80,13 +77,7 @@ def train_zero(stage: int, job: Job, topology: Topology, batch_size: Any, settin
 
 
 def samples_per_worker(batch_size: Any, workers: int) -> Any:
-    """Return the number of samples per worker.
-
-    Raises
-    ------
-    BadValue
-        If the global batch size is not divisible by the number of workers.
-    """
+    """Return the samples per worker; raise BadValue if the global batch size is not divisible by the workers."""
     if np.any(batch_size % workers):
         below, above = batch_size // workers * workers, (batch_size // workers + 1) * workers
         raise BadValue(
@@ -161,12 +152,7 @@ def _make_gradient_buckets(
 def gradient_bytes(workload: Workload, precision: str | None = None) -> Floats:
     """Return the bytes of each layer's gradients, shape (layers,); frozen layers have none.
 
-    Parameters
-    ----------
-    workload : Workload
-        Network and precision.
-    precision : str, optional
-        Precision in which gradients are exchanged; by default that of the workload.
+    The precision is that in which gradients are exchanged; by default that of the workload.
     """
     trained_parameters = [
         0 if layer.attributes.get("frozen", False) else int(parameters)
@@ -201,16 +187,8 @@ class Buckets(msgspec.Struct, frozen=True, eq=False):
     def ready_times_s(self, backward_s: ArrayLike, layer_group: Ints | None = None) -> Floats:
         """Return the time from the start of the backward pass at which each bucket is full, and the end of the pass.
 
-        Parameters
-        ----------
-        backward_s : array, shape (layers, ...) or (groups, ...)
-            Backward time of each layer, or with `layer_group` of one layer of each group.
-        layer_group : ndarray of int, shape (layers,), optional
-            Index of each layer's group.
-
-        Returns
-        -------
-        ndarray, shape (buckets + 1, ...)
+        `backward_s` has the backward time of each layer, shape (layers, ...), or with `layer_group`, the index of each
+        layer's group, that of one layer of each group. The result has the shape (buckets + 1, ...).
         """
         seconds = np.asarray(backward_s, dtype=np.float64)
         if layer_group is None:
@@ -221,26 +199,15 @@ class Buckets(msgspec.Struct, frozen=True, eq=False):
 
 
 def make_buckets(
-    gradient_bytes: ArrayLike, bucket_bytes: float = BUCKET_BYTES, first_bytes: float | None = None
+    gradient_bytes: ArrayLike,  # of each layer, in the order of the forward pass
+    bucket_bytes: float = BUCKET_BYTES,  # size at which a bucket is full; infinity puts everything into one bucket
+    # Size of the first bucket; by default 1 MiB, or `bucket_bytes` if that is smaller.
+    first_bytes: float | None = None,
 ) -> Buckets:
     """Collect gradients into buckets.
 
     As in PyTorch, the gradient that fills a bucket closes it: tensors are never split, and a bucket may exceed its
-    size.
-
-    Parameters
-    ----------
-    gradient_bytes : array, shape (layers,)
-        Bytes of each layer's gradients, in the order of the forward pass.
-    bucket_bytes : float
-        Size at which a bucket is full; infinity puts everything into a single bucket.
-    first_bytes : float, optional
-        Size of the first bucket; by default 1 MiB, or `bucket_bytes` if that is smaller.
-
-    Raises
-    ------
-    BadValue
-        If a bucket size is not > 0, or `gradient_bytes` is not one-dimensional.
+    size. Raise BadValue if a bucket size is not > 0, or `gradient_bytes` is not one-dimensional.
     """
     sizes = np.asarray(gradient_bytes, dtype=np.float64)
     if sizes.ndim != 1:
@@ -295,20 +262,11 @@ def overlap_with_backward(step: DeviceStep, exchange: GradientExchange, settings
 
 
 def last_finish_s(ready_s: ArrayLike, exchange_s: ArrayLike) -> Floats:
-    """Return when the last of several exchanges finishes that run one after another.
+    """Return when the last of several exchanges finishes that run one after another; 0 if there is no bucket.
 
     Each waits until its bucket is ready and the previous exchange is done. The recursion unrolls to the maximum over
-    buckets b of ``ready[b] + sum(exchange[b:])``: there is no pause after the last bucket that was waited for.
-
-    Parameters
-    ----------
-    ready_s, exchange_s : array, shape (..., buckets)
-        Times at which buckets are ready, and durations of their exchanges; they broadcast.
-
-    Returns
-    -------
-    ndarray, shape (...)
-        0 if there is no bucket.
+    buckets b of ``ready[b] + sum(exchange[b:])``: there is no pause after the last bucket that was waited for. The
+    times at which buckets are ready and the durations of their exchanges broadcast to the shape (..., buckets).
     """
     exchange = np.asarray(exchange_s, dtype=np.float64)
     ready = np.asarray(ready_s, dtype=np.float64)

@@ -147,57 +147,29 @@ class StackKernels(NamedTuple):
 
 
 class _StackCounts(NamedTuple):
-    """What a tuned stack changes.
-
-    Attributes
-    ----------
-    kernels : StackKernels
-    kernels_of : ndarray, shape (2, layers)
-        Time of the kernels of a layer in the forward and in the backward pass, over those of the layer alone: 0 where
-        other kernels do its work.
-    launches : ndarray, shape (layers,)
-        Launches for single experts.
-    saved : SavedActivations
-    narrowed_bytes : float
-        Bytes that frozen weights take less than in 16 bits.
-    """
+    """What a tuned stack changes."""
 
     kernels: StackKernels
+    # Time of the kernels of a layer in the forward and in the backward pass, shape (2, layers), over those of the layer
+    # alone: 0 where other kernels do its work.
     kernels_of: Floats
-    launches: Floats
+    launches: Floats  # for single experts, shape (layers,)
     saved: SavedActivations
-    narrowed_bytes: float
+    narrowed_bytes: float  # bytes that frozen weights take less than in 16 bits
 
 
 class MicroBatchCounts(NamedTuple):
-    """What a sample or a micro-batch of a network of few blocks computes, saves and sends on one device.
-
-    Attributes
-    ----------
-    workload : Workload
-    counted : DeviceCost
-        Its cost, without times and without what a tuned stack changes.
-    is_attention, is_score : ndarray of bool, shape (layers,)
-        Layers that are attention, and that read or write attention scores.
-    unsaved_shares : ndarray, shape (layers,)
-        Share of the results that PyTorch's selective checkpointing computes again.
-    is_unneeded : ndarray of bool, shape (layers,)
-        Layers that PyTorch's checkpointing never computes again.
-    quantized_inputs, quantized_gradients : float
-        Numbers that kernels of their own quantize.
-    stack : _StackCounts or None
-        None without a tuned stack.
-    """
+    """What a sample or a micro-batch of a network of few blocks computes, saves and sends on one device."""
 
     workload: Workload
-    counted: DeviceCost
-    is_attention: Booleans
-    is_score: Booleans
-    unsaved_shares: Floats
-    is_unneeded: Booleans
-    quantized_inputs: float
-    quantized_gradients: float
-    stack: _StackCounts | None = None
+    counted: DeviceCost  # its cost, without times and without what a tuned stack changes
+    is_attention: Booleans  # by layer, whether it is attention
+    is_score: Booleans  # by layer, whether it reads or writes attention scores
+    unsaved_shares: Floats  # by layer, the share of the results that PyTorch's selective checkpointing computes again
+    is_unneeded: Booleans  # by layer, whether PyTorch's checkpointing never computes it again
+    quantized_inputs: float  # numbers that kernels of their own quantize
+    quantized_gradients: float  # the same of gradients
+    stack: _StackCounts | None = None  # None without a tuned stack
 
     def cost(self, terms: Terms, job: Job) -> DeviceCost:
         """Return the cost with the times of a time model."""
@@ -227,15 +199,7 @@ class MicroBatchCounts(NamedTuple):
         )
 
     def of_micro_batch(self, workload: Workload, memory: Memory) -> MicroBatchCounts:
-        """Return what a micro-batch computes, saves and sends, given that of one sample.
-
-        Parameters
-        ----------
-        workload : Workload
-            The micro-batch.
-        memory : Memory
-            Its peak memory.
-        """
+        """Return what a micro-batch, with its peak memory, computes, saves and sends, given that of one sample."""
         samples, stack, counted = workload.batch_size, self.stack, self.counted
         parts = _memory_fields(memory)
         if stack is not None:
@@ -304,18 +268,9 @@ _ALL_REDUCE_SHARES = {
 
 
 def count_network(workload: Workload, blocks: int, memory: Memory, element_bytes: int) -> MicroBatchCounts:
-    """Count what a small network does in a sample; see `CountedNetwork.of_micro_batch`.
+    """Count what a small network of some blocks of one type does in a sample; see `CountedNetwork.of_micro_batch`.
 
-    Parameters
-    ----------
-    workload : Workload
-        One sample.
-    blocks : int
-        Number of its blocks, which are of one type.
-    memory : Memory
-        Its peak memory.
-    element_bytes : int
-        Bytes of an element of an activation.
+    The workload is one sample, with its peak memory; `element_bytes` are those of an element of an activation.
     """
     layers = workload.layers
     keys = workload.network.lengths.keys if workload.network.lengths else 0
@@ -417,13 +372,8 @@ def _quantized_elements(workload: Workload, fuses_experts: bool = False) -> tupl
     """Return the elements of a sample that products quantize: distinct inputs, and gradients of results.
 
     A product with a frozen weight has no weight gradient, for which tensors are quantized a second time along their
-    columns: its tensors count as the part that is left.
-
-    Parameters
-    ----------
-    fuses_experts : bool
-        Whether the products of experts write the input of the second one, and the gradient of the result of the first
-        one, as narrow numbers.
+    columns: its tensors count as the part that is left. `fuses_experts` says whether the products of experts write the
+    input of the second one, and the gradient of the result of the first one, as narrow numbers.
     """
     experts = expert_layers(workload.layers) if fuses_experts else []
     first_products, second_products = {first for first, _ in experts}, {second for _, second in experts}

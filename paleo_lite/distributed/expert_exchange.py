@@ -14,29 +14,16 @@ from .links import Topology
 
 
 class Dispatcher(NamedTuple):
-    """A library that sends tokens to their experts and back.
+    """A library that sends tokens to their experts and back."""
 
-    Attributes
-    ----------
-    merges_copies : bool
-        Whether a token is sent once to each node and device, instead of once for each of its experts.
-    passes_over_rows : float
-        Reads and writes of all rows by kernels that bring them into order before or after an exchange.
-    buffers_per_device : int
-        Buffers with room for the tokens of every expert-parallel device, which are allocated once: HybridEP's for
-        dispatch and combination (``csrc/hybrid_ep``, ``max_num_of_tokens``).
-    buffers_per_row : int
-        Buffers with room for the rows of a device, of which it has one more while it exchanges them.
-    megatron_options : str
-        Options of Megatron-LM that choose it.
-    description : str
-    """
-
-    merges_copies: bool
+    merges_copies: bool  # whether a token is sent once to each node and device, instead of once for each of its experts
+    # Reads and writes of all rows by kernels that bring them into order before or after an exchange.
     passes_over_rows: float
+    # Buffers with room for the tokens of every expert-parallel device, which are allocated once: HybridEP's for
+    # dispatch and combination (`csrc/hybrid_ep`, `max_num_of_tokens`).
     buffers_per_device: int
-    buffers_per_row: int
-    megatron_options: str
+    buffers_per_row: int  # buffers with room for the rows of a device, of which it has one more while it exchanges them
+    megatron_options: str  # options of Megatron-LM that choose it
     description: str
 
 
@@ -80,27 +67,17 @@ def distinct_fraction(experts_per_token: float, places: int) -> float:
 
 def expert_exchange_s(
     topology: Topology,
-    devices: int,
-    row_bytes: float,
-    experts_per_token: float,
+    devices: int,  # expert-parallel devices, which are adjacent, or `expert_tensor` devices apart
+    row_bytes: float,  # of all rows of a device: tokens times experts per token times hidden size
+    experts_per_token: float,  # active experts of a token
     dispatcher: Dispatcher,
+    # Devices that divide every expert: each exchanges rows of its own over its share of the links of the node.
     expert_tensor: int = 1,
 ) -> float:
     """Return the time in which every device sends its tokens to their experts, or back.
 
     Transfers inside nodes and between them take place at the same time. What arrives from other nodes is passed on
     inside the node.
-
-    Parameters
-    ----------
-    devices : int
-        Expert-parallel devices, which are adjacent, or `expert_tensor` devices apart.
-    row_bytes : float
-        Bytes of all rows of a device: tokens times experts per token times hidden size.
-    experts_per_token : float
-        Active experts of a token.
-    expert_tensor : int
-        Devices that divide every expert: each exchanges rows of its own over its share of the links of the node.
     """
     group = subgroup_topology(topology, expert_tensor, devices)
     inside_bytes = between_bytes = row_bytes

@@ -36,13 +36,8 @@ def predict_generation_step(job: Job, topology: Topology, batch_size: int, setti
     """Predict a pass of prefill or decode.
 
     ``settings.parallel.tensor`` sets the number of devices of a replica, by default all. No communication is hidden,
-    and replicas are independent.
-
-    Raises
-    ------
-    BadValue
-        If the network was not built from a config, if devices, heads, experts or batch cannot be divided, or if a
-        setting is for training only.
+    and replicas are independent. Raise BadValue if the network was not built from a config, if devices, heads, experts
+    or batch cannot be divided, or if a setting is for training only.
     """
     if settings.gradient_precision or not settings.overlap or settings.micro_batches or settings.inputs:
         raise BadValue(

@@ -25,27 +25,13 @@ ResultT = TypeVar("ResultT")
 class Job:
     """A workload to be trained on devices of one kind.
 
-    Parameters
-    ----------
-    workload : Workload
-        Workload in the phase ``training``; every strategy sets the batch size of one device.
-    machine : Machine
-        Device with its clock and arithmetic unit.
-    model : TimeModel
-        Time model of the computation on one device.
-    compute_ratio : float
-        Measured over predicted computation time of one device; known for platforms that were measured.
-
-    Attributes
-    ----------
-    compute_scale : float
-        Further factor on the computation time, see `with_compute_scale`.
-    stack_constants : StackConstants or None
-        Constants of the tuned stack; None for the shipped ones.
+    The workload is in the phase ``training``; every strategy sets the batch size of one device. `model` is the time
+    model of the computation on one device, and `compute_ratio` its measured over its predicted time, which is known for
+    platforms that were measured. `compute_scale` is a further factor on it, see `with_compute_scale`.
     """
 
     compute_scale = 1.0
-    stack_constants: StackConstants | None = None
+    stack_constants: StackConstants | None = None  # of the tuned stack; None for the shipped ones
 
     def __init__(
         self,
@@ -138,14 +124,8 @@ class Job:
     def device_memory(self, batch_size: Any, zero_stage: int = 0, shards: int = 1) -> Memory:
         """Return the peak memory of one device.
 
-        Parameters
-        ----------
-        batch_size : int or ndarray
-            Samples per device; with an array every part of the result is an array, too.
-        zero_stage : int
-            ZeRO stage.
-        shards : int
-            Number of devices that share the sharded state.
+        The batch size is that of the device; with an array every part of the result is an array, too. `shards` devices
+        share the sharded state.
         """
         options = self.workload.options
         if np.ndim(batch_size):

@@ -49,14 +49,7 @@ def link_time_s(
 ) -> Any:
     """Return the time of a collective by the formula of `LinkRate`; all arguments may be arrays.
 
-    Parameters
-    ----------
-    wire_s : float or array
-        Bytes divided by the achieved bandwidth.
-    steps : float or array
-        Number of steps.
-    start_s, latency_s, ramp_s, switch_s, small_share : float or array
-        See `LinkRate`.
+    `wire_s` are the bytes divided by the achieved bandwidth, and `steps` the steps of the collective.
     """
     transfer_s = np.minimum(wire_s / small_share, switch_s + wire_s)
     return start_s + steps * latency_s + 2 * np.sqrt(ramp_s * wire_s) + transfer_s
@@ -79,52 +72,25 @@ class LinkRate(msgspec.Struct, frozen=True):
     a message into the best number of pieces, each of which costs ``ramp`` (as in Sanders et al. 2009). The minimum
     describes a library with a second protocol for small messages, which reaches less bandwidth but saves the switch
     (NCCL's LL and LL128 in addition to Simple). Data sheets give neither.
-
-    Attributes
-    ----------
-    name : str
-        Name of the link.
-    bandwidth_bytes_per_s : float
-        Bandwidth of the data sheet in one direction.
-    latency_s : float
-        Latency of one step of a collective.
-    ppp : float
-        Share of the bandwidth that is reached.
-    label : str
-        Origin of the other values.
-    start_s : float
-        Cost of a call before its first step.
-    ramp_s : float
-        Cost of a piece of a pipelined message.
-    switch_s : float
-        Cost that the protocol for small messages saves.
-    small_share : float
-        Share of the achieved bandwidth that the protocol for small messages reaches.
-    ppp_at : tuple of (int, float)
-        Share of the bandwidth measured at several numbers of workers, in rising order. It is interpolated over
-        log(workers) and constant outside; `ppp` is the share at the largest number. Empty if nothing was measured.
-    scatter : float
-        Relative scatter of measurements around the model; 0 if nothing was measured.
-    kind : str
-        Kind of link by which `clusters.ClusterPrior` chooses the share of the bandwidth; empty if that share was
-        measured or given.
-    per : str
-        Unit that the bandwidth belongs to: ``lane``, ``device`` or ``port``; empty for a given rate.
     """
 
     name: str
-    bandwidth_bytes_per_s: float
-    latency_s: float = 0.0
-    ppp: float = 1.0
-    label: str = "data sheet"
-    start_s: float = 0.0
-    ramp_s: float = 0.0
-    switch_s: float = 0.0
-    small_share: float = 1.0
+    bandwidth_bytes_per_s: float  # of the data sheet in one direction
+    latency_s: float = 0.0  # of one step of a collective
+    ppp: float = 1.0  # share of the bandwidth that is reached
+    label: str = "data sheet"  # origin of the other values
+    start_s: float = 0.0  # cost of a call before its first step
+    ramp_s: float = 0.0  # cost of a piece of a pipelined message
+    switch_s: float = 0.0  # cost that the protocol for small messages saves
+    small_share: float = 1.0  # share of the achieved bandwidth that the protocol for small messages reaches
+    # Share of the bandwidth measured at several numbers of workers, in rising order. It is interpolated over
+    # log(workers) and constant outside; `ppp` is the share at the largest number. Empty if nothing was measured.
     ppp_at: tuple[tuple[int, float], ...] = ()
-    scatter: float = 0.0
+    scatter: float = 0.0  # relative scatter of measurements around the model; 0 if nothing was measured
+    # Kind of link by which `clusters.ClusterPrior` chooses the share of the bandwidth; empty if that share was measured
+    # or given.
     kind: str = ""
-    per: str = ""
+    per: str = ""  # unit that the bandwidth belongs to: `lane`, `device` or `port`; empty for a given rate
 
     def __post_init__(self) -> None:
         if not 0 < self.bandwidth_bytes_per_s < math.inf:
@@ -191,32 +157,15 @@ class LinkRate(msgspec.Struct, frozen=True):
 class Topology(msgspec.Struct, frozen=True):
     """Devices in nodes, and the links between them.
 
-    Attributes
-    ----------
-    device : str or None
-        Id of the device; None if the description names none.
-    devices_per_node : int
-        Number of devices of a node.
-    inside : LinkRate or None
-        Link between the devices of a node; None with one device per node.
-    nodes : int
-        Number of nodes.
-    between : LinkRate or None
-        Link between nodes, shared by all devices of a node; None with one node.
-    assumptions : tuple of str
-        What names of links were taken to mean; see `link_inside_nodes` and `link_between_nodes`.
-
-    Raises
-    ------
-    BadValue
-        If a number is < 1, or several devices or nodes have no link.
+    Raise BadValue if a number is < 1, or several devices or nodes have no link.
     """
 
-    device: str | None
+    device: str | None  # id of the device; None if the description names none
     devices_per_node: int
-    inside: LinkRate | None
+    inside: LinkRate | None  # link between the devices of a node; None with one device per node
     nodes: int
-    between: LinkRate | None
+    between: LinkRate | None  # link between nodes, shared by all devices of a node; None with one node
+    # What names of links were taken to mean; see `link_inside_nodes` and `link_between_nodes`.
     assumptions: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -253,10 +202,7 @@ class Topology(msgspec.Struct, frozen=True):
     def with_workers(self, workers: int) -> Topology:
         """Return the topology with another number of devices; nodes are filled first.
 
-        Raises
-        ------
-        BadValue
-            If the workers do not fill whole nodes, or need several nodes without a link between them.
+        Raise BadValue if the workers do not fill whole nodes, or need several nodes without a link between them.
         """
         if workers < 1:
             raise BadValue(f"the number of workers must be an integer >= 1 (got {workers})")
@@ -316,13 +262,7 @@ def link_between_nodes(name: str, devices_per_node: int) -> tuple[str, str]:
 
 
 def device_link(device: Device) -> str:
-    """Return the name of the fastest link of a device.
-
-    Raises
-    ------
-    BadValue
-        If no link of the device is on record.
-    """
+    """Return the name of the fastest link of a device; raise BadValue if no link of it is on record."""
     if not device.links:
         raise BadValue(f"no link of {device.name} is on record: give `--link` or `--platform`")
     fastest = max(device.links, key=lambda attached: link_rate(attached.link).bandwidth_bytes_per_s)
@@ -334,20 +274,15 @@ def flat_topology(link: LinkRate, workers: int) -> Topology:
     return Topology(None, 1, None, workers, link)
 
 
-def link_rate(name_or_link: str | Link | LinkRate, ppp: float | None = None, operation: str = "all-reduce") -> LinkRate:
-    """Return the rate of a link.
-
-    Parameters
-    ----------
-    name_or_link : str, Link or LinkRate
-        A link of ``hardware/links.toml`` by id, alias or name, with the values of the shipped calibration that stands
-        for it, if any; a shipped calibration by name; a rate of one direction, such as ``"20 Gbit/s"``; or several
-        parallel links: ``"8x infiniband-hdr"``.
-    ppp : float, optional
-        Share of the data sheet's bandwidth that is reached; it replaces calibrations.
-    operation : str
-        Collective operation, one of `OPERATIONS`; calibrations differ between them.
-    """
+def link_rate(
+    # A link of `hardware/links.toml` by id, alias or name, with the values of the shipped calibration that stands for
+    # it, if any; a shipped calibration by name; a rate of one direction, such as "20 Gbit/s"; or several parallel
+    # links: "8x infiniband-hdr".
+    name_or_link: str | Link | LinkRate,
+    ppp: float | None = None,  # share of the data sheet's bandwidth that is reached; it replaces calibrations
+    operation: str = "all-reduce",  # one of `OPERATIONS`; calibrations differ between them
+) -> LinkRate:
+    """Return the rate of a link."""
     if isinstance(name_or_link, LinkRate):
         rate = name_or_link
     elif isinstance(name_or_link, Link):
@@ -396,12 +331,7 @@ def _rate_by_name(text: str, operation: str, use_calibrations: bool) -> LinkRate
 def parse_rate(text: str) -> float:
     """Return bytes per second from ``"25 GB/s"`` or ``"20 Gbit/s"``.
 
-    Raises
-    ------
-    BadQuantity
-        If the text has another form.
-    BadValue
-        If the rate is not > 0.
+    Raise BadQuantity if the text has another form, and BadValue if the rate is not > 0.
     """
     problem = f"the rate of a link must have a unit, such as '25 GB/s' or '20 Gbit/s' (got {text!r})"
     if not text.endswith(("/s", "bps")):
@@ -420,10 +350,7 @@ def parse_rate(text: str) -> float:
 def find_link(name: str) -> tuple[str, Link]:
     """Return id and link for an id, an alias or a name, or for PALEO's name of a link, without ``paleo-``.
 
-    Raises
-    ------
-    UnknownName, AmbiguousName
-        If no link, or more than one, has this name.
+    Raise UnknownName or AmbiguousName if no link, or more than one, has this name.
     """
     links = read_links().link
     if name in links:
@@ -451,75 +378,36 @@ def _data_sheet_rate(identity: str, link: Link) -> LinkRate:
 
 
 class OperationFit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Fit of one collective operation on a link.
-
-    Attributes
-    ----------
-    start_s, latency_s, ramp_s, switch_s, small_share : float
-        Parameters of the model, see `LinkRate`.
-    workers : list of int
-        Measured numbers of workers, in rising order.
-    ppp : list of float
-        Share of the link's bandwidth that each number of workers reaches.
-    points : int
-        Number of measurements.
-    smallest_bytes, largest_bytes : int
-        Range of the measured message sizes.
-    scatter : float
-        Relative scatter of held-out measurements around the model: 90% lie within 2.015 times this value.
-    held_out_sizes : float
-        Mean absolute relative error with message sizes held out.
-    held_out_workers : float or None
-        Mean absolute relative error with each number of workers held out; None if only one was measured.
-    """
+    """Fit of one collective operation on a link; the parameters are those of `LinkRate`."""
 
     start_s: float
     latency_s: float
     ramp_s: float
     switch_s: float
     small_share: float
-    workers: list[int]
-    ppp: list[float]
-    points: int
-    smallest_bytes: int
-    largest_bytes: int
-    scatter: float
-    held_out_sizes: float
+    workers: list[int]  # measured numbers of workers, in rising order
+    ppp: list[float]  # share of the link's bandwidth that each number of workers reaches
+    points: int  # number of measurements
+    smallest_bytes: int  # the smallest measured message
+    largest_bytes: int  # the largest measured message
+    scatter: float  # relative scatter of held-out measurements around the model: 90% lie within 2.015 times this value
+    held_out_sizes: float  # mean absolute relative error with message sizes held out
+    # The same with each number of workers held out; None if only one was measured.
     held_out_workers: float | None = None
 
 
 class LinkCalibration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Calibration of a link on one platform: devices, software, and the link between them.
+    """Calibration of a link on one platform: devices, software, and the link between them."""
 
-    Attributes
-    ----------
-    format : int
-        Version of the file format.
-    link : str
-        Id of the link in ``hardware/links.toml``; the PPP are relative to its bandwidth.
-    per_direction : str
-        That bandwidth at the time of the fit.
-    platform, software : str
-        Description of the measured platform.
-    sources : list of str
-        Sources of the measurements.
-    operations : dict of str to OperationFit
-        Fits by name of the operation, see `OPERATIONS`.
-    inputs : list of str
-        Files with the measurements, and their checksums.
-    stands_for_link : bool
-        Whether this calibration is used when the link is requested by its own name.
-    """
-
-    format: int
-    link: str
-    per_direction: str
-    platform: str
+    format: int  # version of the file format
+    link: str  # id of the link in `hardware/links.toml`; the PPP are relative to its bandwidth
+    per_direction: str  # that bandwidth at the time of the fit
+    platform: str  # description of the measured platform
     software: str
-    sources: list[str]
-    operations: dict[str, OperationFit]
-    inputs: list[str] = []
-    stands_for_link: bool = False
+    sources: list[str]  # of the measurements
+    operations: dict[str, OperationFit]  # by name of the operation, see `OPERATIONS`
+    inputs: list[str] = []  # files with the measurements, and their checksums
+    stands_for_link: bool = False  # whether this calibration is used when the link is requested by its own name
 
 
 _FITTED_FIELDS = ("start_s", "latency_s", "ramp_s", "switch_s", "small_share", "scatter")
@@ -551,10 +439,7 @@ def shipped_link_calibrations() -> dict[str, LinkCalibration]:
 def read_link_calibration(path: Path) -> LinkCalibration:
     """Read the calibration of a link from a TOML file.
 
-    Raises
-    ------
-    BadFile
-        If the file is malformed or a value is impossible; the message names file and field.
+    Raise BadFile with file and field if the file is malformed or a value is impossible.
     """
     calibration = read_typed(path, LinkCalibration, "calibration of a link", _MAX_BYTES)
     if calibration.format != FORMAT:

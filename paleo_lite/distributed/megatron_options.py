@@ -32,30 +32,15 @@ _DATA_PARALLEL_OPTIONS = (
 
 def megatron_options(
     config: ParallelConfig,
-    batch_size: int,
-    sequence_length: int,
+    batch_size: int,  # global batch in sequences
+    sequence_length: int,  # tokens per sequence
+    # Number of blocks of each virtual stage of each device of the pipeline, first by device.
     stage_blocks: tuple[tuple[int, ...], ...],
-    recipe: str | None = None,
-    optimizer: str = "adam",
-    fuses_loss: bool = False,
+    recipe: str | None = None,  # of narrow products; None for bf16
+    optimizer: str = "adam",  # name in `paleo_lite.timing.optimizers.OPTIMIZERS`
+    fuses_loss: bool = False,  # whether the loss is one kernel
 ) -> str:
-    """Return the options of Megatron-LM that choose a configuration.
-
-    Parameters
-    ----------
-    config : ParallelConfig
-        Configuration.
-    batch_size, sequence_length : int
-        Global batch in sequences, and tokens per sequence.
-    stage_blocks : tuple of tuple of int
-        Number of blocks of each virtual stage of each device of the pipeline, first by device.
-    recipe : str or None
-        Recipe of narrow products; None for bf16.
-    optimizer : str
-        Name in `paleo_lite.timing.optimizers.OPTIMIZERS`.
-    fuses_loss : bool
-        Whether the loss is one kernel.
-    """
+    """Return the options of Megatron-LM that choose a configuration."""
     options = [
         f"--tensor-model-parallel-size {config.tensor}",
         f"--pipeline-model-parallel-size {config.pipeline}",

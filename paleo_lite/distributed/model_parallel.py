@@ -37,17 +37,8 @@ def train_tensor_parallel(job: Job, topology: Topology, batch_size: Any, setting
     """Predict a step of tensor parallelism: pairs of column-parallel and row-parallel layers (Megatron-LM).
 
     All devices work on the global batch. Sharded layers take 1 / n of their time, all other layers their full time on
-    every device. Each pair costs two all-reduces of activations, which nothing hides.
-
-    Parameters
-    ----------
-    batch_size : int or ndarray
-        Global batch size.
-
-    Raises
-    ------
-    BadValue
-        If the network has no such pair.
+    every device. Each pair costs two all-reduces of activations, which nothing hides. Raise BadValue if the network has
+    no such pair.
     """
     workers, layers = topology.workers, job.workload.layers
     step = job.device_step(batch_size)
@@ -169,11 +160,8 @@ def train_hybrid(job: Job, topology: Topology, batch_size: Any, settings: Settin
 def model_parallel_bound(bound: str, job: Job, topology: Topology, batch_size: Any, settings: Settings) -> Step:
     """Return PALEO's bound of model parallelism without communication.
 
-    Parameters
-    ----------
-    bound : {"lower", "upper"}
-        lower: branches run in parallel, so that the time is that of the critical path, and at least 1 / n of all work.
-        upper: layers run one after another.
+    In the ``lower`` one, branches run in parallel, so that the time is that of the critical path, and at least 1 / n of
+    all work; in the ``upper`` one, layers run one after another.
     """
     step, workers = job.device_step(batch_size), topology.workers
     if workers == 1:
@@ -191,12 +179,7 @@ def model_parallel_bound(bound: str, job: Job, topology: Topology, batch_size: A
 def train_pipeline_parallel(schedule: str, job: Job, topology: Topology, batch_size: Any, settings: Settings) -> Step:
     """Predict a step of pipeline parallelism: a stage of layers per device.
 
-    Parameters
-    ----------
-    schedule : {"gpipe", "1f1b"}
-        Schedule of the micro-batches, see `pipeline`.
-    batch_size : int or ndarray
-        Global batch size.
+    The schedule of the micro-batches is ``gpipe`` or ``1f1b``, see `pipeline`; the batch size is the global one.
     """
     stages = topology.workers
     if stages == 1:
@@ -411,10 +394,7 @@ def _works_on_shards(layer: Layer, sharded: set[int]) -> bool:
 def first_dense_layer(layers: Sequence[Layer]) -> int:
     """Return the index of the first fully connected layer after the last convolution.
 
-    Raises
-    ------
-    BadValue
-        If there is no convolution, or no fully connected layer after the last one.
+    Raise BadValue if there is no convolution, or no fully connected layer after the last one.
     """
     convolutions = [index for index, layer in enumerate(layers) if layer.kind.startswith("conv")]
     if convolutions:
@@ -427,12 +407,7 @@ def first_dense_layer(layers: Sequence[Layer]) -> int:
 def critical_path_s(layers: Sequence[Layer], times_s: Any) -> Any:
     """Return the time of the longest path through the graph: a lower bound for any number of devices.
 
-    Parameters
-    ----------
-    layers : sequence of Layer
-        Layers of the network.
-    times_s : array, shape (layers,) or (layers, batch sizes)
-        Time of each layer.
+    The times of the layers have the shape (layers,) or (layers, batch sizes).
     """
     times = np.asarray(times_s, dtype=np.float64)
     finish_times: list[Any] = []

@@ -49,35 +49,17 @@ COHERENT_BYTES_PER_S = 100e9
 
 
 class Plan(NamedTuple):
-    """What a configuration means for a network.
+    """What a configuration means for a network."""
 
-    Attributes
-    ----------
-    config : ParallelConfig
-        Configuration with the defaults of its stack.
-    layout : Layout
-    costs : BlockCosts
-    stages : list of StageCost
-        Cost of each device of the pipeline.
-    notes : list of str
-        Description of the configuration first.
-    """
-
-    config: ParallelConfig
+    config: ParallelConfig  # configuration with the defaults of its stack
     layout: Layout
     costs: BlockCosts
-    stages: list[StageCost]
-    notes: list[str]
+    stages: list[StageCost]  # cost of each device of the pipeline
+    notes: list[str]  # description of the configuration first
 
 
 def plan_step(job: Job, topology: Topology, batch_size: int, settings: Settings) -> Plan:
-    """Divide a network among devices, with the defaults of the stack.
-
-    Raises
-    ------
-    BadValue
-        As `plan_layout`.
-    """
+    """Divide a network among devices, with the defaults of the stack; raise BadValue as `plan_layout` does."""
     network = job.workload.network
     config = (settings.parallel or ParallelConfig()).of_batch(batch_size, topology.workers)
     if topology.workers == 1:
@@ -95,10 +77,8 @@ def plan_step(job: Job, topology: Topology, batch_size: int, settings: Settings)
 def train_3d_parallel(job: Job, topology: Topology, batch_size: int, settings: Settings) -> Step:
     """Predict a step of 3D parallelism with the degrees in `Settings.parallel`.
 
-    Raises
-    ------
-    BadValue
-        If the network was not built from a config, or devices, blocks or batch cannot be divided as configured.
+    Raise BadValue if the network was not built from a config, or devices, blocks or batch cannot be divided as
+    configured.
     """
     if job.workload.phase in GENERATION_PHASES:
         return predict_generation_step(job, topology, batch_size, settings)
@@ -206,13 +186,8 @@ def _stage_times(
 ) -> StageTimes | None:
     """Return the times of the stages, each as long as the longest; None without pipeline parallelism.
 
-    Parameters
-    ----------
-    forward_s, passes_s, exchange_s : float
-        Forward pass, both passes with recomputation, and exposed communication of one micro-batch on a stage.
-        Transfers between stages count as exposed.
-    gradients_s, update_s : float
-        See `StageTimes`.
+    They are made of the forward pass, both passes with recomputation, and the exposed communication of one micro-batch
+    on a stage. Transfers between stages count as exposed.
     """
     stages = config.pipeline
     if stages == 1:
@@ -254,15 +229,8 @@ def _with_defaults(job: Job, config: ParallelConfig, layout: Layout) -> tuple[Pa
 def _offload_exposed_s(job: Job, offloaded_bytes: float, compute_s: float) -> float:
     """Return the time by which copies of activations to the host and back exceed the computation that hides them.
 
-    Parameters
-    ----------
-    offloaded_bytes : float
-        Activations of all micro-batches that are copied.
-
-    Raises
-    ------
-    BadValue
-        If the device has no host with memory of its own.
+    The bytes are those of the activations of all micro-batches that are copied. Raise BadValue if the device has no
+    host with memory of its own.
     """
     if not offloaded_bytes:
         return 0.0

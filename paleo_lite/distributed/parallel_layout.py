@@ -32,10 +32,8 @@ class Layout(NamedTuple):
 def plan_layout(network: Network, topology: Topology, batch_size: int, config: ParallelConfig) -> Layout:
     """Return the number of replicas and of micro-batches per replica, and the blocks per stage.
 
-    Raises
-    ------
-    BadValue
-        If the network was not built from a config, or devices, blocks or batch cannot be divided as configured.
+    Raise BadValue if the network was not built from a config, or devices, blocks or batch cannot be divided as
+    configured.
     """
     workers = topology.workers
     if config.attention_data > 1:
@@ -93,12 +91,8 @@ def candidate_configs(
 ) -> Iterator[ParallelConfig]:
     """Iterate over the configurations worth trying for a network of blocks, independent of the batch size.
 
-    Parameters
-    ----------
-    fits_memory : bool
-        Whether the stack recomputes as much as the memory requires, so that recomputation needs no search.
-    divides_parts : bool
-        Whether experts and attention can be divided in other ways than by tensor parallelism in prefill and decode.
+    With `fits_memory` the stack recomputes as much as the memory requires, so that recomputation needs no search. With
+    `divides_parts` experts and attention can be divided in other ways than by tensor parallelism in prefill and decode.
     """
     if network.lengths and network.lengths.uses_cache:
         for power in range(topology.devices_per_node.bit_length()):

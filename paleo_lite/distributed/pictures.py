@@ -138,20 +138,9 @@ def scale_pipeline(
 ) -> PictureScaling:
     """Predict a pipeline on several numbers of devices.
 
-    Parameters
-    ----------
-    run : PipelineRun
-        The pipeline. If it splits its sequence or guidance, all numbers of devices have this split in each copy;
-        otherwise each has the fastest one.
-    machine, model_in
-        As for `predict_pipeline`.
-    workers : sequence of int
-        Numbers of devices.
-
-    Raises
-    ------
-    BadValue
-        If a number of devices cannot be divided so.
+    If it splits its sequence or guidance, all numbers of devices have this split in each copy; otherwise each has the
+    fastest one. Machine and `model_in` are as for `predict_pipeline`. Raise BadValue if a number of devices cannot be
+    divided so.
     """
 
     @cache

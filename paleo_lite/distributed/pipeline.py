@@ -46,22 +46,9 @@ def partition_layers(times_s: Any, stages: int) -> Any:
     Their partitions are mostly optimal for neighbouring batch sizes, too, which a single filling verifies; where they
     are not, bisection continues.
 
-    Parameters
-    ----------
-    times_s : array, shape (layers,) or (layers, batch sizes)
-        Time of each layer.
-    stages : int
-        Number of stages.
-
-    Returns
-    -------
-    list of int, or ndarray of shape (stages, batch sizes)
-        Index of the first layer of each stage.
-
-    Raises
-    ------
-    BadValue
-        If there are more stages than layers.
+    The times of the layers have the shape (layers,) or (layers, batch sizes). Return the index of the first layer of
+    each stage, as a list or an array of shape (stages, batch sizes). Raise BadValue if there are more stages than
+    layers.
     """
     times = np.asarray(times_s, dtype=np.float64)
     if not 1 <= stages <= len(times):
@@ -113,17 +100,8 @@ def _minimal_bounds(ends: Floats, low: Floats, high: Floats, stages: int) -> Flo
 def _fill_stages(ends: Floats, bounds: Floats, stages: int) -> Ints:
     """Fill stage after stage with as many layers as the row's bound allows.
 
-    Parameters
-    ----------
-    ends : ndarray, shape (rows, layers + 1)
-        Cumulative times of the layers.
-    bounds : ndarray, shape (rows,)
-        Maximum time of a stage.
-
-    Returns
-    -------
-    ndarray of int, shape (rows, stages + 1)
-        First layer of each stage, and the layer after the last stage.
+    `ends` are the cumulative times of the layers, shape (rows, layers + 1), and `bounds` the maximum time of a stage,
+    shape (rows,). Return the first layer of each stage, and the layer after the last stage, shape (rows, stages + 1).
     """
     rows, layers = np.arange(len(ends)), ends.shape[1] - 1
     ends_by_layer = np.ascontiguousarray(ends.T)
@@ -160,18 +138,7 @@ def _use_spare_stages(ends: Floats, starts: Ints) -> None:
 def crossing_bytes(layers: Sequence[Layer], starts: Sequence[int], element_bytes: int) -> Floats:
     """Return the bytes per sample that cross each stage boundary: buffers written before it and read after it.
 
-    Parameters
-    ----------
-    layers : sequence of Layer
-        Layers of the network.
-    starts : sequence of int
-        First layer of each stage.
-    element_bytes : int
-        Bytes of one element.
-
-    Returns
-    -------
-    ndarray, shape (stages - 1,)
+    `starts` are the first layers of the stages. The result has the shape (stages - 1,).
     """
     graph = find_buffers(layers, element_bytes)
     first_write: dict[int, int] = {}
@@ -199,16 +166,9 @@ def schedule_step(
     two such rows, forward and backward; 1F1B, where a stage alternates between forward and backward, is one row with
     both.
 
-    Parameters
-    ----------
-    forward_s, backward_s : array, shape (stages,) or (stages, batch sizes)
-        Time of one micro-batch on each stage.
-    send_s, return_s : array, shape (stages - 1,) or (stages - 1, batch sizes)
-        Time of sending one micro-batch's activations to the next stage, and their gradients back.
-    micro_batches : int or array
-        Number of micro-batches m.
-    kind : {"gpipe", "1f1b"}
-        Schedule.
+    The times are those of one micro-batch on each stage, shape (stages,) or (stages, batch sizes), and of sending its
+    activations to the next stage, and their gradients back, shape (stages - 1,) or (stages - 1, batch sizes). `kind` is
+    ``gpipe`` or ``1f1b``.
     """
     if kind not in SCHEDULES:
         raise BadValue(f"the schedule must be {' or '.join(SCHEDULES)} (got {kind!r})")

@@ -33,10 +33,7 @@ class DeviceStages(NamedTuple):
 def parse_layout(text: str) -> tuple[str, ...]:
     """Return the stages of a layout, each as its letters: ``("Ettt", "tt", "ttL")``.
 
-    Raises
-    ------
-    BadValue
-        If the text has another form, or embedding and loss are not at the ends.
+    Raise BadValue if the text has another form, or embedding and loss are not at the ends.
     """
     expanded = _expand(text)
     stages = tuple(expanded.split("|"))
@@ -107,23 +104,10 @@ def even_layout(blocks: int, stages: int) -> tuple[int, ...] | None:
 
 
 def place_stages(blocks: int, pipeline: int, virtual_stages: int, layout: str, network: str) -> list[DeviceStages]:
-    """Return what each device of a pipeline has.
+    """Return what each device of a pipeline of `pipeline` devices has, each with so many virtual stages.
 
-    Parameters
-    ----------
-    blocks : int
-        Blocks of the network.
-    pipeline, virtual_stages : int
-        Devices of the pipeline, and stages of each.
-    layout : str
-        Layout as text; empty for the most even one.
-    network : str
-        Name of the network, for messages.
-
-    Raises
-    ------
-    BadValue
-        If the layout does not add up to the blocks, or there are too few blocks.
+    The layout is a text; empty for the most even one. The name of the network is for messages: BadValue if the layout
+    does not add up to the blocks, or there are too few blocks.
     """
     stages = pipeline * virtual_stages
     if layout:

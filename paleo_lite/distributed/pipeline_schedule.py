@@ -17,35 +17,19 @@ FORWARD, BACKWARD, EXCHANGE, BUBBLE, UPDATE = "forward", "backward", "exchange",
 
 
 class StageTimes(msgspec.Struct, frozen=True):
-    """Times of one micro-batch on the stages of a pipeline, from which its schedule follows.
+    """Times of one micro-batch on the stages of a pipeline, from which its schedule follows."""
 
-    Attributes
-    ----------
-    forward_s, backward_s : tuple of float, length stages
-        Computation time on each stage, of all its virtual stages together.
-    exchange_s : tuple of float, length stages
-        Exposed communication within each stage in both passes, in which it does not compute.
-    transfer_s : tuple of float, length stages - 1
-        Time of a transfer to the next stage, and of one back, during which both stages may compute.
-    micro_batches : int
-    schedule : {"gpipe", "1f1b"}
-    virtual_stages : int
-        Virtual stages per device.
-    gradients_s : float
-        Exposed exchange of gradients after the last micro-batch.
-    update_s : float
-        Optimizer update and overhead of the step.
-    """
-
-    forward_s: tuple[float, ...]
+    forward_s: tuple[float, ...]  # computation time on each stage, of all its virtual stages together; as `backward_s`
     backward_s: tuple[float, ...]
+    # Exposed communication within each stage in both passes, in which it does not compute.
     exchange_s: tuple[float, ...]
+    # Of a transfer to the next stage, and of one back, during which both may compute; length stages - 1.
     transfer_s: tuple[float, ...]
     micro_batches: int
-    schedule: str = "1f1b"
-    virtual_stages: int = 1
-    gradients_s: float = 0.0
-    update_s: float = 0.0
+    schedule: str = "1f1b"  # "gpipe" or "1f1b"
+    virtual_stages: int = 1  # per device
+    gradients_s: float = 0.0  # exposed exchange of gradients after the last micro-batch
+    update_s: float = 0.0  # optimizer update and overhead of the step
 
     @property
     def stages(self) -> int:
@@ -54,26 +38,14 @@ class StageTimes(msgspec.Struct, frozen=True):
 
 
 class Span(NamedTuple):
-    """Interval of time of one stage, in seconds from the start of the step.
+    """Interval of time of one stage, in seconds from the start of the step."""
 
-    Attributes
-    ----------
-    stage : int
-        Stage, from 0.
-    kind : {"forward", "backward", "exchange", "bubble", "update"}
-    start_s, end_s : float
-    micro_batch : int or None
-        Micro-batch, from 0; None for waiting, the exchange of gradients and the update.
-    virtual_stage : int
-        Virtual stage on the device, from 0.
-    """
-
-    stage: int
-    kind: str
+    stage: int  # from 0
+    kind: str  # "forward", "backward", "exchange", "bubble" or "update"
     start_s: float
     end_s: float
-    micro_batch: int | None = None
-    virtual_stage: int = 0
+    micro_batch: int | None = None  # from 0; None for waiting, the exchange of gradients and the update
+    virtual_stage: int = 0  # on the device, from 0
 
 
 class _Task(NamedTuple):
@@ -87,10 +59,7 @@ class _Task(NamedTuple):
 def simulate_schedule(times: StageTimes) -> list[Span]:
     """Return what every stage does from the start to the end of a step, in the order of stages and time.
 
-    Raises
-    ------
-    BadValue
-        If the schedule is interleaved and the stages do not divide the micro-batches.
+    Raise BadValue if the schedule is interleaved and the stages do not divide the micro-batches.
     """
     if times.virtual_stages > 1 and times.micro_batches % times.stages:
         raise BadValue(

@@ -49,30 +49,22 @@ class _TopologySpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def parse_topology(
-    text: str, *, ppp: float | None = None, hardware_files: Iterable[Path] = (), device: Device | None = None
+    text: str,
+    *,
+    # Share of the data sheet's bandwidth that every link reaches; by default the value of each link.
+    ppp: float | None = None,
+    hardware_files: Iterable[Path] = (),  # files with further devices
+    device: Device | None = None,  # device of a topology that names none
 ) -> Topology:
     """Parse a topology; the grammar is in docs/topology.md.
 
+    The text has the devices of a node and the link between them, a comma, the nodes and the link between them: ``"2x
+    k40m @ pcie3, 16 nodes @ infiniband"``. Either part may be missing, and so may the device; a link may be a rate:
+    ``"8x @ nvlink3-x12, 4 nodes @ 100 Gbit/s"``. A text that ends in ``.toml`` is the path of a file: BadFile with its
+    name if it cannot be used.
+
     The name of a link inside nodes means all lanes of the device, and that of a network between nodes of GPUs one port
     per device; ``1x`` in front of the name asks for one.
-
-    Parameters
-    ----------
-    text : str
-        Devices of a node and the link between them, a comma, the nodes and the link between them:
-        ``"2x k40m @ pcie3, 16 nodes @ infiniband"``. Either part may be missing, and so may the device; a link may be
-        a rate: ``"8x @ nvlink3-x12, 4 nodes @ 100 Gbit/s"``. A text that ends in ``.toml`` is the path of a file.
-    ppp : float, optional
-        Share of the data sheet's bandwidth that every link reaches; by default the value of each link.
-    hardware_files : iterable of Path
-        Files with further devices.
-    device : Device, optional
-        Device of a topology that names none.
-
-    Raises
-    ------
-    BadFile
-        If the TOML cannot be used; the message names the file.
     """
     text = text.strip()
     if not text.endswith(".toml"):
@@ -163,54 +155,27 @@ _MOST_SCATTER = 10
 
 
 class Platform(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Fitted parameters of a computer and its software.
-
-    Attributes
-    ----------
-    description, software : str
-        Computer and software that were measured.
-    device : str
-        Id of the device.
-    devices_per_node, nodes : int
-        Size of the largest machine measured. A node is the group of devices joined by one kind of link, for instance
-        those of a CPU socket.
-    inside, between : str
-        Bandwidth that communication reaches in one direction, in a node and between nodes: ``"12.8 GB/s"``.
-    sources : list of str
-        Sources of the measurements.
-    measurements : int
-        Number of measurements.
-    held_out : str
-        Prediction error on measurements held out of the fit.
-    slowdown, interference : float
-        See `settings.Settings`.
-    overlap : bool
-        Whether communication overlaps with the backward pass.
-    bucket : str
-        Size of a bucket of gradients.
-    compute_ratio : float
-        Measured over predicted computation time of one device; in the TOML ``computing``.
-    scatter : float
-        Relative scatter of measurements held out of the fit.
-    """
+    """Fitted parameters of a computer and its software."""
 
     format: Literal[1]
-    description: str
-    software: str
-    device: str
+    description: str  # of the computer that was measured
+    software: str  # that was measured
+    device: str  # id of the device
+    # A node is the group of devices joined by one kind of link, for instance those of a CPU socket.
     devices_per_node: int
-    nodes: int
-    inside: str
-    between: str
-    sources: list[str]
-    measurements: int
-    held_out: str
-    slowdown: float = 0.0
+    nodes: int  # of the largest machine measured
+    inside: str  # bandwidth that communication reaches in one direction in a node: "12.8 GB/s"
+    between: str  # the same between nodes
+    sources: list[str]  # of the measurements
+    measurements: int  # number of measurements
+    held_out: str  # prediction error on measurements held out of the fit
+    slowdown: float = 0.0  # see `settings.Settings`, also for `interference`
     interference: float = 0.0
-    overlap: bool = True
-    bucket: str = "25 MiB"
+    overlap: bool = True  # whether communication overlaps with the backward pass
+    bucket: str = "25 MiB"  # size of a bucket of gradients
+    # Measured over predicted computation time of one device; in the TOML `computing`.
     compute_ratio: float = msgspec.field(name="computing", default=1.0)
-    scatter: float = 0.0
+    scatter: float = 0.0  # relative scatter of measurements held out of the fit
 
     def topology(self, workers: int = 0, ppp: float | None = None) -> Topology:
         """Return the platform's topology at full size, with measured link bandwidths; both arguments are ignored."""
@@ -249,13 +214,7 @@ def platform_names() -> list[str]:
 
 
 def find_platform(name: str) -> Platform | Computer:
-    """Return a platform or computer by name, or a platform from a TOML file.
-
-    Raises
-    ------
-    UnknownName
-        If there is no platform or computer with this name.
-    """
+    """Return a platform or computer by name, or a platform from a TOML file; raise UnknownName without one."""
     if name.endswith(".toml"):
         return read_platform(Path(name))
     if name in platform_names():
@@ -269,13 +228,7 @@ def find_platform(name: str) -> Platform | Computer:
 
 
 def read_platform(path: Path) -> Platform:
-    """Read a platform's TOML file.
-
-    Raises
-    ------
-    BadFile
-        If it is malformed or a value is impossible; the message names file and field.
-    """
+    """Read a platform's TOML file; raise BadFile with file and field if it is malformed or a value is impossible."""
     platform = read_typed(path, Platform, "platform", _MAX_BYTES)
     try:
         platform.topology()
@@ -298,57 +251,26 @@ class NodeLink(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Computer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A documented node; a machine may have any number of them.
+    """A documented node; a machine may have any number of them."""
 
-    Attributes
-    ----------
-    name : str
-        Name of the computer or cloud instance.
-    device : str
-        Id of the device.
-    devices_per_node : int
-        Number of devices.
-    inside : NodeLink or None
-        Link between the devices of a node, with the bandwidth of one device; None with one device.
-    between : NodeLink or None
-        Link between nodes, with the bandwidth that all devices of a node share; None if none is on record.
-    sources : dict of str to str
-        Sources by their short names.
-    aliases : list of str
-        Further names.
-    price : Price or None
-        Price of a node.
-    notes : list of str
-        Remarks for the user.
-    is_rack : bool
-        Whether a node is a rack, of which a job may use a part: 64 of 72 devices for a job of 256.
-    is_usual : bool
-        Whether this is the computer that is assumed for its device if no link is given. At most one per device is.
-    """
-
-    name: str
-    device: str
+    name: str  # of the computer or cloud instance
+    device: str  # id of the device
     devices_per_node: int
-    inside: NodeLink | None
+    inside: NodeLink | None  # link between the devices, with the bandwidth of one device; None with one device
+    # Link between nodes, with the bandwidth that all devices of a node share; None if none is on record.
     between: NodeLink | None
-    sources: dict[str, str]
-    is_rack: bool = False
-    is_usual: bool = False
-    aliases: list[str] = []
-    price: Price | None = None
-    notes: list[str] = []
+    sources: dict[str, str]  # by their short names
+    is_rack: bool = False  # whether a node is a rack, of which a job may use a part: 64 of 72 devices for a job of 256
+    is_usual: bool = False  # whether it is assumed for its device if no link is given; at most one per device is
+    aliases: list[str] = []  # further names
+    price: Price | None = None  # of a node
+    notes: list[str] = []  # remarks for the user
 
     def topology(self, workers: int = 0, ppp: float | None = None) -> Topology:
         """Return a topology of as many nodes as the workers need, at least one.
 
-        A job that does not fill racks uses the same number of devices of each, as few racks as possible.
-
-        Parameters
-        ----------
-        workers : int
-            Number of devices.
-        ppp : float, optional
-            Share of the data sheet's bandwidth that the links reach.
+        A job that does not fill racks uses the same number of devices of each, as few racks as possible. `ppp` is the
+        share of the data sheet's bandwidth that the links reach.
         """
         per_node = self.devices_per_node
         assumptions = []
@@ -392,10 +314,7 @@ class Computer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def read_computer(path: Path) -> Computer:
     """Read a computer's TOML file.
 
-    Raises
-    ------
-    BadFile
-        If it is malformed, or names a link or a source that does not exist; the message names file and field.
+    Raise BadFile with file and field if it is malformed, or names a link or a source that does not exist.
     """
     computer = read_typed(path, Computer, "computer", _MAX_BYTES)
     try:

@@ -18,21 +18,13 @@ def check_nodes(topology: Topology, devices: int, attention_data: int = 1) -> No
 
 
 def place_replica(
-    group: Topology | None, devices: int, experts: int = 1, attention_data: int = 1, alpha: float = UNIFORM
+    group: Topology | None,
+    devices: int,
+    experts: int = 1,  # expert-parallel degree
+    attention_data: int = 1,  # groups that compute attention for sequences of their own
+    alpha: float = UNIFORM,  # exponent of the popularity of experts (`paleo_lite.engines.routing`)
 ) -> ReplicaDivision:
-    """Return how a replica is divided among the devices of a group.
-
-    Parameters
-    ----------
-    group : Topology or None
-        The devices and their links; None for a single device.
-    devices : int
-        Number of devices.
-    experts, attention_data : int
-        Expert-parallel degree, and groups that compute attention for sequences of their own.
-    alpha : float
-        Exponent of the popularity of experts (`paleo_lite.engines.routing`).
-    """
+    """Return how a replica is divided among the devices of a group, which is None for a single device."""
     if group is None or devices == 1:
         return ReplicaDivision(alpha=alpha)
     between, inside = group.between, group.inside or group.between

@@ -74,23 +74,14 @@ class ClusterRequest(msgspec.Struct, frozen=True):
     def worker_counts(self) -> list[int]:
         """Return the numbers of workers; an empty list stands for all devices of the topology.
 
-        Raises
-        ------
-        BadValue
-            If one is < 1.
+        Raise BadValue if one is < 1.
         """
         if self.workers is None:
             return []
         return parse_range(self.workers, "workers")
 
     def resolve_batch_size(self, max_workers: int) -> int:
-        """Return the batch size, or its default.
-
-        Parameters
-        ----------
-        max_workers : int
-            Largest number of workers.
-        """
+        """Return the batch size, or its default, which may depend on the largest number of workers."""
         if self.batch_size is not None:
             check_batch_size(self.batch_size)
             return self.batch_size
@@ -103,22 +94,17 @@ class ClusterRequest(msgspec.Struct, frozen=True):
         return batch_size * workers if self.scaling == "weak" else batch_size
 
     def build_topology(
-        self, hardware_files: Sequence[Path] = (), device: Device | None = None, *, uses_own_link: bool = False
+        self,
+        hardware_files: Sequence[Path] = (),
+        device: Device | None = None,  # unless the topology or platform names it
+        *,
+        # Whether a device without a usual computer is joined to others by its fastest link, as under an engine.
+        uses_own_link: bool = False,
     ) -> Topology:
         """Return the topology that a link, a topology or a platform describes, or that is usual for the device.
 
-        Parameters
-        ----------
-        device : Device, optional
-            Device, unless the topology or platform names it.
-        uses_own_link : bool
-            Whether a device without a usual computer is joined to others by its fastest link, as under an engine.
-
-        Raises
-        ------
-        BadValue
-            If more than one of them is given, or none for several workers of a device without a usual computer, or
-            if there are more workers than devices.
+        Raise BadValue if more than one of them is given, or none for several workers of a device without a usual
+        computer, or if there are more workers than devices.
         """
         counts = self.worker_counts()
         if sum(source is not None for source in (self.link, self.topology, self.platform)) > 1:
@@ -173,10 +159,7 @@ def predict_scaling(
 ) -> ScaleTable:
     """Predict all rows of a request, or with `advise` compare all strategies.
 
-    Raises
-    ------
-    BadValue
-        If the topology names another device, or advice is requested for several numbers of workers.
+    Raise BadValue if the topology names another device, or advice is requested for several numbers of workers.
     """
     if topology.device is not None and topology.device != machine.device.id:
         raise BadValue(

@@ -68,12 +68,7 @@ class SavedActivations(NamedTuple):
 def saved_activations(workload: Workload, recipe: str | None) -> SavedActivations:
     """Return what a network saves for the backward pass of a sample, without the logits.
 
-    Parameters
-    ----------
-    workload : Workload
-        The network.
-    recipe : str or None
-        Recipe of narrow products.
+    `recipe` is that of narrow products.
     """
     layers = workload.network.layers
     positions = original_layers(workload.layers)  # of the layers of the network among those with adapters

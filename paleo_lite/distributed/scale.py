@@ -41,46 +41,19 @@ def scale(
     job: Job,
     topology: Topology,
     workers: Sequence[int],
-    batch_size: int,
+    batch_size: int,  # samples per worker for weak scaling, of all workers for strong scaling
     *,
-    scaling: str = "weak",
-    strategy: str = "data",
+    scaling: str = "weak",  # one of `SCALINGS`
+    strategy: str = "data",  # name or alias of one of `strategies.STRATEGIES`
     settings: Settings | None = None,
-    budget: Budget | None = None,
+    budget: Budget | None = None,  # images, epochs and price, for hours and cost
+    # Knowledge of similar clusters; without it links and overlap follow `topology` and `settings` exactly.
     cluster: Cluster | None = None,
 ) -> list[ScaleRow]:
-    """Predict training on several numbers of workers.
+    """Predict training on several numbers of workers, with one row for each, in their order.
 
-    Parameters
-    ----------
-    job : Job
-        Workload, device and time model.
-    topology : Topology
-        Devices and links; rows use as many devices as workers, and fill nodes first.
-    workers : sequence of int
-        Numbers of workers.
-    batch_size : int
-        Samples per worker for weak scaling, of all workers for strong scaling.
-    scaling : {"weak", "strong"}
-        See `SCALINGS`.
-    strategy : str
-        Name or alias of one of `strategies.STRATEGIES`.
-    settings : Settings, optional
-        Options of training on several devices.
-    budget : Budget, optional
-        Images, epochs and price, for hours and cost.
-    cluster : Cluster, optional
-        Knowledge of similar clusters. Without it links and overlap follow `topology` and `settings` exactly.
-
-    Returns
-    -------
-    list of ScaleRow
-        One row per number of workers, in their order.
-
-    Raises
-    ------
-    BadValue
-        If a number of workers is < 1, does not divide the batch or the nodes, or exceeds the number of samples.
+    Rows use as many devices of the topology as workers, and fill nodes first. Raise BadValue if a number of workers is
+    < 1, does not divide the batch or the nodes, or exceeds the number of samples.
     """
     settings, budget = settings or Settings(), budget or Budget()
     strategy = resolve_strategy(strategy)
@@ -218,25 +191,13 @@ def predict_step(
     job: Job,
     topology: Topology,
     settings: Settings,
-    batch_size: Any,
-    strategy: str,
-    cluster: Cluster | None = None,
+    batch_size: Any,  # global; an array where the strategy supports it
+    strategy: str,  # name or alias of one of `strategies.STRATEGIES`
+    cluster: Cluster | None = None,  # knowledge of similar clusters
 ) -> Step:
     """Predict the step of a strategy on all devices of a topology.
 
-    Parameters
-    ----------
-    batch_size : int, or ndarray where the strategy supports it
-        Global batch size.
-    strategy : str
-        Name or alias of one of `strategies.STRATEGIES`.
-    cluster : Cluster, optional
-        Knowledge of similar clusters.
-
-    Raises
-    ------
-    UnknownName, BadValue
-        If there is no such strategy, or it cannot divide this batch on this topology.
+    Raise UnknownName or BadValue if there is no such strategy, or it cannot divide this batch on this topology.
     """
     strategy = resolve_strategy(strategy)
     workers, divides_blocks = topology.workers, STRATEGIES[strategy].divides_blocks
@@ -282,10 +243,7 @@ def predict_step(
 def _limiting_factor(topology: Topology, step: Step, ideal_s: float, fits: bool | None, divides_blocks: bool) -> str:
     """Return the largest cause of the difference between a step and its ideal time.
 
-    Parameters
-    ----------
-    ideal_s : float
-        Time of a single worker for the same samples, divided by the number of workers.
+    That is the time of a single worker for the same samples, divided by the number of workers.
     """
     if fits is False:
         return "memory: it does not fit"
@@ -303,11 +261,7 @@ def add_input_wait(step: Step, job: Job, topology: Topology, batch_size: Any, in
     """Return the step with the time that the devices wait for their samples.
 
     Every node reads and decodes its own part of the batch, or all of it where the strategy does not divide the batch.
-
-    Raises
-    ------
-    BadValue
-        If `batch_size` is an array.
+    Raise BadValue if `batch_size` is an array.
     """
     if np.ndim(batch_size):
         raise BadValue("the input pipeline can be predicted for a single batch size only, not for an array")

@@ -64,12 +64,7 @@ def activation_communication_s(
     to their experts and back, and their gradients in the backward pass (Lepikhin et al. 2021, GShard). In context
     parallelism keys and values go around a ring, in the backward pass with their gradients (Liu et al. 2023, Ring
     Attention, section 3): each of n devices computes n parts of its attention, and during the first n - 1 of them
-    receives the keys and values of the next part.
-
-    Parameters
-    ----------
-    compute_factor : float
-        Factor on the computation time of attention.
+    receives the keys and values of the next part. `compute_factor` is a factor on the computation time of attention.
     """
     forward_passes = 2 if config.recompute == "full" else 1
     expert_passes = 2 if "moe" in config.recompute_modules else forward_passes
@@ -140,10 +135,8 @@ def gradient_communication_s(
     time that they take inside a node is not hidden (`TrainingConstants.exposed_sharding`); waiting for other nodes
     takes none. Other gradients are exchanged during the backward pass of the last micro-batch.
 
-    Parameters
-    ----------
-    parameter_bytes, gradient_bytes : float
-        Bytes of the parameters and, in the precision of their exchange, of the gradients of a device without sharding.
+    The bytes are those of the parameters and, in the precision of their exchange, of the gradients of a device without
+    sharding.
     """
     sharding = config.sharding_rules
     between_nodes_s = 0.0
@@ -188,12 +181,8 @@ def matrix_gather_s(
     Where the optimizer state is sharded, no device has a whole matrix. Distributed Muon (Liu et al. 2025, Muon is
     scalable for LLM training, section 2.3) gathers the momentum of the matrices that it orthogonalizes in bf16.
     Megatron-LM's layer-wise optimizer gives whole layers to devices, and reduces their gradients to all devices: the
-    same number of bytes. Both come before the update, and divide its products among the replicas.
-
-    Parameters
-    ----------
-    matrix_bytes : float
-        Bytes of the parameters of the blocks of a device, in 16 bits.
+    same number of bytes. Both come before the update, and divide its products among the replicas. `matrix_bytes` are
+    those of the parameters of the blocks of a device, in 16 bits.
     """
     if not uses_products(job.workload.options.optimizer) or config.zero_stage == 0:
         return 0.0

@@ -134,14 +134,9 @@ def micro_batches_in_flight(config: ParallelConfig, micro_batches: int, position
 def saved_activation_bytes(
     stage: StageCost, config: ParallelConfig, in_flight: float, hidden_state_bytes: float
 ) -> float:
-    """Return the activation memory of a device of a pipeline.
+    """Return the activation memory of a device of a pipeline that holds the activations of `in_flight` micro-batches.
 
     The peak is in the backward pass of the loss, or in that of a block, after the block is computed again.
-
-    Parameters
-    ----------
-    in_flight : float
-        Micro-batches of which the activations are held.
     """
     freed_bytes = sum_of_modules(stage.block.freed_bytes, config)
     block_bytes = stage.block.activation_bytes - freed_bytes

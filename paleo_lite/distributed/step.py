@@ -18,55 +18,26 @@ if TYPE_CHECKING:
 
 
 class Step(msgspec.Struct, frozen=True):
-    """One training step. Times are numbers, or arrays over batch sizes where a sweep predicts many at once.
+    """One training step. Times are numbers, or arrays over batch sizes where a sweep predicts many at once."""
 
-    Attributes
-    ----------
-    compute_s : float
-        Time of the forward and backward passes, including activation recomputation and pipeline bubbles.
-    communication_s : float
-        Time of all communication, hidden or not.
-    exposed_s : float
-        Exposed communication: the part that is not hidden behind computation.
-    update_s : float
-        Time of the optimizer's update.
-    input_s : float
-        Time spent waiting for samples.
-    memory_bytes : float or None
-        Peak memory of the device that needs most; None if unknown.
-    collective : str
-        Algorithm that exchanges the gradients.
-    overheads_s : dict of str to float
-        Further causes that make the step longer than ideal scaling, apart from communication, with their seconds.
-    notes : tuple of str
-        Remarks for the user.
-    interval : tuple of float or None
-        90% interval of `time_s`; None if the time model gives none.
-    cluster_interval : tuple of float or None
-        90% interval of `time_s` due to communication and stragglers alone, with the computation time taken as exact;
-        None if unknown.
-    recomputed_fraction : float
-        Recomputation time as a fraction of the forward and backward passes.
-    pipeline : StageTimes or None
-        Times of the stages of a pipeline, from which its schedule follows; None without pipeline parallelism, and for
-        arrays of batch sizes.
-    activity : Activity or None
-        What a device does in the step; None: as in a step of its own with its part of the batch.
-    """
-
-    compute_s: Any
-    communication_s: Any = 0.0
-    exposed_s: Any = 0.0
-    update_s: Any = 0.0
-    memory_bytes: float | None = None
-    collective: str = ""
+    compute_s: Any  # forward and backward passes, including activation recomputation and pipeline bubbles
+    communication_s: Any = 0.0  # all communication, hidden or not
+    exposed_s: Any = 0.0  # communication that is not hidden behind computation
+    update_s: Any = 0.0  # the optimizer's update
+    memory_bytes: float | None = None  # peak of the device that needs most; None if unknown
+    collective: str = ""  # algorithm that exchanges the gradients
+    # Further causes that make the step longer than ideal scaling, apart from communication.
     overheads_s: dict[str, Any] = {}
-    notes: tuple[str, ...] = ()
-    interval: tuple[Any, Any] | None = None
+    notes: tuple[str, ...] = ()  # remarks for the user
+    interval: tuple[Any, Any] | None = None  # 90% interval of `time_s`; None if the time model gives none
+    # 90% interval of `time_s` due to communication and stragglers alone, with the computation time taken as exact; None
+    # if unknown.
     cluster_interval: tuple[Any, Any] | None = None
-    recomputed_fraction: float = 0.0
-    input_s: Any = 0.0
+    recomputed_fraction: float = 0.0  # recomputation time as a fraction of the forward and backward passes
+    input_s: Any = 0.0  # time spent waiting for samples
+    # From which the schedule of a pipeline follows; None without one, and for arrays of batch sizes.
     pipeline: StageTimes | None = None
+    # Of a device in the step; None: as in a step of its own with its part of the batch.
     activity: Activity | None = None
 
     @property
@@ -83,27 +54,16 @@ class Step(msgspec.Struct, frozen=True):
 class DeviceStep(Step, frozen=True, kw_only=True, eq=False):
     """Training step of a single device, layer by layer: the starting point of every strategy.
 
-    Attributes
-    ----------
-    forward_s, backward_s : ndarray, shape (groups,) or (groups, batch sizes)
-        Time of one layer of each group. Recomputation counts as backward; the overhead of a step is spread over the
-        forward pass.
-    layer_group : ndarray of int, shape (layers,)
-        Index of each layer's group; layers of one group take equally long.
-    model_notes : tuple of str
-        Notes of the time model's prediction.
-    micro_batches : int
-        Number of micro-batches before the update (gradient accumulation); gradients are exchanged during the backward
-        pass of the last one only.
-    ready_times_cache : dict
-        Results of `data_parallel.Buckets.ready_times_for_step`.
+    Its passes are the times of one layer of each group, shape (groups,) or (groups, batch sizes). Recomputation counts
+    as backward; the overhead of a step is spread over the forward pass.
     """
 
     forward_s: Floats
     backward_s: Floats
-    layer_group: Ints
-    model_notes: tuple[str, ...] = ()
-    micro_batches: int = 1
+    layer_group: Ints  # of each layer, shape (layers,); layers of one group take equally long
+    model_notes: tuple[str, ...] = ()  # notes of the time model's prediction
+    micro_batches: int = 1  # before the update (gradient accumulation); only the last backward pass exchanges gradients
+    # Results of `data_parallel.Buckets.ready_times_for_step`.
     ready_times_cache: dict[tuple[int, bool], tuple[Any, Floats]] = {}
 
     @classmethod
@@ -128,13 +88,7 @@ class DeviceStep(Step, frozen=True, kw_only=True, eq=False):
         return (self.forward_s + self.backward_s)[self.layer_group]
 
     def time_of_layer_shares(self, layer_shares: Floats) -> Any:
-        """Return the time of both passes when a device computes only a share of each layer.
-
-        Parameters
-        ----------
-        layer_shares : ndarray, shape (layers,)
-            Fraction of each layer's work.
-        """
+        """Return the time of both passes when a device computes only a share of each layer, shape (layers,)."""
         group_shares = np.bincount(self.layer_group, layer_shares, len(self.forward_s))
         return as_scalar(group_shares @ (self.forward_s + self.backward_s))
 

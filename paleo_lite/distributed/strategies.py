@@ -30,41 +30,21 @@ ListBatchSizes = Callable[[Any, int], list[Any]]
 
 
 class Strategy(NamedTuple):
-    """A parallelization strategy.
+    """A parallelization strategy."""
 
-    Attributes
-    ----------
-    run : callable
-        Predicts the step, see `PredictStep`.
-    description : str
-        One-line description.
-    collectives : tuple of str
-        All-reduce algorithms to choose from; empty if the strategy leaves no choice.
-    divides_batch : bool
-        Whether every device has samples of its own.
-    extra_batch_sizes : callable or None
-        Batch sizes, besides the per-device share of the batch, at which the strategy needs a device step layer by
-        layer. None if it needs only the per-device share, in sums over the layers of a gradient bucket.
-    zero_stage : int
-        ZeRO stage by which the model state is sharded across the devices.
-    is_bound : bool
-        Whether the result is a bound rather than a forecast of an executable plan.
-    divides_blocks : bool
-        Whether the strategy divides the blocks of a network by a `ParallelConfig`. It then sets the interval of its
-        step itself; the step of other strategies is as uncertain as the step of one device.
-    uses_micro_batches : bool
-        Whether `Settings.micro_batches` sets the number of its micro-batches.
-    """
-
-    run: PredictStep
-    description: str
-    collectives: tuple[str, ...] = ()
-    divides_batch: bool = False
+    run: PredictStep  # predicts the step
+    description: str  # one line
+    collectives: tuple[str, ...] = ()  # all-reduce algorithms to choose from; empty if the strategy leaves no choice
+    divides_batch: bool = False  # whether every device has samples of its own
+    # Batch sizes, besides the per-device share of the batch, at which the strategy needs a device step layer by layer.
+    # None if it needs only the per-device share, in sums over the layers of a gradient bucket.
     extra_batch_sizes: ListBatchSizes | None = None
-    zero_stage: int = 0
-    is_bound: bool = False
+    zero_stage: int = 0  # ZeRO stage by which the model state is sharded across the devices
+    is_bound: bool = False  # whether the result is a bound rather than a forecast of an executable plan
+    # Whether the strategy divides the blocks of a network by a `ParallelConfig`. It then sets the interval of its step
+    # itself; the step of other strategies is as uncertain as the step of one device.
     divides_blocks: bool = False
-    uses_micro_batches: bool = False
+    uses_micro_batches: bool = False  # whether `Settings.micro_batches` sets the number of its micro-batches
 
 
 def _global_batch(batch_size: Any, workers: int) -> list[Any]:
@@ -150,13 +130,7 @@ STRATEGIES = {
 
 
 def resolve_strategy(name: str) -> str:
-    """Return the name of a strategy, which must be in `STRATEGIES`.
-
-    Raises
-    ------
-    UnknownName
-        If there is no such strategy.
-    """
+    """Return the name of a strategy; raise UnknownName if it is not in `STRATEGIES`."""
     if name not in STRATEGIES:
         raise UnknownName("strategy", name, STRATEGIES)
     return name
