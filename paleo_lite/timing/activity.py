@@ -65,32 +65,19 @@ class Activity(NamedTuple):
     def in_larger_step(self, own_s: Any, time_s: Any, exchanging_s: Any = 0.0, waiting_s: Any = 0.0) -> Activity:
         """Return the activity of a device in a step of several devices.
 
-        It computes as in its own step, and exchanges data or waits for the rest of the time.
-
-        Parameters
-        ----------
-        own_s : array_like
-            Seconds of the step of this activity.
-        time_s : array_like
-            Seconds of the larger step.
-        exchanging_s, waiting_s : array_like
-            Seconds of it in which the device exchanges data, or waits for samples.
+        It computes as in its own step, and exchanges data or waits for the rest of the time. The seconds may be arrays:
+        `own_s` are those of the step of this activity, `time_s` of the larger step, and in `exchanging_s` and
+        `waiting_s` of it the device exchanges data, or waits for samples.
         """
         computing = (time_s - exchanging_s - waiting_s) / own_s
         return Activity(computing * self.arithmetic_s, computing * self.memory_s, exchanging_s, computing * self.peak_s)
 
 
 def divide_time(device_s: Any, compute_s: Any, memory_s: Any, floor_s: Any = 0.0) -> tuple[Any, Any]:
-    """Return the seconds of arithmetic and of memory traffic of kernels.
+    """Return the seconds of arithmetic and of memory traffic of kernels that take `device_s`; all may be arrays.
 
-    The time of a kernel is divided among its terms in proportion to them; what remains is its start.
-
-    Parameters
-    ----------
-    device_s : array_like
-        Seconds of the kernels.
-    compute_s, memory_s, floor_s : array_like
-        Their terms: seconds of arithmetic alone, of memory traffic alone, and of the shortest kernel.
+    The time of a kernel is divided among its terms in proportion to them: the seconds of arithmetic alone, of memory
+    traffic alone, and of the shortest kernel; what remains is its start.
     """
     share = device_s / np.maximum(compute_s + memory_s + floor_s, 1e-30)
     return share * compute_s, share * memory_s
@@ -101,14 +88,8 @@ def narrow_factor(device: Device, precision: str) -> float:
 
     Seconds at the peak of the narrow precision times this factor are those at the peak of 16 bits. Measured servers
     that compute in 8 bits draw as much per operation as those in 16: scales are multiplied, and sums are added in 32
-    bits (`docs/model.md`, Energy).
-
-    Parameters
-    ----------
-    device : Device
-        The device. Without a fast peak of 16 bits, as on Pascal's boards for inference, that of fp32 is the measure.
-    precision : str
-        Precision of the products.
+    bits (`docs/model.md`, Energy). Without a fast peak of 16 bits, as on Pascal's boards for inference, that of fp32 is
+    the measure.
     """
     if precision not in NARROW_PRECISIONS:
         return 1.0

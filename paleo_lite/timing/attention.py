@@ -120,14 +120,8 @@ def has_fused_attention(device: Device) -> bool:
 def resolve_attention(name: str | None, device: Device) -> str:
     """Return the fused implementation that a name stands for on a device.
 
-    ``sdpa``, and no name, stand for FlashAttention 2 up to Hopper and for cuDNN on Blackwell.
-
-    Raises
-    ------
-    UnknownName
-        If there is no such implementation.
-    BadValue
-        If the implementation does not support the device.
+    ``sdpa``, and no name, stand for FlashAttention 2 up to Hopper and for cuDNN on Blackwell. Raise UnknownName if
+    there is no such implementation, and BadValue if it does not support the device.
     """
     if name is not None and name not in ATTENTION_NAMES:
         raise UnknownName("attention", name, ATTENTION_NAMES)

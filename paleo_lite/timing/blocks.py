@@ -75,13 +75,7 @@ class TrainingConstants(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
 @cache
 def training_constants() -> TrainingConstants:
-    """Read the shipped constants.
-
-    Raises
-    ------
-    BadFile
-        If the file is malformed.
-    """
+    """Read the shipped constants; raise BadFile if the file is malformed."""
     path = shipped_folder("calibrations") / TRAINING_FILE
     constants = read_typed(path, TrainingConstants, "calibration of training", _MAX_FILE_BYTES)
     unknown = constants.constants.keys() - set(NAMES)
@@ -166,10 +160,7 @@ def product_share(device: Device) -> float | None:
 def use_training_constants(model: TimeModel, constants: TrainingConstants | None = None) -> TimeModel:
     """Return a calibrated model with the constants of transformer training; return other models unchanged.
 
-    Parameters
-    ----------
-    constants : TrainingConstants, optional
-        Default: the shipped ones.
+    The constants are the shipped ones by default.
     """
     if not isinstance(model, CalibratedModel) or (isinstance(model, TrainingModel) and model.has_host_constants):
         return model

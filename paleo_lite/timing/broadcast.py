@@ -79,18 +79,7 @@ class CaseStack(msgspec.Struct, frozen=True, eq=False):
     plan: StepPlan  # assignment of entries to steps
 
     def at_batch_sizes(self, batch_sizes: Ints) -> BatchedStack:
-        """Return all entries at several batch sizes.
-
-        Parameters
-        ----------
-        batch_sizes : ndarray of int, shape (batch sizes,)
-            Samples per batch.
-
-        Raises
-        ------
-        BadValue
-            If a batch size is below 1, or the counts overflow.
-        """
+        """Return all entries at several batch sizes; raise BadValue if one is below 1, or the counts overflow."""
         smallest, largest = int(batch_sizes.min()), int(batch_sizes.max())
         if smallest < 1 or self.per_sample.max(initial=0) * largest > 2.0**62:
             raise BadValue(f"batch sizes must be >= 1 and small enough for 64-bit counts (got {smallest} to {largest})")
@@ -129,15 +118,7 @@ class CaseStack(msgspec.Struct, frozen=True, eq=False):
         )
 
     def passes_of(self, case: int, pieces_s: Floats) -> Passes:
-        """Return the passes of a case.
-
-        Parameters
-        ----------
-        case : int
-            Index of the case.
-        pieces_s : ndarray, shape (pieces, batch sizes)
-            Seconds of all pieces of all cases.
-        """
+        """Return the passes of a case, from the seconds of all pieces of all cases, shape (pieces, batch sizes)."""
         case_pieces_s = pieces_s[self.first_piece[case] : self.first_piece[case + 1]]
         pieces_per_pass = len(case_pieces_s) // 2
         return Passes(
@@ -224,17 +205,7 @@ def _sort_key(entry: _StackEntry) -> tuple[bool, tuple[int, ...]]:
 
 
 def _entries_of(case: Case, run: int, first_piece: int) -> list[_StackEntry]:
-    """Return the entries of a case.
-
-    Parameters
-    ----------
-    case : Case
-        The case.
-    run : int
-        Index of the case.
-    first_piece : int
-        Number of its first piece.
-    """
+    """Return the entries of a case, given its index and the number of its first piece."""
     layers, work, phase, pieces = case
     work_classes = [CLASS_INDEX[class_of(layer)] for layer in layers]
     merged: dict[tuple[object, ...], _StackEntry] = {}

@@ -54,15 +54,8 @@ class Amount(msgspec.Struct, frozen=True):
     def samples_per_epoch(self, sequence_tokens: int | None) -> float | None:
         """Return the samples per epoch, of a language model the sequences; None if no number is given.
 
-        Parameters
-        ----------
-        sequence_tokens : int or None
-            Tokens of one sequence; None if the network reads no tokens.
-
-        Raises
-        ------
-        BadValue
-            If several numbers are given, or a number is not > 0, or tokens are given for a network that reads none.
+        `sequence_tokens` are those of one sequence; None if the network reads no tokens. Raise BadValue if several
+        numbers are given, or a number is not > 0, or tokens are given for a network that reads none.
         """
         given = [name for name in ("images", "samples", "tokens") if getattr(self, name) is not None]
         if len(given) > 1:
@@ -83,37 +76,19 @@ class Amount(msgspec.Struct, frozen=True):
 
 
 def make_budget(
-    device: Device | None,
+    device: Device | None,  # whose rental price is the default; None if its price plays no part
     amount: Amount,
-    price: float | str | None = None,
+    price: float | str | None = None,  # USD per hour of one device: "0.90 USD/h"
     *,
-    price_of: str | None = None,
+    price_of: str | None = None,  # whose price is the default, as in `machines.prices.choose_price`
     platform_price: Price | None = None,
-    require_cost: bool = False,
-    sequence_tokens: int | None = None,
+    require_cost: bool = False,  # whether to raise an error if the cost cannot be computed
+    sequence_tokens: int | None = None,  # tokens per sample; None if the network reads no tokens
 ) -> Budget:
-    """Return the budget for an amount of training.
+    """Return the budget for an amount of training: samples or tokens, and epochs.
 
-    Parameters
-    ----------
-    device : Device or None
-        Device whose rental price is the default; None if its price plays no part.
-    amount : Amount
-        Samples or tokens, and epochs.
-    price : float or str, optional
-        USD per hour of one device: ``"0.90 USD/h"``.
-    price_of, platform_price
-        Whose price is the default, as for `machines.prices.choose_price`.
-    require_cost : bool
-        Whether to raise an error if the cost cannot be computed.
-    sequence_tokens : int, optional
-        Tokens per sample; None if the network reads no tokens.
-
-    Raises
-    ------
-    BadValue
-        If the amount or price is not > 0, epochs are given without samples, or a cost is required and the amount or
-        price is missing.
+    Raise BadValue if the amount or price is not > 0, epochs are given without samples, or a cost is required and the
+    amount or price is missing.
     """
     samples = amount.samples_per_epoch(sequence_tokens)
     epochs = amount.epochs
@@ -143,10 +118,7 @@ def check_one_price(price: float | str | None, price_of: str | None) -> None:
 def parse_price(price: float | str) -> float:
     """Return the price of a device in US dollars per hour, from a number or a text such as ``"3.06 USD/h"``.
 
-    Raises
-    ------
-    BadValue
-        If the price is not > 0.
+    Raise BadValue if the price is not > 0.
     """
     try:
         usd_per_h = parse_quantity(price, "USD/h")
@@ -202,31 +174,13 @@ class TrainingRun(NamedTuple):
 def training_run(
     budget: Budget,
     step_s: float,
-    interval: tuple[float, float] | None,
-    batch_size: int,
+    interval: tuple[float, float] | None,  # of the step time
+    batch_size: int,  # samples per step of all devices
     devices: int,
-    power_w: float | None,
-    power_interval_w: tuple[float, float] | None = None,
+    power_w: float | None,  # average power of a device
+    power_interval_w: tuple[float, float] | None = None,  # of the power; None if it is the rated one
 ) -> TrainingRun | None:
-    """Return hours, cost and energy of a budget; None without a number of samples.
-
-    Parameters
-    ----------
-    budget : Budget
-        Samples, epochs and price.
-    step_s : float
-        Time of a step in seconds.
-    interval : tuple of float or None
-        Interval of the step time.
-    batch_size : int
-        Samples per step of all devices.
-    devices : int
-        Number of devices.
-    power_w : float or None
-        Average power of a device in W.
-    power_interval_w : tuple of float or None
-        Interval of the power; None if it is the rated one.
-    """
+    """Return hours, cost and energy of a budget; None without a number of samples."""
     if budget.images is None:
         return None
     samples = budget.images * budget.epochs

@@ -59,32 +59,17 @@ _BLOCK = 2**15
 
 
 class Rates(msgspec.Struct, frozen=True):
-    """Rates of a device.
+    """Rates of a device."""
 
-    Attributes
-    ----------
-    matrix_per_s, vector_per_s : float
-        Peak rates of matrix operations in FLOP/s, at the clock of the data sheet, and of all other arithmetic, at the
-        highest clock of the device.
-    bandwidth_bytes_per_s : float
-        Memory bandwidth in bytes/s.
-    multiprocessors : float
-        Number of multiprocessors.
-    sustained_fraction : float
-        Clock that the device sustains in matrix products and attention under its rated power limit, relative to that of
-        the data sheet (`paleo_lite.timing.power`).
-    convolution_fraction : float
-        The same in convolutions.
-    limit_variance : float
-        Variance of the logarithm of the time that is due to a power limit below the rated one.
-    """
-
-    matrix_per_s: float
-    vector_per_s: float
-    bandwidth_bytes_per_s: float
+    matrix_per_s: float  # peak of matrix operations in FLOP/s, at the clock of the data sheet
+    vector_per_s: float  # peak of all other arithmetic in FLOP/s, at the highest clock of the device
+    bandwidth_bytes_per_s: float  # of the memory
     multiprocessors: float
+    # Clock that the device sustains in matrix products and attention under its rated power limit, relative to that of
+    # the data sheet (`paleo_lite.timing.power`).
     sustained_fraction: float = 1.0
-    convolution_fraction: float = 1.0
+    convolution_fraction: float = 1.0  # the same in convolutions
+    # Variance of the logarithm of the time that is due to a power limit below the rated one.
     limit_variance: float = 0.0
 
 
@@ -149,28 +134,7 @@ def library_peak(machine: Machine, precision: str) -> PeakRate:
 
 
 class CalibratedModel(LayerModel, msgspec.Struct, frozen=True, eq=False):
-    """Time model with the parameters of a calibration.
-
-    Attributes
-    ----------
-    label : str
-        Name of the calibration, reported with every prediction.
-    theta : ndarray, shape (parameters,)
-        Logarithms of the parameters, in the order of `PARAMETERS`.
-    covariance : ndarray, shape (parameters, parameters)
-        Covariance of `theta`.
-    scatter : float
-        Relative scatter of single measurements around the model.
-    notes : tuple of str
-        Notes for every prediction with this calibration.
-    learned_fraction : ndarray, shape (parameters,), or None
-        Fraction, 0 to 1, by which the device's own measurements narrowed the prior of each parameter; None if unknown.
-    narrow_relative_efficiency : float
-        Fraction of peak of products in a narrower precision, such as fp8, over that of products in the precision of the
-        workload.
-    power_constants : PowerConstants or None
-        Constants of the device's power, fitted to its own watts; None for the shipped ones.
-    """
+    """Time model with the parameters of a calibration."""
 
     name: ClassVar[str] = "calibrated"
     ppp: ClassVar[float | None] = None
@@ -178,13 +142,18 @@ class CalibratedModel(LayerModel, msgspec.Struct, frozen=True, eq=False):
     needs_bytes: ClassVar[bool] = True
     uses_memory: ClassVar[bool] = True
     uses_convention_count: ClassVar[bool] = False
-    label: str
-    theta: Floats
-    covariance: Floats
-    scatter: float
-    notes: tuple[str, ...] = ()
+    label: str  # name of the calibration, reported with every prediction
+    theta: Floats  # logarithms of the parameters, in the order of `PARAMETERS`, shape (parameters,)
+    covariance: Floats  # of `theta`, shape (parameters, parameters)
+    scatter: float  # relative scatter of single measurements around the model
+    notes: tuple[str, ...] = ()  # for every prediction with this calibration
+    # Fraction, 0 to 1, by which the device's own measurements narrowed the prior of each parameter, shape
+    # (parameters,); None if unknown.
     learned_fraction: Floats | None = None
+    # Fraction of peak of products in a narrower precision, such as fp8, over that of products in the precision of the
+    # workload.
     narrow_relative_efficiency: float = 1.0
+    # Of the device's power, fitted to its own watts; None for the shipped ones.
     power_constants: PowerConstants | None = None
 
     @property
@@ -301,14 +270,9 @@ class CalibratedModel(LayerModel, msgspec.Struct, frozen=True, eq=False):
     ) -> tuple[Floats, Floats, Floats]:
         """Time whole steps and propagate the parameter covariance by the delta method.
 
-        Returns
-        -------
-        total_s : ndarray, shape (runs,) or (runs, batch sizes)
-            Seconds of each step.
-        deviation : ndarray, same shape
-            Standard deviation of the logarithm of the time.
-        slopes : ndarray, shape (runs, parameters, batch sizes)
-            Derivatives of the logarithm of the time with respect to `theta`; one batch size for entries without any.
+        Return the seconds of each step, shape (runs,) or (runs, batch sizes), the standard deviation of the logarithm
+        of each, and the derivatives of the logarithm with respect to `theta`, shape (runs, parameters, batch sizes),
+        with one batch size for entries without any.
         """
         total_s, gradient = sensitivities(features, rates, np.exp(self.theta), run, runs, steps, entries)
         gradient = gradient.reshape(*gradient.shape[:2], -1)
@@ -349,54 +313,22 @@ def upcast_products(layers: tuple[Layer, ...]) -> NDArray[np.bool_]:
 
 
 def evaluate(features: Features, rates: Rates, values: Floats) -> EntryTerms:
-    """Return the terms of every entry.
-
-    Parameters
-    ----------
-    features : Features
-        The entries.
-    rates : Rates
-        Rates of the device.
-    values : ndarray, shape (parameters,)
-        Parameters in the order of `PARAMETERS`.
-    """
+    """Return the terms of every entry; `values` are the parameters in the order of `PARAMETERS`."""
     entries = EntryTerms(*np.empty((4, *features.flops.shape)))
     step_times(features, rates, values, np.zeros_like(features.pass_number), 1, entries=entries)
     return entries
 
 
 def step_times(
-    features: Features,
+    features: Features,  # entries of all steps
     rates: Rates,
-    values: Floats,
-    run: Ints,
-    runs: int,
-    steps: Steps | None = None,
-    entries: EntryTerms | None = None,
+    values: Floats,  # parameters in the order of `PARAMETERS`, shape (parameters,)
+    run: Ints,  # step of each entry, shape (entries,) or (entries, 1)
+    runs: int,  # number of steps
+    steps: Steps | None = None,  # result of `prepare_steps`, to be reused between calls
+    entries: EntryTerms | None = None,  # arrays that receive the terms of every entry
 ) -> Floats:
-    """Return the seconds of whole steps.
-
-    Parameters
-    ----------
-    features : Features
-        Entries of all steps.
-    rates : Rates
-        Rates of the device.
-    values : ndarray, shape (parameters,)
-        Parameters in the order of `PARAMETERS`.
-    run : ndarray of int, shape (entries,) or (entries, 1)
-        Step of each entry.
-    runs : int
-        Number of steps.
-    steps : Steps, optional
-        Result of `prepare_steps`, to be reused between calls.
-    entries : EntryTerms, optional
-        Arrays that receive the terms of every entry.
-
-    Returns
-    -------
-    ndarray, shape (runs,) or (runs, batch sizes)
-    """
+    """Return the seconds of whole steps, shape (runs,) or (runs, batch sizes)."""
     steps = steps or prepare_steps(features, run, runs)
     device_s = np.zeros((runs, *features.flops.shape[1:]))
     for times in _device_times(features, rates, values, steps, entries):
@@ -418,15 +350,8 @@ def sensitivities(
     With t = (a^p + b^p + c^p)^(1/p), dt / d log a = a^p t / t^p. Each term is a power of each parameter except
     ``half``, for which d log a / d log half = half * multiprocessors / (tiles + half * multiprocessors).
 
-    Parameters
-    ----------
-    features, rates, values, run, runs, steps, entries
-        As for `step_times`.
-
-    Returns
-    -------
-    time_s : ndarray, shape (runs,) or (runs, batch sizes)
-    gradient : ndarray, shape (runs, parameters) or (runs, parameters, batch sizes)
+    The arguments are as for `step_times`. The derivatives have the shape (runs, parameters) or (runs, parameters, batch
+    sizes).
     """
     steps = steps or prepare_steps(features, run, runs)
     plan, shape = steps.plan, features.flops.shape[1:]
@@ -459,26 +384,17 @@ def sensitivities(
 
 
 class _DeviceTimes(NamedTuple):
-    """Times of all entries on the device, for a block of batch sizes.
+    """Times of all entries on the device, for a block of batch sizes."""
 
-    Attributes
-    ----------
-    block : slices or Ellipsis
-        The batch sizes.
-    device_s : ndarray
-        Seconds of each entry.
-    power, compute, memory, floor : ndarray
-        `device_s` and its three terms raised to `POWER`.
-    underfill : ndarray, shape (products,) or (products, batch sizes)
-        Relative increase of the compute time of products because too few tiles occupy the multiprocessors.
-    """
-
-    block: Block
-    device_s: Floats
+    block: Block  # the batch sizes
+    device_s: Floats  # of each entry
+    # `device_s` and its three terms, raised to `POWER`.
     power: Floats
     compute: Floats
     memory: Floats
     floor: Floats
+    # Relative increase of the compute time of products because too few tiles occupy the multiprocessors, shape
+    # (products,) or (products, batch sizes).
     underfill: Floats
 
 
@@ -539,14 +455,8 @@ def _clock_fractions(rates: Rates) -> Floats:
 def _combine_with_host(device_s: Floats, launched: Floats, values: Floats) -> tuple[Floats, Floats, Floats]:
     """Combine device and host time of whole steps as the root of the sum of their squares.
 
-    Returns
-    -------
-    busy_s : ndarray, shape (runs,) or (runs, batch sizes)
-        Combined time, without the constant per step.
-    host_s : ndarray, same shape
-        Time of the host.
-    overheads_s : ndarray, shape (3, runs) or (3, runs, batch sizes)
-        Time of the host by parameter of `OVERHEADS`.
+    Return the combined time without the constant per step and the time of the host, both of shape (runs,) or (runs,
+    batch sizes), and the latter by parameter of `OVERHEADS`, shape (3, runs) or (3, runs, batch sizes).
     """
     overheads = values[[INDEX[name] for name in OVERHEADS]]
     overheads_s = overheads.reshape(-1, *[1] * (launched.ndim - 1)) * launched

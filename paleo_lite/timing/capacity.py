@@ -32,17 +32,8 @@ def predict_with_memory(
 ) -> Prediction:
     """Predict the time of a workload and its peak memory.
 
-    Parameters
-    ----------
-    workload, machine, model
-        Subject of the prediction.
-    fit_batch : bool
-        Whether to use the largest batch size that fits instead of the workload's.
-
-    Raises
-    ------
-    DoesNotFit
-        If not even one sample fits, with `fit_batch`.
+    With `fit_batch` the batch size is the largest one that fits instead of the workload's; raise DoesNotFit if not even
+    one sample does.
     """
     if not workload.has_layers:
         raise BadValue("memory and training options need the layers of a network, not a bare FLOP count")
@@ -82,12 +73,8 @@ def fit_memory(
 ) -> MemoryFit:
     """Compare the peak memory of a workload with the memory of a machine, and list remedies if it does not fit.
 
-    Parameters
-    ----------
-    workload, machine, model
-        The workload, the machine, and the time model, which knows the memory of what it times.
-    prediction : Prediction, optional
-        Prediction of the workload, from which the cost in time of the remedies follows; without it they have none.
+    The time model knows the memory of what it times. The cost in time of the remedies follows from the prediction;
+    without it they have none.
     """
     fit = compare_memory(workload, machine, model)
     if fit.fits:
@@ -125,17 +112,7 @@ class CandidateRemedy(NamedTuple):
 
 
 def _candidate_remedies(workload: Workload, device: Device, largest: int | None) -> Iterator[CandidateRemedy]:
-    """Yield the remedies to try.
-
-    Parameters
-    ----------
-    workload : Workload
-        Workload that does not fit.
-    device : Device
-        Device that it does not fit on.
-    largest : int or None
-        Largest batch size that fits.
-    """
+    """Yield remedies to try for a workload that does not fit on a device; `largest` is the largest batch that does."""
     options, batch_size = workload.options, workload.batch_size
     narrow = _narrower_precision(device, workload.precision)
     if workload.phase not in PHASES_WITH_GRADIENTS:

@@ -93,10 +93,7 @@ def diffusion_constants() -> DiffusionConstants:
 def cycles_per_s(device: Device) -> float:
     """Return the cycles per second of all multiprocessors of a device, at its boost clock or else its default one.
 
-    Raises
-    ------
-    BadValue
-        If no source gives either clock.
+    Raise BadValue if no source gives either clock.
     """
     clock_hz = device.clock_hz("boost") or device.clock_hz(device.clocks.default)
     if clock_hz is None:
@@ -115,18 +112,11 @@ class PipelineModel(CalibratedModel, frozen=True, eq=False):
         model: CalibratedModel,
         device: Device,
         constants: DiffusionConstants,
+        # Whether the constants are fitted to such runs, if the device is one of theirs: inference in 16 bits.
         is_measured: bool = True,
-        has_narrow_products: bool = False,
+        has_narrow_products: bool = False,  # whether products have fewer than 16 bits
     ) -> PipelineModel:
-        """Return a calibrated model of a device with these constants.
-
-        Parameters
-        ----------
-        is_measured : bool
-            Whether the constants are fitted to such runs, if the device is one of theirs: inference in 16 bits.
-        has_narrow_products : bool
-            Whether products have fewer than 16 bits.
-        """
+        """Return a calibrated model of a device with these constants."""
         theta = model.theta.copy()
         theta[NAMES.index("overhead_s")] = np.log(constants.host_s)
         fields: dict[str, Any] = {name: getattr(model, name) for name in CalibratedModel.__struct_fields__}

@@ -101,13 +101,7 @@ class EnergyModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @cache
 def energy_model() -> EnergyModel:
-    """Return the shipped constants.
-
-    Raises
-    ------
-    BadFile
-        If the file is malformed.
-    """
+    """Return the shipped constants; raise BadFile if the file is malformed."""
     path = shipped_folder("calibrations") / ENERGY_FILE
     model = read_typed(path, EnergyModel, "energy model", _MAX_FILE_BYTES)
     for group in (model.devices, model.generations, model.others):
@@ -194,15 +188,6 @@ class Power(msgspec.Struct, frozen=True, eq=False):
 
         Both causes are independent, so that their logarithms add up in quadrature. A step that takes longer does the
         same work, at a lower power.
-
-        Parameters
-        ----------
-        activity : Activity
-            What the device does.
-        time_s : float
-            Seconds of the step.
-        interval_s : tuple of float
-            90% interval of the time.
         """
         shares = activity.shares_of(time_s)
         likely_w = self.watts(shares)
@@ -218,14 +203,7 @@ class Power(msgspec.Struct, frozen=True, eq=False):
 def demand(theta: Floats, shares: Shares, dynamic: Any = 1.0) -> Any:
     """Return the power without a limit, relative to the rated power.
 
-    Parameters
-    ----------
-    theta : ndarray
-        Logarithms of `PARAMETERS`.
-    shares : Shares
-        What the device does.
-    dynamic : array_like
-        Factor of all power but the idle one.
+    `theta` are the logarithms of `PARAMETERS`, and `dynamic` is a factor of all power but the idle one.
     """
     idle, arithmetic, memory, links, intensity = np.exp(theta)
     utilisation = np.sqrt(np.maximum(shares.utilisation, LEAST_UTILISATION))
@@ -257,12 +235,7 @@ def below_limit(demand_w: Any, limit_w: Any) -> Any:
 def speed_under_limit(device: Device, shares: Shares) -> Any:
     """Return the speed of a step under a power limit below the rated one, relative to that without; 1 without one.
 
-    Parameters
-    ----------
-    device : Device
-        The device under its limit.
-    shares : Shares
-        What the device does in a step without a limit.
+    The shares are those of a step without a limit.
     """
     power, rated_w = power_of(device), device.rated_power_w
     if power is None or rated_w is None or power.limit_w >= rated_w:
@@ -273,10 +246,7 @@ def speed_under_limit(device: Device, shares: Shares) -> Any:
 def with_power_limit(device: Device, power_limit: float | str) -> Device:
     """Return a device under another power limit, in watts or as text such as ``"300 W"``.
 
-    Raises
-    ------
-    BadValue
-        If the limit is not a power, or not above what the device draws while it waits.
+    Raise BadValue if the limit is not a power, or not above what the device draws while it waits.
     """
     limited = limit_power(device, power_limit)
     power, limit_w, rated_w = power_of(device), limited.power_w, device.rated_power_w
@@ -293,30 +263,17 @@ def with_power_limit(device: Device, power_limit: float | str) -> Device:
 
 
 def power_of(
-    device: Device,
-    relative_clock: float = 1.0,
-    model: EnergyModel | None = None,
-    constants: PowerConstants | None = None,
+    device: Device,  # with a requested power limit if there is one
+    relative_clock: float = 1.0,  # locked clock relative to the boost clock
+    model: EnergyModel | None = None,  # constants of all devices; the shipped ones by default
+    constants: PowerConstants | None = None,  # constants of this device, fitted to its own watts
     *,
-    has_experts: bool = False,
+    has_experts: bool = False,  # whether the work is that of a mixture of experts, whose power is less certain
 ) -> Power | None:
     """Return what a device draws; None if its power limit is unknown, or it is no GPU of a known process.
 
     Dynamic power is proportional to the clock times the squared voltage, which is proportional to the clock down to the
     lowest voltage.
-
-    Parameters
-    ----------
-    device : Device
-        The device, with a requested power limit if there is one.
-    relative_clock : float
-        Locked clock relative to the boost clock.
-    model : EnergyModel, optional
-        Constants of all devices; the shipped ones by default.
-    constants : PowerConstants, optional
-        Constants of this device, fitted to its own watts.
-    has_experts : bool
-        Whether the work is that of a mixture of experts, whose power is less certain.
     """
     limit_w, rated_w = device.power_w, device.rated_power_w
     is_card = node_nm_of(device) is not None or device.architecture.startswith(CARDS_OF_UNKNOWN_PROCESS)

@@ -83,13 +83,7 @@ def _runs(
 
 
 def check_expert_kernels(name: str, layers: Sequence[Layer], recipe: str | None, device: Device) -> None:
-    """Check that a network, a recipe and a device allow an implementation.
-
-    Raises
-    ------
-    BadValue
-        If they do not.
-    """
+    """Raise BadValue if a network, a recipe or a device does not allow an implementation."""
     available = available_expert_kernels(layers, recipe, device)
     if name in available:
         return

@@ -55,12 +55,7 @@ class Facility(msgspec.Struct, frozen=True):
     def site_energy(self, devices_j: Any, device_seconds: Any) -> SiteEnergy:
         """Return the energy at the meter, and what it costs; for arrays, arrays.
 
-        Parameters
-        ----------
-        devices_j : float or ndarray
-            Energy of the devices in joules.
-        device_seconds : float or ndarray
-            Number of devices times seconds.
+        `device_seconds` is the number of devices times seconds.
         """
         energy_j = self.pue * (devices_j + self.host_w * device_seconds)
         kwh = energy_j / JOULES_PER_KWH
@@ -80,10 +75,7 @@ class Facility(msgspec.Struct, frozen=True):
 def facility_of_site(site: Mapping[str, float | str] | None) -> Facility | None:
     """Return what surrounds the devices from settings such as ``{"electricity": 0.12, "pue": 1.2}``.
 
-    Raises
-    ------
-    BadValue
-        For an unknown setting.
+    Raise BadValue for an unknown setting.
     """
     settings = {name.replace("-", "_"): value for name, value in (site or {}).items()}
     for name in settings:
@@ -98,28 +90,14 @@ SITE_SETTINGS = ("electricity", "carbon_intensity", "pue", "host_watts")
 
 
 def make_facility(
-    electricity: float | str | None = None,
-    carbon_intensity: float | str | None = None,
-    pue: float | None = None,
-    host_watts: float | str | None = None,
+    electricity: float | str | None = None,  # price in US dollars per kWh, such as "0.12 USD/kWh"
+    carbon_intensity: float | str | None = None,  # grams of CO2 per kWh, such as "400 g/kWh"
+    pue: float | None = None,  # power usage effectiveness
+    host_watts: float | str | None = None,  # of the host and everything else in a machine, per device
 ) -> Facility | None:
     """Return what surrounds the devices; None if nothing is given.
 
-    Parameters
-    ----------
-    electricity : float or str, optional
-        Price in US dollars per kWh, such as ``"0.12 USD/kWh"``.
-    carbon_intensity : float or str, optional
-        Grams of CO2 per kWh, such as ``"400 g/kWh"``.
-    pue : float, optional
-        Power usage effectiveness.
-    host_watts : float or str, optional
-        Watts of the host and everything else in a machine, per device.
-
-    Raises
-    ------
-    BadValue
-        If a value is negative, has another unit, or the PUE is below 1.
+    Raise BadValue if a value is negative, has another unit, or the PUE is below 1.
     """
     if electricity is None and carbon_intensity is None and pue is None and host_watts is None:
         return None

@@ -160,21 +160,10 @@ def merge_identical_entries(features: Features) -> Features:
 
 
 def padding_and_tiles(layer: Layer, pass_name: str, batch_size: int | Ints) -> tuple[Any, Any]:
-    """Return the padding and the number of output tiles of a layer's matrix product in a pass.
+    """Return the padding and the number of output tiles of a layer's matrix product in a pass, as in `Features`.
 
-    Parameters
-    ----------
-    layer : Layer
-        The layer.
-    pass_name : str
-        One of `paleo_lite.counting.PASSES`.
-    batch_size : int or ndarray of int
-        Batch size, or several at once.
-
-    Returns
-    -------
-    padding, tiles : float or ndarray
-        As in `Features`; 1 and infinity for layers without a matrix product.
+    They are 1 and infinity for layers without a matrix product, and arrays for an array of batch sizes. The pass is one
+    of `paleo_lite.counting.PASSES`.
     """
     gemm = None if pass_name == "update" else gemm_of(layer, pass_name)
     if gemm is None or 0 in gemm[:4]:
@@ -249,11 +238,8 @@ def fft_work_ratio(layer: Layer, batch_size: int | NDArray[Any]) -> Any:
     per complex multiply-accumulate (Mathieu, Henaff and LeCun 2014). `FFT_TRANSFORM_FACTOR` and `FFT_PRODUCT_FACTOR`
     are fitted to single convolutions on five GPUs.
 
-    Returns
-    -------
-    float or ndarray
-        Infinite if libraries offer no FFT: they require a dense 2-D convolution of stride 1 whose kernel is wider than
-        1 in both directions and no wider than a tile.
+    The ratio is infinite if libraries offer no FFT: they require a dense 2-D convolution of stride 1 whose kernel is
+    wider than 1 in both directions and no wider than a tile.
     """
     weight, attributes = layer.weights[0], layer.attributes
     is_dense = attributes.get("groups", 1) == 1 and "dilation" not in attributes and not attributes.get("transposed")
@@ -284,13 +270,9 @@ small for BLAS to start threads, which would compete with each other in a pool o
 class GroupSums:
     """Sums of entries by group, prepared once and computed for many arrays.
 
-    Parameters
-    ----------
-    groups : int
-        Number of groups.
-    *group : ndarray of int, shape (entries,) or (entries, 1)
-        Group of every entry; several arrays if an entry belongs to several groups. The shape is (entries, 1) if the
-        summed arrays have the shape (entries, batch sizes).
+    Every entry has a group, in an array of shape (entries,), or (entries, 1) if the summed arrays have the shape
+    (entries, batch sizes); there are several arrays if an entry belongs to several groups. `groups` is the number of
+    groups.
     """
 
     def __init__(self, groups: int, *group: Ints) -> None:
@@ -300,14 +282,8 @@ class GroupSums:
     def _split(self, first: int, last: int) -> Iterator[tuple[slice, Ints, Floats]]:
         """Split the entries from `first` to `last` into parts with small matrix products.
 
-        Yields
-        ------
-        entries : slice
-            The entries of a part.
-        distinct : ndarray of int, shape (groups in the part,)
-            The groups that occur.
-        counts : ndarray, shape (groups in the part, entries in the part)
-            How many times each entry belongs to each group.
+        Yield the entries of a part, the groups that occur in it, and how many times each entry belongs to each group,
+        shape (groups in the part, entries in the part).
         """
         members = np.stack([column[first:last, 0] for column in self.group])
         distinct = np.unique(members)
@@ -319,14 +295,9 @@ class GroupSums:
             yield slice(first, last), distinct, counts
 
     def sum(self, values: Floats, out: Floats | None = None) -> Floats:
-        """Return the sums of the values of each group.
+        """Return the sums of the values of each group, shape (groups,) or (groups, batch sizes).
 
-        Parameters
-        ----------
-        values : ndarray, shape (entries,) or (entries, batch sizes)
-            Value of every entry.
-        out : ndarray, shape (groups,) or (groups, batch sizes), optional
-            Array to which the sums are added.
+        There is a value for every entry, shape (entries,) or (entries, batch sizes). They are added to `out`, if given.
         """
         if out is None:
             out = np.zeros((self.groups, *values.shape[1:]))

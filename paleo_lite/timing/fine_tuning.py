@@ -54,11 +54,8 @@ class FineTuning(NamedTuple):
 def adapt_layers(layers: Sequence[Layer], tuning: FineTuning) -> tuple[Layer, ...]:
     """Return the layers with adapters, in which the weights that are not trained have the attribute ``frozen``.
 
-    Raises
-    ------
-    BadValue
-        If a name or pattern matches no layer with weights, no layer takes an adapter, the rank of the adapters is above
-        that of every adapted matrix, or nothing is left to train.
+    Raise BadValue if a name or pattern matches no layer with weights, no layer takes an adapter, the rank of the
+    adapters is above that of every adapted matrix, or nothing is left to train.
     """
     adapted = tuple(layers)
     if tuning.train_only:
@@ -185,18 +182,9 @@ def _insert_adapters(layers: Sequence[Layer], chosen: set[int], rank: int) -> tu
 
 
 def _adapter_layers(layer: Layer, parent: int, base: int, rank: int) -> list[Layer]:
-    """Return the layers of one adapter.
+    """Return the layers of one adapter of a layer.
 
-    Parameters
-    ----------
-    layer : Layer
-        The layer that it adapts.
-    parent : int
-        Index of the layer that produces the input.
-    base : int
-        Index of the adapted layer.
-    rank : int
-        Rank of the adapter.
+    `parent` is the index of the layer that produces the input, and `base` that of the adapted layer.
     """
     shape_in, shape_out = layer.inputs[0], layer.outputs[0]
     shape_inner = (*shape_in[:-1], rank)
@@ -233,16 +221,9 @@ def is_quantized(layers: Sequence[Layer]) -> list[bool]:
 
 
 def insert_dequantization(layers: Sequence[Layer], stored_bytes: float, element_bytes: int) -> tuple[Layer, ...]:
-    """Return the layers with a kernel that dequantizes a quantized weight before each product.
+    """Return the layers of a training step with a kernel that dequantizes a quantized weight before each product.
 
-    Parameters
-    ----------
-    layers : sequence of Layer
-        Layers of a training step.
-    stored_bytes : float
-        Bytes per stored weight.
-    element_bytes : int
-        Bytes per dequantized weight.
+    The bytes are those of a stored and of a dequantized weight.
     """
     inserted: list[Layer] = []
     new_indices: list[int] = []
@@ -281,17 +262,8 @@ def append_loss(
 
     Frameworks cast the logits to fp32, compute their logarithmic softmax, which the backward pass needs, and pick the
     logarithm of every target. A fused loss is one kernel, which reads the logits as they are (flash-attn, Liger).
-
-    Parameters
-    ----------
-    layers : sequence of Layer
-        Layers of the network.
-    element_bytes : int
-        Bytes per logit of the network.
-    casts : bool
-        Whether to add the cast to fp32, which autocast inserts itself.
-    fused : bool
-        Whether the loss is one kernel.
+    `element_bytes` are those of a logit of the network. `casts` says whether to add the cast to fp32, which autocast
+    inserts itself.
     """
     head = find_logits(layers)
     if head is None:

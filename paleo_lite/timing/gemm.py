@@ -50,33 +50,19 @@ def compute_tiling(
 
 
 class ProductTimer(Protocol):
-    """Protocol of what times launches of matrix products.
-
-    Attributes
-    ----------
-    machine : Machine or None
-        Machine; None if only a peak is known.
-    model : str
-        Name of the time model.
-    label : str
-        Origin of its parameters; empty without parameters.
-    peak_per_s : float
-        Peak rate in FLOP/s.
-    peak_description : str
-        Description of the peak.
-    """
+    """Protocol of what times launches of matrix products."""
 
     @property
-    def machine(self) -> Machine | None: ...
+    def machine(self) -> Machine | None: ...  # None if only a peak is known
 
     @property
-    def model(self) -> str: ...
+    def model(self) -> str: ...  # name of the time model
 
     @property
-    def label(self) -> str: ...
+    def label(self) -> str: ...  # origin of its parameters; empty without parameters
 
     @property
-    def peak_per_s(self) -> float: ...
+    def peak_per_s(self) -> float: ...  # in FLOP/s
 
     @property
     def peak_description(self) -> str: ...
@@ -95,19 +81,9 @@ class ProductTimer(Protocol):
 
 
 class PeakTimer:
-    """Times at a peak rate, without a device.
+    """Times at a peak rate in FLOP/s, without a device.
 
-    Parameters
-    ----------
-    peak_per_s : float
-        Peak rate in FLOP/s.
-    precision : str
-        Precision of the operands.
-
-    Raises
-    ------
-    BadValue
-        If the peak is not a rate > 0.
+    The precision is that of the operands. Raise BadValue if the peak is not a rate > 0.
     """
 
     machine = None
@@ -136,16 +112,8 @@ class PeakTimer:
 class ModelTimer:
     """Times by a time model, as layers of a network.
 
-    Of a calibrated model the constant time per step is left out, because a single product has no step around it.
-
-    Parameters
-    ----------
-    model : TimeModel
-        The model.
-    machine : Machine
-        The machine.
-    precision : str
-        Precision of the operands.
+    Of a calibrated model the constant time per step is left out, because a single product has no step around it. The
+    precision is that of the operands.
     """
 
     def __init__(self, model: TimeModel, machine: Machine, precision: str) -> None:
@@ -195,24 +163,13 @@ def time_gemms(
     timer: ProductTimer,
     *,
     products: int = 1,
-    into: int = 1,
+    into: int = 1,  # number of products in the stacked variant: one per right operand
+    # Rows and columns of the tile for the number of waves. The calibrated model always uses 64 x 64.
     tile: tuple[int, ...] = (WORK_ROWS, WORK_COLUMNS),
 ) -> GemmTimes:
     """Time `products` products of ``m x k`` by ``k x n``: separately, stacked, and batched.
 
-    Parameters
-    ----------
-    timer : ProductTimer
-        What times them.
-    into : int
-        Number of products in the stacked variant: one per right operand.
-    tile : tuple of int
-        Rows and columns of the tile for the number of waves. The calibrated model always uses 64 x 64.
-
-    Raises
-    ------
-    BadValue
-        If sizes are below 1 or too large, or `into` does not divide `products`.
+    Raise BadValue if sizes are below 1 or too large, or `into` does not divide `products`.
     """
     if len(tile) != 2:
         raise BadValue(f"the tile must be rows x columns, such as 128x64 (got {'x'.join(map(str, tile))!r})")
@@ -281,65 +238,34 @@ def _total(workload: Workload, column: str) -> int:
 
 
 class Tiling(msgspec.Struct, frozen=True):
-    """Division of a product's output into tiles.
+    """Division of a product's output into tiles."""
 
-    Attributes
-    ----------
-    rows, columns : int
-        Size of an output tile, which one multiprocessor computes at a time.
-    tiles : int
-        Tiles of one launch.
-    waves : int
-        Number of rounds in which every multiprocessor computes at most one tile.
-    last_wave_tiles : int
-        Tiles in the last wave.
-    wave_efficiency : float
-        Tiles over multiprocessors times waves.
-    tile_efficiency : float
-        Fraction of the tiles' area that is output; the rest is padding at the edges.
-    """
-
-    rows: int
-    columns: int
-    tiles: int
+    rows: int  # of an output tile, which one multiprocessor computes at a time
+    columns: int  # of an output tile
+    tiles: int  # of one launch
     multiprocessors: int
-    waves: int
+    waves: int  # number of rounds in which every multiprocessor computes at most one tile
     last_wave_tiles: int
-    wave_efficiency: float
-    tile_efficiency: float
+    wave_efficiency: float  # tiles over multiprocessors times waves
+    tile_efficiency: float  # fraction of the tiles' area that is output; the rest is padding at the edges
 
 
 class GemmVariant(msgspec.Struct, frozen=True):
-    """One variant of computing all products.
+    """One variant of computing all products."""
 
-    Attributes
-    ----------
-    name : str
-        ``separate``: one launch per product. ``stacked``: products with the same right operand are one product with
-        more rows. ``batched``: all products in one launch, each with its own operands.
-    launches, groups, m, n, k : int
-        Launches, products per launch, and their sizes.
-    flops, bytes : int
-        Counts of all launches.
-    tiling : Tiling or None
-        Tiling of one launch; None without a device.
-    time_s : float
-        Seconds of all launches, one after the other.
-    interval : tuple or None
-        90% interval in seconds; None for models without intervals.
-    """
-
+    # `separate`: one launch per product. `stacked`: products with the same right operand are one product with more
+    # rows. `batched`: all products in one launch, each with its own operands.
     name: str
     launches: int
-    groups: int
-    m: int
+    groups: int  # products per launch
+    m: int  # sizes of each product, with `n` and `k`
     n: int
     k: int
-    flops: int
-    bytes: int
-    tiling: Tiling | None
-    time_s: float
-    interval: tuple[float, float] | None = None
+    flops: int  # of all launches
+    bytes: int  # of all launches
+    tiling: Tiling | None  # of one launch; None without a device
+    time_s: float  # of all launches, one after the other
+    interval: tuple[float, float] | None = None  # 90% interval in seconds; None for models without intervals
 
 
 class GemmTimes(Result, msgspec.Struct, frozen=True):

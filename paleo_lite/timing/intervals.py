@@ -29,21 +29,9 @@ Intervals do not extend below the lower bound in them."""
 
 
 def interval_of(time_s: OneOrMany, deviation: OneOrMany, level: float = INTERVAL_LEVEL) -> tuple[OneOrMany, OneOrMany]:
-    """Return the interval that contains a time with the probability `level`.
+    """Return the interval that contains a time with the probability `level`, 0.8 or 0.9.
 
-    Parameters
-    ----------
-    time_s : float or ndarray
-        Expected time in seconds.
-    deviation : float or ndarray
-        Standard deviation of the logarithm of the time.
-    level : {0.8, 0.9}
-        Probability.
-
-    Returns
-    -------
-    low_s, high_s : float or ndarray
-        Python floats for single numbers.
+    `deviation` is the standard deviation of the logarithm of the time. For single numbers the ends are Python floats.
     """
     factor = np.exp(QUANTILES[level] * deviation)
     ends: tuple[Any, Any] = (time_s / factor, time_s * factor)

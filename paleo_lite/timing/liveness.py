@@ -65,12 +65,7 @@ class Buffers(NamedTuple):
 def find_buffers(layers: Sequence[Layer], number_bytes: int) -> Buffers:
     """Assign every tensor of a network to a buffer.
 
-    Parameters
-    ----------
-    layers : sequence of Layer
-        Layers in the order of execution.
-    number_bytes : int
-        Bytes per element in the network's precision.
+    The layers are in the order of execution; `number_bytes` are those of an element in the network's precision.
     """
     flow = trace_flow(layers)
     buffers: list[Buffer] = []
@@ -149,16 +144,9 @@ def make_plan(layers: Sequence[Layer], number_bytes: int, has_gradients: bool = 
     """Determine sizes, last uses and saved tensors of all buffers.
 
     An in-place operation copies its input first if its gradient needs it. Gathered tensors are not saved, but gathered
-    again. ``torch.matmul`` copies operands with more than three dimensions whose memory order it cannot use.
-
-    Parameters
-    ----------
-    layers : sequence of Layer
-        Layers in the order of execution.
-    number_bytes : int
-        Bytes per activation element.
-    has_gradients : bool
-        Whether there is a backward pass, for which layers save tensors.
+    again. ``torch.matmul`` copies operands with more than three dimensions whose memory order it cannot use. The layers
+    are in the order of execution; `number_bytes` are those of an activation element. Without a backward pass layers
+    save no tensors.
     """
     graph = find_buffers(layers, number_bytes)
     sizes = [_affine_bytes(buffer.size if buffer.activation else 0, buffer.scales) for buffer in graph.buffers]
@@ -223,17 +211,9 @@ def _saved_buffers(layers: Sequence[Layer], graph: Buffers, index: int, needs: S
 def saved_bytes(
     plan: MemoryPlan, start: int = 0, end: int | None = None, excluded: frozenset[int] = frozenset()
 ) -> Bytes:
-    """Return the bytes that a range of layers saves for the backward pass; a buffer that several layers save counts
-    once.
+    """Return the bytes that layers from `start` to `end` save for the backward pass, without the excluded buffers.
 
-    Parameters
-    ----------
-    plan : MemoryPlan
-        The network.
-    start, end : int
-        First layer, and end of the range; by default all layers.
-    excluded : frozenset of int
-        Buffers that do not count.
+    A buffer that several layers save counts once. By default the range has all layers.
     """
     buffers = frozenset().union(*plan.saved[start:end]) - excluded
     return total_bytes([*(plan.sizes[buffer] for buffer in buffers), *plan.private[start:end]])
@@ -246,20 +226,10 @@ def peak_forward(
     excluded: frozenset[int] = frozenset(),
     keep_saved: bool = False,
 ) -> Bytes:
-    """Return the peak bytes of live buffers in the forward pass of a range of layers.
+    """Return the peak bytes of live buffers in the forward pass of the layers from `start` to `end`, by default all.
 
-    Of two amounts the one with more bytes per sample counts as larger.
-
-    Parameters
-    ----------
-    plan : MemoryPlan
-        The network.
-    start, end : int
-        First layer, and end of the range; by default all layers.
-    excluded : frozenset of int
-        Buffers that do not count.
-    keep_saved : bool
-        Whether saved tensors stay alive for the backward pass.
+    Of two amounts the one with more bytes per sample counts as larger. Excluded buffers do not count. `keep_saved` says
+    whether saved tensors stay alive for the backward pass.
     """
     alive: set[int] = set()
     kept: set[int] = set()
@@ -289,16 +259,7 @@ def peak_backward(plan: MemoryPlan, start: int, end: int, excluded: frozenset[in
 
     Saved tensors are freed once the gradients that need them are computed. The gradient of an operand gets new memory,
     or shares that of the output gradient. If the operand already has a gradient, the second one lives until both are
-    added.
-
-    Parameters
-    ----------
-    plan : MemoryPlan
-        The network.
-    start, end : int
-        First layer, and end of the range.
-    excluded : frozenset of int
-        Saved buffers that do not count.
+    added. Excluded are saved buffers that do not count.
     """
     # The first layer that saves a buffer computes its gradient last, and then frees it.
     freeing_layer: dict[int, int] = {}

@@ -65,16 +65,8 @@ def usable_bytes(device: Device) -> float:
 def shard_model_state(amounts: Sequence[int], stage: int, shards: Any) -> list[Any]:
     """Return the bytes of parameters, gradients and optimizer state on each device under a ZeRO stage.
 
-    Rajbhandari et al. 2020, section 3 and figure 1: a stage divides its parts by the number of devices.
-
-    Parameters
-    ----------
-    amounts : sequence of int
-        Bytes of parameters, gradients and optimizer state.
-    stage : {0, 1, 2, 3}
-        ZeRO stage.
-    shards : int or ndarray of int
-        Number of devices.
+    Rajbhandari et al. 2020, section 3 and figure 1: a stage divides its parts by the number of devices, which may be an
+    array.
     """
     return [
         -(-amount // shards) if stage >= first_stage else amount
@@ -83,41 +75,21 @@ def shard_model_state(amounts: Sequence[int], stage: int, shards: Any) -> list[A
 
 
 class Memory(msgspec.Struct, frozen=True):
-    """Peak memory by part, in bytes.
+    """Peak memory by part, in bytes."""
 
-    Attributes
-    ----------
-    parameters_bytes : int
-        Parameters, trained and frozen, and the running statistics of batch norms.
-    gradients_bytes : int
-        Gradients of the trained parameters.
-    optimizer_bytes : int
-        Optimizer state; in mixed precision with the master weights.
-    activations_bytes : int
-        Tensors that the forward pass saves for the backward pass; at inference the largest set of tensors alive at
-        once.
-    inputs_bytes : int
-        Inputs of the network.
-    workspace_bytes : int
-        Further tensors alive at the peak: results that are not saved, gradients of activations, a dequantized weight.
-        The scratch memory of libraries, of convolutions above all, is unknown and not included.
-    cache_bytes : int
-        Keys and values of all tokens, of networks that generate text.
-    logits_bytes : int
-        Logits of a language model in training, with their copies and gradients in the loss that are alive at the peak.
-    frozen_parameters_bytes : int
-        Part of `parameters_bytes` that belongs to parameters that are not trained.
-    """
-
-    parameters_bytes: int
-    gradients_bytes: int
-    optimizer_bytes: int
+    parameters_bytes: int  # parameters, trained and frozen, and the running statistics of batch norms
+    gradients_bytes: int  # gradients of the trained parameters
+    optimizer_bytes: int  # optimizer state; in mixed precision with the master weights
+    # Tensors that the forward pass saves for the backward pass; at inference the largest set of tensors alive at once.
     activations_bytes: int
-    inputs_bytes: int
+    inputs_bytes: int  # inputs of the network
+    # Further tensors alive at the peak: results that are not saved, gradients of activations, a dequantized weight. The
+    # scratch memory of libraries, of convolutions above all, is unknown and not included.
     workspace_bytes: int
-    cache_bytes: int = 0
+    cache_bytes: int = 0  # keys and values of all tokens, of networks that generate text
+    # Logits of a language model in training, with their copies and gradients in the loss that are alive at the peak.
     logits_bytes: int = 0
-    frozen_parameters_bytes: int = 0
+    frozen_parameters_bytes: int = 0  # part of `parameters_bytes` that belongs to parameters that are not trained
 
     @property
     def total_bytes(self) -> int:
@@ -147,54 +119,25 @@ class Memory(msgspec.Struct, frozen=True):
 
 
 class MemoryRemedy(msgspec.Struct, frozen=True):
-    """A change with which the same step needs less memory.
+    """A change with which the same step needs less memory."""
 
-    Attributes
-    ----------
-    name : str
-        Description of the change.
-    total_bytes : int
-        Peak memory with the change, at the requested batch size.
-    fits : bool
-        Whether it fits then.
-    largest_batch : int or None
-        Largest batch size that fits with the change.
-    time_ratio : float or None
-        Step time with the change over the step time without it; None if it was not predicted.
-    """
-
-    name: str
-    total_bytes: int
-    fits: bool
-    largest_batch: int | None
+    name: str  # description of the change
+    total_bytes: int  # peak memory with the change, at the requested batch size
+    fits: bool  # whether it fits then
+    largest_batch: int | None  # that fits with the change
+    # Step time with the change over the step time without it; None if it was not predicted.
     time_ratio: float | None = None
 
 
 class MemoryFit(msgspec.Struct, frozen=True):
-    """Comparison of the peak memory with the memory of a device.
-
-    Attributes
-    ----------
-    memory : Memory
-        Peak memory of the workload.
-    capacity_bytes : float
-        Memory of the device.
-    reserve_bytes : float
-        Part of the device's memory that is left free.
-    largest_batch : int or None
-        Largest batch size that fits; None if not even one sample fits.
-    optimizer : str or None
-        Optimizer that `Memory.optimizer_bytes` belongs to; None without training.
-    remedies : tuple of MemoryRemedy
-        Changes that would help, best first; empty if the workload fits.
-    """
+    """Comparison of the peak memory with the memory of a device."""
 
     memory: Memory
-    capacity_bytes: float
-    reserve_bytes: float
-    largest_batch: int | None
-    optimizer: str | None = None
-    remedies: tuple[MemoryRemedy, ...] = ()
+    capacity_bytes: float  # memory of the device
+    reserve_bytes: float  # part of the device's memory that is left free
+    largest_batch: int | None  # None if not even one sample fits
+    optimizer: str | None = None  # that `Memory.optimizer_bytes` belongs to; None without training
+    remedies: tuple[MemoryRemedy, ...] = ()  # changes that would help, best first; empty if the workload fits
 
     @property
     def total_bytes(self) -> int:
@@ -228,16 +171,9 @@ class MemoryFit(msgspec.Struct, frozen=True):
 def peak_memory(workload: Workload, *, zero_stage: int = 0, shards: int = 1) -> Memory:
     """Return the peak memory on one device.
 
-    Parameters
-    ----------
-    workload : Workload
-        Workload with the batch size of a step on this device, all micro-batches together. The phases ``inference`` and
-        ``forward`` save nothing; every other phase is a training step.
-    zero_stage : {0, 1, 2, 3}
-        State that is sharded across `shards` devices: none, the optimizer's, gradients too, parameters too (Rajbhandari
-        et al. 2020, ZeRO).
-    shards : int
-        Number of devices.
+    The workload has the batch size of a step on this device, all micro-batches together. The phases ``inference`` and
+    ``forward`` save nothing; every other phase is a training step. The ZeRO stage says which state is sharded across
+    `shards` devices: none, the optimizer's, gradients too, parameters too (Rajbhandari et al. 2020, ZeRO).
     """
     batch_size = workload.batch_size
     micro_batch_size = batch_size
@@ -263,12 +199,7 @@ def memory_by_micro_batch(workload: Workload, *, zero_stage: int = 0, shards: in
 
 
 def memory_coefficients(workload: Workload, *, zero_stage: int = 0, shards: int = 1) -> tuple[int, int]:
-    """Return the bytes that do not depend on the batch size, and the bytes per sample of a micro-batch.
-
-    Returns
-    -------
-    fixed_bytes, per_sample_bytes : int
-    """
+    """Return the bytes that do not depend on the batch size, and the bytes per sample of a micro-batch."""
     parts = _memory_parts(workload, zero_stage, shards)
     del parts["frozen_parameters_bytes"]  # is part of the parameters
     return sum(part.fixed for part in parts.values()), sum(part.per_sample for part in parts.values())
@@ -472,44 +403,24 @@ def device_state_bytes(workload: Workload) -> tuple[int, int, int]:
 
 
 class Segment(NamedTuple):
-    """Layers of a network between two cuts of activation checkpointing.
+    """Layers of a network between two cuts of activation checkpointing."""
 
-    Attributes
-    ----------
-    start, end : int
-        First layer, and end of the range.
-    kept : frozenset of int
-        Buffers that cross the cuts up to the end of the segment, from which segments are computed again.
-    kept_bytes : ndarray, shape (2,)
-        Their bytes per sample, and bytes that do not grow with the batch.
-    """
-
-    start: int
-    end: int
+    start: int  # first layer
+    end: int  # after the last layer
+    # Buffers that cross the cuts up to the end of the segment, from which segments are computed again.
     kept: frozenset[int]
-    kept_bytes: Bytes
+    kept_bytes: Bytes  # their bytes per sample, and bytes that do not grow with the batch, shape (2,)
 
 
 def find_segments(layers: Sequence[Layer], plan: MemoryPlan, checkpointing: str) -> list[Segment]:
-    """Cut a network into segments at tensors that alone connect its parts.
+    """Cut a network into segments at tensors that alone connect its parts; a single one without checkpointing.
 
-    Parameters
-    ----------
-    layers : sequence of Layer
-        Layers in the order of execution.
-    plan : MemoryPlan
-        Memory plan of these layers.
-    checkpointing : str
-        One of `paleo_lite.timing.workload.CHECKPOINTING`. ``all`` makes every possible cut: wherever a single tensor
-        crosses and a convolution or matrix product lies between. ``block`` takes one of them per block, before the
-        first layer of a numbered module. ``sqrt`` takes about the square root of as many as ``all``, so that the
-        segments save about equal amounts.
+    ``all`` makes every possible cut: wherever a single tensor crosses and a convolution or matrix product lies between.
+    ``block`` takes one of them per block, before the first layer of a numbered module. ``sqrt`` takes about the square
+    root of as many as ``all``, so that the segments save about equal amounts.
 
-    Returns
-    -------
-    list of Segment
-        Segments in their order; a single one without checkpointing. All but the last are computed again: the backward
-        pass begins with the last one, for which the forward pass has just finished.
+    All segments but the last are computed again: the backward pass begins with the last one, for which the forward pass
+    has just finished. The layers are in the order of execution, and the plan is that of these layers.
     """
     cuts = [0, len(layers)]
     if checkpointing != "none":

@@ -28,66 +28,41 @@ if TYPE_CHECKING:
 
 
 class TimeModel(Protocol):
-    """Protocol of a time model, which times a workload on a machine. `TIME_MODELS` lists all models.
-
-    Attributes
-    ----------
-    name : str
-        Name of the model.
-    label : str
-        Origin of its parameters, such as the name of a calibration; empty without parameters.
-    ppp : float or None
-        Platform percent of peak by which it scales, as a fraction.
-    is_forecast : bool
-        Whether the model forecasts a time. Otherwise it is a bound: a time that cannot be beaten.
-    needs_bytes : bool
-        Whether it requires the layers of a network instead of a bare FLOP count.
-    uses_memory : bool
-        Whether its time depends on the bytes moved.
-    uses_convention_count : bool
-        Whether it divides the count in the workload's convention by the peak, instead of the canonical FLOPs.
-    notes : tuple of str
-        Notes for every prediction with this model.
-    power_constants : PowerConstants or None
-        Constants of the device's power, fitted to its own watts; None for the shipped ones.
-    description : str
-        Name of the model, with the origin of its parameters.
-    bound_model : TimeModel
-        Model of the lower bound of its forecasts, for networks with layers.
-    """
+    """Protocol of a time model, which times a workload on a machine. `TIME_MODELS` lists all models."""
 
     @property
     def name(self) -> str: ...
 
     @property
-    def label(self) -> str: ...
+    def label(self) -> str: ...  # origin of its parameters, such as the name of a calibration; empty without parameters
 
     @property
-    def ppp(self) -> float | None: ...
+    def ppp(self) -> float | None: ...  # platform percent of peak by which it scales, as a fraction
 
     @property
-    def is_forecast(self) -> bool: ...
+    def is_forecast(self) -> bool: ...  # otherwise it is a bound: a time that cannot be beaten
 
     @property
-    def needs_bytes(self) -> bool: ...
+    def needs_bytes(self) -> bool: ...  # whether it requires the layers of a network instead of a bare FLOP count
 
     @property
-    def uses_memory(self) -> bool: ...
+    def uses_memory(self) -> bool: ...  # whether its time depends on the bytes moved
 
     @property
-    def uses_convention_count(self) -> bool: ...
+    def uses_convention_count(self) -> bool: ...  # whether it divides that count by the peak, or else canonical FLOPs
 
     @property
-    def notes(self) -> tuple[str, ...]: ...
+    def notes(self) -> tuple[str, ...]: ...  # for every prediction with this model
 
     @property
+    # Fitted to the device's own watts; None for the shipped ones.
     def power_constants(self) -> PowerConstants | None: ...
 
     @property
-    def description(self) -> str: ...
+    def description(self) -> str: ...  # name of the model, with the origin of its parameters
 
     @property
-    def bound_model(self) -> TimeModel: ...
+    def bound_model(self) -> TimeModel: ...  # model of the lower bound of its forecasts, for networks with layers
 
     def memory(self, workload: Workload, machine: Machine) -> Memory:
         """Return the peak memory of a workload on a machine."""
@@ -100,12 +75,8 @@ class TimeModel(Protocol):
     def evaluate(self, workload: Workload, machine: Machine) -> Terms:
         """Time each layer of a workload in each pass.
 
-        Raises
-        ------
-        UnknownPrecision
-            If the machine has no peak for the precision, unit or clock.
-        UnsupportedPhase
-            If the workload's convention does not count the phase.
+        Raise UnknownPrecision if the machine has no peak for the precision, unit or clock, and UnsupportedPhase if the
+        workload's convention does not count the phase.
         """
         ...
 
@@ -118,13 +89,7 @@ class TimeModel(Protocol):
         ...
 
     def peak(self, machine: Machine, precision: str) -> PeakRate:
-        """Return the peak rate used for matrix operations.
-
-        Raises
-        ------
-        UnknownPrecision
-            If the machine has no such peak.
-        """
+        """Return the peak rate used for matrix operations; raise UnknownPrecision if the machine has no such peak."""
         ...
 
 
@@ -141,39 +106,23 @@ class LaunchedKernels(NamedTuple):
 
 
 class Terms(msgspec.Struct, frozen=True, eq=False):
-    """Seconds of a workload by pass and layer, and properties of the whole step.
+    """Seconds of a workload by pass and layer, and properties of the whole step."""
 
-    Attributes
-    ----------
-    passes : tuple of str
-        Names of the passes.
-    compute_s, memory_s : ndarray, shape (passes, layers)
-        Seconds of arithmetic alone and of memory traffic alone.
-    floor_s : ndarray, shape (passes, layers), or None
-        Seconds of the shortest possible kernels; None if the model has no such term.
-    layers_s : ndarray, shape (passes, layers)
-        Seconds of each layer according to the model. Their sum is the step without its overhead.
-    overhead_s : float
-        Seconds of a step that belong to no layer; 0 if the model has no overhead.
-    deviation : float or None
-        Standard deviation of the logarithm of the time; None if the model has no uncertainty.
-    slopes : ndarray, shape (parameters,), or None
-        Derivatives of the logarithm of the time with respect to the logarithms of the model's parameters.
-    launched : LaunchedKernels or None
-        Kernels that are timed in place of the layers of the network; None where the layers are timed.
-    host_slowdown : float
-        Factor by which waiting for the host stretches the layers; 1 if the device never waits.
-    """
-
-    passes: tuple[str, ...]
-    compute_s: Seconds
-    memory_s: Seconds
+    passes: tuple[str, ...]  # names of the passes
+    compute_s: Seconds  # of arithmetic alone, shape (passes, layers)
+    memory_s: Seconds  # of memory traffic alone, shape (passes, layers)
+    # Of each layer according to the model, shape (passes, layers); their sum is the step without its overhead.
     layers_s: Seconds
-    overhead_s: float = 0.0
+    overhead_s: float = 0.0  # of a step that belong to no layer; 0 if the model has no overhead
+    # Standard deviation of the logarithm of the time; None if the model has no uncertainty.
     deviation: float | None = None
-    host_slowdown: float = 1.0
+    host_slowdown: float = 1.0  # factor by which waiting for the host stretches the layers; 1 if the device never waits
+    # Of the shortest possible kernels, shape (passes, layers); None if the model has no such term.
     floor_s: Seconds | None = None
+    # Derivatives of the logarithm of the time with respect to the logarithms of the model's parameters, shape
+    # (parameters,).
     slopes: Seconds | None = None
+    # Kernels that are timed in place of the layers of the network; None where the layers are timed.
     launched: LaunchedKernels | None = None
 
     @property
@@ -182,24 +131,12 @@ class Terms(msgspec.Struct, frozen=True, eq=False):
         return float(self.layers_s.sum()) + self.overhead_s
 
     def activity(self, peak_s: float) -> Activity:
-        """Return what the device does in the step.
-
-        Parameters
-        ----------
-        peak_s : float
-            Seconds that the arithmetic takes at the peak of the data sheet.
-        """
+        """Return what the device does in the step, whose arithmetic takes `peak_s` at the peak of the data sheet."""
         by_layer = self.activity_by_layer(0.0)
         return Activity(float(by_layer.arithmetic_s.sum()), float(by_layer.memory_s.sum()), peak_s=peak_s)
 
     def activity_by_layer(self, peak_s: Any) -> Activity:
-        """Return what the device does in each layer, arrays of shape (layers,).
-
-        Parameters
-        ----------
-        peak_s : array_like
-            Seconds that the arithmetic of each layer takes at the peak of the data sheet.
-        """
+        """Return what the device does in each layer, arrays of shape (layers,); `peak_s` is that of each layer."""
         floor_s = 0.0 if self.floor_s is None else self.floor_s
         divided = divide_time(self.layers_s / self.host_slowdown, self.compute_s, self.memory_s, floor_s)
         arithmetic_s, memory_s = (seconds.sum(axis=0) for seconds in divided)
@@ -231,14 +168,7 @@ TIME_LIMITS = {
 def layers_peak_s(bound: Terms, workload: Workload, device: Device) -> Seconds:
     """Return the seconds that the arithmetic of each layer takes at the peak, as `Activity.peak_s`, shape (layers,).
 
-    Parameters
-    ----------
-    bound : Terms
-        Times at the peaks of the data sheet.
-    workload : Workload
-        The layers, and the precisions of their products.
-    device : Device
-        The device.
+    `bound` has the times at the peaks of the data sheet; the workload has the precisions of the products.
     """
     factor = narrow_factor(device, workload.precision)
     of_products = narrow_factor(device, workload.product_precision)
@@ -251,14 +181,8 @@ def seconds_by_limit(terms: Terms, uses_memory: bool) -> dict[str, float]:
     """Return the seconds by limiting factor, in the order of `TIME_LIMITS`; their sum is the time of the step.
 
     Each layer and pass is assigned to its largest term. If the host launches more slowly than the device computes, the
-    excess of the stretched time over the device's time is waiting.
-
-    Parameters
-    ----------
-    terms : Terms
-        The times of a workload.
-    uses_memory : bool
-        Whether memory traffic contributes to the time in this model.
+    excess of the stretched time over the device's time is waiting. `uses_memory` says whether memory traffic
+    contributes to the time in this model.
     """
     device_s = terms.layers_s / terms.host_slowdown
     zeros = np.zeros_like(device_s)
@@ -278,44 +202,24 @@ def seconds_by_limit(terms: Terms, uses_memory: bool) -> dict[str, float]:
 
 
 class RequestedOutputs(NamedTuple):
-    """Optional outputs of `TimeModel.evaluate_many`.
-
-    Attributes
-    ----------
-    interval : bool
-        Whether to compute intervals.
-    pieces : bool
-        Whether to compute the seconds of each piece.
-    activity : bool
-        Whether to compute what the device does.
-    """
+    """Optional outputs of `TimeModel.evaluate_many`."""
 
     interval: bool = True
-    pieces: bool = False
-    activity: bool = False
+    pieces: bool = False  # the seconds of each piece
+    activity: bool = False  # what the device does
 
 
 class Times(NamedTuple):
-    """Times of many cases and batch sizes.
+    """Times of many cases and batch sizes."""
 
-    Attributes
-    ----------
-    time_s : ndarray, shape (cases, batch sizes)
-        Seconds per batch.
-    low_s, high_s : ndarray, shape (cases, batch sizes), or None
-        Interval of the time; None if not requested or without uncertainty.
-    pieces_s : ndarray, shape (pieces, batch sizes), or None
-        Seconds of each piece of a case: pieces of the forward pass, update, pieces of the backward pass
-        (`Stack.first_piece`). Their sum is the time without the overhead of the model.
-    activity : Activity or None
-        What the device does, arrays of shape (cases, batch sizes); None if not requested. A forecast leaves the seconds
-        at the peak of the data sheet to the bound.
-    """
-
-    time_s: Seconds
-    low_s: Seconds | None
+    time_s: Seconds  # per batch, shape (cases, batch sizes)
+    low_s: Seconds | None  # ends of the interval, with `high_s`; None if not requested or without uncertainty
     high_s: Seconds | None
+    # Of each piece of a case: pieces of the forward pass, update, pieces of the backward pass (`Stack.first_piece`),
+    # shape (pieces, batch sizes). Their sum is the time without the overhead of the model. None if not requested.
     pieces_s: Seconds | None = None
+    # What the device does, arrays of shape (cases, batch sizes); None if not requested. A forecast leaves the seconds
+    # at the peak of the data sheet to the bound.
     activity: Activity | None = None
 
 
@@ -354,13 +258,7 @@ class LayerModel:
 
 
 class TwoTermModel(LayerModel):
-    """Base class of models that combine the seconds of arithmetic and of memory traffic at peak.
-
-    Attributes
-    ----------
-    deviation_of : callable or None
-        Function from a workload to the standard deviation of the logarithm of its time; None without uncertainty.
-    """
+    """Base class of models that combine the seconds of arithmetic and of memory traffic at peak."""
 
     label: str = ""
     ppp: float | None = None
@@ -370,6 +268,7 @@ class TwoTermModel(LayerModel):
     uses_convention_count: ClassVar[bool] = True
     notes: tuple[str, ...] = ()
     power_constants: ClassVar[None] = None
+    # Standard deviation of the logarithm of the time of a workload; None without uncertainty.
     deviation_of: Callable[[Workload], float] | None = None
 
     peak = staticmethod(Machine.peak)
@@ -452,30 +351,17 @@ PLAUSIBLE_PPP = 3.0
 
 
 class PppModel(TwoTermModel, msgspec.Struct, frozen=True):
-    """PALEO (Qi et al. 2017, eq. 2 and section 4.3): (FLOPs / peak + bytes / bandwidth) / PPP.
-
-    Attributes
-    ----------
-    ppp : float
-        Platform percent of peak, as a fraction.
-    concurrent : bool
-        Whether arithmetic and memory traffic of a layer overlap, so that the larger of the two counts.
-    label : str
-        Name of the calibration of a fitted PPP; empty for one given by the user.
-    deviation_of : callable or None
-        Function from a workload to the standard deviation of the logarithm of its time; None for a PPP given by the
-        user.
-    notes : tuple of str
-        Notes for every prediction with this model.
-    """
+    """PALEO (Qi et al. 2017, eq. 2 and section 4.3): (FLOPs / peak + bytes / bandwidth) / PPP."""
 
     name: ClassVar[str] = "ppp"
     is_forecast: ClassVar[bool] = True
-    ppp: float
+    ppp: float  # platform percent of peak, as a fraction
+    # Whether arithmetic and memory traffic of a layer overlap, so that the larger of the two counts.
     concurrent: bool = False
-    label: str = ""
+    label: str = ""  # name of the calibration of a fitted PPP; empty for one given by the user
+    # Standard deviation of the logarithm of the time of a workload; None for a PPP given by the user.
     deviation_of: Callable[[Workload], float] | None = None
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # for every prediction with this model
 
     def __post_init__(self) -> None:
         if not (isinstance(self.ppp, (int, float)) and math.isfinite(self.ppp) and self.ppp > 0):
@@ -493,17 +379,11 @@ class PppModel(TwoTermModel, msgspec.Struct, frozen=True):
 
 
 class RooflineModel(TwoTermModel, msgspec.Struct, frozen=True):
-    """Roofline model per layer (Williams et al. 2009): max(FLOPs / peak, bytes / bandwidth), without parameters.
-
-    Attributes
-    ----------
-    notes : tuple of str
-        Reasons why it replaces a calibrated model, if the user did not request it.
-    """
+    """Roofline model per layer (Williams et al. 2009): max(FLOPs / peak, bytes / bandwidth), without parameters."""
 
     name: ClassVar[str] = "roofline"
     needs_bytes: ClassVar[bool] = True
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # reasons why it replaces a calibrated model, if the user did not request it
 
     def time_s(self, compute_s: Seconds, memory_s: Seconds) -> Seconds:
         """Return the larger of both terms."""
@@ -524,22 +404,13 @@ def _ppp_model_with_check(ppp: float, concurrent: bool = False) -> PppModel:
 
 
 class ModelEntry(NamedTuple):
-    """An entry of the list of time models.
+    """An entry of the list of time models."""
 
-    Attributes
-    ----------
-    factory : callable, str or None
-        Function that returns the model from its options. A string ``module:Class`` relative to this package is imported
-        on demand. None if the model needs a calibration of the device.
-    options : tuple of str
-        Options of the model: ``ppp``, ``concurrent``.
-    is_fitted : bool
-        Whether `paleo_lite.calibrate` fits the model to measurements.
-    """
-
+    # Function that returns the model from its options. A string `module:Class` relative to this package is imported on
+    # demand. None if the model needs a calibration of the device.
     factory: Callable[..., TimeModel] | str | None
-    options: tuple[str, ...] = ()
-    is_fitted: bool = False
+    options: tuple[str, ...] = ()  # of the model: `ppp`, `concurrent`
+    is_fitted: bool = False  # whether `paleo_lite.calibrate` fits the model to measurements
 
 
 CALIBRATED = "calibrated"
@@ -555,24 +426,15 @@ TIME_MODELS: dict[str, ModelEntry] = {
 """All models by name, used for help, completion, validation and sweeps."""
 
 
-def find_model(name: str | None, ppp: float | None = None, concurrent: bool = False) -> TimeModel:
-    """Return the time model of a name.
+def find_model(
+    name: str | None,
+    ppp: float | None = None,  # platform percent of peak, as a fraction
+    concurrent: bool = False,  # whether arithmetic and memory traffic overlap
+) -> TimeModel:
+    """Return the time model of a name; without one ``ppp`` if an option of it is given, and otherwise ``roofline``.
 
-    Parameters
-    ----------
-    name : str or None
-        Name of the model; None for ``ppp`` if an option of it is given, and otherwise ``roofline``.
-    ppp : float, optional
-        Platform percent of peak, as a fraction.
-    concurrent : bool
-        Whether arithmetic and memory traffic overlap.
-
-    Raises
-    ------
-    UnknownName
-        If there is no such model.
-    BadValue
-        If the options do not belong to the model, or a required option is missing.
+    Raise UnknownName if there is no such model, and BadValue if the options do not belong to the model, or a required
+    one is missing.
     """
     options: dict[str, Any] = {}
     if ppp is not None:

@@ -40,10 +40,7 @@ class HostTransfers(NamedTuple):
 def host_bandwidth_bytes_per_s(device: Device) -> float:
     """Return the bandwidth that copies between a device and its host reach, in one direction.
 
-    Raises
-    ------
-    BadValue
-        If the device shares its memory with the host, or its hardware file names no host link.
+    Raise BadValue if the device shares its memory with the host, or its hardware file names no host link.
     """
     bandwidth = _link_bandwidth(device, "host")
     if bandwidth is not None:
@@ -74,31 +71,15 @@ def _link_bandwidth(device: Device, kind: str) -> float | None:
 
 def host_transfers(
     device: Device,
-    offload: str,
+    offload: str,  # where the state is kept: "cpu" or "nvme"
     *,
-    gradient_bytes: float,
-    parameter_bytes: float,
-    update_bytes: float,
-    state_bytes: float,
-    devices_per_host: int = 1,
+    gradient_bytes: float,  # of gradients that go to the host
+    parameter_bytes: float,  # of parameters that come back
+    update_bytes: float,  # that the update reads and writes in the memory of the host
+    state_bytes: float,  # of the state and master weights
+    devices_per_host: int = 1,  # which share the processors and the drive of a host
 ) -> HostTransfers:
-    """Return the times of the transfers and of the update on the host.
-
-    Parameters
-    ----------
-    device : Device
-        Device that offloads.
-    offload : {"cpu", "nvme"}
-        Where the state is kept.
-    gradient_bytes, parameter_bytes : float
-        Bytes of gradients that go to the host and of parameters that come back.
-    update_bytes : float
-        Bytes that the update reads and writes in the memory of the host.
-    state_bytes : float
-        Bytes of the state and master weights.
-    devices_per_host : int
-        Devices that share the processors and the drive of a host.
-    """
+    """Return the times of the transfers and of the update on the host."""
     bandwidth = host_bandwidth_bytes_per_s(device)
     update_s = update_bytes * devices_per_host / HOST_UPDATE_BYTES_PER_S
     if offload == "nvme":

@@ -84,15 +84,8 @@ def embedding_shapes(layers: Iterable[Layer]) -> frozenset[Shape]:
 def update_cost(optimizer: Optimizer, layer: Layer, tables: Collection[Shape] = ()) -> UpdateCost:
     """Return the cost of the update of the parameters that a layer is the first to use.
 
-    Parameters
-    ----------
-    optimizer : Optimizer
-        The update rule.
-    layer : Layer
-        A layer with trainable parameters, or without any.
-    tables : collection of shapes
-        Shapes of the embedding tables of the network, from `embedding_shapes`. Muon and Shampoo leave matrices of these
-        shapes, the embeddings and the output head, to AdamW (Jordan et al. 2024).
+    `tables` are the shapes of the embedding tables of the network, from `embedding_shapes`. Muon and Shampoo leave
+    matrices of these shapes, the embeddings and the output head, to AdamW (Jordan et al. 2024).
     """
     parameters = layer.parameters
     if not optimizer.matrix_rule or not parameters:

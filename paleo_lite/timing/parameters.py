@@ -77,16 +77,8 @@ class Steps(NamedTuple):
 def prepare_steps(features: Features, run: Ints, runs: int, plan: StepPlan | None = None) -> Steps:
     """Return the device-independent part of `step_times` and `sensitivities`, to be reused for several devices.
 
-    Parameters
-    ----------
-    features : Features
-        Entries of all steps.
-    run : ndarray of int, shape (entries,) or (entries, 1)
-        Step of each entry.
-    runs : int
-        Number of steps.
-    plan : StepPlan, optional
-        Result of `plan_steps` for these entries.
+    `run` has the step of each entry, shape (entries,) or (entries, 1), of `runs` steps; the plan is a result of
+    `plan_steps` for these entries.
     """
     plan = plan or plan_steps(features.work_class, features.pass_number, run, runs)
     is_backward = (features.pass_number == 1) | (features.pass_number == 2)
@@ -98,14 +90,8 @@ def prepare_steps(features: Features, run: Ints, runs: int, plan: StepPlan | Non
 def plan_steps(work_class: Ints, pass_number: Ints, run: Ints, runs: int) -> StepPlan:
     """Return the assignment of entries to steps and parameters.
 
-    Parameters
-    ----------
-    work_class, pass_number : ndarray of int, shape (entries,) or (entries, 1)
-        As in `Features`.
-    run : ndarray of int, shape (entries,) or (entries, 1)
-        Step of each entry.
-    runs : int
-        Number of steps.
+    All arrays have the shape (entries,) or (entries, 1): class and pass are as in `Features`, and `run` has the step of
+    each entry, of `runs` steps.
     """
     is_product = (work_class < len(MATRIX_CLASSES)) & (pass_number < 3)
     product_indices = np.flatnonzero(is_product)

@@ -35,21 +35,9 @@ def predict_pipeline(
 ) -> PipelinePrediction:
     """Predict the time of a batch of pictures or videos.
 
-    Parameters
-    ----------
-    run : PipelineRun
-        What is computed.
-    machine : Machine
-        The machine.
-    model_in : callable
-        Function from a precision, and `products` as of `Workload`, to the time model of the parts in it.
-    constants : DiffusionConstants, optional
-        Constants of pipelines; by default the shipped ones.
-
-    Raises
-    ------
-    BadValue
-        If parameters are offloaded from a device without a link to its host.
+    `model_in` goes from a precision, and `products` as of `Workload`, to the time model of the parts in it. The
+    constants are the shipped ones by default. Raise BadValue if parameters are offloaded from a device without a link
+    to its host.
     """
     parts = [
         _predict_part(run, runs, machine, model_in, constants or diffusion_constants())
@@ -139,11 +127,8 @@ def _split_part(part: PartPrediction, split: SequenceSplit, constants: Diffusion
 def on_several_devices(prediction: PipelinePrediction, split: SequenceSplit) -> PipelinePrediction:
     """Return the prediction of the same batch with another split of the sequence, without predicting its parts again.
 
-    Raises
-    ------
-    BadValue
-        If the predictions of guidance are divided among another number of groups, of which each computes another batch;
-        or the denoiser, its heads or its tokens cannot be divided.
+    Raise BadValue if the predictions of guidance are divided among another number of groups, of which each computes
+    another batch; or the denoiser, its heads or its tokens cannot be divided.
     """
     if split.guidance != prediction.split.guidance:
         raise BadValue("groups of devices for guidance compute another batch: predict the pipeline with them instead")
@@ -155,10 +140,7 @@ def on_several_devices(prediction: PipelinePrediction, split: SequenceSplit) -> 
 def _one_of_two_predictions(run: PipelineRun, runs: PartRuns) -> PartRuns:
     """Return the denoiser's runs with one of the two predictions of classifier-free guidance.
 
-    Raises
-    ------
-    BadValue
-        If there is no second prediction.
+    Raise BadValue if there is no second prediction.
     """
     if run.sampling.guidance <= 1 or run.pipeline.guided == "none":
         raise BadValue(

@@ -147,13 +147,7 @@ class PowerModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @cache
 def power_model() -> PowerModel:
-    """Read the shipped parameters.
-
-    Raises
-    ------
-    BadFile
-        If the file is malformed.
-    """
+    """Read the shipped parameters; raise BadFile if the file is malformed."""
     path = shipped_folder("calibrations") / POWER_FILE
     model = read_typed(path, PowerModel, "power model", _MAX_FILE_BYTES)
     units, groups = {"vector", "tensor"}, set(MEMORY_GROUPS.values())
@@ -214,18 +208,8 @@ def partners_limit_w(device: Device) -> float | None:
 def matrix_fraction(device: Device, rate: PeakRate, model: PowerModel | None = None) -> float:
     """Return the clock that matrix products sustain under the rated power limit, relative to that of a peak rate.
 
-    Parameters
-    ----------
-    device : Device
-    rate : PeakRate
-        The peak rate of the unit that multiplies.
-    model : PowerModel, optional
-        Parameters; the shipped ones by default.
-
-    Returns
-    -------
-    float
-        At most `boost_fraction`, and equal to it for devices without a power limit or of an unknown process.
+    The rate is that of the unit that multiplies; the parameters are the shipped ones by default. The result is at most
+    `boost_fraction`, and equal to it for devices without a power limit or of an unknown process.
     """
     return _fraction_at_activity(device, rate, 1.0, model or power_model())
 
@@ -269,20 +253,9 @@ def clock_under_limit(
     """Return the clock that a power limit leaves, relative to that without one; at least `MIN_FRACTION`.
 
     The power above the floor is proportional to the clock times the squared voltage (Weste and Harris, CMOS VLSI
-    Design, section 5.2).
-
-    Parameters
-    ----------
-    limit_w : float
-        The limit in watts.
-    demand_w : array_like
-        Power that the device would draw without the limit.
-    waiting_w : float
-        Power that the device draws at its full clock while it waits.
-    era : str
-        One of `ERAS`.
-    model : PowerModel, optional
-        Parameters; the shipped ones by default.
+    Design, section 5.2). `demand_w`, which may be an array, is the power that the device would draw without the limit,
+    and `waiting_w` that at its full clock while it waits. The era is one of `ERAS`, and the parameters are the shipped
+    ones by default.
     """
     model = model or power_model()
     floor_w = model.waiting_floor * waiting_w

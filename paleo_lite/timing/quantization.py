@@ -45,22 +45,14 @@ def is_stored(layers: Sequence[Layer], stored: Format | None, reads_tokens: bool
 
 
 def parameter_bytes(
-    layers: Sequence[Layer], precision: str, stored: Format | StoredWeights | None, reads_tokens: bool
+    layers: Sequence[Layer],
+    precision: str,  # of the arithmetic
+    # Format of the weight matrices, or the formats of a checkpoint; None if all parameters have the numbers of the
+    # precision.
+    stored: Format | StoredWeights | None,
+    reads_tokens: bool,  # as in `parts_of`
 ) -> int:
-    """Return the bytes of all parameters at inference.
-
-    Parameters
-    ----------
-    layers : sequence of Layer
-        The layers.
-    precision : str
-        Precision of the arithmetic.
-    stored : Format, StoredWeights or None
-        Format of the weight matrices, or the formats of a checkpoint; None if all parameters have the numbers of the
-        precision.
-    reads_tokens : bool
-        As in `parts_of`.
-    """
+    """Return the bytes of all parameters at inference."""
     parameters = sum(layer.parameters for layer in layers)
     if stored is None:
         return parameters * element_bytes(precision)
@@ -111,14 +103,8 @@ def quantize_inputs(
 ) -> tuple[Layer, ...]:
     """Return the layers with a kernel that quantizes each tensor which products with quantized weights read.
 
-    Parameters
-    ----------
-    layers : sequence of Layer
-        Layers of a network at inference.
-    stored, reads_tokens
-        As in `parameter_bytes`.
-    widths : (int, float)
-        Bytes per number that the kernel reads and writes.
+    The layers are those of a network at inference; the kernel reads and writes so many bytes per number (`widths`). The
+    rest is as in `parameter_bytes`.
     """
     inserted: list[Layer] = []
     new_indices: list[int] = []
@@ -145,16 +131,9 @@ def dequantize_weights(
 ) -> tuple[Layer, ...]:
     """Return the layers with a kernel before each product that converts its quantized weights.
 
-    Libraries do so for products of many rows: bitsandbytes' ``MatMul4Bit``, the nodes for GGUF files of ComfyUI.
-
-    Parameters
-    ----------
-    layers : sequence of Layer
-        Layers of a network at inference.
-    stored, reads_tokens
-        As in `parameter_bytes`.
-    number_bytes : int
-        Bytes per converted number.
+    Libraries do so for products of many rows: bitsandbytes' ``MatMul4Bit``, the nodes for GGUF files of ComfyUI. The
+    layers are those of a network at inference; `number_bytes` are those of a converted number. The rest is as in
+    `parameter_bytes`.
     """
     inserted: list[Layer] = []
     new_indices: list[int] = []
@@ -230,27 +209,15 @@ def proportions_of(layers: Sequence[Layer]) -> Proportions:
 
 
 def read_stored_weights(
-    work: Work,
+    work: Work,  # counts with all weights in the precision
     layers: Sequence[Layer],
     stored: Format | StoredWeights | None,
     reads_tokens: bool,
-    batch_size: int | None = None,
+    batch_size: int | None = None,  # for which experts that have no token are not read; None to read all experts
 ) -> Work:
     """Return the work of inference with weights read in their format, and with products in 16 bits marked.
 
-    Parameters
-    ----------
-    work : Work
-        Counts with all weights in the precision.
-    layers : sequence of Layer
-        The counted layers.
-    stored : Format, StoredWeights or None
-        Format of the weight matrices, or the formats of a checkpoint; None if all parameters have the numbers of the
-        precision.
-    reads_tokens : bool
-        As in `parts_of`.
-    batch_size : int or None
-        Batch size for which experts that have no token are not read; None to read all experts.
+    Format and `reads_tokens` are as in `parameter_bytes`.
     """
     element_size = element_bytes(work.precision)
     wide_size = element_size if stored is None else wide_bytes(work.precision)

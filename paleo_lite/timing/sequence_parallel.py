@@ -66,13 +66,7 @@ ONE_DEVICE = SequenceSplit()
 
 
 def make_split(ulysses: int | None, ring: int | None, guidance_parallel: bool = False) -> SequenceSplit:
-    """Return a split.
-
-    Raises
-    ------
-    BadValue
-        If a number is no integer >= 1, or there are too many devices.
-    """
+    """Return a split; raise BadValue if a number is no integer >= 1, or there are too many devices."""
     split = SequenceSplit(1 if ulysses is None else ulysses, 1 if ring is None else ring, 2 if guidance_parallel else 1)
     for name, value in zip(("--ulysses", "--ring"), split[:2]):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -91,10 +85,7 @@ def self_attentions(layers: tuple[Layer, ...]) -> list[Layer]:
 def split_time_s(prediction: Prediction, split: SequenceSplit, constants: SequenceConstants) -> float:
     """Return the seconds of a run of a denoiser over several devices, from its prediction on one.
 
-    Raises
-    ------
-    BadValue
-        If the heads or tokens cannot be divided, or the devices have no link.
+    Raise BadValue if the heads or tokens cannot be divided, or the devices have no link.
     """
     terms, device = prediction.terms, prediction.device
     attentions = self_attentions(prediction.layers)

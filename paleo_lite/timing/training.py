@@ -38,14 +38,8 @@ def assemble_step(passes: Prediction, workload: Workload) -> Prediction:
     """Return the prediction of a training step from the prediction of the passes of one micro-batch.
 
     Forward and backward pass count once per micro-batch, the update once. With checkpointing there is a second forward
-    pass of the layers that are computed again. With offloading the update takes place on the host.
-
-    Parameters
-    ----------
-    passes : Prediction
-        Prediction of the passes of one micro-batch.
-    workload : Workload
-        Workload of the whole step.
+    pass of the layers that are computed again. With offloading the update takes place on the host. The workload is that
+    of the whole step.
     """
     options, layers = workload.options, workload.layers
     micro_batch_size, notes = passes.batch_size, fine_tuning_notes(workload) + narrow_products_notes(workload)
@@ -219,19 +213,7 @@ def _fits_tensor_cores(layer: Layer, batch_size: int) -> bool:
 def tensor_core_notes(
     layers: Sequence[Layer], work: Work, on_tensor_cores: NDArray[np.bool_], model: TimeModel
 ) -> list[str]:
-    """Return the notes about layers that tensor cores do not take in mixed precision.
-
-    Parameters
-    ----------
-    layers : sequence of Layer
-        Layers of the network.
-    work : Work
-        Their counts.
-    on_tensor_cores : ndarray of bool, shape (layers,)
-        Layers that tensor cores take.
-    model : TimeModel
-        Time model of the prediction.
-    """
+    """Return the notes about layers that tensor cores do not take in mixed precision; the mask is by layer."""
     macs = work.column("macs", "forward").sum(axis=0)
     total = int(macs.sum())
     others = [layer.name for layer, taken, number in zip(layers, on_tensor_cores, macs) if number and not taken]

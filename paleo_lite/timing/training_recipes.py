@@ -100,13 +100,7 @@ def find_recipe(precision: str) -> str | None:
 
 
 def check_recipe(name: str, device: Device) -> None:
-    """Check that a device multiplies the numbers of a recipe.
-
-    Raises
-    ------
-    BadValue
-        If it does not.
-    """
+    """Raise BadValue if a device does not multiply the numbers of a recipe."""
     capabilities = TRAINING_RECIPES[name].capabilities
     if capabilities and not device.capability.startswith(capabilities):
         raise BadValue(

@@ -60,13 +60,7 @@ class StackConstants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @cache
 def stack_constants() -> StackConstants:
-    """Read the shipped constants.
-
-    Raises
-    ------
-    BadFile
-        If the file is malformed.
-    """
+    """Read the shipped constants; raise BadFile if the file is malformed."""
     path = shipped_folder("calibrations") / STACK_FILE
     constants = read_typed(path, StackConstants, "calibration of a training stack", _MAX_FILE_BYTES)
     unknown = constants.kernels.constants.keys() - set(NAMES)
@@ -106,19 +100,12 @@ def use_recipe_efficiency(model: TimeModel, recipe: str | None, device: Device) 
 
 
 def use_stack_constants(
-    model: TimeModel, recipe: str | None, constants: StackConstants | None = None, expert_kernels: str = "separate"
+    model: TimeModel,
+    recipe: str | None,  # of the products, one of `TRAINING_RECIPES`; None for bf16
+    constants: StackConstants | None = None,  # the shipped ones by default
+    expert_kernels: str = "separate",  # implementation of grouped products, one of `expert_kernels.EXPERT_KERNELS`
 ) -> TimeModel:
-    """Return a calibrated model with the constants of the stack; return other models unchanged.
-
-    Parameters
-    ----------
-    recipe : str or None
-        Recipe of the products, one of `TRAINING_RECIPES`; None for bf16.
-    constants : StackConstants, optional
-        Default: the shipped ones.
-    expert_kernels : str
-        Implementation of grouped products, one of `expert_kernels.EXPERT_KERNELS`.
-    """
+    """Return a calibrated model with the constants of the stack; return other models unchanged."""
     if not isinstance(model, CalibratedModel) or (isinstance(model, TrainingModel) and model.has_host_constants):
         return model
     constants = constants or stack_constants()

@@ -47,20 +47,11 @@ _DEFAULTS_OF_LAYER_OPTIONS: dict[str, Any] = {
 
 
 class UnderEngine(msgspec.Struct, frozen=True):
-    """Inference engine whose kernels a device launches for text, instead of the layers one by one.
+    """Inference engine whose kernels a device launches for text, instead of the layers one by one."""
 
-    Attributes
-    ----------
-    name : str
-        Name of the engine and its version, one of `paleo_lite.engines.records.SERVERS`.
-    kv_cache : str
-        Storage format of the KV cache, one of `paleo_lite.formats.FORMATS`.
-    expert_load : float
-        Exponent of the popularity of experts, 0 for the uniform distribution (`paleo_lite.engines.routing`).
-    """
-
-    name: str
-    kv_cache: str
+    name: str  # of the engine and its version, one of `paleo_lite.engines.records.SERVERS`
+    kv_cache: str  # storage format of the KV cache, one of `paleo_lite.formats.FORMATS`
+    # Exponent of the popularity of experts, 0 for the uniform distribution (`paleo_lite.engines.routing`).
     expert_load: float = 0.0
 
 
@@ -407,14 +398,7 @@ Cached = TypeVar("Cached")
 def cached_for_layers(function: Callable[..., Cached], layers: tuple[Layer, ...], *arguments: Any) -> Cached:
     """Return ``function(layers, *arguments)``, cached by the identity of `layers`, as a comparison would be slow.
 
-    Parameters
-    ----------
-    function : callable
-        The function.
-    layers : tuple of Layer
-        Layers of a network.
-    *arguments
-        Further hashable arguments.
+    The arguments must be hashable.
     """
     key = (function, id(layers), *arguments)
     entry = _CACHE.get(key)
@@ -575,18 +559,8 @@ def with_update(work: Work, layers: Sequence[Layer], precision: str, options: Tr
 
     A fused update reads weight, gradient and state of each parameter once, and writes weight and state. In mixed
     precision it reads and writes the fp32 master weight, and writes the 16-bit weight. In fp16 the gradients are
-    divided by the loss scale and checked for overflow in a separate pass (Micikevicius et al. 2018).
-
-    Parameters
-    ----------
-    work : Work
-        Counts with the update of plain gradient descent.
-    layers : sequence of Layer
-        The counted layers.
-    precision : str
-        Precision of the weights.
-    options : TrainingOptions
-        Options of the training step.
+    divided by the loss scale and checked for overflow in a separate pass (Micikevicius et al. 2018). The given work has
+    the counts with the update of plain gradient descent, and the precision is that of the weights.
     """
     optimizer = OPTIMIZERS[options.optimizer]
     update = PASSES.index("update")
