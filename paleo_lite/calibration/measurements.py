@@ -42,19 +42,37 @@ _UNDECODABLE = "\N{REPLACEMENT CHARACTER}"
 
 
 class Measurement(msgspec.Struct, frozen=True, order=True):
-    """One timed step of one network."""
+    """One timed step of one network.
 
-    gpu: str  # name that `find_device` accepts
-    network: str  # name that `find_network` accepts
+    Attributes
+    ----------
+    gpu, network : str
+        Names that `find_device` and `find_network` accept.
+    phase : str
+        One of `PHASES`.
+    time_s : float
+        Seconds of one step.
+    image_size : int
+        Height and width of the images in pixels; 0 for the network's default.
+    framework, source : str
+        Software with its version, and the origin of the measurement.
+    execution : str
+        Kernel fusion of the software: one of `EXECUTIONS`.
+    power_w : float or None
+        Average power of the device during the step in watts; None if it was not measured.
+    """
+
+    gpu: str
+    network: str
     batch_size: int
-    phase: str  # one of `PHASES`
+    phase: str
     precision: str
-    time_s: float  # of one step
-    image_size: int = 0  # height and width of the images in pixels; 0 for the network's default
-    framework: str = ""  # software with its version
-    source: str = ""  # origin of the measurement
-    execution: str = "eager"  # kernel fusion of the software: one of `EXECUTIONS`
-    power_w: float | None = None  # average power of the device during the step; None if it was not measured
+    time_s: float
+    image_size: int = 0
+    framework: str = ""
+    source: str = ""
+    execution: str = "eager"
+    power_w: float | None = None
 
     @property
     def sort_key(self) -> tuple[Any, ...]:

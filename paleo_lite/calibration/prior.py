@@ -174,12 +174,23 @@ class Traits(msgspec.Struct, frozen=True):
 
 
 class Evidence(Traits, frozen=True):
-    """Parameters fitted to one source's measurements of a device in a precision."""
+    """Parameters fitted to one source's measurements of a device in a precision.
 
-    points: int = 0  # number of measurements
-    measured_in: str = ""  # precision of the measurements, which may differ from that of the kernels
-    theta: tuple[float, ...] = ()  # logarithm of each parameter, in the order of `NAMES`
-    # Standard deviation of each by the measurements alone; None if they contain no information on it.
+    Attributes
+    ----------
+    points : int
+        Number of measurements.
+    measured_in : str
+        Precision of the measurements, which may differ from that of the kernels.
+    theta : tuple of float
+        Logarithm of each parameter, in the order of `NAMES`.
+    deviation : tuple of float or None
+        Standard deviation of each by the measurements alone; None if they contain no information on it.
+    """
+
+    points: int = 0
+    measured_in: str = ""
+    theta: tuple[float, ...] = ()
     deviation: tuple[float | None, ...] = ()
 
 

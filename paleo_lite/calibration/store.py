@@ -50,23 +50,46 @@ _WORST_COUNT = 5
 
 
 class Parameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One fitted parameter."""
+    """One fitted parameter.
 
-    value: float  # median
-    low: float  # ends of the 90% interval, with `high`
+    Attributes
+    ----------
+    value : float
+        Median.
+    low, high : float
+        Ends of the 90% interval.
+    moved : float
+        Relative reduction of the prior's standard deviation by the measurements: 0 none, 1 complete.
+    """
+
+    value: float
+    low: float
     high: float
     unit: str
-    moved: float  # relative reduction of the prior's standard deviation by the measurements: 0 none, 1 complete
+    moved: float
 
 
 class PowerFit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Constants of a device's power, fitted to its measured watts."""
+    """Constants of a device's power, fitted to its measured watts.
 
-    points: int  # number of measured powers
-    constants: PowerConstants  # with their covariance
-    error: float  # mean absolute relative error of the fit
-    prior_error: float  # the same of what was known before
-    # The same with each network predicted from the others; None with fewer than three networks.
+    Attributes
+    ----------
+    points : int
+        Number of measured powers.
+    constants : PowerConstants
+        The constants, and their covariance.
+    error : float
+        Mean absolute relative error of the fit.
+    prior_error : float
+        The same of what was known before.
+    held_out_error : float or None
+        The same with each network predicted from the others; None with fewer than three networks.
+    """
+
+    points: int
+    constants: PowerConstants
+    error: float
+    prior_error: float
     held_out_error: float | None = None
 
 

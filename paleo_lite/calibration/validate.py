@@ -53,11 +53,19 @@ FAMILIES = (
 
 
 class Point(msgspec.Struct, frozen=True):
-    """One held-out measurement with its prediction."""
+    """One held-out measurement with its prediction.
+
+    Attributes
+    ----------
+    predicted_s : float
+        Predicted seconds.
+    deviation : float
+        Standard deviation of the logarithm of the prediction.
+    """
 
     measurement: Measurement
     predicted_s: float
-    deviation: float  # standard deviation of the logarithm of the prediction
+    deviation: float
 
     @property
     def error(self) -> float:

@@ -378,36 +378,75 @@ def _data_sheet_rate(identity: str, link: Link) -> LinkRate:
 
 
 class OperationFit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Fit of one collective operation on a link; the parameters are those of `LinkRate`."""
+    """Fit of one collective operation on a link.
+
+    Attributes
+    ----------
+    start_s, latency_s, ramp_s, switch_s, small_share : float
+        Parameters of the model, see `LinkRate`.
+    workers : list of int
+        Measured numbers of workers, in rising order.
+    ppp : list of float
+        Share of the link's bandwidth that each number of workers reaches.
+    points : int
+        Number of measurements.
+    smallest_bytes, largest_bytes : int
+        Range of the measured message sizes.
+    scatter : float
+        Relative scatter of held-out measurements around the model: 90% lie within 2.015 times this value.
+    held_out_sizes : float
+        Mean absolute relative error with message sizes held out.
+    held_out_workers : float or None
+        Mean absolute relative error with each number of workers held out; None if only one was measured.
+    """
 
     start_s: float
     latency_s: float
     ramp_s: float
     switch_s: float
     small_share: float
-    workers: list[int]  # measured numbers of workers, in rising order
-    ppp: list[float]  # share of the link's bandwidth that each number of workers reaches
-    points: int  # number of measurements
-    smallest_bytes: int  # the smallest measured message
-    largest_bytes: int  # the largest measured message
-    scatter: float  # relative scatter of held-out measurements around the model: 90% lie within 2.015 times this value
-    held_out_sizes: float  # mean absolute relative error with message sizes held out
-    # The same with each number of workers held out; None if only one was measured.
+    workers: list[int]
+    ppp: list[float]
+    points: int
+    smallest_bytes: int
+    largest_bytes: int
+    scatter: float
+    held_out_sizes: float
     held_out_workers: float | None = None
 
 
 class LinkCalibration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Calibration of a link on one platform: devices, software, and the link between them."""
+    """Calibration of a link on one platform: devices, software, and the link between them.
 
-    format: int  # version of the file format
-    link: str  # id of the link in `hardware/links.toml`; the PPP are relative to its bandwidth
-    per_direction: str  # that bandwidth at the time of the fit
-    platform: str  # description of the measured platform
+    Attributes
+    ----------
+    format : int
+        Version of the file format.
+    link : str
+        Id of the link in ``hardware/links.toml``; the PPP are relative to its bandwidth.
+    per_direction : str
+        That bandwidth at the time of the fit.
+    platform, software : str
+        Description of the measured platform.
+    sources : list of str
+        Sources of the measurements.
+    operations : dict of str to OperationFit
+        Fits by name of the operation, see `OPERATIONS`.
+    inputs : list of str
+        Files with the measurements, and their checksums.
+    stands_for_link : bool
+        Whether this calibration is used when the link is requested by its own name.
+    """
+
+    format: int
+    link: str
+    per_direction: str
+    platform: str
     software: str
-    sources: list[str]  # of the measurements
-    operations: dict[str, OperationFit]  # by name of the operation, see `OPERATIONS`
-    inputs: list[str] = []  # files with the measurements, and their checksums
-    stands_for_link: bool = False  # whether this calibration is used when the link is requested by its own name
+    sources: list[str]
+    operations: dict[str, OperationFit]
+    inputs: list[str] = []
+    stands_for_link: bool = False
 
 
 _FITTED_FIELDS = ("start_s", "latency_s", "ramp_s", "switch_s", "small_share", "scatter")

@@ -155,27 +155,54 @@ _MOST_SCATTER = 10
 
 
 class Platform(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Fitted parameters of a computer and its software."""
+    """Fitted parameters of a computer and its software.
+
+    Attributes
+    ----------
+    description, software : str
+        Computer and software that were measured.
+    device : str
+        Id of the device.
+    devices_per_node, nodes : int
+        Size of the largest machine measured. A node is the group of devices joined by one kind of link, for instance
+        those of a CPU socket.
+    inside, between : str
+        Bandwidth that communication reaches in one direction, in a node and between nodes: ``"12.8 GB/s"``.
+    sources : list of str
+        Sources of the measurements.
+    measurements : int
+        Number of measurements.
+    held_out : str
+        Prediction error on measurements held out of the fit.
+    slowdown, interference : float
+        See `settings.Settings`.
+    overlap : bool
+        Whether communication overlaps with the backward pass.
+    bucket : str
+        Size of a bucket of gradients.
+    compute_ratio : float
+        Measured over predicted computation time of one device; in the TOML ``computing``.
+    scatter : float
+        Relative scatter of measurements held out of the fit.
+    """
 
     format: Literal[1]
-    description: str  # of the computer that was measured
-    software: str  # that was measured
-    device: str  # id of the device
-    # A node is the group of devices joined by one kind of link, for instance those of a CPU socket.
+    description: str
+    software: str
+    device: str
     devices_per_node: int
-    nodes: int  # of the largest machine measured
-    inside: str  # bandwidth that communication reaches in one direction in a node: "12.8 GB/s"
-    between: str  # the same between nodes
-    sources: list[str]  # of the measurements
-    measurements: int  # number of measurements
-    held_out: str  # prediction error on measurements held out of the fit
-    slowdown: float = 0.0  # see `settings.Settings`, also for `interference`
+    nodes: int
+    inside: str
+    between: str
+    sources: list[str]
+    measurements: int
+    held_out: str
+    slowdown: float = 0.0
     interference: float = 0.0
-    overlap: bool = True  # whether communication overlaps with the backward pass
-    bucket: str = "25 MiB"  # size of a bucket of gradients
-    # Measured over predicted computation time of one device; in the TOML `computing`.
+    overlap: bool = True
+    bucket: str = "25 MiB"
     compute_ratio: float = msgspec.field(name="computing", default=1.0)
-    scatter: float = 0.0  # relative scatter of measurements held out of the fit
+    scatter: float = 0.0
 
     def topology(self, workers: int = 0, ppp: float | None = None) -> Topology:
         """Return the platform's topology at full size, with measured link bandwidths; both arguments are ignored."""
@@ -251,20 +278,45 @@ class NodeLink(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Computer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A documented node; a machine may have any number of them."""
+    """A documented node; a machine may have any number of them.
 
-    name: str  # of the computer or cloud instance
-    device: str  # id of the device
+    Attributes
+    ----------
+    name : str
+        Name of the computer or cloud instance.
+    device : str
+        Id of the device.
+    devices_per_node : int
+        Number of devices.
+    inside : NodeLink or None
+        Link between the devices of a node, with the bandwidth of one device; None with one device.
+    between : NodeLink or None
+        Link between nodes, with the bandwidth that all devices of a node share; None if none is on record.
+    sources : dict of str to str
+        Sources by their short names.
+    aliases : list of str
+        Further names.
+    price : Price or None
+        Price of a node.
+    notes : list of str
+        Remarks for the user.
+    is_rack : bool
+        Whether a node is a rack, of which a job may use a part: 64 of 72 devices for a job of 256.
+    is_usual : bool
+        Whether this is the computer that is assumed for its device if no link is given. At most one per device is.
+    """
+
+    name: str
+    device: str
     devices_per_node: int
-    inside: NodeLink | None  # link between the devices, with the bandwidth of one device; None with one device
-    # Link between nodes, with the bandwidth that all devices of a node share; None if none is on record.
+    inside: NodeLink | None
     between: NodeLink | None
-    sources: dict[str, str]  # by their short names
-    is_rack: bool = False  # whether a node is a rack, of which a job may use a part: 64 of 72 devices for a job of 256
-    is_usual: bool = False  # whether it is assumed for its device if no link is given; at most one per device is
-    aliases: list[str] = []  # further names
-    price: Price | None = None  # of a node
-    notes: list[str] = []  # remarks for the user
+    sources: dict[str, str]
+    is_rack: bool = False
+    is_usual: bool = False
+    aliases: list[str] = []
+    price: Price | None = None
+    notes: list[str] = []
 
     def topology(self, workers: int = 0, ppp: float | None = None) -> Topology:
         """Return a topology of as many nodes as the workers need, at least one.

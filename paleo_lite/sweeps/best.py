@@ -294,7 +294,7 @@ class _Selection:
 
     def __init__(self, names: Sequence[str], signs: Sequence[float], top: int, is_front: bool) -> None:
         self.names, self.signs, self.top, self.is_front = list(names), np.array(signs), top, is_front
-        self.rows: Any = None  # best first
+        self.rows: Any = None  # a table of pyarrow, best first
         self.present: set[str] = set()  # objective columns that are present in some row
 
     def add(self, batch: Any) -> None:

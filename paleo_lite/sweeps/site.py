@@ -38,7 +38,7 @@ def check_site_columns(names: Iterable[str], facility: Facility | None) -> None:
 
 
 def with_site(rows: Any, facility: Facility | None) -> Any:
-    """Return a batch of rows with the columns of `site_columns`; without a facility nothing is added.
+    """Return a record batch of pyarrow with the columns of `site_columns`; without a facility nothing is added.
 
     They are those of the energy in the row: of its samples, or of a million output tokens of a server.
     """
