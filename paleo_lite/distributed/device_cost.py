@@ -1,7 +1,7 @@
 """Cost of one micro-batch of training on one device, from the layers of a network of few blocks.
 
 What a device computes, saves and sends is counted once (`count_network`); its times follow from a time model
-(`CountedNetwork.cost`).
+(`MicroBatchCounts.cost`).
 """
 
 from __future__ import annotations
@@ -268,7 +268,7 @@ _ALL_REDUCE_SHARES = {
 
 
 def count_network(workload: Workload, blocks: int, memory: Memory, element_bytes: int) -> MicroBatchCounts:
-    """Count what a small network of some blocks of one type does in a sample; see `CountedNetwork.of_micro_batch`.
+    """Count what a small network of some blocks of one type does in a sample; see `MicroBatchCounts.of_micro_batch`.
 
     The workload is one sample, with its peak memory; `element_bytes` are those of an element of an activation.
     """

@@ -1,4 +1,4 @@
-"""Entry point of scaling predictions: from the arguments of `paleo_lite.scale` to a `ScaleTable`."""
+"""Scaling predictions: from the request of `api.scaling` to a `ScaleTable`."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ DEFAULT_COMPUTE_DEVIATION = 0.3
 
 
 class ClusterRequest(msgspec.Struct, frozen=True):
-    """Arguments of a scaling prediction; see `paleo_lite.scale`."""
+    """Arguments of a scaling prediction; see `paleo_lite.train`."""
 
     workers: int | str | Sequence[int] | None = None
     link: str | None = None

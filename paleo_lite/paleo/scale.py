@@ -190,7 +190,7 @@ def paleo_table(
     ppp: float = 1.0,
     concurrent: bool = False,
 ) -> ScaleTable:
-    """Return the rows of `paleo_scale` for a request, in the table of `paleo_lite.scale`.
+    """Return the rows of `paleo_scale` for a request, in the table of `distributed.table`.
 
     Raises
     ------

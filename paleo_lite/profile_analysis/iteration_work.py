@@ -49,7 +49,7 @@ class UncountedOperation(msgspec.Struct, frozen=True):
 class OperatorWork(msgspec.Struct, frozen=True):
     """Time and work of all executions of one operation in an iteration."""
 
-    op: str  # name of the operation, or of the kernel without an operation; or the name of another group (`BY`)
+    op: str  # name of the operation, or of the kernel without an operation; or the name of another group (`GROUPINGS`)
     calls: int  # number of runs; executions if the profiler records them
     # Sum of kernel times, and its fraction of the iteration.
     time_s: float
@@ -153,7 +153,7 @@ def summarise_work(sample: list[CountedRun], by: str) -> tuple[float, dict[str, 
 
 
 def _operators(sample: list[CountedRun], total_ns: float, by: str) -> list[OperatorWork]:
-    """Return the work by group (one of `BY`), longest first, with fractions of `total_ns`."""
+    """Return the work by group (one of `GROUPINGS`), longest first, with fractions of `total_ns`."""
     groups: dict[str, list[CountedRun]] = {}
     for run in sample:
         groups.setdefault(_NAMERS[by](run), []).append(run)

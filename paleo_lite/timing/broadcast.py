@@ -2,8 +2,8 @@
 
 The counts of a layer depend on network, phase and batch size, and are affine in the batch size; the rates depend on
 device, precision and calibration. A `CaseStack` concatenates the entries of several networks and phases, with identical
-layers merged. `Stack.at_batch_sizes` adds an axis of batch sizes, and `TimeModel.evaluate_many` times the result on a
-machine.
+layers merged. `CaseStack.at_batch_sizes` adds an axis of batch sizes, and `TimeModel.evaluate_many` times the result on
+a machine.
 """
 
 from __future__ import annotations

@@ -215,7 +215,7 @@ class Times(NamedTuple):
     time_s: Seconds  # per batch, shape (cases, batch sizes)
     low_s: Seconds | None  # ends of the interval, with `high_s`; None if not requested or without uncertainty
     high_s: Seconds | None
-    # Of each piece of a case: pieces of the forward pass, update, pieces of the backward pass (`Stack.first_piece`),
+    # Of each piece of a case: pieces of the forward pass, update, of the backward pass (`CaseStack.first_piece`),
     # shape (pieces, batch sizes). Their sum is the time without the overhead of the model. None if not requested.
     pieces_s: Seconds | None = None
     # What the device does, arrays of shape (cases, batch sizes); None if not requested. A forecast leaves the seconds
