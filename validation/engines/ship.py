@@ -31,15 +31,6 @@ SOURCES = (
 """Sources, with the names of ``calibrations/LICENSES.md``."""
 
 
-SGLANG_ITERATIONS = 1.0
-"""Iterations that a request waits for under SGLang, beside those of its interval between looks.
-
-The fit cannot tell both apart, because the servers of which the interval is known all set it. Where it is not set, the
-first token of Qwen3-8B on an H100 comes after 28 ms with four users (GPUStack's performance lab), and with 1 iteration
-the forecast is 31 ms.
-"""
-
-
 def ship_engines(data: Path, folder: Path) -> Iterator[tuple[str, str]]:
     """Fit kernels and servers, and write the constants into a folder."""
     fits = [(timed.cell, fit_cell(timed)) for timed in published_kernels(data)]
@@ -48,8 +39,7 @@ def ship_engines(data: Path, folder: Path) -> Iterator[tuple[str, str]]:
     parts = [parts_of(server, alone) for server in servers]
     between = between_sources(source_biases(parts, alone))
     fitted = msgspec.structs.replace(fit_steps(parts, alone), source_deviation=between, sources=SOURCES)
-    sglang = msgspec.structs.replace(fitted.hosts["sglang"], request_iterations=SGLANG_ITERATIONS)
-    fitted = with_served(msgspec.structs.replace(fitted, hosts={**fitted.hosts, "sglang": sglang}))
+    fitted = with_served(fitted)
     write_atomically(folder / constants.FILE, msgspec.json.encode(fitted))
     constants.engine_constants.cache_clear()
     errors = f"{fitted.step_deviation:.1%} off, {between:.1%} between sources"
