@@ -15,7 +15,8 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar, Union
 
 import click
 
-from .values import CommaSeparated, KeyValues, flatten, join_listed
+from ..errors import BadValue
+from .values import CommaSeparated, KeyValues, documented_name, flatten, join_listed
 
 T = TypeVar("T")
 Several: TypeAlias = Union[T, Sequence[T]]  # noqa: UP007
@@ -123,7 +124,9 @@ class Options:
             if field.name not in parameters:
                 continue
             value = getattr(self, field.name)
-            if value is not field.default:
+            if value is None:
+                object.__setattr__(self, field.name, field.default)  # not given
+            elif value is not field.default:
                 object.__setattr__(self, field.name, _convert(value, field.metadata[_KEY], parameters[field.name]))
 
     def given(self) -> Iterator[str]:
@@ -150,13 +153,15 @@ def _convert(value: Any, declared: Option, parameter: click.Option) -> Any:
     """Return a value as the command line would convert it; objects such as a `Device` are kept."""
     if parameter.is_flag:
         return bool(value)
+    if isinstance(value, (list, tuple)) and not value and not declared.is_repeatable:
+        raise BadValue(f"`{documented_name(parameter)}` has no value: give one, or leave it out")
     if declared.is_repeatable:
         several = [value] if isinstance(value, _CONVERTED) or not isinstance(value, Sequence) else value
         return tuple(_convert_one(item, declared.type, parameter) for item in several)
     if not declared.takes_several:
         return _convert_one(join_listed(value), declared.type, parameter)
     if isinstance(value, str):
-        return parameter.type.convert(value, parameter, None)
+        return _convert_by(parameter.type, value, parameter)
     if isinstance(value, (list, tuple, range)):
         converted = [_convert_one(item, declared.type, parameter) for item in value]
         return converted[0] if len(converted) == 1 else converted
@@ -166,7 +171,17 @@ def _convert(value: Any, declared: Option, parameter: click.Option) -> Any:
 def _convert_one(value: Any, kind: Any, parameter: click.Option) -> Any:
     if value is None or not isinstance(value, (*_CONVERTED, dict)):
         return value
-    return kind.convert(value, parameter, None)
+    return _convert_by(kind, value, parameter)
+
+
+def _convert_by(kind: Any, value: Any, parameter: click.Option) -> Any:
+    """Return a value that a click type has converted; raise BadValue where click would say how to call a command."""
+    try:
+        return kind.convert(value, parameter, None)
+    except click.BadParameter as error:
+        raise BadValue(f"`{documented_name(parameter)}`: {error.message.rstrip('.')}") from None
+    except (TypeError, ValueError, OverflowError):  # of a builtin type such as int
+        raise BadValue(f"`{documented_name(parameter)}` takes no such value (got {value!r})") from None
 
 
 def command_words(command: str, question: Options) -> list[str]:

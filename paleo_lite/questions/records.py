@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..errors import BadValue
 from .option import Options, Several, option
 from .values import (
     CALIBRATION,
@@ -63,6 +64,8 @@ class NetworkAsked(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if type(self.network) in (list, tuple) and not self.network:
+            raise BadValue("the list of networks is empty: give one network, such as llama-3-8b or resnet50")
         if isinstance(self.network, str):
             object.__setattr__(self, "network", CommaSeparated(NETWORK).convert(self.network, None, None))
 

@@ -203,6 +203,8 @@ def _answer(question: Serve, listings: Mapping[str, Price | None] | None = None)
     """Return the prediction of one deployment, or a ranking."""
     if question.network is None:
         raise BadValue("`serve` needs a language model, such as llama-3-8b")
+    if question.seed < 0:
+        raise BadValue(f"`--seed` must be an integer >= 0 (got {question.seed})")
     from ..api.serve import serve as serve_network
     from ..serving.candidates import DEFAULT_HEADROOM
 

@@ -64,3 +64,17 @@ def test_an_option_that_is_given_again_is_compared_in_every_command(command: str
     again = CliRunner().invoke(main, [*command.split(), "--gpu", "t4", "--gpu", "k40m", "--format", "csv"])
     with_comma = CliRunner().invoke(main, [*command.split(), "--gpu", "t4,k40m", "--format", "csv"])
     assert again.exit_code == 0 and again.stdout == with_comma.stdout and ",k40m," in again.stdout
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        ({"seed": -1}, "`--seed` must be an integer >= 0 .got -1."),
+        ({"arrivals": "x"}, "`--arrivals`: 'x' is not one of 'poisson', 'fixed'"),
+        ({"memory_fraction": "x"}, "`--memory-fraction`: 'x' is not a valid float"),
+        ({"slo": []}, "`--slo` has no value"),
+    ],
+)
+def test_a_value_of_another_type_is_refused_in_a_sentence(more, sentence) -> None:
+    with pytest.raises(BadValue, match=sentence):
+        pl.serve("gpt2", gpu="h100-sxm", rate=1, **more)

@@ -193,3 +193,24 @@ def test_patterns_of_frozen_layers_are_a_list_in_python() -> None:
 def test_lists_that_an_option_does_not_take_are_refused_in_a_sentence(more, sentence) -> None:
     with pytest.raises(BadValue, match=sentence):
         pl.train("llama-3.2-1b", gpu="h100-sxm", **more)
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        ({"network": []}, "the list of networks is empty"),
+        ({"gpu": []}, "`--gpu` has no value: give one, or leave it out"),
+        ({"trainable": []}, "`--trainable` has no value"),
+        ({"epochs": "x"}, "`--epochs`: 'x' is not a valid float"),
+        ({"epochs": {}}, "`--epochs` takes no such value .got {}."),
+    ],
+)
+def test_a_value_of_another_type_is_refused_as_on_the_command_line(more, sentence) -> None:
+    with pytest.raises(BadValue, match=sentence):
+        pl.train(**{**ONE, **more})
+
+
+def test_none_is_the_default_of_every_option() -> None:
+    asked = {**ONE, "sequence_length": 64}
+    given_none = pl.train(**asked, hardware_files=None, epochs=None, tensor=None)
+    assert given_none.to_dict() == pl.train(**asked).to_dict()
