@@ -43,7 +43,7 @@ from .platforms import Computer, Platform, find_platform, parse_topology, usual_
 from .scale import predict_step, scale
 from .settings import Settings
 from .strategies import STRATEGIES, resolve_strategy
-from .table import ScaleTable
+from .table import ScaleRow, ScaleTable
 
 DEFAULT_BATCH_PER_WORKER = 32
 """Samples per worker if no batch size is given."""
@@ -278,6 +278,8 @@ def _make_table(
 ) -> ScaleTable:
     device, options = job.machine.device, job.workload.options
     notes = _collect_notes(request, topology, job, advice, budget, batch_size, settings)
+    if job.model.is_forecast and not any(note.startswith(FASTER_THAN_BOUND) for note in notes):
+        notes += _notes_below_bound(advice.rows)
     of_all_rows = {"facility": request.facility, "is_forecast": job.model.is_forecast}
     return ScaleTable(
         network=job.workload.network.name,
@@ -306,6 +308,17 @@ def _make_table(
         execution=job.workload.execution_or_engine,
         calibration=job.model.label or None,
     )
+
+
+FASTER_THAN_BOUND = "faster than the bound"
+
+
+def _notes_below_bound(rows: Sequence[ScaleRow]) -> list[str]:
+    """Return the note on forecasts below their bound, for which no layer of a device gives a reason."""
+    below = dict.fromkeys(f"{row.workers:,}" for row in rows if row.bound_s is not None and row.time_s < row.bound_s)
+    if not below:
+        return []
+    return [f"{FASTER_THAN_BOUND} with {', '.join(below)} workers: the time model exceeds the rates of data sheets"]
 
 
 def _collect_notes(

@@ -402,3 +402,20 @@ def test_without_a_feasible_worker_the_first_row_that_fits_is_the_baseline() -> 
     assert all(any("the network fits on no single worker" in note for note in row.notes) for row in rows)
     advice = advise(small, flat_topology(ETHERNET20, 16), 16, 16, scaling="strong")
     assert sum(row.efficiency == pytest.approx(1) for row in advice.rows) == 1
+
+
+@pytest.mark.parametrize(
+    ("network", "asked", "says"),
+    [
+        ("vgg16", {"gpu": "v100-sxm2", "link": "nvlink2-x6", "ppp": 2.0}, "faster than the bound: the PPP of 2"),
+        (
+            "llama-3.2-3b",
+            {"gpu": "rtx-a2000-12gb", "link": "nvlink4-x18", "mixed_precision": True, "sequence_length": 512},
+            "faster than the bound with 2 workers: the time model exceeds the rates of data sheets",
+        ),
+    ],
+)
+def test_a_forecast_below_its_bound_says_so(network, asked, says) -> None:
+    found = paleo_lite.train(network, workers=2, batch_size=32, **asked)
+    assert found.rows[-1].time_s < found.rows[-1].bound_s
+    assert next(note for note in found.notes if note.startswith("faster than the bound")).startswith(says)
