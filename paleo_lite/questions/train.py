@@ -133,6 +133,7 @@ class Train(
 
 def answer(question: Train) -> Prediction | ScaleTable | Comparison:
     """Return the prediction on one device, a table over numbers of devices, or several answers side by side."""
+    question = _without_blocks_beside_sharding(question)
     for network in question.several().get("network", [question.network]):
         check_no_pipeline(network, "train")
     if question.advise is not None:
@@ -144,6 +145,22 @@ def answer(question: Train) -> Prediction | ScaleTable | Comparison:
 
 MICRO_BATCHES_TRIED = (64, 32, 16, 8, 4, 2)
 """Sizes of micro-batches of which the largest that fits is compared with a single sample."""
+
+def _without_blocks_beside_sharding(question: Train) -> Train:
+    """Return the question with the way of sharding alone where "3d" stands beside it.
+
+    Commands of earlier versions say ``--strategy 3d --sharding zero-1``; both are one option now, and every way of
+    sharding divides a network in blocks.
+    """
+    from ..distributed.parallel_config import SHARDINGS
+
+    strategies = question.several().get("strategy", ())
+    others: list[Any] = [name for name in strategies if name != IN_BLOCKS]
+    if len(others) == len(strategies) or not all(name in SHARDINGS for name in others):
+        return question
+    chosen: Any = others[0] if len(others) == 1 else others
+    return replace(question, strategy=chosen)
+
 
 _WORTH_SAYING = 1.05
 """Gain in speed from which a note names it."""

@@ -214,3 +214,10 @@ def test_none_is_the_default_of_every_option() -> None:
     asked = {**ONE, "sequence_length": 64}
     given_none = pl.train(**asked, hardware_files=None, epochs=None, tensor=None)
     assert given_none.to_dict() == pl.train(**asked).to_dict()
+
+
+def test_the_word_for_blocks_beside_a_way_of_sharding_asks_one_question():
+    """``--strategy 3d --sharding zero-1``, as commands of earlier versions say it."""
+    asked = {"gpu": "h100-sxm", "workers": 8, "tensor": 2, "sequence_length": 512, "precision": "bf16"}
+    both = pl.train("llama-3.2-1b", strategy=["3d", "distributed-optimizer"], **asked)
+    assert both.rows[0].time_s == pl.train("llama-3.2-1b", strategy="distributed-optimizer", **asked).rows[0].time_s
