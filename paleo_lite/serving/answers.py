@@ -351,26 +351,12 @@ def saturate(prepared: PreparedDeployment, traffic: Traffic, level: str = "expec
 def answer(
     prepared: PreparedDeployment,
     traffic: Traffic,
-    description: str,
+    description: str,  # the traffic as text
     *,
-    notes: Sequence[str] = (),
-    saturation: bool = True,
+    notes: Sequence[str] = (),  # remarks for the user
+    saturation: bool = True,  # whether to compute the saturation rate
 ) -> Serving:
-    """Simulate traffic at the expected iteration times and at both ends of their interval.
-
-    Parameters
-    ----------
-    prepared : PreparedDeployment
-        Deployment with its iteration times.
-    traffic : Traffic
-        Requests.
-    description : str
-        The traffic as text.
-    notes : sequence of str
-        Remarks for the user.
-    saturation : bool
-        Whether to compute the saturation rate.
-    """
+    """Simulate traffic at the expected iteration times and at both ends of their interval."""
     deployment = prepared.deployment
     has_interval = bool(prepared.tables.relative_low)
     levels = LEVELS if has_interval else ("expected",)

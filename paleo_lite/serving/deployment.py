@@ -242,10 +242,7 @@ def tensor_group(
 ) -> Topology | None:
     """Return the topology of the devices of a stage, of a platform or joined by one link; None for one device.
 
-    Raises
-    ------
-    BadValue
-        If the number of devices is below 1, or that of an attention group exceeds the devices of a node.
+    Raise BadValue if the number of devices is below 1, or that of an attention group exceeds the devices of a node.
     """
     if isinstance(tensor, bool) or not isinstance(tensor, int) or tensor < 1:
         raise BadValue(f"`--tensor` must be an integer >= 1 (got {tensor!r})")

@@ -39,36 +39,19 @@ def choose_engine(
     phase: str,
     precision: str,
     *,
+    # An engine of `KERNEL_ENGINES`, or how layers are fused, which asks for the times of layers.
     execution: str | None = None,
-    policy: str | None = None,
-    kv_cache: str | None = None,
-    expert_load: float | None = None,
+    policy: str | None = None,  # the engine, where no execution is given
+    kv_cache: str | None = None,  # format of the KV cache; None: the precision, but at least 16 bits
+    expert_load: float | None = None,  # exponent of the popularity of experts
+    # Whether something else asks for the times of layers: a time model, a calibration, a locked clock.
     is_by_layers: bool = False,
 ) -> UnderEngine | None:
     """Return the engine whose kernels are timed; None if the layers of the network are timed one by one.
 
     Kernels are those of vLLM unless another engine is asked for, where engines' kernels were measured: in prefill and
-    decode of a network from a config, on NVIDIA's GPUs from Ampere on, in 16 bits and fewer.
-
-    Parameters
-    ----------
-    network, device, phase, precision
-        The question.
-    execution : str, optional
-        An engine of `KERNEL_ENGINES`, or how layers are fused, which asks for the times of layers.
-    policy : str, optional
-        The engine, where no execution is given.
-    kv_cache : str, optional
-        Format of the KV cache; by default the precision, but at least 16 bits.
-    expert_load : float, optional
-        Exponent of the popularity of experts.
-    is_by_layers : bool
-        Whether something else asks for the times of layers: a time model, a calibration, a locked clock.
-
-    Raises
-    ------
-    BadValue
-        If something is asked of an engine where no kernels are timed.
+    decode of a network from a config, on NVIDIA's GPUs from Ampere on, in 16 bits and fewer. Raise BadValue if
+    something is asked of an engine where no kernels are timed.
     """
     if policy in ENGINES and policy not in KERNEL_ENGINES:
         raise BadValue(f"`--engine {policy}` is for `serve` and `local`, which place its layers")

@@ -69,15 +69,10 @@ def connect_stages(
 
 
 def split_blocks(blocks: int, stages: int) -> list[int]:
-    """Return the number of blocks of each stage, as vLLM divides them.
+    """Return the number of blocks of each stage, as vLLM divides them; raise BadValue for more stages than blocks.
 
     Remaining blocks go to the stages before the last, which has the head: ``get_pp_indices`` in
     ``vllm/distributed/utils.py``.
-
-    Raises
-    ------
-    BadValue
-        If there are more stages than blocks.
     """
     if stages > blocks:
         raise BadValue(f"`--pipeline` must be <= {blocks}, the blocks of the network (got {stages})")

@@ -22,21 +22,10 @@ class PricedDevice(NamedTuple):
 def choose_listings(devices: Sequence[Device], price_of: str | None = None) -> dict[str, Price | None]:
     """Return the listing by which each device is compared with the others, by id; None without one.
 
-    Without `price_of`, listings are those of one cloud that has a price of every device with a price: the usual one if
-    it is the same for all, else the one that asks least for all together. If there is none, every device has its usual
-    listing, and `describe_prices` says that they differ.
-
-    Parameters
-    ----------
-    devices : sequence of Device
-        Devices that are compared.
-    price_of : str, optional
-        Name of a cloud, or `paleo_lite.machines.prices.CHEAPEST`.
-
-    Raises
-    ------
-    PaleoError
-        If there is no such cloud, or it has a price for none of the devices.
+    `price_of` is the name of a cloud, or `paleo_lite.machines.prices.CHEAPEST`. Without it, listings are those of one
+    cloud that has a price of every device with a price: the usual one if it is the same for all, else the one that asks
+    least for all together. If there is none, every device has its usual listing, and `describe_prices` says that they
+    differ. Raise PaleoError if there is no such cloud, or it has a price for none of the devices.
     """
     if price_of is not None:
         return _listings_of(devices, price_of)

@@ -46,10 +46,7 @@ def converts_weights(weights: str | None, precision: str, device: Device) -> boo
 def check_products(weights: str | None, precision: str, device: Device) -> None:
     """Check that engines compute products with weights of a format in the precision that the question names.
 
-    Raises
-    ------
-    BadValue
-        For 4-bit floating point in 16 bits, on a device that has units for 4 bits.
+    Raise BadValue for 4-bit floating point in 16 bits, on a device that has units for 4 bits.
     """
     if converts_weights(weights, precision, device) and weights is not None and _NARROW[weights] == "fp4":
         raise BadValue(

@@ -47,25 +47,14 @@ def parse_rate(rate: float | str) -> float:
 
 
 class Traffic(msgspec.Struct, frozen=True, eq=False):
-    """Requests in the order of their arrival.
+    """Requests in the order of their arrival, arrays of shape (requests,)."""
 
-    Attributes
-    ----------
-    arrival_s : ndarray, shape (requests,)
-        Arrival times; all 0 for a closed loop or an infinite rate.
-    input_tokens, output_tokens : ndarray of int, shape (requests,)
-        Tokens of the prompt and of the answer, at least 1 each.
-    concurrency : int or None
-        Users of a closed loop, each of whom sends a request when the previous one is answered; None for an open loop.
-    warm_up : int
-        Requests at the start that latencies leave out.
-    """
-
-    arrival_s: Floats
-    input_tokens: Ints
-    output_tokens: Ints
+    arrival_s: Floats  # all 0 for a closed loop or an infinite rate
+    input_tokens: Ints  # of the prompt, at least 1
+    output_tokens: Ints  # of the answer, at least 1
+    # Users of a closed loop, each of whom sends a request when the previous one is answered; None for an open loop.
     concurrency: int | None = None
-    warm_up: int = 0
+    warm_up: int = 0  # requests at the start that latencies leave out
 
     def __len__(self) -> int:
         return len(self.arrival_s)
@@ -99,19 +88,11 @@ class Traffic(msgspec.Struct, frozen=True, eq=False):
 
 
 class Dataset(msgspec.Struct, frozen=True):
-    """Lengths of a published data set: quantiles of input and output tokens.
+    """Lengths of a published data set."""
 
-    Attributes
-    ----------
-    input_quantiles, output_quantiles : tuple of (float, float)
-        Pairs of a probability and tokens, from the median on.
-    source : str
-        Where the quantiles are published.
-    """
-
-    input_quantiles: tuple[tuple[float, float], ...]
+    input_quantiles: tuple[tuple[float, float], ...]  # pairs of a probability and tokens, from the median on
     output_quantiles: tuple[tuple[float, float], ...]
-    source: str
+    source: str  # where the quantiles are published
 
 
 DATASETS: dict[str, Dataset] = {
@@ -132,21 +113,12 @@ DATASETS: dict[str, Dataset] = {
 
 
 class Lengths(msgspec.Struct, frozen=True):
-    """Distribution of a number of tokens.
+    """Distribution of a number of tokens."""
 
-    Attributes
-    ----------
-    mean : float
-        Mean number of tokens, of a data set the median.
-    deviation : float
-        Standard deviation of a normal distribution, truncated at 1 token; 0 for a constant.
-    quantiles : tuple of (float, float)
-        At least two pairs of a probability and tokens, which replace mean and deviation. Between them, and below the
-        first, the logarithm of the length is linear in the normal score; above the last it is constant.
-    """
-
-    mean: float
-    deviation: float = 0.0
+    mean: float  # of a data set the median
+    deviation: float = 0.0  # of a normal distribution, truncated at 1 token; 0 for a constant
+    # At least two pairs of a probability and tokens, which replace mean and deviation. Between them, and below the
+    # first, the logarithm of the length is linear in the normal score; above the last it is constant.
     quantiles: tuple[tuple[float, float], ...] = ()
 
     @property
@@ -173,24 +145,14 @@ class Lengths(msgspec.Struct, frozen=True):
         return tokens
 
 
-def parse_lengths(value: int | str | Lengths, option: str, is_input: bool) -> Lengths:
-    """Parse a number of tokens, ``mean:std``, or the name of a data set.
+def parse_lengths(
+    value: int | str | Lengths,
+    option: str,  # for the error message, such as ``--input-tokens``
+    is_input: bool,  # whether the input lengths of a data set are wanted, else the output lengths
+) -> Lengths:
+    """Parse a number of tokens, ``1024``, with its deviation, ``"1024:256"``, or the name of a data set of `DATASETS`.
 
-    Parameters
-    ----------
-    value : int, str or Lengths
-        ``1024``, ``"1024:256"`` or a name of `DATASETS`.
-    option : str
-        Option for the error message, such as ``--input-tokens``.
-    is_input : bool
-        Whether the input lengths of a data set are wanted, else the output lengths.
-
-    Raises
-    ------
-    BadValue
-        If a number is below 1 or not a number.
-    UnknownName
-        If there is no such data set.
+    Raise BadValue if a number is below 1 or not a number, and UnknownName if there is no such data set.
     """
     if isinstance(value, Lengths):
         return value
@@ -213,40 +175,21 @@ def parse_lengths(value: int | str | Lengths, option: str, is_input: bool) -> Le
 
 
 def generate_traffic(
-    inputs: Lengths,
-    outputs: Lengths,
+    inputs: Lengths,  # tokens of the prompts
+    outputs: Lengths,  # tokens of the answers
     *,
-    count: int,
-    rate_per_s: float | None = None,
-    concurrency: int | None = None,
-    arrivals: str = "poisson",
-    seed: int = 0,
+    count: int,  # number of requests
+    rate_per_s: float | None = None,  # requests per second of an open loop; ``inf`` lets all arrive at once
+    concurrency: int | None = None,  # users of a closed loop
+    arrivals: str = "poisson",  # arrival process of an open loop, one of `ARRIVALS`
+    seed: int = 0,  # of arrivals and lengths; lengths do not depend on the rate
     drift_apart: bool = True,
 ) -> Traffic:
-    """Generate requests.
+    """Generate requests, of an open loop with a rate or a closed one with users.
 
-    Parameters
-    ----------
-    inputs, outputs : Lengths
-        Tokens of the prompts and of the answers.
-    count : int
-        Number of requests.
-    rate_per_s : float, optional
-        Requests per second of an open loop; ``inf`` lets all arrive at once.
-    concurrency : int, optional
-        Users of a closed loop, instead of a rate.
-    arrivals : {"poisson", "fixed"}
-        Arrival process of an open loop.
-    seed : int
-        Seed of arrivals and lengths. Lengths do not depend on the rate.
-    drift_apart : bool
-        Whether users of a closed loop whose lengths are all equal do not stay in step. They do under an engine that
-        computes all waiting prompts before it decodes: answers that start together end together.
-
-    Raises
-    ------
-    BadValue
-        If not exactly one of rate and concurrency is given, or a number is outside its range.
+    Users of a closed loop whose lengths are all equal do not stay in step if they `drift_apart`. They do under an
+    engine that computes all waiting prompts before it decodes: answers that start together end together. Raise BadValue
+    if not exactly one of rate and concurrency is given, or a number is outside its range.
     """
     if (rate_per_s is None) == (concurrency is None):
         raise BadValue("give exactly one of `--rate` and `--concurrency`, or `--requests` with a trace")
@@ -292,11 +235,8 @@ def _first_answers(tokens: Ints, generator: np.random.Generator) -> Ints:
 def read_trace(path: Path) -> Traffic:
     """Read a CSV file with the columns ``arrival_s``, ``input_tokens`` and ``output_tokens``.
 
-    Raises
-    ------
-    BadFile
-        If the file cannot be read, a column is missing, or a value is not a number in its range; the message names the
-        line.
+    Raise BadFile if the file cannot be read, a column is missing, or a value is not a number in its range; the message
+    names the line.
     """
     try:
         check_regular(path)
@@ -350,44 +290,23 @@ FEWEST_REQUESTS = 200
 
 
 class Demand(msgspec.Struct, frozen=True):
-    """Requests of users: their lengths, and when they arrive.
+    """Requests of users: their lengths, and when they arrive."""
 
-    Attributes
-    ----------
-    inputs, outputs : Lengths
-        Tokens of prompts and of answers.
-    rate_per_s : float or None
-        Requests per second of an open loop, infinite if all arrive at once.
-    concurrency : int or None
-        Users of a closed loop, each of whom sends a request when the previous one is answered.
-    trace : Path or None
-        File of requests, instead of lengths and a rate.
-    num_requests : int or None
-        Number of requests; by default `DEFAULT_REQUESTS` per replica, or `REQUESTS_PER_USER`.
-    arrivals : str
-        Arrival process of the rate, one of `paleo_lite.serving.requests.ARRIVALS`.
-    seed : int
-        Seed of arrivals and lengths.
-    """
-
-    inputs: Lengths
-    outputs: Lengths
-    rate_per_s: float | None = None
+    inputs: Lengths  # tokens of prompts
+    outputs: Lengths  # tokens of answers
+    rate_per_s: float | None = None  # requests per second of an open loop, infinite if all arrive at once
+    # Users of a closed loop, each of whom sends a request when the previous one is answered.
     concurrency: int | None = None
-    trace: Path | None = None
-    num_requests: int | None = None
-    arrivals: str = "poisson"
-    seed: int = 0
+    trace: Path | None = None  # file of requests, instead of lengths and a rate
+    num_requests: int | None = None  # None: `DEFAULT_REQUESTS` per replica, or `REQUESTS_PER_USER`
+    arrivals: str = "poisson"  # arrival process of the rate, one of `ARRIVALS`
+    seed: int = 0  # of arrivals and lengths
 
     def traffic(self, replicas: int, *, mixes_phases: bool) -> tuple[Traffic, str]:
         """Return the traffic of some replicas, of an engine that decodes beside prompts or not, and its description.
 
-        Raises
-        ------
-        BadValue
-            If not exactly one of rate, users and trace is given, or a number is outside its range.
-        BadFile
-            If the trace cannot be read.
+        Raise BadValue if not exactly one of rate, users and trace is given, or a number is outside its range, and
+        BadFile if the trace cannot be read.
         """
         if self.trace is not None:
             if self.rate_per_s is not None or self.concurrency is not None or self.num_requests is not None:

@@ -53,10 +53,7 @@ class Missed(msgspec.Struct, frozen=True):
 def parse_slo(text: str) -> tuple[Objective, ...]:
     """Parse objectives such as ``ttft=500ms,tpot=50ms`` or ``ttft.p99=2s``.
 
-    Raises
-    ------
-    BadValue
-        If a latency or percentile is unknown, or a limit is not a time > 0.
+    Raise BadValue if a latency or percentile is unknown, or a limit is not a time > 0.
     """
     objectives = []
     for part in text.split(","):
