@@ -70,32 +70,18 @@ class _Part(NamedTuple):
 
 
 def network_kernels(
-    network: Network,
+    network: Network,  # a language model
+    # "prefill" or "decode": whether prompts or single tokens are computed, where this makes a difference: latent
+    # attention, recurrences.
     phase: str,
     *,
-    context: int,
-    tensor: int,
+    context: int,  # tokens in the cache, or of the prompt; kernels do not depend on it unless a window ends before
+    tensor: int,  # tensor-parallel degree; experts are not divided
     fusion: Fusion,
 ) -> list[CountedKernel]:
     """Return the kernels of one device for one iteration, in the order of their launch.
 
-    Parameters
-    ----------
-    network : Network
-        Language model from a config.
-    phase : {"prefill", "decode"}
-        Whether prompts or single tokens are computed, where this makes a difference: latent attention, recurrences.
-    context : int
-        Tokens in the cache, or of the prompt. Kernels do not depend on it unless a window ends before.
-    tensor : int
-        Tensor-parallel degree; experts are not divided.
-    fusion : Fusion
-        What the engine fuses.
-
-    Raises
-    ------
-    BadValue
-        If the network is not built from a config.
+    Raise BadValue if the network is not built from a config.
     """
     if network.rebuild is None:
         raise BadValue(f"serving needs a language model from a config: not {network.name}")
@@ -125,20 +111,15 @@ def network_kernels(
     return kernels + _sampling(layers, tensor, fusion)
 
 
-def exchange_tokens(kernels: Sequence[CountedKernel], ranks: int, operand_bytes: float) -> list[CountedKernel]:
+def exchange_tokens(
+    kernels: Sequence[CountedKernel],  # of one device
+    ranks: int,  # devices that the experts are divided among
+    operand_bytes: float,  # bytes per number of the dispatched tokens
+) -> list[CountedKernel]:
     """Return the kernels with the exchanges by which attention groups send tokens to experts and get results back.
 
     A token goes once to every other device that holds one of its experts, in the format of the experts' operands, and
     comes back in 16 bits.
-
-    Parameters
-    ----------
-    kernels : sequence of CountedKernel
-        Kernels of one device.
-    ranks : int
-        Devices that the experts are divided among.
-    operand_bytes : float
-        Bytes per number of the dispatched tokens.
     """
     exchanged = []
     for counted in kernels:

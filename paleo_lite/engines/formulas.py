@@ -61,7 +61,15 @@ def combine(compute_s: Any, memory_s: Any, sharpness: Any) -> Any:
 
 
 def product_s(
-    theta: Any, rates: KernelRates, *, m: Any, n: Any, k: Any, weight_bytes: Any, operand_bytes: Any, groups: Any = 1
+    theta: Any,
+    rates: KernelRates,
+    *,
+    m: Any,
+    n: Any,
+    k: Any,
+    weight_bytes: Any,  # per number of the matrix
+    operand_bytes: Any,  # per number of the left operand
+    groups: Any = 1,  # products of this size in one launch
 ) -> Any:
     """Return the time of a product of `m` rows with a matrix of `n` columns and `k` rows.
 
@@ -69,19 +77,8 @@ def product_s(
     and columns: a short inner loop is mostly prologue. Operands that are narrower than 16 bits are quantised first,
     which reads 16 bits of each number of the left operand and writes the narrow ones.
 
-    Parameters
-    ----------
-    theta : ndarray
-        Logarithms of efficiency, share of bandwidth, shortest kernel, rate of one tile, half depth, sharpness, and
-        traffic of the quantisation relative to one read and one write.
-    rates : KernelRates
-        Rates of the device.
-    m, n, k : array_like
-        Sizes.
-    weight_bytes, operand_bytes : array_like
-        Bytes per number of the matrix and of the left operand.
-    groups : array_like
-        Products of this size in one launch.
+    `theta` are the logarithms of efficiency, share of bandwidth, shortest kernel, rate of one tile, half depth,
+    sharpness, and traffic of the quantisation relative to one read and one write.
     """
     efficiency, share, floor_cycles, tile_rate, half_depth, sharpness, quantisation = np.exp(theta)
     rows = np.maximum(m, FEWEST_ROWS)
@@ -104,42 +101,23 @@ def experts_s(
     theta: Any,
     rates: KernelRates,
     *,
-    tokens: Any,
-    rows: Any,
-    distinct: Any,
-    active: Any,
-    hidden_size: Any,
-    inner_size: Any,
-    matrices: Any,
-    weight_bytes: Any,
-    operand_bytes: Any,
+    tokens: Any,  # that are routed
+    rows: Any,  # that the experts of this device compute
+    distinct: Any,  # experts of this device that at least one token chooses
+    active: Any,  # experts per token
+    hidden_size: Any,  # of an expert on this device
+    inner_size: Any,  # of an expert on this device
+    matrices: Any,  # of an expert: 3 with a gate, 2 without
+    weight_bytes: Any,  # per number of the weights
+    operand_bytes: Any,  # per number of the activations that are multiplied
 ) -> Any:
     """Return the time of a layer of experts on one device, without its router: permutation, products, activation, sum.
 
     The rows of every expert are padded to whole tiles, and only experts with a token are read. All tokens are gathered
     and summed, whichever device holds their experts.
 
-    Parameters
-    ----------
-    theta : ndarray
-        Logarithms of efficiency, share of bandwidth, shortest time, padded rows per expert, half, traffic per token
-        relative to one write of every row, and sharpness.
-    rates : KernelRates
-        Rates of the device.
-    tokens : array_like
-        Tokens that are routed.
-    rows : array_like
-        Rows that the experts of this device compute.
-    distinct : array_like
-        Experts of this device that at least one token chooses.
-    active : array_like
-        Experts per token.
-    hidden_size, inner_size : array_like
-        Sizes of an expert on this device.
-    matrices : array_like
-        Matrices of an expert: 3 with a gate, 2 without.
-    weight_bytes, operand_bytes : array_like
-        Bytes per number of the weights and of the activations that are multiplied.
+    `theta` are the logarithms of efficiency, share of bandwidth, shortest time, padded rows per expert, half, traffic
+    per token relative to one write of every row, and sharpness.
     """
     efficiency, share, floor_cycles, padding, half, traffic, sharpness = np.exp(theta)
     padded = rows + distinct * padding
@@ -168,37 +146,23 @@ def prompt_attention_s(
     theta: Any,
     rates: KernelRates,
     *,
-    sequences: Any,
-    length: Any,
-    pairs: Any,
-    heads: Any,
-    kv_heads: Any,
-    key_size: Any,
-    value_size: Any,
-    cache_bytes: Any,
+    sequences: Any,  # number of prompts
+    length: Any,  # new tokens of each prompt
+    pairs: Any,  # of a query and a key, per prompt and head
+    heads: Any,  # of queries, on this device
+    kv_heads: Any,  # of keys and values, on this device
+    key_size: Any,  # elements of a key
+    value_size: Any,  # elements of a value
+    cache_bytes: Any,  # per number of the KV cache
 ) -> Any:
     """Return the time of causal attention over prompts.
 
-    A tile of 128 queries of a head takes as long as if it had some more keys: its prologue, and what the mask leaves
-    of the keys on the diagonal. Fewer queries take as long as a whole tile with their pairs.
+    A tile of 128 queries of a head takes as long as if it had some more keys: its prologue, and what the mask leaves of
+    the keys on the diagonal. Fewer queries take as long as a whole tile with their pairs.
 
-    Parameters
-    ----------
-    theta : ndarray
-        Logarithms of efficiency with keys and values of 128 numbers, share of bandwidth, shortest kernel, half, keys
-        that a tile takes besides its own, sharpness, and numbers of a key that the exponential of a pair is worth.
-    rates : KernelRates
-        Rates of the device.
-    sequences, length : array_like
-        Prompts and new tokens of each.
-    pairs : array_like
-        Pairs of a query and a key per prompt and head.
-    heads, kv_heads : array_like
-        Heads of queries, and of keys and values, on this device.
-    key_size, value_size : array_like
-        Elements of a key and of a value.
-    cache_bytes : array_like
-        Bytes per number of the KV cache.
+    `theta` are the logarithms of efficiency with keys and values of 128 numbers, share of bandwidth, shortest kernel,
+    half, keys that a tile takes besides its own, sharpness, and numbers of a key that the exponential of a pair is
+    worth.
     """
     efficiency, share, floor_cycles, half, tile_keys, sharpness, pair_numbers = np.exp(theta)
     tiles = np.maximum(length / TILE, 1.0)
@@ -229,33 +193,19 @@ def decode_attention_s(
     theta: Any,
     rates: KernelRates,
     *,
-    sequences: Any,
-    keys: Any,
-    heads: Any,
-    kv_heads: Any,
-    key_size: Any,
+    sequences: Any,  # number of sequences
+    keys: Any,  # that each sequence attends to
+    heads: Any,  # of queries, on this device
+    kv_heads: Any,  # of keys and values, on this device
+    key_size: Any,  # elements of a key
+    # Elements of a value that are read besides the key; 0 if values are a part of the keys (latent attention).
     value_size: Any,
-    cache_bytes: Any,
+    cache_bytes: Any,  # per number of the KV cache
 ) -> Any:
     """Return the time of attention of one new token per sequence against its cache.
 
-    Parameters
-    ----------
-    theta : ndarray
-        Logarithms of efficiency, share of bandwidth, shortest kernel, half, sharpness, and cycles per sequence and
-        head.
-    rates : KernelRates
-        Rates of the device.
-    sequences, keys : array_like
-        Sequences, and the keys that each attends to.
-    heads, kv_heads : array_like
-        Heads of queries, and of keys and values, on this device.
-    key_size : array_like
-        Elements of a key.
-    value_size : array_like
-        Elements of a value that are read besides the key; 0 if values are a part of the keys (latent attention).
-    cache_bytes : array_like
-        Bytes per number of the KV cache.
+    `theta` are the logarithms of efficiency, share of bandwidth, shortest kernel, half, sharpness, and cycles per
+    sequence and head.
     """
     efficiency, share, floor_cycles, half, sharpness, head_cycles = np.exp(theta)
     sizes = (heads, kv_heads, key_size, value_size, cache_bytes)
@@ -278,14 +228,7 @@ def decode_attention_bytes(
 def pointwise_s(theta: Any, rates: KernelRates, *, moved_bytes: Any) -> Any:
     """Return the time of a kernel that only moves numbers: norms, activations, rotary embeddings, routing, sampling.
 
-    Parameters
-    ----------
-    theta : ndarray
-        Logarithms of share of bandwidth and shortest kernel.
-    rates : KernelRates
-        Rates of the device.
-    moved_bytes : array_like
-        Bytes read and written.
+    `theta` are the logarithms of share of bandwidth and shortest kernel; the bytes are those read and written.
     """
     share, floor_cycles = np.exp(theta)
     return floor_cycles / rates.clock_hz + moved_bytes / (rates.bandwidth_bytes_per_s * share)
@@ -296,7 +239,12 @@ FEWEST_SUMMED_RANKS = 8
 
 
 def all_reduce_s(
-    theta: Any, *, ranks: Any, message_bytes: Any, link_bytes_per_s: Any, sums_in_switch: Any = False
+    theta: Any,
+    *,
+    ranks: Any,  # devices
+    message_bytes: Any,
+    link_bytes_per_s: Any,  # bandwidth of a device's links in one direction
+    sums_in_switch: Any = False,  # whether the switch between the devices adds messages (NVLink SHARP)
 ) -> Any:
     """Return the time of an engine's all-reduce.
 
@@ -304,20 +252,9 @@ def all_reduce_s(
     reduce-scatter and an all-gather, each of ``(ranks - 1) / ranks`` of the message; and NCCL's for long messages,
     which starts later and reaches more of the bandwidth. Where the switch adds, every device sends the message once.
 
-    Parameters
-    ----------
-    theta : ndarray
-        Logarithms of the latency, the latency per doubling of the ranks, the share of the link's bandwidth, the
-        additional latency of the second shot, and of NCCL's kernel its share of the bandwidth, its additional latency,
-        and its share of the bandwidth where the switch adds.
-    ranks : array_like
-        Devices.
-    message_bytes : array_like
-        Bytes of the message.
-    link_bytes_per_s : array_like
-        Bandwidth of a device's links in one direction.
-    sums_in_switch : array_like
-        Whether the switch between the devices adds messages (NVLink SHARP).
+    `theta` are the logarithms of the latency, the latency per doubling of the ranks, the share of the link's bandwidth,
+    the additional latency of the second shot, and of NCCL's kernel its share of the bandwidth, its additional latency,
+    and its share of the bandwidth where the switch adds.
     """
     latency_s, doubling_s, share, second_s, library_share, library_s, switch_share = np.exp(theta)
     message_s = message_bytes / link_bytes_per_s
@@ -332,19 +269,17 @@ def all_reduce_s(
     return latency_s + doubling_s * np.log2(ranks) + switched_s
 
 
-def expert_exchange_s(theta: Any, *, sent_bytes: Any, nodes: Any, link_bytes_per_s: Any) -> Any:
+def expert_exchange_s(
+    theta: Any,
+    *,
+    sent_bytes: Any,  # that a device sends to others over the slower of its links
+    nodes: Any,  # number of nodes
+    link_bytes_per_s: Any,  # bandwidth of that link in one direction
+) -> Any:
     """Return the time of the dispatch or of the combination of tokens among the devices that hold the experts.
 
-    Parameters
-    ----------
-    theta : ndarray
-        Logarithms of the latency, the latency per doubling of the nodes, and the share of the link's bandwidth.
-    sent_bytes : array_like
-        Bytes that a device sends to others over the slower of its links.
-    nodes : array_like
-        Nodes.
-    link_bytes_per_s : array_like
-        Bandwidth of that link in one direction.
+    `theta` are the logarithms of the latency, the latency per doubling of the nodes, and the share of the link's
+    bandwidth.
     """
     latency_s, doubling_s, share = np.exp(theta)
     return latency_s + doubling_s * np.log2(nodes) + sent_bytes / (link_bytes_per_s * share)

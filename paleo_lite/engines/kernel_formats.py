@@ -80,10 +80,7 @@ def products_precision(name: str) -> str:
 def kernel_rates(device: Device, name: str) -> tuple[KernelRates, float, float]:
     """Return the rates of a device for products in a format, and the bytes per number of weights and activations.
 
-    Raises
-    ------
-    UnknownPrecision
-        If the device has no peak in the precision of the products.
+    Raise UnknownPrecision if the device has no peak in the precision of the products.
     """
     kernel_format = KERNEL_FORMATS[name]
     peak_per_s = device.find_peak(products_precision(name)).per_s
@@ -114,15 +111,10 @@ class PartFormats(NamedTuple):
 
 
 def checkpoint_formats(precision: str, stored: PartFormats, kv_cache: str, device: Device) -> Formats:
-    """Return the formats of the kernels of a quantized checkpoint.
+    """Return the formats of the kernels of a quantized checkpoint; raise BadValue if no kernels exist for a format.
 
     Products run in the precision of the format where the checkpoint quantizes activations and the device has a peak in
     it, else in 16 bits, to which weights are converted.
-
-    Raises
-    ------
-    BadValue
-        If no kernels exist for a format.
     """
     plain = precision if precision in ("fp16", "fp32", "tf32") else "bf16"
     peaks = {peak.precision for peak in device.peaks}
@@ -151,16 +143,11 @@ def checkpoint_formats(precision: str, stored: PartFormats, kv_cache: str, devic
 def choose_formats(
     precision: str, weights: str | None, kv_cache: str, *, has_experts: bool, has_latent_attention: bool
 ) -> Formats:
-    """Return the formats of the kernels of a network.
+    """Return the formats of the kernels of a network; raise BadValue if no kernels exist for the combination.
 
     Where nothing else is asked for, formats are those in which publishers ship their checkpoints: mixtures in fp8 have
     scales per block (DeepSeek-V3, Qwen3, GLM), dense networks per tensor; in 4 bits integers and mxfp4 are for experts
     only (Kimi K2.5, gpt-oss), and nvfp4 leaves the projections of latent attention in 16 bits (DeepSeek-V3.1, GLM-5).
-
-    Raises
-    ------
-    BadValue
-        If no kernels exist for the combination.
     """
     plain = precision if precision in ("fp16", "fp32", "tf32") else "bf16"
     name = weights or precision

@@ -36,23 +36,9 @@ def has_product_kernels(machine: Machine, precision: str) -> bool:
 class EngineProductTimer:
     """Times of products by the kernels of an engine: a `paleo_lite.timing.gemm.ProductTimer`.
 
-    Launches follow one another without gaps, as in a captured graph.
-
-    Parameters
-    ----------
-    machine : Machine
-        Machine for which `has_product_kernels` holds.
-    precision : str
-        Precision of the products.
-    weights : str, optional
-        Format of the right operand, of `paleo_lite.formats.FORMATS`; by default that of the precision.
-    engine : str, optional
-        Engine; by default the mean of all.
-
-    Raises
-    ------
-    BadValue
-        If no kernels exist for the format.
+    Launches follow one another without gaps, as in a captured graph. `has_product_kernels` holds for the machine. The
+    weights are the format of the right operand, of `paleo_lite.formats.FORMATS`, by default that of the precision of
+    the products; the engine is by default the mean of all. Raise BadValue if no kernels exist for the format.
     """
 
     model = "kernels"
@@ -97,10 +83,7 @@ class EngineProductTimer:
 def check_product_options(weights: str | None, policy: str | None) -> None:
     """Check that no option asks for kernels of engines where they do not speak for a product.
 
-    Raises
-    ------
-    BadValue
-        If a format of the right operand or an engine is given.
+    Raise BadValue if a format of the right operand or an engine is given.
     """
     for option, value in (("--weights", weights), ("--engine", policy)):
         if value is not None:

@@ -31,10 +31,7 @@ _STANDARD_MAXIMA = np.array([0.0, 0.564, 1.029, 1.424, 1.766, 2.070, 2.344, 2.59
 def parse_expert_load(text: str) -> float:
     """Return the exponent of a distribution of the load: ``uniform`` or ``power-law:ALPHA``.
 
-    Raises
-    ------
-    BadValue
-        If the text is neither, or the exponent not between 0 and `LARGEST_EXPONENT`.
+    Raise BadValue if the text is neither, or the exponent not between 0 and `LARGEST_EXPONENT`.
     """
     name, _, exponent = text.partition(":")
     if text == "uniform":
@@ -59,25 +56,19 @@ class ExpertLoad(NamedTuple):
 
 
 def expert_load(
-    tokens: Any, *, active: int, experts: int, ranks: int = 1, alpha: float = UNIFORM, is_random: bool = True
+    tokens: Any,  # tokens that are routed, on all devices together; may be an array
+    *,
+    active: int,  # experts per token
+    experts: int,  # number of experts
+    ranks: int = 1,  # devices that the experts are divided among
+    alpha: float = UNIFORM,  # exponent of the popularity of experts; 0 for the uniform distribution
+    # Whether tokens choose experts at random; otherwise their number per expert is as equal as possible.
+    is_random: bool = True,
 ) -> ExpertLoad:
     """Return the expected load of the busiest of the devices that divide the experts.
 
     The load of a device is the sum over its experts; that of the busiest one exceeds the mean by the expected maximum
     of as many normal numbers as there are devices, times the standard deviation of the sum.
-
-    Parameters
-    ----------
-    tokens : array_like
-        Tokens that are routed, on all devices together.
-    active : int
-        Experts per token.
-    experts, ranks : int
-        Experts, and the devices that they are divided among.
-    alpha : float
-        Exponent of the popularity of experts; 0 for the uniform distribution.
-    is_random : bool
-        Whether tokens choose experts at random; otherwise their number per expert is as equal as possible.
     """
     tokens = np.atleast_1d(np.asarray(tokens, dtype=np.float64))
     own_experts = max(experts // ranks, 1)

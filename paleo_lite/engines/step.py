@@ -118,21 +118,7 @@ class Load(msgspec.Struct, frozen=True):
 
 
 class EngineStep:
-    """Times of kernels of one engine on one device.
-
-    Parameters
-    ----------
-    device : Device
-        The device.
-    engine : str
-        The engine.
-    formats : Formats
-        Formats of the operands.
-    placement : ReplicaDivision
-        Division among devices.
-    constants : EngineConstants, optional
-        Constants; by default the shipped ones.
-    """
+    """Times of kernels of one engine on one device; the constants are the shipped ones by default."""
 
     def __init__(
         self,

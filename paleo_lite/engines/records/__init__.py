@@ -44,23 +44,10 @@ LOCAL_EXECUTIONS = {name: local.description for name, local in LOCAL_ENGINES.ite
 
 
 def find_server(name: str, device: Device | None = None, **changes: Any) -> Server:
-    """Return an engine's server with its defaults for a device.
+    """Return an engine's server, one of `SERVERS`, with its defaults for a device.
 
-    Parameters
-    ----------
-    name : str
-        One of `SERVERS`.
-    device : Device, optional
-        Device on which limits of some engines depend.
-    **changes
-        Limits to replace; None keeps the default.
-
-    Raises
-    ------
-    UnknownName
-        If there is no such engine.
-    BadValue
-        If a value is outside its range.
+    Limits of some engines depend on the device. The changes are limits to replace, where None keeps the default. Raise
+    UnknownName if there is no such engine, and BadValue if a value is outside its range.
     """
     if name not in SERVERS:
         raise UnknownName("serving engine", name, SERVERS)
