@@ -11,13 +11,7 @@ from .document import Column, Document, Table, format_percent, format_time
 
 
 def comparison_page(comparison: RunComparison, top: int | None = 20) -> Document:
-    """Return the document of a comparison of two profiles.
-
-    Parameters
-    ----------
-    top : int or None
-        Number of kernels per table; None lists all.
-    """
+    """Return the document of a comparison of two profiles, with the `top` kernels in each table; None lists all."""
     has_verdict = comparison.total.verdict is not None
     by = comparison.by
     tables = [_table(f"{GROUPINGS[by]} in both", by, comparison.in_both, top, has_verdict, comparison.total)]
@@ -71,13 +65,7 @@ def _columns(has_verdict: bool, by: str = "kernel") -> list[Column]:
 
 
 def predicted_page(comparison: ProfileComparison, top: int | None = 10) -> Document:
-    """Return the document of a prediction compared with a profile.
-
-    Parameters
-    ----------
-    top : int or None
-        Number of layers; None lists all.
-    """
+    """Return the document of a prediction compared with a profile, with the `top` layers; None lists all."""
     prediction = comparison.prediction
     kinds = sorted(comparison.kinds, key=lambda row: MEASURED_PASSES.index(row.part))
     total = {

@@ -132,15 +132,10 @@ class Table(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, **changes)
 
     def head(self, number: int | None, qualifier: str = "") -> Table:
-        """Return the table with its first rows only.
+        """Return the table with its first rows only; None keeps all.
 
-        Parameters
-        ----------
-        number : int or None
-            Number of rows; None keeps all.
-        qualifier : str
-            Precedes the number in the title of a shortened table: ``"the longest "`` gives
-            ``Steps, the longest 3 of 12``.
+        The qualifier precedes the number in the title of a shortened table: ``"the longest "`` gives
+        ``Steps, the longest 3 of 12``.
         """
         if number is None or number >= len(self.rows):
             return self

@@ -64,26 +64,14 @@ def feeding_dict(
 
 def feeding_page(
     fed: PipelineThroughput,
-    subject: str,
-    prediction: Prediction,
-    rules: tuple[RuleOfThumb, ...],
+    subject: str,  # name of the network and the device
+    prediction: Prediction,  # time of the computation of a batch on the device
+    rules: tuple[RuleOfThumb, ...],  # result of `input_pipeline.remedies`, as `remedies` and `plan`
     remedies: tuple[Remedy, ...],
     plan: tuple[Remedy, ...],
-    notes: tuple[str, ...],
+    notes: tuple[str, ...],  # sources of the rates
 ) -> Document:
-    """Return the document of an input pipeline.
-
-    Parameters
-    ----------
-    subject : str
-        Name of the network and the device.
-    prediction : Prediction
-        Time of the computation of a batch on the device.
-    rules, remedies, plan
-        Results of `input_pipeline.remedies`.
-    notes : tuple of str
-        Sources of the rates.
-    """
+    """Return the document of an input pipeline."""
     limit = "" if prediction.is_forecast else "at most "
     headline = (
         f"{subject}: {limit}{format_rate(fed.throughput_per_s)} samples/s, device utilisation {fed.utilisation:.1%}; "

@@ -30,13 +30,9 @@ _MAX_EXPLAINED = 3  # kernels with explained counters
 
 
 def kernels_page(report: KernelReport, top: int | None = 20, order: str = "time") -> Document:
-    """Return the document of the kernels of a profile.
+    """Return the document of the kernels of a profile, with the `top` of them; None lists all.
 
-    Parameters
-    ----------
-    top : int or None
-        Number of kernels to list; None lists all.
-    order : {"time", "rank", "share"}
+    They are ordered by "time", "rank" or "share".
     """
     rows = [row.to_dict() for row in _ordered(report.kernels, order)]
     calls, timed = sum(row.calls for row in report.kernels), report.time_s is not None
@@ -228,14 +224,9 @@ def timeline_page(timeline: Timeline) -> Document:
 
 
 def host_page(report: HostReport, top: int | None = 20, order: str = "time") -> Document:
-    """Return the document of a host profile.
+    """Return the document of a host profile, with the `top` functions; None lists all.
 
-    Parameters
-    ----------
-    top : int or None
-        Number of functions to list; None lists all.
-    order : str
-        Ignored: functions of the host are always ordered by time.
+    The order is ignored: functions of the host are always ordered by time.
     """
     quantity = "cycles" if report.time_s is None else "time"
     share = Column("share", "share", format_percent, bar=True)

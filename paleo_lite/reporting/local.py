@@ -104,15 +104,7 @@ _COLUMNS = (
 
 
 def advice_page(advice: LocalAdvice, top: int | None = None) -> Document:
-    """Return the document of a ranking.
-
-    Parameters
-    ----------
-    advice : LocalAdvice
-        The ranking.
-    top : int, optional
-        Rows to show.
-    """
+    """Return the document of a ranking, with its `top` rows; by default `DEFAULT_TOP`."""
     rows = [_row_of(found, best) for found, best in zip(advice.rows, advice.best_weights, strict=True)]
     one = ("best_weights", "device") if advice.by == "formats" else ("weights", "file_bytes", "differing_tokens")
     columns = [column for column in _COLUMNS if column.key not in one]

@@ -148,18 +148,14 @@ def _format_attribute(value: Any) -> str:
     return format_shape(tuple(value)) if isinstance(value, list) else str(value)
 
 
-def counts_page(counts: LayerCounts, depth: int | None = None, top: int | None = None) -> Document:
+def counts_page(
+    counts: LayerCounts,
+    depth: int | None = None,  # number of module levels to show; None: as many as fit a readable table
+    top: int | None = None,  # number of layers with the largest counts to show instead of modules
+) -> Document:
     """Return the document of the counts of a network by module or for its largest layers, and by kind of layer.
 
     CSV output contains all layers.
-
-    Parameters
-    ----------
-    counts : LayerCounts
-    depth : int, optional
-        Number of module levels to show (default: as many as fit a readable table).
-    top : int, optional
-        Show this number of layers with the largest counts instead of modules.
     """
     unit = counts.work.convention.unit
     rows = list(counts.rows())

@@ -23,13 +23,7 @@ _PLACEMENTS = {
 
 
 def pipeline_page(prediction: PipelinePrediction, memory: bool = False) -> Document:
-    """Return the document of a pipeline's prediction.
-
-    Parameters
-    ----------
-    memory : bool
-        Whether to list the peak memory by the placement of parameters.
-    """
+    """Return the document of a pipeline's prediction, with `memory` its peak memory by the placement of parameters."""
     tables = [_part_table(prediction)]
     if memory:
         tables.append(_memory_table(prediction))

@@ -56,16 +56,12 @@ _MEANINGS = {
 }
 
 
-def prediction_page(prediction: Prediction, top: int | None = 10, memory: bool = False) -> Document:
-    """Return the document of a prediction.
-
-    Parameters
-    ----------
-    top : int or None
-        Number of slowest layers to list; None lists all layers in the order of execution.
-    memory : bool
-        Whether to list the peak memory by part.
-    """
+def prediction_page(
+    prediction: Prediction,
+    top: int | None = 10,  # number of slowest layers to list; None lists all layers in the order of execution
+    memory: bool = False,  # whether to list the peak memory by part
+) -> Document:
+    """Return the document of a prediction."""
     layers = list(prediction.rows())
     tables = []
     if prediction.launched is not None:
@@ -318,12 +314,7 @@ SMALL_USD = 1e-3
 def site_text(site: SiteEnergy, added: str) -> str:
     """Return an energy at the meter and what it costs as text.
 
-    Parameters
-    ----------
-    site : SiteEnergy
-        Energy at the meter.
-    added : str
-        What it adds to the energy of the devices, as text; empty if nothing.
+    `added` is what the meter adds to the energy of the devices, as text; empty if nothing.
     """
     parts = [format_si(site.energy_j, "J", 3)]
     if site.usd is not None:

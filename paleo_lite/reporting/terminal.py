@@ -41,14 +41,9 @@ _PIECES = re.compile(r"[^_/.,:-]*[_/.,:-]+|[^_/.,:-]+")
 
 
 def show_document(document: Document, style: str, out: IO[str]) -> None:
-    """Write a document to a file or terminal.
+    """Write a document to a file or terminal, in the style "table", which is for terminals, "markdown" or "csv".
 
     Characters that the output's encoding lacks are replaced by ASCII ones.
-
-    Parameters
-    ----------
-    style : {"table", "markdown", "csv"}
-        ``table`` is for terminals.
     """
     if style == "csv":
         document.write_csv(out)

@@ -179,18 +179,10 @@ def _paired_bars(
     sides: tuple[str, str],
     title: str,
     lines: list[str],
-    interval: tuple[float, float] | None = None,
-    is_bound: bool = False,
+    interval: tuple[float, float] | None = None,  # of the second bar of the first part, in seconds
+    is_bound: bool = False,  # whether the second side is a bound, drawn hollow
 ) -> Any:
-    """Draw a panel per part with two bars per name, all with the same time axis.
-
-    Parameters
-    ----------
-    interval : (low, high), optional
-        Interval of the second bar of the first part, in seconds.
-    is_bound : bool
-        Whether the second side is a bound, drawn hollow.
-    """
+    """Draw a panel per part with two bars per name, all with the same time axis."""
     alt = altair()
     all_seconds = [seconds or 0.0 for _, rows in parts for row in rows for seconds in row[1:]]
     longest = max([*all_seconds, *(interval or ())], default=0.0)
@@ -253,12 +245,8 @@ def _bar_rows(rows: Sequence[Row], sides: tuple[str, str], factor: float, is_bou
 def ppp_chart(comparison: ProfileComparison | RunComparison) -> Any:
     """Draw measured times and shares of peak next to the prediction by one PPP, by pass and class, and by layer.
 
-    The PPP is that of the time model, or, for other time models, that of the whole profile.
-
-    Raises
-    ------
-    BadValue
-        If two profiles were compared, or no class of operations was both measured and counted.
+    The PPP is that of the time model, or, for other time models, that of the whole profile. Raise BadValue if two
+    profiles were compared, or no class of operations was both measured and counted.
     """
     if not isinstance(comparison, ProfileComparison):
         raise BadValue("a PPP chart compares one profile with a prediction: --predict NETWORK --gpu DEVICE PROFILE")

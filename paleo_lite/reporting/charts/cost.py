@@ -22,12 +22,7 @@ def cost_chart(predictions: Comparison | AnyPrediction) -> Any:
     """Draw the cost of a million samples over the time of a step, a point per device with its 90% interval.
 
     The line of a point is diagonal, because cost and time have a common error. Forecasts only: a bound of the time is
-    no expectation of the cost.
-
-    Raises
-    ------
-    BadValue
-        If no device has a recorded price, a forecast and enough memory.
+    no expectation of the cost. Raise BadValue if no device has a recorded price, a forecast and enough memory.
     """
     alt = altair()
     predictions = as_comparison(predictions)

@@ -34,17 +34,9 @@ _DECADE = 10.0
 def devices_chart(predictions: Comparison | AnyPrediction, order: Sequence[str] = ()) -> Any:
     """Draw each prediction as a point with its 90% interval, a panel per network.
 
-    The axis is the time of a step, or samples per second if the batch sizes differ.
-
-    Parameters
-    ----------
-    order : sequence of str
-        Devices in the order that determines their colours; by default their order in `predictions`.
-
-    Raises
-    ------
-    BadValue
-        If there are more than `ROWS_AT_MOST` predictions.
+    The axis is the time of a step, or samples per second if the batch sizes differ. The order of devices determines
+    their colours; by default it is that in `predictions`. Raise BadValue if there are more than `ROWS_AT_MOST`
+    predictions.
     """
     predictions = as_comparison(predictions)
     unique = {}  # one of a board's GPUs may have been requested in addition to the board
@@ -208,17 +200,8 @@ def _devices_subtitle(predictions: Sequence[AnyPrediction], rows: Sequence[dict[
 def batch_chart(predictions: Sequence[AnyPrediction], order: Sequence[str] = (), left_out: Sequence[str] = ()) -> Any:
     """Draw throughput and time per batch over the batch size, a curve per device with its 90% interval.
 
-    Parameters
-    ----------
-    order : sequence of str
-        Devices in the order that determines their colours; by default their order in `predictions`.
-    left_out : sequence of str
-        Reasons why other predictions are not drawn.
-
-    Raises
-    ------
-    BadValue
-        If there is no prediction, or more than `SERIES_AT_MOST` curves.
+    The order of devices determines their colours; by default it is that in `predictions`. `left_out` are reasons why
+    other predictions are not drawn. Raise BadValue if there is no prediction, or more than `SERIES_AT_MOST` curves.
     """
     alt = altair()
     factor, unit = time_unit(max((prediction.time_s for prediction in predictions), default=0.0))

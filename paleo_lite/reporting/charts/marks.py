@@ -37,16 +37,9 @@ def left_out_lines(left_out: Sequence[str]) -> list[str]:
 
 
 def hollow_encoding(colour: Any, condition: str = "datum.bound", dashed: bool = False) -> dict[str, Any]:
-    """Return the encoding channels that draw bounds hollow.
+    """Return the encoding channels that draw bounds hollow, from the colour channel of the marks.
 
-    Parameters
-    ----------
-    colour : altair Color
-        Colour channel of the marks.
-    condition : str
-        Vega expression that is true for bounds.
-    dashed : bool
-        Whether the edges of bounds are dashed, as for bars.
+    The condition is a Vega expression that is true for bounds; their edges may be dashed, as for bars.
     """
     alt = altair()
     channels = {
@@ -105,31 +98,16 @@ class AxisSpan(NamedTuple):
 
 
 def place_labels(
-    rows: Iterable[Mapping[str, Any]],
+    rows: Iterable[Mapping[str, Any]],  # points to label, with fields ``x`` and ``y``, in the order of priority
     x: AxisSpan,
     y: AxisSpan,
-    key: str,
-    others: Iterable[Mapping[str, Any]] = (),
-    distance: int = 8,
+    key: str,  # field of the label
+    others: Iterable[Mapping[str, Any]] = (),  # further points that no label may cover
+    distance: int = 8,  # of a label from its point in pixels
 ) -> tuple[list[Any], int]:
     """Place labels next to points; a label that would cover another label or a point is omitted.
 
-    Parameters
-    ----------
-    rows : iterable of dict
-        Points to label, with fields ``x`` and ``y``, in the order of priority.
-    key : str
-        Field of the label.
-    others : iterable of dict
-        Further points that no label may cover.
-    distance : int
-        Distance of a label from its point in pixels.
-
-    Returns
-    -------
-    layers : list of altair charts
-    placed : int
-        Number of labels placed.
+    Return the layers of the chart and the number of labels placed.
     """
     alt, rows = altair(), list(rows)
     points = []

@@ -35,12 +35,8 @@ _POWER_OF_TIME = {"time_s": 1, "hours": 1, "cost_usd": 1, "kwh": 1, "energy_j": 
 def pareto_chart(best: Best) -> Any:
     """Draw the front in its first two columns, by device, with 90% intervals; further columns are in the tooltips.
 
-    Points are labelled with the settings that differ between rows, where there is room.
-
-    Raises
-    ------
-    BadValue
-        If the rows are not a front of two or more columns.
+    Points are labelled with the settings that differ between rows, where there is room. Raise BadValue if the rows are
+    not a front of two or more columns.
     """
     if len(best.columns) < 2:
         raise BadValue(NO_FRONT)

@@ -163,20 +163,10 @@ def warm_up_renderer() -> None:
 
 
 def render(chart: Any, suffix: str, theme: str = "light") -> bytes:
-    """Render a chart.
+    """Render a chart in the format of a suffix of `SUFFIXES`, in a theme of `THEMES`.
 
-    Parameters
-    ----------
-    suffix : {".png", ".svg", ".html"}
-        PNG has two pixels per unit of length, and the title in its metadata; HTML is self-contained.
-    theme : {"light", "dark"}
-
-    Raises
-    ------
-    BadValue
-        If the suffix is not supported.
-    UnknownName
-        If the theme does not exist.
+    PNG has two pixels per unit of length, and the title in its metadata; HTML is self-contained. Raise BadValue if the
+    suffix is not supported, and UnknownName if the theme does not exist.
     """
     if theme not in THEMES:
         raise UnknownName("theme", theme, THEMES)
@@ -261,10 +251,7 @@ def _recompress_png(png: bytes, title: str = "") -> bytes:
 def chart_suffix(path: Path) -> str:
     """Return the format of a chart file, before anything is computed.
 
-    Raises
-    ------
-    BadValue
-        If the name does not end in one of `SUFFIXES`.
+    Raise BadValue if the name does not end in one of `SUFFIXES`.
     """
     if path.suffix.lower() not in SUFFIXES:
         raise BadValue(f"{path}: a chart file must end in {', '.join(SUFFIXES)}")
@@ -291,13 +278,7 @@ class _UnvalidatedRows:
 
 
 def inline_data(rows: Sequence[dict[str, Any]]) -> Any:
-    """Return rows as inline data of a chart.
-
-    Raises
-    ------
-    BadValue
-        If there are no rows.
-    """
+    """Return rows as inline data of a chart; raise BadValue if there are none."""
     if not rows:
         raise BadValue("there is nothing to draw: the result has no rows")
     with altair().utils.schemapi.debug_mode(False):

@@ -54,25 +54,15 @@ class Dot(msgspec.Struct, frozen=True):
 
 def roofline_chart(
     dots: Sequence[Dot],
-    peaks: Sequence[tuple[str, float]],
+    peaks: Sequence[tuple[str, float]],  # labels and FLOP/s
     bandwidth_bytes_per_s: float,
     title: str,
     subtitle: Sequence[str],
-    noun: str = "layer",
+    noun: str = "layer",  # type of the dots: "layer" or "kernel"
 ) -> Any:
     """Draw a roofline; the subtitle reports how many dots without FLOPs, bytes or time are not drawn.
 
-    Parameters
-    ----------
-    peaks : sequence of (label, FLOP/s)
-    subtitle : sequence of str
-    noun : {"layer", "kernel"}
-        Type of the dots.
-
-    Raises
-    ------
-    BadValue
-        If no dot can be drawn.
+    Raise BadValue if no dot can be drawn.
     """
     alt = altair()
     drawable = [dot for dot in dots if dot.flops > 0 and dot.bytes > 0 and dot.time_s > 0]

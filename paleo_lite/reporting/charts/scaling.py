@@ -135,22 +135,12 @@ def _step_label(row: ScaleRow, is_cut: bool) -> str:
 
 
 def scaling_chart(
-    rows: Sequence[ScaleRow],
+    rows: Sequence[ScaleRow],  # of one or several strategies and collectives
     subtitle: Sequence[str] = (),
-    bounds: Collection[str] = (),
-    order: Sequence[str] = (),
+    bounds: Collection[str] = (),  # names of the series that are bounds, not forecasts
+    order: Sequence[str] = (),  # series in the order that determines their colours; by default their order in `rows`
 ) -> Any:
-    """Draw speed-up (weak scaling: efficiency), parts of a step and cost over the number of workers.
-
-    Parameters
-    ----------
-    rows : sequence of ScaleRow
-        Rows of one or several strategies and collectives.
-    bounds : collection of str
-        Names of the series that are bounds, not forecasts.
-    order : sequence of str
-        Series in the order that determines their colours; by default their order in `rows`.
-    """
+    """Draw speed-up (weak scaling: efficiency), parts of a step and cost over the number of workers."""
     alt = altair()
     weak = len({row.batch_size for row in rows}) > 1
     named: list[dict[str, Any]] = [

@@ -47,12 +47,8 @@ def schedule_chart(table: ScaleTable) -> Any:
     """Draw the schedule of the largest pipeline among the rows of ``scale``.
 
     If there are too many micro-batches to see, the schedule of fewer is drawn; the steady part in the middle repeats.
-    The title is that of all micro-batches.
-
-    Raises
-    ------
-    BadValue
-        If no row has a pipeline, or a pipeline has more than `STAGES_AT_MOST` stages.
+    The title is that of all micro-batches. Raise BadValue if no row has a pipeline, or a pipeline has more than
+    `STAGES_AT_MOST` stages.
     """
     rows = [row for row in table.rows if row.pipeline is not None]
     if not rows:

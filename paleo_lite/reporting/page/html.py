@@ -155,12 +155,7 @@ class Picture(NamedTuple):
 def picture(chart: Any, number: int, has_tooltips: bool = True) -> Picture:
     """Render a chart as an SVG element without its title, as the page has its own headings.
 
-    Parameters
-    ----------
-    number : int
-        Number of the picture on its page, which makes its ids unique.
-    has_tooltips : bool
-        Whether marks have tooltips, which take most of the space.
+    The number of the picture on its page makes its ids unique. Tooltips of marks take most of the space.
     """
     vl = require("vl_convert", "drawing charts", "plots")
     spec = _clean_texts(chart.to_dict(validate=False))

@@ -13,15 +13,7 @@ from .sections import device_section, model_section, sources_section
 
 
 def pipeline_report(prediction: PipelinePrediction, provenance: ReportProvenance) -> Document:
-    """Return the report of a pipeline's prediction.
-
-    Parameters
-    ----------
-    prediction : PipelinePrediction
-        The prediction.
-    provenance : ReportProvenance
-        How the report was made.
-    """
+    """Return the report of a pipeline's prediction."""
     page = pipeline_page(prediction, memory=True)
     parts, memory = page.tables
     counts = counts_page(count_pipeline(prediction.pipeline, prediction.sampling))

@@ -51,22 +51,10 @@ def prediction_report(
     prediction: Prediction,
     provenance: ReportProvenance,
     *,
-    alternatives: Alternatives | None = None,
-    calibration: Calibration | None = None,
+    alternatives: Alternatives | None = None,  # predictions for other settings and devices
+    calibration: Calibration | None = None,  # of the time model
 ) -> Document:
-    """Return the report of a prediction.
-
-    Parameters
-    ----------
-    prediction : Prediction
-        Prediction for a network, with its memory.
-    provenance : ReportProvenance
-        How the report was made.
-    alternatives : Alternatives, optional
-        Predictions for other settings and devices.
-    calibration : Calibration, optional
-        Calibration of the time model.
-    """
+    """Return the report of a prediction for a network, with its memory."""
     alternatives = alternatives or Alternatives()
     sections = [_time_section(prediction), _roofline_section(prediction), _bounds_section(prediction, alternatives)]
     if prediction.memory is not None:

@@ -38,23 +38,12 @@ def profile_report(
     kernels: KernelReport,
     provenance: ReportProvenance,
     *,
-    efficiency: Efficiency | str,
-    timeline: Timeline | str,
+    efficiency: Efficiency | str,  # by the steady method, or the reason why it is unavailable
+    timeline: Timeline | str,  # or the reason why it is unavailable
+    # Purposes and commands that profile the most important kernels in more detail.
     next_commands: Sequence[tuple[str, str]] = (),
 ) -> Document:
-    """Return the report of a profile.
-
-    Parameters
-    ----------
-    provenance : ReportProvenance
-        How the report was made.
-    efficiency : Efficiency or str
-        Efficiency of the profile by the steady method, or the reason why it is unavailable.
-    timeline : Timeline or str
-        Timeline, or the reason why it is unavailable.
-    next_commands : sequence of (purpose, command)
-        Commands that profile the most important kernels in more detail.
-    """
+    """Return the report of a profile."""
     device, _ = require_peak(kernels.device, kernels.peak)
     name = truncate(kernels.path.rpartition("/")[2])
     page = kernels_page(kernels, top=None)
