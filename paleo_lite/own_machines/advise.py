@@ -42,25 +42,14 @@ class LocalAdvice(Result, msgspec.Struct, frozen=True):
 
 
 def rank_formats(
-    formats: Sequence[Contents], device: Device, cpu: Device | None, question: LocalQuestion
+    formats: Sequence[Contents],  # the network in each format
+    device: Device,
+    cpu: Device | None,  # processor for what is not on the device; None if it shares its memory
+    question: LocalQuestion,
 ) -> LocalAdvice:
     """Rank formats of a network on a device: those that are wholly on it first, of them the one with the most bits.
 
-    Parameters
-    ----------
-    formats : sequence of Contents
-        The network in each format.
-    device : Device
-        Device.
-    cpu : Device or None
-        Processor for what is not on it; None if it shares its memory.
-    question : LocalQuestion
-        What is asked.
-
-    Raises
-    ------
-    BadValue
-        If an option is not possible.
+    Raise BadValue if an option is not possible.
     """
     rows, left_out = _predict_those_that_fit([(each, device, cpu) for each in formats], question)
     rows.sort(key=_rank_of_format)
@@ -73,13 +62,7 @@ def rank_formats(
 def _predict_those_that_fit(
     pairs: Sequence[tuple[Contents, Device, Device | None]], question: LocalQuestion
 ) -> tuple[list[LocalPrediction], list[str]]:
-    """Return the predictions of what fits, and a note on the rest.
-
-    Raises
-    ------
-    DoesNotFit
-        If nothing fits.
-    """
+    """Return the predictions of what fits, and a note on the rest; raise DoesNotFit if nothing fits."""
     rows, failures = [], []
     for contents, device, cpu in pairs:
         try:
@@ -97,28 +80,16 @@ def _rank_of_format(row: LocalPrediction) -> tuple[bool, float]:
 
 
 def rank_devices(
-    contents: Contents,
+    contents: Contents,  # the network in the format that is compared
+    # The network in the formats of which the best that fits is named, from the most bits to the fewest.
     formats: Sequence[Contents],
+    # Each with the processor for what is not on it; None if it shares its memory.
     devices: Sequence[tuple[Device, Device | None]],
     question: LocalQuestion,
 ) -> LocalAdvice:
     """Rank devices for a network in one format: those that hold it wholly first, of them the fastest.
 
-    Parameters
-    ----------
-    contents : Contents
-        The network in the format that is compared.
-    formats : sequence of Contents
-        The network in the formats of which the best that fits is named, from the most bits to the fewest.
-    devices : sequence of (Device, Device or None)
-        Devices, each with the processor for what is not on it; None if it shares its memory.
-    question : LocalQuestion
-        What is asked.
-
-    Raises
-    ------
-    BadValue
-        If there is no device, or an option is not possible.
+    Raise BadValue if there is no device, or an option is not possible.
     """
     if not devices:
         raise BadValue("`--advise` needs at least one device")
@@ -145,23 +116,13 @@ def own_machine_devices(devices: Iterable[Device]) -> list[Device]:
 
 
 def next_device(
-    found: LocalPrediction, contents: Contents, device: Device, devices: Iterable[Device], question: LocalQuestion
+    found: LocalPrediction,  # for the device at hand, on which not everything is
+    contents: Contents,
+    device: Device,  # the device at hand
+    devices: Iterable[Device],  # that are for sale
+    question: LocalQuestion,
 ) -> LocalPrediction | None:
-    """Return the prediction for the next device: the smallest of the same backend that would hold everything.
-
-    Parameters
-    ----------
-    found : LocalPrediction
-        The prediction for the device at hand, on which not everything is.
-    contents : Contents
-        The network.
-    device : Device
-        The device at hand.
-    devices : iterable of Device
-        Devices that are for sale.
-    question : LocalQuestion
-        What is asked.
-    """
+    """Return the prediction for the next device: the smallest of the same backend that would hold everything."""
     own_bytes = usable_bytes(device, question.memory_bytes)
     larger = [
         other

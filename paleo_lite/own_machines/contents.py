@@ -160,31 +160,17 @@ class Contents(msgspec.Struct, frozen=True):
 
 
 def read_contents(
-    network: Network,
+    network: Network,  # a language model from a config or a GGUF file
+    # A format of the engine, as which the network is quantized. By default a file has the types of its own tensors, and
+    # any other network is in the usual format.
     weights: str | None = None,
-    cache: str | None = None,
-    engine: LocalEngine = LOCAL_ENGINES["llama.cpp"],
+    cache: str | None = None,  # type of keys and values; by default the usual one
+    engine: LocalEngine = LOCAL_ENGINES["llama.cpp"],  # program that runs the network
 ) -> Contents:
     """Return what a token of a network reads and computes in a format.
 
-    Parameters
-    ----------
-    network : Network
-        Language model from a config or a GGUF file.
-    weights : str, optional
-        A format of the engine, as which the network is quantized. By default a file has the types of its own tensors,
-        and any other network is in the usual format.
-    cache : str, optional
-        Type of keys and values; by default the usual one.
-    engine : LocalEngine
-        Program that runs the network.
-
-    Raises
-    ------
-    BadValue
-        If the network is no language model from a config, or a format is none of the engine's.
-    BadFile
-        If the tensors of a file are not those of a network.
+    Raise BadValue if the network is no language model from a config, or a format is none of the engine's, and BadFile
+    if the tensors of a file are not those of a network.
     """
     if network.rebuild is None or not network.is_language_model:
         raise BadValue(f"{engine.name} runs language models from a config or a file, not {network.name}")

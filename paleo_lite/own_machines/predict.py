@@ -166,26 +166,17 @@ def shares_memory(device: Device) -> bool:
     return SHARED in device.memory.type
 
 
-def predict_local(contents: Contents, device: Device, cpu: Device | None, question: LocalQuestion) -> LocalPrediction:
+def predict_local(
+    contents: Contents,  # a language model in a format, of `paleo_lite.own_machines.contents.read_contents`
+    device: Device,
+    # Processor for what is not on the device; None if there is no memory but the device's, as of a Mac.
+    cpu: Device | None,
+    question: LocalQuestion,
+) -> LocalPrediction:
     """Predict a network on a device.
 
-    Parameters
-    ----------
-    contents : Contents
-        Language model in a format, of `paleo_lite.own_machines.contents.read_contents`.
-    device : Device
-        Device.
-    cpu : Device or None
-        Processor for what is not on the device; None if there is no memory but the device's, as of a Mac.
-    question : LocalQuestion
-        What is asked.
-
-    Raises
-    ------
-    BadValue
-        If an option is not possible for the network or the device.
-    DoesNotFit
-        If the requested layers do not fit.
+    Raise BadValue if an option is not possible for the network or the device, and DoesNotFit if the requested layers do
+    not fit.
     """
     question.check(contents)
     if question.power_limit is not None:

@@ -22,10 +22,7 @@ LEAST_MEMORY_BYTES = 1e9
 class LocalQuestion(msgspec.Struct, frozen=True, kw_only=True):
     """What is asked of a language model on one's own machine, besides which network and which device.
 
-    Raises
-    ------
-    BadValue
-        If a number or a name is not possible, or an option says nothing to the program.
+    Raise BadValue if a number or a name is not possible, or an option says nothing to the program.
     """
 
     execution: str = "llama.cpp"  # engine that runs it
@@ -92,13 +89,7 @@ class LocalQuestion(msgspec.Struct, frozen=True, kw_only=True):
         return memory_bytes
 
     def context_of(self, contents: Contents) -> int:
-        """Return the tokens in the cache for a network.
-
-        Raises
-        ------
-        BadValue
-            If the network does not know as many.
-        """
+        """Return the tokens in the cache for a network; raise BadValue if it does not know as many."""
         if self.context is None:
             return min(DEFAULT_CONTEXT, contents.positions or DEFAULT_CONTEXT)
         if contents.positions is not None and self.context > contents.positions:
@@ -108,13 +99,7 @@ class LocalQuestion(msgspec.Struct, frozen=True, kw_only=True):
         return self.context
 
     def check(self, contents: Contents) -> None:
-        """Raise an error if an option is not possible for a network.
-
-        Raises
-        ------
-        BadValue
-            If one is not.
-        """
+        """Raise BadValue if an option is not possible for a network."""
         self.context_of(contents)
         if self.cpu_experts and not contents.has_experts:
             raise BadValue(f"`--cpu-experts` is for mixtures of experts: {contents.name} is none")
