@@ -77,24 +77,12 @@ class AuditFinding(msgspec.Struct, frozen=True):
 
 
 def audit_device(
-    device: Device, resolve: Callable[[str], Device | None] | None = None, links: LinkRegistry | None = None
+    device: Device,
+    # Returns a device by id; without it the sums over the parts of a board are not checked.
+    resolve: Callable[[str], Device | None] | None = None,
+    links: LinkRegistry | None = None,  # all links; without them `device.links` is not checked
 ) -> list[AuditFinding]:
-    """Check one device.
-
-    Parameters
-    ----------
-    device : Device
-        Device to check.
-    resolve : callable, optional
-        Returns a device by id; without it the sums over the parts of a board are not checked.
-    links : LinkRegistry, optional
-        All links; without them `device.links` is not checked.
-
-    Returns
-    -------
-    list of AuditFinding
-        Empty if all figures agree.
-    """
+    """Check one device; the list is empty if all figures agree."""
     findings = [*_check_units(device), *_check_sources(device.id, device.sources, _figures(device))]
     if any(finding.severity == "error" for finding in findings):
         return findings  # figures that do not parse cannot be compared
@@ -377,24 +365,11 @@ def _explainable(device: Device, field: str, message: str, exception: str) -> Au
 
 
 def expected_peak(device: Device, peak: Peak) -> tuple[float | None, str]:
-    """Return the expected value of a peak: lanes or multiprocessors x operations per cycle x clock.
+    """Return the expected value of a peak, and its formula as text.
 
-    A vector peak in a precision other than fp32 is compared with the nearest of `VECTOR_RATIOS`, because the ratio
-    depends on the product.
-
-    Parameters
-    ----------
-    device : Device
-        Device with the clock of the peak.
-    peak : Peak
-        One of its peaks.
-
-    Returns
-    -------
-    expected : float or None
-        FLOP/s (operations per second for int8); None if no rate is documented.
-    formula : str
-        Description of the formula, or of the missing figure.
+    The value is lanes or multiprocessors x operations per cycle x clock, in FLOP/s (operations per second for int8);
+    None if no rate is documented. Then the text names the missing figure. A vector peak in a precision other than fp32
+    is compared with the nearest of `VECTOR_RATIOS`, because the ratio depends on the product.
     """
     clock = device.clock_hz(peak.clock)
     if clock is None:

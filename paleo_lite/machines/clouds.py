@@ -43,10 +43,7 @@ class Cloud(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def read_cloud(path: Path) -> Cloud:
     """Read the file of a cloud.
 
-    Raises
-    ------
-    BadDevice
-        If it is malformed, a price is no price, or a source is missing; the message names file and field.
+    Raise BadDevice if it is malformed, a price is no price, or a source is missing; the message names file and field.
     """
     cloud = read_typed(path, Cloud, "cloud", _MAX_FILE_BYTES, BadDevice)
     instances = []

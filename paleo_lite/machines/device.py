@@ -81,12 +81,7 @@ class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def per_device(self, name: str, devices: int) -> Price:
         """Return the price of one device of an instance or node that has several, of which this is the price.
 
-        Parameters
-        ----------
-        name : str
-            Name of the instance or node, for the note.
-        devices : int
-            Number of its devices.
+        The name is that of the instance or node, for the note.
         """
         part = name if devices == 1 else f"one of the {devices} devices of {name}"
         note = ", ".join(filter(None, (part, self.note)))

@@ -62,22 +62,10 @@ def _price_per_device(instance: Instance) -> Price | None:
 def choose_price(device: Device, price_of: str | None = None, platform_price: Price | None = None) -> Price | None:
     """Return the price of one device that an answer uses; None if none is on record.
 
-    Parameters
-    ----------
-    device : Device
-        The device.
-    price_of : str, optional
-        Name of a cloud, or `CHEAPEST`. By default the price of the platform, of the device's file, or else the cheapest
-        one on record.
-    platform_price : Price, optional
-        Price of one device of the requested platform.
-
-    Raises
-    ------
-    UnknownName
-        If there is no such cloud.
-    BadValue
-        If it has no price of the device on record; the message lists the clouds that have one.
+    `price_of` is the name of a cloud, or `CHEAPEST`; by default the price is that of the platform, of the device's
+    file, or else the cheapest one on record. `platform_price` is that of one device of the requested platform. Raise
+    UnknownName if there is no such cloud, and BadValue if it has no price of the device on record; the message lists
+    the clouds that have one.
     """
     if price_of is None and (platform_price or device.rent) is not None:
         return platform_price or device.rent
@@ -96,10 +84,7 @@ def choose_price(device: Device, price_of: str | None = None, platform_price: Pr
 def with_price(device: Device, usd_per_h: float | None = None, price_of: str | None = None) -> Device:
     """Return a device at a price per hour that the user states, or at that of a cloud.
 
-    Raises
-    ------
-    BadValue
-        If the cloud has no price of it on record, or the device is a board of several.
+    Raise BadValue if the cloud has no price of it on record, or the device is a board of several.
     """
     if usd_per_h is None and price_of is None:
         return device
@@ -116,10 +101,7 @@ def with_price(device: Device, usd_per_h: float | None = None, price_of: str | N
 def find_cloud_name(name: str) -> str:
     """Return the name of a cloud as the prices have it, from that name or an alias.
 
-    Raises
-    ------
-    UnknownName
-        If there is no such cloud.
+    Raise UnknownName if there is no such cloud.
     """
     names = cloud_names()
     aliases = {alias: cloud.name for cloud in list_clouds() for alias in cloud.aliases}

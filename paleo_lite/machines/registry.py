@@ -47,10 +47,8 @@ _LEAST_FIGURE, _MOST_FIGURE = 1e-6, 1e24
 def read_device(path: Path) -> Device:
     """Read one hardware TOML.
 
-    Raises
-    ------
-    BadDevice
-        If it is malformed or a figure is not in its unit; the message names the file, the field and the expectation.
+    Raise BadDevice if it is malformed or a figure is not in its unit; the message names the file, the field and the
+    expectation.
     """
     device = read_typed(path, Device, "hardware file", _MAX_FILE_BYTES, BadDevice)
     device = msgspec.structs.replace(device, id=device.id or path.stem)
@@ -109,10 +107,7 @@ def list_figures(device: Device) -> Iterator[tuple[str, str, SourcedFigure]]:
 def list_devices(files: Iterable[Path] = ()) -> list[Device]:
     """Return all shipped devices and those of further files, sorted by id.
 
-    Raises
-    ------
-    BadDevice
-        If a file is malformed, or a further file has the id of another device.
+    Raise BadDevice if a file is malformed, or a further file has the id of another device.
     """
     folder = shipped_folder("hardware")
     devices = {path.stem: _shipped_device(path) for path in sorted(folder.glob("*.toml")) if path.stem != "links"}
@@ -141,12 +136,8 @@ def _device_of_short_id(device_id: str) -> Device | None:
 def find_device(name: str | Device, files: Iterable[str | Path] = ()) -> Device:
     """Return the device with a name, from the registry and further files; a device is returned unchanged.
 
-    The name of an instance of a cloud (``g5.xlarge``) stands for its device.
-
-    Raises
-    ------
-    UnknownName
-        If no device or more than one has the name; the message lists similar names, or the candidates.
+    The name of an instance of a cloud (``g5.xlarge``) stands for its device. Raise UnknownName if no device or more
+    than one has the name; the message lists similar names, or the candidates.
     """
     if isinstance(name, Device):
         return name
@@ -229,12 +220,9 @@ def _with_memory(name: str, devices: Iterable[Device]) -> list[Device]:
 
 
 def _refuse_several(name: str, devices: Iterable[Device]) -> None:
-    """Raise an error for the name of several devices: a platform (``DGX H100``), or a number of them (``8xH100``).
+    """Raise BadValue for the name of several devices: a platform (``DGX H100``), or a number of them (``8xH100``).
 
-    Raises
-    ------
-    BadValue
-        With the options that take a platform or a number.
+    The message names the options that take a platform or a number.
     """
     wanted = normalize_name(name)
     for path in sorted((shipped_folder("hardware") / "platforms").glob("*.toml")):
@@ -281,13 +269,7 @@ def _names_without_series(device: Device) -> set[str]:
 
 @cache
 def read_links(path: Path | None = None) -> LinkRegistry:
-    """Read the links of ``links.toml``.
-
-    Raises
-    ------
-    BadDevice
-        If the file is malformed.
-    """
+    """Read the links of ``links.toml``; raise BadDevice if the file is malformed."""
     path = path or shipped_folder("hardware") / "links.toml"
     links = read_typed(path, LinkRegistry, "hardware file", _MAX_FILE_BYTES, BadDevice)
     for identity, link in links.link.items():
@@ -303,23 +285,14 @@ def read_links(path: Path | None = None) -> LinkRegistry:
 def limit_power(device: Device, power_limit: float | str) -> Device:
     """Return a device with another power limit, in watts or as text such as ``"300 W"``.
 
-    Raises
-    ------
-    BadValue
-        If the limit is not a power > 0.
+    Raise BadValue if the limit is not a power > 0.
     """
     limit = SourcedFigure(f"{parse_power_limit(power_limit):g} W", REQUESTED_LIMIT)
     return msgspec.structs.replace(device, power=limit, rated_power=device.rated_power or device.power)
 
 
 def parse_power_limit(power_limit: float | str) -> float:
-    """Return a power limit in watts.
-
-    Raises
-    ------
-    BadValue
-        If the limit is not a power > 0.
-    """
+    """Return a power limit in watts; raise BadValue if it is not a power > 0."""
     try:
         limit_w = parse_quantity(power_limit, "W")
     except BadQuantity as error:
