@@ -47,31 +47,18 @@ PRECISIONS = ("fp32", "fp16", "bf16")
 
 
 def algorithms_of(
-    layer: Layer, batch_size: int, precision: str = "fp32", unit: str = "vector", year: int = 2016
+    layer: Layer,
+    batch_size: int,
+    precision: str = "fp32",  # of the operands
+    unit: str = "vector",  # "vector" or "tensor"
+    year: int = 2016,  # of the software
 ) -> list[Algorithm]:
     """Return the algorithms that a library may use for the forward pass of a convolution, the direct one first.
 
     Winograd's algorithm and the Fourier transform require stride 1, no dilation, no groups, and vector units: on tensor
     cores libraries use implicit matrix products, which execute the direct count. Winograd's algorithm is available
-    since cuDNN 5 (2016), on Kepler as well, but in no library in fp64.
-
-    Parameters
-    ----------
-    layer : Layer
-        The convolution.
-    batch_size : int
-        Samples per batch.
-    precision : str
-        Precision of the operands.
-    unit : {"vector", "tensor"}
-        Arithmetic unit.
-    year : int
-        Year of the software.
-
-    Returns
-    -------
-    list of Algorithm
-        Empty for layers other than dense or grouped 2-D convolutions.
+    since cuDNN 5 (2016), on Kepler as well, but in no library in fp64. The list is empty for layers other than dense or
+    grouped 2-D convolutions.
     """
     if layer.kind != "conv2d" or layer.attributes.get("transposed"):
         return []

@@ -17,15 +17,11 @@ UNFUSED, WITHOUT_COPIES = "unfused", "of views"
 
 
 def attention_implementation(framework: str) -> str:
-    """Return how a framework runs attention: `UNFUSED`, `WITHOUT_COPIES`, or an empty string for the layers as they
-    are.
+    """Return how a framework runs attention: `UNFUSED`, `WITHOUT_COPIES`, or an empty text for the layers as they are.
 
-    Parameters
-    ----------
-    framework : str
-        Name and version as in `paleo_lite.calibration.measurements.Measurement`. ``pytorch 1.13`` does not fuse
-        attention. With ``timm`` among the words, queries, keys and values are views of one product, and the output is
-        not copied either.
+    The framework is a name and version as in `paleo_lite.calibration.measurements.Measurement`. ``pytorch 1.13`` does
+    not fuse attention. With ``timm`` among the words, queries, keys and values are views of one product, and the output
+    is not copied either.
     """
     words = framework.lower().split()
     name = words[0] if words else ""

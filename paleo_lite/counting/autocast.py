@@ -23,33 +23,20 @@ ORIGIN = "opaque:autocast"
 
 
 def insert_casts(layers: Sequence[Layer]) -> tuple[Layer, ...]:
-    """Return the layers with casts inserted.
+    """Return the layers, in the order of execution, with casts inserted.
 
     The attribute ``widths`` of each returned layer holds the bytes per element that it reads and writes.
-
-    Parameters
-    ----------
-    layers : sequence of Layer
-        Layers in the order of execution.
     """
     return _CastInserter(layers).result()
 
 
 class _CastInserter:
-    """Builds the list of layers with casts.
-
-    Attributes
-    ----------
-    inserted : list of Layer
-        Layers and casts so far.
-    new_indices : list of int
-        Index in `inserted` of each original layer.
-    """
+    """Builds the list of layers with casts."""
 
     def __init__(self, layers: Sequence[Layer]) -> None:
         self.layers = layers
-        self.inserted: list[Layer] = []
-        self.new_indices: list[int] = []
+        self.inserted: list[Layer] = []  # layers and casts so far
+        self.new_indices: list[int] = []  # index in `inserted` of each original layer
 
     def result(self) -> tuple[Layer, ...]:
         for layer in self.layers:

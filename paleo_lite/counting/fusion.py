@@ -47,69 +47,31 @@ _EXECUTIONS_WITH_EPILOGUES = ("folded", ENGINE)
 
 
 class _Kernel:
-    """The layers of one kernel launch.
-
-    Attributes
-    ----------
-    members : list of int
-        Indices of the layers.
-    elements : int
-        Elements that the kernel iterates over.
-    accepts : {"all", "epilogue", ""}
-        Layers that may join: pointwise layers and reductions, epilogues of a library call, or none.
-    reduced_elements : int
-        Elements of the output of its reduction; 0 without one.
-    waits_for : int
-        Bit mask of the kernels that must finish before, directly or transitively.
-    """
+    """The layers of one kernel launch."""
 
     def __init__(self, first: int, elements: int, accepts: str, waits_for: int) -> None:
-        self.members = [first]
-        self.elements = elements
+        self.members = [first]  # indices of the layers
+        self.elements = elements  # that the kernel iterates over
+        # Layers that may join: "all" pointwise layers and reductions, an "epilogue" of a library call, or none: "".
         self.accepts = accepts
-        self.reduced_elements = 0
-        self.waits_for = waits_for
+        self.reduced_elements = 0  # of the output of its reduction; 0 without one
+        self.waits_for = waits_for  # bit mask of the kernels that must finish before, directly or transitively
 
 
 class _Edges(NamedTuple):
-    """The graph of launched layers, in which views and other layers without a kernel are skipped.
+    """The graph of launched layers, in which views and other layers without a kernel are skipped."""
 
-    Attributes
-    ----------
-    readers : list of list of int
-        For each layer, the launched layers that read its output.
-    sources : list of list of int
-        For each layer, the launched layers that produce its inputs; negative for inputs and constants.
-    """
-
-    readers: list[list[int]]
+    readers: list[list[int]]  # for each layer, the launched layers that read its output
+    # For each layer, the launched layers that produce its inputs; negative for inputs and constants.
     sources: list[list[int]]
 
 
 def fuse(layers: Sequence[Layer], work: Work, execution: str) -> Work:
-    """Return the work of a network under an execution.
+    """Return the work of a network under an execution of `EXECUTIONS`; raise UnknownName for another.
 
-    The bytes and the launch of a fused kernel are in the row of its first layer, and 0 in the rows of the others; every
-    row keeps its FLOPs. Only the pass ``inference`` changes, except under Megatron-LM and a compiler.
-
-    Parameters
-    ----------
-    layers : sequence of Layer
-        Layers in the order of execution.
-    work : Work
-        Counts of these layers.
-    execution : str
-        One of `EXECUTIONS`.
-
-    Returns
-    -------
-    Work
-        The work with `execution`, and with `carrier`, the layer that holds the kernel of each layer.
-
-    Raises
-    ------
-    UnknownName
-        If there is no such execution.
+    The bytes and the launch of a fused kernel are in the row of its first layer, the `carrier` of its layers, and 0 in
+    the rows of the others; every row keeps its FLOPs. Only the pass ``inference`` changes, except under Megatron-LM and
+    a compiler.
     """
     if execution not in EXECUTIONS:
         raise UnknownName("execution", execution, EXECUTIONS)
@@ -195,12 +157,7 @@ def _can_merge_in_module(layers: Sequence[Layer], members: Sequence[int]) -> boo
 def _find_edges(layers: Sequence[Layer], is_visible: np.ndarray) -> _Edges:
     """Return the edges between visible layers; others (views, dropout at inference) are skipped.
 
-    Parameters
-    ----------
-    layers : sequence of Layer
-        Layers in the order of execution.
-    is_visible : ndarray of bool, shape (layers,)
-        Layers that launch a kernel or cannot be counted.
+    Layers are visible, in an array of shape (layers,), if they launch a kernel or cannot be counted.
     """
     source = list(range(len(layers)))
     sources: list[list[int]] = []
@@ -229,15 +186,7 @@ def _find_folded_norms(layers: Sequence[Layer], edges: _Edges) -> dict[int, int]
 
 
 class _Grouping:
-    """Assigns each layer, in the order of execution, to an earlier kernel or to a kernel of its own.
-
-    Attributes
-    ----------
-    kernels : dict of int to _Kernel
-        Kernels by number. A merged kernel keeps the smaller number.
-    kernel_of_layer : dict of int to int
-        Number of the kernel of each layer.
-    """
+    """Assigns each layer, in the order of execution, to an earlier kernel or to a kernel of its own."""
 
     def __init__(
         self, layers: Sequence[Layer], edges: _Edges, launched: np.ndarray, folded: dict[int, int], execution: str
@@ -247,8 +196,8 @@ class _Grouping:
         self.launched = launched
         self.folded = folded
         self.has_epilogues = execution in _EXECUTIONS_WITH_EPILOGUES
-        self.kernels: dict[int, _Kernel] = {}
-        self.kernel_of_layer: dict[int, int] = {}
+        self.kernels: dict[int, _Kernel] = {}  # by number; a merged kernel keeps the smaller number
+        self.kernel_of_layer: dict[int, int] = {}  # number of the kernel of each layer
         self.next_number = 0
 
     def group(self) -> list[_Kernel]:

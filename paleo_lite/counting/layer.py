@@ -135,61 +135,40 @@ class Layer(NamedTuple):
 class Op:
     """A layer at one batch size, as counting rules receive it.
 
-    Attributes
-    ----------
-    inputs, outputs, weights : list of int
-        Number of elements of each tensor. Tensors that depend on the network's input are scaled by the batch size.
-    x, y, w : int
-        Total number of elements of the inputs, the outputs and the weights.
-    has_bias : bool
-        Whether a convolution or linear layer adds a bias.
-    wants_gradient : list of bool
-        For each input, whether the backward pass computes its gradient.
-    trainable : bool
-        Whether the backward pass computes gradients of the weights.
-    attributes : dict
-        Attributes of the layer.
-    samples : int
-        Factor by which the outputs are larger than those of one sample: the batch size, or 1 for outputs that do not
-        grow with the batch.
+    The inputs, outputs and weights are the numbers of elements of each tensor. Tensors that depend on the network's
+    input are scaled by the batch size.
     """
 
     def __init__(
         self, layer: Layer, batch_size: int, scales: Sequence[bool], output_scales: bool, wants_gradient: Sequence[bool]
     ) -> None:
         self.layer, self.attributes = layer, layer.attributes
+        # Factor by which the outputs are larger than those of one sample: the batch size, or 1 for outputs that do not
+        # grow with the batch.
         self.samples = batch_size if output_scales else 1
         self.inputs = [
             prod(shape) * (batch_size if scaled else 1) for shape, scaled in zip(layer.inputs, scales, strict=True)
         ]
         self.outputs = [prod(shape) * self.samples for shape in layer.outputs]
         self.weights = [prod(shape) for shape in layer.weights]
-        self.x, self.y, self.w = sum(self.inputs), sum(self.outputs), sum(self.weights)
-        self.has_bias = len(layer.weights) > 1
-        self.wants_gradient = list(wants_gradient)
+        self.x, self.y, self.w = sum(self.inputs), sum(self.outputs), sum(self.weights)  # total elements of each
+        self.has_bias = len(layer.weights) > 1  # of a convolution or linear layer
+        self.wants_gradient = list(wants_gradient)  # for each input, whether the backward pass computes its gradient
+        # Whether the backward pass computes gradients of the weights.
         self.trainable = bool(layer.weights) and not layer.attributes.get("frozen", False)
 
 
 class Flow(NamedTuple):
-    """Properties of every layer that follow from the edges of the graph; each list has one entry per layer.
+    """Properties of every layer that follow from the edges of the graph; each list has one entry per layer."""
 
-    Attributes
-    ----------
-    output_scales : list of bool
-        Whether the layer's outputs depend on the network's input and therefore grow with the batch.
-    output_wants_gradient : list of bool
-        Whether the backward pass computes gradients of the layer's outputs, on the way to a parameter.
-    consumers : list of int
-        Number of gradients that arrive at the layer's outputs. Gradients beyond the first of each output are
-        accumulated.
-    op_arguments : list of tuple
-        Further arguments of `Op`: which inputs grow with the batch, whether the outputs do, and which inputs want a
-        gradient.
-    """
-
+    # Whether the layer's outputs depend on the network's input and therefore grow with the batch.
     output_scales: list[bool]
+    # Whether the backward pass computes gradients of the layer's outputs, on the way to a parameter.
     output_wants_gradient: list[bool]
+    # Number of gradients that arrive at the layer's outputs; those beyond the first of each are accumulated.
     consumers: list[int]
+    # Further arguments of `Op`: which inputs grow with the batch, whether the outputs do, and which inputs want a
+    # gradient.
     op_arguments: list[tuple[tuple[bool, ...], bool, tuple[bool, ...]]]
 
     def add(self, layer: Layer) -> None:
@@ -214,14 +193,9 @@ class Flow(NamedTuple):
 
 
 def trace_flow(layers: Iterable[Layer]) -> Flow:
-    """Determine which tensors of a network grow with the batch and which receive gradients.
+    """Determine which tensors of layers, in the order of execution, grow with the batch and which receive gradients.
 
     No gradient is computed for the network's input, nor through tensors that depend on no parameter.
-
-    Parameters
-    ----------
-    layers : iterable of Layer
-        Layers in the order of execution.
     """
     flow = Flow([], [], [], [])
     for layer in layers:
@@ -234,26 +208,14 @@ INDEX_BYTES = 8
 
 
 class PassCost(NamedTuple):
-    """Cost of one pass over one layer.
+    """Cost of one pass over one layer."""
 
-    Attributes
-    ----------
-    flops, macs : int
-        Floating-point operations; multiply-accumulates of convolution, linear, matmul and attention.
-    reads, writes : int
-        Elements of the network's precision that are read and written.
-    index_bytes : int
-        Bytes of indices and masks, which do not depend on the precision.
-    kernels : int
-        Kernels launched in eager execution.
-    """
-
-    flops: int = 0
-    macs: int = 0
-    reads: int = 0
-    writes: int = 0
-    index_bytes: int = 0
-    kernels: int = 1
+    flops: int = 0  # floating-point operations
+    macs: int = 0  # multiply-accumulates of convolution, linear, matmul and attention
+    reads: int = 0  # elements of the network's precision
+    writes: int = 0  # elements of the network's precision
+    index_bytes: int = 0  # of indices and masks, which do not depend on the precision
+    kernels: int = 1  # launched in eager execution
 
 
 NO_COST = PassCost(kernels=0)
@@ -270,23 +232,13 @@ class Cost(NamedTuple):
 
 
 def needed_cost(
-    op: Op,
-    forward: PassCost,
-    data: PassCost = NO_COST,
-    weight: PassCost = NO_COST,
-    inference: PassCost | None = None,
+    op: Op,  # whose `wants_gradient` and `trainable` decide which gradients are needed
+    forward: PassCost,  # the forward pass
+    data: PassCost = NO_COST,  # the data gradient
+    weight: PassCost = NO_COST,  # the weight gradient
+    inference: PassCost | None = None,  # None if it is the same as the forward pass of training
 ) -> Cost:
-    """Return the cost of a layer without the gradients that are not needed.
-
-    Parameters
-    ----------
-    op : Op
-        The layer; its `wants_gradient` and `trainable` decide which gradients are needed.
-    forward, data, weight : PassCost
-        Costs of the forward pass, the data gradient and the weight gradient.
-    inference : PassCost, optional
-        Cost of inference if it differs from the forward pass of training.
-    """
+    """Return the cost of a layer without the gradients that are not needed."""
     return Cost(
         inference=forward if inference is None else inference,
         forward=forward,
@@ -317,30 +269,14 @@ class Gemm(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """Tensors that a layer saves in the forward pass for its backward pass.
+    """Tensors that a layer saves in the forward pass for its backward pass."""
 
-    Attributes
-    ----------
-    inputs : tuple of int
-        Positions of the saved inputs.
-    output : bool
-        Whether the output is saved.
-    numbers : int
-        Further saved elements of the network's precision, in tensors of their own.
-    statistics : int
-        Saved means, standard deviations and logarithms of sums, kept in fp32 or wider.
-    bytes : int
-        Bytes of saved masks and indices, which do not depend on the precision.
-    scales : bool
-        Whether `numbers`, `statistics` and `bytes` grow with the batch.
-    """
-
-    inputs: tuple[int, ...] = ()
-    output: bool = False
-    numbers: int = 0
-    statistics: int = 0
-    bytes: int = 0
-    scales: bool = True
+    inputs: tuple[int, ...] = ()  # positions of the saved inputs
+    output: bool = False  # whether the output is saved
+    numbers: int = 0  # further saved elements of the network's precision, in tensors of their own
+    statistics: int = 0  # saved means, standard deviations and logarithms of sums, kept in fp32 or wider
+    bytes: int = 0  # of saved masks and indices, which do not depend on the precision
+    scales: bool = True  # whether `numbers`, `statistics` and `bytes` grow with the batch
 
 
 SAVES_NOTHING = Saved()
@@ -368,81 +304,44 @@ FUSIONS: dict[Fusion, str] = {
 class Kind(NamedTuple):
     """Description of a kind of layer. Required properties have no default, so that every kind states them.
 
-    Attributes
-    ----------
-    name : str
-        Name of the kind in `Layer.kind`, such as ``conv2d``.
-    rule : callable
-        Function from `Op` to the canonical `Cost`.
-    work_class : str or callable
-        Class of work (`paleo_lite.timing.features.CLASSES`), or a function of the layer if it depends on the shapes.
-    saves : Saved or callable
-        Tensors saved for the backward pass, or a function of the layer if they depend on the shapes.
-    fusion : str or callable
-        One of `FUSIONS`, or a function of the layer if it depends on the shapes.
-    group : str
-        Group that determines the colour in charts: convolution, matrix product, attention, normalisation, activation,
-        elementwise, pooling or data movement.
-    profile_kind : str
-        Kind of operation in profiles (`paleo_lite.profiles.names.OPERATIONS`).
-    preserves_sharding : bool or callable
-        Whether the output of the layer is sharded by channels or heads if its input is; or a function of the layer.
-    gemm : callable or None
-        Function from layer and pass to the matrix product that a library computes; None if there is none.
-    has_running_statistics : bool
-        Whether the layer keeps a running mean and a running variance per channel.
-    aliases_input : bool or callable
-        Whether the output shares the memory of the first input; or a function of the layer.
-    passes_gradient : bool
-        Whether the gradients of the inputs are the gradient of the output or slices of it, without new memory.
-    element_bytes : int
-        Bytes per output element if the precision does not determine them; otherwise 0.
-    autocast : {"", "fp32", "input"}
-        Precision under PyTorch's autocast: ``"fp32"``, or ``"input"`` for the precision of the input although the
-        weights are wider. With ``""`` matrix products use 16 bits and other layers the widest of their operands.
-    decompose : callable or None
-        Function from a layer, the indices of its parents and its own index to the layers that compute it without a
-        fused kernel.
-    uncounted_by : str
-        Space-separated conventions that count the kind as 0 (`paleo_lite.counting.work.CONVENTIONS`).
-    torch : dict of str to str
-        Names of calls in torch, space-separated, by their reader (`paleo_lite.architectures.call_readers`).
-    module : str
-        Name of the corresponding class of ``torch.nn``.
-    caffe : str
-        Corresponding Caffe layer types, space-separated; the output has the shape of the input.
-    paleo : str
-        Corresponding layer type of PALEO; the output has the shape of the input.
-    onnx : str
-        Corresponding ONNX operators, space-separated.
-    onnx_weights : int or None
-        Number of constant inputs of the ONNX operator that are weights (a batch norm's statistics are not). None: all
-        constants with more than one element.
-    pyprof : dict of str to str
-        Names of operations in pyprof profiles, space-separated, by the reader of their parameters
-        (`paleo_lite.profile_analysis.parameters`).
+    A property that depends on the shapes is a function of the layer.
     """
 
-    name: str
-    rule: Rule
-    work_class: str | Callable[[Layer], str]
-    saves: Saved | Saves
-    fusion: Fusion | Callable[[Layer], Fusion]
+    name: str  # in `Layer.kind`, such as ``conv2d``
+    rule: Rule  # from `Op` to the canonical `Cost`
+    work_class: str | Callable[[Layer], str]  # one of `paleo_lite.timing.features.CLASSES`
+    saves: Saved | Saves  # tensors saved for the backward pass
+    fusion: Fusion | Callable[[Layer], Fusion]  # one of `FUSIONS`
+    # Group that determines the colour in charts: convolution, matrix product, attention, normalisation, activation,
+    # elementwise, pooling or data movement.
     group: str
-    profile_kind: str
+    profile_kind: str  # kind of operation in profiles (`paleo_lite.profiles.names.OPERATIONS`)
+    # Whether the output of the layer is sharded by channels or heads if its input is.
     preserves_sharding: bool | Callable[[Layer], bool]
+    # Function from layer and pass to the matrix product that a library computes; None if there is none.
     gemm: Callable[[Layer, str], Gemm | None] | None = None
-    has_running_statistics: bool = False
-    aliases_input: bool | Callable[[Layer], bool] = False
+    has_running_statistics: bool = False  # whether the layer keeps a running mean and a running variance per channel
+    aliases_input: bool | Callable[[Layer], bool] = False  # whether the output shares the memory of the first input
+    # Whether the gradients of the inputs are the gradient of the output or slices of it, without new memory.
     passes_gradient: bool = False
-    element_bytes: int = 0
+    element_bytes: int = 0  # per output element if the precision does not determine them; otherwise 0
+    # Precision under PyTorch's autocast: "fp32", or "input" for the precision of the input although the weights are
+    # wider. With "" matrix products use 16 bits and other layers the widest of their operands.
     autocast: Literal["", "fp32", "input"] = ""
+    # Function from a layer, the indices of its parents and its own index to the layers that compute it without a fused
+    # kernel.
     decompose: Callable[[Layer, tuple[int, ...], int], list[Layer]] | None = None
+    # Space-separated conventions that count the kind as 0 (`paleo_lite.counting.work.CONVENTIONS`).
     uncounted_by: str = ""
+    # Names of calls in torch, space-separated, by their reader (`paleo_lite.architectures.call_readers`).
     torch: Mapping[str, str] = {}
-    module: str = ""
-    caffe: str = ""
-    paleo: str = ""
-    onnx: str = ""
+    module: str = ""  # name of the corresponding class of ``torch.nn``
+    caffe: str = ""  # corresponding Caffe layer types, space-separated; the output has the shape of the input
+    paleo: str = ""  # corresponding layer type of PALEO; the output has the shape of the input
+    onnx: str = ""  # corresponding ONNX operators, space-separated
+    # Number of constant inputs of the ONNX operator that are weights (a batch norm's statistics are not). None: all
+    # constants with more than one element.
     onnx_weights: int | None = None
+    # Names of operations in pyprof profiles, space-separated, by the reader of their parameters
+    # (`paleo_lite.profile_analysis.parameters`).
     pyprof: Mapping[str, str] = {}

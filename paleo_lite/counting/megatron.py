@@ -56,13 +56,6 @@ def fuse_megatron_kernels(layers: Sequence[Layer], work: Work) -> Work:
     """Return the work of a network with the fused kernels of Megatron-LM.
 
     The bytes and the launch of a fused kernel are in the row of one of its layers, and 0 in the rows of the others.
-
-    Parameters
-    ----------
-    layers : sequence of Layer
-        Layers in the order of execution.
-    work : Work
-        Counts of these layers.
     """
     carrier = np.arange(len(layers))
     per_sample, fixed = work.per_sample.copy(), work.fixed.copy()
@@ -100,15 +93,9 @@ def _apply_dropout(counts: np.ndarray, fused: FusedDropout) -> None:
 def _apply_kernel(counts: np.ndarray, fused: FusedKernel, extra_reads: Mapping[int, int]) -> None:
     """Replace the bytes and launches of the layers of a kernel by those of the kernel, in place.
 
-    Parameters
-    ----------
-    counts : ndarray, shape (columns, passes, layers)
-        Counts per sample, or those that do not grow with the batch.
-    fused : FusedKernel
-        The kernel.
-    extra_reads : mapping of int to int
-        Reads beyond the first of each output of a layer outside the kernel: gradients that are no longer accumulated
-        separately.
+    The counts, of shape (columns, passes, layers), are those per sample, or those that do not grow with the batch. The
+    extra reads are those beyond the first of each output of a layer outside the kernel: gradients that are no longer
+    accumulated separately.
     """
     output_bytes = counts[WRITTEN, FORWARD].copy()
     members, row = list(fused.layers), fused.row
@@ -131,20 +118,13 @@ def _apply_kernel(counts: np.ndarray, fused: FusedKernel, extra_reads: Mapping[i
 
 
 class _Blocks:
-    """The graph of a network without views, and the patterns of layers that Megatron-LM fuses.
-
-    Attributes
-    ----------
-    producers : list of list of int
-        For each layer, the layers that produce its inputs; negative for inputs and constants.
-    readers : list of list of int
-        For each layer, the layers that read its output.
-    """
+    """The graph of a network without views, and the patterns of layers that Megatron-LM fuses."""
 
     def __init__(self, layers: Sequence[Layer]) -> None:
         self.layers = layers
+        # For each layer, those that produce its inputs; negative for inputs and constants.
         self.producers: list[list[int]] = []
-        self.readers: list[list[int]] = [[] for _ in layers]
+        self.readers: list[list[int]] = [[] for _ in layers]  # for each layer, those that read its output
         for index, layer in enumerate(layers):
             self.producers.append([self._skip_views(parent) for parent in layer.parents])
             if layer.kind != "view":
@@ -240,14 +220,9 @@ class _Blocks:
     def _find_chain(self, index: int, kinds: Sequence[str], input_of_second: int = 0) -> tuple[int, ...]:
         """Return the chain of producers behind a layer's first input if their kinds match, else an empty tuple.
 
-        Parameters
-        ----------
-        index : int
-            Index of the last layer, which is not part of the chain.
-        kinds : sequence of str
-            Kinds of the producers, from the last to the first.
-        input_of_second : int
-            Input of the first producer that leads to the second one; all other steps follow the first input.
+        The layer at the index is not part of the chain, whose kinds are given from the last to the first.
+        `input_of_second` is the input of the first producer that leads to the second one; all other steps follow the
+        first input.
         """
         chain: list[int] = []
         for number, kind in enumerate(kinds):

@@ -31,20 +31,16 @@ def count_gradients(layer: Layer) -> int:
     return 0 if is_looped(layer) and not layer.parameters else len(layer.weights)
 
 
-def fuse_recurrences(layers: Sequence[Layer], work: Any, columns: Sequence[str], passes: Sequence[str]) -> Any:
+def fuse_recurrences(
+    layers: Sequence[Layer],
+    work: Any,
+    columns: Sequence[str],  # names along the first axis of the counts
+    passes: Sequence[str],  # names along the second axis
+) -> Any:
     """Return the work of a network without the launches and bytes that recurrent modules save; FLOPs stay.
 
     The pointwise operations of a step are computed with the product before them. The weights of the inputs are read
     once for all steps, and so are gradients of weights written; those of the state are read in every step.
-
-    Parameters
-    ----------
-    layers : sequence of Layer
-        Layers in the order of execution.
-    work : Work
-        Counts of these layers.
-    columns, passes : sequence of str
-        Names along the first two axes of the counts.
     """
     moved = [columns.index(name) for name in ("bytes_read", "bytes_written")]
     removed = [*moved, columns.index("kernels")]

@@ -80,25 +80,14 @@ Rule = Callable[[Op], int | None]
 
 
 class Convention(NamedTuple):
-    """A convention of counting operations.
-
-    Attributes
-    ----------
-    name : str
-        Name of the convention.
-    unit : str
-        Unit of its counts: FLOP, MAC or op.
-    meaning : str
-        Short description, shown in help.
-    count : callable, str or None
-        Function from `Op` to the forward count, or to None for a layer without a rule. A string
-        ``package.module:function`` is imported at first use. None: the convention is the column of the canonical costs
-        with its name, and also covers the backward pass.
-    """
+    """A convention of counting operations."""
 
     name: str
-    unit: str
-    meaning: str
+    unit: str  # of its counts: FLOP, MAC or op
+    meaning: str  # short description, shown in help
+    # Function from `Op` to the forward count, or to None for a layer without a rule. A string
+    # ``package.module:function`` is imported at first use. None: the convention is the column of the canonical costs
+    # with its name, and also covers the backward pass.
     count: Rule | str | None = None  # type: ignore[assignment]
 
 
@@ -133,75 +122,37 @@ CONVENTIONS: dict[str, Convention] = {
 class Work(msgspec.Struct, frozen=True, eq=False):
     """Counts per layer and pass, for any batch size.
 
-    Attributes
-    ----------
-    names, kinds : tuple of str
-        Name and kind of each layer.
-    convention : Convention
-        Convention of `counts`.
-    precision : str
-        Precision that determines the element size in bytes.
-    per_sample, fixed : ndarray of int64, shape (columns, passes, layers)
-        The count in a column of `COLUMNS` and a pass of `PASSES` is ``fixed + batch_size * per_sample``.
-    count_per_sample, count_fixed : ndarray of int64, shape (layers,)
-        Forward count in the convention, in the same two parts.
-    counted : ndarray of bool, shape (layers,)
-        Whether the convention has a rule for the layer. Without a rule the counts are 0.
-    parameters : ndarray of int64, shape (layers,)
-        Number of parameters first used by each layer.
-    activations_per_sample : ndarray of int64, shape (layers,)
-        Number of output elements per sample; 0 for views.
-    matrix : ndarray of bool, shape (layers,)
-        Layers whose multiply-accumulates tensor cores can compute.
-    unknown : tuple of str
-        Kinds without a rule, with the number of their layers: ``("aten.sort (2)",)``.
-    execution : str
-        ``eager``, or another execution of `paleo_lite.counting.fusion.EXECUTIONS` after `fuse`.
-    carrier : ndarray of int, shape (layers,), or None
-        Index of the layer that holds the bytes and launches of the fused kernel a layer belongs to; None without
-        fusion.
-    wide : ndarray of bool, shape (layers,), or None
-        Products that are computed in 16 bits at inference, although the precision is narrower; None if there is none.
+    The count in a column of `COLUMNS` and a pass of `PASSES` is ``fixed + batch_size * per_sample``.
     """
 
-    names: tuple[str, ...]
-    kinds: tuple[str, ...]
-    convention: Convention
-    precision: str
-    per_sample: Array
-    fixed: Array
-    count_per_sample: Array
+    names: tuple[str, ...]  # of each layer
+    kinds: tuple[str, ...]  # of each layer
+    convention: Convention  # of the forward count
+    precision: str  # determines the element size in bytes
+    per_sample: Array  # shape (columns, passes, layers)
+    fixed: Array  # shape (columns, passes, layers)
+    count_per_sample: Array  # forward count in the convention, in the same two parts, shape (layers,)
     count_fixed: Array
+    # Whether the convention has a rule for the layer, shape (layers,); without a rule the counts are 0.
     counted: NDArray[np.bool_]
-    parameters: Array
-    activations_per_sample: Array
-    matrix: NDArray[np.bool_]
-    unknown: tuple[str, ...]
-    execution: str = "eager"
+    parameters: Array  # number of parameters first used by each layer, shape (layers,)
+    activations_per_sample: Array  # number of output elements per sample, shape (layers,); 0 for views
+    matrix: NDArray[np.bool_]  # layers whose multiply-accumulates tensor cores can compute, shape (layers,)
+    unknown: tuple[str, ...]  # kinds without a rule, with the number of their layers: ``("aten.sort (2)",)``
+    execution: str = "eager"  # another of `paleo_lite.counting.fusion.EXECUTIONS` after `fuse`
+    # Index of the layer that holds the bytes and launches of the fused kernel a layer belongs to, shape (layers,); None
+    # without fusion.
     carrier: Array | None = None
+    # Products that are computed in 16 bits at inference, although the precision is narrower, shape (layers,); None if
+    # there is none.
     wide: NDArray[np.bool_] | None = None
 
     def column(self, name: str, phase: str, batch_size: int = 1) -> Array:
-        """Return a column of counts for the passes of a phase.
+        """Return a column of counts for the passes of a phase, shape (passes, layers).
 
-        Parameters
-        ----------
-        name : str
-            One of `COLUMNS`, ``"bytes"`` for the sum of bytes read and written, or ``"count"`` for the forward count in
-            the convention.
-        phase : str
-            One of `PHASES` or `PASSES`.
-        batch_size : int
-            Samples per pass.
-
-        Returns
-        -------
-        ndarray of int64, shape (passes, layers)
-
-        Raises
-        ------
-        BadValue
-            If the counts at this batch size exceed 64 bits.
+        The name is one of `COLUMNS`, ``"bytes"`` for the sum of bytes read and written, or ``"count"`` for the forward
+        count in the convention; the phase is one of `PHASES` or `PASSES`. Raise BadValue if the counts at this batch
+        size exceed 64 bits.
         """
         check_batch_size(batch_size)
         if name == "bytes":
@@ -219,16 +170,9 @@ class Work(msgspec.Struct, frozen=True, eq=False):
         return result
 
     def counts_by_pass(self, phase: str = "inference", batch_size: int = 1) -> Array:
-        """Return the counts in the convention for each pass of a phase.
+        """Return the counts in the convention for each pass of a phase, shape (passes, layers).
 
-        Returns
-        -------
-        ndarray of int64, shape (passes, layers)
-
-        Raises
-        ------
-        UnsupportedPhase
-            If the convention covers the forward pass only.
+        Raise UnsupportedPhase if the convention covers the forward pass only.
         """
         name = self.convention.name
         if self.convention.count is None:
@@ -249,10 +193,7 @@ class Work(msgspec.Struct, frozen=True, eq=False):
 def find_convention(name: str) -> Convention:
     """Return the convention of a name, with its counting function imported.
 
-    Raises
-    ------
-    UnknownName
-        If there is no such convention; the message lists the conventions.
+    Raise UnknownName if there is no such convention; the message lists the conventions.
     """
     if name not in CONVENTIONS:
         raise UnknownName("convention", name, CONVENTIONS)
@@ -265,13 +206,7 @@ def find_convention(name: str) -> Convention:
 
 
 def check_batch_size(batch_size: int) -> None:
-    """Check that a batch size is an integer >= 1.
-
-    Raises
-    ------
-    BadValue
-        If it is not.
-    """
+    """Raise BadValue unless a batch size is an integer >= 1."""
     if isinstance(batch_size, bool) or not isinstance(batch_size, (int, np.integer)) or batch_size < 1:
         raise BadValue(f"the batch size must be an integer >= 1 (got {batch_size!r})")
 
@@ -280,14 +215,8 @@ def check_execution(execution: str, phase: str, precision: str = "fp16") -> None
     """Check that an execution supports a phase and a precision.
 
     Of the fusing executions only ``compiled`` supports training, whose backward pass computes again what fusion keeps
-    on chip.
-
-    Raises
-    ------
-    UnsupportedPhase
-        If the execution does not support the phase.
-    BadValue
-        If a mixed-precision execution is combined with a precision other than fp16 or bf16.
+    on chip. Raise UnsupportedPhase if the execution does not support the phase, and BadValue if a mixed-precision
+    execution is combined with a precision other than fp16 or bf16.
     """
     if execution in MIXED_EXECUTIONS and element_bytes(precision) != CAST_BYTES:
         raise BadValue(f"{execution} computes in fp16 or bf16, not in {precision}: use --precision fp16, for example")
@@ -298,10 +227,7 @@ def check_execution(execution: str, phase: str, precision: str = "fp16") -> None
 def passes_of(phase: str) -> tuple[str, ...]:
     """Return the passes of a phase (`PHASES`, `GENERATION_PHASES`); a pass consists of itself.
 
-    Raises
-    ------
-    UnknownName
-        If there is no such phase.
+    Raise UnknownName if there is no such phase.
     """
     passes = GENERATION_PHASES.get(phase) or PHASES.get(phase) or (phase,)
     if passes[0] not in PASSES:
@@ -310,21 +236,10 @@ def passes_of(phase: str) -> tuple[str, ...]:
 
 
 def count(layers: Sequence[Layer], precision: str = "fp32", convention: str = "flops") -> Work:
-    """Count the layers of a network.
+    """Count layers of a network, in the order of execution, by a convention of `CONVENTIONS`.
 
-    Parameters
-    ----------
-    layers : sequence of Layer
-        Layers in the order of execution.
-    precision : str
-        Precision that determines the element size in bytes.
-    convention : str
-        One of `CONVENTIONS`.
-
-    Raises
-    ------
-    CountFailed
-        If the shapes of a layer do not match its kind, or its counts exceed 64 bits.
+    The precision determines the element size in bytes. Raise CountFailed if the shapes of a layer do not match its
+    kind, or its counts exceed 64 bits.
     """
     chosen = find_convention(convention)
     element_size = element_bytes(precision)
@@ -367,21 +282,11 @@ def count(layers: Sequence[Layer], precision: str = "fp32", convention: str = "f
 
 
 class CountsOfLayer(NamedTuple):
-    """Counts of one layer at one batch size.
+    """Counts of one layer at one batch size."""
 
-    Attributes
-    ----------
-    rows : list of tuple of int
-        For each of `PASSES`, the counts in `COLUMNS`.
-    forward_count : int or None
-        Forward count in the convention; None without a rule.
-    activations : int
-        Number of output elements; 0 for views.
-    """
-
-    rows: list[tuple[int, ...]]
-    forward_count: int | None
-    activations: int
+    rows: list[tuple[int, ...]]  # for each of `PASSES`, the counts in `COLUMNS`
+    forward_count: int | None  # in the convention; None without a rule
+    activations: int  # number of output elements; 0 for views
 
 
 def _columns_of_layers(counts: Sequence[CountsOfLayer], group_of_layer: Array) -> Array:
@@ -404,14 +309,8 @@ def _kinds_without_rule(layers: Sequence[Layer], counted: NDArray[np.bool_]) -> 
 def _group_identical_layers(layers: Sequence[Layer], flow: Flow) -> tuple[Array, list[int]]:
     """Group the layers that a rule cannot distinguish, so that each group is counted once.
 
-    Networks repeat their blocks: two thirds of the layers of a ResNet equal an earlier one.
-
-    Returns
-    -------
-    group_of_layer : ndarray of int, shape (layers,)
-        Number of the group of each layer.
-    representatives : list of int
-        Index of the first layer of each group.
+    Networks repeat their blocks: two thirds of the layers of a ResNet equal an earlier one. Return the number of the
+    group of each layer, shape (layers,), and the index of the first layer of each group.
     """
     numbers: dict[tuple[Any, ...], int] = {}
     group_of_layer: list[int] = []
@@ -428,25 +327,14 @@ def _group_identical_layers(layers: Sequence[Layer], flow: Flow) -> tuple[Array,
 
 
 def _count_passes(
-    layer: Layer, samples: int, flow: Flow, index: int, convention: Convention, element_size: int
+    layer: Layer,
+    samples: int,  # the batch size
+    flow: Flow,  # of all layers of the network
+    index: int,  # of the layer in the network
+    convention: Convention,  # of the forward count
+    element_size: int,  # bytes per element
 ) -> CountsOfLayer:
-    """Count one layer at one batch size.
-
-    Parameters
-    ----------
-    layer : Layer
-        The layer.
-    samples : int
-        Batch size.
-    flow : Flow
-        Properties of all layers of the network.
-    index : int
-        Index of the layer in the network.
-    convention : Convention
-        Convention of the forward count.
-    element_size : int
-        Bytes per element.
-    """
+    """Count one layer at one batch size."""
     op = Op(layer, samples, *flow.op_arguments[index])
     known_cost = count_layer(op)
     cost = known_cost or Cost(NO_COST, NO_COST)

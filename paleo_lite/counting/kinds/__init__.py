@@ -44,18 +44,12 @@ USER_MODULES: dict[type, str] = {}
 """Module classes that the user counts as one layer, and the kind of that layer."""
 
 
-def add_rule(operation: str | type, rule: UserRule, macs: bool = False) -> None:
-    """Register a user's counting rule for an operation or a module class; see `paleo_lite.rule`.
-
-    Parameters
-    ----------
-    operation : str or type
-        Kind of layer, operation of ATen (``"sort"`` or ``"aten.sort"``), or module class.
-    rule : callable
-        Operations of a layer; see `UserRule`.
-    macs : bool
-        Whether the rule returns multiply-accumulates instead of FLOPs.
-    """
+def add_rule(
+    operation: str | type,  # kind of layer, operation of ATen (``"sort"`` or ``"aten.sort"``), or module class
+    rule: UserRule,
+    macs: bool = False,  # whether the rule returns multiply-accumulates instead of FLOPs
+) -> None:
+    """Register a user's counting rule for an operation or a module class; see `paleo_lite.rule`."""
     if isinstance(operation, str):
         name = operation if operation in KINDS or "." in operation else f"aten.{operation}"
     else:
@@ -71,18 +65,12 @@ def add_rule(operation: str | type, rule: UserRule, macs: bool = False) -> None:
         USER_MODULES[operation] = name
 
 
-def make_user_kind(name: str, rule: UserRule, macs: bool) -> Kind:
-    """Return the record of a kind with a user's rule: one kernel of its own, which saves all its inputs.
-
-    Parameters
-    ----------
-    name : str
-        Name of the kind.
-    rule : callable
-        Operations of a layer. If it returns one number, each required gradient costs the same.
-    macs : bool
-        Whether the rule returns multiply-accumulates, which tensor cores can compute, or FLOPs.
-    """
+def make_user_kind(
+    name: str,
+    rule: UserRule,  # if it returns one number, each required gradient costs the same
+    macs: bool,  # whether the rule returns multiply-accumulates, which tensor cores can compute, or FLOPs
+) -> Kind:
+    """Return the record of a kind with a user's rule: one kernel of its own, which saves all its inputs."""
 
     def count_operations(layer: Layer) -> tuple[int, int, int]:
         result = rule(layer)
@@ -144,12 +132,7 @@ def count_layer(op: Op) -> Cost | None:
     """Return the canonical cost of a layer, or None if its kind has no record.
 
     For products of complex numbers (attribute ``complex``) a multiply-accumulate counts as four real ones and an
-    element as two.
-
-    Raises
-    ------
-    CountFailed
-        If the shapes of the layer do not match its kind.
+    element as two. Raise CountFailed if the shapes of the layer do not match its kind.
     """
     kind = KINDS.get(op.layer.kind)
     if kind is None:
@@ -206,22 +189,14 @@ def gemm_of(layer: Layer, pass_name: str) -> Gemm | None:
     return kind.gemm(layer, pass_name)
 
 
-def saved_tensors(layer: Layer, wants_gradient: Sequence[bool], trainable: bool) -> Saved | None:
+def saved_tensors(
+    layer: Layer,  # that the backward pass reaches
+    wants_gradient: Sequence[bool],  # for each input, whether its gradient is computed
+    trainable: bool,  # whether gradients of the layer's weights are computed
+) -> Saved | None:
     """Return the tensors that a layer saves for its gradients, or None if its kind has no record.
 
-    Parameters
-    ----------
-    layer : Layer
-        A layer that the backward pass reaches.
-    wants_gradient : sequence of bool
-        For each input, whether its gradient is computed.
-    trainable : bool
-        Whether gradients of the layer's weights are computed.
-
-    Raises
-    ------
-    CountFailed
-        If its shapes do not match its kind.
+    Raise CountFailed if its shapes do not match its kind.
     """
     kind = KINDS.get(layer.kind)
     if kind is None:
@@ -263,13 +238,7 @@ def preserves_sharding(layer: Layer) -> bool:
 
 
 def missing_rules_note(unknown: Sequence[str]) -> str:
-    """Return a note on layers without a counting rule.
-
-    Parameters
-    ----------
-    unknown : sequence of str
-        Kinds with the number of their layers, such as ``"aten.sort (2)"``.
-    """
+    """Return a note on kinds without a counting rule, each with its number of layers, such as ``"aten.sort (2)"``."""
     possessive = "its" if len(unknown) == 1 else "their"
     # Kinds with a record but without a rule in the convention still have known saved tensors.
     has_unknown_kind = any(name.rpartition(" ")[0] not in KINDS for name in unknown)

@@ -25,15 +25,7 @@ from ..layer import (
 
 
 def activation(op: Op, forward: int, backward: int) -> Cost:
-    """Count an activation function.
-
-    Parameters
-    ----------
-    op : Op
-        The layer.
-    forward, backward : int
-        Operations per output element in the forward and backward pass.
-    """
+    """Count an activation function, given its operations per output element in the forward and backward pass."""
     return needed_cost(
         op,
         forward=PassCost(forward * op.y, 0, op.x + op.w, op.y),

@@ -25,19 +25,15 @@ from ..layer import (
 from .products import saved_factors
 
 
-def arithmetic(op: Op, forward: int, backward: int, factor: bool = False) -> Cost:
-    """Count arithmetic on one or more tensors with broadcasting; the gradient of a broadcast operand is summed.
-
-    Parameters
-    ----------
-    op : Op
-        The layer.
-    forward, backward : int
-        Operations per output element in the forward pass, and in the gradient of each operand.
-    factor : bool
-        Whether an operation with a single tensor multiplies it by a number, so that its gradient needs no saved tensor.
-        Otherwise the gradient reads the operand itself; with several operands it reads the others.
-    """
+def arithmetic(
+    op: Op,
+    forward: int,  # operations per output element in the forward pass
+    backward: int,  # operations per output element in the gradient of each operand
+    # Whether an operation with a single tensor multiplies it by a number, so that its gradient needs no saved tensor.
+    # Otherwise the gradient reads the operand itself; with several operands it reads the others.
+    factor: bool = False,
+) -> Cost:
+    """Count arithmetic on one or more tensors with broadcasting; the gradient of a broadcast operand is summed."""
     num_operands = len(op.inputs) + len(op.weights)
     read = op.x + op.w
 

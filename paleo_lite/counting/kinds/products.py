@@ -208,18 +208,12 @@ def copies_attention_output(layers: Sequence[Layer], layer: Layer) -> bool:
     return is_attention(producer)
 
 
-def unfused_attention(layer: Layer, parents: tuple[int, ...], first: int) -> list[Layer]:
-    """Return the layers of attention without a fused kernel: scaling, scores, mask, softmax, product with the values.
-
-    Parameters
-    ----------
-    layer : Layer
-        The attention layer.
-    parents : tuple of int
-        Indices of the layers that produce its inputs.
-    first : int
-        Index of the first returned layer in the network.
-    """
+def unfused_attention(
+    layer: Layer,
+    parents: tuple[int, ...],  # indices of the layers that produce its inputs
+    first: int,  # index of the first returned layer in the network
+) -> list[Layer]:
+    """Return the layers of attention without a fused kernel: scaling, scores, mask, softmax, product with values."""
     query, key, value = layer.inputs[:3]
     transposed_key = (*key[:-2], key[-1], key[-2])
     scores = (*query[:-1], key[-2])
@@ -242,14 +236,9 @@ def unfused_attention(layer: Layer, parents: tuple[int, ...], first: int) -> lis
 
 
 def count_half_of_causal(layers: Sequence[Layer]) -> tuple[list[Layer], int]:
-    """Mark causal attention so that half of it is counted.
+    """Return all layers, causal attention marked so that half of it is counted, and the number of marked layers.
 
-    Returns
-    -------
-    layers : list of Layer
-        All layers, the causal attention layers with the attribute ``half``.
-    num_marked : int
-        Number of layers with the attribute.
+    The mark is the attribute ``half``.
     """
     marked = []
     for layer in layers:
