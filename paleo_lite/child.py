@@ -28,14 +28,8 @@ _KEPT_VARIABLES = re.compile(
 def child_command(script: Path, arguments: Sequence[str]) -> list[str]:
     """Return the command that runs a file of this package.
 
-    Its first argument is the list of folders to import from, which the file puts at the start of ``sys.path``.
-
-    Parameters
-    ----------
-    script : Path
-        The file.
-    arguments : sequence of str
-        What the file is told besides.
+    Its first argument is the list of folders to import from, which the file puts at the start of ``sys.path``; the
+    given ones follow.
     """
     return [sys.executable, "-P", str(script), os.pathsep.join(child_folders()), *arguments]
 
@@ -64,10 +58,7 @@ def child_environment() -> dict[str, str]:
 def die_with_parent(parent: int) -> None:
     """Let the operating system kill this process when the thread that started it ends, where it can (Linux).
 
-    Parameters
-    ----------
-    parent : int
-        Number of the parent's process, as the parent knows it.
+    `parent` is the number of the parent's process, as the parent knows it.
     """
     if sys.platform != "linux":
         return

@@ -37,28 +37,17 @@ _SCHEDULER_TIMEOUT_S = 30
 
 
 def run_tasks(
-    tasks: Sequence[_Task],
+    tasks: Sequence[_Task],  # arguments of `work`, usually paths of files
+    # From a task to a result; both must be picklable. It handles the errors of a single file itself.
     work: Work[_Task, _T],
-    jobs: int | None = None,
+    jobs: int | None = None,  # number of processes; by default one per core; with 1 the tasks run in this process
+    # Address of a Dask scheduler, ``tcp://host:8786``; its workers must see the same files.
     scheduler: str | None = None,
+    # Function from a task and an error to a result, called for a task that kills its process even when it runs alone.
+    # By default the error is raised.
     died: Callable[[_Task, PaleoError], _T] | None = None,
 ) -> Generator[tuple[_Task, _T], None, None]:
-    """Run a function on every task and yield pairs of task and result, in order of completion.
-
-    Parameters
-    ----------
-    tasks : sequence
-        Arguments of `work`, usually paths of files.
-    work : callable
-        Function from a task to a result; both must be picklable. It handles the errors of a single file itself.
-    jobs : int, optional
-        Number of processes; by default one per core. With 1 the tasks run in this process.
-    scheduler : str, optional
-        Address of a Dask scheduler, ``tcp://host:8786``; its workers must see the same files.
-    died : callable, optional
-        Function from a task and an error to a result, called for a task that kills its process even when it runs
-        alone. By default the error is raised.
-    """
+    """Run a function on every task and yield pairs of task and result, in order of completion."""
     if scheduler is not None:
         yield from _run_on_cluster(tasks, work, scheduler)
         return
@@ -89,18 +78,8 @@ def run_tasks(
 def map_in_order(tasks: Iterable[_Task], work: Work[_Task, _T], jobs: int, ahead: int) -> Generator[_T, None, None]:
     """Run a function on every task in a process pool and yield the results in the order of the tasks.
 
-    Ends early, without an error, if a process of the pool dies: the caller must count the results.
-
-    Parameters
-    ----------
-    tasks : iterable
-        Arguments of `work`; read only as far as needed.
-    work : callable
-        Function from a task to a result; both must be picklable.
-    jobs : int
-        Number of processes.
-    ahead : int
-        Maximum number of tasks that are read before their results are yielded, which bounds memory.
+    Ends early, without an error, if a process of the pool dies: the caller must count the results. At most `ahead`
+    tasks are read before their results are yielded, which bounds memory. Tasks and results must be picklable.
     """
     pending: deque[Future[_T]] = deque()
     with _open_pool(jobs, work) as pool:
@@ -274,13 +253,7 @@ class _CallWhereRead:
 
 
 def _run_pickled(version: str, pickled: bytes) -> Any:
-    """Run a pickled task on a worker.
-
-    Raises
-    ------
-    ImportError
-        If the worker has another version of this package.
-    """
+    """Run a pickled task on a worker; raise ImportError if the worker has another version of this package."""
     if version != __version__:
         raise ImportError(f"version {__version__} is installed there")
     work, task = pickle.loads(pickled)

@@ -8,27 +8,15 @@ from typing import Any
 from .errors import MissingExtra
 
 
-def require(module: str, purpose: str, extra: str) -> Any:
-    """Import an optional dependency.
+def require(
+    module: str,
+    purpose: str,  # subject of the error message, such as ``"drawing charts"``
+    extra: str,  # of paleo-lite that installs it
+) -> Any:
+    """Import an optional dependency, and return the module.
 
-    Parameters
-    ----------
-    module : str
-        Name of the module.
-    purpose : str
-        Subject of the error message, such as ``"drawing charts"``.
-    extra : str
-        Name of the extra of paleo-lite that installs it.
-
-    Returns
-    -------
-    module
-        The imported module.
-
-    Raises
-    ------
-    MissingExtra
-        If the module is not installed. A module missing *inside* the dependency raises its own ModuleNotFoundError.
+    Raise MissingExtra if it is not installed. A module missing *inside* the dependency raises its own
+    ModuleNotFoundError.
     """
     try:
         return importlib.import_module(module)

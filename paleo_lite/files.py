@@ -49,13 +49,7 @@ def discard(path: Path) -> None:
 
 
 def save(path: Path, data: bytes) -> None:
-    """Write an output file that the user requested, with `write_atomically`.
-
-    Raises
-    ------
-    BadFile
-        If the file cannot be written.
-    """
+    """Write an output file that the user requested, with `write_atomically`; raise BadFile if it cannot be written."""
     try:
         write_atomically(path, data)
     except OSError as error:
@@ -68,18 +62,7 @@ def lock_file(path: Path, activity: str) -> Iterator[None]:
 
     The folder of the file is created if necessary. The operating system releases the lock when the process ends for any
     reason; processes forked in the meantime hold it, too. On exit the file is removed, and its folder if it is empty.
-
-    Parameters
-    ----------
-    path : Path
-        The lock file.
-    activity : str
-        Description of the work for the error message, such as ``"a sweep is being written"``.
-
-    Raises
-    ------
-    BadValue
-        If another process holds the lock.
+    Raise BadValue, with the activity (``"a sweep is being written"``), if another process holds the lock.
     """
     file = None
     try:
@@ -144,12 +127,7 @@ def shipped_folder(folder: str) -> Path:
 def file_exists(path: str | Path, test: Callable[[Path], bool] = Path.is_file) -> bool:
     """Return whether a file exists; False also for a text that is too long to be a file name.
 
-    Parameters
-    ----------
-    path : str or Path
-        The file.
-    test : callable
-        `Path.is_file`, or another test such as `Path.exists`.
+    The test is `Path.is_file`, or another one such as `Path.exists`.
     """
     try:
         return test(Path(path))
@@ -203,14 +181,9 @@ _KERNEL_FOLDERS = (Path("/proc"), Path("/sys"))
 def check_regular(path: Path, error_class: type[PaleoError] = BadFile) -> None:
     """Check, before a file is opened, that it ends: that it is a regular file, also behind a symbolic link.
 
-    A pipe of the shell is accepted as well, that is ``<(command)`` or ``/dev/stdin``: its writer is there.
-
-    Raises
-    ------
-    OSError
-        If there is no such file.
-    PaleoError
-        Of the given class, if it is a folder, a device, a socket, a pipe with a name or a file of the kernel.
+    A pipe of the shell is accepted as well, that is ``<(command)`` or ``/dev/stdin``: its writer is there. Raise
+    OSError if there is no such file, and an error of the class if it is a folder, a device, a socket, a pipe with a
+    name or a file of the kernel.
     """
     mode = path.stat().st_mode
     if stat.S_ISFIFO(mode):
@@ -235,12 +208,7 @@ def _has_name(pipe: Path) -> bool:
 def read_limited(path: Path, max_bytes: int, description: str, error_class: type[PaleoError] = BadFile) -> bytes:
     """Return the bytes of a file, of which no more is read than a description of this kind may have.
 
-    Raises
-    ------
-    OSError
-        If it cannot be read.
-    PaleoError
-        Of the given class, if it is not a regular file, or larger.
+    Raise OSError if it cannot be read, and an error of the class if it is not a regular file, or larger.
     """
     check_regular(path, error_class)
     pieces, left = [], max_bytes + 1
@@ -269,23 +237,13 @@ def typed(struct: type[_T]) -> type[_T]:
 
 
 def read_typed(
-    path: Path, struct: type[_T], description: str, max_bytes: int, error_class: type[PaleoError] = BadFile
+    path: Path,
+    struct: type[_T],  # a msgspec struct that defines the fields
+    description: str,  # kind of file for error messages, such as ``"calibration"``
+    max_bytes: int,
+    error_class: type[PaleoError] = BadFile,  # class of the raised error
 ) -> _T:
-    """Read and validate a TOML or JSON file; the suffix selects the format.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    struct : type
-        A msgspec struct that defines the fields.
-    description : str
-        Kind of file for error messages, such as ``"calibration"``.
-    max_bytes : int
-        Size limit.
-    error_class : type
-        Class of the raised error.
-    """
+    """Read and validate a TOML or JSON file; the suffix selects the format."""
     try:
         data = read_limited(path, max_bytes, description, error_class)
         if not data.strip():
@@ -322,10 +280,7 @@ _LONG_KEY = re.compile(rf"(?<![\w-])(?:[\w-]++[ \t]*+\.[ \t]*+){{{MOST_KEY_PARTS
 def _decode_toml(data: bytes) -> dict[str, Any]:
     """Return the content of a TOML file.
 
-    Raises
-    ------
-    ValueError
-        If it is no TOML, a key has too many parts, or a number is infinite or none (nan).
+    Raise ValueError if it is no TOML, a key has too many parts, or a number is infinite or none (nan).
     """
     import tomllib
 
@@ -352,21 +307,10 @@ def _check_numbers(tree: dict[str, Any]) -> None:
 
 
 def check_outputs(*paths: Path | None, force: bool) -> None:
-    """Check that output files can be written, before the computation starts.
+    """Check that output files can be written, before the computation starts; None is skipped.
 
-    Parameters
-    ----------
-    *paths : Path or None
-        Output files; None is skipped.
-    force : bool
-        Whether existing files may be replaced.
-
-    Raises
-    ------
-    BadValue
-        If a path is a folder, or a file exists and `force` is False.
-    BadFile
-        If the folder of a file does not exist, is not writable or not a folder.
+    With `force` existing files may be replaced. Raise BadValue if a path is a folder, or a file exists that may not be
+    replaced, and BadFile if the folder of a file does not exist, is not writable or not a folder.
     """
     for path in paths:
         if path is None:

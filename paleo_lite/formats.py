@@ -138,10 +138,7 @@ FORMATS_OF_PRODUCTS = tuple(
 def split_format(precision: str, weights: str | None) -> tuple[str, str | None]:
     """Return the precision and the format of weights, of which a precision such as ``nvfp4`` names both.
 
-    Raises
-    ------
-    BadValue
-        If the format is one of weights alone, or weights are asked for in another one.
+    Raise BadValue if the format is one of weights alone, or weights are asked for in another one.
     """
     if precision in PRECISION_BYTES or precision not in FORMATS:
         return precision, weights
@@ -167,17 +164,8 @@ def bytes_per_number(name: str) -> float:
 def format_of_weights(weights: str | None, precision: str) -> Format | None:
     """Return the format in which a network at inference stores weights; None if all have the numbers of a precision.
 
-    Parameters
-    ----------
-    weights : str or None
-        Requested format; None for that of the precision.
-    precision : str
-        Precision of the arithmetic, one of `paleo_lite.units.PRECISION_BYTES`.
-
-    Raises
-    ------
-    BadValue
-        If there is no such precision.
+    `weights` is the requested format, or None for that of the precision of the arithmetic, one of
+    `paleo_lite.units.PRECISION_BYTES`. Raise BadValue if there is no such precision.
     """
     element_bytes(precision)  # names the valid precisions
     if weights is not None:

@@ -287,22 +287,14 @@ class Proportions(msgspec.Struct, frozen=True):
         }[blocks]
 
 
-def tensor_type(mixture: Mixture, role: Role, block: int, row: int, network: Proportions) -> str:
-    """Return the type of a matrix under a mixture.
-
-    Parameters
-    ----------
-    mixture : Mixture
-        The mixture.
-    role : Role
-        What the matrix does. The table of a network whose head shares it is ``output``.
-    block : int
-        Transformer block that it belongs to; any number for matrices outside blocks.
-    row : int
-        Numbers per row: the depth of its product.
-    network : Proportions
-        The network.
-    """
+def tensor_type(
+    mixture: Mixture,
+    role: Role,  # what the matrix does; the table of a network whose head shares it is ``output``
+    block: int,  # transformer block that it belongs to; any number for matrices outside blocks
+    row: int,  # numbers per row: the depth of its product
+    network: Proportions,
+) -> str:
+    """Return the type of a matrix under a mixture."""
     chosen = mixture.base
     rules: Sequence[Rule] = mixture.rules
     names = {role, SCHEME_OF_EXPERTS.get(role, role)}

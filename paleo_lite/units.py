@@ -51,27 +51,12 @@ _NUMBER = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([A-Za-z
 
 
 def parse_quantity(text: str | int | float, unit: str, *, unit_required: bool = False) -> float:
-    """Parse a number with an optional prefix and unit.
+    """Parse a number with an optional prefix and unit; return it in `unit`, without prefix.
 
-    Parameters
-    ----------
-    text : str, int or float
-        ``"480 GB/s"``, ``"15503M"``, ``"24 GiB"``. A number without unit, or with a prefix only, is in `unit`.
-    unit : str
-        Expected unit, as paleo-lite writes it (``"B/s"``, ``"FLOP/s"``, ``"Hz"``, ``"W"``, ...).
-    unit_required : bool
-        Whether a text without unit is an error: it would mean another quantity than the user intends, as 500 seconds in
-        place of milliseconds.
-
-    Returns
-    -------
-    float
-        Value in `unit`, without prefix.
-
-    Raises
-    ------
-    BadQuantity
-        If the text is not a quantity, has another unit, or lacks a required one.
+    A text is ``"480 GB/s"``, ``"15503M"`` or ``"24 GiB"``. A number without unit, or with a prefix only, is in `unit`,
+    as paleo-lite writes it (``"B/s"``, ``"FLOP/s"``, ``"Hz"``, ``"W"``, ...). With `unit_required`, a text without unit
+    is an error: it would mean another quantity than the user intends, as 500 seconds in place of milliseconds. Raise
+    BadQuantity if the text is not a quantity, has another unit, or lacks a required one.
     """
     if isinstance(text, (int, float)) and not isinstance(text, bool):
         return float(text)
@@ -110,10 +95,7 @@ _SECONDS_OF = {"min": 60.0, "h": SECONDS_PER_HOUR, "d": 24 * SECONDS_PER_HOUR, "
 def parse_duration(text: str | int | float) -> float:
     """Return the seconds of a duration such as ``"10 ms"``, ``"90 min"``, ``"36h"`` or ``"10 d"``.
 
-    Raises
-    ------
-    BadQuantity
-        If the text is no duration.
+    Raise BadQuantity if the text is no duration.
     """
     match = _NUMBER.fullmatch(text) if isinstance(text, str) else None
     if match is not None and match[2] in _SECONDS_OF:
@@ -151,16 +133,8 @@ def _parse_number_with_suffix(number: str, suffix: str, unit: str) -> float | No
 def format_si(value: float | None, unit: str = "", digits: int = 4) -> str:
     """Format a value with an SI prefix: ``format_si(2.91e12, "FLOP/s")`` is ``"2.91 TFLOP/s"``.
 
-    Seconds get no prefix above 1: ``format_si(5241, "s")`` is ``"5,241 s"``.
-
-    Parameters
-    ----------
-    value : float or None
-        Value in `unit`; None (absent) is written ``"-"``.
-    unit : str
-        Unit after the prefix.
-    digits : int
-        Maximum number of significant digits; trailing zeros are dropped.
+    Seconds get no prefix above 1: ``format_si(5241, "s")`` is ``"5,241 s"``. None (absent) is written ``"-"``. The
+    digits are the significant ones at most; trailing zeros are dropped.
     """
     if value is None:
         return "-"
@@ -220,13 +194,7 @@ def format_duration(seconds: float) -> str:
 
 
 def parse_shape(text: str) -> tuple[int, ...]:
-    """Parse ``"3x224x224"`` into ``(3, 224, 224)``.
-
-    Raises
-    ------
-    BadValue
-        If a dimension is missing or not an integer >= 1.
-    """
+    """Parse ``"3x224x224"`` into ``(3, 224, 224)``; raise BadValue if a dimension is missing or not an integer >= 1."""
     parts = text.lower().replace("×", "x").split("x")
     if not all(part.strip().isdigit() and int(part) > 0 for part in parts):
         raise BadValue(f"{text!r} is not a shape: expected integers >= 1 joined by x, such as 3x224x224")
@@ -241,10 +209,7 @@ def format_shape(shape: tuple[int, ...]) -> str:
 def element_bytes(precision: str) -> int:
     """Return the bytes of one number in `precision` between two operations.
 
-    Raises
-    ------
-    BadValue
-        If the precision is not one of `PRECISION_BYTES`.
+    Raise BadValue if the precision is not one of `PRECISION_BYTES`.
     """
     if precision not in PRECISION_BYTES:
         raise BadValue(f"no precision is called {precision!r}: valid names are {', '.join(PRECISION_BYTES)}")
@@ -252,28 +217,13 @@ def element_bytes(precision: str) -> int:
 
 
 def parse_range(value: str | int | Sequence[int], name: str = "numbers") -> list[int]:
-    """Parse one or several integers >= 1.
+    """Parse one or several integers >= 1, and return them in the given order.
 
-    Parameters
-    ----------
-    value : str, int or sequence of int
-        An integer, a sequence of integers, or a text: integers separated by commas (``1,2,4``); a series with an
-        ellipsis that continues with equal steps (``1,2,...,8``) or, from three numbers on, with equal ratios
-        (``1,2,4,...,128``); or ``first:last:step``, where a step such as ``x2`` is a factor and ``first:last`` has a
-        step of 1.
-    name : str
-        Plural noun for the error message: ``"workers"``.
-
-    Returns
-    -------
-    list of int
-        The numbers in the given order.
-
-    Raises
-    ------
-    BadValue
-        If there is no number or one below 1, a series is inconsistent or does not reach its last number, or the range
-        is longer than `MAX_RANGE_LENGTH`.
+    A text is integers separated by commas (``1,2,4``); a series with an ellipsis that continues with equal steps
+    (``1,2,...,8``) or, from three numbers on, with equal ratios (``1,2,4,...,128``); or ``first:last:step``, where a
+    step such as ``x2`` is a factor and ``first:last`` has a step of 1. The name is a plural noun for the error message:
+    ``"workers"``. Raise BadValue if there is no number or one below 1, a series is inconsistent or does not reach its
+    last number, or the range is longer than `MAX_RANGE_LENGTH`.
     """
     if isinstance(value, str):
         return _parse_range_text(value, name)

@@ -40,74 +40,34 @@ PAGEABLE_SOURCE = (
 
 
 class Store(msgspec.Struct, frozen=True):
-    """Storage of the samples.
-
-    Attributes
-    ----------
-    name : str
-        Name of the storage.
-    bandwidth_bytes_per_s : float
-        Bandwidth of sequential reads.
-    random_reads_per_s : float or None
-        Small random reads per second; None if unknown.
-    expected_bytes_per_s : float or None
-        Bandwidth of this kind of storage by rule of thumb: 150 MB/s of a disk, 3,000 MB/s of NVMe (see `remedies`).
-    """
+    """Storage of the samples."""
 
     name: str
-    bandwidth_bytes_per_s: float
-    random_reads_per_s: float | None = None
+    bandwidth_bytes_per_s: float  # of sequential reads
+    random_reads_per_s: float | None = None  # small random reads; None if unknown
+    # Bandwidth of this kind of storage by rule of thumb: 150 MB/s of a disk, 3,000 MB/s of NVMe (see `remedies`).
     expected_bytes_per_s: float | None = None
 
 
 class InputPipeline(msgspec.Struct, frozen=True):
-    """Devices of a node and the pipeline that provides their samples.
+    """Devices of a node and the pipeline that provides their samples."""
 
-    Attributes
-    ----------
-    device_per_s : float
-        Samples per second that one device processes if it never waits.
-    batch_size : int
-        Samples per batch of one device.
-    sample_bytes, decoded_bytes : float
-        Bytes of one sample in storage, and as it is copied to the device.
-    store : Store or None
-        Storage of the samples; None: they are in host memory.
-    access : {"sequential", "random"}
-        Access pattern of reading samples.
-    workers : int
-        Processes or threads that decode, one core each.
-    decode_per_worker_s : float or None
-        Samples per second that one worker decodes; None: the samples need no decoding.
-    link : str
-        Name of the host link.
-    link_bytes_per_s : float
-        Bandwidth of the host link in one direction.
-    network : tuple of str and float, or None
-        Name and bandwidth in bytes per second of the network through which another node, which has the storage and the
-        decoding, sends decoded samples.
-    pinned : bool
-        Whether samples are copied from pinned memory.
-    prefetch : bool
-        Whether batches are loaded ahead, so that the stages run concurrently.
-    devices : int
-        Devices of the node, which share storage and workers; each has a host link of its own.
-    """
-
-    device_per_s: float
-    batch_size: int
-    sample_bytes: float
-    decoded_bytes: float
-    store: Store | None
-    access: str
-    workers: int
-    decode_per_worker_s: float | None
-    link: str
-    link_bytes_per_s: float
+    device_per_s: float  # samples per second that one device processes if it never waits
+    batch_size: int  # samples per batch of one device
+    sample_bytes: float  # of one sample in storage
+    decoded_bytes: float  # of one sample as it is copied to the device
+    store: Store | None  # None: samples are in host memory
+    access: str  # pattern of reading samples: "sequential" or "random"
+    workers: int  # processes or threads that decode, one core each
+    decode_per_worker_s: float | None  # samples per second that one worker decodes; None: the samples need no decoding
+    link: str  # name of the host link
+    link_bytes_per_s: float  # bandwidth of the host link in one direction
+    # Name and bandwidth in bytes per second of the network through which another node, which has the storage and the
+    # decoding, sends decoded samples.
     network: tuple[str, float] | None = None
-    pinned: bool = True
-    prefetch: bool = True
-    devices: int = 1
+    pinned: bool = True  # whether samples are copied from pinned memory
+    prefetch: bool = True  # whether batches are loaded ahead, so that the stages run concurrently
+    devices: int = 1  # of the node, which share storage and workers; each has a host link of its own
 
     @property
     def demand_per_s(self) -> float:
@@ -137,30 +97,14 @@ class InputPipeline(msgspec.Struct, frozen=True):
 
 
 class Stage(msgspec.Struct, frozen=True):
-    """One stage of an input pipeline.
+    """One stage of an input pipeline."""
 
-    Attributes
-    ----------
-    name : str
-        ``storage``, ``network``, ``decode``, ``copy`` or ``device``.
-    description : str
-        One-line description.
-    workers : int or None
-        Number of workers, for a stage that has workers.
-    per_s : float
-        Samples per second of this stage alone.
-    bytes_per_s : float or None
-        Bytes per second that correspond to `per_s`; None for the device.
-    runs_concurrently : bool
-        Whether it runs concurrently with all other stages.
-    """
-
-    name: str
-    description: str
-    workers: int | None
-    per_s: float
-    bytes_per_s: float | None
-    runs_concurrently: bool
+    name: str  # ``storage``, ``network``, ``decode``, ``copy`` or ``device``
+    description: str  # in one line
+    workers: int | None  # None for a stage that has none
+    per_s: float  # samples per second of this stage alone
+    bytes_per_s: float | None  # that correspond to `per_s`; None for the device
+    runs_concurrently: bool  # whether it runs concurrently with all other stages
 
 
 def pipeline_stages(pipeline: InputPipeline) -> tuple[Stage, ...]:
@@ -253,24 +197,12 @@ def _reads_per_s(store: Store, pipeline: InputPipeline) -> float:
 
 
 class PipelineThroughput(msgspec.Struct, frozen=True):
-    """Predicted throughput of an input pipeline.
-
-    Attributes
-    ----------
-    pipeline : InputPipeline
-        Pipeline that was predicted.
-    stages : tuple of Stage
-        Its stages.
-    throughput_per_s : float
-        Samples per second through all stages.
-    bottleneck : Stage
-        Slowest stage; among stages that take turns, the one that takes most of the time.
-    """
+    """Predicted throughput of an input pipeline."""
 
     pipeline: InputPipeline
     stages: tuple[Stage, ...]
-    throughput_per_s: float
-    bottleneck: Stage
+    throughput_per_s: float  # samples per second through all stages
+    bottleneck: Stage  # the slowest stage; among stages that take turns, the one that takes most of the time
 
     @property
     def utilisation(self) -> float:
@@ -349,17 +281,7 @@ SEPARATE_NODES = ("course-ethernet10", "course-mellanox56")
 def find_store(text: str, random_reads_per_s: float | None = None) -> Store | None:
     """Return the storage with a link's name or a rate such as ``500 MB/s``; None for ``memory``.
 
-    Parameters
-    ----------
-    text : str
-        Name, rate, or ``memory``.
-    random_reads_per_s : float, optional
-        Small random reads per second; by default those of the registry.
-
-    Raises
-    ------
-    UnknownName
-        If there is no such link.
+    The small random reads per second are by default those of the registry. Raise UnknownName if there is no such link.
     """
     if text == "memory":
         return None
@@ -384,10 +306,7 @@ def find_link(text: str) -> tuple[str, float]:
 def find_host_link(device: Device) -> tuple[str, float]:
     """Return id and bandwidth, in bytes per second, of the link between a device and its host.
 
-    Raises
-    ------
-    BadValue
-        If the device's hardware file names none.
+    Raise BadValue if the device's hardware file names none.
     """
     links = read_links().link
     for attached in device.links:
