@@ -22,32 +22,16 @@ FORMATS = ("table", "json", "csv", "markdown")
 
 
 class CommandResult(NamedTuple):
-    """The result of a command.
+    """The result of a command."""
 
-    Attributes
-    ----------
-    to_dict : callable
-        Returns the documented JSON.
-    document : callable, optional
-        Returns the `Document`, or the text, to print; without it only JSON is printed.
-    drawn : callable, optional
-        Returns the result that the chart draws; without it there is no chart.
-    failures : sequence of str
-        Messages about failed parts of the computation; the exit code is then 1.
-    exit_code : int
-    chart : str
-        Kind of chart, if it is not the default of the command.
-    result : Result, optional
-        The result, for a report.
-    """
-
-    to_dict: Callable[[], Any] = dict
+    to_dict: Callable[[], Any] = dict  # returns the documented JSON
+    # Returns the `Document`, or the text, to print; without it only JSON is printed.
     document: Callable[[], Any] | None = None
-    drawn: Callable[[], Any] | None = None
-    failures: Sequence[str] = ()
+    drawn: Callable[[], Any] | None = None  # returns the result that the chart draws; without it there is no chart
+    failures: Sequence[str] = ()  # messages about failed parts of the computation; the exit code is then 1
     exit_code: int = 0
-    chart: str = ""
-    result: Any = None
+    chart: str = ""  # kind of chart, if it is not the default of the command
+    result: Any = None  # for a report
 
 
 class ChartOutput(NamedTuple):
@@ -59,13 +43,7 @@ class ChartOutput(NamedTuple):
     force: bool
 
     def draw(self, answer: CommandResult) -> None:
-        """Write the chart of a result.
-
-        Raises
-        ------
-        BadValue
-            If the result has nothing to draw.
-        """
+        """Write the chart of a result; raise BadValue if the result has nothing to draw."""
         if answer.drawn is None:
             raise BadValue("this result has no chart: leave the file of the chart out")
         kind = answer.chart or self.kind
@@ -100,23 +78,14 @@ class AnswerCommand(click.Command):
 
     A command that returns None has printed its output itself. The values of the output options that this class adds
     (format, chart, theme, force) are not passed to the function; it gets them with ``click.pass_obj``, as a dict.
-
-    Parameters
-    ----------
-    chart : str, optional
-        Kind of chart; by default the first one for this command.
-    chart_option : sequence of str
-        Names of the option for the file of the chart.
-    is_chart_required : bool
-        Whether the chart is the only output.
     """
 
     def __init__(
         self,
         *arguments: Any,
-        chart: str = "",
-        chart_option: Sequence[str] = ("--plot",),
-        is_chart_required: bool = False,
+        chart: str = "",  # kind of chart; by default the first one for this command
+        chart_option: Sequence[str] = ("--plot",),  # names of the option for the file of the chart
+        is_chart_required: bool = False,  # whether the chart is the only output
         **settings: Any,
     ) -> None:
         super().__init__(*arguments, **settings)
@@ -234,10 +203,7 @@ def progress_of_long_answers(label: str, clock: Callable[[], float] = time.monot
 def progress(label: str) -> Iterator[Callable[[int, int], None]]:
     """Show a progress bar on standard error, if this is a terminal.
 
-    Yields
-    ------
-    callable
-        Function to call with the number of completed and of all items.
+    Yield a function to call with the number of completed and of all items.
     """
     if not sys.stderr.isatty():
         yield lambda completed, total: None

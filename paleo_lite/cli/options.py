@@ -53,12 +53,8 @@ class OutputOption(click.Option):
 class SharedOption:
     """An option that several commands have; called, it returns the decorator that adds it to a command.
 
-    Parameters
-    ----------
-    *names : str
-        Names of the option, and of its Python parameter if that differs.
-    **settings
-        Settings of `click.option`. A command may replace them.
+    The names are those of the option, and of its Python parameter if that differs; the settings are those of
+    `click.option`, and a command may replace them.
     """
 
     def __init__(self, *names: str, **settings: Any) -> None:
@@ -72,12 +68,7 @@ class SharedOption:
     def several(self, parameter: str, **changes: Any) -> Decorator:
         """Return the decorator that adds the option with several values, separated by commas.
 
-        Parameters
-        ----------
-        parameter : str
-            Name of the Python parameter.
-        **changes
-            Settings of `click.option` that differ.
+        The parameter is the name of the one in Python; the changes are settings of `click.option` that differ.
         """
         settings = {"metavar": "NAME", **self.settings, **changes}
         settings["metavar"] += "[,...]"

@@ -54,10 +54,7 @@ ROW_OPTIONS = ("output", "best", "pareto", "where", "jobs", "scheduler", "dry_ru
 def asks_for_rows(given: dict[str, Any]) -> bool:
     """Return whether one of the options is given that asks for rows.
 
-    Raises
-    ------
-    BadValue
-        If an option is given that needs such a one.
+    Raise BadValue if an option is given that needs such a one.
     """
     if given["best"] and given["pareto"]:
         raise BadValue("give only one of `--best`, by one column, and `--pareto`, by several")

@@ -34,12 +34,7 @@ def _cached(entries: int) -> Callable[[_Call], _Call]:
 
 
 def ask(view: View) -> Any:
-    """Return the answer of the function of the package that answers questions of this kind.
-
-    Raises
-    ------
-    PaleoError
-    """
+    """Return the answer of the function of the package that answers questions of this kind, or raise its PaleoError."""
     check_amount(view)
     uploaded, digests = _uploaded_arguments(view)
     return _answer(view.asked, _key_of(view), digests, {**view.arguments(), **uploaded})
@@ -80,10 +75,7 @@ def _uploaded_arguments(view: View) -> tuple[dict[str, Any], tuple[str, ...]]:
 def memory_ranges(view: View, prediction: Prediction) -> MemoryRanges:
     """Return the memory of a language model over the batch size and over the tokens.
 
-    Raises
-    ------
-    PaleoError
-        If the network does not read sequences.
+    Raise PaleoError if the network does not read sequences.
     """
     return _memory_ranges(_key_of(view), _uploaded_arguments(view)[1], find_any_network(view.network), prediction)
 

@@ -36,13 +36,7 @@ class Field(NamedTuple):
 
 
 def field_of(asked: str, name: str, choices: Sequence[str] | None = None) -> Field:
-    """Return the control of an option of a question.
-
-    Parameters
-    ----------
-    choices : sequence of str, optional
-        Names that it offers; by default those of the option's type.
-    """
+    """Return the control of an option of a question; the choices are by default those of the option's type."""
     declared = offered_options(asked)[name]
     default = default_of(asked, name)
     names = shipped_names(asked, name) if choices is None else choices

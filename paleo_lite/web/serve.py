@@ -11,17 +11,12 @@ from pathlib import Path
 
 
 def serve(arguments: Sequence[str]) -> None:
-    """Run Streamlit's command line, and reject requests from other origins.
+    """Run Streamlit's command line with the arguments of ``streamlit``, and reject requests from other origins.
 
     By default, Streamlit accepts requests from pages on all ports of this computer. For requests from other pages, it
     asks a server on the internet for the external address of this computer. No option disables either behavior, so this
     function replaces Streamlit's check of other origins by one that rejects all of them. Streamlit accepts requests
     from the server's own origin before it calls the check.
-
-    Parameters
-    ----------
-    arguments : sequence of str
-        Arguments of the command ``streamlit``.
     """
     # Streamlit reads the settings of the folder in which it starts (`.streamlit/config.toml`), which may be anybody's.
     before, folder = Path.cwd(), Path(tempfile.mkdtemp(prefix="paleo-lite-"))

@@ -68,12 +68,7 @@ def store_own_files(files: Sequence[tuple[str, bytes]]) -> None:
 
 
 def read_own_files(files: Sequence[tuple[str, bytes]]) -> OwnFiles:
-    """Read files as networks, devices or calibrations, by name and content.
-
-    Parameters
-    ----------
-    files : sequence of (name, content)
-    """
+    """Read files, given by name and content, as networks, devices or calibrations."""
     own, errors = OwnFiles(network={}, gpu={}, calibration={}, files={}), []
     if len(files) > FILES_AT_MOST:
         errors.append(f"only the first {FILES_AT_MOST} of {len(files)} files are read: remove some")

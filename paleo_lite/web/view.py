@@ -163,10 +163,7 @@ def _number_or_text(text: str) -> int | float | str:
 def check_option(asked: str, name: str, text: str, uploaded: Sequence[str] = ()) -> str:
     """Return the text of an option if it is one; it names neither a file nor more than the page computes.
 
-    Raises
-    ------
-    PaleoError
-        If it is not, with the label of its control.
+    Raise PaleoError if it is not, with the label of its control.
     """
     if text in uploaded:
         return text
@@ -240,13 +237,7 @@ def _check_counts(text: str, most: int) -> None:
 
 
 def check_amount(view: View) -> None:
-    """Check that a question does not compare more than the page computes.
-
-    Raises
-    ------
-    BadValue
-        If it does.
-    """
+    """Raise BadValue if a question compares more than the page computes."""
     combinations = max(len(view.gpu), 1)
     declared = offered_options(view.asked)
     for name, text in view.options.items():
@@ -262,18 +253,13 @@ def check_amount(view: View) -> None:
 
 
 def read_query(
-    query: Mapping[str, Sequence[str]], own_names: Callable[[str], Sequence[str]] = lambda control: ()
+    query: Mapping[str, Sequence[str]],  # values of each parameter
+    # Returns the names of uploaded files that a control offers.
+    own_names: Callable[[str], Sequence[str]] = lambda control: (),
 ) -> tuple[View, list[str]]:
     """Return the view of an address, and a message for each invalid parameter, which is left out.
 
     Only shipped names and those of uploaded files are accepted, so that an address cannot open files.
-
-    Parameters
-    ----------
-    query : mapping of str to sequence of str
-        Values of each parameter.
-    own_names : callable
-        Returns the names of uploaded files that a control offers.
     """
     problems: list[str] = []
 

@@ -17,12 +17,7 @@ _COMMAND = re.compile(rf"paleo-lite ({'|'.join(KINDS)})\b.*")
 def on_page(text: str, asked: str = "") -> str:
     """Return a sentence with the labels of controls in place of options of the command line.
 
-    Parameters
-    ----------
-    text : str
-        A note, a message or a help text.
-    asked : str
-        The kind of question whose labels are taken first.
+    The text is a note, a message or a help text; labels of the kind of question that is asked are taken first.
     """
     text = _QUOTED.sub(lambda quoted: _without_quotes(quoted[1], asked), text)
     return _FLAG.sub(lambda flag: f"“{label_of_flag(flag[0], asked)}”", text)
