@@ -41,10 +41,7 @@ class HostClock:
 class EventClock:
     """CUDA events before and after all calls, with one synchronization at the end.
 
-    Parameters
-    ----------
-    cuda : module
-        ``torch.cuda``, or another object with its ``Event`` and ``synchronize``.
+    The module is ``torch.cuda``, or another object with its ``Event`` and ``synchronize``.
     """
 
     def __init__(self, cuda: Any) -> None:

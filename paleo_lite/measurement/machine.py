@@ -220,33 +220,15 @@ def _rate(measured: Probed, precision: str, column: str) -> float:
 
 
 def hardware_fields(
-    machine: System,
+    machine: System,  # what the system reports about it
     device_id: str,
-    peaks_flops_per_s: dict[str, float],
-    stream_bytes_per_s: float,
-    year: int,
-    scope: str,
-    software: str,
+    peaks_flops_per_s: dict[str, float],  # measured peaks by precision
+    stream_bytes_per_s: float,  # measured bandwidth of the memory
+    year: int,  # of the measurement; it replaces the year of manufacture, which no system reports
+    scope: str,  # of the device: "cpu" or "die"
+    software: str,  # of the measurement
 ) -> dict[str, Any]:
-    """Return the contents of a hardware file for the machine.
-
-    Parameters
-    ----------
-    machine : System
-        What the system reports about it.
-    device_id : str
-        Id of the device.
-    peaks_flops_per_s : dict of str to float
-        Measured peaks by precision.
-    stream_bytes_per_s : float
-        Measured bandwidth of the memory.
-    year : int
-        Year of the measurement; it replaces the year of manufacture, which no system reports.
-    scope : {"cpu", "die"}
-        Scope of the device.
-    software : str
-        Software of the measurement.
-    """
+    """Return the contents of a hardware file for the machine."""
 
     def figure(value: str, note: str) -> dict[str, str]:
         return {"value": value, "source": "measured", "note": note}

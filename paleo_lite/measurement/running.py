@@ -64,12 +64,7 @@ def set_up(
     """Configure torch, and restore its configuration afterwards.
 
     In fp32 on CUDA, tf32 on tensor cores is disabled, because it is a separate precision here; by default, torch
-    enables it for convolutions.
-
-    Raises
-    ------
-    BadValue
-        If the device or precision is unavailable here.
+    enables it for convolutions. Raise BadValue if the device or precision is unavailable here.
     """
     torch = require("torch", "measuring this machine", "torch")
     if device not in DEVICES:
@@ -106,23 +101,17 @@ class OutOfMemory(Exception):
 
 
 def time_step(
-    module: Any, setup: Setup, phase: str, batch_size: int, image_size: int = 224, effort: Effort | None = None
+    module: Any,  # network with images as input; it is moved to the device and precision of the setup
+    setup: Setup,
+    phase: str,  # one of `STEPS`; training is forward, backward and a step of plain stochastic gradient descent
+    batch_size: int,
+    image_size: int = 224,
+    effort: Effort | None = None,
 ) -> Timing:
     """Time a step of a network.
 
-    Parameters
-    ----------
-    module : torch.nn.Module
-        Network with images as input; it is moved to the device and precision of the setup.
-    phase : str
-        One of `STEPS`; training is forward, backward and a step of plain stochastic gradient descent.
-
-    Raises
-    ------
-    BadValue
-        If the phase is not in `STEPS`.
-    OutOfMemory
-        If the step does not fit into the memory of the device.
+    Raise BadValue if the phase is not in `STEPS`, and OutOfMemory if the step does not fit into the memory of the
+    device.
     """
     if phase not in STEPS:
         raise BadValue(f"the phase must be one of {', '.join(STEPS)} (got {phase!r})")
@@ -229,15 +218,10 @@ def elementwise(purpose: str, kind: str, elements: int) -> Probe:
 
 
 def probes(quick: bool, scale: int = 1) -> list[Probe]:
-    """Return the probes of a calibration.
+    """Return the probes of a calibration, fewer and smaller ones for a quick one.
 
-    Parameters
-    ----------
-    quick : bool
-        Whether to use fewer and smaller probes.
-    scale : int
-        Factor on batch sizes and on the sizes of matrices and streams; a GPU needs larger operations than a CPU to
-        reach its peak.
+    The scale is a factor on batch sizes and on the sizes of matrices and streams; a GPU needs larger operations than a
+    CPU to reach its peak.
     """
     side = (1024 if quick else 2048) * min(scale, 4)
     batch = (2 if quick else 4) * scale

@@ -28,28 +28,14 @@ ATTENTION_KINDS = ("attention", "matmul")
 
 def compare(
     question: Q,
-    answer: Callable[[Q], A],
-    order: Sequence[str] = (),
-    together: Collection[str] = (),
+    answer: Callable[[Q], A],  # function from a question with single values to its answer
+    order: Sequence[str] = (),  # options from the one that varies slowest to the fastest; others follow
+    together: Collection[str] = (),  # options whose values one answer covers, such as the numbers of devices of a table
 ) -> A | Comparison:
     """Return the answer to a question, or to all combinations of the values of its options side by side.
 
-    Combinations that have no answer are left out, with the reason.
-
-    Parameters
-    ----------
-    question : record of options
-    answer : callable
-        Function from a question with single values to its answer.
-    order : sequence of str
-        Options from the one that varies slowest to the fastest; others follow.
-    together : collection of str
-        Options whose values one answer covers, such as the numbers of devices of a table.
-
-    Raises
-    ------
-    PaleoError
-        If no combination has an answer, or a name does not exist.
+    Combinations that have no answer are left out, with the reason. Raise PaleoError if no combination has an answer, or
+    a name does not exist.
     """
     several = {name: values for name, values in question.several().items() if name not in together}
     if not several:
@@ -182,10 +168,7 @@ def usual_precision(question: Any, gpu: Any) -> str:
 def check_network_options(question: Any, phase: str) -> None:
     """Check that no option is given of a part that the network does not have.
 
-    Raises
-    ------
-    BadValue
-        For `attention` without attention, and `loss` without tokens.
+    Raise BadValue for `attention` without attention, and `loss` without tokens.
     """
     asks_for_loss = getattr(question, "loss", None) is not None
     if question.network is None or (question.attention is None and not asks_for_loss):
@@ -219,10 +202,7 @@ def check_no_pipeline(network: Any, command: str) -> None:
 def document_of(result: Any, shown: Mapping[str, Any], *, memory: bool) -> Any:
     """Return the document of a result: of one prediction with the layer that is explained, or its slowest layers.
 
-    Raises
-    ------
-    BadValue
-        If a layer is to be explained, and the result has several predictions.
+    Raise BadValue if a layer is to be explained, and the result has several predictions.
     """
     from ..timing import Prediction
 

@@ -53,14 +53,8 @@ class Report(Result, msgspec.Struct, frozen=True, eq=False):
 def check_report_file(path: Path, *, force: bool) -> None:
     """Check the file of a report before its answer is computed.
 
-    Raises
-    ------
-    BadValue
-        If the file exists, or its name does not end in .html.
-    BadFile
-        If it cannot be written.
-    MissingExtra
-        If a library for reports is not installed.
+    Raise BadValue if the file exists, or its name does not end in .html, BadFile if it cannot be written, and
+    MissingExtra if a library for reports is not installed.
     """
     check_outputs(path, force=force)
     if path.suffix.lower() not in _SUFFIXES:

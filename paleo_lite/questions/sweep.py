@@ -101,10 +101,7 @@ def answer_of_kind(kind: str, options: Mapping[str, Any]) -> Any:
 def space_of(question: Options) -> AnySpace:
     """Return the combinations of a question.
 
-    Raises
-    ------
-    PaleoError
-        If a name is unknown, or no combination can be answered.
+    Raise PaleoError if a name is unknown, or no combination can be answered.
     """
     kind = kind_of(question)
     make_grid = _GRIDS.get(kind.name)

@@ -362,20 +362,14 @@ def _reads_tokens(question: Any) -> bool:
 
 
 def training_options(
-    question: Any, offload: str | None, *, is_in_blocks: bool, optimizer: str = "sgd"
+    question: Any,  # with the options of `UpdateOptions` and `AdapterOptions`
+    offload: str | None,  # where gradients and optimizer state are kept
+    *,
+    # Whether recomputation is that of a network in blocks on several devices, which is no option of the step.
+    is_in_blocks: bool,
+    optimizer: str = "sgd",  # without adapters if none is given
 ) -> TrainingOptions | None:
-    """Return the options of a training step; None if none is given and plain SGD updates.
-
-    Parameters
-    ----------
-    question : record with the options of `UpdateOptions` and `AdapterOptions`
-    offload : str, optional
-        Where gradients and optimizer state are kept.
-    is_in_blocks : bool
-        Whether recomputation is that of a network in blocks on several devices, which is no option of the step.
-    optimizer : str
-        Optimizer without adapters if none is given.
-    """
+    """Return the options of a training step; None if none is given and plain SGD updates."""
     given: dict[str, Any] = {} if offload is None else {"offload": offload}
     if question.recompute is not None and not is_in_blocks:
         given["checkpointing"] = _checkpointing(question.recompute)

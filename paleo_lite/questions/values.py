@@ -26,12 +26,8 @@ _LAST_NAME = re.compile(r"[\w.:/+-]*$")  # the incomplete name at the end of a t
 class Names(click.Choice):  # type: ignore[type-arg]
     """A name from one or several lists of the package, which are imported only when they are needed.
 
-    Parameters
-    ----------
-    category : str
-        Kind of name for error messages, such as ``"time model"``.
-    *sources : str
-        Lists as ``"module:LIST"``, or functions that return a list; the module is relative to the package.
+    The category is the kind of name for error messages, such as ``"time model"``. The sources are lists as
+    ``"module:LIST"``, or functions that return a list; the module is relative to the package.
     """
 
     name = "choice"
@@ -135,13 +131,7 @@ ACTIVATIONS = "activations"
 
 
 class WholeNumber(click.ParamType):  # type: ignore[type-arg]
-    """An integer >= 1.
-
-    Parameters
-    ----------
-    maximum : int, optional
-        Largest valid value.
-    """
+    """An integer >= 1, and at most the maximum if there is one."""
 
     name = "number"
 
@@ -193,15 +183,7 @@ class PictureSize(WholeNumber):
 
 
 class Number(click.ParamType):  # type: ignore[type-arg]
-    """A number > 0, or a number between two inclusive limits.
-
-    Parameters
-    ----------
-    minimum, maximum : float, optional
-        Inclusive limits.
-    example : str
-        A valid value for the error message.
-    """
+    """A number > 0, or a number between two inclusive limits; the example is a valid value for the error message."""
 
     name = "number"
 
@@ -231,10 +213,7 @@ class Number(click.ParamType):  # type: ignore[type-arg]
 class CommaSeparated(click.ParamType):  # type: ignore[type-arg]
     """One value, or several values separated by commas; the name of an existing file may contain commas.
 
-    Parameters
-    ----------
-    item_type : click.ParamType
-        Type of each value. Integers may also be given as a range such as ``1:128:x2``.
+    Integers may also be given as a range such as ``1:128:x2``.
     """
 
     def __init__(self, item_type: Any = click.STRING) -> None:
@@ -398,10 +377,7 @@ class YesNo(click.ParamType):  # type: ignore[type-arg]
 class KeyValues(click.ParamType):  # type: ignore[type-arg]
     """Settings as ``key=value,key=value``, which become a dict; the last value may contain commas.
 
-    Parameters
-    ----------
-    types : dict
-        Click type of each key.
+    The types are Click's, of each key.
     """
 
     name = "settings"
@@ -522,14 +498,10 @@ class RulesFile(click.Path):
 
 
 class CompletedText(click.types.StringParamType):
-    """Any text, with shell completion of the last name in it.
+    """Any text, with shell completion of the last name in it, and of file names if it may name files.
 
-    Parameters
-    ----------
-    *sources : str
-        Lists of names as for `Names`. A function may take the parameters that were already typed, as a dict.
-    files : bool
-        Whether to complete file names as well.
+    The sources are lists of names as for `Names`. A function may take the parameters that were already typed, as a
+    dict.
     """
 
     def __init__(self, *sources: str, files: bool = False) -> None:
