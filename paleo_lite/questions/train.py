@@ -146,6 +146,7 @@ def answer(question: Train) -> Prediction | ScaleTable | Comparison:
 MICRO_BATCHES_TRIED = (64, 32, 16, 8, 4, 2)
 """Sizes of micro-batches of which the largest that fits is compared with a single sample."""
 
+
 def _without_blocks_beside_sharding(question: Train) -> Train:
     """Return the question with the way of sharding alone where "3d" stands beside it.
 
