@@ -289,6 +289,7 @@ def test_it_fits_the_screen(visit, tmp_path, scheme):
         assert (corner > 200) == (scheme == "light")
 
 
+@pytest.mark.thorough
 def test_the_benchmark_of_the_page_waits_for_the_new_answer(visit):
     """Every change of the page is after the change of its control, and within the time for which it is watched."""
     page = visit(NETWORK)
