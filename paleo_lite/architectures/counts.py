@@ -117,7 +117,7 @@ class LayerCounts(Result, msgspec.Struct, frozen=True, eq=False):
     @property
     def frozen_parameters(self) -> int:
         """Frozen parameters of the whole network."""
-        return sum(layer.parameters for layer in self.network.layers if layer.attributes.get("frozen", False))
+        return sum(layer.parameters for layer in self.network.layers if layer.is_frozen)
 
     @property
     def kernels(self) -> int:

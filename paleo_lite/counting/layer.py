@@ -131,6 +131,11 @@ class Layer(NamedTuple):
     origin: str = "function"
     place: Place = NOWHERE
 
+    @property
+    def is_frozen(self) -> bool:
+        """Whether the weights are not trained."""
+        return bool(self.attributes.get("frozen", False))
+
 
 class Op:
     """A layer at one batch size, as counting rules receive it.
@@ -155,7 +160,7 @@ class Op:
         self.has_bias = len(layer.weights) > 1  # of a convolution or linear layer
         self.wants_gradient = list(wants_gradient)  # for each input, whether the backward pass computes its gradient
         # Whether the backward pass computes gradients of the weights.
-        self.trainable = bool(layer.weights) and not layer.attributes.get("frozen", False)
+        self.trainable = bool(layer.weights) and not layer.is_frozen
 
 
 class Flow(NamedTuple):

@@ -155,7 +155,7 @@ def gradient_bytes(workload: Workload, precision: str | None = None) -> Floats:
     The precision is that in which gradients are exchanged; by default that of the workload.
     """
     trained_parameters = [
-        0 if layer.attributes.get("frozen", False) else int(parameters)
+        0 if layer.is_frozen else int(parameters)
         for layer, parameters in zip(workload.layers, workload.work.parameters)
     ]
     return np.array(trained_parameters, dtype=np.float64) * element_bytes(precision or workload.precision)

@@ -16,7 +16,7 @@ from ..counting.kinds import class_of, is_attention, is_grouped_product
 from ..counting.work import COMPILED
 from ..timing import Workload
 from ..timing.expert_kernels import EXPERT_KERNELS, expert_layers
-from ..timing.fine_tuning import ADAPTER, find_logits, is_frozen
+from ..timing.fine_tuning import ADAPTER, find_logits
 from ..timing.memory import Memory
 from ..timing.models import Terms
 from ..timing.training_recipes import QUANTIZATION_BANDWIDTH_SHARE, TRAINING_RECIPES
@@ -289,7 +289,7 @@ def count_network(workload: Workload, blocks: int, memory: Memory, element_bytes
                 messages[direction].append((share, size))
         elif is_attention(layer):
             ring_bytes += float(np.prod(layer.inputs[1]) + np.prod(layer.inputs[2])) * element_bytes
-        elif is_grouped_product(layer) and not layer.attributes.get("frozen", False):
+        elif is_grouped_product(layer) and not layer.is_frozen:
             expert_gradient_bytes += float(layer.parameters) * element_bytes
     saved_shares = _saved_shares(layers)
     has_head = find_logits(workload.network.layers) is not None
@@ -350,7 +350,7 @@ def with_stack(network: MicroBatchCounts, kernels: StackKernels) -> MicroBatchCo
     narrowed_bytes = (NUMBER_BYTES - kernels.frozen_bytes) * sum(
         layer.parameters
         for layer, is_narrow in zip(workload.layers, workload.uses_narrow_products, strict=True)
-        if is_narrow and is_frozen(layer)
+        if is_narrow and layer.is_frozen
     )
     counted = network.counted._replace(parameter_bytes=network.counted.parameter_bytes - narrowed_bytes)
     return network._replace(counted=counted, stack=_StackCounts(kernels, kernels_of, launches, saved, narrowed_bytes))
@@ -382,7 +382,7 @@ def _quantized_elements(workload: Workload, fuses_experts: bool = False) -> tupl
     recipe = workload.options.recipe
     once_quantized = 1.0 if recipe is None else TRAINING_RECIPES[recipe].once_quantized_share
     for index, (layer, is_narrow) in enumerate(zip(workload.layers, workload.uses_narrow_products)):
-        share = once_quantized if is_frozen(layer) else 1.0
+        share = once_quantized if layer.is_frozen else 1.0
         if is_narrow and index not in second_products:
             inputs[layer.parents[:1] + layer.inputs[0]] = share * float(np.prod(layer.inputs[0]))
         if is_narrow and index not in first_products:

@@ -17,7 +17,7 @@ from ..counting import Layer
 from ..counting.kinds import ACTIVATIONS, KINDS, class_of, is_attention, is_grouped_product
 from ..counting.places import module_of
 from ..timing.expert_kernels import expert_layers
-from ..timing.fine_tuning import ADAPTER, is_frozen, original_layers
+from ..timing.fine_tuning import ADAPTER, original_layers
 from ..timing.training_recipes import TRAINING_RECIPES
 from ..timing.workload import Workload
 
@@ -140,7 +140,7 @@ def _attention_inputs(layers: tuple[Layer, ...], sources: list[int], attention: 
 def _has_weight_gradient(layers: Sequence[Layer], index: int) -> bool:
     """Return whether a product or its adapter, whose layers follow it, has trained weights."""
     layer = layers[index]
-    return bool(layer.weights) and (not is_frozen(layer) or _has_adapter(layers, index))
+    return bool(layer.weights) and (not layer.is_frozen or _has_adapter(layers, index))
 
 
 def _has_adapter(layers: Sequence[Layer], index: int) -> bool:

@@ -143,10 +143,6 @@ def answer(question: Train) -> Prediction | ScaleTable | Comparison:
     return _with_micro_batch_note(question, found) if is_one else found
 
 
-MICRO_BATCHES_TRIED = (64, 32, 16, 8, 4, 2)
-"""Sizes of micro-batches of which the largest that fits is compared with a single sample."""
-
-
 def _without_blocks_beside_sharding(question: Train) -> Train:
     """Return the question with the way of sharding alone where "3d" stands beside it.
 
@@ -162,6 +158,9 @@ def _without_blocks_beside_sharding(question: Train) -> Train:
     chosen: Any = others[0] if len(others) == 1 else others
     return replace(question, strategy=chosen)
 
+
+MICRO_BATCHES_TRIED = (64, 32, 16, 8, 4, 2)
+"""Sizes of micro-batches of which the largest that fits is compared with a single sample."""
 
 _WORTH_SAYING = 1.05
 """Gain in speed from which a note names it."""

@@ -88,14 +88,9 @@ def original_layers(layers: Sequence[Layer]) -> list[int]:
     ]
 
 
-def is_frozen(layer: Layer) -> bool:
-    """Return whether the weights of a layer are not trained."""
-    return bool(layer.attributes.get("frozen", False))
-
-
 def is_trained(layer: Layer) -> bool:
     """Return whether a layer has trained weights."""
-    return bool(layer.weights) and not layer.attributes.get("frozen", False)
+    return bool(layer.weights) and not layer.is_frozen
 
 
 def find_output_head(layers: Sequence[Layer]) -> int | None:
@@ -212,10 +207,7 @@ def is_quantized(layers: Sequence[Layer]) -> list[bool]:
     output head, as bitsandbytes and transformers quantize them."""
     head = find_output_head(layers)
     return [
-        bool(layer.weights)
-        and index != head
-        and class_of(layer) == "gemm"
-        and bool(layer.attributes.get("frozen", False))
+        bool(layer.weights) and index != head and class_of(layer) == "gemm" and layer.is_frozen
         for index, layer in enumerate(layers)
     ]
 

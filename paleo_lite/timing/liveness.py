@@ -163,7 +163,7 @@ def make_plan(layers: Sequence[Layer], number_bytes: int, has_gradients: bool = 
     for index, layer in enumerate(layers if has_gradients else ()):
         is_reached = graph.gradient[index]
         wants_gradient.append([is_reached and parent >= 0 and graph.gradient[parent] for parent in layer.parents])
-        trainable = bool(layer.weights) and not layer.attributes.get("frozen", False)
+        trainable = bool(layer.weights) and not layer.is_frozen
         # Nothing is known about kinds without a record; the prediction has a note.
         needs = (saved_tensors(layer, wants_gradient[-1], trainable) if is_reached else None) or SAVES_NOTHING
         buffers, copied_elements = _saved_buffers(layers, graph, index, needs)

@@ -267,7 +267,7 @@ def _memory_parts(workload: Workload, stage: int, shards: int) -> dict[str, Affi
     parts["logits_bytes"] = AffineBytes(logits.per_sample // options.loss_chunks, logits.fixed // options.loss_chunks)
     extra_bytes = 0
     if options.accumulation > 1:  # the new gradient of a weight is alive until it is added to the old one
-        trained = [prod(weight) for layer in layers if not _is_frozen(layer) for weight in layer.weights]
+        trained = [prod(weight) for layer in layers if not layer.is_frozen for weight in layer.weights]
         extra_bytes += max(trained, default=0) * number_bytes
     if workload.weights is not None:  # a dequantized weight is alive during its product
         quantized = _quantized_layers(workload)
@@ -343,10 +343,6 @@ def _input_bytes(graph: Buffers) -> AffineBytes:
     return AffineBytes(sum(graph.buffers[index].size for index in graph.inputs), 0)
 
 
-def _is_frozen(layer: Layer) -> bool:
-    return bool(layer.attributes.get("frozen", False))
-
-
 def _quantized_layers(workload: Workload) -> list[Layer]:
     """Return the layers of a training step with quantized weights."""
     from .fine_tuning import is_quantized
@@ -358,7 +354,7 @@ def _quantized_layers(workload: Workload) -> list[Layer]:
 def _frozen_bytes(workload: Workload) -> int:
     """Return the bytes of the parameters that are not trained, in their storage format."""
     number_bytes = element_bytes(workload.precision)
-    frozen = sum(layer.parameters for layer in workload.trained_layers if _is_frozen(layer))
+    frozen = sum(layer.parameters for layer in workload.trained_layers if layer.is_frozen)
     frozen_bytes = frozen * number_bytes
     if workload.weights is not None and frozen:
         elements = sum(prod(layer.weights[0]) for layer in _quantized_layers(workload) if layer.parameters)
@@ -376,7 +372,7 @@ def model_bytes(workload: Workload) -> tuple[int, int, int]:
     if workload.phase not in PHASES_WITH_GRADIENTS:
         layers, stored = workload.layers, workload.stored_format
         return parameter_bytes(layers, workload.precision, stored, workload.reads_tokens), 0, 0
-    trained_layers = [layer for layer in workload.trained_layers if layer.parameters and not _is_frozen(layer)]
+    trained_layers = [layer for layer in workload.trained_layers if layer.parameters and not layer.is_frozen]
     trained = sum(layer.parameters for layer in trained_layers)
     optimizer = OPTIMIZERS[options.optimizer]
     state_elements = trained * optimizer.state_per_parameter
@@ -398,7 +394,7 @@ def device_state_bytes(workload: Workload) -> tuple[int, int, int]:
     parameters, gradients, optimizer = model_bytes(workload)
     if workload.phase not in PHASES_WITH_GRADIENTS or workload.options.offload == "none":
         return parameters, gradients, optimizer
-    sizes = [layer.parameters for layer in workload.trained_layers if not _is_frozen(layer)]
+    sizes = [layer.parameters for layer in workload.trained_layers if not layer.is_frozen]
     return parameters, gradients * max(sizes, default=0) // max(sum(sizes), 1), 0
 
 

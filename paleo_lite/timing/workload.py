@@ -210,7 +210,7 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
     @property
     def trainable_parameters(self) -> int:
         """Number of trained parameters; adapters of fine-tuning count, frozen parameters do not."""
-        return sum(layer.parameters for layer in self.trained_layers if not layer.attributes.get("frozen", False))
+        return sum(layer.parameters for layer in self.trained_layers if not layer.is_frozen)
 
     @property
     def stored_format(self) -> Format | StoredWeights | None:
