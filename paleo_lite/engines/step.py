@@ -87,6 +87,23 @@ ONE_DEVICE = ReplicaDivision()
 """Placement on a single device."""
 
 
+SERVED_FORMATS = {
+    "products": ("fp8", "bf16", "fp16"),
+    "prompt attention": ("bf16/fp8", "bf16/bf16", "bf16/fp16"),
+    "decode attention": ("bf16/fp8", "bf16/bf16", "bf16/fp16"),
+    "pointwise": ("bf16",),
+    "all-reduce": ("bf16",),
+}
+"""Classes and formats of the kernels of dense networks, whose steps are measured where no kernels are
+(`EngineConstants.served`). Of others nothing is known there, and their intervals are those of predicted constants."""
+
+
+def _was_served(cell: tuple[str, str]) -> bool:
+    """Return whether kernels of a class and a format are among those of measured servers."""
+    kernels, form = cell
+    return form in SERVED_FORMATS.get(kernels, ())
+
+
 class Load(msgspec.Struct, frozen=True):
     """What an iteration computes on one device; all fields are numbers or arrays of the same shape."""
 
@@ -212,12 +229,12 @@ class EngineStep:
 
     def variance(self, kernels: Sequence[CountedKernel], load: Load) -> Any:
         """Return the variance of the logarithm of the seconds of some kernels."""
-        served = self.constants.served_deviation(self.device)
-        if served is not None:
-            return np.full(np.shape(self.total_s(kernels, load)), served**2)[()]
         cells: dict[tuple[str, str], list[CountedKernel]] = {}
         for counted in kernels:
             cells.setdefault(self.cell_of(counted.kernel), []).append(counted)
+        served = self.constants.served_deviation(self.device)
+        if served is not None and all(map(_was_served, cells)):
+            return np.full(np.shape(self.total_s(kernels, load)), served**2)[()]
         total, variance = 0.0, 0.0
         for cell, members in cells.items():
             _, constants = self._constants(*cell)

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
+import paleo_lite as pl
 from paleo_lite.engines.constants import (
     EFFECTS,
     CellFit,
@@ -185,3 +186,19 @@ def test_constants_speak_for_measured_architectures_only() -> None:
     assert has_constants(find_device("rtx4090")) and has_constants(find_device("b200"))
     assert has_constants(find_device("mi300x"))  # from its servers
     assert not has_constants(find_device("mi210")) and not has_constants(find_device("v100-sxm2"))
+
+
+def test_servers_speak_for_the_formats_that_they_ran_in() -> None:
+    """AMD's tables of MI300X are of a dense network in fp8: intervals of int4 and of mixtures stay wide."""
+
+    def width(network: str, **asked: object) -> float:
+        low_s, high_s = pl.predict(network, gpu="mi300x", phase="decode", batch_size=8, **asked).interval
+        return high_s / low_s
+
+    assert width("llama-3.1-8b", precision="fp8") < 3.5 < width("llama-3.1-8b", weights="int4")
+    assert width("qwen3-30b-a3b", precision="fp8") > 3.5
+
+
+def test_tensorrt_llm_runs_on_nvidia_alone() -> None:
+    with pytest.raises(BadValue, match="`--engine tensorrt-llm` is for devices of NVIDIA, not for Instinct MI300X"):
+        pl.serve("llama-3.1-8b", gpu="mi300x", engine="tensorrt-llm", rate=1)

@@ -52,6 +52,8 @@ def find_server(name: str, device: Device | None = None, **changes: Any) -> Serv
     if name not in SERVERS:
         raise UnknownName("serving engine", name, SERVERS)
     usual = SERVERS[name]
+    if device is not None and usual.vendors and device.vendor not in usual.vendors:
+        raise BadValue(f"`--engine {name}` is for devices of {' and '.join(usual.vendors)}, not for {device.name}")
     given = {key: value for key, value in changes.items() if value is not None}
     if "receive_interval" in given and not usual.receive_option:
         owners = sorted(server.name for server in SERVERS.values() if server.receive_option)

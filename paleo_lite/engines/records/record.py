@@ -188,6 +188,7 @@ class Server(Engine, frozen=True, kw_only=True):
     # Whether an iteration is scheduled while the one before it runs, so that a request waits for the iteration in
     # progress and for the next one.
     schedules_ahead: bool = False
+    vendors: tuple[str, ...] = ()  # makers of the devices that it runs on; empty for all
     # Limits that depend on the device, by name; None if they are the same on all devices.
     limits_on: Callable[[Device], dict[str, int]] | None = None
 

@@ -52,6 +52,7 @@ TENSORRT_LLM = Server(
     overhead_range_s=(0.1e-3, 1.5e-3),
     request_overhead_s=5e-3,
     schedules_ahead=True,
+    vendors=("NVIDIA",),
     sources=("https://github.com/NVIDIA/TensorRT-LLM/blob/main/tensorrt_llm/llmapi/llm_args.py",),
 )
 
