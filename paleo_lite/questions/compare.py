@@ -215,3 +215,27 @@ def document_of(result: Any, shown: Mapping[str, Any], *, memory: bool) -> Any:
     if shown.get("explain"):
         return explain_layer(result, shown["explain"])
     return prediction_page(result, shown.get("top"), memory)
+
+
+def default_optimizer(question: Any) -> str:
+    """Return the optimizer if none is given: AdamW of networks that read tokens."""
+    if isinstance(question.network, str) and ":" in question.network:
+        return "sgd"  # of a function of one's own, which would have to be called twice
+    from ..timing.optimizers import default_optimizer as default_of
+
+    return default_of(_network_in_training(question))
+
+
+def reads_tokens(question: Any) -> bool:
+    """Return whether the network reads tokens."""
+    return bool(_network_in_training(question).tokens)
+
+
+def _network_in_training(question: Any) -> Network:
+    """Return the network with the sequence length of its training."""
+    from ..api.resolve import resolve_network, square_size
+    from ..architectures.network import SequenceOptions
+
+    size = square_size(question.image_size, question.network)
+    sequence = SequenceOptions(question.sequence_length, None, "training")
+    return resolve_network(question.network, size, question.inputs, sequence)

@@ -13,6 +13,7 @@ from .compare import (
     check_no_pipeline,
     check_single,
     compare,
+    default_optimizer,
     document_of,
     find_asked_device,
     with_usual_precision,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from ..distributed.table import ScaleTable
     from ..sweeps.comparison import Comparison
     from ..timing import Prediction
+    from ..timing.workload import TrainingOptions
 
 PHASES = Names("phase", ".counting:PHASES", ".counting:GENERATION_PHASES")
 EXECUTIONS = Names("execution", ".counting.fusion:EXECUTIONS")
@@ -162,6 +164,7 @@ def _answer_one(question: Any) -> Prediction:
             precision=question.precision,
             batch_size=1 if question.batch_size == FIT else question.batch_size,
             phase=question.phase,
+            training=_training(question),
             time_model=model_name(question.time_model),
             ppp=question.ppp,
             concurrent=question.time_model == PPP_OVERLAP,
@@ -188,6 +191,15 @@ def _answer_one(question: Any) -> Prediction:
     )
     assert isinstance(prediction, Prediction)  # pipelines are refused above
     return prediction
+
+
+def _training(question: Any) -> TrainingOptions | None:
+    """Return the options of a training step with the optimizer of `train`; None for plain SGD and other phases."""
+    if question.phase != "training" or question.network is None or default_optimizer(question) == "sgd":
+        return None
+    from ..timing.workload import TrainingOptions
+
+    return TrainingOptions(default_optimizer(question))
 
 
 def _with_precision_of_engine(question: Any) -> Any:

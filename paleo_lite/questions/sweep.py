@@ -196,13 +196,23 @@ def _grid_of_predict(question: Any) -> Space | None:
     fields = _fields_of_steps(question, "predict")
     if fields is None:
         return None
+    if "training" in phases:
+        fields["optimizer"] = _default_optimizer(question)
     return _make_space(**fields, phases=tuple(phases), sequence_lengths=tuple(lengths or contexts) or (None,))
+
+
+def _default_optimizer(question: Any) -> str:
+    """Return the optimizer of all networks of a question if none is given; empty if they have different ones."""
+    from .compare import default_optimizer
+
+    optimizers = {default_optimizer(replace(question, network=name)) for name in _values(question, "network")}
+    return optimizers.pop() if len(optimizers) == 1 else ""
 
 
 def _grid_of_train(question: Any) -> Space | None:
     """Return the combinations of training steps as a `Space`; None if an option is no axis of it."""
     from ..distributed.strategies import STRATEGIES
-    from .train import default_batch_size, default_optimizer
+    from .train import default_batch_size
 
     given = set(question.given())
     communication = dict(question.communication or {})
@@ -225,11 +235,8 @@ def _grid_of_train(question: Any) -> Space | None:
     if fields is None:
         return None
     fields["batch_sizes"] = tuple(sorted(batch_sizes))
-    optimizers = {default_optimizer(replace(question, network=name)) for name in _values(question, "network")}
-    if question.optimizer is None and len(optimizers) > 1:
-        return None
     settings = {
-        "optimizer": question.optimizer or min(optimizers),
+        "optimizer": question.optimizer or _default_optimizer(question),
         "samples": None if question.samples is None else question.samples * (question.epochs or 1),
     }
     return _make_space(

@@ -16,8 +16,10 @@ from .compare import (
     check_no_pipeline,
     check_single,
     compare,
+    default_optimizer,
     document_of,
     find_asked_device,
+    reads_tokens,
     with_usual_precision,
 )
 from .division import (
@@ -341,24 +343,7 @@ _PASSED = (
 
 def default_batch_size(question: Any) -> int:
     """Return the samples per device if none are given."""
-    return 1 if _reads_tokens(question) else SAMPLES_PER_DEVICE
-
-
-def default_optimizer(question: Any) -> str:
-    """Return the optimizer if none is given: AdamW of networks that read tokens."""
-    if isinstance(question.network, str) and ":" in question.network:
-        return "sgd"  # of a function of one's own, which would have to be called twice
-    return "adamw" if _reads_tokens(question) else "sgd"
-
-
-def _reads_tokens(question: Any) -> bool:
-    """Return whether the network reads tokens."""
-    from ..api.resolve import resolve_network, square_size
-    from ..architectures.network import SequenceOptions
-
-    size = square_size(question.image_size, question.network)
-    sequence = SequenceOptions(question.sequence_length, None, "training")
-    return bool(resolve_network(question.network, size, question.inputs, sequence).tokens)
+    return 1 if reads_tokens(question) else SAMPLES_PER_DEVICE
 
 
 def training_options(

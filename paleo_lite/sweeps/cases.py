@@ -25,6 +25,7 @@ from ..formats import bytes_per_number, format_of_weights, split_format
 from ..timing.broadcast import Case, CaseStack, equivalence_classes, stack_cases
 from ..timing.fine_tuning import append_loss, skip_loss_at_inference
 from ..timing.memory import memory_coefficients, model_bytes
+from ..timing.optimizers import default_optimizer
 from ..timing.quantization import read_stored_weights
 from ..timing.workload import TrainingOptions, Workload, with_update
 from ..units import PRECISION_BYTES, element_bytes
@@ -79,10 +80,10 @@ def count_work(sized: SizedNetwork, precision: str) -> Work:
 
 
 def count_work_with_update(sized: SizedNetwork, precision: str, optimizer: str) -> Work:
-    """Return the work of a network, including the update of an optimizer."""
+    """Return the work of a network, including the update of an optimizer; empty for its default."""
     work = count_work(sized, precision)
     layers = counted_layers(sized, precision)
-    return with_update(work, layers, split_format(precision, None)[0], TrainingOptions(optimizer))
+    return with_update(work, layers, split_format(precision, None)[0], TrainingOptions(optimizer_of(sized, optimizer)))
 
 
 @lru_cache(2048)
@@ -102,11 +103,16 @@ def memory_parts(
         arithmetic,
         weights=None if is_training else weights,
         phase="training" if is_training else phase,
-        training=TrainingOptions(optimizer) if is_training else None,
+        training=TrainingOptions(optimizer_of(sized, optimizer)) if is_training else None,
     ).with_work(count_work(sized, precision))
     fixed_bytes, per_sample_bytes = memory_coefficients(workload)
     model_state = model_bytes(workload)
     return model_state, fixed_bytes - sum(model_state), per_sample_bytes
+
+
+def optimizer_of(sized: SizedNetwork, optimizer: str) -> str:
+    """Return the optimizer of a training step, by default that of the network."""
+    return optimizer or default_optimizer(resolve_network(sized))
 
 
 @lru_cache(512)

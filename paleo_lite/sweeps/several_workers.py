@@ -18,7 +18,7 @@ from ..distributed.settings import Settings
 from ..distributed.step import DeviceStep, as_scalar
 from ..errors import BadValue, PaleoError
 from ..timing.workload import TrainingOptions, Workload
-from .cases import count_work, counted_precision, layer_groups, resolve_network, shared_cache
+from .cases import count_work, counted_precision, layer_groups, optimizer_of, resolve_network, shared_cache
 from .grid import AXES, Grid
 from .single_worker import SingleWorkerTimes
 
@@ -97,7 +97,7 @@ class SweptJob(Job):
     def __init__(self, grid: Grid, single: SingleWorkerTimes, key: tuple[int, int, int]) -> None:
         case, device, model = key
         network, precision = grid.chunk.cases[case][0], counted_precision(grid.chunk.precision, grid.chunk.weights)
-        options = TrainingOptions(grid.space.optimizer)
+        options = TrainingOptions(optimizer_of(network, grid.space.optimizer))
         uncounted = Workload(resolve_network(network), grid.chunk.precision, phase="training", training=options)
         workload = uncounted.with_work(count_work(network, precision))
         super().__init__(workload, grid.machines[device], grid.models[device, model])

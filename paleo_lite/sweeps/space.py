@@ -26,7 +26,7 @@ from ..formats import FORMATS_OF_PRODUCTS, split_format
 from ..machines import find_device
 from ..machines.device import check_clock
 from ..timing.models import TIME_MODELS
-from ..timing.optimizers import OPTIMIZERS
+from ..timing.optimizers import DEFAULT_OPTIMIZERS, OPTIMIZERS
 from ..units import PRECISION_BYTES, parse_range
 from .axes import AxisSpace
 
@@ -120,7 +120,7 @@ class Space(AxisSpace, msgspec.Struct, frozen=True):
     links: tuple[str, ...] = ("",)
     collectives: tuple[str, ...] = ("",)
     ppp: float | None = None  # PPP of the ppp model
-    optimizer: str = "sgd"  # optimizer of training steps; `predict` uses sgd by default
+    optimizer: str = "sgd"  # optimizer of training steps; empty for the default of each network
     samples: float = 1e6  # number of samples that hours, cost and energy refer to
     # Price and power of one device; None uses the price on record and the power model.
     price_usd_per_h: float | None = None
@@ -140,7 +140,7 @@ class Space(AxisSpace, msgspec.Struct, frozen=True):
         check_names("time model", self.time_models, (AUTOMATIC, *TIME_MODELS))
         check_names("scaling", self.scalings, SCALINGS)
         check_names("collective", self.collectives, ("", *COLLECTIVES))
-        check_names("optimizer", (self.optimizer,), OPTIMIZERS)
+        check_names("optimizer", (self.optimizer,), ("", *OPTIMIZERS))
         for clock in self.clocks:
             check_clock(clock)
         if any(STRATEGIES[resolve_strategy(name)].divides_blocks for name in self.strategies):
@@ -185,7 +185,7 @@ class Space(AxisSpace, msgspec.Struct, frozen=True):
     @property
     def metadata(self) -> dict[str, Any]:
         """Properties of the sweep that its file states."""
-        return {"samples": self.samples, "optimizer": self.optimizer, "ppp": self.ppp}
+        return {"samples": self.samples, "optimizer": self.optimizer or DEFAULT_OPTIMIZERS, "ppp": self.ppp}
 
     @property
     def inner_shape(self) -> tuple[int, ...]:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from math import prod
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..counting import Layer, Shape
+
+if TYPE_CHECKING:
+    from ..architectures import Network
 
 MASTER_BYTES = 4
 """Bytes of a master weight, and of each element of optimizer state, in mixed precision."""
@@ -66,6 +69,14 @@ the same state and is counted as Adam: its weight decay of 2 FLOPs per parameter
 Dettmers et al. 2022, Adafactor without momentum Shazeer and Stern 2018, Lion Chen et al. 2023, Muon Jordan et al. 2024,
 Shampoo Gupta et al. 2018 with the state that grafts the step size of Adam.
 """
+
+DEFAULT_OPTIMIZERS = "adamw of networks that read tokens, sgd of others"
+"""Optimizers of networks that are trained without a given one, as text."""
+
+
+def default_optimizer(network: Network) -> str:
+    """Return the optimizer with which a network is trained if none is given: AdamW of networks that read tokens."""
+    return "adamw" if network.tokens else "sgd"
 
 
 class UpdateCost(NamedTuple):

@@ -312,3 +312,11 @@ def test_another_hardware_file_is_another_sweep(tmp_path: Path) -> None:
     asked = {"network": "qwen2.5-0.5b", "gpu": ["h100-sxm", "l40s"], "requests": str(tmp_path / "requests.csv")}
     assert str(tmp_path / "requests.csv") in space_of(pl.Serve(**asked)).inputs()
     assert {name for name, value in space.inputs().items() if value != before[name]} == {str(mine)}
+
+
+def test_networks_of_a_sweep_have_their_own_default_optimizers(tmp_path) -> None:
+    asked = {"gpu": "h100-sxm", "precision": "fp32", "phase": "training", "batch_size": 2}
+    frame = frame_of(pl.Predict(["resnet18", "gpt2"], **asked), tmp_path / "steps.parquet")
+    assert space_of(pl.Predict(["resnet18", "gpt2"], **asked)).optimizer == ""
+    for name, time_s in zip(frame["network"], frame["time_s"], strict=True):
+        assert time_s == pytest.approx(pl.predict(name, **asked).time_s, rel=1e-6)
