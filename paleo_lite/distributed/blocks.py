@@ -322,7 +322,7 @@ def _build_small_networks(job: Job, block_type: int, shape: BlockShape) -> list[
     network = job.workload.network
     assert network.rebuild is not None and network.lengths is not None
     training = msgspec.structs.replace(
-        job.workload.options, accumulation=1, checkpointing="none", fused_loss=shape.fuses_loss
+        job.workload.options, accumulation=1, checkpointing="none", offload="none", fused_loss=shape.fuses_loss
     )
     small_networks = []
     for number in (1, 2):

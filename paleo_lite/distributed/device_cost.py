@@ -21,6 +21,7 @@ from ..timing.memory import Memory
 from ..timing.models import Terms
 from ..timing.training_recipes import QUANTIZATION_BANDWIDTH_SHARE, TRAINING_RECIPES
 from ..timing.training_stack import FUSED_KINDS, stack_constants
+from ..timing.workload import with_update
 from .job import Job
 from .saved_activations import NUMBER_BYTES, SavedActivations, saved_activations
 
@@ -50,6 +51,7 @@ class DeviceCost(NamedTuple):
     # Part of the forward pass that PyTorch's checkpointing of whole blocks does not repeat, see `_unneeded_layers`.
     unneeded_s: float
     update_s: float  # time of the update
+    update_bytes: float  # that the update reads and writes
     # Communication between tensor-parallel devices, see `Messages`.
     forward_messages: Messages
     backward_messages: Messages
@@ -79,7 +81,7 @@ _MESSAGES = ("forward_messages", "backward_messages")
 
 NO_COST = DeviceCost(**{name: () if name in _MESSAGES else 0.0 for name in DeviceCost._fields})  # type: ignore[arg-type]
 
-STATE_FIELDS = ("parameter_bytes", "gradient_bytes", "optimizer_bytes", "update_s")
+STATE_FIELDS = ("parameter_bytes", "gradient_bytes", "optimizer_bytes", "update_s", "update_bytes")
 """Fields of a cost that its parameters determine."""
 
 
@@ -296,7 +298,9 @@ def count_network(workload: Workload, blocks: int, memory: Memory, element_bytes
     is_unneeded = _unneeded_layers(layers, blocks, has_head)
     inputs, gradients = _quantized_elements(workload) if workload.options.recipe else (0.0, 0.0)
     output_elements = np.array([float(np.prod(layer.outputs[0])) for layer in layers])
+    updated = with_update(workload.work, layers, workload.precision, workload.options)
     counted = NO_COST._replace(
+        update_bytes=float(updated.column("bytes", "update")[0].sum()),
         saved_bytes=float(saved_shares @ output_elements) * element_bytes,
         forward_messages=tuple(messages["forward"]),
         backward_messages=tuple(messages["backward"]),

@@ -16,7 +16,7 @@ import msgspec
 from ..counting import GENERATION_PHASES
 from ..machines import read_links
 from ..timing.memory import usable_bytes
-from ..timing.offload import host_bandwidth_bytes_per_s
+from ..timing.offload import HostTransfers, host_bandwidth_bytes_per_s, host_transfers, offload_note
 from ..units import element_bytes
 from .blocks import BlockCosts, StageCost, block_costs, uses_tuned_stack
 from .generation import predict_generation_step
@@ -132,11 +132,24 @@ def train_3d_parallel(job: Job, topology: Topology, batch_size: int, settings: S
     communication_s = communication_s + transfers_s + gradients_s
     exposed_s = exposed_s + exposed_transfers_s + gradients_s - hidden_s
 
-    update_s = longest.block.update_s * longest.blocks + longest.outer.update_s
-    if config.zero_stage:
-        update_s *= sum(group.share / group.replicas for group in groups)
+    interference_s = settings.interference * hidden_s
+    compute_s += interference_s
+    updated_share = sum(group.share / group.replicas for group in groups) if config.zero_stage else 1.0
+    update_s = (longest.block.update_s * longest.blocks + longest.outer.update_s) * updated_share
+    if job.workload.options.offload != "none":
+        transfers_to_host = _host_transfers(job, longest, updated_share, topology.devices_per_node)
+        update_s = transfers_to_host.exposed_s(compute_s * 2 / 3)
+        state_bytes = sum(longest.model_state_bytes[1:]) * updated_share * topology.devices_per_node
+        notes.append(f"{offload_note(job.workload.options.offload, state_bytes)} per node")
     memories = stage_memories(
-        stages, topology, config, layout, costs.hidden_state_bytes, exchange_ratio, exchange.dispatcher
+        stages,
+        topology,
+        config,
+        layout,
+        costs.hidden_state_bytes,
+        exchange_ratio,
+        exchange.dispatcher,
+        offloads=job.workload.options.offload != "none",
     )
     memory_bytes = peak_memory_bytes(memories, config, costs.hidden_state_bytes)
 
@@ -146,6 +159,7 @@ def train_3d_parallel(job: Job, topology: Topology, batch_size: int, settings: S
         "activation recomputation": slots * recompute_s * without_slowdown,
         "slowdown": compute_s * settings.slowdown * without_slowdown,
         "offload of activations": offloaded_s,
+        "interference": interference_s,
     }
     step = Step(
         compute_s=compute_s,
@@ -226,6 +240,21 @@ def _with_defaults(job: Job, config: ParallelConfig, layout: Layout) -> tuple[Pa
     return config, [config.describe(layout.data, layout.micro_batches), *notes]
 
 
+def _host_transfers(job: Job, stage: StageCost, share: float, devices_per_node: int) -> HostTransfers:
+    """Return the times of an update on the host of the share of the state that a device of a stage updates."""
+    _, gradient_bytes, optimizer_bytes = stage.model_state_bytes
+    stored_bytes = 4 if job.workload.options.fp32_gradients else job.element_bytes
+    return host_transfers(
+        job.machine.device,
+        job.workload.options.offload,
+        gradient_bytes=gradient_bytes * share,
+        parameter_bytes=gradient_bytes * share * job.element_bytes / stored_bytes,
+        update_bytes=(stage.block.update_bytes * stage.blocks + stage.outer.update_bytes) * share,
+        state_bytes=optimizer_bytes * share,
+        devices_per_host=devices_per_node,
+    )
+
+
 def _offload_exposed_s(job: Job, offloaded_bytes: float, compute_s: float) -> float:
     """Return the time by which copies of activations to the host and back exceed the computation that hides them.
 
@@ -268,7 +297,14 @@ def _fit_memory(
     """Return the configuration with as much recomputation as the memory of the device requires."""
     available_bytes, exchange_ratio = usable_bytes(job.machine.device), _exchange_ratio(job, settings)
     memories = stage_memories(
-        stages, topology, config, layout, hidden_state_bytes, exchange_ratio, dispatcher_of(job, config)
+        stages,
+        topology,
+        config,
+        layout,
+        hidden_state_bytes,
+        exchange_ratio,
+        dispatcher_of(job, config),
+        offloads=job.workload.options.offload != "none",
     )
     for changes in _recomputations(job, stages):
         tried = msgspec.structs.replace(config, **changes)

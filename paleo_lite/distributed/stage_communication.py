@@ -9,7 +9,7 @@ import numpy as np
 from ..timing.optimizers import uses_products
 from ..timing.training_stack import stack_constants
 from .blocks import uses_tuned_stack
-from .collectives import point_to_point_time_s, subgroup_topology, topology_all_reduce_s
+from .collectives import choose_reduce_scatter, point_to_point_time_s, subgroup_topology, topology_all_reduce_s
 from .device_cost import DeviceCost
 from .expert_exchange import DISPATCHERS, Dispatcher, expert_exchange_s
 from .job import Job
@@ -138,7 +138,9 @@ def gradient_communication_s(
     The bytes are those of the parameters and, in the precision of their exchange, of the gradients of a device without
     sharding.
     """
-    sharding = config.sharding_rules
+    sharding, collective = config.sharding_rules, settings.collective
+    if collective is not None and sharding.zero_stage:
+        collective = choose_reduce_scatter(topology, collective, config.sharding or f"zero-{sharding.zero_stage}")
     between_nodes_s = 0.0
     exchange_s, inside_exchange_s = np.zeros(2), np.zeros(2)  # of parameters and gradients; of the same inside a node
     for group in groups:
@@ -148,13 +150,13 @@ def gradient_communication_s(
         if sharding.within_node and replicas.nodes > 1 and replicas.devices_per_node > 1:
             own_bytes = gradient_bytes * group.share / replicas.devices_per_node
             nodes = subgroup_topology(topology, group.stride * replicas.devices_per_node, replicas.nodes)
-            between_nodes_s += float(topology_all_reduce_s(nodes, own_bytes))
+            between_nodes_s += float(topology_all_reduce_s(nodes, own_bytes, collective))
             replicas = subgroup_topology(topology, group.stride, replicas.devices_per_node)
         messages = np.array([parameter_bytes, gradient_bytes]) * group.share
-        exchange_s += np.asarray(topology_all_reduce_s(replicas, messages)) / 2
+        exchange_s += np.asarray(topology_all_reduce_s(replicas, messages, collective)) / 2
         if sharding.gathers_per_micro_batch and replicas.devices_per_node > 1:
             node = subgroup_topology(topology, group.stride, replicas.devices_per_node)
-            inside_exchange_s += np.asarray(topology_all_reduce_s(node, messages)) / 2
+            inside_exchange_s += np.asarray(topology_all_reduce_s(node, messages, collective)) / 2
     gather_s, reduce_s = map(float, exchange_s)
     if sharding.gathers_per_micro_batch:
         per_micro_batch_s = sharding.gathers_per_micro_batch * gather_s + reduce_s

@@ -52,18 +52,23 @@ def stage_memories(
     hidden_state_bytes: float,
     exchange_ratio: float,
     dispatcher: Dispatcher,
+    offloads: bool,  # whether gradients and optimizer state are in the memory of the host
 ) -> list[StageMemory]:
     """Return the memory of the devices of a pipeline.
 
-    Of devices with the same cost only the first is in the result: later ones hold fewer micro-batches.
+    Offloaded gradients leave the device block by block. Of devices with the same cost only the first is in the result:
+    later ones hold fewer micro-batches.
     """
     first_of: dict[int, StageMemory] = {}
     for position, stage in enumerate(stages):
         if id(stage) in first_of:
             continue
         groups = replica_groups(config, layout, stage.expert_share)
+        parameters, gradients, optimizer = stage.model_state_bytes
+        if offloads:
+            gradients, optimizer = max(stage.block.gradient_bytes, stage.outer.gradient_bytes), 0.0
         fixed_bytes = (
-            _model_state_bytes(stage.model_state_bytes, groups, topology, config)
+            _model_state_bytes((parameters, gradients, optimizer), groups, topology, config)
             + _gathered_bytes(stage, config, exchange_ratio)
             + _exchange_buffer_bytes(stage.block, config, hidden_state_bytes, dispatcher)
         )

@@ -65,9 +65,6 @@ def division_of(question: Any) -> tuple[str, ParallelConfig | None]:
 REPLICATING = ("data", "ddp")
 """The two names of plain data parallelism."""
 
-_OF_LAYERS = frozenset({"collective", "precision", "bucket", "interference"})
-"""Settings of the exchange of gradients that are known to the steps of networks layer by layer alone."""
-
 
 def _division_of_replicas(question: Any) -> tuple[str, ParallelConfig | None]:
     """Return the strategy of plain data parallelism, with the whole batch of a device in `--accumulation` parts."""
@@ -76,13 +73,11 @@ def _division_of_replicas(question: Any) -> tuple[str, ParallelConfig | None]:
     is_of_layers = (
         question.advise is not None
         or replica_of(question) is not None
-        or offload_of(question)[0] is not None
-        or question.recompute in ("sqrt", "all")
-        or not _OF_LAYERS.isdisjoint(settings_of(question.communication))
         or (question.execution is not None and question.execution not in STACKS)
     )
     if is_of_layers or not has_blocks(question):
         return "data", None
+    _check_in_blocks(question)
     fields = _recompute_fields(question, "ddp")
     if question.micro_batch is None:
         fields["micro_batches"] = question.accumulation or 1
@@ -132,9 +127,26 @@ def _parallel_config(question: Any, sharding: str | None) -> ParallelConfig | No
     given = {field: value for field, value in given.items() if value is not None}
     if not given:
         return None
+    _check_in_blocks(question)
+    if question.accumulation is not None and question.micro_batch is None:
+        given["micro_batches"] = question.accumulation
     from ..distributed.parallel_config import ParallelConfig
 
     return ParallelConfig(**given)
+
+
+def _check_in_blocks(question: Any) -> None:
+    """Raise BadValue if an option is given that only networks have that are divided layer by layer."""
+    if question.recompute in ("sqrt", "all"):
+        raise BadValue(
+            f"`--recompute {question.recompute}` is for one device and for networks that are divided layer by layer, "
+            "such as resnet50: a network in blocks recomputes `full`, `full:N` or `selective`"
+        )
+    if "bucket" in settings_of(question.communication):
+        raise BadValue(
+            "`--communication bucket` is for networks that are divided layer by layer, such as resnet50: leave it out, "
+            "as a network in blocks exchanges the gradients of whole blocks"
+        )
 
 
 def _recompute_fields(question: Any, sharding: str | None) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from .values import (
     PrecisionNames,
     PriceOrCloud,
     Quantity,
+    StrategyNames,
     YesNo,
 )
 
@@ -429,7 +430,7 @@ class ParallelOptions(Options):
 
     strategy: str | None = option(
         group=PARALLEL_GROUP, is_common=True, metavar="NAME", spellings=("--strategy", "--sharding", "--fsdp"),
-        type=Names("strategy", ".distributed.strategies:STRATEGIES", ".distributed.parallel_config:SHARDINGS"),
+        type=StrategyNames("strategy", ".distributed.strategies:STRATEGIES", ".distributed.parallel_config:SHARDINGS"),
         help="How devices divide a step: data (ddp), zero-1 to zero-3, FSDP's full-shard, shard-grad-op and "
         "hybrid-shard, Megatron-LM's distributed-optimizer; of networks layer by layer also hybrid, tensor, "
         "pipeline-1f1b, ... [default: data; zero-1 with --tensor, --pipeline or another option of networks in blocks]",

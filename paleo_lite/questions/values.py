@@ -66,6 +66,23 @@ class FormatNames(Names):
         return super().convert(_FORMATS_OF_ENGINES.get(str(value), value), param, ctx)
 
 
+class StrategyNames(Names):
+    """A way to divide a training step, also under the names of PyTorch, transformers and DeepSpeed."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the name; raise UnknownName if there is no such strategy."""
+        text = str(value).lower().replace("_", "-")
+        return super().convert(_STRATEGIES_OF_FRAMEWORKS.get(text, text), param, ctx)
+
+
+_STRATEGIES_OF_FRAMEWORKS = {
+    "dp": "data",
+    "fsdp": "full-shard",
+    "fsdp2": "full-shard",
+    "zero1": "zero-1",
+    "zero2": "zero-2",
+    "zero3": "zero-3",
+}
 _FORMATS_OF_ENGINES = {
     "fp8_e4m3": "fp8",
     "fp8_e5m2": "fp8",

@@ -110,7 +110,7 @@ def test_impossible_deadlines(asked, sentence) -> None:
 
 @pytest.mark.parametrize(
     "more",
-    [{}, {"accumulation": 2}, {"micro_batch": 4}, {"recompute": "full"}, {"recompute": "sqrt"}, {"offload": "cpu"},
+    [{}, {"accumulation": 2}, {"micro_batch": 4}, {"recompute": "full"}, {"offload": "cpu"},
      {"lora": 8}, {"execution": "compiled"}, {"communication": "collective=tree"}],
 )  # fmt: skip
 def test_plain_data_parallelism_has_two_names_and_one_number(more) -> None:
@@ -119,6 +119,53 @@ def test_plain_data_parallelism_has_two_names_and_one_number(more) -> None:
     plain = pl.train(**asked).to_dict()
     assert pl.train(**asked, strategy="data").to_dict() == plain
     assert pl.train(**asked, strategy="ddp").to_dict() == plain
+
+
+NODE = {"network": "gpt2", "platform": "dgx-a100", "workers": 4}
+IN_BLOCKS = [{"strategy": name} for name in ("ddp", "zero-1", "zero-2", "full-shard")] + [{"tensor": 2}]
+
+
+@pytest.mark.parametrize("division", IN_BLOCKS, ids=str)
+@pytest.mark.parametrize(
+    "more",
+    [{"offload": "cpu"}, {"offload": "nvme"}, {"recompute": "full"}, {"communication": "slowdown=0.1"},
+     {"accumulation": 2}, {"lora": 8}],
+    ids=str,
+)  # fmt: skip
+def test_every_option_changes_the_step_of_a_network_in_blocks(division, more) -> None:
+    asked = {**NODE, "batch_size": 8, **division}
+    plain, changed = (pl.train(**{**asked, **added})[0] for added in ({}, more))
+    assert (changed.time_s, changed.memory_bytes) != (plain.time_s, plain.memory_bytes)
+
+
+def test_the_state_of_a_network_in_blocks_is_updated_on_the_host() -> None:
+    """CPU-Adam updates 28 bytes per parameter at 112 GB/s (Ren et al. 2021, table 4), for a node."""
+    asked = {**NODE, "batch_size": 8, "strategy": "zero-2", "mixed_precision": True}
+    plain, offloaded = (pl.train(**asked, **more)[0] for more in ({}, {"offload": "cpu"}))
+    parameters = 124_439_808
+    assert offloaded.update_s > 28 * parameters / 112e9 > plain.update_s
+    assert plain.memory_bytes - offloaded.memory_bytes >= 12 * parameters / 4  # a quarter of the state on each device
+    assert any("gradients and optimizer state are in the memory of the host per node" in n for n in offloaded.notes)
+
+
+@pytest.mark.parametrize("division", IN_BLOCKS, ids=str)
+@pytest.mark.parametrize("more", [{"recompute": "sqrt"}, {"recompute": "all"}, {"communication": "bucket=50MB"}])
+def test_options_of_networks_layer_by_layer_are_refused_in_blocks(division, more) -> None:
+    with pytest.raises(BadValue, match="divided layer by layer, such as resnet50"):
+        pl.train(**NODE, batch_size=8, **division, **more)
+
+
+def test_sharding_takes_the_collectives_that_have_a_reduce_scatter() -> None:
+    asked = {**NODE, "batch_size": 8, "strategy": "zero-1"}
+    assert pl.train(**asked, communication="collective=ring")[0].time_s > 0
+    with pytest.raises(BadValue, match="zero-1 needs a reduce-scatter and an all-gather: use ring or hierarchical"):
+        pl.train(**asked, communication="collective=tree")
+
+
+@pytest.mark.parametrize("name", ["fsdp", "FSDP2", "full_shard"])
+def test_strategies_have_the_names_of_frameworks(name) -> None:
+    asked = {**NODE, "batch_size": 8}
+    assert pl.train(**asked, strategy=name).to_dict() == pl.train(**asked, strategy="full-shard").to_dict()
 
 
 def test_a_language_model_on_several_devices_has_the_constants_of_published_steps() -> None:
