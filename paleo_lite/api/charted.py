@@ -55,8 +55,11 @@ def memory_ranges(
     """
     from ..timing.capacity import compare_memory
     from ..timing.memory_ranges import MemoryAt, MemoryRanges
+    from ..timing.workload import TrainingOptions
 
     settings: dict[str, Any] = {"gpu": gpu, "precision": precision, "phase": phase, **arguments}
+    if phase == "training":
+        settings.setdefault("training", TrainingOptions("adamw"))  # the default of networks that read tokens
     tokens_argument = "context" if phase == "decode" else "sequence_length"
 
     def resolve_at(tokens: int) -> tuple[Workload, Machine, TimeModel]:
