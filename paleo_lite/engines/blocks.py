@@ -291,7 +291,10 @@ class _KernelGrouping:
         window = layer.attributes.get("window")
         if window is None and self.phase_rows == "decoding":
             window = self._selected(key)
-        return AttentionKernel("attention", query[1], key[1], key[-1], value_size, window, is_latent, self.phase_rows)
+        return AttentionKernel(
+            "attention", query[1], key[1], key[-1], value_size, window, is_latent, self.phase_rows,
+            has_sinks=bool(layer.weights),
+        )  # fmt: skip
 
     def _indexer(self, layer: Layer) -> AttentionKernel:
         """Return the kernel that scores all keys to select those of sparse attention: it reads keys only."""

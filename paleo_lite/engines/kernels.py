@@ -58,6 +58,7 @@ class AttentionKernel(msgspec.Struct, frozen=True):
     window: int | None = None  # tokens back that a query attends to; None: all
     is_latent: bool = False  # whether keys and values come from one latent vector per token
     rows: Rows = "decoding"  # what has a row
+    has_sinks: bool = False  # whether each head has a learned sink among its scores
 
 
 class Pointwise(msgspec.Struct, frozen=True):

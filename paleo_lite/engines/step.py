@@ -17,7 +17,7 @@ import numpy as np
 
 from ..formats import bytes_per_number
 from ..machines import Device
-from .constants import EngineConstants, Host, KernelConstants, engine_constants
+from .constants import EngineConstants, Host, KernelConstants, engine_constants, generation_of
 from .formulas import (
     KERNEL_CLASSES,
     KernelRates,
@@ -31,6 +31,7 @@ from .formulas import (
 )  # fmt: skip
 from .kernel_formats import SIMILAR_FORMATS, Formats, device_clock_hz, kernel_rates
 from .kernels import AttentionKernel, CountedKernel, ExchangeKernel, ExpertsKernel, Kernel, Pointwise, ProductKernel
+from .records import KERNELS
 from .routing import UNIFORM, expert_load
 
 if TYPE_CHECKING:
@@ -316,9 +317,12 @@ class EngineStep:
         length, cached = np.asarray(load.length, dtype=np.float64), np.asarray(load.cached, dtype=np.float64)
         prompts = np.asarray(load.prompts, dtype=np.float64)
         pairs = causal_pairs(length, cached, kernel.window)
-        return prompt_attention_s(
+        seconds = prompt_attention_s(
             theta, rates, sequences=np.maximum(prompts, 1e-9), length=np.maximum(length, 1.0), pairs=pairs, **sizes
         ) * (prompts * length > 0)
+        if not kernel.has_sinks or self.engine not in KERNELS:
+            return seconds
+        return seconds * KERNELS[self.engine].sink_factors.get(generation_of(self.device), 1.0)
 
     def attention_sizes(self, kernel: AttentionKernel) -> dict[str, Any]:
         """Return the sizes of attention, with the bytes per number of the cache."""

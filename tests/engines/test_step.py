@@ -196,3 +196,13 @@ def test_overheads_are_not_in_the_tables(kernels_on_device) -> None:
     assert engine.overhead_s > 0
     empty = msgspec.structs.asdict(tabulate(KernelTimer(kernels_on_device), **LIMITS))
     assert empty["token_s"][0] == 0 and empty["head_s"][0] == 0
+
+
+@pytest.mark.parametrize(("gpu", "factor"), [("a100-sxm-80gb", 2.9), ("h100-sxm", 1.0)])
+def test_attention_with_sinks_has_a_kernel_of_its_own_before_hopper(gpu, factor) -> None:
+    """FlashAttention 3 knows sinks, FlashAttention 2 does not."""
+    step = EngineStep(find_device(gpu), "vllm", Formats("bf16", "bf16", "bf16", "bf16", "bf16/bf16"))
+    plain = AttentionKernel("attention", 64, 8, 64, 64, rows="prompts")
+    load = Load.of_prompts(1, 32_000)
+    with_sinks = step.kernel_s(msgspec.structs.replace(plain, has_sinks=True), load)
+    assert with_sinks / step.kernel_s(plain, load) == pytest.approx(factor, rel=0.01)

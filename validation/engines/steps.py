@@ -15,12 +15,14 @@ The mean time to first token of a closed loop, in which all users send their fir
     ttft = host per request + host per token of the prompt + waited iterations * tpot + decode with prompts
          + prompt * (prompts of the first round before this one, on average) + wait for prompts of others
 
-Factors are products of one for the class of kernels, one for the engine and one for the format, shrunk towards 1.
+Factors are products of one for the class of kernels, one for the engine and one for the format, shrunk towards 1. In
+iterations with prompts attention takes as long as alone: most published prompts are short, so that a factor of its own
+takes up other errors, and makes attention over long prompts too fast.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -30,6 +32,7 @@ from scipy.special import stdtrit
 
 from paleo_lite.engines.blocks import sampled_logits
 from paleo_lite.engines.constants import Company, EngineConstants, Host, generation_of
+from paleo_lite.engines.formulas import KERNEL_CLASSES
 from paleo_lite.engines.kernels import CountedKernel
 from paleo_lite.engines.records import SERVERS, find_server
 from paleo_lite.engines.step import UNKNOWN_HOST, Z_90, EngineStep, Load
@@ -50,6 +53,9 @@ TYPICAL_HOST = {
     "nucleus_logit_s": 2e-10,
 }  # fmt: skip
 """Times of a host before anything is fitted, by the attribute of `paleo_lite.engines.constants.Host`."""
+
+ATTENTION = tuple(kernels.name for kernels in KERNEL_CLASSES.values() if kernels.name.endswith("attention"))
+"""Classes of kernels that compute attention."""
 
 HOST_DEVIATION = 1.0
 
@@ -159,17 +165,19 @@ class _Design:
         settings: Sequence[tuple[str, str]],
         parts: Sequence[dict[Cell, float]],
         deviations: dict[str, float],
+        as_alone: Collection[str] = (),  # classes of kernels that have no factor
     ) -> None:
         cells = sorted({(*setting, *cell) for setting, part in zip(settings, parts) for cell in part})
         levels: dict[tuple[str, str, str, str], str] = {}
-        for cell in cells:
+        with_factors = [cell for cell in cells if cell[2] not in as_alone]
+        for cell in with_factors:
             levels.update(zip(_factors_of(cell), ("class", "engine", "format", "generation")))
         self.names = list(levels)
         self.deviations = np.array([deviations[level] for level in levels.values()])
         self.factors = np.zeros((len(cells), len(self.names)))
-        for row, cell in enumerate(cells):
+        for cell in with_factors:
             for name in _factors_of(cell):
-                self.factors[row, self.names.index(name)] = 1.0
+                self.factors[cells.index(cell), self.names.index(name)] = 1.0
         self.seconds = np.zeros((len(parts), len(cells)))
         for row, (setting, part) in enumerate(zip(settings, parts)):
             for kernel_cell, seconds in part.items():
@@ -311,7 +319,9 @@ class _Model:
         self.work = _Design(settings, [part.decode.work_s for part in parts], WORK_DEVIATIONS)
         # Both kinds of iterations with prompts have the same factors.
         with_prompts = [part.prompt for part in parts] + [part.mixed for part in parts]
-        self.prompt_work = _Design(2 * settings, [part.work_s for part in with_prompts], WORK_DEVIATIONS)
+        self.prompt_work = _Design(
+            2 * settings, [part.work_s for part in with_prompts], WORK_DEVIATIONS, as_alone=ATTENTION
+        )
         self.prompt_launch_s = np.array([sum(part.launch_s.values()) for part in with_prompts])
         self.engines = sorted(set(engines))
         self.engine_rows = np.array([[float(engine == name) for name in self.engines] for engine in engines])

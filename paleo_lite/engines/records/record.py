@@ -59,6 +59,9 @@ class Kernels(msgspec.Struct, frozen=True):
     sources: tuple[str, ...]  # where this can be read
     # Multiples to which the hidden and the inner size of experts are padded, by the format of the kernels.
     padded_experts: dict[str, tuple[int, int]] = {}
+    # Time of attention over prompts in networks with attention sinks over that of others, by the generation of devices
+    # (`paleo_lite.engines.constants.generation_of`), where other kernels compute it.
+    sink_factors: dict[str, float] = {}
 
 
 class Launcher(msgspec.Struct, frozen=True):
