@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from ..errors import DoesNotFit, PaleoError
 from ..progress import report
@@ -148,7 +149,7 @@ def _try_batch_limits(
             drift_apart=deployment.engine.mixes_phases,
         )
         # Only the first round sends all prompts at once.
-        steady = msgspec.structs.replace(traffic, warm_up=concurrency)
+        steady = msgspec.structs.replace(traffic, left_out=np.arange(len(traffic)) < concurrency)
         outcomes = prepared.run(steady)
         figures = measure_figures(outcomes, deployment, int(traffic.input_tokens.sum()))
         candidate = _candidate(deployment, concurrency, figures, request_latencies(outcomes), objectives)

@@ -247,13 +247,13 @@ ENERGY_FIGURES = (
 
 
 def request_latencies(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Return the latencies of all requests after the warm-up as arrays, by the names of `LATENCIES`.
+    """Return the latencies of all requests that are not left out as arrays, by the names of `LATENCIES`.
 
     The time per output token is ``(latency - time to first token) / (output tokens - 1)``, as the engines' own
     benchmarks define it; answers of one token have none.
     """
     arrival_s, admitted_s, first_s, finish_s, tokens = (
-        np.concatenate([getattr(outcome, name)[outcome.warm_up :] for outcome in outcomes])
+        np.concatenate([_counted(outcome, getattr(outcome, name)) for outcome in outcomes])
         for name in ("arrival_s", "admitted_s", "first_token_s", "finish_s", "output_tokens")
     )
     several = tokens > 1
@@ -263,6 +263,11 @@ def request_latencies(outcomes: Sequence[Outcome]) -> dict[str, Any]:
         "latency_s": finish_s - arrival_s,
         "queue_s": admitted_s - arrival_s,
     }
+
+
+def _counted(outcome: Outcome, values: Any) -> Any:
+    """Return the values of the requests that latencies do not leave out."""
+    return values if outcome.left_out is None else values[~outcome.left_out]
 
 
 def summarize(values: Any) -> dict[str, float | None]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
+    Bools = NDArray[np.bool_]
 
 
 ARRIVALS = ("poisson", "fixed")
@@ -27,6 +28,9 @@ ARRIVALS = ("poisson", "fixed")
 SHORTEST_FIRST = 0.5
 """Shortest first answer relative to the others, if these are equally long: of 0, 0.5 and 1, 0.5 came closest to the
 times to first token of 93 published servers under constant lengths (30% off; 0: 36%, 1: 48%)."""
+
+LARGEST_NORMAL = 0.5
+"""Largest deviation of lengths that are drawn from a normal distribution, relative to the mean."""
 
 MAX_REQUESTS = 2_000_000
 MAX_TOKENS = 10_000_000
@@ -54,16 +58,18 @@ class Traffic(msgspec.Struct, frozen=True, eq=False):
     output_tokens: Ints  # of the answer, at least 1
     # Users of a closed loop, each of whom sends a request when the previous one is answered; None for an open loop.
     concurrency: int | None = None
-    warm_up: int = 0  # requests at the start that latencies leave out
+    left_out: Bools | None = None  # requests that latencies leave out, shape (requests,); None: none
 
     def __len__(self) -> int:
         return len(self.arrival_s)
 
     def is_same(self, other: Traffic) -> bool:
         """Return whether the requests are those of other traffic."""
-        own, others = ((traffic.arrival_s, traffic.input_tokens, traffic.output_tokens) for traffic in (self, other))
-        numbers = (self.concurrency, self.warm_up) == (other.concurrency, other.warm_up)
-        return numbers and all(map(np.array_equal, own, others))
+        own, others = (
+            (traffic.arrival_s, traffic.input_tokens, traffic.output_tokens, np.array(traffic.left_out))
+            for traffic in (self, other)
+        )
+        return self.concurrency == other.concurrency and all(map(np.array_equal, own, others))
 
     def every(self, step: int, start: int) -> Traffic:
         """Return every `step`-th request from `start` on: the share of a replica under round-robin routing."""
@@ -75,7 +81,7 @@ class Traffic(msgspec.Struct, frozen=True, eq=False):
             self.input_tokens[start::step],
             self.output_tokens[start::step],
             concurrency,
-            (self.warm_up - start + step - 1) // step,
+            None if self.left_out is None else self.left_out[start::step],
         )
 
     @property
@@ -116,7 +122,7 @@ class Lengths(msgspec.Struct, frozen=True):
     """Distribution of a number of tokens."""
 
     mean: float  # of a data set the median
-    deviation: float = 0.0  # of a normal distribution, truncated at 1 token; 0 for a constant
+    deviation: float = 0.0  # standard deviation; 0 for a constant
     # At least two pairs of a probability and tokens, which replace mean and deviation. Between them, and below the
     # first, the logarithm of the length is linear in the normal score; above the last it is constant.
     quantiles: tuple[tuple[float, float], ...] = ()
@@ -138,11 +144,21 @@ class Lengths(msgspec.Struct, frozen=True):
             below_first = np.minimum(drawn_scores - scores[0], 0.0) * first_slope
             drawn = np.exp(np.interp(drawn_scores, scores, logarithms) + below_first)
         elif self.deviation:
-            drawn = generator.normal(self.mean, self.deviation, count)
+            drawn = self._draw_around_mean(count, generator)
         else:
             drawn = np.full(count, self.mean)
         tokens: Ints = np.maximum(np.rint(drawn), 1).astype(np.int64)
         return tokens
+
+    def _draw_around_mean(self, count: int, generator: np.random.Generator) -> Floats:
+        """Draw from a normal distribution, as benchmarks do, or where it would often be negative from a gamma one.
+
+        Lengths below 1 token are set to 1, which would raise the mean of a wide normal distribution.
+        """
+        if self.deviation <= LARGEST_NORMAL * self.mean:
+            return generator.normal(self.mean, self.deviation, count)
+        scale = self.deviation**2 / self.mean
+        return generator.gamma(self.mean / scale, scale, count)
 
 
 def parse_lengths(
@@ -213,19 +229,22 @@ def generate_traffic(
     else:
         intervals_s = arrivals_generator.exponential(1.0, count) / rate_per_s
         arrival_s = np.cumsum(intervals_s) - intervals_s[0]
-    warm_up = 0
+    left_out = None
     if concurrency is not None and inputs.is_constant and outputs.is_constant and count >= 2 * concurrency:
-        warm_up = concurrency
+        number = np.arange(count) % (REQUESTS_PER_USER * concurrency)
+        left_out = number < concurrency if drift_apart else np.arange(count) < concurrency
         if drift_apart:
-            output_tokens[:warm_up] = _first_answers(output_tokens[:warm_up], arrivals_generator)
-    return Traffic(arrival_s, input_tokens, output_tokens, concurrency, warm_up)
+            output_tokens[left_out] = _first_answers(output_tokens[left_out], arrivals_generator)
+    return Traffic(arrival_s, input_tokens, output_tokens, concurrency, left_out)
 
 
 def _first_answers(tokens: Ints, generator: np.random.Generator) -> Ints:
     """Return answers of different lengths for the first requests of users whose other answers are equally long.
 
     Equal answers of users who start together end together for ever, so that every prompt waits for those of all
-    others. Benchmarks with constant lengths measure less than that, and more than users who are spread evenly.
+    others. Benchmarks with constant lengths measure less than that, and more than users who are spread evenly. As
+    benchmarks send `REQUESTS_PER_USER` requests per user, users begin anew after as many: in longer simulations they
+    would fall into step.
     """
     lengths = tokens * generator.uniform(SHORTEST_FIRST, 1.0, len(tokens))
     shortened: Ints = np.maximum(np.rint(lengths), 1).astype(np.int64)
@@ -347,7 +366,7 @@ class Demand(msgspec.Struct, frozen=True):
 
 def _describe_lengths(traffic: Traffic) -> str:
     """Return the mean lengths as text, without the first answers of a closed loop, which begins in their middle."""
-    whole = slice(traffic.warm_up if traffic.warm_up < len(traffic) else 0, None)
+    whole = slice(None) if traffic.left_out is None else ~traffic.left_out
     mean_input = float(traffic.input_tokens[whole].mean())
     mean_output = float(traffic.output_tokens[whole].mean())
     return f"{mean_input:,.0f} input and {mean_output:,.0f} output tokens"

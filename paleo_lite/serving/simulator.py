@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
+    Bools = NDArray[np.bool_]
 
 
 class Speculation(msgspec.Struct, frozen=True):
@@ -87,7 +88,7 @@ class Outcome(msgspec.Struct, frozen=True, eq=False):
     blocks: int  # number of blocks of the cache
     computed_tokens: int  # tokens of prompts that were computed, including those computed again after preemption
     preemptions: int  # number of preemptions
-    warm_up: int = 0  # requests at the start that latencies leave out
+    left_out: Bools | None = None  # requests that latencies leave out, shape (requests,); None: none
 
 
 MOST_KEPT = 8
@@ -119,7 +120,7 @@ def simulate(
             return known.outcome
     replica = _Replica(traffic, times, room, engine, options)
     replica.run()
-    outcome = msgspec.structs.replace(replica.outcome(), warm_up=traffic.warm_up)
+    outcome = msgspec.structs.replace(replica.outcome(), left_out=traffic.left_out)
     if len(traffic) <= LARGEST_KEPT:
         kept.append(_Kept(traffic, (room, engine, options), outcome))
         del kept[:-MOST_KEPT]

@@ -85,8 +85,22 @@ def test_users_who_keep_step_have_equal_answers_from_the_start() -> None:
         generate_traffic(Lengths(10), Lengths(100), count=64, concurrency=16, drift_apart=drift)
         for drift in (True, False)
     )
-    assert set(in_step.output_tokens.tolist()) == {100} and apart.warm_up == in_step.warm_up == 16
+    assert set(in_step.output_tokens.tolist()) == {100}
+    assert apart.left_out.tolist() == in_step.left_out.tolist() == [True] * 16 + [False] * 48
     assert len(set(apart.output_tokens[:16].tolist())) > 8 and set(apart.output_tokens[16:].tolist()) == {100}
+
+
+@pytest.mark.parametrize(("mean", "deviation"), [(217, 250), (1024, 256), (100, 90)])
+def test_lengths_have_the_mean_and_the_deviation_that_are_given(mean, deviation) -> None:
+    drawn = Lengths(mean, deviation).draw(200_000, np.random.default_rng(1))
+    assert drawn.mean() == pytest.approx(mean, rel=0.01) and drawn.std() == pytest.approx(deviation, rel=0.02)
+
+
+def test_long_simulations_of_constant_lengths_do_not_fall_into_step() -> None:
+    """Every tenth answer of a user, which latencies leave out, is of another length."""
+    traffic = generate_traffic(Lengths(10), Lengths(100), count=400, concurrency=16)
+    assert np.flatnonzero(traffic.left_out).tolist() == [*range(16), *range(160, 176), *range(320, 336)]
+    assert set(traffic.output_tokens[~traffic.left_out].tolist()) == {100}
 
 
 def test_replicas_take_requests_in_turn() -> None:
