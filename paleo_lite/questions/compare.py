@@ -165,6 +165,23 @@ def usual_precision(question: Any, gpu: Any) -> str:
     return next((name for name in HALF_PRECISIONS if has_units(device, name)), FULL_PRECISION)
 
 
+def published_weights(question: Any) -> str | None:
+    """Return the format in which the weights of a network are published.
+
+    None for 16 bits, for a question that names a format or a precision, and for a checkpoint of one's own, which says
+    what its weights are.
+    """
+    is_name = isinstance(question.network, str) and ":" not in question.network
+    if question.weights is not None or question.precision is not None or not is_name:
+        return None
+    from ..api.resolve import resolve_network
+
+    network = resolve_network(question.network, None, ())
+    if network.publication is None or network.stored_weights is not None:
+        return None
+    return network.publication.weights or None
+
+
 def check_network_options(question: Any, phase: str) -> None:
     """Check that no option is given of a part that the network does not have.
 

@@ -16,6 +16,7 @@ from .compare import (
     default_optimizer,
     document_of,
     find_asked_device,
+    published_weights,
     with_usual_precision,
 )
 from .kind import QuestionKind, make_function
@@ -205,6 +206,8 @@ def _training(question: Any) -> TrainingOptions | None:
 def _with_precision_of_engine(question: Any) -> Any:
     """Return a question about text generation with the precision in which an engine computes with its weights."""
     asks_engine = question.phase in GENERATION_PHASES and question.execution is None
+    if asks_engine:
+        question = replace(question, weights=question.weights or published_weights(question))
     if not asks_engine or question.weights is None or question.gpu is None:
         return question
     from ..api.arguments import to_paths

@@ -247,7 +247,8 @@ class WeightOptions(Options):
     weights: Several[str] | None = option(
         group=NETWORK_GROUP, is_common=True, type=FORMATS, metavar="FORMAT",
         spellings=("--weights", "--quantization"),
-        help="Format in which matrices are stored at inference, such as fp8, int4 or nvfp4. [default: the precision]",
+        help="Format in which matrices are stored at inference, such as fp8, int4 or nvfp4. [default: the published "
+        "format, otherwise the precision]",
     )  # fmt: skip
     kv_cache: str | None = option(
         group=ENGINE_GROUP, is_common=True, type=CACHE_FORMATS, metavar="FORMAT",

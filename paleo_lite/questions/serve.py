@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import BadValue
-from .compare import check_no_pipeline, check_single, compare
+from .compare import check_no_pipeline, check_single, compare, published_weights
 from .kind import QuestionKind, make_function
 from .option import Several, option
 from .records import (
@@ -59,7 +59,7 @@ class Serve(
     precision: Several[str] | None = option(
         group=NETWORK_GROUP, is_common=True, type=INFERENCE_PRECISIONS, metavar="NAME",
         spellings=("--precision", "--dtype"),
-        help="Precision of the arithmetic. [default: bf16; that of --weights on devices that compute in it]",
+        help="Precision of the arithmetic. [default: that of --weights on devices that compute in it, otherwise bf16]",
     )  # fmt: skip
     platform: Several[str] | None = option(
         group=DEVICE_GROUP, is_common=True, type=PLATFORM, metavar="NAME|FILE",
@@ -214,6 +214,8 @@ def _answer(question: Serve, listings: Mapping[str, Price | None] | None = None)
     if question.link is not None and question.advise is None and not is_group:
         raise BadValue("`--link` joins the devices of a replica: give their number with `--tensor`")
     given: dict[str, Any] = {name: getattr(question, name) for name in _PASSED}
+    if question.advise is None:
+        given["weights"] = question.weights or published_weights(question)
     speculation, settings = _settings(question.speculation), _settings(question.engine_settings)
     if speculation and "tokens" not in speculation:
         raise BadValue("`--speculation` needs tokens=N, the tokens drafted per iteration")

@@ -78,3 +78,15 @@ def test_an_option_that_is_given_again_is_compared_in_every_command(command: str
 def test_a_value_of_another_type_is_refused_in_a_sentence(more, sentence) -> None:
     with pytest.raises(BadValue, match=sentence):
         pl.serve("gpt2", gpu="h100-sxm", rate=1, **more)
+
+
+def test_weights_have_the_published_format_unless_a_precision_or_a_format_is_given() -> None:
+    """OpenAI publishes gpt-oss in mxfp4, DeepSeek V3 in blocks of fp8."""
+    asked = {"network": "gpt-oss-20b", "gpu": "h100-sxm", "concurrency": 4, "num_requests": 16}
+    assert pl.serve(**asked).to_dict() == pl.serve(**asked, weights="mxfp4").to_dict()
+    assert pl.serve(**asked, precision="bf16").latencies != pl.serve(**asked).latencies
+    step = pl.predict("deepseek-v3", gpu="h200-sxm", phase="decode", tensor=8)
+    assert (
+        step.to_dict()
+        == pl.predict("deepseek-v3", gpu="h200-sxm", phase="decode", tensor=8, weights="fp8-block").to_dict()
+    )
