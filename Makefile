@@ -130,6 +130,7 @@ docs: $(STAMPS)/test
 examples: $(STAMPS)/test
 	PALEO_LITE_DATA=$(DATA) $(BIN)/python docs/examples.py
 	$(BIN)/python docs/schemas.py
+	$(BIN)/python docs/columns.py
 
 # Images of README.md and docs/plots.md, drawn by the commands shown there.
 PLOT := $(BIN)/paleo-lite plot

@@ -23,6 +23,7 @@ from ..errors import BadFile, BadValue, UnknownName
 from ..files import check_outputs
 from ..machines import Device, find_device, list_devices, read_links
 from ..machines.names import normalize_name
+from ..reporting.columns import select_columns
 from ..reporting.devices import (
     audit_page,
     calibrated_links_table,
@@ -32,7 +33,7 @@ from ..reporting.devices import (
     links_page,
     transfer_page,
 )
-from ..reporting.document import Column, Document, StaticResult, Table
+from ..reporting.document import Document, StaticResult, Table
 from ..reporting.networks import network_dict, network_page, networks_page
 from ..result import ResultList
 from ..units import parse_quantity
@@ -83,7 +84,7 @@ def network_names() -> ResultList[str]:
 
 
 def _names_page(names: list[str]) -> Document:
-    table = Table("", [Column("name", "name", left=True)], [{"name": name} for name in names])
+    table = Table("", select_columns("name"), [{"name": name} for name in names])
     return Document(f"{len(names)} networks", (), [table])
 
 

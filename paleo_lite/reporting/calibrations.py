@@ -14,16 +14,11 @@ from ..calibration.suggest import Suggestions
 from ..calibration.validate import Validation, coverage, explain_error, mean_error
 from ..text import format_plural
 from ..timing.intervals import INTERVAL_LEVEL, QUANTILES
-from ..units import format_interval, format_si
+from ..units import format_si
+from .columns import find_column, select_columns
 from .document import (
-    Column,
     Document,
     Table,
-    format_3_digits,
-    format_percent,
-    format_percent_rounded,
-    format_time,
-    format_time_short,
     raw_table,
 )
 
@@ -37,15 +32,16 @@ def calibration_page(calibration: Calibration) -> Document:
         rows.append({"name": name, **msgspec.to_builtins(parameter), "would_help": suggestion})
     table = Table(
         "Parameters",
-        [
-            Column("name", "parameter", left=True),
-            Column("value", "value", lambda value: f"{value:.4g}"),
-            Column("low", "from", format_3_digits),
-            Column("high", "to (90%)", format_3_digits),
-            Column("unit", "unit", left=True, wrap=True, drop_order=1),
-            Column("moved", "informed\nby data", format_percent_rounded),
-            Column("would_help", "measurements that would help", left=True, wrap=True, drop_order=2),
-        ],
+        select_columns(
+            find_column("parameter", key="name"),
+            find_column("value", show=lambda value: f"{value:.4g}", left=False),
+            "low",
+            "high",
+            "unit",
+            "moved",
+            "would_help",
+            drop=("would_help", "unit"),
+        ),
         rows,
     )
     source = calibration.provenance
@@ -103,13 +99,7 @@ def calibrations_page(calibrations: Mapping[str, AnyCalibration]) -> Document:
     ]
     table = Table(
         "",
-        [
-            Column("name", "name", left=True),
-            Column("points", "points"),
-            Column("held_out_error", "held-out error", format_percent),
-            Column("phases", "phases", left=True, wrap=True, drop_order=1),
-            Column("sources", "sources", left=True, wrap=True, drop_order=2),
-        ],
+        select_columns("name", "points", "held_out_error", "phases", "sources", drop=("sources", "phases")),
         rows,
     )
     return Document(f"{len(rows)} calibrations", (), [table])
@@ -146,49 +136,24 @@ def validation_page(validation: Validation) -> Document:
     return Document(headline, facts, tables, (), table)
 
 
-_POWER_COLUMNS = [
-    Column("gpu", "gpu", left=True),
-    Column("precision", "precision", left=True),
-    Column("points", "powers"),
-    Column("mape", "MAPE", format_percent),
-    Column("median", "median", format_percent),
-    Column("bias", "bias", "{:+.1%}".format),
-    Column("coverage_90", "coverage\nof 90%", format_percent_rounded),
-    Column("width_90", "interval\nwidth", format_percent),
-    Column("shipped", "shipped\nconstants", format_percent),
-]
+_POWER_COLUMNS = select_columns(
+    "gpu", "precision", "points", "mape", "median", "bias", "coverage_90", "width_90", "shipped"
+)
 
 
-_ERROR_COLUMNS = [
-    Column("gpu", "gpu", left=True),
-    Column("precision", "precision", left=True),
-    Column("phase", "phase", left=True),
-    Column("points", "points"),
-    Column("mape", "MAPE", format_percent),
-    Column("median", "median", format_percent, drop_order=3),
-    Column("p90", "90th\npercentile", format_percent, drop_order=4),
-    Column("bias", "bias", "{:+.1%}".format, drop_order=5),
-    Column("rank_correlation", "rank\ncorrelation", "{:.3f}".format, drop_order=7),
-    Column("coverage_80", "coverage\nof 80%", format_percent_rounded, drop_order=6),
-    Column("coverage_90", "coverage\nof 90%", format_percent_rounded),
-    Column("width_90", "interval\nwidth", format_percent, drop_order=8),
-    Column("sharpness_90", "ratio of\nends", "{:.2f}".format, drop_order=8),
-    Column("one_ppp", "one PPP", format_percent, drop_order=2),
-    Column("roofline", "roofline", format_percent, drop_order=2),
-    Column("per_class_ppp", "PPP per\nclass", format_percent, drop_order=1),
-    Column("source", "source", left=True, wrap=True, drop_order=9),
-]
+_ERROR_COLUMNS = select_columns(
+    "gpu", "precision", "phase", "points", "mape", "median", find_column("p90_error", key="p90"), "bias",
+    "rank_correlation", "coverage_80", "coverage_90", "width_90", "sharpness_90", "one_ppp", "roofline",
+    "per_class_ppp", "source",
+    drop=(
+        "source", "width_90", "sharpness_90", "rank_correlation", "coverage_80", "bias", "p90", "median", "one_ppp",
+        "roofline", "per_class_ppp",
+    ),
+)  # fmt: skip
 
-_WORST_COLUMNS = [
-    Column("network", "network", left=True),
-    Column("gpu", "gpu", left=True),
-    Column("precision", "precision", left=True),
-    Column("phase", "phase", left=True, drop_order=1),
-    Column("measured_s", "measured", format_time),
-    Column("predicted_s", "predicted", format_time),
-    Column("error", "error", "{:+.0%}".format),
-    Column("why", "likely cause", left=True, wrap=True, drop_order=2),
-]
+_WORST_COLUMNS = select_columns(
+    "network", "gpu", "precision", "phase", "measured_s", "predicted_s", "error", "why", drop=("why", "phase")
+)
 
 
 def ppp_page(calibration: PppCalibration) -> Document:
@@ -205,24 +170,12 @@ def ppp_page(calibration: PppCalibration) -> Document:
     ]
     tables = []
     if calibration.shares:
-        columns = [
-            Column("part", "pass", left=True),
-            Column("kind", "kind", left=True),
-            Column("ppp", "PPP", format_3_digits),
-            Column("share", "share of time", format_percent, bar=True),
-        ]
+        columns = select_columns(find_column("pass", key="part"), "kind", "ppp", "share", bars=("share",))
         tables.append(Table("By pass and kind of layer", columns, msgspec.to_builtins(calibration.shares)))
     tables.append(
         Table(
             "Measurements",
-            [
-                Column("network", "network", left=True),
-                Column("batch_size", "batch size"),
-                Column("phase", "phase", left=True),
-                Column("at_peak_s", "at peak", lambda value: f"{1e3 * value:.4g} ms"),
-                Column("measured_s", "measured", lambda value: f"{1e3 * value:.4g} ms"),
-                Column("ppp", "PPP", format_3_digits),
-            ],
+            select_columns("network", "batch_size", "phase", "at_peak_s", "measured_s", "ppp"),
             [{**msgspec.to_builtins(run), "ppp": run.ppp} for run in calibration.runs],
         )
     )
@@ -254,16 +207,18 @@ def suggestions_page(suggestions: Suggestions) -> Document:
         for step in suggestions.suggestions
     ]
     before = {"network": "(current)", "interval": suggestions.interval, "factor": suggestions.factor}
-    columns = [
-        Column("number", ""),
-        Column("network", "measure", left=True),
-        Column("batch_size", "batch"),
-        Column("phase", "phase", left=True),
-        Column("time_s", "expected\nstep", format_time_short, drop_order=1),
-        Column("measuring_s", "measuring", format_time_short),
-        *([Column("interval", "then at 90%", format_interval)] if suggestions.interval else []),
-        Column("factor", "high / low", "{:.2f}".format),
-    ]
+    columns = select_columns(
+        "number",
+        "network",
+        "batch_size",
+        "phase",
+        find_column("predicted_s", key="time_s"),
+        "measuring_s",
+        *(["interval"] if suggestions.interval else []),
+        "factor",
+        drop=("time_s",),
+        short=True,
+    )
     table = Table("", columns, [before, *({**row, "number": number} for number, row in enumerate(rows, 1))])
     target = suggestions.network or "typical networks"
     batch = "" if suggestions.batch_size is None else f", batch {suggestions.batch_size}"

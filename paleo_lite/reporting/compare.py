@@ -7,7 +7,8 @@ from ..profile_analysis import GROUPINGS
 from ..profile_analysis.compare import ComparedKernel, RunComparison
 from ..timing import Prediction, describe_model
 from ..units import format_interval, format_si
-from .document import Column, Document, Table, format_percent, format_time
+from .columns import find_column, select_columns
+from .document import Column, Document, Table
 
 
 def comparison_page(comparison: RunComparison, top: int | None = 20) -> Document:
@@ -45,23 +46,16 @@ def _table(
 
 
 def _columns(has_verdict: bool, by: str = "kernel") -> list[Column]:
-    def seconds(value: float) -> str:
-        return f"{value:.6f}"
-
-    columns = [
-        Column("name", {"kernel": "kernel", "module": "module"}.get(by, "operation"), left=True),
-        *([Column("class", "class", left=True, drop_order=3)] if by == "kernel" else []),
-        Column("a_s", "A (s)", seconds),
-        Column("b_s", "B (s)", seconds),
-        Column("difference_s", "B - A (s)", lambda value: f"{value:+.6f}"),
-        Column("ratio", "B / A", lambda value: f"{value:.4f}"),
-    ]
-    if has_verdict:
-        columns += [
-            Column("spread_s", "spread (s)", seconds, drop_order=2),
-            Column("verdict", "verdict", left=True, drop_order=1),
-        ]
-    return columns
+    return select_columns(
+        find_column(by if by in ("kernel", "module") else "operation", key="name"),
+        *(["class"] if by == "kernel" else []),
+        "a_s",
+        "b_s",
+        find_column("b_minus_a_s", key="difference_s"),
+        find_column("b_to_a", key="ratio"),
+        *(["spread_s", "verdict"] if has_verdict else []),
+        drop=("class", "spread_s", "verdict"),
+    )
 
 
 def predicted_page(comparison: ProfileComparison, top: int | None = 10) -> Document:
@@ -117,13 +111,14 @@ def _format_interval(prediction: Prediction) -> str:
 
 
 def _predicted_columns(first: str) -> list[Column]:
-    return [
-        Column(first, first, left=True),
-        Column("pass", "pass", left=True),
-        Column("measured_s", "measured", format_time),
-        Column("predicted_s", "predicted", format_time),
-        Column("difference_s", "difference", format_time, drop_order=1),
-        Column("ratio", "measured /\npredicted", lambda value: f"{value:.2f}"),
-        Column("ppp", "PPP", lambda value: f"{value:.2f}"),
-        Column("share_of_peak", "share of\npeak FLOP/s", format_percent, drop_order=2),
-    ]
+    return select_columns(
+        first,
+        "pass",
+        "measured_s",
+        "predicted_s",
+        "difference_s",
+        "ratio",
+        "ppp",
+        find_column("flops_efficiency", key="share_of_peak"),
+        drop=("share_of_peak", "difference_s"),
+    )

@@ -13,15 +13,11 @@ from ..machines.audit import AuditFinding
 from ..machines.prices import prices_of
 from ..machines.registry import list_figures
 from ..units import format_duration, format_si
+from .columns import find_column, select_columns
 from .document import (
     LINES_AROUND_ROWS,
-    Column,
     Document,
     Table,
-    format_bandwidth,
-    format_bytes,
-    format_percent,
-    format_time_short,
     more_note,
 )
 
@@ -75,18 +71,19 @@ def devices_page(devices: Iterable[Device], max_lines: int | None = None) -> Doc
     rows = [device_row(device) for device in devices]
     table = Table(
         "",
-        [
-            Column("id", "id", left=True),
-            Column("name", "name", left=True, wrap=True, drop_order=1),
-            Column("year", "year", drop_order=2),
-            Column("fp64_flops", "fp64\nFLOP/s", format_si),
-            Column("fp32_flops", "fp32\nFLOP/s", format_si),
-            Column("fp16_flops", "fp16\nFLOP/s", format_si),
-            Column("bandwidth_bytes_per_s", "memory\nB/s", format_si),
-            Column("memory_bytes", "memory\nsize", format_bytes),
-            Column("power_w", "power\nW", "{:g}".format, drop_order=3),
-            Column("rent_usd_per_h", "rent\nUSD/h", "{:.2f}".format, drop_order=3),
-        ],
+        select_columns(
+            "id",
+            find_column("name", wrap=True),
+            "year",
+            "fp64_flops",
+            "fp32_flops",
+            "fp16_flops",
+            find_column("memory_bandwidth", key="bandwidth_bytes_per_s"),
+            find_column("memory_size", key="memory_bytes"),
+            find_column("power_limit_w", key="power_w"),
+            "rent_usd_per_h",
+            drop=("power_w", "rent_usd_per_h", "year", "name"),
+        ),
         rows,
     )
     noun = "device" if len(rows) == 1 else "devices"
@@ -134,26 +131,16 @@ def device_page(device: Device) -> Document:
             }
         )
     measured = [{"figure": f"measured {name}", **_figure(figure)} for name, figure in device.measured.items()]
-    columns = [
-        Column("figure", "figure", left=True, wrap=True),
-        Column("value", "value", left=True),
-        Column("source", "source", left=True, wrap=True),
-        Column("note", "note", left=True, wrap=True),
-    ]
+    columns = select_columns("figure", "value", "source", "note")
     sources = Table(
         "Sources",
-        [Column("source", "key", left=True, wrap=True), Column("text", "description", left=True, wrap=True)],
+        select_columns(find_column("key", key="source"), find_column("description", key="text")),
         [{"source": name, "text": text} for name, text in device.sources.items()],
     )
     table = Table("Figures", columns, [*peaks, *rows, *measured])
     prices = Table(
         "Prices of one device; --price chooses one",
-        [
-            Column("cloud", "cloud", left=True),
-            Column("usd_per_h", "USD/h", "{:.2f}".format),
-            Column("date", "listed", str, left=True),
-            Column("note", "note", left=True, wrap=True),
-        ],
+        select_columns("cloud", find_column("rent_usd_per_h", key="usd_per_h"), "date", "note"),
         [
             {"cloud": price.cloud, "usd_per_h": price.usd_per_h, "date": price.date, "note": price.note}
             for price in prices_of(device)
@@ -171,7 +158,7 @@ def _figure(figure: SourcedFigure) -> dict[str, Any]:
 
 def links_page(links: dict[str, Link]) -> Document:
     """Return the list of links."""
-    columns = [*_link_columns(), Column("note", "note", left=True, wrap=True)]
+    columns = select_columns(*_LINK, "note", drop=("kind",))
     rows = [_link_row(identity, link) for identity, link in links.items()]
     return Document(f"{len(rows)} links, bandwidth per direction", (), [Table("", columns, rows)])
 
@@ -182,11 +169,12 @@ def transfer_page(links: dict[str, Link], move_bytes: float) -> Document:
     for identity, link in links.items():
         seconds = move_bytes / link.bandwidth_bytes_per_s
         rows.append({**_link_row(identity, link), "move_s": seconds, "move": format_duration(seconds)})
-    columns = [
-        *_link_columns(drop_order=1),
-        Column("move", format_si(move_bytes, "B"), left=True),
-        Column("move_s", "exact (s)", lambda value: f"{value:,.0f}" if value >= 100 else f"{value:.3g}"),
-    ]
+    columns = select_columns(
+        *_LINK,
+        find_column("move", title=format_si(move_bytes, "B")),  # what is moved
+        "move_s",
+        drop=("kind", "per"),
+    )
     headline = f"{format_si(move_bytes, 'B')} over {len(rows)} links at full bandwidth in one direction"
     notes = [f"{identity}: {text}" for identity, link in links.items() for text in link.conflicts]
     return Document(headline, (), [Table("", columns, rows)], notes)
@@ -204,14 +192,13 @@ def _link_row(identity: str, link: Link) -> dict[str, Any]:
     }
 
 
-def _link_columns(drop_order: int = 0) -> list[Column]:
-    return [
-        Column("id", "id", left=True),
-        Column("name", "name", left=True, wrap=True),
-        Column("kind", "kind", left=True, drop_order=drop_order + 1),
-        Column("bandwidth_bytes_per_s", "bandwidth per\ndirection", format_bandwidth),
-        Column("per", "per", left=True, drop_order=drop_order),
-    ]
+_LINK = select_columns(
+    "id",
+    find_column("name", wrap=True),
+    "kind",
+    find_column("link_bandwidth", key="bandwidth_bytes_per_s"),
+    "per",
+)
 
 
 def audit_page(devices: int, findings: list[AuditFinding]) -> Document:
@@ -224,12 +211,7 @@ def audit_page(devices: int, findings: list[AuditFinding]) -> Document:
     errors = sum(finding.severity == "error" for finding in findings)
     table = Table(
         "",
-        [
-            Column("device", "device", left=True),
-            Column("field", "field", left=True),
-            Column("severity", "severity", left=True, drop_order=1),
-            Column("message", "message", left=True, wrap=True),
-        ],
+        select_columns(find_column("gpu", key="device"), "field", "severity", "message", drop=("severity",)),
         rows,
     )
     headline = f"{devices} devices: {errors} errors, {len(findings) - errors} deviations explained in the files"
@@ -258,17 +240,19 @@ def calibrated_links_table(calibrations: Mapping[str, LinkCalibration]) -> Table
     ]
     return Table(
         "Measured collectives; * marks the calibration used for a link by default",
-        [
-            Column("name", "name", left=True),
-            Column("link", "link", left=True, drop_order=3),
-            Column("stands_for_link", "", lambda value: "*" if value else "", left=True),
-            Column("operation", "operation", left=True),
-            Column("start_s", "start", format_time_short, drop_order=4),
-            Column("latency_s", "latency", format_time_short),
-            Column("ppp", "PPP", format_range),
-            Column("held_out_sizes", "held-out\nerror", format_percent),
-            Column("platform", "measured on", left=True, wrap=True, drop_order=2),
-            Column("points", "points", drop_order=5),
-        ],
+        select_columns(
+            "name",
+            "link",
+            "stands_for_link",
+            "operation",
+            "start_s",
+            "latency_s",
+            find_column("ppp", show=format_range),  # of the sizes of messages
+            find_column("held_out_error", key="held_out_sizes"),
+            "platform",
+            "points",
+            drop=("points", "start_s", "link", "platform"),
+            short=True,
+        ),
         rows,
     )

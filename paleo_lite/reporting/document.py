@@ -97,6 +97,8 @@ class Column(msgspec.Struct, frozen=True):
     key: str  # key of the value in each row; also the column's name in CSV
     title: str  # heading; may contain line breaks
     show: Callable[[Any], str] = str  # converts a value to text. None is always shown as ``-``.
+    unit: str = ""  # of the value, as JSON and CSV contain it; "1" of a fraction or ratio
+    meaning: str = ""  # what the column says, as a phrase
     left: bool = False  # align to the left (text) instead of the right (numbers)
     wrap: bool = False  # wrap long text instead of widening the column
     drop_order: int = 0  # in a narrow terminal, columns with the highest number are dropped first; 0 is never dropped
@@ -106,6 +108,10 @@ class Column(msgspec.Struct, frozen=True):
     def heading(self) -> str:
         """The title on one line, without hyphenation."""
         return self.title.replace("-\n", "").replace("\n", " ")
+
+    def replace(self, **changes: Any) -> Column:
+        """Return a copy with some fields changed."""
+        return msgspec.structs.replace(self, **changes)
 
     def text(self, row: dict[str, Any]) -> str:
         """Return the text of the cell in a row."""

@@ -16,15 +16,13 @@ from ..profile_analysis.ranks import Ranks
 from ..profile_analysis.steady import MIN_COVERAGE
 from ..text import format_plural
 from ..units import format_si
+from .columns import find_column, option_column, select_columns
 from .document import (
     Column,
     Document,
     Table,
-    format_bandwidth,
-    format_bytes,
     format_percent,
     format_time,
-    format_yes_no,
     raw_table,
     shorten_module_path,
 )
@@ -66,17 +64,17 @@ def efficiency_page(result: Efficiency) -> Document:
         for name in varying:
             if name != "return_code":
                 is_text = isinstance(result.rows[0][name], str)
-                lead.append(Column(name, _TITLES.get(name, name), left=is_text))
+                lead.append(_setting_column(name, is_text))
         if not lead:
-            lead.append(Column("file", "file", left=True))
+            lead.append(find_column("file"))
         if any(row["batch_duration_s"] is not None for row in result.rows):
-            lead.append(Column("batch_duration_s", "batch (s)", "{:.4f}".format, drop_order=8))
-            lead.append(Column("duration_from", "from", left=True, drop_order=9))
+            lead.append(find_column("batch_duration_s", drop_order=8))
+            lead.append(find_column("duration_from", drop_order=9))
         tables.append(Table("Profiles", [*lead, *figures], result.rows))
     if result.groups:
         titles = [_TITLES.get(name, name) for name in result.group_by]
-        lead = [Column(name, title) for name, title in zip(result.group_by, titles)]
-        lead.append(Column("files", "files", drop_order=9))
+        lead = [_setting_column(name, is_text=False) for name in result.group_by]
+        lead.append(find_column("files", drop_order=9))
         data = Table(f"Means by {', '.join(titles)}", [*lead, *figures], result.groups)
         tables.append(data)
     notes = (*result.notes, *_notes(result))
@@ -189,15 +187,16 @@ def _rank_facts(ranks: Ranks) -> list[tuple[str, str]]:
 
 
 def _rank_tables(ranks: Ranks) -> list[Table]:
-    columns = [
-        Column("rank", "rank"),
-        Column("window_s", "time", format_time, drop_order=1),
-        Column("busy_share", "busy", format_percent),
-        Column("computing_s", "computing", format_time),
-        Column("communication_s", "commu-\nnication", format_time),
-        Column("exposed_communication_s", "exposed", format_time),
-        Column("waiting_s", "waiting for\nother ranks", format_time),
-    ]
+    columns = select_columns(
+        "rank",
+        find_column("time_s", key="window_s"),
+        "busy_share",
+        "computing_s",
+        "communication_s",
+        find_column("exposed_s", key="exposed_communication_s"),
+        "waiting_s",
+        drop=("window_s",),
+    )
     tables = [Table("By rank", columns, msgspec.to_builtins(ranks.rows))]
     if any(row.bytes is not None for row in ranks.collectives):
         columns = [column for column in _COLLECTIVE if column.key != "exposed_s"]
@@ -235,10 +234,11 @@ def _profile_tables(row: dict[str, Any], by: str) -> list[Table]:
     }
     tables = [Table("Steady-state iteration, by summed kernel time", _PARTS, passes, [total])]
     if convolutions:
-        share_of_pass = Column("share", "share of\nthe pass", format_percent)
+        share_of_pass = find_column("share", title="share of\nthe pass")  # not of the iteration
         tables.append(Table("Convolutions in the iteration", [*_PARTS[:2], share_of_pass, *_PARTS[3:]], convolutions))
     if by != "op" or any(item["flops"] for item in row["operators"]):
-        first = Column("op", by if by in ("module", "kernel") else "operation", shorten_module_path, left=True)
+        name = by if by in ("module", "kernel") else "operation"
+        first = find_column(name, key="op", show=shorten_module_path)
         operators = Table(GROUPINGS[by], [first, *_OPERATORS], row["operators"]).drop_empty_columns(
             first.key, "calls", "time_s", "share"
         )
@@ -283,91 +283,96 @@ def _csv_table(result: Efficiency) -> Table:
     return raw_table(result.rows, keys)
 
 
+def _setting_column(name: str, is_text: bool) -> Column:
+    """Return the column of a setting in the name of a file."""
+    return option_column(name).replace(title=_TITLES.get(name, name), left=is_text)
+
+
 def _in_percent(share: float) -> str:
     """Return a fraction as a percentage in the format of SURFBoard's notebook."""
     return f"{share * 100:.6f}"
 
 
 _FIGURES = {
-    "notebook": [
-        Column("compute_efficiency", "compute\neff. (%)", _in_percent, drop_order=2),
-        Column("flops_per_s", "TFLOP/s", lambda rate: f"{rate * 1e-12:.6f}", drop_order=3),
-        Column("bandwidth_bytes_per_s", "GB/s", lambda rate: f"{rate * 1e-9:.6f}", drop_order=4),
-        Column("bandwidth_efficiency", "bandwidth\neff. (%)", _in_percent, drop_order=1),
-        Column("flops_efficiency", "FLOPS\neff. (%)", _in_percent),
-    ],
-    "steady": [
-        Column("forward_s", "forward", format_time),
-        Column("backward_s", "backward", format_time),
-        Column("kernel_s", "iteration", format_time, drop_order=3),
-        Column("compute_efficiency", "in\ncompute", format_percent, drop_order=4),
-        Column("flops_efficiency", "of peak\nFLOP/s", format_percent),
-        Column("bandwidth_efficiency", "of peak\nB/s", format_percent, drop_order=2),
-        Column("conv_of_peak_forward", "conv. fw.,\nof peak", format_percent, drop_order=6),
-        Column("conv_of_peak_backward", "conv. bw.,\nof peak", format_percent, drop_order=5),
-        Column("conv_of_peak", "conv. in\niteration", format_percent, drop_order=7),
-    ],
+    "notebook": select_columns(
+        # The headings, units and digits of SURFBoard's notebook.
+        find_column("compute_efficiency", title="compute\neff. (%)", show=_in_percent),
+        find_column("flops_per_s", title="TFLOP/s", show=lambda rate: f"{rate * 1e-12:.6f}"),
+        find_column("bytes_per_s", key="bandwidth_bytes_per_s", title="GB/s", show=lambda rate: f"{rate * 1e-9:.6f}"),
+        find_column("bandwidth_efficiency", title="bandwidth\neff. (%)", show=_in_percent),
+        find_column("flops_efficiency", title="FLOPS\neff. (%)", show=_in_percent),
+        drop=("bandwidth_bytes_per_s", "flops_per_s", "compute_efficiency", "bandwidth_efficiency"),
+    ),
+    "steady": select_columns(
+        "forward_s",
+        "backward_s",
+        "kernel_s",
+        "compute_efficiency",
+        "flops_efficiency",
+        "bandwidth_efficiency",
+        "conv_of_peak_forward",
+        "conv_of_peak_backward",
+        "conv_of_peak",
+        drop=(
+            "conv_of_peak",
+            "conv_of_peak_forward",
+            "conv_of_peak_backward",
+            "compute_efficiency",
+            "kernel_s",
+            "bandwidth_efficiency",
+        ),
+    ),
 }
 """Columns of profiles and of group means, by method."""
 
-_PARTS = [
-    Column("part", "part", left=True),
-    Column("time_s", "time", format_time),
-    Column("share", "share", format_percent),
-    Column("flops", "FLOPs", format_si),
-    Column("of_peak", "of peak\nFLOP/s", format_percent),
-]
+_PARTS = select_columns("part", "time_s", "share", "flops", find_column("flops_efficiency", key="of_peak"))
 
-_OPERATORS = [
-    Column("calls", "calls", drop_order=4),
-    Column("time_s", "time", format_time),
-    Column("share", "share", format_percent),
-    Column("flops_per_s", "FLOP/s", format_si, drop_order=1),
-    Column("bandwidth_bytes_per_s", "B/s", format_si, drop_order=3),
-    Column("of_peak", "of peak\nFLOP/s", format_percent),
-    Column("bound", "bound by", left=True),
-    Column("of_roofline", "of the\nroofline", format_percent),
-]
+_OPERATORS = select_columns(
+    "calls",
+    "time_s",
+    "share",
+    "flops_per_s",
+    find_column("bytes_per_s", key="bandwidth_bytes_per_s"),
+    find_column("flops_efficiency", key="of_peak"),
+    "bound",
+    "of_roofline",
+    drop=("calls", "bandwidth_bytes_per_s", "flops_per_s"),
+)
 
 
-_STEPS = [
-    Column("name", "step", left=True),
-    Column("kernel_s", "kernel time", format_time),
-    Column("counts", "counts", format_yes_no, left=True),
-]
+_STEPS = select_columns(find_column("step", key="name"), "kernel_s", "counts")
 
-_GAPS = [
-    Column("start_s", "at", format_time),
-    Column("time_s", "time", format_time),
-    Column("cause", "cause", CAUSES.__getitem__, left=True, wrap=True),
-    Column("host", "host activity", left=True, wrap=True),
-    Column("before", "next kernel", left=True, drop_order=1),
-]
+_GAPS = select_columns(
+    find_column("gap_start_s", key="start_s"),
+    "time_s",
+    find_column("cause", show=CAUSES.__getitem__),
+    "host",
+    "before",
+    drop=("before",),
+)
 
-_COLLECTIVE = [
-    Column("collective", "collective", left=True),
-    Column("dtype", "type", left=True, drop_order=2),
-    Column("devices", "devices", drop_order=1),
-    Column("bytes", "message", format_bytes),
-    Column("calls", "calls"),
-    Column("time_s", "time", format_time),
-    Column("exposed_s", "exposed", format_time),
-    Column("bus_bandwidth_bytes_per_s", "bus\nbandwidth", format_bandwidth),
-]
+_COLLECTIVE = select_columns(
+    "collective",
+    "dtype",
+    "devices",
+    find_column("message_bytes", key="bytes"),
+    "calls",
+    "time_s",
+    "exposed_s",
+    "bus_bandwidth_bytes_per_s",
+    drop=("dtype", "devices"),
+)
 
-_ENGINE_STEPS = [
-    Column("phase", "phase", left=True),
-    Column("steps", "steps"),
-    Column("requests", "requests\nper step", "{:.1f}".format),
-    Column("tokens", "tokens"),
-    Column("time_s", "time", format_time),
-    Column("tokens_per_s", "tokens/s", format_si),
-    Column("cached_tokens", "cached tokens\nread", drop_order=2),
-    Column("cache_bytes", "KV cache\nread", format_bytes),
-]
+_ENGINE_STEPS = select_columns(
+    "phase",
+    "steps",
+    "requests",
+    "tokens",
+    "time_s",
+    "tokens_per_s",
+    "cached_tokens",
+    "cache_bytes",
+    drop=("cached_tokens",),
+)
 
-_MISSING = [
-    Column("op", "operation", left=True),
-    Column("time_s", "time", format_time),
-    Column("share", "share", "{:.2%}".format),
-]
+_MISSING = select_columns(find_column("operation", key="op"), "time_s", "share")

@@ -10,15 +10,11 @@ from ..result import LOWER_BOUND_FACT
 from ..text import format_plural
 from ..timing import Prediction
 from ..units import format_interval, format_rate, format_si
+from .columns import find_column, select_columns
 from .document import (
-    Column,
     Document,
     Table,
-    format_bandwidth,
-    format_percent,
-    format_percent_rounded,
     format_time_short,
-    format_yes_no,
 )
 
 
@@ -138,24 +134,20 @@ def _stage_rows(fed: PipelineThroughput) -> list[dict[str, Any]]:
 
 
 def _stage_table(fed: PipelineThroughput) -> Table:
-    columns = [
-        Column("stage", "stage", left=True),
-        Column("what", "description", left=True, wrap=True),
-        Column("workers", "workers"),
-        Column("per_s", "samples/s", format_rate),
-        Column("bytes_per_s", "bytes/s", format_bandwidth),
-        Column("beside", "runs in\nparallel", format_yes_no, left=True),
-        Column("busy", "busy", format_percent_rounded),
-    ]
+    columns = select_columns(
+        "stage",
+        find_column("description", key="what"),
+        "workers",
+        find_column("throughput_per_s", key="per_s"),
+        "bytes_per_s",
+        "beside",
+        find_column("busy_share", key="busy"),
+    )
     return Table("Stages in isolation", columns, _stage_rows(fed))
 
 
 def _rule_table(rules: tuple[RuleOfThumb, ...]) -> Table:
-    columns = [
-        Column("rule", "rule", left=True, wrap=True),
-        Column("found", "this pipeline", left=True, wrap=True),
-        Column("holds", "holds", format_yes_no, left=True),
-    ]
+    columns = select_columns("rule", "found", "holds")
     return Table("Rules of thumb", columns, [{"rule": r.rule, "found": r.observed, "holds": r.holds} for r in rules])
 
 
@@ -171,14 +163,9 @@ def _remedy_row(remedy: Remedy) -> dict[str, Any]:
 
 
 def _remedy_table(remedies: tuple[Remedy, ...]) -> Table:
-    columns = [
-        Column("remedy", "remedy", left=True, wrap=True),
-        Column("what", "description", left=True, wrap=True),
-        Column("throughput_per_s", "samples/s", format_rate),
-        Column("gain", "gain", lambda gain: "none" if abs(gain - 1) < 0.0005 else f"{gain:.2f} x"),
-        Column("utilisation", "device\nutilisation", format_percent),
-        Column("bottleneck", "next\nbottleneck", left=True),
-    ]
+    columns = select_columns(
+        "remedy", find_column("description", key="what"), "throughput_per_s", "gain", "utilisation", "bottleneck"
+    )
     return Table("Remedies, each applied alone", columns, [_remedy_row(remedy) for remedy in remedies])
 
 

@@ -6,7 +6,8 @@ from ..result import LOWER_BOUND_FACT
 from ..text import format_plural
 from ..timing.gemm import GemmTimes
 from ..units import format_interval, format_si
-from .document import Column, Document, Table, format_bytes, format_percent, format_percent_rounded, format_time
+from .columns import find_column, select_columns
+from .document import Document, Table
 
 
 def gemm_page(times: GemmTimes) -> Document:
@@ -21,18 +22,19 @@ def gemm_page(times: GemmTimes) -> Document:
         best = min(others, key=lambda way: way.time_s)
         gain = first.time_s / best.time_s
         headline += f"; {best.name} {format_si(best.time_s, 's')}, speed-up {gain:.2f}"
-    columns = [
-        Column("way", "method", left=True),
-        Column("launches", "launches", drop_order=3),
-        Column("size", "M x N x K", left=True),
-        Column("bytes", "bytes", format_bytes, drop_order=2),
-        Column("tiles", "tiles"),
-        Column("waves", "waves"),
-        Column("filled", "filled", format_percent_rounded),
-        Column("time_s", "time", format_time),
-        Column("share_of_peak", "share\nof peak", format_percent, drop_order=1),
-        Column("gain", "speed-up", "{:.2f}".format),
-    ]
+    columns = select_columns(
+        "way",
+        "launches",
+        "size",
+        "bytes",
+        "tiles",
+        "waves",
+        "filled",
+        "time_s",
+        find_column("flops_efficiency", key="share_of_peak"),
+        find_column("speedup", key="gain"),
+        drop=("launches", "bytes", "share_of_peak"),
+    )
     rows = []
     for way, row in zip(times.variants, times.rows()):
         groups = f"{way.groups} of " if way.groups > 1 else ""

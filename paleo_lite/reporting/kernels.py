@@ -14,14 +14,11 @@ from ..profile_analysis.timeline import Timeline
 from ..profiles.names import CLASSES
 from ..text import format_plural, make_printable
 from ..units import format_si
+from .columns import find_column, select_columns
 from .document import (
     Column,
     Document,
     Table,
-    format_count,
-    format_percent,
-    format_percent_rounded,
-    format_time,
     raw_table,
 )
 
@@ -45,10 +42,7 @@ def kernels_page(report: KernelReport, top: int | None = 20, order: str = "time"
         tables.insert(0, Table("By class", _CLASSES, classes))
     if report.busy_s and not _is_single_profile(report):
         busy = [{"name": name, "busy_s": seconds} for name, seconds in report.busy_s.items()]
-        columns = [
-            Column("name", "profile", left=True),
-            Column("busy_s", "busy", lambda value: format_si(value, "s", 5)),
-        ]
+        columns = select_columns(find_column("profile", key="name"), "busy_s")
         tables.insert(0, Table("By profile", columns, busy))
     tables += measure_next(report) + _metric_tables(report)
     return Document(
@@ -71,12 +65,7 @@ def measure_next(report: KernelReport) -> list[Table]:
         return []
     tool = _profiler(report)
     hint = "" if tool is None else f" (--next-command {tool} prints the command)"
-    columns = [
-        Column("name", "kernel", left=True),
-        Column("class", "class", left=True, drop_order=1),
-        Column("time_s", "time", format_time),
-        Column("share", "share", format_percent),
-    ]
+    columns = select_columns(find_column("kernel", key="name"), "class", "time_s", "share", drop=("class",))
     table = Table(f"Kernels to measure next{hint}", columns, [row.to_dict() for row in unknown])
     return [table.head(_MAX_UNMEASURED, "the longest ")]
 
@@ -154,30 +143,26 @@ def _facts(report: KernelReport) -> list[tuple[str, str]]:
 
 
 def _columns(report: KernelReport) -> list[Column]:
-    return [
-        Column("name", "kernel", left=True),
-        Column("rank", "rank", drop_order=1),
-        Column("class", "class", left=True, drop_order=2),
-        Column("calls", "calls", format_count, drop_order=6),
-        Column("time_s", "time", format_time),
-        Column("share", "share", format_percent),
-        Column("flops_per_s", "FLOP/s", format_si, drop_order=5),
-        *([Column("flops", "FLOPs", format_si)] if report.time_s is None else []),
-        Column("flops_efficiency", "share\nof peak", lambda value: f"{value:.2%}"),
-        Column("bound", "bound by", left=True, drop_order=4),
-        Column("headroom", "headroom", format_percent_rounded, drop_order=3),
-        Column("occupancy", "occu-\npancy", format_percent_rounded, drop_order=1),
-    ]
+    return select_columns(
+        find_column("kernel", key="name"),
+        "rank",
+        "class",
+        "calls",
+        "time_s",
+        "share",
+        "flops_per_s",
+        *(["flops"] if report.time_s is None else []),
+        "flops_efficiency",
+        "bound",
+        "headroom",
+        "occupancy",
+        drop=("calls", "flops_per_s", "bound", "headroom", "class", "rank", "occupancy"),
+    )
 
 
-_CLASSES = [
-    Column("class", "class", left=True),
-    Column("kernels", "kernels", drop_order=1),
-    Column("calls", "calls", format_count),
-    Column("time_s", "time", format_time),
-    Column("share", "share", format_percent, bar=True),
-    Column("meaning", "meaning", left=True, drop_order=2),
-]
+_CLASSES = select_columns(
+    "class", "kernels", "calls", "time_s", "share", "meaning", drop=("meaning", "kernels"), bars=("share",)
+)
 
 
 def _metric_tables(report: KernelReport) -> list[Table]:
@@ -192,13 +177,10 @@ def _metric_tables(report: KernelReport) -> list[Table]:
                 rows.setdefault(name, explanation)[f"value_{number}"] = explanation["shown"]
     if not rows:
         return []
-    columns = [Column("metric", "counter", left=True)]
-    columns += [Column(f"value_{number}", f"({number})", drop_order=number) for number in range(1, len(chosen) + 1)]
-    columns += [
-        Column("meaning", "meaning", left=True, wrap=True),
-        Column("good", "good value", left=True, wrap=True),
-        Column("remedy", "remedy", left=True, wrap=True, drop_order=2),
-    ]
+    columns = [find_column("metric")]
+    for number in range(1, len(chosen) + 1):
+        columns.append(find_column("value", key=f"value_{number}", title=f"({number})", left=False, drop_order=number))
+    columns += select_columns("meaning", "good", "remedy", drop=("remedy",))
     names = ", ".join(f"({number}) {row.name.rsplit('::', 1)[-1]}" for number, row in enumerate(chosen, 1))
     return [Table(f"Counters of {make_printable(names)}", columns, [rows[name] for name in sorted(rows)])]
 
@@ -210,11 +192,8 @@ def timeline_page(timeline: Timeline) -> Document:
         {"class": label, "time_s": float(busy.sum()), "share": float(busy.sum()) / window_s}
         for label, busy in zip(timeline.classes, timeline.busy_s)
     ]
-    columns = [
-        Column("class", "class", left=True),
-        Column("time_s", "time", format_time),
-        Column("share", "share of\nthe window", format_percent, bar=True),
-    ]
+    share_of_window = find_column("share", title="share of\nthe window")  # kernels of several classes overlap
+    columns = select_columns("class", "time_s", share_of_window, bars=("share",))
     slices = f"{timeline.busy_s.shape[1]} slices of {format_si(timeline.slice_s, 's')}"
     return Document(
         f"{timeline.name}: {timeline.kernels:,} kernels in {format_si(window_s, 's')}",
@@ -229,18 +208,19 @@ def host_page(report: HostReport, top: int | None = 20, order: str = "time") -> 
     The order is ignored: functions of the host are always ordered by time.
     """
     quantity = "cycles" if report.time_s is None else "time"
-    share = Column("share", "share", format_percent, bar=True)
     functions = Table(
         "Functions",
-        [
-            Column("name", "function", left=True),
-            Column("kind", "kind", left=True, drop_order=2),
-            Column("module", "module", left=True, drop_order=1),
-            Column("calls", "calls", format_count, drop_order=4),
-            Column("time_s", "self time", format_time),
-            Column("total_s", "total\ntime", format_time, drop_order=3),
-            share,
-        ],
+        select_columns(
+            find_column("function", key="name"),
+            "kind",
+            "module",
+            "calls",
+            find_column("self_s", key="time_s"),
+            "total_s",
+            "share",
+            drop=("calls", "total_s", "kind", "module"),
+            bars=("share",),
+        ),
         report.to_dict()["hotspots"],
         sortable=True,
         filterable=True,
@@ -250,13 +230,15 @@ def host_page(report: HostReport, top: int | None = 20, order: str = "time") -> 
     for key in ("module", "kind"):
         groups = report.sums(key)
         if len(groups) > 1:
-            columns = [
-                Column(key, key, left=True),
-                Column("functions", "functions", format_count, drop_order=2),
-                *([] if report.time_s is None else [Column("time_s", "self time", format_time)]),
-                share,
-                *([Column("meaning", "meaning", left=True, drop_order=1)] if key == "kind" else []),
-            ]
+            columns = select_columns(
+                key,
+                "functions",
+                *([] if report.time_s is None else [find_column("self_s", key="time_s")]),
+                "share",
+                *(["meaning"] if key == "kind" else []),
+                drop=("functions", "meaning"),
+                bars=("share",),
+            )
             rows = [{**group, "meaning": KINDS.get(group[key] or "")} for group in groups]
             tables.insert(0, Table(f"By {key}", columns, rows, sortable=True))
     facts = [("format", report.format)]

@@ -9,7 +9,8 @@ from ..own_machines.advise import LocalAdvice
 from ..own_machines.energy import LocalEnergy
 from ..own_machines.predict import LocalPrediction
 from ..units import format_interval, format_number, format_si
-from .document import Column, Document, Table, format_bytes_short
+from .columns import find_column, select_columns
+from .document import Document, Table
 
 DEFAULT_TOP = 20
 """Rows of a ranking, unless another number is given."""
@@ -86,21 +87,16 @@ def _energy_facts(energy: LocalEnergy | None) -> list[tuple[str, str]]:
     return facts
 
 
-_COLUMNS = (
-    Column("device", "device", left=True),
-    Column("weights", "weights", left=True),
-    Column("file_bytes", "size", format_bytes_short),
-    Column("differing_tokens", "tokens\ndiffer", lambda share: f"{share:.1%}", drop_order=3),
-    Column("placement", "on device", left=True),
-    Column("best_weights", "best format", left=True),
-    Column("tokens_per_s", "answer\ntokens/s", lambda rate: f"{rate:.1f}"),
-    Column("slowest_tokens_per_s", "from", lambda rate: f"{rate:.1f}", drop_order=4),
-    Column("fastest_tokens_per_s", "to", lambda rate: f"{rate:.1f}", drop_order=4),
-    Column("prompt_tokens_per_s", "prompt\ntokens/s", lambda rate: f"{rate:,.0f}", drop_order=1),
-    Column("largest_context", "largest\ncontext", lambda tokens: f"{tokens:,}", drop_order=2),
-    Column("token_w", "power", lambda watts: f"{watts:.0f} W", drop_order=5),
-    Column("usd_per_million_tokens", "USD per\nmillion", format_number, drop_order=6),
-)
+_COLUMNS = select_columns(
+    find_column("gpu", key="device"), "weights", "file_bytes", "differing_tokens", "placement", "best_weights",
+    "tokens_per_s", "slowest_tokens_per_s", "fastest_tokens_per_s", "prompt_tokens_per_s", "largest_context",
+    find_column("power_w", key="token_w"), find_column("usd_per_million", key="usd_per_million_tokens"),
+    drop=(
+        "usd_per_million_tokens", "token_w", "slowest_tokens_per_s", "fastest_tokens_per_s", "differing_tokens",
+        "largest_context", "prompt_tokens_per_s",
+    ),
+    short=True,
+)  # fmt: skip
 
 
 def advice_page(advice: LocalAdvice, top: int | None = None) -> Document:

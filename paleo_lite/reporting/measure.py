@@ -18,15 +18,10 @@ from ..result import Result
 from ..text import format_plural
 from ..timing.intervals import INTERVAL_LEVEL, QUANTILES
 from ..units import format_si
+from .columns import find_column, select_columns
 from .document import (
-    Column,
     Document,
     Table,
-    format_bandwidth,
-    format_percent,
-    format_percent_rounded,
-    format_time,
-    format_yes_no,
     raw_table,
 )
 
@@ -182,16 +177,17 @@ def _compared_table(rows: list[dict[str, Any]]) -> Table:
     shown = [{**row, "interval": (row["predicted_s"], row["low_s"], row["high_s"])} for row in rows]
     return Table(
         "Predicted and measured",
-        [
-            Column("network", "network", left=True),
-            Column("phase", "phase", left=True),
-            Column("batch_size", "batch", drop_order=1),
-            Column("measured_s", "measured", format_time),
-            Column("spread", "spread", format_percent, drop_order=3),
-            Column("interval", "predicted (90%)", _format_with_interval),
-            Column("error", "error", lambda value: f"{value:+.1%}"),
-            Column("within", "in\ninterval", format_yes_no, drop_order=2),
-        ],
+        select_columns(
+            "network",
+            "phase",
+            "batch_size",
+            "measured_s",
+            "spread",
+            find_column("predicted_interval", key="interval", show=_format_with_interval),
+            "error",
+            "within",
+            drop=("spread", "within", "batch_size"),
+        ),
         shown,
     )
 
@@ -204,17 +200,18 @@ def _format_with_interval(times_s: tuple[float, float, float]) -> str:
 def _probe_table(rows: list[dict[str, Any]]) -> Table:
     return Table(
         "Probes",
-        [
-            Column("probe", "probe", left=True),
-            Column("batch_size", "batch"),
-            Column("time_s", "median", format_time),
-            Column("spread", "spread", format_percent),
-            Column("samples", "samples", drop_order=2),
-            Column("calls", "calls\neach", drop_order=3),
-            Column("flop_per_s", "compute rate", lambda value: format_si(value, "FLOP/s"), drop_order=1),
-            Column("bytes_per_s", "bandwidth", format_bandwidth),
-            Column("share_of_peak", "of peak", format_percent_rounded),
-        ],
+        select_columns(
+            "probe",
+            "batch_size",
+            "time_s",
+            "spread",
+            "samples",
+            find_column("calls_per_sample", key="calls"),
+            find_column("flops_per_s", key="flop_per_s"),
+            "bytes_per_s",
+            find_column("flops_efficiency", key="share_of_peak"),
+            drop=("calls", "samples", "flop_per_s"),
+        ),
         rows,
     )
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..timing.memory_ranges import MemoryAt, MemoryRanges
-from .document import Column, Document, Table, format_bytes, format_count, format_yes_no
+from .columns import find_column, part_column, select_columns
+from .document import Document, Table, format_bytes
 
 
 def memory_ranges_page(ranges: MemoryRanges) -> Document:
@@ -21,9 +22,9 @@ def memory_ranges_page(ranges: MemoryRanges) -> Document:
 
 def _table(title: str, points: Sequence[MemoryAt]) -> Table:
     names = [name for name in dict(points[0].fit.memory.rows()) if any(dict(p.fit.memory.rows())[name] for p in points)]
-    columns = [Column("batch_size", "batch", format_count), Column("tokens", "tokens", format_count)]
-    columns += [Column(name, name, format_bytes) for name in names]
-    columns += [Column("total_bytes", "total", format_bytes), Column("fits", "fits", format_yes_no, left=True)]
+    columns = select_columns("batch_size", find_column("sequence_length", key="tokens"))
+    columns += [part_column(name, format_bytes) for name in names]
+    columns += select_columns(find_column("memory_bytes", key="total_bytes"), "fits")
     rows = []
     for point in points:
         parts = dict(point.fit.memory.rows())

@@ -12,7 +12,8 @@ from ..counting import CONSTANT, INPUT
 from ..text import format_plural
 from ..timing.facility import SiteEnergy
 from ..units import format_shape, format_si
-from .document import LINES_AROUND_ROWS, Column, Document, Table, format_count, format_time, more_note, raw_table
+from .columns import find_column, select_columns
+from .document import LINES_AROUND_ROWS, Column, Document, Table, format_count, more_note, raw_table
 from .predictions import site_text
 
 _LINES_PER_TABLE = 4
@@ -24,17 +25,18 @@ def networks_page(rows: list[dict[str, Any]], max_lines: int | None = None) -> D
 
     If this has more lines than `max_lines`, it is one table of the newest, with all as data.
     """
-    columns = [
-        Column("year", "year"),
-        Column("name", "name", left=True),
-        Column("input_shape", "input", format_shape),
-        Column("layers", "layers", drop_order=3),
-        Column("parameters", "parameters", format_si),
-        Column("active_parameters", "active", format_si, drop_order=1),
-        Column("macs", "MACs", format_si),
-        Column("flops", "FLOPs", format_si),
-        Column("source", "source", left=True, wrap=True, drop_order=2),
-    ]
+    columns = select_columns(
+        "year",
+        "name",
+        "input_shape",
+        "layers",
+        "parameters",
+        "active_parameters",
+        "macs",
+        "flops",
+        "source",
+        drop=("layers", "source", "active_parameters"),
+    )
     tables = []
     for group in dict.fromkeys(row["group"] for row in rows):
         of_group = [row for row in rows if row["group"] == group]
@@ -50,7 +52,7 @@ def networks_page(rows: list[dict[str, Any]], max_lines: int | None = None) -> D
     if max_lines is None or lines <= max_lines:
         return Document(title, (), tables, data=raw_table(rows))
     flat = [column for column in columns if not column.wrap]  # one line per row
-    flat.insert(2, Column("publisher", "publisher", left=True, drop_order=2))
+    flat.insert(2, find_column("publisher", drop_order=2))
     newest = sorted(rows, key=lambda row: -(row["year"] or 0))
     number = max_lines - LINES_AROUND_ROWS - 1  # a line for the groups
     table = Table("Networks and pipelines", flat, newest).head(number, "the newest ")
@@ -114,14 +116,15 @@ def network_page(network: Network) -> Document:
     ]
     table = Table(
         "Layers",
-        [
-            Column("name", "layer", left=True),
-            Column("kind", "kind", left=True),
-            Column("inputs", "input", left=True, wrap=True, drop_order=3),
-            Column("outputs", "output", left=True, wrap=True, drop_order=1),
-            Column("parents", "parents", left=True, wrap=True, drop_order=4),
-            Column("attributes", "attributes", left=True, wrap=True, drop_order=2),
-        ],
+        select_columns(
+            find_column("layer", key="name"),
+            "kind",
+            "inputs",
+            "outputs",
+            "parents",
+            "attributes",
+            drop=("parents", "inputs", "attributes", "outputs"),
+        ),
         rows,
     )
     facts = [
@@ -177,7 +180,10 @@ def counts_page(
         largest = sorted(rows, key=lambda row: -(row[largest_by] or 0))[:top]
         title = f"Largest layers, {len(largest)} of {len(rows)} (shapes of one sample)"
         shown = layers.replace(
-            title=title, rows=_add_shares(largest, counts), columns=[*layers.columns, _SHARE], footer=[]
+            title=title,
+            rows=_add_shares(largest, counts),
+            columns=[*layers.columns, _SHARE.replace(drop_order=1)],
+            footer=[],
         )
     else:
         tree = counts.modules(depth)
@@ -192,16 +198,10 @@ def counts_page(
             }
             for row in _add_shares(tree, counts)
         ]
-        shown = layers.replace(title=title, rows=indented, columns=[*layers.columns, _SHARE])
+        shown = layers.replace(title=title, rows=indented, columns=[*layers.columns, _SHARE.replace(drop_order=1)])
     kinds = Table(
         "By kind",
-        [
-            Column("kind", "kind", left=True),
-            Column("layers", "layers"),
-            Column("count", unit, format_count),
-            Column("share", "share", lambda value: f"{value:.2%}"),
-            *(_COSTS if costs else []),
-        ],
+        select_columns("kind", "layers", find_column("count", title=unit), _SHARE, *(_COSTS if costs else [])),
         [{"kind": kind, **entry} for kind, entry in counts.by_kind().items()] + overhead,
         [{**whole, "kind": "total", "layers": len(rows), "share": 1.0 if counts.total else 0.0}],
     )
@@ -220,18 +220,19 @@ def counts_comparison_page(comparison: CountsComparison) -> Document:
     """Return the document that compares the counts of several networks, with the share of convolutions."""
     first = comparison.counts[0]
     convention = first.work.convention
-    columns = [
-        Column("network", "network", left=True),
-        Column("layers", "layers", drop_order=3),
-        Column("parameters", "parameters", format_count),
-        Column("frozen_parameters", "frozen", format_count, drop_order=4),
-        Column("macs", "MAC", format_count, drop_order=2),
-        Column("count", convention.unit, format_count),
-        Column("convolution_count", "in convolutions", format_count, drop_order=1),
-        Column("convolution_share", "share of\nconvolutions", lambda value: f"{value:.2%}"),
+    columns = select_columns(
+        "network",
+        "layers",
+        find_column("parameters", show=format_count),
+        "frozen_parameters",
+        find_column("macs", show=format_count),
+        find_column("count", title=convention.unit),
+        "convolution_count",
+        "convolution_share",
         *(_COSTS if first.costs is not None else ()),
         *(_SITE if first.costs is not None and first.costs.site is not None else ()),
-    ]
+        drop=("frozen_parameters", "layers", "macs", "convolution_count"),
+    )
     rows = list(comparison.rows())
     data = raw_table(rows)
     if convention.unit == "MAC":
@@ -248,27 +249,24 @@ def counts_comparison_page(comparison: CountsComparison) -> Document:
 
 
 _KEYS = ("name", "kind", "input_shape", "output_shape", "weight_shape", "macs", "parameters", "count")
-_COSTS = [
-    Column("time_s", "time", format_time),
-    Column("energy_j", "energy", lambda energy_j: format_si(energy_j, "J", 3)),
-]
-_SITE = [Column("site_energy_j", "at the\nmeter", lambda energy_j: format_si(energy_j, "J", 3))]
-_SHARE = Column("share", "share", lambda value: f"{value:.2%}", drop_order=1)
+_COSTS = select_columns("time_s", "energy_j")
+_SITE = select_columns("site_energy_j")
+_SHARE = find_column("share", show=lambda share: f"{share:.2%}")
 
 
 def _columns(unit: str) -> list[Column]:
     """Return the columns of a table of layers, with a separate column of MACs unless the convention counts MACs."""
-    macs = [] if unit == "MAC" else [Column("macs", "MAC", format_count, drop_order=6)]
-    return [
-        Column("name", "layer", left=True),
-        Column("kind", "kind", left=True, drop_order=2),
-        Column("input_shape", "input", format_shape, drop_order=5),
-        Column("output_shape", "output", format_shape, drop_order=3),
-        Column("weight_shape", "weight", format_shape, drop_order=4),
-        *macs,
-        Column("parameters", "parameters", lambda value: format_count(value) if value else "-"),
-        Column("count", unit, format_count),
-    ]
+    return select_columns(
+        find_column("layer", key="name"),
+        "kind",
+        "input_shape",
+        "output_shape",
+        "weight_shape",
+        *([] if unit == "MAC" else [find_column("macs", show=format_count)]),
+        find_column("parameters", show=lambda value: format_count(value) if value else "-"),
+        find_column("count", title=unit),
+        drop=("macs", "input_shape", "weight_shape", "output_shape", "kind"),
+    )
 
 
 def _add_shares(rows: Iterable[dict[str, Any]], counts: LayerCounts) -> list[dict[str, Any]]:

@@ -11,7 +11,8 @@ from ..text import format_plural
 from ..timing.models import describe_model
 from ..timing.pipeline_prediction import PipelinePrediction
 from ..units import format_interval, format_number, format_si
-from .document import Column, Document, Table, format_bytes, format_count, format_percent, format_time
+from .columns import find_column, part_column, select_columns
+from .document import Document, Table, format_bytes, format_percent
 from .networks import cost_facts
 from .predictions import format_power, price_facts, site_facts
 
@@ -121,34 +122,40 @@ def _part_table(prediction: PipelinePrediction) -> Table:
         "parameters_bytes": prediction.memory.parameters_bytes,
     }
     has_transfers = any(row["transfer_s"] for row in rows)
-    columns = [
-        Column("part", "part", left=True),
-        Column("network", "network", left=True, wrap=True),
-        Column("runs", "runs", format_count),
-        Column("samples", "samples", format_count),
-        Column("macs", "MAC per run", format_si, drop_order=2),
-        Column("run_s", "one run", format_time, drop_order=1),
-        *([Column("transfer_s", "copies", format_time)] if has_transfers else []),
-        _TIME,
-        Column("share", "share", format_percent, bar=True),
-        *([_ENERGY] if prediction.is_forecast and prediction.energy_j is not None else []),
-        Column("parameters_bytes", "parameters", format_bytes, drop_order=3),
-    ]
+    columns = select_columns(
+        "part",
+        find_column("network", wrap=True),
+        "runs",
+        "samples",
+        find_column("run_macs", key="macs"),
+        "run_s",
+        *(["transfer_s"] if has_transfers else []),
+        "time_s",
+        "share",
+        *(["energy_j"] if prediction.is_forecast and prediction.energy_j is not None else []),
+        "parameters_bytes",
+        drop=("parameters_bytes", "macs", "run_s"),
+        bars=("share",),
+    )
     return Table("Time by part", columns, rows, [total])
 
 
 def _memory_table(prediction: PipelinePrediction) -> Table:
     rows = [
-        {"offload": name, "placement": _PLACEMENTS[name], "total_bytes": size, "fits": "yes" if fits else "no"}
+        {
+            "offload": name,
+            "placement": _PLACEMENTS[name],
+            "total_bytes": size,
+            "fits": size <= prediction.memory.usable_bytes,
+        }
         for name, size in prediction.memory.by_offload.items()
-        for fits in [size <= prediction.memory.usable_bytes]
     ]
-    columns = [
-        Column("offload", "--offload", left=True),
-        Column("placement", "parameters", left=True),
-        Column("total_bytes", "peak memory", format_bytes),
-        Column("fits", "fits", left=True),
-    ]
+    columns = select_columns(
+        "offload",
+        find_column("offload_placement", key="placement"),
+        find_column("memory_bytes", key="total_bytes"),
+        "fits",
+    )
     return Table("Peak memory", columns, rows)
 
 
@@ -161,35 +168,32 @@ def counts_page(counts: PipelineCounts) -> Document:
         f"{counts.pipeline.name}, {size}, {steps}: {format_si(total['all_macs'], 'MAC', 5)}, "
         f"{format_si(total['parameters'])} parameters"
     )
-    columns = [
-        Column("part", "part", left=True),
-        Column("network", "network", left=True),
-        Column("runs", "runs", format_count),
-        Column("samples", "samples", format_count, drop_order=3),
-        Column("macs", "MAC per run", format_si, drop_order=1),
-        Column("all_macs", "MAC", format_si),
-        *(Column(name, name, format_percent) for name in PRODUCTS),
-        Column("parameters", "parameters", format_si, drop_order=2),
-        Column("layers", "layers", format_count, drop_order=4),
-    ]
+    columns = select_columns(
+        "part",
+        "network",
+        "runs",
+        "samples",
+        find_column("run_macs", key="macs"),
+        find_column("macs", key="all_macs"),
+        *(part_column(name, format_percent) for name in PRODUCTS),
+        "parameters",
+        "layers",
+        drop=("layers", "samples", "parameters", "macs"),
+    )
     facts = []
     tables = [Table("Share of products by part", columns, counts.rows(), [{"part": "total", **total}])]
     if counts.on is not None and counts.by_kind is not None:
         facts += cost_facts(counts.on, counts.surroundings)
         total_cost = {"part": "total", **counts.on}
-        costs = [Column("part", "part", left=True), Column("network", "network", left=True), _TIME, _ENERGY]
+        costs = select_columns("part", "network", "time_s", "energy_j")
         tables.append(Table("Time and energy by part", costs, counts.rows(), [total_cost]))
         tables.append(_kind_table(counts.by_kind, counts.on))
     return Document(title, facts, tables)
 
 
-_TIME = Column("time_s", "time", format_time)
-_ENERGY = Column("energy_j", "energy", lambda energy_j: format_si(energy_j, "J", 3))
-
-
 def _kind_table(kinds: dict[str, dict[str, Any]], total: dict[str, Any]) -> Table:
     """Return time and energy by kind of layer over all parts, most joules first."""
-    columns = [Column("kind", "kind", left=True), _TIME, Column("share", "share", format_percent), _ENERGY]
+    columns = select_columns("kind", "time_s", "share", "energy_j")
     rows = [{"kind": kind, **entry} for kind, entry in kinds.items()]
     return Table("Time and energy by kind of layer", columns, rows, [{"kind": "total", **total, "share": 1.0}])
 
@@ -198,21 +202,22 @@ def scaling_page(scaling: PictureScaling) -> Document:
     """Return the document of a pipeline on several numbers of devices."""
     one = scaling.one
     rows = scaling.rows()
-    columns = [
-        Column("workers", "devices", format_count),
-        Column("replicas", "copies", format_count),
-        Column("guidance", "guidance", format_count),
-        Column("ulysses", "Ulysses", format_count),
-        Column("ring", "ring", format_count),
-        Column("time_s", "time", format_time),
-        Column("speedup", "speed-up", format_number),
-        Column("efficiency", "efficiency", format_percent),
-        Column("low_s", "from", format_time, drop_order=1),
-        Column("high_s", "to", format_time, drop_order=1),
-        Column("throughput_per_s", f"{one.made}s per s", format_number, drop_order=2),
-        Column("energy_j", "joules", format_number, drop_order=3),
-        Column("memory_bytes", "memory", format_bytes, drop_order=4),
-    ]
+    columns = select_columns(
+        find_column("devices", key="workers"),
+        "replicas",
+        "guidance",
+        "ulysses",
+        "ring",
+        "time_s",
+        "speedup",
+        find_column("scaling_efficiency", key="efficiency"),
+        "low_s",
+        "high_s",
+        find_column("throughput_per_s", title=f"{one.made}s\nper s"),
+        "energy_j",
+        "memory_bytes",
+        drop=("memory_bytes", "energy_j", "throughput_per_s", "low_s", "high_s"),
+    )
     best = min(rows, key=lambda row: row["time_s"])
     title = (
         f"{pipeline_headline(one)}; on {format_plural(best['workers'], 'device')} {format_si(best['time_s'], 's')}, "

@@ -17,16 +17,12 @@ from ..timing.notes import slows_under_power_limit
 from ..timing.power import convolution_fraction, limited_fraction
 from ..units import format_interval, format_number, format_si, parse_quantity
 from ..version import __version__
+from .columns import find_column, select_columns
 from .document import (
-    Column,
     Document,
     KeyFigure,
     Table,
     format_bytes,
-    format_count,
-    format_percent,
-    format_time,
-    format_yes_no,
     raw_table,
 )
 
@@ -101,15 +97,17 @@ def _kind_table(prediction: Prediction) -> Table:
         "energy_j": prediction.energy_j,
         "share": 1.0,
     }
-    columns = [
-        Column("kind", "kind", left=True),
-        Column("layers", "layers"),
-        Column("flops", _count_title(prediction), format_si),
-        Column("bytes", "bytes", format_bytes),
-        Column("time_s", "time", format_time),
-        Column("energy_j", "energy", lambda energy_j: format_si(energy_j, "J", 3), drop_order=1),
-        Column("share", "share", format_percent, bar=True),
-    ]
+    columns = select_columns(
+        "kind",
+        "layers",
+        find_column("flops", title=_count_title(prediction)),
+        "bytes",
+        "time_s",
+        "energy_j",
+        "share",
+        drop=("energy_j",),
+        bars=("share",),
+    )
     if not prediction.is_forecast:
         columns = [column for column in columns if column.key != "energy_j"]
     return Table("Time by kind of layer", columns, rows, [total])
@@ -124,16 +122,18 @@ def kernel_table(prediction: Prediction) -> Table:
     rows += _overhead_rows(prediction, "host of the engine")
     sums: dict[str, Any] = {key: sum(row.get(key, 0) for row in rows) for key in ("launches", "flops", "bytes")}
     total = {"kind": "total", **sums, "time_s": prediction.time_s, "energy_j": prediction.energy_j, "share": 1.0}
-    columns = [
-        Column("kind", "kernel", left=True),
-        Column("launches", "launches", drop_order=1),
-        Column("flops", "FLOPs", format_si),
-        Column("bytes", "bytes", format_bytes),
-        Column("time_s", "time", format_time),
-        Column("energy_j", "energy", lambda energy_j: format_si(energy_j, "J", 3), drop_order=2),
-        Column("share", "share", format_percent, bar=True),
-        Column("bound", "bound by", left=True, drop_order=3),
-    ]
+    columns = select_columns(
+        find_column("kernel", key="kind"),
+        "launches",
+        "flops",
+        "bytes",
+        "time_s",
+        "energy_j",
+        "share",
+        "bound",
+        drop=("bound", "energy_j", "launches"),
+        bars=("share",),
+    )
     return Table("Time by kernel", columns, rows, [total])
 
 
@@ -374,15 +374,16 @@ def layer_table(prediction: Prediction, rows: list[dict[str, Any]]) -> Table:
     for row in rows:
         share = row["time_s"] / prediction.time_s if prediction.time_s else 0.0
         layers.append({**row, "share": share})
-    columns = [
-        Column("name", "layer", left=True),
-        Column("kind", "kind", left=True, drop_order=1),
-        Column("flops", _count_title(prediction), format_si),
-        Column("bytes", "bytes", format_bytes, drop_order=2),
-        Column("time_s", "time", format_time),
-        Column("share", "share", format_percent, drop_order=3),
-        Column("bound", "bound by", left=True),
-    ]
+    columns = select_columns(
+        find_column("layer", key="name"),
+        "kind",
+        find_column("flops", title=_count_title(prediction)),
+        "bytes",
+        "time_s",
+        "share",
+        "bound",
+        drop=("share", "bytes", "kind"),
+    )
     title = "Layers"
     if len(rows) < len(prediction.names):
         title = f"Slowest layers, {len(rows)} of {len(prediction.names)}"
@@ -426,13 +427,13 @@ def memory_tables(fit: MemoryFit, by_part: bool) -> list[Table]:
     if by_part:
         tables.append(_memory_part_table(fit))
     if not fit.fits and fit.remedies:
-        columns = [
-            Column("name", "remedy", left=True),
-            Column("total_bytes", "needs", format_bytes),
-            Column("fits", "fits", format_yes_no, left=True),
-            Column("largest_batch", "largest batch", format_count),
-            Column("time_ratio", "time", lambda ratio: "-" if ratio is None else f"{ratio:.2f}x"),
-        ]
+        columns = select_columns(
+            find_column("remedy", key="name"),
+            find_column("memory_bytes", key="total_bytes"),
+            "fits",
+            "largest_batch",
+            "time_ratio",
+        )
         title = f"Remedies, best first ({format_bytes(fit.usable_bytes)} usable)"
         tables.append(Table(title, columns, [msgspec.structs.asdict(remedy) for remedy in fit.remedies]))
     return tables
@@ -450,12 +451,7 @@ def _memory_part_table(fit: MemoryFit) -> Table:
     for name, size in fit.memory.rows():
         if size or name in ("parameters", "activations"):
             parts.append({"part": name, "bytes": size, "share": size / total, "meaning": meanings[name]})
-    columns = [
-        Column("part", "part", left=True),
-        Column("bytes", "bytes", format_bytes),
-        Column("share", "share", format_percent),
-        Column("meaning", "meaning", left=True, drop_order=1),
-    ]
+    columns = select_columns("part", "bytes", "share", "meaning", drop=("meaning",))
     return Table("Peak memory", columns, parts, [{"part": "total", "bytes": total, "share": 1.0}])
 
 
@@ -499,7 +495,7 @@ def _explanation(prediction: Prediction, index: int, facts: list[tuple[str, str]
     share = prediction.terms.layers_s[:, index].sum() / prediction.time_s if prediction.time_s else 0.0
     facts.append(("share", f"{share:.1%} of {format_si(prediction.time_s, 's')}"))
     rows = [{"term": term, "arithmetic": arithmetic} for term, arithmetic in facts]
-    table = Table("", [Column("term", "term", left=True), Column("arithmetic", "arithmetic", left=True)], rows)
+    table = Table("", select_columns("term", "arithmetic"), rows)
     title = f"{prediction.names[index]} of {prediction.network} on {prediction.device.name}"
     return Document(title, facts, (), prediction.notes, table)
 

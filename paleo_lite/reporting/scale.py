@@ -8,15 +8,11 @@ from ..distributed.table import ScaleTable
 from ..result import LOWER_BOUND_FACT
 from ..units import format_interval, format_number, format_si
 from ..version import __version__
+from .columns import find_column, option_column, select_columns
 from .document import (
     Column,
     Document,
     Table,
-    format_3_digits,
-    format_bytes_short,
-    format_percent,
-    format_time_short,
-    format_yes_no,
 )
 from .predictions import site_text
 
@@ -94,7 +90,7 @@ def _count_workers(workers: int) -> str:
 def _csv_table(table: ScaleTable, rows: Table) -> Table:
     """Return the rows of CSV output, each with the time model and the version."""
     origin = {"time_model": table.model, "version": __version__}
-    columns = [*rows.columns, *(Column(name, name) for name in origin)]
+    columns = [*rows.columns, *(option_column(name) for name in origin)]
     return rows.replace(columns=columns, rows=[{**row, **origin} for row in rows.rows])
 
 
@@ -150,33 +146,17 @@ def _columns(table: ScaleTable) -> list[Column]:
         hidden |= {"speedup", "efficiency"}
     if not any(row.collective for row in table.rows):
         hidden.add("collective")
-    columns = [
-        Column("workers", "workers"),
-        Column("batch_size", "batch", drop_order=2),
-        Column("strategy", "strategy", left=True),
-        Column("fits", "fits", format_yes_no, left=True),
-        Column("compute_s", "compute", format_time_short, drop_order=3),
-        Column("exposed_s", "exposed\ncomm.", format_time_short, drop_order=1),
-        Column("hidden_s", "hidden\ncomm.", format_time_short, drop_order=6),
-        Column("update_s", "update", format_time_short, drop_order=7),
-        Column("input_s", "input\nwait", format_time_short),
-        Column("time_s", terms.time_title, format_time_short),
-        Column("interval", "at 90%", format_interval),
-        Column("bound_s", "bound", format_time_short, drop_order=5),
-        Column("throughput_per_s", f"{terms.samples}\nper s", format_number, drop_order=4),
-        Column("speedup", "speed-up", "{:.4g}".format, drop_order=1),
-        Column("efficiency", "efficiency", format_percent),
-        Column("flops_per_s", "per device", lambda value: format_si(value, "FLOP/s", 3), drop_order=10),
-        Column("mfu", "MFU", format_percent, drop_order=9),
-        Column("tokens_per_s", "tokens\nper s", format_number, drop_order=4),
-        Column("kwh_per_million", f"kWh per\n1M {terms.samples}", format_3_digits, drop_order=11),
-        Column("usd_per_million", f"USD per\n1M {terms.samples}", format_number, drop_order=9),
-        Column("memory_bytes", "memory", format_bytes_short, drop_order=5),
-        Column("hours", "hours", format_number),
-        Column("in_time", "in\ntime", format_yes_no, left=True),
-        Column("kwh", "kWh", format_number, drop_order=8),
-        Column("cost_usd", "USD", format_number),
-        Column("collective", "collective", left=True, drop_order=8),
-        Column("limited_by", "limited by", left=True, wrap=True),
-    ]
+    columns = select_columns(
+        "workers", "batch_size", "strategy", "fits", "compute_s", "exposed_s", "hidden_s", "update_s", "input_s",
+        "time_s", "interval", "bound_s", find_column("throughput_per_s", title=f"{terms.samples}\nper s"), "speedup",
+        find_column("scaling_efficiency", key="efficiency"), find_column("device_flops_per_s", key="flops_per_s"),
+        "mfu", "tokens_per_s", "kwh_per_million", "usd_per_million", "memory_bytes", "hours", "in_time", "kwh",
+        "cost_usd", "collective", "limited_by",
+        drop=(
+            "kwh_per_million", "flops_per_s", "mfu", "usd_per_million", "kwh", "collective", "update_s", "hidden_s",
+            "bound_s", "memory_bytes", "throughput_per_s", "tokens_per_s", "compute_s", "batch_size", "exposed_s",
+            "speedup",
+        ),
+        short=True,
+    )  # fmt: skip
     return [column for column in columns if column.key not in hidden]

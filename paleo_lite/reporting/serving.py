@@ -11,7 +11,8 @@ from ..serving.kernel_timer import KernelTime
 from ..serving.placement import Division
 from ..serving.price_basis import PricedDevice, describe_prices
 from ..units import format_number, format_si
-from .document import Column, Document, Table, format_percent, format_time_short, format_yes_no, raw_table
+from .columns import find_column, select_columns
+from .document import Document, Table, format_percent, format_time_short, raw_table
 
 PERCENTAGES = ("cache_occupancy", "peak_cache_occupancy", "utilisation")
 """Figures that are fractions."""
@@ -21,11 +22,7 @@ SHOWN_CANDIDATES = 20
 SHOWN_REFUSALS = 4
 """Deployments that were not simulated whose reasons are shown."""
 
-DEGREES = (
-    Column("expert_parallel", "expert\npar."),
-    Column("attention_data_parallel", "attn.\ndata p."),
-    Column("pipeline", "pipeline"),
-)
+DEGREES = select_columns("expert_parallel", "attention_data_parallel", "pipeline")
 """Columns of degrees of parallelism that are left out where all deployments have 1."""
 
 
@@ -125,14 +122,8 @@ def _latency_table(serving: Serving) -> Table:
         row: dict[str, Any] = {"latency": label, "interval": _interval(parts["p50"], format_time_short)}
         row.update({part: figure.value for part, figure in parts.items()})
         rows.append(row)
-    columns = [
-        Column("latency", "latency", left=True),
-        Column("mean", "mean", format_time_short, drop_order=1),
-        Column("p50", "p50", format_time_short),
-        Column("interval", "p50 at 90%", drop_order=2),
-        Column("p90", "p90", format_time_short),
-        Column("p99", "p99", format_time_short),
-    ]
+    of_median = find_column("interval", title="p50 at 90%", show=str)  # of one of the figures of the row
+    columns = select_columns("latency", "mean", "p50", of_median, "p90", "p99", drop=("interval", "mean"), short=True)
     return Table("Latency of a request", columns, rows)
 
 
@@ -144,22 +135,15 @@ def _figure_table(serving: Serving) -> Table:
             continue
         show = format_percent if name in PERCENTAGES else format_number
         rows.append({"figure": label, "value": show(figure.value), "interval": _interval(figure, show)})
-    columns = [
-        Column("figure", "figure", left=True, wrap=True),
-        Column("value", "value"),
-        Column("interval", "at 90%", drop_order=1),
-    ]
+    value, interval = find_column("value", left=False), find_column("interval", show=str)  # in the units of the figures
+    columns = select_columns("figure", value, interval, drop=("interval",))
     return Table("Throughput, cache and cost", columns, rows)
 
 
 def _kernel_table(serving: Serving, kernels: Sequence[KernelTime]) -> Table:
     rows = [{name: getattr(kernel, name) for name in KernelTime.__struct_fields__} for kernel in kernels]
-    columns = [
-        Column("name", "kernel", left=True),
-        Column("launches", "launches", format_number),
-        Column("time_s", "time", format_time_short),
-        Column("share", "share", format_percent),
-    ]
+    launches = find_column("launches", show=format_number)  # a mean
+    columns = select_columns(find_column("kernel", key="name"), launches, "time_s", "share", short=True)
     sequences = max(round(serving.figures["mean_sequences"].value or 1.0), 1)
     batch = "1 sequence" if sequences == 1 else f"{sequences:,} sequences"
     total_s = sum(kernel.time_s for kernel in kernels)
@@ -172,42 +156,35 @@ def _candidate_table(serving: Serving) -> Table:
     shown = [candidate for candidate in candidates if candidate.is_on_front or candidate.meets_objectives]
     advice, ranking = serving.advice, RANKINGS[serving.advice.by]
     ranked = ranking.per_token if advice.rate_per_s is None else ranking.at_rate
-    drops = {name: 0 if name == ranked else 3 for name in RANKED}  # the ranked column stays
     rows = [_row(candidate) for candidate in shown[:SHOWN_CANDIDATES]]
-    columns = [
-        Column("is_chosen", "", lambda is_chosen: "*" if is_chosen else " ", left=True),
-        Column("gpu", "device", left=True),
-        Column("tensor", "tensor"),
+    columns = select_columns(
+        "is_chosen",
+        "gpu",
+        "tensor",
         *[column for column in DEGREES if any(getattr(candidate, column.key) > 1 for candidate in candidates)],
-        Column("weights", "weights", left=True),
-        Column("batch_limit", "batch"),
-        Column("tokens_per_s_per_gpu", "tokens/s\nper GPU", format_number),
-        Column("tokens_per_s_per_user", "tokens/s\nper user", format_number),
-        Column("replicas", "replicas", drop_order=1),
-        *[Column(name, *heading, drop_order=drops[name]) for name, heading in RANKED.items()],
-        *(
-            []
-            if serving.slo is None
-            else [Column("missed", "misses", lambda missed: ", ".join(missed) or "-", left=True, drop_order=2)]
-        ),
-        Column("is_on_front", "Pareto\nfront", format_yes_no, drop_order=4),
-    ]
+        "weights",
+        "batch_limit",
+        find_column("output_tokens_per_s_per_gpu", key="tokens_per_s_per_gpu"),
+        find_column("output_tokens_per_s_per_user", key="tokens_per_s_per_user"),
+        "replicas",
+        *RANKED,
+        *([] if serving.slo is None else ["missed"]),
+        "is_on_front",
+        drop=(
+            "is_on_front",
+            *(name for name in RANKED if name != ranked),
+            "missed",
+            "replicas",
+        ),  # the ranked one stays
+    )
     order = ranking.order
     if advice.rate_per_s is not None:
         order = ranking.order_at_rate.format(rate=f"{format_number(advice.rate_per_s)} requests/s")
     return Table(f"Deployments, {order} first ({len(rows)} of {len(candidates)}; * is chosen)", columns, rows)
 
 
-def _kilojoules(joules: float) -> str:
-    return format_number(joules / 1e3)
-
-
-RANKED: dict[str, tuple[str, Callable[[float], str]]] = {
-    "usd_per_million_output_tokens": ("USD per\n1M tokens", "{:.3g}".format),
-    "joules_per_million_output_tokens": ("kJ per\n1M tokens", _kilojoules),
-    "usd_per_h": ("USD/h", format_number),
-}
-"""Figures by which deployments are ranked, with the heading and the form of their columns."""
+RANKED = ("usd_per_million_output_tokens", "joules_per_million_output_tokens", "usd_per_h")
+"""Columns of the figures by which deployments are ranked."""
 
 
 def _row(candidate: Candidate) -> dict[str, Any]:

@@ -12,15 +12,11 @@ from ..timing import Prediction
 from ..timing.answer import FORECAST
 from ..timing.pipeline_prediction import PipelinePrediction
 from ..units import format_number
+from .columns import option_column, select_columns
 from .document import (
-    Column,
     Document,
     Table,
-    format_3_digits,
-    format_bytes_short,
-    format_percent_rounded,
     format_time_short,
-    format_yes_no,
     raw_table,
 )
 
@@ -67,12 +63,10 @@ def comparison_table(comparison: Comparison) -> Table:
     settings = [name for name in names if name not in _CONFIGURATION]
     if not varying and not settings:
         varying = ["gpu"]
-    columns = [Column(key, _CONFIGURATION[key], left=key != "batch_size") for key in varying]
-    columns += [Column(key, key.replace("_", "\n"), str, left=True) for key in settings]
-    results = list(_RESULTS)
-    per_s = next(index for index, column in enumerate(results) if column.key == "throughput_per_s")
-    results[per_s] = Column("throughput_per_s", f"{_counted_unit(comparison)}\nper s", format_number)
-    table = Table("Side by side", [*columns, *results], rows, sortable=True)
+    settings_columns = [option_column(key) for key in settings]
+    counted = f"{_counted_unit(comparison)}\nper s"
+    results = [column.replace(title=counted) if column.key == "throughput_per_s" else column for column in _RESULTS]
+    table = Table("Side by side", [*select_columns(*varying), *settings_columns, *results], rows, sortable=True)
     return table.drop_empty_columns(*_CONFIGURATION)
 
 
@@ -84,34 +78,18 @@ def _counted_unit(comparison: Comparison) -> str:
     return "tokens" if all(each.phase == "decode" for each in comparison.answers) else "samples"
 
 
-_CONFIGURATION = {
-    "network": "network",
-    "gpu": "device",
-    "precision": "precision",
-    "phase": "phase",
-    "batch_size": "batch",
-}
-"""Settings with their titles; a table has columns for those that differ between its rows."""
+_CONFIGURATION = ("network", "gpu", "precision", "phase", "batch_size")
+"""Settings; a table has columns for those that differ between its rows."""
 
-_RESULTS = [
-    Column("time_s", "time", format_time_short),
-    Column("low_s", "from\n(90%)", format_time_short, drop_order=1),
-    Column("high_s", "to\n(90%)", format_time_short, drop_order=1),
-    Column("bound_s", "bound", format_time_short, drop_order=4),
-    Column("energy_j", "joules", format_3_digits, drop_order=6),
-    Column("throughput_per_s", "samples\nper s", format_number),
-    Column("speedup", "speed-up", format_3_digits),
-    Column("speedup_low", "speed-up\nfrom", format_3_digits, drop_order=5),
-    Column("speedup_high", "speed-up\nto", format_3_digits, drop_order=5),
-    Column("memory_bytes", "memory", format_bytes_short, drop_order=6),
-    Column("fits", "fits", format_yes_no, left=True, drop_order=2),
-    Column("usd_per_million", "USD per\nmillion", format_number, drop_order=3),
-    Column("hours", "hours", format_3_digits),
-    Column("cost_usd", "USD", format_3_digits),
-    Column("time_model", "time model", left=True, drop_order=7),
-    Column("compute_share", "compute\nbound", format_percent_rounded, drop_order=8),
-    Column("memory_share", "memory\nbound", format_percent_rounded, drop_order=8),
-]
+_RESULTS = select_columns(
+    "time_s", "low_s", "high_s", "bound_s", "energy_j", "throughput_per_s", "speedup", "speedup_low", "speedup_high",
+    "memory_bytes", "fits", "usd_per_million", "hours", "cost_usd", "time_model", "compute_share", "memory_share",
+    drop=(
+        "compute_share", "memory_share", "time_model", "energy_j", "memory_bytes", "speedup_low", "speedup_high",
+        "bound_s", "usd_per_million", "fits", "low_s", "high_s",
+    ),
+    short=True,
+)  # fmt: skip
 
 
 class _Ranked(NamedTuple):

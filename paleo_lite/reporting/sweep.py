@@ -6,8 +6,6 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
 from ..serving.answers import Serving
 from ..serving.price_basis import PricedDevice, describe_prices
 from ..sweeps.best import Best, column_label
@@ -16,17 +14,13 @@ from ..sweeps.comparison import Comparison, are_steps
 from ..sweeps.questions import OPTION_COLUMNS
 from ..sweeps.rows import COLUMNS as ANSWER_COLUMNS
 from ..sweeps.run import AnySpace, Sweep
-from ..text import format_plural, make_printable
-from ..units import format_interval, format_number, format_rate, format_si
+from ..text import format_plural
+from ..units import format_rate, format_si
+from .columns import find_column, option_column, select_columns
 from .document import (
     Column,
     Document,
     Table,
-    format_3_digits,
-    format_bytes_short,
-    format_count,
-    format_percent,
-    format_time_short,
     raw_table,
 )
 from .side_by_side import conclusions, side_by_side_page
@@ -90,12 +84,7 @@ def _other_options(rows: list[dict[str, Any]]) -> list[Column]:
     names = [name for name in rows[0] if name not in known and len({row.get(name) for row in rows}) > 1]
     # Other names and texts than those of options may stand in a file of unknown origin.
     options = [name for name in names if re.fullmatch(r"[a-z_]{1,40}", name)]
-    return [Column(name, name.replace("_", "\n"), _show_option, left=True) for name in options]
-
-
-def _show_option(value: Any) -> str:
-    """Return the value of an option as text."""
-    return make_printable(str(value))
+    return [option_column(name) for name in options]
 
 
 def _knee_facts(best: Best, columns: dict[str, Column], shared: Sequence[str]) -> list[tuple[str, str]]:
@@ -139,68 +128,26 @@ _CONFIGURATION = (
     "offload", "image_size", "steps", "frames", "ulysses", "ring",
 )  # fmt: skip
 
-_COLUMNS = [
-    Column("network", "network", left=True),
-    Column("gpu", "GPU", left=True),
-    Column("power_limit_w", "power\nlimit", lambda limit_w: format_si(limit_w, "W", 3)),
-    Column("clock", "clock", left=True),
-    Column("precision", "precision", left=True, drop_order=6),
-    Column("phase", "phase", left=True, drop_order=5),
-    Column("workers", "workers"),
-    Column("devices", "devices", format_count, drop_order=8),
-    Column("strategy", "strategy", left=True, drop_order=9),
-    Column("scaling", "scaling", left=True, drop_order=11),
-    Column("link", "link", left=True, drop_order=10),
-    Column("collective", "collective", left=True, drop_order=13),
-    Column("sequence_length", "tokens", format_count),
-    Column("batch_size", "batch", format_count),
-    Column("weights", "weights", left=True, drop_order=2),
-    Column("tensor", "tensor", format_count, drop_order=1),
-    Column("expert_parallel", "expert\npar.", format_count, drop_order=7),
-    Column("attention_data_parallel", "attn.\ndata p.", format_count, drop_order=7),
-    Column("pipeline", "pipeline", format_count, drop_order=12),
-    Column("replicas", "replicas", format_count, drop_order=6),
-    Column("execution", "execution", left=True, drop_order=9),
-    Column("offload", "offload", left=True, drop_order=2),
-    Column("image_size", "size", left=True),
-    Column("steps", "steps", format_count),
-    Column("frames", "frames", format_count, drop_order=5),
-    Column("ulysses", "Ulysses", format_count, drop_order=4),
-    Column("ring", "ring", format_count, drop_order=4),
-    Column("rate_per_s", "requests\nper s", format_number),
-    Column("concurrency", "users", format_count),
-    Column("tokens_per_s", "tokens\nper s", format_number),
-    Column("prompt_s", "prompt", format_time_short),
-    Column("overloaded", "over-\nloaded", left=True),
-    Column("ttft_p50_s", "first token\nmedian", format_time_short),
-    Column("tpot_p50_s", "per token\nmedian", format_time_short),
-    Column("latency_p99_s", "latency\n99%", format_time_short, drop_order=8),
-    Column("output_tokens_per_s_per_gpu", "tokens per s\nand GPU", format_number),
-    Column("output_tokens_per_s_per_user", "tokens per s\nand user", format_number, drop_order=3),
-    Column("saturation_requests_per_s", "saturation\nper s", format_number, drop_order=5),
-    Column("cache_occupancy", "cache\nin use", format_percent, drop_order=9),
-    Column("usd_per_h", "USD/h", format_3_digits, drop_order=2),
-    Column("usd_per_million_output_tokens", "USD per\n1M tokens", format_3_digits),
-    Column("joules_per_million_output_tokens", "J per\n1M tokens", format_number, drop_order=6),
-    Column("time_s", "time", format_time_short),
-    Column("interval", "at 90%", format_interval, drop_order=7),
-    Column("answer", "answer", left=True, drop_order=6),
-    Column("time_per_image_s", "per picture\nor video", format_time_short, drop_order=7),
-    Column("bound_s", "bound", format_time_short, drop_order=8),
-    Column("throughput_per_s", "samples\nper s", format_number, drop_order=3),
-    Column("scaling_efficiency", "scaling\nefficiency", format_percent, drop_order=12),
-    Column("memory_bytes", "memory", format_bytes_short, drop_order=4),
-    Column("efficiency", "of peak", format_percent, drop_order=8),
-    Column("usd_per_million", "USD per\nmillion", format_number, drop_order=4),
-    Column("hours", "hours", format_3_digits, drop_order=1),
-    Column("cost_usd", "cost\nUSD", format_3_digits),
-    Column("energy_j", "energy of\na step", lambda energy_j: format_si(energy_j, "J", 3), drop_order=9),
-    Column("kwh", "kWh", format_3_digits, drop_order=2),
-    Column("site_kwh", "kWh at\nthe meter", format_3_digits, drop_order=3),
-    Column("electricity_usd", "electricity\nUSD", format_3_digits),
-    Column("co2_g", "CO2", lambda grams: format_si(grams, "g", 3)),
-    Column("time_model", "time model", left=True, drop_order=12),
-]
+_COLUMNS = select_columns(
+    "network", "gpu", "power_limit_w", "clock", "precision", "phase", "workers", "devices", "strategy", "scaling",
+    "link", "collective", "sequence_length", "batch_size", "weights", "tensor", "expert_parallel",
+    "attention_data_parallel", "pipeline", "replicas", "execution", "offload", "image_size", "steps", "frames",
+    "ulysses", "ring", "rate_per_s", "concurrency", "tokens_per_s", "prompt_s", "overloaded", "ttft_p50_s",
+    "tpot_p50_s", "latency_p99_s", "output_tokens_per_s_per_gpu", "output_tokens_per_s_per_user",
+    "saturation_requests_per_s", "cache_occupancy", "usd_per_h", "usd_per_million_output_tokens",
+    "joules_per_million_output_tokens", "time_s", "interval", "answer", "time_per_image_s", "bound_s",
+    "throughput_per_s", "scaling_efficiency", "memory_bytes", find_column("flops_efficiency", key="efficiency"),
+    "usd_per_million", "hours", "cost_usd", "energy_j", "kwh", "site_kwh", "electricity_usd", "co2_g", "time_model",
+    drop=(
+        "collective", "pipeline", "scaling_efficiency", "time_model", "scaling", "link", "strategy", "execution",
+        "cache_occupancy", "energy_j", "devices", "latency_p99_s", "bound_s", "efficiency", "expert_parallel",
+        "attention_data_parallel", "interval", "time_per_image_s", "precision", "replicas",
+        "joules_per_million_output_tokens", "answer", "phase", "frames", "saturation_requests_per_s", "ulysses",
+        "ring", "memory_bytes", "usd_per_million", "output_tokens_per_s_per_user", "throughput_per_s", "site_kwh",
+        "weights", "offload", "usd_per_h", "kwh", "tensor", "hours",
+    ),
+    short=True,
+)  # fmt: skip
 
 
 def comparison_page(comparison: Comparison) -> Document:
@@ -215,8 +162,7 @@ def comparison_page(comparison: Comparison) -> Document:
     stated = [name for name in _CONFIGURATION if any(row.get(name) is not None for row in rows)]
     compared = [OPTION_COLUMNS[name][0] if name in OPTION_COLUMNS else name for name in comparison.compared]
     shared = [name for name in _shared_columns(rows) if name not in compared]
-    first = [columns.get(name, Column(name, name.replace("_", "\n"), str, left=True)) for name in compared]
-    first = [msgspec.structs.replace(column, drop_order=0) for column in first]
+    first = [columns.get(name, option_column(name)).replace(drop_order=0) for name in compared]
     others = [column for column in _COLUMNS if column.key not in (*shared, *compared)]
     facts = conclusions(comparison)
     facts += [(columns[name].heading, columns[name].text(rows[0])) for name in shared if name in stated]

@@ -141,13 +141,13 @@ def test_devices_are_trained_together():
     asked = {"workers": [1, 2, 4], "link": "25 GB/s"}
     tables = [pl.train("resnet50", gpu=gpu, **asked) for gpu in ("v100-sxm2", "t4")]
     assert figures(page) == [format_time_short(table.rows[-1].time_s) for table in tables]
-    assert list(page.table[1].value["step"]) == pytest.approx([row.time_s for row in tables[0].rows])
+    assert list(page.table[1].value["time"]) == pytest.approx([row.time_s for row in tables[0].rows])
     set_control(page, "shown", "t4")
-    assert list(page.table[1].value["step"]) == pytest.approx([row.time_s for row in tables[1].rows])
+    assert list(page.table[1].value["time"]) == pytest.approx([row.time_s for row in tables[1].rows])
     assert address(page, "shown") == ["t4"]
     set_control(page, "link", "infiniband-edr")
     slower = pl.train("resnet50", gpu="t4", workers=[1, 2, 4], link="infiniband-edr")
-    assert list(page.table[1].value["step"]) == pytest.approx([row.time_s for row in slower.rows])
+    assert list(page.table[1].value["time"]) == pytest.approx([row.time_s for row in slower.rows])
     set_control(page, "workers", "4,2,...,1")
     assert any("4,2,...,1" in unescaped(error.value) for error in page.error)
 
@@ -317,7 +317,7 @@ def kernels_of(page):
 def test_a_profile_uses_the_peaks_of_the_device(pyprof_profile):
     page = uploaded(opened(ask="profile", gpu="k40m"), "run.parquet", pyprof_profile)
     frame = kernels_of(page).set_index("kernel")
-    assert frame["share of peak"]["cudnn::detail::implicit_convolve_sgemm"] == pytest.approx(0.5)
+    assert frame["of peak FLOP/s"]["cudnn::detail::implicit_convolve_sgemm"] == pytest.approx(0.5)
     assert frame["share"]["cudnn::detail::dgrad_alg1_engine"] == pytest.approx(0.5)
     assert any("without start times has no timeline" in unescaped(each.value) for each in page.info)
     # It is kept while another view is shown.

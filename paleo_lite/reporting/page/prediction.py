@@ -12,17 +12,14 @@ from ...timing.models import TIME_LIMITS, seconds_by_limit
 from ...units import format_interval, format_number, format_si
 from ..charts.layers import PASS_NAMES, kind_chart, layer_chart, pass_chart, prediction_title
 from ..charts.roofline import prediction_roofline
+from ..columns import find_column, select_columns
 from ..document import (
     Chart,
-    Column,
     Document,
     KeyFigure,
     ReportProvenance,
     Table,
     draw_chart,
-    format_percent,
-    format_time,
-    format_yes_no,
 )
 from ..predictions import energy_figures, layer_table, memory_fact, memory_tables, prediction_page
 from .sections import device_section, model_section, sources_section
@@ -180,7 +177,7 @@ def _summary(prediction: Prediction, calibration: Calibration | None) -> str:
     return text
 
 
-_TIME_AND_SHARE = [Column("time_s", "time", format_time), Column("share", "share", format_percent)]
+_TIME_AND_SHARE = select_columns("time_s", "share")
 
 
 def _time_section(prediction: Prediction) -> Document:
@@ -214,7 +211,7 @@ def _pass_table(prediction: Prediction) -> Table:
     if prediction.time_s:
         for name, time_s in seconds.items():
             rows.append({"pass": PASS_NAMES.get(name, name), "time_s": time_s, "share": time_s / prediction.time_s})
-    return Table("Time by pass", [Column("pass", "pass", left=True), *_TIME_AND_SHARE], rows)
+    return Table("Time by pass", select_columns("pass", *_TIME_AND_SHARE), rows)
 
 
 def _roofline_section(prediction: Prediction) -> Document:
@@ -234,7 +231,7 @@ def _bounds_section(prediction: Prediction, alternatives: Alternatives) -> Docum
         for bound, time_s in sorted(seconds.items(), key=lambda item: -item[1])
         if time_s > 0
     ]
-    columns = [Column("bound", "bottleneck", left=True), *_TIME_AND_SHARE, Column("meaning", "meaning", left=True)]
+    columns = select_columns("bound", *_TIME_AND_SHARE, "meaning")
     introduction = []
     if rows:
         largest = rows[0]
@@ -288,7 +285,7 @@ def help_content(prediction: Prediction, alternatives: Alternatives) -> tuple[li
         title = f"Other devices: {len(faster)} of {len(on_other_devices)} are predicted to be faster"
         if len(faster) > DEVICES_AT_MOST:
             title += f", the {DEVICES_AT_MOST} fastest"
-        content.append(_alternatives_table(title, "device", prediction, faster[:DEVICES_AT_MOST]))
+        content.append(_alternatives_table(title, "gpu", prediction, faster[:DEVICES_AT_MOST]))
     elif on_other_devices:
         content.append(f"None of {len(on_other_devices)} other devices is predicted to be faster.")
     return sentences, content
@@ -321,9 +318,7 @@ def _format_gain(gain: float) -> str:
     return f"{gain:.2f} times" if gain < 10 else f"{gain:,.0f} times"
 
 
-def _alternatives_table(
-    title: str, name_title: str, prediction: Prediction, alternatives: Sequence[Alternative]
-) -> Table:
+def _alternatives_table(title: str, name: str, prediction: Prediction, alternatives: Sequence[Alternative]) -> Table:
     """Return a table of alternatives, largest gain first."""
     rows: list[dict[str, Any]] = []
     for alternative in _sort_by_gain(prediction, alternatives):
@@ -341,19 +336,19 @@ def _alternatives_table(
                 "note": alternative.note or None,
             }
         )
-    columns = [
-        Column("name", name_title, left=True),
-        Column("gain", "gain", lambda gain: f"{gain:.2f} ×"),
-        Column("throughput_per_s", "samples/s", format_number),
-        Column("time_s", "time per batch", format_time),
-        Column("interval", "at 90%", format_interval),
-        Column("fits", "fits into memory", format_yes_no, left=True),
-        Column("rent", "rent, USD/h", "{:.2f}".format),
-        Column("model", "based on", left=True),
-        Column("note", "note", left=True),
-    ]
+    columns = select_columns(
+        find_column(name, key="name"),
+        "gain",
+        "throughput_per_s",
+        "time_s",
+        "interval",
+        "fits",
+        find_column("rent_usd_per_h", key="rent"),
+        "model",
+        "note",
+    )
     hidden = []
-    if name_title != "device":
+    if name != "gpu":
         hidden.append("rent")
     origins = {row["model"] for row in rows}
     if len(origins) == 1:

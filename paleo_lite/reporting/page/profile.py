@@ -14,17 +14,15 @@ from ...profile_analysis.timeline import Timeline
 from ...text import format_plural, truncate
 from ...units import format_si
 from ..charts.profiles import class_chart, kernel_roofline, timeline_chart
+from ..columns import find_column, select_columns
 from ..document import (
     Chart,
-    Column,
     Document,
     KeyFigure,
     ReportProvenance,
     Table,
     draw_chart,
     format_percent,
-    format_percent_rounded,
-    format_time,
 )
 from ..efficiency import efficiency_page
 from ..kernels import kernels_page, measure_next
@@ -162,7 +160,7 @@ def _transpose(table: Table) -> Table:
         for column in table.columns
         if column.key != "file" and row.get(column.key) is not None
     ]
-    return Table("Summary", [Column("figure", "figure", left=True), Column("value", "value")], rows)
+    return Table("Summary", select_columns("figure", find_column("value", left=False)), rows)
 
 
 def _time_section(kernels: KernelReport, page: Document, timeline: Timeline | str) -> Document:
@@ -208,17 +206,17 @@ def _optimization_section(kernels: KernelReport) -> Document:
         "save at the roofline; if FLOPs or bytes are unknown, 1 minus its occupancy. Kernels with unknown headroom are "
         "listed separately."
     ]
-    columns = [
-        Column("rank", "rank"),
-        Column("name", "kernel", left=True),
-        Column("class", "class", left=True),
-        Column("time_s", "time", format_time),
-        Column("share", "share", format_percent),
-        Column("headroom", "headroom", format_percent_rounded),
-        Column("occupancy", "occupancy", format_percent_rounded),
-        Column("bound", "nearest limit", left=True),
-        Column("flops_efficiency", "of peak FLOP/s", format_percent),
-    ]
+    columns = select_columns(
+        "rank",
+        find_column("kernel", key="name"),
+        "class",
+        "time_s",
+        "share",
+        "headroom",
+        "occupancy",
+        "bound",
+        "flops_efficiency",
+    )
     return Document(
         title,
         content=[Table("Kernels by possible savings", columns, rows).drop_empty_columns(), *measure_next(kernels)],
@@ -232,6 +230,6 @@ def _configuration_section(kernels: KernelReport, page: Document) -> Document:
     content: list[Chart | Table | str] = []
     if kernels.configuration:
         rows = [{"name": name.replace("_", " "), "value": value} for name, value in kernels.configuration.items()]
-        columns = [Column("name", "setting", left=True), Column("value", "value", left=True)]
+        columns = select_columns(find_column("setting", key="name"), "value")
         content.append(Table("Settings from the file name", columns, rows))
     return Document("Run", [("file", truncate(kernels.path)), *facts], content, name="run")

@@ -11,8 +11,9 @@ from ...machines import Device
 from ...timing import TimeModel
 from ...timing.answer import Answer
 from ...units import format_interval, format_number, format_si
+from ..columns import find_column, select_columns
 from ..devices import device_page
-from ..document import Column, Document, KeyFigure, ReportProvenance, Table, format_bytes, format_time
+from ..document import Document, KeyFigure, ReportProvenance, Table, format_bytes, format_time
 
 if TYPE_CHECKING:
     from ...calibration.store import Calibration
@@ -86,11 +87,7 @@ def _interval_of(answer: Answer) -> tuple[str, tuple[float, float, float] | None
 def sources_section(provenance: ReportProvenance) -> Document:
     """Return the section on how to reproduce the report."""
     rows = [msgspec.structs.asdict(source) for source in provenance.sources]
-    columns = [
-        Column("role", "role", left=True),
-        Column("name", "file", left=True),
-        Column("sha256", "SHA-256", left=True, wrap=True),
-    ]
+    columns = select_columns("role", find_column("file", key="name"), "sha256")
     return Document(
         "Reproducing this report",
         content=[Table("Input files", columns, rows)] if rows else [],
