@@ -240,6 +240,7 @@ _RESULTS = (
     _number("kwh_per_million", "kWh per\nmillion", "kWh", format_3_digits, "energy of a million samples or tokens"),
     _number("site_kwh", "kWh at\nthe meter", "kWh", format_number, "energy of the whole run at the meter of the site"),
     _number("site_energy_j", "at the\nmeter", "J", _format_energy, "energy of a step at the meter of the site"),
+    _number("token_electricity_usd", "electricity\nUSD per 1M", "USD", format_number, "electricity of 1M tokens"),
     _number("electricity_usd", "electricity\nUSD", "USD", format_number, "price of the electricity of the whole run"),
     _number("co2_g", "CO2", "g", _format_grams, "CO2 of the electricity of the whole run"),
     _rate("speedup", "speed-up", "ratio of the throughput to that of the first row, or of one worker", "1"),

@@ -90,10 +90,10 @@ def _energy_facts(energy: LocalEnergy | None) -> list[tuple[str, str]]:
 _COLUMNS = select_columns(
     find_column("gpu", key="device"), "weights", "file_bytes", "differing_tokens", "placement", "best_weights",
     "tokens_per_s", "slowest_tokens_per_s", "fastest_tokens_per_s", "prompt_tokens_per_s", "largest_context",
-    find_column("power_w", key="token_w"), find_column("usd_per_million", key="usd_per_million_tokens"),
+    "memory_bytes", "power_w", "energy_j", find_column("token_electricity_usd", key="usd_per_million_tokens"),
     drop=(
-        "usd_per_million_tokens", "token_w", "slowest_tokens_per_s", "fastest_tokens_per_s", "differing_tokens",
-        "largest_context", "prompt_tokens_per_s",
+        "energy_j", "memory_bytes", "usd_per_million_tokens", "power_w", "slowest_tokens_per_s",
+        "fastest_tokens_per_s", "differing_tokens", "largest_context", "prompt_tokens_per_s",
     ),
     short=True,
 )  # fmt: skip
@@ -134,18 +134,17 @@ def _row_of(found: LocalPrediction, best_weights: str | None) -> dict[str, Any]:
     """Return a row of the ranking."""
     low_s, high_s = found.token_interval_s
     return {
+        **found.row(),
         "device": devices_of(found),
         "weights": found.weights,
         "file_bytes": found.file_bytes,
         "differing_tokens": DIFFERING_TOKENS.get(found.weights),
         "placement": _short_placement(found),
         "best_weights": best_weights,
-        "tokens_per_s": found.tokens_per_s,
         "slowest_tokens_per_s": 1 / high_s,
         "fastest_tokens_per_s": 1 / low_s,
         "prompt_tokens_per_s": found.prompt_tokens_per_s,
         "largest_context": found.largest_context,
-        "token_w": None if found.energy is None else found.energy.token_w,
         "usd_per_million_tokens": None if found.energy is None else found.energy.usd_per_million_tokens,
     }
 

@@ -167,15 +167,20 @@ def _candidate_table(serving: Serving) -> Table:
         find_column("output_tokens_per_s_per_gpu", key="tokens_per_s_per_gpu"),
         find_column("output_tokens_per_s_per_user", key="tokens_per_s_per_user"),
         "replicas",
+        "memory_bytes",
+        "power_w",
         *RANKED,
         *([] if serving.slo is None else ["missed"]),
         "is_on_front",
         drop=(
+            "memory_bytes",
+            "power_w",
             "is_on_front",
             *(name for name in RANKED if name != ranked),
             "missed",
             "replicas",
         ),  # the ranked one stays
+        short=True,
     )
     order = ranking.order
     if advice.rate_per_s is not None:

@@ -136,6 +136,7 @@ def _try_batch_limits(
     prepared = deployment.prepare(sample)
     mean_tokens = float((sample.input_tokens + sample.output_tokens).mean())
     fitting = prepared.room.tokens / mean_tokens
+    memory_bytes = prepared.room.memory_bytes
     candidates = []
     for concurrency in CONCURRENCIES:
         if concurrency > min(largest, fitting):
@@ -152,7 +153,7 @@ def _try_batch_limits(
         steady = msgspec.structs.replace(traffic, left_out=np.arange(len(traffic)) < concurrency)
         outcomes = prepared.run(steady)
         figures = measure_figures(outcomes, deployment, int(traffic.input_tokens.sum()))
-        candidate = _candidate(deployment, concurrency, figures, request_latencies(outcomes), objectives)
+        candidate = _candidate(deployment, memory_bytes, concurrency, figures, request_latencies(outcomes), objectives)
         rate_per_s = _finite_rate(demand)
         if rate_per_s is not None:
             low_per_s = min(candidate.requests_per_s, _low_rate(prepared, steady))
@@ -185,6 +186,7 @@ def _with_replicas(candidate: Candidate, low_per_s: float, rate_per_s: float) ->
 
 def _candidate(
     deployment: Deployment,
+    memory_bytes: float,
     concurrency: int,
     figures: dict[str, float | None],
     arrays: dict[str, Any],
@@ -214,6 +216,8 @@ def _candidate(
         meets_objectives=not missed,
         expert_parallel=deployment.on_device.experts,
         attention_data_parallel=deployment.on_device.attention_data,
+        memory_bytes=memory_bytes,
+        power_w=figures["watts_per_gpu"],
         joules_per_million_output_tokens=figures["joules_per_million_output_tokens"],
         missed=tuple(each.describe() for each in missed),
         objective_ratio=largest_ratio(arrays, objectives),

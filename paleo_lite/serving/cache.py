@@ -33,6 +33,11 @@ class CacheRoom(msgspec.Struct, frozen=True):
     blocks: int  # number of blocks
 
     @property
+    def memory_bytes(self) -> float:
+        """Bytes of weights, activations and cache."""
+        return self.weights_bytes + self.activations_bytes + self.cache_bytes
+
+    @property
     def tokens(self) -> int:
         """Tokens that the cache holds."""
         return self.blocks * self.block_tokens

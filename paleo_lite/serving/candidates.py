@@ -77,6 +77,9 @@ class Candidate(msgspec.Struct, frozen=True):
     # Groups of the devices of a stage that divide the experts, and that compute attention for sequences of their own.
     expert_parallel: int = 1
     attention_data_parallel: int = 1
+    # Bytes on a device of weights, activations and cache, and its watts while iterations run; None if unknown.
+    memory_bytes: float | None = None
+    power_w: float | None = None
     # Energy of the devices per million output tokens at full load; None if their power is unknown.
     joules_per_million_output_tokens: float | None = None
     low_requests_per_s: float | None = None  # lower end of the 90% interval of `requests_per_s`; None without a rate

@@ -99,6 +99,18 @@ def test_cost_is_energy_times_price() -> None:
     assert 170 * 0.3 < found.energy.token_w < 170
 
 
+def test_a_ranking_has_memory_power_energy_and_cost_of_every_answer() -> None:
+    facility = make_facility("0.30 USD/kWh")
+    advice = advise_local("llama-3.1-8b", ["rtx3060", "rtx3090"], LocalQuestion(gpus=2, facility=facility))
+    table = advice.document().tables[0]
+    found, row = advice.rows[0], table.rows[0]
+    assert found.energy is not None and found.energy.token_w == pytest.approx(2 * row["power_w"])
+    assert row["energy_j"] == pytest.approx(found.energy.token_w * found.token_s)
+    assert row["memory_bytes"] == found.memory_bytes
+    headings = [column.heading for column in table.columns]
+    assert headings[-4:] == ["memory", "power", "energy", "electricity USD per 1M"]
+
+
 def test_two_devices_take_turns_in_power() -> None:
     one, two = (predict_local("llama-3-8b", "rtx3090", LocalQuestion(gpus=gpus)).energy for gpus in (1, 2))
     assert one is not None and two is not None

@@ -15,6 +15,7 @@ import paleo_lite as pl
 from paleo_lite.cli import main
 from paleo_lite.cli.answers import progress_of_long_answers
 from paleo_lite.errors import BadValue
+from paleo_lite.machines import find_device
 from paleo_lite.progress import listening, report
 from paleo_lite.serving.advise import choose, nearest, reject, with_saturation
 from paleo_lite.serving.answers import Serving
@@ -50,6 +51,16 @@ def test_deployments_are_in_the_order_of_the_price_of_the_rate(advised: Serving)
     assert sum(one.is_chosen for one in advised.advice.candidates) == 1
     outside = advised.advice.candidates[len(inside) :]
     assert outside and not any(one.meets_objectives for one in outside) and all(one.missed for one in outside)
+
+
+def test_the_table_has_memory_power_energy_and_cost_of_a_device(advised: Serving) -> None:
+    assert advised.advice is not None and advised.advice.best is not None
+    best = advised.advice.best
+    assert best.memory_bytes == advised.memory_bytes
+    limit_w = find_device(best.gpu).power_w
+    assert best.power_w is not None and limit_w is not None and 100 < best.power_w <= limit_w
+    headings = {column.heading for column in advised.document().tables[0].columns}
+    assert {"memory", "power", "kJ per 1M tokens", "USD per 1M tokens", "USD/h"} <= headings
 
 
 def test_the_rate_leaves_headroom_below_the_printed_lower_end(advised: Serving) -> None:
