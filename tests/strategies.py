@@ -69,7 +69,8 @@ FEEDINGS = st.builds(
 
 @st.composite
 def _views(draw):
-    from paleo_lite.questions.values import WholeNumber, device_ids
+    from paleo_lite.questions.completion import device_ids
+    from paleo_lite.questions.values import WholeNumber
     from paleo_lite.web import uploads, view, wanted
 
     asked = draw(st.sampled_from(list(wanted.WANTED)))

@@ -11,7 +11,8 @@ import msgspec
 from ..api.plotting import BACKGROUND_ROWS
 from ..api.sweeps import best as find_best_rows
 from ..errors import BadValue
-from ..questions.values import COLUMN, INTEGER, Names
+from ..questions.completion import COLUMN
+from ..questions.values import INTEGER, Names
 from ..sweeps.best import MAX_FRONT_ROWS
 from ..sweeps.space import parse_names
 from . import options

@@ -10,7 +10,8 @@ import click
 from ..api.calibrations import calibrate as run_calibrate
 from ..api.calibrations import fit_calibration
 from ..calibration.measurements import TEMPLATE
-from ..questions.values import INTEGER, NETWORK
+from ..questions.completion import NETWORK
+from ..questions.values import INTEGER
 from ..timing.models import CALIBRATED
 from . import options
 from .answers import CommandResult, command

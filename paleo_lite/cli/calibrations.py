@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from ..api.calibrations import calibrations as find_calibrations
-from ..questions.values import CALIBRATION
+from ..questions.completion import CALIBRATION
 from ..result import Result
 from .answers import AnswerCommand
 

@@ -10,7 +10,8 @@ import click
 from ..api.profiles import compare as compare_profiles
 from ..errors import BadValue
 from ..files import file_exists
-from ..questions.values import NETWORK, Names
+from ..questions.completion import NETWORK
+from ..questions.values import Names
 from . import options
 from .answers import CommandResult, command
 

@@ -9,7 +9,8 @@ import click
 
 from ..api.profiles import efficiency as measure_efficiency
 from ..errors import BadValue
-from ..questions.values import INTEGER, CompletedText, Names
+from ..questions.completion import CompletedText
+from ..questions.values import INTEGER, Names
 from . import options
 from .answers import CommandResult, command, progress
 
@@ -42,7 +43,7 @@ from .answers import CommandResult, command, progress
     "--group-by",
     metavar="COLUMNS",
     default="",
-    type=CompletedText(".questions.values:configuration_names"),
+    type=CompletedText(".questions.completion:configuration_names"),
     help="Also print means over these columns of the configuration, such as batch_size,nodes.",
 )
 @options.name_pattern()

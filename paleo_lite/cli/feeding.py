@@ -7,7 +7,8 @@ from typing import Any
 import click
 
 from ..input_pipeline.feeding import DEFAULT_SAMPLE_BYTES
-from ..questions.values import INTEGER, LINK, Names, Number, Quantity
+from ..questions.completion import LINK
+from ..questions.values import INTEGER, Names, Number, Quantity
 from ..result import Result
 from . import options
 from .answers import command

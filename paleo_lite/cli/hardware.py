@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from ..api import catalogue
-from ..questions.values import DEVICE, Quantity
+from ..questions.completion import DEVICE
+from ..questions.values import Quantity
 from ..reporting.document import SCREEN_LINES
 from ..result import Result
 from . import options

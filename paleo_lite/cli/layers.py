@@ -9,7 +9,8 @@ import click
 from ..api.counts import layers as count_layers
 from ..architectures.pipelines.counts import PipelineCounts
 from ..errors import BadValue
-from ..questions.values import INTEGER, LAYER, NETWORK, Names
+from ..questions.completion import LAYER, NETWORK
+from ..questions.values import INTEGER, Names
 from ..reporting.networks import counts_page
 from . import options
 from .answers import CommandResult, command

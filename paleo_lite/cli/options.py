@@ -12,16 +12,13 @@ from typing import Any
 
 import click
 
+from ..questions.completion import CALIBRATION, DEVICE, NETWORK, CompletedText
 from ..questions.records import SITE_HELP, SITE_SETTINGS
 from ..questions.values import (
-    CALIBRATION,
-    DEVICE,
     INTEGER,
-    NETWORK,
     PICTURE_SIZE,
     PPP,
     CommaSeparated,
-    CompletedText,
     DecompressedSize,
     ModuleInput,
     Names,
@@ -42,7 +39,7 @@ INFERENCE_PRECISIONS = PrecisionNames("precision", ".units:PRECISION_BYTES", ".f
 PHASES = Names("phase", ".counting:PHASES")
 PHASES_AND_GENERATING = Names("phase", ".counting:PHASES", ".counting:GENERATION_PHASES")
 PHASES_AND_PASSES = Names("phase", ".counting:PHASES", ".counting:PASSES")
-DEVICES = Names("device", ".questions.values:device_ids")
+DEVICES = Names("device", ".questions.completion:device_ids")
 MODELS = Names("time model", ".timing:TIME_MODELS")
 
 

@@ -10,9 +10,10 @@ import click
 from click.core import ParameterSource
 
 from ..errors import BadValue
+from ..questions.completion import LAYER, NETWORK
 from ..questions.kind import QuestionKind, find_kind
 from ..questions.option import options_of, parameters_of
-from ..questions.values import LAYER, NETWORK, CommaSeparated
+from ..questions.values import CommaSeparated
 from .answers import AnswerCommand, CommandResult, progress_of_long_answers
 from .options import OutputOption, rules, top
 from .rows import ROW_OPTIONS, answer_with_rows, asks_for_rows, row_options

@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from ..api.calibrations import validate as hold_out
-from ..questions.values import DEVICE, CommaSeparated, Names, flatten
+from ..questions.completion import DEVICE
+from ..questions.values import CommaSeparated, Names, flatten
 from .answers import CommandResult, command, progress
 
 

@@ -19,6 +19,7 @@ from .compare import (
     published_weights,
     with_usual_precision,
 )
+from .completion import LINK, PLATFORM
 from .kind import QuestionKind, make_function
 from .option import Several, option
 from .records import (
@@ -39,7 +40,7 @@ from .records import (
     WeightOptions,
     model_name,
 )
-from .values import BATCH_SIZE, FIT, INTEGER, LINK, PLATFORM, Names
+from .values import BATCH_SIZE, FIT, INTEGER, Names
 
 if TYPE_CHECKING:
     from ..distributed.table import ScaleTable

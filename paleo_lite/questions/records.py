@@ -10,15 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import BadValue
+from .completion import CALIBRATION, DEVICE, LINK, NETWORK, PLATFORM
 from .option import Options, Several, option
 from .values import (
-    CALIBRATION,
-    DEVICE,
     INTEGER,
-    LINK,
-    NETWORK,
     PICTURE_SIZE,
-    PLATFORM,
     PPP,
     CommaSeparated,
     FormatNames,

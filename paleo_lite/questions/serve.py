@@ -11,6 +11,7 @@ import click
 
 from ..errors import BadValue
 from .compare import check_no_pipeline, check_single, compare, published_weights
+from .completion import LINK, NETWORK, PLATFORM
 from .kind import QuestionKind, make_function
 from .option import Several, option
 from .records import (
@@ -27,7 +28,7 @@ from .records import (
     TimeModelOptions,
     WeightOptions,
 )
-from .values import INTEGER, LINK, NETWORK, PLATFORM, KeyValues, Names, Number, Quantity
+from .values import INTEGER, KeyValues, Names, Number, Quantity
 
 if TYPE_CHECKING:
     from ..machines import Price

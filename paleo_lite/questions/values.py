@@ -1,10 +1,8 @@
-"""Types of command-line values, with their validation and shell completion."""
+"""Types of command-line values, with their validation."""
 
 from __future__ import annotations
 
 import functools
-import importlib
-import inspect
 import math
 import re
 from pathlib import Path
@@ -12,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import BadFile, BadQuantity, BadValue, PaleoError, UnknownName
-from ..files import file_exists, shipped_folder
+from ..errors import BadFile, BadQuantity, BadValue, UnknownName
+from ..files import file_exists
 from ..units import parse_duration, parse_quantity, parse_range, parse_shape
+from .completion import DEVICE, NETWORK, PlatformText, import_object
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 _MAX_DIGITS = 4000  # Python raises ValueError for integers with more than about 4300 digits
-_LAST_NAME = re.compile(r"[\w.:/+-]*$")  # the incomplete name at the end of a text
 
 
 class Names(click.Choice):  # type: ignore[type-arg]
@@ -51,7 +49,7 @@ class Names(click.Choice):  # type: ignore[type-arg]
         """All names, in the order of their lists."""
         names: dict[str, None] = {}
         for source in self.sources:
-            listed = _import_object(source)
+            listed = import_object(source)
             if callable(listed):
                 listed = listed()
             names.update(dict.fromkeys(listed))
@@ -514,77 +512,6 @@ class RulesFile(click.Path):
         return value
 
 
-class CompletedText(click.types.StringParamType):
-    """Any text, with shell completion of the last name in it, and of file names if it may name files.
-
-    The sources are lists of names as for `Names`. A function may take the parameters that were already typed, as a
-    dict.
-    """
-
-    def __init__(self, *sources: str, files: bool = False) -> None:
-        self.sources = sources
-        self.files = files
-
-    def first_names(self) -> list[str]:
-        """Return the names of the first list."""
-        names = _import_object(self.sources[0])
-        return list(names() if callable(names) else names)
-
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """Return completions of the last name in the text, and an item that lets the shell complete file names."""
-        match = _LAST_NAME.search(incomplete)
-        last = match[0] if match else ""
-        before = incomplete.removesuffix(last)
-        matching: dict[str, None] = {}
-        for source in self.sources:
-            names = _import_object(source)
-            if callable(names):
-                takes_parameters = bool(inspect.signature(names).parameters)
-                names = names(_typed_parameters(ctx)) if takes_parameters else names()
-            matching.update(dict.fromkeys(name for name in names if name.startswith(last)))
-        from click.shell_completion import CompletionItem
-
-        items = [CompletionItem(before + name) for name in matching]
-        if self.files:
-            items.append(CompletionItem(incomplete, type="file"))
-        return items
-
-
-class PlatformText(CompletedText):
-    """The name of a computer, or the text of a topology, which has commas."""
-
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """Return completions of the name of a computer, or of a device or link of a topology."""
-        if " " in incomplete:
-            return CompletedText(".questions.values:device_ids", ".questions.values:link_names").shell_complete(
-                ctx, param, incomplete
-            )
-        return super().shell_complete(ctx, param, incomplete)
-
-
-def _import_object(source: str) -> Any:
-    """Return the object named by ``"module:NAME"``, with the module relative to the package."""
-    module, _, name = source.partition(":")
-    return getattr(importlib.import_module(f"paleo_lite{module}"), name)
-
-
-def _typed_parameters(ctx: click.Context) -> dict[str, Any]:
-    """Return the parameters that were already typed.
-
-    While an option without its value is being completed, click does not assign arguments to their parameters, so this
-    function does.
-    """
-    typed = dict(ctx.params)
-    unassigned = list(ctx.args)
-    for param in ctx.command.params:
-        if isinstance(param, click.Argument) and param.name and not typed.get(param.name) and unassigned:
-            if param.nargs == -1:
-                typed[param.name] = tuple(unassigned)
-            else:
-                typed[param.name] = unassigned.pop(0)
-    return typed
-
-
 def documented_name(option: click.Option) -> str:
     """Return the name of an option in documentation and messages: its first long name."""
     return next((name for name in option.opts if name.startswith("--")), option.opts[0])
@@ -605,76 +532,9 @@ def _quote(text: str) -> str:
     return text if is_number else repr(text)
 
 
-def device_ids() -> list[str]:
-    """Return the ids of the shipped devices, without reading their files."""
-    return sorted(path.stem for path in shipped_folder("hardware").glob("*.toml") if path.stem != "links")
-
-
-def link_names() -> list[str]:
-    """Return the names of the links."""
-    from ..machines import read_links
-
-    return list(read_links().link)
-
-
-def layer_names(typed: dict[str, Any]) -> list[str]:
-    """Return the layers of the networks on the command line."""
-    from ..architectures import find_network
-
-    networks = typed.get("networks") or [typed.get("network")]
-    names: list[str] = []
-    for network in networks:
-        if not isinstance(network, str):
-            continue
-        try:
-            names += [layer.name for layer in find_network(network).layers]
-        except PaleoError:  # the network is incomplete or invalid: there is nothing to complete
-            return []
-    return names
-
-
-def column_names(typed: dict[str, Any]) -> list[str]:
-    """Return the columns of the sweep's file on the command line."""
-    from ..sweeps.best import read_columns
-
-    if not typed.get("file"):
-        return []
-    try:
-        return list(read_columns(Path(typed["file"])))
-    except PaleoError:
-        return []
-
-
-def configuration_names(typed: dict[str, Any]) -> list[str]:
-    """Return the configuration columns in the file name of the first profile on the command line."""
-    from ..profiles.detect import parse_name
-
-    files: list[Path] = []
-    try:
-        for path in (Path(path) for path in typed.get("paths") or ()):
-            files += sorted(path.iterdir()) if path.is_dir() else [path]
-        if not files:
-            return []
-        return list(parse_name(files[0].name, typed.get("name_pattern")))
-    except (PaleoError, OSError):
-        return []
-
-
 INTEGER = WholeNumber()
 BATCH_SIZE = BatchSize()
 DURATION = DurationText()
 PICTURE_SIZE = PictureSize()
 PPP = Number(example="0.62")
 SHAPE = Shape()
-NETWORK = CompletedText(".architectures:network_names", ".architectures.pipelines.records:pipelines", files=True)
-DEVICE = CompletedText(".questions.values:device_ids")
-LINK = CompletedText(".questions.values:link_names")
-LAYER = CompletedText(".questions.values:layer_names")
-COLUMN = CompletedText(".questions.values:column_names")
-CALIBRATION = CompletedText(".calibration.store:shipped_calibrations", files=True)
-PLATFORM = PlatformText(
-    ".distributed.platforms:platform_names",
-    ".distributed.platforms:computer_names",
-    ".machines.clouds:instance_names",
-    files=True,
-)

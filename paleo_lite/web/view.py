@@ -295,7 +295,7 @@ def read_query(
 
 
 _QUESTIONS = Names("question", ".web.wanted:WANTED")
-_DEVICES = Names("device", ".questions.values:device_ids")
+_DEVICES = Names("device", ".questions.completion:device_ids")
 _OTHERS = frozenset({"ask", "network", "gpu", "shown"})
 
 

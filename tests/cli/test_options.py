@@ -1,6 +1,6 @@
 """Options: types, validation messages, aliases and shell completion.
 
-Tests: cli/answers.py, cli/options.py, questions/values.py.
+Tests: cli/answers.py, cli/options.py, questions/completion.py, questions/values.py.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from click.testing import CliRunner
 
 from paleo_lite.cli import main, options
 from paleo_lite.errors import BadValue, UnknownName
+from paleo_lite.questions.completion import CompletedText
 from paleo_lite.questions.values import (
     INTEGER,
     PPP,
     CommaSeparated,
-    CompletedText,
     Names,
     Number,
     PictureSize,
