@@ -21,7 +21,7 @@ from paleo_lite.counting import GENERATION_PHASES, PHASES
 from paleo_lite.distributed.strategies import STRATEGIES
 from paleo_lite.errors import PaleoError
 from paleo_lite.machines import Device, list_devices
-from paleo_lite.reporting.predictions import explain_layer
+from paleo_lite.reporting.explanations import explain_layer
 from paleo_lite.timing import Prediction
 from paleo_lite.timing import predict as evaluate
 from paleo_lite.units import parse_quantity

@@ -227,7 +227,8 @@ def document_of(result: Any, shown: Mapping[str, Any], *, memory: bool) -> Any:
         if shown.get("explain"):
             raise BadValue("`--explain` needs a single prediction: give one value of every option, and one device")
         return result.document()
-    from ..reporting.predictions import explain_layer, prediction_page
+    from ..reporting.explanations import explain_layer
+    from ..reporting.predictions import prediction_page
 
     if shown.get("explain"):
         return explain_layer(result, shown["explain"])

@@ -5,8 +5,9 @@ from __future__ import annotations
 from ..calibration.comparison import MEASURED_PASSES, ProfileComparison
 from ..profile_analysis import GROUPINGS
 from ..profile_analysis.compare import ComparedKernel, RunComparison
-from ..timing import Prediction, describe_model
-from ..units import format_interval, format_si
+from ..timing import describe_model
+from ..units import format_si
+from .answers import format_at_90
 from .columns import find_column, select_columns
 from .document import Column, Document, Table
 
@@ -83,7 +84,7 @@ def predicted_page(comparison: ProfileComparison, top: int | None = 10) -> Docum
     headline = (
         f"{prediction.network} on {prediction.device.name}, batch {prediction.batch_size}, {prediction.phase}: "
         f"measured {format_si(comparison.measured_s, 's')}, {prediction.model.name} predicts "
-        f"{format_si(prediction.time_s, 's')}{_format_interval(prediction)}; "
+        f"{format_si(prediction.time_s, 's')}{format_at_90(prediction.interval)}; "
         f"largest difference in {worst.name}, {worst.part}"
     )
     return Document(
@@ -103,11 +104,6 @@ def _operations_table(comparison: ProfileComparison) -> Table:
     columns = [column for column in _predicted_columns("operation") if column.key not in ("ppp", "share_of_peak")]
     rows = [row.to_dict() for row in comparison.operations]
     return Table("Per iteration, by operation", columns, rows)
-
-
-def _format_interval(prediction: Prediction) -> str:
-    """Return the 90% interval in parentheses; empty without one."""
-    return "" if prediction.interval is None else f" ({format_interval(prediction.interval)} at 90%)"
 
 
 def _predicted_columns(first: str) -> list[Column]:

@@ -9,7 +9,8 @@ from ..input_pipeline.remedies import Remedy, RuleOfThumb
 from ..result import LOWER_BOUND_FACT
 from ..text import format_plural
 from ..timing import Prediction
-from ..units import format_interval, format_rate, format_si
+from ..units import format_rate, format_si
+from .answers import format_at_90
 from .columns import find_column, select_columns
 from .document import (
     Document,
@@ -100,16 +101,14 @@ def _facts(fed: PipelineThroughput, prediction: Prediction) -> list[tuple[str, s
         needed += f", {format_si(fed.needed_bytes_per_s, 'B/s')} from storage"
     if fed.needed_workers is not None:
         needed += f", {format_plural(fed.needed_workers, 'worker')}"
-    interval = ""
-    if prediction.interval is not None:
-        interval = f" ({format_interval(prediction.interval)} at 90%)"
     per_device = " per device" if feeding.devices > 1 else ""
     return [
         ("sample", f"{format_si(feeding.sample_bytes, 'B')} stored, {format_si(feeding.decoded_bytes, 'B')} copied"),
         ("stages", schedule),
         (
             "batch",
-            f"{feeding.batch_size}{per_device}: {format_time_short(fed.compute_s)} computing{interval}, "
+            f"{feeding.batch_size}{per_device}: {format_time_short(fed.compute_s)} computing"
+            f"{format_at_90(prediction.interval)}, "
             f"{format_time_short(fed.waiting_s)} waiting for input",
         ),
         (LOWER_BOUND_FACT, f"{format_time_short(prediction.bound_s)} computing (data sheet)"),

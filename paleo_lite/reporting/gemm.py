@@ -5,7 +5,8 @@ from __future__ import annotations
 from ..result import LOWER_BOUND_FACT
 from ..text import format_plural
 from ..timing.gemm import GemmTimes
-from ..units import format_interval, format_si
+from ..units import format_si
+from .answers import format_at_90
 from .columns import find_column, select_columns
 from .document import Document, Table
 
@@ -16,8 +17,7 @@ def gemm_page(times: GemmTimes) -> Document:
     products = f"{times.products} products" if times.products > 1 else "one product"
     device = "" if times.device is None else f" on {times.device.name}, {times.precision}"
     headline = f"{products} of {times.m} x {times.k} by {times.k} x {times.n}{device}: {format_si(first.time_s, 's')}"
-    if first.interval is not None:
-        headline += f" ({format_interval(first.interval)} at 90%)"
+    headline += format_at_90(first.interval)
     if others:
         best = min(others, key=lambda way: way.time_s)
         gain = first.time_s / best.time_s

@@ -8,7 +8,8 @@ from ..gguf_types import DIFFERING_TOKENS
 from ..own_machines.advise import LocalAdvice
 from ..own_machines.energy import LocalEnergy
 from ..own_machines.predict import LocalPrediction
-from ..units import format_interval, format_number, format_si
+from ..units import format_number, format_si
+from .answers import format_at_90
 from .columns import find_column, select_columns
 from .document import Document, Table
 
@@ -31,7 +32,7 @@ def local_page(found: LocalPrediction) -> Document:
             f"{prompt_rate:,.0f} tokens/s ({found.prompt_tokens / slow_s:,.0f} to {found.prompt_tokens / fast_s:,.0f} "
             f"at 90%): {format_si(found.prompt_s, 's')} for {found.prompt_tokens:,} tokens",
         ),
-        ("per token", f"{format_si(found.token_s, 's')} ({format_interval(found.token_interval_s)} at 90%)"),
+        ("per token", f"{format_si(found.token_s, 's')}{format_at_90(found.token_interval_s)}"),
         ("blocks", _describe_blocks(found)),
         (
             "memory",

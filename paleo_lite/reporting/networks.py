@@ -12,9 +12,9 @@ from ..counting import CONSTANT, INPUT
 from ..text import format_plural
 from ..timing.facility import SiteEnergy
 from ..units import format_shape, format_si
+from .answers import site_text
 from .columns import find_column, select_columns
 from .document import LINES_AROUND_ROWS, Column, Document, Table, format_count, more_note, raw_table
-from .predictions import site_text
 
 _LINES_PER_TABLE = 4
 """Lines that a further table adds to its rows."""

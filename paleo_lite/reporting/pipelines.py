@@ -11,10 +11,10 @@ from ..text import format_plural
 from ..timing.models import describe_model
 from ..timing.pipeline_prediction import PipelinePrediction
 from ..units import format_interval, format_number, format_si
+from .answers import format_at_90, format_power, format_shortage, price_facts, site_facts
 from .columns import find_column, part_column, select_columns
 from .document import Document, Table, format_bytes, format_percent
 from .networks import cost_facts
-from .predictions import format_power, price_facts, site_facts
 
 _PLACEMENTS = {
     "none": "with all parts on the device",
@@ -47,16 +47,11 @@ def pipeline_headline(prediction: PipelinePrediction) -> str:
     time = format_si(prediction.time_s, "s")
     if not prediction.is_forecast:
         return f"{asked}: at least {time} (bound from the data sheet)"
-    answer = f"{asked}: {time}"
-    if prediction.interval is not None:
-        answer += f" ({format_interval(prediction.interval)} at 90%)"
+    answer = f"{asked}: {time}{format_at_90(prediction.interval)}"
     if sampling.images > 1:
         answer += f", {format_si(prediction.time_per_image_s, 's')} per {prediction.made}"
     if not prediction.memory.fits:
-        needed, usable = (
-            format_si(size, "B") for size in (prediction.memory.total_bytes, prediction.memory.usable_bytes)
-        )
-        answer += f"; does not fit into memory: needs {needed}, {usable} usable"
+        answer += format_shortage(prediction.memory.total_bytes, prediction.memory.usable_bytes)
     return answer
 
 

@@ -6,15 +6,15 @@ from typing import NamedTuple
 
 from ..distributed.table import ScaleTable
 from ..result import LOWER_BOUND_FACT
-from ..units import format_interval, format_number, format_si
+from ..units import format_number, format_si
 from ..version import __version__
+from .answers import format_at_90, join_notes, site_text
 from .columns import find_column, option_column, select_columns
 from .document import (
     Column,
     Document,
     Table,
 )
-from .predictions import site_text
 
 
 class _PhaseTerms(NamedTuple):
@@ -73,14 +73,7 @@ def _notes(table: ScaleTable) -> list[str]:
         name = row.strategy if table.why else _count_workers(row.workers)
         notes += [(name, note) for note in row.notes]
     notes += [("left out", f"{name}: {reason}") for name, reason in table.refused.items()]
-    names_by_note: dict[str, list[str]] = {}
-    for name, note in notes:
-        names_by_note.setdefault(note, []).append(name)
-    lines = []
-    for note, names in names_by_note.items():
-        prefix = ", ".join(name for name in names if name)
-        lines.append(f"{prefix}: {note}" if prefix else note)
-    return lines
+    return join_notes(notes)
 
 
 def _count_workers(workers: int) -> str:
@@ -113,8 +106,8 @@ def _headline(table: ScaleTable) -> str:
     time = f"{format_si(last.time_s, 's')} {terms.per_step}"
     if not table.is_forecast:
         time = f"at least {time} (bound from the data sheets)"
-    elif last.interval is not None:
-        time += f" ({format_interval(last.interval)} at 90%)"
+    else:
+        time += format_at_90(last.interval)
     answer = f"{_count_workers(last.workers)}: {time}, {format_number(last.throughput_per_s)} {terms.samples}/s"
     if last.fits is not False and (last.baseline_workers != last.workers or last.workers == 1):
         baseline = "one worker" if last.baseline_workers == 1 else f"{last.baseline_workers} workers"

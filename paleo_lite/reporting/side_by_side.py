@@ -12,6 +12,7 @@ from ..timing import Prediction
 from ..timing.answer import FORECAST
 from ..timing.pipeline_prediction import PipelinePrediction
 from ..units import format_number
+from .answers import join_notes
 from .columns import option_column, select_columns
 from .document import (
     Document,
@@ -177,11 +178,5 @@ def _prices_of(comparison: Comparison) -> str:
 
 def _notes(predictions: Sequence[AnyPrediction]) -> list[str]:
     """Return each note once, with the predictions it applies to."""
-    names_by_note: dict[str, list[str]] = {}
-    for prediction in predictions:
-        name = f"{prediction.network} on {prediction.device.id}"
-        for note in prediction.notes:
-            names = names_by_note.setdefault(note, [])
-            if name not in names:
-                names.append(name)
-    return [f"{', '.join(names)}: {note}" for note, names in names_by_note.items()]
+    named = [(f"{each.network} on {each.device.id}", note) for each in predictions for note in each.notes]
+    return join_notes(named)

@@ -8,7 +8,7 @@ import paleo_lite as pl
 from paleo_lite.architectures import find_network
 from paleo_lite.counting import Layer
 from paleo_lite.counting.algorithms import WINOGRAD, algorithms_of, fourier, winograd
-from paleo_lite.reporting.predictions import explain_layer
+from paleo_lite.reporting.explanations import explain_layer
 
 
 def conv(size: int, channels: int, filters: int, kernel: int = 3, **attributes: object) -> Layer:

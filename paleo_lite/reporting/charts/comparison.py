@@ -14,7 +14,8 @@ from ...calibration.comparison import MEASURED_PASSES, ComparisonRow, ProfileCom
 from ...errors import BadValue
 from ...profile_analysis import GROUPINGS
 from ...profile_analysis.compare import ComparedKernel, RunComparison
-from ...units import format_interval, format_si
+from ...units import format_si
+from ..answers import format_at_90
 from .marks import BOUNDS_LEGEND, NUMBER_FORMAT, hollow_encoding
 from .render import SERIES, altair, group_colour, group_of, inline_data, time_unit
 
@@ -54,7 +55,7 @@ def predicted_chart(comparison: ProfileComparison) -> Any:
         panels.append(
             (part, [(row.name, row.measured_s, row.predicted_s) for row in comparison.kinds if row.part == part])
         )
-    interval = "" if prediction.interval is None else f" ({format_interval(prediction.interval)} at 90%)"
+    interval = format_at_90(prediction.interval)
     predicted = "predicted" if prediction.is_forecast else "bound from the data sheet"
     lines = [
         f"{prediction.network} on {prediction.device.name}, {prediction.phase}, batch {prediction.batch_size}",

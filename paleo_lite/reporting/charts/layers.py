@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...timing import Prediction
-from ...units import format_interval, format_si
+from ...units import format_si
+from ..answers import format_at_90
 from ..document import format_percent
 from .marks import BOUNDS_LEGEND, CHARACTER_WIDTH, NUMBER_FORMAT, SI_LABELS, hollow_encoding
 from .render import GROUPS, altair, group_colour, group_of, inline_data, time_unit
@@ -36,9 +37,8 @@ def prediction_title(prediction: Prediction) -> str:
 
 def prediction_subtitle(prediction: Prediction) -> list[str]:
     """Return the subtitle lines: configuration and time, and how bounds are drawn."""
-    interval = "" if prediction.interval is None else f" ({format_interval(prediction.interval)} at 90%)"
     prefix = "" if prediction.is_forecast else "at least "
-    time = f"{prefix}{format_si(prediction.time_s, 's')}{interval}"
+    time = f"{prefix}{format_si(prediction.time_s, 's')}{format_at_90(prediction.interval)}"
     line = f"{prediction_title(prediction)}, batch {prediction.batch_size}, {prediction.model.name} model: {time}"
     return [line] if prediction.is_forecast else [line, BOUNDS_LEGEND]
 

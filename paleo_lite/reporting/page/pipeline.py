@@ -5,10 +5,10 @@ from __future__ import annotations
 from ...architectures.pipelines.counts import count_pipeline
 from ...timing.pipeline_prediction import PipelinePrediction
 from ...units import format_number, format_si
+from ..answers import energy_figures
 from ..charts.layers import kind_chart
 from ..document import Document, KeyFigure, ReportProvenance, draw_chart
 from ..pipelines import counts_page, pipeline_headline, pipeline_page
-from ..predictions import energy_figures
 from .sections import device_section, model_section, sources_section
 
 

@@ -10,6 +10,7 @@ from ...text import format_plural
 from ...timing import Prediction
 from ...timing.models import TIME_LIMITS, seconds_by_limit
 from ...units import format_interval, format_number, format_si
+from ..answers import energy_figures
 from ..charts.layers import PASS_NAMES, kind_chart, layer_chart, pass_chart, prediction_title
 from ..charts.roofline import prediction_roofline
 from ..columns import find_column, select_columns
@@ -21,7 +22,7 @@ from ..document import (
     Table,
     draw_chart,
 )
-from ..predictions import energy_figures, layer_table, memory_fact, memory_tables, prediction_page
+from ..predictions import layer_table, memory_fact, memory_tables, prediction_page
 from .sections import device_section, model_section, sources_section
 
 if TYPE_CHECKING:

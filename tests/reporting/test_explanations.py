@@ -7,7 +7,7 @@ import pytest
 import paleo_lite as pl
 from paleo_lite.calibration.choose import why_not_pooled
 from paleo_lite.machines import list_devices
-from paleo_lite.reporting.predictions import explain_layer
+from paleo_lite.reporting.explanations import explain_layer
 
 
 @pytest.mark.parametrize(
