@@ -50,32 +50,20 @@ def torchvision_names() -> list[str]:
     return list(models.list_models(module=models))
 
 
-def torchvision_model(name: str, image_size: int | None = None) -> tuple[nn.Module, int]:
+def torchvision_model(
+    name: str,  # name of the model
+    # Height and width of the images; the crop size of the model's first weights by default.
+    image_size: int | None = None,
+) -> tuple[nn.Module, int]:
     """Build a torchvision classification model on the meta device.
 
     Auxiliary heads are off: GoogLeNet is built without them, and Inception v3 does not call its own in evaluation mode
     (its parameters belong to the model as torchvision publishes it).
 
-    Parameters
-    ----------
-    name : str
-        Name of the model.
-    image_size : int, optional
-        Height and width of the images; the crop size of the model's first weights by default.
+    Return the model, and the height and width of its images.
 
-    Returns
-    -------
-    module : nn.Module
-        The model.
-    image_size : int
-        Height and width of its images.
-
-    Raises
-    ------
-    UnknownName
-        If torchvision has no classification model with this name.
-    TraceFailed
-        If the model cannot be built for this image size.
+    Raise UnknownName if torchvision has no classification model with this name, and TraceFailed if the model cannot be
+    built for this image size.
     """
     models = import_torchvision().models
     if name not in torchvision_names():
@@ -97,31 +85,16 @@ def torchvision_model(name: str, image_size: int | None = None) -> tuple[nn.Modu
         raise TraceFailed(f"{name} cannot be built for images of {size} x {size}: {error}") from error
 
 
-def timm_model(name: str, image_size: int | None = None) -> tuple[nn.Module, Shape, str]:
+def timm_model(
+    name: str,  # name of the model
+    image_size: int | None = None,  # height and width of the images; timm's default for the model otherwise
+) -> tuple[nn.Module, Shape, str]:
     """Build a timm model without weights on the meta device.
 
-    Parameters
-    ----------
-    name : str
-        Name of the model.
-    image_size : int, optional
-        Height and width of the images; timm's default for the model otherwise.
+    Return it, the shape of one input sample, and the version of timm.
 
-    Returns
-    -------
-    module : nn.Module
-        The model.
-    input_shape : tuple of int
-        Shape of one input sample.
-    version : str
-        Version of timm.
-
-    Raises
-    ------
-    FactoryFailed
-        If timm is not installed, or cannot build the model for this image size.
-    UnknownName
-        If timm has no model with this name.
+    Raise FactoryFailed if timm is not installed, or cannot build the model for this image size, and UnknownName if timm
+    has no model with this name.
     """
     try:
         timm = _import_module("timm")
@@ -148,10 +121,8 @@ def load_factory(reference: str) -> nn.Module:
 
     This imports the package and calls the factory, so it runs arbitrary code.
 
-    Raises
-    ------
-    FactoryFailed
-        If it cannot be imported, raises, or does not return a module; the message includes the original error.
+    Raise FactoryFailed if it cannot be imported, raises, or does not return a module; the message includes the original
+    error.
     """
     if reference.count(":") != 1 or not all(reference.split(":")):
         raise FactoryFailed(f"{reference!r} is not a factory: expected package.module:factory")

@@ -33,15 +33,12 @@ class Blob(NamedTuple):
 
 
 class Builder:
-    """Layers in the order in which they are added.
+    """Layers in the order in which they are added."""
 
-    Parameters
-    ----------
-    where : str
-        Path of the file, for error messages.
-    """
-
-    def __init__(self, where: str) -> None:
+    def __init__(
+        self,
+        where: str,  # path of the file, for error messages
+    ) -> None:
         self.where = where
         self.layers: list[Layer] = []
         self.place = NOWHERE
@@ -53,37 +50,20 @@ class Builder:
 
     def add(
         self,
+        # Name and kind of the layer.
         name: str,
         kind: str,
-        inputs: Sequence[Blob],
-        output: Shape,
-        weights: tuple[Shape, ...] = (),
-        attributes: dict[str, Any] | None = None,
+        inputs: Sequence[Blob],  # operands
+        output: Shape,  # shape of the result
+        weights: tuple[Shape, ...] = (),  # shapes of the parameters
+        attributes: dict[str, Any] | None = None,  # attributes of the layer
+        # How PyTorch code calls the operation; by default the class of its kind, or a function.
         origin: str | None = None,
+        # Number of parameters not already counted with an earlier layer; all of them by default.
         new_parameters: int | None = None,
-        matrix: Matrix = "",
+        matrix: Matrix = "",  # what the layer's product gives its block, where its name does not say it
     ) -> Blob:
-        """Append a layer and return its output.
-
-        Parameters
-        ----------
-        name, kind : str
-            Name and kind of the layer.
-        inputs : sequence of Blob
-            Operands.
-        output : tuple of int
-            Shape of the result.
-        weights : tuple of shapes
-            Shapes of the parameters.
-        attributes : dict, optional
-            Attributes of the layer.
-        origin : str, optional
-            How PyTorch code calls the operation; by default the class of its kind, or a function.
-        new_parameters : int, optional
-            Number of parameters not already counted with an earlier layer; all of them by default.
-        matrix : str, optional
-            What the layer's product gives its block, where its name does not say it.
-        """
+        """Append a layer and return its output."""
         if len(self.layers) >= _MAX_LAYERS:
             raise self.fail(name, f"more than {_MAX_LAYERS} layers")
         parameters = 0
@@ -277,10 +257,7 @@ class Builder:
 def check_input_shape(where: str, shape: Any) -> Shape:
     """Check an input shape without the batch dimension, and return it with a batch dimension of 1.
 
-    Raises
-    ------
-    BadDescriptor
-        If it is not a list of 1 to 4 positive integers.
+    Raise BadDescriptor if it is not a list of 1 to 4 positive integers.
     """
     is_valid = isinstance(shape, (list, tuple)) and 1 <= len(shape) <= 4
     if not is_valid or any(isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= 2**20 for n in shape):

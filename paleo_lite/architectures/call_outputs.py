@@ -18,20 +18,14 @@ from .call_readers import TorchCall
 Shape = Sequence[int]
 
 
-def make_output(function: Any, in_place: bool, args: Sequence[Any], kwargs: dict[str, Any], call: TorchCall) -> Any:
-    """Return the output of a call.
-
-    Parameters
-    ----------
-    function : callable
-        The torch function or operator.
-    in_place : bool
-        Whether it writes into its first argument.
-    args, kwargs
-        Its arguments.
-    call : TorchCall
-        Operands and attributes that were read from the arguments.
-    """
+def make_output(
+    function: Any,  # the torch function or operator
+    in_place: bool,  # whether it writes into its first argument
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    call: TorchCall,  # operands and attributes that were read from the arguments
+) -> Any:
+    """Return the output of a call."""
     shape_rule = _SHAPE_RULES.get(call.result)
     if (
         shape_rule is None

@@ -73,17 +73,13 @@ def _natural_order(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"([0-9]+)", name)]
 
 
-def networks_with_macs(macs: float, tolerance: float = 0.005) -> list[str]:
+def networks_with_macs(
+    macs: float,  # multiply-accumulates of inference, per sample
+    tolerance: float = 0.005,  # largest relative difference
+) -> list[str]:
     """Return the shipped networks with about `macs` multiply-accumulates per sample, nearest first.
 
     Only the heads of the descriptors are read, not their layers.
-
-    Parameters
-    ----------
-    macs : float
-        Multiply-accumulates of inference, per sample.
-    tolerance : float
-        Largest relative difference.
     """
     candidates = []
     for path in sorted(shipped_folder("models").glob("*.json")):
@@ -102,32 +98,22 @@ def normalize_name(name: str) -> str:
     return "".join(letter for letter in name.lower() if letter.isalnum())
 
 
-def find_network(name: str, image_size: int | None = None, options: SequenceOptions | None = None) -> Network:
+def find_network(
+    # ``"resnet50"``, a name in ollama's library (``"llama3.1:8b"``), or a path that ends in ``.json`` (a descriptor, a
+    # Hugging Face config, or a PALEO network file), ``.prototxt`` (Caffe), ``.onnx``, ``.pt2`` (written by
+    # ``torch.export.save``), ``.gguf`` or ``.safetensors`` (beside its config), a folder with a ``config.json``, or the
+    # name of a model on the Hugging Face Hub, such as ``Qwen/Qwen3-8B``, whose config is shipped or in the local cache
+    # of the Hub.
+    name: str,
+    # Height and width of the images. A shipped network is traced again for another size than its descriptor's, which
+    # needs torch; the result is cached. PALEO and Caffe files are read with this input size.
+    image_size: int | None = None,
+    options: SequenceOptions | None = None,  # sequence length, phase and parallelism, for networks that read sequences
+) -> Network:
     """Return a shipped network, or the network of a file.
 
-    Parameters
-    ----------
-    name : str
-        ``"resnet50"``, a name in ollama's library (``"llama3.1:8b"``), or a path that ends in ``.json`` (a descriptor,
-        a Hugging Face config, or a PALEO network file), ``.prototxt`` (Caffe), ``.onnx``, ``.pt2`` (written by
-        ``torch.export.save``), ``.gguf`` or ``.safetensors`` (beside its config), a folder with a ``config.json``, or
-        the name of a model on the Hugging Face Hub, such as ``Qwen/Qwen3-8B``, whose config is shipped or in the local
-        cache of the Hub.
-    image_size : int, optional
-        Height and width of the images. A shipped network is traced again for another size than its descriptor's, which
-        needs torch; the result is cached. PALEO and Caffe files are read with this input size.
-    options : SequenceOptions, optional
-        Sequence length, phase and parallelism, for networks that read sequences.
-
-    Raises
-    ------
-    BadValue
-        If the image size is not a positive integer, or sequence options are given for a network that reads no
-        sequences.
-    BadDescriptor
-        If the descriptor is malformed.
-    UnknownName
-        If no shipped network has this name.
+    Raise BadValue if the image size is not a positive integer, or sequence options are given for a network that reads
+    no sequences, BadDescriptor if the descriptor is malformed, and UnknownName if no shipped network has this name.
     """
     if image_size is not None and (type(image_size) is not int or not 1 <= image_size <= _MAX_IMAGE_SIZE):
         raise BadValue(f"the image size must be an integer from 1 to {_MAX_IMAGE_SIZE:,} (got {image_size!r})")
@@ -164,10 +150,7 @@ def _read_shipped(version: FileVersion, image_size: int | None, options: Sequenc
 def find_network_name(name: str) -> str:
     """Return the registry's name of a shipped network without reading it; the path of a file is returned unchanged.
 
-    Raises
-    ------
-    UnknownName
-        If no shipped network has this name.
+    Raise UnknownName if no shipped network has this name.
     """
     return name if is_network_file(name) else _shipped_path(name).stem
 
@@ -291,28 +274,16 @@ def trace_named(name: str, image_size: int | None = None) -> Network:
 
 
 def trace_factory(
-    reference: str,
+    reference: str,  # ``package.module:factory``, ``timm:NAME`` (a timm model) or ``hf:PATH`` (a Hugging Face config)
+    # Inputs of the module. timm models and Hugging Face configs have default inputs.
     inputs: Sequence[str | Sequence[int] | Input],
-    image_size: int | None = None,
+    image_size: int | None = None,  # height and width of the images, for timm models and Hugging Face configs
+    # Its length is the sequence length, for inputs with a range of sequence lengths.
     options: SequenceOptions | None = None,
 ) -> Network:
     """Build a module and trace it with one sample per input.
 
-    Parameters
-    ----------
-    reference : str
-        ``package.module:factory``, ``timm:NAME`` (a timm model) or ``hf:PATH`` (a Hugging Face config).
-    inputs : sequence of str, sequence of int, or Input
-        Inputs of the module. timm models and Hugging Face configs have default inputs.
-    image_size : int, optional
-        Height and width of the images, for timm models and Hugging Face configs.
-    options : SequenceOptions, optional
-        Its length is the sequence length, for inputs with a range of sequence lengths.
-
-    Raises
-    ------
-    BadValue
-        If a factory has no inputs, or is given an image size.
+    Raise BadValue if a factory has no inputs, or is given an image size.
     """
     parsed_inputs = [read_input(item) for item in inputs]
     if reference.startswith(TIMM):

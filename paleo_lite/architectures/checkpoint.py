@@ -79,18 +79,13 @@ def _without_prefixes(name: str) -> str:
     return name
 
 
-def modules_of(patterns: Iterable[str]) -> StoredModules:
+def modules_of(
+    # Names such as ``lm_head``, globs such as ``model.layers.0.self_attn*``, or ``re:`` with a regular expression.
+    patterns: Iterable[str],
+) -> StoredModules:
     """Return the modules that a list of a config names.
 
-    Parameters
-    ----------
-    patterns : iterable of str
-        Names such as ``lm_head``, globs such as ``model.layers.0.self_attn*``, or ``re:`` with a regular expression.
-
-    Raises
-    ------
-    BadDescriptor
-        If an entry is no text, or no regular expression.
+    Raise BadDescriptor if an entry is no text, or no regular expression.
     """
     names, expressions = set(), []
     for text in patterns:
@@ -142,16 +137,12 @@ class StoredWeights(msgspec.Struct, frozen=True):
     # Bytes that the files of the checkpoint have, relative to those of the formats, by part; empty without files.
     ratios: tuple[tuple[Part, float], ...] = ()
 
-    def format_of(self, layer: Layer, part: Part | None) -> Format | None:
-        """Return the format of a layer's weight matrix, with the bytes of the files; None if it has 16 bits.
-
-        Parameters
-        ----------
-        layer : Layer
-            The layer.
-        part : str or None
-            Its part of the network, as `paleo_lite.counting.places.parts_of` tells it.
-        """
+    def format_of(
+        self,
+        layer: Layer,
+        part: Part | None,  # its part of the network, as `paleo_lite.counting.places.parts_of` tells it
+    ) -> Format | None:
+        """Return the format of a layer's weight matrix, with the bytes of the files; None if it has 16 bits."""
         if part is None or part == "router" or layer.kind.startswith("conv") or is_in_tower(layer):
             return None
         stored = self.stored if part in self.parts else None
@@ -177,22 +168,14 @@ class StoredWeights(msgspec.Struct, frozen=True):
         return max(numbers, key=lambda stored: numbers[stored], default=None)
 
 
-def read_stored_weights(fields: Fields, sidecar: Fields | None, where: str) -> StoredWeights | None:
+def read_stored_weights(
+    fields: Fields,  # fields of ``config.json``
+    sidecar: Fields | None,  # fields of ``hf_quant_config.json``, which lies beside it
+    where: str,  # path of the config, for messages
+) -> StoredWeights | None:
     """Return how the checkpoint of a config stores its weights; None for one that is not quantized.
 
-    Parameters
-    ----------
-    fields : dict
-        Fields of ``config.json``.
-    sidecar : dict or None
-        Fields of ``hf_quant_config.json``, which lies beside it.
-    where : str
-        Path of the config, for messages.
-
-    Raises
-    ------
-    BadDescriptor
-        If the method is unknown, or a field is malformed.
+    Raise BadDescriptor if the method is unknown, or a field is malformed.
     """
     key, found = "quantization_config", fields.get("quantization_config")
     if found is None:

@@ -37,27 +37,15 @@ MOST_RATIO = 2.0
 
 
 def measure_checkpoint(
-    path: str, stored: StoredWeights | None, tensors: Sequence[FileTensor], layers: Sequence[Layer], blocks: int
+    path: str,  # path of the config, for messages
+    stored: StoredWeights | None,  # formats by the config; None for 16 bits
+    tensors: Sequence[FileTensor],  # tensors of the files
+    layers: Sequence[Layer],  # layers of the whole network
+    blocks: int,  # number of its blocks; further ones in the files predict further tokens, and are left out
 ) -> StoredWeights | None:
     """Return the formats of a checkpoint with the bytes that its files have.
 
-    Parameters
-    ----------
-    path : str
-        Path of the config, for messages.
-    stored : StoredWeights or None
-        Formats by the config; None for 16 bits.
-    tensors : sequence of FileTensor
-        Tensors of the files.
-    layers : sequence of Layer
-        Layers of the whole network.
-    blocks : int
-        Number of its blocks; further ones in the files predict further tokens, and are left out.
-
-    Raises
-    ------
-    BadDescriptor
-        If the files are not of the checkpoint that the config describes.
+    Raise BadDescriptor if the files are not of the checkpoint that the config describes.
     """
     if all(tensor.dtype in WIDE_TYPES for tensor in tensors):
         return stored

@@ -12,24 +12,16 @@ MAX_LAYERS = 10_000
 
 
 class Config:
-    """Checked access to the fields of a ``config.json``; every error names the file and the key.
+    """Checked access to the fields of a ``config.json``; every error names the file and the key."""
 
-    Parameters
-    ----------
-    fields : dict
-        The decoded JSON object.
-    where : str
-        Path of the file, for error messages.
-
-    Attributes
-    ----------
-    notes : dict of str to None
-        What the answer says of values that are not known, in the order in which they were read.
-    """
-
-    def __init__(self, fields: dict[str, Any], where: str) -> None:
+    def __init__(
+        self,
+        fields: dict[str, Any],  # the decoded JSON object
+        where: str,  # path of the file, for error messages
+    ) -> None:
         self.fields = fields
         self.where = where
+        # What the answer says of values that are not known, in the order in which they were read.
         self.notes: dict[str, None] = {}
 
     def with_fields(self, fields: dict[str, Any]) -> Config:

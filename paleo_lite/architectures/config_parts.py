@@ -36,10 +36,7 @@ _INFINITY = re.compile(rb"(?<=[:,\[\s])(?:Infinity|NaN)(?=\s*[,\]}])")
 def decode_fields(data: bytes, path: str) -> dict[str, Any]:
     """Return the fields of a config; Python writes ``Infinity``, which is no JSON, into some of them.
 
-    Raises
-    ------
-    BadDescriptor
-        If the file is not a JSON object.
+    Raise BadDescriptor if the file is not a JSON object.
     """
     try:
         fields = msgspec.json.decode(_INFINITY.sub(b"1e308", data))

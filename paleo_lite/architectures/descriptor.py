@@ -124,10 +124,7 @@ def write_descriptor(network: Network, path: Path) -> None:
 def write_free_descriptor(samples: Sequence[Network], basis: Basis, path: Path) -> None:
     """Write the descriptor of a network for pictures of any size, from its traces at all samples of a basis.
 
-    Raises
-    ------
-    TraceFailed
-        If a size is not a polynomial with whole coefficients, or the traces have different layers.
+    Raise TraceFailed if a size is not a polynomial with whole coefficients, or the traces have different layers.
     """
 
     def fit(values: Any) -> Any:
@@ -197,10 +194,7 @@ def read_descriptor(path: Path) -> Network:
 def read_bounded(path: Path) -> bytes:
     """Return the bytes of a network file.
 
-    Raises
-    ------
-    BadDescriptor
-        If the file cannot be read, or is larger than any description of a network.
+    Raise BadDescriptor if the file cannot be read, or is larger than any description of a network.
     """
     try:
         data = read_limited(path, _MAX_BYTES, "descriptor", BadDescriptor)
@@ -221,18 +215,13 @@ def _decompress(data: bytes, path: Path) -> bytes:
     return contents
 
 
-def decode_descriptor(data: bytes, path: Path, sizes: Mapping[str, int] | None = None) -> Network:
-    """Return the network of a descriptor's bytes; see `read_descriptor`.
-
-    Parameters
-    ----------
-    data : bytes
-        Contents of the file.
-    path : Path
-        Path of the file, for messages.
-    sizes : mapping of str to int, optional
-        Values of the free sizes by their symbol, for a network for pictures of any size.
-    """
+def decode_descriptor(
+    data: bytes,  # contents of the file
+    path: Path,  # path of the file, for messages
+    # Values of the free sizes by their symbol, for a network for pictures of any size.
+    sizes: Mapping[str, int] | None = None,
+) -> Network:
+    """Return the network of a descriptor's bytes; see `read_descriptor`."""
     try:
         descriptor = msgspec.json.decode(data, type=typed(Descriptor))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -47,18 +47,12 @@ def pop_proposals(module: nn.Module, named_inputs: dict[str, Any]) -> int | None
     return int(number)
 
 
-def keep_most_boxes(module: nn.Module, recorder: Recorder, proposals: int | None = None) -> Iterator[str]:
-    """Make a detector keep a fixed number of boxes, and yield notes for readers of the counts.
-
-    Parameters
-    ----------
-    module : nn.Module
-        The module; nothing happens unless it is a torchvision detector.
-    recorder : Recorder
-        Records the pooling of regions of interest.
-    proposals : int, optional
-        Proposals per image; the most that the detector keeps by default.
-    """
+def keep_most_boxes(
+    module: nn.Module,  # the module; nothing happens unless it is a torchvision detector
+    recorder: Recorder,  # records the pooling of regions of interest
+    proposals: int | None = None,  # proposals per image; the most that the detector keeps by default
+) -> Iterator[str]:
+    """Make a detector keep a fixed number of boxes, and yield notes for readers of the counts."""
     submodules = _torchvision_submodules(module)
     transform = submodules.get("GeneralizedRCNNTransform")
     region_proposal_network = submodules.get("RegionProposalNetwork")

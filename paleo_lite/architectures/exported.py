@@ -17,22 +17,16 @@ from .torch_import import import_torch
 _TENSORS_ONLY = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 
 
-def read_exported(path: Path, image_size: int | None = None, options: SequenceOptions | None = None) -> Network:
+def read_exported(
+    path: Path,  # the ``.pt2`` file
+    # Not supported: the sizes of a program are fixed.
+    image_size: int | None = None,
+    options: SequenceOptions | None = None,
+) -> Network:
     """Read the network of an exported program.
 
-    Parameters
-    ----------
-    path : Path
-        The ``.pt2`` file.
-    image_size, options : optional
-        Not supported: the sizes of a program are fixed.
-
-    Raises
-    ------
-    BadDescriptor
-        If the file is not an exported program, or contains objects other than tensors.
-    BadValue
-        If an image size or sequence options are given.
+    Raise BadDescriptor if the file is not an exported program, or contains objects other than tensors, and BadValue if
+    an image size or sequence options are given.
     """
     torch = import_torch(f"reading {path}")
     if image_size is not None or (options is not None and options.needs_sequences):

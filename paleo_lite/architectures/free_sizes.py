@@ -48,10 +48,7 @@ def all_monomials(nodes: Mapping[str, Sequence[int]]) -> Basis:
 def polynomial(values: Sequence[int], basis: Basis) -> Polynomial:
     """Return the polynomial through the values at all samples of a basis.
 
-    Raises
-    ------
-    TraceFailed
-        If a coefficient is not a whole number, or a value is not a size.
+    Raise TraceFailed if a coefficient is not a whole number, or a value is not a size.
     """
     import numpy as np
 
@@ -78,10 +75,7 @@ def with_quotients(sizes: Mapping[str, int], quotients: Quotients) -> dict[str, 
 def check_sizes(sizes: Mapping[str, int], free: Mapping[str, list[int]], path: Path) -> Mapping[str, int]:
     """Return the values of the free sizes of a descriptor.
 
-    Raises
-    ------
-    BadValue
-        If a value is missing or out of its range.
+    Raise BadValue if a value is missing or out of its range.
     """
     for symbol, (smallest, largest) in free.items():
         if symbol not in sizes:
@@ -94,10 +88,7 @@ def check_sizes(sizes: Mapping[str, int], free: Mapping[str, list[int]], path: P
 def evaluate(terms: Any, sizes: Mapping[str, int], path: Path) -> int:
     """Return the value of a polynomial.
 
-    Raises
-    ------
-    BadDescriptor
-        If it has an unknown symbol, or the value is no size.
+    Raise BadDescriptor if it has an unknown symbol, or the value is no size.
     """
     try:
         value = _value(terms, sizes)

@@ -94,11 +94,8 @@ class GgufHeader(msgspec.Struct, frozen=True):
 def read_gguf_header(path: str | Path) -> GgufHeader:
     """Read the header of a GGUF file; of a split file those of all parts, wherever one is named.
 
-    Raises
-    ------
-    BadFile
-        If a file is missing, damaged, truncated, or asks for more than any real file. A file that ends with its header
-        is read: the data of the tensors are not needed.
+    Raise BadFile if a file is missing, damaged, truncated, or asks for more than any real file. A file that ends with
+    its header is read: the data of the tensors are not needed.
     """
     path = Path(path)
     files = _parts_of(path)

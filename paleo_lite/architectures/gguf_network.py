@@ -47,12 +47,7 @@ _KEYS = {
 def read_gguf(path: Path, image_size: int | None = None, options: SequenceOptions | None = None) -> Network:
     """Return the network of a GGUF file.
 
-    Raises
-    ------
-    BadFile
-        If the file is damaged.
-    BadDescriptor
-        If its architecture is not read.
+    Raise BadFile if the file is damaged, and BadDescriptor if its architecture is not read.
     """
     header = read_gguf_header(path)
     config = msgspec.json.encode(config_fields(header, path))

@@ -47,24 +47,14 @@ _CACHE_ARGUMENTS = ("cache", "past_key_values")
 
 
 def read_hugging_face(
-    reference: str, inputs: Sequence[Input] = (), image_size: int | None = None, options: SequenceOptions | None = None
+    reference: str,  # ``hf:PATH``, the path of a ``config.json`` or of its folder
+    inputs: Sequence[Input] = (),  # inputs of ``forward``; by default the usual ones of such models
+    image_size: int | None = None,  # height and width of the images, in place of the config's
+    options: SequenceOptions | None = None,  # tokens and phase
 ) -> Network:
     """Return the network of a config.
 
-    Parameters
-    ----------
-    reference : str
-        ``hf:PATH``, the path of a ``config.json`` or of its folder.
-    inputs : sequence of Input
-        Inputs of ``forward``; by default the usual ones of such models.
-    image_size : int, optional
-        Height and width of the images, in place of the config's.
-    options : SequenceOptions, optional
-        Tokens and phase.
-
-    Raises
-    ------
-    BadDescriptor, BadValue, FactoryFailed, TraceFailed, MissingExtra
+    Raise BadDescriptor, BadValue, FactoryFailed, TraceFailed or MissingExtra.
     """
     path = Path(reference.partition(":")[2])
     if path.suffix != ".json":
@@ -85,24 +75,16 @@ def read_hugging_face(
 
 
 def trace_with_transformers(
-    data: bytes, path: str, image_size: int | None, options: SequenceOptions, has_cache: bool = True
+    # Content of the config, and its path for messages.
+    data: bytes,
+    path: str,
+    image_size: int | None,  # height and width of the images, in place of the config's
+    options: SequenceOptions,  # tokens and phase
+    has_cache: bool = True,  # whether the model keeps a KV cache; otherwise every step of decoding computes all tokens
 ) -> Network:
     """Build the model of a config in this process and trace it with the usual inputs of such models.
 
-    Parameters
-    ----------
-    data, path : bytes, str
-        Content of the config, and its path for messages.
-    image_size : int or None
-        Height and width of the images, in place of the config's.
-    options : SequenceOptions
-        Tokens and phase.
-    has_cache : bool
-        Whether the model keeps a KV cache; otherwise every step of decoding computes all tokens.
-
-    Raises
-    ------
-    BadDescriptor, BadValue, FactoryFailed, TraceFailed, MissingExtra
+    Raise BadDescriptor, BadValue, FactoryFailed, TraceFailed or MissingExtra.
     """
     fields = decode_fields(data, path)
     _check_classes(fields, path)
@@ -129,24 +111,14 @@ def cache_argument(module: Any) -> str | None:
 
 
 class BuiltModel:
-    """A module built by ``transformers`` on the meta device.
+    """A module built by ``transformers`` on the meta device."""
 
-    Parameters
-    ----------
-    reference : str
-        Path of the config, or ``hf:PATH``, for messages.
-    config : Config
-        The fields of the config.
-    image_size : int, optional
-        Height and width of the images.
-
-    Attributes
-    ----------
-    notes : tuple of str
-        Notes for every trace.
-    """
-
-    def __init__(self, reference: str, config: Config, image_size: int | None) -> None:
+    def __init__(
+        self,
+        reference: str,  # path of the config, or ``hf:PATH``, for messages
+        config: Config,  # the fields of the config
+        image_size: int | None,  # height and width of the images
+    ) -> None:
         from .torch_import import import_torch, import_torchvision
 
         self.torch = import_torch(f"tracing {reference}")
@@ -160,7 +132,7 @@ class BuiltModel:
         with remote_code_forbidden():
             self.module, self.config = self._build(image_size)
         self.source = f"transformers {self.transformers.__version__}"
-        self.notes: tuple[str, ...] = ()
+        self.notes: tuple[str, ...] = ()  # notes for every trace
         if any(type(part).__name__.endswith("Experts") for part in self.module.modules()):
             self.module.to(self.torch.bfloat16)
             self.notes = ("traced in bf16, as the grouped matrix products of experts exist in 16 bits only",)
@@ -251,10 +223,7 @@ class BuiltModel:
     def trace_inputs(self, inputs: Sequence[Input], options: SequenceOptions) -> Network:
         """Trace the module once, with the given inputs or the usual ones of such models.
 
-        Raises
-        ------
-        BadValue
-            If the inputs are unknown, or a phase is requested that the module does not have.
+        Raise BadValue if the inputs are unknown, or a phase is requested that the module does not have.
         """
         from .sequence_lengths import trace_inputs
 
@@ -270,10 +239,7 @@ class BuiltModel:
     def trace_phase(self, options: SequenceOptions) -> Network:
         """Trace a decoder in a phase; with a KV cache in prefill and decode.
 
-        Raises
-        ------
-        BadValue
-            If the tokens do not fit the model or the phase, or the model is divided among devices.
+        Raise BadValue if the tokens do not fit the model or the phase, or the model is divided among devices.
         """
         from .trace import trace
 

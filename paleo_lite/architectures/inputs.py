@@ -43,33 +43,23 @@ class Values:
 
 
 class PreparedArgument:
-    """An argument that a function makes before forward runs, such as a filled KV cache: it runs as forward does.
+    """An argument that a function makes before forward runs, such as a filled KV cache: it runs as forward does."""
 
-    Parameters
-    ----------
-    make : callable
-        Function of the number of samples.
-    """
-
-    def __init__(self, make: Callable[[int], Any]) -> None:
+    def __init__(
+        self,
+        make: Callable[[int], Any],  # function of the number of samples
+    ) -> None:
         self.make = make
 
 
-def read_input(text: str | Sequence[int] | Input) -> Input:
+def read_input(
+    # ``"3x224x224"``, ``"int64:128"``, ``"input_ids=int64:1-4096"`` (a range of sequence lengths),
+    # ``"lengths=int64:=128"`` (values), or a shape.
+    text: str | Sequence[int] | Input,
+) -> Input:
     """Parse the description of an input.
 
-    Parameters
-    ----------
-    text : str, sequence of int or Input
-        ``"3x224x224"``, ``"int64:128"``, ``"input_ids=int64:1-4096"`` (a range of sequence lengths),
-        ``"lengths=int64:=128"`` (values), or a shape.
-
-    Raises
-    ------
-    BadValue
-        If the shape, a value or the name is malformed.
-    UnknownName
-        If the type is not one of `TYPES`.
+    Raise BadValue if the shape, a value or the name is malformed, and UnknownName if the type is not one of `TYPES`.
     """
     if isinstance(text, Input):
         return text
@@ -120,10 +110,7 @@ def _parse_sizes(text: str) -> tuple[Size, ...]:
 def sequence_length_range(inputs: Iterable[Input]) -> tuple[int, int] | None:
     """Return the shortest and longest sequence length, or None where no input has a range.
 
-    Raises
-    ------
-    BadValue
-        If inputs have different ranges.
+    Raise BadValue if inputs have different ranges.
     """
     ranges = {size for item in inputs for size in item.shape if isinstance(size, tuple)}
     if len(ranges) > 1:
@@ -132,16 +119,11 @@ def sequence_length_range(inputs: Iterable[Input]) -> tuple[int, int] | None:
     return ranges.pop() if ranges else None
 
 
-def make_arguments(inputs: Iterable[Input], length: int | None = None) -> tuple[list[Any], dict[str, Any]]:
-    """Return one sample of each input on the meta device: positional arguments and keyword arguments.
-
-    Parameters
-    ----------
-    inputs : iterable of Input
-        Inputs of the module.
-    length : int, optional
-        Sequence length, in place of ranges.
-    """
+def make_arguments(
+    inputs: Iterable[Input],  # inputs of the module
+    length: int | None = None,  # sequence length, in place of ranges
+) -> tuple[list[Any], dict[str, Any]]:
+    """Return one sample of each input on the meta device: positional arguments and keyword arguments."""
     import torch
 
     args: list[Any] = []

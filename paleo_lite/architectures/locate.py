@@ -22,18 +22,13 @@ _CARD = re.compile(rb'"card": *"https://huggingface\.co/([^"]+)"')
 _HEAD_BYTES = 2**12
 
 
-def locate(name: str) -> Path | None:
+def locate(
+    # A folder with a ``config.json``, a ``.safetensors`` file or its index, a ``.gguf`` file, or ``ORG/NAME``.
+    name: str,
+) -> Path | None:
     """Return the file that describes a model; None for the names of shipped networks and for other files.
 
-    Parameters
-    ----------
-    name : str
-        A folder with a ``config.json``, a ``.safetensors`` file or its index, a ``.gguf`` file, or ``ORG/NAME``.
-
-    Raises
-    ------
-    BadDescriptor
-        If there is no config where the name says.
+    Raise BadDescriptor if there is no config where the name says.
     """
     if name.endswith(GGUF):
         return Path(name)

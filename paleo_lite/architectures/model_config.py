@@ -41,28 +41,17 @@ _QUANTIZED = ("quantization_config", "compression_config", "text_config", "think
 
 
 def read_config(
-    data: bytes, path: str, image_size: int | None = None, options: SequenceOptions | None = None
+    data: bytes,  # content of the file
+    # Path of the file, for messages; the network is named after the file, or after its folder if the file is called
+    # ``config.json``.
+    path: str,
+    image_size: int | None = None,  # image size of a vision transformer, in place of the config's
+    options: SequenceOptions | None = None,  # tokens, phase and parallelism
 ) -> Network:
     """Return the network of a Hugging Face config.
 
-    Parameters
-    ----------
-    data : bytes
-        Content of the file.
-    path : str
-        Path of the file, for messages; the network is named after the file, or after its folder if the file is called
-        ``config.json``.
-    image_size : int, optional
-        Image size of a vision transformer, in place of the config's.
-    options : SequenceOptions, optional
-        Tokens, phase and parallelism.
-
-    Raises
-    ------
-    BadDescriptor
-        If the model type is unknown, a key is missing or malformed, or two keys contradict each other.
-    BadValue
-        If more tokens are requested than the model knows positions, or a phase that it does not have.
+    Raise BadDescriptor if the model type is unknown, a key is missing or malformed, or two keys contradict each other,
+    and BadValue if more tokens are requested than the model knows positions, or a phase that it does not have.
     """
     options = options or SequenceOptions()
     fields = decode_fields(data, path)
@@ -149,19 +138,16 @@ def _read_record(config: Config, family: Family, image_size: int | None, options
         return network._replace(notes=(str(missing), *network.notes[1:]))
 
 
-def _read_unknown(config: Config, whole: Config, image_size: int | None, options: SequenceOptions) -> Network:
+def _read_unknown(
+    # Fields of the part that writes text, and of the whole model.
+    config: Config,
+    whole: Config,
+    image_size: int | None,  # height and width of the images
+    options: SequenceOptions,  # tokens, phase and parallelism
+) -> Network:
     """Return the network of a type without a record: traced if ``transformers`` knows the type, else a guess.
 
     A traced network is that of one device, and of all blocks; parts of it are guessed.
-
-    Parameters
-    ----------
-    config, whole : Config
-        Fields of the part that writes text, and of the whole model.
-    image_size : int or None
-        Height and width of the images.
-    options : SequenceOptions
-        Tokens, phase and parallelism.
     """
     from .trace_process import trace_config
 

@@ -101,10 +101,8 @@ def is_ollama_name(name: str) -> bool:
 def find_in_ollama(name: str) -> str | None:
     """Return the shipped network of a name in ollama's library; None for other names.
 
-    Raises
-    ------
-    BadValue
-        If the model is in the library and its size is not shipped, or the tag says how the weights are quantized.
+    Raise BadValue if the model is in the library and its size is not shipped, or the tag says how the weights are
+    quantized.
     """
     match = _NAME.fullmatch(name.lower()) if is_ollama_name(name) else None
     sizes = None if match is None else OLLAMA.get(match["model"])

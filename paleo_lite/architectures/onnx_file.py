@@ -34,24 +34,15 @@ class Value(NamedTuple):
     is_floating: bool = True  # whether its elements are floating-point numbers
 
 
-def read_onnx(path: Path, image_size: int | None = None, options: SequenceOptions | None = None) -> Network:
+def read_onnx(
+    path: Path,  # the ``.onnx`` file
+    image_size: int | None = None,  # value of symbolic image sizes
+    options: SequenceOptions | None = None,  # its length is the value of symbolic sequence lengths
+) -> Network:
     """Read the network of an ONNX file; external files with weights are not needed.
 
-    Parameters
-    ----------
-    path : Path
-        The ``.onnx`` file.
-    image_size : int, optional
-        Value of symbolic image sizes.
-    options : SequenceOptions, optional
-        Its length is the value of symbolic sequence lengths.
-
-    Raises
-    ------
-    BadDescriptor
-        If the file is malformed, or shapes cannot be inferred.
-    BadValue
-        If a symbolic size has no value, or an image size is given for a file with fixed sizes.
+    Raise BadDescriptor if the file is malformed, or shapes cannot be inferred, and BadValue if a symbolic size has no
+    value, or an image size is given for a file with fixed sizes.
     """
     onnx = require("onnx", "reading ONNX files", "onnx")
     from google.protobuf.message import DecodeError  # a dependency of onnx
@@ -94,11 +85,9 @@ _MOST_LEVELS = 64
 def _inline_functions(model: Any, path: Path) -> Any:
     """Return a model with its functions in place of their calls.
 
-    Raises
-    ------
-    BadDescriptor
-        If a function calls itself, is there twice or is called wrongly, the calls are nested too deeply, or they grow
-        to more operators than a file of this size can need: each of a chain of functions may call the next one twice.
+    Raise BadDescriptor if a function calls itself, is there twice or is called wrongly, the calls are nested too
+    deeply, or they grow to more operators than a file of this size can need: each of a chain of functions may call the
+    next one twice.
     """
     from onnx.inliner import inline_local_functions
 
@@ -171,12 +160,7 @@ def _set_symbolic_sizes(
 ) -> tuple[int | None, list[str]]:
     """Set the symbolic sizes of inputs: one sample, the sequence length, and the image size.
 
-    Returns
-    -------
-    length : int or None
-        The sequence length, if an input has this symbolic size.
-    notes : list of str
-        Notes about fixed batch sizes.
+    Return the sequence length, if an input has this symbolic size, and notes about fixed batch sizes.
     """
     initializers = {initializer.name for initializer in graph.initializer}
     inputs = [value for value in graph.input if value.name not in initializers and value.type.HasField("tensor_type")]
@@ -258,10 +242,7 @@ class _GraphReader:
     def _attributes(self, node: Any) -> dict[str, Any]:
         """Return the attributes of an operator.
 
-        Raises
-        ------
-        BadDescriptor
-            If a number of positions or parts is no integer, or below 1.
+        Raise BadDescriptor if a number of positions or parts is no integer, or below 1.
         """
         attributes = {attribute.name: self._attribute(attribute) for attribute in node.attribute}
         for name in (*COUNTS, *COUNTS_BY_DIMENSION):
@@ -508,10 +489,7 @@ def _attention(operator: Operator) -> KindAndAttributes:
 def parse_einsum(equation: str, shapes: Sequence[Shape]) -> tuple[list[list[str]], list[str]]:
     """Return the labels of each operand and of the result of an einsum; dimensions of an ellipsis are numbered labels.
 
-    Raises
-    ------
-    ValueError
-        If the equation does not have the operands and dimensions of the operator.
+    Raise ValueError if the equation does not have the operands and dimensions of the operator.
     """
     text, arrow, explicit = equation.replace(" ", "").partition("->")
     terms = []

@@ -23,23 +23,16 @@ _DATA_TYPES = {"data", "imagedata", "hdf5data", "memorydata", "windowdata", "ann
 _IGNORED_TYPES = {"accuracy", "silence", "hdf5output", "argmax"}
 
 
-def read_prototxt(data: bytes, where: str, image_size: int | None = None) -> Network:
+def read_prototxt(
+    data: bytes,  # contents of the file
+    where: str,  # path of the file, for error messages and the source
+    # Height and width of the input, instead of those in the file; required if a training file has no input size.
+    image_size: int | None = None,
+) -> Network:
     """Read a Caffe network file.
 
-    Parameters
-    ----------
-    data : bytes
-        Contents of the file.
-    where : str
-        Path of the file, for error messages and the source.
-    image_size : int, optional
-        Height and width of the input, instead of those in the file; required if a training file has no input size.
-
-    Raises
-    ------
-    BadDescriptor
-        If the file is malformed, or a layer has an unsupported type or sizes that do not fit; the message names the
-        layer.
+    Raise BadDescriptor if the file is malformed, or a layer has an unsupported type or sizes that do not fit; the
+    message names the layer.
     """
     net = parse_text(data, where)
     reader = _PrototxtReader(where, image_size)
@@ -343,10 +336,7 @@ def dims_of(message: Any) -> list[Any]:
 def read_integer(builder: Builder, name: str, param: Message, field: str, default: int | None, minimum: int = 1) -> int:
     """Return an integer field.
 
-    Raises
-    ------
-    BadDescriptor
-        If it is missing without a default, or below the minimum.
+    Raise BadDescriptor if it is missing without a default, or below the minimum.
     """
     value = last_value(param, field, default)
     if value is None:
@@ -359,10 +349,7 @@ def read_integer(builder: Builder, name: str, param: Message, field: str, defaul
 def read_boolean(builder: Builder, name: str, param: Message, field: str, default: bool) -> bool:
     """Return a Boolean field.
 
-    Raises
-    ------
-    BadDescriptor
-        If it is neither true nor false.
+    Raise BadDescriptor if it is neither true nor false.
     """
     value = last_value(param, field, default)
     if value not in (True, False):

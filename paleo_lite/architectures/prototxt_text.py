@@ -32,20 +32,13 @@ _CONTROL_CHARACTERS = {"n": "\n", "t": "\t", "r": "\r"}
 _BOOLEANS: dict[str, Scalar] = {"true": True, "false": False}
 
 
-def parse_text(data: bytes, where: str) -> Message:
+def parse_text(
+    data: bytes,  # contents of the file
+    where: str,  # path of the file, for error messages
+) -> Message:
     """Parse a file in text format.
 
-    Parameters
-    ----------
-    data : bytes
-        Contents of the file.
-    where : str
-        Path of the file, for error messages.
-
-    Raises
-    ------
-    BadDescriptor
-        If the text is malformed; the message names the line.
+    Raise BadDescriptor if the text is malformed; the message names the line.
     """
     try:
         text = data.decode()

@@ -35,16 +35,10 @@ _KEEPS_RESULT_IN_PLACE = name_set("leaky_relu elu selu celu scatter")
 
 
 class Tensors:
-    """Tensors of a trace, by their ids.
-
-    Attributes
-    ----------
-    inputs : list of tensor
-        Inputs of the network.
-    """
+    """Tensors of a trace, by their ids."""
 
     def __init__(self) -> None:
-        self.inputs: list[torch.Tensor] = []
+        self.inputs: list[torch.Tensor] = []  # inputs of the network
         self._owned: set[int] = set()  # parameters and buffers of the module
         self._expanded: set[int] = set()  # parameters and views of them that were expanded to a given size
         self._producers: dict[int, int] = {}  # index of the layer that produced each tensor
@@ -116,21 +110,13 @@ class Tensors:
             self._written.add(id(tensor._base))
 
     def add_parameter_view(
-        self, views: Sequence[torch.Tensor], bases: Sequence[torch.Tensor], parameter: int, is_expanded: bool
+        self,
+        views: Sequence[torch.Tensor],
+        bases: Sequence[torch.Tensor],  # operands of the call that made them
+        parameter: int,  # the id of the parameter
+        is_expanded: bool,  # whether the call expands to a given size, which may be the batch size
     ) -> None:
-        """Register views of a parameter, which count as the parameter itself.
-
-        Parameters
-        ----------
-        views : sequence of tensor
-            The views.
-        bases : sequence of tensor
-            Operands of the call that made them.
-        parameter : int
-            The id of the parameter.
-        is_expanded : bool
-            Whether the call expands to a given size, which may be the batch size.
-        """
+        """Register views of a parameter, which count as the parameter itself."""
         self._parameter_of.update((id(tensor), parameter) for tensor in views)
         if is_expanded or any(id(tensor) in self._expanded for tensor in bases):
             self._expanded.update(map(id, views))
@@ -145,10 +131,7 @@ class Tensors:
 def meta_like(tensor: torch.Tensor) -> torch.Tensor:
     """Return a meta tensor of the same shape, strides and type.
 
-    Raises
-    ------
-    TraceFailed
-        If the tensor is not dense.
+    Raise TraceFailed if the tensor is not dense.
     """
     if tensor.layout != torch.strided:
         layout = str(tensor.layout).removeprefix("torch.")
@@ -168,41 +151,22 @@ class _ModuleCall:
 
 
 class Recorder(Tensors):
-    """Layers, parameters and module calls of a trace.
+    """Layers, parameters and module calls of a trace."""
 
-    Parameters
-    ----------
-    module : nn.Module
-        The traced module.
-
-    Attributes
-    ----------
-    rows : tuple of int or None
-        First dimension of the first input.
-    parameters : int
-        Number of parameters of the module; shared ones count once.
-    gradients : bool
-        Whether gradients are enabled; false inside ``torch.no_grad()`` in the module's code.
-    threaded_module : str
-        A submodule that was called in another thread; empty if there is none.
-    needs_two_samples : bool
-        Whether a trace of two samples is needed to decide which outputs grow with the batch: an input has a different
-        first dimension from the first input, or all operands of a layer are parameters, one of them expanded.
-    extra_notes : list of str
-        Notes for readers of the layers, in addition to those of the recorder itself.
-    path_of_failure : str
-        The innermost module that was being called when forward raised.
-    """
-
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(
+        self,
+        module: nn.Module,  # the traced module
+    ) -> None:
         super().__init__()
-        self.rows: tuple[int, ...] | None = None
-        self.gradients = True
+        self.rows: tuple[int, ...] | None = None  # first dimension of the first input
+        self.gradients = True  # whether gradients are enabled; false inside ``torch.no_grad()`` in the module's code
         self._inference = torch.is_inference_mode_enabled()
-        self.threaded_module = ""
-        self.path_of_failure = ""
+        self.threaded_module = ""  # a submodule that was called in another thread; empty if there is none
+        self.path_of_failure = ""  # the innermost module that was being called when forward raised
+        # Whether a trace of two samples is needed to decide which outputs grow with the batch: an input has a different
+        # first dimension from the first input, or all operands of a layer are parameters, one of them expanded.
         self.needs_two_samples = False
-        self.extra_notes: list[str] = []
+        self.extra_notes: list[str] = []  # notes for readers of the layers, in addition to those of the recorder itself
         self._layers: list[Layer] = []
         self._flow = trace_flow(())
         self._assumptions: dict[str, int] = {}
@@ -219,6 +183,7 @@ class Recorder(Tensors):
             self._owned.update(map(id, submodule._buffers.values()))
         self._owned.update(self._parameters)
         self._parameter_of.update((key, key) for key in self._parameters)
+        # Number of parameters of the module; shared ones count once.
         self.parameters = sum(parameter.numel() for _, parameter in self._parameters.values())
         self._is_16_bit = _is_16_bit(parameter for _, parameter in self._parameters.values())
         self._used: set[int] = set()
@@ -321,23 +286,14 @@ class Recorder(Tensors):
     # Layers
 
     def record(
-        self, call: TorchCall, outputs: Sequence[torch.Tensor], function: str, call_form: str, written: Any = None
+        self,
+        call: TorchCall,  # kind, operands and attributes
+        outputs: Sequence[torch.Tensor],  # results of the call
+        function: str,  # plain name of the torch function
+        call_form: str,  # how it was called, see `user_code.call_form`
+        written: Any = None,  # the tensor into which an in-place call writes
     ) -> None:
-        """Append a layer.
-
-        Parameters
-        ----------
-        call : TorchCall
-            Kind, operands and attributes.
-        outputs : sequence of tensor
-            Results of the call.
-        function : str
-            Plain name of the torch function.
-        call_form : str
-            How it was called, see `user_code.call_form`.
-        written : tensor, optional
-            The tensor into which an in-place call writes.
-        """
+        """Append a layer."""
         if self._single_layer is not None or self._is_paused:
             return
         if len(self._layers) >= _MAX_LAYERS:

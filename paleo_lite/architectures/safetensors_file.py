@@ -75,10 +75,7 @@ class Stamp(NamedTuple):
 def stamp_checkpoint(folder: Path) -> tuple[Stamp, ...]:
     """Return the stamps of the files of the checkpoint in a folder; none without a checkpoint, or if a file is missing.
 
-    Raises
-    ------
-    BadDescriptor
-        If an index is malformed.
+    Raise BadDescriptor if an index is malformed.
     """
     stamps = []
     for file in _files_of(folder) or ():
@@ -108,10 +105,7 @@ def _files_of(folder: Path) -> list[Path] | None:
 def read_tensors(stamps: Iterable[Stamp]) -> tuple[FileTensor, ...]:
     """Return the tensors of some files.
 
-    Raises
-    ------
-    BadDescriptor
-        If a header is malformed or larger than any.
+    Raise BadDescriptor if a header is malformed or larger than any.
     """
     tensors: list[FileTensor] = []
     header_bytes = 0
@@ -127,10 +121,7 @@ def read_tensors(stamps: Iterable[Stamp]) -> tuple[FileTensor, ...]:
 def read_header(path: Path, size: int) -> tuple[int, list[FileTensor]]:
     """Return the length of the header of a file of a given size, and its tensors.
 
-    Raises
-    ------
-    BadDescriptor
-        If the header is not that of a safetensors file, or does not fit the file.
+    Raise BadDescriptor if the header is not that of a safetensors file, or does not fit the file.
     """
     try:
         check_regular(path, BadDescriptor)

@@ -25,25 +25,16 @@ Samples = Sequence[Network]
 
 
 def trace_inputs(
-    module: Any, inputs: Sequence[Input], length: int | None = None, name: str = "", source: str = ""
+    module: Any,
+    inputs: Sequence[Input],  # inputs of ``forward``
+    length: int | None = None,  # trace at this sequence length only
+    # Name and source of the network.
+    name: str = "",
+    source: str = "",
 ) -> Network:
     """Trace a module with one sample of each input; for all lengths where an input has a range of them.
 
-    Parameters
-    ----------
-    module : nn.Module
-        The module.
-    inputs : sequence of Input
-        Inputs of ``forward``.
-    length : int, optional
-        Trace at this sequence length only.
-    name, source : str
-        Name and source of the network.
-
-    Raises
-    ------
-    BadValue
-        If the length is outside the range, or no input has a range.
+    Raise BadValue if the length is outside the range, or no input has a range.
     """
     from .trace import trace
 
@@ -68,12 +59,7 @@ def trace_inputs(
 def fit_sequence_lengths(trace_at: Callable[[int], Network], shortest: int, longest: int) -> Network:
     """Return the network at the longest length, with a `Network.rebuild` for the other lengths of a range.
 
-    Raises
-    ------
-    BadValue
-        If the range has fewer than four lengths.
-    TraceFailed
-        If sizes are not polynomials of the length.
+    Raise BadValue if the range has fewer than four lengths, and TraceFailed if sizes are not polynomials of the length.
     """
     span = longest - shortest
     if span < 3:
@@ -165,24 +151,16 @@ def _structure(layer: Layer) -> Any:
     return layer.name, layer.kind, layer.parents, layer.parameters, layer.origin, ranks, sorted(layer.attributes)
 
 
-def network_at_length(samples: Samples, length: int, length_range: tuple[int, int] | None = None) -> Network:
+def network_at_length(
+    samples: Samples,  # the network at three lengths
+    length: int,  # tokens per sequence
+    # Shortest and longest length, for the error message while the interpolation is being checked.
+    length_range: tuple[int, int] | None = None,
+) -> Network:
     """Return the network at a length, by Lagrange interpolation of every size through three lengths.
 
-    Parameters
-    ----------
-    samples : sequence of Network
-        The network at three lengths.
-    length : int
-        Tokens per sequence.
-    length_range : (int, int), optional
-        Shortest and longest length, for the error message while the interpolation is being checked.
-
-    Raises
-    ------
-    BadValue
-        If the length is outside the range, or a size there is not an integer.
-    TraceFailed
-        If a size is not an integer while the interpolation is being checked.
+    Raise BadValue if the length is outside the range, or a size there is not an integer, and TraceFailed if a size is
+    not an integer while the interpolation is being checked.
     """
     points = sampled_lengths(samples)
     _check_length(length, (points[0], points[2]))

@@ -44,22 +44,15 @@ def _join(name: str, operation: str) -> str:
 
 
 class Tape(Builder):
-    """Layers of a transformer in the order in which they run, on one device.
-
-    Parameters
-    ----------
-    where : str
-        Path of the file, for error messages.
-    lengths : SequenceLengths
-        Query and key tokens of a pass.
-    fused : bool
-        Whether attention is one fused kernel; otherwise it is a matrix product, a softmax and a matrix product.
-    options : SequenceOptions
-        Degrees of tensor, sequence, context and expert parallelism.
-    """
+    """Layers of a transformer in the order in which they run, on one device."""
 
     def __init__(
-        self, where: str, lengths: SequenceLengths, fused: bool = True, options: SequenceOptions = DEFAULT_OPTIONS
+        self,
+        where: str,  # path of the file, for error messages
+        lengths: SequenceLengths,  # query and key tokens of a pass
+        # Whether attention is one fused kernel; otherwise it is a matrix product, a softmax and a matrix product.
+        fused: bool = True,
+        options: SequenceOptions = DEFAULT_OPTIONS,  # degrees of tensor, sequence, context and expert parallelism
     ) -> None:
         super().__init__(where)
         self.lengths = lengths
@@ -129,37 +122,20 @@ class Tape(Builder):
 
     def op(
         self,
+        # Name and kind of the layer.
         name: str,
         kind: str,
-        *inputs: Blob,
-        out: Shape | None = None,
-        weights: tuple[Shape, ...] = (),
+        *inputs: Blob,  # operands
+        out: Shape | None = None,  # shape of the result; the shape of the first operand by default
+        weights: tuple[Shape, ...] = (),  # shapes of the parameters
+        # How PyTorch code calls the operation: ``operator``, ``function``, ``method`` or ``module:NAME``.
         origin: str = "operator",
+        # Number of parameters not already counted with an earlier layer; all of them by default.
         new_parameters: int | None = None,
-        matrix: Matrix = "",
-        **attributes: Any,
+        matrix: Matrix = "",  # what the layer's product gives its block, where its name does not say it
+        **attributes: Any,  # attributes of the layer
     ) -> Blob:
-        """Add one operation.
-
-        Parameters
-        ----------
-        name, kind : str
-            Name and kind of the layer.
-        *inputs : Blob
-            Operands.
-        out : tuple of int, optional
-            Shape of the result; the shape of the first operand by default.
-        weights : tuple of shapes
-            Shapes of the parameters.
-        origin : str
-            How PyTorch code calls the operation: ``operator``, ``function``, ``method`` or ``module:NAME``.
-        new_parameters : int, optional
-            Number of parameters not already counted with an earlier layer; all of them by default.
-        matrix : str, optional
-            What the layer's product gives its block, where its name does not say it.
-        **attributes
-            Attributes of the layer.
-        """
+        """Add one operation."""
         shape = inputs[0].shape if out is None else out
         return self.add(name, kind, inputs, shape, weights, attributes, origin, new_parameters, matrix)
 
@@ -305,18 +281,13 @@ class Tape(Builder):
         is_positive = self._compare(name, "gt", blob, blob, blob.shape)
         return self.op(f"{name}.where", "where", is_positive, positive, negative, origin="function")
 
-    def apply_rotary_embedding(self, name: str, blobs: Sequence[Blob], tables: tuple[Blob, Blob]) -> list[Blob]:
-        """Apply rotary position embeddings to queries and keys (Su et al. 2021).
-
-        Parameters
-        ----------
-        name : str
-            Name of the module.
-        blobs : sequence of Blob
-            Tensors of shape (1, heads, tokens, size).
-        tables : (Blob, Blob)
-            Cosines and sines of `rotary_tables`, of shape (1, tokens, size).
-        """
+    def apply_rotary_embedding(
+        self,
+        name: str,  # name of the module
+        blobs: Sequence[Blob],  # tensors of shape (1, heads, tokens, size)
+        tables: tuple[Blob, Blob],  # cosines and sines of `rotary_tables`, of shape (1, tokens, size)
+    ) -> list[Blob]:
+        """Apply rotary position embeddings to queries and keys (Su et al. 2021)."""
         cos, sin = (self.view(name, table, (1, 1, *table.shape[1:]), "unsqueeze") for table in tables)
         results = []
         for blob in blobs:
@@ -352,23 +323,16 @@ class Tape(Builder):
         return self.view(name, positions, (1, tokens), "unsqueeze")
 
     def attention_mask(
-        self, name: str, positions: Blob | None = None, window: int | None = None, fused: bool | None = None
+        self,
+        name: str,  # name of the module
+        positions: Blob | None = None,  # position ids, which are first checked for packed sequences
+        window: int | None = None,  # tokens of the sliding window
+        fused: bool | None = None,  # whether attention is one kernel; as the whole network by default
     ) -> Blob | None:
         """Add the attention mask; return None where attention is plainly causal and needs none.
 
         Fused attention needs a mask only for a sliding window shorter than the sequence. Attention of several kernels
         needs one outside the decode and prefill phases.
-
-        Parameters
-        ----------
-        name : str
-            Name of the module.
-        positions : Blob, optional
-            Position ids, which are first checked for packed sequences.
-        window : int, optional
-            Tokens of the sliding window.
-        fused : bool, optional
-            Whether attention is one kernel; as the whole network by default.
         """
         tokens = self.lengths.queries
         fused = self.fused if fused is None else fused
@@ -449,53 +413,26 @@ class Tape(Builder):
 
     def attention(
         self,
-        name: str,
+        name: str,  # name of the module
+        # Tensors of shape (1, heads, tokens, size); keys and values may have fewer heads (grouped-query attention).
         query: Blob,
         key: Blob,
         value: Blob,
         *,
-        mask: Blob | None = None,
-        causal: bool = True,
-        window: int | None = None,
-        dropout: float = 0.0,
+        mask: Blob | None = None,  # additive mask of the scores
+        causal: bool = True,  # whether a token attends only to itself and earlier tokens
+        window: int | None = None,  # tokens of the sliding window
+        dropout: float = 0.0,  # dropout probability of the attention weights, applied where attention is not fused
+        # The call that copies the heads back into one dimension where attention is not fused.
         merge_heads_with: str = "contiguous",
-        writes_cache: bool = True,
+        writes_cache: bool = True,  # whether keys and values are written to the KV cache, in the phases that have one
+        # Whether a scaled hyperbolic tangent limits the scores; a fused kernel applies it on chip.
         has_softcap: bool = False,
+        # Whether every head has one learned score in addition to those of the keys (attention sink).
         has_sinks: bool = False,
-        fused: bool | None = None,
+        fused: bool | None = None,  # whether attention is one kernel; as the whole network by default
     ) -> Blob:
-        """Add scaled dot-product attention.
-
-        Parameters
-        ----------
-        name : str
-            Name of the module.
-        query, key, value : Blob
-            Tensors of shape (1, heads, tokens, size); keys and values may have fewer heads (grouped-query attention).
-        mask : Blob, optional
-            Additive mask of the scores.
-        causal : bool
-            Whether a token attends only to itself and earlier tokens.
-        window : int, optional
-            Tokens of the sliding window.
-        dropout : float
-            Dropout probability of the attention weights, applied where attention is not fused.
-        merge_heads_with : {"contiguous", "reshape"}
-            The call that copies the heads back into one dimension where attention is not fused.
-        writes_cache : bool
-            Whether keys and values are written to the KV cache, in the phases that have one.
-        has_softcap : bool
-            Whether a scaled hyperbolic tangent limits the scores; a fused kernel applies it on chip.
-        has_sinks : bool
-            Whether every head has one learned score in addition to those of the keys (attention sink).
-        fused : bool, optional
-            Whether attention is one kernel; as the whole network by default.
-
-        Returns
-        -------
-        Blob
-            Result of shape (1, tokens, heads * size).
-        """
+        """Add scaled dot-product attention, and return its result of shape (1, tokens, heads * size)."""
         fused = self.fused if fused is None else fused
         if self.lengths.uses_cache and writes_cache:
             key, value = self.append_to_cache(name, key, value, window)

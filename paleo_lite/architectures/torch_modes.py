@@ -54,17 +54,13 @@ KeywordArguments = dict[str, Any]
 
 
 class FunctionRecorder(TorchFunctionMode):
-    """Mode that records the calls of torch functions, methods and operators.
+    """Mode that records the calls of torch functions, methods and operators."""
 
-    Parameters
-    ----------
-    recorder : Recorder
-        Collects the layers.
-    operations : OperationRecorder
-        Records the ATen operations inside calls that are not a single layer.
-    """
-
-    def __init__(self, recorder: Recorder, operations: OperationRecorder) -> None:
+    def __init__(
+        self,
+        recorder: Recorder,  # collects the layers
+        operations: OperationRecorder,  # records the ATen operations inside calls that are not a single layer
+    ) -> None:
         super().__init__()
         self.recorder = recorder
         self.operations = operations
@@ -310,22 +306,15 @@ def _is_python_function(function: Any) -> bool:
 
 
 class OperationRecorder(TorchDispatchMode):
-    """Mode that records ATen operations inside calls that are not a single layer, and those of TorchScript.
+    """Mode that records ATen operations inside calls that are not a single layer, and those of TorchScript."""
 
-    Parameters
-    ----------
-    recorder : Recorder
-        Collects the layers.
-
-    Attributes
-    ----------
-    call_form : str
-        Form of the enclosing call, see `user_code.call_form`; empty while operations are not recorded.
-    """
-
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(
+        self,
+        recorder: Recorder,  # collects the layers
+    ) -> None:
         super().__init__()
         self.recorder = recorder
+        # Form of the enclosing call, see `user_code.call_form`; empty while operations are not recorded.
         self.call_form = "function"
         self.supports_higher_order_operators = True
 

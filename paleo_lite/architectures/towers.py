@@ -41,10 +41,7 @@ def add_towers(
 ) -> tuple[Network, str]:
     """Put the vision encoder of a vision-language model before its text part, and the weights of one for sound.
 
-    Returns
-    -------
-    Network, str
-        The network, and a note on its parts. A decode step has the weights alone, and blocks alone have neither.
+    Return the network, and a note on its parts; a decode step has the weights alone, and blocks alone have neither.
     """
     model_type = str(fields.get("model_type"))
     if options.blocks is not None:

@@ -100,31 +100,15 @@ def traceable_types() -> frozenset[str]:
 
 
 def trace_config(
-    data: bytes,
-    path: str,
-    image_size: int | None = None,
-    options: SequenceOptions | None = None,
-    has_cache: bool = True,
+    data: bytes,  # content of the config
+    path: str,  # path of the config, for messages
+    image_size: int | None = None,  # height and width of the images, in place of the config's
+    options: SequenceOptions | None = None,  # tokens and phase
+    has_cache: bool = True,  # whether the model keeps a KV cache; otherwise every step of decoding computes all tokens
 ) -> Network:
     """Return the network of a config as ``transformers`` builds it.
 
-    Parameters
-    ----------
-    data : bytes
-        Content of the config.
-    path : str
-        Path of the config, for messages.
-    image_size : int, optional
-        Height and width of the images, in place of the config's.
-    options : SequenceOptions, optional
-        Tokens and phase.
-    has_cache : bool
-        Whether the model keeps a KV cache; otherwise every step of decoding computes all tokens.
-
-    Raises
-    ------
-    BadDescriptor, BadValue, FactoryFailed, TraceFailed
-        Whatever the library raises is told in one sentence.
+    Raise BadDescriptor, BadValue, FactoryFailed or TraceFailed: what the library raises is told in one sentence.
     """
     network = _traced(TraceRequest(path, data, image_size, options or SequenceOptions(), has_cache=has_cache))
     if network.lengths is None:
@@ -136,26 +120,18 @@ def trace_config(
     return network._replace(rebuild=rebuild)
 
 
-def trace_module(data: bytes, path: str, module: str, sizes: dict[str, int], name: str) -> Network:
+def trace_module(
+    # Content of the config, and its path for messages.
+    data: bytes,
+    path: str,
+    module: str,  # class of the module, one of `paleo_lite.architectures.pipelines.modules.MODULES`
+    sizes: dict[str, int],  # free sizes, in units of the module's grid
+    name: str,  # name of the network
+) -> Network:
     """Return the network of a part of a pipeline, as the installed ``diffusers`` or ``transformers`` builds it.
 
-    Parameters
-    ----------
-    data, path : bytes, str
-        Content of the config, and its path for messages.
-    module : str
-        Class of the module, one of `paleo_lite.architectures.pipelines.modules.MODULES`.
-    sizes : dict of str to int
-        Free sizes, in units of the module's grid.
-    name : str
-        Name of the network.
-
-    Raises
-    ------
-    MissingExtra
-        If diffusers is not installed.
-    BadDescriptor, BadValue, FactoryFailed, TraceFailed
-        Whatever the library raises is told in one sentence.
+    Raise MissingExtra if diffusers is not installed, and BadDescriptor, BadValue, FactoryFailed or TraceFailed for what
+    the library raises, which is told in one sentence.
     """
     return _traced(TraceRequest(path, data, None, SequenceOptions(), module, sizes, name))
 
@@ -181,12 +157,8 @@ def _traced(request: TraceRequest) -> Network:
 def ask(request: TraceRequest) -> TraceReply:
     """Return the answer to a question, from the disk if it was asked before.
 
-    Raises
-    ------
-    MissingExtra
-        If a part of a pipeline is asked for the first time, and diffusers is not installed.
-    TraceFailed
-        If the process is beyond its time, or ends without an answer.
+    Raise MissingExtra if a part of a pipeline is asked for the first time, and diffusers is not installed, and
+    TraceFailed if the process is beyond its time, or ends without an answer.
     """
     file = cache_folder() / f"traced-{_key(request)}.json"
     found = _read_answer(file)
@@ -238,10 +210,7 @@ def _run_child(request: TraceRequest) -> bytes:
 
     It runs by the path of its file in an empty folder, so that no module of the current folder is imported.
 
-    Raises
-    ------
-    TraceFailed
-        If it needs more processor time than `PROCESSOR_S`, or ends without an answer.
+    Raise TraceFailed if it needs more processor time than `PROCESSOR_S`, or ends without an answer.
     """
     import tempfile
 

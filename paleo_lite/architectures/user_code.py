@@ -11,14 +11,10 @@ from typing import Any
 import torch.fx
 
 
-def user_code_location(traceback: Any = None) -> str:
-    """Return file and line of the innermost frame outside torch and this package.
-
-    Parameters
-    ----------
-    traceback : traceback, optional
-        Traceback to search; the current stack by default.
-    """
+def user_code_location(
+    traceback: Any = None,  # traceback to search; the current stack by default
+) -> str:
+    """Return file and line of the innermost frame outside torch and this package."""
     if traceback is not None:
         location = ""
         while traceback is not None:

@@ -48,30 +48,20 @@ def count_paleo(op: Op) -> int | None:
     return 0 if is_uncounted(kind, "paleo") else None
 
 
-def layer_terms(layer: Layer, pass_name: str, batch_size: Any, revision: str, algorithm: str = "gemm") -> list[Term]:
+def layer_terms(
+    layer: Layer,
+    pass_name: str,  # one of `PASSES`
+    batch_size: Any,  # with an array, the amount of each term is an array
+    revision: str,  # one of `REVISIONS`
+    # One of `ALGORITHMS`, for convolutions in which cuDNN supports it; all others use GEMM. PALEO itself queries cuDNN
+    # 4 on a GPU.
+    algorithm: str = "gemm",
+) -> list[Term]:
     """Return the terms of the time of a pass over a layer.
 
-    Parameters
-    ----------
-    pass_name : str
-        One of `PASSES`.
-    batch_size : int or ndarray
-        With an array, the amount of each term is an array.
-    revision : str
-        One of `REVISIONS`.
-    algorithm : str
-        One of `ALGORITHMS`, for convolutions in which cuDNN supports it; all others use GEMM. (PALEO itself queries
-        cuDNN 4 on a GPU.)
+    The list is empty for layers without a cost in PALEO.
 
-    Returns
-    -------
-    list of Term
-        Empty for layers without a cost in PALEO.
-
-    Raises
-    ------
-    CountFailed
-        If PALEO does not support the layer, or fails on it.
+    Raise CountFailed if PALEO does not support the layer, or fails on it.
     """
     kind, inputs = layer.kind, layer.inputs
     if is_uncounted(kind, "paleo"):
@@ -201,10 +191,7 @@ def make_gradient(layer: Layer, pass_name: str, batch_size: Any, revision: str) 
     square of the stride, and of the kernel size if the output is a single element. In ``backward_weight`` it is the
     filter, and the zeros are not counted.
 
-    Raises
-    ------
-    CountFailed
-        If the convolution does not have the shape of the gradient; PALEO then fails with an assertion.
+    Raise CountFailed if the convolution does not have the shape of the gradient; PALEO then fails with an assertion.
     """
     channels, filters, own_pads = layer.inputs[0][1], layer.outputs[0][1], _pads(layer, revision)
     size, out, kernel = _pair(layer.inputs[0]), _pair(layer.outputs[0]), _pair(layer.weights[0])

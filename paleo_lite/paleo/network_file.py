@@ -49,22 +49,14 @@ class _Spec(NamedTuple):
     split: bool = False
 
 
-def read_paleo_json(data: bytes, where: str, image_size: int | None = None) -> Network | None:
+def read_paleo_json(
+    data: bytes,  # contents of the file
+    where: str,  # path of the file, for error messages and the source
+    image_size: int | None = None,  # height and width of the input, instead of the file's
+) -> Network | None:
     """Read a network file of PALEO; return None for any other file, such as a descriptor.
 
-    Parameters
-    ----------
-    data : bytes
-        Contents of the file.
-    where : str
-        Path of the file, for error messages and the source.
-    image_size : int, optional
-        Height and width of the input, instead of the file's.
-
-    Raises
-    ------
-    BadDescriptor
-        If the network is invalid; the message names the layer and the problem.
+    Raise BadDescriptor if the network is invalid; the message names the layer and the problem.
     """
     try:
         file = msgspec.json.decode(data, type=_File)

@@ -33,21 +33,14 @@ class Positions(msgspec.Struct, frozen=True, kw_only=True):
     per_layer: Blob | None = None  # per-layer embeddings of all blocks (Gemma 3n)
 
 
-def add_attention(tape: Tape, name: str, attention: Attention, x: Blob, positions: Positions) -> Blob:
-    """Add an attention layer.
-
-    Parameters
-    ----------
-    name : str
-        Name of the attention module.
-    x : Blob
-        Input, ``(1, tokens, hidden_size)``.
-
-    Returns
-    -------
-    Blob
-        Output, of the same shape.
-    """
+def add_attention(
+    tape: Tape,
+    name: str,  # name of the attention module
+    attention: Attention,
+    x: Blob,  # input, ``(1, tokens, hidden_size)``
+    positions: Positions,
+) -> Blob:
+    """Add an attention layer, and return its output, which has the shape of its input."""
     hidden_size = attention.output_size or x.shape[-1]
     heads, kv_heads = device_heads(tape, attention)
     x = tape.column_parallel_input(name, x)
@@ -157,17 +150,16 @@ def _add_difference(tape: Tape, name: str, attention: Attention, output: Blob, h
     return tape.view(name, output, (1, tokens, heads * size), "reshape")
 
 
-def add_cross_attention(tape: Tape, name: str, attention: Attention, x: Blob, positions: Positions) -> Blob:
+def add_cross_attention(
+    tape: Tape,
+    name: str,  # name of the attention module
+    attention: Attention,
+    x: Blob,  # source of the queries, ``(1, tokens, hidden_size)``
+    positions: Positions,
+) -> Blob:
     """Add attention to the output of an encoder.
 
     Where text is generated, keys and values are computed once, in the prefill phase, and then read from a cache.
-
-    Parameters
-    ----------
-    name : str
-        Name of the attention module.
-    x : Blob
-        Source of the queries, ``(1, tokens, hidden_size)``.
     """
     memory = positions.memory
     assert memory is not None

@@ -70,20 +70,15 @@ _PARTS: dict[type, Callable[..., Blob]] = {
 }  # fmt: skip
 
 
-def add_block(tape: Tape, stack: str, number: int, block: Block, x: Blob, positions: Positions) -> Blob:
-    """Add one block.
-
-    Parameters
-    ----------
-    stack : str
-        Name of the list of blocks.
-    number : int
-        Number of the block in it.
-    x : Blob
-        Input, ``(1, tokens, hidden_size)``; with several residual streams ``(1, tokens, streams, hidden_size)``.
-    positions : Positions
-        Tensors that all blocks share.
-    """
+def add_block(
+    tape: Tape,
+    stack: str,  # name of the list of blocks
+    number: int,  # number of the block in it
+    block: Block,
+    x: Blob,  # input, ``(1, tokens, hidden_size)``; with several residual streams ``(1, tokens, streams, hidden_size)``
+    positions: Positions,  # tensors that all blocks share
+) -> Blob:
+    """Add one block."""
     name = f"{stack}.{number}"
     with tape.block(name, number):
         return _add_block(tape, name, block, x, positions)

@@ -12,16 +12,13 @@ from .norms import add_norm
 from .traits import ChannelMix, Experts, FeedForward, Projection
 
 
-def add_feed_forward(tape: Tape, name: str, part: FeedForward, x: Blob) -> Blob:
-    """Add a feed-forward part: column-parallel up, activation, row-parallel down.
-
-    Parameters
-    ----------
-    name : str
-        Name of its module.
-    x : Blob
-        Input, ``(..., hidden_size)``.
-    """
+def add_feed_forward(
+    tape: Tape,
+    name: str,  # name of its module
+    part: FeedForward,
+    x: Blob,  # input, ``(..., hidden_size)``
+) -> Blob:
+    """Add a feed-forward part: column-parallel up, activation, row-parallel down."""
     x = tape.column_parallel_input(name, x)
     return tape.row_parallel_output(name, _multiply(tape, name, part, x))
 

@@ -17,22 +17,16 @@ class Routes(NamedTuple):
     rows: int
 
 
-def add_expert_queries(tape: Tape, name: str, experts: HeadExperts, x: Blob, width: int) -> tuple[Blob, Routes]:
+def add_expert_queries(
+    tape: Tape,
+    name: str,  # name of the attention module
+    experts: HeadExperts,
+    x: Blob,  # input, ``(1, tokens, hidden_size)``
+    width: int,  # width of all queries of a token
+) -> tuple[Blob, Routes]:
     """Add the router and the query projections of the chosen experts.
 
-    Parameters
-    ----------
-    name : str
-        Name of the attention module.
-    x : Blob
-        Input, ``(1, tokens, hidden_size)``.
-    width : int
-        Width of all queries of a token.
-
-    Returns
-    -------
-    Blob, Routes
-        Queries, ``(1, tokens, width)``, and the way back.
+    Return the queries, ``(1, tokens, width)``, and the way back.
     """
     module = f"{name}.{experts.module}"
     tokens, hidden_size = x.shape[1:]

@@ -21,10 +21,7 @@ def add_collapse(tape: Tape, name: str, connection: HyperConnection, x: Blob) ->
     A product of all streams gives weights of the input, of the output, and of the streams among themselves, of which
     the Sinkhorn-Knopp algorithm makes a doubly stochastic matrix; its few numbers per token are counted as one softmax.
 
-    Returns
-    -------
-    Blob, Blob, Blob
-        The sum, the weights of the output, and the matrix that mixes the streams.
+    Return the sum, the weights of the output, and the matrix that mixes the streams.
     """
     streams, tokens = connection.streams, x.shape[1]
     count = (2 + streams) * streams

@@ -7,17 +7,15 @@ from ..tape import Tape
 from .traits import NormKind
 
 
-def add_norm(tape: Tape, name: str, kind: NormKind, x: Blob, *, has_weight: bool = True) -> Blob:
-    """Add a norm over the last dimension.
-
-    Parameters
-    ----------
-    name : str
-        Name of the module.
-    x : Blob
-    has_weight : bool
-        Whether a root-mean-square norm is followed by its weight.
-    """
+def add_norm(
+    tape: Tape,
+    name: str,  # name of the module
+    kind: NormKind,
+    x: Blob,
+    *,
+    has_weight: bool = True,  # whether a root-mean-square norm is followed by its weight
+) -> Blob:
+    """Add a norm over the last dimension."""
     with tape.role("norm", name):
         return _add_norm(tape, name, kind, x, has_weight)
 

@@ -10,19 +10,14 @@ from ..tape import Tape
 from .traits import RelativeBias
 
 
-def add_relative_bias(tape: Tape, name: str, bias: RelativeBias, shape: Shape, is_causal: bool) -> Blob:
-    """Add a row of a table for each distance of two tokens, with the distances put into classes.
-
-    Parameters
-    ----------
-    name : str
-        Name of the attention module.
-    bias : RelativeBias
-    shape : tuple of int
-        Shape of the scores, (1, heads, queries, keys).
-    is_causal : bool
-        Whether tokens attend to earlier ones only, so that the classes need no sign.
-    """
+def add_relative_bias(
+    tape: Tape,
+    name: str,  # name of the attention module
+    bias: RelativeBias,
+    shape: Shape,  # shape of the scores, (1, heads, queries, keys)
+    is_causal: bool,  # whether tokens attend to earlier ones only, so that the classes need no sign
+) -> Blob:
+    """Add a row of a table for each distance of two tokens, with the distances put into classes."""
     _, heads, queries, keys = shape
     classes = _distance_classes(tape, name, queries, keys, is_causal)
     rows = tape.module(
@@ -41,20 +36,15 @@ def add_zero_bias(tape: Tape, name: str, shape: Shape) -> Blob:
     return tape.op(f"{name}.zeros", "fill", out=shape, origin="function", function="zeros")
 
 
-def add_masked_bias(tape: Tape, name: str, bias: Blob, mask: Blob | None, is_causal: bool) -> Blob:
-    """Add the causal mask to the relative bias in a block.
-
-    Parameters
-    ----------
-    name : str
-        Name of the attention module.
-    bias : Blob
-        Relative bias, (1, heads, queries, keys).
-    mask : Blob or None
-        Causal mask, where attention is not one kernel. A fused kernel needs a contiguous bias, masked by the block.
-    is_causal : bool
-        Whether tokens attend to earlier ones only.
-    """
+def add_masked_bias(
+    tape: Tape,
+    name: str,  # name of the attention module
+    bias: Blob,  # relative bias, (1, heads, queries, keys)
+    # Causal mask, where attention is not one kernel. A fused kernel needs a contiguous bias, masked by the block.
+    mask: Blob | None,
+    is_causal: bool,  # whether tokens attend to earlier ones only
+) -> Blob:
+    """Add the causal mask to the relative bias in a block."""
     _, _, queries, keys = bias.shape
     if not tape.fused:
         return bias if mask is None else tape.op(f"{name}.add", "add", bias, mask)

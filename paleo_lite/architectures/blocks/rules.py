@@ -136,10 +136,7 @@ def make(kind: type[Kind], config: Config, *fields: Fields) -> Kind:
 def describe_blocks(rules: BlockRules, config: Config) -> tuple[Block, ...]:
     """Return the blocks that a config describes.
 
-    Raises
-    ------
-    BadDescriptor
-        If a key is missing or malformed, or no key says what a block is.
+    Raise BadDescriptor if a key is missing or malformed, or no key says what a block is.
     """
     layer_count: KeyReader = Integer(rules.layer_count) if isinstance(rules.layer_count, str) else rules.layer_count
     count: int = layer_count.read(config)

@@ -14,25 +14,14 @@ _ADAPTERS = "_adapter_list."
 
 
 def add_shared_transformer(
-    tape: Tape, name: str, shared: SharedTransformer, norm: NormKind, x: Blob, positions: Positions
+    tape: Tape,
+    name: str,  # name of the block
+    shared: SharedTransformer,
+    norm: NormKind,
+    x: Blob,  # input of the block, ``(1, tokens, hidden_size)``
+    positions: Positions,
 ) -> Blob:
-    """Add a shared transformer to the input of a block's mixer.
-
-    Parameters
-    ----------
-    name : str
-        Name of the block.
-    shared : SharedTransformer
-    norm : NormKind
-    x : Blob
-        Input of the block, ``(1, tokens, hidden_size)``.
-    positions : Positions
-
-    Returns
-    -------
-    Blob
-        Input of the mixer, of the same shape.
-    """
+    """Add a shared transformer to the input of a block's mixer, and return that input, of the same shape."""
     module = f"{name}.{shared.module}"
     first = len(tape.layers)
     assert positions.embedding is not None

@@ -103,15 +103,10 @@ ENCODERS: dict[str, Callable[[Config], int]] = {
 """Formulas by model type."""
 
 
-def audio_parameters(fields: dict[str, Any], where: str) -> int | None:
-    """Return the parameters of an audio encoder and of its projection to the text model; None for an unknown type.
-
-    Parameters
-    ----------
-    fields : dict
-        The audio config, with the key ``text_hidden_size``.
-    where : str
-        Path of the config, for messages.
-    """
+def audio_parameters(
+    fields: dict[str, Any],  # the audio config, with the key ``text_hidden_size``
+    where: str,  # path of the config, for messages
+) -> int | None:
+    """Return the parameters of an audio encoder and of its projection to the text model; None for an unknown type."""
     formula = ENCODERS.get(str(fields.get("model_type")))
     return None if formula is None else formula(Config(fields, where))

@@ -41,14 +41,12 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
     dropout: float | None = None  # dropout probability of the embedding; None: the model has no such module
 
 
-def add_decoder(tape: Tape, decoder: Decoder, has_head: bool) -> None:
-    """Add the layers of a decoder to a tape.
-
-    Parameters
-    ----------
-    has_head : bool
-        Whether logits are computed, as the class ``...ForCausalLM`` of ``transformers`` does.
-    """
+def add_decoder(
+    tape: Tape,
+    decoder: Decoder,
+    has_head: bool,  # whether logits are computed, as the class ``...ForCausalLM`` of ``transformers`` does
+) -> None:
+    """Add the layers of a decoder to a tape."""
     root = decoder.root if has_head else ""
     x, positions = _add_embedding(tape, decoder, root)
     connection = decoder.blocks[0].hyper_connection if decoder.blocks else None

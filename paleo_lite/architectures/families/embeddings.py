@@ -9,19 +9,14 @@ from ..tape import Tape
 from .traits import AudioEmbedding, Embedding, ImageEmbedding, TextEmbedding
 
 
-def add_embedding(tape: Tape, root: str, embedding: Embedding, tokens: int, is_shared: bool = False) -> Blob:
-    """Add an embedding; return ``(1, tokens, hidden_size)``.
-
-    Parameters
-    ----------
-    root : str
-        Name of the module around the encoder, with a dot, or empty.
-    embedding : Embedding
-    tokens : int
-        Tokens of a text; images and spectrograms have as many as their embedding gives.
-    is_shared : bool
-        Whether the table of tokens was counted with an earlier layer.
-    """
+def add_embedding(
+    tape: Tape,
+    root: str,  # name of the module around the encoder, with a dot, or empty
+    embedding: Embedding,
+    tokens: int,  # tokens of a text; images and spectrograms have as many as their embedding gives
+    is_shared: bool = False,  # whether the table of tokens was counted with an earlier layer
+) -> Blob:
+    """Add an embedding; return ``(1, tokens, hidden_size)``."""
     if isinstance(embedding, ImageEmbedding):
         return _add_patches(tape, root, embedding)
     if isinstance(embedding, AudioEmbedding):

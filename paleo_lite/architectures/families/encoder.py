@@ -18,17 +18,17 @@ from .heads import add_head
 from .traits import AudioEmbedding, EncoderModel, EncoderPair, Stack
 
 
-def add_encoder_model(tape: Tape, model: EncoderModel, root: str = "", head_root: str = "") -> Blob:
+def add_encoder_model(
+    tape: Tape,
+    model: EncoderModel,
+    # Names of the modules around the model and around its head, with a dot, or empty.
+    root: str = "",
+    head_root: str = "",
+) -> Blob:
     """Add the layers of an encoder or an encoder-decoder; return its output.
 
     In the prefill phase the encoder reads the whole input, and the decoder its first token. In the decode phase the
     decoder reads one token; the encoder's output is in the cache.
-
-    Parameters
-    ----------
-    model : EncoderModel
-    root, head_root : str
-        Names of the modules around the model and around its head, with a dot, or empty.
     """
     lengths = tape.lengths
     hidden_size = model.blocks.hidden_size

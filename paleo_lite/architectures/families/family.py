@@ -86,10 +86,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     def describe(self, config: Config, class_name: str) -> Model:
         """Return the record of the model that a config describes.
 
-        Raises
-        ------
-        BadDescriptor
-            If a key is missing or malformed, or has a value that is not read.
+        Raise BadDescriptor if a key is missing or malformed, or has a value that is not read.
         """
         for key, value, known in other_values(self.unread, config):
             raise config.fail(f"$.{key} is {value!r}; {self.name} is read with {known!r} only")
@@ -168,10 +165,7 @@ def _model_types(folder: Path) -> dict[str, None]:
 def read_family_file(path: Path) -> Family:
     """Return the family of a file.
 
-    Raises
-    ------
-    BadDescriptor
-        If the file names a reader or a field that there is not, or lacks one.
+    Raise BadDescriptor if the file names a reader or a field that there is not, or lacks one.
     """
     tables = _read_tables(path)
     try:

@@ -29,17 +29,13 @@ _WEIGHTED = (Dense, Normalise, PoolByAttention)
 """Steps with weights: the last one is the head, if it is a product."""
 
 
-def add_head(tape: Tape, root: str, steps: Iterable[Step], x: Blob) -> Blob:
-    """Add the layers after the blocks.
-
-    Parameters
-    ----------
-    root : str
-        Name of the module around the head, with a dot, or empty.
-    steps : iterable of Step
-    x : Blob
-        Output of the blocks, ``(1, tokens, hidden_size)``.
-    """
+def add_head(
+    tape: Tape,
+    root: str,  # name of the module around the head, with a dot, or empty
+    steps: Iterable[Step],
+    x: Blob,  # output of the blocks, ``(1, tokens, hidden_size)``
+) -> Blob:
+    """Add the layers after the blocks."""
     steps = tuple(steps)
     last = max((index for index, step in enumerate(steps) if isinstance(step, _WEIGHTED)), default=None)
     for index, step in enumerate(steps):

@@ -21,26 +21,16 @@ _GROUPS = {
 }  # fmt: skip
 
 
-def read_family(config: Config, family: Family, image_size: int | None, options: SequenceOptions) -> Network:
+def read_family(
+    config: Config,
+    family: Family,  # record of its model type
+    image_size: int | None,  # height and width of the images, in place of the config's
+    options: SequenceOptions,  # tokens, phase, parallelism and blocks
+) -> Network:
     """Return the network of a config whose model type has a record.
 
-    Parameters
-    ----------
-    config : Config
-        The config.
-    family : Family
-        Record of its model type.
-    image_size : int or None
-        Height and width of the images, in place of the config's.
-    options : SequenceOptions
-        Tokens, phase, parallelism and blocks.
-
-    Raises
-    ------
-    BadDescriptor
-        If the class is not read, or a key is missing or malformed.
-    BadValue
-        If the network has no such phase, tokens or parallelism, or cannot be divided among the devices.
+    Raise BadDescriptor if the class is not read, or a key is missing or malformed, and BadValue if the network has no
+    such phase, tokens or parallelism, or cannot be divided among the devices.
     """
     has_head = is_with_head(config, family.classes)
     if image_size is not None:

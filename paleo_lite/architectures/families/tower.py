@@ -78,16 +78,12 @@ class VisionTower(msgspec.Struct, frozen=True, kw_only=True):
         return self.patches // self.pooled // self.merged
 
 
-def tower_layers(tower: VisionTower, where: str, fused: bool) -> tuple[tuple[Layer, ...], tuple[int, ...]]:
-    """Return the layers of a vision tower for one image, and the shape of its input.
-
-    Parameters
-    ----------
-    where : str
-        Path of the config, for messages.
-    fused : bool
-        Whether attention is one kernel.
-    """
+def tower_layers(
+    tower: VisionTower,
+    where: str,  # path of the config, for messages
+    fused: bool,  # whether attention is one kernel
+) -> tuple[tuple[Layer, ...], tuple[int, ...]]:
+    """Return the layers of a vision tower for one image, and the shape of its input."""
     sequence = tower.patches + tower.has_class_token
     tape = Tape(where, SequenceLengths(sequence, sequence), fused)
     shape = (1, tower.patches, tower.patch_values)

@@ -395,20 +395,13 @@ def generator_parameters(fields: dict[str, Any], text_size: int) -> int:
     return VQ_16 + words * code + aligner + (text_size + 1) * width + (width + 1) * words
 
 
-def describe_tower(config: Config, whole_type: str = "") -> VisionTower | None:
+def describe_tower(
+    config: Config,  # the vision config; where the image size has height and width, they must be equal
+    whole_type: str = "",  # model type of the whole model, which decides before that of the tower
+) -> VisionTower | None:
     """Return the record of the tower that a vision config describes; None if its type is unknown.
 
-    Parameters
-    ----------
-    config : Config
-        The vision config; where the image size has height and width, they must be equal.
-    whole_type : str, optional
-        Model type of the whole model, which decides before that of the tower.
-
-    Raises
-    ------
-    BadDescriptor
-        If a key is missing or malformed.
+    Raise BadDescriptor if a key is missing or malformed.
     """
     model_type = str(config.fields.get("model_type"))
     names = (whole_type, model_type, model_type.removesuffix("_vision"))

@@ -49,10 +49,7 @@ def _index_of(name: str) -> Path | None:
 def read_pipeline_folder(name: str) -> Pipeline:
     """Return the pipeline of a folder.
 
-    Raises
-    ------
-    BadDescriptor
-        If the index or a config is malformed, or the class of the pipeline or of a part is not known.
+    Raise BadDescriptor if the index or a config is malformed, or the class of the pipeline or of a part is not known.
     """
     index = _index_of(name)
     if index is None:
@@ -142,10 +139,8 @@ def _sample_size(config: Path, pixels: int) -> tuple[int, int] | None:
 def read_part_of_folder(part: Part, sizes: tuple[tuple[str, int], ...]) -> Network:
     """Return the network of a part of a folder at some sizes.
 
-    Raises
-    ------
-    BadDescriptor, FactoryFailed, TraceFailed, MissingExtra
-        If the config is malformed, or the libraries cannot build or trace the module.
+    Raise BadDescriptor, FactoryFailed, TraceFailed, MissingExtra if the config is malformed, or the libraries cannot
+    build or trace the module.
     """
     path = Path(part.config)
     if not part.module:  # a language model

@@ -108,10 +108,7 @@ def pipelines() -> dict[str, Pipeline]:
 def read_pipelines(path: Path) -> dict[str, Pipeline]:
     """Read the records of pipelines.
 
-    Raises
-    ------
-    BadDescriptor
-        If a record is malformed, or like none before it.
+    Raise BadDescriptor if a record is malformed, or like none before it.
     """
     fields: dict[str, dict[str, Any]] = {}
     found = {}

@@ -27,10 +27,7 @@ _MAX_PIXELS = 2**14
 def find_pipeline(name: str) -> Pipeline | None:
     """Return the pipeline with a name, in any case, with or without punctuation, or of a folder; None if there is none.
 
-    Raises
-    ------
-    BadDescriptor
-        If the pipeline of a folder is malformed or not known.
+    Raise BadDescriptor if the pipeline of a folder is malformed or not known.
     """
     if file_exists(shipped_folder("models") / f"{name}.json"):  # a network, without reading the list of pipelines
         return None
@@ -48,10 +45,7 @@ def find_pipeline(name: str) -> Pipeline | None:
 def parse_image_size(size: int | str) -> tuple[int, int]:
     """Return width and height in pixels: both ``1024``, or ``1024x768`` as width x height.
 
-    Raises
-    ------
-    BadValue
-        If the size is not of this form.
+    Raise BadValue if the size is not of this form.
     """
     match = re.fullmatch(r"(\d{1,6})(?:[x×](\d{1,6}))?", str(size).strip().lower())
     if match is None or isinstance(size, bool):
@@ -92,11 +86,8 @@ def make_sampling(
 ) -> Sampling:
     """Return what is asked of a pipeline, with its defaults for what is not given.
 
-    Raises
-    ------
-    BadValue
-        If a number is out of its range, the size does not suit the pipeline's maps, or frames are asked of a pipeline
-        for pictures.
+    Raise BadValue if a number is out of its range, the size does not suit the pipeline's maps, or frames are asked of a
+    pipeline for pictures.
     """
     steps = pipeline.steps if steps is None else steps
     _check_integer("--steps", steps, _MAX_STEPS)

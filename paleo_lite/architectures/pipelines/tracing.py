@@ -22,12 +22,7 @@ from .modules import MODULES
 def build_module(class_name: str, config: Mapping[str, Any]) -> Any:
     """Build a module of a pipeline on the meta device.
 
-    Raises
-    ------
-    UnknownName
-        If the class is not known.
-    MissingExtra
-        If its library is not installed.
+    Raise UnknownName if the class is not known, and MissingExtra if its library is not installed.
     """
     if class_name not in MODULES:
         raise UnknownName("module of a pipeline", class_name, MODULES)
@@ -89,10 +84,7 @@ def trace_part(class_name: str, config: Mapping[str, Any], sizes: Mapping[str, i
 def trace_config_of_part(data: bytes, path: str, class_name: str, sizes: Mapping[str, int], name: str) -> Network:
     """Trace the module of a config in the folder of a pipeline.
 
-    Raises
-    ------
-    BadDescriptor
-        If the config is no JSON object.
+    Raise BadDescriptor if the config is no JSON object.
     """
     try:
         fields = msgspec.json.decode(data, type=dict[str, Any])
@@ -111,10 +103,7 @@ def positional(arguments: dict[str, Any]) -> list[Any]:
 def write_part(name: str, class_name: str, config: Mapping[str, Any], path: Path) -> None:
     """Trace a module at a few values of its free sizes, and write its descriptor.
 
-    Raises
-    ------
-    TraceFailed
-        If the layers differ between sizes.
+    Raise TraceFailed if the layers differ between sizes.
     """
     basis = MODULES[class_name].basis
     # Each trace has a module of its own, as some keep tables of earlier sizes.
