@@ -1,10 +1,8 @@
-"""Documents of a prediction: summary, time by kind of layer, slowest layers, peak memory."""
+"""Documents of a prediction: summary, time by kind of layer, slowest layers."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
-
-import msgspec
 
 from ..counting import GENERATION_PHASES
 from ..counting.work import MIXED_EXECUTIONS
@@ -17,34 +15,17 @@ from ..units import format_interval, format_number, format_si, parse_quantity
 from ..version import __version__
 from .answers import format_at_90, format_power, format_shortage, price_facts, site_facts
 from .columns import find_column, select_columns
-from .document import (
-    Document,
-    Table,
-    format_bytes,
-    raw_table,
-)
+from .document import Document, Table, raw_table
+from .memory import memory_fact, memory_tables
 
 if TYPE_CHECKING:
     from ..timing.budget import TrainingRun
-    from ..timing.memory import MemoryFit
 
 WIDE_INTERVAL = 2.5
 """Ratio of the ends of an interval above which a measurement that would narrow it is suggested."""
 
 COUNT_UNITS = {"macs": "MAC", "pthflops": "op", "lu2017": "op"}
 """Unit of each convention that does not count FLOPs."""
-
-_MEANINGS = {
-    "parameters": "weights, and running statistics of batch norms",
-    "frozen parameters": "weights that are not trained",
-    "gradients": "of the weights",
-    "optimizer": "optimizer state",
-    "activations": "saved for the backward pass",
-    "inputs": "inputs of the network",
-    "cache": "KV cache: keys and values of all previous tokens",
-    "workspace": "temporary tensors at the peak: outputs not saved, activation gradients",
-    "logits": "logits of all tokens, and their copies and gradients in the loss",
-}
 
 
 def prediction_page(
@@ -324,19 +305,6 @@ def layer_table(prediction: Prediction, rows: list[dict[str, Any]]) -> Table:
     return Table(title, columns, layers)
 
 
-def memory_fact(fit: MemoryFit) -> tuple[str, str]:
-    """Return the fact about peak memory: total, usable memory, largest parts, largest batch."""
-    memory = fit.memory
-    parts = sorted(memory.rows(), key=lambda row: -row[1])
-    largest_parts = ", ".join(f"{name} {format_bytes(size)}" for name, size in parts[:4] if size)
-    text = f"{format_bytes(memory.total_bytes)} of {format_bytes(fit.usable_bytes)} usable: {largest_parts}"
-    if fit.largest_batch is None:
-        text += "; not even one sample fits"
-    else:
-        text += f"; largest batch {fit.largest_batch:,}"
-    return "peak memory", text if fit.fits else f"DOES NOT FIT, {text}"
-
-
 def run_fact(run: TrainingRun) -> tuple[str, str]:
     """Return the fact about hours, cost and energy of an amount of training."""
     parts = [f"{format_number(run.hours)} hours"]
@@ -353,40 +321,6 @@ def run_fact(run: TrainingRun) -> tuple[str, str]:
         texts.append(part + between)
     price = "" if run.price is None else f"; at {run.price}"
     return "whole run", f"{run.steps:,} steps: {', '.join(texts)}{price}"
-
-
-def memory_tables(fit: MemoryFit, by_part: bool) -> list[Table]:
-    """Return the peak memory by part, if requested, and remedies, if it does not fit."""
-    tables = []
-    if by_part:
-        tables.append(_memory_part_table(fit))
-    if not fit.fits and fit.remedies:
-        columns = select_columns(
-            find_column("remedy", key="name"),
-            find_column("memory_bytes", key="total_bytes"),
-            "fits",
-            "largest_batch",
-            "time_ratio",
-        )
-        title = f"Remedies, best first ({format_bytes(fit.usable_bytes)} usable)"
-        tables.append(Table(title, columns, [msgspec.structs.asdict(remedy) for remedy in fit.remedies]))
-    return tables
-
-
-def _memory_part_table(fit: MemoryFit) -> Table:
-    """Return the peak memory by part."""
-    meanings = dict(_MEANINGS)
-    if fit.optimizer is None:
-        meanings["activations"] = "maximum alive at the same time"
-    else:
-        meanings["optimizer"] = f"{fit.optimizer}: {_MEANINGS['optimizer']}"
-    total = fit.memory.total_bytes
-    parts = []
-    for name, size in fit.memory.rows():
-        if size or name in ("parameters", "activations"):
-            parts.append({"part": name, "bytes": size, "share": size / total, "meaning": meanings[name]})
-    columns = select_columns("part", "bytes", "share", "meaning", drop=("meaning",))
-    return Table("Peak memory", columns, parts, [{"part": "total", "bytes": total, "share": 1.0}])
 
 
 def _csv_table(prediction: Prediction) -> Table:

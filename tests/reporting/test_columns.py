@@ -45,6 +45,13 @@ def test_every_column_is_listed_once_and_has_a_meaning():
         assert not column.drop_order and not column.bar, f"{column.key}: what is dropped first is the view's"
 
 
+def test_every_column_is_in_some_table():
+    views = [path for path in (PACKAGE / "reporting").rglob("*.py") if path.name != "columns.py"]
+    nodes = [node for path in views for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
+    texts = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    assert set(COLUMNS) <= texts
+
+
 def test_no_two_quantities_have_the_same_heading_and_unit():
     owner: dict[tuple[str, str], str] = {}
     for column in COLUMNS.values():
@@ -101,4 +108,4 @@ def writer():
 def test_the_reference_page_is_current(writer):
     written = writer.PAGE.read_text(encoding="utf-8")
     assert written == writer.columns_page(), "python docs/columns.py writes it anew"
-    assert "| `time_s` | time | s |" in written
+    assert "| `rank` | rank |" in written and "| `time_s`, `window_s` | time | s |" in written

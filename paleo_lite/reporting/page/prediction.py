@@ -22,7 +22,8 @@ from ..document import (
     Table,
     draw_chart,
 )
-from ..predictions import layer_table, memory_fact, memory_tables, prediction_page
+from ..memory import memory_fact, memory_tables
+from ..predictions import layer_table, prediction_page
 from .sections import device_section, model_section, sources_section
 
 if TYPE_CHECKING:
