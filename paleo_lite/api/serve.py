@@ -306,6 +306,10 @@ def serve(
         devices[0], division, weights, replicas=replica_count, prefill_workers=prefill_workers
     )
     traffic, description = demand.traffic(deployment.replicas, mixes_phases=deployment.engine.mixes_phases)
+    if traffic.hashes is not None and prefix_hit_rate:
+        raise BadValue(
+            "`--prefix-hit-rate` is for requests without hash_ids: those of this trace say which prefixes are common"
+        )
     prepared = deployment.prepare(traffic)
     result = answer(prepared, traffic, description)
     return with_highest_rate(result, prepared, objectives, demand) if objectives else result

@@ -115,7 +115,8 @@ class Serve(
     )  # fmt: skip
     requests: str | Path | None = option(
         group=TRAFFIC_GROUP, type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
-        help="CSV file with the columns arrival_s, input_tokens and output_tokens, instead of --rate.",
+        help="Requests instead of --rate: CSV with the columns arrival_s, input_tokens and output_tokens, or JSON "
+        "lines as in Mooncake's traces (timestamp, input_length, output_length, hash_ids), whose prefixes are found.",
     )  # fmt: skip
     num_requests: int | None = option(
         group=TRAFFIC_GROUP, type=INTEGER, metavar="N", spellings=("--num-requests", "--num-prompts"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ..serving.answers import FIGURES, LATENCIES, SITE_FIGURES, Figure, Serving
+from ..serving.answers import FIGURES, LATENCIES, PREFIX_FIGURES, SITE_FIGURES, Figure, Serving
 from ..serving.candidates import RANKINGS, Candidate, DeploymentAdvice
 from ..serving.kernel_timer import KernelTime
 from ..serving.placement import Division
@@ -14,7 +14,7 @@ from ..units import format_number, format_si
 from .columns import find_column, select_columns
 from .document import Document, Table, format_percent, format_time_short, raw_table
 
-PERCENTAGES = ("cache_occupancy", "peak_cache_occupancy", "utilisation")
+PERCENTAGES = ("cache_occupancy", "peak_cache_occupancy", "utilisation", "prefix_hit_rate")
 """Figures that are fractions."""
 
 SHOWN_CANDIDATES = 20
@@ -108,6 +108,9 @@ def _facts(serving: Serving) -> list[tuple[str, str]]:
             f"for {serving.cache_tokens:,} tokens",
         )
     )
+    hit_rate = serving.figures.get("prefix_hit_rate")
+    if hit_rate is not None and hit_rate.value is not None:
+        facts.append(("prefix cache", f"{format_percent(hit_rate.value)} of the prompts' tokens found"))
     facts.append(("engine", f"{serving.engine}: {serving.engine_limits}"))
     facts.append(("overhead", f"{format_si(serving.overhead_s, 's', 3)} per iteration"))
     facts.append(("simulated", f"{serving.requests:,} requests in {format_si(serving.duration_s, 's', 3)}"))
@@ -129,7 +132,7 @@ def _latency_table(serving: Serving) -> Table:
 
 def _figure_table(serving: Serving) -> Table:
     rows = []
-    for name, label in (FIGURES | SITE_FIGURES).items():
+    for name, label in (FIGURES | SITE_FIGURES | PREFIX_FIGURES).items():
         figure = serving.figures.get(name)
         if figure is None or figure.value is None:
             continue

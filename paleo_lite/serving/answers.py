@@ -19,6 +19,7 @@ from .deployment import LEVELS, Deployment, PreparedDeployment
 from .energy import Drawn, draw_power
 from .kernel_timer import KernelTime, time_decode_kernels
 from .launch import launch
+from .prefix_cache import prefix_hit_rate
 from .requests import Traffic
 from .simulator import Outcome
 
@@ -237,6 +238,9 @@ SITE_FIGURES = {
 }
 """Figures of a deployment in a facility that the user describes, with their meaning."""
 
+PREFIX_FIGURES = {"prefix_hit_rate": "share of the prompts' tokens that the prefix cache has"}
+"""Figures of a deployment whose requests state their prefixes, with their meaning."""
+
 ENERGY_FIGURES = (
     "watts_per_gpu",
     "joules_per_request",
@@ -309,7 +313,14 @@ def measure_figures(outcomes: Sequence[Outcome], deployment: Deployment, input_t
         "joules_per_request": drawn and drawn.energy_j / requests,
         "joules_per_million_output_tokens": drawn and drawn.energy_j / output_tokens * 1e6,
         **_site_figures(deployment, drawn, duration_s, output_tokens),
+        **_prefix_figures(outcomes, input_tokens),
     }  # fmt: skip
+
+
+def _prefix_figures(outcomes: Sequence[Outcome], input_tokens: int) -> dict[str, float]:
+    """Return the figures of the prefix cache; none where nothing is known of prefixes."""
+    found = [outcome.found_tokens for outcome in outcomes if outcome.found_tokens is not None]
+    return {"prefix_hit_rate": sum(found) / input_tokens} if found else {}
 
 
 def _site_figures(
@@ -339,7 +350,16 @@ def saturate(prepared: PreparedDeployment, traffic: Traffic, level: str = "expec
     wanted = SATURATION_REQUESTS * prepared.engine.max_sequences * replicas
     count = max(min(wanted, MAX_SATURATION_REQUESTS * replicas), 64 * replicas)
     index = np.arange(count) % len(traffic)
-    flood = Traffic(np.zeros(count), traffic.input_tokens[index], traffic.output_tokens[index])
+    hashes = None
+    if traffic.hashes is not None:  # requests that are repeated have prefixes of their own
+        hashes = tuple(
+            tuple(block + (number // len(traffic) << 64) for block in traffic.hashes[request])
+            for number, request in enumerate(index)
+        )
+    flood = Traffic(
+        np.zeros(count), traffic.input_tokens[index], traffic.output_tokens[index], hashes=hashes,
+        hashed_tokens=traffic.hashed_tokens,
+    )  # fmt: skip
     requests_per_s = tokens_per_s = 0.0
     for outcome in prepared.run(flood, level):
         order = np.argsort(outcome.finish_s)
@@ -393,6 +413,11 @@ def answer(
     if published is not None:
         requested.append(published)
     all_notes = list(dict.fromkeys((*notes, *requested, *network_notes, *timer.notes)))
+    if traffic.hashes is not None:
+        all_notes.append(
+            f"{prefix_hit_rate(traffic.hashes):.1%} of the blocks of these prompts were in earlier ones: replicas that "
+            "take requests in turn, and caches that evict, find fewer"
+        )
     rate_per_s = traffic.rate_per_s
     capacity_per_s = figures["expected"].get("saturation_requests_per_s")
     if rate_per_s is not None and capacity_per_s is not None and rate_per_s > capacity_per_s:
@@ -404,7 +429,7 @@ def answer(
     added = {name: Z_90 * deviation for name, deviation in timer.latency_deviations.items()}
     shown = {
         name: _figure([figures[level][name] for level in levels])
-        for name in (*FIGURES, *SITE_FIGURES)
+        for name in (*FIGURES, *SITE_FIGURES, *PREFIX_FIGURES)
         if name in figures["expected"]
     }
     drawn = draw_power(expected, deployment, input_tokens, duration_s)

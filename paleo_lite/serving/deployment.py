@@ -190,15 +190,17 @@ class PreparedDeployment(msgspec.Struct, frozen=True, eq=False):
         prefill, decode = self.deployment.prefill_workers, self.deployment.replicas - self.deployment.prefill_workers
         count = len(traffic)
         admitted_s, first_token_s = np.empty(count), np.empty(count)
-        busy_s, computed_tokens = 0.0, 0
+        busy_s, computed_tokens, found_tokens = 0.0, 0, 0
         ones = np.ones(count, dtype=np.int64)
         for start in range(min(prefill, count)):
-            part = Traffic(traffic.arrival_s, traffic.input_tokens, ones).every(prefill, start)
+            prompts = msgspec.structs.replace(traffic, output_tokens=ones)
+            part = prompts.every(prefill, start)
             outcome = simulate(part, tables, self.room, engine, options)
             admitted_s[start::prefill] = outcome.admitted_s
             first_token_s[start::prefill] = outcome.first_token_s
             busy_s += outcome.busy_s
             computed_tokens += outcome.computed_tokens
+            found_tokens += outcome.found_tokens or 0
         decode_options = msgspec.structs.replace(options, prompts_are_cached=True, prefix_hit_rate=0.0)
         transferred_s = first_token_s + self._transfer_s() * traffic.input_tokens
         order = np.argsort(transferred_s, kind="stable")
@@ -217,6 +219,7 @@ class PreparedDeployment(msgspec.Struct, frozen=True, eq=False):
                     finish_s=np.maximum(outcome.finish_s, first_token_s[chosen]),
                     busy_s=outcome.busy_s + busy_s * share,
                     computed_tokens=round(computed_tokens * share),
+                    found_tokens=None if traffic.hashes is None else round(found_tokens * share),
                 )
             )
         return outcomes

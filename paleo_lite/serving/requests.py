@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import math
+import zlib
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import numpy as np
@@ -28,6 +31,9 @@ ARRIVALS = ("poisson", "fixed")
 SHORTEST_FIRST = 0.5
 """Shortest first answer relative to the others, if these are equally long: of 0, 0.5 and 1, 0.5 came closest to the
 times to first token of 93 published servers under constant lengths (30% off; 0: 36%, 1: 48%)."""
+
+HASHED_TOKENS = 512
+"""Tokens of a block of Mooncake's traces (Qin et al. 2025, FAST'25)."""
 
 LARGEST_NORMAL = 0.5
 """Largest deviation of lengths that are drawn from a normal distribution, relative to the mean."""
@@ -59,6 +65,10 @@ class Traffic(msgspec.Struct, frozen=True, eq=False):
     # Users of a closed loop, each of whom sends a request when the previous one is answered; None for an open loop.
     concurrency: int | None = None
     left_out: Bools | None = None  # requests that latencies leave out, shape (requests,); None: none
+    # Hashes of the blocks of each prompt, each of all tokens up to the end of the block; None if nothing is known of
+    # common prefixes. The last block of a prompt may have fewer tokens.
+    hashes: tuple[tuple[int, ...], ...] | None = None
+    hashed_tokens: int = HASHED_TOKENS  # tokens of such a block
 
     def __len__(self) -> int:
         return len(self.arrival_s)
@@ -69,7 +79,8 @@ class Traffic(msgspec.Struct, frozen=True, eq=False):
             (traffic.arrival_s, traffic.input_tokens, traffic.output_tokens, np.array(traffic.left_out))
             for traffic in (self, other)
         )
-        return self.concurrency == other.concurrency and all(map(np.array_equal, own, others))
+        same_users = (self.concurrency, self.hashes) == (other.concurrency, other.hashes)
+        return same_users and all(map(np.array_equal, own, others))
 
     def every(self, step: int, start: int) -> Traffic:
         """Return every `step`-th request from `start` on: the share of a replica under round-robin routing."""
@@ -82,6 +93,8 @@ class Traffic(msgspec.Struct, frozen=True, eq=False):
             self.output_tokens[start::step],
             concurrency,
             None if self.left_out is None else self.left_out[start::step],
+            None if self.hashes is None else self.hashes[start::step],
+            self.hashed_tokens,
         )
 
     @property
@@ -252,11 +265,15 @@ def _first_answers(tokens: Ints, generator: np.random.Generator) -> Ints:
 
 
 def read_trace(path: Path) -> Traffic:
-    """Read a CSV file with the columns ``arrival_s``, ``input_tokens`` and ``output_tokens``.
+    """Read requests from a CSV file, or from JSON lines in the form of Mooncake's traces.
 
-    Raise BadFile if the file cannot be read, a column is missing, or a value is not a number in its range; the message
-    names the line.
+    A CSV file has the columns ``arrival_s``, ``input_tokens`` and ``output_tokens``. A line of JSON has ``timestamp``
+    in ms, ``input_length``, ``output_length``, and may have ``hash_ids``, the hashes of the blocks of 512 tokens of the
+    prompt. Raise BadFile if the file cannot be read, something is missing, or a value is not a number in its range; the
+    message names the line.
     """
+    if path.suffixes[-2:] == [".jsonl", ".gz"] or path.suffix == ".jsonl":
+        return _read_json_lines(path)
     try:
         check_regular(path)
         with path.open(newline="", encoding="utf-8-sig") as file:
@@ -284,6 +301,70 @@ def read_trace(path: Path) -> Traffic:
         np.array(columns[1], dtype=np.int64),
         np.array(columns[2], dtype=np.int64),
     )
+
+
+class _TraceLine(msgspec.Struct, frozen=True):
+    """A line of JSON of a trace."""
+
+    timestamp: float  # ms
+    input_length: Annotated[int, msgspec.Meta(ge=1, le=MAX_TOKENS)]
+    output_length: Annotated[int, msgspec.Meta(ge=1, le=MAX_TOKENS)]
+    hash_ids: list[int] | None = None
+
+
+_LONGEST_LINE = 2**20
+
+
+def _read_json_lines(path: Path) -> Traffic:
+    """Read JSON lines in the form of Mooncake's traces, which may be compressed."""
+    lines: list[_TraceLine] = []
+    decoder = msgspec.json.Decoder(_TraceLine)
+    open_lines = gzip.open if path.suffix == ".gz" else open
+    number = 0
+    try:
+        check_regular(path)
+        with open_lines(path, "rb") as file:
+            while line := file.readline(_LONGEST_LINE + 1):
+                number += 1
+                if len(line) > _LONGEST_LINE:
+                    raise BadFile(f"{path}, line {number}: a line has at most {_LONGEST_LINE:,} bytes")
+                if not line.strip():
+                    continue
+                lines.append(_checked_line(decoder.decode(line), lines, f"{path}, line {number}"))
+                if len(lines) > MAX_REQUESTS:
+                    raise BadFile(f"{path}: the trace has more than {MAX_REQUESTS:,} requests")
+    except FileNotFoundError:
+        raise BadFile(f"{path}: there is no such file") from None
+    except msgspec.MsgspecError as error:
+        raise BadFile(f"{path}, line {number}: {error}") from None
+    except (OSError, EOFError, zlib.error) as error:
+        raise BadFile(f"{path}: {error}") from None
+    if not lines:
+        raise BadFile(f"{path}: the trace has no requests")
+    hashes = None
+    if lines[0].hash_ids is not None:
+        hashes = tuple(tuple(line.hash_ids or ()) for line in lines)
+    return Traffic(
+        np.array([line.timestamp - lines[0].timestamp for line in lines]) / 1e3,
+        np.array([line.input_length for line in lines], dtype=np.int64),
+        np.array([line.output_length for line in lines], dtype=np.int64),
+        hashes=hashes,
+    )
+
+
+def _checked_line(line: _TraceLine, before: Sequence[_TraceLine], place: str) -> _TraceLine:
+    """Return a line of a trace; raise BadFile if it does not fit its lengths or the lines before it."""
+    if not math.isfinite(line.timestamp) or (before and line.timestamp < before[-1].timestamp):
+        raise BadFile(f"{place}: timestamp must not be below that of the line before (got {line.timestamp:g})")
+    if before and (line.hash_ids is None) != (before[0].hash_ids is None):
+        raise BadFile(f"{place}: all lines have hash_ids, or none has")
+    blocks = -(-line.input_length // HASHED_TOKENS)
+    if line.hash_ids is not None and len(line.hash_ids) != blocks:
+        raise BadFile(
+            f"{place}: a prompt of {line.input_length:,} tokens has {blocks:,} blocks of {HASHED_TOKENS} tokens, but "
+            f"hash_ids has {len(line.hash_ids):,}"
+        )
+    return line
 
 
 def _read_row(row: dict[str, Any], place: str) -> tuple[float, int, int]:

@@ -24,6 +24,7 @@ from ..engines.records.record import Server
 from ..errors import BadValue, DoesNotFit
 from .cache import CacheRoom
 from .iteration_times import IterationTimes, Round, round_time_s
+from .prefix_cache import PrefixCache
 from .requests import Traffic
 
 if TYPE_CHECKING:
@@ -89,6 +90,8 @@ class Outcome(msgspec.Struct, frozen=True, eq=False):
     computed_tokens: int  # tokens of prompts that were computed, including those computed again after preemption
     preemptions: int  # number of preemptions
     left_out: Bools | None = None  # requests that latencies leave out, shape (requests,); None: none
+    # Tokens of prompts that were found in the prefix cache when they were first admitted; None without hashes.
+    found_tokens: int | None = None
 
 
 MOST_KEPT = 8
@@ -127,6 +130,52 @@ def simulate(
     return outcome
 
 
+class _Prefixes:
+    """Prefix cache of a replica: requests hold what they found, and after their prompt all of its full blocks."""
+
+    def __init__(self, traffic: Traffic, block_tokens: int) -> None:
+        assert traffic.hashes is not None
+        self.cache = PrefixCache()
+        self.hashed_tokens = traffic.hashed_tokens
+        self.blocks_per_hash = -(-traffic.hashed_tokens // block_tokens)
+        # Only full blocks are found again.
+        self.hashes = [
+            hashes[: tokens // traffic.hashed_tokens]
+            for hashes, tokens in zip(traffic.hashes, traffic.input_tokens.tolist())
+        ]
+        self.most_found = [
+            max(tokens - 1, 0) // traffic.hashed_tokens for tokens in traffic.input_tokens.tolist()
+        ]  # at least one token of a prompt is computed
+        self.held = [0] * len(self.hashes)
+
+    def find(self, request: int) -> tuple[int, int]:
+        """Return the tokens of a prompt that are there, and the blocks of the KV cache of them that nobody holds."""
+        hashes = self.hashes[request][: self.most_found[request]]
+        found = self.cache.count_found(hashes)
+        self.held[request] = found
+        return found * self.hashed_tokens, self.cache.count_unused(hashes[:found]) * self.blocks_per_hash
+
+    def hold_found(self, request: int) -> None:
+        """Let a request hold what it has found."""
+        self.cache.hold(self.hashes[request][: self.held[request]])
+
+    def hold_computed(self, request: int) -> tuple[int, int]:
+        """Let a request hold all full blocks of its prompt; return their tokens, and blocks that nobody held before."""
+        newly_held = self.cache.hold(self.hashes[request][self.held[request] :])
+        self.held[request] = len(self.hashes[request])
+        return self.held[request] * self.hashed_tokens, newly_held * self.blocks_per_hash
+
+    def release(self, request: int) -> int:
+        """Let a request give its blocks back; return the blocks of the KV cache that nobody holds any more."""
+        unheld = self.cache.release(self.hashes[request][: self.held[request]])
+        self.held[request] = 0
+        return unheld * self.blocks_per_hash
+
+    def keep_within(self, blocks: int) -> None:
+        """Drop what nobody holds and does not fit into some blocks of the KV cache."""
+        self.cache.evict(blocks // self.blocks_per_hash)
+
+
 class _Replica:
     """State of a simulation.
 
@@ -148,6 +197,9 @@ class _Replica:
         self.outputs: list[int] = traffic.output_tokens.tolist()
         self.is_closed = traffic.concurrency is not None
         self.shared: list[int] = [int(tokens * options.prefix_hit_rate) for tokens in self.inputs]
+        self.prefixes = None
+        if traffic.hashes is not None and not options.prompts_are_cached:
+            self.prefixes = _Prefixes(traffic, room.block_tokens)
         self._check_requests()
         # Times of each request.
         self.admitted_s = [math.nan] * count
@@ -182,7 +234,7 @@ class _Replica:
         self.growth = [0] * self.block_tokens  # decoding sequences by the position at which they need a new block
         self.iterations = 0
         self.busy_s = self.cached_block_s = self.sequence_s = 0.0
-        self.peak_blocks = self.computed_tokens = self.preemptions = 0
+        self.peak_blocks = self.computed_tokens = self.preemptions = self.found_tokens = 0
 
     def _draw_delays(self) -> tuple[list[float], list[float]]:
         """Draw the time from the sending of each request until it reaches the scheduler, and the iterations after.
@@ -257,14 +309,17 @@ class _Replica:
         while self.waiting and self.decoding + len(self.prompts) < engine.max_sequences:
             request = self.waiting[0]
             tokens = self.inputs[request] + self.decoded[request]
+            newly_held = 0
+            if self.prefixes is not None:
+                self.shared[request], newly_held = self.prefixes.find(request)
             new_tokens = tokens - self.shared[request]
             if self.options.prompts_are_cached and not self.decoded[request]:
                 new_tokens = 1
             is_first = not self.prompts
             if budget <= 0 or (not engine.chunked_prefill and new_tokens > budget and not is_first):
                 return
-            needed = self._blocks(tokens - self.shared[request])
-            final = self._blocks(self.inputs[request] + self.outputs[request] - self.shared[request])
+            needed = self._blocks(tokens - self.shared[request]) + newly_held
+            final = self._final_blocks(request) + newly_held
             later = (self.promised_blocks - self.used_blocks) + (final - needed)
             is_alone = not self.decoding and not self.prompts
             if needed + engine.reserved_output * later > free and not is_alone:
@@ -274,8 +329,12 @@ class _Replica:
             budget -= new_tokens
             if math.isnan(self.admitted_s[request]):
                 self.admitted_s[request] = self.now_s
+                self.found_tokens += self.shared[request]
             self.used_blocks += needed
             self.promised_blocks += final
+            if self.prefixes is not None:
+                self.prefixes.hold_found(request)
+                self._evict_prefixes()
             self.prompts.append([request, tokens - new_tokens, tokens])
             self.admission_order.append(request)
 
@@ -419,8 +478,7 @@ class _Replica:
             self.decoded[request] += self.position - self.start_position[request]
             self._leave_batch(request)
         else:
-            self.used_blocks -= self._blocks(self.inputs[request] + self.decoded[request] - self.shared[request])
-            self.promised_blocks -= self._final_blocks(request)
+            self._free(request, self.inputs[request] + self.decoded[request])
             self.prompts = [prompt for prompt in self.prompts if prompt[0] != request]
         self.generation[request] += 1
         self.waiting.appendleft(request)
@@ -433,11 +491,12 @@ class _Replica:
         tokens = self.inputs[request] + self.decoded[request]
         if math.isnan(self.first_token_s[request]):
             self.first_token_s[request] = self.now_s
+        if self.prefixes is not None:
+            self._share_prompt(request, tokens)
         self.decoded[request] += 1
         remaining = self.outputs[request] - self.decoded[request]
         if remaining <= 0:
-            self.used_blocks -= self._blocks(tokens - self.shared[request])
-            self.promised_blocks -= self._final_blocks(request)
+            self._free(request, tokens)
             self._finish(request)
             return
         self.is_decoding[request] = True
@@ -453,19 +512,41 @@ class _Replica:
     def _leave_batch(self, request: int) -> None:
         """Remove a decoding sequence and free its blocks."""
         tokens = self.start_tokens[request] + self.position - self.start_position[request]
-        own_tokens = tokens - self.shared[request]
-        self.used_blocks -= self._blocks(own_tokens)
-        self.promised_blocks -= self._final_blocks(request)
         self.cached_tokens -= tokens
-        self.growth[(self.position - own_tokens) % self.block_tokens] -= 1
+        self.growth[(self.position - (tokens - self.shared[request])) % self.block_tokens] -= 1
+        self._free(request, tokens)
         self.decoding -= 1
         self.is_decoding[request] = False
+
+    def _free(self, request: int, tokens: int) -> None:
+        """Free the blocks of a request with some tokens; those of a common prefix stay until their room is needed."""
+        freed, promised = self._blocks(tokens - self.shared[request]), self._final_blocks(request)
+        if self.prefixes is not None:
+            unheld = self.prefixes.release(request)
+            freed, promised = freed + unheld, promised + unheld
+        self.used_blocks -= freed
+        self.promised_blocks -= promised
+
+    def _share_prompt(self, request: int, tokens: int) -> None:
+        """Let others find the full blocks of a computed prompt; what is there already is not kept twice."""
+        assert self.prefixes is not None
+        before, final_before = self._blocks(tokens - self.shared[request]), self._final_blocks(request)
+        self.shared[request], newly_held = self.prefixes.hold_computed(request)
+        self.used_blocks += newly_held + self._blocks(tokens - self.shared[request]) - before
+        self.promised_blocks += newly_held + self._final_blocks(request) - final_before
+        self._evict_prefixes()
+
+    def _evict_prefixes(self) -> None:
+        """Keep no more blocks that nobody holds than there is room for."""
+        if self.prefixes is not None:
+            self.prefixes.keep_within(self.total_blocks - self.used_blocks)
 
     def _advance(self, iterations: int) -> None:
         """Decode some iterations, and finish the sequences that are done."""
         position = self._positions_after(iterations)
         tokens = position - self.position
         self.used_blocks += self._growth_of(tokens)
+        self._evict_prefixes()
         self.peak_blocks = max(self.peak_blocks, self.used_blocks)
         self.cached_tokens += tokens * self.decoding
         self.position = position
@@ -514,4 +595,5 @@ class _Replica:
             blocks=self.total_blocks,
             computed_tokens=self.computed_tokens,
             preemptions=self.preemptions,
+            found_tokens=None if self.prefixes is None else self.found_tokens,
         )

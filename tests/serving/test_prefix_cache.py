@@ -1,0 +1,136 @@
+"""Prefix caching: what a cache of blocks finds, alone and in a simulated server.
+
+Tests: serving/prefix_cache.py, and its use in serving/simulator.py and serving/requests.py.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+import paleo_lite as pl
+from measured import DATA
+from paleo_lite.errors import BadFile, BadValue
+from paleo_lite.serving.prefix_cache import PrefixCache, prefix_hit_rate
+from paleo_lite.serving.requests import read_trace
+
+SERVER = {"network": "llama-3.2-1b", "gpu": "a100-sxm-80gb"}
+
+
+def turns(users: int, rounds: int) -> list[list[int]]:
+    """Conversations in which every turn adds a block to the prompt, the users one after another in every round."""
+    return [[1000 * user + block for block in range(turn)] for turn in range(1, rounds + 1) for user in range(users)]
+
+
+@pytest.mark.parametrize("rounds", [2, 5, 8])
+def test_conversations_find_all_but_their_last_turn(rounds: int) -> None:
+    """Turn r finds r - 1 of its r blocks."""
+    found, total = sum(range(rounds)), sum(range(1, rounds + 1))
+    assert prefix_hit_rate(turns(7, rounds)) == pytest.approx(found / total)
+
+
+def test_a_cache_that_is_smaller_than_all_conversations_finds_nothing_from_then_on() -> None:
+    """Seven users take turns: what the others used last is evicted before a user comes again."""
+    prompts = turns(7, 6)
+    assert prefix_hit_rate(prompts, blocks=7 * 6) == prefix_hit_rate(prompts)
+    assert prefix_hit_rate(prompts, blocks=7) < 0.25 * prefix_hit_rate(prompts)
+
+
+def test_the_ends_of_prompts_go_before_their_beginnings() -> None:
+    cache = PrefixCache()
+    cache.hold([1, 2, 3, 4])
+    assert cache.release([1, 2, 3, 4]) == 4
+    cache.evict(2)
+    assert cache.count_found([1, 2, 3, 4]) == 2
+
+
+def test_blocks_that_a_request_holds_are_not_evicted() -> None:
+    cache = PrefixCache()
+    assert cache.hold([1, 2]) == 2 and cache.hold([1, 2, 3]) == 1
+    assert cache.release([1, 2, 3]) == 1
+    cache.evict(0)
+    assert cache.count_found([1, 2, 3]) == 2 and cache.held_blocks == 2
+
+
+@pytest.mark.needs_data
+@pytest.mark.parametrize(
+    ("blocks", "rate"), [(1_000, 0.0445), (10_000, 0.2116), (50_000, 0.3546), (None, 0.3664)]
+)  # fmt: skip
+def test_hit_rates_of_an_hour_of_conversations(blocks: int | None, rate: float) -> None:
+    """Dynamo's documentation states 36.64% for Mooncake's conversation trace without a limit."""
+    traffic = read_trace(DATA / "traffic/mooncake_conversation.jsonl.gz")
+    assert traffic.hashes is not None and len(traffic) == 12_031
+    assert round(prefix_hit_rate(traffic.hashes, blocks), 4) == rate
+
+
+def write_trace(path: Path, lines: list[dict[str, object]]) -> Path:
+    content = "".join(json.dumps(line) + "\n" for line in lines)
+    if path.suffix == ".gz":
+        path.write_bytes(gzip.compress(content.encode()))
+    else:
+        path.write_text(content)
+    return path
+
+
+def line(timestamp: float, hashes: list[int] | None, tokens: int | None = None, answer: int = 4) -> dict[str, object]:
+    length = 512 * len(hashes or [0]) if tokens is None else tokens
+    found: dict[str, object] = {"timestamp": timestamp, "input_length": length, "output_length": answer}
+    return found if hashes is None else {**found, "hash_ids": hashes}
+
+
+@pytest.mark.parametrize("name", ["trace.jsonl", "trace.jsonl.gz"])
+def test_a_server_computes_what_its_cache_does_not_find(tmp_path: Path, name: str) -> None:
+    """The second and third request find two and three of four blocks, of which the last token is always computed."""
+    lines = [line(0, [1, 2, 3, 4]), line(60_000, [1, 2, 5, 6]), line(120_000, [1, 2, 3, 4])]
+    serving = pl.serve(**SERVER, requests=write_trace(tmp_path / name, lines))
+    assert serving.figures["prefix_hit_rate"].value == pytest.approx((0 + 2 + 3) / 12)
+    assert any(note.startswith("50.0% of the blocks of these prompts were in earlier ones") for note in serving.notes)
+    without = pl.serve(
+        **SERVER, requests=write_trace(tmp_path / "plain.jsonl", [line(0, None, 2048) for _ in range(3)])
+    )
+    assert "prefix_hit_rate" not in without.figures
+
+
+def test_common_prefixes_make_first_tokens_earlier(tmp_path: Path) -> None:
+    system = list(range(16))
+    shared = [line(200 * number, [*system, 100 + number]) for number in range(40)]
+    apart = [line(200 * number, [1000 * number + block for block in range(17)]) for number in range(40)]
+    fast, slow = (
+        pl.serve(**SERVER, requests=write_trace(tmp_path / f"{name}.jsonl", lines))
+        for name, lines in (("shared", shared), ("apart", apart))
+    )
+    assert fast.figures["prefix_hit_rate"].value == pytest.approx(39 * 16 / (40 * 17))
+    assert fast.latencies["ttft_s"]["mean"].value < slow.latencies["ttft_s"]["mean"].value / 3
+
+
+@pytest.mark.parametrize(
+    ("lines", "sentence"),
+    [
+        ([line(0, [1], 600)], "line 1: a prompt of 600 tokens has 2 blocks of 512 tokens, but hash_ids has 1"),
+        ([line(5, [1]), line(3, [2])], "line 2: timestamp must not be below that of the line before"),
+        ([line(0, [1]), line(1, None)], "line 2: all lines have hash_ids, or none has"),
+        ([line(0, [1], 0)], "line 1: Expected `int` >= 1 - at `\\$.input_length`"),
+        ([{"timestamp": 0}], "line 1: Object missing required field `input_length`"),
+        ([], "the trace has no requests"),
+    ],
+)
+def test_bad_traces_get_one_sentence(tmp_path: Path, lines: list[dict[str, object]], sentence: str) -> None:
+    with pytest.raises(BadFile, match=sentence):
+        read_trace(write_trace(tmp_path / "trace.jsonl", lines))
+
+
+def test_what_cannot_be_read_gets_one_sentence(tmp_path: Path) -> None:
+    damaged = tmp_path / "trace.jsonl.gz"
+    damaged.write_bytes(gzip.compress(b'{"timestamp": 0}\n')[:-12])
+    with pytest.raises(BadFile, match=r"trace\.jsonl\.gz"):
+        read_trace(damaged)
+    with pytest.raises(BadFile, match="there is no such file"):
+        read_trace(tmp_path / "missing.jsonl")
+    with pytest.raises(BadValue, match="a prefix cache holds at least 1 block"):
+        prefix_hit_rate([[1]], 0)
+    with pytest.raises(BadValue, match="`--prefix-hit-rate` is for requests without hash_ids"):
+        trace = write_trace(tmp_path / "trace.jsonl", [line(0, [1])])
+        pl.serve(**SERVER, requests=trace, prefix_hit_rate=0.5)
