@@ -247,7 +247,7 @@ def calibrated_links_table(calibrations: Mapping[str, LinkCalibration]) -> Table
             "operation",
             "start_s",
             "latency_s",
-            find_column("ppp", show=format_range),  # of the sizes of messages
+            find_column("ppp", show=format_range),  # one for each number of workers
             find_column("held_out_error", key="held_out_sizes"),
             "platform",
             "points",
