@@ -243,7 +243,7 @@ _RESULTS = (
     _number("token_electricity_usd", "electricity\nUSD per 1M", "USD", format_number, "electricity of 1M tokens"),
     _number("electricity_usd", "electricity\nUSD", "USD", format_number, "price of the electricity of the whole run"),
     _number("co2_g", "CO2", "g", _format_grams, "CO2 of the electricity of the whole run"),
-    _rate("speedup", "speed-up", "ratio of the throughput to that of the first row, or of one worker", "1"),
+    _number("speedup", "speed-up", "1", format_number, "ratio to the throughput of the first row, or of one worker"),
     _number("speedup_low", "speed-up\nfrom", "1", format_3_digits, "lower end of the 90% interval of the speed-up"),
     _number("speedup_high", "speed-up\nto", "1", format_3_digits, "upper end of the 90% interval of the speed-up"),
     _share("scaling_efficiency", "scaling\nefficiency", "speed-up divided by the number of workers"),

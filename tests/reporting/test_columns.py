@@ -71,6 +71,22 @@ def test_a_heading_that_a_view_changes_is_justified():
                 assert "#" in nearby, f"{path.name}:{call.lineno}: say why the heading differs"
 
 
+def test_what_a_view_drops_or_draws_is_one_of_its_columns():
+    """Columns that a table has only sometimes are among the names that the call gives."""
+    checked = 0
+    for path in (PACKAGE / "reporting").rglob("*.py"):
+        for call in calls_of("select_columns", path):
+            if any(isinstance(getattr(part, "value", part), ast.Name) for part in call.args):
+                continue  # a column or a list that stands elsewhere
+            named = {node.value for part in call.args for node in ast.walk(part) if isinstance(node, ast.Constant)}
+            for keyword in call.keywords:
+                if keyword.arg in ("drop", "bars"):
+                    checked += 1
+                    listed = {node.value for node in ast.walk(keyword.value) if isinstance(node, ast.Constant)}
+                    assert listed <= named, f"{path.name}:{call.lineno}: {listed - named}"
+    assert checked > 30
+
+
 def test_a_view_changes_columns_only_where_it_says_so():
     low, time, memory = select_columns(
         "low_s", find_column("time_s", key="step_s"), "memory_bytes", drop=("memory_bytes", "low_s"), short=True
