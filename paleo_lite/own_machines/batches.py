@@ -24,6 +24,7 @@ from .step import (
     padding_of,
     piece_parts_s,
     prompt_peak_per_s,
+    prompt_rate_per_s,
 )
 
 
@@ -74,8 +75,8 @@ def _piece_s(model: LocalModel, piece: Piece, tokens: float) -> float:
     if piece.is_expert and piece.stored_bytes:
         share = piece.read_bytes / piece.stored_bytes
         read_s *= (1 - (1 - share) ** tokens) / share  # distinct experts of all tokens
-    peak_per_s = prompt_peak_per_s(model.device, piece.group) * model.constants.efficiency[piece.group]
-    product_s = 2.0 * piece.numbers * tokens * padding_of(piece, model.constants, tokens) / peak_per_s
+    rate_per_s = prompt_rate_per_s(model.device, piece.group, model.constants)
+    product_s = 2.0 * piece.numbers * tokens * padding_of(piece, model.constants, tokens) / rate_per_s
     return min(overlap_s(read_s, tokens * unpack_s), read_s + product_s)
 
 

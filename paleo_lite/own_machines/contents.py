@@ -32,7 +32,7 @@ def group_of(name: str) -> str:
     """Return the group of a tensor type."""
     if name in ("f32", "f16", "bf16"):
         return "wide"
-    if name.startswith("iq") and name != "iq4_nl":
+    if name == MXFP4 or (name.startswith("iq") and name != "iq4_nl"):
         return "table"
     return "k" if name.endswith("_k") else "legacy"
 

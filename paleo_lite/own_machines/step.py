@@ -38,6 +38,14 @@ INTEGER_SHARES = {"legacy": 1.0, "k": 0.5, "table": 0.5}
 """Share of the peak of integer products of lanes by group of types: scales in two levels and look-ups take as many
 instructions as the products themselves (an RX 6800 and an MI50 in llama.cpp's pull requests 24127 and 27841)."""
 
+LANE_GAINS = {"G15": 1.5, "G16": 1.5, "G17": 1.5}
+"""Numbers that a lane unpacks in a cycle relative to the constants, by architecture: Apple's GPUs since the M3 issue
+integer and floating-point instructions at once."""
+
+PROMPT_GAINS = {"G15": 1.2, "G16": 1.2}
+"""Share of the peak in prompts relative to the constants, by architecture, for the same reason; the M5 multiplies by
+its neural accelerators instead."""
+
 FILE = "llama_cpp.json"
 
 
@@ -104,6 +112,12 @@ def prompt_peak_per_s(device: Device, group: str = "legacy") -> float:
     return min(max(rates), float(device.cores.multiprocessors.value) * clock_hz * MATRIX_FLOPS_PER_CYCLE)
 
 
+def prompt_rate_per_s(device: Device, group: str, constants: BackendConstants) -> float:
+    """Return the FLOP/s that products of a prompt reach with matrices of a group of types."""
+    gain = PROMPT_GAINS.get(device.architecture, 1.0)
+    return prompt_peak_per_s(device, group) * constants.efficiency[group] * gain
+
+
 def lane_cycles_per_s(device: Device) -> float:
     """Return the fp32 lanes of a device times its clock."""
     clock_hz = device.clock_hz(device.clocks.default)
@@ -116,7 +130,8 @@ def lane_cycles_per_s(device: Device) -> float:
 def piece_parts_s(piece: Piece, device: Device, constants: BackendConstants) -> tuple[float, float]:
     """Return the seconds in which a token reads a piece, and in which it unpacks and multiplies its numbers."""
     read_s = piece.read_bytes / (device.bandwidth_bytes_per_s * constants.share)
-    unpack_s = piece.numbers / (lane_cycles_per_s(device) * constants.unpack[piece.group])
+    numbers_per_cycle = constants.unpack[piece.group] * LANE_GAINS.get(device.architecture, 1.0)
+    unpack_s = piece.numbers / (lane_cycles_per_s(device) * numbers_per_cycle)
     return read_s, unpack_s
 
 
@@ -194,7 +209,7 @@ def prompt_s(
             piece.numbers * (tokens if piece.rows == "tokens" else 1) * padding_of(piece, constants, tokens / batches)
             for piece in pieces
         )
-        total_s += 2.0 * rows / (prompt_peak_per_s(device, group) * constants.efficiency[group])
+        total_s += 2.0 * rows / prompt_rate_per_s(device, group, constants)
         read_bytes = sum(piece.stored_bytes if piece.is_expert else piece.read_bytes for piece in pieces)
         total_s += batches * read_bytes / (device.bandwidth_bytes_per_s * constants.share)
     total_s += attention_s(contents, device, constants, tokens, cached)
@@ -207,7 +222,8 @@ def attention_s(
     contents: Contents, device: Device, constants: BackendConstants, tokens: float, cached: float = 0.0
 ) -> float:
     """Return the seconds of attention of a prompt behind a cached context."""
-    rate_per_s = prompt_peak_per_s(device) * constants.attention_efficiency
+    gain = PROMPT_GAINS.get(device.architecture, 1.0)
+    rate_per_s = prompt_peak_per_s(device) * constants.attention_efficiency * gain
     mean = cached + tokens / 2
     reached = [mean if window is None else min(mean, window) for window in contents.windows]
     return sum(flops * tokens * keys for flops, keys in zip(contents.pair_flops, reached)) / rate_per_s

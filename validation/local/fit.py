@@ -32,7 +32,11 @@ TYPICAL = {
 """Values before any measurement, of the order of what reviews of llama.cpp print."""
 DEVIATION = np.array([0.15, 0.3, 0.4, 0.4, 0.4, 0.5, 0.5, 0.3, 0.3, 0.3, 0.4, 0.5, 0.5])
 PIPELINE = 0.6
-NOISE = 0.12
+
+# Standard deviations of the logarithm of a time: of a row by itself, and of all rows of a phase that a source measured
+# on a device (its version of the program, its way of measuring, its heat).
+NOISE, SHARED_NOISE = 0.12, 0.15
+
 BLOCK_CORES = {"mlx": 32.0}
 """Cores of the device for which ``block_s`` holds, of backends whose waits grow with the cores."""
 
@@ -73,13 +77,24 @@ def predict_s(row: Row, constants: BackendConstants) -> float:
     return prompt_s(contents, device, constants, row.tokens, cached=row.context, gpus=row.gpus, pipeline=PIPELINE)
 
 
+def whitening_of(rows: Sequence[Row]) -> np.ndarray:
+    """Return the matrix that makes the errors of rows independent, with variance 1.
+
+    What a source measured on a device errs together: thirty of its rows do not outweigh one of each of ten others.
+    """
+    keys = [(row.source, row.device, row.phase) for row in rows]
+    is_shared = np.array([[key == other for other in keys] for key in keys])
+    covariance = NOISE**2 * np.eye(len(rows)) + SHARED_NOISE**2 * is_shared
+    return np.asarray(np.linalg.inv(np.linalg.cholesky(covariance)))
+
+
 def fit(backend: str, rows: Sequence[Row]) -> np.ndarray:
     """Return the logarithms of the constants: the rows, and what is typical."""
-    typical = np.log(TYPICAL[backend])
+    typical, whitening = np.log(TYPICAL[backend]), whitening_of(rows)
 
     def residuals(theta: np.ndarray) -> np.ndarray:
         constants = make_constants(backend, theta)
-        errors = [np.log(predict_s(row, constants) / row.seconds) / NOISE for row in rows]
+        errors = whitening @ [np.log(predict_s(row, constants) / row.seconds) for row in rows]
         return np.array([*errors, *((theta - typical) / DEVIATION)])
 
     return np.asarray(least_squares(residuals, typical, loss="soft_l1", diff_step=1e-3, max_nfev=30).x)
