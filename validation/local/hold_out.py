@@ -117,7 +117,11 @@ HELD_OUT: dict[str, Callable[[str, Sequence[Row]], list[Forecast]]] = {
 
 
 def deviation_of(phase: str, forecasts: Sequence[Forecast]) -> float:
-    """Return the deviation of a phase whose 90% interval covers nine of ten rows with their devices held out."""
+    """Return the deviation of a phase whose 90% interval covers nine of ten rows.
+
+    `forecasts` are those with their devices held out, and those with their sources: what a new source measures differs
+    by its version and settings, too.
+    """
     errors = [abs(each.log_ratio) for each in forecasts if each.row.phase == phase]
     least = LEAST_OF_FEW if len(errors) < FEW_ROWS else PHASES[phase]
     return max(float(np.quantile(errors, 0.9)) / DEVIATIONS_AT_90, least) if errors else least
@@ -155,16 +159,15 @@ def _errors(
 def validate_local(data: Path) -> list[LocalErrors]:
     """Return the errors by backend and phase, with a device, and with a source, left out at a time.
 
-    The intervals are those that are shipped: as wide as the errors of devices that were left out.
+    The intervals are those that are shipped: as wide as the errors of devices and of sources that were left out.
     """
     by_backend = {backend: [row for row in read_rows(data) if row.backend == backend] for backend in BACKENDS}
     forecasts = {
         held_out: {backend: function(backend, rows) for backend, rows in by_backend.items()}
         for held_out, function in HELD_OUT.items()
     }
-    deviations = {
-        phase: {backend: deviation_of(phase, own) for backend, own in forecasts["device"].items()} for phase in PHASES
-    }
+    pooled = {backend: [each for by_name in forecasts.values() for each in by_name[backend]] for backend in BACKENDS}
+    deviations = {phase: {backend: deviation_of(phase, own) for backend, own in pooled.items()} for phase in PHASES}
     of_llama_cpp = [backend for backend in BACKENDS if backend not in OF_OTHER_ENGINES]
     groups = {**{backend: [backend] for backend in BACKENDS}, "llama.cpp, all": of_llama_cpp}
     rows = []

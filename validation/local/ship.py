@@ -12,7 +12,7 @@ from paleo_lite.files import write_atomically
 from paleo_lite.own_machines.step import LocalConstants
 
 from .fit import PIPELINE, fit, make_constants
-from .hold_out import PHASES, deviation_of, hold_out_devices, mean_over_devices
+from .hold_out import PHASES, deviation_of, hold_out_devices, hold_out_sources, mean_over_devices
 from .published import read_rows
 
 FILE = "llama_cpp.json"
@@ -31,7 +31,8 @@ def ship_local(data: Path, folder: Path) -> Iterator[tuple[str, str]]:
     for backend in BACKENDS:
         own = [row for row in rows if row.backend == backend]
         forecasts = hold_out_devices(backend, own)
-        deviations = {phase: deviation_of(phase, forecasts) for phase in PHASES}
+        pooled = [*forecasts, *hold_out_sources(backend, own)]
+        deviations = {phase: deviation_of(phase, pooled) for phase in PHASES}
         constants[backend] = make_constants(backend, fit(backend, own), deviations["decode"], deviations["prompt"])
         errors = [
             f"{phase} {mean_over_devices([each for each in forecasts if each.row.phase == phase]):.1%}"
