@@ -226,15 +226,13 @@ def _training(request: Request) -> Report:
 def _pretraining(request: Request) -> Report:
     """Hold out pre-training with a tuned stack by device, network and precision."""
     from .training.hold_out_pretraining import pretraining_page, pretraining_pairs, validate_pretraining
-    from .training.pretraining import check_steps, pretraining_steps
+    from .training.pretraining import pretraining_steps
 
-    published, check = pretraining_steps(request.data), check_steps(request.data)
-    fitted, checked = (
-        [step for step in table.steps if request.includes(step.device, step.precision)] for table in (published, check)
-    )
-    if not fitted and not checked:
+    published = pretraining_steps(request.data)
+    steps = [step for step in published.steps if request.includes(step.device, step.precision)]
+    if not steps:
         raise request.no_measurement()
-    rows, forecasts = validate_pretraining(fitted, checked)
+    rows, forecasts = validate_pretraining(steps)
     return rows, lambda: pretraining_page(rows, published.left_out), lambda: pretraining_pairs(forecasts)
 
 

@@ -180,9 +180,10 @@ class MicroBatchCounts(NamedTuple):
         cost = self.counted
         quantize_s = _quantize_s(self.workload, job)
         if self.stack is not None:
-            launches_s = self.stack.launches * _launch_s(job)
-            forward = forward * self.stack.kernels_of[0] + launches_s
-            backward = backward * self.stack.kernels_of[1] + 2 * launches_s
+            launch_s, host_s = _launch_s(job)
+            launches_s, hosts_s = self.stack.launches * launch_s, self.stack.launches * host_s
+            forward = np.maximum(forward * self.stack.kernels_of[0] + launches_s, hosts_s)
+            backward = np.maximum(backward * self.stack.kernels_of[1] + 2 * launches_s, 2 * hosts_s)
             saved = self.stack.saved
             cost = cost._replace(
                 activation_bytes=saved.total_bytes,
@@ -242,9 +243,12 @@ def _memory_fields(memory: Memory) -> dict[str, Any]:
     }
 
 
-def _launch_s(job: Job) -> float:
-    """Return the time that a kernel of one expert takes beside its work; a bound has none."""
-    return (job.stack_constants or stack_constants()).expert_launch_s if job.model.is_forecast else 0.0
+def _launch_s(job: Job) -> tuple[float, float]:
+    """Return the time that a kernel of one expert takes beside its work, and that of its host; a bound has none."""
+    if not job.model.is_forecast:
+        return 0.0, 0.0
+    constants = job.stack_constants or stack_constants()
+    return constants.expert_launch_s, constants.expert_host_s
 
 
 def _quantize_s(workload: Workload, job: Job) -> float:

@@ -51,6 +51,9 @@ class StackConstants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # The same for grouped products, by implementation in `expert_kernels.EXPERT_KERNELS`.
     expert_efficiency: dict[str, float]
     expert_launch_s: float  # time that each kernel of an expert of its own takes beside its work
+    # Time in which the host launches each of them. It waits for the number of tokens of every expert before, so that
+    # products are no faster than their launches.
+    expert_host_s: float
     # Smaller dimension of an expert's matrix at which grouped products reach half of their share.
     half_expert_size: float
     tensor_overlap: float  # share of the communication between tensor-parallel devices that is hidden behind products

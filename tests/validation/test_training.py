@@ -55,14 +55,14 @@ def test_forecast_of_a_gpu_without_fitted_steps() -> None:
 
 @pytest.mark.needs_data
 def test_every_row_of_pretraining_is_read_or_counted() -> None:
-    """90 rows on H100, B200 and GB200, two of networks without a published config; step 1 takes 19.7 s."""
-    from validation.training.pretraining import check_steps, pretraining_steps
+    """90 rows on H100, B200 and GB200, two of networks without a published config; 78 on GB300, one of them so."""
+    from validation.training.pretraining import pretraining_steps
 
-    published, check = pretraining_steps(DATA), check_steps(DATA)
-    assert len(published.steps) + sum(published.left_out.values()) == 90
-    assert {step.device for step in published.steps} == {"h100-sxm", "b200", "gb200"}
-    assert {step.device for step in check.steps} == {"gb300"} and len(check.steps) == 77
-    mixture = next(step for step in check.steps if (step.network, step.precision) == ("gpt-oss-120b", "bf16"))
+    published = pretraining_steps(DATA)
+    on_gb300 = [step for step in published.steps if step.device == "gb300"]
+    assert {step.device for step in published.steps} == {"h100-sxm", "b200", "gb200", "gb300"}
+    assert len(on_gb300) == 77 and len(published.steps) + sum(published.left_out.values()) == 90 + 78
+    mixture = next(step for step in on_gb300 if (step.network, step.precision) == ("gpt-oss-120b", "bf16"))
     assert (mixture.parallel.dispatch, mixture.fused_loss, mixture.without_recipe().parallel.dispatch) == (
         "alltoall",
         False,
@@ -75,9 +75,9 @@ def test_every_row_of_pretraining_is_read_or_counted() -> None:
 
 @pytest.mark.needs_data
 def test_every_recipe_belongs_to_a_run() -> None:
-    from validation.training.pretraining import RECIPES, _find_recipe, check_steps, pretraining_steps
+    from validation.training.pretraining import RECIPES, _find_recipe, pretraining_steps
 
-    steps = pretraining_steps(DATA).steps + check_steps(DATA).steps
+    steps = pretraining_steps(DATA).steps
     used = [
         _find_recipe(step.network, step.device, step.precision, step.parallel, step.parallel.expert_kernels)
         for step in steps
@@ -87,11 +87,11 @@ def test_every_recipe_belongs_to_a_run() -> None:
 
 
 @pytest.mark.needs_data
-def test_forecast_of_pretraining_on_a_device_without_fitted_steps() -> None:
-    """GB300, up to the release of April: dense networks and mixtures in bf16, fp8, mxfp8 and nvfp4."""
-    from validation.training.pretraining import check_steps, forecast
+def test_forecast_of_pretraining() -> None:
+    """GB300, the release of April: dense networks and mixtures in bf16, fp8, mxfp8 and nvfp4."""
+    from validation.training.pretraining import forecast, pretraining_steps
 
-    steps = [step for step in check_steps(DATA).steps if step.release == "26.04.01"]
+    steps = [step for step in pretraining_steps(DATA).steps if (step.device, step.release) == ("gb300", "26.04.01")]
     forecasts = forecast(steps)
     errors = [abs(one.error) for one in forecasts]
     assert len(errors) == 14

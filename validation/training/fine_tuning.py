@@ -20,7 +20,7 @@ from paleo_lite.timing.workload import TrainingOptions
 
 from ..comparisons import ComparedStep, require_data, steps_page
 from ..tables import rows_of
-from .pretraining import CHECK_TABLE, NETWORKS
+from .pretraining import NETWORKS, TABLE_OF_GB300
 
 PLATFORMS = {"GB200": "gb200-nvl72", "GB300": "gb300-nvl72"}
 RANK, MODULES = 16, ("q_proj", "k_proj", "v_proj")
@@ -35,7 +35,7 @@ class FineTuning(ComparedStep, frozen=True, kw_only=True):
 
 def fine_tuning_steps(data: Path) -> list[FineTuning]:
     """Return the published steps with their forecasts."""
-    rows = [row for row in rows_of(data / CHECK_TABLE) if "LoRA" in row["software"]]
+    rows = [row for row in rows_of(data / TABLE_OF_GB300) if "LoRA" in row["software"]]
     return [_forecast(row) for row in rows]
 
 

@@ -19,7 +19,6 @@ from .pretraining import (
     FIRST_FUSED,
     Forecast,
     Pretraining,
-    check_steps,
     fit,
     forecast,
     pretraining_steps,
@@ -93,27 +92,16 @@ def _rows_of_device(
     return rows, forecasts
 
 
-def validate_pretraining(
-    fitted: Sequence[Pretraining], checked: Sequence[Pretraining]
-) -> tuple[list[HeldOutPretraining], list[Forecast]]:
+def validate_pretraining(steps: Sequence[Pretraining]) -> tuple[list[HeldOutPretraining], list[Forecast]]:
     """Fit to all steps but those of a device, a network or a precision, and judge these.
 
-    Parameters
-    ----------
-    fitted, checked : sequence of Pretraining
-        Steps to fit to, and steps on a device that no fit uses.
-
-    Returns
-    -------
-    list of HeldOutPretraining
-    list of Forecast
-        The held-out steps by device, and the checked ones.
+    Return the errors, and the held-out steps by device.
     """
     rows, by_device = [], []
     for split, name in (("device", "device"), ("network", "network"), ("precision", "precision")):
-        for value in dict.fromkeys(getattr(step, name) for step in fitted):
-            kept = [step for step in fitted if getattr(step, name) != value]
-            left_out = [step for step in fitted if getattr(step, name) == value]
+        for value in dict.fromkeys(getattr(step, name) for step in steps):
+            kept = [step for step in steps if getattr(step, name) != value]
+            left_out = [step for step in steps if getattr(step, name) == value]
             if not kept:
                 continue
             constants = rounded(fit(kept))
@@ -123,18 +111,13 @@ def validate_pretraining(
                 by_device += forecasts
             else:
                 rows.append(_row(split, value, forecast(left_out, constants)))
-    if checked and fitted:
-        constants = rounded(fit(fitted))
-        of_device, forecasts = _rows_of_device("gb300", checked, constants)
-        rows += of_device
-        early = [one for one in forecasts if one.step.release < FIRST_FUSED]
-        late = [one for one in forecasts if one.step.release >= FIRST_FUSED]
-        rows += [
-            _row("device", f"gb300, releases {period}", part)
-            for period, part in (("to 26.04", early), ("from 26.06", late))
-            if part
-        ]
-        by_device += forecasts
+    early = [one for one in by_device if one.step.release < FIRST_FUSED]
+    late = [one for one in by_device if one.step.release >= FIRST_FUSED]
+    rows += [
+        _row("device", f"each, releases {period}", part)
+        for period, part in (("to 26.04", early), ("from 26.06", late))
+        if part
+    ]
     return rows, by_device
 
 
@@ -177,7 +160,7 @@ def pretraining_pairs(forecasts: Sequence[Forecast]) -> list[Pair]:
 def ship_stack(data: Path, folder: Path) -> Iterator[tuple[str, str]]:
     """Fit the constants to all steps, and write them with the errors on held-out steps."""
     steps = pretraining_steps(data).steps
-    rows, _ = validate_pretraining(steps, check_steps(data).steps)
+    rows, _ = validate_pretraining(steps)
     errors = []
     for split in dict.fromkeys(row.split for row in rows):
         mean = np.mean([row.mape for row in rows if row.split == split])

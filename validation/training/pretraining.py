@@ -1,6 +1,6 @@
 """Published pre-training with Megatron-Bridge on H100, B200, GB200 and GB300: reader, and fit of the stack.
 
-The tables are ``today/training_megatron_bridge.csv`` and, for GB300, ``modern/transformer_training.csv``
+The tables are ``today/training_megatron_bridge.csv`` and, of GB300, ``modern/transformer_training.csv``
 (NVIDIA-NeMo/Megatron-Bridge, Apache-2.0). Networks are the shipped ones of the same name. Mixtures are trained with
 balanced experts. A configuration is listed once for each release of the software, which gets faster. What the tables
 leave out, the recipes of the runs say: ``recipes.csv`` has the exchange of tokens, its overlap, the precision of
@@ -46,8 +46,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 TABLE = "today/training_megatron_bridge.csv"
-CHECK_TABLE = "modern/transformer_training.csv"
-"""Table whose steps on GB300 no constant is fitted to."""
+TABLE_OF_GB300 = "modern/transformer_training.csv"
 
 NETWORKS = {
     "LLAMA3_70B": "llama-3-70b",
@@ -146,38 +145,29 @@ class Tables(msgspec.Struct, frozen=True):
 
 
 def pretraining_steps(folder: Path) -> Tables:
-    """Read the steps on H100, B200 and GB200."""
-    return _read(folder / TABLE, _step, lambda row: row["model"], list(rows_of(folder / TABLE)))
-
-
-def check_steps(folder: Path) -> Tables:
-    """Read the steps on GB300, to which nothing is fitted."""
-    rows = [
+    """Read the steps of both tables."""
+    of_gb300 = [
         row
-        for row in rows_of(folder / CHECK_TABLE)
+        for row in rows_of(folder / TABLE_OF_GB300)
         if row["gpu"] == "GB300" and "Pre-Training" in row["software"] and "Megatron-Bridge" in row["source"]
     ]
-    return _read(folder / CHECK_TABLE, _check_step, lambda row: row["model"], rows)
-
-
-def _read(
-    path: Path,
-    read_row: Callable[[dict[str, str]], Pretraining],
-    model_of: Callable[[dict[str, str]], str],
-    rows: Sequence[dict[str, str]],
-) -> Tables:
+    tables: list[tuple[str, Callable[[dict[str, str]], Pretraining], list[dict[str, str]]]] = [
+        (TABLE, _step, list(rows_of(folder / TABLE))),
+        (TABLE_OF_GB300, _step_on_gb300, of_gb300),
+    ]
     steps = []
     left_out: dict[str, int] = {}
-    for row in rows:
-        model = model_of(row)
-        if model not in NETWORKS:
-            reason = f"{model}: no shipped network"
-            left_out[reason] = left_out.get(reason, 0) + 1
-            continue
-        try:
-            steps.append(read_row(row))
-        except (KeyError, ValueError, csv.Error) as error:
-            raise BadFile(f"{path}: a row cannot be read: {error}") from None
+    for name, read_row, rows in tables:
+        for row in rows:
+            model = row["model"]
+            if model not in NETWORKS:
+                reason = f"{model}: no shipped network"
+                left_out[reason] = left_out.get(reason, 0) + 1
+                continue
+            try:
+                steps.append(read_row(row))
+            except (KeyError, ValueError, csv.Error) as error:
+                raise BadFile(f"{folder / name}: a row cannot be read: {error}") from None
     return Tables(steps, left_out)
 
 
@@ -194,7 +184,7 @@ def _step(row: dict[str, str]) -> Pretraining:
                  batch_size * length / tokens_per_s)  # fmt: skip
 
 
-def _check_step(row: dict[str, str]) -> Pretraining:
+def _step_on_gb300(row: dict[str, str]) -> Pretraining:
     one_rank = _integer(row, "tp") == _integer(row, "pp") == _integer(row, "ep") == 1
     parallel = _parallel(row, "tp", "pp", "vpp", "cp", "ep", "micro_batch", one_rank)
     tokens_per_s = float(row["tokens_per_s_per_gpu"]) * int(row["n_gpus"])
@@ -369,6 +359,7 @@ PRIOR: dict[str, tuple[float, float]] = {
     "separate": (0.9, 0.15),
     "fused": (0.95, 0.15),
     "expert_launch_s": (6e-6, 0.4),
+    "expert_host_s": (20e-6, 0.8),
     "half_expert_size": (500.0, 0.8),
     "state_space_dual": (0.2, 0.6),
     "exposed_tensor": (0.4, 0.5),
@@ -396,6 +387,7 @@ def constants_of(values: Floats, points: int = 0, deviation: Floats | None = Non
         kind_efficiency={name: by_name[name] for name in ("state_space_dual",)},
         expert_efficiency={name: by_name[name] for name in EXPERT_KERNELS},
         expert_launch_s=by_name["expert_launch_s"],
+        expert_host_s=by_name["expert_host_s"],
         half_expert_size=by_name["half_expert_size"],
         tensor_overlap=max(1 - by_name["exposed_tensor"], 0.0),
         expert_overlap=max(1 - by_name["exposed_expert"], 0.0),
@@ -451,6 +443,7 @@ def rounded(constants: StackConstants) -> StackConstants:
         kind_efficiency=round_values(constants.kind_efficiency, 3),
         expert_efficiency=round_values(constants.expert_efficiency, 3),
         expert_launch_s=float(f"{constants.expert_launch_s:.3g}"),
+        expert_host_s=float(f"{constants.expert_host_s:.3g}"),
         half_expert_size=float(f"{constants.half_expert_size:.3g}"),
         tensor_overlap=float(f"{constants.tensor_overlap:.3g}"),
         expert_overlap=float(f"{constants.expert_overlap:.3g}"),
