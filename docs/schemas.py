@@ -281,6 +281,12 @@ ANSWERS: dict[str, list[Any]] = {
             "kinds": list[record("KindBeside", {"kind": str, **_BESIDE})],
             "layers": list[record("LayerBeside", {"layer": str, **_BESIDE})]}),
     ],
+    "measurements": [record("Measurements", {
+        "files": list[record("ResultFile", {
+            "file format tool": str, "version": Word, "measurements": list[dict[str, Any]],
+            "configuration": dict[str, int | float | str | bool], "guessed": dict[str, str],
+            "missing doubts": Names})],
+        "failed": list[dict[str, str]]})],
     "calibrate": [Calibration, PppCalibration, Suggestions],
     "calibrations list": [record("Calibrations", {"calibrations": list[record("CalibrationRow", {
         "name phases sources": str, "points": int, "held_out_error": Number})]})],

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .api.plotting import plot
     from .api.profiles import compare, efficiency, kernels
     from .api.question import PictureOptions
+    from .api.result_files import measurements
     from .api.serving import ui
     from .api.sweeps import best
     from .architectures.inputs import Values
@@ -74,6 +75,7 @@ __all__ = [
     "links",
     "local",
     "measure",
+    "measurements",
     "network_names",
     "networks",
     "plot",
@@ -121,6 +123,7 @@ _MODULES = {
     "links": "api.catalogue",
     "local": "questions.local",
     "measure": "api.measuring",
+    "measurements": "api.result_files",
     "network_names": "api.catalogue",
     "networks": "api.catalogue",
     "plot": "api.plotting",

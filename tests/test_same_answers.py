@@ -29,6 +29,7 @@ from paleo_lite.api.scaling import scale as scaling
 from paleo_lite.calibration.measurements import TEMPLATE
 from paleo_lite.cli import main
 from paleo_lite.cli.options import OutputOption
+from result_samples import VLLM_SERVE
 from test_schemas import check
 
 K40M = {"gpu": "k40m"}
@@ -90,6 +91,8 @@ ASKED = {
     "kernels": Ask("{profile} --gpu k40m", "kernels", ("{profile}",), K40M),
     "compare": Ask("{profile} {other} --direction fprop", "compare", ("{profile}", "{other}"),
                    {"direction": "fprop"}, PATHS),
+    "measurements": Ask("{results} --gpu h100-sxm --tensor 8 --jobs 1", "measurements", ("{results}",),
+                        {"gpu": "h100-sxm", "tensor": 8, "jobs": 1}),
     "calibrate": Ask("{measured} --gpu k40m -o {output}.toml", "calibrate", ("{measured}",),
                      {"output": "{output}.toml", **K40M}, {"paths": "measured"}),
     "calibrations list": Ask("", "calibrations"),
@@ -221,10 +224,12 @@ def files(tmp_path_factory) -> dict[str, str]:
     events = [{**kernel, "name": name, "ts": 10 * at, "dur": 5} for at, name in names]
     (folder / "trace.json").write_text(json.dumps({"traceEvents": events}))
     (folder / "net.prototxt").write_text(PROTOTXT)
+    (folder / "results.json").write_text(VLLM_SERVE)
     question = pl.Predict("alexnet,resnet50", gpu="k80-die,k40m", batch_size="1:16:x2", price="1 USD/h")
     pl.sweep(question, folder / "sweep.csv", jobs=1)
     return {"measured": f"{folder}/measured.csv", "sweep": f"{folder}/sweep.csv", "trace": f"{folder}/trace.json",
             "profile": f"{folder}/profile_32.parquet", "other": f"{folder}/other_32.parquet",
+            "results": f"{folder}/results.json",
             "network": f"{folder}/net.prototxt", "steps": f"{folder}/steps_32.parquet"}  # fmt: skip
 
 

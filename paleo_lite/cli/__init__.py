@@ -41,6 +41,7 @@ GROUPS = {
         "compare": "Compare two profiles, or a prediction with a profile.",
     },
     "Calibration": {
+        "measurements": "Read result files of benchmarks: what they measured, leave out and make doubtful.",
         "calibrate": "Fit the parameters of a device, or its PPP, to measured steps and profiles.",
         "calibrations": "List and show calibrations.",
         "measure": "Calibrate the machine on which this runs, and check the predictions.",

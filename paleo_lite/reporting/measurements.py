@@ -1,0 +1,194 @@
+"""Document of result files: the configuration and the rows of each, what it leaves out, and its doubts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from ..result_files.configuration import FACTS
+from ..result_files.detect import Measurements
+from ..result_files.findings import Findings, Reading
+from ..result_files.quantities import KINDS, QUANTITIES
+from ..text import format_plural
+from ..units import format_number, format_si
+from .document import Column, Document, Table, format_percent
+
+_TITLES = {
+    "network": "network", "gpu": "GPU", "devices": "devices", "nodes": "nodes", "engine": "engine",
+    "engine_version": "version of the engine", "precision": "precision", "weights": "format of weights",
+    "kv_cache": "format of the KV cache", "tensor": "tensor parallel", "pipeline": "pipeline stages",
+    "data": "data parallel", "expert": "expert parallel", "global_batch_size": "global batch", "cpu": "CPU",
+    "micro_batch": "micro-batch", "max_num_seqs": "max num seqs", "chunk_tokens": "tokens per chunk",
+    "gpu_layers": "blocks on the GPU",
+}  # fmt: skip
+_FROM_FILE = 8  # files of which each gets its own table; of more, only the summary is shown
+_SIDE_BY_SIDE = 3  # rows of a kind that are shown as columns, because they have more figures than fit into a line
+_LEAST_FIGURES = 8
+_KEPT = (
+    "label", "network", "operation", "variant", "path", "shape", "batch_size", "tokens", "depth", "bytes", "devices",
+    "concurrency_limit", "request_rate", "device", "power_limit_w", "steps", "tpot_s", "ttft_s", "output_tokens_per_s",
+    "tokens_per_s", "step_s", "samples_per_s", "time_s", "bus_bytes_per_s", "bytes_per_s", "power_w", "flops_per_s",
+)  # fmt: skip
+"""Columns that a narrow terminal shows first."""
+_NUMBERS = re.compile(r"[\d.,]+")
+_MAIN = ("tpot_s", "tokens_per_s", "output_tokens_per_s", "step_s", "bus_bytes_per_s", "bytes_per_s", "power_w",
+         "flops_per_s", "time_s")  # fmt: skip
+"""Figures of the summary of many files: the first that a file has."""
+
+
+def measurements_page(result: Measurements, top: int | None = None) -> Document:
+    """Return the document of any number of result files, with at most `top` rows of each table."""
+    if len(result.files) == 1:
+        return _file_page(result.files[0], top)
+    tables: list[Table] = [_summary(result)]
+    if len(result.files) <= _FROM_FILE:
+        for findings in result.files:
+            tables += _tables(findings, top, f"{findings.name}: ")
+    notes = []
+    for findings in result.files:
+        notes += [f"{findings.name}: {note}" for note in _notes(findings)][
+            : None if len(result.files) <= _FROM_FILE else 1
+        ]
+    count = format_plural(len(result.files), "result file")
+    return Document(f"Measurements of {count}", content=tables, notes=notes, data=lambda: _all_rows(result.files))
+
+
+def _file_page(findings: Findings, top: int | None) -> Document:
+    tool = f"{findings.tool} {findings.version}".strip()
+    facts = []
+    for name, value in findings.configuration.items():
+        how = findings.guessed.get(name)
+        text = f"{value:g}" if isinstance(value, float) else str(value)
+        facts.append((_TITLES.get(name, name.replace("_", " ")), f"{text} (a guess: {how})" if how else text))
+    return Document(
+        f"{findings.name}: {tool}",
+        facts=facts,
+        content=_tables(findings, top, ""),
+        notes=_notes(findings),
+        data=lambda: _all_rows([findings]),
+    )
+
+
+def _notes(findings: Findings) -> list[str]:
+    """Return what makes a file doubtful and what it leaves out, the doubts of single rows once each."""
+    alike: dict[str, list[str]] = {}
+    for reading in findings.readings:
+        for doubt in reading.doubts:
+            alike.setdefault(_NUMBERS.sub("", doubt), []).append(doubt)
+    said = []
+    for doubts in alike.values():
+        others = len(doubts) - 1
+        rows = f" ({others} more {'row' if others == 1 else 'rows'} likewise)" if others else ""
+        said.append(f"{doubts[0]}{rows}")
+    return [_sentence(note) for note in [*said, *findings.doubts, *findings.missing]]
+
+
+def _sentence(text: str) -> str:
+    """Return a text that starts with a capital and ends with a point."""
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "?", "!")) else ".")
+
+
+def _tables(findings: Findings, top: int | None, prefix: str) -> list[Table]:
+    """Return a table for each kind of row of a file."""
+    tables = []
+    for kind, name in KINDS.items():
+        rows = [reading for reading in findings.readings if reading.kind == kind]
+        if not rows:
+            continue
+        shown = rows[:top]
+        more = f", the first {len(shown)} of {len(rows):,}" if len(shown) < len(rows) else ""
+        title = f"{prefix}{name}{more}" if prefix else f"{name[:1].upper()}{name[1:]}{more}"
+        columns = _columns(rows)
+        if len(rows) <= _SIDE_BY_SIDE and len(columns) >= _LEAST_FIGURES:
+            tables.append(_side_by_side(title, columns, _dicts(shown)))
+        else:
+            tables.append(Table(title, columns, _dicts(shown)))
+    return tables
+
+
+def _side_by_side(title: str, columns: Sequence[Column], rows: Sequence[dict[str, Any]]) -> Table:
+    """Return a table with a line for each quantity and a column for each row."""
+    lines = []
+    for column in columns:
+        texts = {str(number): column.text(row) for number, row in enumerate(rows)}
+        lines.append({"quantity": column.heading, **texts})
+    beside = [Column(str(number), f"run {number + 1}" if len(rows) > 1 else "value") for number in range(len(rows))]
+    return Table(title, [Column("quantity", "quantity", left=True), *beside], lines)
+
+
+def _columns(rows: Sequence[Reading]) -> list[Column]:
+    """Return the columns that the rows have."""
+    used = {name for reading in rows for name in reading.values}
+    columns: list[Column] = []
+    for name, quantity in QUANTITIES.items():
+        if name not in used:
+            continue
+        is_text = any(isinstance(reading.values.get(name), str) for reading in rows)
+        drop_order = 0 if name in _KEPT else len(columns) + 1
+        columns.append(Column(name, quantity.title, _formatter(quantity.unit), left=is_text, drop_order=drop_order))
+    return columns
+
+
+def _formatter(unit: str) -> Any:
+    """Return the function that shows a value of a unit."""
+
+    def show(value: Any) -> str:
+        if isinstance(value, (str, bool)):
+            return str(value)
+        if unit == "%":
+            return format_percent(value)
+        if unit in ("", "1/s"):
+            return format_number(value)
+        return format_si(value, unit)
+
+    return show
+
+
+def _dicts(rows: Sequence[Reading]) -> list[dict[str, Any]]:
+    return [dict(reading.values) for reading in rows]
+
+
+def _summary(result: Measurements) -> Table:
+    """Return a row for each file: its tool, its rows, its first figure and how many doubts there are."""
+    rows = []
+    for findings in result.files:
+        first = next((name for name in _MAIN if any(name in reading.values for reading in findings.readings)), None)
+        values = [reading.values[first] for reading in findings.readings if first in reading.values] if first else []
+        unit = _formatter(QUANTITIES[first].unit) if first else str
+        low_to_high = f"{unit(min(values))} to {unit(max(values))}" if len(set(values)) > 1 else ""
+        rows.append(
+            {
+                "file": findings.name,
+                "tool": findings.tool,
+                "rows": len(findings.readings),
+                "figure": QUANTITIES[first].title if first else None,
+                "value": low_to_high or (unit(values[0]) if values else None),
+                "missing": ", ".join(name for name in FACTS if _asks(findings, name)) or None,
+                "doubts": len(findings.doubts) + len({doubt for row in findings.readings for doubt in row.doubts}),
+            }
+        )
+    columns = [
+        Column("file", "file", left=True, wrap=True),
+        Column("tool", "tool", left=True),
+        Column("rows", "rows"),
+        Column("figure", "figure", left=True, drop_order=2),
+        Column("value", "value", left=True, drop_order=1),
+        Column("missing", "not recorded", left=True, drop_order=4),
+        Column("doubts", "doubts", drop_order=3),
+    ]
+    return Table("Files", columns, rows)
+
+
+def _asks(findings: Findings, name: str) -> bool:
+    """Return whether a file asks for a fact."""
+    return any(f"`{name} = " in sentence for sentence in findings.missing)
+
+
+def _all_rows(files: Sequence[Findings]) -> Table:
+    """Return the rows of all files as they are, for CSV."""
+    rows = [{"file": findings.name, "tool": findings.tool, "kind": reading.kind, **reading.values}
+            for findings in files for reading in findings.readings]  # fmt: skip
+    used = {name for row in rows for name in row}
+    keys = ["file", "tool", "kind", *(name for name in QUANTITIES if name in used)]
+    return Table("", [Column(key, key) for key in keys], rows)

@@ -1,0 +1,131 @@
+"""What a row needs beside its figures: facts that the user gives, a sidecar holds, or names only suggest."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from ..errors import BadFile
+from ..files import file_exists, read_limited
+from .findings import Findings
+
+FACTS = {
+    "gpu": ("the GPU", "--gpu", "h100-sxm"),
+    "devices": ("the number of devices", "--devices", 8),
+    "network": ("the network", "--network", "llama-3-8b"),
+    "precision": ("the precision", "--precision", "bf16"),
+    "tensor": ("the tensor parallelism", "--tensor", 8),
+    "engine": ("the engine", "--engine", "vllm"),
+    "link": ("the link between the devices", "--link", "nvlink4"),
+    "sequence_length": ("the sequence length", "--sequence-length", 4096),
+}
+"""Facts that a user can add: what they are, the option that gives them, and an example."""
+
+NEEDED = {
+    "server": ("network", "gpu", "tensor", "precision", "engine"),
+    "prompt": ("network", "gpu"),
+    "decode": ("network", "gpu"),
+    "step": ("network", "gpu", "precision"),
+    "collective": ("gpu", "link"),
+    "copy": ("gpu",),
+    "power": ("gpu",),
+    "kernel": ("gpu",),
+    "picture": ("network", "gpu", "precision"),
+}
+"""Facts without which a row of a kind answers no question."""
+
+_TRAINED = ("devices", "sequence_length")
+_SIDECAR_BYTES = 2**16
+
+_GPU_WORDS = re.compile(
+    r"(?<![a-z0-9])((?:\d+x)?)((?:nvidia[-_ ])?"
+    r"(?:gb[23]00|gh200|[ahb][1238]00|v100|p100|k80|t4|l40s?|l4|a10g?|a[456]000|a40|"
+    r"mi\d{3}[ax]?|rtx[-_ ]?\d{4}(?:[-_ ]?(?:ti|super))?|rx[-_ ]?\d{4}(?:[-_ ]?xtx?)?|gaudi[-_ ]?\d|"
+    r"strix[-_ ]halo|m[1-5][-_ ](?:max|pro|ultra)))(?![a-z0-9])",
+    re.IGNORECASE,
+)
+_FORMATS = re.compile(
+    r"(?<![a-z0-9])(nvfp4|mxfp4|fp8|awq|gptq|int8|int4|w8a8|w4a16|bf16|fp16|q\d_k_[sml]|q\d_k|q\d_[01]|"
+    r"iq\d_\w{1,4})(?![a-z0-9])",
+    re.IGNORECASE,
+)
+_ARITHMETIC = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "half": "fp16", "float": "fp32"}
+
+
+def complete(findings: Findings, given: dict[str, Any]) -> None:
+    """Add what the user gave, what a sidecar says and what names suggest; then say what is still missing."""
+    sidecar = _read_sidecar(findings.path)
+    for name, value in {**sidecar, **{name: value for name, value in given.items() if value is not None}}.items():
+        recorded = findings.configuration.get(name)
+        if recorded is not None and str(recorded) != str(value) and name not in findings.guessed:
+            findings.doubt(f"the file records {recorded} as {name}, and {value} was given, which is taken")
+        findings.configuration[name] = value
+        findings.guessed.pop(name, None)
+    precision = findings.configuration.get("precision")
+    if isinstance(precision, str):
+        findings.configuration["precision"] = _ARITHMETIC.get(precision.lower(), precision)
+    _guess_from_names(findings)
+    findings.missing = _missing(findings)
+
+
+def _read_sidecar(path: Path) -> dict[str, Any]:
+    """Return the facts of `NAME.toml` beside the file; empty without one."""
+    sidecar = path.with_name(f"{path.name}.toml")
+    if not file_exists(sidecar):
+        sidecar = path.with_suffix(".toml")
+    if not file_exists(sidecar) or sidecar == path:
+        return {}
+    try:
+        facts = tomllib.loads(read_limited(sidecar, _SIDECAR_BYTES, "sidecar").decode("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise BadFile(f"{sidecar}: cannot be read as TOML ({error})") from None
+    for name, value in facts.items():
+        if not isinstance(value, (str, int, float)):
+            raise BadFile(f'{sidecar}: {name} must be a text or a number, as in `gpu = "h100-sxm"`')
+    return facts
+
+
+def _guess_from_names(findings: Findings) -> None:
+    """Guess device, count and format from the name of the model, the file and its folder."""
+    kept = findings.configuration
+    if "gpu" not in kept and not any("gpu" in reading.values for reading in findings.readings):
+        for how, text in (("the name of the file", findings.path.stem), ("the folder", findings.path.parent.name)):
+            match = _GPU_WORDS.search(text)
+            if match:
+                findings.guess(how, gpu=match[2])
+                if match[1]:
+                    findings.guess(how, devices=int(match[1][:-1]))
+                break
+    network = str(kept.get("network") or "")
+    match = _FORMATS.search(network) or _FORMATS.search(findings.path.stem)
+    if match and "weights" not in kept:
+        how = "the name of the network" if _FORMATS.search(network) else "the name of the file"
+        name = match[1].lower()
+        findings.guess(how, **{"precision" if name in ("bf16", "fp16") else "weights": name})
+
+
+def _missing(findings: Findings) -> list[str]:
+    """Return a sentence for each fact that no row and no configuration has."""
+    sentences = []
+    kinds = dict.fromkeys(reading.kind for reading in findings.readings)
+    needed = [NEEDED[kind] if findings.needed is None else findings.needed for kind in kinds]
+    wanted = dict.fromkeys(name for names in needed for name in names)
+    if any(reading.values.get("phase") == "training" for reading in findings.readings):
+        wanted.update(dict.fromkeys(_TRAINED))
+    for name in wanted:
+        if name in findings.configuration or _in_rows(findings, name):
+            continue
+        what, option, example = FACTS[name]
+        shown = example if isinstance(example, int) else f'"{example}"'
+        sidecar = f"{findings.path.name}.toml"
+        sentences.append(
+            f"{what} is not in the file: give `{option} {example}`, or write `{name} = {shown}` to {sidecar}"
+        )
+    return sentences
+
+
+def _in_rows(findings: Findings, name: str) -> bool:
+    needing = [reading for reading in findings.readings if name in NEEDED[reading.kind] or name in _TRAINED]
+    return any(name in reading.values for reading in needing)

@@ -1,0 +1,123 @@
+"""`Findings`, what one result file says, and `Reading`, one row of it."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ..text import make_printable, truncate
+from .quantities import KINDS, QUANTITIES
+
+MOST_READINGS = 100_000
+"""Rows of one file; a log of days has more, and repeats itself."""
+
+_MOST_DOUBTS = 40
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """One measured situation: the facts that identify its question, and the figures in SI units."""
+
+    kind: str  # one of `KINDS`
+    values: dict[str, Any]  # by the names of `QUANTITIES`, in their order
+    doubts: tuple[str, ...] = ()  # why this row may mislead
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the row of the JSON."""
+        row: dict[str, Any] = {"kind": self.kind, **self.values}
+        return {**row, "doubts": list(self.doubts)} if self.doubts else row
+
+
+class Findings(msgspec.Struct):
+    """What one result file says; readers fill it."""
+
+    path: Path
+    format: str  # name of the reader
+    tool: str
+    version: str = ""
+    readings: list[Reading] = []
+    configuration: dict[str, Any] = {}  # what the file records of the run, by the names of `configuration.FACTS`
+    guessed: dict[str, str] = {}  # how a fact of the configuration was guessed
+    missing: list[str] = []  # a sentence for each fact that the user has to add
+    doubts: list[str] = []
+    source: str = ""  # the path as the user knows it, where the file lies in an archive
+    dropped: int = 0  # rows over `MOST_READINGS`
+    needed: tuple[str, ...] | None = None  # facts that the rows need, where they differ from `configuration.NEEDED`
+
+    @property
+    def name(self) -> str:
+        """The file as the user knows it."""
+        return self.source or str(self.path)
+
+    def add(self, kind: str, doubts: tuple[str, ...] = (), **values: Any) -> None:
+        """Add a row; absent and infinite values are left out, and a row without any figure is no row."""
+        if kind not in KINDS:
+            raise KeyError(kind)
+        unknown = values.keys() - QUANTITIES.keys()
+        if unknown:
+            raise KeyError(f"{sorted(unknown)} of {self.format} are not among the quantities")
+        known = {name: clean(values[name]) for name in QUANTITIES if name in values}
+        known = {name: _whole(name, value) for name, value in known.items() if value is not None and value != ""}
+        if all(QUANTITIES[name].is_fact for name in known):
+            return
+        if len(self.readings) >= MOST_READINGS:
+            self.dropped += 1
+            return
+        self.readings.append(Reading(kind, known, doubts))
+
+    def record(self, **facts: Any) -> None:
+        """Record facts of the run; absent ones, and those that are known already, are left out."""
+        for name, value in facts.items():
+            cleaned = clean(value)
+            if isinstance(cleaned, float) and cleaned.is_integer():
+                cleaned = int(cleaned)
+            if cleaned is not None and cleaned != "":
+                self.configuration.setdefault(name, cleaned)
+
+    def guess(self, how: str, **facts: Any) -> None:
+        """Record facts that the file only suggests, with where they come from."""
+        for name, value in facts.items():
+            if value and name not in self.configuration:
+                self.record(**{name: value})
+                self.guessed[name] = how
+
+    def doubt(self, sentence: str) -> None:
+        """Add a sentence about what makes the file doubtful, once."""
+        sentence = make_printable(sentence)
+        if sentence not in self.doubts and len(self.doubts) < _MOST_DOUBTS:
+            self.doubts.append(sentence)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the documented JSON."""
+        return {
+            "file": self.name,
+            "format": self.format,
+            "tool": self.tool,
+            "version": self.version or None,
+            "measurements": [reading.to_dict() for reading in self.readings],
+            "configuration": self.configuration,
+            "guessed": self.guessed,
+            "missing": self.missing,
+            "doubts": self.doubts,
+        }
+
+
+def _whole(name: str, value: Any) -> Any:
+    """Return a count as an integer where it is one."""
+    is_count = QUANTITIES[name].unit in ("", "B")
+    return int(value) if is_count and isinstance(value, float) and value.is_integer() else value
+
+
+def clean(value: Any) -> Any:
+    """Return a value as a row holds it: text printable and short, numbers finite; None for anything else."""
+    if isinstance(value, bool) or value is None:
+        return value
+    if isinstance(value, str):
+        return truncate(make_printable(value.strip()))
+    if isinstance(value, (int, float)):
+        if not math.isfinite(value) or abs(value) > 1e30:
+            return None
+        return value
+    return None

@@ -1,0 +1,282 @@
+"""Bandwidth and latency of links and memories: OSU, perftest, nvbandwidth, STREAM, copies, and DeepEP."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from .findings import Findings
+from .json_text import dig, read_documents
+from .result_format import ResultFormat
+from .text import all_lines, find_lines, to_number
+
+_US, _MB, _GB = 1e-6, 1e6, 1e9
+
+_OSU = re.compile(r"# OSU (MPI\S*) (.+?)(?: Test)? v([\d.]+)")
+_OSU_COLUMNS = re.compile(r"# Size\s+(.*)$")
+_OSU_ROW = re.compile(r"^\s*(\d+)((?:\s+[\d.]+)+)(?:\s+(Pass|Fail))?\s*$")
+_OSU_NAMES = {
+    "Bandwidth": "send", "Bi-Directional Bandwidth": "send both ways", "Latency": "send",
+    "Multiple Bandwidth / Message Rate": "send of several pairs",
+}  # fmt: skip
+
+
+def read_osu(path: Path, findings: Findings) -> None:
+    """Read the tables of the OSU micro-benchmarks: MB/s of 10^6 bytes, and microseconds one way."""
+    operation, is_bandwidth, buffers, title = "", False, "", ""
+    failed = 0
+    for line in all_lines(path):
+        if line.startswith("==="):
+            title = line.strip('= "')
+        command = re.search(r"\bosu_\w+.*?\s([DHM]) ([DHM])\s*$", line)
+        if command:
+            buffers = f"{command[1]} {command[2]}"
+        if match := _OSU.search(line):
+            findings.version = match[3]
+            operation = _OSU_NAMES.get(match[2], match[2].removesuffix(" Latency").lower())
+            is_bandwidth = "Bandwidth" in match[2]
+            if not buffers and "CUDA" not in match[1] and "ROCM" not in match[1]:
+                findings.doubt("the buffers are the host's, unless `D D` stands on the command line")
+        elif match := _OSU_COLUMNS.match(line):
+            is_bandwidth = "MB/s" in match[1] or is_bandwidth
+        elif operation and (row := _OSU_ROW.match(line)):
+            size, first = float(row[1]), float(row[2].split()[0])
+            if row[3] == "Fail":
+                failed += 1
+                continue
+            kind = "copy" if operation.startswith("send") else "collective"
+            findings.add(
+                kind,
+                label=title or None,
+                operation=operation,
+                path=buffers or None,
+                bytes=size,
+                bytes_per_s=first * _MB if is_bandwidth else None,
+                time_s=None if is_bandwidth else first * _US,
+            )
+        elif line.startswith("```"):
+            operation = buffers = ""
+    if failed:
+        findings.doubt(f"{failed} rows failed their validation and are left out")
+
+
+_IB_TEST = re.compile(r"(RDMA_Write|RDMA_Read|Send|Atomic)\s*(Bidirectional )?(BW|Latency) Test|"
+                      r"\b(ib_\w+_(?:bw|lat))\b")  # fmt: skip
+_IB_HEADING = re.compile(r"#bytes\s+#iterations\s+(.*)$")
+_IB_ROW = re.compile(r"^\s*(\d+)\s+(\d+)((?:\s+[\d.]+)+)\s*$")
+_MI = 2.0**20
+
+
+def read_perftest(path: Path, findings: Findings) -> None:
+    """Read the tables of perftest, whose MB/sec is 2^20 bytes unless gigabits were asked for."""
+    operation, both_ways, columns = "", False, ""
+    seen: list[list[str]] = []
+    findings.needed = ("link",)
+    for line in all_lines(path):
+        if match := _IB_TEST.search(line):
+            operation = (match[1] or match[4] or operation).lower().replace("_", " ")
+            both_ways = bool(match[2])
+        elif match := _IB_HEADING.match(line.strip()):
+            columns = match[1]
+        elif "Device         :" in line or "Link type" in line:
+            name, _, value = line.partition("Device" if "Device" in line else "Link type")[2].partition(":")
+            findings.record(**{"network_device" if "Device" in line else "network_kind": value.strip() or name})
+        elif columns and (row := _IB_ROW.match(line)):
+            cells = [float(cell) for cell in row[3].split()]
+            factor = 1.25e8 if "Gb/sec" in columns else _MI
+            is_latency = "usec" in columns
+            typical = cells[2] if is_latency and len(cells) > 2 else None
+            average = cells[1] if not is_latency and len(cells) > 1 else None
+            if row[0].split() in seen:  # the ends of a loopback print into one log
+                continue
+            seen.append(row[0].split())
+            findings.add(
+                "copy",
+                operation=operation,
+                variant="both ways" if both_ways else None,
+                bytes=float(row[1]),
+                time_s=None if typical is None else typical * _US,
+                bytes_per_s=None if average is None else average * factor,
+            )
+    if both_ways:
+        findings.doubt("both directions are added")
+    findings.doubt("whether both ends were on one node (a loopback) is not in the rows")
+
+
+def read_nvbandwidth_json(path: Path, findings: Findings) -> None:
+    """Read the JSON of nvbandwidth: a matrix of rates for each case."""
+    for report in read_documents(path, findings):
+        results = report.get("nvbandwidth")
+        if not isinstance(results, dict):
+            continue
+        findings.version = str(results.get("git_version") or "")
+        findings.record(driver=results.get("Driver Version"), cuda=results.get("CUDA Runtime Version"))
+        listed = results.get("GPU Device list")
+        if isinstance(listed, list) and listed:
+            findings.record(gpu=str(listed[0]).partition(":")[2].partition("(")[0].strip() or str(listed[0]))
+        if results.get("error"):
+            findings.doubt(f"the run failed: {results['error']}")
+        cases = results.get("testcases")
+        statuses: dict[str, int] = {}
+        for case in cases if isinstance(cases, list) else []:
+            status = str(dig(case, "status") or "")
+            statuses[status] = statuses.get(status, 0) + 1
+            matrix = dig(case, "bandwidth_matrix")
+            if isinstance(matrix, list):
+                _add_matrix(str(case.get("name")), matrix, findings)
+        waived = {name: count for name, count in statuses.items() if name not in ("Passed", "")}
+        for name, count in waived.items():
+            findings.doubt(f"{count} cases were not measured ({name})")
+    findings.doubt("the sum of a matrix is no rate: the cells were measured one after another")
+
+
+def _add_matrix(name: str, matrix: list[Any], findings: Findings) -> None:
+    """Add the cells of a matrix; the ones of a latency are nanoseconds."""
+    is_latency = "latency" in name
+    for row_number, row in enumerate(matrix):
+        for column, cell in enumerate(row if isinstance(row, list) else []):
+            number = to_number(cell)
+            if number is None:
+                continue
+            findings.add(
+                "copy",
+                operation=name,
+                path=f"{row_number} to {column}",
+                bytes_per_s=None if is_latency else number * _GB,
+                time_s=number * 1e-9 if is_latency else None,
+            )
+
+
+_NVB_RUNNING = re.compile(r"^Running (\w+)\.")
+_NVB_ROW = re.compile(r"^\s*(\d+)((?:\s+(?:[\d.]+|N/A))+)\s*$")
+_NVB_DEVICE = re.compile(r"^Device \d+: (.+?) \(")
+_NVB_FACT = re.compile(r"^(nvbandwidth Version|Driver Version|CUDA Runtime Version): ?(\S+)")
+
+
+def read_nvbandwidth_text(path: Path, findings: Findings) -> None:
+    """Read the matrices that nvbandwidth prints."""
+    name, rows, waived = "", list[list[str]](), 0
+    for line in all_lines(path):
+        if match := _NVB_FACT.match(line):
+            if match[1] == "nvbandwidth Version":
+                findings.version = match[2]
+            else:
+                findings.record(**{"driver" if "Driver" in match[1] else "cuda": match[2]})
+        elif match := _NVB_DEVICE.match(line):
+            findings.record(gpu=match[1])
+        elif match := _NVB_RUNNING.match(line):
+            name, rows = match[1], []
+        elif line.startswith("SUM ") and name:
+            _add_matrix(name, rows, findings)
+            name = ""
+        elif name and (row := _NVB_ROW.match(line)) and ("." in line or "N/A" in line):
+            rows.append(row[2].split())
+        waived += line.startswith("Waived")
+    if waived:
+        findings.doubt(f"{waived} cases were not measured (Waived)")
+    findings.doubt("the sum of a matrix is no rate: the cells were measured one after another")
+
+
+_STREAM = re.compile(r"^(?:STREAM_)?(COPY|SCALE|ADD|TRIAD|Copy|Scale|Add|Triad|Mul|Dot)"
+                     r"(?:_(\w+?)_gpu_(\d+)_buffer_(\d+)_block_(\d+))?"
+                     r":?\s+([\d.]+)(?:\s+([\d.]+))?")  # fmt: skip
+_STREAM_DEVICE = re.compile(r'^Device (\d+): "(.+?)".*= ([\d.]+) GB/s PEAK')
+
+
+def read_stream(path: Path, findings: Findings) -> None:
+    """Read STREAM on a GPU (SuperBench, GB/s with its share of the peak) or of a CPU (MB/s)."""
+    peak = None
+    for line in all_lines(path):
+        if match := _STREAM_DEVICE.match(line):
+            findings.record(gpu=match[2])
+            peak = float(match[3])
+        elif match := _STREAM.match(line):
+            is_gpu = match[3] is not None
+            findings.add(
+                "copy",
+                operation=match[1].lower(),
+                device=match[3],
+                precision=match[2],
+                variant=f"blocks of {match[5]}" if match[5] else None,
+                bytes=to_number(match[4]),
+                bytes_per_s=float(match[6]) * (_GB if is_gpu else _MB),
+                of_peak=float(match[7]) / 100 if is_gpu and match[7] else None,
+            )
+    if peak:
+        findings.record(peak_bytes_per_s=peak * _GB)
+
+
+_COPY = re.compile(
+    r"^((?:cpu|gpu\d+|gpu_all)_(?:to|and)_(?:cpu|gpu\d+|gpu_all)(?:_(?:read|write))?)"
+    r"_by_(sm|dma)(?:_under_(numa\d+))? ([\d.]+)$",
+    re.MULTILINE,
+)
+
+
+def read_copies(path: Path, findings: Findings) -> None:
+    """Read SuperBench's copies between host and devices, in GB/s."""
+    for line in all_lines(path):
+        match = _COPY.match(line)
+        if match:
+            findings.add("copy", operation=f"by {match[2]}", path=match[1].replace("_", " "), variant=match[3],
+                         bytes_per_s=float(match[4]) * _GB)  # fmt: skip
+    findings.doubt("`and` means both directions at once, which are added; the size of the copies is not in the file")
+
+
+_DEEPEP = re.compile(r"\[tuning\] Best (dispatch|combine)(?: \((\w+)\))?: SMs (\d+), (.*)$")
+_DEEPEP_TIME = re.compile(r"(?:t: ([\d.]+)|: ([\d.]+) \+ ([\d.]+)) us")
+_DEEPEP_RATE = re.compile(r"([\d.]+) GB/s \((NVL|RDMA)\)")
+_DEEPEP_LOW = re.compile(r"(Dispatch|Combine) bandwidth: ([\d.]+) GB/s, avg_t=([\d.]+) us")
+_DEEPEP_CONFIG = re.compile(r"\[config\] num_tokens=(\d+), hidden=(\d+), (?:num_topk_groups=\d+, )?num_topk=(\d+)")
+
+
+def read_deepep(path: Path, findings: Findings) -> None:
+    """Read what the tests of DeepEP print of dispatching and combining tokens of experts."""
+    tokens = None
+    for line in find_lines(path, ("[tuning] Best", "[config]", " bandwidth: ")):
+        if match := _DEEPEP_CONFIG.search(line):
+            tokens = float(match[1])
+            findings.record(tokens=tokens, hidden_size=int(match[2]), experts_per_token=int(match[3]))
+        elif match := _DEEPEP.search(line):
+            rates = {where: float(rate) * _GB for rate, where in _DEEPEP_RATE.findall(match[4])}
+            time = _DEEPEP_TIME.search(match[4])
+            time_us = None if time is None else float(time[1]) if time[1] else float(time[2]) + float(time[3])
+            findings.add("collective", operation=match[1], precision=match[2], variant=f"{match[3]} multiprocessors",
+                         tokens=tokens, time_s=None if time_us is None else time_us * _US,
+                         bus_bytes_per_s=rates.get("NVL"), bytes_per_s=rates.get("RDMA"))  # fmt: skip
+            if "RDMA" in rates:
+                findings.doubt(
+                    "the RDMA rate also counts tokens for the own node: on 2 nodes the wire carries half of it"
+                )
+        else:
+            for name, rate, average in _DEEPEP_LOW.findall(line):
+                findings.add("collective", operation=name.lower(), variant="low latency", tokens=tokens,
+                             time_s=float(average) * _US, bytes_per_s=float(rate) * _GB)  # fmt: skip
+
+
+FORMATS = (
+    ResultFormat("osu", "OSU micro-benchmarks", "the OSU micro-benchmarks", read_osu, sign=_OSU, markers=("# OSU ",)),
+    ResultFormat(
+        "perftest", "perftest", "`ib_write_bw` and the other tests of perftest", read_perftest,
+        sign=re.compile(r"#bytes\s+#iterations\s+(?:BW peak|t_min)"), markers=("#iterations",),
+    ),
+    ResultFormat(
+        "nvbandwidth-json", "nvbandwidth", "nvbandwidth, printed or as JSON", read_nvbandwidth_json,
+        keys=("nvbandwidth",),
+    ),
+    ResultFormat(
+        "nvbandwidth", "nvbandwidth", "", read_nvbandwidth_text,
+        sign=re.compile(r"^nvbandwidth Version|^SUM \w+_memcpy_\w+ [\d.]+", re.MULTILINE),
+    ),
+    ResultFormat(
+        "stream", "STREAM", "STREAM of GPUs and CPUs", read_stream,
+        sign=re.compile(r"^STREAM_COPY_\w+\s+[\d.]+|^Triad:?\s+[\d.]+ +[\d.]+", re.MULTILINE),
+    ),
+    ResultFormat("gpu-copy", "SuperBench gpu_copy", "SuperBench's copies between devices", read_copies, sign=_COPY),
+    ResultFormat(
+        "deepep", "DeepEP", "the tests of DeepEP", read_deepep,
+        sign=re.compile(r"\[tuning\] Best (?:dispatch|combine)|Dispatch bandwidth: [\d.]+ GB/s, avg_t="),
+        markers=("[tuning] Best", "Dispatch bandwidth: "),
+    ),
+)  # fmt: skip

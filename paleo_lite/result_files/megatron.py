@@ -1,0 +1,194 @@
+"""Logs of Megatron-LM and its relatives: Megatron-DeepSpeed, Megatron-Bridge and NeMo."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from .findings import Findings
+from .result_format import ResultFormat
+from .text import find_lines, mean, ratio, to_number
+from .training_logs import add_microsteps, microstep_seconds
+
+_WARM_UP = 3  # iterations that initialise, allocate and tune
+
+_ITERATION = re.compile(r"\biteration[ =]\s*(\d+)\s*/\s*\d+ \|(.*)")
+_NEMO = re.compile(r"train_step_timing in s[=:]\s*([\d.]+)")
+_NEMO_STEP = re.compile(r"global_step[=:]\s*([\d.]+)")
+_NEMO_SAMPLES = re.compile(r"consumed_samples[=:]\s*([\d.]+)")
+_NEMO_BATCH = re.compile(r"global_batch_size[=:]\s*([\d.]+)")
+_ARGUMENT = re.compile(r"^(?:\S+: ?)?\s*(\w+) \.{3,} (\S.*)$")
+_WORLD = re.compile(r"using world size: (\d+)")
+_PASSES = re.compile(r"forward-compute:? ?\.*:? ?\(?([\d.]+).*?backward-compute:? ?\.*:? ?\(?([\d.]+)")
+
+_FACTS = {
+    "world_size": "devices", "tensor_model_parallel_size": "tensor", "pipeline_model_parallel_size": "pipeline",
+    "data_parallel_size": "data", "context_parallel_size": "context_parallel", "expert_model_parallel_size": "expert",
+    "micro_batch_size": "micro_batch", "global_batch_size": "global_batch_size", "seq_length": "sequence_length",
+    "num_layers": "blocks", "hidden_size": "hidden_size", "ffn_hidden_size": "feed_forward_size",
+    "num_attention_heads": "heads", "params_dtype": "precision", "padded_vocab_size": "vocabulary",
+    "checkpoint_activations": "recompute", "recompute_granularity": "recompute", "num_experts": "experts",
+    "use_distributed_optimizer": "distributed_optimizer",
+    "num_layers_per_virtual_pipeline_stage": "blocks_of_virtual_stage", "zero_stage": "zero_stage",
+}  # fmt: skip
+"""Arguments that Megatron prints at the head of a log, and the facts that they are."""
+
+_KEYS = {
+    "elapsed time per iteration": "step_ms", "elapsed_time_per_iteration_ms": "step_ms",
+    "global batch size": "batch", "global_batch_size": "batch",
+    "throughput per GPU": "tflops", "TFLOPs": "tflops", "[LM]-TFLOPs": "tflops",
+    "number of skipped iterations": "skipped", "number_of_skipped_iterations": "skipped",
+    "actual_seqlen": "sequence", "actual seqlen": "sequence", "actual sequence length": "sequence",
+    "power per GPU": "power_w", "energy per GPU": "energy_j",
+}  # fmt: skip
+
+
+# A fork writes the last time and a running mean behind a slash: the first counts.
+_FIELD = re.compile(rf"({'|'.join(map(re.escape, _KEYS))})\s*(?:\([^()|]*\)\s*)?[:=]\s*([-+\d.eE]+)")
+
+
+class _Step(NamedTuple):
+    """One iteration as it was logged."""
+
+    number: int
+    seconds: float
+    batch: float | None = None
+    flops_per_s: float | None = None
+    sequence: float | None = None
+    power_w: float | None = None
+    is_skipped: bool = False
+
+
+def read_log(path: Path, findings: Findings) -> None:
+    """Read iterations, the arguments at the head of the log, and timers of the passes."""
+    steps: list[_Step] = []
+    passes: list[tuple[float, float]] = []
+    micro: list[tuple[float | None, ...]] = []
+    markers = ("iteration", " ......", "using world size", "forward-compute", "train_step_timing", "_microstep: ")
+    for line in find_lines(path, markers, findings):
+        if match := _ITERATION.search(line):
+            step = _step(int(match[1]), match[2])
+            if step is not None:
+                steps.append(step)
+        elif match := _NEMO.search(line):
+            steps.append(_nemo_step(line, float(match[1])))
+        elif match := _ARGUMENT.match(line):
+            if match[1] in _FACTS:
+                _note_argument(match[1], match[2].strip(), findings)
+        elif match := _WORLD.search(line):
+            findings.record(devices=int(match[1]))
+        elif match := _PASSES.search(line):
+            passes.append((float(match[1]) / 1000, float(match[2]) / 1000))
+        elif seconds := microstep_seconds(line):
+            micro.append(seconds)
+    _add_steps(steps, passes, findings)
+    add_microsteps(micro, findings)
+
+
+def _step(number: int, rest: str) -> _Step | None:
+    """Return an iteration of Megatron's line, whose fields vary by version and fork."""
+    values: dict[str, float] = {}
+    for name, text in _FIELD.findall(rest):
+        logged = to_number(text)
+        if logged is not None:
+            values.setdefault(_KEYS[name], logged)
+    if "step_ms" not in values:
+        return None
+    return _Step(
+        number,
+        values["step_ms"] / 1000,
+        values.get("batch"),
+        values["tflops"] * 1e12 if "tflops" in values else None,
+        values.get("sequence"),
+        values.get("power_w"),
+        values.get("skipped", 0) > 0,
+    )
+
+
+def _nemo_step(line: str, seconds: float) -> _Step:
+    """Return an iteration of NeMo's progress bar or log line."""
+    step, samples, batch = (pattern.search(line) for pattern in (_NEMO_STEP, _NEMO_SAMPLES, _NEMO_BATCH))
+    number = int(float(step[1])) if step else 0
+    batch_size = float(batch[1]) if batch else None
+    if batch_size is None and samples and step:
+        batch_size = ratio(float(samples[1]), number + 1)
+        batch_size = batch_size if batch_size and batch_size == int(batch_size) else None
+    return _Step(number, seconds, batch_size)
+
+
+def _note_argument(name: str, value: str, findings: Findings) -> None:
+    if value in ("None", "False"):
+        return
+    fact = _FACTS[name]
+    number = to_number(value)
+    text: str | bool = True if value == "True" else value.removeprefix("torch.")
+    findings.record(**{fact: text if number is None else number})
+
+
+def _add_steps(steps: list[_Step], passes: list[tuple[float, float]], findings: Findings) -> None:
+    """Add a row for each global batch size, without the first iterations where there are enough."""
+    by_batch: dict[float | None, list[_Step]] = {}
+    for step in steps:
+        by_batch.setdefault(step.batch, []).append(step)
+    sequence = to_number(findings.configuration.get("sequence_length"))
+    devices = to_number(findings.configuration.get("devices"))
+    forward, backward = mean(pair[0] for pair in passes[1:]), mean(pair[1] for pair in passes[1:])
+    for batch, logged in by_batch.items():
+        kept, doubts = _without_warm_up(logged)
+        step_s = mean(step.seconds for step in kept)
+        length = mean(step.sequence for step in kept) or sequence
+        size = batch if batch is not None else to_number(findings.configuration.get("global_batch_size"))
+        tokens = None if size is None or length is None else size * length
+        findings.add(
+            "step",
+            tuple(doubts),
+            phase="training",
+            global_batch_size=size,
+            sequence_length=length,
+            devices=devices,
+            micro_batch=to_number(findings.configuration.get("micro_batch")),
+            samples=len(kept),
+            step_s=step_s,
+            forward_s=forward if len(by_batch) == 1 else None,
+            backward_s=backward if len(by_batch) == 1 else None,
+            time_low_s=min(step.seconds for step in kept),
+            time_high_s=max(step.seconds for step in kept),
+            samples_per_s=ratio(size, step_s),
+            tokens_per_s=ratio(tokens, step_s),
+            tokens_per_s_per_device=ratio(ratio(tokens, step_s), devices),
+            flops_per_s=mean(step.flops_per_s for step in kept),
+            power_w=mean(step.power_w for step in kept),
+        )
+
+
+def _without_warm_up(logged: list[_Step]) -> tuple[list[_Step], list[str]]:
+    """Return the iterations that count, and what is doubtful about them."""
+    doubts: list[str] = []
+    kept = [step for step in logged if not step.is_skipped]
+    if not kept:
+        doubts.append("in all iterations the update was skipped (the loss overflowed): the step lacks it")
+        kept = logged
+    elif len(kept) < len(logged):
+        doubts.append(f"{len(logged) - len(kept)} iterations without an update are left out")
+    first = kept[0].number
+    later = [step for step in kept if step.number >= first + _WARM_UP] if first <= 1 else kept
+    if later:
+        return later, doubts
+    after_first = [step for step in kept if step.number > first] if first <= 1 else kept
+    if after_first:
+        doubts.append(f"{len(after_first)} iterations after the first are few: the first ones warm up")
+        return after_first, doubts
+    doubts.append("only the first iteration was logged, which also initializes")
+    return kept, doubts
+
+
+FORMATS = (
+    ResultFormat(
+        "megatron", "Megatron-LM", "logs of Megatron-LM, Megatron-Bridge and NeMo", read_log,
+        sign=re.compile(
+            r"\biteration[ =]\s*\d+\s*/\s*\d+ \|.*elapsed[ _]time[ _]per[ _]iteration|train_step_timing in s[=:]"
+        ),
+        markers=("elapsed time per iteration", "elapsed_time_per_iteration", "train_step_timing in s"),
+    ),
+)  # fmt: skip

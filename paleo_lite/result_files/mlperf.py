@@ -1,0 +1,148 @@
+"""MLPerf: the log of a training (`:::MLLOG`) and LoadGen's summary of an inference."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from .findings import Findings
+from .json_text import decode_json, dig
+from .result_format import ResultFormat
+from .serving_rows import add_server
+from .text import all_lines, find_lines, ratio, scaled, to_number
+
+_NS = 1e-9
+
+_FACTS = {
+    "submission_benchmark": "network", "submission_platform": "system", "submission_org": "submitter",
+    "global_batch_size": "global_batch_size", "gradient_accumulation_steps": "accumulation",
+    "max_sequence_length": "sequence_length", "sequence_length": "sequence_length",
+}  # fmt: skip
+_PLATFORM = re.compile(r"^(\d+)x(\d+x)?(.+)$")
+_BLOCKS = {"block_start": "block", "block_stop": "block", "epoch_start": "epoch", "epoch_stop": "epoch"}
+
+
+def read_training(path: Path, findings: Findings) -> None:
+    """Read blocks of training between evaluations; the first one warms up."""
+    started: dict[str, tuple[float, float | None]] = {}
+    blocks: dict[str, list[tuple[float, float]]] = {}
+    for line in find_lines(path, (":::MLLOG",)):
+        event = decode_json(line[line.find("{") :].strip(), path)
+        if not isinstance(event, dict):
+            continue
+        key, value, time_s = event.get("key"), event.get("value"), scaled(event.get("time_ms"), 1e-3)
+        if key in _FACTS:
+            findings.record(**{_FACTS[key]: value})
+        elif key in _BLOCKS and time_s is not None:
+            samples = _samples(event, value)
+            name = _BLOCKS[key]
+            if key.endswith("start"):
+                started[name] = (time_s, samples)
+            elif name in started:
+                start_s, before = started.pop(name)
+                if samples is not None and samples > (before or 0):
+                    blocks.setdefault(name, []).append((samples - (before or 0), time_s - start_s))
+    _note_platform(findings)
+    batch = to_number(findings.configuration.get("global_batch_size"))
+    for done in [blocks.get("block") or blocks.get("epoch") or []]:
+        later = done[1:] or done
+        samples = sum(count for count, _ in later)
+        rate = ratio(samples, sum(seconds for _, seconds in later))
+        findings.add(
+            "step",
+            () if len(done) > 1 else ("a single block, which contains the warm-up",),
+            phase="training",
+            global_batch_size=batch,
+            sequence_length=to_number(findings.configuration.get("sequence_length")),
+            samples=len(later) or None,
+            samples_per_s=rate,
+            step_s=ratio(batch, rate),
+        )
+
+
+def _samples(event: dict[str, Any], value: Any) -> float | None:
+    """Return the samples that were trained on when a block started or ended."""
+    metadata = event.get("metadata")
+    count = to_number(dig(metadata, "samples_count"))
+    return to_number(value) if count is None and event.get("key") in ("block_stop", "block_start") else count
+
+
+def _note_platform(findings: Findings) -> None:
+    """Guess the device from the platform; its first number may count nodes or devices."""
+    platform = str(findings.configuration.get("system") or "")
+    match = _PLATFORM.match(platform)
+    if match:
+        findings.guess(f"the platform {platform}", gpu=match[3])
+        findings.doubt(
+            f"the {match[1]} of {platform} may count nodes: the submission's system file says how many devices"
+        )
+
+
+_SUMMARY_LINE = re.compile(r"^\s*(.+?)\s*:\s+(\S+)\s*$")
+_SUMMARY = {
+    "Samples per second": ("requests_per_s", 1.0),
+    "Completed samples per second": ("requests_per_s", 1.0),
+    "Tokens per second": ("output_tokens_per_s", 1.0),
+    "Completed tokens per second": ("output_tokens_per_s", 1.0),
+    "Mean latency (ns)": ("e2e_s", _NS),
+    "50.00 percentile latency (ns)": ("e2e_median_s", _NS),
+    "99.00 percentile latency (ns)": ("e2e_p99_s", _NS),
+    "Mean First Token latency (ns)": ("ttft_s", _NS),
+    "50.00 percentile first token latency (ns)": ("ttft_median_s", _NS),
+    "99.00 percentile first token latency (ns)": ("ttft_p99_s", _NS),
+    "Mean Time to Output Token (ns)": ("tpot_reported_s", _NS),
+    "50.00 percentile time to output token (ns)": ("tpot_median_s", _NS),
+    "99.00 percentile time to output token (ns)": ("tpot_p99_s", _NS),
+    "90.0th percentile latency (ns)": ("time_s", _NS),
+    "90th percentile latency (ns)": ("time_s", _NS),
+    "target_qps": ("request_rate", 1.0),
+}
+_PLACE = re.compile(r"/results/([^/]+)/([^/]+)/([^/]+)/performance/")
+_DEVICES = re.compile(r"(\d+)x([A-Z][A-Za-z0-9-]+)")
+
+
+def read_inference(path: Path, findings: Findings) -> None:
+    """Read LoadGen's `mlperf_log_summary.txt`."""
+    values: dict[str, Any] = {}
+    scenario, verdict = "", ""
+    for line in all_lines(path):
+        match = _SUMMARY_LINE.match(line)
+        if match is None:
+            continue
+        name, text = match.groups()
+        if name == "Scenario":
+            scenario = text
+        elif name == "Result is":
+            verdict = text
+        elif name in _SUMMARY:
+            figure, factor = _SUMMARY[name]
+            values.setdefault(figure, scaled(text, factor))
+    place = _PLACE.search(f"/{path.absolute().as_posix()}")
+    named = _DEVICES.search(place[1] if place else path.name)
+    if place:
+        findings.guess("the path", network=place[2])
+    if named:
+        findings.guess("the path" if place else "the name of the file", gpu=named[2], devices=int(named[1]))
+    doubts = [] if verdict == "VALID" else [f"the result is {verdict or 'not judged'}"]
+    if scenario == "Server":
+        doubts.append("tuned to the edge of the latency that the rules allow")
+    requests_per_s, tokens = values.get("requests_per_s"), values.get("output_tokens_per_s")
+    is_offline = scenario == "Offline"
+    if is_offline:
+        values.pop("request_rate", None)
+    add_server(findings, tuple(doubts), scenario=scenario, at_once=is_offline,
+               output_tokens=ratio(tokens, requests_per_s), **values)  # fmt: skip
+    findings.doubt("the figures are those of the whole system; network and devices stand only in the path")
+
+
+FORMATS = (
+    ResultFormat(
+        "mllog", "MLPerf Training", "MLPerf's training logs (`:::MLLOG`)", read_training,
+        sign=re.compile(r":::MLLOG \{"), markers=(":::MLLOG",),
+    ),
+    ResultFormat(
+        "mlperf-inference", "MLPerf Inference", "LoadGen's `mlperf_log_summary.txt`", read_inference,
+        sign=re.compile(r"^MLPerf Results Summary", re.MULTILINE),
+    ),
+)  # fmt: skip

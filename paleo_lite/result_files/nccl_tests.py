@@ -1,0 +1,146 @@
+"""nccl-tests and rccl-tests: one table for each collective."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from .findings import Findings
+from .result_format import ResultFormat
+from .text import all_lines, ratio, to_number
+
+_STARTING = re.compile(r"# Collective test starting: (\w+)|(?:^|[\s/])(\w+_perf)\b")
+_RANK = re.compile(r"#\s+Rank\s+(\d+)\s+(?:Group\s+\d+\s+)?Pid\s+\d+ on\s+(\S+) device\s+(\d+) \[\S+\]\s*(.*)$")
+_HEADING = re.compile(r"#\s+size\s+count\s+type.*\btime\b.*busbw")
+_ROW = re.compile(r"^\s*(\d+)\s+(\d+)\s+(\S+)\s+(\S+)((?:\s+(?:-?[\d.]+(?:e[+-]?\d+)?|N/A))+)\s*$")
+_AVERAGE = re.compile(r"# Avg bus bandwidth\s*:\s*([\d.]+)")
+_VERSION = re.compile(r"# nccl-tests version (\S+)|# rccl-tests: Version (\S+)")
+_LIBRARY = re.compile(r"[nr]ccl-library=(\d+)|NCCL version (\S+)|RCCL version (\S+)")
+_US, _GB = 1e-6, 1e9
+
+_BUS_FACTORS: dict[str, Callable[[float], float]] = {
+    "all_reduce": lambda devices: 2 * (devices - 1) / devices,
+    "all_gather or another of its kind": lambda devices: (devices - 1) / devices,
+}
+"""Bus bandwidth over algorithm bandwidth, for a number of devices; 1 for other collectives."""
+
+
+class _Table(NamedTuple):
+    """What the lines above the rows of one collective say."""
+
+    operation: str
+    devices: int
+    nodes: int
+
+
+def read_log(path: Path, findings: Findings) -> None:
+    """Read the rows of each collective, out of place; the mean over sizes is no bandwidth."""
+    operation, hosts, ranks = "", dict[str, int](), 0
+    numbers: dict[str, int] = {}
+    names: set[str] = set()
+    has_root = False
+    table: _Table | None = None
+    best: dict[str, float] = {}
+    wrong = 0.0
+    for line in all_lines(path):
+        if row := _ROW.match(line):
+            # Where hosts have one name (in containers), the number of a device comes once for each node.
+            table = table or _Table(operation, ranks, max(len(hosts), *numbers.values(), 1))
+            if table.operation or ranks:
+                wrong += _add_row(row, table, has_root, best, findings)
+        elif match := _RANK.match(line):
+            if int(match[1]) == 0:
+                hosts, numbers, ranks = {}, {}, 0
+            ranks += 1
+            numbers[match[3]] = numbers.get(match[3], 0) + 1
+            hosts[match[2]] = hosts.get(match[2], 0) + 1
+            table = None
+            names.add(match[4].strip())
+        elif match := _STARTING.search(line):
+            operation = (match[1] or match[2]).removesuffix("_perf")
+            table = None
+        elif _HEADING.search(line):
+            has_root = "root" in line
+        elif match := _AVERAGE.search(line):
+            _note_average(float(match[1]), best, findings)
+            best, table = {}, None
+        elif match := _VERSION.search(line):
+            findings.version = match[1] or match[2]
+        if match := _LIBRARY.search(line):
+            findings.record(library=match[1] or match[2] or match[3])
+    if len(names) == 1:
+        findings.record(gpu=names.pop())
+    findings.record(devices=ranks or None)
+    nodes = max(len(hosts), *numbers.values(), 1)
+    findings.record(nodes=nodes if nodes > 1 else None)
+    if wrong:
+        findings.doubt(f"{wrong:,.0f} values were wrong: do not use this run")
+    _name_operation(findings)
+    findings.doubt("one collective at a time, on idle devices: in a training step they share links with each other")
+
+
+def _name_operation(findings: Findings) -> None:
+    """Name the collective of rows without one, as older versions write them, from the ratio of both bandwidths."""
+    nameless = [reading for reading in findings.readings if not reading.values.get("operation")]
+    if not nameless:
+        return
+    largest = max(nameless, key=lambda reading: reading.values.get("bus_bytes_per_s", 0.0)).values
+    found = ratio(largest.get("bus_bytes_per_s"), largest.get("algorithm_bytes_per_s"))
+    devices = largest.get("devices")
+    fitting = [name for name, factor in _BUS_FACTORS.items() if found and devices and devices > 1
+               and abs(factor(devices) - found) < 0.02 * found]  # fmt: skip
+    if len(fitting) != 1:
+        findings.doubt("the collective is not named: older versions say it on the command line only")
+        return
+    findings.doubt(f"the collective is not named: the ratio of both bandwidths is that of {fitting[0]}")
+    for reading in nameless:
+        reading.values["operation"] = fitting[0]
+
+
+def _add_row(row: re.Match[str], table: _Table, has_root: bool, best: dict[str, float], findings: Findings) -> float:
+    """Add a row; return the number of wrong values."""
+    cells = [to_number(cell) for cell in row[5].split()]
+    if has_root:
+        cells = cells[1:]
+    if len(cells) < 4 or cells[0] is None:
+        return 0.0
+    size = float(row[1])
+    time_us, algorithm, bus = cells[:3]
+    in_place = cells[6] if len(cells) >= 8 else None
+    wrong = sum(cell for cell in (cells[3], cells[7] if len(cells) >= 8 else None) if cell and cell >= 1)
+    if size and bus:
+        best["bus"] = max(best.get("bus", 0.0), bus)
+    findings.add(
+        "collective",
+        operation=table.operation,
+        devices=table.devices or None,
+        nodes=table.nodes if table.nodes > 1 else None,
+        precision=row[3],
+        bytes=size,
+        time_s=None if time_us is None else time_us * _US,
+        # Two digits after the point: what is printed as 0.00 is not known.
+        algorithm_bytes_per_s=algorithm * _GB if algorithm else None,
+        bus_bytes_per_s=bus * _GB if bus else None,
+        in_place_bus_bytes_per_s=in_place * _GB if in_place else None,
+        wrong=wrong or None,
+    )
+    return wrong
+
+
+def _note_average(average: float, best: dict[str, float], findings: Findings) -> None:
+    if best.get("bus", 0.0) > 1.1 * average:
+        findings.doubt(
+            f"the average bus bandwidth of {average:.4g} GB/s is a mean over all sizes; "
+            f"the largest is {best['bus']:.4g} GB/s"
+        )
+
+
+FORMATS = (
+    ResultFormat(
+        "nccl-tests", "nccl-tests", "logs of nccl-tests and rccl-tests", read_log,
+        sign=re.compile(r"#\s+size\s+count\s+type.*\btime\b.*busbw|# Collective test starting: "),
+        markers=("busbw", "# Collective test starting"),
+    ),
+)  # fmt: skip

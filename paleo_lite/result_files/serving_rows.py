@@ -1,0 +1,89 @@
+"""Rows of servers under load, made alike for every client: mean concurrency, recomputed time per token, and doubts.
+
+Checks that hold whatever tool wrote the file: by Little's law, requests per second times the time of a request is the
+mean concurrency; the time per token follows from whole requests and first tokens; the lengths are those that came.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .findings import Findings
+from .text import product, ratio
+
+TOLERATED = 0.15
+"""Share by which a reported time per token may differ from the recomputed one."""
+
+_TOLERATED_LENGTH = 0.05
+_LEAST_SHARE = 0.67  # of the concurrency asked; below, ramp-up and drain are a third of the run
+_SHORTEST_RUN_S = 20.0
+
+
+def add_server(findings: Findings, doubts: tuple[str, ...] = (), **values: Any) -> None:
+    """Add a row of a server.
+
+    The values are those of `quantities`; `tpot_reported_s` is the reported mean time per token, and `input_total` and
+    `output_total` are tokens of all requests. Means of lengths, mean concurrency and time per token are computed.
+    """
+    input_total, output_total = values.pop("input_total", None), values.pop("output_total", None)
+    at_once = values.pop("at_once", False)
+    requests, duration_s = values.get("requests"), values.get("duration_s")
+    computed: dict[str, Any] = {
+        "input_tokens": ratio(input_total, requests),
+        "output_tokens": ratio(output_total, requests),
+        "requests_per_s": ratio(requests, duration_s),
+        "output_tokens_per_s": ratio(output_total, duration_s),
+        "input_tokens_per_s": ratio(input_total, duration_s),
+    }
+    values.update({name: value for name, value in computed.items() if values.get(name) is None})
+    if values.get("tokens_per_s") is None:
+        into, out = values.get("input_tokens_per_s"), values.get("output_tokens_per_s")
+        values["tokens_per_s"] = None if into is None or out is None else into + out
+    output = values.get("output_tokens")
+    steps = None if output is None or output <= 1 else output - 1
+    reported, ttft_s, e2e_s = (values.get(name) for name in ("tpot_reported_s", "ttft_s", "e2e_s"))
+    recomputed = None if e2e_s is None or ttft_s is None else ratio(e2e_s - ttft_s, steps)
+    said = list(doubts)
+    if recomputed is not None and reported is not None and abs(reported - recomputed) > TOLERATED * recomputed:
+        said.append(
+            f"the time per token is reported as {1e3 * reported:.4g} ms, and whole requests and first tokens give "
+            f"{1e3 * recomputed:.4g} ms, which is taken"
+        )
+        values["tpot_s"] = recomputed
+    else:
+        values["tpot_s"] = recomputed if reported is None else reported
+        if e2e_s is None and reported is not None and ttft_s is not None and steps is not None:
+            values["e2e_s"] = e2e_s = ttft_s + reported * steps
+    whole_s = values.get("e2e_median_s") if e2e_s is None else e2e_s
+    if values.get("concurrency") is None:
+        values["concurrency"] = product(values.get("requests_per_s"), whole_s)
+    said += _doubts_of(values, at_once)
+    findings.add("server", tuple(said), **values)
+
+
+def _doubts_of(values: dict[str, Any], at_once: bool) -> list[str]:
+    """Return what makes a row of a server doubtful."""
+    said = []
+    concurrency, limit, requests = (values.get(name) for name in ("concurrency", "concurrency_limit", "requests"))
+    if concurrency and limit and concurrency < _LEAST_SHARE * limit:
+        said.append(
+            f"the mean concurrency is {concurrency:.3g} of the {limit:g} asked: ramp-up and drain make up "
+            f"{1 - concurrency / limit:.0%} of the run"
+        )
+    elif limit and requests and requests < 4 * limit:
+        said.append(
+            f"{requests:g} requests at a concurrency of {limit:g} are a short run: ramp-up and drain count in all means"
+        )
+    if values.get("duration_s") and values["duration_s"] < _SHORTEST_RUN_S:
+        said.append(f"the run took {values['duration_s']:.3g} s, which is too short for a steady state")
+    for side, name in (("input", "prompts"), ("output", "answers")):
+        asked, came = values.get(f"{side}_tokens_asked"), values.get(f"{side}_tokens")
+        if asked and came and abs(came - asked) > _TOLERATED_LENGTH * asked:
+            said.append(f"the {name} have {came:,.4g} tokens on average where {asked:,g} were asked for")
+    if at_once and not limit:
+        said.append("all requests came at once, so that latencies are mostly time in a queue")
+    if values.get("failed"):
+        said.append(f"{values['failed']:g} requests failed")
+    if values.get("itl_s") == 0 or (values.get("tpot_s") or 1) <= 0:
+        said.append("the server did not stream: times of tokens are not known")
+    return said

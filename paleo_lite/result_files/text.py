@@ -1,0 +1,237 @@
+"""Numbers, durations and lines of text as tools print them, and files read within bounded memory.
+
+A log of days has hundreds of megabytes, of which few lines matter: `find_lines` looks for the literal markers of a
+format in large chunks, and decodes only the lines around them.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import BadFile
+from ..profiles.detect import is_gzip, open_decompressed
+
+if TYPE_CHECKING:
+    from .findings import Findings
+
+CHUNK_BYTES = 2**20
+LONGEST_LINE = 2**16
+"""Bytes of a line; the rest is cut. Progress bars write thousands of updates into one line: they are lines here."""
+
+MOST_TABLE_ROWS = 2**20
+MANY_LINES = 100_000
+READ_OF_MANY = 32
+"""Lines with measurements, after which one of so many megabytes of a log is read: the mean is known by then."""
+
+_LINE_ENDS = re.compile(rb"[\r\n]+")
+
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07]{0,200}\x07")
+_NUMBER = re.compile(r"[+-]?(?:\d{1,3}(?:,\d{3})+(?:\.\d*)?|\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})(?:[eE][+-]?\d{1,3})?")
+_DECIMAL_COMMA = re.compile(r"[+-]?\d{1,30},\d{1,30}")
+_DURATION = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)(h|min|ms|m|s|us|µs|μs|ns)")
+_CLOCK = re.compile(r"(?:(\d{1,6}) days?, )?(\d{1,6}):(\d{2}):(\d{2}(?:\.\d{1,9})?)")
+_SECONDS = {
+    "h": 3600.0, "min": 60.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ns": 1e-9
+}  # fmt: skip
+
+UNITS = {
+    "ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "seconds": 1.0, "MB/sec": 2.0**20, "MiB/sec": 2.0**20,
+    "GB/s": 1e9, "Gb/sec": 1.25e8, "MB/s": 1e6, "mW": 1e-3, "W": 1.0, "MHz": 1e6, "kWh": 3.6e6, "mJ": 1e-3, "J": 1.0,
+    "GiB": 2.0**30, "MiB": 2.0**20, "KiB": 2.0**10, "GB": 1e9, "MB": 1e6, "TFLOP": 1e12, "GFLOP": 1e9,
+}  # fmt: skip
+"""Factors to SI units; ``MB/sec`` is perftest's, which counts in powers of 2."""
+
+
+def to_number(value: Any) -> float | None:
+    """Return a finite number, also from a text with thousands commas or a decimal comma; None if it is none."""
+    if isinstance(value, bool) or value is None:
+        return None
+    if isinstance(value, (int, float)):
+        return value if abs(value) < 1e300 and math.isfinite(value) else None
+    if not isinstance(value, str):
+        return None
+    text = value.strip().strip("'\"")
+    match = _NUMBER.fullmatch(text)
+    if match is None and _DECIMAL_COMMA.fullmatch(text):
+        return float(text.replace(",", "."))
+    if match is None:
+        return None
+    number = float(text.replace(",", ""))
+    return number if math.isfinite(number) else None
+
+
+def to_seconds(text: str) -> float | None:
+    """Return the seconds of a duration as Go or Python prints it: ``1m2.496s``, ``355.5ms``, ``0:15:11.36``."""
+    text = text.strip()
+    clock = _CLOCK.fullmatch(text)
+    if clock is not None:
+        days, hours, minutes, seconds = clock.groups()
+        return 86400.0 * int(days or 0) + 3600.0 * int(hours) + 60.0 * int(minutes) + float(seconds)
+    pieces = _DURATION.findall(text)
+    if not pieces or "".join(number + unit for number, unit in pieces) != text:
+        return None
+    return sum(float(number) * _SECONDS[unit] for number, unit in pieces)
+
+
+def scaled(value: Any, factor: float) -> float | None:
+    """Return a number in SI units; None if it is none."""
+    number = to_number(value)
+    return None if number is None else number * factor
+
+
+def ratio(numerator: float | None, denominator: float | None) -> float | None:
+    """Return a quotient; None where a part is missing or the denominator is not positive."""
+    if numerator is None or denominator is None or denominator <= 0:
+        return None
+    return numerator / denominator
+
+
+def product(*factors: float | None) -> float | None:
+    """Return a product; None where a factor is missing."""
+    known = [factor for factor in factors if factor is not None]
+    return math.prod(known) if len(known) == len(factors) else None
+
+
+def mean(values: Iterable[float | None]) -> float | None:
+    """Return the mean of the known values; None without any."""
+    known = [value for value in values if value is not None]
+    return math.fsum(known) / len(known) if known else None
+
+
+def read_chunks(path: Path) -> Iterator[bytes]:
+    """Yield the file in chunks that end with a line, decompressed if it is gzip; a line that never ends is cut."""
+    rest = b""
+    try:
+        with open_decompressed(path) as file:
+            while piece := file.read(CHUNK_BYTES):
+                joined = rest + piece
+                cut = max(joined.rfind(b"\n"), joined.rfind(b"\r")) + 1
+                rest = joined[cut:][-CHUNK_BYTES:]
+                if cut:
+                    yield joined[:cut]
+    except OSError as error:
+        raise BadFile(f"{path}: cannot be read ({error.strerror or error})") from None
+    except (EOFError, zlib.error):  # `is_cut` says so
+        rest = b""
+    if rest:
+        yield rest
+
+
+def is_cut(path: Path) -> bool:
+    """Return whether a file is a gzip whose end is missing; what comes before its last 256 KiB is read."""
+    if not is_gzip(path):
+        return False
+    try:
+        with open_decompressed(path) as file:
+            while file.read(CHUNK_BYTES):
+                continue
+    except (EOFError, zlib.error):
+        return True
+    return False
+
+
+def find_lines(path: Path, markers: Sequence[str], findings: Findings | None = None) -> Iterator[str]:
+    """Yield the lines that contain one of the markers, without ANSI colours; updates of a progress bar are lines.
+
+    With findings, whose rows are then means over many lines, only a part of a very long log is read, which is said.
+    """
+    encoded = [marker.encode() for marker in markers]
+    found = skipped = 0
+    for number, chunk in enumerate(read_chunks(path)):
+        if findings is not None and found > MANY_LINES and number % READ_OF_MANY:
+            skipped += 1
+            continue
+        present = [marker for marker in encoded if marker in chunk]
+        if not present:
+            continue
+        if _is_dense(chunk, present):
+            lines = [line for line in _LINE_ENDS.split(chunk) if any(marker in line for marker in present)]
+        else:
+            lines = _lines_around(chunk, present)
+        found += len(lines)
+        yield from map(plain, lines)
+    if skipped and findings is not None:
+        findings.doubt(f"of the lines after the first {MANY_LINES:,} only one of {READ_OF_MANY} megabytes was read")
+
+
+def _is_dense(chunk: bytes, markers: Sequence[bytes]) -> bool:
+    """Return whether so many lines of a chunk have a marker that going through all is faster."""
+    return 8 * sum(chunk.count(marker) for marker in markers) > chunk.count(b"\n")
+
+
+def _lines_around(chunk: bytes, markers: Sequence[bytes]) -> list[bytes]:
+    """Return the lines that contain a marker, by the places of the markers."""
+    lines, end = [], 0
+    for place in sorted(_places(chunk, markers)):
+        if place >= end:
+            start = max(chunk.rfind(b"\n", 0, place), chunk.rfind(b"\r", 0, place)) + 1
+            end = _end_of_line(chunk, place)
+            lines.append(chunk[start:end])
+    return lines
+
+
+def _places(chunk: bytes, markers: Sequence[bytes]) -> Iterator[int]:
+    for marker in markers:
+        place = chunk.find(marker)
+        while place >= 0:
+            yield place
+            place = chunk.find(marker, _end_of_line(chunk, place))
+
+
+def _end_of_line(chunk: bytes, place: int) -> int:
+    newline = chunk.find(b"\n", place)
+    end = newline if newline >= 0 else len(chunk)
+    carriage = chunk.find(b"\r", place, end)
+    return carriage if carriage >= 0 else end
+
+
+def all_lines(path: Path) -> Iterator[str]:
+    """Yield every line that is not blank, without ANSI colours."""
+    for chunk in read_chunks(path):
+        for line in _LINE_ENDS.split(chunk):
+            if line.strip():
+                yield plain(line)
+
+
+def plain(line: bytes) -> str:
+    """Return a line as text, without ANSI colours, a byte-order mark, and what exceeds the longest line."""
+    return plain_text(line[:LONGEST_LINE]).rstrip()
+
+
+def plain_text(data: bytes) -> str:
+    """Return bytes as text, without ANSI colours and a byte-order mark; each update of a progress bar is a line."""
+    text = data.decode("utf-8", errors="replace").removeprefix("\ufeff")
+    text = text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
+    return _ANSI.sub("", text) if "\x1b" in text else text
+
+
+def split_csv(line: str) -> list[str]:
+    """Return the cells of a line of CSV, without blanks and quotes around them; empty if it is none."""
+    try:
+        cells = next(csv.reader([line], skipinitialspace=True), [])
+    except csv.Error:
+        return []
+    return [cell.strip() for cell in cells]
+
+
+def read_table(path: Path, heading: re.Pattern[str]) -> Iterator[dict[str, str]]:
+    """Yield the rows of a CSV table as dictionaries; the heading, which the pattern matches, may be repeated."""
+    names: list[str] = []
+    count = 0
+    for line in all_lines(path):
+        if heading.search(line):
+            names = split_csv(line)
+            continue
+        cells = split_csv(line) if names else []
+        if len(cells) < max(len(names) - 2, 2):
+            continue
+        count += 1
+        if count > MOST_TABLE_ROWS:
+            raise BadFile(f"{path}: more than {MOST_TABLE_ROWS:,} rows, expected a table of results")
+        yield dict(zip(names, cells, strict=False))

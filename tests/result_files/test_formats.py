@@ -1,0 +1,121 @@
+"""Every format: a small file is recognised, and its first row has the numbers that a person reads in it.
+
+Tests: result_files/aiperf.py, result_files/kernel_tables.py, result_files/links.py, result_files/llama_bench.py,
+    result_files/load_clients.py, result_files/local_runs.py, result_files/megatron.py, result_files/mlperf.py,
+    result_files/nccl_tests.py, result_files/network_tables.py, result_files/pictures.py, result_files/power.py,
+    result_files/published.py, result_files/result_format.py, result_files/server_logs.py, result_files/sglang.py,
+    result_files/training_logs.py, result_files/trtllm_bench.py, result_files/vllm.py.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from paleo_lite.result_files.detect import FORMATS, read_result
+from paleo_lite.result_files.findings import Findings
+from result_samples import CONFIGURATIONS, NCCL, SAMPLES, VLLM_SERVE, Sample
+
+
+def read(text: str, folder: Path, name: str = "file.txt") -> Findings:
+    path = folder / name
+    path.write_text(text, "utf-8")
+    return read_result(path)
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: f"{sample.format}-{sample.kind}")
+def test_numbers_of_each_format(sample: Sample, tmp_path: Path) -> None:
+    findings = read(sample.text, tmp_path, sample.name)
+    assert findings.format == sample.format
+    first = next(reading for reading in findings.readings if reading.kind == sample.kind)
+    assert {name: first.values.get(name) for name in sample.row} == {
+        name: value if isinstance(value, str) else pytest.approx(value) for name, value in sample.row.items()
+    }
+
+
+def test_every_format_has_a_sample() -> None:
+    sampled = {sample.format for sample in SAMPLES} | set(CONFIGURATIONS) | {"deepbench"}
+    assert {known.name for known in FORMATS} == sampled
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_a_configuration_holds_no_measurement(name: str, tmp_path: Path) -> None:
+    findings = read(CONFIGURATIONS[name], tmp_path)
+    assert findings.format == name and not findings.readings
+    assert "without measurements: give the" in findings.doubts[0]
+
+
+def doubts_of(findings: Findings) -> str:
+    return "; ".join([*findings.doubts, *(doubt for reading in findings.readings for doubt in reading.doubts)])
+
+
+DOUBTED = {
+    "cuda did not start": (
+        next(sample.text for sample in SAMPLES if sample.format == "llama-bench").replace("NVIDIA A100", ""),
+        "it did not start, and the CPU computed",
+    ),
+    "a mean over sizes": (
+        NCCL,
+        "the average bus bandwidth of 107.4 GB/s is a mean over all sizes; the largest is 214.8",
+    ),
+    "wrong values": (NCCL.replace("214.75      0", "214.75      3"), "3 values were wrong"),
+    "a ramp": (VLLM_SERVE.replace('"max_concurrency": 10', '"max_concurrency": 16'), "ramp-up and drain make up 38%"),
+    "failed requests": (VLLM_SERVE.replace('"failed": 0', '"failed": 7'), "7 requests failed"),
+    "skipped updates": (
+        next(sample.text for sample in SAMPLES if sample.format == "megatron").replace(
+            "skipped iterations:   0", "skipped iterations:   1"
+        ),
+        "in all iterations the update was skipped",
+    ),
+    "two answers": (
+        next(sample.text for sample in SAMPLES if sample.format == "inference-perf"),
+        "reported as 5 ms, and whole requests and first tokens give 10 ms",
+    ),
+    "lengths": (
+        next(sample.text for sample in SAMPLES if sample.format == "sglang-serving"),
+        "the prompts have 509 tokens on average where 1,024 were asked for",
+    ),
+    "invalid": (
+        next(sample.text for sample in SAMPLES if sample.format == "mlperf-inference"),
+        "the result is INVALID",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", DOUBTED)
+def test_what_is_doubtful_is_said(case: str, tmp_path: Path) -> None:
+    text, said = DOUBTED[case]
+    assert said in doubts_of(read(text, tmp_path))
+
+
+def test_a_log_whose_measurements_start_late_is_recognised(tmp_path: Path) -> None:
+    noise = "WARNING something else happened here\n" * 4000
+    findings = read(noise + NCCL, tmp_path)
+    assert findings.format == "nccl-tests" and len(findings.readings) == 2
+
+
+def test_lines_may_have_prefixes(tmp_path: Path) -> None:
+    line = next(sample.text for sample in SAMPLES if sample.format == "torchtitan")
+    findings = read(f"2026-01-01T00:00:00Z pod-0 [rank0]:{line}", tmp_path)
+    assert findings.readings[0].values["tokens_per_s_per_device"] == 4376
+
+
+def test_windows_of_a_server_that_also_compute_prompts_are_apart(tmp_path: Path) -> None:
+    log = next(sample.text for sample in SAMPLES if sample.format == "server-log")
+    later = log.replace("prompt throughput: 0.0", "prompt throughput: 900.0").replace("800.0", "400.0")
+    findings = read(log + later, tmp_path)
+    rows = {reading.values["phase"]: reading.values["tpot_s"] for reading in findings.readings}
+    assert rows == {"decode": pytest.approx(0.02), "decode and prompts": pytest.approx(0.04)}
+
+
+def test_an_unnamed_collective_is_named_by_its_bandwidths(tmp_path: Path) -> None:
+    old = "\n".join(line for line in NCCL.splitlines() if "starting" not in line).replace(
+        "214.75  214.75", "214.75  322.12"
+    )
+    more = "".join(
+        f"#  Rank  {rank} Group  0 Pid  2 on node{rank} device  0 [0000:1b:00] NVIDIA H100 80GB HBM3\n"
+        for rank in (2, 3)
+    )
+    findings = read(old.replace("#       size", more + "#       size"), tmp_path)
+    assert {reading.values["operation"] for reading in findings.readings} == {"all_reduce"}

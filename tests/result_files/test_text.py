@@ -1,0 +1,67 @@
+"""Numbers, durations and lines as tools print them."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from paleo_lite.result_files.text import LONGEST_LINE, all_lines, find_lines, is_cut, to_number, to_seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("4,376", 4376), ("1,234,567.5", 1234567.5), ("3,14", 3.14), ("1e-5", 1e-5), (" '7' ", 7), ("-0.00", 0), (5, 5)],
+)
+def test_numbers(text: object, number: float) -> None:
+    assert to_number(text) == number
+
+
+@pytest.mark.parametrize("text", ["", "nan", "inf", "1.2.3", "12 ms", "N/A", None, True, [], float("inf"), "9" * 400])
+def test_what_is_no_number(text: object) -> None:
+    assert to_number(text) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("1m2.5s", 62.5), ("355.5ms", 0.3555), ("282us", 282e-6), ("1h0m1s", 3601), ("0:15:11.5", 911.5),
+     ("1 day, 0:00:01", 86401), ("12ns", 12e-9)],
+)  # fmt: skip
+def test_durations(text: str, seconds: float) -> None:
+    assert to_seconds(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("text", ["", "5", "s", "1m2", "1m 2s", "a1s"])
+def test_what_is_no_duration(text: str) -> None:
+    assert to_seconds(text) is None
+
+
+@pytest.mark.parametrize("filler", ["", "noise\n" * 300_000])
+def test_lines_with_a_marker(tmp_path: Path, filler: str) -> None:
+    """In a file of which few lines have one, and in one of which all have."""
+    path = tmp_path / "log"
+    path.write_text(f"\ufeff{filler}a MARK 1\r\nbar 1\rbar MARK 2\r{filler}\x1b[31mMARK 3\x1b[0m\nMARK 4", "utf-8")
+    assert list(find_lines(path, ("MARK",))) == ["a MARK 1", "bar MARK 2", "MARK 3", "MARK 4"]
+
+
+def test_two_markers_in_a_line_give_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text("x\n" * 1000 + "one two one\n" + "x\n" * 1000 + "two\n")
+    assert list(find_lines(path, ("one", "two"))) == ["one two one", "two"]
+
+
+def test_long_lines(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"first\n" + b"y" * (2 * LONGEST_LINE) + b"\nlast\n")
+    assert [len(line) for line in all_lines(path)] == [5, LONGEST_LINE, 4]
+
+
+def test_a_gzip_whose_end_is_missing(tmp_path: Path) -> None:
+    path = tmp_path / "log.gz"
+    whole = gzip.compress(b"".join(f"line {number}\n".encode() for number in range(200_000)))
+    path.write_bytes(whole)
+    assert not is_cut(path) and sum(1 for _ in all_lines(path)) == 200_000
+    path.write_bytes(whole[: len(whole) // 2])
+    lines = list(all_lines(path))
+    assert is_cut(path) and len(lines) > 20_000 and lines[:2] == ["line 0", "line 1"]
