@@ -342,6 +342,34 @@ vllm:e2e_request_latency_seconds_count{model_name="m"} 10.0
     Sample("flash-attention", "### causal=True, headdim=64, batch_size=4, seqlen=512 ###\nFlash2 fwd: 123.45 TFLOPs/s, "
            "bwd: 100.00 TFLOPs/s, fwd + bwd: 105.00 TFLOPs/s\n", "kernel",
            {"label": "Flash2", "phase": "forward", "flops_per_s": 1.2345e14}),
+    Sample("nvidia-smi-dmon", "# gpu   pwr gtemp mtemp    sm   mem  mclk  pclk\n# Idx     W     C     C     %   "
+           "  %   MHz   MHz\n"
+           "    0   100    45     -     0     0  2619  1980\n    0   300    45     -    90     0  2619  1980\n",
+           "power", {"power_w": 200.0, "power_busy_w": 300.0, "clock_hz": 1.98e9, "device": "0"}),
+    Sample("rocm-smi-text", "GPU[0]\t\t: Average Graphics Package Power (W): 35.0\nGPU[1]\t\t: Average Graphics "
+           "Package "
+           "Power (W): 36.0\n", "power", {"device": "card0", "power_w": 35.0}),
+    Sample("lm-studio-lines", "51.43 tok/sec • 530 tokens • 0.11s to first token\n", "decode",
+           {"generated": 530, "tokens_per_s": 51.43, "ttft_s": 0.11}),
+    Sample("deepspeed-profiler", "---------- DeepSpeed Flops Profiler ----------\nfwd latency:   191.45 ms\nbwd "
+           "latency: "
+           "  400.00 ms\niter latency:   0.65 s\nsamples/second:   12.3\n", "step",
+           {"forward_s": 0.19145, "step_s": 0.65, "samples_per_s": 12.3}),
+    Sample("hipblaslt", "transA,transB,M,N,K,alpha,lda,ldb,beta,ldc,rocblas-Gflops,us\nN,N,1024,512,256,1,1024,"
+           "256,0,1024,"
+           "100000.0,26.8\n", "kernel", {"shape": "1024x512x256", "time_s": 26.8e-6, "flops_per_s": 1e14}),
+    Sample("megatron", "0: Training epoch 0, iteration 28/99 | lr: 5.6e-06 | global_batch_size: 32 | global_step: 28 | "
+           "reduced_train_loss: 2.778 | train_step_timing in s: 0.189 | consumed_samples: 928\n", "step",
+           {"step_s": 0.189, "global_batch_size": 32, "samples_per_s": 32 / 0.189}),
+    Sample("trtexec", "Throughput: 353.015 qps\n\nLatency: min = 2.8 ms, max = 3.0 ms, mean = 2.83 ms, median = "
+           "2.82 ms\n\n"
+           "GPU Compute Time: min = 2.8 ms, max = 3.0 ms, mean = 2.81 ms, median = 2.81 ms\nThroughput: 106.0 qps\n",
+           "step", {"steps_per_s": 353.015, "step_s": 0.00281, "e2e_s": 0.00282}),
+    Sample("trtllm-bench", "Request Throughput (req/sec):                     141.2968\nTotal Output Throughput "
+           "(tokens/sec):"
+           "             18085.9891\nTotal Latency (ms):                               21231.9049\nPer User Output "
+           "Throughput [w/ ctx] (tps/user):   8.2584\n", "server",
+           {"requests_per_s": 141.2968, "output_tokens_per_s": 18085.9891, "tokens_per_s_per_user": 8.2584}),
     Sample("triton", "M,N,K,cuBLAS,Triton\n256.000000,256.000000,256.000000,5.461333,5.269226\n", "kernel",
            {"shape": "256x256x256", "label": "cuBLAS", "flops_per_s": 5.461333e12}),
 ]  # fmt: skip

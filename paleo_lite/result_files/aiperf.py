@@ -22,7 +22,6 @@ _METRICS = {
     "output_token_throughput": ("output_tokens_per_s", "avg"),
     "total_token_throughput": ("tokens_per_s", "avg"),
     "output_token_throughput_per_user": ("tokens_per_s_per_user", "avg"),
-    "output_token_throughput_per_request": ("tokens_per_s_per_user", "avg"),
     "input_sequence_length": ("input_tokens", "avg"),
     "output_sequence_length": ("output_tokens", "avg"),
     "time_to_first_token": ("ttft_s", "avg"),
@@ -30,6 +29,11 @@ _METRICS = {
     "inter_chunk_latency": ("itl_s", "avg"),
     "request_latency": ("e2e_s", "avg"),
 }
+_OTHER_NAMES = {
+    "output_token_throughput_per_request": "tokens_per_s_per_user", "num_output_token": "output_tokens",
+    "num_input_token": "input_tokens",
+}  # fmt: skip
+"""Names that genai-perf has or had for some metrics."""
 _MORE = {
     "ttft_median_s": ("time_to_first_token", "p50"), "ttft_p99_s": ("time_to_first_token", "p99"),
     "tpot_median_s": ("inter_token_latency", "p50"), "tpot_p99_s": ("inter_token_latency", "p99"),
@@ -74,8 +78,9 @@ def _figures(report: dict[str, Any]) -> dict[str, Any]:
     values = {figure: _value(report.get(key), statistic) for key, (figure, statistic) in _METRICS.items()}
     for figure, (key, statistic) in _MORE.items():
         values[figure] = _value(report.get(key), statistic)
-    if values["tokens_per_s_per_user"] is None:
-        values["tokens_per_s_per_user"] = _value(report.get("output_token_throughput_per_request"), "avg")
+    for key, figure in _OTHER_NAMES.items():
+        if values[figure] is None:
+            values[figure] = _value(report.get(key), "avg")
     return values
 
 

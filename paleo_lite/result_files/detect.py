@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -62,6 +63,14 @@ FORMATS: tuple[ResultFormat, ...] = (
 )
 """All formats, in the order in which they are tried: those with more keys come before those whose keys they share."""
 
+_ADVICE = (
+    (re.compile(r"^\ufeff?(?:epoch|step),.*(?:loss|acc)", re.IGNORECASE), "a table of losses without times, as "
+     "Lightning writes it: ThroughputMonitor or DeviceStatsMonitor add times to metrics.csv"),
+    (re.compile(r'"experiments"\s*:\s*\[\s*\{\s*"experiment"'), "raw timestamps of perf_analyzer: give the "
+     "profile_export_genai_perf.json beside it"),
+)  # fmt: skip
+"""What to do with files beside results, which hold no result."""
+
 _MOST_FILES = 100_000
 _MOST_SEARCHED = 64  # megabytes of a log in which its first measurement must come
 
@@ -97,6 +106,9 @@ def recognise(path: Path) -> ResultFormat:
     found = _search_behind_head(path)
     if found is not None:
         return found
+    for sign, advice in _ADVICE:
+        if sign.search(text):
+            raise UnknownFormat(f"{path}: {advice}")
     tools = ", ".join(dict.fromkeys(candidate.tool for candidate in FORMATS))
     raise UnknownFormat(f"{path}: not a result file that paleo-lite reads. Files of these tools are read: {tools}")
 

@@ -66,7 +66,7 @@ def read_blas(path: Path, findings: Findings) -> None:
             continue
         row = dict(zip(names, cells, strict=True))
         seconds = scaled(row.get("us"), _US)
-        sizes = [row.get(name, "") for name in ("m", "n", "k")]
+        sizes = [row.get(name, row.get(name.upper(), "")) for name in ("m", "n", "k")]
         if seconds is None or not all(sizes):
             continue
         batch = to_number(row.get("batch_count"))

@@ -13,7 +13,7 @@ from .text import all_lines, find_lines, to_number
 
 _US, _MB, _GB = 1e-6, 1e6, 1e9
 
-_OSU = re.compile(r"# OSU (MPI\S*) (.+?)(?: Test)? v([\d.]+)")
+_OSU = re.compile(r"# OSU (\S+) (.+?)(?: Test)? v([\d.]+)")
 _OSU_COLUMNS = re.compile(r"# Size\s+(.*)$")
 _OSU_ROW = re.compile(r"^\s*(\d+)((?:\s+[\d.]+)+)(?:\s+(Pass|Fail))?\s*$")
 _OSU_NAMES = {
@@ -86,7 +86,8 @@ def read_perftest(path: Path, findings: Findings) -> None:
             cells = [float(cell) for cell in row[3].split()]
             factor = 1.25e8 if "Gb/sec" in columns else _MI
             is_latency = "usec" in columns
-            typical = cells[2] if is_latency and len(cells) > 2 else None
+            # t_min, t_max, t_typical; with a duration only t_avg.
+            typical = (cells[2] if len(cells) > 2 and "t_typical" in columns else cells[0]) if is_latency else None
             average = cells[1] if not is_latency and len(cells) > 1 else None
             if row[0].split() in seen:  # the ends of a loopback print into one log
                 continue

@@ -194,6 +194,20 @@ def read_lm_studio(path: Path, findings: Findings) -> None:
                      tokens=prompt, time_s=first_s, tokens_per_s=ratio(prompt, first_s))  # fmt: skip
 
 
+_LM_STUDIO_LINE = re.compile(r"([\d.]+) tok/sec\W+(\d+) tokens\W+([\d.]+)s to first token")
+
+
+def read_lm_studio_lines(path: Path, findings: Findings) -> None:
+    """Read the line below an answer in LM Studio's window."""
+    findings.record(engine="lm studio")
+    for line in find_lines(path, (" tok/sec",)):
+        match = _LM_STUDIO_LINE.search(line)
+        if match:
+            rate, generated, first_s = (float(text) for text in match.groups())
+            findings.add("decode", batch_size=1, generated=generated, tokens_per_s=rate, tpot_s=ratio(1.0, rate),
+                         ttft_s=first_s)  # fmt: skip
+
+
 _MLX_CASE = re.compile(r"prompt_tokens=(\d+), generation_tokens=(\d+), batch_size=(\d+)")
 _MLX_MEANS = re.compile(r"(Averages|Trial \d+):\s+prompt_tps=([\d.]+), generation_tps=([\d.]+), peak_memory=([\d.]+)")
 _MLX_PRINTED = re.compile(r"(Prompt|Generation): ([\d.]+) tokens, ([\d.]+) tokens-per-sec")
@@ -278,6 +292,9 @@ FORMATS = (
     ),
     ResultFormat(
         "lm-studio", "LM Studio", "answers of LM Studio", read_lm_studio, keys=("stats", "tokens_per_second"),
+    ),
+    ResultFormat(
+        "lm-studio-lines", "LM Studio", "", read_lm_studio_lines, sign=_LM_STUDIO_LINE, markers=(" tok/sec",),
     ),
     ResultFormat(
         "mlx-lm", "mlx-lm", "what `mlx_lm.benchmark` and `mlx_lm.generate` print", read_mlx,

@@ -15,6 +15,8 @@ _WARM_UP = 3  # iterations that initialise, allocate and tune
 
 _ITERATION = re.compile(r"\biteration[ =]\s*(\d+)\s*/\s*\d+ \|(.*)")
 _NEMO = re.compile(r"train_step_timing in s[=:]\s*([\d.]+)")
+_NEMO_LIST = re.compile(r"train_step_timing in s[=:]\s*\[([\d., ]+)\]")
+_BRIDGE = re.compile(r"GPU utilization: ([\d.]+) ?MODEL_TFLOP/s/GPU")
 _NEMO_STEP = re.compile(r"global_step[=:]\s*([\d.]+)")
 _NEMO_SAMPLES = re.compile(r"consumed_samples[=:]\s*([\d.]+)")
 _NEMO_BATCH = re.compile(r"global_batch_size[=:]\s*([\d.]+)")
@@ -65,14 +67,27 @@ def read_log(path: Path, findings: Findings) -> None:
     steps: list[_Step] = []
     passes: list[tuple[float, float]] = []
     micro: list[tuple[float | None, ...]] = []
-    markers = ("iteration", " ......", "using world size", "forward-compute", "train_step_timing", "_microstep: ")
+    bridge: list[float] = []
+    markers = (
+        "MODEL_TFLOP/s/GPU",
+        "iteration",
+        " ......",
+        "using world size",
+        "forward-compute",
+        "train_step_timing",
+        "_microstep: ",
+    )
     for line in find_lines(path, markers, findings):
-        if match := _ITERATION.search(line):
+        if match := _NEMO.search(line):
+            steps.append(_nemo_step(line, float(match[1])))
+        elif match := _NEMO_LIST.search(line):
+            steps += [_Step(number, float(text)) for number, text in enumerate(match[1].split(",")) if to_number(text)]
+        elif match := _ITERATION.search(line):
             step = _step(int(match[1]), match[2])
             if step is not None:
                 steps.append(step)
-        elif match := _NEMO.search(line):
-            steps.append(_nemo_step(line, float(match[1])))
+        elif match := _BRIDGE.search(line):
+            bridge.append(float(match[1]) * 1e12)
         elif match := _ARGUMENT.match(line):
             if match[1] in _FACTS:
                 _note_argument(match[1], match[2].strip(), findings)
@@ -82,7 +97,7 @@ def read_log(path: Path, findings: Findings) -> None:
             passes.append((float(match[1]) / 1000, float(match[2]) / 1000))
         elif seconds := microstep_seconds(line):
             micro.append(seconds)
-    _add_steps(steps, passes, findings)
+    _add_steps(steps, passes, mean(bridge[_WARM_UP:]) or mean(bridge), findings)
     add_microsteps(micro, findings)
 
 
@@ -126,7 +141,9 @@ def _note_argument(name: str, value: str, findings: Findings) -> None:
     findings.record(**{fact: text if number is None else number})
 
 
-def _add_steps(steps: list[_Step], passes: list[tuple[float, float]], findings: Findings) -> None:
+def _add_steps(
+    steps: list[_Step], passes: list[tuple[float, float]], flops_per_s: float | None, findings: Findings
+) -> None:
     """Add a row for each global batch size, without the first iterations where there are enough."""
     by_batch: dict[float | None, list[_Step]] = {}
     for step in steps:
@@ -157,7 +174,7 @@ def _add_steps(steps: list[_Step], passes: list[tuple[float, float]], findings: 
             samples_per_s=ratio(size, step_s),
             tokens_per_s=ratio(tokens, step_s),
             tokens_per_s_per_device=ratio(ratio(tokens, step_s), devices),
-            flops_per_s=mean(step.flops_per_s for step in kept),
+            flops_per_s=mean(step.flops_per_s for step in kept) or flops_per_s,
             power_w=mean(step.power_w for step in kept),
         )
 

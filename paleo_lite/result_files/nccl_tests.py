@@ -14,7 +14,9 @@ from .text import all_lines, ratio, to_number
 _STARTING = re.compile(r"# Collective test starting: (\w+)|(?:^|[\s/])(\w+_perf)\b")
 _RANK = re.compile(r"#\s+Rank\s+(\d+)\s+(?:Group\s+\d+\s+)?Pid\s+\d+ on\s+(\S+) device\s+(\d+) \[\S+\]\s*(.*)$")
 _HEADING = re.compile(r"#\s+size\s+count\s+type.*\btime\b.*busbw")
-_ROW = re.compile(r"^\s*(\d+)\s+(\d+)\s+(\S+)\s+(\S+)((?:\s+(?:-?[\d.]+(?:e[+-]?\d+)?|N/A))+)\s*$")
+_ROW = re.compile(
+    r"^(?:\[[\d,]+\]<std\w+>:|[\w.-]+: )?\s*(\d+)\s+(\d+)\s+(\S+)\s+(\S+)((?:\s+(?:-?[\d.]+(?:e[+-]?\d+)?|N/A))+)\s*$"
+)
 _AVERAGE = re.compile(r"# Avg bus bandwidth\s*:\s*([\d.]+)")
 _VERSION = re.compile(r"# nccl-tests version (\S+)|# rccl-tests: Version (\S+)")
 _LIBRARY = re.compile(r"[nr]ccl-library=(\d+)|NCCL version (\S+)|RCCL version (\S+)")
@@ -50,7 +52,7 @@ def read_log(path: Path, findings: Findings) -> None:
             table = table or _Table(operation, ranks, max(len(hosts), *numbers.values(), 1))
             if table.operation or ranks:
                 wrong += _add_row(row, table, has_root, best, findings)
-        elif match := _RANK.match(line):
+        elif match := _RANK.search(line):
             if int(match[1]) == 0:
                 hosts, numbers, ranks = {}, {}, 0
             ranks += 1

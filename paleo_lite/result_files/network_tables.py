@@ -77,27 +77,31 @@ def _dotted(digits: str | None) -> str | None:
 
 
 _STATISTIC = re.compile(r"(min|max|mean|median)(?:\s*=|:)\s*([\d.]+) ms(?: \(end to end ([\d.]+) ms\))?")
-_ONE_LINE = re.compile(r"\] (Latency|Enqueue Time|H2D Latency|GPU Compute Time|D2H Latency|Host Latency): min = ")
+_ONE_LINE = re.compile(
+    r"(?:^|\] |\s)(Latency|Enqueue Time|H2D Latency|GPU Compute Time|D2H Latency|Host Latency): min = "
+)
 _SECTION = re.compile(r"\[I\] (Host Latency|GPU Compute|Enqueue Time)\s*$")
-_THROUGHPUT = re.compile(r"\[I\] [Tt]hroughput: ([\d.]+) qps")
+_THROUGHPUT = re.compile(r"\b[Tt]hroughput: ([\d.]+) qps")
 _COMMAND = re.compile(r"(?:&&&& (?:RUNNING|PASSED|FAILED) TensorRT\.trtexec.*?# )(\S*trtexec .*)$")
 _TRT_OPTION = re.compile(r"--(batch|onnx|deploy|uff|int8|fp16|fp8|bf16|best|shapes|optShapes|loadEngine)(?:=(\S+))?")
 _TRT_FACT = re.compile(r"\[I\] (Selected Device|Model|Precision|TensorRT version|Averages): (\S.*)$")
 
 
 def read_trtexec(path: Path, findings: Findings) -> None:
-    """Read the summary of trtexec: computation on the GPU and copies apart."""
-    medians: dict[str, float] = {}
-    section, qps, batch = "", None, None
-    markers = ("[I] ", "&&&& ")
-    for line in find_lines(path, markers):
+    """Read the summaries of trtexec: computation on the GPU and copies apart."""
+    run: dict[str, float] = {}
+    section, batch = "", None
+    for line in find_lines(path, ("[I] ", "&&&& ", " ms", " qps")):
         if match := _ONE_LINE.search(line):
             statistics = {name: float(text) for name, text, _ in _STATISTIC.findall(line)}
-            medians[match[1]] = statistics.get("median", statistics.get("mean", 0.0))
+            run[match[1]] = statistics.get("median", statistics.get("mean", 0.0))
         elif match := _SECTION.search(line):
             section = match[1]
-        elif (match := _THROUGHPUT.search(line)) is not None:
-            qps = to_number(match[1])
+        elif match := _THROUGHPUT.search(line):
+            if "queries" in run:  # the summary of another run
+                _add_trt(run, batch, findings)
+                run = {}
+            run["queries"] = float(match[1])
         elif match := _TRT_FACT.search(line):
             _note_trt(match[1], match[2].strip(), findings)
         elif match := _COMMAND.search(line):
@@ -107,15 +111,20 @@ def read_trtexec(path: Path, findings: Findings) -> None:
                 "the command line", network=Path(options.get("onnx") or options.get("loadEngine") or "").name
             )
         elif section and (statistic := _STATISTIC.search(line)) and statistic[1] == "median":
-            medians[section] = float(statistic[2])
+            run[section] = float(statistic[2])
             section = ""
+    _add_trt(run, batch, findings)
+    findings.doubt("a query is a batch, so that queries per second count batches")
+
+
+def _add_trt(run: dict[str, float], batch: float | None, findings: Findings) -> None:
+    """Add a row of one summary, of medians in milliseconds."""
     doubts = []
-    if not qps:
-        doubts.append("the throughput is 0: the run was too short, or its trace is empty")
-    compute_ms = medians.get("GPU Compute Time", medians.get("GPU Compute"))
-    copies = [medians[name] for name in ("H2D Latency", "D2H Latency") if name in medians]
-    host_ms = medians.get("Latency", medians.get("Host Latency"))
-    if compute_ms is not None and compute_ms < 1:
+    if not run.get("queries"):
+        doubts.append("the throughput is 0 or missing: the run was too short, or its trace is empty")
+    compute_ms = run.get("GPU Compute Time", run.get("GPU Compute"))
+    copies = [run[name] for name in ("H2D Latency", "D2H Latency") if name in run]
+    if compute_ms is not None and compute_ms < 1 and compute_ms == round(compute_ms, 1):
         doubts.append("the times have one digit after the point: a step below 1 ms is coarse")
     findings.add(
         "step",
@@ -124,12 +133,11 @@ def read_trtexec(path: Path, findings: Findings) -> None:
         network=findings.configuration.get("network"),
         batch_size=batch,
         step_s=scaled(compute_ms, _MS),
-        e2e_s=scaled(host_ms, _MS),
-        host_s=scaled(medians.get("Enqueue Time"), _MS),
+        e2e_s=scaled(run.get("Latency", run.get("Host Latency")), _MS),
+        host_s=scaled(run.get("Enqueue Time"), _MS),
         transfer_s=scaled(sum(copies), _MS) if copies else None,
-        steps_per_s=qps or None,
+        steps_per_s=run.get("queries") or None,
     )
-    findings.doubt("a query is a batch, so that queries per second count batches")
 
 
 def _note_trt(name: str, text: str, findings: Findings) -> None:
@@ -150,7 +158,7 @@ FORMATS = (
     ResultFormat("timm-json", "timm", "", read_timm_json, keys=("model", "train_samples_per_sec")),
     ResultFormat(
         "trtexec", "trtexec", "logs of trtexec", read_trtexec,
-        sign=re.compile(r"\[I\] (?:[Tt]hroughput: |GPU Compute|=== Inference Options ===)"),
-        markers=("[I] Throughput: ", "[I] throughput: ", "[I] GPU Compute"),
+        sign=re.compile(r"\b[Tt]hroughput: [\d.]+ qps|GPU Compute Time: min = |\[I\] === Inference Options ==="),
+        markers=("hroughput: ", "GPU Compute Time: "),
     ),
 )  # fmt: skip

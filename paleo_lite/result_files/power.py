@@ -176,7 +176,7 @@ def read_dcgmi(path: Path, findings: Findings) -> None:
         elif names and (row := _DCGM_ROW.match(line)):
             cells = dict(zip(names, row[2].split(), strict=False))
             trace = traces.setdefault(row[1], _Trace())
-            trace.add(to_number(cells.get("POWER")))
+            trace.add(to_number(cells.get("POWER", cells.get("POWR"))))
             energy = to_number(cells.get("TOTEC"))
             if energy is not None:
                 trace.energies_j = [*trace.energies_j[:1], energy * UNITS["mJ"]]
@@ -188,12 +188,48 @@ def read_dcgmi(path: Path, findings: Findings) -> None:
     findings.record(**{_DCGM_FACTS[name]: mean(shares) for name, shares in activity.items()})
 
 
+_DMON_HEADING = re.compile(r"^#\s*(?:Date\s+)?(?:Time\s+)?gpu\s+pwr\b", re.MULTILINE)
+
+
+def read_dmon(path: Path, findings: Findings) -> None:
+    """Read `nvidia-smi dmon`, whose headings are repeated."""
+    traces: dict[str, _Trace] = {}
+    names: list[str] = []
+    for line in all_lines(path):
+        if _DMON_HEADING.match(line):
+            names = line.lstrip("# ").split()
+            continue
+        cells = line.split()
+        if line.startswith("#") or len(cells) != len(names):
+            continue
+        row = dict(zip(names, cells, strict=True))
+        percent = to_number(row.get("sm"))
+        trace = traces.setdefault(row.get("gpu", ""), _Trace())
+        trace.add(to_number(row.get("pwr")), None, None if percent is None else percent / 100)
+        trace.high_clock = max(trace.high_clock, (to_number(row.get("pclk")) or 0.0) * UNITS["MHz"])
+    _add_traces(traces, findings)
+
+
 _DCGM_FACTS = {
     "TENSO": "tensor_active",
     "DRAMA": "memory_active",
     "SMACT": "multiprocessors_active",
     "FP32A": "fp32_active",
 }
+
+_ROCM_LINE = re.compile(r"^\s*GPU\[(\d+)\]\s*: (?:Average|Current)[\w ]*Power \(W\): ([\d.]+)", re.MULTILINE)
+
+
+def read_rocm_text(path: Path, findings: Findings) -> None:
+    """Read what `rocm-smi --showpower` prints, once for each call."""
+    traces: dict[str, _Trace] = {}
+    for line in find_lines(path, ("Power (W): ",), findings):
+        match = _ROCM_LINE.match(line)
+        if match:
+            traces.setdefault(f"card{match[1]}", _Trace()).add(float(match[2]))
+    _add_traces(traces, findings)
+    _doubt_snapshot(traces, findings)
+
 
 _ROCM_POWER = re.compile(r"(?:Average|Current)(?: Socket)? (?:Graphics Package|Package) Power \(W\)|Socket Power \(W\)")
 
@@ -385,6 +421,12 @@ FORMATS = (
     ResultFormat(
         "rocm-smi", "rocm-smi", "rocm-smi and amd-smi", read_rocm_json,
         sign=re.compile(r'"card\d+": ?\{[^}]*Power \(W\)"'),
+    ),
+    ResultFormat(
+        "nvidia-smi-dmon", "nvidia-smi dmon", "what `nvidia-smi dmon` prints", read_dmon, sign=_DMON_HEADING,
+    ),
+    ResultFormat(
+        "rocm-smi-text", "rocm-smi", "", read_rocm_text, sign=_ROCM_LINE, markers=("Power (W): ",),
     ),
     ResultFormat(
         "rocm-smi-csv", "rocm-smi", "", read_rocm_csv,

@@ -23,6 +23,7 @@ _VLLM = re.compile(
 _SGLANG = re.compile(
     r"Decode batch[.,\]].*?#running-req: (?P<running>\d+).*?gen throughput \(token/s\): (?P<decode>[\d.]+)"
 )
+_ACCEPTED = re.compile(r"accept len: ([\d.]+)")
 _PREFILL = re.compile(r"Prefill batch[.,\]]")
 _RANK = re.compile(r"\b(DP\d+)\b")
 _VLLM_VERSION = re.compile(r"vLLM API server version (\S+)|Initializing a? ?V?\d? ?LLM engine \(v(\S+?)\)")
@@ -44,11 +45,13 @@ class _Windows:
 
     def __init__(self) -> None:
         self.count = 0
-        self.total = 0.0
+        self.total = self.accepted = 0.0
 
-    def add(self, tokens_per_s: float) -> None:
+    def add(self, tokens_per_s: float, accepted: float) -> None:
+        """Add a window; with speculative decoding also the tokens that a step wrote of a request."""
         self.count += 1
         self.total += tokens_per_s
+        self.accepted += accepted
 
 
 def read_log(path: Path, findings: Findings) -> None:
@@ -71,8 +74,11 @@ def read_log(path: Path, findings: Findings) -> None:
         lines += 1
         running, tokens_per_s = int(match["running"]), to_number(match["decode"])
         if running and tokens_per_s:
+            accepted = _ACCEPTED.search(line)
             rank = match.groupdict().get("engine") or (found[1] if (found := _RANK.search(line)) else "")
-            by_running.setdefault((running, has_prompts, rank), _Windows()).add(tokens_per_s)
+            by_running.setdefault((running, has_prompts, rank), _Windows()).add(
+                tokens_per_s, float(accepted[1]) if accepted else 0.0
+            )
         if is_sglang:
             has_prompts = False
     findings.tool = "SGLang's server" if is_sglang else "vLLM's server"
@@ -88,6 +94,7 @@ def read_log(path: Path, findings: Findings) -> None:
             samples=windows.count,
             output_tokens_per_s=tokens_per_s,
             tpot_s=running / tokens_per_s,
+            acceptance_length=windows.accepted / windows.count or None,
         )
     findings.doubt(
         f"{lines:,} windows are averaged by the requests that ran at their ends: a window in which requests came or "

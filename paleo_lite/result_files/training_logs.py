@@ -9,7 +9,7 @@ from typing import Any
 from .findings import Findings
 from .json_text import read_documents
 from .result_format import ResultFormat
-from .text import find_lines, mean, ratio, to_number, to_seconds
+from .text import UNITS, find_lines, mean, ratio, scaled, to_number, to_seconds
 
 _MS = 1e-3
 _WARM_UP = 2
@@ -91,6 +91,25 @@ def add_microsteps(micro: list[tuple[float | None, ...]], findings: Findings) ->
         communication_s=all_reduce_s,
         update_s=update_s,
     )
+
+
+_PROFILER = re.compile(
+    r"^(fwd latency|bwd latency|step latency|iter latency|samples/second)(?: of.*?)?:\s+([\d.,]+) ?(\S*)"
+)
+_PROFILED = {
+    "fwd latency": "forward_s", "bwd latency": "backward_s", "step latency": "update_s", "iter latency": "step_s",
+    "samples/second": "samples_per_s",
+}  # fmt: skip
+
+
+def read_flops_profiler(path: Path, findings: Findings) -> None:
+    """Read the summary of DeepSpeed's FLOPs profiler."""
+    values: dict[str, Any] = {}
+    for line in find_lines(path, (" latency", "samples/second")):
+        match = _PROFILER.match(line)
+        if match:
+            values.setdefault(_PROFILED[match[1]], scaled(match[2], UNITS.get(match[3], 1.0)))
+    findings.add("step", ("a profiled step: the hooks of its modules slow it",), phase="training", **values)
 
 
 _TITAN = re.compile(
@@ -242,6 +261,10 @@ def _add_trained(entry: dict[str, Any], batch_size: float | None, steps: float |
 
 
 FORMATS = (
+    ResultFormat(
+        "deepspeed-profiler", "DeepSpeed's FLOPs profiler", "the summary of DeepSpeed's FLOPs profiler",
+        read_flops_profiler, sign=re.compile("DeepSpeed Flops Profiler -"), markers=("DeepSpeed Flops Profiler -",),
+    ),
     ResultFormat(
         "deepspeed", "DeepSpeed", "logs of DeepSpeed", read_deepspeed,
         sign=re.compile(r"SamplesPerSec=[\d.]+|(?:fwd|forward)_microstep: [\d.]+"),

@@ -62,8 +62,7 @@ def read_json(path: Path, findings: Findings) -> None:
         )
 
 
-_LINE = re.compile(r"(?:^|\] |\s)([A-Z][\w +\-]*(?: \[\w+\])?(?: \([\w./ ]+\))?):\s+(\S.*?)\s*$")
-
+_ISSUE_RATE = "Issue Rate (req/sec)"
 _FACTS = {
     "Model": "network", "TensorRT-LLM Version": "engine_version", "TensorRT LLM Version": "engine_version",
     "Dtype": "precision", "KV Cache Dtype": "kv_cache", "Quantization": "weights", "TP Size": "tensor",
@@ -81,6 +80,7 @@ _FIGURES = {
     "Total Token Throughput (tokens/sec)": ("tokens_per_s", 1.0),
     "Per User Output Throughput (tokens/sec/user)": ("tokens_per_s_per_user", 1.0),
     "Per User Output Throughput (tps/user)": ("tokens_per_s_per_user", 1.0),
+    "Per User Output Throughput [w/ ctx] (tps/user)": ("tokens_per_s_per_user", 1.0),
     "Per GPU Output Throughput (tps/gpu)": ("tokens_per_s_per_device", 1.0),
     "Request Throughput (req/sec)": ("requests_per_s", 1.0),
     "Total Latency (ms)": ("duration_s", _MS),
@@ -88,6 +88,10 @@ _FIGURES = {
     "Average time-to-first-token [TTFT] (ms)": ("ttft_s", _MS),
     "Average time-per-output-token [TPOT] (ms)": ("tpot_reported_s", _MS),
 }
+
+
+# Names stand behind prefixes of logs, and values behind any blanks.
+_LINE = re.compile(rf"\b({'|'.join(map(re.escape, (*_FACTS, *_FIGURES, _ISSUE_RATE)))}):\s+(\S.*?)\s*$")
 
 
 def read_text(path: Path, findings: Findings) -> None:
@@ -106,12 +110,20 @@ def read_text(path: Path, findings: Findings) -> None:
         if match is None:
             continue
         name, text = match.groups()
+        if text == "None":
+            continue
         if name in _FACTS:
             findings.record(**{_FACTS[name]: to_number(text) if name.endswith("Size") else text})
-        elif name == "Issue Rate (req/sec)":
+        elif name == _ISSUE_RATE:
             at_once = (to_number(text) or 0) > _ALL_AT_ONCE
         elif name in _FIGURES:
             figure, factor = _FIGURES[name]
+            if not is_overview and name.startswith(("Request Throughput", "Token Throughput")):  # a pasted overview
+                is_overview = True
+                runs.append(waiting)
+                waiting = {}
+            elif is_overview and figure in runs[-1]:
+                runs.append({})
             row = runs[-1] if is_overview else waiting
             row.setdefault(figure, scaled(text, factor))
     findings.record(engine="tensorrt-llm")
@@ -130,6 +142,7 @@ FORMATS = (
     ),
     ResultFormat(
         "trtllm-bench", "trtllm-bench", "the printed report of trtllm-bench", read_text,
-        sign=re.compile("= PERFORMANCE OVERVIEW"), markers=("= PERFORMANCE OVERVIEW",),
+        sign=re.compile(r"= PERFORMANCE OVERVIEW|Total Output Throughput \(tokens/sec\): +[\d.]+"),
+        markers=("= PERFORMANCE OVERVIEW", "Total Output Throughput (tokens/sec)"),
     ),
 )  # fmt: skip
