@@ -54,6 +54,10 @@ NETWORK = ("predict {file} --gpu k40m", "predict {file} --gpu k40m --phase train
            "layers {file} --depth 2", "feeding {file} --gpu k40m --storage nvme")  # fmt: skip
 
 
+RESULT = ("measurements {file} --gpu h100-sxm", "measurements {file} {file} --jobs 1 --keep-going --top 3",
+          "measurements {file} --format json")  # fmt: skip
+
+
 class Sample(NamedTuple):
     """A valid file, its type, and commands that read it."""
 
@@ -146,9 +150,20 @@ def samples() -> list[Sample]:
         Sample("measured.csv", "lines", text.encode(),
                ("calibrate {file} --gpu t4 --precision fp16 -o out.toml --force",)),
     ]  # fmt: skip
+    found += [Sample(f"result-{number}-{result.format}", _kind_of(result.text), result.text.encode(), RESULT)
+              for number, result in enumerate(_module("result_samples").SAMPLES)]  # fmt: skip
     if importlib.util.find_spec("onnx") is not None:
         found += [Sample("net.onnx", "onnx", _onnx_network(), NETWORK)]
     return found
+
+
+def _kind_of(text: str) -> str:
+    """Return how a result file is changed: as JSON where it is one document, otherwise by its lines."""
+    try:
+        json.loads(text)
+    except ValueError:
+        return "lines"
+    return "json"
 
 
 def _onnx_network() -> bytes:

@@ -342,6 +342,18 @@ vllm:e2e_request_latency_seconds_count{model_name="m"} 10.0
     Sample("flash-attention", "### causal=True, headdim=64, batch_size=4, seqlen=512 ###\nFlash2 fwd: 123.45 TFLOPs/s, "
            "bwd: 100.00 TFLOPs/s, fwd + bwd: 105.00 TFLOPs/s\n", "kernel",
            {"label": "Flash2", "phase": "forward", "flops_per_s": 1.2345e14}),
+    Sample("mllog", "".join(
+        f':::MLLOG {{"time_ms": 1, "key": "tracked_stats", "value": {{"throughput": {rate}}}, "metadata": {{}}}}\n'
+        for rate in (1.0, 2.0, 2.0)), "step", {"samples_per_s": 2.0, "samples": 3}),
+    Sample("deepspeed", "".join(
+        f"|E2E latency={whole}s |Gather latency=0.50s (1.00%) |Generate time=2.00s (50.00%) |Training "
+        "time=1.00s (9.00%) "
+        f"|Others=0.21 (5.00%)|CurSamplesPerSec={rate} "
+        "|AvgSamplesPerSec=9.0\n" for whole, rate in ((9.0, 1.0), (4.0, 8.0))),
+        "step", {"phase": "rlhf", "step_s": 4.0, "samples_per_s": 8.0, "update_s": 1.0}),
+    Sample("codecarbon", " timestamp , project_name , duration , emissions , energy_consumed "
+           "\n2024-01-01T00:00:00 , me , "
+           "3600.0 , 0.1 , 0.5 \n", "power", {"energy_j": 1800000, "power_w": 500.0}),
     Sample("nvidia-smi-dmon", "# gpu   pwr gtemp mtemp    sm   mem  mclk  pclk\n# Idx     W     C     C     %   "
            "  %   MHz   MHz\n"
            "    0   100    45     -     0     0  2619  1980\n    0   300    45     -    90     0  2619  1980\n",

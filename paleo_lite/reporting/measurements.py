@@ -41,15 +41,13 @@ def measurements_page(result: Measurements, top: int | None = None) -> Document:
     """Return the document of any number of result files, with at most `top` rows of each table."""
     if len(result.files) == 1:
         return _file_page(result.files[0], top)
-    tables: list[Table] = [_summary(result)]
+    tables: list[Table] = [_summary(result, top)]
     if len(result.files) <= _FROM_FILE:
         for findings in result.files:
             tables += _tables(findings, top, f"{findings.name}: ")
     notes = []
-    for findings in result.files:
-        notes += [f"{findings.name}: {note}" for note in _notes(findings)][
-            : None if len(result.files) <= _FROM_FILE else 1
-        ]
+    if len(result.files) <= _FROM_FILE:
+        notes = [f"{findings.name}: {note}" for findings in result.files for note in _notes(findings)]
     count = format_plural(len(result.files), "result file")
     return Document(f"Measurements of {count}", content=tables, notes=notes, data=lambda: _all_rows(result.files))
 
@@ -149,10 +147,10 @@ def _dicts(rows: Sequence[Reading]) -> list[dict[str, Any]]:
     return [dict(reading.values) for reading in rows]
 
 
-def _summary(result: Measurements) -> Table:
+def _summary(result: Measurements, top: int | None) -> Table:
     """Return a row for each file: its tool, its rows, its first figure and how many doubts there are."""
     rows = []
-    for findings in result.files:
+    for findings in result.files[:top]:
         first = next((name for name in _MAIN if any(name in reading.values for reading in findings.readings)), None)
         values = [reading.values[first] for reading in findings.readings if first in reading.values] if first else []
         unit = _formatter(QUANTITIES[first].unit) if first else str
@@ -177,7 +175,8 @@ def _summary(result: Measurements) -> Table:
         Column("missing", "not recorded", left=True, drop_order=4),
         Column("doubts", "doubts", drop_order=3),
     ]
-    return Table("Files", columns, rows)
+    title = "Files" if len(rows) == len(result.files) else f"Files, the first {len(rows)} of {len(result.files):,}"
+    return Table(title, columns, rows)
 
 
 def _asks(findings: Findings, name: str) -> bool:

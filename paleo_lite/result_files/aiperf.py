@@ -40,8 +40,8 @@ _MORE = {
     "itl_median_s": ("inter_chunk_latency", "p50"), "itl_p99_s": ("inter_chunk_latency", "p99"),
     "e2e_median_s": ("request_latency", "p50"), "e2e_p99_s": ("request_latency", "p99"),
 }  # fmt: skip
-_CONCURRENCY = re.compile(r"--concurrency[= ]+['\"]?(\d+)")
-_RATE = re.compile(r"--request-rate[= ]+['\"]?([\d.]+)")
+_CONCURRENCY = re.compile(r"--concurrency[= ]+['\"]?(\d{1,15})")
+_RATE = re.compile(r"--request-rate[= ]+['\"]?(\d+(?:\.\d*)?)")
 
 
 def read_json(path: Path, findings: Findings) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +116,5 @@ def clean(value: Any) -> Any:
     if isinstance(value, str):
         return truncate(make_printable(value.strip()))
     if isinstance(value, (int, float)):
-        if not math.isfinite(value) or abs(value) > 1e30:
-            return None
-        return value
+        return value if abs(value) <= 1e30 else None  # also false for NaN
     return None

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from ..errors import BadFile
 from ..profiles.detect import open_decompressed
 from .findings import Findings
-from .text import CHUNK_BYTES, find_lines
+from .text import CHUNK_BYTES
 
 MOST_BYTES = 64 * 2**20
 """Bytes of a document that is held in memory. Objects on lines of their own are read one by one, without a limit."""
@@ -25,8 +26,11 @@ _LINE_OF_OBJECT = re.compile(rb'\s*\{\s*"[^\n]*\}\s*[\r\n]+\s*\{')
 
 def read_documents(path: Path, findings: Findings) -> Iterator[dict[str, Any]]:
     """Yield the objects of a file: of one document, of a list, or one per line; a damaged end becomes a doubt."""
-    with open_decompressed(path) as file:
-        head = file.read(CHUNK_BYTES)
+    try:
+        with open_decompressed(path) as file:
+            head = file.read(CHUNK_BYTES)
+    except (EOFError, zlib.error):
+        raise BadFile(f"{path}: gzip that is cut or corrupted, of which too little is left") from None
     if _LINE_OF_OBJECT.match(head):
         yield from _objects_of_lines(path, findings)
         return
@@ -35,26 +39,44 @@ def read_documents(path: Path, findings: Findings) -> Iterator[dict[str, Any]]:
 
 def _read_all(path: Path) -> str:
     pieces, size = [], 0
-    with open_decompressed(path) as file:
-        while piece := file.read(CHUNK_BYTES):
-            size += len(piece)
-            if size > MOST_BYTES:
-                raise BadFile(f"{path}: more than {MOST_BYTES:,} bytes of JSON, too large for a file of results")
-            pieces.append(piece)
+    try:
+        with open_decompressed(path) as file:
+            while piece := file.read(CHUNK_BYTES):
+                size += len(piece)
+                if size > MOST_BYTES:
+                    raise BadFile(f"{path}: more than {MOST_BYTES:,} bytes of JSON, too large for a file of results")
+                pieces.append(piece)
+    except (EOFError, zlib.error):  # `text.is_cut` says so
+        pieces.append(b"")
     return b"".join(pieces).decode("utf-8", errors="replace").removeprefix("\ufeff")
 
 
 def _objects_of_lines(path: Path, findings: Findings) -> Iterator[dict[str, Any]]:
     """Yield the object of each line; other lines, of a log around them, are skipped."""
     damaged = 0
-    for line in find_lines(path, ("{",)):
-        value = decode_json(line[line.index("{") :].rstrip(" ,;\r\n"), path)
-        if isinstance(value, dict):
-            yield value
-        else:
-            damaged += 1
+    with open_decompressed(path) as file:
+        while line := _next_line(file, path):
+            opening = line.find(b"{")
+            if opening < 0:
+                continue
+            value = decode_json(line[opening:].decode("utf-8", errors="replace").rstrip(" ,;\r\n"), path)
+            if isinstance(value, dict):
+                yield value
+            else:
+                damaged += 1
     if damaged:
         findings.doubt(f"{damaged} line{'s' if damaged > 1 else ''} could not be read as JSON (a cut file?)")
+
+
+def _next_line(file: BinaryIO, path: Path) -> bytes:
+    """Return the next line, empty at the end of the file or where a gzip is cut."""
+    try:
+        line = file.readline(MOST_BYTES + 1)
+    except (EOFError, zlib.error):
+        return b""
+    if len(line) > MOST_BYTES:
+        raise BadFile(f"{path}: a line of more than {MOST_BYTES:,} bytes, too long for an object of results")
+    return line
 
 
 def _objects_of(text: str, path: Path, findings: Findings) -> Iterator[dict[str, Any]]:

@@ -97,8 +97,10 @@ def read_nvbench(path: Path, findings: Findings) -> None:
     for document in read_documents(path, findings):
         findings.version = str(dig(document, "meta", "version", "nvbench", "string") or "")
         devices = document.get("devices")
-        names = {dig(device, "id"): dig(device, "name") for device in devices} if isinstance(devices, list) else {}
-        findings.record(gpu=next((name for name in names.values() if isinstance(name, str)), None))
+        names: dict[str, str] = {}
+        for device in devices if isinstance(devices, list) else []:
+            names[str(dig(device, "id"))] = str(dig(device, "name") or "")
+        findings.record(gpu=next(iter(names.values()), None))
         benchmarks = document.get("benchmarks")
         for benchmark in benchmarks if isinstance(benchmarks, list) else []:
             states = dig(benchmark, "states")
@@ -108,7 +110,7 @@ def read_nvbench(path: Path, findings: Findings) -> None:
     findings.doubt("cold times are taken with an empty L2, back-to-back ones with a warm one")
 
 
-def _add_state(name: str, state: dict[str, Any], names: dict[Any, Any], findings: Findings) -> None:
+def _add_state(name: str, state: dict[str, Any], names: dict[str, str], findings: Findings) -> None:
     summaries = state.get("summaries")
     values: dict[str, float | None] = {}
     for summary in summaries if isinstance(summaries, list) else []:
@@ -118,7 +120,7 @@ def _add_state(name: str, state: dict[str, Any], names: dict[Any, Any], findings
     axes = state.get("axis_values")
     shape = ", ".join(f"{dig(axis, 'name')}={dig(axis, 'value')}" for axis in axes) if isinstance(axes, list) else None
     figures: dict[str, Any] = {figure: values.get(tag) for figure, tag in _NVBENCH.items()}
-    findings.add("kernel", operation=name, gpu=names.get(state.get("device")), shape=shape or None,
+    findings.add("kernel", operation=name, gpu=names.get(str(state.get("device"))), shape=shape or None,
                  time_s=figures["cold_s"], **figures)  # fmt: skip
 
 
@@ -179,9 +181,9 @@ def read_triton(path: Path, findings: Findings) -> None:
     findings.doubt("the values are medians with an empty L2; the GPU is not recorded")
 
 
-_ATTENTION_CASE = re.compile(r"### (causal=\w+, headdim=\d+, batch_size=(\d+), seqlen=(\d+)) ###")
-_ATTENTION = re.compile(r"^(\S+) fwd: ([\d.]+) TFLOPs/s, bwd: ([\d.]+|nan) TFLOPs/s, fwd \+ bwd: ([\d.]+|nan) TFLOPs/s",
-                        re.MULTILINE)  # fmt: skip
+_ATTENTION_CASE = re.compile(r"### (causal=\w+, headdim=\d+, batch_size=(\d{1,15}), seqlen=(\d{1,15})) ###")
+_RATE = r"(\d+(?:\.\d*)?|nan) TFLOPs/s"
+_ATTENTION = re.compile(rf"^(\S+) fwd: {_RATE}, bwd: {_RATE}, fwd \+ bwd: {_RATE}", re.MULTILINE)
 
 
 def read_attention(path: Path, findings: Findings) -> None:

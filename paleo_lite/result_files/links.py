@@ -13,9 +13,9 @@ from .text import all_lines, find_lines, to_number
 
 _US, _MB, _GB = 1e-6, 1e6, 1e9
 
-_OSU = re.compile(r"# OSU (\S+) (.+?)(?: Test)? v([\d.]+)")
+_OSU = re.compile(r"# OSU (\S+) (.+?)(?: Test)? v(\d+(?:\.\d*)?)")
 _OSU_COLUMNS = re.compile(r"# Size\s+(.*)$")
-_OSU_ROW = re.compile(r"^\s*(\d+)((?:\s+[\d.]+)+)(?:\s+(Pass|Fail))?\s*$")
+_OSU_ROW = re.compile(r"^\s*(\d{1,15})((?:\s+\d+(?:\.\d*)?)+)(?:\s+(Pass|Fail))?\s*$")
 _OSU_NAMES = {
     "Bandwidth": "send", "Bi-Directional Bandwidth": "send both ways", "Latency": "send",
     "Multiple Bandwidth / Message Rate": "send of several pairs",
@@ -64,7 +64,7 @@ def read_osu(path: Path, findings: Findings) -> None:
 _IB_TEST = re.compile(r"(RDMA_Write|RDMA_Read|Send|Atomic)\s*(Bidirectional )?(BW|Latency) Test|"
                       r"\b(ib_\w+_(?:bw|lat))\b")  # fmt: skip
 _IB_HEADING = re.compile(r"#bytes\s+#iterations\s+(.*)$")
-_IB_ROW = re.compile(r"^\s*(\d+)\s+(\d+)((?:\s+[\d.]+)+)\s*$")
+_IB_ROW = re.compile(r"^\s*(\d{1,15})\s+(\d{1,15})((?:\s+\d+(?:\.\d*)?)+)\s*$")
 _MI = 2.0**20
 
 
@@ -150,7 +150,7 @@ def _add_matrix(name: str, matrix: list[Any], findings: Findings) -> None:
 
 
 _NVB_RUNNING = re.compile(r"^Running (\w+)\.")
-_NVB_ROW = re.compile(r"^\s*(\d+)((?:\s+(?:[\d.]+|N/A))+)\s*$")
+_NVB_ROW = re.compile(r"^\s*(\d{1,15})((?:\s+(?:\d+(?:\.\d*)?|N/A))+)\s*$")
 _NVB_DEVICE = re.compile(r"^Device \d+: (.+?) \(")
 _NVB_FACT = re.compile(r"^(nvbandwidth Version|Driver Version|CUDA Runtime Version): ?(\S+)")
 
@@ -180,9 +180,9 @@ def read_nvbandwidth_text(path: Path, findings: Findings) -> None:
 
 
 _STREAM = re.compile(r"^(?:STREAM_)?(COPY|SCALE|ADD|TRIAD|Copy|Scale|Add|Triad|Mul|Dot)"
-                     r"(?:_(\w+?)_gpu_(\d+)_buffer_(\d+)_block_(\d+))?"
-                     r":?\s+([\d.]+)(?:\s+([\d.]+))?")  # fmt: skip
-_STREAM_DEVICE = re.compile(r'^Device (\d+): "(.+?)".*= ([\d.]+) GB/s PEAK')
+                     r"(?:_(\w+?)_gpu_(\d{1,15})_buffer_(\d{1,15})_block_(\d{1,15}))?"
+                     r":?\s+(\d+(?:\.\d*)?)(?:\s+(\d+(?:\.\d*)?))?")  # fmt: skip
+_STREAM_DEVICE = re.compile(r'^Device (\d{1,15}): "(.+?)".*= (\d+(?:\.\d*)?) GB/s PEAK')
 
 
 def read_stream(path: Path, findings: Findings) -> None:
@@ -210,7 +210,7 @@ def read_stream(path: Path, findings: Findings) -> None:
 
 _COPY = re.compile(
     r"^((?:cpu|gpu\d+|gpu_all)_(?:to|and)_(?:cpu|gpu\d+|gpu_all)(?:_(?:read|write))?)"
-    r"_by_(sm|dma)(?:_under_(numa\d+))? ([\d.]+)$",
+    r"_by_(sm|dma)(?:_under_(numa\d+))? (\d+(?:\.\d*)?)$",
     re.MULTILINE,
 )
 
@@ -225,11 +225,13 @@ def read_copies(path: Path, findings: Findings) -> None:
     findings.doubt("`and` means both directions at once, which are added; the size of the copies is not in the file")
 
 
-_DEEPEP = re.compile(r"\[tuning\] Best (dispatch|combine)(?: \((\w+)\))?: SMs (\d+), (.*)$")
-_DEEPEP_TIME = re.compile(r"(?:t: ([\d.]+)|: ([\d.]+) \+ ([\d.]+)) us")
-_DEEPEP_RATE = re.compile(r"([\d.]+) GB/s \((NVL|RDMA)\)")
-_DEEPEP_LOW = re.compile(r"(Dispatch|Combine) bandwidth: ([\d.]+) GB/s, avg_t=([\d.]+) us")
-_DEEPEP_CONFIG = re.compile(r"\[config\] num_tokens=(\d+), hidden=(\d+), (?:num_topk_groups=\d+, )?num_topk=(\d+)")
+_DEEPEP = re.compile(r"\[tuning\] Best (dispatch|combine)(?: \((\w+)\))?: SMs (\d{1,15}), (.*)$")
+_DEEPEP_TIME = re.compile(r"(?:t: (\d+(?:\.\d*)?)|: (\d+(?:\.\d*)?) \+ (\d+(?:\.\d*)?)) us")
+_DEEPEP_RATE = re.compile(r"(\d+(?:\.\d*)?) GB/s \((NVL|RDMA)\)")
+_DEEPEP_LOW = re.compile(r"(Dispatch|Combine) bandwidth: (\d+(?:\.\d*)?) GB/s, avg_t=(\d+(?:\.\d*)?) us")
+_DEEPEP_CONFIG = re.compile(
+    r"\[config\] num_tokens=(\d{1,15}), hidden=(\d{1,15}), (?:num_topk_groups=\d+, )?num_topk=(\d{1,15})"
+)
 
 
 def read_deepep(path: Path, findings: Findings) -> None:
@@ -268,16 +270,16 @@ FORMATS = (
     ),
     ResultFormat(
         "nvbandwidth", "nvbandwidth", "", read_nvbandwidth_text,
-        sign=re.compile(r"^nvbandwidth Version|^SUM \w+_memcpy_\w+ [\d.]+", re.MULTILINE),
+        sign=re.compile(r"^nvbandwidth Version|^SUM \w+_memcpy_\w+ \d+(?:\.\d*)?", re.MULTILINE),
     ),
     ResultFormat(
         "stream", "STREAM", "STREAM of GPUs and CPUs", read_stream,
-        sign=re.compile(r"^STREAM_COPY_\w+\s+[\d.]+|^Triad:?\s+[\d.]+ +[\d.]+", re.MULTILINE),
+        sign=re.compile(r"^STREAM_COPY_\w+\s+\d+(?:\.\d*)?|^Triad:?\s+\d+(?:\.\d*)? +\d+(?:\.\d*)?", re.MULTILINE),
     ),
     ResultFormat("gpu-copy", "SuperBench gpu_copy", "SuperBench's copies between devices", read_copies, sign=_COPY),
     ResultFormat(
         "deepep", "DeepEP", "the tests of DeepEP", read_deepep,
-        sign=re.compile(r"\[tuning\] Best (?:dispatch|combine)|Dispatch bandwidth: [\d.]+ GB/s, avg_t="),
+        sign=re.compile(r"\[tuning\] Best (?:dispatch|combine)|Dispatch bandwidth: \d+(?:\.\d*)? GB/s, avg_t="),
         markers=("[tuning] Best", "Dispatch bandwidth: "),
     ),
 )  # fmt: skip

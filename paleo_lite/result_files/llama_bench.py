@@ -121,10 +121,10 @@ def _doubts_of(row: dict[str, Any], backend: str, generated: float) -> tuple[str
 
 
 _TABLE = re.compile(r"^\| *model +\|.*\bt/s *\|", re.MULTILINE)
-_TEST = re.compile(r"^(?:pp(\d+))?\+?(?:tg(\d+))?(?: @ d(\d+))?$")
-_SIZE = re.compile(r"([\d.]+) (GiB|MiB|B|M)")
+_TEST = re.compile(r"^(?:pp(\d{1,15}))?\+?(?:tg(\d{1,15}))?(?: @ d(\d{1,15}))?$")
+_SIZE = re.compile(r"(\d+(?:\.\d*)?) (GiB|MiB|B|M)")
 _FACTORS = {"GiB": 2.0**30, "MiB": 2.0**20, "B": 1e9, "M": 1e6}
-_BUILD = re.compile(r"^build: (\w+) \((\d+)\)")
+_BUILD = re.compile(r"^build: (\w+) \((\d{1,15})\)")
 
 
 def read_markdown(path: Path, findings: Findings) -> None:

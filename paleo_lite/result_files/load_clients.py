@@ -13,7 +13,7 @@ from .serving_rows import add_server
 from .text import all_lines, mean, ratio, scaled, to_number
 
 _MS = 1e-3
-_ASKED = re.compile(r"(prompt|output)_tokens['\"]?\s*[=:]\s*(\d+)")
+_ASKED = re.compile(r"(prompt|output)_tokens['\"]?\s*[=:]\s*(\d{1,15})")
 
 
 def read_guidellm(path: Path, findings: Findings) -> None:

@@ -15,13 +15,13 @@ _MS, _NS = 1e-3, 1e-9
 _LEAST_PROMPT, _LEAST_GENERATED = 64, 64
 
 _EVAL = re.compile(
-    r"(?P<what>prompt |generation )?eval time\s*=\s*(?P<ms>[\d.]+) ms /\s*(?P<count>\d+) (?:runs?|tokens)"
-    r"\s*\(\s*[\d.]+ ms per (?:token|run)(?:,\s*(?P<rate>[\d.]+) tokens per second)?"
+    r"(?P<what>prompt |generation )?eval time\s*=\s*(?P<ms>\d+(?:\.\d*)?) ms /\s*(?P<count>\d+) (?:runs?|tokens)"
+    r"\s*\(\s*\d+(?:\.\d*)? ms per (?:token|run)(?:,\s*(?P<rate>\d+(?:\.\d*)?) tokens per second)?"
 )
-_SLOT = re.compile(r"print_timing: id +\d+ \| task (\d+) \| n_decoded = +(\d+), tg = +([\d.]+) t/s")
-_OFFLOADED = re.compile(r"offloaded (\d+)/(\d+) layers to GPU")
+_SLOT = re.compile(r"print_timing: id +\d+ \| task (\d{1,15}) \| n_decoded = +(\d{1,15}), tg = +(\d+(?:\.\d*)?) t/s")
+_OFFLOADED = re.compile(r"offloaded (\d{1,15})/(\d{1,15}) layers to GPU")
 _META = re.compile(r"(?:print_info|llm_load_print_meta): general\.name\s*=\s*(.+)")
-_ACCEPTED = re.compile(r"draft acceptance rate = ([\d.]+)")
+_ACCEPTED = re.compile(r"draft acceptance rate = (\d+(?:\.\d*)?)")
 
 
 def read_llama_timings(path: Path, findings: Findings) -> None:
@@ -194,7 +194,7 @@ def read_lm_studio(path: Path, findings: Findings) -> None:
                      tokens=prompt, time_s=first_s, tokens_per_s=ratio(prompt, first_s))  # fmt: skip
 
 
-_LM_STUDIO_LINE = re.compile(r"([\d.]+) tok/sec\W+(\d+) tokens\W+([\d.]+)s to first token")
+_LM_STUDIO_LINE = re.compile(r"(\d+(?:\.\d*)?) tok/sec\W+(\d{1,15}) tokens\W+(\d+(?:\.\d*)?)s to first token")
 
 
 def read_lm_studio_lines(path: Path, findings: Findings) -> None:
@@ -208,10 +208,12 @@ def read_lm_studio_lines(path: Path, findings: Findings) -> None:
                          ttft_s=first_s)  # fmt: skip
 
 
-_MLX_CASE = re.compile(r"prompt_tokens=(\d+), generation_tokens=(\d+), batch_size=(\d+)")
-_MLX_MEANS = re.compile(r"(Averages|Trial \d+):\s+prompt_tps=([\d.]+), generation_tps=([\d.]+), peak_memory=([\d.]+)")
-_MLX_PRINTED = re.compile(r"(Prompt|Generation): ([\d.]+) tokens, ([\d.]+) tokens-per-sec")
-_MLX_MEMORY = re.compile(r"Peak memory: ([\d.]+) GB")
+_MLX_CASE = re.compile(r"prompt_tokens=(\d{1,15}), generation_tokens=(\d{1,15}), batch_size=(\d{1,15})")
+_MLX_MEANS = re.compile(
+    r"(Averages|Trial \d+):\s+prompt_tps=(\d+(?:\.\d*)?), generation_tps=(\d+(?:\.\d*)?), peak_memory=(\d+(?:\.\d*)?)"
+)
+_MLX_PRINTED = re.compile(r"(Prompt|Generation): (\d+(?:\.\d*)?) tokens, (\d+(?:\.\d*)?) tokens-per-sec")
+_MLX_MEMORY = re.compile(r"Peak memory: (\d+(?:\.\d*)?) GB")
 
 
 def read_mlx(path: Path, findings: Findings) -> None:
@@ -251,9 +253,10 @@ def _add_mlx(
 
 
 _EXLLAMA = re.compile(
-    r"^\W*(?:(Length|Context|Position)\s+(\d+)(?: \+ \d+)?(?: tokens)?:\s+([\d.,]+) (?:tokens/s|t/s))\s*$", re.MULTILINE
+    r"^\W*(?:(Length|Context|Position)\s+(\d{1,15})(?: \+ \d+)?(?: tokens)?:\s+([\d.,]+) (?:tokens/s|t/s))\s*$",
+    re.MULTILINE,
 )
-_BITRATE = re.compile(r"Bitrate: ([\d.]+) bpw")
+_BITRATE = re.compile(r"Bitrate: (\d+(?:\.\d*)?) bpw")
 
 
 def read_exllama(path: Path, findings: Findings) -> None:
@@ -288,7 +291,7 @@ FORMATS = (
     ),
     ResultFormat(
         "ollama", "Ollama", "", read_ollama_lines,
-        sign=re.compile(r"^\W*eval rate:\s+[\d.]+ tokens/s", re.MULTILINE), markers=("eval rate:",),
+        sign=re.compile(r"^\W*eval rate:\s+\d+(?:\.\d*)? tokens/s", re.MULTILINE), markers=("eval rate:",),
     ),
     ResultFormat(
         "lm-studio", "LM Studio", "answers of LM Studio", read_lm_studio, keys=("stats", "tokens_per_second"),

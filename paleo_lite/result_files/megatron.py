@@ -13,16 +13,16 @@ from .training_logs import add_microsteps, microstep_seconds
 
 _WARM_UP = 3  # iterations that initialise, allocate and tune
 
-_ITERATION = re.compile(r"\biteration[ =]\s*(\d+)\s*/\s*\d+ \|(.*)")
-_NEMO = re.compile(r"train_step_timing in s[=:]\s*([\d.]+)")
+_ITERATION = re.compile(r"\biteration[ =]\s*(\d{1,15})\s*/\s*\d+ \|(.*)")
+_NEMO = re.compile(r"train_step_timing in s[=:]\s*(\d+(?:\.\d*)?)")
 _NEMO_LIST = re.compile(r"train_step_timing in s[=:]\s*\[([\d., ]+)\]")
-_BRIDGE = re.compile(r"GPU utilization: ([\d.]+) ?MODEL_TFLOP/s/GPU")
-_NEMO_STEP = re.compile(r"global_step[=:]\s*([\d.]+)")
-_NEMO_SAMPLES = re.compile(r"consumed_samples[=:]\s*([\d.]+)")
-_NEMO_BATCH = re.compile(r"global_batch_size[=:]\s*([\d.]+)")
+_BRIDGE = re.compile(r"GPU utilization: (\d+(?:\.\d*)?) ?MODEL_TFLOP/s/GPU")
+_NEMO_STEP = re.compile(r"global_step[=:]\s*(\d{1,15}\.?\d{0,15})")
+_NEMO_SAMPLES = re.compile(r"consumed_samples[=:]\s*(\d{1,15}\.?\d{0,15})")
+_NEMO_BATCH = re.compile(r"global_batch_size[=:]\s*(\d{1,15}\.?\d{0,15})")
 _ARGUMENT = re.compile(r"^(?:\S+: ?)?\s*(\w+) \.{3,} (\S.*)$")
-_WORLD = re.compile(r"using world size: (\d+)")
-_PASSES = re.compile(r"forward-compute:? ?\.*:? ?\(?([\d.]+).*?backward-compute:? ?\.*:? ?\(?([\d.]+)")
+_WORLD = re.compile(r"using world size: (\d{1,15})")
+_PASSES = re.compile(r"forward-compute:? ?\.*:? ?\(?(\d+(?:\.\d*)?).*?backward-compute:? ?\.*:? ?\(?(\d+(?:\.\d*)?)")
 
 _FACTS = {
     "world_size": "devices", "tensor_model_parallel_size": "tensor", "pipeline_model_parallel_size": "pipeline",

@@ -10,7 +10,7 @@ from .findings import Findings
 from .json_text import decode_json, dig
 from .result_format import ResultFormat
 from .serving_rows import add_server
-from .text import all_lines, find_lines, ratio, scaled, to_number
+from .text import all_lines, find_lines, mean, ratio, scaled, to_number
 
 _NS = 1e-9
 
@@ -19,7 +19,7 @@ _FACTS = {
     "global_batch_size": "global_batch_size", "gradient_accumulation_steps": "accumulation",
     "max_sequence_length": "sequence_length", "sequence_length": "sequence_length",
 }  # fmt: skip
-_PLATFORM = re.compile(r"^(\d+)x(\d+x)?(.+)$")
+_PLATFORM = re.compile(r"^(\d{1,15})x(\d+x)?(.+)$")
 _BLOCKS = {"block_start": "block", "block_stop": "block", "epoch_start": "epoch", "epoch_stop": "epoch"}
 
 
@@ -27,6 +27,7 @@ def read_training(path: Path, findings: Findings) -> None:
     """Read blocks of training between evaluations; the first one warms up."""
     started: dict[str, tuple[float, float | None]] = {}
     blocks: dict[str, list[tuple[float, float]]] = {}
+    rates: list[float] = []
     for line in find_lines(path, (":::MLLOG",)):
         event = decode_json(line[line.find("{") :].strip(), path)
         if not isinstance(event, dict):
@@ -34,6 +35,8 @@ def read_training(path: Path, findings: Findings) -> None:
         key, value, time_s = event.get("key"), event.get("value"), scaled(event.get("time_ms"), 1e-3)
         if key in _FACTS:
             findings.record(**{_FACTS[key]: value})
+        elif key == "tracked_stats" and (tracked := to_number(dig(value, "throughput"))) is not None:
+            rates.append(tracked)
         elif key in _BLOCKS and time_s is not None:
             samples = _samples(event, value)
             name = _BLOCKS[key]
@@ -45,17 +48,23 @@ def read_training(path: Path, findings: Findings) -> None:
                     blocks.setdefault(name, []).append((samples - (before or 0), time_s - start_s))
     _note_platform(findings)
     batch = to_number(findings.configuration.get("global_batch_size"))
-    for done in [blocks.get("block") or blocks.get("epoch") or []]:
-        later = done[1:] or done
-        samples = sum(count for count, _ in later)
-        rate = ratio(samples, sum(seconds for _, seconds in later))
+    done = blocks.get("block") or blocks.get("epoch") or []
+    later = done[1:] or done
+    rate = ratio(sum(count for count, _ in later), sum(seconds for _, seconds in later))
+    doubts = ("a single block, which contains the warm-up",) if len(done) == 1 else ()
+    if rate is None:
+        rate = mean(rates[1:] or rates)
+        doubts = (
+            "blocks do not count their samples: the rate is the one that the submitter logs, in a unit of its own",
+        )
+    if rate is not None:
         findings.add(
             "step",
-            () if len(done) > 1 else ("a single block, which contains the warm-up",),
+            doubts,
             phase="training",
             global_batch_size=batch,
             sequence_length=to_number(findings.configuration.get("sequence_length")),
-            samples=len(later) or None,
+            samples=len(later) or len(rates),
             samples_per_s=rate,
             step_s=ratio(batch, rate),
         )
@@ -99,7 +108,7 @@ _SUMMARY = {
     "target_qps": ("request_rate", 1.0),
 }
 _PLACE = re.compile(r"/results/([^/]+)/([^/]+)/([^/]+)/performance/")
-_DEVICES = re.compile(r"(\d+)x([A-Z][A-Za-z0-9-]+)")
+_DEVICES = re.compile(r"(\d{1,15})x([A-Z][A-Za-z0-9-]+)")
 
 
 def read_inference(path: Path, findings: Findings) -> None:

@@ -12,14 +12,17 @@ from .result_format import ResultFormat
 from .text import all_lines, ratio, to_number
 
 _STARTING = re.compile(r"# Collective test starting: (\w+)|(?:^|[\s/])(\w+_perf)\b")
-_RANK = re.compile(r"#\s+Rank\s+(\d+)\s+(?:Group\s+\d+\s+)?Pid\s+\d+ on\s+(\S+) device\s+(\d+) \[\S+\]\s*(.*)$")
-_HEADING = re.compile(r"#\s+size\s+count\s+type.*\btime\b.*busbw")
-_ROW = re.compile(
-    r"^(?:\[[\d,]+\]<std\w+>:|[\w.-]+: )?\s*(\d+)\s+(\d+)\s+(\S+)\s+(\S+)((?:\s+(?:-?[\d.]+(?:e[+-]?\d+)?|N/A))+)\s*$"
+_RANK = re.compile(
+    r"#\s+Rank\s+(\d{1,15})\s+(?:Group\s+\d+\s+)?Pid\s+\d+ on\s+(\S+) device\s+(\d{1,15}) \[\S+\]\s*(.*)$"
 )
-_AVERAGE = re.compile(r"# Avg bus bandwidth\s*:\s*([\d.]+)")
+_HEADING = re.compile(r"#\s+size\s+count\s+type.*\btime\b.*busbw")
+_CELL = r"(?:-?\d+(?:\.\d*)?(?:e[+-]?\d+)?|N/A)"
+_ROW = re.compile(
+    rf"^(?:\[[\d,]+\]<std\w+>:|[\w.-]+: )?\s*(\d{{1,15}})\s+(\d{{1,15}})\s+(\S+)\s+(\S+)((?:\s+{_CELL})+)\s*$"
+)
+_AVERAGE = re.compile(r"# Avg bus bandwidth\s*:\s*(\d+(?:\.\d*)?)")
 _VERSION = re.compile(r"# nccl-tests version (\S+)|# rccl-tests: Version (\S+)")
-_LIBRARY = re.compile(r"[nr]ccl-library=(\d+)|NCCL version (\S+)|RCCL version (\S+)")
+_LIBRARY = re.compile(r"[nr]ccl-library=(\d{1,15})|NCCL version (\S+)|RCCL version (\S+)")
 _US, _GB = 1e-6, 1e9
 
 _BUS_FACTORS: dict[str, Callable[[float], float]] = {

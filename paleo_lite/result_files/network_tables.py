@@ -16,7 +16,7 @@ _TIMM_HEADING = re.compile(
     r"^\ufeff?(?:[\w]+,)*(?:infer_|train_)?samples_per_sec,|^\ufeff?model,.*samples_per_sec", re.MULTILINE
 )
 _TIMM_NAME = re.compile(
-    r"benchmark-(infer|train)-([a-z0-9]+)(?:-(nhwc|nchw))?-pt(\d+)(?:-cu(\d+))?-(.+?)(-dynamo)?\.\w+$"
+    r"benchmark-(infer|train)-([a-z0-9]+)(?:-(nhwc|nchw))?-pt(\d{1,15})(?:-cu(\d{1,15}))?-(.+?)(-dynamo)?\.\w+$"
 )
 _PASS_TIMES = {"forward_s": "fwd_time", "backward_s": "bwd_time", "update_s": "opt_time"}
 
@@ -76,13 +76,14 @@ def _dotted(digits: str | None) -> str | None:
     return ".".join(digits) if is_pytorch else f"{digits[:-1]}.{digits[-1]}"
 
 
-_STATISTIC = re.compile(r"(min|max|mean|median)(?:\s*=|:)\s*([\d.]+) ms(?: \(end to end ([\d.]+) ms\))?")
+_STATISTIC = re.compile(r"(min|max|mean|median)(?:\s*=|:)\s*(\d+(?:\.\d*)?) ms(?: \(end to end (\d+(?:\.\d*)?) ms\))?")
 _ONE_LINE = re.compile(
     r"(?:^|\] |\s)(Latency|Enqueue Time|H2D Latency|GPU Compute Time|D2H Latency|Host Latency): min = "
 )
 _SECTION = re.compile(r"\[I\] (Host Latency|GPU Compute|Enqueue Time)\s*$")
-_THROUGHPUT = re.compile(r"\b[Tt]hroughput: ([\d.]+) qps")
+_THROUGHPUT = re.compile(r"\b[Tt]hroughput: (\d+(?:\.\d*)?) qps")
 _COMMAND = re.compile(r"(?:&&&& (?:RUNNING|PASSED|FAILED) TensorRT\.trtexec.*?# )(\S*trtexec .*)$")
+_TRT_RELEASE = re.compile(r"\[TensorRT v(\d{3,6})\]")
 _TRT_OPTION = re.compile(r"--(batch|onnx|deploy|uff|int8|fp16|fp8|bf16|best|shapes|optShapes|loadEngine)(?:=(\S+))?")
 _TRT_FACT = re.compile(r"\[I\] (Selected Device|Model|Precision|TensorRT version|Averages): (\S.*)$")
 
@@ -105,6 +106,9 @@ def read_trtexec(path: Path, findings: Findings) -> None:
         elif match := _TRT_FACT.search(line):
             _note_trt(match[1], match[2].strip(), findings)
         elif match := _COMMAND.search(line):
+            release = _TRT_RELEASE.search(line)
+            if release:
+                findings.version = ".".join(release[1][:3])
             options = dict(_TRT_OPTION.findall(match[1]))
             batch = to_number(options.get("batch"))
             findings.guess(
@@ -158,7 +162,7 @@ FORMATS = (
     ResultFormat("timm-json", "timm", "", read_timm_json, keys=("model", "train_samples_per_sec")),
     ResultFormat(
         "trtexec", "trtexec", "logs of trtexec", read_trtexec,
-        sign=re.compile(r"\b[Tt]hroughput: [\d.]+ qps|GPU Compute Time: min = |\[I\] === Inference Options ==="),
+        sign=re.compile(r"\b[Tt]hroughput: \d+(?:\.\d*)? qps|GPU Compute Time: min = |\[I\] === Inference Options ==="),
         markers=("hroughput: ", "GPU Compute Time: "),
     ),
 )  # fmt: skip

@@ -9,8 +9,8 @@ from .findings import Findings
 from .result_format import ResultFormat
 from .text import all_lines, find_lines, ratio, read_table, scaled, to_number, to_seconds
 
-_BAR = re.compile(r"100%\|[^|]*\| *(\d+)/(\d+) \[[\d:]+<[\d:?]+, +([\d.]+) ?(it/s|s/it)\]")
-_EXECUTED = re.compile(r"Prompt executed in (?:([\d.]+) seconds|(\d+:\d\d:\d\d))")
+_BAR = re.compile(r"100%\|[^|]*\| *(\d{1,15})/(\d{1,15}) \[[\d:]+<[\d:?]+, +(\d+(?:\.\d*)?) ?(it/s|s/it)\]")
+_EXECUTED = re.compile(r"Prompt executed in (?:(\d+(?:\.\d*)?) seconds|(\d+:\d\d:\d\d))")
 _LOADED = re.compile(r"Requested to load (\S+)")
 _DEVICE = re.compile(r"Device: \w+:\d+ (.+?)(?: :.*)?$")
 _DTYPE = re.compile(r"model weight dtype torch\.(\w+)")
@@ -60,8 +60,8 @@ def read_comfyui(path: Path, findings: Findings) -> None:
     )
 
 
-_DEMO_ROW = re.compile(r"^\|\s*([\w\- ]+?)(?: x (\d+))?\s*\|\s*([\d.]+) ms\s*\|", re.MULTILINE)
-_DEMO_RATE = re.compile(r"Throughput: ([\d.]+) image")
+_DEMO_ROW = re.compile(r"^\|\s*([\w\- ]+?)(?: x (\d{1,15}))?\s*\|\s*(\d+(?:\.\d*)?) ms\s*\|", re.MULTILINE)
+_DEMO_RATE = re.compile(r"Throughput: (\d+(?:\.\d*)?) image")
 _DENOISERS = ("unet", "transformer", "denoiser", "mmdit")
 
 

@@ -97,7 +97,7 @@ _POWER_NAMES = ("power.draw", "power.draw.average", "power.draw.instant")
 _SMI_HEADING = re.compile(
     r"^\ufeff?(?:[\w.]+(?: \[[\w%]+\])?, ?)*power\.draw(?:\.\w+)?(?: \[W\])?(?:,|\s*$)", re.MULTILINE
 )
-_SMI_BARE = re.compile(r"^\d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d+, .*?[\d.]+ W\b", re.MULTILINE)
+_SMI_BARE = re.compile(r"^\d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d+, .*?\d+(?:\.\d*)? W\b", re.MULTILINE)
 _TIMES = ("%Y/%m/%d %H:%M:%S.%f", "%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S.%f")
 
 
@@ -155,7 +155,7 @@ def _smi_rows(path: Path) -> Iterator[dict[str, str]]:
         if any(re.split(r"[ \[]", cell)[0] in _POWER_NAMES for cell in cells):
             names = [cell.split(" [")[0] for cell in cells]
         elif not names and _SMI_BARE.match(line):
-            watts = next((cell for cell in cells if re.fullmatch(r"[\d.]+ W", cell)), "")
+            watts = next((cell for cell in cells if re.fullmatch(r"\d+(?:\.\d*)? W", cell)), "")
             yield {"timestamp": cells[0], "power.draw": watts, "index": cells[1] if cells[1].isdigit() else ""}
         elif names and len(cells) == len(names):
             yield dict(zip(names, cells, strict=True))
@@ -217,7 +217,9 @@ _DCGM_FACTS = {
     "FP32A": "fp32_active",
 }
 
-_ROCM_LINE = re.compile(r"^\s*GPU\[(\d+)\]\s*: (?:Average|Current)[\w ]*Power \(W\): ([\d.]+)", re.MULTILINE)
+_ROCM_LINE = re.compile(
+    r"^\s*GPU\[(\d{1,15})\]\s*: (?:Average|Current)[\w ]*Power \(W\): (\d+(?:\.\d*)?)", re.MULTILINE
+)
 
 
 def read_rocm_text(path: Path, findings: Findings) -> None:
@@ -287,7 +289,7 @@ def read_amd_smi(path: Path, findings: Findings) -> None:
     _doubt_snapshot(traces, findings)
 
 
-_RAIL = re.compile(r"\b((?:VDD|VIN|POM|VDDQ|CPU|GPU|SOC|CV|SYS)[A-Z0-9_]*) (\d+)(?:mW)?/(\d+)(?:mW)?")
+_RAIL = re.compile(r"\b((?:VDD|VIN|POM|VDDQ|CPU|GPU|SOC|CV|SYS)[A-Z0-9_]*) (\d{1,15})(?:mW)?/(\d{1,15})(?:mW)?")
 _WHOLE = ("VDD_IN", "VIN", "VIN_SYS_5V0", "POM_5V_IN")
 
 
@@ -307,7 +309,7 @@ def read_tegrastats(path: Path, findings: Findings) -> None:
 
 
 _POWERMETRICS = re.compile(
-    r"^(CPU|GPU|ANE|DRAM|Combined|Package) Power(?: \(CPU \+ GPU \+ ANE\))?: (\d+) mW", re.MULTILINE
+    r"^(CPU|GPU|ANE|DRAM|Combined|Package) Power(?: \(CPU \+ GPU \+ ANE\))?: (\d{1,15}) mW", re.MULTILINE
 )
 
 
@@ -361,7 +363,7 @@ def read_zeus_trace(path: Path, findings: Findings) -> None:
     findings.doubt("the time is that of an epoch of the data set")
 
 
-_CARBON = re.compile(r"^\ufeff?\s*timestamp\s*,.*\bgpu_energy\b", re.MULTILINE)
+_CARBON = re.compile(r"^\ufeff?\s*timestamp\s*,.*\b(?:gpu_energy|emissions|energy_consumed)\b", re.MULTILINE)
 
 
 def read_codecarbon(path: Path, findings: Findings) -> None:
@@ -372,8 +374,14 @@ def read_codecarbon(path: Path, findings: Findings) -> None:
         energy_j = None if kwh is None else kwh * UNITS["kWh"]
         findings.record(gpu=row.get("gpu_model"), cpu=row.get("cpu_model"))
         findings.version = findings.version or row.get("codecarbon_version", "")
-        findings.add("power", label=row.get("project_name"), gpu=row.get("gpu_model"), device="all GPUs",
-                     duration_s=seconds, energy_j=energy_j, power_w=ratio(energy_j, seconds))  # fmt: skip
+        if energy_j is not None:
+            findings.add("power", label=row.get("project_name"), gpu=row.get("gpu_model"), device="all GPUs",
+                         duration_s=seconds, energy_j=energy_j, power_w=ratio(energy_j, seconds))  # fmt: skip
+        if kwh is None:  # versions that only add up
+            whole = to_number(row.get("energy_consumed"))
+            whole_j = None if whole is None else whole * UNITS["kWh"]
+            findings.add("power", label=row.get("project_name"), device="all", duration_s=seconds, energy_j=whole_j,
+                         power_w=ratio(whole_j, seconds))  # fmt: skip
         cpu = to_number(row.get("cpu_energy"))
         cpu_j = None if cpu is None else cpu * UNITS["kWh"]
         findings.add("power", label=row.get("project_name"), device="CPU", duration_s=seconds, energy_j=cpu_j,

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ..text import format_plural
 from .findings import Findings
 from .result_format import ResultFormat
 from .serving_rows import add_server
@@ -21,9 +22,9 @@ _VLLM = re.compile(
     r"Avg generation throughput: (?P<decode>[\d.,]+) tokens/s, Running: (?P<running>\d+) reqs"
 )
 _SGLANG = re.compile(
-    r"Decode batch[.,\]].*?#running-req: (?P<running>\d+).*?gen throughput \(token/s\): (?P<decode>[\d.]+)"
+    r"Decode batch[.,\]].*?#running-req: (?P<running>\d+).*?gen throughput \(token/s\): (?P<decode>\d+(?:\.\d*)?)"
 )
-_ACCEPTED = re.compile(r"accept len: ([\d.]+)")
+_ACCEPTED = re.compile(r"accept len: (\d+(?:\.\d*)?)")
 _PREFILL = re.compile(r"Prefill batch[.,\]]")
 _RANK = re.compile(r"\b(DP\d+)\b")
 _VLLM_VERSION = re.compile(r"vLLM API server version (\S+)|Initializing a? ?V?\d? ?LLM engine \(v(\S+?)\)")
@@ -97,8 +98,8 @@ def read_log(path: Path, findings: Findings) -> None:
             acceptance_length=windows.accepted / windows.count or None,
         )
     findings.doubt(
-        f"{lines:,} windows are averaged by the requests that ran at their ends: a window in which requests came or "
-        "went has another mean"
+        f"{format_plural(lines, 'window')}, averaged by the requests that ran at their ends: one in which requests "
+        "came or went has another mean"
     )
 
 

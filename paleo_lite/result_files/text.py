@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .findings import Findings
 
 CHUNK_BYTES = 2**20
-LONGEST_LINE = 2**16
+LONGEST_LINE = 2**14
 """Bytes of a line; the rest is cut. Progress bars write thousands of updates into one line: they are lines here."""
 
 MOST_TABLE_ROWS = 2**20
@@ -53,7 +53,7 @@ def to_number(value: Any) -> float | None:
     if isinstance(value, bool) or value is None:
         return None
     if isinstance(value, (int, float)):
-        return value if abs(value) < 1e300 and math.isfinite(value) else None
+        return value if abs(value) < 1e300 else None  # also false for NaN
     if not isinstance(value, str):
         return None
     text = value.strip().strip("'\"")

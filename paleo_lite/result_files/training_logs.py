@@ -14,14 +14,19 @@ from .text import UNITS, find_lines, mean, ratio, scaled, to_number, to_seconds
 _MS = 1e-3
 _WARM_UP = 2
 
-_SPEED = re.compile(r"global_step=(\d+).*?RunningAvgSamplesPerSec=([\d.]+), CurrSamplesPerSec=([\d.]+)"
-                    r"(?:, MemAllocated=[\d.]+GB, MaxMemAllocated=([\d.]+)GB)?")  # fmt: skip
-_MICRO = re.compile(
-    r"(?:fwd|forward)_microstep: ([\d.]+).*?(?:bwd|backward)_microstep: ([\d.]+)"
-    r"(?:.*?(?:bwd|backward)_allreduce_microstep: ([\d.]+))?(?:.*?step_microstep: ([\d.]+))?"
+_NUMBER = r"(\d+(?:\.\d*)?)"
+_SPEED = re.compile(
+    rf"global_step=(\d{{1,15}}).*?RunningAvgSamplesPerSec={_NUMBER}, CurrSamplesPerSec={_NUMBER}"
+    rf"(?:, MemAllocated={_NUMBER}GB, MaxMemAllocated={_NUMBER}GB)?"
 )
-_RLHF = re.compile(r"\|E2E latency=([\d.]+)s \|Gather latency=([\d.]+)s.*?\|Generate time=([\d.]+)s.*?"
-                   r"\|Training time=([\d.]+)s.*?CurSamplesPerSec=([\d.]+)")  # fmt: skip
+_MICRO = re.compile(
+    rf"(?:fwd|forward)_microstep: {_NUMBER}.*?(?:bwd|backward)_microstep: {_NUMBER}"
+    rf"(?:.*?(?:bwd|backward)_allreduce_microstep: {_NUMBER})?(?:.*?step_microstep: {_NUMBER})?"
+)
+_RLHF = re.compile(
+    rf"\|E2E latency={_NUMBER}s \|Gather latency={_NUMBER}s.*?\|Generate time={_NUMBER}s.*?"
+    rf"\|Training time={_NUMBER}s.*?CurSamplesPerSec={_NUMBER}"
+)
 _OPTION = re.compile(r"--(\w+)[ =](\S+)")
 _OPTION_FACTS = {
     "model_name_or_path": "network", "actor_model_name_or_path": "network", "zero_stage": "zero_stage",
@@ -34,15 +39,14 @@ def read_deepspeed(path: Path, findings: Findings) -> None:
     """Read the speeds, the breakdown of steps and the RLHF times that DeepSpeed logs."""
     speeds: list[tuple[int, float, float]] = []
     micro: list[tuple[float | None, ...]] = []
+    rlhf: list[tuple[float, ...]] = []
     memory_gb = None
     for line in find_lines(path, ("SamplesPerSec=", "_microstep: ", "cmd = ", "E2E latency="), findings):
         if match := _SPEED.search(line):
             speeds.append((int(match[1]), float(match[2]), float(match[3])))
-            memory_gb = to_number(match[4]) or memory_gb
+            memory_gb = to_number(match[5]) or memory_gb
         elif match := _RLHF.search(line):
-            whole, gather, generate, training, per_s = (float(text) for text in match.groups())
-            findings.add("step", phase="rlhf", step_s=whole, communication_s=gather, forward_s=generate,
-                         update_s=training, samples_per_s=per_s)  # fmt: skip
+            rlhf.append(tuple(float(text) for text in match.groups()))
         elif seconds := microstep_seconds(line):
             micro.append(seconds)
         elif "cmd = " in line:
@@ -50,6 +54,10 @@ def read_deepspeed(path: Path, findings: Findings) -> None:
             for name, value in found.items():
                 number = to_number(value)
                 findings.guess("the command line", **{_OPTION_FACTS[name]: value if number is None else number})
+    if rlhf:
+        whole, gather, generate, training, per_s = (mean(column) for column in zip(*(rlhf[1:] or rlhf), strict=True))
+        findings.add("step", phase="rlhf", samples=len(rlhf), step_s=whole, communication_s=gather, forward_s=generate,
+                     update_s=training, samples_per_s=per_s)  # fmt: skip
     later = [speed for speed in speeds if speed[0] > _WARM_UP] or speeds
     if later:
         rate = mean(speed[2] for speed in later)
@@ -113,8 +121,8 @@ def read_flops_profiler(path: Path, findings: Findings) -> None:
 
 
 _TITAN = re.compile(
-    r"step:\s*(\d+)\s+loss:\s*\S+(?:\s+grad_norm:\s*\S+)?\s+memory:\s*([\d.]+)GiB\s*\([\d.]+%\)\s+(?:tps|wps):\s*([\d,.]+)"
-    r"(?:\s+tflops:\s*([\d,.]+))?(?:\s+mfu:\s*([\d.]+)%)?"
+    r"step:\s*(\d{1,15})\s+loss:\s*\S+(?:\s+grad_norm:\s*\S+)?\s+memory:\s*(\d+(?:\.\d*)?)GiB\s*\(\d+(?:\.\d*)?%\)\s+(?:tps|wps):\s*([\d,.]+)"
+    r"(?:\s+tflops:\s*([\d,.]+))?(?:\s+mfu:\s*(\d+(?:\.\d*)?)%)?"
 )
 
 
@@ -182,7 +190,7 @@ def _whole(number: float | None) -> float | None:
     return round(number) if number is not None and abs(number - round(number)) < 0.005 * number else None
 
 
-_LITGPT = re.compile(r"iter (\d+) step \d+ \|.*iter time: ([\d.]+) ms( \(step\))?")
+_LITGPT = re.compile(r"iter (\d{1,15}) step \d+ \|.*iter time: (\d+(?:\.\d*)?) ms( \(step\))?")
 
 
 def read_litgpt(path: Path, findings: Findings) -> None:
@@ -267,7 +275,7 @@ FORMATS = (
     ),
     ResultFormat(
         "deepspeed", "DeepSpeed", "logs of DeepSpeed", read_deepspeed,
-        sign=re.compile(r"SamplesPerSec=[\d.]+|(?:fwd|forward)_microstep: [\d.]+"),
+        sign=re.compile(r"SamplesPerSec=\d+(?:\.\d*)?|(?:fwd|forward)_microstep: \d+(?:\.\d*)?"),
         markers=("SamplesPerSec=", "_microstep: "),
     ),
     ResultFormat(
@@ -275,7 +283,7 @@ FORMATS = (
     ),
     ResultFormat(
         "composer", "Composer", "logs of Composer and LLM Foundry", read_composer,
-        sign=re.compile(r"Train throughput/\S+: [\d.]+"), markers=("Train throughput/",),
+        sign=re.compile(r"Train throughput/\S+: \d+(?:\.\d*)?"), markers=("Train throughput/",),
     ),
     ResultFormat("litgpt", "litgpt", "logs of litgpt", read_litgpt, sign=_LITGPT, markers=("iter time:",)),
     ResultFormat(
@@ -287,6 +295,6 @@ FORMATS = (
     ),
     ResultFormat(
         "hf-trainer-lines", "Hugging Face's Trainer", "", read_trainer_lines,
-        sign=re.compile(r"['\"]?train_runtime['\"]?\s*[:=]\s*[\d.]+"), markers=("train_runtime",),
+        sign=re.compile(r"['\"]?train_runtime['\"]?\s*[:=]\s*\d+(?:\.\d*)?"), markers=("train_runtime",),
     ),
 )  # fmt: skip

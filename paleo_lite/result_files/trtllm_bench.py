@@ -142,7 +142,7 @@ FORMATS = (
     ),
     ResultFormat(
         "trtllm-bench", "trtllm-bench", "the printed report of trtllm-bench", read_text,
-        sign=re.compile(r"= PERFORMANCE OVERVIEW|Total Output Throughput \(tokens/sec\): +[\d.]+"),
+        sign=re.compile(r"= PERFORMANCE OVERVIEW|Total Output Throughput \(tokens/sec\): +\d+(?:\.\d*)?"),
         markers=("= PERFORMANCE OVERVIEW", "Total Output Throughput (tokens/sec)"),
     ),
 )  # fmt: skip

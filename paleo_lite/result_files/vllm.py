@@ -101,9 +101,9 @@ def _from_details(run: dict[str, Any], figures: dict[str, float | None]) -> dict
     if not isinstance(firsts, list) or not isinstance(gaps, list) or len(firsts) != len(gaps):
         return {}
     whole = [
-        first + sum(gap for gap in own if isinstance(gap, (int, float)))
-        for first, own in zip(firsts, gaps, strict=True)
-        if isinstance(first, (int, float)) and isinstance(own, list)
+        first + sum(to_number(gap) or 0.0 for gap in own)
+        for first, own in zip(map(to_number, firsts), gaps, strict=True)
+        if first is not None and isinstance(own, list)
     ]
     return {"e2e_s": mean(whole)} if figures.get("e2e_s") is None else {}
 
@@ -183,7 +183,7 @@ def read_printed_report(path: Path, findings: Findings) -> None:
 _THROUGHPUT = re.compile(
     r"Throughput: ([\d.,]+) requests/s, ([\d.,]+) (?:total )?tokens/s(?:, ([\d.,]+) output tokens/s)?"
 )
-_AVERAGE = re.compile(r"Avg latency: ([\d.]+) seconds")
+_AVERAGE = re.compile(r"Avg latency: (\d+(?:\.\d*)?) seconds")
 
 
 def read_printed_offline(path: Path, findings: Findings) -> None:

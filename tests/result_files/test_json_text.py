@@ -50,3 +50,9 @@ def test_deep_nesting_is_refused(tmp_path: Path) -> None:
     path.write_text('{"load_summary": 1, "successes": ' + '{"a":' * 100_000)
     with pytest.raises(BadFile, match="nested too deeply"):
         read_result(path)
+
+
+def test_long_lines_of_objects(tmp_path: Path) -> None:
+    line = '{"itls": [' + ", ".join(["0.01"] * 300_000) + "]}"
+    found, doubts = documents(f'{{"a": 1}}\n{{"a": 2}}\n{line}\n', tmp_path)
+    assert doubts == [] and len(found) == 3 and len(found[2]["itls"]) == 300_000  # type: ignore[arg-type]
