@@ -354,6 +354,22 @@ vllm:e2e_request_latency_seconds_count{model_name="m"} 10.0
     Sample("codecarbon", " timestamp , project_name , duration , emissions , energy_consumed "
            "\n2024-01-01T00:00:00 , me , "
            "3600.0 , 0.1 , 0.5 \n", "power", {"energy_j": 1800000, "power_w": 500.0}),
+    Sample("nccl-tests", "#   Rank  0 Pid 1 on localhost device  0 [0x00] A100\n"
+           "#       size         count    type    root     time   algbw   busbw  error     time   algbw   busbw "
+           " error\n"
+           "     1048576        262144   float       0    76.02   13.79   13.79    N/A    78.43   13.37   13.37 "
+           "   N/A\n",
+           "collective", {"bytes": 1048576, "time_s": 76.02e-6, "bus_bytes_per_s": 13.79e9}),
+    Sample("cuda-bandwidth", "[CUDA Bandwidth Test] - Starting...\n Device 0: Tesla "
+           "V100-PCIE-32GB\nbandwidthTest-H2D-Pinned, "
+           "Bandwidth = 12.4 GB/s, Time = 0.00549 s, Size = 68000000 bytes, NumDevsUsed = 1\n", "copy",
+           {"path": "host to device", "bytes": 68000000, "bytes_per_s": 12.4e9}),
+    Sample("cuda-bandwidth", " Host to Device Bandwidth, 1 Device(s)\n PINNED Memory Transfers\n   Transfer "
+           "Size (Bytes)\t"
+           "Bandwidth(MB/s)\n   33554432\t\t\t6235.5\n", "copy", {"bytes": 33554432, "bytes_per_s": 6.2355e9}),
+    Sample("hip-bandwidth", "Device:Device 738c Mem=32.0GB #CUs=120 Freq=1502Mhz  MallocMode=pinned\n"
+           "   H2D_Bandwidth_pinned    524288kB       GB/sec        24.7523 24.6708 0.1586  24.3154 24.7880\n", "copy",
+           {"bytes": 524288 * 1024, "bytes_per_s": 24.7523e9}),
     Sample("nvidia-smi-dmon", "# gpu   pwr gtemp mtemp    sm   mem  mclk  pclk\n# Idx     W     C     C     %   "
            "  %   MHz   MHz\n"
            "    0   100    45     -     0     0  2619  1980\n    0   300    45     -    90     0  2619  1980\n",

@@ -203,7 +203,7 @@ FORMATS = (
     ResultFormat("cutlass", "cutlass_profiler", "the CSV of cutlass_profiler", read_cutlass, sign=_CUTLASS),
     ResultFormat("hipblaslt", "hipblaslt-bench", "hipblaslt-bench and rocblas-bench", read_blas, sign=_BLAS),
     ResultFormat(
-        "nvbench", "nvbench", "the JSON of nvbench", read_nvbench, keys=("meta", "devices", "benchmarks", "nvbench"),
+        "nvbench", "nvbench", "the JSON of nvbench", read_nvbench, keys=("benchmarks", "states", "summaries"),
     ),
     ResultFormat(
         "flash-attention", "FlashAttention's benchmark", "the benchmarks of FlashAttention and cuDNN", read_attention,

@@ -225,6 +225,57 @@ def read_copies(path: Path, findings: Findings) -> None:
     findings.doubt("`and` means both directions at once, which are added; the size of the copies is not in the file")
 
 
+_CUDA_LINE = re.compile(r"^bandwidthTest-(\w+)-(\w+), Bandwidth = (\d+(?:\.\d*)?) ([MG])B/s, .*Size = (\d{1,15}) bytes")
+_CUDA_TITLE = re.compile(r"^\s*(Host to Device|Device to Host|Device to Device) Bandwidth, \d+ Device")
+_CUDA_HEADING = re.compile(r"Transfer Size \(Bytes\)\s+Bandwidth\(([MG])B/s\)")
+_CUDA_ROW = re.compile(r"^\s*(\d{1,15})\s+(\d+(?:\.\d*)?)\s*$")
+_CUDA_DEVICE = re.compile(r"^\s*Device \d+: (\S.*)$")
+_CUDA_PATHS = {
+    "H2D": "host to device", "D2H": "device to host", "D2D": "device to device", "Host to Device": "host to device",
+    "Device to Host": "device to host", "Device to Device": "device to device",
+}  # fmt: skip
+_DECIMAL = {"M": _MB, "G": _GB}
+
+
+def read_cuda_bandwidth(path: Path, findings: Findings) -> None:
+    """Read the `bandwidthTest` of CUDA's samples, as table or as lines of CSV."""
+    where, unit = "", "M"
+    for line in all_lines(path):
+        if match := _CUDA_LINE.match(line):
+            findings.add("copy", path=_CUDA_PATHS.get(match[1], match[1]), variant=match[2].lower(),
+                         bytes=float(match[5]), bytes_per_s=float(match[3]) * _DECIMAL[match[4]])  # fmt: skip
+        elif match := _CUDA_DEVICE.match(line):
+            findings.record(gpu=match[1])
+        elif match := _CUDA_TITLE.match(line):
+            where = _CUDA_PATHS[match[1]]
+        elif match := _CUDA_HEADING.search(line):
+            unit = match[1]
+        elif where and (match := _CUDA_ROW.match(line)):
+            findings.add("copy", path=where, bytes=float(match[1]), bytes_per_s=float(match[2]) * _DECIMAL[unit])
+    findings.doubt("a copy within the device counts reading and writing")
+
+
+_HIP_ROW = re.compile(
+    r"^\s*(H2D|D2H|D2D|Bidir)_(?:Bandwidth|Time)_?(\w+)\s+\+?(\d{1,12})(By|kB|MB)\s+(GB/sec|ms)\s+(\d+(?:\.\d*)?)",
+    re.MULTILINE,
+)
+_HIP_SIZES = {"By": 1.0, "kB": 2.0**10, "MB": 2.0**20}
+_HIP_DEVICE = re.compile(r"^Device:(.+?) Mem=")
+
+
+def read_hip_bandwidth(path: Path, findings: Findings) -> None:
+    """Read hipBusBandwidth, of which the median is taken; its kB are 2^10 bytes."""
+    for line in all_lines(path):
+        if match := _HIP_DEVICE.match(line):
+            findings.record(gpu=match[1])
+        elif match := _HIP_ROW.match(line):
+            number = float(match[6])
+            is_time = match[5] == "ms"
+            findings.add("copy", path=_CUDA_PATHS.get(match[1], "both ways"), variant=match[2],
+                         bytes=float(match[3]) * _HIP_SIZES[match[4]], time_s=number / 1000 if is_time else None,
+                         bytes_per_s=None if is_time else number * _GB or None)  # fmt: skip
+
+
 _DEEPEP = re.compile(r"\[tuning\] Best (dispatch|combine)(?: \((\w+)\))?: SMs (\d{1,15}), (.*)$")
 _DEEPEP_TIME = re.compile(r"(?:t: (\d+(?:\.\d*)?)|: (\d+(?:\.\d*)?) \+ (\d+(?:\.\d*)?)) us")
 _DEEPEP_RATE = re.compile(r"(\d+(?:\.\d*)?) GB/s \((NVL|RDMA)\)")
@@ -277,6 +328,11 @@ FORMATS = (
         sign=re.compile(r"^STREAM_COPY_\w+\s+\d+(?:\.\d*)?|^Triad:?\s+\d+(?:\.\d*)? +\d+(?:\.\d*)?", re.MULTILINE),
     ),
     ResultFormat("gpu-copy", "SuperBench gpu_copy", "SuperBench's copies between devices", read_copies, sign=_COPY),
+    ResultFormat(
+        "cuda-bandwidth", "CUDA's bandwidthTest", "CUDA's bandwidthTest", read_cuda_bandwidth,
+        sign=re.compile(f"{_CUDA_LINE.pattern}|{_CUDA_HEADING.pattern}", re.MULTILINE),
+    ),
+    ResultFormat("hip-bandwidth", "hipBusBandwidth", "hipBusBandwidth", read_hip_bandwidth, sign=_HIP_ROW),
     ResultFormat(
         "deepep", "DeepEP", "the tests of DeepEP", read_deepep,
         sign=re.compile(r"\[tuning\] Best (?:dispatch|combine)|Dispatch bandwidth: \d+(?:\.\d*)? GB/s, avg_t="),

@@ -16,10 +16,8 @@ _RANK = re.compile(
     r"#\s+Rank\s+(\d{1,15})\s+(?:Group\s+\d+\s+)?Pid\s+\d+ on\s+(\S+) device\s+(\d{1,15}) \[\S+\]\s*(.*)$"
 )
 _HEADING = re.compile(r"#\s+size\s+count\s+type.*\btime\b.*busbw")
-_CELL = r"(?:-?\d+(?:\.\d*)?(?:e[+-]?\d+)?|N/A)"
-_ROW = re.compile(
-    rf"^(?:\[[\d,]+\]<std\w+>:|[\w.-]+: )?\s*(\d{{1,15}})\s+(\d{{1,15}})\s+(\S+)\s+(\S+)((?:\s+{_CELL})+)\s*$"
-)
+_CELLS = r"((?:\s+(?:[a-z]+|-?\d[\d.e+-]*|N/A)){4,12})"  # operation, root, times, bandwidths
+_ROW = re.compile(rf"^(?:\[[\d,]+\]<std\w+>:|[\w.-]+: )?\s*(\d{{1,15}})\s+(\d{{1,15}})\s+([a-z]\w*){_CELLS}\s*$")
 _AVERAGE = re.compile(r"# Avg bus bandwidth\s*:\s*(\d+(?:\.\d*)?)")
 _VERSION = re.compile(r"# nccl-tests version (\S+)|# rccl-tests: Version (\S+)")
 _LIBRARY = re.compile(r"[nr]ccl-library=(\d{1,15})|NCCL version (\S+)|RCCL version (\S+)")
@@ -45,7 +43,7 @@ def read_log(path: Path, findings: Findings) -> None:
     operation, hosts, ranks = "", dict[str, int](), 0
     numbers: dict[str, int] = {}
     names: set[str] = set()
-    has_root = False
+    before = 1  # columns between the type and the first time: operation, root, both or none
     table: _Table | None = None
     best: dict[str, float] = {}
     wrong = 0.0
@@ -54,7 +52,7 @@ def read_log(path: Path, findings: Findings) -> None:
             # Where hosts have one name (in containers), the number of a device comes once for each node.
             table = table or _Table(operation, ranks, max(len(hosts), *numbers.values(), 1))
             if table.operation or ranks:
-                wrong += _add_row(row, table, has_root, best, findings)
+                wrong += _add_row(row, table, before, best, findings)
         elif match := _RANK.search(line):
             if int(match[1]) == 0:
                 hosts, numbers, ranks = {}, {}, 0
@@ -67,7 +65,7 @@ def read_log(path: Path, findings: Findings) -> None:
             operation = (match[1] or match[2]).removesuffix("_perf")
             table = None
         elif _HEADING.search(line):
-            has_root = "root" in line
+            before = ("redop" in line) + ("root" in line)
         elif match := _AVERAGE.search(line):
             _note_average(float(match[1]), best, findings)
             best, table = {}, None
@@ -104,11 +102,9 @@ def _name_operation(findings: Findings) -> None:
         reading.values["operation"] = fitting[0]
 
 
-def _add_row(row: re.Match[str], table: _Table, has_root: bool, best: dict[str, float], findings: Findings) -> float:
+def _add_row(row: re.Match[str], table: _Table, before: int, best: dict[str, float], findings: Findings) -> float:
     """Add a row; return the number of wrong values."""
-    cells = [to_number(cell) for cell in row[5].split()]
-    if has_root:
-        cells = cells[1:]
+    cells = [to_number(cell) for cell in row[4].split()[before:]]
     if len(cells) < 4 or cells[0] is None:
         return 0.0
     size = float(row[1])

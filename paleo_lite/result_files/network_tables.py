@@ -16,7 +16,7 @@ _TIMM_HEADING = re.compile(
     r"^\ufeff?(?:[\w]+,)*(?:infer_|train_)?samples_per_sec,|^\ufeff?model,.*samples_per_sec", re.MULTILINE
 )
 _TIMM_NAME = re.compile(
-    r"benchmark-(infer|train)-([a-z0-9]+)(?:-(nhwc|nchw))?-pt(\d{1,15})(?:-cu(\d{1,15}))?-(.+?)(-dynamo)?\.\w+$"
+    r"benchmark-(infer|train)-([a-z0-9_]+)(?:-(nhwc|nchw))?-pt(\d{1,15})(?:-cu(\d{1,15}))?-(.+?)(-dynamo)?\.\w+$"
 )
 _PASS_TIMES = {"forward_s": "fwd_time", "backward_s": "bwd_time", "update_s": "opt_time"}
 
