@@ -138,6 +138,15 @@ Predictions = record("Predictions", {
 })  # fmt: skip
 Local = answer_of(LocalPrediction, "Local")
 Served = answer_of(Serving, "Served")
+_OF_RL = {
+    "gpu_name rollout_precision algorithm framework limited_by trainer settings model": str,
+    "trainer_devices rollout_devices steps_off samples updates tensors": int, "is_colocated": bool,
+    "phases exposed": Numbers, "trainer_s rollouts_s mean_tokens bubble imbalance rollout_bytes usable_bytes": float,
+    "trainer_bytes transferred_bytes tokens_per_s_per_device usd_per_step": Number,
+    "rollouts": dict[str, Any] | None, "totals": dict[str, Any] | None, "divisions": list[dict[str, Any]],
+    "site": Site | None,
+}  # fmt: skip
+RlStep = record("RlStep", {**_COMMON, **_OF_RL})
 _Row = dict[str, int | float | str | bool | None]
 Comparison = record("Comparison", {"rows": list[_Row], "answers": list[Any], "left_out": Names})
 Best = record("Best", {
@@ -239,6 +248,7 @@ ANSWERS: dict[str, list[Any]] = {
             "speedup efficiency": float, "low_s high_s": Number})]})],
     "local": [Local, LocalAdvice, Comparison, *ROWS],
     "serve": [Served, Comparison, *ROWS],
+    "rl": [RlStep, Comparison, *ROWS],
     "gemm": [Gemm],
     "feeding": [Feeding],
     "best": [Best],

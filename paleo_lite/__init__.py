@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from .questions.local import Local, local
     from .questions.predict import Predict, predict
     from .questions.report import report, report_profile
+    from .questions.rl import Rl, rl
     from .questions.serve import Serve, serve
     from .questions.sweep import sweep
     from .questions.train import Train, train
@@ -51,6 +52,7 @@ __all__ = [
     "ParallelConfig",
     "PictureOptions",
     "Predict",
+    "Rl",
     "Serve",
     "Settings",
     "Train",
@@ -82,6 +84,7 @@ __all__ = [
     "predict",
     "report",
     "report_profile",
+    "rl",
     "rule",
     "serve",
     "sweep",
@@ -100,6 +103,7 @@ _MODULES = {
     "ParallelConfig": "distributed.parallel_config",
     "PictureOptions": "api.question",
     "Predict": "questions.predict",
+    "Rl": "questions.rl",
     "Serve": "questions.serve",
     "Settings": "distributed.settings",
     "Train": "questions.train",
@@ -130,6 +134,7 @@ _MODULES = {
     "predict": "questions.predict",
     "report": "questions.report",
     "report_profile": "questions.report",
+    "rl": "questions.rl",
     "rule": "api.counts",
     "serve": "questions.serve",
     "sweep": "questions.sweep",

@@ -21,7 +21,7 @@ FLOORS = {
     "architectures": 3, "machines": 3, "profiles": 3, "measurement": 3,
     "timing": 4, "profile_analysis": 4, "result_files": 4,
     "distributed": 5, "input_pipeline": 5, "sweeps": 5, "calibration": 5, "paleo": 5,
-    "serving": 5, "engines": 5, "own_machines": 5,
+    "serving": 5, "engines": 5, "own_machines": 5, "reinforcement": 5,
     "reporting": 6, "api": 7, "questions": 7, "cli": 7, "web": 7,
 }  # fmt: skip
 APART = [{"architectures", "machines", "profiles", "measurement"}, {"timing", "profile_analysis", "result_files"}]

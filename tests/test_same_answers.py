@@ -70,6 +70,8 @@ ASKED = {
                                  "site": {"electricity": "0.2USD/kWh"}}),
     "serve": Ask("llama-3-8b --gpu h100-sxm --rate 5 --num-requests 50", "serve", ("llama-3-8b",),
                  {"gpu": "h100-sxm", "rate": 5, "num_requests": 50}),
+    "rl": Ask("qwen3-0.6b --gpu h100-sxm --prompts 8 --samples-per-prompt 4 --response-tokens 200", "rl",
+              ("qwen3-0.6b",), {"gpu": "h100-sxm", "prompts": 8, "samples_per_prompt": 4, "response_tokens": 200}),
     "best": Ask("{sweep} --maximise throughput_per_s --top 2", "best", ("{sweep}",),
                 {"maximise": "throughput_per_s", "top": 2}),
     "gemm": Ask("512 64 512 --count 8 --into 2 --gpu titanx-maxwell --tile 128x64", "gemm", (512, 64, 512),

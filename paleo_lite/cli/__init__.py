@@ -26,6 +26,7 @@ GROUPS = {
         "serve": "Predict latency, throughput and cost of a language model that serves requests.",
         "local": "Predict how fast a language model writes on your own machine.",
         "diffusion": "Predict pictures and videos: time and memory of each part of a pipeline.",
+        "rl": "Predict a step of reinforcement learning: rollouts, update, transfer of weights, memory and cost.",
         "best": "Find the best rows of a file that a question with -o wrote, or its Pareto front.",
         "gemm": "Predict the time of matrix products.",
         "feeding": "Predict whether storage, decoding and the host link can keep a device busy.",

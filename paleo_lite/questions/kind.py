@@ -37,6 +37,7 @@ KINDS = {
     "serve": "serve:SERVE",
     "local": "local:LOCAL",
     "diffusion": "diffusion:DIFFUSION",
+    "rl": "rl:RL",
 }
 """Module and record of each kind of question, which are imported when it is asked."""
 

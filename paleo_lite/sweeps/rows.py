@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ..distributed.table import ScaleRow, ScaleTable
     from ..machines import Device
     from ..own_machines.predict import LocalPrediction
+    from ..reinforcement.answer import RlAnswer
     from ..serving.answers import Serving
     from ..timing import Prediction
     from ..timing.answer import Answer
@@ -86,13 +87,18 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
         "tokens_per_s", "prompt_s", "prompt_low_s", "prompt_high_s", "prompt_tokens_per_s", "file_bytes",
         "memory_bytes", "host_bytes", "power_w", "energy_j",
     ),
+    "rl": (
+        *_OF_ALL, "precision", "time_s", "low_s", "high_s", "bound_s", "throughput_per_s", "tokens_per_s",
+        "tokens_per_s_per_device", "generation_s", "update_s", "trainer_s", "rollouts_s", "transfer_s",
+        "memory_bytes", "rollout_bytes", "power_w", "energy_j", "usd_per_million", "usd_per_step", "limited_by",
+    ),
     "diffusion": (*_OF_ALL, "image_size", "steps", "frames", "time_per_image_s", *_OF_STEPS),
 }  # fmt: skip
 """Columns of answers by kind of question, beside those that state the question."""
 
 STRINGS = (
     "precision", "overloaded", "answer", "version", "reason", "strategy", "collective", "execution", "price",
-    "time_model", "calibration", "engine", "weights", "kv_cache", "image_size",
+    "time_model", "calibration", "engine", "weights", "kv_cache", "image_size", "limited_by",
 )  # fmt: skip
 """Columns of strings of an answer."""
 
@@ -274,6 +280,23 @@ def _serving_row(served: Serving) -> Row:
     return row
 
 
+def _rl_row(answer: RlAnswer) -> Row:
+    """Return the row of a step of reinforcement learning."""
+    return {
+        **answer.row(),
+        "precision": answer.precision,
+        "tokens_per_s_per_device": answer.tokens_per_s_per_device,
+        "generation_s": answer.phases.get("generation"),
+        "update_s": answer.phases["update"],
+        "trainer_s": answer.trainer_s,
+        "rollouts_s": answer.rollouts_s,
+        "transfer_s": answer.phases.get("transfer"),
+        "rollout_bytes": answer.rollout_bytes,
+        "usd_per_step": answer.usd_per_step,
+        "limited_by": answer.limited_by,
+    }
+
+
 _ROWS: Mapping[str, tuple[str, Callable[[Any, RowTerms], list[Row]]]] = {
     "Prediction": ("predict", lambda answer, terms: [_step_row(answer, terms)]),
     "PipelinePrediction": ("diffusion", lambda answer, terms: [_picture_row(answer, terms)]),
@@ -283,6 +306,7 @@ _ROWS: Mapping[str, tuple[str, Callable[[Any, RowTerms], list[Row]]]] = {
         lambda answer, terms: [_scaled_picture_row(answer, index, terms) for index in range(len(answer.found))],
     ),
     "LocalPrediction": ("local", lambda answer, terms: [_local_row(answer)]),
+    "RlAnswer": ("rl", lambda answer, terms: [_rl_row(answer)]),
     "Serving": ("serve", lambda answer, terms: [_serving_row(answer)]),
 }
 """Kind of question that has the columns of an answer, and the function from the answer to its rows, by the name of the

@@ -27,6 +27,7 @@ from ..questions.records import (
     AdapterOptions,
     UpdateOptions,
 )
+from ..questions.rl import ROLLOUT_GROUP, STEP_GROUP
 from ..questions.serve import TRAFFIC_GROUP
 from .uploads import reads_sequences
 
@@ -62,6 +63,7 @@ WANTED = {
     "serve": Wanted("Serve", "language", "llama-3-8b", {"rate": "5"}),
     "local": Wanted("Run on my machine", "language", "llama-3-8b"),
     "diffusion": Wanted("Make pictures", "pipelines", "sdxl"),
+    "rl": Wanted("Reinforce", "language", "qwen3-8b", {"response_tokens": "2000"}),
     "predict": Wanted("One network", "any", "llama-3-8b", {"phase": "decode"}, {"memory": True}),
     PROFILE: Wanted("A profile", ""),
 }
@@ -80,6 +82,8 @@ GROUPS = (
     NETWORK_GROUP,
     DEVICE_GROUP,
     TRAINING_GROUP,
+    STEP_GROUP,
+    ROLLOUT_GROUP,
     TRAFFIC_GROUP,
     ENGINE_GROUP,
     PARALLEL_GROUP,
@@ -99,6 +103,10 @@ FIRST_OPTIONS = {
     ),
     "local": ("weights", "context", "engine"),
     "diffusion": ("image_size", "steps", "frames", "batch_size", "precision", "weights", "offload", "execution"),
+    "rl": (
+        "workers", "algorithm", "framework", "prompts", "samples_per_prompt", "prompt_tokens", "response_tokens",
+        "max_tokens", "updates_per_step", "tensor", "pipeline", "rollout_tensor", "rollout_workers", "steps_off",
+    ),
     "predict": ("phase", "batch_size", "context", "sequence_length", "precision", "weights", "tensor", "engine"),
 }  # fmt: skip
 """Options that most questions of a kind need, which come first; other common options follow in the order of groups."""
@@ -108,6 +116,7 @@ NOT_OFFERED = {
     "memory": "the page always shows the memory",
     "hardware_files": "uploaded devices are in the list of devices",
     "requests": "names a file",
+    "lengths": "names a file",
     "inputs": "imports and executes code",
     "flops": "the page asks about networks",
     "macs": "the page asks about networks",
@@ -216,6 +225,7 @@ COMPARED = {
     "train": frozenset({"precision", "batch_size", "sequence_length", "workers"}),
     "serve": frozenset({"rate", "concurrency"}),
     "local": frozenset({"weights"}),
+    "rl": frozenset({"workers", "rollout_workers", "rollout_tensor", "response_tokens", "framework", "algorithm"}),
     "diffusion": frozenset({"precision", "image_size", "steps", "frames", "batch_size", "offload", "execution"}),
 }
 """Options of which the page takes several values, by kind; the command line takes several of nearly all."""
@@ -227,6 +237,8 @@ AT_MOST = {
     "replicas": 16,
     "prefill_workers": 16,
     "concurrency": 1000,
+    "prompts": 4096,
+    "samples_per_prompt": 256,
     "num_requests": 10_000,
     "steps": 1000,
     "frames": 1000,

@@ -60,6 +60,20 @@ BASES: dict[str, tuple[str, dict[str, Any]]] = {
     "local": ("local", {"network": "qwen3-30b-a3b", "gpu": "rtx3060", "weights": "q4_k_m", "context": 2048}),
     "pictures": ("diffusion", {"network": "sdxl", "gpu": "h100-sxm", "steps": 4}),
     "pictures on many": ("diffusion", {"network": "sd-3.5-medium", "gpu": "h100-sxm", "steps": 4, "workers": 8}),
+    "rl": (
+        "rl",
+        {
+            "network": "olmoe-1b-7b", "gpu": "h100-sxm", "workers": 8, "prompts": 16, "samples_per_prompt": 4,
+            "prompt_tokens": 64, "response_tokens": 200, "rollout_tensor": 2,
+        },
+    ),
+    "rl apart": (
+        "rl",
+        {
+            "network": "qwen3-0.6b", "gpu": "h100-sxm", "workers": 8, "rollout_workers": 4, "steps_off": 1,
+            "prompts": 16, "samples_per_prompt": 4, "response_tokens": 200, "updates_per_step": 2,
+        },
+    ),
     "denoiser": ("diffusion", {"network": "sd-1.5", "gpu": "h100-sxm", "phase": "training"}),
 }  # fmt: skip
 """Questions of each kind, to each of which every option of the kind is added."""
@@ -86,6 +100,11 @@ VALUES: dict[str, Any] = {
     "gpu_layers": 4, "cpu_experts": True, "cpu_cache": True, "device_memory": "6 GB", "cpu": "ryzen-9-9950x",
     "steps": 8, "guidance": 1, "frames": 5, "tiled": True, "step_caching": 2, "ulysses": 2, "ring": 2,
     "guidance_parallel": True, "requests": "REQUESTS",
+    "algorithm": "ppo", "framework": "slime", "prompts": 32, "samples_per_prompt": 8, "prompt_tokens": 128,
+    "response_tokens": 300, "lengths": "LENGTHS", "max_tokens": 600, "clipped_share": 0.2, "updates_per_step": 4,
+    "micro_batch_tokens": 1024, "sharding": "full-shard", "reference": "no", "reward": "seconds=3s",
+    "rollout_workers": 2, "rollout_tensor": 4, "rollout_precision": "fp8", "steps_off": 4,
+    "tools": "turns=2,seconds=1s", "dataset_prompts": 1000,
 }  # fmt: skip
 """A value of each option that is not its default."""
 
@@ -97,6 +116,14 @@ BY_BASE: dict[tuple[str, str], Any] = {
     ("train on one", "gpu"): "h100-sxm",
     ("train on one", "calibration"): "t4-fp16",
     ("predict a group", "tensor"): 8,
+    ("rl", "platform"): "dgx-a100",
+    ("rl apart", "platform"): "dgx-a100",
+    ("rl", "engine_settings"): "max-sequences=2",
+    ("rl apart", "engine_settings"): "eager=yes",
+    ("rl", "precision"): "fp8",
+    ("rl apart", "precision"): "fp8",
+    ("rl", "workers"): 16,
+    ("rl apart", "workers"): 16,
     ("serve", "tensor"): 4,
     ("serve", "workers"): 4,
     ("serve", "platform"): "p5.48xlarge",
@@ -135,10 +162,12 @@ def answer(kind: str, options: dict[str, Any]) -> Any:
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """A file of requests."""
+    """A file of requests, and one of lengths of responses."""
     requests = tmp_path_factory.mktemp("cells") / "requests.csv"
     requests.write_text("arrival_s,input_tokens,output_tokens\n0,100,10\n1,200,20\n")
-    return {"REQUESTS": str(requests)}
+    lengths = tmp_path_factory.mktemp("lengths") / "lengths.txt"
+    lengths.write_text("100\n150\n300\n")
+    return {"REQUESTS": str(requests), "LENGTHS": str(lengths)}
 
 
 _ANSWERS: dict[str, Any] = {}

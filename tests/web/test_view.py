@@ -154,6 +154,10 @@ ASKED = {
         "image_size": ["512x768"], "tiled": ["yes"],
     },
     "videos": {"ask": ["diffusion"], "network": ["wan-2.1-1.3b"], "gpu": ["h100-sxm"], "frames": ["33"]},
+    "reinforcement": {
+        "ask": ["rl"], "network": ["qwen3-8b"], "gpu": ["h100-sxm"], "workers": ["8,16"], "prompts": ["16"],
+        "response_tokens": ["500"], "samples_per_prompt": ["4"],
+    },
     "decode": {"ask": ["predict"], "network": ["llama-3-8b"], "gpu": ["h100-sxm"], "phase": ["decode"],
                "tensor": ["1,2"], "context": ["1000"]},
     "one network": {"ask": ["predict"], "network": ["vgg16"], "gpu": ["k40m", "t4"], "ppp": ["0.625"]},

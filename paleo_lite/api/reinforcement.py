@@ -1,0 +1,582 @@
+"""`rl`: the time of a step of reinforcement learning."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from ..architectures import Network
+from ..distributed.job import Job
+from ..distributed.links import Topology, device_link
+from ..distributed.parallel_config import ParallelConfig
+from ..distributed.platforms import Computer, find_platform
+from ..distributed.run import ClusterRequest
+from ..errors import BadValue
+from ..machines import Device, Price, find_device
+from ..machines.prices import choose_price
+from ..reinforcement.algorithms import ALGORITHMS, Algorithm
+from ..reinforcement.answer import RlAnswer, RlTotals
+from ..reinforcement.frameworks import FRAMEWORKS, Framework
+from ..reinforcement.lengths import read_lengths, response_lengths
+from ..reinforcement.rollouts import Rollouts, roll_out
+from ..reinforcement.step import Parts, RlStep, Setup, compose, keeps_weights_on_host
+from ..reinforcement.trainer import Batching, TrainerTimes, time_trainer
+from ..reinforcement.weights import Transfer, swap_s, transfer_weights
+from ..serving.deployment import Deployment
+from ..serving.placement import Division
+from ..serving.simulator import SimulationOptions, Speculation
+from ..timing import describe_model
+from ..timing.activity import Activity
+from ..timing.energy import power_of, with_power_limit
+from ..timing.facility import Facility
+from ..timing.memory import usable_bytes
+from ..timing.predicting import predict
+from ..timing.workload import TrainingOptions
+from ..units import format_si
+from .arguments import Paths, to_paths
+from .deployments import Deployments, find_decoder, find_draft
+from .question import Question
+from .resolve import resolve_question
+
+if TYPE_CHECKING:
+    from ..calibration.store import Calibration
+
+
+class RlQuestion(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked of a step; the fields are the options of `paleo_lite.rl`."""
+
+    network: Any
+    gpu: Any = None
+    platform: str | None = None
+    link: str | None = None
+    workers: int | None = None
+    algorithm: str = "grpo"
+    framework: str = "generic"
+    prompts: int = 64
+    samples_per_prompt: int | None = None
+    prompt_tokens: int = 256
+    response_tokens: float = 1024.0
+    max_tokens: int | None = None
+    clipped_share: float | None = None
+    lengths: Path | None = None
+    updates_per_step: int = 1
+    micro_batch: int | None = None
+    micro_batch_tokens: int | None = None
+    precision: str = "bf16"
+    tensor: int = 1
+    pipeline: int = 1
+    context_parallel: int = 1
+    expert_parallel: int = 1
+    virtual_stages: int = 1
+    sharding: str | None = None
+    recompute: str | None = None
+    lora: int | None = None
+    rollout_precision: str | None = None
+    rollout_tensor: int = 1
+    rollout_pipeline: int = 1
+    rollout_expert_parallel: int = 1
+    rollout_workers: int | None = None
+    steps_off: int = 0
+    engine: str | None = None
+    engine_eager: bool | None = None
+    max_sequences: int | None = None
+    memory_fraction: float | None = None
+    kv_cache: str | None = None
+    draft_length: int = 0
+    acceptance: float = 0.0
+    draft: Any = None
+    reference: bool | None = None
+    reward_model: Any = None
+    reward_s: float | None = None
+    turns: int = 1
+    tool_s: float = 0.0
+    time_model: str | None = None
+    calibration: str | Calibration | None = None
+    power_limit: float | str | None = None
+    hardware_files: Paths = ()
+    clock: str | None = None
+    unit: str | None = None
+    price_usd_per_h: float | None = None
+    price_of: str | None = None
+    facility: Facility | None = None
+    steps: int | None = None
+    epochs: float | None = None
+    dataset_prompts: float | None = None
+
+    @property
+    def rules(self) -> Algorithm:
+        """The record of the algorithm."""
+        return ALGORITHMS[self.algorithm]
+
+    @property
+    def framework_rules(self) -> Framework:
+        """The record of the framework."""
+        return FRAMEWORKS[self.framework]
+
+    @property
+    def samples(self) -> int:
+        """Samples of a step."""
+        return self.prompts * (self.samples_per_prompt or self.rules.samples_per_prompt)
+
+    @property
+    def longest_response(self) -> int:
+        """Most tokens of a response."""
+        longest = self.max_tokens or self.prompt_tokens + round(4 * self.response_tokens)
+        if longest <= self.prompt_tokens:
+            raise BadValue(
+                f"`--max-tokens` counts prompt and response, and must exceed the {self.prompt_tokens:,} tokens of "
+                f"`--prompt-tokens` (got {longest:,})"
+            )
+        return longest - self.prompt_tokens
+
+
+class Devices(NamedTuple):
+    """The devices of a step."""
+
+    device: Device
+    topology: Topology  # of all devices
+    trainer: int  # number of devices of the trainer
+    rollouts: int  # number of devices of the engines; those of the trainer where they share them
+    price: Price | None
+
+    @property
+    def is_colocated(self) -> bool:
+        """Whether trainer and engines share all devices."""
+        return self.trainer == self.rollouts == self.topology.workers
+
+    @property
+    def total(self) -> int:
+        """Number of all devices."""
+        return self.topology.workers
+
+
+class Predicted(NamedTuple):
+    """A step with everything that it was made of."""
+
+    question: RlQuestion
+    devices: Devices
+    setup: Setup
+    parts: Parts
+    step: RlStep
+    job: Job
+    deployment: Deployment | None
+    mean_tokens: float  # of a sample, prompt and response
+
+    @property
+    def framework_execution(self) -> str:
+        """The stack of the trainer."""
+        return self.question.framework_rules.execution
+
+
+def predict_rl(question: RlQuestion) -> Predicted:
+    """Return the step that a question asks for; raise PaleoError if its devices cannot be divided so."""
+    algorithm = question.rules
+    devices = find_devices(question)
+    lengths = _lengths(question)
+    _check(question, devices)
+    job = make_job(question, devices.device, float(lengths.mean()) + question.prompt_tokens)
+    trainer = _time_trainer(question, devices, job, lengths)
+    rollouts, deployment, transfer = None, None, None
+    if algorithm.rolls_out:
+        deployment = make_deployment(question, devices)
+        rollouts = _roll_out(question, devices, deployment, lengths)
+        transfer = _transfer(question, devices, job.workload.network)
+    has_reference = algorithm.has_reference if question.reference is None else question.reference
+    is_narrow = question.rollout_precision not in (None, question.precision)
+    setup = Setup(
+        algorithm,
+        question.framework_rules,
+        question.samples,
+        has_reference=has_reference,
+        has_old_log_probs=algorithm.has_old_log_probs
+        and (question.updates_per_step > 1 or is_narrow or question.framework != "trl"),
+        is_colocated=devices.is_colocated,
+        steps_off=question.steps_off,
+        reward_s=question.reward_s,
+    )
+    parts = Parts(
+        rollouts,
+        trainer,
+        trainer if algorithm.has_critic else None,
+        _reward_model_s(question, devices, lengths),
+        transfer,
+        _swapped_s(question, devices, trainer, rollouts, has_reference=has_reference),
+    )
+    mean_tokens = float(lengths.mean()) + question.prompt_tokens
+    return Predicted(question, devices, setup, parts, compose(setup, parts), job, deployment, mean_tokens)
+
+
+def find_devices(question: RlQuestion) -> Devices:
+    """Return the devices of trainer and engines; raise BadValue if there are fewer than asked for."""
+    files = to_paths(question.hardware_files)
+    if question.gpu is None and question.platform is None:
+        raise BadValue("give the device with `--gpu`, such as `--gpu h100-sxm`, or the computer with `--platform`")
+    given = None if question.gpu is None else find_device(question.gpu, files)
+    request = ClusterRequest(question.workers, link=question.link, platform=question.platform)
+    topology = request.build_topology(files, given, uses_own_link=True)
+    named = given or (None if topology.device is None else find_device(topology.device, files))
+    if named is None:
+        raise BadValue(f"`--platform {question.platform}` names no device: give it with `--gpu`, too")
+    if topology.device is not None and topology.device != named.id:
+        raise BadValue(
+            f"`--gpu` must be {topology.device}, the device of the platform, or be left out (got {named.id})"
+        )
+    if question.power_limit is not None:
+        named = with_power_limit(named, question.power_limit)
+    count = question.workers or topology.workers
+    topology = topology.with_workers(count)
+    price = None
+    if question.platform is not None:
+        computer = find_platform(question.platform)
+        price = computer.price_of_device if isinstance(computer, Computer) else None
+    apart = question.rollout_workers
+    if apart is None:
+        if question.steps_off:
+            raise BadValue("`--steps-off` needs devices of their own for rollouts: give `--rollout-workers`")
+        return Devices(named, topology, count, count, price)
+    if apart >= count:
+        raise BadValue(
+            f"`--rollout-workers` must leave devices of the {count} of `--workers` to the trainer (got {apart})"
+        )
+    return Devices(named, topology, count - apart, apart, price)
+
+
+def _check(question: RlQuestion, devices: Devices) -> None:
+    """Raise BadValue if the devices of the engines, or the samples of a step, cannot be divided."""
+    per_engine = question.rollout_tensor * question.rollout_pipeline
+    if question.rules.rolls_out and devices.rollouts % per_engine:
+        raise BadValue(
+            f"`--rollout-tensor` must divide the {devices.rollouts} devices of rollouts (got {per_engine} per engine)"
+        )
+    if question.samples % question.updates_per_step:
+        raise BadValue(
+            f"`--updates-per-step` must divide the {question.samples:,} samples of a step "
+            f"(got {question.updates_per_step})"
+        )
+
+
+def _lengths(question: RlQuestion) -> Any:
+    """Return the tokens of every response, in rising order."""
+    longest = question.longest_response
+    if question.lengths is not None:
+        return read_lengths(question.lengths, question.samples, longest)
+    return response_lengths(question.samples, question.response_tokens, longest, question.clipped_share)
+
+
+def make_job(question: RlQuestion, device: Device, mean_tokens: float) -> Job:
+    """Return the training of a sample of the mean length on one device."""
+    unit = 2 * question.tensor * question.context_parallel
+    length = max(round(mean_tokens / unit), 1) * unit
+    training = TrainingOptions("adamw", mixed_precision=True)
+    if question.lora is not None:
+        training = TrainingOptions("adamw", mixed_precision=True, lora_rank=question.lora)
+    workload, machine, model = resolve_question(
+        Question(
+            question.network,
+            device,
+            precision=question.precision,
+            phase="training",
+            sequence_length=length,
+            training=training,
+            time_model=question.time_model,
+            calibration=question.calibration,
+            clock=question.clock,
+            unit=question.unit,
+        )
+    )
+    return Job(workload, machine, model)
+
+
+def _samples_per_micro_batch(question: RlQuestion, mean_tokens: float) -> int:
+    """Return the samples of a micro-batch: those asked for, or as many as have its tokens."""
+    if question.micro_batch is not None:
+        return question.micro_batch
+    framework = question.framework_rules
+    if not framework.is_packed and question.micro_batch_tokens is None:
+        return 1
+    tokens = question.micro_batch_tokens or framework.micro_batch_tokens
+    return max(int(tokens * question.context_parallel / mean_tokens), 1)
+
+
+def _time_trainer(question: RlQuestion, devices: Devices, job: Job, lengths: Any) -> TrainerTimes:
+    """Return the times of the trainer."""
+    framework = question.framework_rules
+    tokens = np.random.default_rng(1).permutation(lengths + question.prompt_tokens).astype(float)
+    if question.rules.samples_trained > 1:
+        tokens = np.tile(tokens, question.rules.samples_trained)
+    replicas = devices.trainer // (question.tensor * question.pipeline * question.context_parallel)
+    if not replicas:
+        raise BadValue(
+            f"`--tensor` times `--pipeline` times `--context-parallel` must be at most the {devices.trainer} devices "
+            f"of the trainer (got {question.tensor * question.pipeline * question.context_parallel})"
+        )
+    size = _samples_per_micro_batch(question, float(tokens.mean()))
+    size = max(min(size, len(tokens) // question.updates_per_step // replicas), 1)
+    parallel = ParallelConfig(
+        tensor=question.tensor,
+        pipeline=question.pipeline,
+        context=question.context_parallel,
+        expert=question.expert_parallel,
+        virtual_stages=question.virtual_stages,
+        micro_batch_size=size,
+        sharding=question.sharding or framework.sharding,
+        execution=framework.execution,
+        recompute=question.recompute or ("" if framework.execution == "megatron" else "full"),
+    )
+    batching = Batching(tokens, size, question.updates_per_step, framework.is_balanced)
+    return time_trainer(job, part_of(devices.topology, devices.trainer), parallel, batching)
+
+
+def part_of(topology: Topology, workers: int) -> Topology:
+    """Return some of the devices of a topology, in equal parts of its nodes where they fill no whole ones."""
+    per_node = topology.devices_per_node
+    if workers <= per_node or workers % per_node == 0:
+        return topology.with_workers(workers)
+    equal = math.gcd(workers, per_node)
+    return msgspec.structs.replace(topology, devices_per_node=equal, nodes=workers // equal)
+
+
+def make_deployment(question: RlQuestion, devices: Devices) -> Deployment:
+    """Return one engine of the rollouts."""
+    framework, device = question.framework_rules, devices.device
+    decoder = find_decoder(question.network)
+    draft: Network | None = find_draft(question.draft, question.draft_length)
+    precision = question.rollout_precision
+    is_weights_only = precision not in (None, "bf16", "fp16", "fp32")
+    tensor, link, topology = question.rollout_tensor, None, devices.topology
+    if tensor > topology.devices_per_node and topology.between is not None:
+        link = topology.between.name  # a group over several nodes is joined by the network
+    samples_per_prompt = question.samples_per_prompt or question.rules.samples_per_prompt
+    deployments = Deployments(
+        decoder=decoder,
+        draft=draft,
+        precision=None if is_weights_only else precision or question.precision,
+        cache_format=question.kv_cache or "bf16",
+        kv_cache=question.kv_cache,
+        policy=question.engine or framework.engine,
+        sampling="greedy",
+        settings={
+            "max_batched_tokens": None,
+            "max_sequences": question.max_sequences,
+            "chunked_prefill": None,
+            "block_tokens": None,
+            "memory_fraction": question.memory_fraction
+            or (framework.memory_fraction if devices.is_colocated else None),
+            "receive_interval": None,
+            "overhead_s": None,
+        },
+        options=SimulationOptions(1 - 1 / samples_per_prompt, Speculation(question.draft_length, question.acceptance)),
+        link=link or (None if question.rollout_pipeline > 1 or tensor == 1 else device_link(device)),
+        platform_price=devices.price,
+        time_model=question.time_model,
+        calibration=question.calibration,
+        clock=question.clock,
+        unit=question.unit,
+        hardware_files=question.hardware_files,
+    )
+    division = Division(tensor, question.rollout_pipeline, question.rollout_expert_parallel)
+    return deployments.make(device, division, precision if is_weights_only else None)
+
+
+def _roll_out(question: RlQuestion, devices: Devices, deployment: Deployment, lengths: Any) -> Rollouts:
+    """Return the rollouts."""
+    engines = devices.rollouts // (question.rollout_tensor * question.rollout_pipeline)
+    is_eager = question.framework_rules.is_eager if question.engine_eager is None else question.engine_eager
+    return roll_out(
+        deployment,
+        engines,
+        question.prompt_tokens,
+        lengths,
+        is_eager=is_eager,
+        nodes=-(-question.rollout_tensor // devices.topology.devices_per_node),
+        steps_ahead=question.steps_off,
+        turns=question.turns,
+        tool_s=question.tool_s,
+    )
+
+
+def _transfer(question: RlQuestion, devices: Devices, network: Network) -> Transfer:
+    """Return the way of the weights."""
+    framework = question.framework_rules
+    path = framework.transfer if devices.is_colocated else framework.transfer_apart
+    return transfer_weights(
+        network,
+        question.rollout_precision or question.precision,
+        devices.topology,
+        path,
+        question.rollout_tensor,
+        senders=devices.trainer,
+    )
+
+
+def _swapped_s(
+    question: RlQuestion, devices: Devices, trainer: TrainerTimes, rollouts: Rollouts | None, *, has_reference: bool
+) -> float:
+    """Return the time of state that goes to the host and back in a step."""
+    framework = question.framework_rules
+    swapped_bytes = 0.0
+    if devices.is_colocated and rollouts is not None:
+        if framework.offloads_optimizer:
+            swapped_bytes += trainer.optimizer_bytes
+        if framework.offloads_parameters:
+            swapped_bytes += trainer.parameter_bytes
+        if keeps_weights_on_host(framework):
+            swapped_bytes += rollouts.weights_bytes / 2  # only on the way out are they needed
+    if has_reference and question.lora is None:
+        swapped_bytes += trainer.parameter_bytes
+    return swap_s(devices.device, swapped_bytes) if swapped_bytes else 0.0
+
+
+def _reward_model_s(question: RlQuestion, devices: Devices, lengths: Any) -> float:
+    """Return the time of a forward pass of a reward model over all samples; 0 without one."""
+    if question.reward_model is None:
+        return 0.0
+    asked = msgspec.structs.replace(question, network=question.reward_model, pipeline=1, expert_parallel=1)
+    job = make_job(asked, devices.device, float(lengths.mean()) + question.prompt_tokens)
+    return _time_trainer(asked, devices, job, lengths).forward_s
+
+
+def answer_rl(question: RlQuestion) -> RlAnswer:
+    """Return the answer to a question about a step."""
+    return make_answer(predict_rl(question))
+
+
+def make_answer(found: Predicted) -> RlAnswer:
+    """Return a step as an answer."""
+    question, devices, parts, step = found.question, found.devices, found.parts, found.step
+    trainer, rollouts, network = parts.trainer, parts.rollouts, found.job.workload.network
+    device = devices.device
+    price = question.price_usd_per_h
+    if price is None:
+        listing = choose_price(device, question.price_of, devices.price)
+        price = None if listing is None else listing.usd_per_h
+    rollout_bytes = 0.0
+    if rollouts is not None:
+        rollout_bytes = rollouts.weights_bytes + rollouts.cache_bytes + rollouts.activations_bytes
+    answer = RlAnswer(
+        network=network.name,
+        gpu=device.id,
+        gpu_name=device.name,
+        precision=question.precision,
+        rollout_precision=question.rollout_precision or question.precision,
+        algorithm=question.algorithm,
+        framework=question.framework,
+        execution=found.framework_execution,
+        devices=devices.total,
+        trainer_devices=devices.trainer,
+        rollout_devices=devices.rollouts,
+        is_colocated=devices.is_colocated,
+        steps_off=question.steps_off,
+        time_s=step.time_s,
+        interval=step.interval,
+        bound_s=_bound_s(found),
+        phases=step.phases,
+        exposed=step.exposed_s,
+        trainer_s=step.trainer_s,
+        rollouts_s=step.rollouts_s,
+        limited_by=step.bounded_by,
+        samples=question.samples,
+        mean_tokens=found.mean_tokens,
+        updates=question.updates_per_step,
+        rollouts=rollouts,
+        trainer=trainer.description,
+        bubble=trainer.bubble_share,
+        imbalance=trainer.imbalance,
+        trainer_bytes=trainer.memory_bytes,
+        rollout_bytes=rollout_bytes,
+        usable_bytes=usable_bytes(device),
+        transferred_bytes=0.0 if parts.transfer is None else parts.transfer.bytes,
+        tensors=0 if parts.transfer is None else parts.transfer.tensors,
+        price_usd_per_h=price,
+        totals=None,
+        divisions=[],
+        settings="",
+        model=describe_model(found.job.model),
+        notes=_notes(found),
+        calibration=found.job.model.label or None,
+        activity=_activity(found),
+        power=power_of(device, has_experts=found.job.workload.has_experts),
+        facility=question.facility,
+    )
+    steps = _steps(question)
+    if steps is None:
+        return answer
+    hours = steps * answer.time_s / 3600
+    totals = RlTotals(
+        steps,
+        hours,
+        None if price is None else hours * answer.devices * price,
+        None if answer.energy_j is None else steps * answer.energy_j / 3.6e6,
+    )
+    return msgspec.structs.replace(answer, totals=totals)
+
+
+def _steps(question: RlQuestion) -> int | None:
+    """Return the number of steps that are asked for; None for a single one."""
+    if question.dataset_prompts is None:
+        if question.epochs is not None:
+            raise BadValue("`--epochs` needs the prompts of the data set: give `--dataset-prompts`")
+        return question.steps
+    if question.steps is not None:
+        raise BadValue("give only one of `--steps` and `--dataset-prompts`, which says the number of steps, too")
+    return math.ceil((question.epochs or 1) * question.dataset_prompts / question.prompts)
+
+
+def _bound_s(found: Predicted) -> float:
+    """Return the time in which all devices do the arithmetic of a step at the peak of the data sheet."""
+    work = found.job.workload.work
+    training = float(work.column("flops", "training", 1).sum())
+    forward = float(work.column("flops", "forward", 1).sum())
+    setup, samples = found.setup, found.question.samples
+    passes = setup.has_old_log_probs + setup.has_reference + setup.algorithm.has_critic
+    flops = samples * (training * (1 + setup.algorithm.has_critic) + passes * forward)
+    if setup.algorithm.rolls_out:
+        flops += samples * forward
+    peak = found.job.machine.peak(found.job.workload.options.products or found.job.workload.precision)
+    return flops / (found.devices.total * peak.per_s)
+
+
+def _activity(found: Predicted) -> Activity:
+    """Return what a device does in a step on average: decoding, and the passes over its part of the samples."""
+    setup, devices, job = found.setup, found.devices, found.job
+    alone = predict(job.workload.with_changes(batch_size=1), job.machine, job.model)
+    forwards = setup.has_old_log_probs + setup.has_reference
+    passes = (1 + setup.algorithm.has_critic) * (1 + forwards / 3)
+    activity = alone.activity.times(passes * found.question.samples / devices.total)
+    if found.parts.rollouts is None:
+        return activity
+    return activity.plus(found.parts.rollouts.activity.times(devices.rollouts / devices.total))
+
+
+def _notes(found: Predicted) -> tuple[str, ...]:
+    """Return remarks for the user."""
+    notes = list(found.job.workload.network.notes)
+    rollouts, trainer, setup = found.parts.rollouts, found.parts.trainer, found.setup
+    if rollouts is not None and rollouts.waits_for_memory:
+        notes.append(
+            f"the cache of an engine holds {rollouts.most_live:,.0f} of its {rollouts.samples_per_engine:,} samples at "
+            "a time: others wait; a larger `--rollout-tensor` or `--kv-cache fp8` holds more"
+        )
+    if rollouts is not None and not setup.steps_off and rollouts.tail_share > 0.25:
+        notes.append(
+            f"in {rollouts.tail_share:.0%} of the generation fewer than half of the samples are live: `--steps-off` "
+            "with `--rollout-workers` hides this tail"
+        )
+    if trainer.bubble_share > 0.2:
+        notes.append(
+            f"stages wait for {trainer.bubble_share:.0%} of an update, of {trainer.micro_batches} micro-batches: fewer "
+            "`--updates-per-step` or a smaller `--pipeline` shortens it"
+        )
+    available = usable_bytes(found.devices.device)
+    if trainer.memory_bytes is not None and trainer.memory_bytes > available:
+        notes.append(
+            f"the trainer does not fit: it needs {format_si(trainer.memory_bytes, 'B', 3)} per device of "
+            f"{format_si(available, 'B', 3)}"
+        )
+    if found.deployment is not None and found.deployment.on_device.kernels is None:
+        notes.append("no kernels of the engine are known on this device: its layers are timed one by one")
+    return tuple(notes)

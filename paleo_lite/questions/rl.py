@@ -1,0 +1,277 @@
+"""`rl`: a step of reinforcement learning of a language model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..errors import BadValue
+from .compare import check_no_pipeline, compare
+from .completion import NETWORK, PLATFORM
+from .kind import QuestionKind, make_function
+from .option import Several, option
+from .records import (
+    CACHE_FORMATS,
+    COST_GROUP,
+    ENGINE_GROUP,
+    PARALLEL_GROUP,
+    TRAINING_GROUP,
+    DeviceOptions,
+    NetworkAsked,
+    PriceOptions,
+    SiteOptions,
+    TimeModelOptions,
+    settings_of,
+)
+from .serve import SPECULATION_SETTINGS
+from .values import INTEGER, KeyValues, Names, Number, Quantity, YesNo
+
+if TYPE_CHECKING:
+    from ..reinforcement.answer import RlAnswer
+    from ..sweeps.comparison import Comparison
+
+STEP_GROUP = "Step"
+ROLLOUT_GROUP = "Rollouts"
+
+ENGINE_SETTINGS = KeyValues(
+    {
+        "eager": YesNo(),
+        "max-sequences": INTEGER,
+        "memory-fraction": Number(0, 1),
+        "kv-cache": CACHE_FORMATS,
+        "experts": INTEGER,
+    }
+)
+REWARD_SETTINGS = KeyValues({"model": NETWORK, "seconds": Quantity("s")})
+TURN_SETTINGS = KeyValues({"turns": INTEGER, "seconds": Quantity("s")})
+
+
+@dataclass(frozen=True)
+class Rl(PriceOptions, SiteOptions, TimeModelOptions, DeviceOptions, NetworkAsked):
+    """Predict a step of reinforcement learning: rollouts, scoring, update, transfer of weights, memory and cost.
+
+    Several values of options are a comparison of all combinations; with --advise divisions of the devices are ranked.
+    """
+
+    platform: Several[str] | None = option(
+        group=PARALLEL_GROUP, is_common=True, type=PLATFORM, metavar="NAME|FILE",
+        help="Computers of the devices, by name, dgx-h100. [default: those into which the device is usually built]",
+    )  # fmt: skip
+    workers: Several[int] = option(
+        8, group=PARALLEL_GROUP, is_common=True, type=INTEGER, metavar="N",
+        help="Number of all devices, of trainer and engines together.",
+    )  # fmt: skip
+    algorithm: Several[str] = option(
+        "grpo", group=STEP_GROUP, is_common=True, metavar="NAME",
+        type=Names("algorithm", ".reinforcement.algorithms:ALGORITHMS"),
+        help="Algorithm: grpo, dapo, ppo, rloo, reinforce++, dpo, sft (on rollouts) or distillation (on policy).",
+    )  # fmt: skip
+    framework: Several[str] = option(
+        "generic", group=STEP_GROUP, is_common=True, metavar="NAME",
+        type=Names("framework", ".reinforcement.frameworks:FRAMEWORKS"),
+        help="Framework, with its order of phases and its defaults: nemo-rl, verl, openrlhf, trl, slime.",
+    )  # fmt: skip
+    prompts: Several[int] = option(
+        64, group=STEP_GROUP, is_common=True, type=INTEGER, metavar="N", help="Prompts per step."
+    )
+    samples_per_prompt: Several[int] | None = option(
+        group=STEP_GROUP, is_common=True, type=INTEGER, metavar="N",
+        help="Responses to each prompt. [default: 16 of grpo and dapo, 1 of ppo, otherwise 1 or 4]",
+    )  # fmt: skip
+    prompt_tokens: Several[int] = option(
+        256, group=STEP_GROUP, is_common=True, type=INTEGER, metavar="TOKENS", help="Mean tokens of a prompt."
+    )
+    response_tokens: Several[float] = option(
+        1024, group=STEP_GROUP, is_common=True, type=click.FLOAT, metavar="TOKENS", help="Mean tokens of a response."
+    )
+    lengths: str | Path | None = option(
+        group=STEP_GROUP, is_single=True, type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+        help="File with the tokens of one response per line, instead of --response-tokens.",
+    )  # fmt: skip
+    max_tokens: Several[int] | None = option(
+        group=STEP_GROUP, is_common=True, type=INTEGER, metavar="TOKENS",
+        help="Most tokens of prompt and response; longer responses are cut off. [default: the prompt and four times "
+        "the mean response]",
+    )  # fmt: skip
+    clipped_share: Several[float] | None = option(
+        group=STEP_GROUP, type=Number(0, 1), metavar="FRACTION",
+        help="Fraction of the responses that is cut off. [default: that of a usual spread of lengths]",
+    )  # fmt: skip
+    updates_per_step: Several[int] = option(
+        1, group=STEP_GROUP, is_common=True, type=INTEGER, metavar="N",
+        help="Updates of the weights per step, each with a part of the samples.",
+    )  # fmt: skip
+    micro_batch: Several[int] | None = option(
+        group=TRAINING_GROUP, is_common=True, type=INTEGER, metavar="N",
+        spellings=("--micro-batch", "--micro-batch-size"),
+        help="Samples per micro-batch of the trainer. [default: as many as --micro-batch-tokens has room for; 1 of "
+        "frameworks that do not pack]",
+    )  # fmt: skip
+    micro_batch_tokens: Several[int] | None = option(
+        group=TRAINING_GROUP, type=INTEGER, metavar="TOKENS",
+        help="Tokens of a packed micro-batch per device. [default: that of the framework]",
+    )  # fmt: skip
+    precision: Several[str] = option(
+        "bf16", group=TRAINING_GROUP, is_common=True, metavar="NAME",
+        type=Names("precision", ".timing.training_recipes:TRAINING_PRECISIONS"),
+        help="Precision of the trainer.",
+    )  # fmt: skip
+    tensor: Several[int] = option(
+        1, group=TRAINING_GROUP, is_common=True, type=INTEGER, metavar="N",
+        spellings=("--tensor", "--tensor-parallel-size"), help="Tensor-parallel size of the trainer.",
+    )  # fmt: skip
+    pipeline: Several[int] = option(
+        1, group=TRAINING_GROUP, is_common=True, type=INTEGER, metavar="N",
+        spellings=("--pipeline", "--pipeline-parallel-size"), help="Pipeline stages of the trainer.",
+    )  # fmt: skip
+    context_parallel: Several[int] = option(
+        1, group=TRAINING_GROUP, is_common=True, type=INTEGER, metavar="N",
+        spellings=("--context-parallel", "--context-parallel-size"), help="Context-parallel size of the trainer.",
+    )  # fmt: skip
+    expert_parallel: Several[int] = option(
+        1, group=TRAINING_GROUP, is_common=True, type=INTEGER, metavar="N",
+        spellings=("--expert-parallel", "--expert-parallel-size"), help="Expert-parallel size of the trainer.",
+    )  # fmt: skip
+    sharding: Several[str] | None = option(
+        group=TRAINING_GROUP, type=Names("sharding", ".distributed.parallel_config:SHARDINGS"), metavar="NAME",
+        spellings=("--sharding", "--strategy"),
+        help="How the trainer shards its state: full-shard, zero-3, distributed-optimizer. [default: that of the "
+        "framework]",
+    )  # fmt: skip
+    recompute: Several[str] | None = option(
+        group=TRAINING_GROUP, type=Names("recomputation", ".distributed.parallel_config:RECOMPUTATIONS"),
+        metavar="NAME",
+        help="Activation recomputation: none, selective, full. [default: as much as the memory requires with "
+        "Megatron-LM, otherwise full]",
+    )  # fmt: skip
+    lora: Several[int] | None = option(
+        group=TRAINING_GROUP, is_common=True, type=INTEGER, metavar="RANK",
+        spellings=("--lora", "--lora-rank"), help="Train LoRA adapters of this rank; all else is frozen.",
+    )  # fmt: skip
+    reference: bool | None = option(
+        group=STEP_GROUP, type=YesNo(), is_single=True, metavar="yes|no",
+        help="Whether log-probabilities under a reference are computed, for a penalty. [default: that of the "
+        "algorithm]",
+    )  # fmt: skip
+    reward: dict[str, Any] | str | None = option(
+        group=STEP_GROUP, type=REWARD_SETTINGS, metavar="KEY=VALUE,...",
+        help="Rewards: model=NETWORK (a forward pass over all samples), seconds=TIME (of all rewards of a step). "
+        "[default: a rule on the host]",
+    )  # fmt: skip
+    rollout_workers: Several[int] | None = option(
+        group=ROLLOUT_GROUP, is_common=True, type=INTEGER, metavar="N",
+        help="Devices of the engines alone, of those of --workers. [default: trainer and engines take turns on all]",
+    )  # fmt: skip
+    rollout_tensor: Several[int] = option(
+        1, group=ROLLOUT_GROUP, is_common=True, type=INTEGER, metavar="N", help="Tensor-parallel size of an engine."
+    )
+    rollout_precision: Several[str] | None = option(
+        group=ROLLOUT_GROUP, is_common=True, type=Names("format", ".formats:FORMATS"), metavar="FORMAT",
+        help="Format of the weights of the engines, such as fp8. [default: --precision]",
+    )  # fmt: skip
+    steps_off: Several[int] = option(
+        0, group=ROLLOUT_GROUP, is_common=True, type=click.INT, metavar="N",
+        help="Steps by which rollouts may be older than the weights: trainer and engines work at the same time.",
+    )  # fmt: skip
+    engine: Several[str] | None = option(
+        group=ENGINE_GROUP, is_common=True, metavar="NAME", type=Names("serving engine", ".engines.records:SERVERS"),
+        help="Engine of the rollouts. [default: that of the framework]",
+    )  # fmt: skip
+    engine_settings: dict[str, Any] | str | None = option(
+        group=ENGINE_GROUP, type=ENGINE_SETTINGS, metavar="KEY=VALUE,...",
+        help="Settings of the engine: eager=yes (kernels are launched one by one, without graphs), max-sequences=N, "
+        "memory-fraction=FRACTION, kv-cache=FORMAT, experts=N (groups of the --rollout-tensor devices that divide the "
+        "experts of a mixture).",
+    )  # fmt: skip
+    speculation: dict[str, Any] | str | None = option(
+        group=ENGINE_GROUP, type=SPECULATION_SETTINGS, metavar="KEY=VALUE,...",
+        help="Speculative decoding: tokens=N (drafted per iteration), acceptance=PROBABILITY, draft=NETWORK.",
+    )  # fmt: skip
+    tools: dict[str, Any] | str | None = option(
+        group=ROLLOUT_GROUP, type=TURN_SETTINGS, metavar="KEY=VALUE,...",
+        help="Agentic rollouts: turns=N (parts of a response), seconds=TIME (of a tool between two of them).",
+    )  # fmt: skip
+    steps: int | None = option(
+        group=COST_GROUP, is_common=True, is_single=True, type=INTEGER, metavar="N",
+        help="Number of steps, for hours, cost and energy.",
+    )  # fmt: skip
+    epochs: float | None = option(
+        group=COST_GROUP, is_single=True, type=click.FLOAT, metavar="NUMBER",
+        help="Passes over the prompts of --dataset-prompts. [default: 1]",
+    )  # fmt: skip
+    dataset_prompts: float | str | None = option(
+        group=COST_GROUP, is_single=True, type=Quantity(""), metavar="COUNT",
+        help="Prompts of the data set, 17k, instead of --steps.",
+    )  # fmt: skip
+
+
+def answer(question: Rl) -> RlAnswer | Comparison:
+    """Return the prediction of a step, several of them side by side, or a ranking of divisions."""
+    several = question.several()
+    for network in several.get("network", [question.network]):
+        check_no_pipeline(network, "rl")
+    return compare(question, _answer)
+
+
+def _answer(question: Any) -> RlAnswer:
+    """Return the prediction of one step."""
+    if question.network is None:
+        raise BadValue("`rl` needs a language model, such as qwen3-8b")
+    if question.steps_off < 0:
+        raise BadValue(f"`--steps-off` must be an integer >= 0 (got {question.steps_off})")
+    from ..api.reinforcement import RlQuestion, answer_rl
+
+    engine, speculation = settings_of(question.engine_settings), settings_of(question.speculation)
+    reward, tools = settings_of(question.reward), settings_of(question.tools)
+    if speculation and "tokens" not in speculation:
+        raise BadValue("`--speculation` needs tokens=N, the tokens drafted per iteration")
+    asked = RlQuestion(
+        lengths=None if question.lengths is None else Path(question.lengths),
+        engine_eager=engine.get("eager"),
+        max_sequences=engine.get("max-sequences"),
+        memory_fraction=engine.get("memory-fraction"),
+        kv_cache=engine.get("kv-cache"),
+        rollout_expert_parallel=engine.get("experts", 1),
+        draft_length=speculation.get("tokens", 0),
+        acceptance=speculation.get("acceptance", 0.0),
+        draft=speculation.get("draft"),
+        reward_model=reward.get("model"),
+        reward_s=reward.get("seconds"),
+        turns=tools.get("turns", 1),
+        tool_s=tools.get("seconds", 0.0),
+        price_usd_per_h=question.price_usd_per_h,
+        price_of=question.price_of,
+        facility=question.facility,
+        **{name: getattr(question, name) for name in _PASSED},
+    )
+    return answer_rl(asked)
+
+
+_PASSED = (
+    "network", "gpu", "clock", "unit", "power_limit", "hardware_files", "time_model", "calibration", "platform",
+    "workers", "algorithm", "framework", "prompts", "samples_per_prompt", "prompt_tokens",
+    "response_tokens", "max_tokens",
+    "clipped_share", "updates_per_step", "micro_batch", "micro_batch_tokens", "precision", "tensor", "pipeline",
+    "context_parallel", "expert_parallel", "sharding", "recompute", "lora", "reference", "rollout_workers",
+    "rollout_tensor", "rollout_precision", "steps_off", "engine", "steps", "epochs",
+    "dataset_prompts",
+)  # fmt: skip
+
+
+rl = make_function("rl", Rl, answer)
+
+RL = QuestionKind(
+    name="rl",
+    record=Rl,
+    answer=answer,
+    summary="Predict a step of reinforcement learning: rollouts, update, transfer of weights, memory and cost.",
+    examples=(
+        "qwen3-8b --gpu h100-sxm --workers 8 --prompts 64 --samples-per-prompt 16 --response-tokens 2000",
+        "qwen3-30b-a3b --gpu h100-sxm --workers 32 --samples-per-prompt 32 --prompt-tokens 105 --response-tokens 3200 "
+        "--max-tokens 4096 --updates-per-step 4 --expert-parallel 8 --rollout-tensor 2 --framework nemo-rl",
+        "qwen3-8b --gpu h100-sxm --workers 16 --rollout-workers 4,8,12 --steps-off 1 --response-tokens 2000",
+    ),
+)

@@ -1,0 +1,1 @@
+"""Steps of reinforcement learning: rollouts, scoring, update, and the transfer of weights between them."""

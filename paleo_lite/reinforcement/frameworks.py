@@ -1,0 +1,95 @@
+"""Frameworks of reinforcement learning: order of the phases, how samples are batched, and how weights travel.
+
+Sources are the code of the frameworks at the commits in each record. Constants of time were fitted to published steps
+(`python -m validation accuracy rl`), one value for all frameworks where a record does not say otherwise.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+GATHERED = "gathered"
+BROADCAST = "broadcast"
+RESHARDED = "resharded"
+TRANSFERS = {
+    GATHERED: "every device gathers whole tensors and hands them over to the engine on the same device",
+    BROADCAST: "one device gathers whole tensors and broadcasts them over its port to all engines",
+    RESHARDED: "every device sends the engines their own parts",
+}
+"""How weights get from the trainer to the engines."""
+
+FREE, SLEEP = "free", "sleep"
+"""What an engine does with its weights during training: drops them, or keeps them in the memory of the host."""
+
+
+class Framework(NamedTuple):
+    """A framework and its defaults."""
+
+    description: str
+    source: str  # repository and commit that were read
+    engine: str = "vllm"
+    execution: str = "megatron"  # stack of the trainer, one of `paleo_lite.distributed.parallel_config.STACKS`
+    sharding: str = "distributed-optimizer"  # how the trainer shards its state
+    is_eager: bool = False  # whether the engine launches every kernel instead of graphs
+    is_packed: bool = True  # whether micro-batches are filled with whole samples up to a number of tokens
+    micro_batch_tokens: int = 16_384  # tokens of a packed micro-batch of one device, but at least one sample
+    pads: bool = False  # whether every sample costs the tokens of the longest possible one
+    is_balanced: bool = True  # whether ranks get equal numbers of tokens
+    transfer: str = GATHERED  # one of `TRANSFERS` where trainer and engines share devices
+    transfer_apart: str = BROADCAST  # one of `TRANSFERS` between devices
+    keeps: str = FREE
+    offloads_optimizer: bool = False  # whether the optimizer's state leaves the devices during rollouts
+    offloads_parameters: bool = False  # whether the trainer's parameters leave them, too
+    memory_fraction: float | None = None  # of the engine; None for the engine's own default
+    launch_keys: str = ""  # name of the form in which settings are printed
+
+
+FRAMEWORKS = {
+    "generic": Framework("A trainer in Megatron-LM and vLLM with its graphs", ""),
+    "nemo-rl": Framework(
+        "NVIDIA NeMo-RL: Megatron-LM and vLLM",
+        "NVIDIA-NeMo/RL 7ea279a",
+        is_packed=False,
+        is_balanced=False,
+        keeps=SLEEP,
+        offloads_optimizer=True,
+        offloads_parameters=True,
+        memory_fraction=0.6,
+        launch_keys="nemo-rl",
+    ),
+    "verl": Framework(
+        "verl: FSDP or Megatron-LM, and vLLM or SGLang",
+        "volcengine/verl b178a3c",
+        execution="eager",
+        sharding="full-shard",
+        is_eager=True,
+        memory_fraction=0.5,
+        launch_keys="verl",
+    ),
+    "openrlhf": Framework(
+        "OpenRLHF: DeepSpeed and vLLM",
+        "OpenRLHF/OpenRLHF 3c3be62",
+        execution="eager",
+        sharding="zero-3",
+        keeps=SLEEP,
+        offloads_optimizer=True,
+    ),
+    "trl": Framework(
+        "TRL of Hugging Face: Accelerate and vLLM",
+        "huggingface/trl",
+        execution="eager",
+        sharding="zero-3",
+        is_packed=False,
+        is_balanced=False,
+        pads=True,
+        memory_fraction=0.3,
+    ),
+    "slime": Framework(
+        "slime: Megatron-LM and SGLang",
+        "THUDM/slime 624b824",
+        engine="sglang",
+        offloads_optimizer=True,
+        offloads_parameters=True,
+    ),
+}
+"""Frameworks by name; the generic one is the default."""

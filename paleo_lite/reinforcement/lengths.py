@@ -1,0 +1,91 @@
+"""Lengths of responses: a distribution that ends at a maximum, given by its mean or by a file of lengths."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import NormalDist
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..errors import BadFile, BadValue
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+    Floats = NDArray[np.float64]
+
+SPREAD = 0.6
+"""Standard deviation of the logarithm of the length of a response before it is cut off, where nothing is known."""
+
+_SPREADS = (0.02, 4.0)
+"""Spreads between which the one is sought that cuts off a given share."""
+
+
+def response_lengths(count: int, mean: float, maximum: int, clipped_share: float | None = None) -> Ints:
+    """Return the lengths of some responses in rising order: quantiles of a log-normal distribution cut at a maximum.
+
+    The mean is that after the cut. With `clipped_share` the spread is the one at which this share is cut off.
+    """
+    if not 1 <= mean <= maximum:
+        raise BadValue(
+            f"`--response-tokens` must be between 1 and {maximum:,}, what `--max-tokens` leaves for a response "
+            f"(got {mean:,g})"
+        )
+    normal = NormalDist()
+    scores = np.array([normal.inv_cdf((number + 0.5) / count) for number in range(count)])
+    spread = SPREAD if clipped_share is None else _spread_with_share(scores, mean, maximum, clipped_share)
+    lengths = _clipped(scores, _location(scores, mean, maximum, spread), spread, maximum)
+    whole: Ints = np.maximum(np.rint(lengths), 1).astype(np.int64)
+    return whole
+
+
+def _clipped(scores: Floats, location: float, spread: float, maximum: int) -> Floats:
+    """Return quantiles of a log-normal distribution cut at a maximum."""
+    return np.exp(np.minimum(location + spread * scores, np.log(maximum)))
+
+
+def _location(scores: Floats, mean: float, maximum: int, spread: float) -> float:
+    """Return the mean logarithm at which the cut distribution has a mean, by bisection."""
+    low, high = np.log(mean) - spread * 6 - 1, np.log(maximum) + spread * 6
+    for _ in range(60):
+        middle = (low + high) / 2
+        if _clipped(scores, middle, spread, maximum).mean() < mean:
+            low = middle
+        else:
+            high = middle
+    return float((low + high) / 2)
+
+
+def _spread_with_share(scores: Floats, mean: float, maximum: int, clipped_share: float) -> float:
+    """Return the spread at which a share of the responses is cut off, by bisection: more are with a larger spread."""
+    low, high = _SPREADS
+    for _ in range(40):
+        middle = (low + high) / 2
+        location = _location(scores, mean, maximum, middle)
+        share = float(np.mean(location + middle * scores >= np.log(maximum)))
+        if share < clipped_share:
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2
+
+
+def read_lengths(path: Path, count: int, maximum: int) -> Ints:
+    """Return the lengths of some responses in rising order: quantiles of a file with one length per line."""
+    try:
+        given = np.sort([float(line) for line in path.read_text("utf-8").split()])
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadFile(f"{path} cannot be read: {error}") from None
+    except ValueError:
+        raise BadFile(f"{path} must have one number of tokens per line, and no heading") from None
+    if not len(given) or given[0] < 1:
+        raise BadFile(f"{path} must have numbers of tokens >= 1, one per line")
+    if given[-1] > maximum:
+        raise BadValue(
+            f"{path} has a response of {given[-1]:,.0f} tokens, but `--max-tokens` leaves {maximum:,} for a response"
+        )
+    positions = (np.arange(count) + 0.5) / count
+    lengths: Ints = np.rint(np.quantile(given, positions)).astype(np.int64)
+    return lengths

@@ -1,0 +1,195 @@
+"""Rollouts of a step: an engine that answers all prompts at once and ends with the last sample.
+
+Every engine gets its share of the samples at the start and computes them as `paleo_lite.serving.simulator` does:
+prompts, decoding, waves where the cache holds fewer. No sample arrives later, so that ever fewer sequences are live,
+and the longest one decides. Engines that do not record graphs launch every kernel from the host.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from ..distributed.parallel_3d import COHERENT_BYTES_PER_S
+from ..engines.kernels import ExchangeKernel
+from ..errors import BadValue
+from ..machines import Device, read_links
+from ..serving.deployment import Deployment, PreparedDeployment
+from ..serving.energy import served_activity
+from ..serving.kernel_timer import time_decode_kernels
+from ..serving.requests import Traffic
+from ..serving.simulator import Outcome
+from ..timing.activity import Activity
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+
+EAGER_LAUNCH_S = 28e-6
+"""Time in which the host launches a kernel of an engine without graphs, of a PyTorch operation with its checks."""
+
+LOG_PROB_S = 7.5e-5
+"""Time of the host per generated token: log-probabilities and samples go back one by one as objects."""
+
+ITERATION_S = 1e-3
+"""Time of the host per iteration beyond serving: engines in rollouts share it with the trainer's processes."""
+
+GRACE_FACTOR = 2.9
+"""Time of the same work on the host of NVLink-C2C over that on a host with PCIe."""
+
+ACROSS_NODES_S = 6.6e-5
+"""Time of an exchange of a few tokens between devices on several nodes, beyond that inside one."""
+
+TIMELINE_POINTS = 64
+"""Points of the curve of live sequences."""
+
+
+class Rollouts(msgspec.Struct, frozen=True):
+    """How the samples of a step are generated."""
+
+    time_s: float  # until the last sample ends
+    low_s: float  # 90% interval of the time
+    high_s: float
+    steady_s: float  # the same tokens at a full batch, without the tail: where samples of the next step follow
+    engines: int  # number of engines
+    samples_per_engine: int
+    most_live: float  # largest number of sequences at the same time in an engine
+    mean_live: float  # mean number
+    tail_share: float  # share of the time in which fewer than half of the most sequences are live
+    iterations: int
+    waits_for_memory: bool  # whether the cache holds fewer sequences than an engine has samples
+    weights_bytes: float  # memory of a device
+    cache_bytes: float
+    activations_bytes: float
+    live: tuple[tuple[float, float], ...]  # (seconds, live sequences of all engines)
+    activity: Activity  # what a device does in all iterations
+
+
+def eager_overhead_s(deployment: Deployment, sequences: int, context: float) -> float:
+    """Return the time by which the host of an engine without graphs is behind its device, per iteration.
+
+    Where layers are timed one by one the time of launches is a part of theirs.
+    """
+    kernels = time_decode_kernels(deployment.on_device, sequences, context)
+    if kernels is None:
+        return 0.0
+    launched_s = EAGER_LAUNCH_S * sum(kernel.launches for kernel in kernels)
+    return max(launched_s - sum(kernel.time_s for kernel in kernels), 0.0)
+
+
+def across_nodes_s(deployment: Deployment, nodes: int) -> float:
+    """Return what the exchanges of an iteration take longer in an engine whose devices are on several nodes."""
+    on_device = deployment.on_device
+    if nodes == 1 or on_device.kernels is None:
+        return 0.0
+    kernels = on_device.kernels.of_iteration("decode", 1)
+    return ACROSS_NODES_S * sum(one.count for one in kernels if isinstance(one.kernel, ExchangeKernel))
+
+
+def host_factor(device: Device) -> float:
+    """Return the time of work on the host of a device over that on the hosts of most servers."""
+    links = [read_links().link[attached.link] for attached in device.links]
+    is_grace = any(link.kind == "host" and link.bandwidth_bytes_per_s >= COHERENT_BYTES_PER_S for link in links)
+    return GRACE_FACTOR if is_grace else 1.0
+
+
+def with_rollout_host(
+    deployment: Deployment, sequences: int, context: float, *, is_eager: bool, nodes: int
+) -> Deployment:
+    """Return an engine with what its host does in rollouts beyond serving, and with exchanges between nodes."""
+    factor = host_factor(deployment.on_device.machine.device)
+    waited_s = across_nodes_s(deployment, nodes) + ITERATION_S * factor
+    if is_eager:
+        waited_s += eager_overhead_s(deployment, sequences, context)
+    engine = deployment.engine
+    low_s, high_s = engine.overhead_range_s
+    engine = msgspec.structs.replace(
+        engine,
+        overhead_s=engine.overhead_s + waited_s,
+        overhead_range_s=(low_s + waited_s, high_s + waited_s),
+        sequence_overhead_s=engine.sequence_overhead_s + LOG_PROB_S * factor,
+    )
+    return msgspec.structs.replace(deployment, engine=engine)
+
+
+def roll_out(
+    deployment: Deployment,  # one engine
+    engines: int,
+    prompt_tokens: int,
+    lengths: Ints,  # tokens of every response, in rising order
+    *,
+    is_eager: bool = False,
+    nodes: int = 1,  # on which the devices of an engine are
+    steps_ahead: int = 0,  # steps whose samples fill an engine beside those of this one
+    turns: int = 1,  # parts of a response, between which a tool is called
+    tool_s: float = 0.0,  # time of a call
+) -> Rollouts:
+    """Return the rollouts of all samples over engines of one kind; raise DoesNotFit if a sample does not fit."""
+    if engines > len(lengths):
+        raise BadValue(
+            f"{len(lengths):,} samples are fewer than the {engines:,} engines: give fewer `--rollout-workers`"
+        )
+    own = lengths[::-1][::engines]  # the engine with the longest sample
+    order = np.random.default_rng(0).permutation(len(own))
+    traffic = Traffic(np.zeros(len(own)), np.full(len(own), prompt_tokens), own[order])
+    most = min(len(own), deployment.replica_engine().max_sequences)
+    context = prompt_tokens + float(own.mean()) / 2
+    deployment = with_rollout_host(deployment, most, context, is_eager=is_eager, nodes=nodes)
+    prepared = deployment.prepare(traffic)
+    outcome, fastest, slowest = (prepared.run(traffic, level)[0] for level in ("expected", "low", prepared.slowest))
+    called_s = (turns - 1) * tool_s
+    context = prompt_tokens + float((own.astype(float) ** 2).mean() / own.mean()) / 2
+    steady_s = _steady_s(deployment, prepared, traffic, context, steps_ahead)
+    seconds, counts = live_sequences(outcome)
+    scale = outcome.busy_s or 1.0
+    below_half = counts < counts.max() / 2
+    return Rollouts(
+        time_s=_end_s(outcome) + called_s,
+        low_s=_end_s(fastest) + called_s,
+        high_s=_end_s(slowest) + called_s,
+        steady_s=steady_s,
+        engines=engines,
+        samples_per_engine=len(own),
+        most_live=float(counts.max()),
+        mean_live=outcome.sequence_s / scale,
+        tail_share=float(below_half.mean()),
+        iterations=outcome.iterations,
+        waits_for_memory=bool(outcome.preemptions > 0 or counts.max() < min(len(own), most)),
+        weights_bytes=prepared.room.weights_bytes,
+        cache_bytes=prepared.room.cache_bytes,
+        activations_bytes=prepared.room.activations_bytes,
+        live=tuple(zip(seconds.tolist(), (counts * engines).tolist())),
+        activity=Activity(*map(float, served_activity([outcome], deployment, prompt_tokens * len(own)))),
+    )
+
+
+def _steady_s(
+    deployment: Deployment, prepared: PreparedDeployment, traffic: Traffic, context: float, steps_ahead: int
+) -> float:
+    """Return the time of the tokens of an engine that samples of the next steps keep as full as it can be."""
+    if steps_ahead:
+        several = np.tile(np.arange(len(traffic)), 1 + steps_ahead)
+        filled = Traffic(np.zeros(len(several)), traffic.input_tokens[several], traffic.output_tokens[several])
+        prepared = deployment.prepare(filled)
+    tables, engine = prepared.tables, prepared.engine
+    fitting = max(int(prepared.room.tokens / context), 1)
+    live = min(engine.max_sequences, len(traffic) * (1 + steps_ahead), fitting)
+    iteration_s = engine.overhead_s + engine.sequence_overhead_s * live + tables.iteration_s(live, live * context)
+    tokens_per_s = live * deployment.options.speculation.tokens_per_iteration / iteration_s
+    return float(traffic.output_tokens.sum()) / tokens_per_s
+
+
+def _end_s(outcome: Outcome) -> float:
+    """Return the time at which the last sample ends."""
+    return float(outcome.finish_s.max())
+
+
+def live_sequences(outcome: Outcome) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return times of a simulation, and the sequences that are live at each of them."""
+    seconds = np.linspace(0.0, _end_s(outcome), TIMELINE_POINTS)
+    started = np.searchsorted(np.sort(outcome.admitted_s), seconds, side="right")
+    ended = np.searchsorted(np.sort(outcome.finish_s), seconds, side="right")
+    return seconds, (started - ended).astype(float)

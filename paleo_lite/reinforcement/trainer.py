@@ -1,0 +1,175 @@
+"""The trainer of a step: passes that compute log-probabilities, and updates, on samples of unequal length.
+
+Both are timed by the training step of `paleo_lite.distributed.parallel_3d` on micro-batches of the mean length. What
+unequal samples add is counted apart: stages of a pipeline with equal parts are a proportionate flow shop, in which m
+micro-batches of times t_j through p stages take ``sum of t_j + (p - 1) / v max of t_j``; ranks wait for the longest.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+import numpy as np
+
+from ..distributed.blocks import uses_tuned_stack
+from ..distributed.clusters import EXPECTED, ClusterScores, cluster_prior
+from ..distributed.job import Job
+from ..distributed.links import Topology
+from ..distributed.parallel_3d import Plan, plan_step, train_3d_parallel
+from ..distributed.parallel_config import ParallelConfig
+from ..distributed.settings import Settings
+from ..distributed.stage_communication import activation_communication_s, exchange_of
+from ..distributed.stage_memory import replica_groups
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+FORWARD_SHARE_OF_EXCHANGE = 0.5
+"""Share of the exchange of activations of a micro-batch that belongs to its forward pass."""
+
+
+SLOWDOWN = 1.25
+"""Time of a trainer's passes over those of tuned pre-training, to which the constants of its stack were fitted."""
+
+
+class Batching(NamedTuple):
+    """How the samples of an update become micro-batches."""
+
+    tokens: Floats  # tokens of each sample of a step, in the order in which ranks get them
+    per_micro_batch: int  # samples per micro-batch
+    updates: int  # updates per step
+    is_balanced: bool  # whether ranks get equal numbers of tokens
+
+
+class TrainerTimes(msgspec.Struct, frozen=True):
+    """Times of the trainer for all samples of a step, and the memory and state of one device."""
+
+    forward_s: float  # one forward pass over all samples
+    update_s: float  # all updates, with recomputation, exchange and optimizer
+    optimizer_s: float  # part of `update_s` that is the optimizer's and the exchange of gradients
+    imbalance: float  # time of the slowest rank over that of equal samples
+    bubble_share: float  # share of an update in which a stage waits for others
+    memory_bytes: float | None  # peak of the device that needs most
+    parameter_bytes: float  # parameters of one device
+    optimizer_bytes: float  # optimizer's state and master weights of one device
+    micro_batches: int  # micro-batches of a rank and update
+    description: str  # the parallel configuration as text
+    relative_interval: tuple[float, float]  # 90% interval of the passes over their time
+
+
+def time_trainer(job: Job, topology: Topology, parallel: ParallelConfig, batching: Batching) -> TrainerTimes:
+    """Return the times of the trainer on all devices of a topology.
+
+    The workload of the job has sequences of the mean length of the samples. Raise BadValue if the devices cannot be
+    divided so.
+    """
+    settings = Settings(parallel=parallel)
+    topology, settings = cluster_prior().cluster_at(ClusterScores.uniform(EXPECTED), topology, settings)
+    replicas = max(topology.workers // parallel.devices_per_replica, 1)
+    per_update = len(batching.tokens) / batching.updates
+    micro_batches = max(round(per_update / (replicas * parallel.micro_batch_size)), 1)
+    batch_size = replicas * micro_batches * parallel.micro_batch_size
+    plan = plan_step(job, topology, batch_size, settings)
+    step = train_3d_parallel(job, topology, batch_size, settings)
+    settings = settings.with_straggler_slowdown(plan.layout.data)
+    # A fraction of a micro-batch more or less than whole ones, of samples that no number of ranks divides.
+    rounding = per_update / batch_size if per_update > batch_size else 1.0
+    imbalance = slowest_rank(plan, replicas, micro_batches, batching) * rounding
+    factor = imbalance * (SLOWDOWN if uses_tuned_stack(job, plan.config) else 1.0)
+    slots = micro_batches + (plan.config.pipeline - 1) / plan.config.virtual_stages
+    forward_s = slots * micro_batch_forward_s(job, topology, settings, plan)
+    once_s = float(step.update_s + plan.costs.overhead_s) + _exposed_gradients_s(step)
+    passes_s = float(step.time_s) - once_s
+    optimizer_bytes, parameter_bytes = _state_bytes(plan)
+    low, high = plan.costs.relative_interval or (0.7, 1.4)
+    return TrainerTimes(
+        forward_s=float(forward_s * factor * batching.updates),
+        update_s=float((passes_s * factor + once_s) * batching.updates),
+        optimizer_s=float(once_s * batching.updates),
+        imbalance=float(imbalance),
+        bubble_share=float(1 - micro_batches / slots),
+        memory_bytes=step.memory_bytes,
+        parameter_bytes=parameter_bytes,
+        optimizer_bytes=optimizer_bytes,
+        micro_batches=micro_batches,
+        description=plan.config.describe(plan.layout.data, plan.layout.micro_batches),
+        relative_interval=(low, high),
+    )
+
+
+def _exposed_gradients_s(step: object) -> float:
+    """Return the exposed exchange of gradients of a step, where its stages state it."""
+    pipeline = getattr(step, "pipeline", None)
+    return 0.0 if pipeline is None else float(pipeline.gradients_s)
+
+
+def micro_batch_forward_s(job: Job, topology: Topology, settings: Settings, plan: Plan) -> float:
+    """Return the time of the forward pass of a micro-batch on the longest stage."""
+    config = msgspec.structs.replace(plan.config, recompute="none", recompute_modules=(), recompute_every=1)
+    factor = job.compute_ratio * job.compute_scale * (1 + settings.slowdown)
+    exchange = exchange_of(job, config, settings, plan.costs.experts_per_token)
+    longest = max(plan.stages, key=lambda stage: stage.passes_s)
+    forward_s = (longest.block.forward_s * longest.blocks + longest.outer.forward_s) * factor
+    for cost, count in ((longest.block, longest.blocks), (longest.outer, 1)):
+        _, exposed_s = activation_communication_s(cost, topology, config, factor, exchange)
+        forward_s += FORWARD_SHARE_OF_EXCHANGE * exposed_s * count
+    return float(forward_s)
+
+
+def slowest_rank(plan: Plan, ranks: int, micro_batches: int, batching: Batching) -> float:
+    """Return the time of the slowest rank over that of a rank whose micro-batches all have the mean length.
+
+    Ranks that divide experts wait for each other in every micro-batch. Ranks get samples in turn; balanced ones get
+    them from the longest to the shortest, back and forth.
+    """
+    work = relative_work(plan, batching.tokens)
+    count = ranks * micro_batches * batching.per_micro_batch
+    wait = (plan.config.pipeline - 1) / plan.config.virtual_stages
+    slots = micro_batches + wait
+    together = math.gcd(ranks, ranks_of_experts(plan.config))
+    per_update = max(len(work) // batching.updates, 1)
+    longest = []
+    for update in range(batching.updates):
+        chosen = work[update * per_update : (update + 1) * per_update]
+        if len(chosen) < count:  # the last micro-batches of some ranks are empty
+            chosen = np.append(chosen, np.zeros(count - len(chosen)))
+        chosen = chosen[:count]
+        if batching.is_balanced:
+            rows = np.sort(chosen)[::-1].reshape(-1, ranks)
+            rows[1::2] = rows[1::2, ::-1].copy()
+        else:
+            rows = chosen.reshape(-1, ranks)
+        times = rows.reshape(micro_batches, batching.per_micro_batch, ranks).mean(axis=1)
+        times = times.reshape(micro_batches, -1, together).max(axis=2)
+        longest.append(float((times.sum(axis=0) + wait * times.max(axis=0)).max()))
+    return float(np.mean(longest)) / slots
+
+
+def ranks_of_experts(config: ParallelConfig) -> int:
+    """Return the data-parallel ranks that exchange tokens in every layer, and so wait for each other there."""
+    return max(config.expert * config.expert_tensor // (config.tensor * config.context), 1)
+
+
+def relative_work(plan: Plan, tokens: Floats) -> Floats:
+    """Return the work of samples over that of one with the mean length: attention grows with the square."""
+    longest = max(plan.stages, key=lambda stage: stage.passes_s)
+    attention_s = (longest.block.attention_s + longest.block.attention_backward_s) * longest.blocks
+    share = min(attention_s / longest.passes_s, 1.0) if longest.passes_s else 0.0
+    ratio = tokens / tokens.mean()
+    work: Floats = (1 - share) * ratio + share * ratio**2
+    return work
+
+
+def _state_bytes(plan: Plan) -> tuple[float, float]:
+    """Return the bytes of the optimizer's state with master weights, and of the parameters, of one device."""
+    largest = max(plan.stages, key=lambda stage: sum(stage.model_state_bytes))
+    parameters, _, optimizer = largest.model_state_bytes
+    groups = replica_groups(plan.config, plan.layout, largest.expert_share)
+    kept = sum(group.share / group.replicas for group in groups)
+    optimizer_share = kept if plan.config.zero_stage >= 1 else 1.0
+    parameter_share = kept if plan.config.zero_stage == 3 else 1.0
+    return optimizer * optimizer_share, parameters * parameter_share

@@ -1,0 +1,161 @@
+"""Document of a step of reinforcement learning: phases, rollouts, trainer, memory, cost, and ranked divisions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..reinforcement.answer import RlAnswer, RlRow
+from ..reinforcement.step import PHASES
+from ..result import LOWER_BOUND_FACT
+from ..units import format_interval, format_number, format_si
+from .answers import site_text
+from .document import Column, Document, Table, format_bytes_short, format_percent, format_time_short, raw_table
+
+SHOWN_DIVISIONS = 15
+
+
+def rl_page(answer: RlAnswer, **options: Any) -> Document:
+    """Return the document of a step."""
+    low_s, high_s = answer.interval
+    title = (
+        f"{answer.network}, a step of {answer.algorithm} on {answer.devices} x {answer.gpu_name}, {answer.framework}: "
+        f"{format_si(answer.time_s, 's', 3)} ({format_interval((low_s, high_s))} at 90%), "
+        f"{format_number(answer.tokens_per_s_per_device)} tokens/s per device"
+    )
+    content = [_phase_table(answer)]
+    if answer.divisions:
+        content.insert(0, _division_table(answer))
+    if answer.rollouts is not None:
+        content.append(_rollout_table(answer))
+    commands = [("Settings in the words of the framework", answer.settings)] if answer.settings else []
+    return Document(title, _facts(answer), content, list(answer.notes), data=lambda: _data(answer), commands=commands)
+
+
+def _facts(answer: RlAnswer) -> list[tuple[str, str]]:
+    """Return the facts above the tables."""
+    facts = [(LOWER_BOUND_FACT, f"{format_si(answer.bound_s, 's', 3)} (arithmetic at the peak)")]
+    facts.append(("limited by", answer.limited_by))
+    facts.append(
+        (
+            "step",
+            f"{answer.samples:,} samples of {answer.mean_tokens:,.0f} tokens on average, {answer.updates} "
+            f"update{'' if answer.updates == 1 else 's'}",
+        )
+    )
+    where = "trainer and engines take turns on all devices"
+    if not answer.is_colocated:
+        where = f"{answer.trainer_devices} devices train, {answer.rollout_devices} generate"
+        if answer.steps_off:
+            where += f" at the same time, {answer.steps_off} step{'' if answer.steps_off == 1 else 's'} off"
+    facts.append(("devices", where))
+    facts.append(("trainer", f"{answer.execution}, {answer.precision}, {answer.trainer}"))
+    memory = "unknown" if answer.trainer_bytes is None else format_si(answer.trainer_bytes, "B", 3)
+    memory += f" per device in the update, {format_si(answer.rollout_bytes, 'B', 3)} in the rollouts"
+    facts.append(("memory", memory))
+    facts.append(
+        (
+            "imbalance",
+            f"the slowest rank takes {answer.imbalance:.2f} times as long as one of equal samples; stages wait for "
+            f"{format_percent(answer.bubble)} of an update",
+        )
+    )
+    if answer.tensors:
+        facts.append(
+            ("weights", f"{format_si(answer.transferred_bytes, 'B', 3)} in {answer.tensors:,} tensors to the engines")
+        )
+    facts += _amounts(answer)
+    facts.append(("time model", answer.model))
+    return facts
+
+
+def _amounts(answer: RlAnswer) -> list[tuple[str, str]]:
+    """Return cost and energy of a step, and of all steps."""
+    facts = []
+    if answer.usd_per_step is not None:
+        facts.append(("cost", f"{format_number(answer.usd_per_step)} USD per step"))
+    if answer.energy_j is not None and answer.power_w is not None:
+        facts.append(
+            (
+                "energy",
+                f"{format_si(answer.energy_j, 'J', 3)} per step, {format_si(answer.power_w, 'W', 3)} per device",
+            )
+        )
+    if answer.site is not None and answer.facility is not None:
+        facts.append(("at the meter", site_text(answer.site, answer.facility.describe())))
+    if answer.totals is not None:
+        totals = answer.totals
+        parts = [f"{format_number(totals.hours)} h"]
+        if totals.usd is not None:
+            parts.append(f"{format_number(totals.usd)} USD")
+        if totals.kwh is not None:
+            parts.append(f"{format_number(totals.kwh)} kWh")
+        facts.append((f"{totals.steps:,} steps", ", ".join(parts)))
+    return facts
+
+
+def _phase_table(answer: RlAnswer) -> Table:
+    """Return the table of phases."""
+    rows = []
+    for name, seconds in answer.phases.items():
+        exposed_s = answer.exposed[name]
+        rows.append(
+            {"phase": PHASES[name], "time_s": seconds, "exposed_s": exposed_s, "share": exposed_s / answer.time_s}
+        )
+    columns = [
+        Column("phase", "phase", left=True, wrap=True),
+        Column("time_s", "time", format_time_short),
+        Column("exposed_s", "of the step", format_time_short),
+        Column("share", "share", format_percent, bar=True),
+    ]
+    return Table("Phases of a step", columns, rows)
+
+
+def _rollout_table(answer: RlAnswer) -> Table:
+    """Return the table of the rollouts."""
+    rollouts = answer.rollouts
+    assert rollouts is not None
+    figures = {
+        "engines": f"{rollouts.engines:,}",
+        "samples per engine": f"{rollouts.samples_per_engine:,}",
+        "live sequences of an engine, at most": format_number(rollouts.most_live),
+        "live sequences of an engine, mean": format_number(rollouts.mean_live),
+        "time with fewer than half of them": format_percent(rollouts.tail_share),
+        "iterations": f"{rollouts.iterations:,}",
+        "weights per device": format_bytes_short(rollouts.weights_bytes),
+        "cache per device": format_bytes_short(rollouts.cache_bytes),
+    }
+    rows = [{"figure": name, "value": value} for name, value in figures.items()]
+    return Table("Rollouts", [Column("figure", "figure", left=True), Column("value", "value")], rows)
+
+
+def _division_table(answer: RlAnswer) -> Table:
+    """Return the table of ranked divisions."""
+    columns = [
+        Column("rollout_workers", "engines'\ndevices"),
+        Column("rollout_tensor", "rollout\ntensor"),
+        Column("tensor", "tensor"),
+        Column("pipeline", "pipeline"),
+        Column("context_parallel", "context", drop_order=3),
+        Column("expert_parallel", "experts"),
+        Column("steps_off", "steps\noff"),
+        Column("time_s", "step", format_time_short),
+        Column("trainer_s", "trainer", format_time_short, drop_order=1),
+        Column("rollouts_s", "rollouts", format_time_short, drop_order=1),
+        Column("trainer_bytes", "memory\n(update)", format_bytes_short, drop_order=2),
+    ]
+    shown = [_row(division) for division in answer.divisions[:SHOWN_DIVISIONS]]
+    return Table(f"Divisions, the fastest first ({len(shown)} of {len(answer.divisions)})", columns, shown)
+
+
+def _row(division: RlRow) -> dict[str, Any]:
+    return {name: getattr(division, name) for name in RlRow.__struct_fields__}
+
+
+def _data(answer: RlAnswer) -> Table:
+    """Return one row per phase, or one per division if they were ranked."""
+    if answer.divisions:
+        return raw_table([_row(division) for division in answer.divisions])
+    rows = [
+        {"phase": name, "time_s": seconds, "exposed_s": answer.exposed[name]} for name, seconds in answer.phases.items()
+    ]
+    return raw_table(rows)

@@ -1,0 +1,148 @@
+"""Questions of `rl`: what its options change, and what is refused.
+
+Tests: questions/rl.py, api/reinforcement.py, reinforcement/trainer.py, reinforcement/rollouts.py,
+reinforcement/answer.py, reporting/reinforcement.py.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+import paleo_lite as pl
+from paleo_lite.cli import main
+from paleo_lite.errors import BadValue, DoesNotFit
+from paleo_lite.questions.option import options_of
+from paleo_lite.questions.rl import Rl
+
+SMALL = {
+    "network": "qwen3-0.6b", "gpu": "h100-sxm", "workers": 8, "prompts": 16, "samples_per_prompt": 8,
+    "prompt_tokens": 100, "response_tokens": 400, "max_tokens": 1124,
+}  # fmt: skip
+
+
+def ask(**changes: Any) -> Any:
+    return pl.rl(**{**SMALL, **changes})
+
+
+def test_rl_has_at_most_45_options() -> None:
+    assert len(options_of(Rl)) <= 45
+
+
+def test_a_step_is_made_of_its_phases() -> None:
+    answer = ask()
+    assert answer.time_s == pytest.approx(sum(answer.exposed.values()))
+    assert answer.interval[0] < answer.time_s < answer.interval[1] and answer.bound_s < answer.time_s
+    assert answer.samples == 128 and answer.mean_tokens == pytest.approx(500, rel=0.02)
+    assert answer.tokens_per_s_per_device == pytest.approx(answer.samples * answer.mean_tokens / answer.time_s / 8)
+    assert answer.power_w > 0 and answer.usd_per_step > 0
+    assert json.loads(json.dumps(answer.to_dict()))["phases"] == answer.phases
+
+
+@pytest.mark.parametrize(
+    ("changes", "phase"),
+    [
+        ({"response_tokens": 800}, "generation"),
+        ({"engine_settings": "eager=yes"}, "generation"),
+        ({"tools": "turns=3,seconds=2s"}, "generation"),
+        ({"engine_settings": "max-sequences=4"}, "generation"),
+        ({"updates_per_step": 8}, "update"),
+        ({"recompute": "full"}, "update"),
+        ({"network": "qwen3-1.7b"}, "transfer"),
+        ({"reward": "seconds=9s"}, "rewards"),
+        ({"reward": "model=qwen3-0.6b"}, "rewards"),
+        ({"algorithm": "ppo"}, "values"),
+        ({"framework": "nemo-rl"}, "state"),
+    ],
+)
+def test_what_makes_a_phase_longer(changes: dict[str, Any], phase: str) -> None:
+    assert ask(**changes).phases[phase] > ask().phases.get(phase, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "phase"),
+    [
+        ({"speculation": "tokens=3,acceptance=0.8"}, "generation"),
+        ({"workers": 16}, "update"),
+        ({"precision": "fp8"}, "update"),
+    ],
+)
+def test_what_makes_a_phase_shorter(changes: dict[str, Any], phase: str) -> None:
+    base = {"network": "qwen3-8b"}
+    assert ask(**base, **changes).phases[phase] < ask(**base).phases[phase]
+
+
+def test_a_reference_can_be_left_out() -> None:
+    assert "reference_log_probs" in ask().phases
+    assert "reference_log_probs" not in ask(reference="no").phases
+    assert "reference_log_probs" in ask(algorithm="dapo", reference="yes").phases
+
+
+def test_pairs_that_are_given_need_no_rollouts() -> None:
+    answer = ask(algorithm="dpo")
+    assert answer.rollouts is None and "generation" not in answer.phases and "transfer" not in answer.phases
+
+
+def test_rollouts_that_are_off_hide_the_shorter_side() -> None:
+    apart = ask(rollout_workers=4)
+    off = ask(rollout_workers=4, steps_off=1)
+    assert off.time_s < apart.time_s
+    assert off.time_s == pytest.approx(apart.time_s - min(apart.trainer_s, apart.rollouts_s))
+
+
+def test_padding_costs_the_longest_sample() -> None:
+    packed, padded = ask(framework="verl"), ask(framework="trl")
+    assert padded.phases["update"] > packed.phases["update"]
+
+
+def test_steps_and_epochs_cost_hours() -> None:
+    answer = ask(steps=10)
+    assert answer.totals.hours == pytest.approx(10 * answer.time_s / 3600)
+    assert ask(epochs=2, dataset_prompts=160).totals.steps == 20
+    with pytest.raises(BadValue, match="`--epochs` needs the prompts of the data set"):
+        ask(epochs=2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"rollout_workers": 8}, "must leave devices of the 8 of `--workers` to the trainer"),
+        ({"steps_off": 1}, "`--steps-off` needs devices of their own for rollouts: give `--rollout-workers`"),
+        ({"steps_off": -1}, "`--steps-off` must be an integer >= 0"),
+        ({"rollout_tensor": 3}, "`--rollout-tensor` must divide the 8 devices of rollouts"),
+        ({"updates_per_step": 3}, "`--updates-per-step` must divide the 128 samples of a step"),
+        ({"max_tokens": 90}, "`--max-tokens` counts prompt and response, and must exceed the 100 tokens"),
+        ({"response_tokens": 2000}, "`--response-tokens` must be between 1 and 1,024"),
+        ({"tensor": 16}, "must be at most the 8 devices of the trainer"),
+        ({"speculation": "acceptance=0.5"}, "`--speculation` needs tokens=N"),
+        ({"network": None}, "`rl` needs a language model"),
+        ({"gpu": None}, "give the device with `--gpu`"),
+        ({"prompts": 1, "samples_per_prompt": 4}, "4 samples are fewer than the 8 engines"),
+    ],
+)
+def test_impossible_questions_are_one_sentence(changes: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(BadValue, match=sentence):
+        ask(**changes)
+
+
+def test_rollouts_that_do_not_fit_are_one_sentence() -> None:
+    with pytest.raises(DoesNotFit, match="leaves no memory for a KV cache"):
+        ask(network="llama-3.1-70b", tensor=8)
+
+
+def test_several_values_are_compared() -> None:
+    compared = ask(rollout_workers=[2, 4, 6], steps_off=1)
+    assert [row["rollout_workers"] for row in compared.rows] == [2, 4, 6]
+    assert all(row["generation_s"] > 0 for row in compared.rows)
+
+
+def test_the_command_prints_a_step() -> None:
+    words = "rl qwen3-0.6b --gpu h100-sxm --prompts 16 --samples-per-prompt 8 --response-tokens 400 --steps 5"
+    said = CliRunner().invoke(main, words.split())
+    assert said.exit_code == 0, said.output
+    assert "generation of samples" in said.stdout and "live sequences of an engine" in said.stdout
+    data = json.loads(CliRunner().invoke(main, [*words.split(), "--format", "json"]).stdout)
+    assert data["time_s"] > 0 and data["totals"]["steps"] == 5 and data["rollouts"]["engines"] == 8

@@ -1,0 +1,47 @@
+"""The way of new weights, and of state that makes room."""
+
+from __future__ import annotations
+
+import pytest
+
+from paleo_lite.architectures import find_network
+from paleo_lite.distributed.platforms import usual_computer
+from paleo_lite.machines import find_device
+from paleo_lite.reinforcement.frameworks import BROADCAST, GATHERED, RESHARDED
+from paleo_lite.reinforcement.weights import count_tensors, swap_s, transfer_weights
+
+
+def moved(network: str, path: str, devices: int = 32, precision: str = "bf16", **changes: float) -> float:
+    computer = usual_computer("h100-sxm")
+    assert computer is not None
+    topology = computer.topology(devices)
+    return transfer_weights(find_network(network), precision, topology, path, 4, senders=devices // 2, **changes).time_s
+
+
+def test_experts_are_tensors_of_their_own() -> None:
+    assert count_tensors(find_network("qwen3-30b-a3b")) > 48 * 128
+    assert count_tensors(find_network("qwen3-8b")) < 1000
+
+
+def test_more_weights_take_longer_and_parts_are_sent_faster_than_all() -> None:
+    assert moved("qwen3-32b", GATHERED) > moved("qwen3-8b", GATHERED)
+    assert moved("qwen3-32b", RESHARDED) < moved("qwen3-32b", BROADCAST)
+
+
+def test_inside_a_node_weights_do_not_wait_for_the_network() -> None:
+    assert moved("qwen3-32b", GATHERED, 8) < moved("qwen3-32b", GATHERED, 16)
+
+
+def test_adapters_travel_alone() -> None:
+    assert moved("qwen3-32b", GATHERED, lora_share=0.01) < 0.1 * moved("qwen3-32b", GATHERED)
+
+
+def test_experts_are_converted_one_by_one() -> None:
+    assert moved("qwen3-30b-a3b", GATHERED, 8, "fp8") > moved("qwen3-30b-a3b", GATHERED, 8)
+
+
+def test_state_goes_over_the_link_to_the_host() -> None:
+    h100, gb200 = find_device("h100-sxm"), find_device("gb200")
+    assert swap_s(h100, 0) == 0
+    assert swap_s(h100, 20e9) == pytest.approx(2 * swap_s(h100, 10e9))
+    assert swap_s(gb200, 10e9) < swap_s(h100, 10e9)
