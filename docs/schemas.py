@@ -32,6 +32,7 @@ from paleo_lite.profile_analysis.host import Hotspot
 from paleo_lite.profile_analysis.ranks import Ranks
 from paleo_lite.questions.kind import find_kind
 from paleo_lite.questions.option import options_of
+from paleo_lite.reinforcement.constants import RlConstants
 from paleo_lite.serving.answers import Serving
 from paleo_lite.timing.answer import COMMON_FIELDS
 from paleo_lite.timing.blocks import TrainingConstants
@@ -317,6 +318,7 @@ FILES: dict[str, list[Any]] = {
         PowerModel,
         EnergyModel,
         DiffusionConstants,
+        RlConstants,
         StackConstants,
     ],
     "calibrations/*.json": [Pool, LocalConstants],

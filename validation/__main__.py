@@ -308,6 +308,16 @@ def _local(request: Request) -> Report:
     return rows, lambda: local_page(rows), list
 
 
+def _rl(request: Request) -> Report:
+    """Hold out networks, devices and releases of published steps of reinforcement learning."""
+    from .reinforcement.hold_out import rl_page, validate_rl
+
+    if request.gpus or request.precisions:
+        raise BadValue("steps are held out by network and by device: omit `--gpu` and `--precision`")
+    validation = validate_rl(request.data)
+    return validation.rows, lambda: rl_page(validation), list
+
+
 KNOWN_MEASUREMENTS = {"nothing": "nothing", "one": "one node", "two": "two nodes", "both": "one and two"}
 """Measurements of a held-out cluster that are known, and how the page describes them."""
 
@@ -330,6 +340,7 @@ SPLITS: dict[str, Callable[[Request], Report]] = {
     "served": _served,
     "pictures": _pictures,
     "local": _local,
+    "rl": _rl,
     **{split: partial(_engine_rows, split=split) for split in ("kernels", "server-steps", "servers")},
 }
 """Function that performs each validation, by the value of ``--split``."""
@@ -434,6 +445,7 @@ def ship(data: Path, folder: Path) -> None:
     from .engines.ship import ship_engines
     from .local.ship import ship_local
     from .power import ship_power
+    from .reinforcement.hold_out import ship_rl
     from .ship import ship_devices, ship_links, ship_platforms
     from .training.hold_out import ship_training
     from .training.hold_out_pretraining import ship_stack
@@ -449,6 +461,7 @@ def ship(data: Path, folder: Path) -> None:
         *ship_engines(data, folder),
         *ship_local(data, folder),
         *ship_pictures(data, folder),
+        *ship_rl(data, folder),
         *ship_stack(data, folder),
     ):
         click.echo(f"{name}: {text}")

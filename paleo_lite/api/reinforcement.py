@@ -10,22 +10,24 @@ import msgspec
 import numpy as np
 
 from ..architectures import Network
+from ..counting.work import MEGATRON
 from ..distributed.job import Job
 from ..distributed.links import Topology, device_link
 from ..distributed.parallel_config import ParallelConfig
-from ..distributed.platforms import Computer, find_platform
+from ..distributed.platforms import Computer, find_platform, is_topology
 from ..distributed.run import ClusterRequest
 from ..errors import BadValue
 from ..machines import Device, Price, find_device
 from ..machines.prices import choose_price
 from ..reinforcement.algorithms import ALGORITHMS, Algorithm
 from ..reinforcement.answer import RlAnswer, RlTotals
+from ..reinforcement.constants import RlConstants, rl_constants
 from ..reinforcement.frameworks import FRAMEWORKS, Framework
 from ..reinforcement.lengths import read_lengths, response_lengths
 from ..reinforcement.rollouts import Rollouts, roll_out
 from ..reinforcement.step import Parts, RlStep, Setup, compose, keeps_weights_on_host
 from ..reinforcement.trainer import Batching, TrainerTimes, time_trainer
-from ..reinforcement.weights import Transfer, swap_s, transfer_weights
+from ..reinforcement.weights import Transfer, has_host_link, swap_s, transfer_weights
 from ..serving.deployment import Deployment
 from ..serving.placement import Division
 from ..serving.simulator import SimulationOptions, Speculation
@@ -44,6 +46,10 @@ from .resolve import resolve_question
 
 if TYPE_CHECKING:
     from ..calibration.store import Calibration
+
+
+MEGATRON_SHARDING = "distributed-optimizer"
+"""How Megatron-LM shards its state."""
 
 
 class RlQuestion(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,6 +124,28 @@ class RlQuestion(msgspec.Struct, frozen=True, kw_only=True):
         return FRAMEWORKS[self.framework]
 
     @property
+    def uses_megatron(self) -> bool:
+        """Whether the trainer is Megatron-LM: where its divisions are asked for, or the framework has no other."""
+        divides = self.tensor * self.pipeline * self.expert_parallel > 1
+        if self.sharding is not None:
+            return self.sharding == MEGATRON_SHARDING
+        return divides or self.framework_rules.execution == MEGATRON
+
+    @property
+    def execution(self) -> str:
+        """The stack of the trainer."""
+        if self.uses_megatron:
+            return MEGATRON
+        return "eager"
+
+    @property
+    def used_sharding(self) -> str:
+        """How the trainer shards its state."""
+        if self.sharding is not None:
+            return self.sharding
+        return MEGATRON_SHARDING if self.uses_megatron else self.framework_rules.sharding
+
+    @property
     def samples(self) -> int:
         """Samples of a step."""
         return self.prompts * (self.samples_per_prompt or self.rules.samples_per_prompt)
@@ -166,25 +194,21 @@ class Predicted(NamedTuple):
     deployment: Deployment | None
     mean_tokens: float  # of a sample, prompt and response
 
-    @property
-    def framework_execution(self) -> str:
-        """The stack of the trainer."""
-        return self.question.framework_rules.execution
 
-
-def predict_rl(question: RlQuestion) -> Predicted:
+def predict_rl(question: RlQuestion, constants: RlConstants | None = None) -> Predicted:
     """Return the step that a question asks for; raise PaleoError if its devices cannot be divided so."""
+    constants = constants or rl_constants()
     algorithm = question.rules
     devices = find_devices(question)
     lengths = _lengths(question)
     _check(question, devices)
-    job = make_job(question, devices.device, float(lengths.mean()) + question.prompt_tokens)
-    trainer = _time_trainer(question, devices, job, lengths)
+    job = make_job(question, devices.device, float(trained_tokens(question, lengths).mean()))
+    trainer = _time_trainer(question, devices, job, lengths, constants)
     rollouts, deployment, transfer = None, None, None
     if algorithm.rolls_out:
         deployment = make_deployment(question, devices)
-        rollouts = _roll_out(question, devices, deployment, lengths)
-        transfer = _transfer(question, devices, job.workload.network)
+        rollouts = _roll_out(question, devices, deployment, lengths, constants)
+        transfer = _transfer(question, devices, job.workload.network, constants)
     has_reference = algorithm.has_reference if question.reference is None else question.reference
     is_narrow = question.rollout_precision not in (None, question.precision)
     setup = Setup(
@@ -202,12 +226,12 @@ def predict_rl(question: RlQuestion) -> Predicted:
         rollouts,
         trainer,
         trainer if algorithm.has_critic else None,
-        _reward_model_s(question, devices, lengths),
+        _reward_model_s(question, devices, lengths, constants),
         transfer,
-        _swapped_s(question, devices, trainer, rollouts, has_reference=has_reference),
+        _swapped_s(question, devices, trainer, rollouts, constants, has_reference=has_reference),
     )
     mean_tokens = float(lengths.mean()) + question.prompt_tokens
-    return Predicted(question, devices, setup, parts, compose(setup, parts), job, deployment, mean_tokens)
+    return Predicted(question, devices, setup, parts, compose(setup, parts, constants), job, deployment, mean_tokens)
 
 
 def find_devices(question: RlQuestion) -> Devices:
@@ -216,7 +240,10 @@ def find_devices(question: RlQuestion) -> Devices:
     if question.gpu is None and question.platform is None:
         raise BadValue("give the device with `--gpu`, such as `--gpu h100-sxm`, or the computer with `--platform`")
     given = None if question.gpu is None else find_device(question.gpu, files)
-    request = ClusterRequest(question.workers, link=question.link, platform=question.platform)
+    platform, topology_text = question.platform, None
+    if platform is not None and is_topology(platform):
+        platform, topology_text = None, platform
+    request = ClusterRequest(question.workers, link=question.link, platform=platform, topology=topology_text)
     topology = request.build_topology(files, given, uses_own_link=True)
     named = given or (None if topology.device is None else find_device(topology.device, files))
     if named is None:
@@ -230,8 +257,8 @@ def find_devices(question: RlQuestion) -> Devices:
     count = question.workers or topology.workers
     topology = topology.with_workers(count)
     price = None
-    if question.platform is not None:
-        computer = find_platform(question.platform)
+    if platform is not None:
+        computer = find_platform(platform)
         price = computer.price_of_device if isinstance(computer, Computer) else None
     apart = question.rollout_workers
     if apart is None:
@@ -291,6 +318,13 @@ def make_job(question: RlQuestion, device: Device, mean_tokens: float) -> Job:
     return Job(workload, machine, model)
 
 
+def trained_tokens(question: RlQuestion, lengths: Any) -> Any:
+    """Return the tokens that the trainer computes for every sample: with padding those of the longest possible one."""
+    if question.framework_rules.pads:
+        return np.full(len(lengths), float(question.prompt_tokens + question.longest_response))
+    return lengths.astype(float) + question.prompt_tokens
+
+
 def _samples_per_micro_batch(question: RlQuestion, mean_tokens: float) -> int:
     """Return the samples of a micro-batch: those asked for, or as many as have its tokens."""
     if question.micro_batch is not None:
@@ -302,10 +336,12 @@ def _samples_per_micro_batch(question: RlQuestion, mean_tokens: float) -> int:
     return max(int(tokens * question.context_parallel / mean_tokens), 1)
 
 
-def _time_trainer(question: RlQuestion, devices: Devices, job: Job, lengths: Any) -> TrainerTimes:
+def _time_trainer(
+    question: RlQuestion, devices: Devices, job: Job, lengths: Any, constants: RlConstants
+) -> TrainerTimes:
     """Return the times of the trainer."""
     framework = question.framework_rules
-    tokens = np.random.default_rng(1).permutation(lengths + question.prompt_tokens).astype(float)
+    tokens = np.random.default_rng(1).permutation(trained_tokens(question, lengths))
     if question.rules.samples_trained > 1:
         tokens = np.tile(tokens, question.rules.samples_trained)
     replicas = devices.trainer // (question.tensor * question.pipeline * question.context_parallel)
@@ -323,12 +359,12 @@ def _time_trainer(question: RlQuestion, devices: Devices, job: Job, lengths: Any
         expert=question.expert_parallel,
         virtual_stages=question.virtual_stages,
         micro_batch_size=size,
-        sharding=question.sharding or framework.sharding,
-        execution=framework.execution,
-        recompute=question.recompute or ("" if framework.execution == "megatron" else "full"),
+        sharding=question.used_sharding,
+        execution=question.execution,
+        recompute=question.recompute or ("" if question.uses_megatron else "full"),
     )
     batching = Batching(tokens, size, question.updates_per_step, framework.is_balanced)
-    return time_trainer(job, part_of(devices.topology, devices.trainer), parallel, batching)
+    return time_trainer(job, part_of(devices.topology, devices.trainer), parallel, batching, constants)
 
 
 def part_of(topology: Topology, workers: int) -> Topology:
@@ -382,7 +418,9 @@ def make_deployment(question: RlQuestion, devices: Devices) -> Deployment:
     return deployments.make(device, division, precision if is_weights_only else None)
 
 
-def _roll_out(question: RlQuestion, devices: Devices, deployment: Deployment, lengths: Any) -> Rollouts:
+def _roll_out(
+    question: RlQuestion, devices: Devices, deployment: Deployment, lengths: Any, constants: RlConstants
+) -> Rollouts:
     """Return the rollouts."""
     engines = devices.rollouts // (question.rollout_tensor * question.rollout_pipeline)
     is_eager = question.framework_rules.is_eager if question.engine_eager is None else question.engine_eager
@@ -391,6 +429,7 @@ def _roll_out(question: RlQuestion, devices: Devices, deployment: Deployment, le
         engines,
         question.prompt_tokens,
         lengths,
+        constants,
         is_eager=is_eager,
         nodes=-(-question.rollout_tensor // devices.topology.devices_per_node),
         steps_ahead=question.steps_off,
@@ -399,7 +438,7 @@ def _roll_out(question: RlQuestion, devices: Devices, deployment: Deployment, le
     )
 
 
-def _transfer(question: RlQuestion, devices: Devices, network: Network) -> Transfer:
+def _transfer(question: RlQuestion, devices: Devices, network: Network, constants: RlConstants) -> Transfer:
     """Return the way of the weights."""
     framework = question.framework_rules
     path = framework.transfer if devices.is_colocated else framework.transfer_apart
@@ -409,12 +448,19 @@ def _transfer(question: RlQuestion, devices: Devices, network: Network) -> Trans
         devices.topology,
         path,
         question.rollout_tensor,
+        constants,
         senders=devices.trainer,
     )
 
 
 def _swapped_s(
-    question: RlQuestion, devices: Devices, trainer: TrainerTimes, rollouts: Rollouts | None, *, has_reference: bool
+    question: RlQuestion,
+    devices: Devices,
+    trainer: TrainerTimes,
+    rollouts: Rollouts | None,
+    constants: RlConstants,
+    *,
+    has_reference: bool,
 ) -> float:
     """Return the time of state that goes to the host and back in a step."""
     framework = question.framework_rules
@@ -428,16 +474,16 @@ def _swapped_s(
             swapped_bytes += rollouts.weights_bytes / 2  # only on the way out are they needed
     if has_reference and question.lora is None:
         swapped_bytes += trainer.parameter_bytes
-    return swap_s(devices.device, swapped_bytes) if swapped_bytes else 0.0
+    return swap_s(devices.device, swapped_bytes, constants) if has_host_link(devices.device) else 0.0
 
 
-def _reward_model_s(question: RlQuestion, devices: Devices, lengths: Any) -> float:
+def _reward_model_s(question: RlQuestion, devices: Devices, lengths: Any, constants: RlConstants) -> float:
     """Return the time of a forward pass of a reward model over all samples; 0 without one."""
     if question.reward_model is None:
         return 0.0
     asked = msgspec.structs.replace(question, network=question.reward_model, pipeline=1, expert_parallel=1)
-    job = make_job(asked, devices.device, float(lengths.mean()) + question.prompt_tokens)
-    return _time_trainer(asked, devices, job, lengths).forward_s
+    job = make_job(asked, devices.device, float(trained_tokens(question, lengths).mean()))
+    return _time_trainer(asked, devices, job, lengths, constants).forward_s
 
 
 def answer_rl(question: RlQuestion) -> RlAnswer:
@@ -465,7 +511,7 @@ def make_answer(found: Predicted) -> RlAnswer:
         rollout_precision=question.rollout_precision or question.precision,
         algorithm=question.algorithm,
         framework=question.framework,
-        execution=found.framework_execution,
+        execution=question.execution,
         devices=devices.total,
         trainer_devices=devices.trainer,
         rollout_devices=devices.rollouts,
@@ -576,6 +622,11 @@ def _notes(found: Predicted) -> tuple[str, ...]:
         notes.append(
             f"the trainer does not fit: it needs {format_si(trainer.memory_bytes, 'B', 3)} per device of "
             f"{format_si(available, 'B', 3)}"
+        )
+    if not has_host_link(found.devices.device):
+        notes.append(
+            f"the link of {found.devices.device.name} to its host is not on record: state that goes to the host takes "
+            "no time here"
         )
     if found.deployment is not None and found.deployment.on_device.kernels is None:
         notes.append("no kernels of the engine are known on this device: its layers are timed one by one")

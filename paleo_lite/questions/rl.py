@@ -138,8 +138,9 @@ class Rl(PriceOptions, SiteOptions, TimeModelOptions, DeviceOptions, NetworkAske
     sharding: Several[str] | None = option(
         group=TRAINING_GROUP, type=Names("sharding", ".distributed.parallel_config:SHARDINGS"), metavar="NAME",
         spellings=("--sharding", "--strategy"),
-        help="How the trainer shards its state: full-shard, zero-3, distributed-optimizer. [default: that of the "
-        "framework]",
+        help="How the trainer shards its state: full-shard (FSDP), zero-3 (DeepSpeed), distributed-optimizer "
+        "(Megatron-LM). [default: that of the framework; Megatron-LM's with --tensor, --pipeline or "
+        "--expert-parallel]",
     )  # fmt: skip
     recompute: Several[str] | None = option(
         group=TRAINING_GROUP, type=Names("recomputation", ".distributed.parallel_config:RECOMPUTATIONS"),

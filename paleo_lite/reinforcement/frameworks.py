@@ -41,6 +41,7 @@ class Framework(NamedTuple):
     offloads_optimizer: bool = False  # whether the optimizer's state leaves the devices during rollouts
     offloads_parameters: bool = False  # whether the trainer's parameters leave them, too
     memory_fraction: float | None = None  # of the engine; None for the engine's own default
+    is_measured: bool = False  # whether the constants of `calibrations/reinforcement.toml` were fitted to its steps
     launch_keys: str = ""  # name of the form in which settings are printed
 
 
@@ -55,6 +56,7 @@ FRAMEWORKS = {
         offloads_optimizer=True,
         offloads_parameters=True,
         memory_fraction=0.6,
+        is_measured=True,
         launch_keys="nemo-rl",
     ),
     "verl": Framework(

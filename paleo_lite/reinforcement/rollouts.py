@@ -22,26 +22,12 @@ from ..serving.kernel_timer import time_decode_kernels
 from ..serving.requests import Traffic
 from ..serving.simulator import Outcome
 from ..timing.activity import Activity
+from .constants import RlConstants
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Ints = NDArray[np.int64]
-
-EAGER_LAUNCH_S = 28e-6
-"""Time in which the host launches a kernel of an engine without graphs, of a PyTorch operation with its checks."""
-
-LOG_PROB_S = 7.5e-5
-"""Time of the host per generated token: log-probabilities and samples go back one by one as objects."""
-
-ITERATION_S = 1e-3
-"""Time of the host per iteration beyond serving: engines in rollouts share it with the trainer's processes."""
-
-GRACE_FACTOR = 2.9
-"""Time of the same work on the host of NVLink-C2C over that on a host with PCIe."""
-
-ACROSS_NODES_S = 6.6e-5
-"""Time of an exchange of a few tokens between devices on several nodes, beyond that inside one."""
 
 TIMELINE_POINTS = 64
 """Points of the curve of live sequences."""
@@ -68,7 +54,7 @@ class Rollouts(msgspec.Struct, frozen=True):
     activity: Activity  # what a device does in all iterations
 
 
-def eager_overhead_s(deployment: Deployment, sequences: int, context: float) -> float:
+def eager_overhead_s(deployment: Deployment, sequences: int, context: float, launch_s: float) -> float:
     """Return the time by which the host of an engine without graphs is behind its device, per iteration.
 
     Where layers are timed one by one the time of launches is a part of theirs.
@@ -76,41 +62,40 @@ def eager_overhead_s(deployment: Deployment, sequences: int, context: float) -> 
     kernels = time_decode_kernels(deployment.on_device, sequences, context)
     if kernels is None:
         return 0.0
-    launched_s = EAGER_LAUNCH_S * sum(kernel.launches for kernel in kernels)
+    launched_s = launch_s * sum(kernel.launches for kernel in kernels)
     return max(launched_s - sum(kernel.time_s for kernel in kernels), 0.0)
 
 
-def across_nodes_s(deployment: Deployment, nodes: int) -> float:
+def across_nodes_s(deployment: Deployment, nodes: int, exchange_s: float) -> float:
     """Return what the exchanges of an iteration take longer in an engine whose devices are on several nodes."""
     on_device = deployment.on_device
     if nodes == 1 or on_device.kernels is None:
         return 0.0
     kernels = on_device.kernels.of_iteration("decode", 1)
-    return ACROSS_NODES_S * sum(one.count for one in kernels if isinstance(one.kernel, ExchangeKernel))
+    return exchange_s * sum(one.count for one in kernels if isinstance(one.kernel, ExchangeKernel))
 
 
-def host_factor(device: Device) -> float:
-    """Return the time of work on the host of a device over that on the hosts of most servers."""
+def has_coherent_host(device: Device) -> bool:
+    """Return whether a device shares the memory of its host over NVLink-C2C or a link as fast."""
     links = [read_links().link[attached.link] for attached in device.links]
-    is_grace = any(link.kind == "host" and link.bandwidth_bytes_per_s >= COHERENT_BYTES_PER_S for link in links)
-    return GRACE_FACTOR if is_grace else 1.0
+    return any(link.kind == "host" and link.bandwidth_bytes_per_s >= COHERENT_BYTES_PER_S for link in links)
 
 
 def with_rollout_host(
-    deployment: Deployment, sequences: int, context: float, *, is_eager: bool, nodes: int
+    deployment: Deployment, sequences: int, context: float, constants: RlConstants, *, is_eager: bool, nodes: int
 ) -> Deployment:
     """Return an engine with what its host does in rollouts beyond serving, and with exchanges between nodes."""
-    factor = host_factor(deployment.on_device.machine.device)
-    waited_s = across_nodes_s(deployment, nodes) + ITERATION_S * factor
+    factor = constants.coherent_host if has_coherent_host(deployment.on_device.machine.device) else 1.0
+    waited_s = across_nodes_s(deployment, nodes, constants.across_nodes_s) + constants.iteration_s * factor
     if is_eager:
-        waited_s += eager_overhead_s(deployment, sequences, context)
+        waited_s += eager_overhead_s(deployment, sequences, context, constants.launch_s)
     engine = deployment.engine
     low_s, high_s = engine.overhead_range_s
     engine = msgspec.structs.replace(
         engine,
         overhead_s=engine.overhead_s + waited_s,
         overhead_range_s=(low_s + waited_s, high_s + waited_s),
-        sequence_overhead_s=engine.sequence_overhead_s + LOG_PROB_S * factor,
+        sequence_overhead_s=engine.sequence_overhead_s + constants.token_s * factor,
     )
     return msgspec.structs.replace(deployment, engine=engine)
 
@@ -120,6 +105,7 @@ def roll_out(
     engines: int,
     prompt_tokens: int,
     lengths: Ints,  # tokens of every response, in rising order
+    constants: RlConstants,
     *,
     is_eager: bool = False,
     nodes: int = 1,  # on which the devices of an engine are
@@ -137,7 +123,7 @@ def roll_out(
     traffic = Traffic(np.zeros(len(own)), np.full(len(own), prompt_tokens), own[order])
     most = min(len(own), deployment.replica_engine().max_sequences)
     context = prompt_tokens + float(own.mean()) / 2
-    deployment = with_rollout_host(deployment, most, context, is_eager=is_eager, nodes=nodes)
+    deployment = with_rollout_host(deployment, most, context, constants, is_eager=is_eager, nodes=nodes)
     prepared = deployment.prepare(traffic)
     outcome, fastest, slowest = (prepared.run(traffic, level)[0] for level in ("expected", "low", prepared.slowest))
     called_s = (turns - 1) * tool_s

@@ -13,10 +13,11 @@ from typing import NamedTuple
 import msgspec
 
 from .algorithms import Algorithm
+from .constants import RlConstants
 from .frameworks import SLEEP, Framework
 from .rollouts import Rollouts
 from .trainer import TrainerTimes
-from .weights import WAKE_S, Transfer
+from .weights import Transfer
 
 PHASES = {
     "generation": "generation of samples",
@@ -37,15 +38,6 @@ OF_ROLLOUTS = ("generation", "rewards")
 
 OF_TRAINER = ("old_log_probs", "reference_log_probs", "values", "critic_update", "update")
 """Phases that run on the devices of the trainer."""
-
-HOST_S = 2.5
-"""Time of a step in which the host prepares data and collects results, beside that of samples."""
-
-SAMPLE_S = 0.8e-3
-"""Time of the host per sample: decoding, rule-based reward, advantage, padding, sending."""
-
-DEVIATIONS = {"generation": 0.12, "update": 0.18, "transfer": 0.6, "state": 0.6, "host": 0.6}
-"""Standard deviations of the logarithms of phases, of published steps with sources held out."""
 
 Z_90 = 1.645
 
@@ -86,7 +78,7 @@ class RlStep(msgspec.Struct, frozen=True):
     bounded_by: str  # what the step waits for
 
 
-def phase_times(setup: Setup, parts: Parts) -> dict[str, float]:
+def phase_times(setup: Setup, parts: Parts, constants: RlConstants) -> dict[str, float]:
     """Return the seconds of each phase alone; phases that do not exist are left out."""
     trainer, critic = parts.trainer, parts.critic
     times = {
@@ -98,8 +90,8 @@ def phase_times(setup: Setup, parts: Parts) -> dict[str, float]:
         "critic_update": 0.0 if critic is None else critic.update_s,
         "update": trainer.update_s,
         "transfer": 0.0 if parts.transfer is None else parts.transfer.time_s,
-        "state": parts.swap_s + (WAKE_S if setup.is_colocated and parts.rollouts is not None else 0.0),
-        "host": HOST_S + SAMPLE_S * setup.samples * setup.algorithm.generated_per_trained,
+        "state": parts.swap_s + (constants.wake_s if setup.is_colocated and parts.rollouts is not None else 0.0),
+        "host": constants.step_s + constants.sample_s * setup.samples * setup.algorithm.generated_per_trained,
     }
     return {name: seconds for name, seconds in times.items() if seconds > 0}
 
@@ -113,9 +105,9 @@ def _generation_s(setup: Setup, rollouts: Rollouts) -> float:
     return once_s * setup.algorithm.generated_per_trained
 
 
-def compose(setup: Setup, parts: Parts) -> RlStep:
+def compose(setup: Setup, parts: Parts, constants: RlConstants) -> RlStep:
     """Return the times of a step."""
-    phases = phase_times(setup, parts)
+    phases = phase_times(setup, parts, constants)
     of_rollouts = sum(phases.get(name, 0.0) for name in OF_ROLLOUTS)
     of_trainer = sum(phases.get(name, 0.0) for name in OF_TRAINER)
     if setup.steps_off:
@@ -126,7 +118,7 @@ def compose(setup: Setup, parts: Parts) -> RlStep:
     time_s = sum(exposed.values())
     return RlStep(
         time_s=time_s,
-        interval=_interval(time_s, exposed, parts),
+        interval=_interval(time_s, exposed, setup, parts, constants),
         phases=phases,
         trainer_s=of_trainer,
         rollouts_s=of_rollouts,
@@ -135,19 +127,24 @@ def compose(setup: Setup, parts: Parts) -> RlStep:
     )
 
 
-def _interval(time_s: float, exposed: Mapping[str, float], parts: Parts) -> tuple[float, float]:
+def _interval(
+    time_s: float, exposed: Mapping[str, float], setup: Setup, parts: Parts, constants: RlConstants
+) -> tuple[float, float]:
     """Return the 90% interval of a step, of phases with independent causes but for the passes of the trainer."""
     passes_s = sum(exposed.get(name, 0.0) for name in OF_TRAINER)
     generation_s = sum(exposed.get(name, 0.0) for name in OF_ROLLOUTS)
-    variance = (passes_s * DEVIATIONS["update"]) ** 2
+    variance = 0.0
+    if not setup.framework.is_measured:
+        variance += ((passes_s + generation_s) * constants.framework_deviation) ** 2
+    variance += (passes_s * constants.update_deviation) ** 2
     if parts.rollouts is not None:
-        deviation = DEVIATIONS["generation"]
+        deviation = constants.generation_deviation
         if 0 < parts.rollouts.low_s < parts.rollouts.high_s:
             width = math.log(parts.rollouts.high_s / parts.rollouts.low_s) / (2 * Z_90)
             deviation = math.hypot(deviation, width)
         variance += (generation_s * deviation) ** 2
     for name in ("transfer", "state", "host"):
-        variance += (exposed.get(name, 0.0) * DEVIATIONS[name]) ** 2
+        variance += (exposed.get(name, 0.0) * constants.other_deviation) ** 2
     factor = math.exp(Z_90 * math.sqrt(variance) / time_s)
     return time_s / factor, time_s * factor
 

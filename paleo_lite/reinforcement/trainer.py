@@ -22,6 +22,7 @@ from ..distributed.parallel_config import ParallelConfig
 from ..distributed.settings import Settings
 from ..distributed.stage_communication import activation_communication_s, exchange_of
 from ..distributed.stage_memory import replica_groups
+from .constants import RlConstants
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -30,10 +31,6 @@ if TYPE_CHECKING:
 
 FORWARD_SHARE_OF_EXCHANGE = 0.5
 """Share of the exchange of activations of a micro-batch that belongs to its forward pass."""
-
-
-SLOWDOWN = 1.25
-"""Time of a trainer's passes over those of tuned pre-training, to which the constants of its stack were fitted."""
 
 
 class Batching(NamedTuple):
@@ -61,7 +58,9 @@ class TrainerTimes(msgspec.Struct, frozen=True):
     relative_interval: tuple[float, float]  # 90% interval of the passes over their time
 
 
-def time_trainer(job: Job, topology: Topology, parallel: ParallelConfig, batching: Batching) -> TrainerTimes:
+def time_trainer(
+    job: Job, topology: Topology, parallel: ParallelConfig, batching: Batching, constants: RlConstants
+) -> TrainerTimes:
     """Return the times of the trainer on all devices of a topology.
 
     The workload of the job has sequences of the mean length of the samples. Raise BadValue if the devices cannot be
@@ -79,7 +78,7 @@ def time_trainer(job: Job, topology: Topology, parallel: ParallelConfig, batchin
     # A fraction of a micro-batch more or less than whole ones, of samples that no number of ranks divides.
     rounding = per_update / batch_size if per_update > batch_size else 1.0
     imbalance = slowest_rank(plan, replicas, micro_batches, batching) * rounding
-    factor = imbalance * (SLOWDOWN if uses_tuned_stack(job, plan.config) else 1.0)
+    factor = imbalance * (constants.slowdown if uses_tuned_stack(job, plan.config) else constants.other_slowdown)
     slots = micro_batches + (plan.config.pipeline - 1) / plan.config.virtual_stages
     forward_s = slots * micro_batch_forward_s(job, topology, settings, plan)
     once_s = float(step.update_s + plan.costs.overhead_s) + _exposed_gradients_s(step)

@@ -12,27 +12,10 @@ from ..architectures import Network
 from ..counting.kinds import is_grouped_product
 from ..distributed.links import Topology
 from ..formats import bytes_per_number
-from ..machines import Device
+from ..machines import Device, read_links
 from ..timing.offload import host_bandwidth_bytes_per_s
-from .frameworks import BROADCAST, GATHERED
-
-TENSOR_S = 0.21e-3
-"""Time in which a tensor is gathered, named, handed over and loaded, beside its bytes."""
-
-PORT_SHARE = 0.65
-"""Share of the rate of a network port, or of the link inside a node, that a broadcast of whole tensors reaches."""
-
-BROADCAST_SHARE = 0.2
-"""Share of the rate of all ports of a node that a broadcast of whole tensors from one of its devices reaches."""
-
-CONVERTED_S = 0.35e-3
-"""Time in which a tensor is converted to a narrower format."""
-
-UNPINNED_SHARE = 0.1
-"""Share of a link to the host that copies of memory that is not pinned reach: 6 GB/s of PCIe 5.0."""
-
-WAKE_S = 1.5
-"""Time in which an engine gives up and takes back its memory, and starts again."""
+from .constants import RlConstants
+from .frameworks import BROADCAST, GATHERED, RESHARDED
 
 
 class Transfer(NamedTuple):
@@ -55,6 +38,7 @@ def transfer_weights(
     topology: Topology,  # all devices of trainer and engines
     path: str,  # one of `frameworks.TRANSFERS`
     rollout_tensor: int,
+    constants: RlConstants,
     *,
     senders: int,  # devices of the trainer
     lora_share: float = 1.0,  # share of the parameters that travels
@@ -63,27 +47,40 @@ def transfer_weights(
     tensors = max(round(count_tensors(network) * min(lora_share * 20, 1.0)), 1)
     number_bytes = max(bytes_per_number(precision), 1.0)
     total_bytes = network.parameters * number_bytes * lora_share
+    received_bytes = total_bytes
+    if path == RESHARDED:
+        received_bytes = total_bytes / min(senders, max(rollout_tensor, 1))
+    rate = _rate(topology, path, constants)
+    seconds = received_bytes / rate if rate else 0.0
+    if path == RESHARDED:  # slices of whole groups of tensors travel together
+        return Transfer(seconds, received_bytes, tensors, rate)
+    tensor_s = constants.tensor_s + (constants.converted_s if number_bytes < 2 else 0.0)
+    return Transfer(seconds + tensors * tensor_s, received_bytes, tensors, rate)
+
+
+def _rate(topology: Topology, path: str, constants: RlConstants) -> float:
+    """Return the bytes per second of a way, of its slowest link; 0 on a single device.
+
+    Inside a node devices exchange at the rate of their own link. From other nodes each receives over its port, but a
+    broadcast from one device uses the ports of its whole node.
+    """
     inside, between = topology.inside, topology.between
-    inside_rate = None if inside is None else inside.bandwidth_bytes_per_s
-    port_rate = None
-    if between is not None and topology.nodes > 1:
-        port_rate = between.bandwidth_bytes_per_s / topology.devices_per_node
-    if path == GATHERED:
-        # Every device needs all tensors, of which those of other nodes come over its port.
-        rate = port_rate or inside_rate
-        moved = total_bytes * (1 - 1 / max(senders, 1))
-    elif path == BROADCAST:
-        node_rate = None if port_rate is None else port_rate * topology.devices_per_node
-        rate, moved = (inside_rate if node_rate is None else node_rate * BROADCAST_SHARE / PORT_SHARE), total_bytes
-    else:  # parts of all senders to all engines at once
-        rate, moved = port_rate or inside_rate, total_bytes / min(senders, max(rollout_tensor, 1))
-    seconds = 0.0 if rate is None else moved / (PORT_SHARE * rate)
-    tensor_s = TENSOR_S + (CONVERTED_S if number_bytes < 2 else 0.0)
-    return Transfer(seconds + tensors * tensor_s, moved, tensors, rate or 0.0)
+    if between is None or topology.nodes == 1:
+        return 0.0 if inside is None else constants.port_share * inside.bandwidth_bytes_per_s
+    node_rate = between.bandwidth_bytes_per_s
+    if path == BROADCAST:
+        return constants.broadcast_share * node_rate
+    share = constants.port_share if path == GATHERED else constants.resharding_share
+    return share * node_rate / topology.devices_per_node
 
 
-def swap_s(device: Device, state_bytes: float) -> float:
+def has_host_link(device: Device) -> bool:
+    """Return whether the link of a device to its host is on record."""
+    return any(read_links().link[attached.link].kind == "host" for attached in device.links)
+
+
+def swap_s(device: Device, state_bytes: float, constants: RlConstants) -> float:
     """Return the time in which state of one device goes to the host and comes back."""
     if not state_bytes:
         return 0.0
-    return 2 * state_bytes / (UNPINNED_SHARE * host_bandwidth_bytes_per_s(device))
+    return 2 * state_bytes / (constants.unpinned_share * host_bandwidth_bytes_per_s(device))

@@ -1,6 +1,6 @@
 """Phases of a step: which exist, and which of them make it longer.
 
-Tests: reinforcement/step.py, reinforcement/algorithms.py, reinforcement/frameworks.py.
+Tests: reinforcement/step.py, reinforcement/algorithms.py, reinforcement/frameworks.py, reinforcement/constants.py.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from paleo_lite.reinforcement.algorithms import ALGORITHMS
+from paleo_lite.reinforcement.constants import rl_constants
 from paleo_lite.reinforcement.frameworks import FRAMEWORKS, TRANSFERS
 from paleo_lite.reinforcement.rollouts import Rollouts
 from paleo_lite.reinforcement.step import PHASES, Parts, Setup, compose
@@ -36,7 +37,7 @@ def step_of(name: str = "grpo", rollouts: Rollouts | None = ROLLOUTS, **changes:
     )  # fmt: skip
     setup = msgspec.structs.replace(setup, **changes)
     critic = TRAINER if ALGORITHMS[name].has_critic else None
-    return compose(setup, Parts(rollouts, TRAINER, critic, 0.0, Transfer(5.0, 1e9, 100, 1e9), 4.0))
+    return compose(setup, Parts(rollouts, TRAINER, critic, 0.0, Transfer(5.0, 1e9, 100, 1e9), 4.0), rl_constants())
 
 
 def test_phases_in_turns_add_up() -> None:

@@ -7,6 +7,7 @@ import pytest
 from paleo_lite.architectures import find_network
 from paleo_lite.distributed.platforms import usual_computer
 from paleo_lite.machines import find_device
+from paleo_lite.reinforcement.constants import rl_constants
 from paleo_lite.reinforcement.frameworks import BROADCAST, GATHERED, RESHARDED
 from paleo_lite.reinforcement.weights import count_tensors, swap_s, transfer_weights
 
@@ -15,7 +16,10 @@ def moved(network: str, path: str, devices: int = 32, precision: str = "bf16", *
     computer = usual_computer("h100-sxm")
     assert computer is not None
     topology = computer.topology(devices)
-    return transfer_weights(find_network(network), precision, topology, path, 4, senders=devices // 2, **changes).time_s
+    network_moved = find_network(network)
+    senders, constants = devices // 2, rl_constants()
+    found = transfer_weights(network_moved, precision, topology, path, 4, constants, senders=senders, **changes)
+    return found.time_s
 
 
 def test_experts_are_tensors_of_their_own() -> None:
@@ -23,9 +27,14 @@ def test_experts_are_tensors_of_their_own() -> None:
     assert count_tensors(find_network("qwen3-8b")) < 1000
 
 
-def test_more_weights_take_longer_and_parts_are_sent_faster_than_all() -> None:
-    assert moved("qwen3-32b", GATHERED) > moved("qwen3-8b", GATHERED)
-    assert moved("qwen3-32b", RESHARDED) < moved("qwen3-32b", BROADCAST)
+@pytest.mark.parametrize("path", [GATHERED, BROADCAST, RESHARDED])
+def test_more_weights_take_longer(path: str) -> None:
+    assert moved("qwen3-32b", path) > 2 * moved("qwen3-8b", path)
+
+
+def test_parts_cost_nothing_per_expert() -> None:
+    dense, mixture = moved("qwen3-32b", RESHARDED), moved("qwen3-30b-a3b", RESHARDED)
+    assert mixture == pytest.approx(dense * 30.5 / 32.8, rel=0.02)
 
 
 def test_inside_a_node_weights_do_not_wait_for_the_network() -> None:
@@ -42,6 +51,6 @@ def test_experts_are_converted_one_by_one() -> None:
 
 def test_state_goes_over_the_link_to_the_host() -> None:
     h100, gb200 = find_device("h100-sxm"), find_device("gb200")
-    assert swap_s(h100, 0) == 0
-    assert swap_s(h100, 20e9) == pytest.approx(2 * swap_s(h100, 10e9))
-    assert swap_s(gb200, 10e9) < swap_s(h100, 10e9)
+    assert swap_s(h100, 0, rl_constants()) == 0
+    assert swap_s(h100, 20e9, rl_constants()) == pytest.approx(2 * swap_s(h100, 10e9, rl_constants()))
+    assert swap_s(gb200, 10e9, rl_constants()) < swap_s(h100, 10e9, rl_constants())

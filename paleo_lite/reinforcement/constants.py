@@ -1,0 +1,60 @@
+"""Constants of steps of reinforcement learning, fitted to published steps (`calibrations/reinforcement.toml`).
+
+They are times of hosts and shares of links that neither serving nor pre-training shows, the same for all networks,
+devices and frameworks; the kernels of rollouts are those of `serve`, and the passes of the trainer those of `train`.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import msgspec
+
+from ..files import read_typed, shipped_folder
+
+FILE = "reinforcement.toml"
+_MAX_FILE_BYTES = 2**16
+
+
+class RlConstants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What phases take beyond the kernels of serving and training."""
+
+    # Rollouts. Time of the host per iteration, which shares the computer with the trainer's processes, and per token:
+    # log-probabilities and samples go back one by one as objects. Time of the same work on a host with NVLink-C2C over
+    # that on others.
+    iteration_s: float
+    token_s: float
+    coherent_host: float
+    across_nodes_s: float  # time of an exchange of few tokens between nodes, beyond that inside one
+    launch_s: float  # time in which the host launches a kernel of an engine without graphs
+    # Trainer. Time of its passes over those of pre-training, to which the constants of stacks were fitted: of the tuned
+    # stack, and of others, whose small micro-batches wait for the host.
+    slowdown: float
+    other_slowdown: float
+    # Weights. Time in which a tensor is gathered, named, handed over and loaded, beside its bytes; of which it is
+    # converted to a narrower format; shares of the rate of a port that every device reaches, of all ports of a node
+    # that a broadcast from one device reaches, and of a port that reaches parts of many senders.
+    tensor_s: float
+    converted_s: float
+    port_share: float
+    broadcast_share: float
+    resharding_share: float
+    # State. Share of a link to the host that copies of memory that is not pinned reach; time in which an engine gives
+    # up its memory and takes it back.
+    unpinned_share: float
+    wake_s: float
+    # Host of the trainer, per step and per sample: data, rewards by rules, advantages, padding, messages.
+    step_s: float
+    sample_s: float
+    # Standard deviations of the logarithms of phases, with networks held out.
+    generation_deviation: float
+    update_deviation: float
+    other_deviation: float
+    framework_deviation: float  # further one of rollouts and trainer under a framework that no constant was fitted to
+    sources: tuple[str, ...]
+
+
+@cache
+def rl_constants() -> RlConstants:
+    """Return the shipped constants."""
+    return read_typed(shipped_folder("calibrations") / FILE, RlConstants, "constants", _MAX_FILE_BYTES)

@@ -1,0 +1,77 @@
+"""Readers of published steps of reinforcement learning, the fit of their constants, and held-out errors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from measured import DATA
+from paleo_lite.files import read_typed
+from paleo_lite.reinforcement.constants import RlConstants, rl_constants
+from validation.reinforcement.fit import PRIOR, hold_out, pieces_of, time_of, with_fit
+from validation.reinforcement.hold_out import (
+    Judged,
+    RlValidation,
+    errors_of,
+    ordered_share,
+    phase_errors,
+    rl_page,
+    write_constants,
+)
+from validation.reinforcement.published import Row, nemo_rows, phase_rows
+
+
+def rows() -> list[Row]:
+    """Return the published steps of the smallest network."""
+    return [row for row in nemo_rows(DATA) if row.network == "llama-3.1-8b"]
+
+
+@pytest.mark.needs_data
+def test_readers_read_the_steps_that_can_be_asked_for() -> None:
+    """52 rows, as SOURCES.md states, of which one does not say which devices generate."""
+    found = list(nemo_rows(DATA))
+    assert len(found) == 51 and {row.framework for row in found} == {"nemo-rl"}
+    assert all(row.time_s > 0 and row.question.prompts > 0 for row in found)
+    others = list(phase_rows(DATA))
+    assert len(others) >= 10 and all(row.phases["generation"] < row.time_s for row in others)
+
+
+@pytest.mark.needs_data
+def test_pieces_give_the_time_of_the_forecast() -> None:
+    """With the shipped constants; on devices apart the forecast of a step takes the larger side, as the pieces do."""
+    from paleo_lite.api.reinforcement import predict_rl
+
+    shipped = {name: getattr(rl_constants(), name) for name in PRIOR}
+    for row in rows()[:1]:
+        assert time_of(pieces_of(row), shipped) == pytest.approx(predict_rl(row.question).step.time_s, rel=0.1)
+
+
+@pytest.mark.needs_data
+def test_held_out_steps_are_not_fitted_to() -> None:
+    pieces = [pieces_of(row) for row in rows()[:4]]
+    judged = hold_out(pieces, lambda row: row.gpu)
+    assert len(judged) == 4
+    assert with_fit(rl_constants(), pieces) != rl_constants()
+
+
+@pytest.mark.needs_data
+def test_errors_of_steps_and_phases() -> None:
+    from paleo_lite.api.reinforcement import predict_rl
+
+    judged = [Judged(row, predict_rl(row.question).step) for row in rows()[:3]]
+    errors = errors_of("nothing", judged)
+    assert errors.points == 3 and 0 < errors.median < 0.5 and errors.sharpness_90 is not None
+    assert phase_errors("generation", judged) is None
+    known = [Judged(row._replace(phases={"generation": 50.0}), step) for row, step in judged]
+    found = phase_errors("generation", known)
+    assert found is not None and found.points == 3
+    assert ordered_share(judged[:1]) is None
+    text = rl_page(RlValidation([errors, errors], ["a step: why"])).title
+    assert "3 published steps with a network held out" in text
+
+
+def test_constants_are_written_as_they_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "reinforcement.toml"
+    write_constants(rl_constants(), path)
+    assert read_typed(path, RlConstants, "constants", 2**16) == rl_constants()
