@@ -25,6 +25,7 @@ from ..reinforcement.constants import RlConstants, rl_constants
 from ..reinforcement.frameworks import FRAMEWORKS, Framework
 from ..reinforcement.lengths import read_lengths, response_lengths
 from ..reinforcement.rollouts import Rollouts, roll_out
+from ..reinforcement.settings import Described, settings_text
 from ..reinforcement.step import Parts, RlStep, Setup, compose, keeps_weights_on_host
 from ..reinforcement.trainer import Batching, TrainerTimes, time_trainer
 from ..reinforcement.weights import Transfer, has_host_link, swap_s, transfer_weights
@@ -198,40 +199,64 @@ class Predicted(NamedTuple):
 def predict_rl(question: RlQuestion, constants: RlConstants | None = None) -> Predicted:
     """Return the step that a question asks for; raise PaleoError if its devices cannot be divided so."""
     constants = constants or rl_constants()
-    algorithm = question.rules
     devices = find_devices(question)
-    lengths = _lengths(question)
+    lengths = response_lengths_of(question)
     _check(question, devices)
     job = make_job(question, devices.device, float(trained_tokens(question, lengths).mean()))
-    trainer = _time_trainer(question, devices, job, lengths, constants)
-    rollouts, deployment, transfer = None, None, None
-    if algorithm.rolls_out:
+    trainer = time_trainer_of(question, devices, job, lengths, constants)
+    rollouts, deployment = None, None
+    if question.rules.rolls_out:
         deployment = make_deployment(question, devices)
-        rollouts = _roll_out(question, devices, deployment, lengths, constants)
-        transfer = _transfer(question, devices, job.workload.network, constants)
+        rollouts = roll_out_samples(question, devices, deployment, lengths, constants)
+    setup = make_setup(question, devices)
+    return complete(question, devices, setup, job, lengths, trainer, rollouts, deployment, constants)
+
+
+def make_setup(question: RlQuestion, devices: Devices) -> Setup:
+    """Return what the step consists of."""
+    algorithm = question.rules
     has_reference = algorithm.has_reference if question.reference is None else question.reference
     is_narrow = question.rollout_precision not in (None, question.precision)
-    setup = Setup(
+    computes_again = question.updates_per_step > 1 or is_narrow or question.framework != "trl"
+    return Setup(
         algorithm,
         question.framework_rules,
         question.samples,
-        has_reference=has_reference,
-        has_old_log_probs=algorithm.has_old_log_probs
-        and (question.updates_per_step > 1 or is_narrow or question.framework != "trl"),
+        has_reference=has_reference and algorithm.can_have_reference,
+        has_old_log_probs=algorithm.has_old_log_probs and computes_again,
         is_colocated=devices.is_colocated,
         steps_off=question.steps_off,
         reward_s=question.reward_s,
     )
+
+
+def complete(
+    question: RlQuestion,
+    devices: Devices,
+    setup: Setup,
+    job: Job,
+    lengths: Any,  # tokens of every response
+    trainer: TrainerTimes,
+    rollouts: Rollouts | None,
+    deployment: Deployment | None,
+    constants: RlConstants | None = None,
+) -> Predicted:
+    """Return the step of a trainer and of engines, with what is between them."""
+    constants = constants or rl_constants()
+    transfer = None
+    if rollouts is not None:
+        transfer = _transfer(question, devices, job.workload.network, constants)
     parts = Parts(
         rollouts,
         trainer,
-        trainer if algorithm.has_critic else None,
+        trainer if setup.algorithm.has_critic else None,
         _reward_model_s(question, devices, lengths, constants),
         transfer,
-        _swapped_s(question, devices, trainer, rollouts, constants, has_reference=has_reference),
+        _swapped_s(question, devices, trainer, rollouts, constants, has_reference=setup.has_reference),
     )
     mean_tokens = float(lengths.mean()) + question.prompt_tokens
-    return Predicted(question, devices, setup, parts, compose(setup, parts, constants), job, deployment, mean_tokens)
+    step = compose(setup, parts, constants)
+    return Predicted(question, devices, setup, parts, step, job, deployment, mean_tokens)
 
 
 def find_devices(question: RlQuestion) -> Devices:
@@ -286,7 +311,7 @@ def _check(question: RlQuestion, devices: Devices) -> None:
         )
 
 
-def _lengths(question: RlQuestion) -> Any:
+def response_lengths_of(question: RlQuestion) -> Any:
     """Return the tokens of every response, in rising order."""
     longest = question.longest_response
     if question.lengths is not None:
@@ -294,9 +319,9 @@ def _lengths(question: RlQuestion) -> Any:
     return response_lengths(question.samples, question.response_tokens, longest, question.clipped_share)
 
 
-def make_job(question: RlQuestion, device: Device, mean_tokens: float) -> Job:
-    """Return the training of a sample of the mean length on one device."""
-    unit = 2 * question.tensor * question.context_parallel
+def make_job(question: RlQuestion, device: Device, mean_tokens: float, unit: int = 0) -> Job:
+    """Return the training of a sample of the mean length, in units that can be divided, on one device."""
+    unit = unit or 2 * question.tensor * question.context_parallel
     length = max(round(mean_tokens / unit), 1) * unit
     training = TrainingOptions("adamw", mixed_precision=True)
     if question.lora is not None:
@@ -336,7 +361,7 @@ def _samples_per_micro_batch(question: RlQuestion, mean_tokens: float) -> int:
     return max(int(tokens * question.context_parallel / mean_tokens), 1)
 
 
-def _time_trainer(
+def time_trainer_of(
     question: RlQuestion, devices: Devices, job: Job, lengths: Any, constants: RlConstants
 ) -> TrainerTimes:
     """Return the times of the trainer."""
@@ -418,7 +443,7 @@ def make_deployment(question: RlQuestion, devices: Devices) -> Deployment:
     return deployments.make(device, division, precision if is_weights_only else None)
 
 
-def _roll_out(
+def roll_out_samples(
     question: RlQuestion, devices: Devices, deployment: Deployment, lengths: Any, constants: RlConstants
 ) -> Rollouts:
     """Return the rollouts."""
@@ -483,7 +508,7 @@ def _reward_model_s(question: RlQuestion, devices: Devices, lengths: Any, consta
         return 0.0
     asked = msgspec.structs.replace(question, network=question.reward_model, pipeline=1, expert_parallel=1)
     job = make_job(asked, devices.device, float(trained_tokens(question, lengths).mean()))
-    return _time_trainer(asked, devices, job, lengths, constants).forward_s
+    return time_trainer_of(asked, devices, job, lengths, constants).forward_s
 
 
 def answer_rl(question: RlQuestion) -> RlAnswer:
@@ -540,7 +565,7 @@ def make_answer(found: Predicted) -> RlAnswer:
         price_usd_per_h=price,
         totals=None,
         divisions=[],
-        settings="",
+        settings=_settings(found),
         model=describe_model(found.job.model),
         notes=_notes(found),
         calibration=found.job.model.label or None,
@@ -559,6 +584,38 @@ def make_answer(found: Predicted) -> RlAnswer:
         None if answer.energy_j is None else steps * answer.energy_j / 3.6e6,
     )
     return msgspec.structs.replace(answer, totals=totals)
+
+
+def _settings(found: Predicted) -> str:
+    """Return the settings in the words of the framework."""
+    question, devices, setup = found.question, found.devices, found.setup
+    framework = question.framework_rules
+    described = Described(
+        algorithm=question.algorithm,
+        prompts=question.prompts,
+        samples_per_prompt=question.samples_per_prompt or question.rules.samples_per_prompt,
+        updates=question.updates_per_step,
+        prompt_tokens=question.prompt_tokens,
+        max_tokens=question.prompt_tokens + question.longest_response,
+        micro_batch=found.parts.trainer.samples_per_micro_batch,
+        tensor=question.tensor,
+        pipeline=question.pipeline,
+        context_parallel=question.context_parallel,
+        expert_parallel=question.expert_parallel,
+        is_megatron=question.uses_megatron,
+        precision=question.precision,
+        rollout_tensor=question.rollout_tensor,
+        rollout_precision=question.rollout_precision or question.precision,
+        rollout_devices=devices.rollouts,
+        devices=devices.total,
+        devices_per_node=devices.topology.devices_per_node,
+        is_colocated=devices.is_colocated,
+        steps_off=question.steps_off,
+        is_eager=framework.is_eager if question.engine_eager is None else question.engine_eager,
+        memory_fraction=question.memory_fraction or (framework.memory_fraction if devices.is_colocated else None),
+        has_reference=setup.has_reference,
+    )
+    return settings_text(question.framework, described)
 
 
 def _steps(question: RlQuestion) -> int | None:

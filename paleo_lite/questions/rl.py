@@ -195,6 +195,10 @@ class Rl(PriceOptions, SiteOptions, TimeModelOptions, DeviceOptions, NetworkAske
         group=ROLLOUT_GROUP, type=TURN_SETTINGS, metavar="KEY=VALUE,...",
         help="Agentic rollouts: turns=N (parts of a response), seconds=TIME (of a tool between two of them).",
     )  # fmt: skip
+    advise: bool = option(
+        False, group=PARALLEL_GROUP, is_common=True,
+        help="Divide the devices between trainer and engines, choose the parallelism of both, and rank all divisions.",
+    )  # fmt: skip
     steps: int | None = option(
         group=COST_GROUP, is_common=True, is_single=True, type=INTEGER, metavar="N",
         help="Number of steps, for hours, cost and energy.",
@@ -248,8 +252,18 @@ def _answer(question: Any) -> RlAnswer:
         facility=question.facility,
         **{name: getattr(question, name) for name in _PASSED},
     )
+    if question.advise:
+        from ..api.reinforcement_advice import advise_rl
+
+        given = [name for name in _ADVISED if name in question.given()]
+        if given:
+            raise BadValue(f"`--advise` chooses `--{given[0].replace('_', '-')}` itself: leave it out")
+        return advise_rl(asked)
     return answer_rl(asked)
 
+
+_ADVISED = ("tensor", "pipeline", "context_parallel", "expert_parallel", "rollout_tensor", "rollout_workers")
+"""Options that advice chooses."""
 
 _PASSED = (
     "network", "gpu", "clock", "unit", "power_limit", "hardware_files", "time_model", "calibration", "platform",
@@ -274,5 +288,7 @@ RL = QuestionKind(
         "qwen3-30b-a3b --gpu h100-sxm --workers 32 --samples-per-prompt 32 --prompt-tokens 105 --response-tokens 3200 "
         "--max-tokens 4096 --updates-per-step 4 --expert-parallel 8 --rollout-tensor 2 --framework nemo-rl",
         "qwen3-8b --gpu h100-sxm --workers 16 --rollout-workers 4,8,12 --steps-off 1 --response-tokens 2000",
+        "qwen3-30b-a3b --gpu h100-sxm --workers 32 --framework nemo-rl --response-tokens 3200 --max-tokens 4096 "
+        "--advise",
     ),
 )

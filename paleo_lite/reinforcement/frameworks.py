@@ -42,7 +42,6 @@ class Framework(NamedTuple):
     offloads_parameters: bool = False  # whether the trainer's parameters leave them, too
     memory_fraction: float | None = None  # of the engine; None for the engine's own default
     is_measured: bool = False  # whether the constants of `calibrations/reinforcement.toml` were fitted to its steps
-    launch_keys: str = ""  # name of the form in which settings are printed
 
 
 FRAMEWORKS = {
@@ -57,7 +56,6 @@ FRAMEWORKS = {
         offloads_parameters=True,
         memory_fraction=0.6,
         is_measured=True,
-        launch_keys="nemo-rl",
     ),
     "verl": Framework(
         "verl: FSDP or Megatron-LM, and vLLM or SGLang",
@@ -66,7 +64,6 @@ FRAMEWORKS = {
         sharding="full-shard",
         is_eager=True,
         memory_fraction=0.5,
-        launch_keys="verl",
     ),
     "openrlhf": Framework(
         "OpenRLHF: DeepSpeed and vLLM",

@@ -54,6 +54,7 @@ class TrainerTimes(msgspec.Struct, frozen=True):
     parameter_bytes: float  # parameters of one device
     optimizer_bytes: float  # optimizer's state and master weights of one device
     micro_batches: int  # micro-batches of a rank and update
+    samples_per_micro_batch: int
     description: str  # the parallel configuration as text
     relative_interval: tuple[float, float]  # 90% interval of the passes over their time
 
@@ -95,6 +96,7 @@ def time_trainer(
         parameter_bytes=parameter_bytes,
         optimizer_bytes=optimizer_bytes,
         micro_batches=micro_batches,
+        samples_per_micro_batch=parallel.micro_batch_size,
         description=plan.config.describe(plan.layout.data, plan.layout.micro_batches),
         relative_interval=(low, high),
     )

@@ -1,0 +1,216 @@
+"""Advice of `rl`: how a number of devices is divided between trainer and engines, and each of them in itself.
+
+Trainer and engines do not know each other, so that each is timed alone, for some numbers of devices and degrees, and
+all pairs are put together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from math import prod
+from typing import Any, NamedTuple
+
+import msgspec
+
+from ..architectures import Network
+from ..counting.kinds import is_grouped_product
+from ..distributed.job import Job
+from ..errors import BadValue, PaleoError
+from ..reinforcement.answer import RlAnswer, RlRow
+from ..reinforcement.constants import RlConstants, rl_constants
+from ..reinforcement.rollouts import Rollouts
+from ..reinforcement.step import Setup
+from ..reinforcement.trainer import TrainerTimes
+from ..serving.deployment import Deployment
+from ..timing.memory import usable_bytes
+from .reinforcement import (
+    Devices,
+    Predicted,
+    RlQuestion,
+    complete,
+    find_devices,
+    make_answer,
+    make_deployment,
+    make_job,
+    make_setup,
+    response_lengths_of,
+    roll_out_samples,
+    time_trainer_of,
+    trained_tokens,
+)
+
+MOST_SHAPES = 6
+"""Divisions of matrices and experts that are counted; pipelines of any length share those of a shape."""
+
+MOST_DIVISIONS = 24
+"""Divisions of the trainer that are timed."""
+
+SHARES = (0.25, 0.5, 0.75)
+"""Shares of the devices that engines of their own get."""
+
+BYTES_PER_PARAMETER = 6.0
+"""Bytes of a parameter and its gradient on a device, below which no division of the trainer is tried."""
+
+LONG_TOKENS = 8192
+"""Tokens of a sample from which context parallelism is tried."""
+
+
+class Trained(NamedTuple):
+    """A trainer on some devices."""
+
+    degrees: dict[str, int]
+    devices: int
+    times: TrainerTimes
+
+
+class Generated(NamedTuple):
+    """Engines on some devices."""
+
+    tensor: int
+    devices: int
+    deployment: Deployment
+    rollouts: Rollouts
+
+
+def advise_rl(question: RlQuestion) -> RlAnswer:
+    """Return the fastest division of the devices that fits, with all that were compared."""
+    if question.rollout_workers is not None:
+        raise BadValue("`--advise` divides the devices itself: leave `--rollout-workers` out")
+    constants = rl_constants()
+    base = msgspec.structs.replace(question, steps_off=0)
+    devices = find_devices(base)
+    lengths = response_lengths_of(base)
+    job = make_job(base, devices.device, float(trained_tokens(base, lengths).mean()), unit=64)
+    steps_off = question.steps_off or 1
+    apart = [round(share * devices.total) for share in SHARES] if devices.total >= 4 else []
+    trainer_counts = [devices.total, *(devices.total - count for count in apart)]
+    trainers = list(_trainers(base, devices, job, lengths, trainer_counts, constants))
+    engines = list(_engines(question, devices, lengths, [devices.total, *apart], steps_off, constants))
+    found = []
+    for trained in trainers:
+        for generated in engines:
+            is_colocated = trained.devices == generated.devices == devices.total
+            if not is_colocated and trained.devices + generated.devices != devices.total:
+                continue
+            if is_colocated and question.steps_off:
+                continue  # rollouts that are off need devices of their own
+            found.append(_together(base, devices, job, trained, generated, 0 if is_colocated else steps_off, lengths))
+    if not found:
+        raise BadValue(
+            f"no division of {devices.total} x {devices.device.name} holds {job.workload.network.name}: give more "
+            "`--workers`"
+        )
+    found.sort(key=lambda predicted: predicted.step.time_s)
+    return msgspec.structs.replace(make_answer(found[0]), divisions=[_row(predicted) for predicted in found])
+
+
+def _together(
+    base: RlQuestion,
+    devices: Devices,
+    job: Job,
+    trained: Trained,
+    generated: Generated,
+    steps_off: int,
+    lengths: Any,
+) -> Predicted:
+    """Return the step of a trainer with engines."""
+    apart = generated.devices if steps_off else None
+    question = msgspec.structs.replace(
+        base, **trained.degrees, rollout_tensor=generated.tensor, rollout_workers=apart, steps_off=steps_off
+    )
+    placed = devices._replace(trainer=trained.devices, rollouts=generated.devices)
+    setup: Setup = make_setup(question, placed)
+    return complete(question, placed, setup, job, lengths, trained.times, generated.rollouts, generated.deployment)
+
+
+def _trainers(
+    question: RlQuestion, devices: Devices, job: Job, lengths: Any, counts: list[int], constants: RlConstants
+) -> Iterator[Trained]:
+    """Yield the trainers that fit into the memory of their devices."""
+    available = usable_bytes(devices.device)
+    shapes: set[tuple[int, int, int]] = set()
+    for degrees in _degrees(question, devices, job.workload.network, float(lengths.mean())):
+        shape = (degrees["tensor"], degrees["context_parallel"], degrees["expert_parallel"])
+        if shape not in shapes and len(shapes) == MOST_SHAPES:
+            continue
+        asked = msgspec.structs.replace(question, **degrees)
+        for count in dict.fromkeys(counts):
+            placed = devices._replace(trainer=count)
+            try:
+                times = time_trainer_of(asked, placed, job, lengths, constants)
+            except PaleoError:
+                continue  # these devices cannot be divided so
+            shapes.add(shape)
+            if times.memory_bytes is None or times.memory_bytes <= available:
+                yield Trained(degrees, count, times)
+
+
+def _degrees(question: RlQuestion, devices: Devices, network: Network, mean_tokens: float) -> Iterator[dict[str, int]]:
+    """Yield degrees of parallelism of the trainer, those with the fewest devices per replica first."""
+    experts = max((layer.weights[0][0] for layer in network.layers if is_grouped_product(layer)), default=1)
+    powers = [2**power for power in range(7)]
+    tensors = [n for n in powers[:4] if n <= devices.topology.devices_per_node]
+    contexts = [n for n in powers[:4] if n == 1 or mean_tokens / n >= LONG_TOKENS / 2]
+    expert_degrees = [n for n in (1, 4, 8, 16, 32) if experts % n == 0 and (n > 1 or experts == 1)]
+    if not question.uses_megatron:
+        tensors, expert_degrees = [1], [1]
+    pipelines = [n for n in powers[:5] if question.uses_megatron or n == 1]
+    expert_parameters = _expert_parameters(network)
+    found = []
+    available = usable_bytes(devices.device)
+    for tensor, pipeline, context, expert in product(tensors, pipelines, contexts, expert_degrees):
+        dense = (network.parameters - expert_parameters) / tensor
+        held_bytes = (dense + expert_parameters / expert) / pipeline * BYTES_PER_PARAMETER
+        if held_bytes <= available or not question.uses_megatron:  # sharded by blocks, which no degree decides
+            found.append((tensor * pipeline * context, expert, tensor, pipeline, context))
+    for _, expert, tensor, pipeline, context in sorted(found)[:MOST_DIVISIONS]:
+        yield {"tensor": tensor, "pipeline": pipeline, "context_parallel": context, "expert_parallel": expert}
+
+
+def _expert_parameters(network: Network) -> float:
+    """Return the parameters of all experts."""
+    experts = [layer for layer in network.layers if is_grouped_product(layer)]
+    return float(sum(prod(shape) for layer in experts for shape in layer.weights))
+
+
+def _engines(
+    question: RlQuestion, devices: Devices, lengths: Any, counts: list[int], steps_off: int, constants: RlConstants
+) -> Iterator[Generated]:
+    """Yield the engines into which the network and a cache fit."""
+    for tensor in (1, 2, 4, 8):
+        if tensor > devices.topology.devices_per_node:
+            continue
+        for count in dict.fromkeys(counts):
+            if count % tensor:
+                continue
+            off = 0 if count == devices.total else steps_off
+            asked = msgspec.structs.replace(question, rollout_tensor=tensor, steps_off=off)
+            placed = devices._replace(rollouts=count, trainer=devices.total if not off else devices.total - count)
+            try:
+                deployment = make_deployment(asked, placed)
+                rollouts = roll_out_samples(asked, placed, deployment, lengths, constants)
+            except PaleoError:
+                continue  # the network does not fit so, or there are fewer samples than engines
+            yield Generated(tensor, count, deployment, rollouts)
+
+
+def _row(predicted: Predicted) -> RlRow:
+    """Return a division as a row."""
+    question, parts, step = predicted.question, predicted.parts, predicted.step
+    rollouts = parts.rollouts
+    assert rollouts is not None
+    return RlRow(
+        rollout_workers=question.rollout_workers,
+        rollout_tensor=question.rollout_tensor,
+        tensor=question.tensor,
+        pipeline=question.pipeline,
+        context_parallel=question.context_parallel,
+        expert_parallel=question.expert_parallel,
+        steps_off=question.steps_off,
+        time_s=step.time_s,
+        trainer_s=step.trainer_s,
+        rollouts_s=step.rollouts_s,
+        trainer_bytes=parts.trainer.memory_bytes,
+        rollout_bytes=rollouts.weights_bytes + rollouts.cache_bytes + rollouts.activations_bytes,
+    )

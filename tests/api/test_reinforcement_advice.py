@@ -1,0 +1,61 @@
+"""Advice about steps of reinforcement learning, and the settings of frameworks.
+
+Tests: api/reinforcement_advice.py, reinforcement/settings.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import paleo_lite as pl
+from paleo_lite.errors import BadValue
+
+SMALL = {
+    "network": "qwen3-0.6b", "gpu": "h100-sxm", "workers": 8, "prompts": 16, "samples_per_prompt": 8,
+    "response_tokens": 200, "framework": "verl",
+}  # fmt: skip
+
+
+def ask(**changes: Any) -> Any:
+    return pl.rl(**{**SMALL, **changes})
+
+
+def test_advice_ranks_turns_and_devices_apart() -> None:
+    answer = ask(advise=True)
+    times = [row.time_s for row in answer.divisions]
+    assert times == sorted(times) and answer.time_s == times[0]
+    assert {row.steps_off for row in answer.divisions} == {0, 1}
+    best = answer.divisions[0]
+    degrees = {"rollout_tensor": best.rollout_tensor, "context_parallel": best.context_parallel}
+    again = ask(rollout_workers=best.rollout_workers, steps_off=best.steps_off, **degrees)
+    assert again.time_s == pytest.approx(best.time_s, rel=0.02)
+
+
+def test_advice_divides_mixtures_among_experts() -> None:
+    answer = ask(network="olmoe-1b-7b", framework="nemo-rl", advise=True)
+    assert {row.expert_parallel for row in answer.divisions} <= {4, 8}
+
+
+def test_advice_chooses_the_degrees_itself() -> None:
+    with pytest.raises(BadValue, match="`--advise` chooses `--tensor` itself: leave it out"):
+        ask(advise=True, tensor=2)
+
+
+def test_what_fits_nowhere_is_one_sentence() -> None:
+    with pytest.raises(BadValue, match="no division of 1 x H100 SXM5 80GB holds"):
+        ask(network="llama-3.1-70b", workers=1, framework="generic", advise=True)
+
+
+def test_settings_are_in_the_words_of_the_framework() -> None:
+    verl = dict(line.split("=") for line in ask(updates_per_step=4, rollout_tensor=2).settings.splitlines())
+    assert verl["data.train_batch_size"] == "16" and verl["actor_rollout_ref.actor.ppo_mini_batch_size"] == "4"
+    assert verl["actor_rollout_ref.actor.strategy"] == "fsdp2"
+    assert verl["actor_rollout_ref.rollout.tensor_model_parallel_size"] == "2"
+    apart = ask(framework="nemo-rl", rollout_workers=4, steps_off=1, rollout_precision="fp8")
+    nemo = dict(line.split("=") for line in apart.settings.splitlines())
+    assert nemo["policy.train_global_batch_size"] == "128"
+    assert nemo["policy.generation.colocated.enabled"] == "false" and nemo["grpo.async_grpo.enabled"] == "true"
+    assert nemo["policy.generation.vllm_cfg.precision"] == "fp8"
+    assert ask(framework="generic").settings == ""
