@@ -245,7 +245,7 @@ def complete(
     constants = constants or rl_constants()
     transfer = None
     if rollouts is not None:
-        transfer = _transfer(question, devices, job.workload.network, constants)
+        transfer = _transfer(question, devices, job, constants)
     parts = Parts(
         rollouts,
         trainer,
@@ -463,10 +463,13 @@ def roll_out_samples(
     )
 
 
-def _transfer(question: RlQuestion, devices: Devices, network: Network, constants: RlConstants) -> Transfer:
-    """Return the way of the weights."""
-    framework = question.framework_rules
+def _transfer(question: RlQuestion, devices: Devices, job: Job, constants: RlConstants) -> Transfer:
+    """Return the way of the weights, or of the adapters where they alone are trained."""
+    framework, network = question.framework_rules, job.workload.network
     path = framework.transfer if devices.is_colocated else framework.transfer_apart
+    share = 1.0
+    if question.lora is not None:
+        share = min(job.workload.trainable_parameters / network.parameters, 1.0)
     return transfer_weights(
         network,
         question.rollout_precision or question.precision,
@@ -475,6 +478,7 @@ def _transfer(question: RlQuestion, devices: Devices, network: Network, constant
         question.rollout_tensor,
         constants,
         senders=devices.trainer,
+        share=share,
     )
 
 

@@ -41,12 +41,14 @@ def transfer_weights(
     constants: RlConstants,
     *,
     senders: int,  # devices of the trainer
-    lora_share: float = 1.0,  # share of the parameters that travels
+    share: float = 1.0,  # of the parameters, that is trained and so travels
 ) -> Transfer:
     """Return how new weights reach the engines."""
-    tensors = max(round(count_tensors(network) * min(lora_share * 20, 1.0)), 1)
+    tensors = count_tensors(network)
+    if share < 1:
+        tensors = 2 * sum(1 for layer in network.layers if layer.weights)  # two small matrices beside each
     number_bytes = max(bytes_per_number(precision), 1.0)
-    total_bytes = network.parameters * number_bytes * lora_share
+    total_bytes = network.parameters * number_bytes * share
     received_bytes = total_bytes
     if path == RESHARDED:
         received_bytes = total_bytes / min(senders, max(rollout_tensor, 1))

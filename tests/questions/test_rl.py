@@ -75,6 +75,11 @@ def test_what_makes_a_phase_shorter(changes: dict[str, Any], phase: str) -> None
     assert ask(**base, **changes).phases[phase] < ask(**base).phases[phase]
 
 
+def test_adapters_travel_alone() -> None:
+    base = {"network": "qwen3-8b", "workers": 16}
+    assert ask(lora=16, **base).phases["transfer"] < ask(**base).phases["transfer"]
+
+
 def test_a_reference_can_be_left_out() -> None:
     assert "reference_log_probs" in ask().phases
     assert "reference_log_probs" not in ask(reference="no").phases
