@@ -14,9 +14,9 @@ from ..counting.work import MEGATRON
 from ..distributed.job import Job
 from ..distributed.links import Topology, device_link
 from ..distributed.parallel_config import ParallelConfig
-from ..distributed.platforms import Computer, find_platform, is_topology
+from ..distributed.platforms import Computer, find_platform, is_topology, usual_computer
 from ..distributed.run import ClusterRequest
-from ..errors import BadValue
+from ..errors import BadValue, DoesNotFit
 from ..machines import Device, Price, find_device
 from ..machines.prices import choose_price
 from ..reinforcement.algorithms import ALGORITHMS, Algorithm
@@ -265,11 +265,15 @@ def find_devices(question: RlQuestion) -> Devices:
     if question.gpu is None and question.platform is None:
         raise BadValue("give the device with `--gpu`, such as `--gpu h100-sxm`, or the computer with `--platform`")
     given = None if question.gpu is None else find_device(question.gpu, files)
-    platform, topology_text = question.platform, None
+    platform, described = question.platform, None
     if platform is not None and is_topology(platform):
-        platform, topology_text = None, platform
-    request = ClusterRequest(question.workers, link=question.link, platform=platform, topology=topology_text)
+        platform, described = None, platform
+    elif platform is None and question.link is None and given is not None and usual_computer(given.id) is None:
+        described = assumed_nodes(given, question.workers or 1)
+    request = ClusterRequest(question.workers, link=question.link, platform=platform, topology=described)
     topology = request.build_topology(files, given, uses_own_link=True)
+    if described is not None and question.platform is None:
+        topology = msgspec.structs.replace(topology, assumptions=(described,))
     named = given or (None if topology.device is None else find_device(topology.device, files))
     if named is None:
         raise BadValue(f"`--platform {question.platform}` names no device: give it with `--gpu`, too")
@@ -295,6 +299,22 @@ def find_devices(question: RlQuestion) -> Devices:
             f"`--rollout-workers` must leave devices of the {count} of `--workers` to the trainer (got {apart})"
         )
     return Devices(named, topology, count - apart, apart, price)
+
+
+USUAL_NODE = 8
+"""Devices of a node where no computer of a device is on record."""
+
+USUAL_NETWORK = "8x infiniband-ndr"
+"""Network of such nodes: a port for every device."""
+
+
+def assumed_nodes(device: Device, workers: int) -> str:
+    """Return nodes of devices without a usual computer, as a description of a topology."""
+    per_node = math.gcd(workers, USUAL_NODE)
+    inside = f"{per_node}x {device.id} @ {device_link(device)}" if per_node > 1 else device.id
+    if workers == per_node:
+        return inside
+    return f"{inside}, {workers // per_node} nodes @ {USUAL_NETWORK}"
 
 
 def _check(question: RlQuestion, devices: Devices) -> None:
@@ -449,18 +469,25 @@ def roll_out_samples(
     """Return the rollouts."""
     engines = devices.rollouts // (question.rollout_tensor * question.rollout_pipeline)
     is_eager = question.framework_rules.is_eager if question.engine_eager is None else question.engine_eager
-    return roll_out(
-        deployment,
-        engines,
-        question.prompt_tokens,
-        lengths,
-        constants,
-        is_eager=is_eager,
-        nodes=-(-question.rollout_tensor // devices.topology.devices_per_node),
-        steps_ahead=question.steps_off,
-        turns=question.turns,
-        tool_s=question.tool_s,
-    )
+    try:
+        return roll_out(
+            deployment,
+            engines,
+            question.prompt_tokens,
+            lengths,
+            constants,
+            is_eager=is_eager,
+            nodes=-(-question.rollout_tensor // devices.topology.devices_per_node),
+            steps_ahead=question.steps_off,
+            turns=question.turns,
+            tool_s=question.tool_s,
+        )
+    except DoesNotFit as error:
+        reason = str(error).partition("; use a larger")[0]
+        raise DoesNotFit(
+            f"rollouts do not fit with `--rollout-tensor {question.rollout_tensor}`, give a larger one or a narrower "
+            f"`--rollout-precision`: {reason}"
+        ) from None
 
 
 def _transfer(question: RlQuestion, devices: Devices, job: Job, constants: RlConstants) -> Transfer:
@@ -662,6 +689,7 @@ def _activity(found: Predicted) -> Activity:
 def _notes(found: Predicted) -> tuple[str, ...]:
     """Return remarks for the user."""
     notes = list(found.job.workload.network.notes)
+    notes += [f"assumed: {assumption}" for assumption in found.devices.topology.assumptions]
     rollouts, trainer, setup = found.parts.rollouts, found.parts.trainer, found.setup
     if rollouts is not None and rollouts.waits_for_memory:
         notes.append(

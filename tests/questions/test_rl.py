@@ -134,8 +134,13 @@ def test_impossible_questions_are_one_sentence(changes: dict[str, Any], sentence
 
 
 def test_rollouts_that_do_not_fit_are_one_sentence() -> None:
-    with pytest.raises(DoesNotFit, match="leaves no memory for a KV cache"):
+    with pytest.raises(DoesNotFit, match="rollouts do not fit with `--rollout-tensor 1`, give a larger one"):
         ask(network="llama-3.1-70b", tensor=8)
+
+
+def test_devices_without_a_usual_computer_are_assumed_in_nodes() -> None:
+    answer = ask(gpu="mi300x", workers=16, network="qwen3-8b", tensor=8)
+    assert "assumed: 8x mi300x @ xgmi-mi300-x7, 2 nodes @ 8x infiniband-ndr" in answer.notes
 
 
 def test_several_values_are_compared() -> None:
