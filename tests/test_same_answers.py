@@ -121,6 +121,8 @@ ASKED = {
                         {"link": "ethernet20", "workers": "4", "strategy": "pipeline-gpipe", "batch_size": 4, **K40M}),
            "serving": ("llama-3-8b --gpu h100-sxm --rate 5 --num-requests 50", ("llama-3-8b",),
                        {"gpu": "h100-sxm", "rate": 5, "num_requests": 50}),
+           "rl": ("qwen3-0.6b --gpu h100-sxm --prompts 8 --samples-per-prompt 4 --response-tokens 200", ("qwen3-0.6b",),
+                  {"gpu": "h100-sxm", "prompts": 8, "samples_per_prompt": 4, "response_tokens": 200}),
            "pareto": ("{sweep} --pareto time,cost", ("{sweep}",), {"pareto": ["time", "cost"]}),
            "memory": ("llama-3-8b --gpu h100-sxm --batch-sizes 1,2 --token-counts 64,128", ("llama-3-8b",),
                       {"gpu": "h100-sxm", "batch_sizes": [1, 2], "token_counts": [64, 128]}),

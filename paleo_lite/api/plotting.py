@@ -71,6 +71,12 @@ KINDS: dict[str, ChartKind] = {
         "serving_chart",
         "latencies of a deployment, or with --advise tokens per second per GPU over tokens per second per user",
     ),
+    "rl": ChartKind(
+        "rl",
+        "reinforcement",
+        "rl_chart",
+        "phases of a step of reinforcement learning over the devices with live sequences, or divisions compared",
+    ),
     "local": ChartKind(
         "", "local", "local_chart", "tokens per second of a language model under llama.cpp, by device or by format"
     ),
@@ -117,7 +123,7 @@ def chart_of_comparison(comparison: Any) -> str:
 
     if are_steps(comparison.answers):
         return CHARTS_OF_STEPS[0]
-    return "serving" if comparison.kind == "serve" else ""
+    return {"serve": "serving", "rl": "rl"}.get(comparison.kind, "")
 
 
 BACKGROUND_ROWS = 3000

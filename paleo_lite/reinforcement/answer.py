@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 
@@ -11,6 +11,7 @@ from ..timing.answer import COMMON_FIELDS, Answer
 from ..timing.energy import Power
 from ..timing.facility import Facility
 from .rollouts import Rollouts
+from .step import OF_ROLLOUTS, OF_TRAINER
 
 
 class RlTotals(msgspec.Struct, frozen=True):
@@ -20,6 +21,19 @@ class RlTotals(msgspec.Struct, frozen=True):
     hours: float
     usd: float | None  # None without a price
     kwh: float | None  # None if the power is unknown
+
+
+class Span(NamedTuple):
+    """A phase on some of the devices."""
+
+    devices: str  # one of `ALL`, `TRAINER`, `ENGINES`
+    phase: str
+    start_s: float
+    end_s: float
+
+
+ALL, TRAINER, ENGINES = "all devices", "trainer", "engines"
+"""Devices of a span."""
 
 
 class RlRow(msgspec.Struct, frozen=True):
@@ -155,6 +169,19 @@ class RlAnswer(Answer, msgspec.Struct, frozen=True, eq=False):
         if self.price_usd_per_h is None:
             return None
         return self.devices * self.price_usd_per_h * self.time_s / 3600
+
+    def spans(self) -> list[Span]:
+        """Return the phases one after the other, those of trainer and engines at the same time if rollouts are off."""
+        spans: list[Span] = []
+        ends = {ALL: 0.0, TRAINER: 0.0, ENGINES: 0.0}
+        for phase, seconds in self.phases.items():
+            side = ALL
+            if not self.is_colocated and phase in (*OF_ROLLOUTS, *OF_TRAINER):
+                side = ENGINES if phase in OF_ROLLOUTS else TRAINER
+            start_s = ends[side] if side != ALL and self.steps_off else max(ends.values())
+            spans.append(Span(side, phase, start_s, start_s + seconds))
+            ends[side] = start_s + seconds
+        return spans
 
     def to_dict(self) -> dict[str, Any]:
         """Return the documented JSON."""
