@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
 from ..errors import BadValue
+from .requests import Traffic
 
 
 class PrefixCache:
@@ -62,6 +63,52 @@ class PrefixCache:
         """Drop the least recently used blocks that nobody holds, until at most some of them are left."""
         while len(self._unused) > max(most, 0):
             self._unused.popitem(last=False)
+
+
+class PrefixesOfRequests:
+    """Prefix cache of a replica, whose requests hold what they found, and after their prompt all of its full blocks."""
+
+    def __init__(self, traffic: Traffic, block_tokens: int) -> None:
+        assert traffic.hashes is not None
+        self.cache = PrefixCache()
+        self.hashed_tokens = traffic.hashed_tokens
+        self.blocks_per_hash = -(-traffic.hashed_tokens // block_tokens)
+        # Only full blocks are found again.
+        self.hashes = [
+            hashes[: tokens // traffic.hashed_tokens]
+            for hashes, tokens in zip(traffic.hashes, traffic.input_tokens.tolist())
+        ]
+        self.most_found = [
+            max(tokens - 1, 0) // traffic.hashed_tokens for tokens in traffic.input_tokens.tolist()
+        ]  # at least one token of a prompt is computed
+        self.held = [0] * len(self.hashes)
+
+    def find(self, request: int) -> tuple[int, int]:
+        """Return the tokens of a prompt that are there, and the blocks of the KV cache of them that nobody holds."""
+        hashes = self.hashes[request][: self.most_found[request]]
+        found = self.cache.count_found(hashes)
+        self.held[request] = found
+        return found * self.hashed_tokens, self.cache.count_unused(hashes[:found]) * self.blocks_per_hash
+
+    def hold_found(self, request: int) -> None:
+        """Let a request hold what it has found."""
+        self.cache.hold(self.hashes[request][: self.held[request]])
+
+    def hold_computed(self, request: int) -> tuple[int, int]:
+        """Let a request hold all full blocks of its prompt; return their tokens, and blocks that nobody held before."""
+        newly_held = self.cache.hold(self.hashes[request][self.held[request] :])
+        self.held[request] = len(self.hashes[request])
+        return self.held[request] * self.hashed_tokens, newly_held * self.blocks_per_hash
+
+    def release(self, request: int) -> int:
+        """Let a request give its blocks back; return the blocks of the KV cache that nobody holds any more."""
+        unheld = self.cache.release(self.hashes[request][: self.held[request]])
+        self.held[request] = 0
+        return unheld * self.blocks_per_hash
+
+    def keep_within(self, blocks: int) -> None:
+        """Drop what nobody holds and does not fit into some blocks of the KV cache."""
+        self.cache.evict(blocks // self.blocks_per_hash)
 
 
 def prefix_hit_rate(prompts: Iterable[Sequence[int]], blocks: int | None = None) -> float:
