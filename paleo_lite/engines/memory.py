@@ -6,19 +6,12 @@ from collections.abc import Sequence
 from math import ceil
 
 from ..formats import bytes_per_number
-from ..machines import Device
 from .blocks import SAMPLED_BYTES, SAMPLING
 from .formulas import RESULT_BYTES
 from .kernel_formats import kernel_rates
 from .kernels import AttentionKernel, CountedKernel, ExpertsKernel, Pointwise, ProductKernel
 from .records import KERNELS
 from .step import EngineStep
-
-REPORTED_SHARE = 0.9915
-"""Share of the memory of a device that its driver reports, apart from `KEPT_BYTES`."""
-
-KEPT_BYTES = 0.13 * 2**30
-"""Bytes that a driver keeps on every device."""
 
 
 def padding_bytes(step: EngineStep, kernels: Sequence[CountedKernel]) -> float:
@@ -77,16 +70,6 @@ def sequence_bytes(step: EngineStep, kernels: Sequence[CountedKernel], tokens: f
         elif isinstance(kernel, Pointwise):
             total += counted.count * kernel.state_bytes
     return total
-
-
-def reported_bytes(device: Device) -> float:
-    """Return the memory of a device that its driver reports.
-
-    What data sheets call a gigabyte of memory is a gibibyte, of which the driver keeps about 1%: an A100 of 80 GB
-    reports 84,990,623,744 bytes, an H100 85,018,279,936, a B200 of 180 GB 191,503,138,816, an RTX 3090 23.69 GiB and an
-    RTX 4090 23.65 GiB (messages of PyTorch).
-    """
-    return REPORTED_SHARE * device.memory_bytes / 1e9 * 2**30 - KEPT_BYTES
 
 
 def activation_bytes(

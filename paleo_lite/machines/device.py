@@ -146,6 +146,16 @@ class Clocks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tensor: SourcedFigure | None = None
 
 
+REPORTED_SHARE = 0.9915
+"""Share of the memory of a device that its driver reports, apart from `KEPT_BYTES`."""
+
+KEPT_BYTES = 0.13 * 2**30
+"""Bytes that a driver keeps on every device."""
+
+INLINE_ECC_SHARE = 15 / 16
+"""Share of a memory that error correction leaves where it has no memory of its own."""
+
+
 class DeviceMemory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Device memory: capacity and peak bandwidth, and where known bus width, pin rate and L2 cache."""
 
@@ -155,6 +165,7 @@ class DeviceMemory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     bus: SourcedFigure | None = None
     rate: SourcedFigure | None = None
     l2: SourcedFigure | None = None
+    inline_ecc: bool = False  # whether error correction, which is on by default, takes a sixteenth of the memory
     audit_exception: str = ""
 
 
@@ -242,8 +253,20 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def memory_bytes(self) -> float:
-        """Memory capacity in bytes."""
+        """Memory capacity in bytes, as the data sheet writes it."""
         return parse_quantity(self.memory.capacity.value, "B")
+
+    @property
+    def reported_memory_bytes(self) -> float:
+        """Memory that the driver reports.
+
+        What data sheets call a gigabyte of memory is a gibibyte, of which the driver keeps about 1%: an A100 of 80 GB
+        reports 84,990,623,744 bytes, an H100 85,018,279,936, a B200 of 180 GB 191,503,138,816, an RTX 3090 23.69 GiB
+        and an RTX 4090 23.65 GiB (messages of PyTorch). Error correction of GDDR takes a sixteenth: an L4 of 24 GB
+        reports 23,034 MiB, an L40S of 48 GB 46,068 MiB and a T4 of 16 GB 15,109 MiB (nvidia-smi).
+        """
+        share = INLINE_ECC_SHARE if self.memory.inline_ecc else 1.0
+        return REPORTED_SHARE * share * self.memory_bytes / 1e9 * 2**30 - KEPT_BYTES
 
     @property
     def power_w(self) -> float | None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import BadValue
+from ..formats import format_of_weights, split_format
 from .compare import check_no_pipeline, check_single, compare, published_weights
 from .completion import LINK, NETWORK, PLATFORM
 from .kind import QuestionKind, make_function
@@ -27,12 +28,17 @@ from .records import (
     SiteOptions,
     TimeModelOptions,
     WeightOptions,
+    settings_of,
 )
 from .values import INTEGER, KeyValues, Names, Number, Quantity
 
 if TYPE_CHECKING:
-    from ..machines import Price
+    from ..api.deployments import Deployments
+    from ..distributed.links import Topology
+    from ..machines import Device, Price
     from ..serving.answers import Serving
+    from ..serving.requests import Demand
+    from ..serving.slo import Objective
     from ..sweeps.comparison import Comparison
 
 TRAFFIC_GROUP = "Traffic"
@@ -207,34 +213,198 @@ def _answer(question: Serve, listings: Mapping[str, Price | None] | None = None)
         raise BadValue("`serve` needs a language model, such as llama-3-8b")
     if question.seed < 0:
         raise BadValue(f"`--seed` must be an integer >= 0 (got {question.seed})")
-    from ..api.serve import serve as serve_network
-    from ..serving.candidates import DEFAULT_HEADROOM
-
-    network: Any = question.network
-    engine: Any = question.engine
     is_group = question.tensor or question.pipeline
     if question.link is not None and question.advise is None and not is_group:
         raise BadValue("`--link` joins the devices of a replica: give their number with `--tensor`")
-    given: dict[str, Any] = {name: getattr(question, name) for name in _PASSED}
+    from ..api.arguments import to_paths
+    from ..api.deployments import find_topology
+    from ..machines import find_device
+    from ..serving.answers import answer as simulated_answer
+    from ..serving.placement import Division
+    from ..serving.slo import with_highest_rate
+
+    asked: Any = question  # its several values are compared above
+    weights = asked.weights
     if question.advise is None:
-        given["weights"] = question.weights or published_weights(question)
-    speculation, settings = _settings(question.speculation), _settings(question.engine_settings)
-    if speculation and "tokens" not in speculation:
+        weights = weights or published_weights(question)
+    precision = asked.precision
+    if precision is not None:
+        precision, weights = split_format(precision, weights)
+    speculation, settings = _speculation(question), _engine_settings(question)
+    _check_engine(question, precision, speculation, settings["sampling"])
+    demand, objectives = _demand(question), _objectives(question)
+    topology, platform_price = find_topology(asked.platform, question.link, asked.workers)
+    devices = _devices(question, topology)
+    deployments = _deployments(
+        question, precision, topology, platform_price, listings, speculation=speculation, settings=settings
+    )
+    division = Division(
+        asked.tensor or 1, asked.pipeline or 1, asked.expert_parallel or 1, asked.attention_data_parallel or 1
+    )
+    replicas = _count_replicas(asked.workers, division.devices, asked.replicas)
+    if question.prefill_workers and replicas < 2:
+        raise BadValue("`--prefill-workers` needs at least 2 replicas: give `--replicas` or `--workers`")
+    if question.advise is not None:
+        from ..api.serve_advice import Given
+        from ..api.serve_advice import advise as find_best
+        from ..serving.candidates import DEFAULT_HEADROOM, Criteria
+
+        given = Given(
+            weights=weights,
+            tensor=asked.tensor,
+            pipeline=asked.pipeline,
+            divides_experts_or_attention=(asked.expert_parallel or asked.attention_data_parallel) is not None,
+            expert_parallel=division.expert_parallel,
+            attention_data_parallel=division.attention_data_parallel,
+        )
+        headroom = DEFAULT_HEADROOM if question.headroom is None else question.headroom
+        candidates = [find_device(name, to_paths(question.hardware_files)) for name in devices]
+        return find_best(deployments, candidates, given, demand, objectives, Criteria(question.advise, headroom))
+    deployment = deployments.make(
+        devices[0], division, weights, replicas=replicas, prefill_workers=question.prefill_workers
+    )
+    traffic, description = demand.traffic(deployment.replicas, mixes_phases=deployment.engine.mixes_phases)
+    if traffic.hashes is not None and question.prefix_hit_rate:
+        raise BadValue(
+            "`--prefix-hit-rate` is for requests without hash_ids: those of this trace say which prefixes are common"
+        )
+    prepared = deployment.prepare(traffic)
+    result = simulated_answer(prepared, traffic, description)
+    return with_highest_rate(result, prepared, objectives, demand) if objectives else result
+
+
+def _speculation(question: Serve) -> dict[str, Any]:
+    """Return the settings of speculative decoding; none without it."""
+    settings = settings_of(question.speculation)
+    if settings and "tokens" not in settings:
         raise BadValue("`--speculation` needs tokens=N, the tokens drafted per iteration")
-    given |= {_SPECULATION[key]: value for key, value in speculation.items()}
-    given |= {key.replace("-", "_"): value for key, value in settings.items()}
-    return serve_network(
-        network,
-        expert_load=question.expert_load or "uniform",
-        policy=engine,
+    return dict(settings)
+
+
+def _engine_settings(question: Serve) -> dict[str, Any]:
+    """Return the settings of the engine, of which a sampling is always one."""
+    from ..serving.iteration import NUCLEUS
+
+    settings = dict(settings_of(question.engine_settings))
+    if "overhead" in settings and settings.get("sampling", NUCLEUS) != NUCLEUS:
+        raise BadValue("give only one of sampling and overhead of `--engine-settings`, which includes it")
+    return {"sampling": NUCLEUS, **settings}
+
+
+def _check_engine(question: Serve, precision: str | None, speculation: Mapping[str, Any], sampling: str) -> None:
+    """Raise BadValue for an option that is not modelled under the engine."""
+    from ..api.deployments import check_policy
+    from ..engines.routing import parse_expert_load
+    from ..serving.iteration import NUCLEUS
+
+    asked: Any = question
+    check_policy(
+        asked.engine,
+        expert_load=parse_expert_load(question.expert_load or UNIFORM_LOAD) or None,
+        draft=speculation.get("draft"),
+        draft_length=speculation.get("tokens", 0),
         advise=question.advise is not None,
-        by=question.advise or "cost",
-        price=question.price_usd_per_h,
+        precision=None if precision is None or format_of_weights(None, precision) is None else precision,
+        sampling=None if sampling == NUCLEUS else sampling,
+        **{name: getattr(question, name) for name in _OF_SERVERS},
+    )
+
+
+def _demand(question: Serve) -> Demand:
+    """Return the requests that are asked for."""
+    from ..serving.requests import Demand, parse_lengths, parse_rate
+
+    asked: Any = question
+    return Demand(
+        parse_lengths(asked.input_tokens, "--input-tokens", is_input=True),
+        parse_lengths(asked.output_tokens, "--output-tokens", is_input=False),
+        rate_per_s=None if asked.rate is None else parse_rate(asked.rate),
+        concurrency=asked.concurrency,
+        trace=None if question.requests is None else Path(question.requests),
+        num_requests=question.num_requests,
+        arrivals=question.arrivals,
+        seed=question.seed,
+    )
+
+
+def _objectives(question: Serve) -> tuple[Objective, ...]:
+    """Return the objectives; they need distributions of lengths, from which requests at other rates are drawn."""
+    from ..serving.slo import parse_slo
+
+    if question.slo is None:
+        return ()
+    if question.requests is not None:
+        raise BadValue("`--slo` needs distributions of lengths, not `--requests`")
+    return parse_slo(question.slo)
+
+
+def _devices(question: Serve, topology: Topology | None) -> list[str | Device]:
+    """Return the devices that are asked for: several are ranked."""
+    asked: Any = question.gpu
+    if asked is None and topology is not None:
+        asked = topology.device
+    devices = list(asked) if isinstance(asked, (list, tuple)) else [asked]
+    if devices == [None]:
+        raise BadValue("`serve` needs a device: give `--gpu`, or a `--platform` that names it")
+    return devices
+
+
+def _deployments(
+    question: Serve,
+    precision: str | None,
+    topology: Topology | None,
+    platform_price: Any,
+    listings: Mapping[str, Price | None] | None,
+    *,
+    speculation: Mapping[str, Any],
+    settings: Mapping[str, Any],
+) -> Deployments:
+    """Return what all deployments of a question have in common."""
+    from ..api.arguments import to_paths
+    from ..api.deployments import Deployments, find_decoder, find_draft
+    from ..engines.records import LOCAL_ENGINES
+    from ..engines.routing import parse_expert_load
+    from ..serving.engine_model import choose_cache_format
+    from ..serving.products import USUAL_PRECISION
+    from ..serving.simulator import SimulationOptions, Speculation
+    from ..timing.budget import parse_price
+
+    asked: Any = question
+    length = speculation.get("tokens", 0)
+    kv_cache = None if asked.engine in LOCAL_ENGINES else question.kv_cache
+    price = question.price_usd_per_h
+    return Deployments(
+        decoder=find_decoder(asked.network),
+        draft=find_draft(speculation.get("draft"), length),
+        precision=precision,
+        cache_format=choose_cache_format(kv_cache, precision or USUAL_PRECISION),
+        kv_cache=question.kv_cache,
+        policy=asked.engine,
+        sampling=settings["sampling"],
+        settings={
+            "max_batched_tokens": asked.max_batched_tokens,
+            "max_sequences": asked.max_sequences,
+            "chunked_prefill": asked.chunked_prefill,
+            "block_tokens": settings.get("block-size"),
+            "memory_fraction": asked.memory_fraction,
+            "receive_interval": settings.get("receive-interval"),
+            "overhead_s": settings.get("overhead"),
+        },
+        expert_load=parse_expert_load(question.expert_load or UNIFORM_LOAD),
+        options=SimulationOptions(asked.prefix_hit_rate, Speculation(length, speculation.get("acceptance", 0.0))),
+        link=question.link,
+        topology=topology,
+        price_usd_per_h=None if price is None else parse_price(price),
         price_of=question.price_of,
-        **question.site_settings,
         listings=listings,
-        headroom=DEFAULT_HEADROOM if question.headroom is None else question.headroom,
-        **given,
+        platform_price=platform_price,
+        facility=question.facility,
+        power_limit=asked.power_limit,
+        time_model=asked.time_model,
+        calibration=question.calibration,
+        clock=asked.clock,
+        unit=asked.unit,
+        hardware_files=to_paths(question.hardware_files),
     )
 
 
@@ -249,19 +419,31 @@ def _choose_listings(question: Serve, gpus: Sequence[Any]) -> dict[str, Price | 
     return choose_listings([find_device(gpu, to_paths(question.hardware_files)) for gpu in gpus], question.price_of)
 
 
-def _settings(given: Any) -> dict[str, Any]:
-    """Return settings, which the record has converted to a dict; none if there are none."""
-    return {} if given is None else given
+def _count_replicas(workers: int | None, replica_devices: int, replicas: int | None) -> int:
+    """Return the number of replicas of so many devices each."""
+    if workers is None:
+        return replicas or 1
+    if workers % replica_devices:
+        raise BadValue(
+            f"`--workers` must be a multiple of the devices of a replica, tensor times pipeline degree: "
+            f"{replica_devices} (got {workers})"
+        )
+    if replicas is not None and replicas * replica_devices != workers:
+        raise BadValue(
+            f"`--workers` must be replicas times tensor times pipeline degree, {replicas * replica_devices} "
+            f"(got {workers})"
+        )
+    return workers // replica_devices
 
 
-_SPECULATION = {"tokens": "draft_length", "acceptance": "acceptance", "draft": "draft"}
-_PASSED = (
-    "gpu", "platform", "link", "workers", "tensor", "expert_parallel", "attention_data_parallel", "pipeline",
-    "replicas", "prefill_workers", "precision", "weights", "kv_cache", "input_tokens", "output_tokens", "rate",
-    "concurrency", "requests", "num_requests", "arrivals", "seed", "max_batched_tokens", "max_sequences",
-    "chunked_prefill", "memory_fraction", "prefix_hit_rate", "slo", "time_model", "calibration", "clock", "power_limit",
-    "unit", "hardware_files",
+UNIFORM_LOAD = "uniform"
+"""Load of experts unless another one is given."""
+
+_OF_SERVERS = (
+    "tensor", "pipeline", "expert_parallel", "attention_data_parallel", "prefill_workers", "time_model", "calibration",
+    "clock", "unit", "memory_fraction",
 )  # fmt: skip
+"""Options that are not modelled under engines of one's own machine."""
 
 serve = make_function("serve", Serve, answer)
 

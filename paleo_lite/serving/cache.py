@@ -9,7 +9,7 @@ import msgspec
 
 from ..counting import Layer
 from ..counting.kinds import cached_elements
-from ..engines.memory import activation_bytes, reported_bytes, sequence_bytes
+from ..engines.memory import activation_bytes, sequence_bytes
 from ..engines.records.record import Server
 from ..errors import DoesNotFit
 from ..formats import bytes_per_number
@@ -107,7 +107,7 @@ def _measure_kernel_room(on_device: ModelOnDevice, engine: Server, *, mean_token
 
 def _cache_bytes(on_device: ModelOnDevice, engine: Server, weights_bytes: float, activations_bytes: float) -> float:
     """Return the bytes of a device that an engine leaves for the cache."""
-    memory_bytes = reported_bytes(on_device.machine.device)
+    memory_bytes = on_device.machine.device.reported_memory_bytes
     reserve_bytes = engine.context_share * memory_bytes or RESERVE_BYTES
     link = None if on_device.group is None else on_device.group.inside
     if link is not None and link.is_nvlink:

@@ -58,7 +58,11 @@ RESERVE_BYTES = CONTEXT_BYTES + FRAGMENTATION_BYTES
 
 
 def usable_bytes(device: Device) -> float:
-    """Return the memory of a device that a network may use: all but `RESERVE_BYTES`."""
+    """Return the memory of a device that a network may use: all but `RESERVE_BYTES`.
+
+    Gigabytes of the data sheet are taken as 10^9 bytes, although drivers report gibibytes: the difference is about the
+    scratch memory of convolutions, which is not counted (largest batches of 26 networks on an RTX 3090).
+    """
     return device.memory_bytes - RESERVE_BYTES
 
 

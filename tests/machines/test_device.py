@@ -11,6 +11,7 @@ import pytest
 
 from measured import REFERENCES
 from paleo_lite.errors import UnknownPrecision
+from paleo_lite.machines import find_device
 from paleo_lite.machines.device import Device, LinkRegistry, Peak
 from paleo_lite.machines.names import normalize_name
 from paleo_lite.units import parse_quantity
@@ -327,3 +328,23 @@ def test_ambiguous_alias_is_not_assigned(ambiguous):
 
 def names(device: Device) -> set[str]:
     return {normalize_name(name) for name in (device.id, device.name, *device.aliases)}
+
+
+@pytest.mark.parametrize(
+    ("gpu", "reported"),
+    [
+        ("a100-sxm-80gb", 84_990_623_744),
+        ("a100-sxm-40gb", 42_505_273_344),
+        ("h100-sxm", 85_018_279_936),
+        ("b200", 191_503_138_816),
+        ("v100-sxm2", 16_945_512_448),
+        ("mi300x", 206_141_652_992),
+        ("l4", 23_034 * 2**20),
+        ("l40s", 46_068 * 2**20),
+        ("t4", 15_109 * 2**20),
+        ("k80-die", 11_441 * 2**20),
+    ],
+)
+def test_drivers_report_gibibytes(gpu: str, reported: int) -> None:
+    """`totalGlobalMem` of published traces, and what nvidia-smi prints of cards whose error correction takes a part."""
+    assert find_device(gpu).reported_memory_bytes == pytest.approx(reported, rel=0.015)

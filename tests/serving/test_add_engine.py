@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+import paleo_lite as pl
 from paleo_lite.api.local import predict_local
-from paleo_lite.api.serve import serve
 from paleo_lite.engines import records
 from paleo_lite.engines.records.record import Engine, Kernels, Launcher, LocalEngine, Server, Versions
 from paleo_lite.engines.step import UNKNOWN_HOST
@@ -20,6 +20,8 @@ from paleo_lite.gguf_types import MIXTURES
 from paleo_lite.machines import find_device
 from paleo_lite.own_machines.question import LocalQuestion
 from paleo_lite.own_machines.step import local_constants
+from paleo_lite.questions.option import options_of
+from paleo_lite.questions.serve import Serve
 from paleo_lite.serving.deployment import Deployment
 from paleo_lite.serving.launch import launch_settings
 
@@ -173,7 +175,8 @@ def test_a_made_up_engine_serves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(records.ENGINES, record.name, record)
     monkeypatch.setitem(records.SERVERS, record.name, record)
     monkeypatch.setitem(records.KERNELS, record.name, record.kernels)
-    found = serve("llama-3-8b", gpu="h100-sxm", policy="made-up", concurrency=4, num_requests=8)
+    monkeypatch.setattr(options_of(Serve)["engine"].type, "choices", (record.name,))  # it keeps the list that it read
+    found = pl.serve("llama-3-8b", gpu="h100-sxm", engine="made-up", concurrency=4, num_requests=8)
     assert found.launch_command == (
         "made-up serve meta-llama/Meta-Llama-3-8B --sequences 48 --tokens 4096 --memory 0.8"
     )

@@ -1,7 +1,7 @@
 """Answers, objectives and advice about deployments, through the Python function and the command.
 
 Tests: serving/slo.py, reporting/serving.py, reporting/charts/serving.py,
-api/deployments.py, api/serve.py, serving/requests.py,
+api/deployments.py, questions/serve.py, serving/requests.py,
 serving/placement.py.
 """
 
