@@ -117,10 +117,16 @@ def _is_single_profile(report: KernelReport) -> bool:
     return all(name.lstrip("-").isdigit() for name in report.busy_s or {})
 
 
-def _facts(report: KernelReport) -> list[tuple[str, str]]:
+def _file_facts(report: KernelReport | HostReport) -> list[tuple[str, str]]:
+    """Return the facts about the file of a profile: its format, and the settings in its name."""
     facts = [("format", report.format)]
     if report.configuration:
         facts.append(("run", ", ".join(f"{name} {value}" for name, value in report.configuration.items())))
+    return facts
+
+
+def _facts(report: KernelReport) -> list[tuple[str, str]]:
+    facts = _file_facts(report)
     if report.peak is None:
         facts.append(("device", report.device.name))
     else:
@@ -241,9 +247,7 @@ def host_page(report: HostReport, top: int | None = 20, order: str = "time") -> 
             )
             rows = [{**group, "meaning": KINDS.get(group[key] or "")} for group in groups]
             tables.insert(0, Table(f"By {key}", columns, rows, sortable=True))
-    facts = [("format", report.format)]
-    if report.configuration:
-        facts.append(("run", ", ".join(f"{name} {value}" for name, value in report.configuration.items())))
+    facts = _file_facts(report)
     facts.append(("time", f"{quantity} on the host, summed over threads; the profile has no device activity"))
     first = report.hotspots[0]
     spent = "" if report.time_s is None else f"{format_si(report.time_s, 's', 5)} on the host, "

@@ -19,9 +19,8 @@ DEFAULT_TOP = 20
 
 def local_page(found: LocalPrediction) -> Document:
     """Return the document of a prediction under llama.cpp."""
-    devices = f"{found.gpus} x {found.device}" if found.gpus > 1 else found.device
     rate, prompt_rate = found.tokens_per_s, found.prompt_tokens_per_s
-    headline = f"{found.network} in {found.weights} on {devices}, {found.execution}: {rate:.1f} tokens/s"
+    headline = f"{found.network} in {found.weights} on {devices_of(found)}, {found.execution}: {rate:.1f} tokens/s"
     low_s, high_s = found.token_interval_s
     slow_s, fast_s = found.prompt_interval_s[1], found.prompt_interval_s[0]
     on_device = found.weight_bytes + found.cache_bytes + found.buffer_bytes

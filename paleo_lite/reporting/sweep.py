@@ -55,10 +55,7 @@ def size_lines(space: AnySpace) -> Document:
 
 def best_page(best: Best) -> Document:
     """Return the best rows of a sweep; columns with the same value in all rows become facts above the table."""
-    rows = []
-    for row in best.rows:
-        low, high = row.get("low_s"), row.get("high_s")
-        rows.append({**row, "interval": None if low is None or high is None else (low, high)})
+    rows = _with_intervals(best.rows)
     columns = {column.key: column for column in _COLUMNS}
     shared = _shared_columns(rows)
     facts = [("rows", _count_rows(best))]
@@ -75,6 +72,15 @@ def best_page(best: Best) -> Document:
     if prices and any(row.get("cost_usd") is not None for row in rows):
         facts.append(("prices", "; ".join(f"{gpu} {price}" for gpu, price in prices)))
     return Document(title, facts, [Table("", shown, rows).drop_empty_columns()], notes, raw_table(best.rows))
+
+
+def _with_intervals(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows with the interval of their time; None where an end is missing."""
+    with_intervals = []
+    for row in rows:
+        low, high = row.get("low_s"), row.get("high_s")
+        with_intervals.append({**row, "interval": None if low is None or high is None else (low, high)})
+    return with_intervals
 
 
 def _other_options(rows: list[dict[str, Any]]) -> list[Column]:
@@ -154,10 +160,7 @@ def comparison_page(comparison: Comparison) -> Document:
     """Return the answers of one kind of question side by side; what they have in common stands above the table."""
     if are_steps(comparison.answers):
         return side_by_side_page(comparison)
-    rows = []
-    for row in comparison.rows:
-        low, high = row.get("low_s"), row.get("high_s")
-        rows.append({**row, "interval": None if low is None or high is None else (low, high)})
+    rows = _with_intervals(comparison.rows)
     columns = {column.key: column for column in _COLUMNS}
     stated = [name for name in _CONFIGURATION if any(row.get(name) is not None for row in rows)]
     compared = [OPTION_COLUMNS[name][0] if name in OPTION_COLUMNS else name for name in comparison.compared]
