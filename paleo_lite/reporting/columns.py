@@ -349,6 +349,18 @@ _LOCAL = (
 )
 """Language models on one's own machine."""
 
+_REINFORCEMENT = (
+    _count("rollout_workers", "engines'\ndevices", "devices of the engines that write the rollouts"),
+    _count("rollout_tensor", "rollout\ntensor", "devices of tensor parallelism of an engine"),
+    _count("context_parallel", "context\nparallel", "devices among which a sequence is divided"),
+    _count("steps_off", "steps\noff", "steps by which the weights of the rollouts are older than those of the trainer"),
+    _time("of_step_s", "of the step", "time by which a phase makes the step longer"),
+    _time("trainer_s", "trainer", "time of the trainer in a step"),
+    _time("rollouts_s", "rollouts", "time of the rollouts of a step"),
+    _bytes("trainer_bytes", "memory\n(update)", "peak memory of a device of the trainer, in the update"),
+)
+"""Steps of reinforcement learning."""
+
 _DEVICES = (
     _text("id", "id", "name by which options choose it"),
     _number("fp64_flops", "fp64\nFLOP/s", "FLOP/s", format_si, "dense peak in fp64 of vector units"),
@@ -438,6 +450,11 @@ _PROFILES = (
 
 _CALIBRATIONS = (
     _text("parameter", "parameter", "name of the parameter"),
+    _text("quantity", "quantity", "name of the quantity"),
+    _text("tool", "tool", "program that wrote the file"),
+    _count("rows", "rows", "rows that were read from the file"),
+    _text("missing", "not recorded", "what the file does not say"),
+    _count("doubts", "doubts", "number of doubts about what the file says"),
     _number("low", "from\n(90%)", "", format_3_digits, "lower end of the 90% interval of the parameter"),
     _number("high", "to\n(90%)", "", format_3_digits, "upper end of the 90% interval of the parameter"),
     _wrapped("unit", "unit", "unit of the parameter"),
@@ -507,6 +524,7 @@ GROUPS = {
     "Networks and layers": _COUNTS,
     "Language models under traffic": _SERVING,
     "Language models on one's own machine": _LOCAL,
+    "Reinforcement learning": _REINFORCEMENT,
     "Devices and links": _DEVICES,
     "Profiles": _PROFILES,
     "Calibrations and errors": _CALIBRATIONS,

@@ -12,7 +12,8 @@ from ..result_files.findings import Findings, Reading
 from ..result_files.quantities import KINDS, QUANTITIES
 from ..text import format_plural
 from ..units import format_number, format_si
-from .document import Column, Document, Table, format_percent
+from .columns import find_column, select_columns
+from .document import Column, Document, Table, format_percent, raw_table
 
 _TITLES = {
     "network": "network", "gpu": "GPU", "devices": "devices", "nodes": "nodes", "engine": "engine",
@@ -111,8 +112,11 @@ def _side_by_side(title: str, columns: Sequence[Column], rows: Sequence[dict[str
     for column in columns:
         texts = {str(number): column.text(row) for number, row in enumerate(rows)}
         lines.append({"quantity": column.heading, **texts})
-    beside = [Column(str(number), f"run {number + 1}" if len(rows) > 1 else "value") for number in range(len(rows))]
-    return Table(title, [Column("quantity", "quantity", left=True), *beside], lines)
+    beside = [
+        find_column("value", key=str(number), title=f"run {number + 1}" if len(rows) > 1 else "value", left=False)
+        for number in range(len(rows))
+    ]
+    return Table(title, select_columns("quantity", *beside), lines)
 
 
 def _columns(rows: Sequence[Reading]) -> list[Column]:
@@ -166,15 +170,16 @@ def _summary(result: Measurements, top: int | None) -> Table:
                 "doubts": len(findings.doubts) + len({doubt for row in findings.readings for doubt in row.doubts}),
             }
         )
-    columns = [
-        Column("file", "file", left=True, wrap=True),
-        Column("tool", "tool", left=True),
-        Column("rows", "rows"),
-        Column("figure", "figure", left=True, drop_order=2),
-        Column("value", "value", left=True, drop_order=1),
-        Column("missing", "not recorded", left=True, drop_order=4),
-        Column("doubts", "doubts", drop_order=3),
-    ]
+    columns = select_columns(
+        find_column("file", wrap=True),
+        "tool",
+        "rows",
+        "figure",
+        "value",
+        "missing",
+        "doubts",
+        drop=("missing", "doubts", "figure", "value"),
+    )
     title = "Files" if len(rows) == len(result.files) else f"Files, the first {len(rows)} of {len(result.files):,}"
     return Table(title, columns, rows)
 
@@ -190,4 +195,4 @@ def _all_rows(files: Sequence[Findings]) -> Table:
             for findings in files for reading in findings.readings]  # fmt: skip
     used = {name for row in rows for name in row}
     keys = ["file", "tool", "kind", *(name for name in QUANTITIES if name in used)]
-    return Table("", [Column(key, key) for key in keys], rows)
+    return raw_table(rows, keys)

@@ -9,7 +9,8 @@ from ..reinforcement.step import PHASES
 from ..result import LOWER_BOUND_FACT
 from ..units import format_interval, format_number, format_si
 from .answers import site_text
-from .document import Column, Document, Table, format_bytes_short, format_percent, format_time_short, raw_table
+from .columns import find_column, select_columns
+from .document import Document, Table, format_bytes_short, format_percent, raw_table
 
 SHOWN_DIVISIONS = 15
 
@@ -101,12 +102,8 @@ def _phase_table(answer: RlAnswer) -> Table:
         rows.append(
             {"phase": PHASES[name], "time_s": seconds, "exposed_s": exposed_s, "share": exposed_s / answer.time_s}
         )
-    columns = [
-        Column("phase", "phase", left=True, wrap=True),
-        Column("time_s", "time", format_time_short),
-        Column("exposed_s", "of the step", format_time_short),
-        Column("share", "share", format_percent, bar=True),
-    ]
+    of_step = find_column("of_step_s", key="exposed_s")
+    columns = select_columns(find_column("phase", wrap=True), "time_s", of_step, "share", bars=("share",), short=True)
     return Table("Phases of a step", columns, rows)
 
 
@@ -125,24 +122,26 @@ def _rollout_table(answer: RlAnswer) -> Table:
         "cache per device": format_bytes_short(rollouts.cache_bytes),
     }
     rows = [{"figure": name, "value": value} for name, value in figures.items()]
-    return Table("Rollouts", [Column("figure", "figure", left=True), Column("value", "value")], rows)
+    return Table("Rollouts", select_columns("figure", find_column("value", left=False)), rows)
 
 
 def _division_table(answer: RlAnswer) -> Table:
     """Return the table of ranked divisions."""
-    columns = [
-        Column("rollout_workers", "engines'\ndevices"),
-        Column("rollout_tensor", "rollout\ntensor"),
-        Column("tensor", "tensor"),
-        Column("pipeline", "pipeline"),
-        Column("context_parallel", "context", drop_order=3),
-        Column("expert_parallel", "experts"),
-        Column("steps_off", "steps\noff"),
-        Column("time_s", "step", format_time_short),
-        Column("trainer_s", "trainer", format_time_short, drop_order=1),
-        Column("rollouts_s", "rollouts", format_time_short, drop_order=1),
-        Column("trainer_bytes", "memory\n(update)", format_bytes_short, drop_order=2),
-    ]
+    columns = select_columns(
+        "rollout_workers",
+        "rollout_tensor",
+        "tensor",
+        "pipeline",
+        "context_parallel",
+        "expert_parallel",
+        "steps_off",
+        "time_s",
+        "trainer_s",
+        "rollouts_s",
+        "trainer_bytes",
+        drop=("context_parallel", "trainer_bytes", "trainer_s", "rollouts_s"),
+        short=True,
+    )
     shown = [_row(division) for division in answer.divisions[:SHOWN_DIVISIONS]]
     return Table(f"Divisions, the fastest first ({len(shown)} of {len(answer.divisions)})", columns, shown)
 

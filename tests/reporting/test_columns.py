@@ -16,6 +16,7 @@ PACKAGE = Path(paleo_lite.__file__).parent
 MAY_MAKE_COLUMNS = {
     "reporting/columns.py": "the registry",
     "reporting/document.py": "raw values for CSV, which have their key as heading",
+    "reporting/measurements.py": "quantities of result files, which result_files/quantities.py lists",
     "reporting/terminal.py": "bars beside a column",
 }
 """Modules that make columns by themselves, with what for."""
