@@ -9,9 +9,10 @@ from typing import Any
 from ...profile_analysis.analysis import Efficiency
 from ...profile_analysis.recorded_device import require_peak
 from ...text import format_plural
+from ..columns import find_column
 from .render import SERIES, SHAPES, altair, inline_data
 
-QUANTITIES = {"flops_efficiency": "of peak FLOP/s", "bandwidth_efficiency": "of peak B/s"}
+QUANTITIES = {name: find_column(name).heading for name in ("flops_efficiency", "bandwidth_efficiency")}
 
 VALUES_AT_MOST = 24
 """Maximum number of values of a setting; of more values, every n-th is drawn."""
