@@ -22,6 +22,10 @@ rows of `--format json`; numbers there are in the unit of the column, without pr
 and ratios. Some tables have another key, which is listed behind it. [Output](../output.md) lists the JSON of each
 answer.
 
+A question with `-o FILE` writes rows with these columns; those that no table has are in
+[the last section](#files-of-rows). `NAME_low` and `NAME_high` in such a file are the ends of the 90% interval of
+`NAME`.
+
 Written by `python docs/columns.py` from `paleo_lite/reporting/columns.py`.
 """
 

@@ -302,7 +302,7 @@ _COUNTS = (
     _count("runs", "runs", "how often a part of a pipeline runs"),
     _count("samples", "samples", "samples of a run, or timed repetitions"),
     _time("run_s", "one run", "time of one run of a part of a pipeline"),
-    _time("transfer_s", "copies", "time of copies between host and device"),
+    _time("transfer_s", "copies", "time of copies from one memory to another"),
     _number("year", "year", "", str, "year of publication"),
     _text("publisher", "publisher", "who published the network"),
     _wrapped("source", "source", "where the figure, the network or the measurement is from"),
@@ -517,6 +517,30 @@ _OTHERS = (
 )
 """Matrix products, input pipelines, explanations."""
 
+_FILES = (
+    _text("engine", "engine", "engine of the server, or of one's own machine"),
+    _text("kv_cache", "KV cache", "format of the KV cache"),
+    _text("calibration", "calibration", "source of the parameters of the time model"),
+    _text("price", "price", "price of a device, with the cloud that asks it and its date"),
+    _text("reason", "reason", "why the row has no answer"),
+    _text("version", "version", "version of paleo-lite"),
+    _count("speedup_over", "speed-up\nover", "workers of the row that the speed-up is relative to"),
+    _time("ttft_p99_s", "first token\n99%", "99th percentile of the time to the first token"),
+    _time("tpot_p99_s", "per token\n99%", "99th percentile of the time per token after the first"),
+    _time("latency_p50_s", "latency\nmedian", "median end-to-end latency"),
+    _rate("output_tokens_per_s", "output\ntokens per s", "output tokens per second of all devices"),
+    _rate("requests_per_s", "answered\nper s", "requests that are answered per second"),
+    _time("prompt_low_s", "prompt\nfrom", "lower end of the 90% interval of the time of the prompt"),
+    _time("prompt_high_s", "prompt\nto", "upper end of the 90% interval of the time of the prompt"),
+    _count("gpu_blocks", "blocks on\nthe device", "transformer blocks that the device holds"),
+    _bytes("host_bytes", "host\nmemory", "bytes in the memory of the host"),
+    _time("generation_s", "generation", "time in which the engines write the rollouts"),
+    _rate("tokens_per_s_per_device", "tokens/s\nper device", "tokens of prompts and responses per second and device"),
+    _bytes("rollout_bytes", "memory\n(rollouts)", "peak memory of a device in the rollouts"),
+    _number("usd_per_step", "USD\nper step", "USD", format_number, "price of a step"),
+)
+"""Columns of files of rows that no table has. ``NAME_low`` and ``NAME_high`` are the ends of a 90% interval."""
+
 GROUPS = {
     "The question": _QUESTION,
     "The answer": _RESULTS,
@@ -529,6 +553,7 @@ GROUPS = {
     "Profiles": _PROFILES,
     "Calibrations and errors": _CALIBRATIONS,
     "Matrix products, input pipelines, explanations": _OTHERS,
+    "Files of rows": _FILES,
 }
 """The columns by what they are of; titles of the sections of the reference page."""
 

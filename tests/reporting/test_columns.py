@@ -11,6 +11,9 @@ import pytest
 import paleo_lite
 from paleo_lite.reporting.columns import COLUMNS, GROUPS, find_column, option_column, part_column, select_columns
 from paleo_lite.reporting.document import Table, format_bytes, format_time, format_time_short
+from paleo_lite.sweeps.chunk import NUMBER_COLUMNS, STRING_COLUMNS
+from paleo_lite.sweeps.rows import COLUMNS as ROW_COLUMNS
+from paleo_lite.sweeps.rows import WITH_INTERVALS
 
 PACKAGE = Path(paleo_lite.__file__).parent
 MAY_MAKE_COLUMNS = {
@@ -50,7 +53,14 @@ def test_every_column_is_in_some_table():
     views = [path for path in (PACKAGE / "reporting").rglob("*.py") if path.name != "columns.py"]
     nodes = [node for path in views for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
     texts = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
-    assert set(COLUMNS) <= texts
+    assert set(COLUMNS) - {column.key for column in GROUPS["Files of rows"]} <= texts
+
+
+def test_every_column_of_a_file_of_rows_is_listed(writer):
+    ends = {f"{name}_{end}" for name in WITH_INTERVALS for end in ("low", "high")}
+    written = {name for names in ROW_COLUMNS.values() for name in names} | {*NUMBER_COLUMNS, *STRING_COLUMNS}
+    others = {key for keys in writer.other_keys().values() for key in keys}
+    assert written - ends <= set(COLUMNS) | others
 
 
 def test_no_two_quantities_have_the_same_heading_and_unit():
