@@ -24,16 +24,19 @@ EXPERT_ROLES = ("experts", "experts_down")
 
 MXFP4 = "mxfp4"
 
-GROUPS = ("wide", "legacy", "k", "table")
-"""Groups of tensor types with kernels alike: 16 bits and more; one scale per block; scales in two levels; look-ups."""
+GROUPS = ("wide", "legacy", "k", "table", MXFP4)
+"""Groups of tensor types with kernels alike: 16 bits and more; one scale per block; scales in two levels; look-ups of
+several numbers; and MXFP4, whose kernels look up single numbers."""
 
 
 def group_of(name: str) -> str:
     """Return the group of a tensor type."""
     if name in ("f32", "f16", "bf16"):
         return "wide"
-    if name == MXFP4 or (name.startswith("iq") and name != "iq4_nl"):
+    if name.startswith("iq") and name != "iq4_nl":
         return "table"
+    if name == MXFP4:
+        return MXFP4
     return "k" if name.endswith("_k") else "legacy"
 
 

@@ -34,7 +34,7 @@ MATRIX_FLOPS_PER_CYCLE = 1024.0
 warp, at their rate on GeForce cards. Matrix units of data-centre devices are up to eight times as fast, but not with
 these instructions."""
 
-INTEGER_SHARES = {"legacy": 1.0, "k": 0.5, "table": 0.5}
+INTEGER_SHARES = {"legacy": 1.0, "k": 0.5, "table": 0.5, "mxfp4": 0.5}
 """Share of the peak of integer products of lanes by group of types: scales in two levels and look-ups take as many
 instructions as the products themselves (an RX 6800 and an MI50 in llama.cpp's pull requests 24127 and 27841)."""
 

@@ -17,20 +17,20 @@ from paleo_lite.own_machines.step import BackendConstants, prompt_s, token_s
 from .published import Row, device_of
 
 NAMES = (
-    "share", "cache_share", "unpack_wide", "unpack_legacy", "unpack_k", "unpack_table", "block_s", "eff_wide",
-    "eff_legacy", "eff_k", "eff_table", "eff_attention", "expert_rows",
+    "share", "cache_share", "unpack_wide", "unpack_legacy", "unpack_k", "unpack_table", "unpack_mxfp4",
+    "block_s", "eff_wide", "eff_legacy", "eff_k", "eff_table", "eff_mxfp4", "eff_attention", "expert_rows",
 )  # fmt: skip
 TYPICAL = {
-    "cuda": (0.85, 0.7, 0.07, 0.12, 0.12, 0.09, 6e-5, 0.40, 0.40, 0.38, 0.35, 0.2, 16.0),
-    "metal": (0.8, 0.6, 0.04, 0.06, 0.055, 0.045, 8e-5, 0.68, 0.62, 0.58, 0.5, 0.3, 16.0),
-    "rocm": (0.75, 0.6, 0.07, 0.1, 0.1, 0.08, 1e-4, 0.4, 0.4, 0.38, 0.35, 0.1, 16.0),
-    "vulkan": (0.8, 0.6, 0.07, 0.12, 0.1, 0.08, 8e-5, 0.25, 0.3, 0.25, 0.22, 0.1, 16.0),
-    "mlx": (0.85, 0.6, 0.05, 0.1, 0.1, 0.1, 8e-5, 0.7, 0.65, 0.65, 0.6, 0.3, 16.0),
-    "exllama": (0.85, 0.7, 0.07, 0.15, 0.15, 0.15, 6e-5, 0.5, 0.45, 0.45, 0.45, 0.2, 16.0),
-    "cpu": (0.7, 0.5, 0.2, 0.3, 0.24, 0.1, 5e-5, 0.4, 0.7, 0.5, 0.3, 0.3, 4.0),
+    "cuda": (0.85, 0.7, 0.07, 0.12, 0.12, 0.09, 0.09, 6e-5, 0.40, 0.40, 0.38, 0.35, 0.35, 0.2, 16.0),
+    "metal": (0.8, 0.6, 0.04, 0.06, 0.055, 0.045, 0.045, 8e-5, 0.68, 0.62, 0.58, 0.5, 0.5, 0.3, 16.0),
+    "rocm": (0.75, 0.6, 0.07, 0.1, 0.1, 0.08, 0.08, 1e-4, 0.4, 0.4, 0.38, 0.35, 0.35, 0.1, 16.0),
+    "vulkan": (0.8, 0.6, 0.07, 0.12, 0.1, 0.08, 0.08, 8e-5, 0.25, 0.3, 0.25, 0.22, 0.22, 0.1, 16.0),
+    "mlx": (0.85, 0.6, 0.05, 0.1, 0.1, 0.1, 0.1, 8e-5, 0.7, 0.65, 0.65, 0.6, 0.6, 0.3, 16.0),
+    "exllama": (0.85, 0.7, 0.07, 0.15, 0.15, 0.15, 0.15, 6e-5, 0.5, 0.45, 0.45, 0.45, 0.45, 0.2, 16.0),
+    "cpu": (0.7, 0.5, 0.2, 0.3, 0.24, 0.1, 0.3, 5e-5, 0.4, 0.7, 0.5, 0.3, 0.3, 0.3, 4.0),
 }
 """Values before any measurement, of the order of what reviews of llama.cpp print."""
-DEVIATION = np.array([0.15, 0.3, 0.4, 0.4, 0.4, 0.5, 0.5, 0.3, 0.3, 0.3, 0.4, 0.5, 0.5])
+DEVIATION = np.array([0.15, 0.3, 0.4, 0.4, 0.4, 0.5, 0.5, 0.5, 0.3, 0.3, 0.3, 0.4, 0.4, 0.5, 0.5])
 PIPELINE = 0.6
 
 # Standard deviations of the logarithm of a time: of a row by itself, and of all rows of a phase that a source measured
