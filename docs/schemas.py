@@ -282,6 +282,11 @@ ANSWERS: dict[str, list[Any]] = {
             "modules": list[record("HostModule", {"module": str, **_Sum})]}),
     ],
     "compare": [
+        record("MeasuredBesideForecast", {
+            "file tool": str, "question": dict[str, int | float | str],
+            "rows": list[record("Beside", {
+                "row": int, "kind situation figure": str, "measured forecast ratio": float, "low high": Number})],
+            "left_out notes": Names}),
         record("ProfilesSideBySide", {
             "a b notes": Names, "direction by": str, "total": _Kernel, "kernels": list[_Kernel]}),
         record("ProfileComparison", {

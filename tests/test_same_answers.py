@@ -341,7 +341,7 @@ def test_a_wrong_argument_is_a_type_error(call: Any, message: str) -> None:
 def test_help_shows_the_parameters_with_their_defaults() -> None:
     text = pydoc.plain(pydoc.render_doc(pl.compare))
     assert "b: 'Paths' = ()" in text and "repeats: 'bool' = False" in text
-    assert "-> 'RunComparison | ProfileComparison'" in text and "Also read the repeats" in text
+    assert "-> 'RunComparison | ProfileComparison | MeasuredBesideForecast'" in text and "Also read the repeats" in text
 
 
 def test_every_parameter_is_documented() -> None:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ..profile_analysis.kernels import KernelReport
     from ..profile_analysis.one_file import Method
     from ..profile_analysis.recorded_device import MissingDevice
+    from ..result_files.beside import MeasuredBesideForecast
     from ..timing import Prediction
 
 
@@ -262,14 +263,15 @@ def compare(
     capture_traces: Paths = (),
     name_pattern: str | None = None,
     hardware_files: Paths = (),
-) -> RunComparison | ProfileComparison:
-    """Compare the kernels of two profiles, or a prediction with a profile.
+) -> RunComparison | ProfileComparison | MeasuredBesideForecast:
+    """Compare the kernels of two profiles, a prediction with a profile, or a result file with its forecasts.
 
     Parameters
     ----------
     a, b : path, or sequence of paths
         A profile, or repeated profiles: every difference is then compared with the spread of the repeats. With
-        `predict`, `b` is omitted.
+        `predict`, `b` is omitted. A single result file of a benchmark (see `measurements`) is compared with the
+        forecasts for its own configuration; `predict`, `gpu`, `precision` and `sequence_length` add what it lacks.
     repeats : bool
         Also read the repeats in the folders of A and B, which are recognized by their names.
     direction : str
@@ -296,7 +298,7 @@ def compare(
 
     Returns
     -------
-    Comparison or ProfileComparison
+    Comparison, ProfileComparison or MeasuredBesideForecast
 
     Raises
     ------
@@ -305,6 +307,20 @@ def compare(
     """
     profiles_a = to_paths(a)
     profiles_b = to_paths(b)
+    if len(profiles_a) + len(profiles_b) == 1 and file_exists((*profiles_a, *profiles_b)[0]):
+        require(*PROFILE_READER)
+        from .result_forecasts import compare_result, is_result_file
+
+        (path,) = (*profiles_a, *profiles_b)
+        if is_result_file(path):
+            return compare_result(
+                path,
+                network=predict,
+                gpu=gpu,
+                precision=None if precision == "fp32" else precision,  # the default says nothing of the file
+                sequence_length=sequence_length,
+                hardware_files=to_paths(hardware_files),
+            )
     if predict is None:
         of_prediction = (
             gpu,

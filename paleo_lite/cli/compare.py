@@ -60,16 +60,19 @@ from .answers import CommandResult, command
 def compare(
     paths: tuple[Path, ...], more_a: tuple[Path, ...], more_b: tuple[Path, ...], top: int | None, **arguments: Any
 ) -> CommandResult:
-    """Compare the kernels of two profiles A and B, or a prediction with a profile.
+    """Compare the kernels of two profiles A and B, a prediction with a profile, or a result file with its forecasts.
 
     Repeated profiles of a side are given with --a and --b, or joined by commas. With repeats, every difference is
     compared with the spread between them.
+
+    A single result file of a benchmark is compared with the forecasts for its own configuration.
 
     \b
       paleo-lite compare before.parquet after.parquet --direction fprop
       paleo-lite compare a1.json,a2.json b1.json,b2.json --by op
       paleo-lite compare --predict resnet50 --gpu k40m run.parquet --batch-size 32
       paleo-lite compare --predict config.json trace.json.gz --precision bf16 --batch-size 16 --sequence-length 559
+      paleo-lite compare bench.json --gpu h100-sxm
     """
     if len(paths) > 2:
         raise BadValue(

@@ -1,4 +1,4 @@
-"""Document of result files: the configuration and the rows of each, what it leaves out, and its doubts."""
+"""Documents of result files: the rows of each, what it leaves out, its doubts, and forecasts beside them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from ..result_files.beside import MeasuredBesideForecast
 from ..result_files.configuration import FACTS
 from ..result_files.detect import Measurements
 from ..result_files.findings import Findings, Reading
@@ -13,7 +14,7 @@ from ..result_files.quantities import KINDS, QUANTITIES
 from ..text import format_plural
 from ..units import format_number, format_si
 from .columns import find_column, select_columns
-from .document import Column, Document, Table, format_percent, raw_table
+from .document import Document, Table, format_percent, raw_table
 
 _TITLES = {
     "network": "network", "gpu": "GPU", "devices": "devices", "nodes": "nodes", "engine": "engine",
@@ -196,3 +197,38 @@ def _all_rows(files: Sequence[Findings]) -> Table:
     used = {name for row in rows for name in row}
     keys = ["file", "tool", "kind", *(name for name in QUANTITIES if name in used)]
     return raw_table(rows, keys)
+
+
+def beside_page(result: MeasuredBesideForecast, top: int | None = None) -> Document:
+    """Return the document of a result file beside its forecasts, with at most `top` rows."""
+    rows = [{**row._asdict(), "figure": QUANTITIES[row.figure].title, "ratio": row.ratio, "key": row.figure}
+            for row in result.rows]  # fmt: skip
+    for row in rows:
+        show = _formatter(QUANTITIES[row["key"]].unit)
+        row["measured_text"], row["forecast_text"] = show(row["measured"]), show(row["forecast"])
+        low, high = row["low"], row["high"]
+        row["interval_text"] = None if low is None or high is None else f"{show(low)} to {show(high)}"
+        row["inside"] = None if low is None or high is None else low <= row["measured"] <= high
+    shown = rows[:top]
+    more = f", the first {len(shown)} of {len(rows):,}" if len(shown) < len(rows) else ""
+    columns = select_columns(
+        "situation", "figure", "measured_text", "forecast_text", "interval_text",
+        find_column("ratio", title="measured /\nforecast"), "inside",
+        drop=("inside", "interval_text"),
+    )  # fmt: skip
+    facts = [(_TITLES.get(name, name.replace("_", " ")), str(value)) for name, value in result.question.items()]
+    facts.append(("typical factor", f"{result.typical_factor:.2f} between measured and forecast"))
+    return Document(
+        f"{result.file}: {result.tool}, beside the forecast",
+        facts=facts,
+        content=[Table(f"Measured and forecast{more}", columns, shown)],
+        notes=[_sentence(f"left out: {reason}") for reason in result.left_out]
+        + [_sentence(note) for note in result.notes],
+        data=lambda: _beside_rows(result),
+    )
+
+
+def _beside_rows(result: MeasuredBesideForecast) -> Table:
+    """Return the rows of a comparison as they are, for CSV."""
+    keys = ("row", "kind", "situation", "figure", "measured", "forecast", "low", "high", "ratio")
+    return raw_table([{**row._asdict(), "ratio": row.ratio} for row in result.rows], keys)

@@ -1,0 +1,268 @@
+"""Forecasts for the rows of a result file, in the situation in which each was measured."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..architectures import network_names
+from ..errors import BadValue, PaleoError, UnknownFormat
+from ..formats import FORMATS
+from ..machines.names import normalize_name
+from ..profiles.detect import open_profile
+from ..result_files.beside import Beside, MeasuredBesideForecast
+from ..result_files.configuration import FACTS
+from ..result_files.detect import read_result, recognise
+from ..result_files.findings import Findings, Reading
+from ..text import format_plural
+
+MOST_ROWS = 100
+"""Rows that are compared; a table of hundreds of networks takes minutes."""
+
+_MOST_REQUESTS = 400  # of a simulated server, which is steady by then
+_MEAN_LENGTHS = (
+    "in the forecast all prompts and answers have their mean length; real ones vary, and fill batches unevenly"
+)
+_LOCAL = ("llama.cpp", "ollama", "lm studio", "mlx-lm", "exllama")
+_VARIANT = re.compile(
+    r"[-_. ](?:instruct|chat|it|hf|gguf|base|fp8|nvfp4|awq|gptq|ud|\d{4}|i?q\d\w*|bf16|f16)(?=[-_. ]|$)"
+)
+_COUNT = re.compile(r"^\d+ ?x[_ ]?", re.IGNORECASE)
+_AUTOCAST = {"amp": "fp16", "amp_bf16": "bf16"}
+
+
+class _NotShipped(BadValue):
+    """A network that a file names and that is not shipped."""
+
+
+class _Forecast(NamedTuple):
+    """A figure that is forecast, with its interval."""
+
+    figure: str
+    value: float | None
+    interval: Any = None
+
+
+def is_result_file(path: Path) -> bool:
+    """Return whether a file is one of a benchmark, and not a profile."""
+    try:
+        open_profile(path)
+    except UnknownFormat:
+        try:
+            recognise(path)
+        except PaleoError:
+            return False
+        return True
+    except PaleoError:  # said when the profile is read
+        return False
+    return False
+
+
+def compare_result(
+    path: Path,
+    *,
+    network: str | None,
+    gpu: Any,
+    precision: str | None,
+    sequence_length: int | None,
+    hardware_files: list[Path],
+) -> MeasuredBesideForecast:
+    """Return each row of a result file beside the forecast for it.
+
+    Raise BadValue if no row can be forecast, with the reasons.
+    """
+    asked = {"network": network, "gpu": gpu, "precision": precision, "sequence_length": sequence_length}
+    given = {name: value for name, value in asked.items() if value is not None}
+    findings = read_result(path, given)
+    rows: list[Beside] = []
+    reasons: dict[str, int] = {}
+    not_shipped: dict[str, None] = {}
+    for number, reading in enumerate(findings.readings):
+        if len(rows) >= MOST_ROWS:
+            reasons[f"rows after the first {MOST_ROWS} figures"] = len(findings.readings) - number
+            break
+        try:
+            rows += _beside(number, reading, findings, given, hardware_files)
+        except _NotShipped as error:
+            not_shipped[str(error)] = None
+        except PaleoError as error:
+            reasons[str(error)] = reasons.get(str(error), 0) + 1
+    left_out = [f"{reason} ({count} rows)" if count > 1 else reason for reason, count in reasons.items()]
+    if not_shipped:
+        names = f"{', '.join(list(not_shipped)[:3])}{', ...' if len(not_shipped) > 3 else ''}"
+        which = format_plural(len(not_shipped), "network")
+        left_out.append(f"{which} without a shipped network of the name ({names}): give `--predict NETWORK`")
+    if not rows:
+        raise BadValue(f"{path}: no row can be compared: {'; '.join(left_out) or 'the file has none'}")
+    question = {name: findings.configuration[name] for name in FACTS if name in findings.configuration}
+    if len({reading.values.get("network") for reading in findings.readings}) > 1:
+        question.pop("network", None)  # each row has its own
+    notes = [_MEAN_LENGTHS, *findings.doubts] if any(row.kind == "server" for row in rows) else findings.doubts
+    return MeasuredBesideForecast(findings.name, findings.tool, question, rows, left_out, notes)
+
+
+def _beside(
+    number: int, reading: Reading, findings: Findings, given: dict[str, Any], hardware_files: list[Path]
+) -> Iterator[Beside]:
+    """Yield the figures of a row that are both measured and forecast."""
+    ask = _ASKS.get(reading.kind)
+    if ask is None:
+        raise BadValue(f"rows of the kind {reading.kind} have no forecast yet")
+    facts = {**findings.configuration, **reading.values, **given}
+    if "network" not in given:
+        facts["network"] = _known_network(str(facts.get("network") or ""))
+    if not facts.get("gpu"):
+        raise BadValue("the GPU is not in the file: give `--gpu`")
+    if "gpu" not in given:
+        facts["gpu"] = _COUNT.sub("", str(facts["gpu"])).partition(" (")[0]
+    for forecast in ask(facts, {"hardware_files": hardware_files}):
+        measured = reading.values.get(forecast.figure)
+        if measured and forecast.value:
+            low, high = forecast.interval or (None, None)
+            situation = _situation(reading)
+            yield Beside(number, reading.kind, situation, forecast.figure, measured, forecast.value, low, high)
+
+
+def _known_network(name: str) -> str:
+    """Return the shipped network of a served name or a file's name; raise BadValue if none has it."""
+    plain = name.rpartition("/")[2].lower()
+    shorter = plain
+    while (cut := _VARIANT.sub("", shorter)) != shorter:
+        shorter = cut
+    by_name = {normalize_name(known): known for known in network_names()}
+    for candidate in (plain, shorter, shorter.removeprefix("meta-")):
+        found = by_name.get(normalize_name(candidate))
+        if found is not None:
+            return found
+    if name:
+        raise _NotShipped(name)
+    raise BadValue("the network is not in the file: give `--predict NETWORK`")
+
+
+def _situation(reading: Reading) -> str:
+    """Return what identifies a row, in words."""
+    words = {
+        "network": "{}", "batch_size": "batch {}", "concurrency_limit": "concurrency {:g}", "request_rate": "{:g}/s",
+        "input_tokens": "{:,.0f} in", "output_tokens": "{:,.0f} out", "tokens": "{:g} tokens", "depth": "after {:g}",
+        "generated": "{:g} tokens", "image_size": "{:g} pixels",
+    }  # fmt: skip
+    said = [text.format(reading.values[name]) for name, text in words.items() if reading.values.get(name)]
+    return ", ".join(said)
+
+
+def _weights(facts: dict[str, Any]) -> str | None:
+    """Return the format of the weights, where it is one that is known."""
+    name = str(facts.get("weights") or "").lower()
+    return name if name in FORMATS else None
+
+
+def _precision(facts: dict[str, Any]) -> str | None:
+    name = str(facts.get("precision") or "").lower()
+    name = _AUTOCAST.get(name, name)
+    return name if name in ("fp32", "fp16", "bf16", "tf32") else None
+
+
+def _ask_server(facts: dict[str, Any], more: dict[str, Any]) -> list[_Forecast]:
+    """Forecast a server under the same traffic."""
+    from ..questions.serve import serve
+
+    prompt, written = facts.get("input_tokens"), facts.get("output_tokens")
+    if not prompt or not written:
+        raise BadValue("the lengths of prompts and answers are not in the file")
+    # A limit of concurrency rules where there is one; all requests at once are as many users as there were on average.
+    users = facts.get("concurrency_limit")
+    rate = None if users else facts.get("request_rate")
+    if not rate:
+        users = users or facts.get("concurrency")
+        if not users:
+            raise BadValue("neither a rate nor a concurrency is in the file")
+    settings: dict[str, Any] = {name: int(facts[name]) for name in ("tensor", "replicas") if facts.get(name)}
+    answer: Any = serve(
+        facts["network"],
+        gpu=facts["gpu"],
+        precision=_precision(facts),
+        weights=_weights(facts),
+        engine=str(facts.get("engine") or "vllm"),
+        input_tokens=round(prompt),
+        output_tokens=max(round(written), 1),
+        rate=rate,
+        concurrency=max(round(users), 1) if users else None,
+        num_requests=min(max(round(facts.get("requests") or 0), 32), _MOST_REQUESTS),
+        max_sequences=facts.get("max_num_seqs"),
+        **settings,
+        **more,
+    )
+    said = answer.to_dict()
+    forecasts = []
+    for figure, name in (("ttft_s", "ttft_s"), ("tpot_s", "tpot_s"), ("e2e_s", "e2e_s")):
+        mean = said["latencies"].get(name, {}).get("mean")
+        if mean:
+            forecasts.append(_Forecast(figure, mean["value"], (mean["low"], mean["high"])))
+    rate_of_tokens = said["figures"]["output_tokens_per_s"]
+    interval = (rate_of_tokens["low"], rate_of_tokens["high"])
+    return [*forecasts, _Forecast("output_tokens_per_s", rate_of_tokens["value"], interval)]
+
+
+def _ask_decode(facts: dict[str, Any], more: dict[str, Any]) -> list[_Forecast]:
+    """Forecast a generated token, on one's own machine or of a batch on an engine."""
+    context = round((facts.get("depth") or 0) + (facts.get("generated") or 0) / 2) or None
+    if str(facts.get("engine")) in _LOCAL:
+        from ..questions.local import local
+
+        if facts.get("tokens"):
+            raise BadValue("a rate that mixes prompt and generation has no forecast")
+        answer: Any = local(facts["network"], gpu=facts["gpu"], weights=_weights(facts), context=context, **more)
+        return [_Forecast("tpot_s", answer.token_s, answer.token_interval_s)]
+    if context is None:
+        raise BadValue("the tokens in the cache are not in the file")
+    return _ask_pass(facts, more, phase="decode", context=context, figure="tpot_s")
+
+
+def _ask_prompt(facts: dict[str, Any], more: dict[str, Any]) -> list[_Forecast]:
+    """Forecast a prompt."""
+    tokens = round(facts.get("tokens") or 0)
+    if not tokens or facts.get("depth"):
+        raise BadValue("only prompts with an empty cache have a forecast")
+    if str(facts.get("engine")) in _LOCAL:
+        from ..questions.local import local
+
+        answer: Any = local(facts["network"], gpu=facts["gpu"], weights=_weights(facts), prompt=tokens, **more)
+        return [_Forecast("time_s", answer.prompt_s, answer.prompt_interval_s)]
+    return _ask_pass(facts, more, phase="prefill", sequence_length=tokens, figure="time_s")
+
+
+def _ask_step(facts: dict[str, Any], more: dict[str, Any]) -> list[_Forecast]:
+    """Forecast a pass of a network."""
+    if facts.get("phase") != "inference":
+        raise BadValue("steps of training are not compared yet: `paleo-lite train` forecasts them")
+    size = facts.get("image_size")
+    return _ask_pass(facts, more, phase="inference", image_size=None if size is None else int(size), figure="step_s")
+
+
+def _ask_pass(facts: dict[str, Any], more: dict[str, Any], *, figure: str, **settings: Any) -> list[_Forecast]:
+    from ..questions.predict import predict
+
+    if not facts.get("batch_size"):
+        raise BadValue("the batch size is not in the file")
+    language = settings["phase"] != "inference"
+    answer: Any = predict(
+        facts["network"],
+        gpu=facts["gpu"],
+        precision=_precision(facts) or ("bf16" if language else "fp32"),
+        weights=_weights(facts),
+        batch_size=int(facts["batch_size"]),
+        **{name: value for name, value in settings.items() if value is not None},
+        **more,
+    )
+    return [_Forecast(figure, answer.time_s, answer.interval)]
+
+
+_ASKS: dict[str, Callable[[dict[str, Any], dict[str, Any]], list[_Forecast]]] = {
+    "server": _ask_server,
+    "decode": _ask_decode,
+    "prompt": _ask_prompt,
+    "step": _ask_step,
+}
+"""How each kind of row is forecast; the others are left out, and said."""

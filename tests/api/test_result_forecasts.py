@@ -1,0 +1,85 @@
+"""Result files beside the forecasts for their own configurations.
+
+Tests: api/result_forecasts.py, result_files/beside.py.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import paleo_lite as pl
+from paleo_lite.api.result_forecasts import is_result_file
+from paleo_lite.cli import main
+from paleo_lite.errors import BadValue
+from paleo_lite.result_files.beside import MeasuredBesideForecast
+from result_samples import LLAMA_ROW, NCCL, VLLM_SERVE
+
+pytest.importorskip("pyarrow")
+
+
+def compare(text: str, folder: Path, **arguments: str) -> MeasuredBesideForecast:
+    path = folder / "result.json"
+    path.write_text(text)
+    result = pl.compare(path, **arguments)  # type: ignore[arg-type]
+    assert isinstance(result, MeasuredBesideForecast)
+    return result
+
+
+def test_a_server(tmp_path: Path) -> None:
+    """The question is that of the file, so that the forecast is the one which `serve` gives."""
+    result = compare(VLLM_SERVE, tmp_path, gpu="h100-sxm")
+    asked = pl.serve("llama-3.1-8b", gpu="h100-sxm", tensor=2, input_tokens=1000, output_tokens=201, concurrency=10,
+                     num_requests=100).to_dict()  # fmt: skip
+    rows = {row.figure: row for row in result.rows}
+    assert {"ttft_s", "tpot_s", "output_tokens_per_s"} <= rows.keys() and result.left_out == []
+    for figure in ("ttft_s", "tpot_s"):
+        forecast = asked["latencies"][figure]["mean"]
+        assert (rows[figure].forecast, rows[figure].low) == (forecast["value"], forecast["low"])
+    assert rows["tpot_s"].ratio == pytest.approx(0.02 / rows["tpot_s"].forecast)
+    assert result.typical_factor >= 1
+
+
+def test_a_model_on_its_own_machine(tmp_path: Path) -> None:
+    rows = [f'{{{LLAMA_ROW}, "n_prompt": {prompt}, "n_gen": {generated}, "n_depth": 0, "avg_ns": 1e9, "avg_ts": 100.0}}'
+            for prompt, generated in ((512, 0), (0, 128), (512, 128))]  # fmt: skip
+    result = compare(f"[{', '.join(rows)}]", tmp_path, gpu="a100-sxm-40gb")
+    assert [(row.kind, row.figure) for row in result.rows] == [("prompt", "time_s"), ("decode", "tpot_s")]
+    assert result.rows[1].forecast == pl.local("llama-2-7b", gpu="a100-sxm-40gb", weights="q4_0", context=64).token_s  # type: ignore[union-attr]
+    assert result.left_out == ["a rate that mixes prompt and generation has no forecast"]
+
+
+def test_passes_of_networks(tmp_path: Path) -> None:
+    table = [{"model": name, "infer_samples_per_sec": 1000.0, "infer_step_time": 8.0, "infer_batch_size": 8,
+              "infer_img_size": 224} for name in ("alexnet", "nothing_of_this_name")]  # fmt: skip
+    result = compare(json.dumps(table), tmp_path, gpu="k40m")
+    (row,) = result.rows
+    assert row.forecast == pl.predict("alexnet", gpu="k40m", batch_size=8).time_s  # type: ignore[union-attr]
+    assert "1 network without a shipped network of the name (nothing_of_this_name)" in result.left_out[0]
+
+
+def test_files_without_a_forecast_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadValue, match="rows of the kind collective have no forecast yet"):
+        compare(NCCL, tmp_path)
+    with pytest.raises(BadValue, match="the GPU is not in the file: give `--gpu`"):
+        compare(VLLM_SERVE.replace(', "gpu": "H100"', ""), tmp_path)
+
+
+def test_a_profile_is_no_result_file(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    for text in ('{"traceEvents": []}', "", "nothing of the kind"):
+        path.write_text(text)
+        assert not is_result_file(path)
+
+
+def test_the_command(tmp_path: Path) -> None:
+    path = tmp_path / "bench.json"
+    path.write_text(VLLM_SERVE)
+    arguments = ["compare", str(path), "--gpu", "h100-sxm"]
+    printed = CliRunner(env={"COLUMNS": "120"}).invoke(main, arguments).stdout
+    assert "vLLM bench serve, beside the forecast" in printed and "concurrency 10, 1,000 in, 201 out" in printed
+    answer = json.loads(CliRunner().invoke(main, [*arguments, "--format", "json"]).stdout)
+    assert answer["question"]["engine"] == "vllm" and answer["rows"][0]["kind"] == "server"
