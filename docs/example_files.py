@@ -106,6 +106,40 @@ conv_forward,12.504,12.100,0.404,app
 read_images,3.1,3.0,0.1,app
 """
 
+_BENCH = """\
+{"date": "20260101-120000", "backend": "vllm", "model_id": "meta-llama/Llama-3.1-8B-Instruct",
+ "tokenizer_id": "meta-llama/Llama-3.1-8B-Instruct", "num_prompts": 160, "request_rate": "inf", "max_concurrency": 16,
+ "duration": 25.0, "completed": 160, "failed": 0, "total_input_tokens": 160000, "total_output_tokens": 32000,
+ "request_throughput": 6.4, "output_throughput": 1280.0, "total_token_throughput": 7680.0, "mean_ttft_ms": 90.0,
+ "median_ttft_ms": 70.0, "p99_ttft_ms": 210.0, "mean_tpot_ms": 11.0, "median_tpot_ms": 10.9, "p99_tpot_ms": 12.4}
+"""
+
+_NCCL = """\
+# Collective test starting: all_reduce_perf
+#  Rank  0 Group  0 Pid  1 on node1 device  0 [0000:1b:00] NVIDIA H100 80GB HBM3
+#  Rank  1 Group  0 Pid  2 on node1 device  1 [0000:43:00] NVIDIA H100 80GB HBM3
+#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
+        1024           256     float     sum      -1    10.35    0.10    0.10      0    10.32    0.10    0.10      0
+  1073741824     268435456     float     sum      -1   3000.0  357.91  357.91      0   3001.0  357.79  357.79      0
+# Avg bus bandwidth    : 179.0
+"""
+
+_LLAMA_BENCH = """\
+{"build_commit": "c264f65ff", "build_number": 9927, "gpu_info": "NVIDIA GeForce RTX 4090", "backends": "CUDA", \
+"model_filename": "llama-2-7b.Q4_0.gguf", "n_gpu_layers": 99, "n_prompt": 512, "n_gen": 0, "avg_ns": 40000000, \
+"avg_ts": 12800.0}
+{"build_commit": "c264f65ff", "build_number": 9927, "gpu_info": "NVIDIA GeForce RTX 4090", "backends": "CUDA", \
+"model_filename": "llama-2-7b.Q4_0.gguf", "n_gpu_layers": 99, "n_prompt": 0, "n_gen": 128, "avg_ns": 700000000, \
+"avg_ts": 182.9}
+"""
+
+
+def _results() -> None:
+    """Write a folder of result files."""
+    _write("results/bench.json", _BENCH)()
+    _write("results/nccl.log", _NCCL)()
+
+
 FILES: dict[str, Callable[[], None]] = {
     "measured.csv": _measured,
     "sweep.parquet": _sweep,
@@ -114,6 +148,10 @@ FILES: dict[str, Callable[[], None]] = {
     "./config.json": _write("config.json", (ROOT / "models" / "bert-base.json").read_text()),
     "alexnet.prototxt": _write("alexnet.prototxt", _PROTOTXT),
     "vtune.csv": _write("vtune.csv", _VTUNE),
+    "bench.json": _write("bench.json", _BENCH),
+    "nccl.log": _write("nccl.log", _NCCL),
+    "llama-bench.jsonl": _write("llama-bench.jsonl", _LLAMA_BENCH),
+    "results/": _results,
 }
 """Files that need no measured data, with the function that creates each."""
 

@@ -121,7 +121,7 @@ def _beside(
         measured = reading.values.get(forecast.figure)
         if measured and forecast.value:
             low, high = forecast.interval or (None, None)
-            situation = _situation(reading)
+            situation = _situation(reading, findings)
             yield Beside(number, reading.kind, situation, forecast.figure, measured, forecast.value, low, high)
 
 
@@ -141,14 +141,16 @@ def _known_network(name: str) -> str:
     raise BadValue("the network is not in the file: give `--predict NETWORK`")
 
 
-def _situation(reading: Reading) -> str:
-    """Return what identifies a row, in words."""
+def _situation(reading: Reading, findings: Findings) -> str:
+    """Return what identifies a row, in words; its network only where the file has several."""
+    has_several = reading.values.get("network") != findings.configuration.get("network")
     words = {
         "network": "{}", "batch_size": "batch {}", "concurrency_limit": "concurrency {:g}", "request_rate": "{:g}/s",
         "input_tokens": "{:,.0f} in", "output_tokens": "{:,.0f} out", "tokens": "{:g} tokens", "depth": "after {:g}",
         "generated": "{:g} tokens", "image_size": "{:g} pixels",
     }  # fmt: skip
     said = [text.format(reading.values[name]) for name, text in words.items() if reading.values.get(name)]
+    said = said if has_several or "network" not in reading.values else said[1:]
     return ", ".join(said)
 
 
@@ -196,7 +198,7 @@ def _ask_server(facts: dict[str, Any], more: dict[str, Any]) -> list[_Forecast]:
     )
     said = answer.to_dict()
     forecasts = []
-    for figure, name in (("ttft_s", "ttft_s"), ("tpot_s", "tpot_s"), ("e2e_s", "e2e_s")):
+    for figure, name in (("ttft_s", "ttft_s"), ("tpot_s", "tpot_s"), ("e2e_s", "latency_s")):
         mean = said["latencies"].get(name, {}).get("mean")
         if mean:
             forecasts.append(_Forecast(figure, mean["value"], (mean["low"], mean["high"])))

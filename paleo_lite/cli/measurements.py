@@ -42,7 +42,7 @@ def measurements(paths: tuple[Path, ...], top: int | None, **arguments: Any) -> 
       paleo-lite measurements results/ --keep-going
       paleo-lite measurements llama-bench.jsonl --format json
       paleo-lite measurements nccl.log --link nvlink4
-      paleo-lite measurements run.json --gpu h100-sxm --tensor 8 --precision fp8
+      paleo-lite measurements bench.json --gpu h100-sxm --tensor 8 --precision fp8
     """
     with progress("reading files") as on_done:
         result = read_measurements(paths, on_done=on_done, **arguments)
