@@ -12,6 +12,7 @@ from .result_format import ResultFormat
 from .text import all_lines, find_lines, to_number
 
 _US, _MB, _GB = 1e-6, 1e6, 1e9
+_OTHER_TRANSPORT = 3  # factor between tables of the same messages
 
 _OSU = re.compile(r"# OSU (\S+) (.+?)(?: Test)? v(\d+(?:\.\d*)?)")
 _OSU_COLUMNS = re.compile(r"# Size\s+(.*)$")
@@ -59,6 +60,22 @@ def read_osu(path: Path, findings: Findings) -> None:
             operation = buffers = ""
     if failed:
         findings.doubt(f"{failed} rows failed their validation and are left out")
+    _doubt_transport(findings)
+
+
+def _doubt_transport(findings: Findings) -> None:
+    """Doubt tables of one file that tell different things of the same messages."""
+    best: dict[tuple[Any, ...], float] = {}
+    for values in (reading.values for reading in findings.readings if "bytes_per_s" in reading.values):
+        table = (values.get("operation"), values.get("path"), values.get("label"))
+        best[table] = max(best.get(table, 0.0), values["bytes_per_s"])
+    for (operation, path, _), low in best.items():
+        high = max(rate for table, rate in best.items() if table[:2] == (operation, path))
+        if high > _OTHER_TRANSPORT * low > 0:
+            findings.doubt(
+                f"two tables of the same messages reach {high / _GB:.3g} and {low / _GB:.3g} GB/s: one of them used "
+                "another transport"
+            )
 
 
 _IB_TEST = re.compile(r"(RDMA_Write|RDMA_Read|Send|Atomic)\s*(Bidirectional )?(BW|Latency) Test|"

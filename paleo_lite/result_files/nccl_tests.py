@@ -22,10 +22,11 @@ _AVERAGE = re.compile(r"# Avg bus bandwidth\s*:\s*(\d+(?:\.\d*)?)")
 _VERSION = re.compile(r"# nccl-tests version (\S+)|# rccl-tests: Version (\S+)")
 _LIBRARY = re.compile(r"[nr]ccl-library=(\d{1,15})|NCCL version (\S+)|RCCL version (\S+)")
 _US, _GB = 1e-6, 1e9
+_SMALL_BYTES, _FEW_DEVICES, _SLOW_S = 64, 16, 45e-6
 
 _BUS_FACTORS: dict[str, Callable[[float], float]] = {
     "all_reduce": lambda devices: 2 * (devices - 1) / devices,
-    "all_gather or another of its kind": lambda devices: (devices - 1) / devices,
+    "all_gather, reduce_scatter or alltoall": lambda devices: (devices - 1) / devices,
 }
 """Bus bandwidth over algorithm bandwidth, for a number of devices; 1 for other collectives."""
 
@@ -43,7 +44,7 @@ def read_log(path: Path, findings: Findings) -> None:
     operation, hosts, ranks = "", dict[str, int](), 0
     numbers: dict[str, int] = {}
     names: set[str] = set()
-    before = 1  # columns between the type and the first time: operation, root, both or none
+    before: int | None = None  # columns between the type and the first time: operation, root, both or none
     table: _Table | None = None
     best: dict[str, float] = {}
     wrong = 0.0
@@ -51,7 +52,7 @@ def read_log(path: Path, findings: Findings) -> None:
         if row := _ROW.match(line):
             # Where hosts have one name (in containers), the number of a device comes once for each node.
             table = table or _Table(operation, ranks, max(len(hosts), *numbers.values(), 1))
-            if table.operation or ranks:
+            if before is not None:
                 wrong += _add_row(row, table, before, best, findings)
         elif match := _RANK.search(line):
             if int(match[1]) == 0:
@@ -81,6 +82,7 @@ def read_log(path: Path, findings: Findings) -> None:
     if wrong:
         findings.doubt(f"{wrong:,.0f} values were wrong: do not use this run")
     _name_operation(findings)
+    _doubt_latency(findings)
     findings.doubt("one collective at a time, on idle devices: in a training step they share links with each other")
 
 
@@ -92,7 +94,7 @@ def _name_operation(findings: Findings) -> None:
     largest = max(nameless, key=lambda reading: reading.values.get("bus_bytes_per_s", 0.0)).values
     found = ratio(largest.get("bus_bytes_per_s"), largest.get("algorithm_bytes_per_s"))
     devices = largest.get("devices")
-    fitting = [name for name, factor in _BUS_FACTORS.items() if found and devices and devices > 1
+    fitting = [name for name, factor in _BUS_FACTORS.items() if found and devices and devices > 2
                and abs(factor(devices) - found) < 0.02 * found]  # fmt: skip
     if len(fitting) != 1:
         findings.doubt("the collective is not named: older versions say it on the command line only")
@@ -100,6 +102,18 @@ def _name_operation(findings: Findings) -> None:
     findings.doubt(f"the collective is not named: the ratio of both bandwidths is that of {fitting[0]}")
     for reading in nameless:
         reading.values["operation"] = fitting[0]
+
+
+def _doubt_latency(findings: Findings) -> None:
+    """Doubt a fabric whose smallest messages take several times what they usually do between a few devices."""
+    small = [reading.values["time_s"] for reading in findings.readings
+             if 0 < reading.values.get("bytes", 0) <= _SMALL_BYTES and reading.values.get("devices", 0) <= _FEW_DEVICES
+             and "time_s" in reading.values]  # fmt: skip
+    if small and min(small) > _SLOW_S:
+        findings.doubt(
+            f"the smallest messages take {1e6 * min(small):.0f} µs, where 10 to 40 µs are usual: a plug-in of the "
+            "network may be missing, or another transport was used"
+        )
 
 
 def _add_row(row: re.Match[str], table: _Table, before: int, best: dict[str, float], findings: Findings) -> float:

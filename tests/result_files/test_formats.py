@@ -76,6 +76,17 @@ DOUBTED = {
         next(sample.text for sample in SAMPLES if sample.format == "sglang-serving"),
         "the prompts have 509 tokens on average where 1,024 were asked for",
     ),
+    "a slow fabric": (
+        NCCL.replace("1024           256     float     sum      -1    20.35", "8 2 float sum -1 85.47"),
+        "the smallest messages take 85 µs, where 10 to 40 µs are usual",
+    ),
+    "another transport": (
+        "".join(
+            f"=== {name}\n# OSU MPI-CUDA Bandwidth Test v7.5\n# Size Bandwidth (MB/s)\n4194304 {rate}\n"
+            for name, rate in (("a", 24000.0), ("b", 1800.0))
+        ),
+        "two tables of the same messages reach 24 and 1.8 GB/s",
+    ),
     "invalid": (
         next(sample.text for sample in SAMPLES if sample.format == "mlperf-inference"),
         "the result is INVALID",
@@ -119,3 +130,10 @@ def test_an_unnamed_collective_is_named_by_its_bandwidths(tmp_path: Path) -> Non
     )
     findings = read(old.replace("#       size", more + "#       size"), tmp_path)
     assert {reading.values["operation"] for reading in findings.readings} == {"all_reduce"}
+
+
+def test_a_table_without_its_head_has_rows(tmp_path: Path) -> None:
+    pasted = "\n".join(line for line in NCCL.splitlines() if "Rank" not in line and "starting" not in line)
+    findings = read(pasted, tmp_path)
+    assert [reading.values["bytes"] for reading in findings.readings] == [1024, 1073741824]
+    assert "the collective is not named: older versions say it on the command line only" in findings.doubts
