@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ..errors import BadFile
-from ..profiles.detect import open_decompressed
 from .findings import Findings
-from .text import CHUNK_BYTES
+from .text import CHUNK_BYTES, open_utf8
 
 MOST_BYTES = 64 * 2**20
 """Bytes of a document that is held in memory. Objects on lines of their own are read one by one, without a limit."""
@@ -27,7 +26,7 @@ _LINE_OF_OBJECT = re.compile(rb'\s*\{\s*"[^\n]*\}\s*[\r\n]+\s*\{')
 def read_documents(path: Path, findings: Findings) -> Iterator[dict[str, Any]]:
     """Yield the objects of a file: of one document, of a list, or one per line; a damaged end becomes a doubt."""
     try:
-        with open_decompressed(path) as file:
+        with open_utf8(path) as file:
             head = file.read(CHUNK_BYTES)
     except (EOFError, zlib.error):
         raise BadFile(f"{path}: gzip that is cut or corrupted, of which too little is left") from None
@@ -40,7 +39,7 @@ def read_documents(path: Path, findings: Findings) -> Iterator[dict[str, Any]]:
 def _read_all(path: Path) -> str:
     pieces, size = [], 0
     try:
-        with open_decompressed(path) as file:
+        with open_utf8(path) as file:
             while piece := file.read(CHUNK_BYTES):
                 size += len(piece)
                 if size > MOST_BYTES:
@@ -54,7 +53,7 @@ def _read_all(path: Path) -> str:
 def _objects_of_lines(path: Path, findings: Findings) -> Iterator[dict[str, Any]]:
     """Yield the object of each line; other lines, of a log around them, are skipped."""
     damaged = 0
-    with open_decompressed(path) as file:
+    with open_utf8(path) as file:
         while line := _next_line(file, path):
             opening = line.find(b"{")
             if opening < 0:

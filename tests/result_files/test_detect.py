@@ -86,6 +86,17 @@ def test_a_folder_is_read_with_what_fails(serve: Path) -> None:
         read_results([serve.parent], jobs=1)
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-be"])
+@pytest.mark.parametrize("text", [VLLM_SERVE, NCCL], ids=["json", "log"])
+def test_encodings_of_windows(tmp_path: Path, text: str, encoding: str) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(
+        ("\ufeff" if encoding == "utf-16-be" else "").encode(encoding) + text.replace("\n", "\r\n").encode(encoding)
+    )
+    findings = read_result(path)
+    assert findings.format in ("vllm-serve", "nccl-tests") and findings.readings
+
+
 def test_paths_that_are_not_there(tmp_path: Path) -> None:
     with pytest.raises(BadFile, match="No such file"):
         read_results([tmp_path / "none"])
