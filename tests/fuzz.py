@@ -55,7 +55,7 @@ NETWORK = ("predict {file} --gpu k40m", "predict {file} --gpu k40m --phase train
 
 
 RESULT = ("measurements {file} --gpu h100-sxm", "measurements {file} {file} --jobs 1 --keep-going --top 3",
-          "measurements {file} --format json")  # fmt: skip
+          "measurements {file} --format json", "compare {file} --gpu h100-sxm --predict llama-3.1-8b")  # fmt: skip
 
 
 class Sample(NamedTuple):

@@ -16,11 +16,13 @@ from ..result_files.beside import Beside, MeasuredBesideForecast
 from ..result_files.configuration import FACTS
 from ..result_files.detect import read_result, recognise
 from ..result_files.findings import Findings, Reading
+from ..result_files.text import to_number
 from ..text import format_plural
 
 MOST_ROWS = 100
 """Rows that are compared; a table of hundreds of networks takes minutes."""
 
+_MOST = 2**31  # of anything that is counted
 _MOST_REQUESTS = 400  # of a simulated server, which is steady by then
 _MEAN_LENGTHS = (
     "in the forecast all prompts and answers have their mean length; real ones vary, and fill batches unevenly"
@@ -119,7 +121,7 @@ def _beside(
         facts["gpu"] = _COUNT.sub("", str(facts["gpu"])).partition(" (")[0]
     for forecast in ask(facts, {"hardware_files": hardware_files}):
         measured = reading.values.get(forecast.figure)
-        if measured and forecast.value:
+        if measured and forecast.value and min(measured, forecast.value) > 0:
             low, high = forecast.interval or (None, None)
             situation = _situation(reading, findings)
             yield Beside(number, reading.kind, situation, forecast.figure, measured, forecast.value, low, high)
@@ -166,33 +168,40 @@ def _precision(facts: dict[str, Any]) -> str | None:
     return name if name in ("fp32", "fp16", "bf16", "tf32") else None
 
 
+def _count(facts: dict[str, Any], name: str) -> int | None:
+    """Return a fact as a whole number of at least 1; None if it is none."""
+    number = to_number(facts.get(name))
+    return round(number) if number is not None and 0.5 <= number < _MOST else None
+
+
 def _ask_server(facts: dict[str, Any], more: dict[str, Any]) -> list[_Forecast]:
     """Forecast a server under the same traffic."""
     from ..questions.serve import serve
 
-    prompt, written = facts.get("input_tokens"), facts.get("output_tokens")
-    if not prompt or not written:
+    prompt, written = _count(facts, "input_tokens"), _count(facts, "output_tokens")
+    if prompt is None or written is None:
         raise BadValue("the lengths of prompts and answers are not in the file")
     # A limit of concurrency rules where there is one; all requests at once are as many users as there were on average.
-    users = facts.get("concurrency_limit")
-    rate = None if users else facts.get("request_rate")
+    users = _count(facts, "concurrency_limit")
+    rate = None if users else to_number(facts.get("request_rate"))
     if not rate:
-        users = users or facts.get("concurrency")
-        if not users:
+        users = users or _count(facts, "concurrency")
+        if users is None:
             raise BadValue("neither a rate nor a concurrency is in the file")
-    settings: dict[str, Any] = {name: int(facts[name]) for name in ("tensor", "replicas") if facts.get(name)}
+    counts: dict[str, Any] = {name: _count(facts, name) for name in ("tensor", "replicas")}
+    settings = {name: count for name, count in counts.items() if count is not None}
     answer: Any = serve(
         facts["network"],
         gpu=facts["gpu"],
         precision=_precision(facts),
         weights=_weights(facts),
         engine=str(facts.get("engine") or "vllm"),
-        input_tokens=round(prompt),
-        output_tokens=max(round(written), 1),
+        input_tokens=prompt,
+        output_tokens=written,
         rate=rate,
-        concurrency=max(round(users), 1) if users else None,
-        num_requests=min(max(round(facts.get("requests") or 0), 32), _MOST_REQUESTS),
-        max_sequences=facts.get("max_num_seqs"),
+        concurrency=users,
+        num_requests=min(max(_count(facts, "requests") or 0, 32), _MOST_REQUESTS),
+        max_sequences=_count(facts, "max_num_seqs"),
         **settings,
         **more,
     )
@@ -209,7 +218,7 @@ def _ask_server(facts: dict[str, Any], more: dict[str, Any]) -> list[_Forecast]:
 
 def _ask_decode(facts: dict[str, Any], more: dict[str, Any]) -> list[_Forecast]:
     """Forecast a generated token, on one's own machine or of a batch on an engine."""
-    context = round((facts.get("depth") or 0) + (facts.get("generated") or 0) / 2) or None
+    context = ((_count(facts, "depth") or 0) + (_count(facts, "generated") or 0) // 2) or None
     if str(facts.get("engine")) in _LOCAL:
         from ..questions.local import local
 
@@ -224,8 +233,8 @@ def _ask_decode(facts: dict[str, Any], more: dict[str, Any]) -> list[_Forecast]:
 
 def _ask_prompt(facts: dict[str, Any], more: dict[str, Any]) -> list[_Forecast]:
     """Forecast a prompt."""
-    tokens = round(facts.get("tokens") or 0)
-    if not tokens or facts.get("depth"):
+    tokens = _count(facts, "tokens")
+    if tokens is None or facts.get("depth"):
         raise BadValue("only prompts with an empty cache have a forecast")
     if str(facts.get("engine")) in _LOCAL:
         from ..questions.local import local
@@ -239,14 +248,14 @@ def _ask_step(facts: dict[str, Any], more: dict[str, Any]) -> list[_Forecast]:
     """Forecast a pass of a network."""
     if facts.get("phase") != "inference":
         raise BadValue("steps of training are not compared yet: `paleo-lite train` forecasts them")
-    size = facts.get("image_size")
-    return _ask_pass(facts, more, phase="inference", image_size=None if size is None else int(size), figure="step_s")
+    return _ask_pass(facts, more, phase="inference", image_size=_count(facts, "image_size"), figure="step_s")
 
 
 def _ask_pass(facts: dict[str, Any], more: dict[str, Any], *, figure: str, **settings: Any) -> list[_Forecast]:
     from ..questions.predict import predict
 
-    if not facts.get("batch_size"):
+    batch_size = _count(facts, "batch_size")
+    if batch_size is None:
         raise BadValue("the batch size is not in the file")
     language = settings["phase"] != "inference"
     answer: Any = predict(
@@ -254,7 +263,7 @@ def _ask_pass(facts: dict[str, Any], more: dict[str, Any], *, figure: str, **set
         gpu=facts["gpu"],
         precision=_precision(facts) or ("bf16" if language else "fp32"),
         weights=_weights(facts),
-        batch_size=int(facts["batch_size"]),
+        batch_size=batch_size,
         **{name: value for name, value in settings.items() if value is not None},
         **more,
     )
