@@ -25,6 +25,8 @@ class RlConstants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     iteration_s: float
     token_s: float
     coherent_host: float
+    # Time of the kernels of engines on Blackwell over that of the releases that served: frameworks pin older ones.
+    blackwell_kernels: float
     across_nodes_s: float  # time of an exchange of few tokens between nodes, beyond that inside one
     launch_s: float  # time in which the host launches a kernel of an engine without graphs
     # Trainer. Time of its passes over those of pre-training, to which the constants of stacks were fitted: of the tuned

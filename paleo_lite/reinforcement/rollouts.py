@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
+BLACKWELL = "Blackwell"
+
 TIMELINE_POINTS = 64
 """Points of the curve of live sequences."""
 
@@ -124,11 +126,12 @@ def roll_out(
     most = min(len(own), deployment.replica_engine().max_sequences)
     context = prompt_tokens + float(own.mean()) / 2
     deployment = with_rollout_host(deployment, most, context, constants, is_eager=is_eager, nodes=nodes)
-    prepared = deployment.prepare(traffic)
+    factor = kernel_factor(deployment.on_device.machine.device, constants)
+    prepared = with_slower_kernels(deployment.prepare(traffic), factor)
     outcome, fastest, slowest = (prepared.run(traffic, level)[0] for level in ("expected", "low", prepared.slowest))
     called_s = (turns - 1) * tool_s
     context = prompt_tokens + float((own.astype(float) ** 2).mean() / own.mean()) / 2
-    steady_s = _steady_s(deployment, prepared, traffic, context, steps_ahead)
+    steady_s = _steady_s(prepared, traffic, context, steps_ahead, factor)
     seconds, counts = live_sequences(outcome)
     scale = outcome.busy_s or 1.0
     below_half = counts < counts.max() / 2
@@ -152,14 +155,29 @@ def roll_out(
     )
 
 
-def _steady_s(
-    deployment: Deployment, prepared: PreparedDeployment, traffic: Traffic, context: float, steps_ahead: int
-) -> float:
+def kernel_factor(device: Device, constants: RlConstants) -> float:
+    """Return the time of the kernels of an engine in rollouts over that in serving."""
+    return constants.blackwell_kernels if device.architecture == BLACKWELL else 1.0
+
+
+def with_slower_kernels(prepared: PreparedDeployment, factor: float) -> PreparedDeployment:
+    """Return a deployment whose kernels take so many times as long, with the relative interval that they had."""
+    if factor == 1:
+        return prepared
+    tables = prepared.tables
+    slower = msgspec.structs.replace(
+        tables.times_factors([factor]), relative_low=tables.relative_low, relative_high=tables.relative_high
+    )
+    return msgspec.structs.replace(prepared, tables=slower)
+
+
+def _steady_s(prepared: PreparedDeployment, traffic: Traffic, context: float, steps_ahead: int, factor: float) -> float:
     """Return the time of the tokens of an engine that samples of the next steps keep as full as it can be."""
+    deployment = prepared.deployment
     if steps_ahead:
         several = np.tile(np.arange(len(traffic)), 1 + steps_ahead)
         filled = Traffic(np.zeros(len(several)), traffic.input_tokens[several], traffic.output_tokens[several])
-        prepared = deployment.prepare(filled)
+        prepared = with_slower_kernels(deployment.prepare(filled), factor)
     tables, engine = prepared.tables, prepared.engine
     fitting = max(int(prepared.room.tokens / context), 1)
     live = min(engine.max_sequences, len(traffic) * (1 + steps_ahead), fitting)

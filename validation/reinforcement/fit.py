@@ -16,7 +16,7 @@ from scipy.optimize import least_squares
 from paleo_lite.api.reinforcement import predict_rl
 from paleo_lite.engines.kernels import ExchangeKernel
 from paleo_lite.reinforcement.constants import RlConstants, rl_constants
-from paleo_lite.reinforcement.rollouts import has_coherent_host
+from paleo_lite.reinforcement.rollouts import BLACKWELL, has_coherent_host
 
 from .published import Row
 
@@ -24,6 +24,7 @@ PRIOR = {
     "iteration_s": (np.log(1e-3), 1.0),
     "token_s": (np.log(1e-4), 1.0),
     "coherent_host": (np.log(1.8), 0.5),
+    "blackwell_kernels": (np.log(1.2), 0.2),
     "across_nodes_s": (np.log(5e-5), 0.7),
     "slowdown": (np.log(1.1), 0.25),
     "tensor_s": (np.log(1.5e-4), 0.7),
@@ -42,7 +43,7 @@ ROBUST = 2.0
 
 WITHOUT = {
     "iteration_s": 0.0, "token_s": 0.0, "across_nodes_s": 0.0, "slowdown": 1.0, "tensor_s": 0.0, "converted_s": 0.0,
-    "port_share": 1.0, "unpinned_share": 1.0, "wake_s": 0.0, "step_s": 0.0, "sample_s": 0.0,
+    "port_share": 1.0, "unpinned_share": 1.0, "wake_s": 0.0, "step_s": 0.0, "sample_s": 0.0, "blackwell_kernels": 1.0,
 }  # fmt: skip
 """Constants with which a step has only its kernels, wires and bytes."""
 
@@ -56,6 +57,7 @@ class Pieces(NamedTuple):
     tokens: float  # that an engine decodes
     exchanges: float  # between nodes
     is_coherent: bool
+    is_blackwell: bool
     passes_s: float  # all passes of the trainer
     tensors: float
     wire_s: float  # weights at the whole rate of the links
@@ -84,6 +86,7 @@ def pieces_of(row: Row) -> Pieces:
         tokens=(found.mean_tokens - row.question.prompt_tokens) * row.question.samples / rollouts.engines,
         exchanges=exchanges,
         is_coherent=has_coherent_host(found.devices.device),
+        is_blackwell=found.devices.device.architecture == BLACKWELL,
         passes_s=found.step.trainer_s,
         tensors=transfer.tensors,
         wire_s=transfer.time_s,
@@ -97,7 +100,8 @@ def pieces_of(row: Row) -> Pieces:
 def time_of(pieces: Pieces, constants: dict[str, float]) -> float:
     """Return the seconds of a step under some constants."""
     host = constants["coherent_host"] if pieces.is_coherent else 1.0
-    generation_s = pieces.kernels_s + pieces.exchanges * constants["across_nodes_s"]
+    kernels = constants["blackwell_kernels"] if pieces.is_blackwell else 1.0
+    generation_s = pieces.kernels_s * kernels + pieces.exchanges * constants["across_nodes_s"]
     generation_s += host * (constants["token_s"] * pieces.tokens + constants["iteration_s"] * pieces.iterations)
     trainer_s = pieces.passes_s * constants["slowdown"]
     time_s = max(generation_s, trainer_s) if pieces.steps_off else generation_s + trainer_s

@@ -99,7 +99,8 @@ def _nemo_question(row: dict[str, str], off: int) -> RlQuestion:
         rollout_tensor=json.loads(row["generation"])[0],
         rollout_workers=rollout_workers,
         steps_off=off,
-        rollout_precision="fp8" if "FP8" in row["precision"] else None,
+        precision="fp8" if "Training FP8" in row["precision"] else "bf16",
+        rollout_precision="fp8" if "Generation FP8" in row["precision"] else None,
     )
 
 
