@@ -38,6 +38,7 @@ from ..timing.energy import power_of, with_power_limit
 from ..timing.facility import Facility
 from ..timing.memory import usable_bytes
 from ..timing.predicting import predict
+from ..timing.training_stack import supports_stack
 from ..timing.workload import TrainingOptions
 from ..units import format_si
 from .arguments import Paths, to_paths
@@ -397,6 +398,7 @@ def time_trainer_of(
         )
     size = _samples_per_micro_batch(question, float(tokens.mean()))
     size = max(min(size, len(tokens) // question.updates_per_step // replicas), 1)
+    is_tuned = question.uses_megatron and supports_stack(devices.device)
     parallel = ParallelConfig(
         tensor=question.tensor,
         pipeline=question.pipeline,
@@ -406,7 +408,7 @@ def time_trainer_of(
         micro_batch_size=size,
         sharding=question.used_sharding,
         execution=question.execution,
-        recompute=question.recompute or ("" if question.uses_megatron else "full"),
+        recompute=question.recompute or ("" if is_tuned else "full"),
     )
     batching = Batching(tokens, size, question.updates_per_step, framework.is_balanced)
     return time_trainer(job, part_of(devices.topology, devices.trainer), parallel, batching, constants)
@@ -694,7 +696,7 @@ def _notes(found: Predicted) -> tuple[str, ...]:
     if rollouts is not None and rollouts.waits_for_memory:
         notes.append(
             f"the cache of an engine holds {rollouts.most_live:,.0f} of its {rollouts.samples_per_engine:,} samples at "
-            "a time: others wait; a larger `--rollout-tensor` or `--kv-cache fp8` holds more"
+            "a time: others wait; a larger `--rollout-tensor`, or kv-cache=fp8 of `--engine-settings`, holds more"
         )
     if rollouts is not None and not setup.steps_off and rollouts.tail_share > 0.25:
         notes.append(

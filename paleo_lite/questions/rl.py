@@ -145,8 +145,8 @@ class Rl(PriceOptions, SiteOptions, TimeModelOptions, DeviceOptions, NetworkAske
     recompute: Several[str] | None = option(
         group=TRAINING_GROUP, type=Names("recomputation", ".distributed.parallel_config:RECOMPUTATIONS"),
         metavar="NAME",
-        help="Activation recomputation: none, selective, full. [default: as much as the memory requires with "
-        "Megatron-LM, otherwise full]",
+        help="Activation recomputation: none, selective, full. [default: with Megatron-LM from Hopper on as much "
+        "as the memory requires, otherwise full]",
     )  # fmt: skip
     lora: Several[int] | None = option(
         group=TRAINING_GROUP, is_common=True, type=INTEGER, metavar="RANK",

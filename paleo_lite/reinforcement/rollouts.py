@@ -56,16 +56,21 @@ class Rollouts(msgspec.Struct, frozen=True):
     activity: Activity  # what a device does in all iterations
 
 
-def eager_overhead_s(deployment: Deployment, sequences: int, context: float, launch_s: float) -> float:
-    """Return the time by which the host of an engine without graphs is behind its device, per iteration.
+def with_launches(prepared: PreparedDeployment, sequences: int, context: float, launch_s: float) -> PreparedDeployment:
+    """Return an engine without graphs, whose iterations take no less than the host takes to launch their kernels.
 
-    Where layers are timed one by one the time of launches is a part of theirs.
+    Large batches hide the launches, and the last few samples wait for them. Where layers are timed one by one launches
+    are a part of their time.
     """
-    kernels = time_decode_kernels(deployment.on_device, sequences, context)
+    kernels = time_decode_kernels(prepared.deployment.on_device, sequences, context)
     if kernels is None:
-        return 0.0
+        return prepared
     launched_s = launch_s * sum(kernel.launches for kernel in kernels)
-    return max(launched_s - sum(kernel.time_s for kernel in kernels), 0.0)
+    tables = prepared.tables
+    token_s = list(tables.token_s)
+    for live in range(1, min(len(tables.decode_attention_s) // tables.attention_data, len(token_s))):
+        token_s[live] += max(launched_s - tables.iteration_s(live, live * context), 0.0)
+    return msgspec.structs.replace(prepared, tables=msgspec.structs.replace(tables, token_s=token_s))
 
 
 def across_nodes_s(deployment: Deployment, nodes: int, exchange_s: float) -> float:
@@ -83,14 +88,10 @@ def has_coherent_host(device: Device) -> bool:
     return any(link.kind == "host" and link.bandwidth_bytes_per_s >= COHERENT_BYTES_PER_S for link in links)
 
 
-def with_rollout_host(
-    deployment: Deployment, sequences: int, context: float, constants: RlConstants, *, is_eager: bool, nodes: int
-) -> Deployment:
+def with_rollout_host(deployment: Deployment, constants: RlConstants, nodes: int) -> Deployment:
     """Return an engine with what its host does in rollouts beyond serving, and with exchanges between nodes."""
     factor = constants.coherent_host if has_coherent_host(deployment.on_device.machine.device) else 1.0
     waited_s = across_nodes_s(deployment, nodes, constants.across_nodes_s) + constants.iteration_s * factor
-    if is_eager:
-        waited_s += eager_overhead_s(deployment, sequences, context, constants.launch_s)
     engine = deployment.engine
     low_s, high_s = engine.overhead_range_s
     engine = msgspec.structs.replace(
@@ -125,9 +126,11 @@ def roll_out(
     traffic = Traffic(np.zeros(len(own)), np.full(len(own), prompt_tokens), own[order])
     most = min(len(own), deployment.replica_engine().max_sequences)
     context = prompt_tokens + float(own.mean()) / 2
-    deployment = with_rollout_host(deployment, most, context, constants, is_eager=is_eager, nodes=nodes)
+    deployment = with_rollout_host(deployment, constants, nodes)
     factor = kernel_factor(deployment.on_device.machine.device, constants)
     prepared = with_slower_kernels(deployment.prepare(traffic), factor)
+    if is_eager:
+        prepared = with_launches(prepared, most, context, constants.launch_s)
     outcome, fastest, slowest = (prepared.run(traffic, level)[0] for level in ("expected", "low", prepared.slowest))
     called_s = (turns - 1) * tool_s
     context = prompt_tokens + float((own.astype(float) ** 2).mean() / own.mean()) / 2

@@ -23,6 +23,8 @@ def rl_page(answer: RlAnswer, **options: Any) -> Document:
         f"{format_si(answer.time_s, 's', 3)} ({format_interval((low_s, high_s))} at 90%), "
         f"{format_number(answer.tokens_per_s_per_device)} tokens/s per device"
     )
+    if answer.fits is False:
+        title = f"{title}; the trainer DOES NOT FIT"
     content = [_phase_table(answer)]
     if answer.divisions:
         content.insert(0, _division_table(answer))

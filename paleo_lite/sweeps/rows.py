@@ -90,7 +90,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "rl": (
         *_OF_ALL, "precision", "time_s", "low_s", "high_s", "bound_s", "throughput_per_s", "tokens_per_s",
         "tokens_per_s_per_device", "generation_s", "update_s", "trainer_s", "rollouts_s", "transfer_s",
-        "memory_bytes", "rollout_bytes", "power_w", "energy_j", "usd_per_million", "usd_per_step", "limited_by",
+        "memory_bytes", "rollout_bytes", "fits", "power_w", "energy_j", "usd_per_million", "usd_per_step", "limited_by",
     ),
     "diffusion": (*_OF_ALL, "image_size", "steps", "frames", "time_per_image_s", *_OF_STEPS),
 }  # fmt: skip
@@ -292,6 +292,8 @@ def _rl_row(answer: RlAnswer) -> Row:
         "rollouts_s": answer.rollouts_s,
         "transfer_s": answer.phases.get("transfer"),
         "rollout_bytes": answer.rollout_bytes,
+        "fits": answer.fits,
+        "reason": _too_large(answer.trainer_bytes or 0, answer.usable_bytes) if answer.fits is False else None,
         "usd_per_step": answer.usd_per_step,
         "limited_by": answer.limited_by,
     }

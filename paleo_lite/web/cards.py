@@ -12,6 +12,7 @@ from ..distributed.pictures import PictureScaling
 from ..distributed.table import ScaleTable
 from ..own_machines.advise import LocalAdvice
 from ..own_machines.predict import LocalPrediction
+from ..reinforcement.answer import RlAnswer
 from ..reporting.document import format_3_digits, format_time_short
 from ..reporting.memory import memory_fact
 from ..reporting.side_by_side import describe_bounds
@@ -120,6 +121,22 @@ def _serving_card(found: Serving) -> Card:
     )
 
 
+def _rl_card(found: RlAnswer) -> Card:
+    needed = None if found.trainer_bytes is None else format_si(found.trainer_bytes, "B", 3)
+    return Card(
+        f"{found.devices} x {found.gpu_name}",
+        f"per step of {found.algorithm}",
+        format_time_short(found.time_s),
+        _lines(
+            _at_90(found.interval),
+            f"{format_number(found.tokens_per_s_per_device)} tokens/s per device",
+            None if found.usd_per_step is None else f"{format_number(found.usd_per_step)} USD per step",
+            f"limited by {found.limited_by}",
+        ),
+        f"DOES NOT FIT, the update needs {needed} per device" if found.fits is False else "",
+    )
+
+
 def _local_card(found: LocalPrediction) -> Card:
     low_s, high_s = found.token_interval_s
     many = "" if found.gpus == 1 else f"{found.gpus} x "
@@ -171,6 +188,7 @@ _CARDS: Mapping[type, Callable[[Any], Card]] = {
     PipelinePrediction: _pipeline_card,
     Serving: _serving_card,
     LocalPrediction: _local_card,
+    RlAnswer: _rl_card,
     ScaleTable: _scaling_card,
     PictureScaling: _picture_scaling_card,
 }
