@@ -41,10 +41,9 @@ class RlConstants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     port_share: float
     broadcast_share: float
     resharding_share: float
-    # State. Share of a link to the host that copies of memory that is not pinned reach; time in which an engine gives
-    # up its memory and takes it back.
-    unpinned_share: float
+    # Time in which an engine that shares its devices gives up its memory, takes it back, and starts again.
     wake_s: float
+    unpinned_share: float  # share of a link to the host that copies of memory that is not pinned reach
     # Host of the trainer, per step and per sample: data, rewards by rules, advantages, padding, messages.
     step_s: float
     sample_s: float

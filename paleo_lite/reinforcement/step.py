@@ -81,6 +81,7 @@ class RlStep(msgspec.Struct, frozen=True):
 def phase_times(setup: Setup, parts: Parts, constants: RlConstants) -> dict[str, float]:
     """Return the seconds of each phase alone; phases that do not exist are left out."""
     trainer, critic = parts.trainer, parts.critic
+    wake_s = constants.wake_s if setup.is_colocated else 0.0  # timers of frameworks have it in that of the weights
     times = {
         "generation": 0.0 if parts.rollouts is None else _generation_s(setup, parts.rollouts),
         "rewards": parts.reward_s if setup.reward_s is None else setup.reward_s,
@@ -89,8 +90,8 @@ def phase_times(setup: Setup, parts: Parts, constants: RlConstants) -> dict[str,
         "values": 0.0 if critic is None else critic.forward_s,
         "critic_update": 0.0 if critic is None else critic.update_s,
         "update": trainer.update_s,
-        "transfer": 0.0 if parts.transfer is None else parts.transfer.time_s,
-        "state": parts.swap_s + (constants.wake_s if setup.is_colocated and parts.rollouts is not None else 0.0),
+        "transfer": 0.0 if parts.transfer is None else parts.transfer.time_s + wake_s,
+        "state": parts.swap_s,
         "host": constants.step_s + constants.sample_s * setup.samples * setup.algorithm.generated_per_trained,
     }
     return {name: seconds for name, seconds in times.items() if seconds > 0}
