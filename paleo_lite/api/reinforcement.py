@@ -325,6 +325,12 @@ def _check(question: RlQuestion, devices: Devices) -> None:
         raise BadValue(
             f"`--rollout-tensor` must divide the {devices.rollouts} devices of rollouts (got {per_engine} per engine)"
         )
+    divided = [name for name in ("tensor", "pipeline", "expert_parallel") if getattr(question, name) > 1]
+    if divided and not question.framework_rules.has_megatron:
+        raise BadValue(
+            f"`--{divided[0].replace('_', '-')}` needs a trainer that divides blocks, which `--framework "
+            f"{question.framework}` does not have: leave it out, or give another framework"
+        )
     if question.samples % question.updates_per_step:
         raise BadValue(
             f"`--updates-per-step` must divide the {question.samples:,} samples of a step "

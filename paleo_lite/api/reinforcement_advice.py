@@ -153,16 +153,19 @@ def _degrees(question: RlQuestion, devices: Devices, network: Network, mean_toke
     tensors = [n for n in powers[:4] if n <= devices.topology.devices_per_node]
     contexts = [n for n in powers[:4] if n == 1 or mean_tokens / n >= LONG_TOKENS / 2]
     expert_degrees = [n for n in (1, 4, 8, 16, 32) if experts % n == 0 and (n > 1 or experts == 1)]
-    if not question.uses_megatron:
-        tensors, expert_degrees = [1], [1]
-    pipelines = [n for n in powers[:5] if question.uses_megatron or n == 1]
+    pipelines = powers[:5]
+    if not question.framework_rules.has_megatron:
+        tensors, pipelines, expert_degrees = [1], [1], [1]
+    elif not question.uses_megatron:
+        expert_degrees = [1, *expert_degrees] if experts > 1 else [1]  # sharded by blocks, or by Megatron-LM
     expert_parameters = _expert_parameters(network)
     found = []
     available = usable_bytes(devices.device)
     for tensor, pipeline, context, expert in product(tensors, pipelines, contexts, expert_degrees):
         dense = (network.parameters - expert_parameters) / tensor
         held_bytes = (dense + expert_parameters / expert) / pipeline * BYTES_PER_PARAMETER
-        if held_bytes <= available or not question.uses_megatron:  # sharded by blocks, which no degree decides
+        is_sharded = tensor * pipeline * expert == 1 and not question.uses_megatron
+        if held_bytes <= available or is_sharded:
             found.append((tensor * pipeline * context, expert, tensor, pipeline, context))
     for _, expert, tensor, pipeline, context in sorted(found)[:MOST_DIVISIONS]:
         yield {"tensor": tensor, "pipeline": pipeline, "context_parallel": context, "expert_parallel": expert}

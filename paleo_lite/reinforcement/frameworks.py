@@ -29,6 +29,7 @@ class Framework(NamedTuple):
     source: str  # repository and commit that were read
     engine: str = "vllm"
     execution: str = "megatron"  # stack of the trainer, one of `paleo_lite.distributed.parallel_config.STACKS`
+    has_megatron: bool = True  # whether the trainer can be Megatron-LM, which divides matrices, blocks and experts
     sharding: str = "distributed-optimizer"  # how the trainer shards its state
     is_eager: bool = False  # whether the engine launches every kernel instead of graphs
     is_packed: bool = True  # whether micro-batches are filled with whole samples up to a number of tokens
@@ -69,6 +70,7 @@ FRAMEWORKS = {
         "OpenRLHF: DeepSpeed and vLLM",
         "OpenRLHF/OpenRLHF 3c3be62",
         execution="eager",
+        has_megatron=False,
         sharding="zero-3",
         keeps=SLEEP,
         offloads_optimizer=True,
@@ -77,6 +79,7 @@ FRAMEWORKS = {
         "TRL of Hugging Face: Accelerate and vLLM",
         "huggingface/trl",
         execution="eager",
+        has_megatron=False,
         sharding="zero-3",
         is_packed=False,
         is_balanced=False,

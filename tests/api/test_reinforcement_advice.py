@@ -22,6 +22,7 @@ def ask(**changes: Any) -> Any:
     return pl.rl(**{**SMALL, **changes})
 
 
+@pytest.mark.slow
 def test_advice_ranks_turns_and_devices_apart() -> None:
     answer = ask(advise=True)
     times = [row.time_s for row in answer.divisions]
@@ -33,9 +34,18 @@ def test_advice_ranks_turns_and_devices_apart() -> None:
     assert again.time_s == pytest.approx(best.time_s, rel=0.02)
 
 
+@pytest.mark.slow
 def test_advice_divides_mixtures_among_experts() -> None:
     answer = ask(network="olmoe-1b-7b", framework="nemo-rl", advise=True)
     assert {row.expert_parallel for row in answer.divisions} <= {4, 8}
+
+
+@pytest.mark.slow
+def test_advice_shards_or_divides_where_the_framework_can_do_both() -> None:
+    verl = ask(network="olmoe-1b-7b", advise=True)
+    assert {1, 8} <= {row.expert_parallel for row in verl.divisions}
+    trl = ask(network="olmoe-1b-7b", framework="trl", advise=True)
+    assert {(row.tensor, row.pipeline, row.expert_parallel) for row in trl.divisions} == {(1, 1, 1)}
 
 
 def test_advice_chooses_the_degrees_itself() -> None:

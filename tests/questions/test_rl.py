@@ -122,6 +122,7 @@ def test_steps_and_epochs_cost_hours() -> None:
         ({"max_tokens": 90}, "`--max-tokens` counts prompt and response, and must exceed the 100 tokens"),
         ({"response_tokens": 2000}, "`--response-tokens` must be between 1 and 1,024"),
         ({"tensor": 16}, "must be at most the 8 devices of the trainer"),
+        ({"framework": "trl", "tensor": 2}, "`--tensor` needs a trainer that divides blocks, which `--framework trl`"),
         ({"speculation": "acceptance=0.5"}, "`--speculation` needs tokens=N"),
         ({"network": None}, "`rl` needs a language model"),
         ({"gpu": None}, "give the device with `--gpu`"),
