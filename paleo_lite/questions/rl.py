@@ -227,10 +227,13 @@ def _answer(question: Any) -> RlAnswer:
         raise BadValue("`rl` needs a language model, such as qwen3-8b")
     if question.steps_off < 0:
         raise BadValue(f"`--steps-off` must be an integer >= 0 (got {question.steps_off})")
+    _check_algorithm(question)
     from ..api.reinforcement import RlQuestion, answer_rl
 
     engine, speculation = settings_of(question.engine_settings), settings_of(question.speculation)
     reward, tools = settings_of(question.reward), settings_of(question.tools)
+    if len(reward) > 1:
+        raise BadValue("give only one of model and seconds of `--reward`")
     if speculation and "tokens" not in speculation:
         raise BadValue("`--speculation` needs tokens=N, the tokens drafted per iteration")
     asked = RlQuestion(
@@ -260,6 +263,28 @@ def _answer(question: Any) -> RlAnswer:
             raise BadValue(f"`--advise` chooses `--{given[0].replace('_', '-')}` itself: leave it out")
         return advise_rl(asked)
     return answer_rl(asked)
+
+
+_OF_ROLLOUTS = (
+    "rollout_workers", "rollout_tensor", "rollout_precision", "steps_off", "engine", "engine_settings", "speculation",
+    "tools", "advise",
+)  # fmt: skip
+"""Options of generation."""
+
+
+def _check_algorithm(question: Any) -> None:
+    """Check that no option is given of a part that the algorithm does not have."""
+    from ..reinforcement.algorithms import ALGORITHMS
+
+    algorithm = ALGORITHMS[question.algorithm]
+    given = [name for name in _OF_ROLLOUTS if name in question.given()]
+    if given and not algorithm.rolls_out:
+        name = given[0].replace("_", "-")
+        raise BadValue(
+            f"`--{name}` is for rollouts, and `--algorithm {question.algorithm}` learns from given responses"
+        )
+    if question.reference and not algorithm.can_have_reference:
+        raise BadValue(f"`--reference yes` is not for `--algorithm {question.algorithm}`, which has no penalty")
 
 
 _ADVISED = ("tensor", "pipeline", "context_parallel", "expert_parallel", "rollout_tensor", "rollout_workers")

@@ -19,6 +19,12 @@ if TYPE_CHECKING:
 SPREAD = 0.6
 """Standard deviation of the logarithm of the length of a response before it is cut off, where nothing is known."""
 
+_CUT = 1 - 1e-9
+"""Share of the maximum from which a length counts as cut off."""
+
+_TOLERATED = 0.02
+"""Difference between the share that is cut off and the given one."""
+
 _SPREADS = (0.02, 4.0)
 """Spreads between which the one is sought that cuts off a given share."""
 
@@ -37,6 +43,13 @@ def response_lengths(count: int, mean: float, maximum: int, clipped_share: float
     scores = np.array([normal.inv_cdf((number + 0.5) / count) for number in range(count)])
     spread = SPREAD if clipped_share is None else _spread_with_share(scores, mean, maximum, clipped_share)
     lengths = _clipped(scores, _location(scores, mean, maximum, spread), spread, maximum)
+    if clipped_share is not None:
+        found = float(np.mean(lengths >= maximum * _CUT))
+        if abs(found - clipped_share) > _TOLERATED + 1 / count:
+            raise BadValue(
+                f"`--clipped-share {clipped_share:g}` cannot be: of responses of {mean:,g} tokens on average, at most "
+                f"{maximum:,}, a usual distribution has {found:.2g} cut off; change it or `--response-tokens`"
+            )
     whole: Ints = np.maximum(np.rint(lengths), 1).astype(np.int64)
     return whole
 

@@ -31,6 +31,11 @@ def test_the_share_that_is_cut_off_can_be_given(share: float) -> None:
     assert lengths.mean() == pytest.approx(2000, rel=0.02)
 
 
+def test_a_share_that_cannot_be_is_one_sentence() -> None:
+    with pytest.raises(BadValue, match=r"`--clipped-share 0.9` cannot be: of responses of 100 tokens on average"):
+        response_lengths(1000, 100, 4000, 0.9)
+
+
 def test_a_mean_above_the_maximum_is_one_sentence() -> None:
     with pytest.raises(BadValue, match=r"`--response-tokens` must be between 1 and 100, what `--max-tokens` leaves"):
         response_lengths(8, 101, 100)
