@@ -30,7 +30,6 @@ from .reinforcement import (
     RlQuestion,
     complete,
     find_devices,
-    make_answer,
     make_deployment,
     make_job,
     make_setup,
@@ -39,6 +38,7 @@ from .reinforcement import (
     time_trainer_of,
     trained_tokens,
 )
+from .reinforcement_answer import make_answer, rollout_bytes_of
 
 MOST_SHAPES = 6
 """Divisions of matrices and experts that are counted; pipelines of any length share those of a shape."""
@@ -95,7 +95,10 @@ def advise_rl(question: RlQuestion) -> RlAnswer:
                 continue
             if is_colocated and question.steps_off:
                 continue  # rollouts that are off need devices of their own
-            found.append(_together(base, devices, job, trained, generated, 0 if is_colocated else steps_off, lengths))
+            off = 0 if is_colocated else steps_off
+            predicted = _together(base, devices, job, trained, generated, off, lengths)
+            if rollout_bytes_of(predicted) <= usable_bytes(devices.device):
+                found.append(predicted)
     if not found:
         raise BadValue(
             f"no division of {devices.total} x {devices.device.name} holds {job.workload.network.name}: give more "
@@ -201,8 +204,6 @@ def _engines(
 def _row(predicted: Predicted) -> RlRow:
     """Return a division as a row."""
     question, parts, step = predicted.question, predicted.parts, predicted.step
-    rollouts = parts.rollouts
-    assert rollouts is not None
     return RlRow(
         rollout_workers=question.rollout_workers,
         rollout_tensor=question.rollout_tensor,
@@ -215,5 +216,5 @@ def _row(predicted: Predicted) -> RlRow:
         trainer_s=step.trainer_s,
         rollouts_s=step.rollouts_s,
         trainer_bytes=parts.trainer.memory_bytes,
-        rollout_bytes=rollouts.weights_bytes + rollouts.cache_bytes + rollouts.activations_bytes,
+        rollout_bytes=rollout_bytes_of(predicted),
     )

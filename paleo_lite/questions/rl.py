@@ -228,7 +228,8 @@ def _answer(question: Any) -> RlAnswer:
     if question.steps_off < 0:
         raise BadValue(f"`--steps-off` must be an integer >= 0 (got {question.steps_off})")
     _check_algorithm(question)
-    from ..api.reinforcement import RlQuestion, answer_rl
+    from ..api.reinforcement import RlQuestion
+    from ..api.reinforcement_answer import answer_rl
 
     engine, speculation = settings_of(question.engine_settings), settings_of(question.speculation)
     reward, tools = settings_of(question.reward), settings_of(question.tools)

@@ -161,7 +161,7 @@ class RlAnswer(Answer, msgspec.Struct, frozen=True, eq=False):
     @property
     def fits(self) -> bool | None:
         """Whether both phases fit into the memory of a device."""
-        return None if self.trainer_bytes is None else self.trainer_bytes <= self.usable_bytes
+        return None if self.memory_bytes is None else self.memory_bytes <= self.usable_bytes
 
     @property
     def usd_per_step(self) -> float | None:

@@ -46,7 +46,9 @@ class Framework(NamedTuple):
 
 
 FRAMEWORKS = {
-    "generic": Framework("A trainer in Megatron-LM and vLLM with its graphs", ""),
+    "generic": Framework(
+        "A trainer in Megatron-LM and vLLM with its graphs", "", offloads_optimizer=True, offloads_parameters=True
+    ),
     "nemo-rl": Framework(
         "NVIDIA NeMo-RL: Megatron-LM and vLLM",
         "NVIDIA-NeMo/RL 7ea279a",
@@ -74,6 +76,7 @@ FRAMEWORKS = {
         sharding="zero-3",
         keeps=SLEEP,
         offloads_optimizer=True,
+        memory_fraction=0.6,
     ),
     "trl": Framework(
         "TRL of Hugging Face: Accelerate and vLLM",

@@ -24,7 +24,7 @@ def rl_page(answer: RlAnswer, **options: Any) -> Document:
         f"{format_number(answer.tokens_per_s_per_device)} tokens/s per device"
     )
     if answer.fits is False:
-        title = f"{title}; the trainer DOES NOT FIT"
+        title = f"{title}; DOES NOT FIT"
     content = [_phase_table(answer)]
     if answer.divisions:
         content.insert(0, _division_table(answer))

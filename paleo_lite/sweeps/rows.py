@@ -293,7 +293,7 @@ def _rl_row(answer: RlAnswer) -> Row:
         "transfer_s": answer.phases.get("transfer"),
         "rollout_bytes": answer.rollout_bytes,
         "fits": answer.fits,
-        "reason": _too_large(answer.trainer_bytes or 0, answer.usable_bytes) if answer.fits is False else None,
+        "reason": _too_large(answer.memory_bytes or 0, answer.usable_bytes) if answer.fits is False else None,
         "usd_per_step": answer.usd_per_step,
         "limited_by": answer.limited_by,
     }

@@ -122,7 +122,7 @@ def _serving_card(found: Serving) -> Card:
 
 
 def _rl_card(found: RlAnswer) -> Card:
-    needed = None if found.trainer_bytes is None else format_si(found.trainer_bytes, "B", 3)
+    needed = None if found.memory_bytes is None else format_si(found.memory_bytes, "B", 3)
     return Card(
         f"{found.devices} x {found.gpu_name}",
         f"per step of {found.algorithm}",
@@ -133,7 +133,7 @@ def _rl_card(found: RlAnswer) -> Card:
             None if found.usd_per_step is None else f"{format_number(found.usd_per_step)} USD per step",
             f"limited by {found.limited_by}",
         ),
-        f"DOES NOT FIT, the update needs {needed} per device" if found.fits is False else "",
+        f"DOES NOT FIT, needs {needed} per device" if found.fits is False else "",
     )
 
 

@@ -1,7 +1,7 @@
 """Questions of `rl`: what its options change, and what is refused.
 
-Tests: questions/rl.py, api/reinforcement.py, reinforcement/trainer.py, reinforcement/rollouts.py,
-reinforcement/answer.py, reporting/reinforcement.py.
+Tests: questions/rl.py, api/reinforcement.py, api/reinforcement_answer.py, reinforcement/trainer.py,
+reinforcement/rollouts.py, reinforcement/answer.py, reporting/reinforcement.py.
 """
 
 from __future__ import annotations
@@ -101,6 +101,15 @@ def test_rollouts_that_are_off_hide_the_shorter_side() -> None:
 def test_padding_costs_the_longest_sample() -> None:
     packed, padded = ask(framework="verl"), ask(framework="trl")
     assert padded.phases["update"] > packed.phases["update"]
+
+
+def test_state_that_stays_takes_the_memory_of_rollouts() -> None:
+    base = {"network": "qwen3-8b", "engine_settings": "memory-fraction=0.5"}
+    moved, kept = ask(framework="generic", **base), ask(framework="verl", **base)
+    assert kept.rollout_bytes > moved.rollout_bytes and moved.fits
+    crowded = ask(framework="verl", network="qwen3-8b", engine_settings="memory-fraction=0.95")
+    assert crowded.fits is False
+    assert any("engine and trainer do not fit beside each other" in note for note in crowded.notes)
 
 
 def test_steps_and_epochs_cost_hours() -> None:

@@ -1,0 +1,217 @@
+"""From a step of reinforcement learning to its answer: memory, cost, energy, notes, settings of the framework."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from ..errors import BadValue
+from ..machines.prices import choose_price
+from ..reinforcement.answer import RlAnswer, RlTotals
+from ..reinforcement.settings import Described, settings_text
+from ..reinforcement.weights import has_host_link
+from ..timing import describe_model
+from ..timing.activity import Activity
+from ..timing.energy import power_of
+from ..timing.memory import usable_bytes
+from ..timing.predicting import predict
+from ..units import format_si
+from .reinforcement import Predicted, RlQuestion, predict_rl
+
+
+def answer_rl(question: RlQuestion) -> RlAnswer:
+    """Return the answer to a question about a step."""
+    return make_answer(predict_rl(question))
+
+
+def make_answer(found: Predicted) -> RlAnswer:
+    """Return a step as an answer."""
+    question, devices, parts, step = found.question, found.devices, found.parts, found.step
+    trainer, rollouts, network = parts.trainer, parts.rollouts, found.job.workload.network
+    device = devices.device
+    price = question.price_usd_per_h
+    if price is None:
+        listing = choose_price(device, question.price_of, devices.price)
+        price = None if listing is None else listing.usd_per_h
+    rollout_bytes = rollout_bytes_of(found)
+    answer = RlAnswer(
+        network=network.name,
+        gpu=device.id,
+        gpu_name=device.name,
+        precision=question.precision,
+        rollout_precision=question.rollout_precision or question.precision,
+        algorithm=question.algorithm,
+        framework=question.framework,
+        execution=question.execution,
+        devices=devices.total,
+        trainer_devices=devices.trainer,
+        rollout_devices=devices.rollouts,
+        is_colocated=devices.is_colocated,
+        steps_off=question.steps_off,
+        time_s=step.time_s,
+        interval=step.interval,
+        bound_s=_bound_s(found),
+        phases=step.phases,
+        exposed=step.exposed_s,
+        trainer_s=step.trainer_s,
+        rollouts_s=step.rollouts_s,
+        limited_by=step.bounded_by,
+        samples=question.samples,
+        mean_tokens=found.mean_tokens,
+        updates=question.updates_per_step,
+        rollouts=rollouts,
+        trainer=trainer.description,
+        bubble=trainer.bubble_share,
+        imbalance=trainer.imbalance,
+        trainer_bytes=trainer.memory_bytes,
+        rollout_bytes=rollout_bytes,
+        usable_bytes=usable_bytes(device),
+        transferred_bytes=0.0 if parts.transfer is None else parts.transfer.bytes,
+        tensors=0 if parts.transfer is None else parts.transfer.tensors,
+        price_usd_per_h=price,
+        totals=None,
+        divisions=[],
+        settings=_settings(found),
+        model=describe_model(found.job.model),
+        notes=_notes(found),
+        calibration=found.job.model.label or None,
+        activity=_activity(found),
+        power=power_of(device, has_experts=found.job.workload.has_experts),
+        facility=question.facility,
+    )
+    steps = _steps(question)
+    if steps is None:
+        return answer
+    hours = steps * answer.time_s / 3600
+    totals = RlTotals(
+        steps,
+        hours,
+        None if price is None else hours * answer.devices * price,
+        None if answer.energy_j is None else steps * answer.energy_j / 3.6e6,
+    )
+    return msgspec.structs.replace(answer, totals=totals)
+
+
+def _settings(found: Predicted) -> str:
+    """Return the settings in the words of the framework."""
+    question, devices, setup = found.question, found.devices, found.setup
+    framework = question.framework_rules
+    described = Described(
+        algorithm=question.algorithm,
+        prompts=question.prompts,
+        samples_per_prompt=question.samples_per_prompt or question.rules.samples_per_prompt,
+        updates=question.updates_per_step,
+        prompt_tokens=question.prompt_tokens,
+        max_tokens=question.prompt_tokens + question.longest_response,
+        micro_batch=found.parts.trainer.samples_per_micro_batch,
+        tensor=question.tensor,
+        pipeline=question.pipeline,
+        context_parallel=question.context_parallel,
+        expert_parallel=question.expert_parallel,
+        is_megatron=question.uses_megatron,
+        precision=question.precision,
+        rollout_tensor=question.rollout_tensor,
+        rollout_precision=question.rollout_precision or question.precision,
+        rollout_devices=devices.rollouts,
+        devices=devices.total,
+        devices_per_node=devices.topology.devices_per_node,
+        is_colocated=devices.is_colocated,
+        steps_off=question.steps_off,
+        is_eager=framework.is_eager if question.engine_eager is None else question.engine_eager,
+        memory_fraction=question.memory_fraction or (framework.memory_fraction if devices.is_colocated else None),
+        has_reference=setup.has_reference,
+    )
+    return settings_text(question.framework, described)
+
+
+def rollout_bytes_of(found: Predicted) -> float:
+    """Return the memory of a device in the rollouts, with the state of the trainer that stays beside the engine."""
+    rollouts, trainer, framework = found.parts.rollouts, found.parts.trainer, found.question.framework_rules
+    if rollouts is None:
+        return 0.0
+    engine_bytes = rollouts.weights_bytes + rollouts.cache_bytes + rollouts.activations_bytes
+    if not found.devices.is_colocated:
+        return engine_bytes
+    staying_bytes = 0.0 if framework.offloads_optimizer else trainer.optimizer_bytes
+    staying_bytes += 0.0 if framework.offloads_parameters else trainer.parameter_bytes
+    return engine_bytes + staying_bytes
+
+
+def _steps(question: RlQuestion) -> int | None:
+    """Return the number of steps that are asked for; None for a single one."""
+    if question.dataset_prompts is None:
+        if question.epochs is not None:
+            raise BadValue("`--epochs` needs the prompts of the data set: give `--dataset-prompts`")
+        return question.steps
+    if question.steps is not None:
+        raise BadValue("give only one of `--steps` and `--dataset-prompts`, which says the number of steps, too")
+    return math.ceil((question.epochs or 1) * question.dataset_prompts / question.prompts)
+
+
+def _bound_s(found: Predicted) -> float:
+    """Return the time in which all devices do the arithmetic of a step at the peak of the data sheet."""
+    work = found.job.workload.work
+    training = float(work.column("flops", "training", 1).sum())
+    forward = float(work.column("flops", "forward", 1).sum())
+    setup, samples = found.setup, found.question.samples
+    passes = setup.has_old_log_probs + setup.has_reference + setup.algorithm.has_critic
+    flops = samples * (training * (1 + setup.algorithm.has_critic) + passes * forward)
+    if setup.algorithm.rolls_out:
+        flops += samples * forward
+    peak = found.job.machine.peak(found.job.workload.options.products or found.job.workload.precision)
+    return flops / (found.devices.total * peak.per_s)
+
+
+def _activity(found: Predicted) -> Activity:
+    """Return what a device does in a step on average: decoding, and the passes over its part of the samples."""
+    setup, devices, job = found.setup, found.devices, found.job
+    alone = predict(job.workload.with_changes(batch_size=1), job.machine, job.model)
+    forwards = setup.has_old_log_probs + setup.has_reference
+    passes = (1 + setup.algorithm.has_critic) * (1 + forwards / 3)
+    activity = alone.activity.times(passes * found.question.samples / devices.total)
+    if found.parts.rollouts is None:
+        return activity
+    return activity.plus(found.parts.rollouts.activity.times(devices.rollouts / devices.total))
+
+
+def _notes(found: Predicted) -> tuple[str, ...]:
+    """Return remarks for the user."""
+    notes = list(found.job.workload.network.notes)
+    notes += [f"assumed: {assumption}" for assumption in found.devices.topology.assumptions]
+    rollouts, trainer, setup = found.parts.rollouts, found.parts.trainer, found.setup
+    if rollouts is not None and rollouts.waits_for_memory:
+        notes.append(
+            f"the cache of an engine holds {rollouts.most_live:,.0f} of its {rollouts.samples_per_engine:,} samples at "
+            "a time: others wait; a larger `--rollout-tensor`, or kv-cache=fp8 of `--engine-settings`, holds more"
+        )
+    if rollouts is not None and not setup.steps_off and rollouts.tail_share > 0.25:
+        notes.append(
+            f"in {rollouts.tail_share:.0%} of the generation fewer than half of the samples are live: `--steps-off` "
+            "with `--rollout-workers` hides this tail"
+        )
+    if trainer.bubble_share > 0.2:
+        notes.append(
+            f"stages wait for {trainer.bubble_share:.0%} of an update, of {trainer.micro_batches} micro-batches: fewer "
+            "`--updates-per-step` or a smaller `--pipeline` shortens it"
+        )
+    available = usable_bytes(found.devices.device)
+    if trainer.memory_bytes is not None and trainer.memory_bytes > available:
+        notes.append(
+            f"the trainer does not fit: it needs {format_si(trainer.memory_bytes, 'B', 3)} per device of "
+            f"{format_si(available, 'B', 3)}"
+        )
+    if not has_host_link(found.devices.device):
+        notes.append(
+            f"the link of {found.devices.device.name} to its host is not on record: state that goes to the host takes "
+            "no time here"
+        )
+    if rollout_bytes_of(found) > available:
+        notes.append(
+            "engine and trainer do not fit beside each other: rollouts need "
+            f"{format_si(rollout_bytes_of(found), 'B', 3)} per device of {format_si(available, 'B', 3)}; a smaller "
+            "memory-fraction of `--engine-settings` leaves room"
+        )
+    if found.deployment is not None and found.deployment.on_device.kernels is None:
+        notes.append("no kernels of the engine are known on this device: its layers are timed one by one")
+    return tuple(notes)
