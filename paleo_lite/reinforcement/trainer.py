@@ -22,6 +22,7 @@ from ..distributed.parallel_config import ParallelConfig
 from ..distributed.settings import Settings
 from ..distributed.stage_communication import activation_communication_s, exchange_of
 from ..distributed.stage_memory import replica_groups
+from ..distributed.step import Step
 from .constants import RlConstants
 
 if TYPE_CHECKING:
@@ -47,7 +48,6 @@ class TrainerTimes(msgspec.Struct, frozen=True):
 
     forward_s: float  # one forward pass over all samples
     update_s: float  # all updates, with recomputation, exchange and optimizer
-    optimizer_s: float  # part of `update_s` that is the optimizer's and the exchange of gradients
     imbalance: float  # time of the slowest rank over that of equal samples
     bubble_share: float  # share of an update in which a stage waits for others
     memory_bytes: float | None  # peak of the device that needs most
@@ -56,7 +56,6 @@ class TrainerTimes(msgspec.Struct, frozen=True):
     micro_batches: int  # micro-batches of a rank and update
     samples_per_micro_batch: int
     description: str  # the parallel configuration as text
-    relative_interval: tuple[float, float]  # 90% interval of the passes over their time
 
 
 def time_trainer(
@@ -85,11 +84,9 @@ def time_trainer(
     once_s = float(step.update_s + plan.costs.overhead_s) + _exposed_gradients_s(step)
     passes_s = float(step.time_s) - once_s
     optimizer_bytes, parameter_bytes = _state_bytes(plan)
-    low, high = plan.costs.relative_interval or (0.7, 1.4)
     return TrainerTimes(
         forward_s=float(forward_s * factor * batching.updates),
         update_s=float((passes_s * factor + once_s) * batching.updates),
-        optimizer_s=float(once_s * batching.updates),
         imbalance=float(imbalance),
         bubble_share=float(1 - micro_batches / slots),
         memory_bytes=step.memory_bytes,
@@ -98,14 +95,12 @@ def time_trainer(
         micro_batches=micro_batches,
         samples_per_micro_batch=parallel.micro_batch_size,
         description=plan.config.describe(plan.layout.data, plan.layout.micro_batches),
-        relative_interval=(low, high),
     )
 
 
-def _exposed_gradients_s(step: object) -> float:
+def _exposed_gradients_s(step: Step) -> float:
     """Return the exposed exchange of gradients of a step, where its stages state it."""
-    pipeline = getattr(step, "pipeline", None)
-    return 0.0 if pipeline is None else float(pipeline.gradients_s)
+    return 0.0 if step.pipeline is None else float(step.pipeline.gradients_s)
 
 
 def micro_batch_forward_s(job: Job, topology: Topology, settings: Settings, plan: Plan) -> float:

@@ -20,9 +20,8 @@ from paleo_lite.reinforcement.weights import Transfer
 from paleo_lite.timing.activity import Activity
 
 TRAINER = TrainerTimes(
-    forward_s=10.0, update_s=30.0, optimizer_s=1.0, imbalance=1.1, bubble_share=0.1, memory_bytes=1e9,
+    forward_s=10.0, update_s=30.0, imbalance=1.1, bubble_share=0.1, memory_bytes=1e9,
     parameter_bytes=1e9, optimizer_bytes=1e9, micro_batches=8, samples_per_micro_batch=1, description="",
-    relative_interval=(0.8, 1.2),
 )  # fmt: skip
 ROLLOUTS = Rollouts(
     time_s=100.0, low_s=90.0, high_s=110.0, steady_s=60.0, engines=2, samples_per_engine=8, most_live=8, mean_live=5,
