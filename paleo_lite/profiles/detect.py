@@ -77,6 +77,14 @@ _SIGNS = (
 )  # fmt: skip
 """Advice for files that no reader supports, by the first bytes (`_SIGNS`) or the end of the name (`_ENDINGS`)."""
 
+_CONTAINERS = (
+    (rb"SQLite format 3\0", "SQLite|database"),
+    (rb"PAR1", "parquet"),
+    (rb"\s*[\[{]", "json|JSON"),
+    (rb"\s*<", "XML"),
+)
+"""What a file is stored in, by its first bytes, and how the descriptions of formats call that."""
+
 SURFBOARD = (
     r"run_(?P<repetition>\d+)_config_(?P<nodes>\d+)_(?P<gpus_per_node>\d+)_(?P<fabric>[^_]+)_(?P<profiler>[^_]+)"
     r"_(?P<workers>\d+)_(?P<network>[^_]+)_(?P<data_loader>[^_]+)_(?P<batch_size>\d+)_(?P<gradient_precision>[^_]+)"
@@ -177,8 +185,23 @@ def open_profile(path: Path, name_pattern: str | None = None) -> Profile:
     advice += [text for sign, text in _SIGNS if re.match(sign, head)]
     if advice:
         raise UnknownFormat(f"{path}: {advice[0].format(name=path.name, stem=path.name.partition('.')[0])}")
-    supported = "; ".join(reader.description for reader in readers)
-    raise UnknownFormat(f"{path}: not a profile that paleo-lite reads. Supported formats: {supported}")
+    nearest = "; ".join(_nearest_formats(readers, path, head))
+    raise UnknownFormat(
+        f"{path}: not a profile that paleo-lite reads: the nearest of {len(readers)} formats: {nearest}"
+    )
+
+
+def _nearest_formats(readers: list[Reader], path: Path, head: bytes) -> list[str]:
+    """Return the descriptions of the three formats that have most in common with a file, nearest first."""
+    container = next((pattern for sign, pattern in _CONTAINERS if re.match(sign, head)), r"printed|text|CSV")
+    words = set(re.findall(r"[a-z]{4,}", f"{path.name} {head[:4096].decode('latin-1')}".lower()))
+
+    def distance(reader: Reader) -> tuple[bool, int]:
+        description = f"{reader.name} {reader.description}"
+        common = words & set(re.findall(r"[a-z]{4,}", description.lower()))
+        return not re.search(container, description), -len(common)
+
+    return [reader.description for reader in sorted(readers, key=distance)[:3]]
 
 
 def load_reader(module: str, name: str) -> Reader:

@@ -123,13 +123,13 @@ def test_every_reader_has_a_description():
         b"\xff\xfea\0b\0",
     ],
 )
-def test_unknown_content_lists_supported_formats(tmp_path, raw):
+def test_unknown_content_lists_three_formats(tmp_path, raw):
     path = tmp_path / "trace.json"
     path.write_bytes(raw)
     with pytest.raises(UnknownFormat, match="not a profile that paleo-lite reads") as caught:
         open_profile(path)
-    for module, name in READERS:
-        assert load_reader(module, name).description in str(caught.value)
+    descriptions = [load_reader(module, name).description for module, name in READERS]
+    assert sum(description in str(caught.value) for description in descriptions) == 3
 
 
 def test_configuration_comes_from_the_file_name(tmp_path, samples):
@@ -208,3 +208,13 @@ def test_a_path_that_is_too_long_is_no_file(command: str) -> None:
     assert result.exit_code in (1, 2)
     assert "output" not in result.stderr
     assert "no such file" in result.stderr or "cannot be read" in result.stderr
+
+
+def test_a_refusal_names_the_three_nearest_formats_in_one_sentence(tmp_path):
+    path = tmp_path / "table.txt"
+    path.write_text("PyTorch profiler's table\nop  time\nconv  3\n")
+    with pytest.raises(UnknownFormat) as error:
+        open_profile(path)
+    sentence = str(error.value).removeprefix(str(path))
+    assert "the nearest of 20 formats: PyTorch profiler's printed table; " in sentence
+    assert sentence.count(";") == 2 and len(sentence) < 320
