@@ -35,6 +35,9 @@ CYCLES = ("metric.hardware_event_count_cpu_clk_unhalted_thread", "metric.hardwar
 _SELF_TIME_METRICS = ("metric.exclusive_ns", "metric.self_cpu_ns")
 """Metrics of profilers that record the self time of a function."""
 
+_DEVICE_METRIC = "metric.device_ns"
+"""Time on the device of an operation and of those that it calls, in tables of PyTorch's profiler."""
+
 _COLLECTIVE = re.compile(r"(?:gloo|nccl|mpi|ucc)(?:::?|_)", re.I)
 """Prefix of the ranges that PyTorch records around collectives."""
 
@@ -52,6 +55,7 @@ class Hotspot(msgspec.Struct, frozen=True):
     time_s: float | None  # self time over all threads, without the recorded calls inside
     total_s: float | None  # time including the calls inside
     share: float  # fraction of the summed self times; of the cycles if there are no times
+    device_total_s: float | None = None  # time on the device including the calls inside, if the profiler records it
 
 
 class HostReport(Result, msgspec.Struct, frozen=True, eq=False):
@@ -118,6 +122,7 @@ def report_host(profile: Profile) -> HostReport:
                 time_s=float(self_ns[group]) * 1e-9 if has_times else None,
                 total_s=sums.total_ns[group] * 1e-9 if sums.total_ns[group] else None,
                 share=float(weights[group]) / total,
+                device_total_s=sums.device_ns[group] * 1e-9 or None,
             )
         )
     return HostReport(
@@ -138,6 +143,7 @@ class _HostSums:
         self.total_ns: list[float] = []
         self.recorded_self_ns: list[float] = []  # self times recorded by the profiler
         self.cycles: list[float] = []
+        self.device_ns: list[float] = []
         self._events: list[NDArray[Any]] = []
 
     def add(self, batch: pa.RecordBatch) -> None:
@@ -159,6 +165,8 @@ class _HostSums:
             self._events.append(_make_events(batch, group, is_host, duration))
         if cycles_metric is not None:
             self._add_values(self.cycles, group, float_column(batch, cycles_metric, 0.0))
+        if _DEVICE_METRIC in columns:
+            self._add_values(self.device_ns, group, float_column(batch, _DEVICE_METRIC, 0.0))
         self._add_values(self.calls, group, calls)
 
     def _add_values(self, sums: list[float], group: NDArray[np.int64], values: NDArray[np.float64]) -> None:
@@ -196,7 +204,7 @@ class _HostSums:
         """Return the index of a group; add the group if it is new."""
         if key not in self.groups:
             self.groups[key] = len(self.groups)
-            for sums in (self.calls, self.total_ns, self.recorded_self_ns, self.cycles):
+            for sums in (self.calls, self.total_ns, self.recorded_self_ns, self.cycles, self.device_ns):
                 sums.append(0)
         return self.groups[key]
 

@@ -13,7 +13,7 @@ from ..profiles.detect import Profile
 from ..profiles.names import classify
 from ..result import Result
 from .above_peak import explain_flops_above_peak
-from .metrics import achieved_occupancy
+from .metrics import achieved_occupancy, device_throughputs
 from .recorded_device import MissingDevice
 from .totals import SUMS, KernelTotals, total_kernels
 
@@ -21,6 +21,9 @@ CLASSES_WITHOUT_COUNTERS = ("memcpy", "memset", "communication")
 """Classes that are not profiled with counters: copies have none, and collectives hang when they are replayed."""
 
 _MIN_COUNTED_SHARE = 0.25  # of a kernel's time with FLOPs and bytes, for its bound to be meaningful
+
+_BOUND_THROUGHPUT = 0.6
+"""Share of peak below which Nsight Compute's rules speak of latency rather than of a bound."""
 
 
 class KernelRow(msgspec.Struct, frozen=True):
@@ -41,11 +44,11 @@ class KernelRow(msgspec.Struct, frozen=True):
     counted_flops, counted_bytes, counted_s : float or None
         FLOPs, bytes and seconds of the calls for which FLOPs and bytes are both known; None without such calls.
     bound : {"compute", "memory"} or None
-        Bound of the roofline over the calls with known FLOPs and bytes; None if these are less than a quarter of the
-        time.
+        Bound of the roofline over the calls with known FLOPs and bytes; if these are less than a quarter of the time,
+        of the throughputs that Nsight Compute measured; None without them, or if both are below 60% of the peak.
     headroom : float or None
-        Fraction of the time that would be saved at the roofline; 1 - occupancy if the bound is unknown; None if
-        neither is known.
+        Fraction of the time that would be saved at the roofline, or at the peak of the larger measured throughput;
+        1 - occupancy if neither is known; None without it.
     occupancy : float or None
         Achieved occupancy, 0 to 1.
     rank : int or None
@@ -303,6 +306,8 @@ def _make_row(
     bound, headroom = None, None
     if peak is not None and bandwidth_bytes_per_s is not None:
         bound, headroom = _roofline(sums, peak.per_s, bandwidth_bytes_per_s)
+    if headroom is None:
+        bound, headroom = _measured_bound(metrics)
     if headroom is None and occupancy is not None and label not in CLASSES_WITHOUT_COUNTERS:
         headroom = max(0.0, 1 - occupancy)
     return KernelRow(
@@ -339,6 +344,16 @@ def _roofline(sums: dict[str, float], peak: float, bandwidth: float) -> tuple[st
     return bound, max(0.0, 1 - roofline_s / (sums["both_ns"] * 1e-9))
 
 
+def _measured_bound(metrics: dict[str, float]) -> tuple[str | None, float | None]:
+    """Return bound and headroom by the shares of peak that Nsight Compute measured of memory and multiprocessors."""
+    memory, compute = device_throughputs(metrics)
+    if memory is None:
+        return None, None
+    largest = max(memory, compute or 0.0)
+    bound = "memory" if memory == largest else "compute"
+    return bound if largest >= _BOUND_THROUGHPUT else None, max(0.0, 1 - largest)
+
+
 def _sort_and_rank(rows: list[KernelRow]) -> list[KernelRow]:
     """Return the rows with ranks, longest first."""
     if all(row.time_s is None for row in rows):
@@ -366,7 +381,8 @@ def _notes(
             f"{profile.format} has no start times: times are sums over kernels, and kernels that overlap on several "
             "streams count more than once"
         )
-    if not any(row.flops is not None for row in rows):
+    has_throughput = device_throughputs(max(rows, key=lambda row: row.time_s or 0.0).metrics)[0] is not None
+    if not has_throughput and not any(row.flops is not None for row in rows):
         notes.append(
             "this profile has no FLOP counts, hence no share of peak: --next-command shows how to measure the counters "
             "that determine a kernel's bound"

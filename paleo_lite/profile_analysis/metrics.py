@@ -88,9 +88,9 @@ METRICS: tuple[Metric, ...] = (
         ("smsp__sass_average_data_bytes_per_wavefront_mem_shared.pct",),
     ),
     Metric(
-        "dram_utilization", "level", "how busy the device memory is, from 0 to 10 of its peak",
-        "8 to 10 means a limit by memory bandwidth; a low value in a slow kernel means a limit by latency",
-        "at 8 or more: fuse kernels, use narrower numbers; below: more loads in flight, more occupancy",
+        "dram_utilization", "level", "how busy the device memory is: from 0 to 10, or percent of its peak",
+        "8 (80%) and more means a limit by memory bandwidth; a low value in a slow kernel means a limit by latency",
+        "at 8 (80%) or more: fuse kernels, use narrower numbers; below: more loads in flight, more occupancy",
         ("dram__throughput.avg.pct_of_peak_sustained_elapsed", "DRAM Throughput"),
     ),
     Metric(
@@ -173,6 +173,8 @@ METRICS: tuple[Metric, ...] = (
 
 _OCCUPANCY = {"achieved_occupancy": 1.0, "est_achieved_occupancy": 1.0, **dict.fromkeys(METRICS[0].ncu, 0.01)}
 
+_COMPUTE_THROUGHPUT = ("sm__throughput.avg.pct_of_peak_sustained_elapsed", "Compute (SM) Throughput", "SM [%]")
+
 _BY_NAME = {metric.name: metric for metric in METRICS} | {name: metric for metric in METRICS for name in metric.ncu}
 
 
@@ -214,3 +216,10 @@ def _format_value(metric: Metric, name: str, value: float) -> str:
 def achieved_occupancy(metrics: Mapping[str, float]) -> float | None:
     """Return the achieved occupancy as a fraction, from any profiler's counter; None without one."""
     return next((metrics[name] * scale for name, scale in _OCCUPANCY.items() if name in metrics), None)
+
+
+def device_throughputs(metrics: Mapping[str, float]) -> tuple[float | None, float | None]:
+    """Return the fractions of peak of the device memory and of the multiprocessors, as Nsight Compute measured them."""
+    memory = next((metrics[name] / 100 for name in _BY_NAME["dram_utilization"].ncu if name in metrics), None)
+    compute = next((metrics[name] / 100 for name in _COMPUTE_THROUGHPUT if name in metrics), None)
+    return memory, compute

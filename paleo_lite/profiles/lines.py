@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ..errors import BadProfile
-from .detect import open_decompressed
+from .detect import open_decompressed, read_head
 from .names import communicates
+from .pasted import as_printed, is_pasted
 
 LONGEST_LINE = 2**20
 """Bytes; the longest real line, a C++ name with template arguments, has about 20,000."""
@@ -35,10 +36,18 @@ _NUMBER = re.compile(r"[+-]?(?:\d{1,30}(?:\.\d{0,30})?|\.\d{1,30})(?:[eE][+-]?\d
 def numbered_lines(path: Path, most: int | None = None) -> Iterator[tuple[int, str]]:
     """Yield number (from 1) and text of every non-blank line, without trailing spaces.
 
-    Gzip is decompressed. A line that is not UTF-8 is read as Latin-1; a byte-order mark is dropped. `most` limits the
-    bytes, for callers that keep all lines (`SUMMARY_BYTES`). Raise BadProfile if the file cannot be read or
-    decompressed or has more than `most` bytes, or a line is too long or not text.
+    Gzip is decompressed. A line that is not UTF-8 is read as Latin-1; a byte-order mark is dropped. Tables in Markdown
+    or HTML come as printed (`pasted`). `most` limits the bytes, for callers that keep all lines (`SUMMARY_BYTES`).
+    Raise BadProfile if the file cannot be read or decompressed or has more than `most` bytes, or a line is too long or
+    not text.
     """
+    if is_pasted(_lines_of(read_head(path))):
+        yield from as_printed(_raw_lines(path, most or SUMMARY_BYTES))
+    else:
+        yield from _raw_lines(path, most)
+
+
+def _raw_lines(path: Path, most: int | None) -> Iterator[tuple[int, str]]:
     number = blank = size = 0
     try:
         with open_decompressed(path) as file:
@@ -66,7 +75,12 @@ def numbered_lines(path: Path, most: int | None = None) -> Iterator[tuple[int, s
 
 
 def decoded_head(head: bytes) -> list[str]:
-    """Return the lines of the first bytes of a file, for recognition."""
+    """Return the lines of the first bytes of a file, for recognition; tables in Markdown or HTML as printed."""
+    lines = _lines_of(head)
+    return [line for _, line in as_printed(enumerate(lines, 1))] if is_pasted(lines) else lines
+
+
+def _lines_of(head: bytes) -> list[str]:
     lines = head.removeprefix(b"\xef\xbb\xbf").split(b"\n")
     return [decoded(line).rstrip(" \r\n") for line in lines if len(line) <= LONGEST_LINE]
 

@@ -206,7 +206,11 @@ _NESTED = re.compile(r"N[rVK]*[RO]?")
 _BY_NAME = [
     (label, re.compile(pattern))
     for label, pattern in (
-        ("memcpy", r"^memcpy|copybuffer$"),
+        # Operators, in tables of PyTorch's profiler without kernels.
+        ("convolution_dgrad", r"^aten::(?:cudnn_|miopen_|mkldnn_)?conv\w*backward"),
+        ("convolution_direct", r"^aten::(?:cudnn_|miopen_|mkldnn_|thnn_|slow_)?_?conv"),
+        ("communication", r"^record_param_comms$"),
+        ("memcpy", r"^memcpy|copybuffer$|^aten::copy_$"),
         ("memset", r"^memset|fillbuffer"),
         # NCCL and RCCL, MSCCL, NVSHMEM, oneCCL, HCCL; the all-reduce of vLLM, SGLang, AITER, Transformer Engine and
         # PyTorch's symmetric memory; the exchange of experts' tokens by DeepEP (also without its namespace, as in

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from ..errors import BadProfile
 from .lines import MOST_PREAMBLE, decoded_head, fields_of, gpu_category, number_of, numbered_lines, quoted
-from .printed import Spans, spans_of_rule, split_columns, without_thousands
+from .printed import Spans, plain_numbers, spans_of_rule, split_columns
 from .table import batches_of
 
 _TIME_NS = {"ns": 1.0, "nsec": 1.0, "us": 1e3, "μs": 1e3, "usec": 1e3, "ms": 1e6, "msec": 1e6, "s": 1e9, "sec": 1e9}
@@ -77,6 +77,8 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
             report, has_report, printed = _Report(path, printed[0], heading, spans), True, None
             continue
         printed = (number, line) if _PRINTED_HEADING.match(line) else None
+        if spans_of_rule(line) is not None:
+            continue  # the rule above a heading, or below the last row
         if not line.lstrip(' "')[:1].isdigit() and not line.startswith(("-", "nan")):
             report = None  # text between reports, or the heading of a report that is not read
             if not has_report and number > MOST_PREAMBLE:
@@ -126,9 +128,9 @@ class _Report:
     def fields(self, number: int, line: str) -> list[str] | None:
         """Split a line into fields; None for a line that is not in the columns of a printed report."""
         if self.spans is None:
-            return fields_of(self.path, number, line)
+            return plain_numbers(fields_of(self.path, number, line))
         fields = split_columns(line, self.spans)
-        return None if fields is None else [without_thousands(field) for field in fields]
+        return None if fields is None else plain_numbers(fields)
 
     def row(self, number: int, fields: list[str]) -> dict[str, Any] | None:
         """Return the columns of `SCHEMA`; None for a call that is not of CUDA."""

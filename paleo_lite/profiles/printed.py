@@ -9,7 +9,11 @@ from __future__ import annotations
 import re
 
 _RULE = re.compile(r"\s*-{2,}(?: +-{2,})+\s*")
-_THOUSANDS = re.compile(r"-?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
+_BLANK = "[ \u00a0\u202f\u2009'\u2019]"
+"""What separates thousands in some locales: a blank of any width, or an apostrophe."""
+_POINT = re.compile(rf"-?\d{{1,3}}(?:(?:,\d{{2,3}})*,\d{{3}}|(?:{_BLANK}\d{{3}})+)?(?:\.\d+)?%?")
+_COMMA = re.compile(rf"-?\d{{1,3}}(?:(?:\.\d{{3}})+|(?:{_BLANK}\d{{3}})+)?(?:,\d+)?%?")
+_PLAIN_COMMA = re.compile(r"-?\d+,\d+%?")
 
 Spans = tuple[tuple[int, int], ...]
 """First character of each column and the one after its last."""
@@ -35,6 +39,30 @@ def split_columns(line: str, spans: Spans) -> list[str] | None:
     return [line[start:end].strip() for start, end in zip(starts, ends)]
 
 
+def plain_numbers(fields: list[str]) -> list[str]:
+    """Return the fields of a row with every number as ``1234.5``, whichever locale printed it.
+
+    ``1.234`` is a thousand in one locale and little more than one in another: the other numbers of the row decide.
+    """
+    has_comma = any(_is_decimal_comma(field) for field in fields)
+    return [_plain_number(field, has_comma) for field in fields]
+
+
 def without_thousands(text: str) -> str:
-    """Return a number without commas between thousands; any other text as it is."""
-    return text.replace(",", "") if _THOUSANDS.fullmatch(text) else text
+    """Return a number as ``1234.5``, without separators of thousands; any other text as it is."""
+    return _plain_number(text, _is_decimal_comma(text))
+
+
+def _is_decimal_comma(text: str) -> bool:
+    """Return whether a text is a number only where a comma begins the decimals."""
+    if _POINT.fullmatch(text):
+        return False
+    return _COMMA.fullmatch(text) is not None or _PLAIN_COMMA.fullmatch(text) is not None
+
+
+def _plain_number(text: str, has_comma: bool) -> str:
+    if has_comma and (_COMMA.fullmatch(text) or _PLAIN_COMMA.fullmatch(text)):
+        return re.sub(rf"{_BLANK}|\.", "", text).replace(",", ".")
+    if not has_comma and _POINT.fullmatch(text):
+        return re.sub(rf"{_BLANK}|,", "", text)
+    return text

@@ -48,7 +48,8 @@ class TorchTable:
     """Reader of a table of PyTorch's profiler, also within a log or as gzip.
 
     An operation is a row of category cpu with its total CPU time. Its device time is ``metric.device_ns`` including
-    called operations, and ``metric.self_device_ns`` without them. A row with device time only is a kernel or copy.
+    called operations, and ``metric.self_device_ns`` without them. A row with device time only is a kernel or copy. In
+    a table without such rows (before PyTorch 2), each operation's own device time is a row besides.
     FLOPs are PyTorch's count (2 per multiply-accumulate); `params` are the printed input shapes.
     """
 
@@ -67,9 +68,27 @@ class TorchTable:
             # Annotations also have a row with the device time of the kernels within them
             if row["category"] == "kernel" and (row["kernel"] in names or row["kernel"].startswith("Optimizer.")):
                 row["category"] = "marker"
+        rows += _device_rows(rows)
         metrics = dict.fromkeys(name for row in rows for name in row if name.startswith("metric."))
         wanted = ("category", "kernel", "op", "duration_ns", "calls", "flops", "params", *metrics)
         yield from batches_of(rows, wanted, columns)
+
+
+def _device_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return what operations ran on the device themselves, as rows, for a table that does not list kernels."""
+    if any(row["category"] in ("kernel", "memcpy", "memset", "communication") for row in rows):
+        return []
+    operations = [row for row in rows if row["category"] == "cpu" and row.get("metric.self_device_ns")]
+    return [
+        {
+            "category": _category(row["kernel"], True),
+            "kernel": row["kernel"],
+            "op": row["op"],
+            "duration_ns": row["metric.self_device_ns"],
+            "calls": row["calls"],
+        }
+        for row in operations
+    ]
 
 
 def _without_process(line: str) -> str:

@@ -406,6 +406,7 @@ _PROFILES = (
     _time("kernel_s", "kernel\ntime", "summed time of the kernels of an iteration"),
     _flag("counts", "counts", "whether the step is one of those of the steady state"),
     _time("self_s", "self time", "time in the function itself"),
+    _time("device_total_s", "on the\ndevice", "time on the device of the function and of those that it calls"),
     _time("total_s", "total\ntime", "time in the function and in those that it calls"),
     _time("busy_s", "busy", "time in which any kernel runs"),
     _share("busy_share", "busy", "share of the time in which it is busy"),

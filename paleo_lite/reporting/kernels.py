@@ -8,7 +8,7 @@ from typing import Any
 from ..machines import Device
 from ..profile_analysis.host import KINDS, HostReport
 from ..profile_analysis.kernels import CLASSES_WITHOUT_COUNTERS, KernelReport, KernelRow
-from ..profile_analysis.metrics import explain
+from ..profile_analysis.metrics import device_throughputs, explain
 from ..profile_analysis.next_command import kernels_to_profile
 from ..profile_analysis.timeline import Timeline
 from ..profiles.names import CLASSES
@@ -108,8 +108,15 @@ def _headline(report: KernelReport) -> str:
     if report.device_conflict:
         answer = f"{answer}; {report.device_conflict}, no share of peak"
     elif not isinstance(report.device, Device):
-        answer = f"{answer}; it {report.device.reason}, no share of peak"
+        answer = f"{answer}; {_measured_share(report) or f'it {report.device.reason}, no share of peak'}"
     return answer
+
+
+def _measured_share(report: KernelReport) -> str:
+    """Return the share of peak memory bandwidth of the longest kernel, which needs no device; empty without one."""
+    longest = report.kernels[0]
+    memory, _ = device_throughputs(longest.metrics)
+    return "" if memory is None else f"{longest.name[:60]} at {memory:.1%} of the peak memory bandwidth"
 
 
 def _is_single_profile(report: KernelReport) -> bool:
@@ -223,6 +230,7 @@ def host_page(report: HostReport, top: int | None = 20, order: str = "time") -> 
             "calls",
             find_column("self_s", key="time_s"),
             "total_s",
+            "device_total_s",
             "share",
             drop=("calls", "total_s", "kind", "module"),
             bars=("share",),
@@ -248,8 +256,20 @@ def host_page(report: HostReport, top: int | None = 20, order: str = "time") -> 
             rows = [{**group, "meaning": KINDS.get(group[key] or "")} for group in groups]
             tables.insert(0, Table(f"By {key}", columns, rows, sortable=True))
     facts = _file_facts(report)
-    facts.append(("time", f"{quantity} on the host, summed over threads; the profile has no device activity"))
+    facts.append(("time", f"{quantity} on the host, summed over threads; {_device_activity(report)}"))
     first = report.hotspots[0]
     spent = "" if report.time_s is None else f"{format_si(report.time_s, 's', 5)} on the host, "
     headline = f"{report.path}: {spent}{first.share:.0%} of the {quantity} in {first.name[:60]}"
     return Document(headline, facts, tables, (), functions.replace(title=""))
+
+
+def _device_activity(report: HostReport) -> str:
+    """Return what a profile of the host says of a device."""
+    on_device = [row for row in report.hotspots if row.device_total_s]
+    if not on_device:
+        return "the profile has no device activity"
+    longest = max(on_device, key=lambda row: row.device_total_s or 0.0)
+    return (
+        f"on the device {format_si(longest.device_total_s, 's')} in {longest.name[:60]}, the longest operation: "
+        "device times include the operations inside, so that they do not add up"
+    )

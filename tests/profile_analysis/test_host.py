@@ -195,3 +195,18 @@ def test_deeply_nested_calls_are_read_in_proportion(monkeypatch):
 
     monkeypatch.setattr(np, "searchsorted", lambda *arguments, **options: counted(search(*arguments, **options)))
     assert read(400) < MOST_WHEN_DOUBLED * read(200)
+
+
+def test_a_table_with_inclusive_device_times_names_the_longest_operation(tmp_path):
+    # PyTorch 1.4 printed no device time without the operations inside
+    path = tmp_path / "table.txt"
+    rule = "  ".join(["-" * 14] * 4) + "\n"
+    rows = [("Name", "Self CPU total", "CPU total", "CUDA total"), ("conv2d", "11.356us", "252.766us", "2.347ms"),
+            ("convolution", "7.250us", "241.410us", "2.336ms")]  # fmt: skip
+    lines = ["  ".join(cell.ljust(14) for cell in row) + "\n" for row in rows]
+    path.write_text(rule + lines[0] + rule + lines[1] + lines[2] + rule)
+    report = report_host(open_profile(path))
+    assert [row.device_total_s for row in report.hotspots] == [pytest.approx(2.347e-3), pytest.approx(2.336e-3)]
+    assert (
+        dict(report.document().facts)["time"].split("; ")[1].startswith("on the device 2.347 ms in conv2d, the longest")
+    )

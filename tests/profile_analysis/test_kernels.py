@@ -11,7 +11,8 @@ from measured import DATA
 from paleo_lite.errors import BadProfile, BadValue, UnknownPrecision
 from paleo_lite.machines import find_device
 from paleo_lite.profile_analysis.kernels import report_kernels
-from paleo_lite.profiles.detect import Profile, parse_name
+from paleo_lite.profile_analysis.recorded_device import MissingDevice
+from paleo_lite.profiles.detect import Profile, open_profile, parse_name
 from paleo_lite.profiles.pyprof import PyprofParquet
 from paleo_lite.profiles.table import batch_of
 
@@ -297,3 +298,31 @@ def test_classes_are_sums_of_their_kernels_longest_first():
     assert (second["time_s"], second["share"]) == (pytest.approx(6e-9), pytest.approx(6 / 30))
     (untimed,) = report({"kernel": ["sgemm_a"], "calls": [7], "metric.ipc": [1.5]}).by_class()
     assert (untimed["calls"], untimed["time_s"], untimed["share"]) == (7, 0.0, None)
+
+
+def test_the_throughput_of_device_memory_gives_the_bound_without_a_device(tmp_path):
+    # Nsight Compute's "GPU Speed Of Light Throughput" of two kernels of vLLM on an L4 generation card
+    path = tmp_path / "sol.txt"
+    section = """\
+  {name} (32, 1, 32)x(128, 1, 1), Context 1, Stream 7, Device 0, CC 8.9
+    Section: GPU Speed Of Light Throughput
+    ----------------------- ------------- ------------
+    Metric Name               Metric Unit Metric Value
+    ----------------------- ------------- ------------
+    DRAM Throughput                     %        {share}
+    Duration                      usecond        {time}
+    ----------------------- ------------- ------------
+
+"""
+    path.write_text(
+        section.format(name="paged_attention_v2_kernel", share="94.59", time="272.16")
+        + section.format(name="paged_attention_v2_reduce_kernel", share=" 4.59", time="  3.36")
+    )
+    report = report_kernels(open_profile(path), MissingDevice(path))
+    assert [(row.bound, row.headroom) for row in report.kernels] == [
+        ("memory", pytest.approx(0.0541)),
+        (None, pytest.approx(0.9541)),
+    ]
+    document = report.document()
+    assert document.title.endswith("paged_attention_v2_kernel at 94.6% of the peak memory bandwidth")
+    assert not any("measure next" in table.title for table in document.content)

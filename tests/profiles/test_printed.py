@@ -13,7 +13,7 @@ from paleo_lite.profiles.detect import open_profile
 from paleo_lite.profiles.ncu import NcuCsv
 from paleo_lite.profiles.nsys_stats import NsysStatsCsv
 from paleo_lite.profiles.nvprof_csv import MetricsCsv
-from paleo_lite.profiles.printed import spans_of_rule, split_columns, without_thousands
+from paleo_lite.profiles.printed import plain_numbers, spans_of_rule, split_columns, without_thousands
 from strategies import ACCIDENTS, damaged
 
 NSYS = """\
@@ -221,7 +221,22 @@ def test_columns_below_a_rule():
     assert split_columns("12", spans) is None  # text left of the first column
     assert split_columns("  12345  abc", spans) is None
     assert spans_of_rule("-------") is None and spans_of_rule("- one") is None
-    assert [without_thousands(text) for text in ("1,234,567.8", "1,23", "a,b")] == ["1234567.8", "1,23", "a,b"]
+    assert [without_thousands(text) for text in ("1,234,567.8", "1,23", "a,b")] == ["1234567.8", "1.23", "a,b"]
+
+
+@pytest.mark.parametrize(
+    "printed",
+    [
+        ["19,0", "285 118 634", "803\u00a0151,0", "171\u202f872", "at::fill<1,2>"],  # French
+        ["19,0", "285.118.634", "803.151,0", "171.872", "at::fill<1,2>"],  # German: the other numbers decide the last
+        ["19.0", "285'118'634", "803\u2019151.0", "171\u2019872", "at::fill<1,2>"],  # Swiss
+        ["19.0", "28,51,18,634", "8,03,151.0", "1,71,872", "at::fill<1,2>"],  # Indian: groups of two
+        ["19.0", "285,118,634", "803,151.0", "171,872", "at::fill<1,2>"],
+        ["19,0", "285118634", "803151,0", "171872", "at::fill<1,2>"],
+    ],
+)
+def test_numbers_of_any_locale_are_read_as_the_same_numbers(printed):
+    assert plain_numbers(printed) == ["19.0", "285118634", "803151.0", "171872", "at::fill<1,2>"]
 
 
 @given(ACCIDENTS, st.sampled_from([(NSYS, NsysStatsCsv()), (NCU, NcuCsv()), (NVPROF, MetricsCsv())]))
