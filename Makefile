@@ -165,6 +165,11 @@ images: data $(STAMPS)/test
 gallery: data $(STAMPS)/test
 	PALEO_LITE_DATA=$(DATA) $(BIN)/python docs/gallery.py build/gallery $(NAMES)
 
+# Write the distributions to dist/, check them, and install the wheel on every supported Python that is here. Upload nothing.
+release: $(STAMPS)/test
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'twine>=6'
+	$(BIN)/python tests/release.py dist
+
 # Run the notebooks on published measurements, and write them as pages of the documentation.
 notebooks: data $(STAMPS)/test
 	$(BIN)/python docs/notebooks.py $(DATA)

@@ -93,3 +93,11 @@ def test_no_class_name_stands_twice():
         for name in re.findall(r"^class (\w+)", path.read_text(encoding="utf-8"), re.MULTILINE):
             places.setdefault(name, []).append(str(path.relative_to(ROOT)))
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
+def test_every_phony_target_of_the_makefile_has_a_rule():
+    makefile = (ROOT / "Makefile").read_text()
+    names = re.search(r"^\.PHONY: (.*)$", makefile, re.M)[1].split()
+    assert "release" in names
+    without_rule = [name for name in names if not re.search(rf"^{name}:(?!=)", makefile, re.M)]
+    assert not without_rule
