@@ -33,10 +33,10 @@ COLUMNS = (
 OPEN_INTERVALS = 2**20
 """Busy intervals per device that stay open for late kernels: traces of several streams are only nearly sorted."""
 
-COMPUTE, COMMUNICATION, COPY = range(3)
+COMPUTE, COMMUNICATION, COPY, FILL = range(4)
 """Classes of device events. Computation is every kernel except collectives, copies and fills."""
 
-_LANES = {"communication": COMMUNICATION, "memcpy": COPY, "memset": COPY}
+_LANES = {"communication": COMMUNICATION, "memcpy": COPY, "memset": FILL}
 _MIN_HOST_CALL_NS = 10_000  # shorter operations of the host cannot explain a gap that is long enough to be listed
 
 EVENT = np.dtype(
@@ -49,7 +49,7 @@ EVENT = np.dtype(
         ("name", "i4"),  # index into `Recording.names`
         ("step", "i4"),  # index into `Recording.steps`; -1 outside all steps
         ("message", "i4"),  # of a collective: index into `Recording.messages`, -1 without a message
-        ("lane", "i1"),  # COMPUTE, COMMUNICATION or COPY
+        ("lane", "i1"),  # COMPUTE, COMMUNICATION, COPY or FILL
     ]
 )
 CALL = np.dtype([("start", "i8"), ("end", "i8"), ("name", "i4"), ("kind", "i1")])

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from ..profiles.names import classify
-from .activity import API, COMMUNICATION, COMPUTE, COPY, MARK, Recording, positions_by_value
+from .activity import API, COMMUNICATION, COMPUTE, COPY, FILL, MARK, Recording, positions_by_value
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,13 +24,14 @@ PARTS = {
     "computing": "kernels",
     "communication": "communication",
     "copies": "copies",
+    "fills": "fills of memory",
     "between": "between kernels",
     "launch": "launching",
     "host": "the host",
 }
 """Parts of the path, and their labels."""
 
-_PART_OF_LANE = {COMPUTE: "computing", COMMUNICATION: "communication", COPY: "copies"}
+_PART_OF_LANE = {COMPUTE: "computing", COMMUNICATION: "communication", COPY: "copies", FILL: "fills"}
 _BLOCKING_CALLS = (
     "DeviceSynchronize",
     "StreamSynchronize",

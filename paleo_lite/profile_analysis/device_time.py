@@ -19,6 +19,7 @@ from .activity import (
     COMMUNICATION,
     COMPUTE,
     COPY,
+    FILL,
     MARK,
     ActivityRecorder,
     Recording,
@@ -64,7 +65,8 @@ class TimeBreakdown(msgspec.Struct, frozen=True):
     communication_s: float
     exposed_communication_s: float
     communication_overlap: float | None  # fraction of the communication that overlaps with computation
-    exposed_copy_s: float  # time of copies and fills during which nothing computed or communicated
+    exposed_copy_s: float  # time of copies during which nothing computed or communicated
+    exposed_fill_s: float  # time of fills of memory during which nothing computed, communicated or copied
     idle_s: dict[str, float]  # idle time by cause (`CAUSES`)
     gaps: list[Gap]  # the longest gaps
 
@@ -149,7 +151,7 @@ def analyse_device_time(
 
 def break_down_time(recording: Recording) -> TimeBreakdown:
     """Return busy and idle time, summed over the devices."""
-    window_ns = busy_ns = compute_ns = communication_ns = exposed_ns = exposed_copy_ns = 0
+    window_ns = busy_ns = compute_ns = communication_ns = exposed_ns = exposed_copy_ns = exposed_fill_ns = 0
     idle_ns = dict.fromkeys(CAUSES, 0)
     gaps_of_devices = []
     for _, on_device in positions_by_value(recording.events["device"]):
@@ -159,13 +161,16 @@ def break_down_time(recording: Recording) -> TimeBreakdown:
         copies = events[events["lane"] == COPY]
         device_compute_ns = covered_ns(compute)
         compute_or_communication_ns = covered_ns(compute, communication)
-        device_busy_ns = covered_ns(compute, communication, copies)
+        filled = events[events["lane"] == FILL]
+        without_fills_ns = covered_ns(compute, communication, copies)
+        device_busy_ns = covered_ns(compute, communication, copies, filled)
         window_ns += int(events["end"].max() - events["start"].min())
         busy_ns += device_busy_ns
         compute_ns += device_compute_ns
         communication_ns += covered_ns(communication)
         exposed_ns += compute_or_communication_ns - device_compute_ns
-        exposed_copy_ns += device_busy_ns - compute_or_communication_ns
+        exposed_copy_ns += without_fills_ns - compute_or_communication_ns
+        exposed_fill_ns += device_busy_ns - without_fills_ns
         gaps = _find_gaps(events)
         for cause, length in zip(gaps["cause"], gaps["end"] - gaps["start"]):
             idle_ns[cause] += int(length)
@@ -183,6 +188,7 @@ def break_down_time(recording: Recording) -> TimeBreakdown:
         exposed_communication_s=exposed_s,
         communication_overlap=1 - exposed_s / communication_s if communication_s else None,
         exposed_copy_s=exposed_copy_ns * 1e-9,
+        exposed_fill_s=exposed_fill_ns * 1e-9,
         idle_s={cause: length * 1e-9 for cause, length in idle_ns.items()},
         gaps=[_describe_gap(gap, recording) for gap in longest_gaps],
     )

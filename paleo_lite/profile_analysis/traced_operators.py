@@ -37,6 +37,20 @@ _KINDS = {
 _PADDING_FIRST = ("cudnn_convolution", "miopen_convolution", "miopen_depthwise_convolution")
 _KERNEL_FIRST = ("thnn_conv2d", "slow_conv2d_forward", "slow_conv3d_forward", "conv_depthwise2d", "conv_depthwise3d")
 
+_CAUSAL_ARGUMENT = {
+    ("scaled_dot_product_attention", False): 5,
+    ("scaled_dot_product_flash_attention", False): 4,
+    ("scaled_dot_product_flash_attention", True): 11,
+    ("scaled_dot_product_efficient_attention", False): 6,
+    ("scaled_dot_product_efficient_attention", True): 11,
+    ("scaled_dot_product_cudnn_attention", False): 6,
+    ("scaled_dot_product_cudnn_attention", True): 14,
+    ("flash_attention", False): 8,
+    ("flash_attention", True): 11,
+}
+"""Index of the argument ``is_causal``, by operator and whether it is the backward one (PyTorch 2.5 to 2.9,
+`native_functions.yaml`)."""
+
 _FORWARD, _BOTH = ("forward",), ("backward_data", "backward_weight")
 _Read = tuple[Layer | None, tuple[str, ...]]
 _NONE: _Read = (None, ())
@@ -342,7 +356,8 @@ def _attention(call: Call) -> _Read:
     """Build attention from queries, keys and values, preceded by the gradient in the backward pass.
 
     The operators of the attention kernels have the head dimension after the sequence dimension. Packed sequences of
-    variable lengths are not counted, because the shapes do not contain their lengths.
+    variable lengths are not counted, because the shapes do not contain their lengths. Half of causal attention is
+    counted, because the kernels skip the scores that the mask hides.
     """
     shapes = [shape for shape in call.shapes if shape is not None]
     if (
@@ -363,9 +378,10 @@ def _attention(call: Call) -> _Read:
     if q[0] != k[0] or k[:3] != v[:3] or q[-1] != k[-1]:
         return _NONE
     output = (*q[:-1], v[-1])
-    return _make_layer(
-        _KINDS["scaled_dot_product_attention"][1], (q, k, v), output
-    ), _BOTH if call.backward else _FORWARD
+    kind = _KINDS["scaled_dot_product_attention"][1]
+    is_causal = call.argument(_CAUSAL_ARGUMENT.get((call.name, call.backward), -1)) == "True"
+    layer = _make_layer(kind, (q, k, v), output, **({"causal": True, "half": True} if is_causal else {}))
+    return layer, _BOTH if call.backward else _FORWARD
 
 
 def _convolution(call: Call, after: Shape | None) -> _Read:

@@ -159,6 +159,8 @@ def _idle_facts(row: dict[str, Any]) -> list[tuple[str, str]]:
         facts.append(("communication", f"{format_time(row['communication_s'])}, {overlapped}, {exposed}"))
     if row["exposed_copy_s"]:
         facts.append(("copies", f"{format_time(row['exposed_copy_s'])} exposed"))
+    if row["exposed_fill_s"]:
+        facts.append(("fills of memory", f"{format_time(row['exposed_fill_s'])} exposed"))
     launching = row["launching"]
     if launching is not None and launching["delay_s"] is not None:
         queue = max(launching["queues"], key=lambda queue: queue["mean"])

@@ -156,7 +156,7 @@ def test_a_forward_pass_is_holistic_trace_analysis(name, device, between, launch
     inside = (launched >= second["start"]) & (launched < second["end"])
     path = find_critical_path(recorded._replace(events=recorded.events[inside]))
     parts = {part: seconds * 1e6 for part, seconds in path.parts_s.items()}
-    assert parts["computing"] + parts["copies"] == pytest.approx(device)
+    assert parts["computing"] + parts["copies"] + parts["fills"] == pytest.approx(device)
     assert (parts["between"], parts["launch"]) == (pytest.approx(between, abs=1.5), pytest.approx(launch, abs=1.5))
 
 

@@ -58,8 +58,9 @@ def test_concurrent_activities():
         kernel(50, 160, kind="communication"),  # 60 beyond the computation
         kernel(150, 200, kind="memcpy"),  # 40 beyond both
         kernel(120, 140, kind="memset"),
+        kernel(190, 230, kind="memset"),  # 30 beyond all
     )
-    assert found.computing_s == pytest.approx(100e-9)
+    assert found.computing_s == pytest.approx(100e-9) and found.exposed_fill_s == pytest.approx(30e-9)
     assert found.communication_s == pytest.approx(110e-9) and found.exposed_communication_s == pytest.approx(60e-9)
     assert found.communication_overlap == pytest.approx(50 / 110)
     assert found.exposed_copy_s == pytest.approx(40e-9) and found.busy_share == 1

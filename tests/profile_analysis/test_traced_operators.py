@@ -96,7 +96,7 @@ def test_attention_is_torchs():
     q, k = [2, 4, 9, 16], [2, 4, 5, 16]
     scores = 2 * 4 * 9 * 5
     operator = "_scaled_dot_product_flash_attention"
-    forward = count_traced(f"aten::{operator}", text([q, k, k, [], []], None, ["", "", "", "0.", "True"]))
+    forward = count_traced(f"aten::{operator}", text([q, k, k, [], []], None, ["", "", "", "0.", "False"]))
     assert forward.flops == counted_by_torch(operator, [q, k, k], (0.0, True)) + 6 * scores
     own = [[a, c, b, d] for a, b, c, d in (q, k, k)]  # the kernel's operator has heads after places
     assert count_traced("aten::_flash_attention_forward", text([*own, [], []])).flops == forward.flops
@@ -406,3 +406,25 @@ def test_windows_of_pooling_are_torchs() -> None:
                     kernel,
                     options,
                 )
+
+
+@pytest.mark.parametrize(
+    ("operator", "index"),  # positions in native_functions.yaml of PyTorch
+    [("scaled_dot_product_attention", 5), ("_scaled_dot_product_flash_attention", 4), ("_flash_attention_forward", 8),
+     ("_scaled_dot_product_efficient_attention", 6), ("_scaled_dot_product_cudnn_attention", 6)],
+)  # fmt: skip
+def test_half_of_attention_counts_where_the_operator_is_causal(operator, index):
+    shape = [2, 4, 4, 16]
+    dims = [shape, shape, shape, *[[]] * 7]
+    numbers = [""] * index
+    full, half = (count_traced(f"aten::{operator}", text(dims, None, [*numbers, flag])) for flag in ("False", "True"))
+    assert full.flops == 4 * (2 * 4 * 4 * 4) * 16 + 6 * (2 * 4 * 4 * 4)  # Dao 2023: 4 n^2 d, and 6 per score
+    assert half.flops == full.flops / 2
+
+
+def test_half_of_the_backward_pass_counts_where_the_operator_is_causal():
+    shape = [2, 4, 4, 16]
+    dims = [shape, shape, shape, shape, *[[]] * 9]
+    operator = "aten::_scaled_dot_product_flash_attention_backward"
+    full, half = (count_traced(operator, text(dims, None, [*[""] * 11, flag])) for flag in ("False", "True"))
+    assert half.flops == full.flops / 2 > 0
