@@ -15,6 +15,7 @@ import pytest
 from paleo_lite.api.prediction import predict as predict_any
 from paleo_lite.architectures.descriptor import decode_descriptor, read_bounded
 from paleo_lite.architectures.free_sizes import Basis, all_monomials, polynomial
+from paleo_lite.architectures.pipelines.modules import MODULES
 from paleo_lite.architectures.pipelines.records import pipelines
 from paleo_lite.architectures.pipelines.sampling import (
     find_pipeline,
@@ -266,3 +267,11 @@ def test_pl_predict_knows_pipelines() -> None:
     prediction = predict_any("sd-1.5", gpu="rtx4090", precision="fp16", steps=20, image_size="512x768", images=2)
     answer = prediction.to_dict()
     assert (answer["width"], answer["height"], answer["images"], answer["steps"]) == (512, 768, 2, 20)
+
+
+def test_pixart_traces_latents_of_an_eighth_of_the_picture() -> None:
+    # PixArt uses the variational autoencoder of Stable Diffusion: 4 channels, an eighth of the sides (Chen et al. 2023)
+    calls = MODULES["PixArtTransformer2DModel"]
+    inputs = calls.inputs(None, {}, {"h": 32, "w": 48, "t": 120})
+    assert calls.grid == 16 and inputs["hidden_states"] == (1, 4, 16 * 32 // 8, 16 * 48 // 8)
+    assert inputs["encoder_hidden_states"] == (1, 120, 4096)  # the width of T5-XXL

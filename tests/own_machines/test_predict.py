@@ -5,6 +5,8 @@ Tests: own_machines/step.py, reporting/local.py, api/local.py.
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from paleo_lite.api.local import advise_local, predict_local
@@ -13,7 +15,7 @@ from paleo_lite.engines.records import LOCAL_ENGINES
 from paleo_lite.errors import BadValue, DoesNotFit
 from paleo_lite.machines import find_device
 from paleo_lite.own_machines.contents import group_of, read_contents
-from paleo_lite.own_machines.predict import usable_bytes
+from paleo_lite.own_machines.predict import OFFLOAD_DEVIATION, usable_bytes
 from paleo_lite.own_machines.question import LocalQuestion
 
 
@@ -180,3 +182,10 @@ def test_speeds_of_macs(network: str, gpu: str, weights: str, answer_per_s: floa
     found = predict_local(network, gpu, LocalQuestion(weights=weights, context=64))
     assert 1 / found.token_s == pytest.approx(answer_per_s, rel=0.2)
     assert found.prompt_interval_s[0] < 512 / prompt_per_s < found.prompt_interval_s[1]
+
+
+def test_a_part_on_the_host_is_at_least_as_uncertain_as_the_worst_of_both() -> None:
+    partly = predict_local("llama-3-70b", "rtx3090")
+    for seconds, (_, most) in ((partly.token_s, partly.token_interval_s), (partly.prompt_s, partly.prompt_interval_s)):
+        # A normal distribution has 5% above 1.645 standard deviations: the ends of a 90% interval
+        assert math.log(most / seconds) >= 1.64 * OFFLOAD_DEVIATION

@@ -151,3 +151,17 @@ def test_drawn_lengths_have_the_mean_of_the_published_trace(name: str, is_input:
     drawn = parse_lengths(name, "--tokens", is_input=is_input).draw(20_000, np.random.default_rng(0))
     assert drawn.mean() == pytest.approx(mean, rel=0.25)
     assert np.percentile(drawn, 99) == pytest.approx(p99, rel=0.05)
+
+
+@pytest.mark.parametrize("text", ["1024:1e12", "0:10", "1e12"])
+def test_either_wrong_mean_or_wrong_deviation_is_refused(text: str) -> None:
+    with pytest.raises(BadValue, match="must be tokens >= 1"):
+        parse_lengths(text, "--input-tokens", True)
+
+
+@pytest.mark.parametrize("line", ["inf,5,5", "0,0,5", "0,5,0"])
+def test_a_trace_with_one_number_outside_its_range_is_refused(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "requests.csv"
+    path.write_text(f"arrival_s,input_tokens,output_tokens\n{line}\n")
+    with pytest.raises(BadFile, match="arrival_s must be finite and both numbers of tokens >= 1"):
+        read_trace(path)

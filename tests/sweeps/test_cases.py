@@ -13,7 +13,8 @@ from paleo_lite.counting import count
 from paleo_lite.counting.fusion import fuse
 from paleo_lite.counting.work import ENGINE
 from paleo_lite.errors import BadValue
-from paleo_lite.sweeps.cases import network_at_context
+from paleo_lite.sweeps.cases import counted_layers, network_at_context, resolve_network
+from paleo_lite.sweeps.space import SizedNetwork
 
 
 @pytest.fixture
@@ -44,3 +45,25 @@ def test_context_matches_reading_the_network_at_that_length(windowed, window, co
 def test_unsupported_context_is_an_error():
     with pytest.raises(BadValue, match="gpt2 knows 1024 positions"):
         network_at_context("gpt2", 1024, "fp16")
+
+
+@pytest.mark.parametrize(("length", "phase"), [(64, "prefill"), (64, ""), (None, "decode")])
+def test_only_decoding_at_a_length_is_interpolated(length, phase):
+    sized = SizedNetwork("gpt2", length, phase)
+    assert [layer.inputs for layer in resolve_network(sized).layers] == [
+        layer.inputs for layer in find_network("gpt2", options=sized.options).layers
+    ]
+
+
+def test_a_loss_belongs_to_a_language_model_outside_of_text_generation():
+    counted = {
+        (name, phase): [layer.kind for layer in counted_layers(SizedNetwork(name, 64, phase), "fp16")]
+        for name, phase in (("gpt2", ""), ("gpt2", "prefill"))
+    }
+    plain = {
+        phase: len(find_network("gpt2", options=SequenceOptions(64, phase=phase or "inference")).layers)
+        for phase in ("", "prefill")
+    }
+    assert len(counted["gpt2", "prefill"]) == plain["prefill"] and len(counted["gpt2", ""]) > plain[""]
+    resnet = counted_layers(SizedNetwork("resnet18"), "fp16")
+    assert len(resnet) == len(find_network("resnet18").layers)

@@ -231,3 +231,9 @@ def test_joules_of_a_pipeline_by_kind_add_up_on_several_devices_and_with_copies(
         assert sum(kind["energy_j"] for kind in kinds.values()) == pytest.approx(prediction.energy_j)
         assert sum(kind["time_s"] for kind in kinds.values()) == pytest.approx(prediction.time_s)
         assert 0 < kinds["overhead"]["energy_j"] < prediction.energy_j
+
+
+def test_the_limit_is_a_smooth_minimum_of_the_twelfth_order() -> None:
+    # The p-norm of the reciprocals with p = 12: at equality 2^(-1/12) of both, the 6% of `SHARPNESS`
+    assert energy.below_limit(200.0, 200.0) == pytest.approx(200 * 2 ** (-1 / 12))
+    assert energy.below_limit(400.0, 200.0) == pytest.approx((400.0**-12 + 200.0**-12) ** (-1 / 12))
