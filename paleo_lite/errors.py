@@ -28,6 +28,10 @@ class BadValue(UsageProblem):
     """A value outside its valid range, such as a batch size of 0 or a negative PPP."""
 
 
+class SequenceTooLong(BadValue):
+    """A sequence or context with more tokens than a network has positions."""
+
+
 class BadQuantity(UsageProblem):
     """A text that is not a number with a unit, such as ``"8.73 TFLOP/s"``."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..counting import GENERATION_PHASES
-from ..errors import BadValue
+from ..errors import BadValue, SequenceTooLong
 from .config import Config
 from .locate import cached_name
 from .network import SequenceLengths, SequenceOptions
@@ -74,7 +74,9 @@ def text_lengths(
     keys = tokens + new_tokens
     if known is not None and keys > known:
         requested = f"a context of {tokens} and one more token" if is_decode else f"a sequence of {tokens} tokens"
-        raise BadValue(f"{name_of(config.where)} knows {known} positions ($.{positions}); {requested} is too long")
+        raise SequenceTooLong(
+            f"{name_of(config.where)} knows {known} positions ($.{positions}); {requested} is too long"
+        )
     if keys % options.context_parallel:
         raise BadValue(f"--context-parallel {options.context_parallel} does not divide a sequence of {keys} tokens")
     queries = 1 if is_decode else keys // options.context_parallel

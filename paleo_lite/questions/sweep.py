@@ -12,7 +12,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import BadValue
+from ..errors import BadValue, SequenceTooLong
 from .compare import FULL_PRECISION, check_no_pipeline, usual_precision
 from .kind import QuestionKind, find_kind
 from .option import Options
@@ -105,7 +105,12 @@ def space_of(question: Options) -> AnySpace:
     """
     kind = kind_of(question)
     make_grid = _GRIDS.get(kind.name)
-    space: AnySpace | None = None if make_grid is None else make_grid(question)
+    try:
+        space: AnySpace | None = None if make_grid is None else make_grid(question)
+    except SequenceTooLong:
+        if not {"network", "sequence_length", "context"} & set(question.several()):
+            raise  # no combination can be answered
+        space = None  # combinations answered one by one are rows with the reason
     if space is None:
         space = _question_space(kind, question)
     space.check()

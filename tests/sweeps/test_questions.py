@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import paleo_lite as pl
-from paleo_lite.errors import BadValue, PaleoError, UnknownName
+from paleo_lite.errors import BadValue, PaleoError, SequenceTooLong, UnknownName
 from paleo_lite.questions.sweep import space_of
 from paleo_lite.sweeps.comparison import Comparison
 from paleo_lite.sweeps.questions import MAX_CHUNK_ROWS, QuestionSpace
@@ -320,3 +320,14 @@ def test_networks_of_a_sweep_have_their_own_default_optimizers(tmp_path) -> None
     assert space_of(pl.Predict(["resnet18", "gpt2"], **asked)).optimizer == ""
     for name, time_s in zip(frame["network"], frame["time_s"], strict=True):
         assert time_s == pytest.approx(pl.predict(name, **asked).time_s, rel=1e-6)
+
+
+def test_a_length_that_one_network_does_not_know_is_a_row_with_the_reason(tmp_path: Path) -> None:
+    # GPT-2 has 1,024 positions (Radford et al. 2019), Llama 3.1 131,072
+    asked = pl.Predict("gpt2,llama-3.1-8b", gpu="h100-sxm", sequence_length=[512, 4096], phase="prefill")
+    rows = frame_of(asked, tmp_path / "rows.csv")
+    reasons = dict(zip(zip(rows.network, rows.sequence_length), rows.reason.notna()))
+    assert [pair for pair, is_refused in reasons.items() if is_refused] == [("gpt2", 4096)] and len(rows) == 4
+    assert rows.reason.dropna().item().endswith("a sequence of 4096 tokens is too long")
+    with pytest.raises(SequenceTooLong):
+        space_of(pl.Predict("gpt2", gpu=["h100-sxm", "h200"], sequence_length=4096, phase="prefill"))
