@@ -93,13 +93,10 @@ def timm_model(
 
     Return it, the shape of one input sample, and the version of timm.
 
-    Raise FactoryFailed if timm is not installed, or cannot build the model for this image size, and UnknownName if timm
-    has no model with this name.
+    Raise FactoryFailed if timm cannot build the model for this image size, and UnknownName if it has no model with this
+    name.
     """
-    try:
-        timm = _import_module("timm")
-    except ImportError:
-        raise FactoryFailed(f"timm:{name} needs timm: pip install timm") from None
+    timm = _import_module("timm")
     if not timm.is_model(name):
         raise UnknownName("timm model", name, timm.list_models())
     options = {} if image_size is None else {"img_size": image_size}

@@ -5,12 +5,14 @@ Importing this module does not import torch; only tracing does.
 
 from __future__ import annotations
 
+import importlib.util
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from ..errors import BadDescriptor, BadValue, MissingExtra, UnknownName
+from ..errors import BadDescriptor, BadValue, FactoryFailed, MissingExtra, UnknownName
 from ..files import (
     NO_SUCH_FILE,
     FileVersion,
@@ -309,6 +311,8 @@ def trace_factory(
 def _trace_timm(reference: str, inputs: Sequence[Input], image_size: int | None) -> Network:
     from .torch_import import import_torch
 
+    if "timm" not in sys.modules and importlib.util.find_spec("timm") is None:
+        raise FactoryFailed(f"{reference} needs timm: pip install timm")
     import_torch(f"tracing {reference}")
     from .build import timm_model
     from .sequence_lengths import trace_inputs
