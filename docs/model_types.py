@@ -79,7 +79,7 @@ def compare(model_type: str, class_name: str, connection: Any) -> None:
             module = factory(own if isinstance(own, transformers.PreTrainedConfig) else config)
         answer["theirs"] = sum(parameter.numel() for parameter in module.parameters())
     except Exception as error:
-        answer["why"] = answer["why"] or f"the default config is none of a model ({type(error).__name__})"
+        answer["why"] = answer["why"] or f"the default config describes no valid model ({type(error).__name__})"
     connection.send(answer)
 
 

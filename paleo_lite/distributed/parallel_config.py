@@ -320,7 +320,7 @@ class ParallelConfig(msgspec.Struct, frozen=True):
         if self.recompute_modules:
             parts.append(f"recomputation of {', '.join(self.recompute_modules)}")
         elif self.recompute not in ("", "none"):
-            every = f" of every {self.recompute_every}th block" if self.recompute_every > 1 else ""
+            every = f" of one block in {self.recompute_every}" if self.recompute_every > 1 else ""
             parts.append(f"{self.recompute} recomputation{every}")
         plural = "" if micro_batches == 1 else "es"
         return f"{', '.join(parts)}: {micro_batches} micro-batch{plural} of {self.micro_batch_size}"
