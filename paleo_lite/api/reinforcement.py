@@ -18,12 +18,12 @@ from ..distributed.platforms import Computer, find_platform, is_topology, usual_
 from ..distributed.run import ClusterRequest
 from ..errors import BadValue, DoesNotFit
 from ..machines import Device, Price, find_device
-from ..reinforcement.algorithms import ALGORITHMS, Algorithm
+from ..reinforcement.algorithms import ALGORITHMS, RlAlgorithm
 from ..reinforcement.constants import RlConstants, rl_constants
 from ..reinforcement.frameworks import FRAMEWORKS, Framework
 from ..reinforcement.lengths import read_lengths, response_lengths
 from ..reinforcement.rollouts import Rollouts, roll_out
-from ..reinforcement.step import Parts, RlStep, Setup, compose, keeps_weights_on_host
+from ..reinforcement.step import Parts, RlStep, StepSetup, compose, keeps_weights_on_host
 from ..reinforcement.trainer import Batching, TrainerTimes, time_trainer
 from ..reinforcement.weights import Transfer, has_host_link, swap_s, transfer_weights
 from ..serving.deployment import Deployment
@@ -108,7 +108,7 @@ class RlQuestion(msgspec.Struct, frozen=True, kw_only=True):
     dataset_prompts: float | None = None
 
     @property
-    def rules(self) -> Algorithm:
+    def rules(self) -> RlAlgorithm:
         """The record of the algorithm."""
         return ALGORITHMS[self.algorithm]
 
@@ -181,7 +181,7 @@ class Predicted(NamedTuple):
 
     question: RlQuestion
     devices: Devices
-    setup: Setup
+    setup: StepSetup
     parts: Parts
     step: RlStep
     job: Job
@@ -205,13 +205,13 @@ def predict_rl(question: RlQuestion, constants: RlConstants | None = None) -> Pr
     return complete(question, devices, setup, job, lengths, trainer, rollouts, deployment, constants)
 
 
-def make_setup(question: RlQuestion, devices: Devices) -> Setup:
+def make_setup(question: RlQuestion, devices: Devices) -> StepSetup:
     """Return what the step consists of."""
     algorithm = question.rules
     has_reference = algorithm.has_reference if question.reference is None else question.reference
     is_narrow = question.rollout_precision not in (None, question.precision)
     computes_again = question.updates_per_step > 1 or is_narrow or question.framework != "trl"
-    return Setup(
+    return StepSetup(
         algorithm,
         question.framework_rules,
         question.samples,
@@ -226,7 +226,7 @@ def make_setup(question: RlQuestion, devices: Devices) -> Setup:
 def complete(
     question: RlQuestion,
     devices: Devices,
-    setup: Setup,
+    setup: StepSetup,
     job: Job,
     lengths: Any,  # tokens of every response
     trainer: TrainerTimes,

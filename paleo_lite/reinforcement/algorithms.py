@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class Algorithm(NamedTuple):
+class RlAlgorithm(NamedTuple):
     """What a step of an algorithm consists of."""
 
     description: str
@@ -23,38 +23,38 @@ class Algorithm(NamedTuple):
 
 
 ALGORITHMS = {
-    "grpo": Algorithm(
+    "grpo": RlAlgorithm(
         "Group relative policy optimization (Shao et al. 2024): the rewards of a group of responses are the baseline",
         samples_per_prompt=16,
         has_reference=True,
     ),
-    "dapo": Algorithm(
+    "dapo": RlAlgorithm(
         "GRPO without reference, over groups whose rewards differ (Yu et al. 2025): about half are sampled again",
         samples_per_prompt=16,
         generated_per_trained=1.5,
     ),
-    "ppo": Algorithm(
+    "ppo": RlAlgorithm(
         "Proximal policy optimization (Schulman et al. 2017), with a critic and a reference",
         samples_per_prompt=1,
         has_reference=True,
         has_critic=True,
     ),
-    "rloo": Algorithm(
+    "rloo": RlAlgorithm(
         "REINFORCE with a leave-one-out baseline (Ahmadian et al. 2024)", samples_per_prompt=4, has_reference=True
     ),
-    "reinforce++": Algorithm(
+    "reinforce++": RlAlgorithm(
         "REINFORCE with clipping and a baseline over the batch (Hu et al. 2025)", samples_per_prompt=1,
         has_reference=True,
     ),
-    "dpo": Algorithm(
+    "dpo": RlAlgorithm(
         "Direct preference optimization (Rafailov et al. 2023) on pairs of given responses", rolls_out=False,
         samples_per_prompt=1, has_old_log_probs=False, has_reference=True, samples_trained=2,
     ),
-    "sft": Algorithm(
+    "sft": RlAlgorithm(
         "Fine-tuning on the model's own rollouts that were accepted (rejection sampling)", samples_per_prompt=4,
         has_old_log_probs=False, can_have_reference=False,
     ),
-    "distillation": Algorithm(
+    "distillation": RlAlgorithm(
         "On-policy distillation (Agarwal et al. 2024): a teacher scores the student's rollouts", samples_per_prompt=4,
         has_old_log_probs=False, has_reference=True,
     ),

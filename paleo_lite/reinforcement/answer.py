@@ -23,7 +23,7 @@ class RlTotals(msgspec.Struct, frozen=True):
     kwh: float | None  # None if the power is unknown
 
 
-class Span(NamedTuple):
+class PhaseSpan(NamedTuple):
     """A phase on some of the devices."""
 
     devices: str  # one of `ALL`, `TRAINER`, `ENGINES`
@@ -170,16 +170,16 @@ class RlAnswer(Answer, msgspec.Struct, frozen=True, eq=False):
             return None
         return self.devices * self.price_usd_per_h * self.time_s / 3600
 
-    def spans(self) -> list[Span]:
+    def spans(self) -> list[PhaseSpan]:
         """Return the phases one after the other, those of trainer and engines at the same time if rollouts are off."""
-        spans: list[Span] = []
+        spans: list[PhaseSpan] = []
         ends = {ALL: 0.0, TRAINER: 0.0, ENGINES: 0.0}
         for phase, seconds in self.phases.items():
             side = ALL
             if not self.is_colocated and phase in (*OF_ROLLOUTS, *OF_TRAINER):
                 side = ENGINES if phase in OF_ROLLOUTS else TRAINER
             start_s = ends[side] if side != ALL and self.steps_off else max(ends.values())
-            spans.append(Span(side, phase, start_s, start_s + seconds))
+            spans.append(PhaseSpan(side, phase, start_s, start_s + seconds))
             ends[side] = start_s + seconds
         return spans
 

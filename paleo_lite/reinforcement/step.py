@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from .algorithms import Algorithm
+from .algorithms import RlAlgorithm
 from .constants import RlConstants
 from .frameworks import SLEEP, Framework
 from .rollouts import Rollouts
@@ -42,10 +42,10 @@ OF_TRAINER = ("old_log_probs", "reference_log_probs", "values", "critic_update",
 Z_90 = 1.645
 
 
-class Setup(msgspec.Struct, frozen=True):
+class StepSetup(msgspec.Struct, frozen=True):
     """What a step consists of."""
 
-    algorithm: Algorithm
+    algorithm: RlAlgorithm
     framework: Framework
     samples: int  # samples that are trained on
     has_reference: bool
@@ -78,7 +78,7 @@ class RlStep(msgspec.Struct, frozen=True):
     bounded_by: str  # what the step waits for
 
 
-def phase_times(setup: Setup, parts: Parts, constants: RlConstants) -> dict[str, float]:
+def phase_times(setup: StepSetup, parts: Parts, constants: RlConstants) -> dict[str, float]:
     """Return the seconds of each phase alone; phases that do not exist are left out."""
     trainer, critic = parts.trainer, parts.critic
     wake_s = constants.wake_s if setup.is_colocated else 0.0  # timers of frameworks have it in that of the weights
@@ -97,7 +97,7 @@ def phase_times(setup: Setup, parts: Parts, constants: RlConstants) -> dict[str,
     return {name: seconds for name, seconds in times.items() if seconds > 0}
 
 
-def _generation_s(setup: Setup, rollouts: Rollouts) -> float:
+def _generation_s(setup: StepSetup, rollouts: Rollouts) -> float:
     """Return the time of all samples, those without use among them.
 
     Rollouts that may be several steps old fill engines with samples of the next steps: no tail remains.
@@ -106,7 +106,7 @@ def _generation_s(setup: Setup, rollouts: Rollouts) -> float:
     return once_s * setup.algorithm.generated_per_trained
 
 
-def compose(setup: Setup, parts: Parts, constants: RlConstants) -> RlStep:
+def compose(setup: StepSetup, parts: Parts, constants: RlConstants) -> RlStep:
     """Return the times of a step."""
     phases = phase_times(setup, parts, constants)
     of_rollouts = sum(phases.get(name, 0.0) for name in OF_ROLLOUTS)
@@ -129,7 +129,7 @@ def compose(setup: Setup, parts: Parts, constants: RlConstants) -> RlStep:
 
 
 def _interval(
-    time_s: float, exposed: Mapping[str, float], setup: Setup, parts: Parts, constants: RlConstants
+    time_s: float, exposed: Mapping[str, float], setup: StepSetup, parts: Parts, constants: RlConstants
 ) -> tuple[float, float]:
     """Return the 90% interval of a step, of phases with independent causes but for the passes of the trainer."""
     passes_s = sum(exposed.get(name, 0.0) for name in OF_TRAINER)

@@ -213,7 +213,8 @@ def beside_page(result: MeasuredBesideForecast, top: int | None = None) -> Docum
     more = f", the first {len(shown)} of {len(rows):,}" if len(shown) < len(rows) else ""
     columns = select_columns(
         "situation", "figure", "measured_text", "forecast_text", "interval_text",
-        find_column("ratio", title="measured /\nforecast"), "inside",
+        find_column("ratio", title="measured /\nforecast"),  # of any figure, not of a time
+        "inside",
         drop=("inside", "interval_text"),
     )  # fmt: skip
     facts = [(_TITLES.get(name, name.replace("_", " ")), str(value)) for name, value in result.question.items()]

@@ -14,7 +14,7 @@ from paleo_lite.reinforcement.algorithms import ALGORITHMS
 from paleo_lite.reinforcement.constants import rl_constants
 from paleo_lite.reinforcement.frameworks import FRAMEWORKS, TRANSFERS
 from paleo_lite.reinforcement.rollouts import Rollouts
-from paleo_lite.reinforcement.step import PHASES, Parts, Setup, compose
+from paleo_lite.reinforcement.step import PHASES, Parts, StepSetup, compose
 from paleo_lite.reinforcement.trainer import TrainerTimes
 from paleo_lite.reinforcement.weights import Transfer
 from paleo_lite.timing.activity import Activity
@@ -31,7 +31,7 @@ ROLLOUTS = Rollouts(
 
 
 def step_of(name: str = "grpo", rollouts: Rollouts | None = ROLLOUTS, **changes: Any) -> Any:
-    setup = Setup(
+    setup = StepSetup(
         ALGORITHMS[name], FRAMEWORKS["generic"], 16, has_reference=ALGORITHMS[name].has_reference,
         has_old_log_probs=ALGORITHMS[name].has_old_log_probs, is_colocated=True, steps_off=0,
     )  # fmt: skip
