@@ -20,7 +20,7 @@ from ..errors import BadValue, PaleoError
 from ..reinforcement.answer import RlAnswer, RlRow
 from ..reinforcement.constants import RlConstants, rl_constants
 from ..reinforcement.rollouts import Rollouts
-from ..reinforcement.step import Setup
+from ..reinforcement.step import StepSetup
 from ..reinforcement.trainer import TrainerTimes
 from ..serving.deployment import Deployment
 from ..timing.memory import usable_bytes
@@ -123,7 +123,7 @@ def _together(
         base, **trained.degrees, rollout_tensor=generated.tensor, rollout_workers=apart, steps_off=steps_off
     )
     placed = devices._replace(trainer=trained.devices, rollouts=generated.devices)
-    setup: Setup = make_setup(question, placed)
+    setup: StepSetup = make_setup(question, placed)
     return complete(question, placed, setup, job, lengths, trained.times, generated.rollouts, generated.deployment)
 
 
