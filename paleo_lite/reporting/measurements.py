@@ -211,6 +211,7 @@ def beside_page(result: MeasuredBesideForecast, top: int | None = None) -> Docum
         row["inside"] = None if low is None or high is None else low <= row["measured"] <= high
     shown = rows[:top]
     more = f", the first {len(shown)} of {len(rows):,}" if len(shown) < len(rows) else ""
+    # The others are texts with their units; the ratio is to the forecast beside it.
     columns = select_columns(
         "situation", "figure", "measured_text", "forecast_text", "interval_text",
         find_column("ratio", title="measured /\nforecast"),  # of any figure, not of a time
