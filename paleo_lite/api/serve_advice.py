@@ -11,7 +11,7 @@ from ..engines.placed import possible_divisions
 from ..errors import BadValue
 from ..formats import FORMATS
 from ..machines import Device
-from ..serving.advise import nearest, rank_deployments, reject, with_saturation
+from ..serving.advise import accept, nearest, rank_deployments, reject, widest, with_saturation, without_best
 from ..serving.answers import Serving, answer, request_latencies, saturate
 from ..serving.candidates import Candidate, Criteria, DeploymentAdvice
 from ..serving.deployment import Deployment, PreparedDeployment
@@ -88,7 +88,7 @@ def advise(
     return msgspec.structs.replace(result, advice=advice, slo=described if objectives else None)
 
 
-CONFIRMED = 8
+CONFIRMED = 12
 """Candidates that are simulated under the asked traffic at most, until one of them meets the objectives."""
 
 
@@ -98,23 +98,35 @@ def _confirm(
     """Return the advice whose best candidate holds under the asked traffic too, and its answer.
 
     Candidates were ranked with a request always waiting for a free place. Under a rate, requests may wait longer, and
-    the saturation rate that the answer prints may need more replicas.
+    the saturation rate that the answer prints may need more replicas. If none of those that are simulated holds, the
+    one of them is shown that comes nearest to the objectives.
     """
+    rejected: list[tuple[float, Candidate]] = []
     for _ in range(CONFIRMED):
         if advice.best is None:
             break
-        prepared, traffic, description = _prepare(deployments, advice.best, demand)
-        missed = find_missed(request_latencies(prepared.run(traffic)), objectives)
+        # Where requests come at a rate, those that wait for a place in a small batch may be earlier in a large one.
+        for candidate in dict.fromkeys((advice.best, widest(advice))):
+            prepared, traffic, description = _prepare(deployments, candidate, demand)
+            missed = find_missed(request_latencies(prepared.run(traffic)), objectives)
+            if not missed:
+                break
+            rejected.append((max(each.ratio for each in missed), candidate))
         if missed:
             advice = reject(advice, missed)
             continue
+        advice = accept(advice, candidate)
         is_kept = True
         if advice.rate_per_s is not None:
             advice, is_kept = with_saturation(advice, saturate(prepared, traffic, prepared.slowest)[0])
         if is_kept:
-            return advice, answer(prepared, traffic, description, notes=_notes(advice))
-    prepared, traffic, description = _prepare(deployments, nearest(advice), demand)
-    return advice, answer(prepared, traffic, description, notes=_notes(advice))
+            return advice, answer(prepared, traffic, description, notes=_notes(advice, candidate))
+    shown = nearest(advice)
+    if rejected:
+        advice = without_best(advice)
+        _, shown = min(rejected, key=lambda one: one[0])
+    prepared, traffic, description = _prepare(deployments, shown, demand)
+    return advice, answer(prepared, traffic, description, notes=_notes(advice, shown))
 
 
 def _prepare(deployments: Deployments, chosen: Candidate, demand: Demand) -> tuple[PreparedDeployment, Traffic, str]:
@@ -128,13 +140,12 @@ def _prepare(deployments: Deployments, chosen: Candidate, demand: Demand) -> tup
     return limited.prepare(traffic), traffic, description
 
 
-def _notes(advice: DeploymentAdvice) -> list[str]:
-    """Return what the ranking has to say of itself."""
+def _notes(advice: DeploymentAdvice, shown: Candidate) -> list[str]:
+    """Return what the ranking has to say of itself and of the candidate that is shown."""
     notes = []
-    shown = nearest(advice)
     if advice.best is None:
-        reached = ", ".join(shown.missed)
-        notes.append(f"no deployment meets the objectives; shown is the one that comes nearest: {reached}")
+        reached = f": {', '.join(shown.missed)}" if shown.missed else ""
+        notes.append(f"no deployment meets the objectives; shown is the one that comes nearest{reached}")
     bounds = dict.fromkeys(one.gpu for one in advice.candidates if not one.is_forecast)
     if bounds and any(one.is_forecast for one in advice.candidates):
         notes.append(f"bounds from the data sheet are ranked after forecasts: {', '.join(bounds)}")

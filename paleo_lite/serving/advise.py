@@ -79,8 +79,32 @@ def choose(advice: DeploymentAdvice) -> DeploymentAdvice:
     return msgspec.structs.replace(advice, candidates=candidates, best=best)
 
 
+def widest(advice: DeploymentAdvice) -> Candidate:
+    """Return the candidate with the largest batch limit of the same deployment as the best one."""
+    best = advice.best
+    assert best is not None
+    deployment = (best.gpu, best.division, best.weights)
+    same = [one for one in advice.candidates if (one.gpu, one.division, one.weights) == deployment]
+    return max(same, key=lambda one: one.batch_limit)
+
+
+def accept(advice: DeploymentAdvice, candidate: Candidate) -> DeploymentAdvice:
+    """Return advice that recommends a candidate, which meets the objectives under the asked traffic."""
+    if candidate == advice.best:
+        return advice
+    best = msgspec.structs.replace(candidate, is_chosen=True, meets_objectives=True, missed=())
+    others = [msgspec.structs.replace(one, is_chosen=False) for one in advice.candidates if one != candidate]
+    return msgspec.structs.replace(advice, candidates=[best, *others], best=best)
+
+
+def without_best(advice: DeploymentAdvice) -> DeploymentAdvice:
+    """Return advice that recommends no candidate."""
+    candidates = [msgspec.structs.replace(one, is_chosen=False) for one in advice.candidates]
+    return msgspec.structs.replace(advice, candidates=candidates, best=None)
+
+
 def reject(advice: DeploymentAdvice, missed: Sequence[Missed]) -> DeploymentAdvice:
-    """Return advice whose best candidate turned out to miss objectives at the asked rate, and is ranked anew."""
+    """Return advice whose best candidate turned out to miss objectives under the asked traffic, ranked anew."""
     rejected = [
         msgspec.structs.replace(
             one,

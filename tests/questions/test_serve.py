@@ -90,3 +90,13 @@ def test_weights_have_the_published_format_unless_a_precision_or_a_format_is_giv
         step.to_dict()
         == pl.predict("deepseek-v3", gpu="h200-sxm", phase="decode", tensor=8, weights="fp8-block").to_dict()
     )
+
+
+def test_a_recommendation_meets_its_objective_under_the_asked_traffic() -> None:
+    """A batch limit of one sequence meets it while a request always waits, and misses it when requests come at a rate."""
+    asked = {"network": "llama-3-8b", "gpu": "h100-sxm", "rate": 1}
+    serving = pl.serve(**asked, slo="ttft=40ms", advise="cost")
+    assert serving.advice.best is not None and serving.advice.best.batch_limit > 1
+    assert serving.latencies["ttft_s"]["p90"].value <= 0.04
+    impossible = pl.serve(**asked, slo="ttft=5ms", advise="cost")
+    assert impossible.advice.best is None and impossible.slo["missed"]
