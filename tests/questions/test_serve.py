@@ -93,7 +93,7 @@ def test_weights_have_the_published_format_unless_a_precision_or_a_format_is_giv
 
 
 def test_a_recommendation_meets_its_objective_under_the_asked_traffic() -> None:
-    """A batch limit of one sequence meets it while a request always waits, and misses it when requests come at a rate."""
+    """One sequence at a time meets it while a request always waits, and misses it where requests come at a rate."""
     asked = {"network": "llama-3-8b", "gpu": "h100-sxm", "rate": 1}
     serving = pl.serve(**asked, slo="ttft=40ms", advise="cost")
     assert serving.advice.best is not None and serving.advice.best.batch_limit > 1
