@@ -144,7 +144,7 @@ def _has_weight_gradient(layers: Sequence[Layer], index: int) -> bool:
 
 
 def _has_adapter(layers: Sequence[Layer], index: int) -> bool:
-    return index + 1 < len(layers) and layers[index + 1].attributes.get(ADAPTER) == "product"
+    return index + 1 < len(layers) and layers[index + 1].attributes.get(ADAPTER) in ("product", "dropout")
 
 
 def _is_saved_narrow(workload: Workload, index: int) -> bool:

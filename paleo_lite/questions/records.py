@@ -274,7 +274,9 @@ class ExpertOptions(Options):
 
 
 ATTENTION = Names("attention", ".timing.attention:ATTENTION_NAMES")
-TRAINING_SETTINGS = KeyValues({"attention": ATTENTION, "loss": click.STRING, "gradients": click.Choice(("fp32",))})
+TRAINING_SETTINGS = KeyValues(
+    {"attention": ATTENTION, "loss": click.STRING, "gradients": click.Choice(("fp32", "released"))}
+)
 
 
 def settings_of(settings: Any) -> dict[str, Any]:
@@ -320,7 +322,8 @@ class UpdateOptions(Options):
         "memory, sdpa, flash2, flash3, cudnn; by default that of the config, or flash2 up to Hopper, then cudnn), "
         "loss=fp32|fused|N (cross entropy of a language model: in fp32, fused in one "
         "kernel as in flash-attn, Liger and Transformer Engine, or head and loss for one N-th of the tokens at a time; "
-        "by default fp32, and fused with --execution megatron from Hopper on), gradients=fp32 (of mixed precision).",
+        "by default fp32, and fused with --execution megatron from Hopper on), gradients=fp32 (of mixed precision) or "
+        "released (every layer is updated in the backward pass, so that only one layer's gradients are in memory).",
     )  # fmt: skip
 
     @property
@@ -329,7 +332,9 @@ class UpdateOptions(Options):
         return settings_of(self.training_settings).get("loss")
 
 
-TRAINABLE_LAYERS = KeyValues({"only": click.STRING, "except": click.STRING, "adapters": click.STRING})
+TRAINABLE_LAYERS = KeyValues(
+    {"only": click.STRING, "except": click.STRING, "adapters": click.STRING, "dropout": click.FLOAT}
+)
 
 
 @dataclass(frozen=True)
@@ -345,7 +350,7 @@ class AdapterOptions(Options):
         group=TRAINING_GROUP, type=TRAINABLE_LAYERS, metavar="KEY=NAMES,...",
         help="Layers that are trained, by names or patterns: only=last or only=NAMES (and no others), "
         "except='model.embed_tokens,model.layers.[0-9].*' (which are frozen), adapters=q_proj,v_proj (those with LoRA "
-        "adapters; by default all linear layers except the output head).",
+        "adapters; by default all linear layers except the output head), dropout=0.05 (of the adapters' inputs).",
     )  # fmt: skip
     weights: Several[str] | None = option(
         group=TRAINING_GROUP, is_common=True, type=FORMATS, metavar="FORMAT",

@@ -364,10 +364,11 @@ def training_options(
         value = getattr(question, name)
         if value is not None and value is not False:
             given[field] = value
-    if "gradients" in (question.training_settings or {}):
-        given["fp32_gradients"] = True
-    for key, names in (question.trainable or {}).items():
-        given[_TRAINABLE_FIELDS[key]] = _split_names(names)
+    gradients = settings_of(question.training_settings).get("gradients")
+    if gradients is not None:
+        given["fp32_gradients" if gradients == "fp32" else "gradient_release"] = True
+    for key, value in settings_of(question.trainable).items():
+        given[_TRAINABLE_FIELDS[key]] = value if key == "dropout" else _split_names(value)
     if not given and optimizer == "sgd":
         return None
     from ..timing.workload import TrainingOptions
@@ -384,7 +385,7 @@ _TRAINING_FIELDS = {
 }
 """Fields of `TrainingOptions` by the options that state them."""
 
-_TRAINABLE_FIELDS = {"only": "train_only", "except": "freeze", "adapters": "lora_modules"}
+_TRAINABLE_FIELDS = {"only": "train_only", "except": "freeze", "adapters": "lora_modules", "dropout": "lora_dropout"}
 """Fields of `TrainingOptions` by the settings of ``--trainable``."""
 
 
@@ -430,6 +431,10 @@ def _answer_for_devices(question: Any) -> ScaleTable:
     is_in_blocks = parallel is not None or strategy == IN_BLOCKS
     optimizer = default_optimizer(question) if revision is None else "sgd"
     training = training_options(question, offload_of(question)[0], is_in_blocks=is_in_blocks, optimizer=optimizer)
+    if training is not None and training.gradient_release:
+        raise BadValue(
+            "`--training-settings gradients=released` is for one device: several exchange gradients before the update"
+        )
     feed = settings_of(question.feed)
     settings = _settings(question, communication, parallel)
     batch_size = question.global_batch_size or question.batch_size

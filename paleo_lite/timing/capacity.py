@@ -129,6 +129,8 @@ def _candidate_remedies(workload: Workload, device: Device, largest: int | None)
         mixed = workload.with_changes(precision=narrow, phase="training", training=mixed_options)
         yield CandidateRemedy(f"mixed precision in {narrow}", mixed)
     micro_batch_size = next((size for size in range(largest or 0, 0, -1) if batch_size % size == 0), None)
+    if options.gradient_release:
+        micro_batch_size = None  # a release keeps no gradients to accumulate
     if micro_batch_size and batch_size // micro_batch_size > options.accumulation:
         number = batch_size // micro_batch_size
         name = f"accumulation, {number} micro-batches of {micro_batch_size}"
@@ -136,7 +138,14 @@ def _candidate_remedies(workload: Workload, device: Device, largest: int | None)
     if options.optimizer in _ADAM_OPTIMIZERS:
         yield CandidateRemedy("optimizer state in 8 bits (adamw-8bit)", _with_options(workload, optimizer="adamw-8bit"))
     yield from _fine_tuning_remedies(workload, narrow or workload.precision)
-    if options.offload == "none" and peer_bandwidth_bytes_per_s(device) and not device.shares_host_memory:
+    if options.accumulation == 1 and options.offload == "none" and not options.gradient_release:
+        yield CandidateRemedy("gradients released layer by layer", _with_options(workload, gradient_release=True))
+    if (
+        options.offload == "none"
+        and not options.gradient_release
+        and peer_bandwidth_bytes_per_s(device)
+        and not device.shares_host_memory
+    ):
         offloaded = _with_options(workload, offload="cpu")
         yield CandidateRemedy("offload of the optimizer to the host", offloaded)
     for stage in (1, 2, 3):

@@ -29,7 +29,7 @@ LINEAR_KINDS = ("linear", "matmul")
 """Kinds of layers to which LoRA adds adapters; the linear layers of GPT-2 are products with a transposed weight."""
 
 ADAPTER = "adapter"
-"""Attribute of the layers of an adapter: "product", "scaling" or "addition"."""
+"""Attribute of the layers of an adapter: "dropout", "product", "scaling" or "addition"."""
 
 LOSS = "opaque:loss"
 """Origin of the layers of the loss."""
@@ -45,6 +45,7 @@ class FineTuning(NamedTuple):
     # Names of the layers with adapters, as in `matches_module`; empty for all linear layers except the output
     # head.
     lora_modules: tuple[str, ...] = ()
+    lora_dropout: float = 0.0  # probability with which an adapter drops numbers of its input
     freeze: tuple[str, ...] = ()  # names or patterns of layers that are not trained
     # Names or patterns of the only layers that are trained; ``"last"`` is the last layer with weights. Empty for
     # all.
@@ -71,7 +72,7 @@ def adapt_layers(layers: Sequence[Layer], tuning: FineTuning) -> tuple[Layer, ..
                 f"`--lora` must be <= {largest_rank}, the largest rank of an adapted matrix (got {tuning.lora_rank})"
             )
         adapted = _freeze(adapted, range(len(adapted)))
-        adapted = _insert_adapters(adapted, chosen, tuning.lora_rank)
+        adapted = _insert_adapters(adapted, chosen, tuning)
     if not trained_parameters(adapted):
         raise BadValue(
             "nothing is left to train: freeze fewer layers (an output head may share its weight with the embedding)"
@@ -163,37 +164,44 @@ def _find_adapted(layers: Sequence[Layer], modules: Sequence[str]) -> set[int]:
     return chosen
 
 
-def _insert_adapters(layers: Sequence[Layer], chosen: set[int], rank: int) -> tuple[Layer, ...]:
-    """Return the layers with four more after each chosen one: both products, scaling and addition."""
+def _insert_adapters(layers: Sequence[Layer], chosen: set[int], tuning: FineTuning) -> tuple[Layer, ...]:
+    """Return the layers with those of an adapter after each chosen one: dropout, both products, scaling, addition."""
     inserted: list[Layer] = []
     new_indices: list[int] = []
     for index, layer in enumerate(layers):
         parents = tuple(new_indices[parent] if parent >= 0 else parent for parent in layer.parents)
         inserted.append(layer._replace(parents=parents))
         if index in chosen:
-            inserted += _adapter_layers(layer, parents[0], len(inserted) - 1, rank)
+            inserted += _adapter_layers(layer, parents[0], len(inserted) - 1, tuning)
         new_indices.append(len(inserted) - 1)
     return tuple(inserted)
 
 
-def _adapter_layers(layer: Layer, parent: int, base: int, rank: int) -> list[Layer]:
+def _adapter_layers(layer: Layer, parent: int, base: int, tuning: FineTuning) -> list[Layer]:
     """Return the layers of one adapter of a layer.
 
     `parent` is the index of the layer that produces the input, and `base` that of the adapted layer.
     """
-    shape_in, shape_out = layer.inputs[0], layer.outputs[0]
+    shape_in, shape_out, rank = layer.inputs[0], layer.outputs[0], tuning.lora_rank
     shape_inner = (*shape_in[:-1], rank)
     weight_a, weight_b = (rank, shape_in[-1]), (shape_out[-1], rank)
     is_first_use = layer.parameters > 0
     parameters_a, parameters_b = (prod(weight_a), prod(weight_b)) if is_first_use else (0, 0)
     name, product, addition = layer.name, {ADAPTER: "product"}, {ADAPTER: "addition"}
-    added = [
+    added = []
+    last = base
+    if tuning.lora_dropout:  # PEFT's ``lora_dropout``: every adapter keeps its own input, and a mask
+        dropout = {ADAPTER: "dropout", "p": tuning.lora_dropout}
+        added.append(Layer(f"{name}.lora_dropout", "dropout", (shape_in,), (shape_in,), (), (parent,), 0, dropout))
+        last += 1
+        parent = last
+    added += [
         Layer(f"{name}.lora_A", "linear", (shape_in,), (shape_inner,), (weight_a,), (parent,), parameters_a, product),
         Layer(
-            f"{name}.lora_B", "linear", (shape_inner,), (shape_out,), (weight_b,), (base + 1,), parameters_b, product
+            f"{name}.lora_B", "linear", (shape_inner,), (shape_out,), (weight_b,), (last + 1,), parameters_b, product
         ),
-        Layer(f"{name}.lora_scaling", "mul", (shape_out,), (shape_out,), (), (base + 2,), 0, {ADAPTER: "scaling"}),
-        Layer(f"{name}.lora_add", "add", (shape_out, shape_out), (shape_out,), (), (base, base + 3), 0, addition),
+        Layer(f"{name}.lora_scaling", "mul", (shape_out,), (shape_out,), (), (last + 2,), 0, {ADAPTER: "scaling"}),
+        Layer(f"{name}.lora_add", "add", (shape_out, shape_out), (shape_out,), (), (base, last + 3), 0, addition),
     ]
     place = layer.place.of_addition(name)
     return [own._replace(place=place) for own in added]

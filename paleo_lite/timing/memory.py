@@ -393,13 +393,16 @@ def model_bytes(workload: Workload) -> tuple[int, int, int]:
 def device_state_bytes(workload: Workload) -> tuple[int, int, int]:
     """Return the bytes of parameters, gradients and optimizer state that are in the memory of the device.
 
-    With offloading gradients leave the device layer by layer, so that only those of the largest layer stay.
+    With offloading gradients leave the device layer by layer, and with their release they are freed layer by layer, so
+    that only those of the largest layer stay.
     """
     parameters, gradients, optimizer = model_bytes(workload)
-    if workload.phase not in PHASES_WITH_GRADIENTS or workload.options.offload == "none":
+    is_offloaded = workload.options.offload != "none"
+    if workload.phase not in PHASES_WITH_GRADIENTS or not (is_offloaded or workload.options.gradient_release):
         return parameters, gradients, optimizer
     sizes = [layer.parameters for layer in workload.trained_layers if not layer.is_frozen]
-    return parameters, gradients * max(sizes, default=0) // max(sum(sizes), 1), 0
+    gradients_of_layer = gradients * max(sizes, default=0) // max(sum(sizes), 1)
+    return parameters, gradients_of_layer, 0 if is_offloaded else optimizer
 
 
 class Segment(NamedTuple):

@@ -456,11 +456,16 @@ class TrainingOptions(msgspec.Struct, frozen=True):
         are in memory (torchtune, Liger's fused linear cross entropy).
     fp32_gradients : bool
         Whether gradients are kept in fp32 in mixed precision, as Megatron-LM accumulates them.
+    gradient_release : bool
+        Whether every parameter is updated as soon as its gradient is known, so that only the gradients of one layer are
+        in memory (torchtune's ``optimizer_in_bwd``; Lv et al. 2023, LOMO).
     lora_rank : int
         Rank of LoRA adapters; 0 without adapters. All other parameters are frozen.
     lora_modules : tuple of str
         Names of the layers with adapters, such as ``("q_proj", "v_proj")``; empty for all linear layers except the
         output head.
+    lora_dropout : float
+        Probability with which an adapter drops numbers of its input, below 1.
     freeze : tuple of str
         Names or patterns of layers that are not trained, such as ``("model.embed_tokens", "model.layers.[0-9].*")``.
     train_only : tuple of str
@@ -487,8 +492,10 @@ class TrainingOptions(msgspec.Struct, frozen=True):
     fused_loss: bool | None = None
     loss_chunks: int = 1
     fp32_gradients: bool = False
+    gradient_release: bool = False
     lora_rank: int = 0
     lora_modules: tuple[str, ...] = ()
+    lora_dropout: float = 0.0
     freeze: tuple[str, ...] = ()
     train_only: tuple[str, ...] = ()
     offload: str = "none"
@@ -517,6 +524,17 @@ class TrainingOptions(msgspec.Struct, frozen=True):
         if self.lora_modules and not self.lora_rank:
             raise BadValue("`--trainable adapters` needs the rank of the adapters: give `--lora RANK`, such as 16")
 
+        if not 0 <= self.lora_dropout < 1:
+            raise BadValue(f"`--trainable dropout` must be a probability from 0 to 1 (got {self.lora_dropout!r})")
+        if self.lora_dropout and not self.lora_rank:
+            raise BadValue("`--trainable dropout` is of adapters: give `--lora RANK`, such as 16")
+        if self.gradient_release and (self.accumulation > 1 or self.offload != "none"):
+            other = "--accumulation" if self.accumulation > 1 else "--offload"
+            raise BadValue(
+                f"`--training-settings gradients=released` updates in the backward pass, which keeps no gradients for "
+                f"`{other}`: give one of them"
+            )
+
     @property
     def fine_tuning(self) -> FineTuning | None:
         """Which parameters are trained; None for all."""
@@ -524,7 +542,7 @@ class TrainingOptions(msgspec.Struct, frozen=True):
             return None
         from .fine_tuning import FineTuning
 
-        return FineTuning(self.lora_rank, self.lora_modules, self.freeze, self.train_only)
+        return FineTuning(self.lora_rank, self.lora_modules, self.lora_dropout, self.freeze, self.train_only)
 
     def micro_batch(self, batch_size: int) -> int:
         """Return the samples per micro-batch.

@@ -237,3 +237,38 @@ def test_a_rank_above_that_of_every_matrix_is_refused():
     with pytest.raises(BadValue, match="`--lora` must be <= 4096, the largest rank of an adapted matrix"):
         predict_any("llama-3-8b", training=TrainingOptions(lora_rank=4097), **asked)
     assert predict_any("llama-3-8b", training=TrainingOptions(lora_rank=4096), **asked).time_s > 0
+
+
+def test_dropout_of_adapters_keeps_the_input_of_every_adapter_and_a_mask() -> None:
+    # PEFT: lora_B(lora_A(lora_dropout(x))); without it lora_A saves the x that the frozen product reads, too
+    asked = {"gpu": "a100-sxm-80gb", "precision": "bf16", "lora": 8, "sequence_length": 64}
+    without, with_dropout = (
+        pl.train("gpt2", trainable=trainable, **asked).memory for trainable in (None, {"dropout": 0.1})
+    )
+    inputs = {"attn.c_attn": 768, "attn.c_proj": 768, "mlp.c_fc": 768, "mlp.c_proj": 3072}
+    masks = 12 * 64 * sum(inputs.values())  # of one byte
+    # Attention keeps its own output, too; the other inputs are kept after the dropout instead of before.
+    kept_twice = 12 * 64 * inputs["attn.c_proj"] * 2
+    added = with_dropout.total_bytes - without.total_bytes
+    assert added == pytest.approx(masks + kept_twice, abs=64 * 768)  # at the peak the last block has begun to shrink
+
+
+def test_dropout_is_of_adapters_and_a_probability() -> None:
+    with pytest.raises(BadValue, match="give `--lora RANK`"):
+        TrainingOptions("adamw", lora_dropout=0.1)
+    with pytest.raises(BadValue, match="must be a probability"):
+        TrainingOptions("adamw", lora_rank=8, lora_dropout=1.0)
+
+
+def test_released_gradients_are_those_of_the_largest_layer() -> None:
+    # torchtune's ``optimizer_in_bwd``: a parameter's gradient is freed after its update
+    asked = {"gpu": "a100-sxm-80gb", "precision": "bf16", "sequence_length": 64}
+    kept, released = (
+        pl.train("gpt2", training_settings=settings, **asked).memory.memory.gradients_bytes
+        for settings in (None, {"gradients": "released"})
+    )
+    assert kept == 2 * 124_439_808 and released == 2 * 50257 * 768  # GPT-2's embedding
+    with pytest.raises(BadValue, match="for `--accumulation`"):
+        TrainingOptions("adamw", gradient_release=True, accumulation=2)
+    with pytest.raises(BadValue, match="is for one device"):
+        pl.train("gpt2", training_settings={"gradients": "released"}, workers=2, link="nvlink3-x12", **asked)
