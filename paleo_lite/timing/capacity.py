@@ -138,7 +138,8 @@ def _candidate_remedies(workload: Workload, device: Device, largest: int | None)
     if options.optimizer in _ADAM_OPTIMIZERS:
         yield CandidateRemedy("optimizer state in 8 bits (adamw-8bit)", _with_options(workload, optimizer="adamw-8bit"))
     yield from _fine_tuning_remedies(workload, narrow or workload.precision)
-    if options.accumulation == 1 and options.offload == "none" and not options.gradient_release:
+    updates_at_once = options.accumulation == 1 and options.offload == "none" and not options.gradient_release
+    if workload.phase == "training" and updates_at_once:
         yield CandidateRemedy("gradients released layer by layer", _with_options(workload, gradient_release=True))
     if (
         options.offload == "none"
