@@ -379,7 +379,8 @@ def _attention(call: Call) -> _Read:
         return _NONE
     output = (*q[:-1], v[-1])
     kind = _KINDS["scaled_dot_product_attention"][1]
-    is_causal = call.argument(_CAUSAL_ARGUMENT.get((call.name, call.backward), -1)) == "True"
+    index = _CAUSAL_ARGUMENT.get((call.name, call.backward))
+    is_causal = index is not None and call.argument(index) == "True"
     mask: dict[str, Any] = {"causal": True, "half": True} if is_causal else {}
     layer = _make_layer(kind, (q, k, v), output, **mask)
     return layer, _BOTH if call.backward else _FORWARD

@@ -428,3 +428,12 @@ def test_half_of_the_backward_pass_counts_where_the_operator_is_causal():
     operator = "aten::_scaled_dot_product_flash_attention_backward"
     full, half = (count_traced(operator, text(dims, None, [*[""] * 11, flag])) for flag in ("False", "True"))
     assert half.flops == full.flops / 2 > 0
+
+
+def test_the_last_argument_of_another_attention_is_not_its_mask():
+    shape = [2, 4, 4, 16]
+    counted = [
+        count_traced("aten::_efficient_attention_forward", text([shape] * 3, None, ["", "", "", flag])).flops
+        for flag in ("True", "False")
+    ]
+    assert counted[0] == counted[1] == 4 * (2 * 4 * 4 * 4) * 16 + 6 * (2 * 4 * 4 * 4)
