@@ -96,9 +96,9 @@ def _facts(prediction: PipelinePrediction) -> list[tuple[str, str]]:
     needed += f" {_PLACEMENTS[prediction.run.offload]}"
     if not memory.fits:
         fitting = [name for name, size in memory.by_offload.items() if size <= memory.usable_bytes]
-        remedy = f"fits with --offload {fitting[0]}" if fitting else "fits with no --offload either"
+        remedy = f"fits with --offload {fitting[0]}" if fitting else "fits with no --offload alone"
         if not sampling.tiled and any(part.tile for part in prediction.pipeline.decoders):
-            remedy += "; --tiled decodes in less memory"
+            remedy = f"--tiled decodes in less memory; {remedy}"
         needed = f"DOES NOT FIT, {needed}; {remedy}"
     elif memory.largest_batch is not None:
         needed += f"; largest batch {memory.largest_batch:,}"

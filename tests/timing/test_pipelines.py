@@ -266,3 +266,8 @@ def test_attention_of_cards_without_fused_kernels_is_that_of_separate_products()
     supported = predict_any("sd-1.5", gpu="rx9070xt", **asked)
     assert supported.time_s == predict_any("sd-1.5", gpu="rx9070xt", attention="sdpa", **asked).time_s
     assert not any("separate products" in note for note in supported.notes)
+
+
+def test_a_video_that_does_not_fit_is_decoded_in_tiles_first() -> None:
+    facts = dict(predict_any("hunyuanvideo", gpu="h100-sxm").document().facts)
+    assert facts["peak memory"].partition("; ")[2] == "--tiled decodes in less memory; fits with no --offload alone"
