@@ -259,7 +259,7 @@ DIFFUSION = QuestionKind(
     answer=answer,
     summary="Predict pictures and videos: time and memory of each part of a pipeline.",
     examples=(
-        "flux.1-dev --gpu rtx4090 --steps 28 --image-size 1024 --offload model",
+        "flux.1-dev --gpu rtx4090 --steps 28 --weights fp8 --offload model",
         "sdxl,flux.1-dev --gpu rtx4090,l40s --image-size 512,1024",
         "wan-2.1-14b --gpu h100-sxm --workers 1,2,4,8",
         "flux.1-dev --gpu h100-sxm --phase training --lora 16 --mixed-precision",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
+from difflib import get_close_matches
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from .option import Options, documented_spelling, options_of
@@ -53,6 +54,7 @@ def make_function(name: str, record: Callable[P, Q], answer: Callable[[Q], A]) -
     """Return the public function of a kind: its parameters are those of the record's constructor."""
 
     def ask(*arguments: P.args, **options: P.kwargs) -> A:
+        _check_names(name, record, options)  # type: ignore[arg-type]  # the constructor is the class
         return answer(record(*arguments, **options))
 
     ask.__name__ = ask.__qualname__ = name
@@ -60,6 +62,19 @@ def make_function(name: str, record: Callable[P, Q], answer: Callable[[Q], A]) -
     ask.__doc__ = describe(record)  # type: ignore[arg-type]  # the constructor is the class
     ask.__signature__ = inspect.signature(record)  # type: ignore[attr-defined]
     return ask
+
+
+def _check_names(function: str, record: type[Options], given: Collection[str]) -> None:
+    """Raise TypeError for a name that no option has, with the option that is meant: one of that spelling, or close."""
+    names = [field.name for field in fields(record)]  # type: ignore[arg-type]  # every record is a dataclass
+    for unknown in given:
+        if unknown in names:
+            continue
+        spelling = "--" + unknown.replace("_", "-")
+        same = [name for name, declared in options_of(record).items() if spelling in declared.spellings]
+        near = same or get_close_matches(unknown, names, n=1)
+        meant = f": did you mean {near[0]}?" if near else ""
+        raise TypeError(f"{function}() got an unexpected keyword argument {unknown!r}{meant}")
 
 
 def describe(record: type[Options]) -> str:

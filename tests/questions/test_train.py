@@ -268,3 +268,14 @@ def test_the_word_for_blocks_beside_a_way_of_sharding_asks_one_question():
     asked = {"gpu": "h100-sxm", "workers": 8, "tensor": 2, "sequence_length": 512, "precision": "bf16"}
     both = pl.train("llama-3.2-1b", strategy=["3d", "distributed-optimizer"], **asked)
     assert both.rows[0].time_s == pl.train("llama-3.2-1b", strategy="distributed-optimizer", **asked).rows[0].time_s
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [("batchsize", ": did you mean batch_size?"), ("lora_r", ": did you mean lora?"),
+     ("gradient_accumulation_steps", ": did you mean accumulation?"), ("colour", "")],
+)  # fmt: skip
+def test_an_argument_that_does_not_exist_names_the_one_that_is_meant(given: str, meant: str) -> None:
+    with pytest.raises(TypeError) as error:
+        pl.train("gpt2", gpu="t4", **{given: 2})
+    assert str(error.value) == f"train() got an unexpected keyword argument {given!r}{meant}"
