@@ -6,7 +6,6 @@ import importlib
 import inspect
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
-from difflib import get_close_matches
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from .option import Options, documented_spelling, options_of
@@ -70,6 +69,8 @@ def _check_names(function: str, record: type[Options], given: Collection[str]) -
     for unknown in given:
         if unknown in names:
             continue
+        from difflib import get_close_matches
+
         spelling = "--" + unknown.replace("_", "-")
         same = [name for name, declared in options_of(record).items() if spelling in declared.spellings]
         near = same or get_close_matches(unknown, names, n=1)

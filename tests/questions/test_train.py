@@ -273,7 +273,7 @@ def test_the_word_for_blocks_beside_a_way_of_sharding_asks_one_question():
 @pytest.mark.parametrize(
     ("given", "meant"),
     [("batchsize", ": did you mean batch_size?"), ("lora_r", ": did you mean lora?"),
-     ("gradient_accumulation_steps", ": did you mean accumulation?"), ("colour", "")],
+     ("gradient_accumulation_steps", ": did you mean accumulation?"), ("zzz", "")],
 )  # fmt: skip
 def test_an_argument_that_does_not_exist_names_the_one_that_is_meant(given: str, meant: str) -> None:
     with pytest.raises(TypeError) as error:
