@@ -131,7 +131,7 @@ def test_passes_match_other_phases_except_for_waiting(seed: int) -> None:
     """The update's launches add to the host's time; passes that do not wait for the host are equal."""
     for found in drawn(seed, 4, phase="training", execution=None):
         alone = {
-            name: evaluate(found.workload.with_changes(phase=name), found.machine, found.model)
+            name: evaluate(found.workload.with_changes(phase=name, training=None), found.machine, found.model)
             for name in ("forward", "backward")
         }
         for name, phase in alone.items():

@@ -160,6 +160,7 @@ def train_3d_parallel(job: Job, topology: Topology, batch_size: int, settings: S
         "slowdown": compute_s * settings.slowdown * without_slowdown,
         "offload of activations": offloaded_s,
         "interference": interference_s,
+        "update on the host": 0.0 if job.workload.options.offload == "none" else update_s,
     }
     step = Step(
         compute_s=compute_s,

@@ -210,7 +210,9 @@ def _default_optimizer(question: Any) -> str:
     """Return the optimizer of all networks of a question if none is given; empty if they have different ones."""
     from .compare import default_optimizer
 
-    optimizers = {default_optimizer(replace(question, network=name)) for name in _values(question, "network")}
+    # Whether a network reads tokens does not depend on how many.
+    asked = [replace(question, network=name, sequence_length=None) for name in _values(question, "network")]
+    optimizers = set(map(default_optimizer, asked))
     return optimizers.pop() if len(optimizers) == 1 else ""
 
 

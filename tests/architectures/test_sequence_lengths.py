@@ -150,7 +150,7 @@ def test_a_context_applies_to_several_networks():
 def test_sweep_over_sequence_lengths_of_shipped_networks(tmp_path):
     pytest.importorskip("pyarrow")
     question = pl.Predict(
-        "gpt2", gpu="v100-sxm2", precision="fp32", sequence_length=[128, 1024], batch_size=[1, 8],
+        "gpt2", gpu="v100-sxm2", precision="fp32", sequence_length=[128, 1024], batch_size=[1, 2],
         phase="inference,training",
     )  # fmt: skip
     rows = pl.sweep(question, tmp_path / "gpt2.csv", jobs=1).to_frame()

