@@ -207,13 +207,14 @@ def _grid_of_predict(question: Any) -> Space | None:
 
 
 def _default_optimizer(question: Any) -> str:
-    """Return the optimizer of all networks of a question if none is given; empty if they have different ones."""
+    """Return the optimizer if none is given; empty for several networks, each of which has its own."""
     from .compare import default_optimizer
 
+    networks = _values(question, "network")
+    if len(networks) > 1:
+        return ""
     # Whether a network reads tokens does not depend on how many.
-    asked = [replace(question, network=name, sequence_length=None) for name in _values(question, "network")]
-    optimizers = set(map(default_optimizer, asked))
-    return optimizers.pop() if len(optimizers) == 1 else ""
+    return default_optimizer(replace(question, network=networks[0], sequence_length=None))
 
 
 def _grid_of_train(question: Any) -> Space | None:
