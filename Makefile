@@ -13,9 +13,9 @@ predict: $(STAMPS)/core
 # Tests start hundreds of processes, so bytecode is cached even if the environment disables it.
 export PYTHONDONTWRITEBYTECODE :=
 
-# One process per core and one more, because tests wait for browsers and subprocesses; each process imports the libraries
+# One process per core and two more, because tests wait for browsers and subprocesses; each process imports the libraries
 # and builds networks anew. Tests of a file share a process, and each process uses one thread.
-PROCESSES = $(shell $(PYTHON) -c "import os; print(min(8, (os.cpu_count() or 1) + 1))")
+PROCESSES = $(shell $(PYTHON) -c "import os; print(min(8, (os.cpu_count() or 1) + 2))")
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadgroup --no-loadscope-reorder
 
 test: $(STAMPS)/test
