@@ -128,9 +128,7 @@ class RlQuestion(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def execution(self) -> str:
         """The stack of the trainer."""
-        if self.uses_megatron:
-            return MEGATRON
-        return "eager"
+        return MEGATRON if self.uses_megatron else "eager"
 
     @property
     def used_sharding(self) -> str:
@@ -140,9 +138,30 @@ class RlQuestion(msgspec.Struct, frozen=True, kw_only=True):
         return MEGATRON_SHARDING if self.uses_megatron else self.framework_rules.sharding
 
     @property
+    def used_rollout_precision(self) -> str:
+        """Precision of the rollouts."""
+        return self.rollout_precision or self.precision
+
+    @property
+    def is_eager(self) -> bool:
+        """Whether the engine launches its kernels one by one."""
+        return self.framework_rules.is_eager if self.engine_eager is None else self.engine_eager
+
+    def memory_fraction_of(self, devices: Devices) -> float | None:
+        """Return the fraction of the memory that the engine takes; None for its own default."""
+        if self.memory_fraction is not None:
+            return self.memory_fraction
+        return self.framework_rules.memory_fraction if devices.is_colocated else None
+
+    @property
+    def used_samples_per_prompt(self) -> int:
+        """Responses to a prompt."""
+        return self.samples_per_prompt or self.rules.samples_per_prompt
+
+    @property
     def samples(self) -> int:
         """Samples of a step."""
-        return self.prompts * (self.samples_per_prompt or self.rules.samples_per_prompt)
+        return self.prompts * self.used_samples_per_prompt
 
     @property
     def longest_response(self) -> int:
@@ -209,8 +228,8 @@ def make_setup(question: RlQuestion, devices: Devices) -> StepSetup:
     """Return what the step consists of."""
     algorithm = question.rules
     has_reference = algorithm.has_reference if question.reference is None else question.reference
-    is_narrow = question.rollout_precision not in (None, question.precision)
-    computes_again = question.updates_per_step > 1 or is_narrow or question.framework != "trl"
+    is_narrow = question.used_rollout_precision != question.precision
+    computes_again = question.updates_per_step > 1 or is_narrow or question.framework_rules.recomputes_log_probs
     return StepSetup(
         algorithm,
         question.framework_rules,
@@ -431,7 +450,6 @@ def make_deployment(question: RlQuestion, devices: Devices) -> Deployment:
     tensor, link, topology = question.rollout_tensor, None, devices.topology
     if tensor > topology.devices_per_node and topology.between is not None:
         link = topology.between.name  # a group over several nodes is joined by the network
-    samples_per_prompt = question.samples_per_prompt or question.rules.samples_per_prompt
     deployments = Deployments(
         decoder=decoder,
         draft=draft,
@@ -445,12 +463,13 @@ def make_deployment(question: RlQuestion, devices: Devices) -> Deployment:
             "max_sequences": question.max_sequences,
             "chunked_prefill": None,
             "block_tokens": None,
-            "memory_fraction": question.memory_fraction
-            or (framework.memory_fraction if devices.is_colocated else None),
+            "memory_fraction": question.memory_fraction_of(devices),
             "receive_interval": None,
             "overhead_s": None,
         },
-        options=SimulationOptions(1 - 1 / samples_per_prompt, Speculation(question.draft_length, question.acceptance)),
+        options=SimulationOptions(
+            1 - 1 / question.used_samples_per_prompt, Speculation(question.draft_length, question.acceptance)
+        ),
         link=link or (None if question.rollout_pipeline > 1 or tensor == 1 else device_link(device)),
         platform_price=devices.price,
         time_model=question.time_model,
@@ -468,7 +487,6 @@ def roll_out_samples(
 ) -> Rollouts:
     """Return the rollouts."""
     engines = devices.rollouts // (question.rollout_tensor * question.rollout_pipeline)
-    is_eager = question.framework_rules.is_eager if question.engine_eager is None else question.engine_eager
     try:
         return roll_out(
             deployment,
@@ -476,7 +494,7 @@ def roll_out_samples(
             question.prompt_tokens,
             lengths,
             constants,
-            is_eager=is_eager,
+            is_eager=question.is_eager,
             nodes=-(-question.rollout_tensor // devices.topology.devices_per_node),
             steps_ahead=question.steps_off,
             turns=question.turns,
@@ -499,7 +517,7 @@ def _transfer(question: RlQuestion, devices: Devices, job: Job, constants: RlCon
         share = min(job.workload.trainable_parameters / network.parameters, 1.0)
     return transfer_weights(
         network,
-        question.rollout_precision or question.precision,
+        question.used_rollout_precision,
         devices.topology,
         path,
         question.rollout_tensor,

@@ -40,7 +40,7 @@ def make_answer(found: Predicted) -> RlAnswer:
         gpu=device.id,
         gpu_name=device.name,
         precision=question.precision,
-        rollout_precision=question.rollout_precision or question.precision,
+        rollout_precision=question.used_rollout_precision,
         algorithm=question.algorithm,
         framework=question.framework,
         execution=question.execution,
@@ -96,11 +96,10 @@ def make_answer(found: Predicted) -> RlAnswer:
 def _settings(found: Predicted) -> str:
     """Return the settings in the words of the framework."""
     question, devices, setup = found.question, found.devices, found.setup
-    framework = question.framework_rules
     described = Described(
         algorithm=question.algorithm,
         prompts=question.prompts,
-        samples_per_prompt=question.samples_per_prompt or question.rules.samples_per_prompt,
+        samples_per_prompt=question.used_samples_per_prompt,
         updates=question.updates_per_step,
         prompt_tokens=question.prompt_tokens,
         max_tokens=question.prompt_tokens + question.longest_response,
@@ -112,14 +111,14 @@ def _settings(found: Predicted) -> str:
         is_megatron=question.uses_megatron,
         precision=question.precision,
         rollout_tensor=question.rollout_tensor,
-        rollout_precision=question.rollout_precision or question.precision,
+        rollout_precision=question.used_rollout_precision,
         rollout_devices=devices.rollouts,
         devices=devices.total,
         devices_per_node=devices.topology.devices_per_node,
         is_colocated=devices.is_colocated,
         steps_off=question.steps_off,
-        is_eager=framework.is_eager if question.engine_eager is None else question.engine_eager,
-        memory_fraction=question.memory_fraction or (framework.memory_fraction if devices.is_colocated else None),
+        is_eager=question.is_eager,
+        memory_fraction=question.memory_fraction_of(devices),
         has_reference=setup.has_reference,
     )
     return settings_text(question.framework, described)

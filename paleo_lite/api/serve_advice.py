@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import msgspec
 
@@ -19,7 +20,7 @@ from ..serving.placement import Division
 from ..serving.price_basis import choose_listings
 from ..serving.products import USUAL_PRECISION
 from ..serving.requests import Demand, Traffic
-from ..serving.slo import Objective, find_missed, missed_in
+from ..serving.slo import Missed, Objective, find_missed, missed_in
 from .deployments import Deployments
 
 TENSOR_DEGREES = (1, 2, 4, 8)
@@ -101,32 +102,49 @@ def _confirm(
     the saturation rate that the answer prints may need more replicas. If none of those that are simulated holds, the
     one of them is shown that comes nearest to the objectives.
     """
-    rejected: list[tuple[float, Candidate]] = []
+    rejected: list[_Trial] = []
     for _ in range(CONFIRMED):
         if advice.best is None:
             break
-        # Where requests come at a rate, those that wait for a place in a small batch may be earlier in a large one.
-        for candidate in dict.fromkeys((advice.best, widest(advice))):
-            prepared, traffic, description = _prepare(deployments, candidate, demand)
-            missed = find_missed(request_latencies(prepared.run(traffic)), objectives)
-            if not missed:
-                break
-            rejected.append((max(each.ratio for each in missed), candidate))
-        if missed:
-            advice = reject(advice, missed)
+        trials = [_try(deployments, advice.best, demand, objectives)]
+        if trials[0].missed:
+            # Where requests come at a rate, those that wait for a place in a small batch may be earlier in a large one.
+            trials.append(_try(deployments, widest(advice), demand, objectives))
+        last = trials[-1]
+        if last.missed:
+            rejected += trials
+            advice = reject(advice, trials[0].missed)
             continue
-        advice = accept(advice, candidate)
+        advice = accept(advice, last.candidate)
+        prepared, traffic = last.prepared, last.traffic
         is_kept = True
         if advice.rate_per_s is not None:
             advice, is_kept = with_saturation(advice, saturate(prepared, traffic, prepared.slowest)[0])
         if is_kept:
-            return advice, answer(prepared, traffic, description, notes=_notes(advice, candidate))
+            return advice, answer(prepared, traffic, last.description, notes=_notes(advice, last.candidate))
     shown = nearest(advice)
     if rejected:
         advice = without_best(advice)
-        _, shown = min(rejected, key=lambda one: one[0])
+        shown = min(rejected, key=lambda trial: max(each.ratio for each in trial.missed)).candidate
     prepared, traffic, description = _prepare(deployments, shown, demand)
     return advice, answer(prepared, traffic, description, notes=_notes(advice, shown))
+
+
+class _Trial(NamedTuple):
+    """A candidate under the asked traffic."""
+
+    candidate: Candidate
+    prepared: PreparedDeployment
+    traffic: Traffic
+    description: str  # of the traffic
+    missed: list[Missed]  # objectives that it misses
+
+
+def _try(deployments: Deployments, candidate: Candidate, demand: Demand, objectives: tuple[Objective, ...]) -> _Trial:
+    """Simulate a candidate under the asked traffic."""
+    prepared, traffic, description = _prepare(deployments, candidate, demand)
+    missed = find_missed(request_latencies(prepared.run(traffic)), objectives)
+    return _Trial(candidate, prepared, traffic, description, missed)
 
 
 def _prepare(deployments: Deployments, chosen: Candidate, demand: Demand) -> tuple[PreparedDeployment, Traffic, str]:

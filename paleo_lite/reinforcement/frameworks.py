@@ -1,7 +1,7 @@
 """Frameworks of reinforcement learning: order of the phases, how samples are batched, and how weights travel.
 
 Sources are the code of the frameworks at the commits in each record. Constants of time were fitted to published steps
-(`python -m validation accuracy rl`), one value for all frameworks where a record does not say otherwise.
+(`python -m validation accuracy --split rl`), one value for all frameworks where a record does not say otherwise.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ class Framework(NamedTuple):
     is_balanced: bool = True  # whether ranks get equal numbers of tokens
     transfer: str = GATHERED  # one of `TRANSFERS` where trainer and engines share devices
     transfer_apart: str = BROADCAST  # one of `TRANSFERS` between devices
-    keeps: str = FREE
+    # Whether log-probabilities under the weights of the rollouts are always computed again by the trainer.
+    recomputes_log_probs: bool = True
+    keeps: str = FREE  # `FREE` or `SLEEP`
     offloads_optimizer: bool = False  # whether the optimizer's state leaves the devices during rollouts
     offloads_parameters: bool = False  # whether the trainer's parameters leave them, too
     memory_fraction: float | None = None  # of the engine; None for the engine's own default
@@ -87,6 +89,7 @@ FRAMEWORKS = {
         is_packed=False,
         is_balanced=False,
         pads=True,
+        recomputes_log_probs=False,
         memory_fraction=0.3,
     ),
     "slime": Framework(

@@ -312,7 +312,8 @@ class _TraceLine(msgspec.Struct, frozen=True):
     hash_ids: list[int] | None = None
 
 
-_LONGEST_LINE = 2**20
+_LONGEST_LINE = 2**20  # bytes
+_LARGEST_TRACE = 2**28  # bytes of JSON lines, after they are unpacked
 
 
 def _read_json_lines(path: Path) -> Traffic:
@@ -320,12 +321,14 @@ def _read_json_lines(path: Path) -> Traffic:
     lines: list[_TraceLine] = []
     decoder = msgspec.json.Decoder(_TraceLine)
     open_lines = gzip.open if path.suffix == ".gz" else open
-    number = 0
+    number = read_bytes = 0
     try:
         check_regular(path)
         with open_lines(path, "rb") as file:
             while line := file.readline(_LONGEST_LINE + 1):
-                number += 1
+                number, read_bytes = number + 1, read_bytes + len(line)
+                if read_bytes > _LARGEST_TRACE:
+                    raise BadFile(f"{path}: a trace of JSON lines has at most {_LARGEST_TRACE:,} bytes: cut it")
                 if len(line) > _LONGEST_LINE:
                     raise BadFile(f"{path}, line {number}: a line has at most {_LONGEST_LINE:,} bytes")
                 if not line.strip():

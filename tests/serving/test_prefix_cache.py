@@ -134,3 +134,11 @@ def test_what_cannot_be_read_gets_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(BadValue, match="`--prefix-hit-rate` is for requests without hash_ids"):
         trace = write_trace(tmp_path / "trace.jsonl", [line(0, [1])])
         pl.serve(**SERVER, requests=trace, prefix_hit_rate=0.5)
+
+
+def test_a_trace_that_swells_when_it_is_unpacked_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paleo_lite.serving.requests._LARGEST_TRACE", 10_000)
+    swelling = tmp_path / "trace.jsonl.gz"
+    swelling.write_bytes(gzip.compress(b"\n" * 20_000))
+    with pytest.raises(BadFile, match="a trace of JSON lines has at most 10,000 bytes: cut it"):
+        read_trace(swelling)
