@@ -97,7 +97,7 @@ def measure(
     compiled : bool
         Run networks through ``torch.compile``.
     gpu : str, optional
-        Name of this device, if it is not recognized automatically.
+        Name of this device, if it is not recognised automatically.
     output, calibration_out, hardware_out : path, optional
         CSV file of the measurements, TOML file of the calibration, TOML file of this machine with its measured peaks;
         existing files are replaced only with `force`.

@@ -273,7 +273,7 @@ def compare(
         `predict`, `b` is omitted. A single result file of a benchmark (see `measurements`) is compared with the
         forecasts for its own configuration; `predict`, `gpu`, `precision` and `sequence_length` add what it lacks.
     repeats : bool
-        Also read the repeats in the folders of A and B, which are recognized by their names.
+        Also read the repeats in the folders of A and B, which are recognised by their names.
     direction : str
         Pass of the kernels: one of `paleo_lite.profile_analysis.DIRECTIONS`.
     by : {"kernel", "op", "shape", "module"}

@@ -29,7 +29,7 @@ def measurements(
 ) -> Measurements:
     """Read the files that benchmarks wrote, whatever tool they are of.
 
-    Every file is recognized by its content. What a file does not record is listed as missing, unless an argument or a
+    Every file is recognised by its content. What a file does not record is listed as missing, unless an argument or a
     sidecar ``NAME.toml`` beside the file gives it.
 
     Parameters
@@ -56,7 +56,7 @@ def measurements(
     Raises
     ------
     PaleoError
-        For a file that no reader recognizes, or one that cannot be read.
+        For a file that no reader recognises, or one that cannot be read.
     """
     from ..result_files.detect import read_results
 

@@ -21,7 +21,7 @@ from .answers import CommandResult, command
 @click.option("--a", "more_a", multiple=True, type=click.Path(path_type=Path), help="A further repeat of A.")
 @click.option("--b", "more_b", multiple=True, type=click.Path(path_type=Path), help="A further repeat of B.")
 @click.option(
-    "--repeats", is_flag=True, help="Also read the repeats in the folders of A and B, recognized by their names."
+    "--repeats", is_flag=True, help="Also read the repeats in the folders of A and B, recognised by their names."
 )
 @options.direction()
 @click.option(

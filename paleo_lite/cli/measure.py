@@ -32,7 +32,7 @@ from .answers import command
 )
 @click.option("--channels-last", is_flag=True, help="Store images as NHWC.")
 @click.option("--compile", "compiled", is_flag=True, help="Run networks through torch.compile.")
-@options.gpu(required=False, help="Name of this device, if it is not recognized automatically.")
+@options.gpu(required=False, help="Name of this device, if it is not recognised automatically.")
 @options.output(help="CSV file of the measurements.")
 @click.option(
     "--calibration-out", type=click.Path(path_type=Path, dir_okay=False), help="TOML file of the calibration."

@@ -33,7 +33,7 @@ def measurements(paths: tuple[Path, ...], top: int | None, **arguments: Any) -> 
     """Read result files of benchmarks, and say what they measured, what they leave out and what makes them doubtful.
 
     PATHS are files that any of forty tools wrote (servers and their clients, llama.cpp, training logs, collectives,
-    power, kernels, pictures), folders of them, or archives; each file is recognized by its content.
+    power, kernels, pictures), folders of them, or archives; each file is recognised by its content.
 
     What a file does not record is given by an option, or by a sidecar NAME.toml beside it.
 
