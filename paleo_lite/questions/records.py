@@ -217,7 +217,7 @@ class SizeOptions(Options):
         help="Image size, if it differs from the network's own; needs torch once.",
     )  # fmt: skip
     inputs: Sequence[Any] = option(
-        (), group=NETWORK_GROUP, spellings=("--input",), is_repeatable=True, type=ModuleInput(),
+        (), group=NETWORK_GROUP, is_common=True, spellings=("--input",), is_repeatable=True, type=ModuleInput(),
         metavar="[NAME=][TYPE:]SHAPE",
         help="Shape of one sample for package.module:factory, such as 3x224x224, int64:128 or input_ids=int64:1-4096 "
         "(a range of sequence lengths); lengths=int64:=100 where forward needs the values; proposals=300 for the "
