@@ -230,6 +230,11 @@ def _answer(question: Any) -> RlAnswer:
     _check_algorithm(question)
     from ..api.reinforcement import RlQuestion
     from ..api.reinforcement_answer import answer_rl
+    from ..api.resolve import resolve_network
+
+    network = resolve_network(question.network, None, ())
+    if not network.is_language_model:
+        raise BadValue(f"`rl` needs a language model that writes text, which {network.name} is not")
 
     engine, speculation = settings_of(question.engine_settings), settings_of(question.speculation)
     reward, tools = settings_of(question.reward), settings_of(question.tools)

@@ -32,6 +32,11 @@ def test_rl_has_at_most_45_options() -> None:
     assert len(options_of(Rl)) <= 45
 
 
+def test_only_language_models_are_trained_so() -> None:
+    with pytest.raises(BadValue, match="`rl` needs a language model that writes text, which resnet50 is not"):
+        pl.rl("resnet50", gpu="h100-sxm", workers=8)
+
+
 def test_a_step_is_made_of_its_phases() -> None:
     answer = ask()
     assert answer.time_s == pytest.approx(sum(answer.exposed.values()))
