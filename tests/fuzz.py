@@ -365,9 +365,10 @@ def _sqlite(data: bytes, rng: random.Random) -> bytes:
             database.execute("PRAGMA ignore_check_constraints = ON")
             database.execute("PRAGMA synchronous = OFF")  # the file is temporary
             database.execute("PRAGMA journal_mode = MEMORY")
-            # A column or a view of an earlier mutation may be endless, also for the next mutation.
-            database.set_progress_handler(lambda: 1, 1_000_000)
-            database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 2_000_000)
+            # A column or a view of an earlier mutation may be endless, also for the next mutation; and each of its
+            # values may be as long as is allowed.
+            database.set_progress_handler(lambda: 1, 20_000)
+            database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 200_000)
             tables = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
             table = rng.choice(tables)
             columns = [row[1] for row in database.execute(f'PRAGMA table_info("{table}")')]
