@@ -66,7 +66,7 @@ def answer_of(kind: type[msgspec.Struct], name: str) -> Any:
 
 Memory = record("Memory", {
     "total_bytes parameters_bytes gradients_bytes optimizer_bytes activations_bytes inputs_bytes": int,
-    "workspace_bytes cache_bytes logits_bytes frozen_parameters_bytes": int, "optimizer": Word,
+    "workspace_bytes cache_bytes logits_bytes scratch_bytes frozen_parameters_bytes": int, "optimizer": Word,
     "capacity_bytes reserve_bytes fragmentation_bytes": float, "fits": bool,
     "largest_batch": Whole,
     "remedies": list[

@@ -76,7 +76,7 @@ def test_parts_add_up(seed: int) -> None:
         assert answer["throughput_per_s"] * answer["time_s"] == close(answer["batch_size"])
         if answer["memory"] is not None:
             parts = [value for name, value in answer["memory"].items() if name.endswith("_bytes")]
-            assert sum(parts[1:9]) == answer["memory"]["total_bytes"]
+            assert sum(parts[1:10]) == answer["memory"]["total_bytes"]
 
 
 @pytest.mark.parametrize("seed", SEEDS)

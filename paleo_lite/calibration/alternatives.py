@@ -157,7 +157,7 @@ def _on_other_devices(
             continue
         memory = prediction.memory
         if memory is not None:
-            memory = msgspec.structs.replace(memory, capacity_bytes=device.memory_bytes)
+            memory = msgspec.structs.replace(memory, capacity_bytes=device.reported_memory_bytes)
         alternatives.append(Alternative("device", device.name, msgspec.structs.replace(other, memory=memory)))
     return alternatives, number_without_model
 

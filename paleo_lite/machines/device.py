@@ -146,6 +146,9 @@ class Clocks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tensor: SourcedFigure | None = None
 
 
+MEASURED = "measured"
+"""Source of what a machine reports of itself."""
+
 REPORTED_SHARE = 0.9915
 """Share of the memory of a device that its driver reports, apart from `KEPT_BYTES`."""
 
@@ -265,8 +268,13 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         and an RTX 4090 23.65 GiB (messages of PyTorch). Error correction of GDDR takes a sixteenth: an L4 of 24 GB
         reports 23,034 MiB, an L40S of 48 GB 46,068 MiB and a T4 of 16 GB 15,109 MiB (nvidia-smi).
         """
+        capacity = self.memory.capacity
+        if capacity.source == MEASURED:
+            return self.memory_bytes
         share = INLINE_ECC_SHARE if self.memory.inline_ecc else 1.0
-        return REPORTED_SHARE * share * self.memory_bytes / 1e9 * 2**30 - KEPT_BYTES
+        is_binary = capacity.value.endswith("iB")
+        stated_bytes = self.memory_bytes if is_binary else self.memory_bytes / 1e9 * 2**30
+        return REPORTED_SHARE * share * stated_bytes - KEPT_BYTES
 
     @property
     def power_w(self) -> float | None:

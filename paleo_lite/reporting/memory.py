@@ -23,6 +23,7 @@ _MEANINGS = {
     "inputs": "inputs of the network",
     "cache": "KV cache: keys and values of all previous tokens",
     "workspace": "temporary tensors at the peak: outputs not saved, activation gradients",
+    "scratch": "what libraries of convolutions take beside the tensors",
     "logits": "logits of all tokens, and their copies and gradients in the loss",
 }
 

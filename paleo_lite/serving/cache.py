@@ -79,7 +79,7 @@ def measure_room(on_device: ModelOnDevice, engine: Server, *, mean_tokens: float
         rooms.append(
             CacheRoom(weights_bytes, activations_bytes, cache_bytes, sequence_bytes, engine.block_tokens, blocks)
         )
-    return _smallest_room(on_device, rooms)
+    return _smallest_room(on_device, rooms, engine.memory_fraction)
 
 
 def _measure_kernel_room(on_device: ModelOnDevice, engine: Server, *, mean_tokens: float) -> CacheRoom:
@@ -102,7 +102,7 @@ def _measure_kernel_room(on_device: ModelOnDevice, engine: Server, *, mean_token
     if blocks > 0:
         blocks *= groups
     room = CacheRoom(weights_bytes, activations_bytes, cache_bytes, per_sequence, engine.block_tokens, blocks)
-    return _smallest_room(on_device, [room])
+    return _smallest_room(on_device, [room], engine.memory_fraction)
 
 
 def _cache_bytes(on_device: ModelOnDevice, engine: Server, weights_bytes: float, activations_bytes: float) -> float:
@@ -127,7 +127,7 @@ def _count_blocks(cache_bytes: float, block_bytes: float) -> int:
     return sys.maxsize if cache_bytes >= 0 else -1
 
 
-def _smallest_room(on_device: ModelOnDevice, rooms: Sequence[CacheRoom]) -> CacheRoom:
+def _smallest_room(on_device: ModelOnDevice, rooms: Sequence[CacheRoom], memory_fraction: float) -> CacheRoom:
     """Return the room of the stage that limits the number of blocks."""
     device = on_device.machine.device
     if not any(room.sequence_bytes for room in rooms):
@@ -138,7 +138,8 @@ def _smallest_room(on_device: ModelOnDevice, rooms: Sequence[CacheRoom]) -> Cach
         raise DoesNotFit(
             f"{on_device.workload.network.name} leaves no memory for a KV cache on {device.name}: weights take "
             f"{format_si(smallest.weights_bytes, 'B', 3)}, activations {format_si(smallest.activations_bytes, 'B', 3)} "
-            f"of {format_si(device.memory_bytes, 'B', 3)}; use a larger `--tensor` or `--pipeline`, or narrower "
-            f"`--weights`{'' if published is None else f' ({published})'}"
+            f"of {format_si(device.reported_memory_bytes, 'B', 3)}, of which the engine uses {memory_fraction:.0%} "
+            f"(`--memory-fraction`); use a larger `--tensor` or `--pipeline`, or narrower `--weights`"
+            f"{'' if published is None else f' ({published})'}"
         )
     return smallest

@@ -161,7 +161,7 @@ def _fill_memory(grid: Grid) -> None:
         with np.errstate(invalid="ignore"):
             is_too_large = memory[:, index : index + 1] > usable_bytes(device)
         reason = (
-            f"does not fit into the {format_si(device.memory_bytes, 'B', 3)} of {device.id}, of which "
+            f"does not fit into the {format_si(device.reported_memory_bytes, 'B', 3)} of {device.id}, of which "
             f"{format_si(RESERVE_BYTES, 'B')} are reserved"
         )
         grid.refuse(reason, is_too_large, device=index)

@@ -65,7 +65,7 @@ def compare_memory(workload: Workload, machine: Machine, model: TimeModel) -> Me
     memory, largest = model.memory(workload, machine), model.largest_batch(workload, machine)
     is_training = workload.phase in PHASES_WITH_GRADIENTS
     optimizer = workload.options.optimizer if is_training else None
-    return MemoryFit(memory, machine.device.memory_bytes, RESERVE_BYTES, largest, optimizer)
+    return MemoryFit(memory, machine.device.reported_memory_bytes, RESERVE_BYTES, largest, optimizer)
 
 
 def fit_memory(

@@ -187,7 +187,7 @@ def _memory(parts: Sequence[PartPrediction], images: int, device: Device, offloa
         by_offload[offload],
         by_offload,
         int(parameters.sum()),
-        device.memory_bytes,
+        device.reported_memory_bytes,
         usable,
         largest if largest >= 1 else None,
     )

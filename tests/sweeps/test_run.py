@@ -145,9 +145,9 @@ def test_every_row_is_a_prediction(tmp_path) -> None:
         assert (row["speedup"], row["exposed_s"], row["link"]) == (1.0, 0.0, None)
     assert reasons == {
         "Tesla K40m has no fp16 peak",
-        "does not fit into the 12 GB of k40m, of which 1 GB are reserved",
-        "does not fit into the 16 GB of v100-sxm2, of which 1 GB are reserved",
-        "does not fit into the 128 GB of mi250x, of which 1 GB are reserved",
+        "does not fit into the 11.8 GB of k40m, of which 1 GB are reserved",
+        "does not fit into the 16.9 GB of v100-sxm2, of which 1 GB are reserved",
+        "does not fit into the 136 GB of mi250x, of which 1 GB are reserved",
     }
 
 

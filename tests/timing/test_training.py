@@ -172,8 +172,9 @@ def test_the_command_prints_the_largest_batch_and_json_says_the_same() -> None:
     memory = answer["memory"]
     assert answer["batch_size"] == memory["largest_batch"] > 100
     assert memory["fits"] and memory["remedies"] == [] and memory["optimizer"] == "adam"
-    assert memory["total_bytes"] <= memory["capacity_bytes"] - memory["reserve_bytes"] == 15e9
-    parts = ("parameters", "gradients", "optimizer", "activations", "inputs", "workspace")
+    usable_bytes = memory["capacity_bytes"] - memory["reserve_bytes"]
+    assert memory["total_bytes"] <= usable_bytes == pytest.approx(15_109 * 2**20 - 1e9, rel=0.01)  # nvidia-smi
+    parts = ("parameters", "gradients", "optimizer", "activations", "inputs", "workspace", "scratch")
     assert memory["total_bytes"] == sum(memory[f"{part}_bytes"] for part in parts)
     assert memory["optimizer_bytes"] == 2 * 4 * PARAMETERS
     again = train("resnet50", "--gpu", "t4", "--optimizer", "adam", "--format", "json",

@@ -20,6 +20,7 @@ PARTS = {
     "cache": SERIES[3],
     "workspace": SERIES[7],
     "inputs": "#B08D74",
+    "scratch": "#8C8C8C",
 }
 """Colour of each part of the memory, from the bottom to the top of a bar."""
 
