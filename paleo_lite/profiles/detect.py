@@ -292,7 +292,10 @@ class _Bounded(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        count = self._file.readinto(buffer)
+        try:
+            count = self._file.readinto(buffer)
+        except gzip.BadGzipFile as error:  # what follows a part is no gzip: damaged, as a file that is cut
+            raise EOFError(str(error)) from None
         self._read += count
         if self._read > self._most:
             raise BadProfile(

@@ -137,6 +137,8 @@ def read_result(path: Path, given: dict[str, Any] | None = None, source: str = "
         found.read(path, findings)
     except RecursionError:
         raise BadFile(f"{path}: nested too deeply for a file of results") from None
+    except OSError as error:
+        raise BadFile(f"{path}: cannot be read ({error.strerror or error})") from None
     if is_cut(path):
         findings.doubt("the end of the gzip is missing: what came before it was read")
     if findings.dropped:
