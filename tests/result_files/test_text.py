@@ -70,6 +70,6 @@ def test_a_gzip_whose_end_is_missing(tmp_path: Path) -> None:
 def test_a_gzip_that_is_followed_by_something_else(tmp_path: Path) -> None:
     """Two logs were joined, of which only the first is compressed."""
     path = tmp_path / "log.gz"
-    path.write_bytes(gzip.compress(b"first 1\n" * 100_000) + b"0: second 2\n" * 10)
+    path.write_bytes(gzip.compress(b"first 1\n" * 1_000_000) + b"0: second 2\n" * 10)
     assert is_cut(path)
-    assert 0 < len(list(find_lines(path, ("first",)))) <= 100_000
+    assert 0 < len(list(find_lines(path, ("first",)))) <= 1_000_000
