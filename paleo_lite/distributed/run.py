@@ -40,6 +40,7 @@ from .job import Job
 from .links import Topology, device_link, flat_topology, link_inside_nodes, link_rate
 from .parallel_config import ParallelConfig
 from .platforms import Computer, Platform, find_platform, parse_topology, usual_computer
+from .remedies import fitting_note
 from .scale import predict_step, scale
 from .settings import Settings
 from .strategies import STRATEGIES, resolve_strategy
@@ -232,6 +233,10 @@ def predict_scaling(
             budget=budget,
             cluster=cluster,
         )
+        if is_training and strategy.divides_blocks and all(row.fits is False for row in rows):
+            most = rows[-1]
+            note = fitting_note(job, topology.with_workers(most.workers), settings, most.batch_size)
+            rows[-1] = msgspec.structs.replace(most, notes=(note, *most.notes))
         advice = StrategyAdvice(rows, "", {})
     used_topology = topology.with_workers(max(counts))
     if cluster is not None and platform is None and workload.engine is None:

@@ -12,6 +12,7 @@ from ..result import Result
 from ..timing.answer import FIELDS_OF_ROWS, Answer, answer_json, as_json
 from ..timing.budget import Budget, TrainingRun, training_run
 from ..timing.facility import Facility
+from ..timing.memory import RESERVE_BYTES
 from ..units import SECONDS_PER_HOUR, format_hours, format_si
 from ..version import __version__
 from .step import Step
@@ -131,6 +132,11 @@ class ScaleTable(Result, msgspec.Struct, frozen=True):
         if isinstance(index, slice):
             return msgspec.structs.replace(self, rows=rows)
         return rows
+
+    @property
+    def usable_bytes(self) -> float | None:
+        """Memory of a device without the reserve; None if the memory plays no part."""
+        return None if self.memory_bytes is None else self.memory_bytes - RESERVE_BYTES
 
     def with_deadline(self, seconds: float) -> ScaleTable:
         """Return the table with the rows that end in time marked, and a note that names the fewest devices.

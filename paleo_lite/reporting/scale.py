@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..distributed.table import ScaleTable
+from ..distributed.strategies import STRATEGIES
+from ..distributed.table import ScaleRow, ScaleTable
 from ..result import LOWER_BOUND_FACT
-from ..units import format_number, format_si
+from ..units import format_hours, format_number, format_si
 from ..version import __version__
-from .answers import format_at_90, join_notes, site_text
+from .answers import format_at_90, format_shortage, join_notes, site_text
 from .columns import find_column, option_column, select_columns
 from .document import (
     Column,
@@ -42,9 +43,7 @@ def scale_page(table: ScaleTable) -> Document:
 
 def _facts(table: ScaleTable) -> list[tuple[str, str]]:
     facts = [("machine", table.topology)] + [("link", link) for link in table.links]
-    answer = None
-    if table.rows:
-        answer = table.rows[0] if table.why else table.rows[-1]  # recommendations are ranked, best first
+    answer = _row_of_headline(table) if table.rows else None
     if table.is_forecast and answer is not None and answer.bound_s is not None:
         facts.append((LOWER_BOUND_FACT, f"{format_si(answer.bound_s, 's')} (data sheets)"))
     facts.append(("time model", table.model))
@@ -87,8 +86,16 @@ def _csv_table(table: ScaleTable, rows: Table) -> Table:
     return rows.replace(columns=columns, rows=[{**row, **origin} for row in rows.rows])
 
 
+def _row_of_headline(table: ScaleTable) -> ScaleRow:
+    """Return the recommended row, or that with the most workers; with a deadline, the fewest that end in time."""
+    if table.why:
+        return table.rows[0]  # recommendations are ranked, best first
+    in_time = [row for row in table.rows if row.in_time]
+    return min(in_time, key=lambda row: row.workers) if in_time else table.rows[-1]
+
+
 def _headline(table: ScaleTable) -> str:
-    """Return the answer in one line: the recommended strategy, or the row with the most workers."""
+    """Return the answer in one line."""
     terms = _PHASE_TERMS[table.phase]
     head = f"{table.network} on {table.gpu_name}, {table.precision} {table.phase}"
     if table.phase == "training":
@@ -100,8 +107,8 @@ def _headline(table: ScaleTable) -> str:
     if table.why:
         bound = "" if table.is_forecast else " (bounds from the data sheets)"
         return f"{head}, {table.rows[0].workers} workers{bound}: {table.why}{assumed}"
-    last = table.rows[-1]
-    if table.phase == "training":
+    last = _row_of_headline(table)
+    if table.phase == "training" and not STRATEGIES[last.strategy].divides_blocks:
         head += f", {last.strategy}"
     time = f"{format_si(last.time_s, 's')} {terms.per_step}"
     if not table.is_forecast:
@@ -116,8 +123,11 @@ def _headline(table: ScaleTable) -> str:
             low, high = last.efficiency_interval
             efficiency += f", {low:.0%} to {high:.0%} at 90%"
         answer += f", speed-up {last.speedup / last.baseline_workers:.4g} over {baseline} ({efficiency})"
-    if last.fits is False:
-        answer += "; does not fit into memory"
+    if last.hours is not None:
+        cost = "" if last.cost_usd is None else f" and costs {last.cost_usd:,.0f} USD"
+        answer += f"; the run takes {format_hours(last.hours)}{cost}"
+    if last.fits is False and last.memory_bytes is not None and table.usable_bytes is not None:
+        answer += format_shortage(last.memory_bytes, table.usable_bytes)
     return f"{head}: {answer}{assumed}"
 
 

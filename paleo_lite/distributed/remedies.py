@@ -1,0 +1,83 @@
+"""Changes of a training run with which a network of equal blocks fits into the memory of its devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import msgspec
+
+from ..errors import PaleoError
+from ..timing.memory import usable_bytes
+from ..units import format_si
+from .job import Job
+from .links import Topology
+from .parallel_config import ParallelConfig
+from .scale import predict_step
+from .settings import Settings
+
+_MOST_SHOWN = 3
+
+
+class _Change(NamedTuple):
+    """A change of a run, as the command line writes it."""
+
+    option: str
+    parallel: dict[str, object]  # fields of `ParallelConfig`
+    training: dict[str, object]  # fields of the options of training
+
+
+def fitting_note(job: Job, topology: Topology, settings: Settings, global_batch: int) -> str:
+    """Return the note that says which changes of a step, alone or two together, make it fit, the fastest first."""
+    available_bytes = usable_bytes(job.machine.device)
+    config = settings.parallel or ParallelConfig()
+    changes = list(_possible_changes(job, config, topology))
+    pairs = [(one, other) for index, one in enumerate(changes) for other in changes[index + 1 :]]
+    tried: list[tuple[float, float, str]] = []
+    for together in [*((change,) for change in changes), *pairs]:
+        parallel = {name: value for change in together for name, value in change.parallel.items()}
+        options = {name: value for change in together for name, value in change.training.items()}
+        try:
+            changed = job
+            if options:
+                training = msgspec.structs.replace(job.workload.options, **options)
+                changed = Job(job.workload.with_changes(training=training), job.machine, job.model)
+            changed_settings = msgspec.structs.replace(settings, parallel=msgspec.structs.replace(config, **parallel))
+            step = predict_step(changed, topology, changed_settings, global_batch, "3d")
+        except PaleoError:  # the change does not go with the network, the batch or the other options
+            continue
+        if step.memory_bytes is not None:
+            name = " ".join(change.option for change in together)
+            tried.append((float(step.time_s), float(step.memory_bytes), name))
+    fitting = sorted(one for one in tried if one[1] <= available_bytes)
+    if fitting:
+        shown = [
+            f"`{name}` ({format_si(memory, 'B', 3)} and {format_si(time_s, 's', 3)} per step)"
+            for time_s, memory, name in fitting[:_MOST_SHOWN]
+        ]
+        return f"fits with {', or '.join(shown)}; `--advise time` compares more divisions"
+    least = ""
+    if tried:
+        least = f" (the least is {format_si(min(memory for _, memory, _ in tried), 'B', 3)})"
+    return (
+        "no two changes of recomputation, sharding, tensor parallelism and offloading make it fit, so that it needs "
+        f"more devices{least}"
+    )
+
+
+def _possible_changes(job: Job, config: ParallelConfig, topology: Topology) -> Iterator[_Change]:
+    """Yield the changes that a run does not have yet."""
+    workers, node = topology.workers, topology.devices_per_node
+    if config.recompute not in ("full", "offload"):
+        yield _Change("--recompute full", {"recompute": "full", "recompute_modules": ()}, {})
+    if config.zero_stage < 3 and workers > config.tensor * config.pipeline * config.context:
+        yield _Change("--strategy full-shard", {"sharding": "full-shard"}, {})
+    tensor = min(node, workers)
+    if config.tensor < tensor:
+        yield _Change(
+            f"--tensor {tensor} --communication sequence-parallel=yes",
+            {"tensor": tensor, "sequence_parallel": True},
+            {},
+        )
+    if job.workload.options.offload == "none":
+        yield _Change("--offload cpu", {}, {"offload": "cpu"})
