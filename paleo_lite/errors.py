@@ -68,6 +68,8 @@ class UnknownName(UsageProblem):
         self.name = name
         by_lower_case = {candidate.lower(): candidate for candidate in names}
         matches = get_close_matches(name[:200].lower(), by_lower_case, n=4, cutoff=0.5)
+        if not matches and len(name) > 1:
+            matches = [candidate for candidate in by_lower_case if candidate.startswith(name[:200].lower())][:4]
         self.near = [by_lower_case[match] for match in matches]
         parts = [part.strip() for part in name.split(",")]
         is_valid_list = len(parts) > 1 and all(part.lower() in by_lower_case for part in parts)

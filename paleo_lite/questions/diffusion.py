@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
-from ..errors import BadValue
+from ..errors import BadValue, UnknownName
 from .compare import compare, document_of, find_asked_device
 from .kind import QuestionKind, make_function
 from .option import Several, option, options_of
@@ -166,9 +166,12 @@ _OF_PICTURES = ("steps", "guidance", "frames", "ulysses", "ring", "guidance_para
 
 def _check_pipeline(network: Any) -> None:
     """Check that a network is a pipeline."""
-    from ..architectures.pipelines.sampling import find_pipeline
+    from ..architectures.pipelines.sampling import find_pipeline, pipelines
 
     if not isinstance(network, str) or find_pipeline(network) is None:
+        begun = [name for name in pipelines() if isinstance(network, str) and name.startswith(network.lower())]
+        if begun:
+            raise UnknownName("pipeline", network, begun)
         raise BadValue(
             f"`diffusion` needs a pipeline such as flux.1-dev or wan-2.1-1.3b, which {network} is not: use `predict`, "
             "`train` or `local`"

@@ -142,7 +142,7 @@ def answer(question: Train) -> Prediction | ScaleTable | Comparison:
         check_single(question, ("workers",))
     found = compare(question, _answer, _ORDER, together=("workers",))
     is_one = question.several().keys() <= {"workers"} and question.advise is None and replica_of(question) is None
-    return _with_micro_batch_note(question, found) if is_one else found
+    return _with_accumulation_note(question, _with_micro_batch_note(question, found)) if is_one else found
 
 
 def _without_blocks_beside_sharding(question: Train) -> Train:
@@ -189,6 +189,19 @@ def _with_micro_batch_note(question: Train, found: Any) -> Any:
         )
         return msgspec.structs.replace(found, notes=(note, *found.notes))
     return found
+
+
+def _with_accumulation_note(question: Train, found: Any) -> Any:
+    """Return an answer of a batch that is divided into micro-batches with a note on their size."""
+    number, batch_size = question.accumulation, question.batch_size
+    if not isinstance(number, int) or not isinstance(batch_size, int) or number < 2 or question.micro_batch is not None:
+        return found
+    note = (
+        f"`--batch-size {batch_size}` is what a device computes per step: {number} micro-batches of "
+        f"{batch_size // number}; for {number} micro-batches of {batch_size}, as with per_device_train_batch_size of "
+        f"transformers, give `--micro-batch {batch_size}`"
+    )
+    return msgspec.structs.replace(found, notes=(*found.notes, note))
 
 
 def _last_row(found: Any) -> Any:

@@ -28,7 +28,8 @@ _MOVED_FROM_PREDICT = {
         _LOCAL,
     ),
     "--concurrent": "is `--time-model ppp-overlap` now",
-    "--workers": "is `--tensor` now, the devices that share one pass",
+    "--workers": "is for `train`, `serve` and `diffusion`; devices that share one pass of a language model "
+    "are `--tensor` of `predict`",
     "--policy": "is `--engine` now",
     "--fit-batch": "is `--batch-size fit` now",
 }  # fmt: skip

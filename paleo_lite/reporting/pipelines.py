@@ -95,15 +95,21 @@ def _facts(prediction: PipelinePrediction) -> list[tuple[str, str]]:
     needed = f"{format_bytes(memory.total_bytes)} of {format_bytes(memory.usable_bytes)} usable"
     needed += f" {_PLACEMENTS[prediction.run.offload]}"
     if not memory.fits:
-        fitting = [name for name, size in memory.by_offload.items() if size <= memory.usable_bytes]
-        remedy = f"fits with --offload {fitting[0]}" if fitting else "fits with no --offload alone"
-        if not sampling.tiled and any(part.tile for part in prediction.pipeline.decoders):
-            remedy = f"--tiled decodes in less memory; {remedy}"
-        needed = f"DOES NOT FIT, {needed}; {remedy}"
+        needed = f"DOES NOT FIT, {needed}; {memory_remedy(prediction)}"
     elif memory.largest_batch is not None:
         needed += f"; largest batch {memory.largest_batch:,}"
     facts.append(("peak memory", needed))
     return facts
+
+
+def memory_remedy(prediction: PipelinePrediction) -> str:
+    """Return what makes a pipeline fit that does not."""
+    memory = prediction.memory
+    fitting = [name for name, size in memory.by_offload.items() if size <= memory.usable_bytes]
+    remedy = f"fits with --offload {fitting[0]}" if fitting else "fits with no --offload alone"
+    if not prediction.sampling.tiled and any(part.tile for part in prediction.pipeline.decoders):
+        return f"--tiled decodes in less memory; {remedy}"
+    return remedy
 
 
 def _part_table(prediction: PipelinePrediction) -> Table:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from ..distributed.strategies import STRATEGIES
 from ..distributed.table import ScaleRow, ScaleTable
 from ..result import LOWER_BOUND_FACT
+from ..timing.facility import JOULES_PER_KWH, SiteEnergy
 from ..units import format_hours, format_number, format_si
 from ..version import __version__
 from .answers import format_at_90, format_shortage, join_notes, site_text
@@ -59,10 +60,21 @@ def _facts(table: ScaleTable) -> list[tuple[str, str]]:
         energy = f"{format_si(answer.energy_j, 'J', 3)} per step of {workers}"
         facts.append(("energy", f"{energy}, {format_si(answer.power_w, 'W', 3)} per device, of the devices alone"))
         if answer.site is not None and table.facility is not None:
-            facts.append(
-                ("at the meter", f"{site_text(answer.site, table.facility.describe())}, per step of {workers}")
-            )
+            text = f"{site_text(answer.site, table.facility.describe())}, per step of {workers}"
+            if answer.run is not None:
+                text += f"; {_site_of_run(answer.site, answer.run.steps)} in the whole run"
+            facts.append(("at the meter", text))
     return facts
+
+
+def _site_of_run(site: SiteEnergy, steps: int) -> str:
+    """Return the energy of a run at the meter, its price and its CO2, from those of a step."""
+    parts = [f"{format_number(site.energy_j * steps / JOULES_PER_KWH)} kWh"]
+    if site.usd is not None:
+        parts.append(f"{format_number(site.usd * steps)} USD of electricity")
+    if site.co2_g is not None:
+        parts.append(f"{format_number(site.co2_g * steps / 1e3)} kg of CO2")
+    return ", ".join(parts)
 
 
 def _notes(table: ScaleTable) -> list[str]:

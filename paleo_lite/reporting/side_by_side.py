@@ -12,7 +12,7 @@ from ..timing import Prediction
 from ..timing.answer import FORECAST
 from ..timing.pipeline_prediction import PipelinePrediction
 from ..units import format_number
-from .answers import join_notes
+from .answers import format_shortage, join_notes
 from .columns import option_column, select_columns
 from .document import (
     Document,
@@ -20,6 +20,7 @@ from .document import (
     format_time_short,
     raw_table,
 )
+from .pipelines import memory_remedy
 
 
 def time_shares_by_bound(prediction: Prediction) -> dict[str, float]:
@@ -178,5 +179,21 @@ def _prices_of(comparison: Comparison) -> str:
 
 def _notes(predictions: Sequence[AnyPrediction]) -> list[str]:
     """Return each note once, with the predictions it applies to."""
-    named = [(f"{each.network} on {each.device.id}", note) for each in predictions for note in each.notes]
+    named = [
+        (f"{each.network} on {each.device.id}", note)
+        for each in predictions
+        for note in [*_shortages(each), *each.notes]
+    ]
     return join_notes(named)
+
+
+def _shortages(prediction: AnyPrediction) -> list[str]:
+    """Return what a prediction that does not fit into the memory needs, and what makes it fit."""
+    memory = prediction.memory
+    if memory is None or memory.fits:
+        return []
+    text = format_shortage(memory.total_bytes, memory.usable_bytes).removeprefix("; ")
+    if isinstance(prediction, PipelinePrediction):
+        return [f"{text}; {memory_remedy(prediction)}"]
+    fitting = [remedy.name for remedy in memory.remedies if remedy.fits]
+    return [f"{text}; fits with {fitting[0]}" if fitting else text]

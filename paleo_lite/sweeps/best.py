@@ -94,6 +94,7 @@ def column_label(column: str) -> str:
 
 
 _BATCH_ROWS = 2**17
+_MOST_NAMED = 6
 MAX_FRONT_ROWS = 200_000
 """Maximum number of rows of a Pareto front."""
 
@@ -209,7 +210,8 @@ def find_best(
     objectives = [find_column(name, list(columns)) for name in (names or [minimise or maximise or ""])]
     for name in objectives:
         if not columns[name]:
-            raise BadValue(f"the column must have numbers, such as time_s or cost_usd (got {name})")
+            numeric = ", ".join([column for column, is_numeric in columns.items() if is_numeric][:_MOST_NAMED])
+            raise BadValue(f"column {name} of {path.name} has no numbers: choose one that has, such as {numeric}")
     condition = parse_where(where, columns) if where is not None else None
     maximised = LARGER_IS_BETTER if pareto else tuple(objectives if maximise else ())
     signs = [-1.0 if name in maximised else 1.0 for name in objectives]

@@ -287,9 +287,7 @@ def _memory_parts(workload: Workload, stage: int, shards: int) -> dict[str, Affi
 
 def _is_convolutional(layers: tuple[Layer, ...]) -> bool:
     """Return whether convolutions write more than half of what the products of a network write."""
-    written = [
-        (layer.kind, prod(layer.outputs[0])) for layer in layers if layer.kind in MATRIX_KINDS and layer.outputs
-    ]
+    written = [(layer.kind, prod(layer.outputs[0])) for layer in layers if layer.kind in MATRIX_KINDS and layer.outputs]
     of_convolutions = sum(size for kind, size in written if KINDS[kind].group == "convolution")
     return 2 * of_convolutions > sum(size for _, size in written)
 

@@ -22,7 +22,9 @@ def test_micro_batches_make_up_the_batch_of_a_device(asked) -> None:
     """Samples per micro-batch and their number, as transformers and DeepSpeed have them, or the batch and either."""
     made = pl.train(**asked, micro_batch=3, accumulation=4)
     for same in ({"batch_size": 12, "accumulation": 4}, {"batch_size": 12, "micro_batch": 3}):
-        assert pl.train(**asked, **same).to_dict() == made.to_dict()
+        answer = pl.train(**asked, **same)
+        said = [note for note in answer.notes if "per_device_train_batch_size" not in note]
+        assert {**answer.to_dict(), "notes": said} == {**made.to_dict(), "notes": list(made.notes)}
     assert pl.train(**asked, micro_batch=12).to_dict() == pl.train(**asked, batch_size=12).to_dict()
 
 
@@ -279,3 +281,15 @@ def test_an_argument_that_does_not_exist_names_the_one_that_is_meant(given: str,
     with pytest.raises(TypeError) as error:
         pl.train("gpt2", gpu="t4", **{given: 2})
     assert str(error.value) == f"train() got an unexpected keyword argument {given!r}{meant}"
+
+
+@pytest.mark.parametrize(
+    ("asked", "size"), [({"network": "resnet50", "gpu": "t4"}, 16), ({"network": "qwen3-8b", "gpu": "b200"}, 16)]
+)
+def test_a_note_says_how_a_batch_is_divided(asked: dict[str, str], size: int) -> None:
+    """Users of transformers mean the size of a micro-batch by its batch size."""
+    table = pl.train(**asked, batch_size=64, accumulation=4)
+    (note,) = [note for note in table.notes if "per_device_train_batch_size" in note]
+    assert f"4 micro-batches of {size};" in note and "give `--micro-batch 64`" in note
+    stated = pl.train(**asked, micro_batch=16, accumulation=4)
+    assert not [note for note in stated.notes if "per_device_train_batch_size" in note]
