@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
 
-.PHONY: predict test quick thorough lowest fuzz coverage mutants lint benchmark descriptors calibrations accuracy speedup images gallery docs examples notebooks release clean data
+.PHONY: predict test tested quick thorough lowest fuzz coverage mutants lint benchmark descriptors calibrations accuracy speedup images gallery docs examples notebooks release clean data
 
 predict: $(STAMPS)/core
 	$(BIN)/paleo-lite predict vgg16 --gpu k80 --precision fp64
@@ -13,14 +13,17 @@ predict: $(STAMPS)/core
 # Tests start hundreds of processes, so bytecode is cached even if the environment disables it.
 export PYTHONDONTWRITEBYTECODE :=
 
-# One process per core and two more, because tests wait for browsers and subprocesses; each process imports the libraries
-# and builds networks anew. Tests of a file share a process, and each process uses one thread.
-PROCESSES = $(shell $(PYTHON) -c "import os; print(min(8, (os.cpu_count() or 1) + 2))")
+# One process per core and one more, because tests wait for browsers and subprocesses; each process collects the tests,
+# imports the libraries and builds networks anew, half a minute. Tests of a file share a process, which uses one thread.
+PROCESSES = $(shell $(PYTHON) -c "import os; print(min(8, (os.cpu_count() or 1) + 1))")
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadgroup --no-loadscope-reorder
 
+# The tests begin when all is compiled, while the type checker still works.
 test: $(STAMPS)/test
-	$(MAKE) --jobs 2 lint $(STAMPS)/compiled
-	$(PYTEST) --ignore tests/test_floors.py  # lint has run it
+	$(MAKE) --jobs 2 tested lint
+
+tested: $(STAMPS)/compiled
+	$(PYTEST) --ignore tests/test_floors.py  # lint runs it
 
 # Compile the tests, and the libraries that take longest, once while the linters run, instead of in every process.
 COMPILED := streamlit.testing.v1 altair pandas pyarrow.parquet scipy.optimize distributed onnx \
