@@ -197,8 +197,22 @@ def test_every_option_changes_the_answer_or_is_refused(base: str, option: str, f
     assert changed != base_answer(base), f"{option} of `{kind}` is ignored: {asked}"
 
 
+ELSEWHERE = {
+    "predict a CNN": {"image_size"},
+    "predict a group": {"expert_parallel"},
+    "train on one": {"sequence_length", "tokens", "lora"},
+    "train in blocks": {"platform", "tensor", "pipeline", "context_parallel", "expert_parallel"},
+    "pictures": {"weights", "attention", "steps", "guidance", "step_caching"},
+    "pictures on many": {"workers", "ring"},
+    "rl apart": set(),
+}
+"""Options of bases that `make test` compares there only, because the light base of the kind refuses them.
+
+What takes several values is declared once for a kind, and compared by the same code for all its bases.
+"""
+
 SEVERAL = [
-    (base, option)
+    pytest.param(base, option, marks=pytest.mark.thorough if option not in ELSEWHERE.get(base, {option}) else ())
     for base, (kind, _) in BASES.items()
     for option, declared in options_of(find_kind(kind).record).items()
     if declared.takes_several and option not in NO_NUMBERS and not isinstance(VALUES.get(option), (list, bool))
