@@ -20,7 +20,7 @@ from ..counting.kinds.products import MATRIX_CLASSES
 from ..counting.recurrent import count_gradients, is_looped
 from ..counting.work import COLUMNS, PASSES, passes_of
 from ..errors import BadValue
-from .features import CLASS_INDEX, PASS_NUMBERS, UPDATE, Features, GroupSums, padding_and_tiles
+from .features import CLASS_INDEX, PASS_NUMBERS, UPDATE, Features, GroupSums, form_of, padding_and_tiles
 from .parameters import StepPlan, Steps, plan_steps, prepare_steps
 
 if TYPE_CHECKING:
@@ -222,7 +222,7 @@ def _entries_of(case: Case, run: int, first_piece: int) -> list[_StackEntry]:
             piece = update_piece if is_update else first_of_pass + (pieces[index] if pieces else 0)
             num_gradients = count_gradients(layer) if pass_name == "backward_weight" else 0
             # The form matters only for products: `padding_and_tiles` depends on it.
-            form = () if is_update or work_class >= len(MATRIX_CLASSES) else _form(layer)
+            form = () if is_update or work_class >= len(MATRIX_CLASSES) else form_of(layer)
             key = (
                 piece, work_class, pass_name, num_gradients, is_wide, counts[index].tobytes(), form, is_looped(layer)
             )  # fmt: skip
@@ -249,15 +249,10 @@ def equivalence_classes(layers: Sequence[Layer], work: Work) -> list[int]:
     indices = []
     for position, layer in enumerate(layers):
         work_class = CLASS_INDEX[class_of(layer)]
-        form = _form(layer) if work_class < len(MATRIX_CLASSES) else ()
+        form = form_of(layer) if work_class < len(MATRIX_CLASSES) else ()
         key = work_class, count_gradients(layer), form, is_looped(layer), counts[..., position].tobytes()
         indices.append(index_of_class.setdefault(key, len(index_of_class)))
     return indices
-
-
-def _form(layer: Layer) -> tuple[object, ...]:
-    """Return everything that describes a layer except its name and its position in the network."""
-    return layer.kind, layer.inputs, layer.outputs, layer.weights, repr(sorted(layer.attributes.items()))
 
 
 def keep_freed_memory() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -14,11 +14,10 @@ from ..counting.kinds import class_of, gemm_of
 from ..counting.kinds.products import MATRIX_CLASSES, computed_score_fraction
 from ..counting.recurrent import count_gradients, is_looped
 from ..counting.work import passes_of
+from .workload import Workload, cached_for_layers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from .workload import Workload
 
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
@@ -83,28 +82,60 @@ UPDATE = PASS_NUMBERS["update"]
 """`Features.pass_number` of the update."""
 
 
+class LayerFacts(msgspec.Struct, frozen=True, eq=False):
+    """Features of layers that depend neither on the pass nor on the batch size, each with the shape (layers,)."""
+
+    work_class: Ints  # index into `CLASSES`
+    num_weights: Floats  # parameter tensors with a gradient
+    is_called: Floats  # 1 for kernels that the framework launches, 0 for those of a library's loop
+    first_alike: Ints  # index of the first layer with the same matrix products; of other layers their own
+
+
+def describe_layers(layers: Sequence[Layer]) -> LayerFacts:
+    """Return what features of layers depend on them alone: networks repeat their blocks."""
+    work_class = np.array([CLASS_INDEX[class_of(layer)] for layer in layers], dtype=np.int64)
+    first_alike = np.arange(len(layers))
+    first_of_form: dict[tuple[object, ...], int] = {}
+    for index in np.flatnonzero(work_class < len(MATRIX_CLASSES)).tolist():
+        first_alike[index] = first_of_form.setdefault(form_of(layers[index]), index)
+    return LayerFacts(
+        work_class=work_class,
+        num_weights=np.array([count_gradients(layer) for layer in layers], dtype=np.float64),
+        is_called=np.array([not is_looped(layer) for layer in layers], dtype=np.float64),
+        first_alike=first_alike,
+    )
+
+
+def form_of(layer: Layer) -> tuple[object, ...]:
+    """Return everything that describes a layer except its name and its position in the network."""
+    return layer.kind, layer.inputs, layer.outputs, layer.weights, repr(sorted(layer.attributes.items()))
+
+
 def features_of(workload: Workload) -> Features:
     """Return the features of a workload, computed once per workload."""
     cached: Features | None = workload.__dict__.get("features")
     if cached is not None:
         return cached
     layers, work, phase, batch_size = workload.layers, workload.work, workload.phase, workload.batch_size
+    facts = cached_for_layers(describe_layers, layers)
     passes = passes_of(phase)
     kernels = work.column("kernels", phase, batch_size)
     position = np.argwhere(kernels > 0)
     entries = tuple(position.T)
     pass_index, layer_index = position[:, 0], position[:, 1]
-    work_class = np.array([CLASS_INDEX[class_of(layer)] for layer in layers], dtype=np.int64)[layer_index]
+    work_class, num_weights = facts.work_class[layer_index], facts.num_weights[layer_index]
     pass_number = np.array([PASS_NUMBERS[name] for name in passes], dtype=np.int64)[pass_index]
-    num_weights = np.array([count_gradients(layer) for layer in layers], dtype=np.float64)[layer_index]
     padding, tiles = np.ones(len(position)), np.full(len(position), np.inf)
+    of_product: dict[tuple[int, int], tuple[Any, Any]] = {}
     for entry in np.flatnonzero((work_class < len(MATRIX_CLASSES)) & (pass_number < UPDATE)):
-        index, layer = position[entry]
-        padding[entry], tiles[entry] = padding_and_tiles(layers[layer], passes[index], batch_size)
+        index, first = int(pass_index[entry]), int(facts.first_alike[layer_index[entry]])
+        if (index, first) not in of_product:
+            of_product[index, first] = padding_and_tiles(layers[first], passes[index], batch_size)
+        padding[entry], tiles[entry] = of_product[index, first]
     wide = np.zeros(len(layers), dtype=bool)
     if work.wide is not None and passes == ("inference",):
         wide = work.wide
-    calls = np.array([not is_looped(layer) for layer in layers], dtype=np.float64)[layer_index] * kernels[entries]
+    calls = facts.is_called[layer_index] * kernels[entries]
     features = Features(
         flops=work.column("flops", phase, batch_size)[entries].astype(np.float64),
         bytes=work.column("bytes", phase, batch_size)[entries].astype(np.float64),

@@ -275,8 +275,7 @@ def _memory_parts(workload: Workload, stage: int, shards: int) -> dict[str, Affi
         trained = [prod(weight) for layer in layers if not layer.is_frozen for weight in layer.weights]
         extra_bytes += max(trained, default=0) * number_bytes
     if workload.weights is not None:  # a dequantized weight is alive during its product
-        quantized = _quantized_layers(workload)
-        extra_bytes += max((prod(layer.weights[0]) for layer in quantized), default=0) * number_bytes
+        extra_bytes += cached_for_layers(_frozen_weights, layers).largest_quantized * number_bytes
     workspace = parts["workspace_bytes"]
     parts["workspace_bytes"] = workspace._replace(fixed=workspace.fixed + extra_bytes)
     if cached_for_layers(_is_convolutional, layers):
@@ -358,22 +357,32 @@ def _input_bytes(graph: Buffers) -> AffineBytes:
     return AffineBytes(sum(graph.buffers[index].size for index in graph.inputs), 0)
 
 
-def _quantized_layers(workload: Workload) -> list[Layer]:
-    """Return the layers of a training step with quantized weights."""
+class FrozenWeights(NamedTuple):
+    """Numbers of parameters that a training step does not train."""
+
+    parameters: int  # of all frozen layers
+    quantized_elements: int  # of the weights among them that are stored in a narrower format, if any is
+    largest_quantized: int  # elements of the largest of these weights
+
+
+def _frozen_weights(layers: tuple[Layer, ...]) -> FrozenWeights:
+    """Return the numbers of parameters that a training step of these layers does not train."""
     from .fine_tuning import is_quantized
 
-    layers = workload.trained_layers
-    return [layer for layer, quantized in zip(layers, is_quantized(layers)) if quantized]
+    frozen = sum(layer.parameters for layer in layers if layer.is_frozen)
+    quantized = [layer for layer, narrow in zip(layers, is_quantized(layers)) if narrow]
+    elements = sum(prod(layer.weights[0]) for layer in quantized if layer.parameters)
+    largest = max((prod(layer.weights[0]) for layer in quantized), default=0)
+    return FrozenWeights(frozen, elements, largest)
 
 
 def _frozen_bytes(workload: Workload) -> int:
     """Return the bytes of the parameters that are not trained, in their storage format."""
     number_bytes = element_bytes(workload.precision)
-    frozen = sum(layer.parameters for layer in workload.trained_layers if layer.is_frozen)
-    frozen_bytes = frozen * number_bytes
-    if workload.weights is not None and frozen:
-        elements = sum(prod(layer.weights[0]) for layer in _quantized_layers(workload) if layer.parameters)
-        frozen_bytes -= int(elements * (number_bytes - bytes_per_number(workload.weights)))
+    frozen = cached_for_layers(_frozen_weights, workload.trained_layers)
+    frozen_bytes = frozen.parameters * number_bytes
+    if workload.weights is not None and frozen.parameters:
+        frozen_bytes -= int(frozen.quantized_elements * (number_bytes - bytes_per_number(workload.weights)))
     return frozen_bytes
 
 

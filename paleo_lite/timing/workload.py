@@ -210,7 +210,7 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
     @property
     def trainable_parameters(self) -> int:
         """Number of trained parameters; adapters of fine-tuning count, frozen parameters do not."""
-        return sum(layer.parameters for layer in self.trained_layers if not layer.is_frozen)
+        return cached_for_layers(_count_trainable, self.trained_layers)
 
     @property
     def stored_format(self) -> Format | StoredWeights | None:
@@ -409,6 +409,11 @@ def cached_for_layers(function: Callable[..., Cached], layers: tuple[Layer, ...]
         _CACHE[key] = entry  # keeps the layers alive, so that no other object gets their id
     result: Cached = entry[1]
     return result
+
+
+def _count_trainable(layers: tuple[Layer, ...]) -> int:
+    """Return the number of parameters of layers that are not frozen."""
+    return sum(layer.parameters for layer in layers if not layer.is_frozen)
 
 
 def _fuse_counted(layers: tuple[Layer, ...], precision: str, convention: str, execution: str) -> Work:
