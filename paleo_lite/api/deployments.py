@@ -101,9 +101,11 @@ class Deployments(msgspec.Struct, frozen=True, eq=False):
         weights: str | None,
         *,
         replicas: int = 1,
-        prefill_workers: int = 0,
+        prefill: Deployment | None = None,
     ) -> Deployment:
         """Return the deployment on a device; weights are by default in the precision of the arithmetic.
+
+        With a prefill pool it is the one of the decode pool.
 
         Raise PaleoError if the network does not fit, or cannot be divided so.
         """
@@ -132,7 +134,7 @@ class Deployments(msgspec.Struct, frozen=True, eq=False):
             on_device,
             engine,
             replicas=replicas,
-            prefill_workers=prefill_workers if replicas > 1 else 0,
+            prefill=prefill,
             options=self.options,
             draft=None if self.draft is None else self._place(self.draft, found, division, weights),
             price_usd_per_h=price_usd_per_h,

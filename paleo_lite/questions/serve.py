@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -14,7 +16,7 @@ from ..formats import format_of_weights, split_format
 from .compare import check_no_pipeline, check_single, compare, published_weights
 from .completion import LINK, NETWORK, PLATFORM
 from .kind import QuestionKind, make_function
-from .option import Several, option
+from .option import Several, documented_spelling, option, options_of
 from .records import (
     DEVICE_GROUP,
     ENGINE_GROUP,
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
     from ..distributed.links import Topology
     from ..machines import Device, Price
     from ..serving.answers import Serving
+    from ..serving.deployment import Deployment
+    from ..serving.placement import Division
     from ..serving.requests import Demand
     from ..serving.slo import Objective
     from ..sweeps.comparison import Comparison
@@ -52,6 +56,28 @@ ENGINE_SETTINGS = KeyValues(
         "overhead": Quantity("s", unit_required=True),
     }
 )
+
+
+POOL_OPTIONS = (
+    "replicas", "tensor", "pipeline", "expert_parallel", "attention_data_parallel", "expert_load", "gpu", "platform",
+    "link", "clock", "unit", "power_limit", "engine", "precision", "weights", "kv_cache", "max_batched_tokens",
+    "max_sequences", "chunked_prefill", "memory_fraction", "prefix_hit_rate", "time_model", "calibration",
+)  # fmt: skip
+"""Options of `serve` that a pool may have for itself; what it leaves out is that of the question."""
+
+
+class PoolSettings(KeyValues):
+    """Settings of a pool, whose types are those of the options."""
+
+    def __init__(self) -> None:  # the types are read from the record, which has an option of this type itself
+        pass
+
+    @functools.cached_property
+    def types(self) -> dict[str, Any]:  # type: ignore[override]
+        """Types of the settings by the name of the option."""
+        declared = options_of(Serve)
+        spellings = {name: documented_spelling(name, declared[name]).removeprefix("--") for name in POOL_OPTIONS}
+        return {spelling: declared[name].type for name, spelling in spellings.items()}
 
 
 @dataclass(frozen=True)
@@ -96,9 +122,14 @@ class Serve(
         spellings=("--replicas", "--data-parallel-size", "--dp-size", "--dp", "-dp"),
         help="Replicas, which take requests in turn. [default: 1]",
     )  # fmt: skip
-    prefill_workers: int = option(
-        0, group=PARALLEL_GROUP, type=click.INT, metavar="N",
-        help="Replicas that compute prompts only and send keys and values to the others (disaggregated serving).",
+    prefill_pool: dict[str, Any] | str | None = option(
+        group=PARALLEL_GROUP, is_common=True, type=PoolSettings(), metavar="OPTION=VALUE,...",
+        help="Replicas that compute prompts only, and send keys and values to those of --decode-pool: replicas=N and "
+        "options of `serve` by their names, such as gpu, tensor, engine. What a pool leaves out is as for all.",
+    )  # fmt: skip
+    decode_pool: dict[str, Any] | str | None = option(
+        group=PARALLEL_GROUP, is_common=True, type=PoolSettings(), metavar="OPTION=VALUE,...",
+        help="With --prefill-pool: replicas that decode. [default: those of the other options]",
     )  # fmt: skip
     input_tokens: Several[int | str] = option(
         1024, group=TRAFFIC_GROUP, is_common=True, metavar="TOKENS",
@@ -216,14 +247,51 @@ def _answer(question: Serve, listings: Mapping[str, Price | None] | None = None)
     is_group = question.tensor or question.pipeline
     if question.link is not None and question.advise is None and not is_group:
         raise BadValue("`--link` joins the devices of a replica: give their number with `--tensor`")
-    from ..api.arguments import to_paths
-    from ..api.deployments import find_topology
-    from ..machines import find_device
     from ..serving.answers import answer as simulated_answer
-    from ..serving.placement import Division
     from ..serving.slo import with_highest_rate
 
-    asked: Any = question  # its several values are compared above
+    if question.decode_pool is not None and question.prefill_pool is None:
+        raise BadValue("`--decode-pool` needs `--prefill-pool`, which computes the prompts")
+    if question.prefill_pool is not None:
+        deployment = _split_deployment(question, listings)
+    else:
+        resolved = _resolve(question, listings)
+        if question.advise is not None:
+            return _advise(question, resolved)
+        deployment = resolved.make()
+    demand, objectives = _demand(question), _objectives(question)
+    traffic, description = demand.traffic(deployment.replicas, mixes_phases=deployment.engine.mixes_phases)
+    if traffic.hashes is not None and question.prefix_hit_rate:
+        raise BadValue(
+            "`--prefix-hit-rate` is for requests without hash_ids: those of this trace say which prefixes are common"
+        )
+    prepared = deployment.prepare(traffic)
+    result = simulated_answer(prepared, traffic, description)
+    return with_highest_rate(result, prepared, objectives, demand) if objectives else result
+
+
+class _Resolved(NamedTuple):
+    """What a question says of its deployments, with names found and numbers checked."""
+
+    deployments: Deployments
+    devices: Sequence[str | Device]
+    division: Division
+    weights: str | None
+    replicas: int
+
+    def make(self, prefill: Deployment | None = None) -> Deployment:
+        """Return the deployment on the first device, which decodes only if there is a prefill pool."""
+        return self.deployments.make(
+            self.devices[0], self.division, self.weights, replicas=self.replicas, prefill=prefill
+        )
+
+
+def _resolve(question: Serve, listings: Mapping[str, Price | None] | None) -> _Resolved:
+    """Return the deployments of a question; raise BadValue for options that do not go together."""
+    from ..api.deployments import find_topology
+    from ..serving.placement import Division
+
+    asked: Any = question  # its several values are compared by `answer`
     weights = asked.weights
     if question.advise is None:
         weights = weights or published_weights(question)
@@ -232,7 +300,6 @@ def _answer(question: Serve, listings: Mapping[str, Price | None] | None = None)
         precision, weights = split_format(precision, weights)
     speculation, settings = _speculation(question), _engine_settings(question)
     _check_engine(question, precision, speculation, settings["sampling"])
-    demand, objectives = _demand(question), _objectives(question)
     topology, platform_price = find_topology(asked.platform, question.link, asked.workers)
     devices = _devices(question, topology)
     deployments = _deployments(
@@ -242,35 +309,51 @@ def _answer(question: Serve, listings: Mapping[str, Price | None] | None = None)
         asked.tensor or 1, asked.pipeline or 1, asked.expert_parallel or 1, asked.attention_data_parallel or 1
     )
     replicas = _count_replicas(asked.workers, division.devices, asked.replicas)
-    if question.prefill_workers and replicas < 2:
-        raise BadValue("`--prefill-workers` needs at least 2 replicas: give `--replicas` or `--workers`")
-    if question.advise is not None:
-        from ..api.serve_advice import Given
-        from ..api.serve_advice import advise as find_best
-        from ..serving.candidates import DEFAULT_HEADROOM, Criteria
+    return _Resolved(deployments, devices, division, weights, replicas)
 
-        given = Given(
-            weights=weights,
-            tensor=asked.tensor,
-            pipeline=asked.pipeline,
-            divides_experts_or_attention=(asked.expert_parallel or asked.attention_data_parallel) is not None,
-            expert_parallel=division.expert_parallel,
-            attention_data_parallel=division.attention_data_parallel,
-        )
-        headroom = DEFAULT_HEADROOM if question.headroom is None else question.headroom
-        candidates = [find_device(name, to_paths(question.hardware_files)) for name in devices]
-        return find_best(deployments, candidates, given, demand, objectives, Criteria(question.advise, headroom))
-    deployment = deployments.make(
-        devices[0], division, weights, replicas=replicas, prefill_workers=question.prefill_workers
+
+def _question_of_pool(question: Serve, settings: dict[str, Any], **others: Any) -> Serve:
+    """Return the question of a pool: with its settings, and without pools, workers and objectives."""
+    own = {key.replace("-", "_"): value for key, value in settings.items()}
+    return dataclasses.replace(question, **own, **others, prefill_pool=None, decode_pool=None, workers=None, slo=None)
+
+
+def _split_deployment(question: Serve, listings: Mapping[str, Price | None] | None) -> Deployment:
+    """Return the deployment of a decode pool, with the pool that computes its prompts."""
+    if question.advise is not None:
+        raise BadValue("`--advise` chooses the pools: leave `--prefill-pool` out")
+    if question.workers is not None:
+        raise BadValue("`--workers` is not for pools, whose devices are replicas times tensor times pipeline degree")
+    prompts = _question_of_pool(question, settings_of(question.prefill_pool), speculation=None)
+    decoding = _question_of_pool(question, settings_of(question.decode_pool))
+    prefill = _resolve(prompts, listings).make()
+    return _resolve(decoding, listings).make(prefill)
+
+
+def _advise(question: Serve, resolved: _Resolved) -> Serving:
+    """Return the answer of the best of several deployments."""
+    from ..api.arguments import to_paths
+    from ..api.serve_advice import Given
+    from ..api.serve_advice import advise as find_best
+    from ..machines import find_device
+    from ..serving.candidates import DEFAULT_HEADROOM, Criteria
+
+    asked: Any = question
+    division = resolved.division
+    given = Given(
+        weights=resolved.weights,
+        tensor=asked.tensor,
+        pipeline=asked.pipeline,
+        divides_experts_or_attention=(asked.expert_parallel or asked.attention_data_parallel) is not None,
+        expert_parallel=division.expert_parallel,
+        attention_data_parallel=division.attention_data_parallel,
     )
-    traffic, description = demand.traffic(deployment.replicas, mixes_phases=deployment.engine.mixes_phases)
-    if traffic.hashes is not None and question.prefix_hit_rate:
-        raise BadValue(
-            "`--prefix-hit-rate` is for requests without hash_ids: those of this trace say which prefixes are common"
-        )
-    prepared = deployment.prepare(traffic)
-    result = simulated_answer(prepared, traffic, description)
-    return with_highest_rate(result, prepared, objectives, demand) if objectives else result
+    headroom = DEFAULT_HEADROOM if question.headroom is None else question.headroom
+    devices = [find_device(name, to_paths(question.hardware_files)) for name in resolved.devices]
+    return find_best(
+        resolved.deployments, devices, given, _demand(question), _objectives(question),
+        Criteria(question.advise or "cost", headroom),
+    )  # fmt: skip
 
 
 def _speculation(question: Serve) -> dict[str, Any]:
@@ -440,7 +523,7 @@ UNIFORM_LOAD = "uniform"
 """Load of experts unless another one is given."""
 
 _OF_SERVERS = (
-    "tensor", "pipeline", "expert_parallel", "attention_data_parallel", "prefill_workers", "time_model", "calibration",
+    "tensor", "pipeline", "expert_parallel", "attention_data_parallel", "prefill_pool", "time_model", "calibration",
     "clock", "unit", "memory_fraction",
 )  # fmt: skip
 """Options that are not modelled under engines of one's own machine."""

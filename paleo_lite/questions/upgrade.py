@@ -95,6 +95,7 @@ _MOVED_FROM_SERVE = {
     "--receive-interval": "is `--engine-settings receive-interval=N` now",
     "--sampling": "is `--engine-settings sampling=NAME` now",
     "--overhead": "is `--engine-settings overhead=TIME` now",
+    "--prefill-workers": "is `--prefill-pool replicas=N` now; `--replicas` are those that decode",
 }
 _SAID_BY_ENGINES = {
     "--max-model-len": "is not needed: `--input-tokens` and `--output-tokens` say how long requests are",

@@ -95,9 +95,14 @@ def _facts(serving: Serving) -> list[tuple[str, str]]:
         replicas = "replica" if serving.replicas == 1 else "replicas"
         division = Division(serving.tensor, serving.pipeline, serving.expert_parallel, serving.attention_data_parallel)
         parallelism = f"{division.describe()}, {serving.replicas} {replicas}"
-    if serving.prefill_workers:
-        parallelism += f", {serving.prefill_workers} of them for prompts"
-    facts.append(("parallelism", parallelism))
+    pool = serving.prefill_pool
+    if pool is not None:
+        prompts = Division(pool.tensor, pool.pipeline, pool.expert_parallel, pool.attention_data_parallel)
+        number = f"{pool.replicas} {'replica' if pool.replicas == 1 else 'replicas'}"
+        busy = f"busy {format_percent(pool.utilisation)} of the time"
+        facts.append(("prefill pool", f"{pool.gpu}, {pool.engine}, {prompts.describe()}, {number}, {busy}"))
+        facts.append(("transfer", f"{format_si(pool.transfer_s, 's', 3)} for keys and values of a prompt"))
+    facts.append(("parallelism" if pool is None else "decode pool", parallelism))
     facts.append(("weights", f"{serving.weights}, KV cache {serving.kv_cache}"))
     per_device = "per device of the fullest stage" if serving.pipeline > 1 else "per device"
     facts.append(

@@ -16,9 +16,10 @@ from ..timing.notes import clock_notes, published_weights_note, setting_notes
 from ..timing.power import MIN_FRACTION
 from .candidates import DeploymentAdvice
 from .deployment import LEVELS, Deployment, PreparedDeployment
-from .energy import Drawn, draw_power
+from .energy import Drawn, draw_power_of_all
 from .kernel_timer import KernelTime, time_decode_kernels
 from .launch import launch
+from .prefill_pool import PrefillPool, describe_prefill
 from .prefix_cache import prefix_hit_rate
 from .requests import Traffic
 from .simulator import Outcome
@@ -66,7 +67,7 @@ class Serving(Answer, msgspec.Struct, frozen=True, eq=False):
     engine_limits : str
         Limits of the engine as text.
     tensor, pipeline, replicas, prefill_workers, devices : int
-        Devices of a stage, stages of a replica, replicas, how many of them compute prompts only, and all devices.
+        Devices of a stage, stages of a replica, replicas, those of the prefill pool beside them, and all devices.
     traffic : str
         The traffic as text.
     requests : int
@@ -108,6 +109,8 @@ class Serving(Answer, msgspec.Struct, frozen=True, eq=False):
         Price of one device per hour; None if it is unknown.
     price_cloud : str or None
         Cloud that asks this price; None if it was given.
+    prefill_pool : PrefillPool or None
+        Replicas that compute prompts only; None where every replica does both.
     """
 
     _page: ClassVar[str] = "paleo_lite.reporting.serving:serving_page"
@@ -150,6 +153,7 @@ class Serving(Answer, msgspec.Struct, frozen=True, eq=False):
     offered_requests_per_s: float | None = None
     price_usd_per_h: float | None = None
     price_cloud: str | None = None
+    prefill_pool: PrefillPool | None = None
 
     @property
     def usd_per_h(self) -> float | None:
@@ -284,7 +288,12 @@ def summarize(values: Any) -> dict[str, float | None]:
     return result
 
 
-def measure_figures(outcomes: Sequence[Outcome], deployment: Deployment, input_tokens: int) -> dict[str, float | None]:
+def measure_figures(
+    outcomes: Sequence[Outcome],
+    deployment: Deployment,
+    input_tokens: int,
+    prefill: Sequence[Outcome] = (),  # of the replicas of the prefill pool
+) -> dict[str, float | None]:
     """Return the figures of a simulation except those at saturation."""
     arrival_s = min(float(outcome.arrival_s.min()) for outcome in outcomes)
     duration_s = max(float(outcome.finish_s.max()) for outcome in outcomes) - arrival_s
@@ -295,7 +304,7 @@ def measure_figures(outcomes: Sequence[Outcome], deployment: Deployment, input_t
     tokens_per_s = output_tokens / duration_s
     mean_tpot_s = float(latencies["tpot_s"].mean()) if len(latencies["tpot_s"]) else None
     blocks = sum(outcome.blocks for outcome in outcomes)
-    drawn = draw_power(outcomes, deployment, input_tokens, duration_s)
+    drawn = draw_power_of_all(outcomes, deployment, input_tokens, duration_s, prefill)
     return {
         "output_tokens_per_s": tokens_per_s,
         "total_tokens_per_s": (output_tokens + input_tokens) / duration_s,
@@ -335,9 +344,8 @@ def _site_figures(
 
 
 def _usd_per_million(deployment: Deployment, tokens_per_s: float) -> float | None:
-    if deployment.price_usd_per_h is None:
-        return None
-    return deployment.price_usd_per_h * deployment.devices / 3600 / tokens_per_s * 1e6
+    usd_per_h = deployment.usd_per_h
+    return None if usd_per_h is None else usd_per_h / 3600 / tokens_per_s * 1e6
 
 
 def saturate(prepared: PreparedDeployment, traffic: Traffic, level: str = "expected") -> tuple[float, float]:
@@ -386,21 +394,22 @@ def answer(
     has_interval = bool(prepared.tables.relative_low)
     levels = LEVELS if has_interval else ("expected",)
     expected: list[Outcome] = []
+    expected_prefill: list[Outcome] = []
     latencies: dict[str, dict[str, dict[str, float | None]]] = {}
     figures: dict[str, dict[str, float | None]] = {}
     duration_s = 0.0
     input_tokens = int(traffic.input_tokens.sum())
     for level in levels:
-        outcomes = prepared.run(traffic, level)
+        outcomes, prefill = prepared.simulate(traffic, level)
         arrays = request_latencies(outcomes)
         latencies[level] = {name: summarize(values) for name, values in arrays.items()}
-        figures[level] = measure_figures(outcomes, deployment, input_tokens)
+        figures[level] = measure_figures(outcomes, deployment, input_tokens, prefill)
         if saturation:
             requests_per_s, tokens_per_s = saturate(prepared, traffic, level)
             figures[level]["saturation_requests_per_s"] = requests_per_s
             figures[level]["saturation_tokens_per_s"] = tokens_per_s
         if level == "expected":
-            expected = outcomes
+            expected, expected_prefill = outcomes, prefill
             start_s = min(float(outcome.arrival_s.min()) for outcome in outcomes)
             duration_s = max(float(outcome.finish_s.max()) for outcome in outcomes) - start_s
     on_device = deployment.on_device
@@ -432,7 +441,7 @@ def answer(
         for name in (*FIGURES, *SITE_FIGURES, *PREFIX_FIGURES)
         if name in figures["expected"]
     }
-    drawn = draw_power(expected, deployment, input_tokens, duration_s)
+    drawn = draw_power_of_all(expected, deployment, input_tokens, duration_s, expected_prefill)
     if drawn is not None:
         below, above = math.log(drawn.watts / drawn.low_w), math.log(drawn.high_w / drawn.watts)
         shown |= {name: _widen(shown[name], below, above) for name in ENERGY_FIGURES if name in shown}
@@ -452,7 +461,7 @@ def answer(
         tensor=on_device.tensor,
         pipeline=on_device.pipeline.degree,
         replicas=deployment.replicas,
-        prefill_workers=deployment.prefill_workers,
+        prefill_workers=0 if deployment.prefill is None else deployment.prefill.replicas,
         devices=deployment.devices,
         traffic=description,
         requests=len(traffic),
@@ -483,7 +492,8 @@ def answer(
         launch_command=launched.command,
         kernels=time_decode_kernels(on_device, figures["expected"]["mean_sequences"] or 1.0, context),
         offered_requests_per_s=rate_per_s,
-        price_usd_per_h=deployment.price_usd_per_h,
+        price_usd_per_h=None if deployment.usd_per_h is None else deployment.usd_per_h / deployment.devices,
+        prefill_pool=describe_prefill(prepared, traffic, expected_prefill, duration_s),
         price_cloud=None if deployment.listing is None else deployment.listing.cloud or None,
     )
 

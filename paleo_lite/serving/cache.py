@@ -29,6 +29,7 @@ class CacheRoom(msgspec.Struct, frozen=True):
     activations_bytes: float
     cache_bytes: float
     sequence_bytes: float  # bytes of keys and values of one sequence of the mean length of the traffic
+    sequence_tokens: int  # tokens of such a sequence
     block_tokens: int  # tokens per block
     blocks: int  # number of blocks
 
@@ -77,7 +78,9 @@ def measure_room(on_device: ModelOnDevice, engine: Server, *, mean_tokens: float
         block_bytes = sequence_bytes / (context + 1) * engine.block_tokens
         blocks = _count_blocks(cache_bytes, block_bytes)
         rooms.append(
-            CacheRoom(weights_bytes, activations_bytes, cache_bytes, sequence_bytes, engine.block_tokens, blocks)
+            CacheRoom(
+                weights_bytes, activations_bytes, cache_bytes, sequence_bytes, context + 1, engine.block_tokens, blocks
+            )
         )
     return _smallest_room(on_device, rooms, engine.memory_fraction)
 
@@ -101,7 +104,7 @@ def _measure_kernel_room(on_device: ModelOnDevice, engine: Server, *, mean_token
     blocks = _count_blocks(cache_bytes, per_sequence / tokens * engine.block_tokens)
     if blocks > 0:
         blocks *= groups
-    room = CacheRoom(weights_bytes, activations_bytes, cache_bytes, per_sequence, engine.block_tokens, blocks)
+    room = CacheRoom(weights_bytes, activations_bytes, cache_bytes, per_sequence, tokens, engine.block_tokens, blocks)
     return _smallest_room(on_device, [room], engine.memory_fraction)
 
 

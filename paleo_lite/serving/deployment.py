@@ -6,23 +6,21 @@ from datetime import date
 from functools import cached_property
 
 import msgspec
-import numpy as np
 
-from ..distributed.collectives import point_to_point_time_s
 from ..distributed.links import Topology, device_link, link_inside_nodes, link_rate
 from ..distributed.replica import check_nodes
 from ..engines.records.record import Server
 from ..errors import BadValue
 from ..machines import Device, Price
 from ..timing.facility import Facility
-from .cache import CacheRoom, cached_bytes
+from .cache import CacheRoom
 from .iteration_times import IterationTimes
 from .kernel_timer import KernelTimer
 from .layer_timer import LayerTimer
-from .pipeline import stage_workloads
 from .placement import ModelOnDevice
 from .requests import Traffic
 from .simulator import Outcome, SimulationOptions, simulate
+from .split import Pool, Simulated, Transfer, run_split
 from .timer import Timer, tabulate
 
 LEVELS = ("low", "expected", "high")
@@ -45,22 +43,18 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
     engine: Server  # the engine, and how it schedules requests
     # Copies of the network, each on the devices of its tensor-parallel groups, that serve requests in turn.
     replicas: int = 1
-    # How many of the replicas compute prompts only and send keys and values to the others; 0 without disaggregation.
-    prefill_workers: int = 0
     options: SimulationOptions = SimulationOptions()  # prefix cache and speculative decoding
     draft: ModelOnDevice | None = None  # draft network of speculative decoding
     price_usd_per_h: float | None = None  # price of one device per hour; None if unknown
     listing: Price | None = None  # listing that the price comes from; None if it was given
     facility: Facility | None = None  # what surrounds the devices; None if it is not described
+    # The pool that computes prompts and sends their keys and values to the replicas of this one, which decode; None
+    # where every replica does both.
+    prefill: Deployment | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.replicas, bool) or not isinstance(self.replicas, int) or self.replicas < 1:
             raise BadValue(f"`--replicas` must be an integer >= 1 (got {self.replicas!r})")
-        if not 0 <= self.prefill_workers < self.replicas:
-            raise BadValue(
-                f"`--prefill-workers` must be an integer >= 0 and below the {self.replicas} replicas "
-                f"(got {self.prefill_workers!r})"
-            )
         if self.draft is not None and self.on_device.pipeline.degree > 1:
             raise BadValue(
                 "`--speculation draft` is not modelled with `--pipeline`: leave it out, as for drafting with n-grams"
@@ -111,8 +105,19 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
 
     @property
     def devices(self) -> int:
-        """Number of devices."""
-        return self.replicas * self.on_device.devices
+        """Number of devices, of both pools if there are two."""
+        own = self.replicas * self.on_device.devices
+        return own if self.prefill is None else own + self.prefill.devices
+
+    @property
+    def usd_per_h(self) -> float | None:
+        """Price of all devices per hour; None if one is unknown."""
+        if self.price_usd_per_h is None:
+            return None
+        own = self.price_usd_per_h * self.replicas * self.on_device.devices
+        if self.prefill is None:
+            return own
+        return None if self.prefill.usd_per_h is None else own + self.prefill.usd_per_h
 
     def prepare(self, traffic: Traffic) -> PreparedDeployment:
         """Compute iteration times and cache room for traffic of these lengths."""
@@ -144,7 +149,8 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
                 max_prompt=1,
                 max_context=longest,
             )
-        return PreparedDeployment(self, engine, room, tables, draft_tables)
+        prefill = None if self.prefill is None else self.prefill.prepare(traffic)
+        return PreparedDeployment(self, engine, room, tables, draft_tables, prefill)
 
 
 class PreparedDeployment(msgspec.Struct, frozen=True, eq=False):
@@ -155,6 +161,7 @@ class PreparedDeployment(msgspec.Struct, frozen=True, eq=False):
     room: CacheRoom  # the cache of one replica
     tables: IterationTimes  # iteration times of one replica
     draft_tables: IterationTimes | None  # iteration times of the draft network
+    prefill: PreparedDeployment | None = None  # the pool that computes prompts; None where every replica does both
 
     @property
     def slowest(self) -> str:
@@ -163,81 +170,43 @@ class PreparedDeployment(msgspec.Struct, frozen=True, eq=False):
 
     def run(self, traffic: Traffic, level: str = "expected") -> list[Outcome]:
         """Simulate all replicas at one of `LEVELS`; an outcome per replica that decodes."""
+        return self.simulate(traffic, level).outcomes
+
+    def simulate(self, traffic: Traffic, level: str = "expected") -> Simulated:
+        """Simulate all replicas at one of `LEVELS`."""
+        if self.prefill is not None:
+            return run_split(traffic, self.prefill.pool(level), self.pool(level), self.transfer)
+        tables, engine, options = self.at_level(level)
+        replicas = self.deployment.replicas
+        if traffic.concurrency is not None:
+            replicas = min(replicas, traffic.concurrency)  # the others have no user who sends them a request
+        parts = [traffic.every(replicas, start) for start in range(replicas)]
+        return Simulated([simulate(part, tables, self.room, engine, options) for part in parts if len(part)], [])
+
+    def pool(self, level: str) -> Pool:
+        """Return the replicas of a split deployment's pool at one of `LEVELS`."""
+        tables, engine, options = self.at_level(level)
+        return Pool(self.deployment.replicas, tables, self.room, engine, options)
+
+    @property
+    def transfer(self) -> Transfer:
+        """How keys and values get here from the prefill pool."""
+        assert self.prefill is not None
+        room = self.prefill.room
+        devices = [pool.deployment.on_device.machine.device for pool in (self.prefill, self)]
+        return Transfer(
+            room.sequence_bytes / room.sequence_tokens, [link_rate(device_link(device)) for device in devices]
+        )
+
+    def at_level(self, level: str) -> tuple[IterationTimes, Server, SimulationOptions]:
+        """Return iteration times, engine and options of a simulation at one of `LEVELS`."""
         engine, tables, draft = self.engine, self.tables, self.draft_tables
         if level != "expected":
             tables = tables.scaled(level)
             draft = None if draft is None else draft.scaled(level)
             engine = engine.at_end(level)
         speculation = msgspec.structs.replace(self.deployment.options.speculation, draft=draft)
-        options = msgspec.structs.replace(self.deployment.options, speculation=speculation)
-        if self.deployment.prefill_workers:
-            return self._run_disaggregated(traffic, tables, engine, options)
-        replicas = self.deployment.replicas
-        if traffic.concurrency is not None:
-            replicas = min(replicas, traffic.concurrency)  # the others have no user who sends them a request
-        parts = [traffic.every(replicas, start) for start in range(replicas)]
-        return [simulate(part, tables, self.room, engine, options) for part in parts if len(part)]
-
-    def _run_disaggregated(
-        self, traffic: Traffic, tables: IterationTimes, engine: Server, options: SimulationOptions
-    ) -> list[Outcome]:
-        """Simulate prefill workers, the transfer of keys and values, and decode workers (Zhong et al. 2024, DistServe).
-
-        Time to first token is that of the prefill worker.
-        """
-        if traffic.concurrency is not None:
-            raise BadValue("`--prefill-workers` needs `--rate` or `--requests`, not `--concurrency`")
-        prefill, decode = self.deployment.prefill_workers, self.deployment.replicas - self.deployment.prefill_workers
-        count = len(traffic)
-        admitted_s, first_token_s = np.empty(count), np.empty(count)
-        busy_s, computed_tokens, found_tokens = 0.0, 0, 0
-        ones = np.ones(count, dtype=np.int64)
-        for start in range(min(prefill, count)):
-            prompts = msgspec.structs.replace(traffic, output_tokens=ones)
-            part = prompts.every(prefill, start)
-            outcome = simulate(part, tables, self.room, engine, options)
-            admitted_s[start::prefill] = outcome.admitted_s
-            first_token_s[start::prefill] = outcome.first_token_s
-            busy_s += outcome.busy_s
-            computed_tokens += outcome.computed_tokens
-            found_tokens += outcome.found_tokens or 0
-        decode_options = msgspec.structs.replace(options, prompts_are_cached=True, prefix_hit_rate=0.0)
-        transferred_s = first_token_s + self._transfer_s() * traffic.input_tokens
-        order = np.argsort(transferred_s, kind="stable")
-        outcomes = []
-        for start in range(min(decode, count)):
-            chosen = order[start::decode]
-            part = Traffic(transferred_s[chosen], traffic.input_tokens[chosen], traffic.output_tokens[chosen])
-            outcome = simulate(part, tables, self.room, engine, decode_options)
-            share = len(chosen) / count
-            outcomes.append(
-                msgspec.structs.replace(
-                    outcome,
-                    arrival_s=traffic.arrival_s[chosen],
-                    admitted_s=admitted_s[chosen],
-                    first_token_s=first_token_s[chosen],
-                    finish_s=np.maximum(outcome.finish_s, first_token_s[chosen]),
-                    busy_s=outcome.busy_s + busy_s * share,
-                    computed_tokens=round(computed_tokens * share),
-                    found_tokens=None if traffic.hashes is None else round(found_tokens * share),
-                )
-            )
-        return outcomes
-
-    def _transfer_s(self) -> float:
-        """Return the time per token in which keys and values go from one replica to another, device to device."""
-        on_device = self.deployment.on_device
-        link = device_link(on_device.machine.device)
-        one, two = (on_device.decode_workload(context) for context in (1, 2))
-        stages = [
-            stage_workloads(workload, on_device.workload.network, on_device.pipeline.degree) for workload in (one, two)
-        ]
-        # Stages send at the same time, each the keys and values of its own layers.
-        token_bytes = max(
-            cached_bytes(longer.layers, on_device.kv_cache) - cached_bytes(shorter.layers, on_device.kv_cache)
-            for shorter, longer in zip(*stages)
-        )
-        return float(point_to_point_time_s(token_bytes, link_rate(link)))
+        return tables, engine, msgspec.structs.replace(self.deployment.options, speculation=speculation)
 
 
 def tensor_group(

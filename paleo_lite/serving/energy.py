@@ -46,6 +46,27 @@ def draw_power(
     return drawn_by(power, activity, busy_s, waiting_s, devices)
 
 
+def draw_power_of_all(
+    outcomes: Sequence[Outcome],
+    deployment: Deployment,
+    input_tokens: int,
+    duration_s: float,
+    prefill: Sequence[Outcome] = (),  # of the replicas of the prefill pool
+) -> Drawn | None:
+    """Return what the devices of both pools draw; None if the power of one is unknown."""
+    own = draw_power(outcomes, deployment, input_tokens, duration_s)
+    if deployment.prefill is None or own is None:
+        return own
+    other = draw_power(prefill, deployment.prefill, input_tokens, duration_s)
+    if other is None:
+        return None
+    other_share = deployment.prefill.devices / deployment.devices
+    watts, low_w, high_w = (
+        own_w * (1 - other_share) + other_w * other_share for own_w, other_w in zip(own[1:], other[1:], strict=True)
+    )
+    return Drawn(own.energy_j + other.energy_j, watts, low_w, high_w)
+
+
 def drawn_by(power: Power, activity: Activity, busy_s: float, waiting_s: float, devices: int) -> Drawn:
     """Return what devices draw that are busy and wait for some time, of all replicas; `devices` are those of one."""
     shares = activity.shares_of(busy_s)

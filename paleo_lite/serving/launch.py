@@ -114,7 +114,7 @@ def _plain_name(form: str) -> str:
 def _why_not(launcher: Launcher, deployment: Deployment) -> str | None:
     """Return why an engine cannot be launched as a deployment; None if it can."""
     on_device, engine = deployment.on_device, deployment.engine.name
-    if deployment.prefill_workers:
+    if deployment.prefill is not None:
         return "disaggregated serving needs a router and a command for each kind of worker"
     devices, experts, groups = on_device.tensor, on_device.experts, on_device.attention_data
     if not launcher.partial_experts and experts not in (1, devices):

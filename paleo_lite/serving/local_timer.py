@@ -85,7 +85,7 @@ class LocalTimer(Timer):
         block_bytes = sequence_bytes / tokens * engine.block_tokens
         blocks = int(room_bytes // block_bytes) if sequence_bytes else 1 << 40
         return CacheRoom(
-            model.weight_bytes, model.buffer_bytes, room_bytes, sequence_bytes, engine.block_tokens, blocks
+            model.weight_bytes, model.buffer_bytes, room_bytes, sequence_bytes, tokens, engine.block_tokens, blocks
         )
 
     def decode_activity(self, sequences: float, context: float, tokens_per_sequence: int = 1) -> Activity:

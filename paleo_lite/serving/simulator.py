@@ -121,7 +121,7 @@ def simulate(
     for known in kept:
         if known.conditions == (room, engine, options) and known.traffic.is_same(traffic):
             return known.outcome
-    replica = _Replica(traffic, times, room, engine, options)
+    replica = Replica(traffic, times, room, engine, options)
     replica.run()
     outcome = msgspec.structs.replace(replica.outcome(), left_out=traffic.left_out)
     if len(traffic) <= LARGEST_KEPT:
@@ -130,7 +130,7 @@ def simulate(
     return outcome
 
 
-class _Replica:
+class Replica:
     """State of a simulation.
 
     Tokens of decoding sequences are counted by a common clock of decoded tokens, `position`: a sequence that starts at
@@ -139,7 +139,14 @@ class _Replica:
     """
 
     def __init__(
-        self, traffic: Traffic, times: IterationTimes, room: CacheRoom, engine: Server, options: SimulationOptions
+        self,
+        traffic: Traffic,
+        times: IterationTimes,
+        room: CacheRoom,
+        engine: Server,
+        options: SimulationOptions,
+        *,
+        is_fed: bool = False,  # whether a fleet hands requests over one by one, instead of their arrivals
     ) -> None:
         self.times, self.engine, self.options = times, engine, options
         self.round_tokens = engine.max_batched_tokens * times.pipeline
@@ -165,7 +172,10 @@ class _Replica:
         self.delay_s, self.delay_iterations = self._draw_delays()
         self.next_user_request = count if traffic.concurrency is None else min(traffic.concurrency, count)
         self.arriving: list[tuple[float, int, bool]] = []
-        for request in range(self.next_user_request):
+        self.is_fed = is_fed
+        self.limit_s = math.inf  # time up to which decode iterations are taken in one step
+        self.finished: list[int] = []  # requests that a fleet has not passed on yet
+        for request in range(0 if is_fed else self.next_user_request):
             self.arriving.append((self.arrival_s[request] + self.delay_s[request], request, False))
         heapify(self.arriving)
         self.prompts: list[list[int]] = []
@@ -222,20 +232,44 @@ class _Replica:
 
     def run(self) -> None:
         """Run until all requests are answered."""
-        while True:
-            self._receive()
-            if self._make_room():
-                self._admit()
-            if self.prompts:
-                self._run_prompt_iteration()
-            elif self.decoding:
-                self._run_decode_iterations()
-            elif self.arriving:
-                self.now_s = max(self.now_s, self.arriving[0][0])
-                self.scheduled_s = self.now_s
-                self.is_idle = True
-            else:
-                return
+        while self.step():
+            pass
+
+    def step(self) -> bool:
+        """Take all iterations up to the next event; return whether there was anything left to do."""
+        self._receive()
+        if self._make_room():
+            self._admit()
+        if self.prompts:
+            self._run_prompt_iteration()
+        elif self.decoding:
+            self._run_decode_iterations()
+        elif self.arriving:
+            self.now_s = max(self.now_s, self.arriving[0][0])
+            self.scheduled_s = self.now_s
+            self.is_idle = True
+        else:
+            return False
+        return True
+
+    def take(self, request: int, time_s: float) -> None:
+        """Take over a request that a fleet hands over at a time."""
+        self.arrival_s[request] = time_s
+        heappush(self.arriving, (time_s + self.delay_s[request], request, False))
+
+    @property
+    def next_s(self) -> float:
+        """Time of the next event; infinity if there is nothing left to do."""
+        if self.prompts or self.decoding or self.waiting:
+            return self.now_s
+        return max(self.now_s, self.arriving[0][0]) if self.arriving else math.inf
+
+    @property
+    def earliest_finish_s(self) -> float:
+        """Time before which no request finishes, if no other one arrives."""
+        if self.prompts or self.waiting or not self.decoding:
+            return self.next_s
+        return self.now_s + self._iterations_to_finish() * self._iteration_s(self.decoding, self.cached_tokens)
 
     def _receive(self) -> None:
         """Move requests that are known when the coming iteration is scheduled to the queue."""
@@ -338,6 +372,9 @@ class _Replica:
             one_s = self._iteration_s(self.decoding, self.cached_tokens)
             until_s = self.arriving[0][0] - self.scheduled_s
             iterations = min(iterations, max(math.ceil(until_s / one_s), 1))
+        if self.limit_s < math.inf and iterations > 1:
+            one_s = self._iteration_s(self.decoding, self.cached_tokens)
+            iterations = min(iterations, max(math.ceil((self.limit_s - self.scheduled_s) / one_s), 1))
         tokens = self._positions_after(iterations) - self.position
         middle = self.cached_tokens + 0.5 * self.decoding * max(tokens - 1, 0)
         time_s = iterations * self._iteration_s(self.decoding, middle)
@@ -516,6 +553,9 @@ class _Replica:
     def _finish(self, request: int) -> None:
         """Record the end of a request; in a closed loop its user sends the next one."""
         self.finish_s[request] = self.now_s
+        if self.is_fed:
+            self.finished.append(request)
+            return
         if self.is_closed and self.next_user_request < len(self.inputs):
             following = self.next_user_request
             self.next_user_request += 1
@@ -533,14 +573,14 @@ class _Replica:
         self.cached_block_s += self.used_blocks * time_s
         self.sequence_s += decoding * time_s
 
-    def outcome(self) -> Outcome:
-        """Return the times and counters as arrays."""
+    def outcome(self, chosen: Ints | slice = slice(None)) -> Outcome:
+        """Return the times of all requests, or of chosen ones, and the counters as arrays."""
         return Outcome(
-            arrival_s=np.array(self.arrival_s),
-            admitted_s=np.array(self.admitted_s),
-            first_token_s=np.array(self.first_token_s),
-            finish_s=np.array(self.finish_s),
-            output_tokens=np.array(self.outputs, dtype=np.int64),
+            arrival_s=np.array(self.arrival_s)[chosen],
+            admitted_s=np.array(self.admitted_s)[chosen],
+            first_token_s=np.array(self.first_token_s)[chosen],
+            finish_s=np.array(self.finish_s)[chosen],
+            output_tokens=np.array(self.outputs, dtype=np.int64)[chosen],
             iterations=self.iterations,
             busy_s=self.busy_s,
             cached_block_s=self.cached_block_s,

@@ -112,7 +112,7 @@ def test_bad_combinations() -> None:
         {"rate": 1},
         {"gpu": "h100-sxm", "rate": 1, "concurrency": 2},
         {"gpu": "h100-sxm", "rate": 1, "workers": 3, "tensor": 2},
-        {"gpu": "h100-sxm", "rate": 1, "prefill_workers": 1},
+        {"gpu": "h100-sxm", "rate": 1, "decode_pool": "replicas=1"},
         {"gpu": "h100-sxm", "rate": 1, "speculation": {"draft": "gpt2"}},
     ):
         with pytest.raises(BadValue, match="--"):
@@ -155,7 +155,7 @@ def test_the_chart_of_a_deployment_and_of_a_front(serving: Serving) -> None:
         ("llama-3.1-8b", {"rate": 0}, "`--rate` must be > 0"),
         ("llama-3.1-8b", {"rate": 5, "concurrency": 3}, "exactly one of `--rate` and `--concurrency`"),
         ("llama-3.1-8b", {"rate": 5, "tensor": 3}, "does not divide the 32 attention heads"),
-        ("llama-3.1-8b", {"rate": 5, "prefill_workers": 1}, "needs at least 2 replicas"),
+        ("llama-3.1-8b", {"rate": 5, "decode_pool": "replicas=2"}, "`--decode-pool` needs `--prefill-pool`"),
         ("llama-3.1-8b", {"rate": 5, "input_tokens": "10:abc"}, "`--input-tokens` must be"),
         ("llama-3.1-8b", {"rate": 5, "engine_settings": "sampling=beam"}, "no sampling is called 'beam'"),
         (

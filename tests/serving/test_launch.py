@@ -134,7 +134,7 @@ def test_what_an_engine_does_not_have_is_noted(question: dict[str, Any], note: s
 def test_engines_of_the_past_and_disaggregation_have_no_command() -> None:
     old = serve("llama-3-8b", gpu="h100-sxm", rate=1, num_requests=20, engine="vllm-0.5")
     assert old.launch_command is None
-    result = serve("llama-3-8b", gpu="h100-sxm", rate=1, num_requests=20, replicas=2, prefill_workers=1)
+    result = serve("llama-3-8b", gpu="h100-sxm", rate=1, num_requests=20, prefill_pool="replicas=1")
     assert result.launch_command is None and "disaggregated serving needs a router" in " ".join(result.notes)
 
 

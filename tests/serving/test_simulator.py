@@ -211,16 +211,6 @@ def test_speculation_decodes_the_expected_tokens_per_iteration(deployment: Deplo
     assert outcome.iterations == pytest.approx(1 + 1000 / 3.3616, abs=1)
 
 
-def test_disaggregation_answers_every_request(deployment: Deployment) -> None:
-    deployment = msgspec.structs.replace(deployment, replicas=3, prefill_workers=1)
-    traffic = generate_traffic(Lengths(1000), Lengths(100), count=300, rate_per_s=10.0)
-    outcomes = deployment.prepare(traffic).run(traffic)
-    assert len(outcomes) == 2 and sum(len(outcome.finish_s) for outcome in outcomes) == 300
-    for outcome in outcomes:
-        assert (outcome.arrival_s < outcome.first_token_s).all()
-        assert (outcome.first_token_s <= outcome.finish_s).all()
-
-
 def test_replicas_share_the_requests(deployment: Deployment) -> None:
     traffic = generate_traffic(Lengths(500), Lengths(100), count=200, rate_per_s=float("inf"))
     one = deployment.prepare(traffic).run(traffic)[0]
@@ -232,7 +222,6 @@ def test_bad_values(deployment: Deployment) -> None:
     device = deployment.on_device.machine.device
     for make in (
         lambda: Deployment(deployment.on_device, deployment.engine, replicas=0),
-        lambda: Deployment(deployment.on_device, deployment.engine, replicas=2, prefill_workers=2),
         lambda: Speculation(-1, 0.5),
         lambda: Speculation(2, 1.0),
         lambda: SimulationOptions(prefix_hit_rate=1.0),

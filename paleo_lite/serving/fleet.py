@@ -1,0 +1,106 @@
+"""Simulation of several replicas that depend on each other: stages that pass requests on, and users who wait.
+
+A request visits one replica of every stage, such as a prefill and a decode replica, and a router chooses each of them
+when the request gets there. Replicas go from event to event: a replica may decode up to the time at which a request
+may reach it, which is the earliest time at which a replica before it finishes one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+import numpy as np
+
+from .requests import Traffic
+from .routers import Router
+from .simulator import Replica
+
+
+class Stage(NamedTuple):
+    """Replicas of which a request visits one."""
+
+    replicas: Sequence[Replica]
+    router: Router
+
+
+class Fleet:
+    """State of a simulation of several stages."""
+
+    def __init__(
+        self,
+        traffic: Traffic,
+        stages: Sequence[Stage],
+        handover_s: Sequence[float] = (),  # seconds from one stage to the next, of each request
+    ) -> None:
+        self.stages, self.handover_s = stages, handover_s
+        self.is_closed = traffic.concurrency is not None
+        count = len(traffic)
+        self.sent_s: list[float] = traffic.arrival_s.tolist()  # times at which users send their requests
+        self.visited = np.zeros((len(stages), count), dtype=np.int64)  # replica of each stage that a request visits
+        self.replicas = [(number, replica) for number, stage in enumerate(stages) for replica in stage.replicas]
+        self.earliest_finish_s = [math.inf] * len(self.replicas)
+        self.next_s = [math.inf] * len(self.replicas)
+        self.first_of = np.cumsum([0, *(len(stage.replicas) for stage in stages)]).tolist()
+        # Requests on their way to a stage, as (time, request, stage).
+        self.on_the_way: list[tuple[float, int, int]] = []
+        self.next_user_request = count if traffic.concurrency is None else min(traffic.concurrency, count)
+        for request in range(self.next_user_request):
+            heappush(self.on_the_way, (self.sent_s[request], request, 0))
+
+    def run(self) -> None:
+        """Run until all requests are answered."""
+        while True:
+            next_s = min(self.next_s)
+            if self.on_the_way and self.on_the_way[0][0] <= next_s:
+                self._hand_over(*heappop(self.on_the_way))
+            elif next_s == math.inf:
+                return
+            else:
+                self._step(self.next_s.index(next_s))
+
+    def _hand_over(self, time_s: float, request: int, number: int) -> None:
+        """Hand a request over to the replica of a stage that its router chooses."""
+        stage = self.stages[number]
+        chosen = stage.router.choose(stage.replicas, request)
+        self.visited[number, request] = chosen
+        stage.replicas[chosen].take(request, time_s)
+        self._look_at(self.first_of[number] + chosen)
+
+    def _step(self, index: int) -> None:
+        """Let a replica take its next step, and pass on the requests that it has finished."""
+        number, replica = self.replicas[index]
+        if replica.decoding and not replica.prompts:
+            replica.limit_s = self._limit_s(number, index)
+        replica.step()
+        for request in replica.finished:
+            self._pass_on(number, request, replica.finish_s[request])
+        replica.finished.clear()
+        self._look_at(index)
+
+    def _look_at(self, index: int) -> None:
+        """Note when a replica takes its next step, and when it finishes a request at the earliest."""
+        replica = self.replicas[index][1]
+        self.next_s[index], self.earliest_finish_s[index] = replica.next_s, replica.earliest_finish_s
+
+    def _limit_s(self, number: int, index: int) -> float:
+        """Return the time before which no further request reaches a replica."""
+        limit_s = self.on_the_way[0][0] if self.on_the_way else math.inf
+        if number or self.is_closed:
+            before = (number - 1) % len(self.stages)
+            for other in range(self.first_of[before], self.first_of[before + 1]):
+                if other != index:
+                    limit_s = min(limit_s, self.earliest_finish_s[other])
+        return limit_s
+
+    def _pass_on(self, number: int, request: int, time_s: float) -> None:
+        """Send a request to the next stage; after the last one its user sends the next request."""
+        if number + 1 < len(self.stages):
+            heappush(self.on_the_way, (time_s + self.handover_s[request], request, number + 1))
+        elif self.is_closed and self.next_user_request < len(self.sent_s):
+            following = self.next_user_request
+            self.next_user_request += 1
+            self.sent_s[following] = time_s
+            heappush(self.on_the_way, (time_s, following, 0))

@@ -1,0 +1,72 @@
+"""What an answer says of the prefill pool of a split deployment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from .deployment import PreparedDeployment
+from .requests import Traffic
+from .simulator import Outcome
+
+
+class PrefillPool(msgspec.Struct, frozen=True):
+    """Replicas that compute prompts, and send their keys and values to those that decode.
+
+    Attributes
+    ----------
+    gpu, precision, weights, kv_cache, engine, engine_limits : str
+        Device, formats, and engine with its limits as text.
+    tensor, pipeline, expert_parallel, attention_data_parallel, replicas, devices : int
+        Division of a replica, replicas, and devices of the pool.
+    cache_tokens : int
+        Tokens that the cache of one replica holds.
+    utilisation : float
+        Share of the time in iterations.
+    transfer_s : float
+        Seconds from one pool to the other for the keys and values of a prompt of the mean length.
+    """
+
+    gpu: str
+    precision: str
+    weights: str
+    kv_cache: str
+    engine: str
+    engine_limits: str
+    tensor: int
+    pipeline: int
+    expert_parallel: int
+    attention_data_parallel: int
+    replicas: int
+    devices: int
+    cache_tokens: int
+    utilisation: float
+    transfer_s: float
+
+
+def describe_prefill(
+    prepared: PreparedDeployment, traffic: Traffic, outcomes: Sequence[Outcome], duration_s: float
+) -> PrefillPool | None:
+    """Return what an answer says of the prefill pool; None without one."""
+    if prepared.prefill is None:
+        return None
+    pool = prepared.prefill.deployment
+    on_device = pool.on_device
+    return PrefillPool(
+        gpu=on_device.machine.device.id,
+        precision=on_device.workload.precision,
+        weights=pool.timer.weights,
+        kv_cache=on_device.kv_cache,
+        engine=pool.engine.name,
+        engine_limits=pool.engine.describe(on_device.attention_data),
+        tensor=on_device.tensor,
+        pipeline=on_device.pipeline.degree,
+        expert_parallel=on_device.experts,
+        attention_data_parallel=on_device.attention_data,
+        replicas=pool.replicas,
+        devices=pool.devices,
+        cache_tokens=prepared.prefill.room.tokens,
+        utilisation=sum(outcome.busy_s for outcome in outcomes) / (duration_s * pool.replicas),
+        transfer_s=prepared.transfer.seconds(float(traffic.input_tokens.mean())),
+    )

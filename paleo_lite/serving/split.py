@@ -1,0 +1,107 @@
+"""Split pools: replicas that compute prompts, the transfer of keys and values, and replicas that decode.
+
+(Zhong et al. 2024, DistServe; Patel et al. 2024, Splitwise.) The answer of a request begins with the first iteration of
+the replica that decodes, which its keys and values have to reach first, so that a first token waits for room there too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+import numpy as np
+
+from ..distributed.collectives import point_to_point_time_s
+from ..distributed.links import LinkRate
+from ..engines.records.record import Server
+from .cache import CacheRoom
+from .fleet import Fleet, Stage
+from .iteration_times import IterationTimes
+from .requests import Traffic
+from .routers import Router
+from .simulator import Outcome, Replica, SimulationOptions
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+
+
+class Pool(NamedTuple):
+    """Replicas that are alike, and how long their iterations take."""
+
+    replicas: int
+    tables: IterationTimes
+    room: CacheRoom
+    engine: Server
+    options: SimulationOptions
+
+    def make_replicas(self, traffic: Traffic) -> list[Replica]:
+        """Return the replicas before any request reaches them."""
+        return [
+            Replica(traffic, self.tables, self.room, self.engine, self.options, is_fed=True)
+            for _ in range(self.replicas)
+        ]
+
+    def that_decodes(self) -> Pool:
+        """Return the pool whose requests bring their keys and values along, and decode in the next iteration."""
+        engine = msgspec.structs.replace(self.engine, mixes_phases=True, mixes_whole_prompts=True, chunked_prefill=0)
+        options = msgspec.structs.replace(self.options, prompts_are_cached=True, prefix_hit_rate=0.0)
+        return self._replace(engine=engine, options=options)
+
+
+class Transfer(NamedTuple):
+    """How keys and values get from one pool to the other.
+
+    All devices of a replica send at the same time, each what it holds: where there are more of them than heads of keys
+    and values, several hold and send the same ones.
+    """
+
+    token_bytes: float  # of a token on one device
+    links: Sequence[LinkRate]  # those of both ends, of which the slower one limits
+
+    def seconds(self, tokens: float) -> float:
+        """Return the seconds for a prompt of some tokens."""
+        return max(float(point_to_point_time_s(self.token_bytes * tokens, link)) for link in self.links)
+
+
+class Simulated(NamedTuple):
+    """What happened in a deployment."""
+
+    outcomes: list[Outcome]  # requests of each replica that decodes, with their times from the first stage on
+    prefill: list[Outcome]  # the same requests at each replica of the prefill pool; empty without one
+
+
+def run_split(traffic: Traffic, prefill: Pool, decode: Pool, transfer: Transfer) -> Simulated:
+    """Simulate a prefill pool and a decode pool, whose closed loop includes both."""
+    ones = np.ones(len(traffic), dtype=np.int64)
+    computing = prefill.make_replicas(msgspec.structs.replace(traffic, output_tokens=ones, left_out=None))
+    decoding = decode.that_decodes().make_replicas(traffic)
+    seconds = {tokens: transfer.seconds(tokens) for tokens in set(traffic.input_tokens.tolist())}
+    handover_s = [seconds[tokens] for tokens in traffic.input_tokens.tolist()]
+    fleet = Fleet(traffic, [Stage(computing, Router()), Stage(decoding, Router())], handover_s)
+    fleet.run()
+    admitted_s = np.empty(len(traffic))
+    computed = []
+    for replica, chosen in zip(computing, _chosen(fleet.visited[0], len(computing))):
+        computed.append(replica.outcome(chosen))
+        admitted_s[chosen] = computed[-1].admitted_s
+    found = [outcome.found_tokens for outcome in computed if outcome.found_tokens is not None]
+    sent_s = np.array(fleet.sent_s)
+    outcomes = []
+    for replica, chosen in zip(decoding, _chosen(fleet.visited[1], len(decoding))):
+        outcome = msgspec.structs.replace(
+            replica.outcome(chosen),
+            arrival_s=sent_s[chosen],
+            admitted_s=admitted_s[chosen],
+            left_out=None if traffic.left_out is None else traffic.left_out[chosen],
+            found_tokens=round(sum(found) * len(chosen) / len(traffic)) if found else None,
+        )
+        outcomes.append(outcome)
+    return Simulated([one for one in outcomes if len(one.finish_s)], [one for one in computed if len(one.finish_s)])
+
+
+def _chosen(visited: Ints, replicas: int) -> list[Ints]:
+    """Return the requests of each replica."""
+    return [np.flatnonzero(visited == number) for number in range(replicas)]

@@ -1,0 +1,103 @@
+"""Split pools: whom requests wait for, what is transferred, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+import paleo_lite as pl
+from paleo_lite.errors import PaleoError
+from paleo_lite.serving.deployment import Deployment
+from paleo_lite.serving.requests import Lengths, generate_traffic
+
+COMMON: dict[str, Any] = {"gpu": "h100-sxm", "input_tokens": 1000, "output_tokens": 50, "num_requests": 40}
+
+
+@pytest.fixture
+def split(deployment: Deployment) -> Deployment:
+    """A prefill replica and two that decode."""
+    return msgspec.structs.replace(deployment, replicas=2, prefill=deployment)
+
+
+@pytest.mark.parametrize("loop", [{"rate_per_s": 10.0}, {"concurrency": 8}])
+def test_every_request_is_answered_in_order(split: Deployment, loop: dict[str, Any]) -> None:
+    traffic = generate_traffic(Lengths(1000), Lengths(100), count=100, **loop)
+    simulated = split.prepare(traffic).simulate(traffic)
+    assert len(simulated.outcomes) == 2 and len(simulated.prefill) == 1
+    assert sum(len(outcome.finish_s) for outcome in simulated.outcomes) == 100
+    for outcome in simulated.outcomes:
+        assert (outcome.arrival_s <= outcome.admitted_s).all()
+        assert (outcome.admitted_s < outcome.first_token_s).all()
+        assert (outcome.first_token_s <= outcome.finish_s).all()
+
+
+def test_a_closed_loop_never_has_more_requests_than_users(split: Deployment) -> None:
+    traffic = generate_traffic(Lengths(500), Lengths(80), count=60, concurrency=6)
+    outcomes = split.prepare(traffic).run(traffic)
+    sent = np.concatenate([outcome.arrival_s for outcome in outcomes])
+    done = np.concatenate([outcome.finish_s for outcome in outcomes])
+    at_work = [int(((sent <= time) & (done > time)).sum()) for time in sent]
+    assert max(at_work) == 6
+
+
+def test_a_first_token_waits_for_a_place_in_the_decode_pool() -> None:
+    """Two users of one place: each waits for an answer of the other."""
+    answer = pl.serve("llama-3-8b", **COMMON, concurrency=2, prefill_pool={}, decode_pool={"max_sequences": 1})
+    latencies = answer.latencies
+    decoding_s = (latencies["tpot_s"]["p50"].value or 0.0) * 49
+    assert latencies["ttft_s"]["p50"].value == pytest.approx(decoding_s, rel=0.25)
+
+
+def test_decoding_is_spared_the_prompts_of_others() -> None:
+    """A split lowers the time per token, and with half the devices for prompts raises that to the first token."""
+    together = pl.serve("llama-3-8b", **COMMON, rate=20, replicas=2)
+    split = pl.serve("llama-3-8b", **COMMON, rate=20, prefill_pool="replicas=1")
+    assert split.devices == together.devices == 2
+    for name, is_lower in (("tpot_s", True), ("ttft_s", False)):
+        before, after = (one.latencies[name]["mean"].value or 0.0 for one in (together, split))
+        assert (after < before) is is_lower
+
+
+def test_pools_differ_in_device_engine_and_number() -> None:
+    answer = pl.serve(
+        "llama-3-8b", **COMMON, rate=2, prefill_pool="gpu=b200,engine=sglang,tensor=2", decode_pool="replicas=3"
+    )
+    pool = answer.prefill_pool
+    assert pool is not None and (pool.gpu, pool.engine, pool.tensor, pool.replicas) == ("b200", "sglang", 2, 1)
+    assert (answer.gpu, answer.engine, answer.replicas, answer.devices) == ("h100-sxm", "vllm", 3, 5)
+    assert 0 < pool.utilisation < 1
+
+
+def test_devices_that_hold_the_same_heads_all_send_them() -> None:
+    """Llama 3 8B has 8 heads of keys and values: 16 devices hold each of them twice, so that none sends less."""
+    seconds = []
+    for tensor in (4, 8, 16):
+        answer = pl.serve("llama-3.1-8b", **COMMON | {"input_tokens": 50_000}, rate=1, prefill_pool=f"tensor={tensor}")
+        assert answer.prefill_pool is not None
+        seconds.append(answer.prefill_pool.transfer_s)
+    assert seconds[0] == pytest.approx(2 * seconds[1], rel=0.02)
+    assert seconds[2] == pytest.approx(seconds[1], rel=0.02)
+
+
+def test_bytes_of_a_transfer(split: Deployment) -> None:
+    """Llama 3 8B: 32 layers x 2 x 8 heads x 128 x 2 bytes are 131,072 bytes per token."""
+    traffic = generate_traffic(Lengths(1000), Lengths(10), count=4, concurrency=2)
+    assert split.prepare(traffic).transfer.token_bytes == 131_072
+
+
+@pytest.mark.parametrize(
+    ("question", "message"),
+    [
+        ({"prefill_pool": "replicas=0"}, "`--prefill-pool`, replicas"),
+        ({"prefill_pool": "colour=red"}, "colour"),
+        ({"prefill_pool": "replicas=1", "workers": 4}, "`--workers` is not for pools"),
+        ({"prefill_pool": "replicas=1", "advise": "cost"}, "leave `--prefill-pool` out"),
+        ({"decode_pool": "replicas=1"}, "needs `--prefill-pool`"),
+    ],
+)
+def test_nonsense_gets_a_sentence(question: dict[str, Any], message: str) -> None:
+    with pytest.raises(PaleoError, match=message):
+        pl.serve("llama-3-8b", **COMMON, rate=1, **question)
