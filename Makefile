@@ -42,7 +42,7 @@ thorough: $(STAMPS)/test
 	$(PYTEST) -m thorough
 
 # Run the fast tests with the lowest declared version of every dependency but torch, in an environment of its own.
-LOWEST_EXTRAS := onnx,profiles,calibrate,cluster,plots,ui
+LOWEST_EXTRAS := onnx,profiles,calibrate,cluster,plots,tables,ui
 lowest: $(STAMPS)/lowest
 	OMP_NUM_THREADS=1 $(VENV)-lowest/bin/python -m pytest --numprocesses $(PROCESSES) --dist loadgroup \
 		--no-loadscope-reorder -m "not slow and not thorough"

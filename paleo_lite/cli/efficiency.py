@@ -77,7 +77,8 @@ from .answers import CommandResult, command, progress
     type=click.Path(path_type=Path, dir_okay=False),
     cls=options.OutputOption,
     metavar="FILE",
-    help="Also write what one profile says, with charts, into an HTML file.",
+    help="Also write what one profile says, with charts, into a .html file, or all tables into .xlsx or .zip (of CSV "
+    "files).",
 )
 @click.option("--keep-going", is_flag=True, help="Report unreadable files and continue with the others.")
 @options.hardware_files()

@@ -251,7 +251,8 @@ def _report() -> click.Option:
     """Return ``--report``."""
     return OutputOption(
         ["--report"], metavar="FILE", type=click.Path(path_type=Path),
-        help="Also write the answer with charts, sources and what reproduces it into an HTML file.",
+        help="Also write the answer with charts, sources and what reproduces it into a .html file, or all its tables "
+        "into .xlsx or .zip (of CSV files).",
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Reports: one HTML file with the answer to a question or to a profile, charts, sources, and what reproduces it."""
+"""Reports: one file with the answer to a question or to a profile, charts, sources, and what reproduces it."""
 
 from __future__ import annotations
 
@@ -28,13 +28,14 @@ from .option import Options, command_words
 if TYPE_CHECKING:
     from ..calibration.store import Calibration
 
-_SUFFIXES = (".html", ".htm")
+_PAGES = (".html", ".htm")
+_TABLES = (".xlsx", ".zip")
 
 
 class Report(Result, msgspec.Struct, frozen=True, eq=False):
     """A written report."""
 
-    path: Path  # the HTML file
+    path: Path  # the file
     page: Document  # its content, with charts
     bytes: int  # size of the file
 
@@ -53,18 +54,23 @@ class Report(Result, msgspec.Struct, frozen=True, eq=False):
 def check_report_file(path: Path, *, force: bool) -> None:
     """Check the file of a report before its answer is computed.
 
-    Raise BadValue if the file exists, or its name does not end in .html, BadFile if it cannot be written, and
-    MissingExtra if a library for reports is not installed.
+    Raise BadValue if the file exists, or its name does not end in .html, .xlsx or .zip, BadFile if it cannot be
+    written, and MissingExtra if a library for reports is not installed.
     """
     check_outputs(path, force=force)
-    if path.suffix.lower() not in _SUFFIXES:
-        raise BadValue(f"{path}: the file name of a report must end in .html")
+    suffix = path.suffix.lower()
+    if suffix not in (*_PAGES, *_TABLES):
+        raise BadValue(
+            f"{path}: the file name of a report must end in .html, or for its tables alone in .xlsx or .zip (of CSVs)"
+        )
+    if suffix == ".xlsx":
+        require("xlsxwriter", "writing a workbook", "tables")
     for library in ("vl_convert", "altair", "jinja2"):
         require(library, "writing a report", "plots")
 
 
 def report(question: Options, output: str | Path, *, force: bool = False) -> Report:
-    """Answer a question, and write the answer with charts and sources into an HTML file that opens offline.
+    """Answer a question, and write the answer with charts and sources into a page that opens offline, or its tables.
 
     >>> import paleo_lite as pl
     >>> pl.report(pl.Predict("resnet50", gpu="t4"), "report.html")  # doctest: +SKIP
@@ -74,7 +80,8 @@ def report(question: Options, output: str | Path, *, force: bool = False) -> Rep
     question : Predict, Train, Serve, Local or Diffusion
         The question.
     output : path
-        The HTML file; an existing one is replaced only with `force`.
+        An HTML file, a workbook of all tables (.xlsx) or an archive of them as CSV files (.zip); an existing file is
+        replaced only with `force`.
 
     Raises
     ------
@@ -124,10 +131,16 @@ def write_report(question: Options, answer: Result, path: Path) -> Report:
 
 
 def _save(path: Path, page: Document) -> Report:
-    """Write a page."""
-    from ..reporting.page.html import to_html
+    """Write a page, or its tables alone."""
+    suffix = path.suffix.lower()
+    if suffix in _TABLES:
+        from ..reporting.workbook import to_archive, to_workbook
 
-    content = to_html(page).encode()
+        content = to_workbook(page) if suffix == ".xlsx" else to_archive(page)
+    else:
+        from ..reporting.page.html import to_html
+
+        content = to_html(page).encode()
     save(path, content)
     return Report(path, page, len(content))
 
@@ -279,7 +292,8 @@ def report_profile(
     profile : path
         The profile.
     output : path
-        The HTML file; an existing one is replaced only with `force`.
+        An HTML file, a workbook of all tables (.xlsx) or an archive of them as CSV files (.zip); an existing file is
+        replaced only with `force`.
     gpu : str or Device
         Device of the profile.
     precision : str
