@@ -166,7 +166,8 @@ _OF_PICTURES = ("steps", "guidance", "frames", "ulysses", "ring", "guidance_para
 
 def _check_pipeline(network: Any) -> None:
     """Check that a network is a pipeline."""
-    from ..architectures.pipelines.sampling import find_pipeline, pipelines
+    from ..architectures.pipelines.records import pipelines
+    from ..architectures.pipelines.sampling import find_pipeline
 
     if not isinstance(network, str) or find_pipeline(network) is None:
         begun = [name for name in pipelines() if isinstance(network, str) and name.startswith(network.lower())]

@@ -10,6 +10,7 @@ from ..sweeps.comparison import Comparison
 from ..sweeps.questions import OPTION_COLUMNS
 from ..timing import Prediction
 from ..timing.answer import FORECAST
+from ..timing.memory import MemoryFit
 from ..timing.pipeline_prediction import PipelinePrediction
 from ..units import format_number
 from .answers import format_shortage, join_notes
@@ -195,5 +196,5 @@ def _shortages(prediction: AnyPrediction) -> list[str]:
     text = format_shortage(memory.total_bytes, memory.usable_bytes).removeprefix("; ")
     if isinstance(prediction, PipelinePrediction):
         return [f"{text}; {memory_remedy(prediction)}"]
-    fitting = [remedy.name for remedy in memory.remedies if remedy.fits]
+    fitting = [remedy.name for remedy in memory.remedies if remedy.fits] if isinstance(memory, MemoryFit) else []
     return [f"{text}; fits with {fitting[0]}" if fitting else text]
