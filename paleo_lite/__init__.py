@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .api.gemm import gemm
     from .api.measuring import measure
     from .api.plotting import plot
-    from .api.profiles import compare, efficiency, kernels
+    from .api.profiles import compare, efficiency, kernels, merge_traces
     from .api.question import PictureOptions
     from .api.result_files import measurements
     from .api.serving import ui
@@ -78,6 +78,7 @@ __all__ = [
     "local",
     "measure",
     "measurements",
+    "merge_traces",
     "network_names",
     "networks",
     "plot",
@@ -123,6 +124,7 @@ _MODULES = {
     "gemm": "api.gemm",
     "hardware": "api.catalogue",
     "kernels": "api.profiles",
+    "merge_traces": "api.profiles",
     "layers": "api.counts",
     "links": "api.catalogue",
     "local": "questions.local",

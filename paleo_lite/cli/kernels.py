@@ -8,7 +8,9 @@ from typing import Any
 import click
 
 from ..api.profiles import kernels as report_kernels
+from ..api.profiles import merge_traces
 from ..errors import BadValue
+from ..files import check_outputs
 from ..questions.values import Names
 from . import options
 from .answers import CommandResult, command
@@ -53,11 +55,28 @@ from .options import OutputOption
     cls=OutputOption,
     help="Program in the command of --next-command.",
 )
+@click.option(
+    "--trace",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    cls=OutputOption,
+    help="Also write the activity of all devices into one trace for Perfetto, with counters of queues and copies: "
+    ".json or .json.gz.",
+)
 @options.name_pattern()
 @options.decompressed()
 @options.hardware_files()
+@click.pass_obj
 def kernels(
-    paths: tuple[Path, ...], top: int | None, order: str, tool: str | None, program: str, **arguments: Any
+    output: dict[str, Any],
+    /,
+    paths: tuple[Path, ...],
+    top: int | None,
+    order: str,
+    tool: str | None,
+    program: str,
+    trace: Path | None,
+    **arguments: Any,
 ) -> CommandResult:
     """Break the time of a profile down by kernel, and rank the kernels by optimization potential.
 
@@ -70,9 +89,16 @@ def kernels(
       paleo-lite kernels vtune.csv
       paleo-lite kernels ranks/ --gpu a100-sxm-80gb
       paleo-lite kernels trace.json.gz --gpu v100-sxm2 --sort rank --top 10
+      paleo-lite kernels ranks/ --gpu a100-sxm-80gb --trace job.json.gz
       paleo-lite kernels run.parquet --gpu k40m --next-command nvprof --program "python train.py"
     """
+    if trace is not None:
+        check_outputs(trace, force=bool(output.get("force")))
     report = report_kernels(paths, **arguments)
+    if trace is not None:
+        written = merge_traces(paths, trace, force=bool(output.get("force")))
+        ranks = "1 rank" if len(written.ranks) == 1 else f"{len(written.ranks)} ranks"
+        click.echo(f"{written.path}: the activity of {ranks}, {written.size / 1e6:.2f} MB", err=True)
     from ..profile_analysis.host import HostReport
 
     if isinstance(report, HostReport):
