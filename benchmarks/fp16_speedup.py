@@ -13,7 +13,8 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-from paleo_lite.api.prediction import predict as predict_any
+from paleo_lite.api.prediction import predict_pass
+from paleo_lite.api.question import Question
 from paleo_lite.errors import PaleoError
 from paleo_lite.timing.workload import TrainingOptions
 from validation.steps.published import published_steps
@@ -32,11 +33,11 @@ def speedup(network: str, gpu: str, batch_size: int, phase: str, time_model: str
     times = []
     for precision in ("fp32", "fp16"):
         options = TrainingOptions("momentum", mixed_precision=precision == "fp16") if phase == "training" else None
-        made = predict_any(
-            network, gpu=gpu, precision=precision, batch_size=batch_size, phase=phase, training=options,
+        question = Question(
+            network, gpu, precision=precision, batch_size=batch_size, phase=phase, training=options,
             time_model=time_model,
         )  # fmt: skip
-        times.append(made.time_s)
+        times.append(predict_pass(question).time_s)
     return times[0] / times[1]
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import paleo_lite as pl
-from paleo_lite.api.scaling import scale as scaling
+from asked import scaling
 
 
 def test_every_public_name_exists_and_no_other() -> None:

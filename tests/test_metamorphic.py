@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 import paleo_lite as pl
-from paleo_lite.api.scaling import scale as scaling
+from asked import scaling
 from paleo_lite.counting import GENERATION_PHASES, PHASES
 from paleo_lite.distributed.strategies import STRATEGIES
 from paleo_lite.errors import PaleoError

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from paleo_lite.api.scaling import scale as scaling
+from asked import scaling
 
 
 class _Cells(HTMLParser):

@@ -24,8 +24,6 @@ from click.testing import CliRunner
 
 import paleo_lite as pl
 from paleo_lite.api.plotting import KINDS
-from paleo_lite.api.prediction import predict as predict_any
-from paleo_lite.api.scaling import scale as scaling
 from paleo_lite.calibration.measurements import TEMPLATE
 from paleo_lite.cli import main
 from paleo_lite.cli.options import OutputOption
@@ -325,9 +323,9 @@ def test_options_and_parameters_have_the_same_defaults(name: str) -> None:
         (lambda: pl.sweep(pl.Predict("alexnet", gpu="k80"), "a.csv", batch_size=8),
          "sweep() got an unexpected keyword argument 'batch_size'"),
         (lambda: pl.kernels("a.json", gpu="k80", tile=2), "kernels() got an unexpected keyword argument 'tile'"),
-        (lambda: predict_any("alexnet", gpu="k80", batchsize=2),
+        (lambda: pl.predict("alexnet", gpu="k80", batchsize=2),
          "predict() got an unexpected keyword argument 'batchsize'"),
-        (lambda: scaling("alexnet", gpu="k80", worker=2), "scale() got an unexpected keyword argument 'worker'"),
+        (lambda: pl.train("alexnet", gpu="k80", worker=2), "train() got an unexpected keyword argument 'worker'"),
         (lambda: pl.feeding("alexnet"), "feeding() missing 1 required keyword-only argument: 'gpu'"),
         (lambda: pl.gemm(1, 2, 3, "k80"), "gemm() takes 3 positional arguments but 4 were given"),
     ],

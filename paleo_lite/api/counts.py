@@ -24,8 +24,8 @@ from ..timing.facility import Facility, facility_of_site
 from ..timing.pipeline_prediction import PipelinePrediction
 from .arguments import InputShapes
 from .pipelines import check_others
-from .prediction import predict, predict_network
-from .question import PictureOptions
+from .prediction import predict_pass, predict_pictures
+from .question import PictureOptions, Question
 from .resolve import resolve_network, square_size
 
 if TYPE_CHECKING:
@@ -171,17 +171,16 @@ def layers(
         counted = count_pipeline(pipeline, sampling)
         if gpu is None:
             return counted
-        predicted = predict(
+        question = Question(
             network,
-            gpu=gpu,
+            gpu,
             precision=precision,
             clock=clock,
             image_size=image_size,
-            images=batch_size,
-            steps=steps,
-            frames=frames,
+            batch_size=batch_size,
+            pictures=PictureOptions(steps=steps, frames=frames),
         )
-        return _with_costs_of_parts(counted, predicted, facility)
+        return _with_costs_of_parts(counted, predict_pictures(question), facility)
     PictureOptions(steps=steps, frames=frames).check_absent(network)
     image_size = square_size(image_size, network)
     is_sequence = isinstance(network, (list, tuple)) and not isinstance(network, Network)
@@ -238,14 +237,16 @@ def _count_one(
     costs = None
     if gpu is not None:
         costs = _costs_of(
-            predict_network(
-                resolved,
-                gpu=gpu,
-                precision=precision,
-                clock=clock,
-                phase=phase,
-                batch_size=batch_size,
-                execution=execution,
+            predict_pass(
+                Question(
+                    resolved,
+                    gpu=gpu,
+                    precision=precision,
+                    clock=clock,
+                    phase=phase,
+                    batch_size=batch_size,
+                    execution=execution,
+                )
             ),
             facility,
         )

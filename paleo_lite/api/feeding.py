@@ -25,7 +25,8 @@ from ..timing import Prediction
 from ..timing.energy import with_power_limit
 from ..units import element_bytes, parse_quantity
 from .arguments import InputShapes, Paths, to_paths
-from .prediction import predict_network
+from .prediction import predict_pass
+from .question import Question
 from .resolve import resolve_network
 
 if TYPE_CHECKING:
@@ -110,16 +111,18 @@ def feeding(
     if power_limit is not None:
         device = with_power_limit(device, power_limit)
     resolved = resolve_network(network, image_size, inputs)
-    prediction = predict_network(
-        resolved,
-        gpu=device,
-        precision=precision,
-        batch_size=batch_size,
-        phase=phase,
-        time_model=time_model,
-        ppp=ppp,
-        calibration=calibration,
-        clock=clock,
+    prediction = predict_pass(
+        Question(
+            resolved,
+            gpu=device,
+            precision=precision,
+            batch_size=batch_size,
+            phase=phase,
+            time_model=time_model,
+            ppp=ppp,
+            calibration=calibration,
+            clock=clock,
+        )
     )
     if host_link is None:
         link, link_bytes_per_s = find_host_link(device)
@@ -202,15 +205,17 @@ def _rate_and_bytes_in_fp16(
     if precision not in ("fp32", "tf32", "fp64"):
         return None
     try:
-        prediction = predict_network(
-            network,
-            gpu=device,
-            precision="fp16",
-            batch_size=batch_size,
-            phase=phase,
-            time_model=time_model,
-            ppp=ppp,
-            clock=clock,
+        prediction = predict_pass(
+            Question(
+                network,
+                gpu=device,
+                precision="fp16",
+                batch_size=batch_size,
+                phase=phase,
+                time_model=time_model,
+                ppp=ppp,
+                clock=clock,
+            )
         )
     except UnknownPrecision:
         return None

@@ -39,14 +39,9 @@ def check_others(pipeline: Pipeline, others: Mapping[str, tuple[Any, Any]]) -> N
 def make_run(pipeline: Pipeline, question: Question) -> PipelineRun:
     """Return a pipeline with what is asked of it.
 
-    Raises
-    ------
-    BadValue
-        If an option is out of its range, or `images` and `batch_size` are both given.
+    Raise BadValue if an option is out of its range.
     """
     options = question.pictures
-    if options.images is not None and question.batch_size != 1:
-        raise BadValue("`images` is the batch size of a pipeline: leave the batch size out")
     precision, weights = split_format(question.precision, question.weights)
     element_bytes(precision)
     sampling = make_sampling(
@@ -55,7 +50,7 @@ def make_run(pipeline: Pipeline, question: Question) -> PipelineRun:
         image_size=question.image_size,
         frames=options.frames,
         guidance=options.guidance,
-        images=question.batch_size if options.images is None else options.images,
+        images=question.batch_size,
         tiled=options.tiled,
         step_caching=options.step_caching,
     )

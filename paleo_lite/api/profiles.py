@@ -19,7 +19,8 @@ from ..machines import Device, find_device
 from ..timing.energy import with_power_limit
 from ..timing.models import TIME_MODELS
 from .arguments import Paths, to_paths
-from .prediction import predict_network as run_prediction
+from .prediction import predict_pass
+from .question import Question
 
 if TYPE_CHECKING:
     from ..calibration.comparison import ProfileComparison
@@ -444,19 +445,21 @@ def _compare_prediction(
 
     def predict_phase(phase: str) -> Prediction:
         """Predict a phase by its layers, whose kinds the operations of a profile have."""
-        return run_prediction(
-            network,
-            gpu=device,
-            precision=precision,
-            batch_size=batch_size,
-            phase=phase,
-            sequence_length=sequence_length,
-            context=context,
-            time_model=time_model,
-            calibration=calibration,
-            clock=clock,
-            ppp=1.0 if is_fitted else ppp,
-            execution=ENGINE if phase in GENERATION_PHASES else None,
+        return predict_pass(
+            Question(
+                network,
+                gpu=device,
+                precision=precision,
+                batch_size=batch_size,
+                phase=phase,
+                sequence_length=sequence_length,
+                context=context,
+                time_model=time_model,
+                calibration=calibration,
+                clock=clock,
+                ppp=1.0 if is_fitted else ppp,
+                execution=ENGINE if phase in GENERATION_PHASES else None,
+            )
         )
 
     prediction = predict_phase(phase or "inference")  # an unknown network raises before the profile is read

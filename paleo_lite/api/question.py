@@ -11,6 +11,7 @@ from ..architectures.network import SequenceOptions
 from ..architectures.pipelines.records import Pipeline
 from ..errors import BadValue
 from ..machines import Device, Machine, find_device
+from ..timing.energy import with_power_limit
 from ..timing.models import CALIBRATED
 from .arguments import InputShapes, Paths, to_paths
 
@@ -26,19 +27,19 @@ if TYPE_CHECKING:
 class PictureOptions(msgspec.Struct, frozen=True):
     """What is asked of a pipeline and of no other network; None and False where nothing is.
 
-    The fields are those arguments of `predict`, where they are explained.
+    Record `Diffusion` explains its options.
     """
 
-    steps: int | None = None
-    guidance: float | None = None
-    frames: int | None = None
-    images: int | None = None
-    offload: str | None = None
+    steps: int | None = None  # denoising steps
+    guidance: float | None = None  # scale of classifier-free guidance
+    frames: int | None = None  # of each video
+    offload: str | None = None  # which parameters are in the memory of the host until they are needed
+    # Devices that split the sequence of the denoiser: exchanging tokens for heads, and around a ring.
     ulysses: int | None = None
     ring: int | None = None
-    guidance_parallel: bool = False
-    tiled: bool = False
-    step_caching: float | None = None
+    guidance_parallel: bool = False  # whether two groups of devices compute the two predictions of the guidance
+    tiled: bool = False  # whether pictures are decoded in tiles that overlap
+    step_caching: float | None = None  # steps per step that the denoiser computes
 
     def first_given(self) -> str | None:
         """Return the first option that is given; None if there is none."""
@@ -64,44 +65,43 @@ class PictureOptions(msgspec.Struct, frozen=True):
 
 
 class Question(msgspec.Struct, frozen=True):
-    """What is asked of a network or a pipeline on a device; the fields are arguments of `predict`, which explains them.
+    """What is asked of a network or a pipeline on a device: what records of options say about it, in single values."""
 
-    Arguments that belong together are one field: those of pipelines, of the amount of training, and of the facility.
-    `scale` and `serve` explain the engine (``policy``) and the distribution of tokens over experts (``expert_load``).
-    """
-
-    network: str | Network | nn.Module | None
+    network: str | Network | nn.Module | None  # None for a count
     gpu: str | Device | None
-    precision: str = "fp32"
-    batch_size: int = 1
-    phase: str = "inference"
-    time_model: str | None = None
-    ppp: float | None = None
-    concurrent: bool = False
-    convention: str = "flops"
+    power_limit: float | str | None = None  # of the device, such as "300 W"
     clock: str | None = None
     unit: str | None = None
+    hardware_files: Paths = ()
+    precision: str = "fp32"
+    batch_size: int = 1  # samples per pass; of a pipeline pictures or videos
+    phase: str = "inference"
+    # Size of one sample.
     image_size: int | str | None = None
-    pictures: PictureOptions = PictureOptions()
     sequence_length: int | None = None
-    context: int | None = None
+    context: int | None = None  # tokens in the KV cache, for decode
     inputs: InputShapes = ()
+    # Counts per sample, instead of a network.
     flops: float | str | None = None
     macs: float | str | None = None
-    hardware_files: Paths = ()
+    convention: str = "flops"
+    pictures: PictureOptions = PictureOptions()
+    # The time model and its constants.
+    time_model: str | None = None
+    ppp: float | None = None
+    concurrent: bool = False  # whether the larger of arithmetic and memory time counts instead of their sum
     calibration: str | Calibration | None = None
-    training: TrainingOptions | None = None
-    fit_batch: bool = False
-    memory: bool = False
+    # Software, and formats in which matrices and the KV cache are stored.
     execution: str | None = None
     attention: str | None = None
+    policy: str | None = None  # engine whose kernels prefill and decode launch
     weights: str | None = None
-    policy: str | None = None
     kv_cache: str | None = None
-    expert_load: str | None = None
-    amount: Amount | None = None
-    price: float | str | None = None
-    price_of: str | None = None
+    expert_load: str | None = None  # tokens per expert of a mixture
+    training: TrainingOptions | None = None
+    fit_batch: bool = False  # whether the batch is the largest one that fits into the memory
+    memory: bool = False  # whether the memory is estimated at inference, too
+    amount: Amount | None = None  # of training, for hours, cost and energy
     facility: Facility | None = None
 
     @property
@@ -122,6 +122,8 @@ class Question(msgspec.Struct, frozen=True):
         if self.gpu is None:
             raise BadValue("a prediction needs a device: give `--gpu`")
         device = find_device(self.gpu, to_paths(self.hardware_files))
+        if self.power_limit is not None:
+            device = with_power_limit(device, self.power_limit)
         if whole_board:
             return Machine(device, self.clock, self.unit)
         return Machine.single_device(device, self.clock, self.unit)

@@ -1,4 +1,4 @@
-"""Scaling predictions: from the request of `api.scaling` to a `ScaleTable`."""
+"""Scaling predictions: from what is asked of a cluster to a `ScaleTable`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -53,24 +54,34 @@ DEFAULT_COMPUTE_DEVIATION = 0.3
 """Standard deviation of the logarithm of computation time for a time model that gives no interval."""
 
 
-class ClusterRequest(msgspec.Struct, frozen=True):
-    """Arguments of a scaling prediction; see `paleo_lite.train`."""
+class Feed(NamedTuple):
+    """How the samples of training reach the devices of a node."""
 
+    storage: str = "memory"
+    decode: float | str | None = None  # samples per second that a node decodes, such as "3,000/s"
+    pageable: bool = False  # whether one process copies the samples from pageable memory
+
+
+class ClusterRequest(msgspec.Struct, frozen=True):
+    """What is asked of many devices: what records of options say about them, in single values."""
+
+    # Numbers of devices: 8, [1, 2, 4] or a range as text; None for all devices of the topology.
     workers: int | str | Sequence[int] | None = None
+    # One of the three says how devices are joined: a link between all of them, a topology, or a computer.
     link: str | None = None
     topology: str | None = None
-    batch_size: int | None = None
+    platform: str | None = None
+    batch_size: int | None = None  # samples per step: per device in weak scaling, of all devices in strong scaling
     scaling: str = "weak"
     strategy: str = "data"
-    ppp_comm: float | None = None
+    advise: str | None = None  # what strategies are ranked by; None for the times of one strategy
+    ppp_comm: float | None = None  # fraction of the bandwidth of links that is reached
+    feed: Feed | None = None
+    measured: Sequence[str] = ()  # the user's own measurements, such as "16 workers: 5,900 samples/s"
     amount: Amount = Amount()
     price: float | str | None = None
     price_of: str | None = None
-    require_cost: bool = False
-    platform: str | None = None
-    measured: Sequence[str] = ()
     facility: Facility | None = None
-    by: str = "time"
 
     def worker_counts(self) -> list[int]:
         """Return the numbers of workers; an empty list stands for all devices of the topology.
@@ -154,11 +165,9 @@ def predict_scaling(
     workload: Workload,
     machine: Machine,
     model: TimeModel,
-    settings: Settings | None = None,
-    *,
-    advise: bool = False,
+    settings: Settings,
 ) -> ScaleTable:
-    """Predict all rows of a request, or with `advise` compare all strategies.
+    """Predict all rows of a request, or compare all strategies if they are to be ranked.
 
     Raise BadValue if the topology names another device, or advice is requested for several numbers of workers.
     """
@@ -176,11 +185,10 @@ def predict_scaling(
         request.price,
         price_of=request.price_of,
         platform_price=found_platform.price_of_device if isinstance(found_platform, Computer) else None,
-        require_cost=request.require_cost,
         sequence_tokens=workload.network.tokens,
     )
     platform = found_platform if isinstance(found_platform, Platform) else None
-    settings, compute_ratio = settings or Settings(), 1.0
+    compute_ratio = 1.0
     if platform is not None:
         settings, compute_ratio = platform.apply_to_settings(settings), platform.compute_ratio
     cluster: Cluster | None = platform
@@ -188,7 +196,12 @@ def predict_scaling(
         cluster = cluster_prior()
     strategy = STRATEGIES[request.strategy]
     is_training = workload.phase not in GENERATION_PHASES
-    if settings.micro_batches is not None and is_training and not advise and not strategy.uses_micro_batches:
+    if (
+        settings.micro_batches is not None
+        and is_training
+        and request.advise is None
+        and not strategy.uses_micro_batches
+    ):
         remedy = "`--micro-batch` sets the samples of each" if strategy.divides_blocks else "leave it out"
         raise BadValue(
             "`--schedule micro-batches` is for `--strategy pipeline-gpipe` and `pipeline-1f1b`, "
@@ -203,7 +216,7 @@ def predict_scaling(
                 f"`{option}`"
             )
         job, cluster = _condition_job(request, topology, job, settings, batch_size, cluster)
-    if advise:
+    if request.advise is not None:
         if len(counts) != 1:
             raise BadValue(
                 f"`--advise` needs a single number of workers, such as `--workers {counts[-1]}` "
@@ -219,7 +232,7 @@ def predict_scaling(
             budget=budget,
             cluster=cluster,
         )
-        if request.by == "joules":
+        if request.advise == "joules":
             advice = rank_by_energy(advice)
     else:
         rows = scale(

@@ -187,8 +187,7 @@ def paleo_table(
     *,
     collective: str,
     revision: str,
-    ppp: float = 1.0,
-    concurrent: bool = False,
+    ppp: float,
 ) -> ScaleTable:
     """Return the rows of `paleo_scale` for a request, in the table of `distributed.table`.
 
@@ -199,11 +198,11 @@ def paleo_table(
     """
     if gpu is None or request.link is None:
         raise BadValue("PALEO needs a device and a link, such as `--gpu TITAN_X --link ethernet20`")
-    budget = make_budget(None, request.amount, request.price, require_cost=request.require_cost)
+    budget = make_budget(None, request.amount, request.price)
     counts = request.worker_counts() or [1]
     samples = request.resolve_batch_size(max(counts))
     ppp_comm = request.ppp_comm or 1.0
-    simulator = make_simulator(gpu, request.link, ppp=ppp, ppp_comm=ppp_comm, revision=revision, concurrent=concurrent)
+    simulator = make_simulator(gpu, request.link, ppp=ppp, ppp_comm=ppp_comm, revision=revision)
     rows = paleo_scale(
         network, simulator, workers=counts, batch_size=samples, scaling=request.scaling, collective=collective,
         strategy=request.strategy,

@@ -103,30 +103,25 @@ def check_single(question: Options, allowed: Collection[str]) -> None:
 
 
 def find_asked_device(question: Any) -> Device:
-    """Return the device of a question under its power limit and at its price; raise BadValue if none is given.
+    """Return the device of a question at its price; raise BadValue if none is given.
 
     Without a price in its own file or in the question the price is the cheapest one of a cloud.
     """
-    gpu, power_limit = question.gpu, question.power_limit
-    if gpu is None:
+    if question.gpu is None:
         raise BadValue("give the device with `--gpu`, such as `--gpu h100-sxm` (`paleo-lite hardware list` shows all)")
     from ..api.arguments import to_paths
     from ..machines import find_device
 
-    device = find_device(gpu, to_paths(question.hardware_files))
+    device = find_device(question.gpu, to_paths(question.hardware_files))
     if getattr(question, "price", None) is not None:
         from ..machines.prices import with_price
 
-        device = with_price(device, question.price_usd_per_h, question.price_of)
-    elif device.rent is None and device.parts is None:
+        return with_price(device, question.price_usd_per_h, question.price_of)
+    if device.rent is None and device.parts is None:
         from ..machines.prices import choose_price
 
-        device = msgspec.structs.replace(device, rent=choose_price(device))
-    if power_limit is None:
-        return device
-    from ..timing.energy import with_power_limit
-
-    return with_power_limit(device, power_limit)
+        return msgspec.structs.replace(device, rent=choose_price(device))
+    return device
 
 
 FULL_PRECISION = "fp32"

@@ -32,6 +32,7 @@ from .train import training_options
 from .values import INTEGER, PICTURE_SIZE, Names
 
 if TYPE_CHECKING:
+    from ..api.question import Question
     from ..distributed.pictures import PictureScaling
     from ..distributed.table import ScaleTable
     from ..sweeps.comparison import Comparison
@@ -186,64 +187,61 @@ def _check_no_training(question: Diffusion) -> None:
         raise BadValue(f"`--{given[0].replace('_', '-')}` is for a training step: give `--phase training`")
 
 
-def _nouns(question: Any) -> dict[str, Any]:
-    """Return options of pictures and of training, each in its noun."""
-    from ..api.question import PictureOptions
+def _question(asked: Any, gpu: Any) -> Question:
+    """Return what is asked of the pipeline on a device."""
+    from ..api.question import PictureOptions, Question
     from ..timing.pipeline_run import PIPELINE_OFFLOADS
 
-    offload = None if question.offload == "none" else question.offload
+    offload = None if asked.offload == "none" else asked.offload
     is_of_pictures = offload in PIPELINE_OFFLOADS
     pictures = PictureOptions(
         offload=offload if is_of_pictures else None,
-        **{name: getattr(question, name) for name in _OF_PICTURES},
+        **{name: getattr(asked, name) for name in _OF_PICTURES},
     )
-    training = training_options(question, None if is_of_pictures else offload, is_in_blocks=False)
-    return {"pictures": pictures, "training": training}
+    return Question(
+        asked.network,
+        gpu,
+        pictures=pictures,
+        training=training_options(asked, None if is_of_pictures else offload, is_in_blocks=False),
+        facility=asked.facility,
+        **{name: getattr(asked, name) for name in _PASSED},
+    )
 
 
 _PASSED = (
-    "precision", "batch_size", "phase", "image_size", "time_model", "calibration", "clock", "unit", "hardware_files",
-    "execution", "attention", "weights",
+    "power_limit", "clock", "unit", "hardware_files", "precision", "batch_size", "phase", "image_size", "time_model",
+    "calibration", "execution", "attention", "weights",
 )  # fmt: skip
 
 
 def _answer_one(question: Any) -> Prediction | PipelinePrediction:
     """Return the prediction on one device, or on the devices of a split."""
-    from ..api.prediction import answer as predict_question
-    from ..api.question import Question
+    from ..api.prediction import predict_pass, predict_pictures
 
-    return predict_question(
-        Question(
-            question.network,
-            find_asked_device(question),
-            facility=question.facility,
-            **_nouns(question),
-            **{name: getattr(question, name) for name in _PASSED},
-        )
-    )
+    asked = _question(question, find_asked_device(question))
+    return predict_pictures(asked) if question.phase == "inference" else predict_pass(asked)
 
 
 def _answer_for_devices(question: Any) -> PictureScaling | ScaleTable:
     """Return the predictions on several numbers of devices."""
-    from ..api.scaling import scale
+    from ..api.scaling import predict_cluster, scale_pictures
+    from ..distributed.run import ClusterRequest
 
     if question.phase == "inference":
         for name in ("site", "price"):
             if name in question.given():
                 raise BadValue(f"`--{name}` is for one number of devices: leave `--workers` out")
+        return scale_pictures(_question(question, question.gpu), question.workers)
     if question.phase == "forward":
         raise BadValue("`--phase forward` is for one device: leave `--workers` out")
-    return scale(
-        question.network,
-        gpu=question.gpu,
-        workers=question.workers,
-        power_limit=question.power_limit,
+    request = ClusterRequest(
+        question.workers,
+        batch_size=question.batch_size,
         price=question.price_usd_per_h,
         price_of=question.price_of,
-        **question.site_settings,
-        **_nouns(question),
-        **{name: getattr(question, name) for name in _PASSED},
+        facility=question.facility,
     )
+    return predict_cluster(_question(question, question.gpu), request)
 
 
 def _document(result: Any, shown: Mapping[str, Any]) -> Any:

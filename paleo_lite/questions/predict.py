@@ -152,17 +152,17 @@ _ORDER = ("network", "gpu", "precision", "phase", "batch_size", "sequence_length
 
 def _answer_one(question: Any) -> Prediction:
     """Return the prediction of one network on one device."""
-    from ..api.prediction import answer as predict_question
+    from ..api.prediction import predict_pass
     from ..api.question import Question
-    from ..timing import Prediction
 
     check_no_pipeline(question.network, "predict")
     check_network_options(question, question.phase)
     question = with_usual_precision(_with_precision_of_engine(question))
-    prediction = predict_question(
+    return predict_pass(
         Question(
             question.network,
             find_asked_device(question),
+            power_limit=question.power_limit,
             precision=question.precision,
             batch_size=1 if question.batch_size == FIT else question.batch_size,
             phase=question.phase,
@@ -191,8 +191,6 @@ def _answer_one(question: Any) -> Prediction:
             facility=question.facility,
         )
     )
-    assert isinstance(prediction, Prediction)  # pipelines are refused above
-    return prediction
 
 
 def _training(question: Any) -> TrainingOptions | None:
@@ -251,8 +249,10 @@ def _check_alone(question: Predict) -> None:
 
 def _answer_for_groups(question: Any) -> ScaleTable:
     """Return the predictions of text generation on groups of devices, a row per size."""
-    from ..api.scaling import scale_network
+    from ..api.question import Question
+    from ..api.scaling import PARALLEL_3D, predict_cluster
     from ..distributed.parallel_config import ParallelConfig
+    from ..distributed.run import ClusterRequest
     from ..distributed.settings import Settings as SettingsOfDevices
 
     check_no_pipeline(question.network, "predict")
@@ -268,33 +268,36 @@ def _answer_for_groups(question: Any) -> ScaleTable:
         raise BadValue(f"`--{others[0].replace('_', '-')}` is for one device: leave it out with `--tensor`")
     check_single(question, ("tensor",))
     question = with_usual_precision(_with_precision_of_engine(question))
-    settings = None
+    parallel = None
     if question.expert_parallel is not None or question.attention_data_parallel is not None:
         parallel = ParallelConfig(
             expert=question.expert_parallel or 1, attention_data=question.attention_data_parallel or 1
         )
-        settings = SettingsOfDevices(parallel=parallel)
-    return scale_network(
-        question.network,
-        gpu=question.gpu,
-        workers=question.tensor,
+    request = ClusterRequest(
+        question.tensor,
         link=question.link,
         platform=question.platform,
-        settings=settings,
+        batch_size=question.batch_size,
+        scaling="strong",
+        strategy=PARALLEL_3D,
+        facility=question.facility,
+    )
+    asked = Question(
+        question.network,
         policy=question.engine,
         time_model=model_name(question.time_model),
         concurrent=question.time_model == PPP_OVERLAP,
-        **question.site_settings,
         **{name: getattr(question, name) for name in _PASSED_TO_GROUPS},
     )
+    return predict_cluster(asked, request, SettingsOfDevices(parallel=parallel))
 
 
 _PASSED_TO_GROUPS = (
-    "precision", "batch_size", "phase", "calibration", "clock", "unit", "power_limit", "hardware_files",
-    "sequence_length", "context", "execution", "attention", "weights", "kv_cache", "expert_load", "ppp",
+    "gpu", "power_limit", "clock", "unit", "hardware_files", "precision", "phase", "sequence_length", "context",
+    "ppp", "calibration", "execution", "attention", "weights", "kv_cache", "expert_load",
 )  # fmt: skip
 _TAKEN_BY_GROUPS = {
-    *_PASSED_TO_GROUPS, "network", "gpu", "tensor", "engine", "link", "platform", "expert_parallel",
+    *_PASSED_TO_GROUPS, "network", "tensor", "batch_size", "engine", "link", "platform", "expert_parallel",
     "attention_data_parallel", "memory", "site", "time_model",
 }  # fmt: skip
 

@@ -174,12 +174,6 @@ class SiteOptions(Options):
 
         return facility_of_site(self.site if isinstance(self.site, dict) else None)
 
-    @property
-    def site_settings(self) -> dict[str, Any]:
-        """The settings by the names that functions have for them."""
-        settings = self.site if isinstance(self.site, dict) else {}
-        return {name.replace("-", "_"): value for name, value in settings.items()}
-
 
 @dataclass(frozen=True)
 class PriceOptions(Options):

@@ -33,7 +33,7 @@ from .division import (
     replica_of,
 )
 from .kind import QuestionKind, make_function
-from .option import Several, option, options_of
+from .option import Several, documented_spelling, option, options_of
 from .records import (
     COST_GROUP,
     ENGINE_GROUP,
@@ -61,6 +61,7 @@ from .values import BATCH_SIZE, DURATION, FIT, INTEGER, Names
 
 if TYPE_CHECKING:
     from ..distributed.parallel_config import ParallelConfig
+    from ..distributed.run import ClusterRequest
     from ..distributed.settings import Settings
     from ..distributed.table import ScaleTable
     from ..sweeps.comparison import Comparison
@@ -313,9 +314,8 @@ def _asks_for_devices(question: Train) -> bool:
 
 def _answer_one(question: Any) -> Prediction:
     """Return the prediction of a training step on one device."""
-    from ..api.prediction import answer as predict_question
+    from ..api.prediction import predict_pass
     from ..api.question import Question
-    from ..timing import Prediction
     from ..timing.budget import Amount
 
     check_network_options(question, "training")
@@ -325,10 +325,11 @@ def _answer_one(question: Any) -> Prediction:
         amount = Amount(None, question.samples, question.tokens, question.epochs)
     fits = question.batch_size == FIT
     batch_size = 1 if fits else question.batch_size
-    prediction = predict_question(
+    return predict_pass(
         Question(
             question.network,
             find_asked_device(question),
+            power_limit=question.power_limit,
             precision=question.precision,
             batch_size=default_batch_size(question) if batch_size is None else batch_size,
             phase="training",
@@ -344,8 +345,6 @@ def _answer_one(question: Any) -> Prediction:
             **{name: getattr(question, name) for name in _PASSED},
         )
     )
-    assert isinstance(prediction, Prediction)  # pipelines are refused above
-    return prediction
 
 
 _PASSED = (
@@ -429,61 +428,94 @@ def _split_names(text: str) -> tuple[str, ...]:
 
 def _answer_for_devices(question: Any) -> ScaleTable:
     """Return the table over numbers of devices."""
-    from ..api.scaling import scale_network
+    from ..api.question import Question
+    from ..api.scaling import predict_cluster
 
     if question.batch_size == FIT:
         raise BadValue("`--batch-size fit` is for one device: give a number, or leave the number of devices out")
     check_network_options(question, "training")
     revision = replica_of(question)
-    if revision is None:
-        question = with_usual_precision(question, _device_of_topology(question))
-    communication = settings_of(question.communication)
+    if revision is not None:
+        return _reproduce_paleo(question, revision)
+    question = with_usual_precision(question, _device_of_topology(question))
     strategy, parallel = division_of(question)
     if parallel is not None and parallel.micro_batches:
         question = replace(question, accumulation=None)
     is_in_blocks = parallel is not None or strategy == IN_BLOCKS
-    optimizer = default_optimizer(question) if revision is None else "sgd"
-    training = training_options(question, offload_of(question)[0], is_in_blocks=is_in_blocks, optimizer=optimizer)
+    training = training_options(
+        question, offload_of(question)[0], is_in_blocks=is_in_blocks, optimizer=default_optimizer(question)
+    )
     if training is not None and training.gradient_release:
         raise BadValue(
             "`--training-settings gradients=released` is for one device: several exchange gradients before the update"
         )
-    feed = settings_of(question.feed)
-    settings = _settings(question, communication, parallel)
-    batch_size = question.global_batch_size or question.batch_size
-    if batch_size is None and revision is None:
-        batch_size = default_batch_size(question)
-    return scale_network(
+    asked = Question(
         question.network,
-        gpu=question.gpu,
-        workers=question.workers,
+        question.gpu,
+        power_limit=question.power_limit,
+        precision=question.precision,
+        phase="training",
+        training=training,
+        time_model=model_name(question.time_model),
+        concurrent=question.time_model == PPP_OVERLAP,
+        **{name: getattr(question, name) for name in _PASSED},
+    )
+    return predict_cluster(asked, _request(question, strategy), _settings(question, parallel))
+
+
+def _reproduce_paleo(question: Any, revision: str) -> ScaleTable:
+    """Return the table of a revision of the released PALEO; raise BadValue for an option that it does not have."""
+    from ..paleo.scale import paleo_table
+
+    declared, communication = options_of(Train), settings_of(question.communication)
+    unknown = [documented_spelling(name, declared[name]) for name in question.given() if name not in _OF_PALEO]
+    unknown += [f"--communication {key}" for key in communication if key not in ("collective", "ppp")]
+    if question.precision not in (None, FULL_PRECISION):
+        unknown.append("--precision")
+    if unknown:
+        raise BadValue(f"PALEO has no `{unknown[0]}`: leave it out, or leave `--time-model paleo` out")
+    strategy, _ = division_of(question)
+    return paleo_table(
+        _request(question, strategy),
+        question.network,
+        question.gpu,
+        collective=communication.get("collective") or "tree",
+        revision=revision,
+        ppp=1.0 if question.ppp is None else question.ppp,
+    )
+
+
+_OF_PALEO = {
+    "gpu", "workers", "link", "batch_size", "global_batch_size", "strategy", "communication", "precision",
+    "time_model", "ppp", "samples", "tokens", "epochs", "price", "within",
+}  # fmt: skip
+"""Options that the released PALEO has, or that speak of the amount of training."""
+
+
+def _request(question: Train, strategy: str) -> ClusterRequest:
+    """Return what is asked of the devices."""
+    from ..distributed.run import ClusterRequest, Feed
+    from ..timing.budget import Amount
+
+    batch_size: Any = question.global_batch_size or question.batch_size
+    if batch_size is None and replica_of(question) is None:
+        batch_size = default_batch_size(question)
+    feed = settings_of(question.feed)
+    return ClusterRequest(
+        question.workers,
         link=question.link,
         **_places(question),
-        measured=question.measured,
         batch_size=batch_size,
-        scaling="strong" if question.global_batch_size is not None else None,
+        scaling="weak" if question.global_batch_size is None else "strong",
         strategy=strategy,
-        advise=question.advise is not None,
-        by=question.advise or "time",
-        settings=settings,
-        precision=question.precision or FULL_PRECISION,
-        training=training,
-        power_limit=question.power_limit,
-        ppp_comm=communication.get("ppp"),
-        samples=question.samples,
-        tokens=question.tokens,
-        epochs=question.epochs,
-        storage=feed.get("storage"),
-        decode=feed.get("decode"),
-        pageable=feed.get("pageable", False),
-        compat=None if revision is None else "paleo",
-        revision=revision or "first",
+        advise=question.advise,
+        ppp_comm=settings_of(question.communication).get("ppp"),
+        feed=Feed(**feed) if any(feed.values()) else None,
+        measured=question.measured,
+        amount=Amount(None, question.samples, question.tokens, question.epochs),
         price=question.price_usd_per_h,
         price_of=question.price_of,
-        time_model=None if revision is not None else model_name(question.time_model),
-        concurrent=question.time_model == PPP_OVERLAP,
-        **question.site_settings,
-        **{name: getattr(question, name) for name in _PASSED},
+        facility=question.facility,
     )
 
 
@@ -507,10 +539,11 @@ def _places(question: Train) -> dict[str, Any]:
     return {"topology" if is_topology(question.platform) else "platform": question.platform}
 
 
-def _settings(question: Train, communication: Mapping[str, Any], parallel: ParallelConfig | None) -> Settings:
+def _settings(question: Train, parallel: ParallelConfig | None) -> Settings:
     """Return the settings of the exchange of gradients and of the schedule."""
     from ..distributed.settings import Settings
 
+    communication = settings_of(question.communication)
     given: dict[str, Any] = {
         "collective": communication.get("collective"),
         "gradient_precision": communication.get("precision"),

@@ -82,19 +82,17 @@ def make_budget(
     *,
     price_of: str | None = None,  # whose price is the default, as in `machines.prices.choose_price`
     platform_price: Price | None = None,
-    require_cost: bool = False,  # whether to raise an error if the cost cannot be computed
     sequence_tokens: int | None = None,  # tokens per sample; None if the network reads no tokens
 ) -> Budget:
     """Return the budget for an amount of training: samples or tokens, and epochs.
 
-    Raise BadValue if the amount or price is not > 0, epochs are given without samples, or a cost is required and the
-    amount or price is missing.
+    Raise BadValue if the amount or price is not > 0, or epochs are given without samples.
     """
     samples = amount.samples_per_epoch(sequence_tokens)
     epochs = amount.epochs
     if epochs is not None and not 0 < epochs < math.inf:
         raise BadValue(f"`--epochs` must be a number > 0 (got {epochs!r})")
-    if samples is None and (epochs is not None or require_cost):
+    if samples is None and epochs is not None:
         raise BadValue("hours and cost need an amount of training: give `--samples 52k` or `--tokens 15B`")
     check_one_price(price, price_of)
     listing = None
@@ -103,9 +101,6 @@ def make_budget(
     price_usd_per_h = None if listing is None else listing.usd_per_h
     if price is not None:
         price_usd_per_h = parse_price(price)
-    if price_usd_per_h is None and require_cost:
-        name = device.name if device else "the device"
-        raise BadValue(f"the price of {name} is unknown: give `--price`, such as '0.90 USD/h'")
     return Budget(samples, 1.0 if epochs is None else epochs, price_usd_per_h, listing)
 
 

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 import paleo_lite as pl
-from paleo_lite.api.scaling import scale as scaling
+from asked import scaling
 from paleo_lite.architectures import find_network
 from paleo_lite.errors import BadValue, MissingExtra, UnsupportedPhase
 from paleo_lite.files import shipped_folder

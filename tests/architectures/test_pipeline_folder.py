@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 import paleo_lite as pl
-from paleo_lite.api.prediction import predict as predict_any
+from asked import predict_any
 from paleo_lite.architectures import trace_process
 from paleo_lite.architectures.pipelines.configs import CONFIGS
 from paleo_lite.architectures.pipelines.folder import read_pipeline_folder

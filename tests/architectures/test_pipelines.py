@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from paleo_lite.api.prediction import predict as predict_any
+from asked import predict_any
 from paleo_lite.architectures.descriptor import decode_descriptor, read_bounded
 from paleo_lite.architectures.free_sizes import Basis, all_monomials, polynomial
 from paleo_lite.architectures.pipelines.modules import MODULES
@@ -264,7 +264,7 @@ def test_a_part_traced_again_is_the_shipped_one(tmp_path: Path, monkeypatch: pyt
 
 
 def test_pl_predict_knows_pipelines() -> None:
-    prediction = predict_any("sd-1.5", gpu="rtx4090", precision="fp16", steps=20, image_size="512x768", images=2)
+    prediction = predict_any("sd-1.5", gpu="rtx4090", precision="fp16", steps=20, image_size="512x768", batch_size=2)
     answer = prediction.to_dict()
     assert (answer["width"], answer["height"], answer["images"], answer["steps"]) == (512, 768, 2, 20)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paleo_lite.api.prediction import predict as predict_any
+from asked import predict_any
 from paleo_lite.architectures import find_network
 from paleo_lite.calibration.alternatives import try_alternatives
 from paleo_lite.timing.workload import TrainingOptions

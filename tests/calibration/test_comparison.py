@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paleo_lite.api.prediction import predict
+from asked import predict_any
 from paleo_lite.calibration.comparison import compare_with_profile, kind_of_layer
 from paleo_lite.profile_analysis.pass_times import PassTimes
 
@@ -15,7 +15,7 @@ def measured(seconds, layers=None, has_ops=True):
 
 @pytest.fixture(scope="module")
 def alexnet():
-    return predict("alexnet", gpu="k40m", batch_size=8, phase="training", time_model="roofline")
+    return predict_any("alexnet", gpu="k40m", batch_size=8, phase="training", time_model="roofline")
 
 
 def test_layers_are_matched_in_order_and_backwards_in_reverse(alexnet):

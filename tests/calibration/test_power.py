@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import paleo_lite as pl
-from paleo_lite.api.scaling import scale as scaling
+from asked import scaling
 from paleo_lite.calibration.measurements import Measurement, format_csv, read_measurements
 from paleo_lite.calibration.power_logs import is_power_log, read_power_log
 from paleo_lite.errors import BadFile, BadValue, CalibrationFailed

@@ -92,7 +92,7 @@ def test_unwritable_path_is_an_error(make, sentence, tmp_path):
 
 
 def test_unwritable_folder_is_reported_before_computing(tmp_path, monkeypatch):
-    monkeypatch.setattr("paleo_lite.api.prediction.answer", lambda _: pytest.fail("it predicted"))
+    monkeypatch.setattr("paleo_lite.api.prediction.predict_pass", lambda _: pytest.fail("it predicted"))
     monkeypatch.setattr("os.access", lambda path, mode: False)  # the tests may run as root, who may do anything
     result = run("alexnet", "--gpu", "k40m", "--report", tmp_path / "r.html")
     assert result.exit_code == 1 and f"no permission to write in {tmp_path}" in result.output

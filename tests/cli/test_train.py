@@ -10,7 +10,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from paleo_lite.api.scaling import scale as scaling
+from asked import scaling
 from paleo_lite.cli import main
 
 K80 = ("train", "resnet50", "--gpu", "k80-die", "--link", "ethernet20")

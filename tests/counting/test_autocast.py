@@ -10,8 +10,8 @@ from torch import nn  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 import paleo_lite as pl  # noqa: E402
+from asked import predict_any  # noqa: E402
 from measured import DATA  # noqa: E402
-from paleo_lite.api.prediction import predict as predict_any  # noqa: E402
 from paleo_lite.architectures import find_network  # noqa: E402
 from paleo_lite.architectures.trace import trace  # noqa: E402
 from paleo_lite.counting import INPUT, Layer, count  # noqa: E402

@@ -7,7 +7,7 @@ import math
 import msgspec
 import pytest
 
-from paleo_lite.api.scaling import scale as scaling
+from asked import scaling
 from paleo_lite.distributed.advise import _explain
 from paleo_lite.distributed.clusters import (
     BEST,

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from paleo_lite.api.scaling import scale as scaling
+from asked import scaling
 from paleo_lite.distributed.platforms import computer_names, find_computer, find_platform, read_computer
 from paleo_lite.errors import BadFile, BadValue, UnknownName
 from paleo_lite.files import shipped_folder

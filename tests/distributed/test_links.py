@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from paleo_lite.api.scaling import scale as scaling
+from asked import scaling
 from paleo_lite.cli import main
 from paleo_lite.distributed.collectives import all_gather_time_s, all_reduce_time_s
 from paleo_lite.distributed.links import (

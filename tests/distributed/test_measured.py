@@ -10,7 +10,7 @@ import math
 import numpy as np
 import pytest
 
-from paleo_lite.api.scaling import scale as scaling
+from asked import scaling
 from paleo_lite.distributed.clusters import ClusterPrior, MeasuredStep, Range, condition_on_measurements, parse_measured
 from paleo_lite.distributed.settings import Settings
 from paleo_lite.errors import BadValue

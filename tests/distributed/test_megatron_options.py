@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paleo_lite.api.scaling import scale as scaling
+from asked import scaling
 from paleo_lite.distributed.megatron_options import megatron_options
 from paleo_lite.distributed.parallel_config import ParallelConfig
 from paleo_lite.timing.workload import TrainingOptions
@@ -56,7 +56,7 @@ def test_options(config: ParallelConfig, counts: tuple, recipe: str | None, expe
 @pytest.mark.slow  # every configuration of 8 devices
 def test_advice_ends_with_the_options_of_the_best_configuration() -> None:
     table = scaling(
-        "llama-3-8b", platform="dgx-b200", workers=8, batch_size=64, scaling="strong", precision="mxfp8", advise=True,
+        "llama-3-8b", platform="dgx-b200", workers=8, batch_size=64, scaling="strong", precision="mxfp8", advise="time",
         sequence_length=4096, training=TrainingOptions("adam", mixed_precision=True),
     )  # fmt: skip
     best = table[0]

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 import paleo_lite as pl
-from paleo_lite.api.prediction import predict as predict_any
-from paleo_lite.api.scaling import scale as scaling
+from asked import predict_any, scaling
 from paleo_lite.architectures import find_network
 from paleo_lite.architectures.model_config import read_config
 from paleo_lite.architectures.network import SequenceOptions
@@ -184,7 +183,7 @@ def test_zero_shards_the_model_state():
 
 def test_advice_compares_every_configuration():
     table = scaling("gpt3-1.3b", topology=f"{NODE}, 2 nodes @ 8x infiniband-hdr", workers=16, batch_size=64,
-                     scaling="strong", precision="fp16", training=ADAM, advise=True)  # fmt: skip
+                     scaling="strong", precision="fp16", training=ADAM, advise="time")  # fmt: skip
     assert 1 < len(table.rows) <= 6
     assert [row.time_s for row in table.rows] == sorted(row.time_s for row in table.rows)
     assert all(row.fits and row.interval for row in table.rows)
@@ -679,7 +678,7 @@ def test_advice_on_a_batch_that_no_single_device_counts():
         scaling="strong",
         precision="mxfp8",
         sequence_length=4096,
-        advise=True,
+        advise="time",
         training=pl.TrainingOptions("adamw", mixed_precision=True),
         settings=Settings(parallel=ParallelConfig(pipeline=4, virtual_stages=4, expert=32)),
     )

@@ -7,9 +7,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-import paleo_lite as pl
-from paleo_lite.api.prediction import predict as predict_any
-from paleo_lite.api.scaling import scale as scaling
+from asked import predict_any, scaling
 from paleo_lite.cli import main
 from paleo_lite.errors import BadValue
 
@@ -28,9 +26,8 @@ def test_devices_are_divided_among_copies_guidance_and_sequence() -> None:
 
 def test_a_given_split_holds_in_each_copy() -> None:
     """24 heads of FLUX.1 over two devices; four devices hold two copies with half of the pictures each."""
-    options = pl.PictureOptions(ulysses=2, steps=4)
-    row = scaling("flux.1-dev", workers=4, batch_size=4, pictures=options, **ASKED).rows()[0]
-    half = predict_any("flux.1-dev", gpu="h100-sxm", precision="bf16", steps=4, images=2, ulysses=2)
+    row = scaling("flux.1-dev", workers=4, batch_size=4, ulysses=2, steps=4, **ASKED).rows()[0]
+    half = predict_any("flux.1-dev", gpu="h100-sxm", precision="bf16", steps=4, batch_size=2, ulysses=2)
     assert (row["replicas"], row["ulysses"], row["images"]) == (2, 2, 4)
     assert row["time_s"] == pytest.approx(half.time_s) and row["energy_j"] == pytest.approx(2 * half.energy_j)
 
@@ -48,17 +45,16 @@ def test_guidance_in_parallel_halves_the_samples() -> None:
 @pytest.mark.parametrize(
     "name, asked, message",
     [
-        ("resnet50", {}, "is for pipelines such as flux.1-dev"),
+        ("resnet50", {}, "need a pipeline such as flux.1-dev"),
         ("sdxl", {"workers": 5000}, "--workers must be from 1 to 4,096 devices"),
         (
             "flux.1-dev",
-            {"workers": 7, "pictures": pl.PictureOptions(ulysses=2)},
+            {"workers": 7, "ulysses": 2},
             "7 devices cannot be divided among copies of flux.1-dev",
         ),
-        ("sdxl", {"link": "nvlink4"}, "which --link is not for"),
         (
             "sdxl",
-            {"phase": "training", "pictures": pl.PictureOptions(steps=4)},
+            {"phase": "training", "steps": 4},
             "--steps is for `--phase inference` of sdxl",
         ),
         ("sdxl", {"gpu": None}, "needs a device: give `--gpu`"),
@@ -81,7 +77,7 @@ def test_the_command_prints_a_row_per_number_of_devices() -> None:
 def test_the_command_places_parameters_and_refuses_options_of_training() -> None:
     words = ["diffusion", "sd-3.5-medium", "--gpu", "h100-sxm", "--precision", "bf16", "--workers", "1", "--steps", "4"]
     placed = CliRunner().invoke(main, [*words, "--offload", "model", "--format", "json"])
-    expected = scaling("sd-3.5-medium", workers=1, pictures=pl.PictureOptions(steps=4, offload="model"), **ASKED)
+    expected = scaling("sd-3.5-medium", workers=1, steps=4, offload="model", **ASKED)
     assert json.loads(placed.stdout)["rows"] == expected.rows()
     refused = CliRunner().invoke(main, [*words, "--optimizer", "adam"])
     assert refused.exit_code != 0 and "is for a training step: give `--phase training`" in refused.stderr

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paleo_lite.api.scaling import scale as scaling
+from asked import scaling
 from paleo_lite.architectures import find_network
 from paleo_lite.architectures.network import SequenceOptions
 from paleo_lite.distributed.parallel_config import ParallelConfig

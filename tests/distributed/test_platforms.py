@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paleo_lite.api.scaling import scale as scaling
+from asked import scaling
 from paleo_lite.distributed.platforms import find_platform
 from paleo_lite.distributed.settings import Settings
 from paleo_lite.errors import BadFile, BadValue, UnknownName

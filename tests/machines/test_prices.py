@@ -11,8 +11,7 @@ import msgspec
 import pytest
 
 import paleo_lite as pl
-from paleo_lite.api.prediction import predict as predict_any
-from paleo_lite.api.scaling import scale as scaling
+from asked import scaling
 from paleo_lite.errors import BadValue, UnknownName
 from paleo_lite.machines import Price, find_device
 from paleo_lite.machines.prices import choose_price, cloud_names, find_cloud_name, prices_of
@@ -68,17 +67,17 @@ def test_a_price_says_whose_it_is_and_when_it_is_old() -> None:
 
 def test_answers_name_the_price_that_they_use() -> None:
     """The P4 is listed once, in July 2022."""
-    asked = {"phase": "training", "batch_size": 32, "samples": 1e6}
-    lent = predict_any("resnet18", gpu="h100-sxm", price_of="Lambda", **asked)
+    asked = {"precision": "fp32", "batch_size": 32, "samples": 1e6}
+    lent = pl.train("resnet18", gpu="h100-sxm", price="Lambda", **asked)
     run = lent.run
     assert run is not None and run.cost_usd == pytest.approx(run.hours * 31.92 / 8)
     assert run.price is not None and run.price.startswith("3.99 USD/h (Lambda, 2026-09-20")
-    old = predict_any("resnet18", gpu="p4", **asked)
+    old = pl.train("resnet18", gpu="p4", **asked)
     assert any("Google Cloud, 2022-07-19" in note and "older than a year" in note for note in old.notes)
     table = scaling("resnet18", gpu="p4", workers=1, batch_size=32, samples=1e6)
     assert any("older than a year" in note for note in table.notes) and "Google Cloud" in (table.price or "")
     with pytest.raises(BadValue, match="exclude each other"):
-        predict_any("resnet18", gpu="p4", price=1, price_of="AWS", **asked)
+        scaling("resnet18", gpu="p4", workers=1, batch_size=32, samples=1e6, price=1, price_of="AWS")
 
 
 def test_a_sweep_uses_the_prices_of_a_cloud(tmp_path) -> None:

@@ -7,8 +7,9 @@ import json
 import numpy as np
 import pytest
 
+import paleo_lite as pl
+from asked import scaling
 from measured import DATA
-from paleo_lite.api.scaling import scale as scaling
 from paleo_lite.architectures import Network, find_network
 from paleo_lite.counting import Layer
 from paleo_lite.errors import BadValue, CountFailed, UnknownName
@@ -206,13 +207,11 @@ def test_the_command_line():
     assert hours == pytest.approx([96.31, 49.57, 25.42, 14.37], abs=0.005)
 
 
-def test_use_pipeline_is_an_option_of_scale():
-    """Compute and memory time of a layer overlap: `paleo_scale` equals a simulator with this option."""
+def test_compute_and_memory_time_overlap():
+    """The larger of both counts with PALEO's option `use_pipeline`, which the time model ppp-overlap has, too."""
     simulator = make_simulator("K80", "ethernet20", concurrent=True)
     rows = paleo_scale("paleo_vgg16", simulator, workers=[1, 4], batch_size=64)
-    asked = {"gpu": "K80", "link": "ethernet20", "workers": [1, 4], "batch_size": 64, "compat": "paleo"}
-    table = scaling("paleo_vgg16", concurrent=True, **asked)
-    assert [row.time_s for row in table] == [row.time_s for row in rows]
-    assert table[0].time_s < scaling("paleo_vgg16", **asked)[0].time_s
+    table = pl.train("paleo_vgg16", gpu="K80", link="ethernet20", workers="1,4", batch_size=64, time_model="paleo")
+    assert rows[0].time_s < table[0].time_s
     with pytest.raises(BadValue, match="needs a PPP, the fraction of peak"):
         scaling("vgg16", gpu="k80-die", link="ethernet20", workers=[2], concurrent=True)

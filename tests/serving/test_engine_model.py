@@ -12,10 +12,9 @@ import pytest
 from click.testing import CliRunner
 
 import paleo_lite as pl
-from paleo_lite.api.prediction import predict as predict_any
+from asked import predict_any, scaling
 from paleo_lite.api.question import Question
 from paleo_lite.api.resolve import resolve_question
-from paleo_lite.api.scaling import scale as scaling
 from paleo_lite.cli import main
 from paleo_lite.engines.records import KERNEL_ENGINES, find_server
 from paleo_lite.errors import PaleoError

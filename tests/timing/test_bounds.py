@@ -10,7 +10,7 @@ import re
 import pytest
 
 import paleo_lite as pl
-from paleo_lite.api.prediction import predict as predict_any
+from asked import predict_any
 from paleo_lite.timing.models import TIME_LIMITS, seconds_by_limit
 from paleo_lite.timing.workload import TrainingOptions
 

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from paleo_lite.api.prediction import predict as predict_any
+from asked import predict_any
 from paleo_lite.architectures.pipelines.sampling import read_part
 from paleo_lite.calibration.choose import choose_model
 from paleo_lite.counting import count

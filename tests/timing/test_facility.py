@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 import paleo_lite as pl
-from paleo_lite.api.scaling import scale as scaling
+from asked import scaling
 from paleo_lite.cli import main
 from paleo_lite.errors import BadValue
 from paleo_lite.timing.facility import Facility, make_facility
@@ -89,8 +89,6 @@ def test_advice_by_joules() -> None:
     by_energy = pl.serve("llama-3.1-8b", gpu="h100-sxm,l40s", concurrency=16, advise="joules", tensor=1)
     joules = [candidate.joules_per_million_output_tokens for candidate in by_energy.advice.candidates]
     assert joules == sorted(joules) and by_energy.advice.best is by_energy.advice.candidates[0]
-    table = scaling("resnet50", gpu="v100-sxm2", link="nvlink2", workers=8, batch_size=32, advise=True, by="joules")
+    table = scaling("resnet50", gpu="v100-sxm2", link="nvlink2", workers=8, batch_size=32, advise="joules")
     energies = [row.energy_per_sample_j for row in table.rows if row.fits]
     assert energies == sorted(energies)
-    with pytest.raises(BadValue, match="`--by` is for `--advise`"):
-        scaling("resnet50", gpu="v100-sxm2", link="nvlink2", workers=8, by="joules")

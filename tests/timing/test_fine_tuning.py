@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import paleo_lite as pl
-from paleo_lite.api.prediction import predict as predict_any
+from asked import predict_any
 from paleo_lite.architectures import find_network
 from paleo_lite.architectures.network import SequenceOptions
 from paleo_lite.counting import count

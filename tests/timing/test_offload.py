@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from paleo_lite.api.prediction import predict as predict_any
+from asked import predict_any
 from paleo_lite.errors import BadValue
 from paleo_lite.machines import find_device
 from paleo_lite.timing.offload import (

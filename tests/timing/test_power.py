@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 import paleo_lite as pl
-from paleo_lite.api.prediction import predict as predict_any
-from paleo_lite.api.scaling import scale as scaling
+from asked import predict_any, scaling
 from paleo_lite.errors import BadValue
 from paleo_lite.machines import Machine, SourcedFigure, find_device, list_devices
 from paleo_lite.machines.registry import limit_power

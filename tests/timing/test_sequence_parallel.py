@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paleo_lite.api.prediction import predict as predict_any
-from paleo_lite.api.scaling import scale as scaling
+from asked import predict_any, scaling
 from paleo_lite.errors import BadValue
 
 FLUX = {"gpu": "h100-sxm", "precision": "bf16", "steps": 50}
@@ -16,7 +15,7 @@ MEASURED = {(1, 2, 1): 8.026, (4, 1, 1): 4.647, (4, 2, 8): 17.594, (8, 1, 8): 16
 
 @pytest.mark.parametrize("ulysses, ring, images", MEASURED)
 def test_published_batches_are_inside_the_intervals(ulysses: int, ring: int, images: int) -> None:
-    prediction = predict_any("flux.1-dev", ulysses=ulysses, ring=ring, images=images, **FLUX)
+    prediction = predict_any("flux.1-dev", ulysses=ulysses, ring=ring, batch_size=images, **FLUX)
     low_s, high_s = prediction.interval
     assert low_s < MEASURED[ulysses, ring, images] < high_s
     assert prediction.to_dict()["devices"] == ulysses * ring

@@ -15,8 +15,8 @@ import pytest
 from click.testing import CliRunner
 
 import paleo_lite as pl
+from asked import predict_any
 from measured import DATA
-from paleo_lite.api.prediction import predict as predict_any
 from paleo_lite.architectures import find_network
 from paleo_lite.architectures.network import SequenceOptions
 from paleo_lite.calibration.choose import choose_model

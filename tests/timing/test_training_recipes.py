@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paleo_lite.api.prediction import predict as predict_any
+from asked import predict_any
 from paleo_lite.errors import BadValue
 from paleo_lite.machines import find_device
 from paleo_lite.timing.training_recipes import TRAINING_RECIPES, check_recipe, find_recipe

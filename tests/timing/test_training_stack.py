@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import paleo_lite as pl
-from paleo_lite.api.scaling import scale as scaling
+from asked import scaling
 from paleo_lite.calibration.choose import choose_model
 from paleo_lite.distributed.parallel_config import ParallelConfig
 from paleo_lite.distributed.settings import Settings

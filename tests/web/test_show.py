@@ -8,7 +8,7 @@ pytest.importorskip("streamlit")
 pytest.importorskip("altair")
 
 import paleo_lite as pl
-from paleo_lite.api.scaling import scale as scaling
+from asked import scaling
 from paleo_lite.reporting.charts.devices import batch_chart
 from paleo_lite.reporting.charts.layers import kind_chart, layer_chart, pass_chart
 from paleo_lite.reporting.charts.roofline import prediction_roofline

@@ -84,11 +84,11 @@ def ask(row: Row, constants: DiffusionConstants | None = None) -> PipelinePredic
         precision=row.precision,
         execution=row.execution,
         attention=row.attention,
+        batch_size=row.images,
         image_size=f"{row.width}x{row.height}",
         pictures=PictureOptions(
             steps=row.steps,
             frames=row.frames if row.frames > 1 else None,
-            images=row.images,
             ulysses=row.ulysses,
             ring=row.ring,
         ),

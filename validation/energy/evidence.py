@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from paleo_lite.api.prediction import predict_network
+from paleo_lite.api.prediction import predict_pass
+from paleo_lite.api.question import Question
 from paleo_lite.engines.activity import kernel_activity
 from paleo_lite.engines.kernels import ExpertsKernel
 from paleo_lite.engines.step import Load
@@ -197,12 +198,14 @@ def _trained_power(step: LimitedStep) -> Measured:
     activity, time_s = Activity(), 1.0
     if step.network != WAITING:
         tokens = SQUAD_TOKENS if step.network.startswith("bert") else None
-        predicted = predict_network(
-            step.network,
-            gpu=step.device.id,
-            phase="training",
-            batch_size=step.batch_size,
-            sequence_length=tokens,
+        predicted = predict_pass(
+            Question(
+                step.network,
+                gpu=step.device.id,
+                phase="training",
+                batch_size=step.batch_size,
+                sequence_length=tokens,
+            )
         )
         activity = predicted.activity
         time_s = predicted.time_s

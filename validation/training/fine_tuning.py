@@ -12,8 +12,10 @@ from pathlib import Path
 
 import msgspec
 
-from paleo_lite.api.scaling import scale_network
+from paleo_lite.api.question import Question
+from paleo_lite.api.scaling import PARALLEL_3D, predict_cluster
 from paleo_lite.distributed.parallel_config import ParallelConfig
+from paleo_lite.distributed.run import ClusterRequest
 from paleo_lite.distributed.settings import Settings
 from paleo_lite.reporting.document import Column, Document
 from paleo_lite.timing.workload import TrainingOptions
@@ -48,18 +50,18 @@ def _forecast(row: dict[str, str]) -> FineTuning:
         virtual_stages=int(float(row["vpp"])) if stages > 1 else 1,
         micro_batch_size=int(row["micro_batch"]),
     )
-    found = scale_network(
+    question = Question(
         NETWORKS[row["model"]],
-        platform=PLATFORMS[row["gpu"]],
-        workers=[workers],
-        batch_size=batch_size,
-        scaling="strong",
-        strategy="3d",
+        None,
         precision=row["precision"],
+        phase="training",
         sequence_length=length,
         training=TrainingOptions("adam", mixed_precision=True, lora_rank=RANK, lora_modules=MODULES),
-        settings=Settings(parallel=config),
-    ).rows[0]
+    )
+    request = ClusterRequest(
+        [workers], platform=PLATFORMS[row["gpu"]], batch_size=batch_size, scaling="strong", strategy=PARALLEL_3D
+    )
+    found = predict_cluster(question, request, Settings(parallel=config)).rows[0]
     assert found.interval is not None
     measured_s = batch_size * length / (float(row["tokens_per_s_per_gpu"]) * workers)
     low_s, high_s = found.interval

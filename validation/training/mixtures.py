@@ -15,8 +15,10 @@ from pathlib import Path
 import msgspec
 
 import paleo_lite as pl
-from paleo_lite.api.scaling import scale_network
+from paleo_lite.api.question import Question
+from paleo_lite.api.scaling import PARALLEL_3D, predict_cluster
 from paleo_lite.distributed.parallel_config import ParallelConfig
+from paleo_lite.distributed.run import ClusterRequest
 from paleo_lite.distributed.settings import Settings
 from paleo_lite.reporting.document import Column, Document
 
@@ -52,18 +54,18 @@ def _forecast(row: dict[str, str]) -> MixtureStep:
         expert_kernels=row["expert_kernels"],
     )
     workers, batch_size, length = int(row["workers"]), int(row["batch_size"]), int(row["length"])
-    (found,) = scale_network(
+    question = Question(
         row["network"],
-        platform=row["platform"],
-        workers=[workers],
-        batch_size=batch_size,
-        scaling="strong",
-        strategy="3d",
+        None,
         precision=row["precision"],
+        phase="training",
         sequence_length=length,
-        settings=Settings(parallel=config),
         training=pl.TrainingOptions("adamw", mixed_precision=True, loss_chunks=int(row["loss_chunks"])),
     )
+    request = ClusterRequest(
+        [workers], platform=row["platform"], batch_size=batch_size, scaling="strong", strategy=PARALLEL_3D
+    )
+    (found,) = predict_cluster(question, request, Settings(parallel=config))
     assert found.interval is not None
     measured_s = batch_size * length / (float(row["tokens_per_s_per_gpu"]) * workers)
     low_s, high_s = found.interval

@@ -15,8 +15,8 @@ import pytest
 
 pytest.importorskip("altair")
 
+from asked import scaling
 from paleo_lite.api.plotting import Plot
-from paleo_lite.api.scaling import scale as scaling
 from paleo_lite.calibration.fit import calibrate
 from paleo_lite.calibration.measurements import Measurement
 from paleo_lite.calibration.validate import AccuracyRow, Point, Validation, error_statistics
@@ -107,7 +107,7 @@ def test_title_names_the_best_series_and_forecasts_precede_bounds():
 
 
 def test_advice_is_a_bar_for_each_strategy():
-    table = scaling("alexnet", gpu="k80-die", link="ethernet20", workers="4", advise=True)
+    table = scaling("alexnet", gpu="k80-die", link="ethernet20", workers="4", advise="time")
     chart = scale_chart(table)
     parts = data(chart, "part")
     sums = {}

@@ -17,8 +17,8 @@ pytest.importorskip("altair")
 
 
 import paleo_lite as pl
+from asked import predict_any
 from measured import DATA
-from paleo_lite.api.prediction import predict as predict_any
 from paleo_lite.calibration.alternatives import Alternative, Alternatives
 from paleo_lite.counting import PHASES
 from paleo_lite.files import shipped_folder
