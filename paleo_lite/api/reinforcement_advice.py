@@ -7,6 +7,7 @@ all pairs are put together.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 from math import prod
 from typing import Any, NamedTuple
@@ -25,11 +26,8 @@ from ..reinforcement.trainer import TrainerTimes
 from ..serving.deployment import Deployment
 from ..timing.memory import usable_bytes
 from .reinforcement import (
-    Devices,
     Predicted,
-    RlQuestion,
     complete,
-    find_devices,
     make_deployment,
     make_job,
     make_setup,
@@ -39,6 +37,7 @@ from .reinforcement import (
     trained_tokens,
 )
 from .reinforcement_answer import make_answer, rollout_bytes_of
+from .reinforcement_devices import Devices, find_devices
 
 MOST_SHAPES = 6
 """Divisions of matrices and experts that are counted; pipelines of any length share those of a shape."""
@@ -73,12 +72,10 @@ class Generated(NamedTuple):
     rollouts: Rollouts
 
 
-def advise_rl(question: RlQuestion) -> RlAnswer:
+def advise_rl(question: Any) -> RlAnswer:
     """Return the fastest division of the devices that fits, with all that were compared."""
-    if question.rollout_workers is not None:
-        raise BadValue("`--advise` divides the devices itself: leave `--rollout-workers` out")
     constants = rl_constants()
-    base = msgspec.structs.replace(question, steps_off=0)
+    base = replace(question, steps_off=0)
     devices = find_devices(base)
     lengths = response_lengths_of(base)
     job = make_job(base, devices.device, float(trained_tokens(base, lengths).mean()), unit=64)
@@ -109,7 +106,7 @@ def advise_rl(question: RlQuestion) -> RlAnswer:
 
 
 def _together(
-    base: RlQuestion,
+    base: Any,
     devices: Devices,
     job: Job,
     trained: Trained,
@@ -119,7 +116,7 @@ def _together(
 ) -> Predicted:
     """Return the step of a trainer with engines."""
     apart = generated.devices if steps_off else None
-    question = msgspec.structs.replace(
+    question = replace(
         base, **trained.degrees, rollout_tensor=generated.tensor, rollout_workers=apart, steps_off=steps_off
     )
     placed = devices._replace(trainer=trained.devices, rollouts=generated.devices)
@@ -128,7 +125,7 @@ def _together(
 
 
 def _trainers(
-    question: RlQuestion, devices: Devices, job: Job, lengths: Any, counts: list[int], constants: RlConstants
+    question: Any, devices: Devices, job: Job, lengths: Any, counts: list[int], constants: RlConstants
 ) -> Iterator[Trained]:
     """Yield the trainers that fit into the memory of their devices."""
     available = usable_bytes(devices.device)
@@ -137,7 +134,7 @@ def _trainers(
         shape = (degrees["tensor"], degrees["context_parallel"], degrees["expert_parallel"])
         if shape not in shapes and len(shapes) == MOST_SHAPES:
             continue
-        asked = msgspec.structs.replace(question, **degrees)
+        asked = replace(question, **degrees)
         for count in dict.fromkeys(counts):
             placed = devices._replace(trainer=count)
             try:
@@ -149,7 +146,7 @@ def _trainers(
                 yield Trained(degrees, count, times)
 
 
-def _degrees(question: RlQuestion, devices: Devices, network: Network, mean_tokens: float) -> Iterator[dict[str, int]]:
+def _degrees(question: Any, devices: Devices, network: Network, mean_tokens: float) -> Iterator[dict[str, int]]:
     """Yield degrees of parallelism of the trainer, those with the fewest devices per replica first."""
     experts = max((layer.weights[0][0] for layer in network.layers if is_grouped_product(layer)), default=1)
     powers = [2**power for power in range(7)]
@@ -181,7 +178,7 @@ def _expert_parameters(network: Network) -> float:
 
 
 def _engines(
-    question: RlQuestion, devices: Devices, lengths: Any, counts: list[int], steps_off: int, constants: RlConstants
+    question: Any, devices: Devices, lengths: Any, counts: list[int], steps_off: int, constants: RlConstants
 ) -> Iterator[Generated]:
     """Yield the engines into which the network and a cache fit."""
     for tensor in (1, 2, 4, 8):
@@ -191,7 +188,7 @@ def _engines(
             if count % tensor:
                 continue
             off = 0 if count == devices.total else steps_off
-            asked = msgspec.structs.replace(question, rollout_tensor=tensor, steps_off=off)
+            asked = replace(question, rollout_tensor=tensor, steps_off=off)
             placed = devices._replace(rollouts=count, trainer=devices.total if not off else devices.total - count)
             try:
                 deployment = make_deployment(asked, placed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import msgspec
 
@@ -17,10 +18,10 @@ from ..timing.energy import power_of
 from ..timing.memory import usable_bytes
 from ..timing.predicting import predict
 from ..units import format_si
-from .reinforcement import Predicted, RlQuestion, predict_rl
+from .reinforcement import Predicted, predict_rl
 
 
-def answer_rl(question: RlQuestion) -> RlAnswer:
+def answer_rl(question: Any) -> RlAnswer:
     """Return the answer to a question about a step."""
     return make_answer(predict_rl(question))
 
@@ -118,7 +119,7 @@ def _settings(found: Predicted) -> str:
         is_colocated=devices.is_colocated,
         steps_off=question.steps_off,
         is_eager=question.is_eager,
-        memory_fraction=question.memory_fraction_of(devices),
+        memory_fraction=question.memory_fraction(is_colocated=devices.is_colocated),
         has_reference=setup.has_reference,
     )
     return settings_text(question.framework, described)
@@ -137,15 +138,17 @@ def rollout_bytes_of(found: Predicted) -> float:
     return engine_bytes + staying_bytes
 
 
-def _steps(question: RlQuestion) -> int | None:
+def _steps(question: Any) -> int | None:
     """Return the number of steps that are asked for; None for a single one."""
+    steps: int | None = question.steps
     if question.dataset_prompts is None:
         if question.epochs is not None:
             raise BadValue("`--epochs` needs the prompts of the data set: give `--dataset-prompts`")
-        return question.steps
-    if question.steps is not None:
+        return steps
+    if steps is not None:
         raise BadValue("give only one of `--steps` and `--dataset-prompts`, which says the number of steps, too")
-    return math.ceil((question.epochs or 1) * question.dataset_prompts / question.prompts)
+    number: float = (question.epochs or 1) * question.dataset_prompts / question.prompts
+    return math.ceil(number)
 
 
 def _bound_s(found: Predicted) -> float:
@@ -153,7 +156,7 @@ def _bound_s(found: Predicted) -> float:
     work = found.job.workload.work
     training = float(work.column("flops", "training", 1).sum())
     forward = float(work.column("flops", "forward", 1).sum())
-    setup, samples = found.setup, found.question.samples
+    setup, samples = found.setup, float(found.question.samples)
     passes = setup.has_old_log_probs + setup.has_reference + setup.algorithm.has_critic
     flops = samples * (training * (1 + setup.algorithm.has_critic) + passes * forward)
     if setup.algorithm.rolls_out:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..counting.work import MEGATRON
 from ..errors import BadValue
 from .compare import check_no_pipeline, compare
 from .completion import NETWORK, PLATFORM
@@ -30,8 +31,13 @@ from .serve import SPECULATION_SETTINGS
 from .values import INTEGER, KeyValues, Names, Number, Quantity, YesNo
 
 if TYPE_CHECKING:
+    from ..reinforcement.algorithms import RlAlgorithm
     from ..reinforcement.answer import RlAnswer
+    from ..reinforcement.frameworks import Framework
     from ..sweeps.comparison import Comparison
+
+MEGATRON_SHARDING = "distributed-optimizer"
+"""How Megatron-LM shards its state."""
 
 STEP_GROUP = "Step"
 ROLLOUT_GROUP = "Rollouts"
@@ -212,6 +218,88 @@ class Rl(PriceOptions, SiteOptions, TimeModelOptions, DeviceOptions, NetworkAske
         help="Prompts of the data set, 17k, instead of --steps.",
     )  # fmt: skip
 
+    @property
+    def rules(self) -> RlAlgorithm:
+        """The record of the algorithm."""
+        from ..reinforcement.algorithms import ALGORITHMS
+
+        return ALGORITHMS[_single(self.algorithm)]
+
+    @property
+    def framework_rules(self) -> Framework:
+        """The record of the framework."""
+        from ..reinforcement.frameworks import FRAMEWORKS
+
+        return FRAMEWORKS[_single(self.framework)]
+
+    @property
+    def uses_megatron(self) -> bool:
+        """Whether the trainer is Megatron-LM: where its divisions are asked for, or the framework has no other."""
+        if self.sharding is not None:
+            return self.sharding == MEGATRON_SHARDING
+        divides = {self.tensor, self.pipeline, self.expert_parallel} != {1}
+        return divides or self.framework_rules.execution == MEGATRON
+
+    @property
+    def execution(self) -> str:
+        """The stack of the trainer."""
+        return MEGATRON if self.uses_megatron else "eager"
+
+    @property
+    def used_sharding(self) -> str:
+        """How the trainer shards its state."""
+        if self.sharding is not None:
+            return str(_single(self.sharding))
+        return MEGATRON_SHARDING if self.uses_megatron else self.framework_rules.sharding
+
+    @property
+    def used_rollout_precision(self) -> str:
+        """Precision of the rollouts."""
+        return str(_single(self.rollout_precision or self.precision))
+
+    @property
+    def is_eager(self) -> bool:
+        """Whether the engine launches its kernels one by one."""
+        is_eager: bool = settings_of(self.engine_settings).get("eager", self.framework_rules.is_eager)
+        return is_eager
+
+    def memory_fraction(self, *, is_colocated: bool) -> float | None:
+        """Return the fraction of the memory that the engine takes; None for its own default.
+
+        Beside a trainer on the same devices it is that of the framework.
+        """
+        usual = self.framework_rules.memory_fraction if is_colocated else None
+        fraction: float | None = settings_of(self.engine_settings).get("memory-fraction", usual)
+        return fraction
+
+    @property
+    def used_samples_per_prompt(self) -> int:
+        """Responses to a prompt."""
+        return _single(self.samples_per_prompt) or self.rules.samples_per_prompt
+
+    @property
+    def samples(self) -> int:
+        """Samples of a step."""
+        return int(_single(self.prompts)) * self.used_samples_per_prompt
+
+    @property
+    def longest_response(self) -> int:
+        """Most tokens of a response."""
+        prompt_tokens: int = _single(self.prompt_tokens)
+        longest: int = _single(self.max_tokens) or prompt_tokens + round(4 * _single(self.response_tokens))
+        if longest <= prompt_tokens:
+            raise BadValue(
+                f"`--max-tokens` counts prompt and response, and must exceed the {prompt_tokens:,} tokens of "
+                f"`--prompt-tokens` (got {longest:,})"
+            )
+        return longest - prompt_tokens
+
+
+def _single(value: Any) -> Any:
+    """Return the single value of an option, of which `compare` has taken several apart."""
+    assert not isinstance(value, list)
+    return value
+
 
 def answer(question: Rl) -> RlAnswer | Comparison:
     """Return the prediction of a step, several of them side by side, or a ranking of divisions."""
@@ -228,7 +316,6 @@ def _answer(question: Any) -> RlAnswer:
     if question.steps_off < 0:
         raise BadValue(f"`--steps-off` must be an integer >= 0 (got {question.steps_off})")
     _check_algorithm(question)
-    from ..api.reinforcement import RlQuestion
     from ..api.reinforcement_answer import answer_rl
     from ..api.resolve import resolve_network
 
@@ -236,39 +323,19 @@ def _answer(question: Any) -> RlAnswer:
     if not network.is_language_model:
         raise BadValue(f"`rl` needs a language model that writes text, which {network.name} is not")
 
-    engine, speculation = settings_of(question.engine_settings), settings_of(question.speculation)
-    reward, tools = settings_of(question.reward), settings_of(question.tools)
-    if len(reward) > 1:
+    if len(settings_of(question.reward)) > 1:
         raise BadValue("give only one of model and seconds of `--reward`")
+    speculation = settings_of(question.speculation)
     if speculation and "tokens" not in speculation:
         raise BadValue("`--speculation` needs tokens=N, the tokens drafted per iteration")
-    asked = RlQuestion(
-        lengths=None if question.lengths is None else Path(question.lengths),
-        engine_eager=engine.get("eager"),
-        max_sequences=engine.get("max-sequences"),
-        memory_fraction=engine.get("memory-fraction"),
-        kv_cache=engine.get("kv-cache"),
-        rollout_expert_parallel=engine.get("experts", 1),
-        draft_length=speculation.get("tokens", 0),
-        acceptance=speculation.get("acceptance", 0.0),
-        draft=speculation.get("draft"),
-        reward_model=reward.get("model"),
-        reward_s=reward.get("seconds"),
-        turns=tools.get("turns", 1),
-        tool_s=tools.get("seconds", 0.0),
-        price_usd_per_h=question.price_usd_per_h,
-        price_of=question.price_of,
-        facility=question.facility,
-        **{name: getattr(question, name) for name in _PASSED},
-    )
     if question.advise:
         from ..api.reinforcement_advice import advise_rl
 
-        given = [name for name in _ADVISED if name in question.given()]
-        if given:
-            raise BadValue(f"`--advise` chooses `--{given[0].replace('_', '-')}` itself: leave it out")
-        return advise_rl(asked)
-    return answer_rl(asked)
+        chosen = [name for name in _ADVISED if name in question.given()]
+        if chosen:
+            raise BadValue(f"`--advise` chooses `--{chosen[0].replace('_', '-')}` itself: leave it out")
+        return advise_rl(question)
+    return answer_rl(question)
 
 
 _OF_ROLLOUTS = (
@@ -280,9 +347,7 @@ _OF_ROLLOUTS = (
 
 def _check_algorithm(question: Any) -> None:
     """Check that no option is given of a part that the algorithm does not have."""
-    from ..reinforcement.algorithms import ALGORITHMS
-
-    algorithm = ALGORITHMS[question.algorithm]
+    algorithm = question.rules
     given = [name for name in _OF_ROLLOUTS if name in question.given()]
     if given and not algorithm.rolls_out:
         name = given[0].replace("_", "-")
@@ -295,17 +360,6 @@ def _check_algorithm(question: Any) -> None:
 
 _ADVISED = ("tensor", "pipeline", "context_parallel", "expert_parallel", "rollout_tensor", "rollout_workers")
 """Options that advice chooses."""
-
-_PASSED = (
-    "network", "gpu", "clock", "unit", "power_limit", "hardware_files", "time_model", "calibration", "platform",
-    "workers", "algorithm", "framework", "prompts", "samples_per_prompt", "prompt_tokens",
-    "response_tokens", "max_tokens",
-    "clipped_share", "updates_per_step", "micro_batch", "micro_batch_tokens", "precision", "tensor", "pipeline",
-    "context_parallel", "expert_parallel", "sharding", "recompute", "lora", "reference", "rollout_workers",
-    "rollout_tensor", "rollout_precision", "steps_off", "engine", "steps", "epochs",
-    "dataset_prompts",
-)  # fmt: skip
-
 
 rl = make_function("rl", Rl, answer)
 

@@ -1,7 +1,7 @@
 """Questions of `rl`: what its options change, and what is refused.
 
-Tests: questions/rl.py, api/reinforcement.py, api/reinforcement_answer.py, reinforcement/trainer.py,
-reinforcement/rollouts.py, reinforcement/answer.py, reporting/reinforcement.py.
+Tests: questions/rl.py, api/reinforcement.py, api/reinforcement_devices.py, api/reinforcement_answer.py,
+reinforcement/trainer.py, reinforcement/rollouts.py, reinforcement/answer.py, reporting/reinforcement.py.
 """
 
 from __future__ import annotations

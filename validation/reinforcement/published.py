@@ -6,9 +6,9 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from paleo_lite.api.reinforcement import RlQuestion
+import paleo_lite as pl
 from paleo_lite.architectures import find_network
 from paleo_lite.errors import BadFile, PaleoError
 from paleo_lite.machines import find_device
@@ -39,7 +39,7 @@ class Row(NamedTuple):
     source: str
     framework: str
     version: str
-    question: RlQuestion
+    question: Any  # a record `Rl` with single values
     time_s: float
     phases: dict[str, float]  # seconds of the phases that are published, by their names in `PHASES`
 
@@ -70,7 +70,7 @@ def nemo_rows(data: Path) -> Iterator[Row]:
         )
 
 
-def _nemo_question(row: dict[str, str], off: int) -> RlQuestion:
+def _nemo_question(row: dict[str, str], off: int) -> pl.Rl:
     """Return the question about a row of the summaries."""
     degrees = [part.strip() for part in row["training"].strip("[]").split(",")]
     if len(degrees) == 7:  # of the first recipes: degrees by another order, without experts
@@ -80,7 +80,7 @@ def _nemo_question(row: dict[str, str], off: int) -> RlQuestion:
     workers, samples = int(row["gpus"]), int(row["rollout_batch"])
     rollout_workers = int(row["rollout_gpus"]) if row["rollout_gpus"] else None
     per_prompt = SAMPLES_PER_PROMPT[samples]
-    return RlQuestion(
+    return pl.Rl(
         network=NEMO_MODELS[row["model"]],
         gpu=NEMO_DEVICES[row["system"]],
         workers=workers,
@@ -150,7 +150,7 @@ def phase_rows(data: Path) -> Iterator[Row]:
         yield Row(row["source"], row["framework"], row["framework_version"], question, step_s, phases)
 
 
-def _question_of(row: dict[str, str]) -> RlQuestion | None:
+def _question_of(row: dict[str, str]) -> pl.Rl | None:
     """Return the question about a row; None if what it depends on is not published."""
     needed = ("step_time_s", "generation_s", "gpus", "prompts_per_step", "response_tokens_mean", "response_tokens_max")
     if any(not row[name] for name in needed) or row["on_policy_or_async"] != "sync" or row["lora"] not in ("no", ""):
@@ -166,7 +166,7 @@ def _question_of(row: dict[str, str]) -> RlQuestion | None:
     backend = row["train_backend"]
     is_megatron = "megatron" in backend
     updates = _updates_of(row)
-    return RlQuestion(
+    return pl.Rl(
         network=network,
         gpu=gpu,
         workers=int(row["gpus"]),
