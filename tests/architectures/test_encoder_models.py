@@ -2,7 +2,7 @@
 
 Tests: architectures/blocks/disentangled.py, architectures/blocks/relative_bias.py,
 architectures/families/embeddings.py, architectures/families/encoder.py, architectures/families/heads.py,
-architectures/families/traits.py, architectures/rare_keys.py.
+architectures/families/encoder_records.py, architectures/rare_keys.py.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ architectures/blocks/head_experts.py, architectures/blocks/hyper_connection.py,
 architectures/blocks/latent_attention.py, architectures/blocks/norms.py, architectures/blocks/recurrence.py,
 architectures/blocks/rotation.py, architectures/blocks/rules.py, architectures/blocks/shared_transformer.py,
 architectures/blocks/state_space.py, architectures/keys.py, architectures/layer_rules.py,
-architectures/families/decoder.py, architectures/blocks/traits.py.
+architectures/families/decoder.py, architectures/blocks/block_records.py.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import pytest
 
-from paleo_lite.architectures.blocks.traits import Experts
+from paleo_lite.architectures.blocks.block_records import Experts
 from paleo_lite.architectures.config import Config
 from paleo_lite.architectures.families.family import FAMILIES
 from paleo_lite.architectures.hugging_face import cache_argument

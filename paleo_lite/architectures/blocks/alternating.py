@@ -9,8 +9,8 @@ from __future__ import annotations
 from ...counting import CONSTANT
 from ..builder import Blob
 from ..tape import Tape
+from .block_records import Alternating, PerLayerInput
 from .norms import add_norm
-from .traits import Alternating, PerLayerInput
 
 
 def add_alternating_streams(tape: Tape, root: str, alternating: Alternating, x: Blob) -> Blob:

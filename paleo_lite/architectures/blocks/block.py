@@ -9,24 +9,7 @@ from ..builder import Blob
 from ..tape import Tape
 from .alternating import add_correction, add_gated_embedding, add_laurel, add_prediction
 from .attention import Positions, add_attention, add_cross_attention
-from .compressed_attention import add_compressed_attention
-from .feed_forward import add_channel_mix, add_experts, add_feed_forward, add_projection
-from .hyper_connection import add_collapse, add_expansion
-from .latent_attention import add_latent_attention
-from .norms import add_norm
-from .recurrence import add_linear_recurrence, add_time_mix
-from .shared_transformer import add_shared_transformer
-from .state_space import (
-    add_delta_net,
-    add_gated_memory,
-    add_kimi_delta,
-    add_lightning_attention,
-    add_mamba,
-    add_mamba2,
-    add_matrix_memory,
-    add_short_convolution,
-)  # fmt: skip
-from .traits import (
+from .block_records import (
     Alternating,
     Attention,
     Block,
@@ -50,6 +33,23 @@ from .traits import (
     ShortConvolution,
     SideExperts,
     TimeMix,
+)  # fmt: skip
+from .compressed_attention import add_compressed_attention
+from .feed_forward import add_channel_mix, add_experts, add_feed_forward, add_projection
+from .hyper_connection import add_collapse, add_expansion
+from .latent_attention import add_latent_attention
+from .norms import add_norm
+from .recurrence import add_linear_recurrence, add_time_mix
+from .shared_transformer import add_shared_transformer
+from .state_space import (
+    add_delta_net,
+    add_gated_memory,
+    add_kimi_delta,
+    add_lightning_attention,
+    add_mamba,
+    add_mamba2,
+    add_matrix_memory,
+    add_short_convolution,
 )  # fmt: skip
 
 _ATTENTION: dict[type, Callable[..., Blob]] = {

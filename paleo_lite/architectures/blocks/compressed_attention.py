@@ -11,9 +11,9 @@ from typing import Any
 from ..builder import Blob
 from ..tape import Tape
 from .attention import Positions
+from .block_records import CompressedAttention, Compression
 from .norms import add_norm
 from .rotation import rotate_part
-from .traits import CompressedAttention, Compression
 
 
 def add_compressed_attention(

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from ...counting import Shape
 from ..builder import Blob
 from ..tape import Tape
-from .traits import Attention, Disentangled
+from .block_records import Attention, Disentangled
 
 
 class RelativePositions(NamedTuple):

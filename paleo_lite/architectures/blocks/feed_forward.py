@@ -8,8 +8,8 @@ from ...counting import CONSTANT
 from ...counting.layer import Matrix
 from ..builder import Blob
 from ..tape import Tape
+from .block_records import ChannelMix, Experts, FeedForward, Projection
 from .norms import add_norm
-from .traits import ChannelMix, Experts, FeedForward, Projection
 
 
 def add_feed_forward(

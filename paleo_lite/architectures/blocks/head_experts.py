@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from ..builder import Blob
 from ..tape import Tape
+from .block_records import Experts, HeadExperts
 from .feed_forward import add_grouped_product, add_router
-from .traits import Experts, HeadExperts
 
 
 class Routes(NamedTuple):

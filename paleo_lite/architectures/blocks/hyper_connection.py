@@ -5,8 +5,8 @@ from __future__ import annotations
 from ...counting import CONSTANT
 from ..builder import Blob
 from ..tape import Tape
+from .block_records import HyperConnection
 from .norms import add_norm
-from .traits import HyperConnection
 
 
 def add_streams(tape: Tape, name: str, x: Blob, streams: int) -> Blob:

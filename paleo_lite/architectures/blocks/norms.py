@@ -1,10 +1,10 @@
-"""Normalisation layers, by the kinds of `paleo_lite.architectures.blocks.traits`."""
+"""Normalisation layers, by the kinds of `paleo_lite.architectures.blocks.block_records`."""
 
 from __future__ import annotations
 
 from ..builder import Blob
 from ..tape import Tape
-from .traits import NormKind
+from .block_records import NormKind
 
 
 def add_norm(

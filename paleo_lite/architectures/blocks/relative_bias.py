@@ -7,7 +7,7 @@ from typing import Any
 from ...counting import Shape
 from ..builder import Blob
 from ..tape import Tape
-from .traits import RelativeBias
+from .block_records import RelativeBias
 
 
 def add_relative_bias(

@@ -23,7 +23,7 @@ from ..keys import (
     read_fields,
 )  # fmt: skip
 from ..layer_rules import All, LayerSelection
-from .traits import (
+from .block_records import (
     Attention,
     Block,
     ChannelMix,

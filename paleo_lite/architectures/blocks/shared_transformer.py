@@ -5,9 +5,9 @@ from __future__ import annotations
 from ..builder import Blob
 from ..tape import Tape
 from .attention import Positions, add_attention
+from .block_records import NormKind, SharedTransformer
 from .feed_forward import add_feed_forward
 from .norms import add_norm
-from .traits import NormKind, SharedTransformer
 
 _ADAPTERS = "_adapter_list."
 """Part of the names of adapters, which no two blocks share."""

@@ -10,8 +10,7 @@ from __future__ import annotations
 from ...counting import CONSTANT
 from ..builder import Blob
 from ..tape import Tape
-from .norms import add_norm
-from .traits import (
+from .block_records import (
     DeltaNet,
     GatedMemory,
     KimiDelta,
@@ -21,6 +20,7 @@ from .traits import (
     MatrixMemory,
     ShortConvolution,
 )  # fmt: skip
+from .norms import add_norm
 
 
 def add_mamba(tape: Tape, name: str, mixer: Mamba, x: Blob) -> Blob:

@@ -8,9 +8,9 @@ from ...counting import CONSTANT
 from ..blocks.alternating import add_alternating_streams, add_mean_of_streams
 from ..blocks.attention import Positions
 from ..blocks.block import add_block
+from ..blocks.block_records import Attention, Block, CompressedAttention, LatentAttention, NormKind
 from ..blocks.hyper_connection import add_final_collapse, add_streams
 from ..blocks.norms import add_norm
-from ..blocks.traits import Attention, Block, CompressedAttention, LatentAttention, NormKind
 from ..builder import Blob
 from ..network import SequenceLengths
 from ..tape import Tape

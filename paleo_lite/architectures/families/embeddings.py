@@ -6,7 +6,7 @@ from ...counting import CONSTANT
 from ..blocks.norms import add_norm
 from ..builder import Blob
 from ..tape import Tape
-from .traits import AudioEmbedding, Embedding, ImageEmbedding, TextEmbedding
+from .encoder_records import AudioEmbedding, Embedding, ImageEmbedding, TextEmbedding
 
 
 def add_embedding(

@@ -7,15 +7,15 @@ import msgspec
 from ...counting import CONSTANT
 from ..blocks.attention import Positions
 from ..blocks.block import add_block
+from ..blocks.block_records import Attention, Block
 from ..blocks.disentangled import add_relative_positions
 from ..blocks.norms import add_norm
-from ..blocks.traits import Attention, Block
 from ..builder import Blob
 from ..network import SequenceLengths
 from ..tape import Tape
 from .embeddings import add_embedding
+from .encoder_records import AudioEmbedding, EncoderModel, EncoderPair, Stack
 from .heads import add_head
-from .traits import AudioEmbedding, EncoderModel, EncoderPair, Stack
 
 
 def add_encoder_model(

@@ -1,8 +1,8 @@
 """The record of a model type, and `FAMILIES`, which reads it from a file of its own in ``models/families``.
 
 A record says which key of a config gives each field of the records that describe a network: a `Decoder`, an
-`EncoderModel` or an `EncoderPair`, with their blocks (`blocks.traits`). Sources are the modules of the same names of
-``transformers`` 5, with which tests compare every family.
+`EncoderModel` or an `EncoderPair`, with their blocks (`blocks.block_records`). Sources are the modules of the same
+names of ``transformers`` 5, with which tests compare every family.
 
 In a file, a table with one capitalised key is a reader of `keys`, `layer_rules` or `rare_keys` with its arguments, such
 as ``{Integer = ["num_experts", 8]}``, or a record of which readers give the fields. ``"null"`` is the null of JSON, and
@@ -21,13 +21,13 @@ import msgspec
 from ...errors import BadDescriptor
 from ...files import shipped_folder
 from .. import keys, layer_rules, rare_keys
-from ..blocks import traits as block_traits
+from ..blocks import block_records
 from ..blocks.rules import BlockRules
 from ..config import Config
 from ..keys import NOTHING, Fields, Flag, Integer, KnownValues, Record, other_values, read_value
-from . import traits
+from . import encoder_records
 from .decoder import Decoder
-from .traits import EncoderModel, EncoderPair, Stack
+from .encoder_records import EncoderModel, EncoderPair, Stack
 
 STANDARD_DECODER: Fields = {
     "vocabulary": Integer("vocab_size"), "hidden_size": Integer("hidden_size"), "is_tied": Flag("tie_word_embeddings"),
@@ -255,11 +255,12 @@ def _find_kind(name: str) -> type[Any]:
     """Return the reader or record of a name."""
     if name == "Nested":
         return Nested
-    for module in (keys, layer_rules, rare_keys, block_traits, traits):
+    for module in (keys, layer_rules, rare_keys, block_records, encoder_records):
         if hasattr(module, name):
             kind: type[Any] = getattr(module, name)
             return kind
-    raise LookupError(f"{name} is no reader of keys.py, layer_rules.py or rare_keys.py, and no record of traits.py")
+    readers, records = "keys.py, layer_rules.py or rare_keys.py", "block_records.py or encoder_records.py"
+    raise LookupError(f"{name} is no reader of {readers}, and no record of {records}")
 
 
 FAMILIES = Families(shipped_folder("models") / "families")

@@ -8,7 +8,7 @@ from ...counting import CONSTANT
 from ..blocks.norms import add_norm
 from ..builder import Blob
 from ..tape import Tape
-from .traits import (
+from .encoder_records import (
     Activate,
     AddConstant,
     Dense,

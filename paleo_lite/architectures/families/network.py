@@ -7,14 +7,14 @@ import msgspec
 from ...counting import GENERATION_PHASES, INPUT
 from ...errors import BadValue
 from ...units import format_si
-from ..blocks.traits import Attention, Block, CompressedAttention, Experts, LatentAttention
+from ..blocks.block_records import Attention, Block, CompressedAttention, Experts, LatentAttention
 from ..config import Config
 from ..config_options import describe_assumption, is_fused, is_with_head, name_of, text_lengths
 from ..network import LANGUAGE_MODELS, Network, SequenceLengths, SequenceOptions
 from ..tape import Tape
 from .decoder import Decoder, add_decoder, count_next_token_parameters
+from .encoder_records import EncoderModel, EncoderPair
 from .family import Family, nested_fields
-from .traits import EncoderModel, EncoderPair
 
 _GROUPS = {
     "text": "text encoders", "images": "image networks", "audio": "speech models", "text and images": "text encoders",

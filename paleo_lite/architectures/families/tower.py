@@ -14,8 +14,8 @@ import msgspec
 from ...counting import INPUT, Layer
 from ..blocks.attention import Positions
 from ..blocks.block import add_block
+from ..blocks.block_records import Attention, Block, FeedForward, NormKind, Norms, Projections
 from ..blocks.norms import add_norm
-from ..blocks.traits import Attention, Block, FeedForward, NormKind, Norms, Projections
 from ..builder import Blob
 from ..network import SequenceLengths
 from ..tape import Tape

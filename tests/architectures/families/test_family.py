@@ -8,7 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from paleo_lite.architectures.blocks import rules, traits
+from paleo_lite.architectures.blocks import block_records as records
+from paleo_lite.architectures.blocks import rules
 from paleo_lite.architectures.blocks.rules import BlockRules
 from paleo_lite.architectures.families.family import FAMILIES, Families, read_family_file
 from paleo_lite.architectures.keys import Integer, Record
@@ -17,14 +18,26 @@ from paleo_lite.files import shipped_folder
 
 DOCS = Path(__file__).parents[3] / "docs" / "transformers.md"
 RECORDS = {
-    "attention": traits.Attention, "full_attention": traits.Attention, "cross_attention": traits.Attention,
-    "shared_attention": traits.Attention, "latent": traits.LatentAttention, "compressed": traits.CompressedAttention,
-    "indexer": traits.Indexer, "head_experts": traits.HeadExperts, "feed_forward": traits.FeedForward,
-    "dense_feed_forward": traits.FeedForward, "reusing_feed_forward": traits.FeedForward,
-    "shared_feed_forward": traits.FeedForward, "plain_part": traits.Projection, "channel_mix": traits.ChannelMix,
-    "experts": traits.Experts, "side_experts": traits.Experts, "per_layer_input": traits.PerLayerInput,
-    "side_norms": traits.SideExperts, "block": traits.Block,
-}  # fmt: skip
+    "attention": records.Attention,
+    "full_attention": records.Attention,
+    "cross_attention": records.Attention,
+    "shared_attention": records.Attention,
+    "latent": records.LatentAttention,
+    "compressed": records.CompressedAttention,
+    "indexer": records.Indexer,
+    "head_experts": records.HeadExperts,
+    "feed_forward": records.FeedForward,
+    "dense_feed_forward": records.FeedForward,
+    "reusing_feed_forward": records.FeedForward,
+    "shared_feed_forward": records.FeedForward,
+    "plain_part": records.Projection,
+    "channel_mix": records.ChannelMix,
+    "experts": records.Experts,
+    "side_experts": records.Experts,
+    "per_layer_input": records.PerLayerInput,
+    "side_norms": records.SideExperts,
+    "block": records.Block,
+}
 """Records of the tables of fields in ``[blocks]``."""
 
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from ..blocks.traits import Block, NormKind
+from ..blocks.block_records import Block, NormKind
 
 PositionKind = Literal["none", "buffer", "padded", "counted", "continued", "rows", "waves", "waves_continued"]
 """How the position of a token becomes an index of the position table: there is no table; the indices are a stored
