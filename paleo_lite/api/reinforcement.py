@@ -22,7 +22,7 @@ from ..reinforcement.lengths import read_lengths, response_lengths
 from ..reinforcement.rollouts import Rollouts, roll_out
 from ..reinforcement.step import Parts, RlStep, StepSetup, compose, keeps_weights_on_host
 from ..reinforcement.trainer import Batching, TrainerTimes, time_trainer
-from ..reinforcement.weights import Transfer, has_host_link, swap_s, transfer_weights
+from ..reinforcement.weights import WeightTransfer, has_host_link, swap_s, transfer_weights
 from ..serving.deployment import Deployment
 from ..serving.placement import Division
 from ..serving.simulator import SimulationOptions, Speculation
@@ -279,7 +279,7 @@ def roll_out_samples(
         ) from None
 
 
-def _transfer(question: Any, devices: Devices, job: Job, constants: RlConstants) -> Transfer:
+def _transfer(question: Any, devices: Devices, job: Job, constants: RlConstants) -> WeightTransfer:
     """Return the way of the weights, or of the adapters where they alone are trained."""
     framework, network = question.framework_rules, job.workload.network
     path = framework.transfer if devices.is_colocated else framework.transfer_apart

@@ -96,7 +96,7 @@ class InputPipeline(msgspec.Struct, frozen=True):
             )
 
 
-class Stage(msgspec.Struct, frozen=True):
+class FeedStage(msgspec.Struct, frozen=True):
     """One stage of an input pipeline."""
 
     name: str  # ``storage``, ``network``, ``decode``, ``copy`` or ``device``
@@ -107,17 +107,17 @@ class Stage(msgspec.Struct, frozen=True):
     runs_concurrently: bool  # whether it runs concurrently with all other stages
 
 
-def pipeline_stages(pipeline: InputPipeline) -> tuple[Stage, ...]:
+def pipeline_stages(pipeline: InputPipeline) -> tuple[FeedStage, ...]:
     """Return the stages of a pipeline, in the order in which samples pass through them."""
     return (*_loading_stages(pipeline), _copy_stage(pipeline), _device_stage(pipeline))
 
 
-def _loading_stages(pipeline: InputPipeline) -> list[Stage]:
+def _loading_stages(pipeline: InputPipeline) -> list[FeedStage]:
     """Return the stages that load samples into host memory."""
     if pipeline.network is not None:
         name, bytes_per_s = pipeline.network
         return [
-            Stage(
+            FeedStage(
                 name="network",
                 description=f"decoded samples over {name}",
                 workers=None,
@@ -130,7 +130,7 @@ def _loading_stages(pipeline: InputPipeline) -> list[Stage]:
     if pipeline.store is not None:
         per_s = _reads_per_s(pipeline.store, pipeline)
         stages.append(
-            Stage(
+            FeedStage(
                 name="storage",
                 description=f"{pipeline.access} reads from {pipeline.store.name}",
                 workers=None,
@@ -142,7 +142,7 @@ def _loading_stages(pipeline: InputPipeline) -> list[Stage]:
     if pipeline.decode_per_worker_s is not None:
         per_s = pipeline.workers * pipeline.decode_per_worker_s
         stages.append(
-            Stage(
+            FeedStage(
                 name="decode",
                 description="decode and augment on the CPU",
                 workers=pipeline.workers,
@@ -154,7 +154,7 @@ def _loading_stages(pipeline: InputPipeline) -> list[Stage]:
     return stages
 
 
-def _copy_stage(pipeline: InputPipeline) -> Stage:
+def _copy_stage(pipeline: InputPipeline) -> FeedStage:
     """Return the stage that copies samples from host memory to the devices."""
     bytes_per_s = PINNED_SHARE * pipeline.link_bytes_per_s
     if pipeline.pinned:
@@ -163,7 +163,7 @@ def _copy_stage(pipeline: InputPipeline) -> Stage:
         bytes_per_s = min(bytes_per_s, PAGEABLE_BYTES_PER_S)
     memory = "pinned" if pipeline.pinned else "pageable"
     devices = f" to each of {pipeline.devices} devices" if pipeline.devices > 1 else ""
-    return Stage(
+    return FeedStage(
         name="copy",
         description=f"{memory} memory over {pipeline.link}{devices}",
         workers=None,
@@ -173,9 +173,9 @@ def _copy_stage(pipeline: InputPipeline) -> Stage:
     )
 
 
-def _device_stage(pipeline: InputPipeline) -> Stage:
+def _device_stage(pipeline: InputPipeline) -> FeedStage:
     """Return the computation of the devices as a stage."""
-    return Stage(
+    return FeedStage(
         name="device",
         description=f"computation of {pipeline.devices} devices"
         if pipeline.devices > 1
@@ -200,9 +200,9 @@ class PipelineThroughput(msgspec.Struct, frozen=True):
     """Predicted throughput of an input pipeline."""
 
     pipeline: InputPipeline
-    stages: tuple[Stage, ...]
+    stages: tuple[FeedStage, ...]
     throughput_per_s: float  # samples per second through all stages
-    bottleneck: Stage  # the slowest stage; among stages that take turns, the one that takes most of the time
+    bottleneck: FeedStage  # the slowest stage; among stages that take turns, the one that takes most of the time
 
     @property
     def utilisation(self) -> float:
@@ -263,7 +263,7 @@ def predict_throughput(pipeline: InputPipeline) -> PipelineThroughput:
     return PipelineThroughput(pipeline, stages, _serial_per_s(slowest_group), bottleneck)
 
 
-def _serial_per_s(stages: Sequence[Stage]) -> float:
+def _serial_per_s(stages: Sequence[FeedStage]) -> float:
     """Return the samples per second of stages that take turns."""
     return 1 / sum(1 / stage.per_s for stage in stages)
 

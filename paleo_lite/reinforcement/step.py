@@ -17,7 +17,7 @@ from .constants import RlConstants
 from .frameworks import SLEEP, Framework
 from .rollouts import Rollouts
 from .trainer import TrainerTimes
-from .weights import Transfer
+from .weights import WeightTransfer
 
 PHASES = {
     "generation": "generation of samples",
@@ -62,7 +62,7 @@ class Parts(NamedTuple):
     trainer: TrainerTimes
     critic: TrainerTimes | None
     reward_s: float  # time of a reward model
-    transfer: Transfer | None
+    transfer: WeightTransfer | None
     swap_s: float  # time of state to the host and back
 
 

@@ -18,7 +18,7 @@ from .constants import RlConstants
 from .frameworks import BROADCAST, GATHERED, RESHARDED
 
 
-class Transfer(NamedTuple):
+class WeightTransfer(NamedTuple):
     """The way of the weights of one step."""
 
     time_s: float
@@ -42,7 +42,7 @@ def transfer_weights(
     *,
     senders: int,  # devices of the trainer
     share: float = 1.0,  # of the parameters, that is trained and so travels
-) -> Transfer:
+) -> WeightTransfer:
     """Return how new weights reach the engines."""
     tensors = count_tensors(network)
     if share < 1:
@@ -55,9 +55,9 @@ def transfer_weights(
     rate = _rate(topology, path, constants)
     seconds = received_bytes / rate if rate else 0.0
     if path == RESHARDED:  # slices of whole groups of tensors travel together
-        return Transfer(seconds, received_bytes, tensors, rate)
+        return WeightTransfer(seconds, received_bytes, tensors, rate)
     tensor_s = constants.tensor_s + (constants.converted_s if number_bytes < 2 else 0.0)
-    return Transfer(seconds + tensors * tensor_s, received_bytes, tensors, rate)
+    return WeightTransfer(seconds + tensors * tensor_s, received_bytes, tensors, rate)
 
 
 def _rate(topology: Topology, path: str, constants: RlConstants) -> float:

@@ -16,7 +16,7 @@ from paleo_lite.reinforcement.frameworks import FRAMEWORKS, TRANSFERS
 from paleo_lite.reinforcement.rollouts import Rollouts
 from paleo_lite.reinforcement.step import PHASES, Parts, StepSetup, compose
 from paleo_lite.reinforcement.trainer import TrainerTimes
-from paleo_lite.reinforcement.weights import Transfer
+from paleo_lite.reinforcement.weights import WeightTransfer
 from paleo_lite.timing.activity import Activity
 
 TRAINER = TrainerTimes(
@@ -37,7 +37,9 @@ def step_of(name: str = "grpo", rollouts: Rollouts | None = ROLLOUTS, **changes:
     )  # fmt: skip
     setup = msgspec.structs.replace(setup, **changes)
     critic = TRAINER if ALGORITHMS[name].has_critic else None
-    return compose(setup, Parts(rollouts, TRAINER, critic, 0.0, Transfer(5.0, 1e9, 100, 1e9), 4.0), rl_constants())
+    return compose(
+        setup, Parts(rollouts, TRAINER, critic, 0.0, WeightTransfer(5.0, 1e9, 100, 1e9), 4.0), rl_constants()
+    )
 
 
 def test_phases_in_turns_add_up() -> None:
