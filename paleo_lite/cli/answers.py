@@ -13,7 +13,7 @@ import click
 
 from ..api.plotting import KINDS, Plot, check_chart_file
 from ..errors import BadValue
-from ..questions.values import Names
+from ..questions.names import Names
 from ..result import Result
 from . import DEBUG
 from .options import OutputOption, force

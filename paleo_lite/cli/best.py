@@ -12,7 +12,8 @@ from ..api.plotting import BACKGROUND_ROWS
 from ..api.sweeps import best as find_best_rows
 from ..errors import BadValue
 from ..questions.completion import COLUMN
-from ..questions.values import INTEGER, Names
+from ..questions.names import Names
+from ..questions.values import INTEGER
 from ..sweeps.best import MAX_FRONT_ROWS
 from ..sweeps.space import parse_names
 from . import options

@@ -7,7 +7,8 @@ from typing import Any
 import click
 
 from ..api.charted import memory_ranges
-from ..questions.values import CommaSeparated, Names, flatten
+from ..questions.names import Names
+from ..questions.values import CommaSeparated, flatten
 from . import options
 from .answers import CommandResult
 

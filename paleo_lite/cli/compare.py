@@ -11,7 +11,7 @@ from ..api.profiles import compare as compare_profiles
 from ..errors import BadValue
 from ..files import file_exists
 from ..questions.completion import NETWORK
-from ..questions.values import Names
+from ..questions.names import Names
 from . import options
 from .answers import CommandResult, command
 

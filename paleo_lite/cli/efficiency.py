@@ -10,7 +10,8 @@ import click
 from ..api.profiles import efficiency as measure_efficiency
 from ..errors import BadValue
 from ..questions.completion import CompletedText
-from ..questions.values import INTEGER, Names
+from ..questions.names import Names
+from ..questions.values import INTEGER
 from . import options
 from .answers import CommandResult, command, progress
 

@@ -8,7 +8,8 @@ import click
 
 from ..input_pipeline.feeding import DEFAULT_SAMPLE_BYTES
 from ..questions.completion import LINK
-from ..questions.values import INTEGER, Names, Number, Quantity
+from ..questions.names import Names
+from ..questions.values import INTEGER, Number, Quantity
 from ..result import Result
 from . import options
 from .answers import command

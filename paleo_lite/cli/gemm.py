@@ -7,10 +7,11 @@ from typing import Any
 import click
 
 from ..questions.predict import ENGINES
-from ..questions.values import INTEGER, SHAPE
+from ..questions.values import INTEGER
 from ..result import Result
 from . import options
 from .answers import command
+from .values import SHAPE
 
 
 @command()

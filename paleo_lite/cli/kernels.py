@@ -11,7 +11,7 @@ from ..api.profiles import kernels as report_kernels
 from ..api.profiles import merge_traces
 from ..errors import BadValue
 from ..files import check_outputs
-from ..questions.values import Names
+from ..questions.names import Names
 from . import options
 from .answers import CommandResult, command
 from .options import OutputOption

@@ -10,7 +10,8 @@ from ..api.counts import layers as count_layers
 from ..architectures.pipelines.counts import PipelineCounts
 from ..errors import BadValue
 from ..questions.completion import LAYER, NETWORK
-from ..questions.values import INTEGER, Names
+from ..questions.names import Names
+from ..questions.values import INTEGER
 from ..reporting.networks import counts_page
 from . import options
 from .answers import CommandResult, command

@@ -9,7 +9,8 @@ import click
 
 from ..api.measuring import measure as measure_machine
 from ..measurement.running import DEVICES, STEPS
-from ..questions.values import INTEGER, CommaSeparated, Names, flatten
+from ..questions.names import Names
+from ..questions.values import INTEGER, CommaSeparated, flatten
 from ..result import Result
 from . import options
 from .answers import command

@@ -13,21 +13,11 @@ from typing import Any
 import click
 
 from ..questions.completion import CALIBRATION, DEVICE, NETWORK, CompletedText
+from ..questions.names import Names, PrecisionNames
 from ..questions.records import SITE_HELP, SITE_SETTINGS
-from ..questions.values import (
-    INTEGER,
-    PICTURE_SIZE,
-    PPP,
-    CommaSeparated,
-    DecompressedSize,
-    ModuleInput,
-    Names,
-    PrecisionNames,
-    RowCount,
-    RulesFile,
-    WholeNumber,
-)
+from ..questions.values import INTEGER, PICTURE_SIZE, PPP, CommaSeparated, ModuleInput, WholeNumber
 from . import set_debug
+from .values import DecompressedSize, RowCount, RulesFile
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 

@@ -9,7 +9,8 @@ import click
 
 from ..api.calibrations import validate as hold_out
 from ..questions.completion import DEVICE
-from ..questions.values import CommaSeparated, Names, flatten
+from ..questions.names import Names
+from ..questions.values import CommaSeparated, flatten
 from .answers import CommandResult, command, progress
 
 

@@ -11,6 +11,7 @@ import click
 from ..errors import BadValue, UnknownName
 from .compare import compare, document_of, find_asked_device
 from .kind import QuestionKind, make_function
+from .names import Names
 from .option import Several, option, options_of
 from .records import (
     DEVICE_GROUP,
@@ -29,7 +30,7 @@ from .records import (
     UpdateOptions,
 )
 from .train import training_options
-from .values import INTEGER, PICTURE_SIZE, Names
+from .values import INTEGER, PICTURE_SIZE
 
 if TYPE_CHECKING:
     from ..api.question import Question

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BadValue
+from .names import ACTIVATIONS
 from .records import settings_of
-from .values import ACTIVATIONS
 
 if TYPE_CHECKING:
     from ..architectures import Network

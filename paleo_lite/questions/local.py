@@ -10,9 +10,10 @@ from ..errors import BadValue
 from .compare import check_no_pipeline, compare
 from .completion import DEVICE
 from .kind import QuestionKind, make_function
+from .names import Names
 from .option import Several, option
 from .records import DEVICE_GROUP, ENGINE_GROUP, NETWORK_GROUP, DeviceOptions, NetworkAsked, SiteOptions
-from .values import INTEGER, Names, Quantity, to_list
+from .values import INTEGER, Quantity, to_list
 
 if TYPE_CHECKING:
     from ..machines import Device

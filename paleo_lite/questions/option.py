@@ -16,7 +16,8 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar, Union
 import click
 
 from ..errors import BadValue
-from .values import CommaSeparated, KeyValues, documented_name, flatten, join_listed
+from .names import documented_name
+from .values import CommaSeparated, KeyValues, flatten, join_listed
 
 T = TypeVar("T")
 Several: TypeAlias = Union[T, Sequence[T]]  # noqa: UP007

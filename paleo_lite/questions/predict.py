@@ -21,6 +21,7 @@ from .compare import (
 )
 from .completion import LINK, PLATFORM
 from .kind import QuestionKind, make_function
+from .names import Names
 from .option import Several, option
 from .records import (
     DEVICE_GROUP,
@@ -40,7 +41,7 @@ from .records import (
     WeightOptions,
     model_name,
 )
-from .values import BATCH_SIZE, FIT, INTEGER, Names
+from .values import BATCH_SIZE, FIT, INTEGER
 
 if TYPE_CHECKING:
     from ..distributed.table import ScaleTable

@@ -11,23 +11,9 @@ import click
 
 from ..errors import BadValue
 from .completion import CALIBRATION, DEVICE, LINK, NETWORK, PLATFORM
+from .names import FormatNames, Names, OffloadNames, PrecisionNames, StrategyNames
 from .option import Options, Several, option
-from .values import (
-    INTEGER,
-    PICTURE_SIZE,
-    PPP,
-    CommaSeparated,
-    FormatNames,
-    KeyValues,
-    ModuleInput,
-    Names,
-    OffloadNames,
-    PrecisionNames,
-    PriceOrCloud,
-    Quantity,
-    StrategyNames,
-    YesNo,
-)
+from .values import INTEGER, PICTURE_SIZE, PPP, CommaSeparated, KeyValues, ModuleInput, PriceOrCloud, Quantity, YesNo
 
 if TYPE_CHECKING:
     from torch import nn

@@ -13,6 +13,7 @@ from ..errors import BadValue
 from .compare import check_no_pipeline, compare
 from .completion import NETWORK, PLATFORM
 from .kind import QuestionKind, make_function
+from .names import Names
 from .option import Several, option
 from .records import (
     CACHE_FORMATS,
@@ -28,7 +29,7 @@ from .records import (
     settings_of,
 )
 from .serve import SPECULATION_SETTINGS
-from .values import INTEGER, KeyValues, Names, Number, Quantity, YesNo
+from .values import INTEGER, KeyValues, Number, Quantity, YesNo
 
 if TYPE_CHECKING:
     from ..reinforcement.algorithms import RlAlgorithm

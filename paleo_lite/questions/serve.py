@@ -16,6 +16,7 @@ from ..formats import format_of_weights, split_format
 from .compare import check_no_pipeline, check_single, compare, published_weights
 from .completion import LINK, NETWORK, PLATFORM
 from .kind import QuestionKind, make_function
+from .names import Names
 from .option import Several, documented_spelling, option, options_of
 from .records import (
     DEVICE_GROUP,
@@ -32,7 +33,7 @@ from .records import (
     WeightOptions,
     settings_of,
 )
-from .values import INTEGER, KeyValues, Names, Number, Quantity
+from .values import INTEGER, KeyValues, Number, Quantity
 
 if TYPE_CHECKING:
     from ..api.deployments import Deployments

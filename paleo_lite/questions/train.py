@@ -33,6 +33,7 @@ from .division import (
     replica_of,
 )
 from .kind import QuestionKind, make_function
+from .names import Names
 from .option import Several, documented_spelling, option, options_of
 from .records import (
     COST_GROUP,
@@ -57,7 +58,7 @@ from .records import (
     model_name,
     settings_of,
 )
-from .values import BATCH_SIZE, DURATION, FIT, INTEGER, Names
+from .values import BATCH_SIZE, DURATION, FIT, INTEGER
 
 if TYPE_CHECKING:
     from ..distributed.parallel_config import ParallelConfig

@@ -1,8 +1,7 @@
-"""Types of command-line values, with their validation."""
+"""Types of values that options take, each with its conversion and check: numbers, quantities, lists, settings."""
 
 from __future__ import annotations
 
-import functools
 import math
 import re
 from pathlib import Path
@@ -10,139 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import BadFile, BadQuantity, BadValue, UnknownName
+from ..errors import BadQuantity, BadValue, UnknownName
 from ..files import file_exists
-from ..units import parse_duration, parse_quantity, parse_range, parse_shape
-from .completion import DEVICE, NETWORK, PlatformText, import_object
+from ..units import parse_duration, parse_quantity, parse_range
+from .completion import DEVICE, NETWORK, PlatformText
+from .names import Names, parameter_name, quote
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 _MAX_DIGITS = 4000  # Python raises ValueError for integers with more than about 4300 digits
-
-
-class Names(click.Choice):  # type: ignore[type-arg]
-    """A name from one or several lists of the package, which are imported only when they are needed.
-
-    The category is the kind of name for error messages, such as ``"time model"``. The sources are lists as
-    ``"module:LIST"``, or functions that return a list; the module is relative to the package.
-    """
-
-    name = "choice"
-
-    def __init__(self, category: str, *sources: str) -> None:
-        self.category = category
-        self.sources = sources
-        self.case_sensitive = True
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the name; raise UnknownName if it is in none of the lists."""
-        text = str(value)
-        if param is not None and text == param.default:
-            return text  # the default is valid: do not import the lists
-        if text not in self.choices:
-            raise UnknownName(self.category, text, self.choices)
-        return text
-
-    @functools.cached_property
-    def choices(self) -> tuple[str, ...]:  # type: ignore[override]
-        """All names, in the order of their lists."""
-        names: dict[str, None] = {}
-        for source in self.sources:
-            listed = import_object(source)
-            if callable(listed):
-                listed = listed()
-            names.update(dict.fromkeys(listed))
-        return tuple(names)
-
-
-class FormatNames(Names):
-    """A format of numbers, also under the names of vLLM and SGLang."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the name; raise UnknownName if there is no such format."""
-        return super().convert(_FORMATS_OF_ENGINES.get(str(value), value), param, ctx)
-
-
-class StrategyNames(Names):
-    """A way to divide a training step, also under the names of PyTorch, transformers and DeepSpeed."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the name; raise UnknownName if there is no such strategy."""
-        text = str(value).lower().replace("_", "-")
-        return super().convert(_STRATEGIES_OF_FRAMEWORKS.get(text, text), param, ctx)
-
-
-_STRATEGIES_OF_FRAMEWORKS = {
-    "dp": "data",
-    "fsdp": "full-shard",
-    "fsdp2": "full-shard",
-    "zero1": "zero-1",
-    "zero2": "zero-2",
-    "zero3": "zero-3",
-}
-_FORMATS_OF_ENGINES = {
-    "fp8_e4m3": "fp8",
-    "fp8_e5m2": "fp8",
-    "awq_marlin": "awq",
-    "gptq_marlin": "gptq",
-    "bitsandbytes": "nf4",
-}
-_PRECISIONS_OF_ENGINES = {
-    "bfloat16": "bf16",
-    "float16": "fp16",
-    "half": "fp16",
-    "float32": "fp32",
-    "float": "fp32",
-}
-
-
-class PrecisionNames(Names):
-    """A precision; where the command takes it, also a format in which both operands of a product are stored.
-
-    The names of PyTorch and vLLM are accepted as well.
-    """
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the name; raise BadValue if it is a format for which the command has the option `--weights`."""
-        text = _PRECISIONS_OF_ENGINES.get(str(value), str(value))
-        is_default = param is not None and text == param.default
-        if not is_default and text not in self.choices and ctx is not None and has_option(ctx.command, "weights"):
-            from ..formats import split_format
-
-            precision, weights = split_format(text, None)  # an error says what to give for weights alone
-            if weights is not None:
-                raise BadValue(f"`--precision {text}` stores weights as well: give `--precision {precision} "
-                               f"--weights {weights}`")  # fmt: skip
-        if text == "auto":
-            raise BadValue(f"{_parameter_name(param)} is the usual one of the network where it is left out (got auto)")
-        return super().convert(text, param, ctx)
-
-
-def has_option(command: click.Command, name: str) -> bool:
-    """Return whether a command has a parameter of this Python name."""
-    return any(parameter.name == name for parameter in command.params)
-
-
-class OffloadNames(Names):
-    """A place of gradients and optimizer state, ``activations:FRACTION``, or both joined by a plus sign."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the text; raise UnknownName if a part is no place, and BadValue if a share is no number."""
-        for part in str(value).split("+"):
-            name, _, share = part.partition(":")
-            if name != ACTIVATIONS:
-                super().convert(part, param, ctx)
-            elif not re.fullmatch(r"0?\.\d+", share):
-                raise BadValue(
-                    f"{_parameter_name(param)} activations:FRACTION takes a share below 1, such as activations:0.5 "
-                    f"(got {_quote(part)})"
-                )
-        return str(value)
-
-
-ACTIVATIONS = "activations"
-"""What `OffloadNames` takes besides places."""
 
 
 class WholeNumber(click.ParamType):  # type: ignore[type-arg]
@@ -158,14 +34,14 @@ class WholeNumber(click.ParamType):  # type: ignore[type-arg]
         text = str(value).strip()
         number = 0
         if isinstance(value, bool):
-            raise BadValue(f"{_parameter_name(param)} must be an integer >= 1 (got {value})")
+            raise BadValue(f"{parameter_name(param)} must be an integer >= 1 (got {value})")
         if text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS:
             number = int(text)
         if self.maximum is None and number < 1:
-            raise BadValue(f"{_parameter_name(param)} must be an integer >= 1 (got {_quote(text)})")
+            raise BadValue(f"{parameter_name(param)} must be an integer >= 1 (got {quote(text)})")
         if self.maximum is not None and not 1 <= number <= self.maximum:
             expected = f"an integer from 1 to {self.maximum:,}"
-            raise BadValue(f"{_parameter_name(param)} must be {expected} (got {_quote(text)})")
+            raise BadValue(f"{parameter_name(param)} must be {expected} (got {quote(text)})")
         return number
 
 
@@ -221,7 +97,7 @@ class Number(click.ParamType):  # type: ignore[type-arg]
             expected = "a number > 0"
         if not is_valid:
             example = f", such as {self.example}" if self.example else ""
-            raise BadValue(f"{_parameter_name(param)} must be {expected}{example} (got {_quote(str(value))})")
+            raise BadValue(f"{parameter_name(param)} must be {expected}{example} (got {quote(str(value))})")
         return number
 
 
@@ -260,7 +136,7 @@ class CommaSeparated(click.ParamType):  # type: ignore[type-arg]
         if text.strip() == "all" and (names := self._all_names()):
             parts = names
         elif self._is_range(text):
-            parts = [str(number) for number in parse_range(text, _parameter_name(param))]
+            parts = [str(number) for number in parse_range(text, parameter_name(param))]
         elif "," in text and (
             (isinstance(self.item_type, PlatformText) and "@" in text) or file_exists(text, Path.exists)
         ):
@@ -317,9 +193,9 @@ class Quantity(click.ParamType):  # type: ignore[type-arg]
         try:
             number = parse_quantity(value, self.unit, unit_required=self.unit_required)
         except BadQuantity as error:
-            raise BadQuantity(f"{_parameter_name(param)}: {error}") from None
+            raise BadQuantity(f"{parameter_name(param)}: {error}") from None
         if not 0 < number < float("inf"):
-            raise BadValue(f"{_parameter_name(param)} must be > 0 (got {_quote(str(value))})")
+            raise BadValue(f"{parameter_name(param)} must be > 0 (got {quote(str(value))})")
         return number
 
 
@@ -335,7 +211,7 @@ class DurationText(click.ParamType):  # type: ignore[type-arg]
         except BadQuantity:
             seconds = math.nan
         if not 0 < seconds < math.inf:
-            raise BadValue(f"{_parameter_name(param)} must be a duration such as 36h or 10d (got {_quote(str(value))})")
+            raise BadValue(f"{parameter_name(param)} must be a duration such as 36h or 10d (got {quote(str(value))})")
         return seconds
 
 
@@ -362,8 +238,8 @@ class PriceOrCloud(Quantity):
         except UnknownName:
             clouds = ", ".join(cloud_names()[:3])
             raise BadValue(
-                f"{_parameter_name(param)} must be USD per hour, such as '2.50 USD/h', or a cloud, such as {clouds} "
-                f"or cheapest (got {_quote(text)})"
+                f"{parameter_name(param)} must be USD per hour, such as '2.50 USD/h', or a cloud, such as {clouds} "
+                f"or cheapest (got {quote(text)})"
             ) from None
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -385,7 +261,7 @@ class YesNo(click.ParamType):  # type: ignore[type-arg]
         if isinstance(value, bool):
             return value
         if value not in ("yes", "no"):
-            raise BadValue(f"{_parameter_name(param)} must be yes or no (got {_quote(str(value))})")
+            raise BadValue(f"{parameter_name(param)} must be yes or no (got {quote(str(value))})")
         return bool(value == "yes")
 
 
@@ -409,12 +285,12 @@ class KeyValues(click.ParamType):  # type: ignore[type-arg]
         settings: dict[str, Any] = {}
         for key, given in texts.items():
             if key not in self.types:
-                raise UnknownName(f"setting of {_parameter_name(param)}", key, self.types)
+                raise UnknownName(f"setting of {parameter_name(param)}", key, self.types)
             if given is None:
                 continue  # as an option that is None, it is not given
             kind, text = self.types[key], join_listed(given)
             if isinstance(text, (str, list, tuple)) and not text:
-                raise BadValue(f"{_parameter_name(param)} takes settings such as {key}=... (got no value of {key})")
+                raise BadValue(f"{parameter_name(param)} takes settings such as {key}=... (got no value of {key})")
             if not isinstance(text, (str, bool, int, float)):
                 settings[key] = text  # in Python an object, such as a network
                 continue
@@ -422,7 +298,7 @@ class KeyValues(click.ParamType):  # type: ignore[type-arg]
                 settings[key] = kind.convert(text, None, ctx)
             except (click.BadParameter, BadValue, BadQuantity) as error:
                 reason = error.message if isinstance(error, click.BadParameter) else str(error)
-                raise BadValue(f"{_parameter_name(param)}, {key}: {reason.rstrip('.')}") from None
+                raise BadValue(f"{parameter_name(param)}, {key}: {reason.rstrip('.')}") from None
         return settings
 
     def split(self, text: str, param: click.Parameter | None) -> dict[str, str]:
@@ -438,48 +314,11 @@ class KeyValues(click.ParamType):  # type: ignore[type-arg]
             key, equals, item = part.strip().partition("=")
             if not equals or not item:
                 example = next(iter(self.types))
-                raise BadValue(f"{_parameter_name(param)} takes settings such as {example}=... (got {_quote(part)})")
+                raise BadValue(f"{parameter_name(param)} takes settings such as {example}=... (got {quote(part)})")
             if key in texts:
-                raise BadValue(f"{_parameter_name(param)} has {key} twice")
+                raise BadValue(f"{parameter_name(param)} has {key} twice")
             texts[key] = item
         return texts
-
-
-class DecompressedSize(Quantity):
-    """Maximum size of a decompressed file, for this process and its worker processes."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Set the limit and return it."""
-        from ..profiles.detect import set_decompression_limit
-
-        limit = super().convert(value, param, ctx)
-        set_decompression_limit(limit)
-        return limit
-
-
-class Shape(click.ParamType):  # type: ignore[type-arg]
-    """A shape such as 3x224x224."""
-
-    name = "shape"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
-        """Return the sizes of the dimensions."""
-        return value if isinstance(value, tuple) else parse_shape(value)
-
-
-class RowCount(click.ParamType):  # type: ignore[type-arg]
-    """A number of rows, or ``all``, which is converted to None."""
-
-    name = "count"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | None:
-        """Return the number of rows; None for all."""
-        text = str(value)
-        if text == "all":
-            return None
-        if not text.isdecimal():
-            raise BadValue(f"{_parameter_name(param)} must be an integer >= 0 or 'all' (got {text!r})")
-        return int(text)
 
 
 class ModuleInput(click.ParamType):  # type: ignore[type-arg]
@@ -494,47 +333,8 @@ class ModuleInput(click.ParamType):  # type: ignore[type-arg]
         return read_input(value)
 
 
-class RulesFile(click.Path):
-    """A Python file that registers counting rules; it is executed when the option is parsed."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Execute the file and return its path."""
-        import runpy
-
-        if ctx is None or not ctx.resilient_parsing:
-            path = Path(value).absolute()
-            try:
-                runpy.run_path(str(path))
-            except Exception as error:
-                if isinstance(error, OSError) and error.filename == str(path):
-                    raise BadFile(f"{value}: cannot be read ({error.strerror})") from None
-                raise BadFile(f"{value}: {type(error).__name__}: {error}") from error
-        return value
-
-
-def documented_name(option: click.Option) -> str:
-    """Return the name of an option in documentation and messages: its first long name."""
-    return next((name for name in option.opts if name.startswith("--")), option.opts[0])
-
-
-def _parameter_name(param: click.Parameter | None) -> str:
-    """Return the name of a parameter for a message; "the value" outside a command line."""
-    if param is None:
-        return "the value"
-    if isinstance(param, click.Option):
-        return f"`{documented_name(param)}`"
-    return f"`{param.human_readable_name}`"
-
-
-def _quote(text: str) -> str:
-    """Return a number unchanged, and any other text in quotes."""
-    is_number = re.fullmatch(r"-?\d[\d.,]{0,20}", text)
-    return text if is_number else repr(text)
-
-
 INTEGER = WholeNumber()
 BATCH_SIZE = BatchSize()
 DURATION = DurationText()
 PICTURE_SIZE = PictureSize()
 PPP = Number(example="0.62")
-SHAPE = Shape()

@@ -17,8 +17,9 @@ import click
 import msgspec
 
 from ..errors import BadValue, PaleoError, UnknownName
+from ..questions.names import Names
 from ..questions.option import Option, documented_spelling, options_of
-from ..questions.values import FIT, BatchSize, CommaSeparated, KeyValues, Names, WholeNumber
+from ..questions.values import FIT, BatchSize, CommaSeparated, KeyValues, WholeNumber
 from ..units import parse_range
 from .uploads import NETWORKS
 from .wanted import (

@@ -1,6 +1,7 @@
 """Options: types, validation messages, aliases and shell completion.
 
-Tests: cli/answers.py, cli/options.py, questions/completion.py, questions/values.py.
+Tests: cli/answers.py, cli/options.py, questions/completion.py,
+questions/names.py, questions/values.py, cli/values.py.
 """
 
 from __future__ import annotations
@@ -18,16 +19,8 @@ from click.testing import CliRunner
 from paleo_lite.cli import main, options
 from paleo_lite.errors import BadValue, UnknownName
 from paleo_lite.questions.completion import CompletedText
-from paleo_lite.questions.values import (
-    INTEGER,
-    PPP,
-    CommaSeparated,
-    Names,
-    Number,
-    PictureSize,
-    WholeNumber,
-    documented_name,
-)
+from paleo_lite.questions.names import Names, documented_name
+from paleo_lite.questions.values import INTEGER, PPP, CommaSeparated, Number, PictureSize, WholeNumber
 
 
 def commands(group=main, words=()):
