@@ -29,7 +29,7 @@ from .records import (
     TimeModelOptions,
     UpdateOptions,
 )
-from .train import training_options
+from .training_options import training_options
 from .values import INTEGER, PICTURE_SIZE
 
 if TYPE_CHECKING:
@@ -183,9 +183,15 @@ def _check_pipeline(network: Any) -> None:
 
 def _check_no_training(question: Diffusion) -> None:
     """Check that no option of training is given for pictures."""
-    given = [name for name in question.given() if name in _OF_TRAINING]
-    if given:
-        raise BadValue(f"`--{given[0].replace('_', '-')}` is for a training step: give `--phase training`")
+    from ..timing.pipeline_run import PIPELINE_OFFLOADS
+
+    of_training = [name for name in question.given() if name in _OF_TRAINING]
+    if of_training:
+        raise BadValue(f"`--{of_training[0].replace('_', '-')}` is for a training step: give `--phase training`")
+    if question.offload is not None and question.offload not in PIPELINE_OFFLOADS:
+        raise BadValue(
+            f"`--offload {question.offload}` is for a training step: give `--phase training`, or `--offload model`"
+        )
 
 
 def _question(asked: Any, gpu: Any) -> Question:

@@ -220,7 +220,7 @@ def _default_optimizer(question: Any) -> str:
 def _grid_of_train(question: Any) -> Space | None:
     """Return the combinations of training steps as a `Space`; None if an option is no axis of it."""
     from ..distributed.strategies import STRATEGIES
-    from .train import default_batch_size
+    from .training_options import default_batch_size
 
     given = set(question.given())
     communication = dict(question.communication or {})

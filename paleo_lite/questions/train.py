@@ -11,7 +11,6 @@ import msgspec
 from ..errors import BadValue
 from ..units import format_number
 from .compare import (
-    FULL_PRECISION,
     check_network_options,
     check_no_pipeline,
     check_single,
@@ -19,11 +18,9 @@ from .compare import (
     default_optimizer,
     document_of,
     find_asked_device,
-    reads_tokens,
     with_usual_precision,
 )
 from .division import (
-    CHECKPOINTING_OF_RECOMPUTE,
     IN_BLOCKS,
     REPLICATING,
     divides_blocks,
@@ -34,7 +31,7 @@ from .division import (
 )
 from .kind import QuestionKind, make_function
 from .names import Names
-from .option import Several, documented_spelling, option, options_of
+from .option import Several, option, options_of
 from .records import (
     COST_GROUP,
     ENGINE_GROUP,
@@ -58,19 +55,14 @@ from .records import (
     model_name,
     settings_of,
 )
+from .train_cluster import answer_for_devices
+from .training_options import TRAINED, default_batch_size, training_options
 from .values import BATCH_SIZE, DURATION, FIT, INTEGER
 
 if TYPE_CHECKING:
-    from ..distributed.parallel_config import ParallelConfig
-    from ..distributed.run import ClusterRequest
-    from ..distributed.settings import Settings
     from ..distributed.table import ScaleTable
     from ..sweeps.comparison import Comparison
     from ..timing import Prediction
-    from ..timing.workload import TrainingOptions
-
-SAMPLES_PER_DEVICE = 32
-"""Samples per device if no batch size is given, except for networks that read tokens: those get one sequence."""
 
 
 @dataclass(frozen=True)
@@ -142,9 +134,9 @@ def answer(question: Train) -> Prediction | ScaleTable | Comparison:
         check_no_pipeline(network, "train")
     if question.advise is not None:
         check_single(question, ("workers",))
-    found = compare(question, _answer, _ORDER, together=("workers",))
+    result = compare(question, _answer, _ORDER, together=("workers",))
     is_one = question.several().keys() <= {"workers"} and question.advise is None and replica_of(question) is None
-    return _with_accumulation_note(question, _with_micro_batch_note(question, found)) if is_one else found
+    return _with_accumulation_note(question, _with_micro_batch_note(question, result)) if is_one else result
 
 
 def _without_blocks_beside_sharding(question: Train) -> Train:
@@ -170,12 +162,12 @@ _WORTH_SAYING = 1.05
 """Gain in speed from which a note names it."""
 
 
-def _with_micro_batch_note(question: Train, found: Any) -> Any:
+def _with_micro_batch_note(question: Train, result: Any) -> Any:
     """Return an answer whose micro-batches have one sample with a note on the largest ones that fit as well."""
-    row = _last_row(found)
+    row = _last_row(result)
     if row.fits is False:
-        return found
-    for more in _larger_micro_batches(question, found):
+        return result
+    for more in _larger_micro_batches(question, result):
         try:
             other = _last_row(_answer(replace(question, **more)))
         except BadValue:
@@ -189,34 +181,34 @@ def _with_micro_batch_note(question: Train, found: Any) -> Any:
             f"{format_number(other.throughput_per_s)} instead of {format_number(row.throughput_per_s)} samples/s with "
             f"`--{name.replace('_', '-')} {value}`"
         )
-        return msgspec.structs.replace(found, notes=(note, *found.notes))
-    return found
+        return msgspec.structs.replace(result, notes=(note, *result.notes))
+    return result
 
 
-def _with_accumulation_note(question: Train, found: Any) -> Any:
+def _with_accumulation_note(question: Train, result: Any) -> Any:
     """Return an answer of a batch that is divided into micro-batches with a note on their size."""
     number, batch_size = question.accumulation, question.batch_size
     if not isinstance(number, int) or not isinstance(batch_size, int) or number < 2 or question.micro_batch is not None:
-        return found
+        return result
     note = (
         f"`--batch-size {batch_size}` is what a device computes per step: {number} micro-batches of "
         f"{batch_size // number}; for {number} micro-batches of {batch_size}, as with per_device_train_batch_size of "
         f"transformers, give `--micro-batch {batch_size}`"
     )
-    return msgspec.structs.replace(found, notes=(*found.notes, note))
+    return msgspec.structs.replace(result, notes=(*result.notes, note))
 
 
-def _last_row(found: Any) -> Any:
+def _last_row(result: Any) -> Any:
     """Return the prediction on one device, or the row of the most devices."""
-    return found if hasattr(found, "workload") else found.rows[-1]
+    return result if hasattr(result, "workload") else result.rows[-1]
 
 
-def _larger_micro_batches(question: Train, found: Any) -> Iterator[dict[str, Any]]:
+def _larger_micro_batches(question: Train, result: Any) -> Iterator[dict[str, Any]]:
     """Yield what makes larger micro-batches, the largest first; nothing if they have several samples already."""
     if question.batch_size == FIT or question.micro_batch not in (None, 1):
         return
-    row, number, more = _last_row(found), question.accumulation or 1, {}
-    if not hasattr(found, "workload"):
+    row, number, more = _last_row(result), question.accumulation or 1, {}
+    if not hasattr(result, "workload"):
         more = {"workers": row.workers}
         parallel = division_of(question)[1]
         if parallel is None or parallel.of_batch(row.batch_size, row.workers).micro_batch_size > 1:
@@ -224,7 +216,7 @@ def _larger_micro_batches(question: Train, found: Any) -> Iterator[dict[str, Any
         if not parallel.micro_batches:
             yield from ({"micro_batch": size, **more} for size in MICRO_BATCHES_TRIED)
             return
-    elif found.workload.batch_size > number:
+    elif result.workload.batch_size > number:
         return
     if question.global_batch_size is None and question.micro_batch is None:
         yield from ({"batch_size": size * number, **more} for size in MICRO_BATCHES_TRIED)
@@ -238,13 +230,13 @@ def _answer(question: Train) -> Prediction | ScaleTable:
         raise BadValue("give only one of `--batch-size`, samples per device, and `--global-batch-size`, of all devices")
     question = _with_micro_batches(question)
     if question.within is None:
-        return _answer_for_devices(question) if _asks_for_devices(question) else _answer_one(question)
+        return answer_for_devices(question) if _asks_for_devices(question) else _answer_one(question)
     if question.advise is not None:
         raise BadValue("give only one of `--within`, which compares numbers of devices, and `--advise`, which has one")
     if question.workers is None and question.platform is None:
         raise BadValue("`--within` compares numbers of devices: give several, such as `--workers 8:256:x2`")
     assert isinstance(question.within, float)  # converted by the record
-    return _answer_for_devices(question).with_deadline(question.within)
+    return answer_for_devices(question).with_deadline(question.within)
 
 
 def _with_micro_batches(question: Train) -> Train:
@@ -343,219 +335,9 @@ def _answer_one(question: Any) -> Prediction:
             facility=question.facility,
             time_model=model_name(question.time_model),
             concurrent=question.time_model == PPP_OVERLAP,
-            **{name: getattr(question, name) for name in _PASSED},
+            **{name: getattr(question, name) for name in TRAINED},
         )
     )
-
-
-_PASSED = (
-    "ppp", "clock", "unit", "image_size", "sequence_length", "inputs", "hardware_files",
-    "calibration", "execution", "attention", "weights",
-)  # fmt: skip
-
-
-def default_batch_size(question: Any) -> int:
-    """Return the samples per device if none are given."""
-    return 1 if reads_tokens(question) else SAMPLES_PER_DEVICE
-
-
-def training_options(
-    question: Any,  # with the options of `UpdateOptions` and `AdapterOptions`
-    offload: str | None,  # where gradients and optimizer state are kept
-    *,
-    # Whether recomputation is that of a network in blocks on several devices, which is no option of the step.
-    is_in_blocks: bool,
-    optimizer: str = "sgd",  # without adapters if none is given
-) -> TrainingOptions | None:
-    """Return the options of a training step; None if none is given and plain SGD updates."""
-    given: dict[str, Any] = {} if offload is None else {"offload": offload}
-    if question.recompute is not None and not is_in_blocks:
-        given["checkpointing"] = _checkpointing(question.recompute)
-    if question.loss is not None:
-        given |= _loss_options(question.loss)
-    for name, field in _TRAINING_FIELDS.items():
-        value = getattr(question, name)
-        if value is not None and value is not False:
-            given[field] = value
-    gradients = settings_of(question.training_settings).get("gradients")
-    if gradients is not None:
-        given["fp32_gradients" if gradients == "fp32" else "gradient_release"] = True
-    for key, value in settings_of(question.trainable).items():
-        given[_TRAINABLE_FIELDS[key]] = value if key == "dropout" else _split_names(value)
-    if not given and optimizer == "sgd":
-        return None
-    from ..timing.workload import TrainingOptions
-
-    given.setdefault("optimizer", "adamw" if question.lora else optimizer)
-    return TrainingOptions(**given)
-
-
-_TRAINING_FIELDS = {
-    "optimizer": "optimizer",
-    "mixed_precision": "mixed_precision",
-    "accumulation": "accumulation",
-    "lora": "lora_rank",
-}
-"""Fields of `TrainingOptions` by the options that state them."""
-
-_TRAINABLE_FIELDS = {"only": "train_only", "except": "freeze", "adapters": "lora_modules", "dropout": "lora_dropout"}
-"""Fields of `TrainingOptions` by the settings of ``--trainable``."""
-
-
-def _checkpointing(recompute: str) -> str:
-    """Return the checkpointing of a network that is not divided into blocks of several devices."""
-    if recompute in CHECKPOINTING_OF_RECOMPUTE:
-        return CHECKPOINTING_OF_RECOMPUTE[recompute]
-    names = ", ".join(name for name in CHECKPOINTING_OF_RECOMPUTE if name != "block")
-    raise BadValue(
-        f"`--recompute {recompute}` is for networks in blocks on several devices: give `--workers` and `--tensor` or "
-        f"`--sharding`, or one of {names}"
-    )
-
-
-def _loss_options(loss: str) -> dict[str, Any]:
-    """Return the fields of `TrainingOptions` for ``--training-settings loss``."""
-    if loss in ("fused", "fp32"):
-        return {"fused_loss": loss == "fused"}
-    if str(loss).isdecimal() and int(loss) >= 1:
-        return {"loss_chunks": int(loss)}
-    raise BadValue(f"`--training-settings loss` must be fp32, fused or a number of parts >= 1 (got {loss!r})")
-
-
-def _split_names(text: str) -> tuple[str, ...]:
-    """Return the names in a comma-separated text."""
-    return tuple(name.strip() for name in text.split(",") if name.strip())
-
-
-def _answer_for_devices(question: Any) -> ScaleTable:
-    """Return the table over numbers of devices."""
-    from ..api.question import Question
-    from ..api.scaling import predict_cluster
-
-    if question.batch_size == FIT:
-        raise BadValue("`--batch-size fit` is for one device: give a number, or leave the number of devices out")
-    check_network_options(question, "training")
-    revision = replica_of(question)
-    if revision is not None:
-        return _reproduce_paleo(question, revision)
-    question = with_usual_precision(question, _device_of_topology(question))
-    strategy, parallel = division_of(question)
-    if parallel is not None and parallel.micro_batches:
-        question = replace(question, accumulation=None)
-    is_in_blocks = parallel is not None or strategy == IN_BLOCKS
-    training = training_options(
-        question, offload_of(question)[0], is_in_blocks=is_in_blocks, optimizer=default_optimizer(question)
-    )
-    if training is not None and training.gradient_release:
-        raise BadValue(
-            "`--training-settings gradients=released` is for one device: several exchange gradients before the update"
-        )
-    asked = Question(
-        question.network,
-        question.gpu,
-        power_limit=question.power_limit,
-        precision=question.precision,
-        phase="training",
-        training=training,
-        time_model=model_name(question.time_model),
-        concurrent=question.time_model == PPP_OVERLAP,
-        **{name: getattr(question, name) for name in _PASSED},
-    )
-    return predict_cluster(asked, _request(question, strategy), _settings(question, parallel))
-
-
-def _reproduce_paleo(question: Any, revision: str) -> ScaleTable:
-    """Return the table of a revision of the released PALEO; raise BadValue for an option that it does not have."""
-    from ..paleo.scale import paleo_table
-
-    declared, communication = options_of(Train), settings_of(question.communication)
-    unknown = [documented_spelling(name, declared[name]) for name in question.given() if name not in _OF_PALEO]
-    unknown += [f"--communication {key}" for key in communication if key not in ("collective", "ppp")]
-    if question.precision not in (None, FULL_PRECISION):
-        unknown.append("--precision")
-    if unknown:
-        raise BadValue(f"PALEO has no `{unknown[0]}`: leave it out, or leave `--time-model paleo` out")
-    strategy, _ = division_of(question)
-    return paleo_table(
-        _request(question, strategy),
-        question.network,
-        question.gpu,
-        collective=communication.get("collective") or "tree",
-        revision=revision,
-        ppp=1.0 if question.ppp is None else question.ppp,
-    )
-
-
-_OF_PALEO = {
-    "gpu", "workers", "link", "batch_size", "global_batch_size", "strategy", "communication", "precision",
-    "time_model", "ppp", "samples", "tokens", "epochs", "price", "within",
-}  # fmt: skip
-"""Options that the released PALEO has, or that speak of the amount of training."""
-
-
-def _request(question: Train, strategy: str) -> ClusterRequest:
-    """Return what is asked of the devices."""
-    from ..distributed.run import ClusterRequest, Feed
-    from ..timing.budget import Amount
-
-    batch_size: Any = question.global_batch_size or question.batch_size
-    if batch_size is None and replica_of(question) is None:
-        batch_size = default_batch_size(question)
-    feed = settings_of(question.feed)
-    return ClusterRequest(
-        question.workers,
-        link=question.link,
-        **_places(question),
-        batch_size=batch_size,
-        scaling="weak" if question.global_batch_size is None else "strong",
-        strategy=strategy,
-        advise=question.advise,
-        ppp_comm=settings_of(question.communication).get("ppp"),
-        feed=Feed(**feed) if any(feed.values()) else None,
-        measured=question.measured,
-        amount=Amount(None, question.samples, question.tokens, question.epochs),
-        price=question.price_usd_per_h,
-        price_of=question.price_of,
-        facility=question.facility,
-    )
-
-
-def _device_of_topology(question: Train) -> str | None:
-    """Return the device that a topology or a platform names; None if it names none."""
-    if question.platform is None:
-        return None
-    from ..api.arguments import to_paths
-    from ..distributed.run import ClusterRequest
-
-    request = ClusterRequest(question.workers, link=question.link, **_places(question))
-    return request.build_topology(to_paths(question.hardware_files)).device
-
-
-def _places(question: Train) -> dict[str, Any]:
-    """Return the topology or the platform that ``--platform`` describes."""
-    if question.platform is None:
-        return {}
-    from ..distributed.platforms import is_topology
-
-    return {"topology" if is_topology(question.platform) else "platform": question.platform}
-
-
-def _settings(question: Train, parallel: ParallelConfig | None) -> Settings:
-    """Return the settings of the exchange of gradients and of the schedule."""
-    from ..distributed.settings import Settings
-
-    communication = settings_of(question.communication)
-    given: dict[str, Any] = {
-        "collective": communication.get("collective"),
-        "gradient_precision": communication.get("precision"),
-        "overlap": communication.get("overlap"),
-        "bucket_bytes": communication.get("bucket"),
-        "slowdown": communication.get("slowdown"),
-        "interference": communication.get("interference"),
-        "micro_batches": settings_of(question.schedule).get("micro-batches"),
-        "parallel": parallel,
-    }
-    return Settings(**{name: value for name, value in given.items() if value is not None})
 
 
 def _document(result: Any, shown: Mapping[str, Any]) -> Any:

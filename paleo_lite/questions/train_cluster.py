@@ -1,0 +1,151 @@
+"""Training on many devices: from the record of `train` to what is asked of a network, of a cluster, and of PALEO."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ..errors import BadValue
+from .compare import FULL_PRECISION, check_network_options, default_optimizer, with_usual_precision
+from .division import IN_BLOCKS, division_of, offload_of, replica_of
+from .option import documented_spelling, options_of
+from .records import PPP_OVERLAP, model_name, settings_of
+from .training_options import TRAINED, default_batch_size, training_options
+from .values import FIT
+
+if TYPE_CHECKING:
+    from ..distributed.parallel_config import ParallelConfig
+    from ..distributed.run import ClusterRequest
+    from ..distributed.settings import Settings
+    from ..distributed.table import ScaleTable
+
+
+def answer_for_devices(question: Any) -> ScaleTable:
+    """Return the table over numbers of devices."""
+    from ..api.question import Question
+    from ..api.scaling import predict_cluster
+
+    if question.batch_size == FIT:
+        raise BadValue("`--batch-size fit` is for one device: give a number, or leave the number of devices out")
+    check_network_options(question, "training")
+    revision = replica_of(question)
+    if revision is not None:
+        return _reproduce_paleo(question, revision)
+    question = with_usual_precision(question, _device_of_topology(question))
+    strategy, parallel = division_of(question)
+    if parallel is not None and parallel.micro_batches:
+        question = replace(question, accumulation=None)
+    is_in_blocks = parallel is not None or strategy == IN_BLOCKS
+    training = training_options(
+        question, offload_of(question)[0], is_in_blocks=is_in_blocks, optimizer=default_optimizer(question)
+    )
+    if training is not None and training.gradient_release:
+        raise BadValue(
+            "`--training-settings gradients=released` is for one device: several exchange gradients before the update"
+        )
+    asked = Question(
+        question.network,
+        question.gpu,
+        power_limit=question.power_limit,
+        precision=question.precision,
+        phase="training",
+        training=training,
+        time_model=model_name(question.time_model),
+        concurrent=question.time_model == PPP_OVERLAP,
+        **{name: getattr(question, name) for name in TRAINED},
+    )
+    return predict_cluster(asked, _request(question, strategy), _settings(question, parallel))
+
+
+def _reproduce_paleo(question: Any, revision: str) -> ScaleTable:
+    """Return the table of a revision of the released PALEO; raise BadValue for an option that it does not have."""
+    from ..paleo.scale import paleo_table
+
+    declared, communication = options_of(type(question)), settings_of(question.communication)
+    unknown = [documented_spelling(name, declared[name]) for name in question.given() if name not in _OF_PALEO]
+    unknown += [f"--communication {key}" for key in communication if key not in ("collective", "ppp")]
+    if question.precision not in (None, FULL_PRECISION):
+        unknown.append("--precision")
+    if unknown:
+        raise BadValue(f"PALEO has no `{unknown[0]}`: leave it out, or leave `--time-model paleo` out")
+    strategy, _ = division_of(question)
+    return paleo_table(
+        _request(question, strategy),
+        question.network,
+        question.gpu,
+        collective=communication.get("collective") or "tree",
+        revision=revision,
+        ppp=1.0 if question.ppp is None else question.ppp,
+    )
+
+
+_OF_PALEO = {
+    "gpu", "workers", "link", "batch_size", "global_batch_size", "strategy", "communication", "precision",
+    "time_model", "ppp", "samples", "tokens", "epochs", "price", "within",
+}  # fmt: skip
+"""Options that the released PALEO has, or that speak of the amount of training."""
+
+
+def _request(question: Any, strategy: str) -> ClusterRequest:
+    """Return what is asked of the devices."""
+    from ..distributed.run import ClusterRequest, Feed
+    from ..timing.budget import Amount
+
+    batch_size: Any = question.global_batch_size or question.batch_size
+    if batch_size is None and replica_of(question) is None:
+        batch_size = default_batch_size(question)
+    feed = settings_of(question.feed)
+    return ClusterRequest(
+        question.workers,
+        link=question.link,
+        **_places(question),
+        batch_size=batch_size,
+        scaling="weak" if question.global_batch_size is None else "strong",
+        strategy=strategy,
+        advise=question.advise,
+        ppp_comm=settings_of(question.communication).get("ppp"),
+        feed=Feed(**feed) if any(feed.values()) else None,
+        measured=question.measured,
+        amount=Amount(None, question.samples, question.tokens, question.epochs),
+        price=question.price_usd_per_h,
+        price_of=question.price_of,
+        facility=question.facility,
+    )
+
+
+def _device_of_topology(question: Any) -> str | None:
+    """Return the device that a topology or a platform names; None if it names none."""
+    if question.platform is None:
+        return None
+    from ..api.arguments import to_paths
+    from ..distributed.run import ClusterRequest
+
+    request = ClusterRequest(question.workers, link=question.link, **_places(question))
+    return request.build_topology(to_paths(question.hardware_files)).device
+
+
+def _places(question: Any) -> dict[str, Any]:
+    """Return the topology or the platform that ``--platform`` describes."""
+    if question.platform is None:
+        return {}
+    from ..distributed.platforms import is_topology
+
+    return {"topology" if is_topology(question.platform) else "platform": question.platform}
+
+
+def _settings(question: Any, parallel: ParallelConfig | None) -> Settings:
+    """Return the settings of the exchange of gradients and of the schedule."""
+    from ..distributed.settings import Settings
+
+    communication = settings_of(question.communication)
+    fields: dict[str, Any] = {
+        "collective": communication.get("collective"),
+        "gradient_precision": communication.get("precision"),
+        "overlap": communication.get("overlap"),
+        "bucket_bytes": communication.get("bucket"),
+        "slowdown": communication.get("slowdown"),
+        "interference": communication.get("interference"),
+        "micro_batches": settings_of(question.schedule).get("micro-batches"),
+        "parallel": parallel,
+    }
+    return Settings(**{name: value for name, value in fields.items() if value is not None})
