@@ -68,6 +68,7 @@ OLLAMA = MappingProxyType(
             "235b": "qwen3-235b-a22b",
         },
         "qwen3-coder": {"480b": "qwen3-coder-480b-a35b"},
+        "qwen3-next": {"80b": "qwen3-next-80b-a3b"},
         "qwen3-vl": {
             "2b": "qwen3-vl-2b",
             "4b": "qwen3-vl-4b",
@@ -75,6 +76,15 @@ OLLAMA = MappingProxyType(
             "30b": "qwen3-vl-30b-a3b",
             "32b": "qwen3-vl-32b",
             "235b": "qwen3-vl-235b-a22b",
+        },
+        "qwen3.5": {
+            "0.8b": "qwen3.5-0.8b",
+            "2b": "qwen3.5-2b",
+            "4b": "qwen3.5-4b",
+            "9b": "qwen3.5-9b",
+            "27b": "qwen3.5-27b",
+            "35b": "qwen3.5-35b-a3b",
+            "122b": "qwen3.5-122b-a10b",
         },
         "smollm2": {"1.7b": "smollm2-1.7b"},
         "starcoder2": {"15b": "starcoder2-15b"},

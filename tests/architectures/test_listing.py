@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from math import prod
 from typing import Any
 
 import msgspec
@@ -113,10 +114,17 @@ def test_files_tell_what_networks_are() -> None:
 
 def _decode_parameters(network):
     """Return all parameters and the active ones, counted as the publisher counts them."""
-    if network.publication.definition == "with the multi-token prediction layers":
-        return network.parameters + network.left_out_parameters, network.active_parameters
+    total, active = network.parameters, network.active_parameters
     if network.name != "glm-4.5":
-        return network.parameters, network.active_parameters
+        definition = network.publication.definition
+        if definition == "with the multi-token prediction layers":
+            total += network.left_out_parameters
+        elif definition == "the active ones without the embedding and the output layer":
+            active -= 2 * _embedding_parameters(network)
+        elif definition == "without the embedding, the output layer and the multi-token prediction layer":
+            total -= 2 * _embedding_parameters(network)
+            active -= _embedding_parameters(network)  # of the output layer: the embedding is not among the active ones
+        return total, active
     # The report counts the multi-token prediction layer, but neither the embedding nor the output layer.
     hidden, experts, expert_size, active = 5120, 160 + 1, 1536, 8 + 1
     embeddings = 2 * 151_552 * hidden
@@ -139,6 +147,11 @@ def test_parameters_equal_the_published_figures(name):
         return
     half_unit = _half_unit(publication.active_parameters)
     assert active == pytest.approx(publication.active_parameters, rel=0.03, abs=half_unit)
+
+
+def _embedding_parameters(network):
+    """Of the embedding, or of an output layer that does not share them."""
+    return sum(prod(weight) for layer in network.layers if layer.kind == "embedding" for weight in layer.weights)
 
 
 def _half_unit(figure):

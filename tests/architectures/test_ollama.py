@@ -30,6 +30,8 @@ PUBLISHED = {
     "deepseek-r1:671b": 671e9,
     "gpt-oss:20b": 20.9e9,
     "qwen3:30b": 30.5e9,
+    "qwen3-next:80b": 79.7e9,
+    "qwen3.5:9b": 9.41e9,  # 9.65e9 with the multi-token prediction layer, which is left out
     "phi4:14b": 14.7e9,
     "codellama:7b": 6.74e9,
 }
