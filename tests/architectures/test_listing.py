@@ -124,6 +124,19 @@ def _decode_parameters(network):
         elif definition == "without the embedding, the output layer and the multi-token prediction layer":
             total -= 2 * _embedding_parameters(network)
             active -= _embedding_parameters(network)  # of the output layer: the embedding is not among the active ones
+        elif definition == "the language model, without the vision tower":
+            total -= network.tower_parameters
+        elif definition == "with a dense multi-token prediction layer, which is not counted here":
+            hidden = 8192
+            joined = 2 * hidden * hidden
+            total += joined + sum(
+                prod(weight)
+                for layer in network.layers
+                if layer.name.startswith("model.layers.0.")
+                for weight in layer.weights
+            )
+        elif definition == "with the audio tower, which is not counted here":
+            total += 0.3e9  # the audio encoder's of the model card
         return total, active
     # The report counts the multi-token prediction layer, but neither the embedding nor the output layer.
     hidden, experts, expert_size, active = 5120, 160 + 1, 1536, 8 + 1
@@ -155,7 +168,9 @@ def _embedding_parameters(network):
 
 
 def _half_unit(figure):
-    """Most publishers round to 10^9: a figure of 22 B stands for everything from 21.5 to 22.5 B."""
+    """Most publishers round to 10^9: a figure of 22 B stands for 21.5 to 22.5 B, 1.6 T for 1.55 to 1.65 T."""
+    if figure >= 10**12 and figure % 10**11 == 0:
+        return 0.5 * 10**11
     digits = f"{figure / 1e9:.9g}"
     return 0.5 * 10.0 ** (9 - len(digits.partition(".")[2]))
 
