@@ -318,6 +318,18 @@ def _rl(request: Request) -> Report:
     return validation.rows, lambda: rl_page(validation), list
 
 
+def _evidence(request: Request) -> Report:
+    """Forecast groups of servers and of one's own machines of which one, two and four measurements are known."""
+    from .evidence.hold_out import validate_evidence
+    from .evidence.page import evidence_page
+    from .evidence.ship import MEASURED
+
+    if request.gpus or request.precisions:
+        raise BadValue("groups are forecast as a whole: omit `--gpu` and `--precision`")
+    rows = [row for kind, read in MEASURED.items() for row in validate_evidence(kind, read(request.data))]
+    return rows, lambda: evidence_page(rows), list
+
+
 KNOWN_MEASUREMENTS = {"nothing": "nothing", "one": "one node", "two": "two nodes", "both": "one and two"}
 """Measurements of a held-out cluster that are known, and how the page describes them."""
 
@@ -341,6 +353,7 @@ SPLITS: dict[str, Callable[[Request], Report]] = {
     "pictures": _pictures,
     "local": _local,
     "rl": _rl,
+    "evidence": _evidence,
     **{split: partial(_engine_rows, split=split) for split in ("kernels", "server-steps", "servers")},
 }
 """Function that performs each validation, by the value of ``--split``."""
@@ -377,7 +390,8 @@ def accuracy(data: Path, split: str, gpus: tuple[str, ...], precisions: tuple[st
     device, and `served` forecasts the time of servers and pipelines as well. `kernels` holds out the device and the
     engine of kernels, `server-steps` those, the network and the source of times per output token; `servers` simulates
     published servers with the shipped constants. `pictures` holds out models and devices of pictures and videos, and
-    `local` devices and sources of published speeds of llama.cpp, MLX and ExLlama. The page also shows the errors of
+    `local` devices and sources of published speeds of llama.cpp, MLX and ExLlama. `evidence` forecasts groups of
+    measurements of which one, two and four are known. The page also shows the errors of
     simpler models on the same folds.
     """
     rows, page, pairs = SPLITS[split](Request(split, data, gpus, precisions))
@@ -443,6 +457,7 @@ def ship(data: Path, folder: Path) -> None:
     from .diffusion.ship import ship_pictures
     from .energy.ship import ship_energy
     from .engines.ship import ship_engines
+    from .evidence.ship import ship_evidence
     from .local.ship import ship_local
     from .power import ship_power
     from .reinforcement.hold_out import ship_rl
@@ -463,6 +478,7 @@ def ship(data: Path, folder: Path) -> None:
         *ship_pictures(data, folder),
         *ship_rl(data, folder),
         *ship_stack(data, folder),
+        *ship_evidence(data, folder),
     ):
         click.echo(f"{name}: {text}")
     click.echo(f"energy: {ship_energy(data, folder).held_out}")

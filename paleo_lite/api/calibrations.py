@@ -10,17 +10,20 @@ import msgspec
 
 from ..architectures import find_network
 from ..calibration.choose import NotPooled, pool_prior, pooled_model
+from ..calibration.evidence_file import EvidenceCalibration
 from ..calibration.fit import Fit, held_out_error
 from ..calibration.fit import calibrate as fit_device
 from ..calibration.measurements import (
     Measurement,
     describe_columns,
+    is_measurements_csv,
     provenance_of,
     read_inputs,
     read_measurements,
     select_measurements,
 )
 from ..calibration.power import fit_power
+from ..calibration.power_logs import is_power_log
 from ..calibration.ppp import PppCalibration, PppRun, PppShare, calibrate_ppp
 from ..calibration.store import (
     AnyCalibration,
@@ -97,8 +100,8 @@ class FittedCalibration(Result, msgspec.Struct, frozen=True, eq=False):
 def calibrate(
     measured: Paths | Sequence[Measurement] = (),
     *,
-    gpu: str | Device,
-    precision: str = "fp32",
+    gpu: str | Device | None = None,
+    precision: str | None = None,
     network: str | None = None,
     time_model: str = CALIBRATED,
     batch_size: int | None = None,
@@ -108,9 +111,14 @@ def calibrate(
     output: str | Path | None = None,
     force: bool = False,
     date: str = "",
+    engine: str | None = None,
+    tensor: int | None = None,
     hardware_files: Paths = (),
 ) -> AnyCalibration | Suggestions:
-    """Fit the parameters of a device to measured steps.
+    """Fit the parameters of a device to measured steps, or learn from result files of benchmarks.
+
+    Result files of servers and of llama.cpp and its like (`paleo_lite.measurements`) move the causes of their
+    forecasts: they update what was known of other servers and machines.
 
     From a profile, the forward and backward pass of a steady iteration are taken. The fit starts from a prior: earlier
     measurements of this device and of others, under the software that the CSV names.
@@ -118,11 +126,12 @@ def calibrate(
     Parameters
     ----------
     measured : path, sequence of paths, or sequence of Measurement
-        CSV files of measurements, profiles, or folders of profiles; optional with `suggest`.
-    gpu : str or Device
-        Device that was measured.
-    precision : str
-        Precision of the measurements.
+        CSV files of measurements, profiles, folders of profiles, or result files of benchmarks; optional with
+        `suggest`.
+    gpu : str or Device, optional
+        Device that was measured; only result files may record it.
+    precision : str, optional
+        Precision of the measurements; by default fp32, and that which result files record.
     network : str, optional
         Network of the profiles; required for profiles.
     time_model : {"calibrated", "ppp"}
@@ -140,12 +149,16 @@ def calibrate(
         TOML file of the calibration; an existing file is replaced only with `force`.
     date : str
         Date of the measurements, for the record.
+    engine : str, optional
+        Engine of result files that do not record it.
+    tensor : int, optional
+        Tensor parallelism of result files that do not record it.
     hardware_files : path, or sequence of paths
         TOML files of further devices.
 
     Returns
     -------
-    Calibration or PppCalibration
+    Calibration, PppCalibration or EvidenceCalibration
         Accepted as `calibration` by `paleo_lite.predict` and others. With `suggest` a `Suggestions`.
 
     Raises
@@ -154,6 +167,31 @@ def calibrate(
         If there is no measurement of this device and precision, a file is malformed or the network is unknown.
     """
     _check_time_model(time_model)
+    result_files = find_result_files(measured)
+    if result_files:
+        from .evidence import calibrate_from_results, suggest_rows
+
+        asked = {
+            "gpu": gpu.id if isinstance(gpu, Device) else gpu,
+            "precision": precision,
+            "network": network,
+            "engine": engine,
+            "tensor": tensor,
+        }
+        given = {name: value for name, value in asked.items() if value is not None}
+        check_outputs(None if output is None else Path(output), force=force)
+        files = list(to_paths(hardware_files))
+        learned = calibrate_from_results(result_files, given, hardware_files=files, date=date)
+        if suggest is not None:
+            learned = msgspec.structs.replace(learned, suggested=suggest_rows(learned, suggest, files))
+        if output is not None:
+            write_calibration(msgspec.structs.replace(learned, suggested=[]), Path(output), force)
+        return learned
+    if engine is not None or tensor is not None:
+        raise BadValue("`--engine` and `--tensor` are for result files of benchmarks")
+    if gpu is None:
+        raise BadValue("the device that was measured is missing: give `--gpu`")
+    precision = precision or "fp32"
     if suggest is None:
         if phase is not None:
             raise BadValue("`--phase` requires `--suggest`: it is the phase of the prediction")
@@ -202,6 +240,30 @@ def calibrate(
         step_batch_size = 1 if batch_size is None else batch_size
         steps = [Workload(find_network(network), precision, step_batch_size, phase)]
     return suggest_steps(model, machine, steps, suggest)
+
+
+def find_result_files(measured: Paths | Sequence[Measurement]) -> list[Path]:
+    """Return the paths if all are result files of benchmarks; an empty list for anything else.
+
+    Raise BadValue if only some of them are.
+    """
+    if isinstance(measured, (list, tuple)) and any(isinstance(item, Measurement) for item in measured):
+        return []
+    from .result_forecasts import is_result_file
+
+    paths = to_paths(measured)  # type: ignore[arg-type]
+    found = [
+        path
+        for path in paths
+        if path.is_file() and not is_measurements_csv(path) and not is_power_log(path) and is_result_file(path)
+    ]
+    if found and len(found) < len(paths):
+        others = [str(path) for path in paths if path not in found]
+        raise BadValue(
+            f"{found[0]} is a result file, and {others[0]} is none: calibrate from result files, and from steps and "
+            "profiles, one after the other"
+        )
+    return found
 
 
 def _check_time_model(time_model: str) -> None:
@@ -320,7 +382,9 @@ def calibrations(name: str | None = None) -> ResultList[AnyCalibration] | AnyCal
 
 
 def _calibrations_document(calibrations: list[AnyCalibration]) -> Document:
-    return calibrations_page({f"{each.device}-{each.precision}": each for each in calibrations})
+    return calibrations_page(
+        {f"{each.device}-{each.precision}": each for each in calibrations if not isinstance(each, EvidenceCalibration)}
+    )
 
 
 def validate(

@@ -10,6 +10,8 @@ import msgspec
 from ..architectures import Network, find_network
 from ..architectures.catalog import is_factory
 from ..architectures.network import SequenceOptions
+from ..calibration.evidence_file import EvidenceCalibration
+from ..calibration.store import evidence_of
 from ..distributed.links import Topology, device_link
 from ..distributed.platforms import Computer, find_platform
 from ..engines.placed import NEEDS_KERNELS
@@ -20,6 +22,8 @@ from ..errors import BadValue, UnknownPrecision
 from ..machines import Device, Price, find_device
 from ..machines.prices import choose_price
 from ..serving.deployment import Deployment, tensor_group
+from ..serving.evidence import KIND as SERVER
+from ..serving.evidence import learned_constants, server_traits
 from ..serving.iteration import NUCLEUS, has_fitted_host, with_fitted_host
 from ..serving.pipeline import connect_stages
 from ..serving.placement import Division, ModelOnDevice, check_undivided, with_kernels
@@ -89,7 +93,7 @@ class Deployments(msgspec.Struct, frozen=True, eq=False):
     facility: Facility | None = None
     power_limit: float | str | None = None
     time_model: str | None = None
-    calibration: str | Calibration | None = None
+    calibration: str | Calibration | EvidenceCalibration | None = None
     clock: str | None = None
     unit: str | None = None
     hardware_files: Paths = ()
@@ -114,11 +118,12 @@ class Deployments(msgspec.Struct, frozen=True, eq=False):
         found = find_device(device, to_paths(self.hardware_files))
         if self.power_limit is not None:
             found = with_power_limit(found, self.power_limit)
+        evidence = evidence_of(self.calibration)
         local = LOCAL_ENGINES.get(self.policy)
         if local is not None:
             on_device = place_locally(self.decoder, found, local, weights, self.kv_cache)
         else:
-            on_device = self._place(self.decoder, found, division, weights)
+            on_device = self._place(self.decoder, found, division, weights, evidence)
         engine = find_server(self.policy, on_device.machine.device, **self.settings)
         if self.settings["overhead_s"] is None:
             engine = with_fitted_host(engine, on_device.kernels, self.sampling)
@@ -136,7 +141,7 @@ class Deployments(msgspec.Struct, frozen=True, eq=False):
             replicas=replicas,
             prefill=prefill,
             options=self.options,
-            draft=None if self.draft is None else self._place(self.draft, found, division, weights),
+            draft=None if self.draft is None else self._place(self.draft, found, division, weights, evidence),
             price_usd_per_h=price_usd_per_h,
             listing=listing,
             facility=self.facility,
@@ -155,8 +160,16 @@ class Deployments(msgspec.Struct, frozen=True, eq=False):
         check_products(weights, self.precision, device)
         return self.precision
 
-    def _place(self, network: Network, device: Device, division: Division, weights: str | None) -> ModelOnDevice:
+    def _place(
+        self,
+        network: Network,
+        device: Device,
+        division: Division,
+        weights: str | None,
+        evidence: EvidenceCalibration | None,
+    ) -> ModelOnDevice:
         """Return a network on one of the devices that share it."""
+        is_evidence = evidence is not None or isinstance(self.calibration, EvidenceCalibration)
         workload, machine, model = resolve_question(
             Question(
                 network,
@@ -166,7 +179,7 @@ class Deployments(msgspec.Struct, frozen=True, eq=False):
                 time_model=self.time_model,
                 clock=self.clock,
                 unit=self.unit,
-                calibration=self.calibration,
+                calibration=None if is_evidence else self.calibration,  # type: ignore[arg-type]
                 weights=weights,
             ),
             is_by_layers=division.pipeline > 1,
@@ -179,8 +192,17 @@ class Deployments(msgspec.Struct, frozen=True, eq=False):
         placed = ModelOnDevice(workload, machine, model, group, self.cache_format, connected)
         if workload.engine is None:
             check_undivided(experts, attention, machine.device, division.pipeline, self.expert_load)
+            if evidence is not None:
+                raise BadValue(f"a calibration from result files {NEEDS_KERNELS} and without `--pipeline`")
             return placed
-        return with_kernels(placed, self.policy, experts=experts, attention_data=attention, alpha=self.expert_load)
+        degrees: dict[str, Any] = {"experts": experts, "attention_data": attention, "alpha": self.expert_load}
+        on_device = with_kernels(placed, self.policy, **degrees)
+        if evidence is None:
+            return on_device
+        traits = server_traits(on_device, self.policy)
+        constants = learned_constants(evidence.posterior(SERVER), traits)
+        note = evidence.describe_distance(SERVER, traits)
+        return with_kernels(placed, self.policy, **degrees, constants=constants)._replace(notes=(note,))
 
 
 def find_topology(platform: str | None, link: str | None, workers: int | None) -> tuple[Topology | None, Price | None]:

@@ -27,7 +27,7 @@ _MOST_REQUESTS = 400  # of a simulated server, which is steady by then
 _MEAN_LENGTHS = (
     "in the forecast all prompts and answers have their mean length; real ones vary, and fill batches unevenly"
 )
-_LOCAL = ("llama.cpp", "ollama", "lm studio", "mlx-lm", "exllama")
+LOCAL_TOOLS = ("llama.cpp", "ollama", "lm studio", "mlx-lm", "exllama")
 _VARIANT = re.compile(
     r"[-_. ](?:instruct|chat|it|hf|gguf|base|fp8|nvfp4|awq|gptq|ud|\d{4}|i?q\d\w*|bf16|f16)(?=[-_. ]|$)"
 )
@@ -35,16 +35,17 @@ _COUNT = re.compile(r"^\d+ ?x[_ ]?", re.IGNORECASE)
 _AUTOCAST = {"amp": "fp16", "amp_bf16": "bf16"}
 
 
-class _NotShipped(BadValue):
+class NotShipped(BadValue):
     """A network that a file names and that is not shipped."""
 
 
-class _Forecast(NamedTuple):
+class Forecast(NamedTuple):
     """A figure that is forecast, with its interval."""
 
     figure: str
     value: float | None
     interval: Any = None
+    answer: Any = None  # the answer that it is of
 
 
 def is_result_file(path: Path) -> bool:
@@ -87,7 +88,7 @@ def compare_result(
             break
         try:
             rows += _beside(number, reading, findings, given, hardware_files)
-        except _NotShipped as error:
+        except NotShipped as error:
             not_shipped[str(error)] = None
         except PaleoError as error:
             reasons[str(error)] = reasons.get(str(error), 0) + 1
@@ -109,8 +110,21 @@ def _beside(
     number: int, reading: Reading, findings: Findings, given: dict[str, Any], hardware_files: list[Path]
 ) -> Iterator[Beside]:
     """Yield the figures of a row that are both measured and forecast."""
-    ask = _ASKS.get(reading.kind)
-    if ask is None:
+    facts = facts_of(reading, findings, given)
+    for forecast in forecast_figures(reading.kind, facts, hardware_files):
+        measured = reading.values.get(forecast.figure)
+        if measured and forecast.value and min(measured, forecast.value) > 0:
+            low, high = forecast.interval or (None, None)
+            situation = describe_situation(reading, findings)
+            yield Beside(number, reading.kind, situation, forecast.figure, measured, forecast.value, low, high)
+
+
+def facts_of(reading: Reading, findings: Findings, given: dict[str, Any]) -> dict[str, Any]:
+    """Return what is known of a row: what the file records, the row itself and what the user gave.
+
+    Raise BadValue if the device or the network is not known.
+    """
+    if reading.kind not in _ASKS:
         raise BadValue(f"rows of the kind {reading.kind} have no forecast yet")
     facts = {**findings.configuration, **reading.values, **given}
     if "network" not in given:
@@ -119,12 +133,12 @@ def _beside(
         raise BadValue("the GPU is not in the file: give `--gpu`")
     if "gpu" not in given:
         facts["gpu"] = _COUNT.sub("", str(facts["gpu"])).partition(" (")[0]
-    for forecast in ask(facts, {"hardware_files": hardware_files}):
-        measured = reading.values.get(forecast.figure)
-        if measured and forecast.value and min(measured, forecast.value) > 0:
-            low, high = forecast.interval or (None, None)
-            situation = _situation(reading, findings)
-            yield Beside(number, reading.kind, situation, forecast.figure, measured, forecast.value, low, high)
+    return facts
+
+
+def forecast_figures(kind: str, facts: dict[str, Any], hardware_files: list[Path]) -> list[Forecast]:
+    """Return the forecasts of the figures of a row of a kind."""
+    return _ASKS[kind](facts, {"hardware_files": hardware_files})
 
 
 def _known_network(name: str) -> str:
@@ -139,11 +153,11 @@ def _known_network(name: str) -> str:
         if found is not None:
             return found
     if name:
-        raise _NotShipped(name)
+        raise NotShipped(name)
     raise BadValue("the network is not in the file: give `--predict NETWORK`")
 
 
-def _situation(reading: Reading, findings: Findings) -> str:
+def describe_situation(reading: Reading, findings: Findings) -> str:
     """Return what identifies a row, in words; its network only where the file has several."""
     has_several = reading.values.get("network") != findings.configuration.get("network")
     words = {
@@ -174,7 +188,7 @@ def _count(facts: dict[str, Any], name: str) -> int | None:
     return round(number) if number is not None and 0.5 <= number < _MOST else None
 
 
-def _ask_server(facts: dict[str, Any], more: dict[str, Any]) -> list[_Forecast]:
+def _ask_server(facts: dict[str, Any], more: dict[str, Any]) -> list[Forecast]:
     """Forecast a server under the same traffic."""
     from ..questions.serve import serve
 
@@ -210,48 +224,48 @@ def _ask_server(facts: dict[str, Any], more: dict[str, Any]) -> list[_Forecast]:
     for figure, name in (("ttft_s", "ttft_s"), ("tpot_s", "tpot_s"), ("e2e_s", "latency_s")):
         mean = said["latencies"].get(name, {}).get("mean")
         if mean:
-            forecasts.append(_Forecast(figure, mean["value"], (mean["low"], mean["high"])))
+            forecasts.append(Forecast(figure, mean["value"], (mean["low"], mean["high"]), answer))
     rate_of_tokens = said["figures"]["output_tokens_per_s"]
     interval = (rate_of_tokens["low"], rate_of_tokens["high"])
-    return [*forecasts, _Forecast("output_tokens_per_s", rate_of_tokens["value"], interval)]
+    return [*forecasts, Forecast("output_tokens_per_s", rate_of_tokens["value"], interval, answer)]
 
 
-def _ask_decode(facts: dict[str, Any], more: dict[str, Any]) -> list[_Forecast]:
+def _ask_decode(facts: dict[str, Any], more: dict[str, Any]) -> list[Forecast]:
     """Forecast a generated token, on one's own machine or of a batch on an engine."""
     context = ((_count(facts, "depth") or 0) + (_count(facts, "generated") or 0) // 2) or None
-    if str(facts.get("engine")) in _LOCAL:
+    if str(facts.get("engine")) in LOCAL_TOOLS:
         from ..questions.local import local
 
         if facts.get("tokens"):
             raise BadValue("a rate that mixes prompt and generation has no forecast")
         answer: Any = local(facts["network"], gpu=facts["gpu"], weights=_weights(facts), context=context, **more)
-        return [_Forecast("tpot_s", answer.token_s, answer.token_interval_s)]
+        return [Forecast("tpot_s", answer.token_s, answer.token_interval_s, answer)]
     if context is None:
         raise BadValue("the tokens in the cache are not in the file")
     return _ask_pass(facts, more, phase="decode", context=context, figure="tpot_s")
 
 
-def _ask_prompt(facts: dict[str, Any], more: dict[str, Any]) -> list[_Forecast]:
+def _ask_prompt(facts: dict[str, Any], more: dict[str, Any]) -> list[Forecast]:
     """Forecast a prompt."""
     tokens = _count(facts, "tokens")
     if tokens is None or facts.get("depth"):
         raise BadValue("only prompts with an empty cache have a forecast")
-    if str(facts.get("engine")) in _LOCAL:
+    if str(facts.get("engine")) in LOCAL_TOOLS:
         from ..questions.local import local
 
         answer: Any = local(facts["network"], gpu=facts["gpu"], weights=_weights(facts), prompt=tokens, **more)
-        return [_Forecast("time_s", answer.prompt_s, answer.prompt_interval_s)]
+        return [Forecast("time_s", answer.prompt_s, answer.prompt_interval_s, answer)]
     return _ask_pass(facts, more, phase="prefill", sequence_length=tokens, figure="time_s")
 
 
-def _ask_step(facts: dict[str, Any], more: dict[str, Any]) -> list[_Forecast]:
+def _ask_step(facts: dict[str, Any], more: dict[str, Any]) -> list[Forecast]:
     """Forecast a pass of a network."""
     if facts.get("phase") != "inference":
         raise BadValue("steps of training are not compared yet: `paleo-lite train` forecasts them")
     return _ask_pass(facts, more, phase="inference", image_size=_count(facts, "image_size"), figure="step_s")
 
 
-def _ask_pass(facts: dict[str, Any], more: dict[str, Any], *, figure: str, **settings: Any) -> list[_Forecast]:
+def _ask_pass(facts: dict[str, Any], more: dict[str, Any], *, figure: str, **settings: Any) -> list[Forecast]:
     from ..questions.predict import predict
 
     batch_size = _count(facts, "batch_size")
@@ -267,10 +281,10 @@ def _ask_pass(facts: dict[str, Any], more: dict[str, Any], *, figure: str, **set
         **{name: value for name, value in settings.items() if value is not None},
         **more,
     )
-    return [_Forecast(figure, answer.time_s, answer.interval)]
+    return [Forecast(figure, answer.time_s, answer.interval)]
 
 
-_ASKS: dict[str, Callable[[dict[str, Any], dict[str, Any]], list[_Forecast]]] = {
+_ASKS: dict[str, Callable[[dict[str, Any], dict[str, Any]], list[Forecast]]] = {
     "server": _ask_server,
     "decode": _ask_decode,
     "prompt": _ask_prompt,

@@ -119,9 +119,12 @@ def choose_model(
                 "a calibration is a time model of its own: it cannot be combined with `--time-model`, `--ppp` or "
                 "`--time-model ppp-overlap`"
             )
+        from .evidence_file import EvidenceCalibration
         from .store import find_calibration
 
         used = find_calibration(calibration) if isinstance(calibration, str) else calibration
+        if isinstance(used, EvidenceCalibration):
+            used.model()
         if (used.device, used.precision) != (device.id, precision):
             raise CalibrationFailed(
                 f"the calibration is for {used.device} in {used.precision}, not for {device.id} in {precision}"

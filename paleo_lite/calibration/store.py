@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, TypeAlias
 import msgspec
 import numpy as np
 
-from ..errors import BadFile, CalibrationFailed, MissingExtra, UnknownName
+from ..errors import BadFile, BadValue, CalibrationFailed, MissingExtra, UnknownName
 from ..files import NO_SUCH_FILE, is_missing_path, read_typed, shipped_folder, write_atomically
 from ..result import Result
 from ..text import format_plural
@@ -25,6 +25,7 @@ from .measurements import Measurement, Provenance
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from .evidence_file import EvidenceCalibration
     from .fit import Fit
     from .ppp import PppCalibration
 
@@ -34,7 +35,7 @@ FORMAT = 2
 """Format of calibrations of all parameters. In format 1, they belong to a formula that combines the time of the device
 and that of the host as the fourth root of fourth powers, and their values mean something else."""
 
-_MAX_FILE_BYTES = 2**22
+_MAX_FILE_BYTES = 2**24
 
 LEAST_VALUE, LARGEST_VALUE = 1e-20, 1e20
 """Limits of parameters, far from every fit."""
@@ -153,8 +154,8 @@ class _FileHeader(msgspec.Struct):
     time_model: str = CalibratedModel.name
 
 
-AnyCalibration: TypeAlias = "Calibration | PppCalibration"
-"""Any content of a calibration file; all have a device, a precision, a provenance, a label and a `model`."""
+AnyCalibration: TypeAlias = "Calibration | PppCalibration | EvidenceCalibration"
+"""Any content of a calibration file; all have a device, a precision, a provenance and a label."""
 
 
 def make_calibration(
@@ -215,7 +216,7 @@ def write_calibration(calibration: AnyCalibration, path: Path, force: bool = Fal
 
 
 def read_calibration(path: Path) -> AnyCalibration:
-    """Read a calibration of all parameters, or of a PPP.
+    """Read a calibration of all parameters, of a PPP, or from result files of benchmarks.
 
     Raise BadFile with file and field if it is malformed, incomplete or of another format.
     """
@@ -225,6 +226,11 @@ def read_calibration(path: Path) -> AnyCalibration:
 
         _check_format(path, header.format, PPP_FORMAT)
         return check_ppp(read_typed(path, PppCalibration, "calibration", _MAX_FILE_BYTES), path)
+    if header.time_model == "evidence":
+        from .evidence_file import EVIDENCE_FORMAT, EvidenceCalibration, check_evidence
+
+        _check_format(path, header.format, EVIDENCE_FORMAT)
+        return check_evidence(read_typed(path, EvidenceCalibration, "calibration", _MAX_FILE_BYTES), path)
     _check_format(path, header.format, FORMAT)
     calibration = read_typed(path, Calibration, "calibration", _MAX_FILE_BYTES)
     missing = [name for name in NAMES if name not in calibration.parameters]
@@ -293,3 +299,22 @@ def find_calibration(name: str) -> AnyCalibration:
             raise BadFile(f"{name}: {NO_SUCH_FILE}")
         raise UnknownName("calibration", name, shipped, "`paleo-lite calibrations list` shows all.")
     return read_calibration(shipped[name])
+
+
+def evidence_of(calibration: str | AnyCalibration | None) -> EvidenceCalibration | None:
+    """Return a calibration, or that of a name or a path, if it is one from result files; None for any other."""
+    from .evidence_file import EvidenceCalibration
+
+    found = find_calibration(calibration) if isinstance(calibration, str) else calibration
+    return found if isinstance(found, EvidenceCalibration) else None
+
+
+def find_evidence(calibration: str | AnyCalibration | None, command: str) -> EvidenceCalibration | None:
+    """Return the calibration from result files of a command that takes no other one; None without one."""
+    found = evidence_of(calibration)
+    if calibration is not None and found is None:
+        raise BadValue(
+            f"`{command}` takes calibrations from result files of benchmarks, as `paleo-lite calibrate FILE` writes, "
+            "not those of passes of networks"
+        )
+    return found

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from ..api.calibrations import calibrate as run_calibrate
-from ..api.calibrations import fit_calibration
+from ..api.calibrations import find_result_files, fit_calibration
 from ..calibration.measurements import TEMPLATE
 from ..questions.completion import NETWORK
 from ..questions.values import INTEGER
@@ -21,13 +21,15 @@ from .options import OutputOption
 @command()
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
 @options.gpu(required=False, help="Device that was measured.")
-@options.precision()
+@options.precision(default=None, show_default=False, help="Precision. [default: fp32, or that of result files]")
 @click.option(
     "--network",
     metavar="NETWORK",
     type=NETWORK,
     help="Network of the profiles (required for profiles), or of the prediction with --suggest.",
 )
+@click.option("--engine", metavar="ENGINE", help="Inference engine, where result files do not record it.")
+@click.option("--tensor", type=INTEGER, metavar="N", help="Tensor parallelism, where result files do not record it.")
 @click.option(
     "--time-model",
     type=options.MODELS,
@@ -57,6 +59,8 @@ def calibrate(
 ) -> CommandResult | None:
     """Fit the parameters of a device to measured steps in PATHS: measurements CSVs, profiles, folders of profiles.
 
+    Result files of servers and of llama.cpp and its like move the causes of their forecasts instead.
+
     From a profile, the forward and backward pass of a steady iteration are taken. The fit starts from a prior: earlier
     measurements of this device and of others, under the software that the CSV names.
 
@@ -67,16 +71,25 @@ def calibrate(
       paleo-lite calibrate run_*.gzip --gpu k40m --network resnet50 --time-model ppp
       paleo-lite calibrate --suggest 2 --gpu k80 --network vgg16 --precision fp64
       paleo-lite predict vgg16 --gpu k40m --calibration k40m.toml
+      paleo-lite calibrate bench.json --gpu h100-sxm --engine vllm -o mine.toml
+      paleo-lite calibrate llama-bench.jsonl -o mine.toml
     """
     if template:
         click.echo(TEMPLATE, nl=False)
         return None
+    if find_result_files(paths):
+        learned: Any = run_calibrate(paths, gpu=gpu, suggest=suggest, phase=phase, **arguments)
+        return CommandResult(learned.to_dict, learned.document)
     if gpu is None or not (paths or suggest):
         raise click.UsageError("`calibrate` needs measurements CSVs and `--gpu`; `--template` prints a CSV to fill in")
     if suggest is not None or phase is not None:  # a phase without --suggest raises an error
         suggestions = run_calibrate(paths, gpu=gpu, suggest=suggest, phase=phase, **arguments)
         return CommandResult(suggestions.to_dict, suggestions.document)
-    fitted = fit_calibration(paths, gpu=gpu, **arguments)
+    for name in ("engine", "tensor"):
+        if arguments.pop(name) is not None:
+            raise click.UsageError(f"`--{name}` is for result files of benchmarks")
+    precision = arguments.pop("precision") or "fp32"
+    fitted = fit_calibration(paths, gpu=gpu, precision=precision, **arguments)
     calibration = fitted.calibration
     has_chart = fitted.fit is not None
     return CommandResult(calibration.to_dict, calibration.document, (lambda: fitted) if has_chart else None)

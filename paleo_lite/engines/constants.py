@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -181,6 +181,28 @@ class Host(msgspec.Struct, frozen=True):
     first_token_deviation: float
     # Besides `logit_s`, where clients sample from a nucleus (top-p or top-k), for which all logits are sorted.
     nucleus_logit_s: float = 0.0
+    interval_factor: float = 2.5  # ends of the 90% interval of the time per iteration, relative to that time
+
+
+class Learned(msgspec.Struct, frozen=True, eq=False):
+    """How much less uncertain the causes of a server's times are by what was measured of servers like it."""
+
+    causes: tuple[str, ...]  # as `paleo_lite.engines.causes.CAUSES`, and others
+    # Covariances of the logarithms of the factors of the causes.
+    before: Any
+    after: Any
+    row_variance: float  # variance of the logarithm of a time that no cause explains
+
+    def variance_ratio(self, shares: dict[str, Any]) -> Any:
+        """Return the variance of the logarithm of a time relative to that before, by the shares of causes in it."""
+        known = [cause for cause in self.causes if cause in shares]
+        at = [self.causes.index(cause) for cause in known]
+        vectors = np.array(np.broadcast_arrays(*(shares[cause] for cause in known)), dtype=np.float64)
+        before, after = (
+            np.einsum("i...,ij,j...->...", vectors, matrix[np.ix_(at, at)], vectors)
+            for matrix in (np.asarray(self.before), np.asarray(self.after))
+        )
+        return (after + self.row_variance) / (before + self.row_variance)
 
 
 class EngineConstants(msgspec.Struct, frozen=True, dict=True):
@@ -196,6 +218,7 @@ class EngineConstants(msgspec.Struct, frozen=True, dict=True):
     # step: their kernels are those of other generations times the factors of `company`.
     served: dict[str, float] = {}
     sources: tuple[str, ...] = ()  # sources of the measurements
+    learned: Learned | None = None  # what measured servers say of this one, of which `company` and `hosts` know already
 
     def served_deviation(self, device: Device) -> float | None:
         """Return the deviation of a step on a device of which only servers were measured; None for others."""

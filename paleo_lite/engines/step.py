@@ -254,8 +254,18 @@ class EngineStep:
 
     def relative_interval(self, kernels: Sequence[CountedKernel], load: Load) -> tuple[Any, Any]:
         """Return the ends of the 90% interval of the seconds of an iteration, relative to them."""
-        deviation = np.sqrt(self.variance(kernels, load) + self.constants.server_variance)
+        deviation = self.deviation(kernels, load)
         return np.exp(-Z_90 * deviation), np.exp(Z_90 * deviation)
+
+    def deviation(self, kernels: Sequence[CountedKernel], load: Load) -> Any:
+        """Return the standard deviation of the logarithm of the seconds of an iteration in a server."""
+        variance = self.variance(kernels, load) + self.constants.server_variance
+        if self.constants.learned is not None:
+            from .causes import seconds_by_cause, shares_of
+
+            shares = shares_of(seconds_by_cause(self, kernels, load))
+            variance = variance * self.constants.learned.variance_ratio(shares)
+        return np.sqrt(variance)
 
     @cached_property
     def _clock_hz(self) -> float:

@@ -13,6 +13,7 @@ from ..timing.answer import Answer
 from ..timing.energy import with_power_limit
 from .contents import MOST_CONTEXT, Contents
 from .energy import LocalEnergy, energy_of, prompt_under_limit, token_under_limit
+from .evidence import KIND, calibrated_constants, local_traits
 from .placement import BlockPlacement, candidates, needed_bytes, place
 from .question import LocalQuestion
 from .step import (
@@ -218,7 +219,8 @@ def predict_local(
                 f"{device.name}{why} may use {budget / 1e9:.1f} GB: use narrower weights or a shorter context{or_else}"
             )
     constants = local_constants()
-    own, other = constants.backends[backend], constants.backends["cpu"]
+    other = constants.backends["cpu"]
+    own, notes = _constants_of(contents, device, backend, question, context)
 
     def on_device(placed: BlockPlacement) -> tuple[Activity, float]:
         activity = token_activity(contents, placed.device, device, own, context, placed.cache_share)
@@ -238,7 +240,6 @@ def predict_local(
     first_s = computing_s + -(-prompt_tokens // UBATCH) * copied_bytes / LINK_BYTES_PER_S
     deviation = own.deviation if not host_s else max(own.deviation, other.deviation, OFFLOAD_DEVIATION)
     prompt_deviation = own.prompt_deviation if not host_s else max(own.prompt_deviation, OFFLOAD_DEVIATION)
-    notes = [*contents.notes]
     notes.append(
         f"one request at a time; constants of the backend {backend}, fitted to published tables of other devices"
     )
@@ -287,6 +288,18 @@ def predict_local(
         energy=energy,
         notes=tuple(notes),
     )
+
+
+def _constants_of(
+    contents: Contents, device: Device, backend: str, question: LocalQuestion, context: int
+) -> tuple[BackendConstants, list[str]]:
+    """Return the constants of a backend, calibrated if that is asked for, and the first notes."""
+    own, notes = local_constants().backends[backend], [*contents.notes]
+    if question.calibration is None:
+        return own, notes
+    notes.append(question.calibration.describe_distance(KIND, local_traits(contents, device, backend)))
+    tokens = question.prompt_tokens
+    return calibrated_constants(question.calibration, contents, device, backend, own, context, tokens), notes
 
 
 def whole_bytes(contents: Contents, context: int) -> float:

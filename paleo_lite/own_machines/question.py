@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from ..calibration.evidence_file import EvidenceCalibration
 from ..engines.records import LOCAL_ENGINES
 from ..engines.records.record import LocalEngine
 from ..errors import BadValue
@@ -46,6 +47,7 @@ class LocalQuestion(msgspec.Struct, frozen=True, kw_only=True):
     cpu: str | Device | None = None
     power_limit: float | str | None = None  # limit of each device in watts; None for that of its data sheet
     facility: Facility | None = None  # what surrounds the devices, for energy and cost
+    calibration: EvidenceCalibration | None = None  # measured speeds that move the constants of the backend
 
     def __post_init__(self) -> None:
         if self.execution not in LOCAL_ENGINES:

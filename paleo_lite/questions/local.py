@@ -12,7 +12,15 @@ from .completion import DEVICE
 from .kind import QuestionKind, make_function
 from .names import Names
 from .option import Several, option
-from .records import DEVICE_GROUP, ENGINE_GROUP, NETWORK_GROUP, DeviceOptions, NetworkAsked, SiteOptions
+from .records import (
+    DEVICE_GROUP,
+    ENGINE_GROUP,
+    NETWORK_GROUP,
+    CalibrationOptions,
+    DeviceOptions,
+    NetworkAsked,
+    SiteOptions,
+)
 from .values import INTEGER, Quantity, to_list
 
 if TYPE_CHECKING:
@@ -23,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Local(SiteOptions, DeviceOptions, NetworkAsked):
+class Local(SiteOptions, CalibrationOptions, DeviceOptions, NetworkAsked):
     """Predict how fast a language model writes on one's own machine, and where its layers go.
 
     The network is a shipped one, a config.json of Hugging Face or a GGUF file. Several devices or several formats are
@@ -98,6 +106,7 @@ def answer(question: Local) -> LocalPrediction | LocalAdvice | Comparison:
 def _answer(question: Local) -> LocalPrediction | LocalAdvice:
     """Return the prediction on one device, or a ranking of devices or formats."""
     from ..api.local import advise_local, predict_local
+    from ..calibration.store import find_evidence
     from ..own_machines.question import LocalQuestion
 
     network: Any = question.network
@@ -132,6 +141,7 @@ def _answer(question: Local) -> LocalPrediction | LocalAdvice:
         "cpu": question.cpu,
         "power_limit": question.power_limit,
         "facility": question.facility,
+        "calibration": find_evidence(question.calibration, "local"),
     }
     local_question = LocalQuestion(**{name: value for name, value in given.items() if value is not None})
     files = question.hardware_files

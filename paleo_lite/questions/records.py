@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from ..architectures import Network
+    from ..calibration.evidence_file import EvidenceCalibration
     from ..calibration.store import Calibration
     from ..machines import Device
     from ..timing.facility import Facility
@@ -87,17 +88,23 @@ class DeviceOptions(Options):
 
 
 @dataclass(frozen=True)
-class TimeModelOptions(Options):
+class CalibrationOptions(Options):
+    """What measurements say of the constants."""
+
+    calibration: str | Calibration | EvidenceCalibration | None = option(
+        group=MODEL_GROUP, type=CALIBRATION, metavar="FILE|NAME",
+        help="File or name of a calibration. [default: the shipped calibrations under PyTorch]",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class TimeModelOptions(CalibrationOptions):
     """The time model and its constants."""
 
     time_model: str | None = option(
         group=MODEL_GROUP, type=Names("time model", ".timing:TIME_MODELS"), metavar="NAME",
         help="Time model: peak, roofline, ppp or calibrated. [default: calibrated, with fits for this device or for "
         "others; roofline if no fit covers the device]",
-    )  # fmt: skip
-    calibration: str | Calibration | None = option(
-        group=MODEL_GROUP, type=CALIBRATION, metavar="FILE|NAME",
-        help="File or name of a calibration. [default: the shipped calibrations under PyTorch]",
     )  # fmt: skip
 
 

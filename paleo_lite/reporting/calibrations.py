@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from ..calibration.ppp import PppCalibration
-from ..calibration.store import AnyCalibration, Calibration, PowerFit
+from ..calibration.store import Calibration, PowerFit
 from ..calibration.suggest import Suggestions
 from ..calibration.validate import Validation, coverage, explain_error, mean_error
 from ..text import format_plural
@@ -85,7 +85,7 @@ _USEFUL_MEASUREMENTS = {
 }
 
 
-def calibrations_page(calibrations: Mapping[str, AnyCalibration]) -> Document:
+def calibrations_page(calibrations: Mapping[str, Calibration | PppCalibration]) -> Document:
     """Return the list of shipped calibrations."""
     rows = [
         {

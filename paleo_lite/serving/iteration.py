@@ -32,9 +32,6 @@ if TYPE_CHECKING:
     from ..timing import Workload
 
 
-HOST_FACTOR = 2.5
-"""Ends of the 90% interval of the time of a host per iteration, relative to the fitted time."""
-
 NUCLEUS = "nucleus"
 GREEDY = "greedy"
 SAMPLINGS = (NUCLEUS, GREEDY)
@@ -47,7 +44,7 @@ def with_host(server: Server, host: Host, logits: float, sampling: str = NUCLEUS
     return structs.replace(
         server,
         overhead_s=host.iteration_s,
-        overhead_range_s=(host.iteration_s / HOST_FACTOR, host.iteration_s * HOST_FACTOR),
+        overhead_range_s=(host.iteration_s / host.interval_factor, host.iteration_s * host.interval_factor),
         sequence_overhead_s=logit_s * logits,
         request_overhead_s=host.request_s,
         request_token_s=host.request_token_s,
@@ -168,7 +165,7 @@ class Iteration(msgspec.Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def deviation(self) -> Any:
         """Standard deviation of the logarithm of the seconds of all kernels."""
-        return np.sqrt(self.step.variance(self.kernels, self.load) + self.step.constants.server_variance)
+        return self.step.deviation(self.kernels, self.load)
 
     def interval(self, kernels_s: Any, level: float = INTERVAL_LEVEL) -> tuple[Any, Any]:
         """Return the interval that contains the time with the probability `level`, of kernels that take `kernels_s`."""

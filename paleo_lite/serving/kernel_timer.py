@@ -37,7 +37,6 @@ class KernelTimer(Timer):
     """Kernels of an engine, where they were measured."""
 
     can_equal = True
-    description = KERNEL_MODEL
 
     def __init__(self, on_device: ModelOnDevice) -> None:
         assert on_device.kernels is not None
@@ -55,6 +54,11 @@ class KernelTimer(Timer):
         if not isinstance(other, KernelTimer) or self.step.constants is not other.step.constants:
             return False
         return self._key() == other._key()
+
+    @property
+    def description(self) -> str:
+        """The model of the times, as text, with what calibrates it."""
+        return "; ".join((KERNEL_MODEL, *self.on_device.notes))
 
     @property
     def device(self) -> Device:

@@ -27,6 +27,7 @@ from ..units import element_bytes
 from .pipeline import PipelineStages, stage_numbers
 
 if TYPE_CHECKING:
+    from ..engines.constants import EngineConstants
     from ..own_machines.batches import LocalModel
 
 
@@ -65,6 +66,7 @@ class ModelOnDevice(NamedTuple):
     # Kernels of the engine, with their times; None if the layers are timed by `model`.
     kernels: EngineKernels | None = None
     local: LocalModel | None = None  # the network under llama.cpp; None under any other engine
+    notes: tuple[str, ...] = ()  # what calibrates the times, for the user
 
     @property
     def tensor(self) -> int:
@@ -152,7 +154,13 @@ def check_undivided(experts: int, attention_data: int, device: Device, stages: i
 
 
 def with_kernels(
-    on_device: ModelOnDevice, policy: str, *, experts: int, attention_data: int, alpha: float = UNIFORM
+    on_device: ModelOnDevice,
+    policy: str,
+    *,
+    experts: int,
+    attention_data: int,
+    alpha: float = UNIFORM,
+    constants: EngineConstants | None = None,  # other ones than those that are shipped
 ) -> ModelOnDevice:
     """Return a network on a device with the kernels of an engine, one of `paleo_lite.engines.records.SERVERS`.
 
@@ -171,5 +179,6 @@ def with_kernels(
         kernels_of(policy),
         kv_cache=on_device.kv_cache,
         placement=placement,
+        constants=constants,
     )
     return on_device._replace(workload=workload, kernels=kernels)

@@ -1,0 +1,287 @@
+"""`calibrate` with result files of benchmarks: their rows beside forecasts become evidence."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ..calibration.evidence import Observation
+from ..calibration.evidence_file import (
+    EVIDENCE_FORMAT,
+    EvidenceCalibration,
+    EvidenceProvenance,
+    SuggestedRow,
+    best_rows,
+)
+from ..engines.records import LOCAL_ENGINES
+from ..errors import BadValue, PaleoError
+from ..machines import find_device
+from ..own_machines import evidence as local_evidence
+from ..own_machines.contents import read_contents
+from ..own_machines.predict import LocalPrediction
+from ..own_machines.step import local_constants
+from ..result_files.detect import read_result
+from ..result_files.findings import Findings, Reading
+from ..result_files.text import to_number
+from ..serving import evidence as server_evidence
+from ..serving.answers import Serving
+from ..serving.deployment import Deployment
+from ..serving.placement import Division
+from ..serving.simulator import SimulationOptions
+from ..version import __version__
+from .deployments import Deployments, find_decoder
+from .result_forecasts import Forecast, NotShipped, describe_situation, facts_of, forecast_figures
+
+ASKED = ("gpu", "network", "engine")
+"""Facts without which no row is evidence."""
+
+ASSUMED = {"tensor": "one device", "precision": "the precision of the weights, or bf16"}
+"""What is assumed of facts that are missing."""
+
+MOST_SITUATIONS = 60
+"""Situations of a file that are forecast; more are thinned evenly, since each server is simulated."""
+
+QUEUED_SHARE = 0.1
+"""Share of waiting in a time to first token above which it says more of the load than of the server."""
+
+USERS = (1, 4, 16, 64, 256)
+PROMPTS = (128, 1024, 4096)
+CONTEXTS = (0, 8192)
+"""Situations among which the next measurement is suggested."""
+
+
+def calibrate_from_results(
+    paths: Sequence[Path],
+    given: dict[str, Any],
+    *,
+    hardware_files: list[Path],
+    date: str = "",
+) -> EvidenceCalibration:
+    """Return the calibration by the rows of result files; raise BadValue if none is evidence, or a fact is missing."""
+    observations: list[Observation] = []
+    notes: list[str] = []
+    for path in paths:
+        findings = read_result(path, given)
+        _check_facts(findings, notes)
+        observations += _observations(findings, given, hardware_files, notes)
+    if not observations:
+        raise BadValue(f"{', '.join(map(str, paths))}: no row is evidence: {'; '.join(notes) or 'there is none'}")
+    inputs = [f"{path.name} sha256 {hashlib.sha256(path.read_bytes()).hexdigest()}" for path in paths]
+    provenance = EvidenceProvenance(inputs, date, __version__)
+    return EvidenceCalibration(EVIDENCE_FORMAT, "evidence", observations, provenance, list(dict.fromkeys(notes)))
+
+
+def _check_facts(findings: Findings, notes: list[str]) -> None:
+    """Raise BadValue for a fact that has to be given; note those that are assumed."""
+    for sentence in findings.missing:
+        if any(f"`--{fact} " in sentence for fact in ASKED):
+            raise BadValue(f"{findings.name}: {sentence}")
+        for fact, assumed in ASSUMED.items():
+            if f"`--{fact} " in sentence:
+                notes.append(f"{findings.name}: {sentence}; {assumed} is assumed")
+    notes.extend(f"{findings.name}: {doubt}" for doubt in findings.doubts)
+
+
+def _observations(
+    findings: Findings, given: dict[str, Any], hardware_files: list[Path], notes: list[str]
+) -> list[Observation]:
+    """Return the rows of a file as evidence; note why others are left out."""
+    readings = findings.readings
+    if len(readings) > MOST_SITUATIONS:
+        stride = len(readings) / MOST_SITUATIONS
+        readings = [readings[int(index * stride)] for index in range(MOST_SITUATIONS)]
+        notes.append(
+            f"{findings.name}: of {len(findings.readings)} rows, {MOST_SITUATIONS} evenly spread ones are used"
+        )
+    found: list[Observation] = []
+    reasons: dict[str, int] = {}
+    for reading in readings:
+        try:
+            facts = facts_of(reading, findings, given)
+            forecasts = forecast_figures(reading.kind, facts, hardware_files)
+            situation = describe_situation(reading, findings) or reading.kind
+            own = _observe(reading, facts, situation, forecasts, hardware_files)
+        except NotShipped as error:
+            reason = f"no network of the name {error} is shipped: give `--network`"
+            reasons[reason] = reasons.get(reason, 0) + 1
+            continue
+        except PaleoError as error:
+            reasons[str(error)] = reasons.get(str(error), 0) + 1
+            continue
+        if not own:
+            reason = f"rows of the kind {reading.kind} without a figure that is evidence"
+            reasons[reason] = reasons.get(reason, 0) + 1
+        found += own
+    notes += [f"{findings.name}: left out: {reason} ({count})" for reason, count in reasons.items()]
+    return found
+
+
+def _observe(
+    reading: Reading, facts: dict[str, Any], situation: str, forecasts: Sequence[Forecast], hardware_files: list[Path]
+) -> list[Observation]:
+    """Return the figures of a row that are evidence."""
+    answers = [forecast.answer for forecast in forecasts if forecast.answer is not None]
+    if not answers:
+        return []
+    answer = answers[0]
+    values = {forecast.figure: forecast.value for forecast in forecasts}
+    if isinstance(answer, LocalPrediction):
+        return _observe_local(reading, facts, situation, answer, values)
+    assert isinstance(answer, Serving)
+    return observe_server(reading.values, facts, situation, answer, values, hardware_files)
+
+
+def observe_server(
+    measured: dict[str, Any],
+    facts: dict[str, Any],
+    situation: str,
+    answer: Serving,
+    forecasts: dict[str, Any],
+    hardware_files: list[Path],
+) -> list[Observation]:
+    """Return the times per token and to the first token of a measured server as evidence, beside those of an answer."""
+    deployment = _deployment_of(answer, facts["network"], hardware_files)
+    on_device = deployment.on_device
+    if on_device.kernels is None:
+        raise BadValue(f"{answer.gpu_name} has no measured kernels of engines, which calibrations move")
+    prompt, written = float(facts["input_tokens"]), float(facts["output_tokens"])
+    tpot_s, ttft_s = forecasts.get("tpot_s"), forecasts.get("ttft_s")
+    if not tpot_s or not ttft_s:
+        raise BadValue("answers of one token have no time per token")
+    shares = server_evidence.server_shares(
+        on_device,
+        deployment.engine,
+        users=max(float(answer.figures["mean_sequences"].value or 1.0), 1.0),
+        prompt_tokens=prompt,
+        answer_tokens=written,
+        tpot_s=tpot_s,
+        ttft_s=ttft_s,
+    )
+    traits = server_evidence.server_traits(on_device, answer.engine)
+    own: list[tuple[str, Any, float]] = []
+    per_token_s, rate = to_number(measured.get("tpot_s")), to_number(measured.get("output_tokens_per_s"))
+    if not per_token_s and rate and forecasts.get("output_tokens_per_s"):
+        # Tokens per second of all requests together: the same users write them in proportionally more time.
+        per_token_s = tpot_s * forecasts["output_tokens_per_s"] / rate
+    own.append((server_evidence.TIME_PER_TOKEN, per_token_s, tpot_s))
+    waited_s = answer.latencies["queue_s"]["mean"].value or 0.0
+    if waited_s <= QUEUED_SHARE * ttft_s:
+        own.append((server_evidence.FIRST_TOKEN, to_number(measured.get("ttft_s")), ttft_s))
+    return [
+        Observation(server_evidence.KIND, figure, situation, traits, seconds, forecast_s, _rounded(shares[figure]))
+        for figure, seconds, forecast_s in own
+        if seconds and seconds > 0
+    ]
+
+
+def _deployment_of(answer: Serving, network: str, hardware_files: list[Path]) -> Deployment:
+    """Return the deployment of an answer."""
+    settings = dict.fromkeys(
+        ("max_batched_tokens", "max_sequences", "chunked_prefill", "block_tokens", "memory_fraction",
+         "receive_interval", "overhead_s")
+    )  # fmt: skip
+    deployments = Deployments(
+        find_decoder(network), None, answer.precision, answer.kv_cache, None, answer.engine, settings,
+        options=SimulationOptions(), hardware_files=hardware_files,
+    )  # fmt: skip
+    division = Division(answer.tensor, answer.pipeline, answer.expert_parallel, answer.attention_data_parallel)
+    weights = None if answer.weights == answer.precision else answer.weights
+    return deployments.make(find_device(answer.gpu, hardware_files), division, weights)
+
+
+def _observe_local(
+    reading: Reading, facts: dict[str, Any], situation: str, answer: LocalPrediction, forecasts: dict[str, Any]
+) -> list[Observation]:
+    """Return the tokens or the prompt of a measured machine as evidence, beside those of an answer."""
+    if not answer.is_whole:
+        raise BadValue("a part of the network is in the memory of the host, of which no row is evidence")
+    device = find_device(answer.gpu)
+    engine = LOCAL_ENGINES[answer.execution]
+    contents = read_contents(find_decoder(facts["network"]), answer.weights, answer.kv_cache, engine).merged()
+    constants = local_constants().backends[answer.backend]
+    if reading.kind == "decode":
+        figure, seconds, forecast_s = local_evidence.TOKEN, to_number(reading.values.get("tpot_s")), forecasts["tpot_s"]
+        shares = local_evidence.shares_of_token(contents, device, constants, answer.context)
+    else:
+        figure, seconds, forecast_s = (
+            local_evidence.PROMPT,
+            to_number(reading.values.get("time_s")),
+            forecasts["time_s"],
+        )
+        shares = local_evidence.shares_of_prompt(contents, device, constants, answer.prompt_tokens)
+    if not seconds or seconds <= 0:
+        return []
+    traits = local_evidence.local_traits(contents, device, answer.backend)
+    return [Observation(local_evidence.KIND, figure, situation, traits, seconds, forecast_s, _rounded(shares))]
+
+
+def _rounded(shares: dict[str, float]) -> dict[str, float]:
+    """Return shares with the four digits that are stored."""
+    return {cause: round(min(max(share, 0.0), 1.0), 4) for cause, share in shares.items()}
+
+
+def suggest_rows(calibration: EvidenceCalibration, number: int, hardware_files: list[Path]) -> list[SuggestedRow]:
+    """Return the measurements that would most reduce the variance of forecasts of the same servers and machines."""
+    found: list[SuggestedRow] = []
+    for kind in calibration.kinds:
+        candidates = _candidates(calibration.posterior(kind).rows[-1], hardware_files)
+        found += best_rows(calibration.posterior(kind), candidates, number)
+    return found
+
+
+def _candidates(row: Observation, hardware_files: list[Path]) -> list[Observation]:
+    """Return situations of the server or the machine of a row that could be measured."""
+    if row.kind == local_evidence.KIND:
+        return _local_candidates(row)
+    return _server_candidates(row, hardware_files)
+
+
+def _server_candidates(row: Observation, hardware_files: list[Path]) -> list[Observation]:
+    from ..questions.serve import serve
+
+    traits = row.traits
+    precision, _, weights = traits["format"].partition(" ")
+    tensor, experts, attention = map(int, traits["division"].split())
+    found = []
+    for users, prompt in product(USERS, PROMPTS):
+        try:
+            answer: Any = serve(
+                traits["network"], gpu=traits["device"], precision=precision, weights=weights or None, tensor=tensor,
+                expert_parallel=experts, attention_data_parallel=attention, engine=traits["engine"],
+                input_tokens=prompt, output_tokens=256, concurrency=users, num_requests=4 * users + 16,
+                hardware_files=hardware_files,
+            )  # fmt: skip
+        except PaleoError:  # a server that does not hold its cache has no such situation
+            continue
+        forecasts = {name: answer.latencies[name]["mean"].value for name in ("tpot_s", "ttft_s")}
+        facts = {"network": traits["network"], "input_tokens": prompt, "output_tokens": 256}
+        situation = f"a benchmark at {users} users with prompts of {prompt:,} tokens"
+        rows = observe_server(forecasts, facts, situation, answer, forecasts, hardware_files)
+        found += [msgspec.structs.replace(one, traits=traits) for one in rows]
+    return found
+
+
+def _local_candidates(row: Observation) -> list[Observation]:
+    traits = row.traits
+    device = find_device(traits["device"])
+    contents = read_contents(find_decoder(traits["network"]), traits["format"]).merged()
+    constants = local_constants().backends[traits["engine"]]
+    found = []
+    for tokens in PROMPTS:
+        shares = local_evidence.shares_of_prompt(contents, device, constants, tokens)
+        found.append(
+            Observation(row.kind, local_evidence.PROMPT, f"llama-bench -p {tokens} -n 0", traits, 1.0, 1.0, shares)
+        )
+    for context in CONTEXTS:
+        shares = local_evidence.shares_of_token(contents, device, constants, context)
+        found.append(
+            Observation(
+                row.kind, local_evidence.TOKEN, f"llama-bench -p 0 -n 128 -d {context}", traits, 1.0, 1.0, shares
+            )
+        )
+    return found

@@ -1,0 +1,271 @@
+"""What measured figures say about the causes of a time: one Bayesian update of the shipped prior.
+
+A forecast is a sum of seconds by cause (kernels of some class, waits of the host, prompts, exchanges, ...). The truth
+is taken to be the same sum with a factor for each cause::
+
+    ln(measured / forecast) = ln(sum over causes of share * exp(theta)) + noise
+
+The logarithm of the factor of a cause, theta, is a sum of effects with mean 0, each common to all rows that have some
+traits in common: the same source, engine, device, network. Their variances are shipped (`evidence.toml`): those at
+which published groups of measurements are most likely (``validation/evidence``). What is common moves wherever it is
+common, and a measurement on one device informs another one through it. Conditioning is that of a Gaussian process,
+linear in theta and repeated at the new shares (Gauss and Newton); rows far from the others count less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from ..errors import BadValue
+from ..files import read_typed, shipped_folder
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+FILE = "evidence.toml"
+"""File of the prior, in the folder of calibrations."""
+
+OUTLYING = 3.0
+"""Deviations from what the other rows say, from which a row is an outlier."""
+
+LINEARISATIONS, REWEIGHTINGS = 4, 6
+
+KINDS = {"server": "servers", "local": "one's own machines"}
+"""Kinds of questions that evidence calibrates, and what they are of."""
+
+MOST_ROWS = 1500
+"""Rows that are conditioned on at once: the work grows with the third power."""
+
+_MAX_FILE_BYTES = 2**20
+
+
+class Observation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A measured figure beside its forecast."""
+
+    kind: str  # kind of question, one of the prior's
+    figure: str  # name of the figure, as `tpot_s`
+    situation: str  # what identifies the row, in words
+    traits: dict[str, str]  # source, engine, device, format, network: what rows may have in common
+    measured: float  # seconds
+    forecast: float  # seconds without any evidence
+    shares: dict[str, float]  # of the forecast by cause; they add up to 1
+
+    @property
+    def log_ratio(self) -> float:
+        """Logarithm of measured over forecast."""
+        return float(np.log(self.measured / self.forecast))
+
+
+class KindPrior(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is known of the factors of a kind of question before any evidence."""
+
+    levels: dict[str, list[str]]  # traits that rows share at each level, the widest first
+    # Standard deviation of the logarithm of the factor of a cause that is common at each level.
+    causes: dict[str, dict[str, float]]
+    noise: dict[str, float]  # standard deviation of the logarithm of a row by itself, by figure
+    groups: int = 0  # published groups that the deviations were fitted to
+    rows: int = 0
+
+
+class EvidencePrior(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is known before any evidence, by kind of question."""
+
+    kinds: dict[str, KindPrior]
+    sources: list[str] = []
+
+
+@cache
+def evidence_prior() -> EvidencePrior:
+    """Return the shipped prior."""
+    return read_typed(shipped_folder("calibrations") / FILE, EvidencePrior, "prior of evidence", _MAX_FILE_BYTES)
+
+
+class Factors(NamedTuple):
+    """Logarithms of the factors of all causes in one situation, before and after the evidence."""
+
+    causes: tuple[str, ...]
+    mean: Any  # after the evidence; before it they are 0
+    covariance: Any
+    prior_covariance: Any
+
+    def of(self, cause: str) -> float:
+        """Return the factor of a cause."""
+        return float(np.exp(self.mean[self.causes.index(cause)]))
+
+    def log_time(self, shares: Mapping[str, float], noise: float) -> tuple[float, float, float]:
+        """Return the logarithm of a time over its forecast, and its variance after and before the evidence."""
+        vector = np.array([shares.get(cause, 0.0) for cause in self.causes])
+        factors = vector * np.exp(self.mean)
+        total = factors.sum()
+        moved = factors / total
+        after = float(moved @ self.covariance @ moved) + noise**2
+        before = float(vector @ self.prior_covariance @ vector) + noise**2
+        return float(np.log(total)), after, before
+
+
+class Posterior(msgspec.Struct, frozen=True, dict=True, eq=False):
+    """What rows of one kind of question say."""
+
+    rows: tuple[Observation, ...]
+    prior: KindPrior
+
+    @cached_property
+    def causes(self) -> tuple[str, ...]:
+        """Names of the causes."""
+        return tuple(self.prior.causes)
+
+    @cached_property
+    def _shares(self) -> Floats:
+        return np.array([[row.shares.get(cause, 0.0) for cause in self.causes] for row in self.rows])
+
+    @cached_property
+    def _ratios(self) -> Floats:
+        return np.array([row.log_ratio for row in self.rows])
+
+    @cached_property
+    def _between(self) -> Floats:
+        """Covariance of the factor of each cause between rows, shape (causes, rows, rows)."""
+        return self._towards([row.traits for row in self.rows])
+
+    def _towards(self, traits: Sequence[Mapping[str, str]]) -> Floats:
+        """Return the covariance of the factor of each cause between situations and rows."""
+        common = {level: self._same(names, traits) for level, names in self.prior.levels.items()}
+        shape = (len(traits), len(self.rows))
+        return np.array([
+            sum((deviation**2 * common[level] for level, deviation in levels.items()), start=np.zeros(shape))
+            for levels in self.prior.causes.values()
+        ])  # fmt: skip
+
+    def _same(self, names: Sequence[str], traits: Sequence[Mapping[str, str]]) -> Floats:
+        """Return 1 where a situation and a row have the traits of a level in common."""
+        numbers: dict[tuple[str, ...], int] = {}
+
+        def number(own: Mapping[str, str]) -> int:
+            return numbers.setdefault(tuple(own.get(name, "") for name in names), len(numbers))
+
+        own = np.array([number(one) for one in traits])
+        known = np.array([number(row.traits) for row in self.rows])
+        return (own[:, np.newaxis] == known[np.newaxis, :]).astype(np.float64)
+
+    @cached_property
+    def _conditioned(self) -> _Conditioned:
+        """The rows after reweighting: those far from what the others say count less."""
+        noise = np.array([self.prior.noise[row.figure] ** 2 for row in self.rows])
+        weights = np.ones(len(self.rows))
+        for _ in range(REWEIGHTINGS):
+            conditioned = self._linearise(noise / weights)
+            # How far a row is from the others, relative to its own noise before it counts less.
+            distances = np.abs(conditioned.left_out_errors(noise / weights, noise))
+            smaller = np.minimum(1.0, (OUTLYING / np.maximum(distances, 1e-9)) ** 2)
+            if np.allclose(smaller, weights, rtol=0.05):
+                break
+            weights = smaller
+        return conditioned._replace(distances=distances, noise=noise / weights)
+
+    def _linearise(self, noise: Floats) -> _Conditioned:
+        """Return the rows conditioned at the shares that the factors lead to."""
+        logs = np.zeros_like(self._shares)
+        for _ in range(LINEARISATIONS):
+            scaled = self._shares * np.exp(np.clip(logs, -5.0, 5.0))
+            totals = scaled.sum(axis=1)
+            slopes = scaled / totals[:, np.newaxis]
+            targets = self._ratios - np.log(totals) + (slopes * logs).sum(axis=1)
+            covariance = np.einsum("ic,cij,jc->ij", slopes, self._between, slopes, optimize=True) + np.diag(noise)
+            inverse = np.linalg.inv(covariance)
+            weighted = inverse @ targets
+            logs = np.einsum("cij,jc,j->ic", self._between, slopes, weighted, optimize=True)
+        return _Conditioned(slopes, targets, inverse, weighted)
+
+    def factors(self, traits: Mapping[str, str]) -> Factors:
+        """Return the logarithms of the factors in a situation with some traits."""
+        prior = np.diag([sum(one**2 for one in levels.values()) for levels in self.prior.causes.values()])
+        if not self.rows:
+            return Factors(self.causes, np.zeros(len(self.causes)), prior, prior)
+        found = self._conditioned
+        cross = self._towards([traits])[:, 0, :] * found.slopes.T
+        covariance = prior - cross @ found.inverse @ cross.T
+        return Factors(self.causes, cross @ found.weighted, covariance, prior)
+
+    @property
+    def outliers(self) -> list[tuple[Observation, float]]:
+        """Rows that are far from what the others say, and by how many deviations, the farthest first."""
+        distances = self._conditioned.distances
+        far = [(row, float(distance)) for row, distance in zip(self.rows, distances) if abs(distance) > OUTLYING]
+        return sorted(far, key=lambda pair: -abs(pair[1]))
+
+    def left_out(self) -> list[LeftOut]:
+        """Return each row as the others forecast it."""
+        found = self._conditioned
+        diagonal = np.diag(found.inverse)
+        errors = found.weighted / diagonal
+        # The variance of a row without its share of what is known by itself, plus its noise.
+        before = np.einsum("ic,cii->i", self._shares**2, self._between)
+        result = []
+        for index, row in enumerate(self.rows):
+            noise = self.prior.noise[row.figure] ** 2
+            result.append(
+                LeftOut(
+                    row, float(errors[index]), float(1 / diagonal[index]) ** 0.5, float(before[index] + noise) ** 0.5
+                )
+            )
+        return result
+
+    def surprise(self) -> float:
+        """Return by how many deviations the rows as a whole are farther from their forecasts than the prior allows.
+
+        That is of their mean, weighted by what the prior says of it; single rows far from the others count less.
+        """
+        slopes = self._shares
+        covariance = np.einsum("ic,cij,jc->ij", slopes, self._between, slopes, optimize=True)
+        covariance += np.diag(self._conditioned.noise)
+        weights = np.linalg.solve(covariance, np.ones(len(self.rows)))
+        return float(weights @ self._ratios / np.sqrt(weights.sum()))
+
+
+class LeftOut(NamedTuple):
+    """A row as the others forecast it."""
+
+    row: Observation
+    error: float  # logarithm of measured over forecast
+    deviation: float
+    deviation_before: float  # without any evidence
+
+
+class _Conditioned(NamedTuple):
+    """Rows at the shares that their factors lead to."""
+
+    slopes: Any
+    targets: Any
+    inverse: Any  # of the covariance of the rows
+    weighted: Any  # inverse times targets
+    distances: Any = None  # from what the others say, in deviations
+    noise: Any = None  # variances of the rows by themselves, larger of those far from the others
+
+    def left_out_errors(self, noise: Any, own_noise: Any) -> Any:
+        """Return the distances of rows from what the others say, in deviations with their own noise."""
+        diagonal = np.diag(self.inverse)
+        variance = np.maximum(1 / diagonal - noise, 0.0) + own_noise
+        return self.weighted / diagonal / np.sqrt(variance)
+
+
+def condition(rows: Sequence[Observation], kind: str, prior: EvidencePrior | None = None) -> Posterior:
+    """Return what the rows of a kind of question say; raise BadValue for a kind that nothing is known of."""
+    known = prior or evidence_prior()
+    if kind not in known.kinds:
+        raise BadValue(f"nothing calibrates forecasts of the kind {kind}: those of {', '.join(known.kinds)} are")
+    own = [row for row in rows if row.kind == kind]
+    return Posterior(tuple(_thinned(own)), known.kinds[kind])
+
+
+def _thinned(rows: Sequence[Observation]) -> Sequence[Observation]:
+    """Return at most `MOST_ROWS` rows, evenly spread."""
+    if len(rows) <= MOST_ROWS:
+        return rows
+    return [rows[int(index)] for index in np.linspace(0, len(rows) - 1, MOST_ROWS)]

@@ -1,0 +1,338 @@
+"""Calibrations from result files of benchmarks: their rows beside the forecasts, and what they say together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Literal, NoReturn
+
+import msgspec
+import numpy as np
+
+from ..errors import BadFile, CalibrationFailed
+from ..result import Result
+from ..text import format_plural
+from .evidence import KINDS, LeftOut, Observation, Posterior, condition, evidence_prior
+
+EVIDENCE_FORMAT = 1
+
+MOST_OBSERVATIONS = 20_000
+
+LEAST_S, MOST_S = 1e-12, 1e12
+"""Limits of measured and forecast seconds."""
+
+SURPRISING = 3.5
+"""Deviations of all rows together from which they look like those of something else."""
+
+_ROUNDING = 0.01  # of shares that add up to 1, which have four digits
+
+
+class EvidenceProvenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Files that a calibration was read from, with the SHA-256 of their content."""
+
+    inputs: list[str] = []
+    date: str = ""
+    version: str = ""
+
+
+class FigureAccuracy(msgspec.Struct, frozen=True):
+    """Errors of the rows of a figure, before the evidence and with each row left out of it.
+
+    Attributes
+    ----------
+    kind, figure : str
+        Kind of question, and figure.
+    rows : int
+        Rows.
+    before, after : float
+        Mean absolute relative error of the forecasts, shipped and from the other rows.
+    inside_before, inside_after : float
+        Share of the rows inside the 90% interval.
+    ends_before, ends_after : float
+        Median ratio between the ends of the interval.
+    """
+
+    kind: str
+    figure: str
+    rows: int
+    before: float
+    after: float
+    inside_before: float
+    inside_after: float
+    ends_before: float
+    ends_after: float
+
+
+class MovedCause(msgspec.Struct, frozen=True):
+    """How a cause moved in the situation of most rows.
+
+    Attributes
+    ----------
+    kind, cause, situation : str
+        Kind of question, cause, and what the rows have in common.
+    factor, low, high : float
+        Factor of the seconds of the cause, with its 90% interval.
+    deviations : float
+        How far that is, in deviations of what was known before.
+    """
+
+    kind: str
+    cause: str
+    situation: str
+    factor: float
+    low: float
+    high: float
+    deviations: float
+
+
+class SuggestedRow(msgspec.Struct, frozen=True):
+    """A measurement that would narrow forecasts.
+
+    Attributes
+    ----------
+    kind, situation : str
+        Kind of question, and what to measure.
+    ends_before, ends_after : float
+        Mean ratio between the ends of the 90% intervals of forecasts of typical situations, before and after it.
+    """
+
+    kind: str
+    situation: str
+    ends_before: float
+    ends_after: float
+
+
+class EvidenceCalibration(
+    Result, msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, dict=True, eq=False
+):
+    """A calibration from result files of benchmarks.
+
+    Attributes
+    ----------
+    format : int
+        Format of the file.
+    time_model : str
+        ``evidence``.
+    observations : list of Observation
+        Measured figures beside their forecasts.
+    provenance : EvidenceProvenance
+        Files that they are from.
+    notes : list of str
+        Why rows of the files are left out, and doubts.
+    suggested : list of SuggestedRow
+        What to measure next, if it was asked for.
+    """
+
+    _page: ClassVar[str] = "paleo_lite.reporting.evidence:evidence_page"
+
+    format: int
+    time_model: Literal["evidence"]
+    observations: list[Observation]
+    provenance: EvidenceProvenance = EvidenceProvenance()
+    notes: list[str] = []
+    suggested: list[SuggestedRow] = []
+
+    @property
+    def kinds(self) -> list[str]:
+        """Kinds of questions that the rows are of."""
+        return list(dict.fromkeys(row.kind for row in self.observations))
+
+    @property
+    def device(self) -> str:
+        """Devices of the rows."""
+        return ", ".join(dict.fromkeys(row.traits["device"] for row in self.observations))
+
+    @property
+    def precision(self) -> str:
+        """Formats of the rows."""
+        return ", ".join(dict.fromkeys(row.traits.get("format", "") for row in self.observations))
+
+    @property
+    def label(self) -> str:
+        """Description of the calibration in predictions."""
+        date = f" of {self.provenance.date}" if self.provenance.date else ""
+        return f"{format_plural(len(self.observations), 'measured figure')} of {self.subject}{date}"
+
+    @property
+    def subject(self) -> str:
+        """What the rows are of, in words."""
+        return " and ".join(KINDS[kind] for kind in self.kinds)
+
+    def model(self) -> NoReturn:
+        """Raise CalibrationFailed: the causes of servers and machines are no time model of passes of networks."""
+        raise CalibrationFailed(
+            f"the calibration is of {self.subject}, and says nothing of passes of networks: use it with `serve` or "
+            "`local`"
+        )
+
+    def posterior(self, kind: str) -> Posterior:
+        """Return what the rows of a kind of question say."""
+        known: dict[str, Posterior] = self.__dict__.setdefault("_posteriors", {})
+        if kind not in known:
+            known[kind] = condition(self.observations, kind)
+        return known[kind]
+
+    def describe_distance(self, kind: str, traits: Mapping[str, str]) -> str:
+        """Return a sentence about what of the evidence holds in a situation, for the notes of a forecast."""
+        rows = self.posterior(kind).rows
+        if not rows:
+            return f"the calibration has no figures of {KINDS[kind]}: the forecast is the shipped one"
+        what = f"calibrated by {format_plural(len(rows), 'measured figure')}"
+        other = []
+        for trait in ("engine", "device", "format", "network"):
+            measured = list(dict.fromkeys(row.traits.get(trait, "") for row in rows))
+            if traits.get(trait, "") not in measured:
+                shown = f"{', '.join(measured[:3])}{', ...' if len(measured) > 3 else ''}"
+                other.append(f"another {trait} ({shown})")
+        if not other:
+            return what
+        return f"{what} of {' and '.join(other)}: only what both have in common moves"
+
+    def accuracy(self) -> list[FigureAccuracy]:
+        """Return the errors of each figure before, and with each row left out."""
+        rows = []
+        for kind in self.kinds:
+            left_out = self.posterior(kind).left_out()
+            for figure in dict.fromkeys(one.row.figure for one in left_out):
+                rows.append(_accuracy(kind, figure, [one for one in left_out if one.row.figure == figure]))
+        return rows
+
+    def moved(self) -> list[MovedCause]:
+        """Return how far the causes moved in the situation of most rows of each kind, the farthest first."""
+        result = []
+        for kind in self.kinds:
+            posterior = self.posterior(kind)
+            by_traits: dict[Any, int] = {}
+            for row in posterior.rows:
+                key = tuple(row.traits.items())
+                by_traits[key] = by_traits.get(key, 0) + 1
+            traits = dict(max(by_traits, key=lambda key: by_traits[key]))
+            factors = posterior.factors(traits)
+            told = {cause for row in posterior.rows for cause, share in row.shares.items() if share > 0}
+            situation = ", ".join(traits[name] for name in ("network", "device", "engine") if traits.get(name))
+            for index, cause in enumerate(factors.causes):
+                if cause not in told:
+                    continue
+                mean = float(factors.mean[index])
+                reach = 1.645 * math.sqrt(max(float(factors.covariance[index, index]), 0.0))
+                before = math.sqrt(float(factors.prior_covariance[index, index]))
+                result.append(
+                    MovedCause(
+                        kind, cause, situation, math.exp(mean), math.exp(mean - reach), math.exp(mean + reach),
+                        mean / before,
+                    )
+                )  # fmt: skip
+        return sorted(result, key=lambda one: -abs(one.deviations))
+
+    def warnings(self) -> list[str]:
+        """Return sentences about rows that are far from the others, and about files that look like something else."""
+        sentences = []
+        for kind in self.kinds:
+            posterior = self.posterior(kind)
+            surprise = posterior.surprise()
+            if abs(surprise) > SURPRISING:
+                factor = math.exp(float(np.median([row.log_ratio for row in posterior.rows])))
+                sentences.append(
+                    f"the rows of {KINDS[kind]} take {factor:.2g} times their forecasts, {abs(surprise):.1f} "
+                    "deviations from what is plausible: check the network, the device, the number of devices and the "
+                    "format"
+                )
+            far = posterior.outliers
+            for row, distance in far[:5]:
+                sentences.append(
+                    f"{row.situation}: {row.figure} is {abs(distance):.1f} deviations "
+                    f"{'above' if distance > 0 else 'below'} what the other rows say, and counts less"
+                )
+            if len(far) > 5:
+                sentences.append(f"{len(far) - 5} more rows are as far from the others, and count less")
+        return sentences
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON of the calibration, with what it says."""
+        return {
+            **msgspec.to_builtins(self),
+            "accuracy": msgspec.to_builtins(self.accuracy()),
+            "moved": msgspec.to_builtins(self.moved()),
+            "warnings": self.warnings(),
+        }
+
+
+def _accuracy(kind: str, figure: str, rows: Sequence[LeftOut]) -> FigureAccuracy:
+    before = np.array([one.row.log_ratio for one in rows])
+    after = np.array([one.error for one in rows])
+    deviation_before = np.array([one.deviation_before for one in rows])
+    deviation = np.array([one.deviation for one in rows])
+
+    def error(logs: Any) -> float:
+        return float(np.mean(np.abs(np.expm1(-logs))))
+
+    def inside(logs: Any, deviations: Any) -> float:
+        return float(np.mean(np.abs(logs) <= 1.645 * deviations))
+
+    def ends(deviations: Any) -> float:
+        return float(np.median(np.exp(2 * 1.645 * deviations)))
+
+    return FigureAccuracy(
+        kind, figure, len(rows), error(before), error(after), inside(before, deviation_before),
+        inside(after, deviation), ends(deviation_before), ends(deviation),
+    )  # fmt: skip
+
+
+def check_evidence(calibration: EvidenceCalibration, path: Path) -> EvidenceCalibration:
+    """Return a calibration that was read; raise BadFile if a number of it cannot be."""
+    kinds = evidence_prior().kinds
+    if len(calibration.observations) > MOST_OBSERVATIONS:
+        raise BadFile(f"{path}: observations must be at most {MOST_OBSERVATIONS} (got {len(calibration.observations)})")
+    for number, row in enumerate(calibration.observations):
+        where = f"{path}: observations[{number}]"
+        if row.kind not in kinds:
+            raise BadFile(f"{where}.kind must be one of {', '.join(kinds)} (got {row.kind!r})")
+        prior = kinds[row.kind]
+        if row.figure not in prior.noise:
+            raise BadFile(f"{where}.figure must be one of {', '.join(prior.noise)} (got {row.figure!r})")
+        for name, seconds in (("measured", row.measured), ("forecast", row.forecast)):
+            if not LEAST_S <= seconds <= MOST_S:
+                raise BadFile(f"{where}.{name} must be above 0 and at most {MOST_S:g} seconds (got {seconds:g})")
+        unknown = [cause for cause in row.shares if cause not in prior.causes]
+        if unknown:
+            raise BadFile(f"{where}.shares: {unknown[0]!r} is not among the causes {', '.join(prior.causes)}")
+        is_share = all(0 <= share <= 1 + _ROUNDING for share in row.shares.values())
+        if not is_share or not abs(sum(row.shares.values()) - 1) <= _ROUNDING:
+            raise BadFile(f"{where}.shares must be from 0 to 1 and add up to 1")
+        if "device" not in row.traits:
+            raise BadFile(f"{where}.traits must name the device")
+    return calibration
+
+
+def best_rows(posterior: Posterior, candidates: Sequence[Observation], number: int) -> list[SuggestedRow]:
+    """Return the situations that would most reduce the mean variance of all candidates, one after another.
+
+    A benchmark yields all its figures; what they would say does not matter for how much they say.
+    """
+    if not candidates:
+        return []
+    noise = np.array([posterior.prior.noise[row.figure] ** 2 for row in candidates])
+    causes = posterior.causes
+    slopes = np.array([[row.shares.get(cause, 0.0) for cause in causes] for row in candidates])
+    covariance = posterior.factors(candidates[0].traits).covariance
+    situations = list(dict.fromkeys(row.situation for row in candidates))
+
+    def ends(matrix: Any) -> float:
+        variances = np.einsum("ic,cd,id->i", slopes, matrix, slopes) + noise
+        return float(np.mean(np.exp(2 * 1.645 * np.sqrt(variances))))
+
+    found = []
+    for _ in range(min(number, len(situations))):
+        before = ends(covariance)
+        updated = {}
+        for situation in situations:
+            chosen = [index for index, row in enumerate(candidates) if row.situation == situation]
+            cross = slopes[chosen] @ covariance
+            between = cross @ slopes[chosen].T + np.diag(noise[chosen])
+            updated[situation] = covariance - cross.T @ np.linalg.solve(between, cross)
+        best = min(situations, key=lambda situation: ends(updated[situation]))
+        covariance = updated[best]
+        found.append(SuggestedRow(candidates[0].kind, best, before, ends(covariance)))
+        situations.remove(best)
+    return found

@@ -1,0 +1,77 @@
+"""Causes of the times of a server, by which what was measured of servers corrects forecasts of others.
+
+A cause is a part of a time that can be wrong by a factor of its own: launches, kernels of some class, exchanges between
+devices, the host, prompts. `paleo_lite.calibration.evidence` learns the factors from measured servers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from .constants import Company, EngineConstants, Learned
+from .kernels import CountedKernel
+
+if TYPE_CHECKING:
+    from .step import EngineStep, Load
+
+HOST, LAUNCHES, PROMPTS, FRONT_END = "host", "launches", "prompts", "front end"
+
+CAUSES = {
+    "products": "products",
+    "pointwise": "products",
+    "experts": "experts",
+    "prompt attention": "attention",
+    "decode attention": "attention",
+    "latent prompt attention": "attention",
+    "latent decode attention": "attention",
+    "all-reduce": "exchanges",
+    "expert exchange": "exchanges",
+}
+"""Cause of all but the shortest kernels of a class, by class."""
+
+
+def seconds_by_cause(step: EngineStep, kernels: Sequence[CountedKernel], load: Load) -> dict[str, Any]:
+    """Return the seconds of the kernels of an iteration in a server, by cause."""
+    seconds: dict[str, Any] = {LAUNCHES: 0.0}
+    for counted in kernels:
+        kernel = counted.kernel
+        shortest_s, rest_s = step.kernel_parts_s(kernel, load)
+        launch, work = step.company(kernel, load)
+        cause = CAUSES[step.cell_of(kernel)[0]]
+        seconds[LAUNCHES] = seconds[LAUNCHES] + counted.count * launch * shortest_s
+        seconds[cause] = seconds.get(cause, 0.0) + counted.count * work * rest_s
+    return seconds
+
+
+def shares_of(seconds: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the shares of the causes in the sum of their seconds."""
+    total = sum(seconds.values())
+    return {cause: own / total for cause, own in seconds.items()}
+
+
+def with_factors(constants: EngineConstants, logs: Mapping[str, float], learned: Learned) -> EngineConstants:
+    """Return constants in which the time of each cause is multiplied by a factor, given as its logarithm."""
+    launch, prompts = logs[LAUNCHES], logs[PROMPTS]
+    company = [Company(kernels, "", "", "", False, launch, logs[cause]) for kernels, cause in CAUSES.items()]
+    company.append(Company("", "", "", "", True, prompts, prompts))
+    # What remains uncertain of the host and of the front end, relative to what was before.
+    host_share, front_share = (float(learned.variance_ratio({cause: 1.0})) ** 0.5 for cause in (HOST, FRONT_END))
+    hosts = {}
+    for engine, host in constants.hosts.items():
+        iteration, request = math.exp(logs[HOST]), math.exp(logs[FRONT_END])
+        hosts[engine] = msgspec.structs.replace(
+            host,
+            iteration_s=host.iteration_s * iteration,
+            logit_s=host.logit_s * iteration,
+            nucleus_logit_s=host.nucleus_logit_s * iteration,
+            request_s=host.request_s * request,
+            request_token_s=host.request_token_s * request,
+            request_iterations=host.request_iterations * request,
+            first_token_deviation=host.first_token_deviation * front_share,
+            interval_factor=host.interval_factor**host_share,
+        )
+    return msgspec.structs.replace(constants, company=(*constants.company, *company), hosts=hosts, learned=learned)

@@ -1,0 +1,37 @@
+"""Groups of measurements of one server, machine or cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from paleo_lite.calibration.evidence import Observation
+
+MOST_OF_GROUP = 8
+"""Rows of a group that the prior is fitted to: many loads of one server say little more than few."""
+
+
+class Grouped(NamedTuple):
+    """A measured figure, and what it was measured on."""
+
+    group: tuple[str, ...]
+    row: Observation
+
+
+def by_group(rows: Sequence[Grouped]) -> dict[tuple[str, ...], list[Observation]]:
+    """Return the rows of each group."""
+    groups: dict[tuple[str, ...], list[Observation]] = {}
+    for one in rows:
+        groups.setdefault(one.group, []).append(one.row)
+    return groups
+
+
+def thinned(rows: Sequence[Grouped]) -> list[Observation]:
+    """Return at most `MOST_OF_GROUP` rows of each group, evenly spread."""
+    found = []
+    for own in by_group(rows).values():
+        for index in np.unique(np.linspace(0, len(own) - 1, MOST_OF_GROUP).astype(int)):
+            found.append(own[int(index)])
+    return found

@@ -1,0 +1,157 @@
+"""What one, two and four measurements of a group teach about its others, with the group held out of the prior's fit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from paleo_lite.calibration.evidence import KindPrior, Posterior
+from paleo_lite.engines.step import Z_90
+
+from .fit import fit_prior
+from .groups import Grouped, by_group, thinned
+
+KNOWN = (1, 2, 4)
+"""Measurements of a group that are known."""
+
+FOLDS = 5
+"""Parts of the groups that are left out of the fit of the prior, one at a time."""
+
+DRAWS = 3
+"""Times that the known measurements of a group are drawn."""
+
+LARGE_ERROR = 0.10
+"""Mean error of a group above which evidence has something to correct."""
+
+
+class EvidenceErrors(msgspec.Struct, frozen=True):
+    """Errors of a figure in groups of which some measurements are known.
+
+    Attributes
+    ----------
+    kind, figure : str
+        Kind of question, and figure.
+    known : int
+        Measurements of the group that are known.
+    groups, points : int
+        Groups, and forecasts.
+    before, after : float
+        Mean absolute relative error without and with them.
+    large_groups : int
+        Groups that are more than 10% off in the mean before.
+    large_before, large_after : float
+        Mean absolute relative error in these.
+    large_median_before, large_median_after : float
+        Its median.
+    coverage_90 : float
+        Share of the measurements inside the 90% interval.
+    width : float
+        Median ratio of the width of the interval, in logarithms, to that before.
+    """
+
+    kind: str
+    figure: str
+    known: int
+    groups: int
+    points: int
+    before: float
+    after: float
+    large_groups: int
+    large_before: float
+    large_after: float
+    large_median_before: float
+    large_median_after: float
+    coverage_90: float
+    width: float
+
+
+class _Point(msgspec.Struct, frozen=True):
+    """A forecast of a row of a group of which others are known, in logarithms of measured over forecast."""
+
+    group: int
+    figure: str
+    before: float
+    after: float
+    deviation_before: float
+    deviation: float
+
+
+def validate_evidence(kind: str, rows: Sequence[Grouped]) -> list[EvidenceErrors]:
+    """Return the errors of groups of a kind of question, by figure and by how many measurements are known."""
+    groups = list(by_group(rows))
+    points: dict[int, list[_Point]] = {known: [] for known in KNOWN}
+    for fold in range(FOLDS):
+        left_out = set(groups[fold::FOLDS])
+        others = [one for one in rows if one.group not in left_out]
+        prior = fit_prior(kind, thinned(others), len(groups) - len(left_out))
+        for known in KNOWN:
+            points[known] += forecast_groups([one for one in rows if one.group in left_out], prior, known, fold)
+    figures = list(dict.fromkeys(one.row.figure for one in rows))
+    return [
+        _errors(kind, figure, known, own)
+        for figure in figures
+        for known, found in points.items()
+        if (own := [point for point in found if point.figure == figure])
+    ]
+
+
+def forecast_groups(rows: Sequence[Grouped], prior: KindPrior, known: int, seed: int) -> list[_Point]:
+    """Return the forecasts of all rows of groups but those that are known, which are drawn several times."""
+    generator = np.random.default_rng(seed)
+    points = []
+    for number, own in enumerate(by_group(rows).values()):
+        situations = list(dict.fromkeys(row.situation for row in own))
+        if len(situations) <= known:
+            continue
+        for _ in range(DRAWS):
+            drawn = generator.choice(len(situations), known, replace=False)
+            chosen = {situations[index] for index in drawn}
+            posterior = Posterior(tuple(row for row in own if row.situation in chosen), prior)
+            for row in own:
+                if row.situation in chosen:
+                    continue
+                log_time, after, before = posterior.factors(row.traits).log_time(row.shares, prior.noise[row.figure])
+                points.append(
+                    _Point(
+                        seed * 10_000 + number,
+                        row.figure,
+                        row.log_ratio,
+                        row.log_ratio - log_time,
+                        before**0.5,
+                        after**0.5,
+                    )
+                )
+    return points
+
+
+def _errors(kind: str, figure: str, known: int, points: Sequence[_Point]) -> EvidenceErrors:
+    before, after = (np.abs(np.expm1([-getattr(one, name) for one in points])) for name in ("before", "after"))
+    numbers = np.array([one.group for one in points])
+    large = [number for number in np.unique(numbers) if before[numbers == number].mean() > LARGE_ERROR]
+    is_large = np.isin(numbers, large)
+    inside = [abs(one.after) <= Z_90 * one.deviation for one in points]
+
+    def mean(values: np.ndarray) -> float:
+        return float(values.mean()) if len(values) else 0.0
+
+    def median(values: np.ndarray) -> float:
+        return float(np.median(values)) if len(values) else 0.0
+
+    return EvidenceErrors(
+        kind=kind,
+        figure=figure,
+        known=known,
+        groups=len(np.unique(numbers)),
+        points=len(points),
+        before=mean(before),
+        after=mean(after),
+        large_groups=len(large),
+        large_before=mean(before[is_large]),
+        large_after=mean(after[is_large]),
+        large_median_before=median(before[is_large]),
+        large_median_after=median(after[is_large]),
+        coverage_90=float(np.mean(inside)),
+        width=float(np.median([one.deviation / one.deviation_before for one in points])),
+    )

@@ -1,0 +1,42 @@
+"""Writing of the prior of evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from paleo_lite.calibration.evidence import FILE, EvidencePrior
+from paleo_lite.files import write_atomically
+
+from .fit import fit_prior
+from .groups import Grouped, by_group, thinned
+from .machines import measured_machines
+from .servers import measured_servers
+
+MEASURED: dict[str, Callable[[Path], Sequence[Grouped]]] = {"server": measured_servers, "local": measured_machines}
+"""Functions that read the published measurements of each kind of question."""
+
+SOURCES = [
+    "ai-dynamo/aiconfigurator 095f58a (InferenceX, AIPerf)",
+    "ml-energy/leaderboard 0cd52da",
+    "experiments with vLLM on H100",
+    "published tables of TensorRT-LLM, LMDeploy and NVIDIA NIM",
+    "published speeds of llama.cpp, MLX and ExLlama",
+]
+
+HEADER = b"""# Deviations of the logarithms of the factors of causes, common at each level, and of rows by themselves.
+# Fitted by python -m validation ship (validation/evidence/fit.py) to published groups of measurements.
+"""
+
+
+def ship_evidence(data: Path, folder: Path) -> Iterator[tuple[str, str]]:
+    """Fit the priors of all kinds of questions and write them; yield the name of each with what it rests on."""
+    kinds = {}
+    for kind, read in MEASURED.items():
+        rows = read(data)
+        kinds[kind] = fit_prior(kind, thinned(rows), len(by_group(rows)))
+        yield f"evidence of {kind}", f"{kinds[kind].rows} rows of {kinds[kind].groups} groups"
+    prior = EvidencePrior(kinds, SOURCES)
+    write_atomically(folder / FILE, HEADER + msgspec.toml.encode(prior))
