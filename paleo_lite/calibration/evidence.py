@@ -152,7 +152,8 @@ class Posterior(msgspec.Struct, frozen=True, dict=True, eq=False):
 
         own = np.array([number(one) for one in traits])
         known = np.array([number(row.traits) for row in self.rows])
-        return (own[:, np.newaxis] == known[np.newaxis, :]).astype(np.float64)
+        same: Floats = (own[:, np.newaxis] == known[np.newaxis, :]).astype(np.float64)
+        return same
 
     @cached_property
     def _conditioned(self) -> _Conditioned:
