@@ -38,13 +38,28 @@ FAMILIES = {
 """One network per family; `make thorough` also traces the others and compares them with other counters."""
 
 
-def of_each(names, siblings="tested"):
-    """Parametrize a test by network; tests of one network share a process, where it is built and traced once."""
-    thorough = [pytest.mark.thorough] if siblings == "thorough" else []
+KINDS_OF_FAMILIES = {
+    "alexnet", "googlenet", "mobilenet_v3_small", "resnet18", "shufflenet_v2_x0_5", "swin_t", "vit_b_32",
+}  # fmt: skip
+"""Networks with all kinds of layers with multiply-accumulates: plain, grouped and depthwise convolutions, linear layers
+and both ways of attention; a traced network equals its descriptor, which other tests count for every family."""
+
+
+def of_each(names, tested=None):
+    """Parametrize a test by network; tests of one network share a process, where it is built and traced once.
+
+    Where some are tested, `make thorough` tests the others, too.
+    """
     return pytest.mark.parametrize(
         "name",
         [
-            pytest.param(name, marks=[pytest.mark.xdist_group(f"network {name}"), *(thorough * (name not in FAMILIES))])
+            pytest.param(
+                name,
+                marks=[
+                    pytest.mark.xdist_group(f"network {name}"),
+                    *([] if tested is None or name in tested else [pytest.mark.thorough]),
+                ],
+            )
             for name in names
         ],
     )
@@ -54,14 +69,14 @@ def _sum(network, column, phase):
     return int(count(network.layers).column(column, phase).sum())
 
 
-@of_each(TRACED, siblings="thorough")
+@of_each(TRACED, tested=FAMILIES)
 def test_descriptors_equal_new_traces(name, traced):
     shipped, fresh = find_network(name), traced(name)
     assert [layer for layer in zip(shipped.layers, fresh.layers) if layer[0] != layer[1]] == []
     assert shipped == fresh
 
 
-@of_each(network_names(), siblings="thorough")
+@of_each(network_names(), tested=FAMILIES)
 def test_the_head_of_a_descriptor_has_the_count_of_its_layers(name):
     """`networks_with_macs` reads only the heads."""
     assert f'"macs": {row_of_network(name).macs},' in (shipped_folder("models") / f"{name}.json").read_text()[:2000]
@@ -83,7 +98,7 @@ def test_traces_are_deterministic(tmp_path):
     assert (tmp_path / "1.json").read_bytes() == (tmp_path / "2.json").read_bytes()
 
 
-@of_each(TORCHVISION, siblings="thorough")
+@of_each(TORCHVISION, tested=KINDS_OF_FAMILIES)
 def test_flop_counter_mode_agrees(name, traced, built):
     """torch counts the weight gradient of a grouped convolution once for every group; nothing else differs."""
     import torch
@@ -127,7 +142,7 @@ def test_torchvision_has_the_weights_that_were_compared():
     assert sum(len(_weights(name)) for name in TORCHVISION) >= 115
 
 
-@of_each(TORCHVISION, siblings="thorough")
+@of_each(TORCHVISION, tested=KINDS_OF_FAMILIES)
 def test_pthflops_agrees_with_the_package(name, traced, built):
     import torch
     from pthflops import count_ops

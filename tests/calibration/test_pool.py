@@ -149,9 +149,21 @@ def test_all_devices_of_a_precision_have_one_host(precision: str) -> None:
     assert len(known) > 5 and np.allclose(known, known[0], atol=1e-9)
 
 
+COMPARED = {
+    ("fp32", "training"), ("fp16", "inference"), ("bf16", "training"), ("tf32", "inference"), ("fp64", "training"),
+}  # fmt: skip
+"""Each precision in one phase; `make thorough` compares it in the other, too."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16", "tf32", "fp64"])
-@pytest.mark.parametrize("phase", ["inference", "training"])
+@pytest.mark.parametrize(
+    ("precision", "phase"),
+    [
+        pytest.param(precision, phase, marks=() if (precision, phase) in COMPARED else pytest.mark.thorough)
+        for precision in ("fp32", "fp16", "bf16", "tf32", "fp64")
+        for phase in ("inference", "training")
+    ],
+)
 @costly
 @given(name=st.sampled_from(NETWORKS), batch_size=st.sampled_from([1, 2, 8, 32, 128]))
 def test_a_device_better_in_every_figure_is_never_slower(precision, phase, name, batch_size) -> None:

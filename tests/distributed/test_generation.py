@@ -317,21 +317,29 @@ def test_forecasts_follow_measurements(asked, factor):
     assert refined.time_s == pytest.approx(measured_s, rel=0.05)
 
 
-@pytest.mark.parametrize("policy", ["vllm", "sglang", "tensorrt-llm"])
+SERVED = {
+    "llama-3.1-70b": {"precision": "fp8"},
+    "llama-3.1-8b": {"precision": "bf16"},
+    "gpt-oss-120b": {"precision": "bf16", "weights": "mxfp4"},
+    "mixtral-8x7b": {"precision": "bf16"},
+    "qwen3-235b-a22b": {"precision": "bf16", "weights": "int4"},
+}
+ENGINES_OF = dict.fromkeys(SERVED, ("vllm",)) | {"mixtral-8x7b": ("vllm", "sglang", "tensorrt-llm")}
+"""Engines that `make test` asks; `make thorough` asks every one for every network."""
+
+
 @pytest.mark.parametrize(
-    ("network", "asked"),
+    ("network", "policy"),
     [
-        ("llama-3.1-70b", {"precision": "fp8"}),
-        ("llama-3.1-8b", {"precision": "bf16"}),
-        ("gpt-oss-120b", {"precision": "bf16", "weights": "mxfp4"}),
-        ("mixtral-8x7b", {"precision": "bf16"}),
-        ("qwen3-235b-a22b", {"precision": "bf16", "weights": "int4"}),
+        pytest.param(network, policy, marks=() if policy in ENGINES_OF[network] else pytest.mark.thorough)
+        for network in SERVED
+        for policy in ("vllm", "sglang", "tensorrt-llm")
     ],
 )
-def test_pcie_serves_one_user_no_faster_than_nvlink(network, asked, policy):
+def test_pcie_serves_one_user_no_faster_than_nvlink(network, policy):
     """Eight L40S have a quarter of the bandwidth of eight H100, and all-reduces over PCIe instead of NVLink."""
     l40s, h100 = (
-        scaling(network, gpu=gpu, workers=8, phase="decode", context=1024, policy=policy, **asked)[0]
+        scaling(network, gpu=gpu, workers=8, phase="decode", context=1024, policy=policy, **SERVED[network])[0]
         for gpu in ("l40s", "h100-sxm")
     )
     assert l40s.time_s > h100.time_s and l40s.exposed_s > 5 * h100.exposed_s
