@@ -82,8 +82,10 @@ def find_buffers(layers: Sequence[Layer], number_bytes: int) -> Buffers:
         read = []
         for shape, parent in zip(layer.inputs, layer.parents):
             if parent >= 0:
-                output_shapes = [tuple(output) for output in layers[parent].outputs]
-                output = output_shapes.index(shape) if shape in output_shapes else 0
+                output = 0
+                if len(layers[parent].outputs) > 1:
+                    output_shapes = [tuple(one) for one in layers[parent].outputs]
+                    output = output_shapes.index(shape) if shape in output_shapes else 0
                 read.append(writes[parent][output])
             elif parent == INPUT:
                 if shape not in input_buffers:
