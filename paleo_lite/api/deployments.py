@@ -25,10 +25,10 @@ from ..serving.deployment import Deployment, tensor_group
 from ..serving.evidence import KIND as SERVER
 from ..serving.evidence import learned_constants, server_traits
 from ..serving.iteration import NUCLEUS, has_fitted_host, with_fitted_host
+from ..serving.options import SimulationOptions
 from ..serving.pipeline import connect_stages
 from ..serving.placement import Division, ModelOnDevice, check_undivided, with_kernels
 from ..serving.products import check_products, choose_precision
-from ..serving.simulator import SimulationOptions
 from ..timing.energy import with_power_limit
 from ..timing.facility import Facility
 from .arguments import Paths, to_paths

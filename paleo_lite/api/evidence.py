@@ -31,8 +31,8 @@ from ..result_files.text import to_number
 from ..serving import evidence as server_evidence
 from ..serving.answers import Serving
 from ..serving.deployment import Deployment
+from ..serving.options import SimulationOptions
 from ..serving.placement import Division
-from ..serving.simulator import SimulationOptions
 from ..version import __version__
 from .deployments import Deployments, find_decoder
 from .result_forecasts import Forecast, NotShipped, describe_situation, facts_of, forecast_figures

@@ -24,8 +24,8 @@ from ..reinforcement.step import Parts, RlStep, StepSetup, compose, keeps_weight
 from ..reinforcement.trainer import Batching, TrainerTimes, time_trainer
 from ..reinforcement.weights import WeightTransfer, has_host_link, swap_s, transfer_weights
 from ..serving.deployment import Deployment
+from ..serving.options import SimulationOptions, Speculation
 from ..serving.placement import Division
-from ..serving.simulator import SimulationOptions, Speculation
 from ..timing.training_stack import supports_stack
 from ..timing.workload import TrainingOptions
 from .deployments import Deployments, find_decoder, find_draft

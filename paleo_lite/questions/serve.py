@@ -42,13 +42,19 @@ if TYPE_CHECKING:
     from ..serving.answers import Serving
     from ..serving.deployment import Deployment
     from ..serving.placement import Division
-    from ..serving.requests import Demand
+    from ..serving.requests import Demand, Traffic
     from ..serving.slo import Objective
     from ..sweeps.comparison import Comparison
 
 TRAFFIC_GROUP = "Traffic"
 
 SPECULATION_SETTINGS = KeyValues({"tokens": INTEGER, "acceptance": Number(0, 1), "draft": NETWORK})
+TIER_SETTINGS = KeyValues(
+    {
+        **{name: Quantity("B", unit_required=True) for name in ("host", "disk", "store")},
+        **{f"{name}-bandwidth": Quantity("B/s", unit_required=True) for name in ("host", "disk", "store")},
+    }
+)
 ENGINE_SETTINGS = KeyValues(
     {
         "block-size": INTEGER,
@@ -123,6 +129,11 @@ class Serve(
         spellings=("--replicas", "--data-parallel-size", "--dp-size", "--dp", "-dp"),
         help="Replicas, which take requests in turn. [default: 1]",
     )  # fmt: skip
+    router: str = option(
+        "round-robin", group=PARALLEL_GROUP, type=Names("router", ".serving.routers:ROUTERS"), metavar="NAME",
+        help="How replicas share the requests: in turn, least-loaded, by the prefix that their caches hold, or sticky "
+        "by session.",
+    )  # fmt: skip
     prefill_pool: dict[str, Any] | str | None = option(
         group=PARALLEL_GROUP, is_common=True, type=PoolSettings(), metavar="OPTION=VALUE,...",
         help="Replicas that compute prompts only, and send keys and values to those of --decode-pool: replicas=N and "
@@ -163,6 +174,12 @@ class Serve(
     arrivals: str = option(
         "poisson", group=TRAFFIC_GROUP, type=click.Choice(("poisson", "fixed")), help="Arrival process of --rate."
     )
+    workload: str | None = option(
+        group=TRAFFIC_GROUP, is_single=True, metavar="KIND:KEY=VALUE,...",
+        help="Prompts with beginnings in common, instead of lengths: shared-prefix:groups=150,prompts=5,system=6000,"
+        "question=1200,output=1000, conversation:turns=10,question=512,output=256,think=0s, agent:turns=20,system=8000,"
+        "question=1000,output=200,tool=2s or best-of:samples=8,prompt=1000,output=500 (these are the defaults).",
+    )  # fmt: skip
     seed: int = option(
         0, group=TRAFFIC_GROUP, type=click.INT, metavar="N", help="Seed of arrivals and lengths. [default: 0]"
     )
@@ -194,6 +211,11 @@ class Serve(
     prefix_hit_rate: Several[float] = option(
         0.0, group=ENGINE_GROUP, is_common=True, type=Number(0, 1), metavar="FRACTION",
         help="Fraction of every prompt that the prefix cache holds. [default: 0]",
+    )  # fmt: skip
+    cache_tiers: dict[str, Any] | str | None = option(
+        group=ENGINE_GROUP, type=TIER_SETTINGS, metavar="KEY=VALUE,...",
+        help="What the prefix cache has below the memory of the devices: host=SIZE and disk=SIZE of each replica, "
+        "store=SIZE of all together, and host-bandwidth=RATE, disk-bandwidth, store-bandwidth.",
     )  # fmt: skip
     speculation: dict[str, Any] | str | None = option(
         group=ENGINE_GROUP, is_common=True, type=SPECULATION_SETTINGS, metavar="KEY=VALUE,...",
@@ -233,6 +255,8 @@ def answer(question: Serve) -> Serving | Comparison:
     if question.advise is not None:
         if "network" in several:
             raise BadValue("`--advise` ranks deployments of one network: give one")
+        for name in {"workload", "cache_tiers", "router"} & set(question.given()):
+            raise BadValue(f"`--advise` ranks replicas alone: leave `--{name.replace('_', '-')}` out")
         check_single(question, ("gpu",))
         return _answer(question)
     listings = _choose_listings(question, several.get("gpu", ()))
@@ -261,7 +285,12 @@ def _answer(question: Serve, listings: Mapping[str, Price | None] | None = None)
             return _advise(question, resolved)
         deployment = resolved.make()
     demand, objectives = _demand(question), _objectives(question)
-    traffic, description = demand.traffic(deployment.replicas, mixes_phases=deployment.engine.mixes_phases)
+    traffic, description = _traffic(question, demand, deployment)
+    if traffic.hashes is None and question.cache_tiers is not None:
+        raise BadValue("`--cache-tiers` needs prompts with beginnings in common: give `--workload`, or hash_ids")
+    pools = (deployment,) if deployment.prefill is None else (deployment, deployment.prefill)
+    if question.router != "round-robin" and all(pool.replicas == 1 for pool in pools):
+        raise BadValue("`--router` chooses among several replicas: give their number with `--replicas`")
     if traffic.hashes is not None and question.prefix_hit_rate:
         raise BadValue(
             "`--prefix-hit-rate` is for requests without hash_ids: those of this trace say which prefixes are common"
@@ -269,6 +298,28 @@ def _answer(question: Serve, listings: Mapping[str, Price | None] | None = None)
     prepared = deployment.prepare(traffic)
     result = simulated_answer(prepared, traffic, description)
     return with_highest_rate(result, prepared, objectives, demand) if objectives else result
+
+
+def _traffic(question: Serve, demand: Demand, deployment: Deployment) -> tuple[Traffic, str]:
+    """Return the requests of a deployment, and their description."""
+    if question.workload is None:
+        return demand.traffic(deployment.replicas, mixes_phases=deployment.engine.mixes_phases)
+    from ..serving.workloads import parse_workload
+
+    if demand.trace is not None:
+        raise BadValue("give only one of `--workload` and `--requests`")
+    if (demand.rate_per_s is None) == (demand.concurrency is None):
+        raise BadValue("give exactly one of `--rate` and `--concurrency` with `--workload`")
+    if question.slo is not None:
+        raise BadValue("`--slo` needs lengths, from which requests at other rates are drawn, not `--workload`")
+    if {"input_tokens", "output_tokens"} & set(question.given()):
+        raise BadValue("`--workload` has lengths of its own: leave `--input-tokens` and `--output-tokens` out")
+    workload = parse_workload(question.workload)
+    count = demand.count(deployment.replicas)
+    traffic = workload.traffic(
+        count, rate_per_s=demand.rate_per_s, concurrency=demand.concurrency, arrivals=demand.arrivals, seed=demand.seed
+    )
+    return traffic, f"{demand.describe(count)}, {workload.describe()}"
 
 
 class _Resolved(NamedTuple):
@@ -279,12 +330,19 @@ class _Resolved(NamedTuple):
     division: Division
     weights: str | None
     replicas: int
+    router: str
+    tiers: Mapping[str, float]
 
     def make(self, prefill: Deployment | None = None) -> Deployment:
         """Return the deployment on the first device, which decodes only if there is a prefill pool."""
-        return self.deployments.make(
+        import msgspec
+
+        from ..serving.tiers import make_stores
+
+        made = self.deployments.make(
             self.devices[0], self.division, self.weights, replicas=self.replicas, prefill=prefill
         )
+        return msgspec.structs.replace(made, router=self.router, stores=make_stores(self.tiers, made.on_device.devices))
 
 
 def _resolve(question: Serve, listings: Mapping[str, Price | None] | None) -> _Resolved:
@@ -310,7 +368,8 @@ def _resolve(question: Serve, listings: Mapping[str, Price | None] | None) -> _R
         asked.tensor or 1, asked.pipeline or 1, asked.expert_parallel or 1, asked.attention_data_parallel or 1
     )
     replicas = _count_replicas(asked.workers, division.devices, asked.replicas)
-    return _Resolved(deployments, devices, division, weights, replicas)
+    tiers = settings_of(question.cache_tiers)
+    return _Resolved(deployments, devices, division, weights, replicas, question.router, tiers)
 
 
 def _question_of_pool(question: Serve, settings: dict[str, Any], **others: Any) -> Serve:
@@ -449,8 +508,8 @@ def _deployments(
     from ..engines.records import LOCAL_ENGINES
     from ..engines.routing import parse_expert_load
     from ..serving.engine_model import choose_cache_format
+    from ..serving.options import SimulationOptions, Speculation
     from ..serving.products import USUAL_PRECISION
-    from ..serving.simulator import SimulationOptions, Speculation
     from ..timing.budget import parse_price
 
     asked: Any = question

@@ -115,7 +115,11 @@ def _facts(serving: Serving) -> list[tuple[str, str]]:
     )
     hit_rate = serving.figures.get("prefix_hit_rate")
     if hit_rate is not None and hit_rate.value is not None:
-        facts.append(("prefix cache", f"{format_percent(hit_rate.value)} of the prompts' tokens found"))
+        found = f"{format_percent(hit_rate.value)} of the prompts' tokens found"
+        rates = serving.prefix_hit_rates or ()
+        if len(rates) > 1:
+            found += f", by replica {format_percent(min(rates))} to {format_percent(max(rates))}"
+        facts.append(("prefix cache", found))
     facts.append(("engine", f"{serving.engine}: {serving.engine_limits}"))
     facts.append(("overhead", f"{format_si(serving.overhead_s, 's', 3)} per iteration"))
     facts.append(("simulated", f"{serving.requests:,} requests in {format_si(serving.duration_s, 's', 3)}"))

@@ -111,6 +111,8 @@ class Serving(Answer, msgspec.Struct, frozen=True, eq=False):
         Cloud that asks this price; None if it was given.
     prefill_pool : PrefillPool or None
         Replicas that compute prompts only; None where every replica does both.
+    prefix_hit_rates : tuple of float or None
+        Share of the prompts' tokens that the prefix cache of each replica has; None where nothing is known of prefixes.
     """
 
     _page: ClassVar[str] = "paleo_lite.reporting.serving:serving_page"
@@ -154,6 +156,7 @@ class Serving(Answer, msgspec.Struct, frozen=True, eq=False):
     price_usd_per_h: float | None = None
     price_cloud: str | None = None
     prefill_pool: PrefillPool | None = None
+    prefix_hit_rates: tuple[float, ...] | None = None
 
     @property
     def usd_per_h(self) -> float | None:
@@ -332,6 +335,16 @@ def _prefix_figures(outcomes: Sequence[Outcome], input_tokens: int) -> dict[str,
     return {"prefix_hit_rate": sum(found) / input_tokens} if found else {}
 
 
+def _hit_rates(outcomes: Sequence[Outcome]) -> tuple[float, ...] | None:
+    """Return the share of the prompts' tokens that each replica has found; None where nothing is known of prefixes."""
+    rates = [
+        outcome.found_tokens / outcome.input_tokens
+        for outcome in outcomes
+        if outcome.found_tokens is not None and outcome.input_tokens
+    ]
+    return tuple(rates) or None
+
+
 def _site_figures(
     deployment: Deployment, drawn: Drawn | None, duration_s: float, output_tokens: int
 ) -> dict[str, float | None]:
@@ -422,7 +435,7 @@ def answer(
     if published is not None:
         requested.append(published)
     all_notes = list(dict.fromkeys((*notes, *requested, *network_notes, *timer.notes)))
-    if traffic.hashes is not None:
+    if traffic.hashes is not None and traffic.sessions is None:
         all_notes.append(
             f"{prefix_hit_rate(traffic.hashes):.1%} of the blocks of these prompts were in earlier ones: replicas that "
             "take requests in turn, and caches that evict, find fewer"
@@ -493,6 +506,7 @@ def answer(
         kernels=time_decode_kernels(on_device, figures["expected"]["mean_sequences"] or 1.0, context),
         offered_requests_per_s=rate_per_s,
         price_usd_per_h=None if deployment.usd_per_h is None else deployment.usd_per_h / deployment.devices,
+        prefix_hit_rates=_hit_rates(expected_prefill or expected),
         prefill_pool=describe_prefill(prepared, traffic, expected_prefill, duration_s),
         price_cloud=None if deployment.listing is None else deployment.listing.cloud or None,
     )

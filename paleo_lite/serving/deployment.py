@@ -17,10 +17,13 @@ from .cache import CacheRoom
 from .iteration_times import IterationTimes
 from .kernel_timer import KernelTimer
 from .layer_timer import LayerTimer
+from .options import SimulationOptions
 from .placement import ModelOnDevice
+from .pools import CacheTiers, Pool, Simulated, Transfer, run_pool, run_split
 from .requests import Traffic
-from .simulator import Outcome, SimulationOptions, simulate
-from .split import Pool, Simulated, Transfer, run_split
+from .routers import ROUND_ROBIN
+from .simulator import Outcome, simulate
+from .tiers import Store
 from .timer import Timer, tabulate
 
 LEVELS = ("low", "expected", "high")
@@ -51,6 +54,8 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
     # The pool that computes prompts and sends their keys and values to the replicas of this one, which decode; None
     # where every replica does both.
     prefill: Deployment | None = None
+    router: str = ROUND_ROBIN  # how replicas share the requests, one of `paleo_lite.serving.routers.ROUTERS`
+    stores: tuple[Store, ...] = ()  # tiers of the prefix cache below the memory of the devices
 
     def __post_init__(self) -> None:
         if isinstance(self.replicas, bool) or not isinstance(self.replicas, int) or self.replicas < 1:
@@ -102,6 +107,11 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
         """Return the deployment with so many sequences at the same time in each replica."""
         engine = msgspec.structs.replace(self.engine, max_sequences=-(-sequences // self.limited_ranks))
         return msgspec.structs.replace(self, engine=engine)
+
+    @property
+    def needs_router(self) -> bool:
+        """Whether replicas depend on each other, or on a store."""
+        return (self.router != ROUND_ROBIN and self.replicas > 1) or bool(self.stores)
 
     @property
     def devices(self) -> int:
@@ -176,6 +186,8 @@ class PreparedDeployment(msgspec.Struct, frozen=True, eq=False):
         """Simulate all replicas at one of `LEVELS`."""
         if self.prefill is not None:
             return run_split(traffic, self.prefill.pool(level), self.pool(level), self.transfer)
+        if self.deployment.needs_router or traffic.follows is not None:
+            return run_pool(traffic, self.pool(level))
         tables, engine, options = self.at_level(level)
         replicas = self.deployment.replicas
         if traffic.concurrency is not None:
@@ -186,7 +198,11 @@ class PreparedDeployment(msgspec.Struct, frozen=True, eq=False):
     def pool(self, level: str) -> Pool:
         """Return the replicas of a split deployment's pool at one of `LEVELS`."""
         tables, engine, options = self.at_level(level)
-        return Pool(self.deployment.replicas, tables, self.room, engine, options)
+        deployment, tiers = self.deployment, None
+        if deployment.stores:
+            token_bytes = self.room.sequence_bytes / self.room.sequence_tokens * deployment.on_device.devices
+            tiers = CacheTiers(token_bytes, deployment.stores)
+        return Pool(deployment.replicas, tables, self.room, engine, options, deployment.router, tiers)
 
     @property
     def transfer(self) -> Transfer:

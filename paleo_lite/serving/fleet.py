@@ -37,6 +37,7 @@ class Fleet:
     ) -> None:
         self.stages, self.handover_s = stages, handover_s
         self.is_closed = traffic.concurrency is not None
+        self.has_answers_before = self.is_closed or traffic.follows is not None
         count = len(traffic)
         self.sent_s: list[float] = traffic.arrival_s.tolist()  # times at which users send their requests
         self.visited = np.zeros((len(stages), count), dtype=np.int64)  # replica of each stage that a request visits
@@ -44,10 +45,18 @@ class Fleet:
         self.earliest_finish_s = [math.inf] * len(self.replicas)
         self.next_s = [math.inf] * len(self.replicas)
         self.first_of = np.cumsum([0, *(len(stage.replicas) for stage in stages)]).tolist()
+        self.followers: dict[int, list[int]] = {}
+        self.starts = list(range(count))  # requests that follow no other one
+        self.wait_s: list[float] = [0.0] * count if traffic.wait_s is None else traffic.wait_s.tolist()
+        if traffic.follows is not None:
+            self.starts = np.flatnonzero(traffic.follows < 0).tolist()
+            for request, before in enumerate(traffic.follows.tolist()):
+                if before >= 0:
+                    self.followers.setdefault(before, []).append(request)
         # Requests on their way to a stage, as (time, request, stage).
         self.on_the_way: list[tuple[float, int, int]] = []
-        self.next_user_request = count if traffic.concurrency is None else min(traffic.concurrency, count)
-        for request in range(self.next_user_request):
+        self.started = len(self.starts) if traffic.concurrency is None else min(traffic.concurrency, len(self.starts))
+        for request in self.starts[: self.started]:
             heappush(self.on_the_way, (self.sent_s[request], request, 0))
 
     def run(self) -> None:
@@ -88,19 +97,22 @@ class Fleet:
     def _limit_s(self, number: int, index: int) -> float:
         """Return the time before which no further request reaches a replica."""
         limit_s = self.on_the_way[0][0] if self.on_the_way else math.inf
-        if number or self.is_closed:
-            before = (number - 1) % len(self.stages)
-            for other in range(self.first_of[before], self.first_of[before + 1]):
-                if other != index:
-                    limit_s = min(limit_s, self.earliest_finish_s[other])
+        # Where an answer lets its user send the next request, every replica is before every other.
+        last = len(self.replicas) if self.has_answers_before else self.first_of[number]
+        for other in range(last):
+            if other != index:
+                limit_s = min(limit_s, self.earliest_finish_s[other])
         return limit_s
 
     def _pass_on(self, number: int, request: int, time_s: float) -> None:
-        """Send a request to the next stage; after the last one its user sends the next request."""
+        """Send a request to the next stage; after the last one its user goes on."""
         if number + 1 < len(self.stages):
             heappush(self.on_the_way, (time_s + self.handover_s[request], request, number + 1))
-        elif self.is_closed and self.next_user_request < len(self.sent_s):
-            following = self.next_user_request
-            self.next_user_request += 1
-            self.sent_s[following] = time_s
-            heappush(self.on_the_way, (time_s, following, 0))
+            return
+        followers = self.followers.get(request, [])
+        if not followers and self.is_closed and self.started < len(self.starts):
+            followers = [self.starts[self.started]]
+            self.started += 1
+        for following in followers:
+            self.sent_s[following] = time_s + self.wait_s[following]
+            heappush(self.on_the_way, (self.sent_s[following], following, 0))

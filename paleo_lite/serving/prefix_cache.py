@@ -59,18 +59,49 @@ class PrefixCache:
                 unheld += 1
         return unheld
 
+    def keep(self, block: int) -> None:
+        """Keep a block that nobody holds, as the most recently used one."""
+        if block not in self._holders:
+            self._unused[block] = None
+            self._unused.move_to_end(block)
+
     def evict(self, most: int) -> None:
         """Drop the least recently used blocks that nobody holds, until at most some of them are left."""
         while len(self._unused) > max(most, 0):
             self._unused.popitem(last=False)
 
 
+class Tier:
+    """A store of blocks below the memory of the device, from which the least recently used ones go."""
+
+    def __init__(self, blocks: int, block_s: float) -> None:
+        self.most_blocks, self.block_s = blocks, block_s  # room, and seconds in which a block is read
+        self._blocks: OrderedDict[int, None] = OrderedDict()
+
+    def has(self, block: int) -> bool:
+        """Return whether a block is there, which counts as its use."""
+        if block not in self._blocks:
+            return False
+        self._blocks.move_to_end(block)
+        return True
+
+    def add(self, blocks: Iterable[int]) -> list[int]:
+        """Store blocks; return those that had to go."""
+        for block in blocks:
+            self._blocks[block] = None
+            self._blocks.move_to_end(block)
+        excess = max(len(self._blocks) - self.most_blocks, 0)
+        return [self._blocks.popitem(last=False)[0] for _ in range(excess)]
+
+
 class PrefixesOfRequests:
     """Prefix cache of a replica, whose requests hold what they found, and after their prompt all of its full blocks."""
 
-    def __init__(self, traffic: Traffic, block_tokens: int) -> None:
+    def __init__(self, traffic: Traffic, block_tokens: int, tiers: Sequence[Tier] = ()) -> None:
         assert traffic.hashes is not None
         self.cache = PrefixCache()
+        self.tiers = tiers  # what is below the device's memory, the fastest first
+        self.load_s = 0.0  # seconds in which the prompts that were found last are read from the tiers
         self.hashed_tokens = traffic.hashed_tokens
         self.blocks_per_hash = -(-traffic.hashed_tokens // block_tokens)
         # Only full blocks are found again.
@@ -81,12 +112,26 @@ class PrefixesOfRequests:
         self.most_found = [
             max(tokens - 1, 0) // traffic.hashed_tokens for tokens in traffic.input_tokens.tolist()
         ]  # at least one token of a prompt is computed
+        # Of the answers, which the next prompts of a session contain.
+        self.answers = [
+            hashes[prompt // traffic.hashed_tokens : (prompt + answer) // traffic.hashed_tokens]
+            for hashes, prompt, answer in zip(
+                traffic.hashes, traffic.input_tokens.tolist(), traffic.output_tokens.tolist()
+            )
+        ]
         self.held = [0] * len(self.hashes)
 
     def find(self, request: int) -> tuple[int, int]:
         """Return the tokens of a prompt that are there, and the blocks of the KV cache of them that nobody holds."""
         hashes = self.hashes[request][: self.most_found[request]]
         found = self.cache.count_found(hashes)
+        self.load_s = 0.0
+        for block in hashes[found:] if self.tiers else ():
+            tier = next((one for one in self.tiers if one.has(block)), None)
+            if tier is None:
+                break
+            found += 1
+            self.load_s += tier.block_s
         self.held[request] = found
         return found * self.hashed_tokens, self.cache.count_unused(hashes[:found]) * self.blocks_per_hash
 
@@ -97,8 +142,24 @@ class PrefixesOfRequests:
     def hold_computed(self, request: int) -> tuple[int, int]:
         """Let a request hold all full blocks of its prompt; return their tokens, and blocks that nobody held before."""
         newly_held = self.cache.hold(self.hashes[request][self.held[request] :])
+        self._write(self.hashes[request][self.held[request] :])
         self.held[request] = len(self.hashes[request])
         return self.held[request] * self.hashed_tokens, newly_held * self.blocks_per_hash
+
+    def count_cached(self, request: int) -> int:
+        """Return the tokens of a prompt that are in the device's memory."""
+        return self.cache.count_found(self.hashes[request][: self.most_found[request]]) * self.hashed_tokens
+
+    def keep_answer(self, request: int) -> None:
+        """Keep the full blocks of an answer, which go before those of its prompt."""
+        for block in reversed(self.answers[request]):
+            self.cache.keep(block)
+        self._write(self.answers[request])
+
+    def _write(self, blocks: Sequence[int]) -> None:
+        """Write blocks through to the first tier; what has no more room in a tier goes to the next one."""
+        for tier in self.tiers:
+            blocks = tier.add(blocks)
 
     def release(self, request: int) -> int:
         """Let a request give its blocks back; return the blocks of the KV cache that nobody holds any more."""

@@ -69,6 +69,11 @@ class Traffic(msgspec.Struct, frozen=True, eq=False):
     # common prefixes. The last block of a prompt may have fewer tokens.
     hashes: tuple[tuple[int, ...], ...] | None = None
     hashed_tokens: int = HASHED_TOKENS  # tokens of such a block
+    # Requests of sessions: the one whose answer each request waits for, -1 for the first of a session; the seconds
+    # after it; and the session. None if all requests are their own.
+    follows: Ints | None = None
+    wait_s: Floats | None = None
+    sessions: Ints | None = None
 
     def __len__(self) -> int:
         return len(self.arrival_s)
@@ -80,6 +85,8 @@ class Traffic(msgspec.Struct, frozen=True, eq=False):
             for traffic in (self, other)
         )
         same_users = (self.concurrency, self.hashes) == (other.concurrency, other.hashes)
+        if self.follows is not None or other.follows is not None:
+            return False
         return same_users and all(map(np.array_equal, own, others))
 
     def every(self, step: int, start: int) -> Traffic:
@@ -421,24 +428,24 @@ class Demand(msgspec.Struct, frozen=True):
         traffic = generate_traffic(
             self.inputs,
             self.outputs,
-            count=self._count(replicas),
+            count=self.count(replicas),
             rate_per_s=self.rate_per_s,
             concurrency=self.concurrency,
             arrivals=self.arrivals,
             seed=self.seed,
             drift_apart=mixes_phases,
         )
-        return traffic, f"{self._describe(len(traffic))}, {_describe_lengths(traffic)}"
+        return traffic, f"{self.describe(len(traffic))}, {_describe_lengths(traffic)}"
 
-    def _count(self, replicas: int) -> int:
-        """Return the number of requests."""
+    def count(self, replicas: int) -> int:
+        """Return the number of requests of some replicas."""
         if self.num_requests is not None:
             return self.num_requests
         if self.concurrency is not None:
             return max(FEWEST_REQUESTS * replicas, REQUESTS_PER_USER * self.concurrency)
         return DEFAULT_REQUESTS * replicas
 
-    def _describe(self, count: int) -> str:
+    def describe(self, count: int) -> str:
         """Return the users or the rate as text."""
         if self.concurrency is not None:
             return "1 user" if self.concurrency == 1 else f"{self.concurrency:,} users"

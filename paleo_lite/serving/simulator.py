@@ -21,10 +21,11 @@ import msgspec
 import numpy as np
 
 from ..engines.records.record import Server
-from ..errors import BadValue, DoesNotFit
+from ..errors import DoesNotFit
 from .cache import CacheRoom
 from .iteration_times import IterationTimes, Round, round_time_s
-from .prefix_cache import PrefixesOfRequests
+from .options import SimulationOptions
+from .prefix_cache import PrefixesOfRequests, Tier
 from .requests import Traffic
 
 if TYPE_CHECKING:
@@ -33,43 +34,6 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
     Bools = NDArray[np.bool_]
-
-
-class Speculation(msgspec.Struct, frozen=True):
-    """Speculative decoding (Leviathan et al. 2023)."""
-
-    draft_length: int = 0  # tokens drafted per iteration; 0 without speculation
-    acceptance: float = 0.0  # probability that a drafted token is accepted
-    # Iteration times of the draft network; None if drafting takes no time on the device, as with n-grams.
-    draft: IterationTimes | None = None
-
-    def __post_init__(self) -> None:
-        if isinstance(self.draft_length, bool) or not isinstance(self.draft_length, int) or self.draft_length < 0:
-            raise BadValue(f"`--speculation tokens` must be an integer >= 0 (got {self.draft_length!r})")
-        if not 0 <= self.acceptance < 1:
-            raise BadValue(f"`--speculation acceptance` must be a probability >= 0 and < 1 (got {self.acceptance:g})")
-        if self.acceptance and not self.draft_length:
-            raise BadValue("`--speculation acceptance` needs tokens=N, the tokens drafted per iteration")
-
-    @property
-    def tokens_per_iteration(self) -> float:
-        """Expected tokens per sequence and iteration: ``(1 - a^(n + 1)) / (1 - a)`` (equation 1)."""
-        return (1 - self.acceptance ** (self.draft_length + 1)) / (1 - self.acceptance)
-
-
-class SimulationOptions(msgspec.Struct, frozen=True):
-    """Options of a simulation beside the engine."""
-
-    # Fraction of every prompt that is found in the prefix cache: its tokens are not computed, and their blocks are
-    # shared.
-    prefix_hit_rate: float = 0.0
-    speculation: Speculation = Speculation()  # speculative decoding
-    # Whether prompts arrive with their keys and values, as at the decode workers of disaggregated serving.
-    prompts_are_cached: bool = False
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.prefix_hit_rate < 1:
-            raise BadValue(f"`--prefix-hit-rate` must be a fraction >= 0 and < 1 (got {self.prefix_hit_rate:g})")
 
 
 class Outcome(msgspec.Struct, frozen=True, eq=False):
@@ -92,6 +56,7 @@ class Outcome(msgspec.Struct, frozen=True, eq=False):
     left_out: Bools | None = None  # requests that latencies leave out, shape (requests,); None: none
     # Tokens of prompts that were found in the prefix cache when they were first admitted; None without hashes.
     found_tokens: int | None = None
+    input_tokens: int = 0  # tokens of the prompts of all requests
 
 
 MOST_KEPT = 8
@@ -147,6 +112,7 @@ class Replica:
         options: SimulationOptions,
         *,
         is_fed: bool = False,  # whether a fleet hands requests over one by one, instead of their arrivals
+        tiers: Sequence[Tier] = (),  # of the prefix cache, below the memory of the device
     ) -> None:
         self.times, self.engine, self.options = times, engine, options
         self.round_tokens = engine.max_batched_tokens * times.pipeline
@@ -160,7 +126,7 @@ class Replica:
         self.shared: list[int] = [int(tokens * options.prefix_hit_rate) for tokens in self.inputs]
         self.prefixes = None
         if traffic.hashes is not None and not options.prompts_are_cached:
-            self.prefixes = PrefixesOfRequests(traffic, room.block_tokens)
+            self.prefixes = PrefixesOfRequests(traffic, room.block_tokens, tiers)
         self._check_requests()
         # Times of each request.
         self.admitted_s = [math.nan] * count
@@ -175,6 +141,8 @@ class Replica:
         self.is_fed = is_fed
         self.limit_s = math.inf  # time up to which decode iterations are taken in one step
         self.finished: list[int] = []  # requests that a fleet has not passed on yet
+        self.pending_tokens = 0  # of prompts that a fleet has handed over, until they are computed
+        self.loading_s = 0.0  # seconds in which found prompts are read before the next iteration
         for request in range(0 if is_fed else self.next_user_request):
             self.arriving.append((self.arrival_s[request] + self.delay_s[request], request, False))
         heapify(self.arriving)
@@ -255,7 +223,24 @@ class Replica:
     def take(self, request: int, time_s: float) -> None:
         """Take over a request that a fleet hands over at a time."""
         self.arrival_s[request] = time_s
+        self.pending_tokens += self.inputs[request]
         heappush(self.arriving, (time_s + self.delay_s[request], request, False))
+
+    @property
+    def waiting_requests(self) -> int:
+        """Number of requests that are not admitted yet."""
+        return len(self.waiting) + len(self.arriving)
+
+    @property
+    def running_requests(self) -> int:
+        """Number of admitted requests."""
+        return self.decoding + len(self.prompts)
+
+    def cost_blocks(self, request: int) -> float:
+        """Return the blocks that are in use, and those of prompts that are to be computed if a request comes here."""
+        found = 0 if self.prefixes is None else self.prefixes.count_cached(request)
+        tokens = self.inputs[request] - found + self.pending_tokens
+        return tokens / self.block_tokens + self.used_blocks
 
     @property
     def next_s(self) -> float:
@@ -322,6 +307,7 @@ class Replica:
             self.promised_blocks += final
             if self.prefixes is not None:
                 self.prefixes.hold_found(request)
+                self.loading_s += self.prefixes.load_s
                 self._evict_prefixes()
             self.prompts.append([request, tokens - new_tokens, tokens])
             self.admission_order.append(request)
@@ -356,7 +342,8 @@ class Replica:
                 remaining.append(prompt)
         self.prompts = remaining
         self.computed_tokens += new_tokens
-        time_s = self._iteration_s(decoding, self.cached_tokens, chunks, len(completed))
+        time_s = self.loading_s + self._iteration_s(decoding, self.cached_tokens, chunks, len(completed))
+        self.loading_s = 0.0
         self._pass_time(time_s, 1, decoding)
         if decoding:
             self._advance(1)
@@ -482,6 +469,7 @@ class Replica:
         tokens = self.inputs[request] + self.decoded[request]
         if math.isnan(self.first_token_s[request]):
             self.first_token_s[request] = self.now_s
+            self.pending_tokens -= self.inputs[request]
         if self.prefixes is not None:
             self._share_prompt(request, tokens)
         self.decoded[request] += 1
@@ -547,6 +535,8 @@ class Replica:
         while finishing and finishing[0][0] <= position:
             _, request, generation = heappop(finishing)
             if generation == self.generation[request]:
+                if self.prefixes is not None:
+                    self.prefixes.keep_answer(request)
                 self._leave_batch(request)
                 self._finish(request)
 
@@ -590,4 +580,5 @@ class Replica:
             computed_tokens=self.computed_tokens,
             preemptions=self.preemptions,
             found_tokens=None if self.prefixes is None else self.found_tokens,
+            input_tokens=int(np.array(self.inputs)[chosen].sum()),
         )

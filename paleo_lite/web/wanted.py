@@ -164,6 +164,7 @@ LABELS = {
     "draft": "Draft network",
     "draft_length": "Drafted tokens",
     "prefill_pool": "Pool for prompts",
+    "cache_tiers": "Tiers of the prefix cache",
     "decode_pool": "Pool for answers",
     "context": "Tokens in the KV cache",
     "prompt": "Tokens of the prompt",

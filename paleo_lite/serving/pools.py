@@ -18,14 +18,37 @@ from ..engines.records.record import Server
 from .cache import CacheRoom
 from .fleet import Fleet, Stage
 from .iteration_times import IterationTimes
+from .options import SimulationOptions
+from .prefix_cache import Tier
 from .requests import Traffic
-from .routers import Router
-from .simulator import Outcome, Replica, SimulationOptions
+from .routers import ROUND_ROBIN, ROUTERS
+from .simulator import Outcome, Replica
+from .tiers import Store
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Ints = NDArray[np.int64]
+
+
+class CacheTiers(NamedTuple):
+    """Stores of keys and values below the memory of the devices, from the fastest to the slowest."""
+
+    token_bytes: float  # of a token on all devices of a replica, each of which writes what it holds
+    stores: Sequence[Store]
+
+    def make(self, replicas: int, hashed_tokens: int) -> list[list[Tier]]:
+        """Return the empty tiers of each replica."""
+        block_bytes = self.token_bytes * hashed_tokens
+        shared: dict[str, Tier] = {}
+        tiers: list[list[Tier]] = []
+        for _ in range(replicas):
+            own = []
+            for store in self.stores:
+                tier = Tier(int(store.size_bytes // block_bytes), block_bytes / store.bytes_per_s)
+                own.append(shared.setdefault(store.name, tier) if store.is_shared else tier)
+            tiers.append(own)
+        return tiers
 
 
 class Pool(NamedTuple):
@@ -36,19 +59,25 @@ class Pool(NamedTuple):
     room: CacheRoom
     engine: Server
     options: SimulationOptions
+    router: str = ROUND_ROBIN  # one of `ROUTERS`
+    tiers: CacheTiers | None = None  # what is below the memory of the devices
 
-    def make_replicas(self, traffic: Traffic) -> list[Replica]:
-        """Return the replicas before any request reaches them."""
-        return [
-            Replica(traffic, self.tables, self.room, self.engine, self.options, is_fed=True)
-            for _ in range(self.replicas)
+    def make_stage(self, traffic: Traffic) -> Stage:
+        """Return the replicas before any request reaches them, and their router."""
+        tiers: list[list[Tier]] = [[] for _ in range(self.replicas)]
+        if self.tiers is not None and traffic.hashes is not None:
+            tiers = self.tiers.make(self.replicas, traffic.hashed_tokens)
+        replicas = [
+            Replica(traffic, self.tables, self.room, self.engine, self.options, is_fed=True, tiers=own) for own in tiers
         ]
+        return Stage(replicas, ROUTERS[self.router].make(traffic))
 
     def that_decodes(self) -> Pool:
         """Return the pool whose requests bring their keys and values along, and decode in the next iteration."""
         engine = msgspec.structs.replace(self.engine, mixes_phases=True, mixes_whole_prompts=True, chunked_prefill=0)
         options = msgspec.structs.replace(self.options, prompts_are_cached=True, prefix_hit_rate=0.0)
-        return self._replace(engine=engine, options=options)
+        router = self.router if self.router == ROUND_ROBIN else "least-loaded"
+        return self._replace(engine=engine, options=options, router=router, tiers=None)
 
 
 class Transfer(NamedTuple):
@@ -73,24 +102,39 @@ class Simulated(NamedTuple):
     prefill: list[Outcome]  # the same requests at each replica of the prefill pool; empty without one
 
 
+def run_pool(traffic: Traffic, pool: Pool) -> Simulated:
+    """Simulate replicas among which a router distributes the requests, and sessions that wait for answers."""
+    stage = pool.make_stage(traffic)
+    fleet = Fleet(traffic, [stage])
+    fleet.run()
+    sent_s = np.array(fleet.sent_s)
+    outcomes = []
+    for replica, chosen in zip(stage.replicas, _chosen(fleet.visited[0], pool.replicas)):
+        if len(chosen):
+            left_out = None if traffic.left_out is None else traffic.left_out[chosen]
+            outcome = replica.outcome(chosen)
+            outcomes.append(msgspec.structs.replace(outcome, arrival_s=sent_s[chosen], left_out=left_out))
+    return Simulated(outcomes, [])
+
+
 def run_split(traffic: Traffic, prefill: Pool, decode: Pool, transfer: Transfer) -> Simulated:
     """Simulate a prefill pool and a decode pool, whose closed loop includes both."""
     ones = np.ones(len(traffic), dtype=np.int64)
-    computing = prefill.make_replicas(msgspec.structs.replace(traffic, output_tokens=ones, left_out=None))
-    decoding = decode.that_decodes().make_replicas(traffic)
+    computing = prefill.make_stage(msgspec.structs.replace(traffic, output_tokens=ones, left_out=None))
+    decoding = decode.that_decodes().make_stage(traffic)
     seconds = {tokens: transfer.seconds(tokens) for tokens in set(traffic.input_tokens.tolist())}
     handover_s = [seconds[tokens] for tokens in traffic.input_tokens.tolist()]
-    fleet = Fleet(traffic, [Stage(computing, Router()), Stage(decoding, Router())], handover_s)
+    fleet = Fleet(traffic, [computing, decoding], handover_s)
     fleet.run()
     admitted_s = np.empty(len(traffic))
     computed = []
-    for replica, chosen in zip(computing, _chosen(fleet.visited[0], len(computing))):
+    for replica, chosen in zip(computing.replicas, _chosen(fleet.visited[0], prefill.replicas)):
         computed.append(replica.outcome(chosen))
         admitted_s[chosen] = computed[-1].admitted_s
     found = [outcome.found_tokens for outcome in computed if outcome.found_tokens is not None]
     sent_s = np.array(fleet.sent_s)
     outcomes = []
-    for replica, chosen in zip(decoding, _chosen(fleet.visited[1], len(decoding))):
+    for replica, chosen in zip(decoding.replicas, _chosen(fleet.visited[1], decode.replicas)):
         outcome = msgspec.structs.replace(
             replica.outcome(chosen),
             arrival_s=sent_s[chosen],

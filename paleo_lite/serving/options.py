@@ -1,0 +1,45 @@
+"""Options of a simulation beside the engine: prefix cache and speculative decoding."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ..errors import BadValue
+from .iteration_times import IterationTimes
+
+
+class Speculation(msgspec.Struct, frozen=True):
+    """Speculative decoding (Leviathan et al. 2023)."""
+
+    draft_length: int = 0  # tokens drafted per iteration; 0 without speculation
+    acceptance: float = 0.0  # probability that a drafted token is accepted
+    # Iteration times of the draft network; None if drafting takes no time on the device, as with n-grams.
+    draft: IterationTimes | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.draft_length, bool) or not isinstance(self.draft_length, int) or self.draft_length < 0:
+            raise BadValue(f"`--speculation tokens` must be an integer >= 0 (got {self.draft_length!r})")
+        if not 0 <= self.acceptance < 1:
+            raise BadValue(f"`--speculation acceptance` must be a probability >= 0 and < 1 (got {self.acceptance:g})")
+        if self.acceptance and not self.draft_length:
+            raise BadValue("`--speculation acceptance` needs tokens=N, the tokens drafted per iteration")
+
+    @property
+    def tokens_per_iteration(self) -> float:
+        """Expected tokens per sequence and iteration: ``(1 - a^(n + 1)) / (1 - a)`` (equation 1)."""
+        return (1 - self.acceptance ** (self.draft_length + 1)) / (1 - self.acceptance)
+
+
+class SimulationOptions(msgspec.Struct, frozen=True):
+    """Options of a simulation beside the engine."""
+
+    # Fraction of every prompt that is found in the prefix cache: its tokens are not computed, and their blocks are
+    # shared.
+    prefix_hit_rate: float = 0.0
+    speculation: Speculation = Speculation()  # speculative decoding
+    # Whether prompts arrive with their keys and values, as at the decode workers of disaggregated serving.
+    prompts_are_cached: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.prefix_hit_rate < 1:
+            raise BadValue(f"`--prefix-hit-rate` must be a fraction >= 0 and < 1 (got {self.prefix_hit_rate:g})")

@@ -1,0 +1,67 @@
+"""Workloads of sessions: what load generators send, and what a cache without a limit finds of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from paleo_lite.errors import PaleoError
+from paleo_lite.serving.prefix_cache import prefix_hit_rate
+from paleo_lite.serving.requests import Traffic
+from paleo_lite.serving.workloads import HASHED_TOKENS, parse_workload
+
+
+def make(text: str, count: int, rate_per_s: float | None = 10.0, concurrency: int | None = None) -> Traffic:
+    """Return the requests of a workload."""
+    return parse_workload(text).traffic(
+        count, rate_per_s=rate_per_s, concurrency=concurrency, arrivals="poisson", seed=0
+    )
+
+
+def test_prompts_of_inference_perf_come_again() -> None:
+    """The first 750 prompts share the system prompts of 150 groups; all later ones are repeats, questions included."""
+    traffic = make("shared-prefix", 1500)
+    assert traffic.hashes is not None and traffic.input_tokens[0] == 7200
+    assert len(set(traffic.hashes[:750])) == 750 and traffic.hashes[750:] == traffic.hashes[:750]
+    blocks = 7200 // HASHED_TOKENS
+    new_blocks = 150 * (6000 // HASHED_TOKENS) + 750 * (blocks - 6000 // HASHED_TOKENS)
+    assert prefix_hit_rate(traffic.hashes) == pytest.approx(1 - new_blocks / (1500 * blocks))
+
+
+def test_every_prompt_of_a_session_begins_with_what_was_said() -> None:
+    traffic = make("conversation:turns=4,system=640,question=128,output=64", 8)
+    assert traffic.hashes is not None and traffic.follows is not None
+    assert traffic.input_tokens.tolist() == [768, 960, 1152, 1344] * 2
+    assert traffic.follows.tolist() == [-1, 0, 1, 2, -1, 4, 5, 6]
+    for before, after in zip(traffic.hashes[:3], traffic.hashes[1:4]):
+        assert after[: len(before)] == before  # prompt and answer
+    assert traffic.hashes[0][:10] == traffic.hashes[4][:10] and traffic.hashes[0][10] != traffic.hashes[4][10]
+
+
+def test_agents_wait_for_their_tools() -> None:
+    traffic = make("agent:turns=3,tool=1.5s", 6)
+    assert traffic.wait_s is not None and traffic.wait_s.tolist() == [0.0, 1.5, 1.5] * 2
+
+
+def test_samples_of_a_prompt_are_sent_at_once() -> None:
+    traffic = make("best-of:samples=4", 12)
+    assert traffic.hashes is not None and len(np.unique(traffic.arrival_s)) == 3 == len(set(traffic.hashes))
+
+
+def test_sessions_start_as_often_as_their_requests_make_the_rate() -> None:
+    traffic = make("conversation:turns=5", 5000, rate_per_s=20.0)
+    assert traffic.arrival_s.max() == pytest.approx(5000 / 20, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("chat", "no workload is called 'chat'"),
+        ("agent:turn=3", "turn"),
+        ("agent:turns=0", "must be an integer from 1"),
+        ("agent:tool=soon", "must be seconds from 0"),
+    ],
+)
+def test_nonsense_gets_a_sentence(text: str, message: str) -> None:
+    with pytest.raises(PaleoError, match=message):
+        parse_workload(text)
