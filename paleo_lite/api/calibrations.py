@@ -255,7 +255,7 @@ def find_result_files(measured: Paths | Sequence[Measurement]) -> list[Path]:
     found = [
         path
         for path in paths
-        if path.is_file() and not is_measurements_csv(path) and not is_power_log(path) and is_result_file(path)
+        if file_exists(path) and not is_measurements_csv(path) and not is_power_log(path) and is_result_file(path)
     ]
     if found and len(found) < len(paths):
         others = [str(path) for path in paths if path not in found]

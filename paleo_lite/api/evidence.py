@@ -46,8 +46,8 @@ ASSUMED = {"tensor": "one device", "precision": "the precision of the weights, o
 MOST_SITUATIONS = 60
 """Situations of a file that are forecast; more are thinned evenly, since each server is simulated."""
 
-QUEUED_SHARE = 0.1
-"""Share of waiting in a time to first token above which it says more of the load than of the server."""
+QUEUED_ITERATIONS = 10
+"""Iterations of waiting in a time to first token above which it says more of the load than of the server."""
 
 USERS = (1, 4, 16, 64, 256)
 PROMPTS = (128, 1024, 4096)
@@ -170,7 +170,7 @@ def observe_server(
         per_token_s = tpot_s * forecasts["output_tokens_per_s"] / rate
     own.append((server_evidence.TIME_PER_TOKEN, per_token_s, tpot_s))
     waited_s = answer.latencies["queue_s"]["mean"].value or 0.0
-    if waited_s <= QUEUED_SHARE * ttft_s:
+    if waited_s <= QUEUED_ITERATIONS * tpot_s:
         own.append((server_evidence.FIRST_TOKEN, to_number(measured.get("ttft_s")), ttft_s))
     return [
         Observation(server_evidence.KIND, figure, situation, traits, seconds, forecast_s, _rounded(shares[figure]))

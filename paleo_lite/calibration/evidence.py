@@ -195,10 +195,16 @@ class Posterior(msgspec.Struct, frozen=True, dict=True, eq=False):
         return Factors(self.causes, cross @ found.weighted, covariance, prior)
 
     @property
+    def distances(self) -> Floats:
+        """How far each row is from what the others say, in deviations."""
+        distances: Floats = self._conditioned.distances
+        return distances
+
+    @property
     def outliers(self) -> list[tuple[Observation, float]]:
         """Rows that are far from what the others say, and by how many deviations, the farthest first."""
-        distances = self._conditioned.distances
-        far = [(row, float(distance)) for row, distance in zip(self.rows, distances) if abs(distance) > OUTLYING]
+        pairs = zip(self.rows, self.distances)
+        far = [(row, float(distance)) for row, distance in pairs if abs(distance) > OUTLYING]
         return sorted(far, key=lambda pair: -abs(pair[1]))
 
     def left_out(self) -> list[LeftOut]:

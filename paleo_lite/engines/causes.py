@@ -7,16 +7,12 @@ devices, the host, prompts. `paleo_lite.calibration.evidence` learns the factors
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
 from .constants import Company, EngineConstants, Learned
-from .kernels import CountedKernel
-
-if TYPE_CHECKING:
-    from .step import EngineStep, Load
 
 HOST, LAUNCHES, PROMPTS, FRONT_END = "host", "launches", "prompts", "front end"
 
@@ -32,19 +28,6 @@ CAUSES = {
     "expert exchange": "exchanges",
 }
 """Cause of all but the shortest kernels of a class, by class."""
-
-
-def seconds_by_cause(step: EngineStep, kernels: Sequence[CountedKernel], load: Load) -> dict[str, Any]:
-    """Return the seconds of the kernels of an iteration in a server, by cause."""
-    seconds: dict[str, Any] = {LAUNCHES: 0.0}
-    for counted in kernels:
-        kernel = counted.kernel
-        shortest_s, rest_s = step.kernel_parts_s(kernel, load)
-        launch, work = step.company(kernel, load)
-        cause = CAUSES[step.cell_of(kernel)[0]]
-        seconds[LAUNCHES] = seconds[LAUNCHES] + counted.count * launch * shortest_s
-        seconds[cause] = seconds.get(cause, 0.0) + counted.count * work * rest_s
-    return seconds
 
 
 def shares_of(seconds: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ import numpy as np
 
 from ..formats import bytes_per_number
 from ..machines import Device
+from .causes import CAUSES, LAUNCHES, shares_of
 from .constants import EngineConstants, Host, KernelConstants, engine_constants, generation_of
 from .formulas import (
     KERNEL_CLASSES,
@@ -228,6 +229,17 @@ class EngineStep:
             total = total + counted.count * self.kernel_s(counted.kernel, load)
         return total
 
+    def seconds_by_cause(self, kernels: Sequence[CountedKernel], load: Load) -> dict[str, Any]:
+        """Return the seconds of some kernels by the cause that may be wrong by a factor of its own."""
+        seconds: dict[str, Any] = {LAUNCHES: 0.0}
+        for counted in kernels:
+            shortest_s, rest_s = self.kernel_parts_s(counted.kernel, load)
+            launch, work = self.company(counted.kernel, load)
+            cause = CAUSES[self.cell_of(counted.kernel)[0]]
+            seconds[LAUNCHES] = seconds[LAUNCHES] + counted.count * launch * shortest_s
+            seconds[cause] = seconds.get(cause, 0.0) + counted.count * work * rest_s
+        return seconds
+
     def variance(self, kernels: Sequence[CountedKernel], load: Load) -> Any:
         """Return the variance of the logarithm of the seconds of some kernels."""
         cells: dict[tuple[str, str], list[CountedKernel]] = {}
@@ -261,9 +273,7 @@ class EngineStep:
         """Return the standard deviation of the logarithm of the seconds of an iteration in a server."""
         variance = self.variance(kernels, load) + self.constants.server_variance
         if self.constants.learned is not None:
-            from .causes import seconds_by_cause, shares_of
-
-            shares = shares_of(seconds_by_cause(self, kernels, load))
+            shares = shares_of(self.seconds_by_cause(kernels, load))
             variance = variance * self.constants.learned.variance_ratio(shares)
         return np.sqrt(variance)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..calibration.evidence import Posterior
-from ..engines.causes import FRONT_END, HOST, PROMPTS, seconds_by_cause, shares_of, with_factors
+from ..engines.causes import FRONT_END, HOST, PROMPTS, shares_of, with_factors
 from ..engines.constants import EngineConstants, Learned, engine_constants
 from ..engines.step import Load
 from .kernel_timer import device_kernels
@@ -59,7 +59,7 @@ def server_shares(
     longest = max(round(prompt_tokens + answer_tokens), 1)
     decode, prefill = (device_kernels(on_device, phase, longest) for phase in ("decode", "prefill"))
     load = Load.of_decoding(max(users, 1.0), prompt_tokens + answer_tokens / 2, groups)
-    seconds = {cause: float(own_s) for cause, own_s in seconds_by_cause(step, decode, load).items()}
+    seconds = {cause: float(own_s) for cause, own_s in step.seconds_by_cause(decode, load).items()}
     seconds[HOST] = engine.overhead_s + engine.sequence_overhead_s * float(np.ceil(users / groups))
     seconds[PROMPTS] = max(tpot_s - sum(seconds.values()), 0.0)
     prompt_s = float(step.total_s(prefill, Load.of_prompts(1.0, max(prompt_tokens, 1.0))))

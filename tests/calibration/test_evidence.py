@@ -1,4 +1,7 @@
-"""Evidence: rows of result files move causes, transfer, and name what does not fit."""
+"""Evidence: rows of result files move causes, transfer, and name what does not fit.
+
+Tests: calibration/evidence_file.py.
+"""
 
 from __future__ import annotations
 

@@ -9,16 +9,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 from scipy.optimize import minimize
 
 from paleo_lite.calibration.evidence import KindPrior, Observation
+from paleo_lite.engines.step import Z_90
+
+from .forecasts import KNOWN, forecast_groups
+from .groups import Grouped, by_group, thinned
 
 TYPICAL, SPREAD = 0.08, 1.0
 """Median of the deviations before any measurement, and deviation of their logarithms."""
 
 FARTHEST = 1.2
 """Logarithm of measured over forecast beyond which a row counts no more: such rows are mistakes."""
+
+COVERED = 0.9
+"""Share of the rows that intervals cover."""
+
+FACTORS = tuple(1.05**power for power in range(30))
+"""Factors of the noise that are tried until they do."""
 
 LIMITS = (np.log(0.0025), np.log(1.35))
 ITERATIONS = 30
@@ -39,9 +50,9 @@ LEVELS = {
 """What rows of a kind of question share at each level."""
 
 
-def fit_prior(kind: str, rows: Sequence[Observation], groups: int) -> KindPrior:
-    """Return the prior of a kind of question at which some rows are most likely."""
-    levels = LEVELS[kind]
+def fit_prior(kind: str, grouped: Sequence[Grouped]) -> KindPrior:
+    """Return the prior of a kind of question at which the rows of some groups are most likely."""
+    levels, rows = LEVELS[kind], thinned(grouped)
     causes = list(dict.fromkeys(cause for row in rows for cause in row.shares))
     figures = list(dict.fromkeys(row.figure for row in rows))
     model = _Likelihood(rows, causes, figures, levels)
@@ -52,13 +63,34 @@ def fit_prior(kind: str, rows: Sequence[Observation], groups: int) -> KindPrior:
     )  # fmt: skip
     deviations = [round(float(value), 4) for value in np.exp(solution.x)]
     by_cause = np.reshape(deviations[: len(causes) * len(levels)], (len(causes), len(levels))).tolist()
-    return KindPrior(
+    prior = KindPrior(
         {level: list(names) for level, names in levels.items()},
         {cause: dict(zip(levels, own)) for cause, own in zip(causes, by_cause)},
         dict(zip(figures, deviations[len(causes) * len(levels) :])),
-        groups,
+        len(by_group(grouped)),
         len(rows),
     )
+    return with_covering_noise(prior, grouped)
+
+
+def with_covering_noise(prior: KindPrior, rows: Sequence[Grouped]) -> KindPrior:
+    """Return a prior whose intervals cover nine of ten rows of groups of which one, two and four others are known.
+
+    Errors have heavier tails than a normal distribution: some rows are of other versions and settings than they say.
+    """
+    points = [point for known in KNOWN for point in forecast_groups(rows, prior, known, seed=0)]
+    noise = {}
+    for figure, deviation in prior.noise.items():
+        own = [point for point in points if point.figure == figure]
+        errors = np.abs([point.after for point in own])
+        explained = np.array([point.deviation**2 for point in own]) - deviation**2
+        factors = (factor for factor in FACTORS if _covers(errors, explained + (factor * deviation) ** 2))
+        noise[figure] = round(deviation * next(factors, FACTORS[-1]), 4)
+    return msgspec.structs.replace(prior, noise=noise)
+
+
+def _covers(errors: Any, variances: Any) -> bool:
+    return bool(np.mean(errors <= Z_90 * np.sqrt(variances)) >= COVERED)
 
 
 class _Likelihood:

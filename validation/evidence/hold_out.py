@@ -7,20 +7,14 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from paleo_lite.calibration.evidence import KindPrior, Posterior
 from paleo_lite.engines.step import Z_90
 
 from .fit import fit_prior
-from .groups import Grouped, by_group, thinned
-
-KNOWN = (1, 2, 4)
-"""Measurements of a group that are known."""
+from .forecasts import KNOWN, GroupForecast, forecast_groups
+from .groups import Grouped, by_group
 
 FOLDS = 5
 """Parts of the groups that are left out of the fit of the prior, one at a time."""
-
-DRAWS = 3
-"""Times that the known measurements of a group are drawn."""
 
 LARGE_ERROR = 0.10
 """Mean error of a group above which evidence has something to correct."""
@@ -67,25 +61,14 @@ class EvidenceErrors(msgspec.Struct, frozen=True):
     width: float
 
 
-class _Point(msgspec.Struct, frozen=True):
-    """A forecast of a row of a group of which others are known, in logarithms of measured over forecast."""
-
-    group: int
-    figure: str
-    before: float
-    after: float
-    deviation_before: float
-    deviation: float
-
-
 def validate_evidence(kind: str, rows: Sequence[Grouped]) -> list[EvidenceErrors]:
     """Return the errors of groups of a kind of question, by figure and by how many measurements are known."""
     groups = list(by_group(rows))
-    points: dict[int, list[_Point]] = {known: [] for known in KNOWN}
+    points: dict[int, list[GroupForecast]] = {known: [] for known in KNOWN}
     for fold in range(FOLDS):
         left_out = set(groups[fold::FOLDS])
         others = [one for one in rows if one.group not in left_out]
-        prior = fit_prior(kind, thinned(others), len(groups) - len(left_out))
+        prior = fit_prior(kind, others)
         for known in KNOWN:
             points[known] += forecast_groups([one for one in rows if one.group in left_out], prior, known, fold)
     figures = list(dict.fromkeys(one.row.figure for one in rows))
@@ -97,36 +80,7 @@ def validate_evidence(kind: str, rows: Sequence[Grouped]) -> list[EvidenceErrors
     ]
 
 
-def forecast_groups(rows: Sequence[Grouped], prior: KindPrior, known: int, seed: int) -> list[_Point]:
-    """Return the forecasts of all rows of groups but those that are known, which are drawn several times."""
-    generator = np.random.default_rng(seed)
-    points = []
-    for number, own in enumerate(by_group(rows).values()):
-        situations = list(dict.fromkeys(row.situation for row in own))
-        if len(situations) <= known:
-            continue
-        for _ in range(DRAWS):
-            drawn = generator.choice(len(situations), known, replace=False)
-            chosen = {situations[index] for index in drawn}
-            posterior = Posterior(tuple(row for row in own if row.situation in chosen), prior)
-            for row in own:
-                if row.situation in chosen:
-                    continue
-                log_time, after, before = posterior.factors(row.traits).log_time(row.shares, prior.noise[row.figure])
-                points.append(
-                    _Point(
-                        seed * 10_000 + number,
-                        row.figure,
-                        row.log_ratio,
-                        row.log_ratio - log_time,
-                        before**0.5,
-                        after**0.5,
-                    )
-                )
-    return points
-
-
-def _errors(kind: str, figure: str, known: int, points: Sequence[_Point]) -> EvidenceErrors:
+def _errors(kind: str, figure: str, known: int, points: Sequence[GroupForecast]) -> EvidenceErrors:
     before, after = (np.abs(np.expm1([-getattr(one, name) for one in points])) for name in ("before", "after"))
     numbers = np.array([one.group for one in points])
     large = [number for number in np.unique(numbers) if before[numbers == number].mean() > LARGE_ERROR]

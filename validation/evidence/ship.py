@@ -11,7 +11,7 @@ from paleo_lite.calibration.evidence import FILE, EvidencePrior
 from paleo_lite.files import write_atomically
 
 from .fit import fit_prior
-from .groups import Grouped, by_group, thinned
+from .groups import Grouped
 from .machines import measured_machines
 from .servers import measured_servers
 
@@ -36,7 +36,7 @@ def ship_evidence(data: Path, folder: Path) -> Iterator[tuple[str, str]]:
     kinds = {}
     for kind, read in MEASURED.items():
         rows = read(data)
-        kinds[kind] = fit_prior(kind, thinned(rows), len(by_group(rows)))
+        kinds[kind] = fit_prior(kind, rows)
         yield f"evidence of {kind}", f"{kinds[kind].rows} rows of {kinds[kind].groups} groups"
     prior = EvidencePrior(kinds, SOURCES)
     write_atomically(folder / FILE, HEADER + msgspec.toml.encode(prior))

@@ -1,0 +1,164 @@
+"""`calibrate` with result files of benchmarks, and forecasts with what they teach.
+
+Tests: engines/causes.py, own_machines/evidence.py, serving/evidence.py, reporting/evidence.py.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import paleo_lite as pl
+from paleo_lite.calibration.evidence_file import EvidenceCalibration
+from paleo_lite.errors import BadValue, CalibrationFailed
+
+SERVER = {"gpu": "h100-sxm", "precision": "bf16"}
+
+
+def bench(users: int, tpot_ms: float, ttft_ms: float = 60.0, **changes: Any) -> dict[str, Any]:
+    """Return what `vllm bench serve` writes."""
+    written, requests = 200, 10 * users
+    latency_s = ttft_ms / 1e3 + tpot_ms / 1e3 * (written - 1)
+    duration_s = latency_s * 10
+    return {
+        "date": "20261101-120000", "backend": "vllm", "model_id": "meta-llama/Llama-3.1-8B-Instruct",
+        "tokenizer_id": "meta-llama/Llama-3.1-8B-Instruct", "num_prompts": requests, "request_rate": "inf",
+        "max_concurrency": users, "duration": duration_s, "completed": requests,
+        "total_input_tokens": 1000 * requests, "total_output_tokens": written * requests,
+        "request_throughput": requests / duration_s, "output_throughput": written * requests / duration_s,
+        "total_token_throughput": 1200 * requests / duration_s,
+        "mean_ttft_ms": ttft_ms, "mean_tpot_ms": tpot_ms, "mean_e2el_ms": latency_s * 1e3,
+        "tensor_parallel_size": 1, **changes,
+    }  # fmt: skip
+
+
+def write(path: Path, *runs: dict[str, Any]) -> Path:
+    """Write runs as `--append-result` does."""
+    path.write_text("".join(json.dumps(run) + "\n" for run in runs))
+    return path
+
+
+def forecast(**options: Any) -> Any:
+    """Return the forecast of the server of `bench` at 8 users."""
+    return pl.serve(
+        "llama-3.1-8b", gpu="h100-sxm", precision="bf16", input_tokens=1000, output_tokens=200, concurrency=8,
+        num_requests=32, **options,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def slow_server(tmp_path_factory: pytest.TempPathFactory) -> EvidenceCalibration:
+    """Return what two runs of a server say that is half as fast as others."""
+    usual = forecast().latencies["tpot_s"]["mean"].value * 1e3
+    folder = tmp_path_factory.mktemp("bench")
+    path = write(folder / "bench.json", bench(8, 2 * usual), bench(16, 2 * usual))
+    found = pl.calibrate(path, **SERVER, tensor=1)
+    assert isinstance(found, EvidenceCalibration)
+    return found
+
+
+def test_rows_of_a_server_are_evidence(slow_server: EvidenceCalibration) -> None:
+    figures = {(row.situation, row.figure) for row in slow_server.observations}
+    assert {figure for _, figure in figures} == {"tpot_s", "ttft_s"}
+    for row in slow_server.observations:
+        assert row.traits["device"] == "h100-sxm"
+        assert row.traits["engine"] == "vllm"
+        assert sum(row.shares.values()) == pytest.approx(1, abs=0.001)
+
+
+def test_the_same_server_moves_towards_what_was_measured(slow_server: EvidenceCalibration) -> None:
+    shipped, moved = forecast(), forecast(calibration=slow_server)
+    before, after = (answer.latencies["tpot_s"]["mean"] for answer in (shipped, moved))
+    assert 1.4 < after.value / before.value < 2.1
+    assert after.high / after.low < before.high / before.low
+    assert "calibrated by 4 measured figures" in moved.model
+    assert shipped.model in moved.model
+
+
+def test_another_device_moves_less_and_says_so(slow_server: EvidenceCalibration, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"input_tokens": 1000, "output_tokens": 200, "concurrency": 8, "num_requests": 32}
+    shipped = pl.serve("llama-3.1-8b", gpu="l40s", **options)
+    moved = pl.serve("llama-3.1-8b", gpu="l40s", calibration=slow_server, **options)
+    ratio = moved.latencies["tpot_s"]["mean"].value / shipped.latencies["tpot_s"]["mean"].value
+    assert 1.0 < ratio < 1.4
+    assert "another device (h100-sxm): only what both have in common moves" in moved.model
+
+
+def test_rows_of_servers_say_nothing_of_networks(slow_server: EvidenceCalibration) -> None:
+    with pytest.raises(CalibrationFailed, match="of servers, and says nothing of passes of networks"):
+        pl.predict("vgg16", gpu="k80", calibration=slow_server)
+
+
+def test_missing_facts_are_asked_for(tmp_path: Path) -> None:
+    path = write(tmp_path / "bench.json", bench(8, 10.0))
+    with pytest.raises(BadValue, match="the GPU is not in the file: give `--gpu"):
+        pl.calibrate(path)
+
+
+def test_result_files_and_others_are_not_mixed(tmp_path: Path) -> None:
+    path = write(tmp_path / "bench.json", bench(8, 10.0))
+    other = tmp_path / "steps.csv"
+    other.write_text("network,gpu\n")
+    with pytest.raises(BadValue, match="is a result file, and"):
+        pl.calibrate([path, other], **SERVER)
+
+
+def test_options_of_result_files_are_for_them_only() -> None:
+    with pytest.raises(BadValue, match="`--engine` and `--tensor` are for result files"):
+        pl.calibrate((), gpu="k80", engine="vllm")
+    with pytest.raises(BadValue, match="give `--gpu`"):
+        pl.calibrate(())
+
+
+LLAMA_BENCH = {
+    "build_commit": "abc1234", "build_number": 6000, "cpu_info": "AMD Ryzen 9 7950X",
+    "gpu_info": "NVIDIA GeForce RTX 3090", "backends": "CUDA",
+    "model_filename": "llama-2-7b.Q4_0.gguf", "model_type": "llama 7B Q4_0",
+    "model_size": 3825065984, "model_n_params": 6738415616, "n_batch": 2048, "n_ubatch": 512, "n_threads": 16,
+    "type_k": "f16", "type_v": "f16", "n_gpu_layers": 99, "test_time": "2026-11-01T12:00:00Z",
+}  # fmt: skip
+
+
+def llama_bench(path: Path, token_s: float, prompt_s: float) -> Path:
+    """Write what `llama-bench -o jsonl` prints for a token and a prompt of 512."""
+    rows = [
+        {**LLAMA_BENCH, "n_prompt": prompt, "n_gen": written, "n_depth": 0, "avg_ns": int(time_s * 1e9),
+         "stddev_ns": 1, "avg_ts": (prompt + written) / time_s, "stddev_ts": 0.1, "samples_ns": [int(time_s * 1e9)],
+         "samples_ts": [(prompt + written) / time_s]}
+        for prompt, written, time_s in ((0, 128, 128 * token_s), (512, 0, prompt_s))
+    ]  # fmt: skip
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_a_machine_of_ones_own_is_calibrated(tmp_path: Path) -> None:
+    shipped = pl.local("llama-2-7b", gpu="rtx3090", weights="q4_0", context=64)
+    path = llama_bench(tmp_path / "llama-bench.jsonl", 1.3 * shipped.token_s, 1.5 * shipped.prompt_s)
+    calibration = pl.calibrate(path, gpu="rtx3090", output=tmp_path / "mine.toml", suggest=1)
+    assert isinstance(calibration, EvidenceCalibration)
+    assert {row.figure for row in calibration.observations} == {"token_s", "prompt_s"}
+    (suggested,) = calibration.suggested
+    assert suggested.situation.startswith("llama-bench -p ")
+    moved = pl.local("llama-2-7b", gpu="rtx3090", weights="q4_0", context=64, calibration=str(tmp_path / "mine.toml"))
+    assert 1.1 < moved.token_s / shipped.token_s < 1.35
+    assert 1.15 < moved.prompt_s / shipped.prompt_s < 1.55
+    low_s, high_s = moved.token_interval_s
+    assert high_s / low_s < shipped.token_interval_s[1] / shipped.token_interval_s[0]
+    assert moved.notes[0] == "calibrated by 2 measured figures"
+
+
+def test_local_takes_no_calibration_of_steps() -> None:
+    with pytest.raises(BadValue, match="`local` takes calibrations from result files"):
+        pl.local("llama-2-7b", gpu="rtx3090", calibration="k40m-fp32")
+
+
+def test_the_document_shows_before_and_after(slow_server: EvidenceCalibration) -> None:
+    text = str(slow_server.document())
+    shown = slow_server.to_dict()
+    assert "Calibration by 4 measured figures of servers" in text
+    per_token = next(one for one in shown["accuracy"] if one["figure"] == "tpot_s")
+    assert per_token["after"] < per_token["before"] / 2
+    assert {one["cause"] for one in shown["moved"]} >= {"products", "host", "prompts"}
