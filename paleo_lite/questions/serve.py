@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -285,6 +286,9 @@ def _answer(question: Serve, listings: Mapping[str, Price | None] | None = None)
             return _advise(question, resolved)
         deployment = resolved.make()
     demand, objectives = _demand(question), _objectives(question)
+    is_without_traffic = demand.rate_per_s is None and demand.concurrency is None and demand.trace is None
+    if objectives and is_without_traffic and question.workload is None:
+        demand = _at_highest_rate(deployment, objectives, demand)
     traffic, description = _traffic(question, demand, deployment)
     if traffic.hashes is None and question.cache_tiers is not None:
         raise BadValue("`--cache-tiers` needs prompts with beginnings in common: give `--workload`, or hash_ids")
@@ -298,6 +302,23 @@ def _answer(question: Serve, listings: Mapping[str, Price | None] | None = None)
     prepared = deployment.prepare(traffic)
     result = simulated_answer(prepared, traffic, description)
     return with_highest_rate(result, prepared, objectives, demand) if objectives else result
+
+
+def _at_highest_rate(deployment: Deployment, objectives: tuple[Objective, ...], demand: Demand) -> Demand:
+    """Return the demand with the highest rate that meets the objectives, in two digits."""
+    from msgspec.structs import replace
+
+    from ..serving.slo import highest_rate
+
+    all_at_once, _ = replace(demand, rate_per_s=float("inf")).traffic(
+        deployment.replicas, mixes_phases=deployment.engine.mixes_phases
+    )
+    highest = highest_rate(deployment.prepare(all_at_once), objectives, demand)
+    if highest is None:
+        described = ", ".join(objective.describe() for objective in objectives)
+        raise BadValue(f"no rate meets {described}: give `--rate` to see by how much they are missed")
+    step = 10.0 ** (math.floor(math.log10(highest)) - 1)  # two digits, rounded down
+    return replace(demand, rate_per_s=math.floor(highest / step) * step)
 
 
 def _traffic(question: Serve, demand: Demand, deployment: Deployment) -> tuple[Traffic, str]:

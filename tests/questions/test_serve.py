@@ -100,3 +100,18 @@ def test_a_recommendation_meets_its_objective_under_the_asked_traffic() -> None:
     assert serving.latencies["ttft_s"]["p90"].value <= 0.04
     impossible = pl.serve(**asked, slo="ttft=5ms", advise="cost")
     assert impossible.advice.best is None and impossible.slo["missed"]
+
+
+def test_objectives_alone_ask_for_the_rate() -> None:
+    """The answer is at the highest rate that meets the limit, which a stated rate of that size confirms."""
+    asked = {"network": "llama-3-8b", "gpu": "l40s", "slo": "tpot=60ms"}
+    answer = pl.serve(**asked)
+    rate = float(answer.traffic.split()[0])
+    assert answer.slo["missed"] == []
+    assert rate == pytest.approx(answer.slo["highest_requests_per_s"], rel=0.1)
+    assert pl.serve(**asked, rate=rate).time_s == answer.time_s
+
+
+def test_objectives_that_no_rate_meets() -> None:
+    with pytest.raises(BadValue, match="no rate meets tpot p90 <= 1 ms"):
+        pl.serve("llama-3-8b", gpu="l40s", slo="tpot=1ms")
