@@ -8,9 +8,8 @@ from typing import Any
 
 import msgspec
 
-from ..architectures import Network
 from ..architectures.pipelines.records import Pipeline
-from ..architectures.pipelines.sampling import make_sampling, part_runs
+from ..architectures.pipelines.sampling import make_sampling
 from ..calibration.choose import choose_model
 from ..errors import BadValue
 from ..formats import split_format
@@ -64,17 +63,6 @@ def make_run(pipeline: Pipeline, question: Question) -> PipelineRun:
         options.offload or PIPELINE_OFFLOADS[0],
         make_split(options.ulysses, options.ring, options.guidance_parallel),
     )
-
-
-def denoiser_network(pipeline: Pipeline, image_size: int | str | None, frames: int | None) -> Network:
-    """Return the denoiser of a pipeline as a network, for a training step on samples that are encoded beforehand."""
-    sampling = make_sampling(pipeline, image_size=image_size, frames=frames, guidance=1.0)
-    network = next(runs.network for runs in part_runs(pipeline, sampling) if runs.part.role == "denoiser")
-    note = (
-        f"the denoiser of {pipeline.name} alone, at {sampling.width}x{sampling.height} pixels: text and pictures are "
-        "encoded beforehand"
-    )
-    return network._replace(notes=(*network.notes, note))
 
 
 def resolve_pipeline(pipeline: Pipeline, question: Question) -> tuple[PipelineRun, Machine, Callable[..., TimeModel]]:

@@ -11,15 +11,12 @@ from msgspec import structs
 
 from ..architectures.catalog import networks_with_macs
 from ..architectures.pipelines.records import Pipeline
-from ..architectures.pipelines.sampling import find_pipeline
+from ..architectures.pipelines.sampling import denoiser_network, find_pipeline
 from ..counting.work import PHASES_WITH_GRADIENTS
 from ..errors import BadValue
 from ..timing import Prediction, Workload, find_model
 from ..timing import predict as predict_workload
-from ..timing.diffusion import pipeline_model
-from ..timing.pipelines import predict_pipeline
 from ..units import parse_quantity
-from .pipelines import denoiser_network, resolve_pipeline
 from .question import Question
 from .resolve import default_execution, resolve_question, square_size
 
@@ -51,6 +48,9 @@ def predict_pass(question: Question) -> Prediction:
 
 def predict_pictures(question: Question) -> PipelinePrediction:
     """Return the prediction of pictures or videos; the network of the question is a pipeline."""
+    from ..timing.pipelines import predict_pipeline
+    from .pipelines import resolve_pipeline
+
     pipeline = find_pipeline(question.network) if isinstance(question.network, str) else None
     if pipeline is None:
         raise BadValue(f"pictures and videos need a pipeline such as flux.1-dev, which {question.network} is not")
@@ -123,6 +123,8 @@ def _predict_layers(question: Question, *, is_denoiser: bool = False) -> Predict
         raise BadValue("the largest batch that fits takes the place of a number of samples")
     workload, machine, model = resolve_question(question, whole_board=question.asks_for_board)
     if is_denoiser:
+        from ..timing.diffusion import pipeline_model
+
         model = pipeline_model(model, machine.device, is_measured=False)
     is_forward_only = workload.phase in ("inference", "forward", "prefill")
     if is_forward_only and workload.training is None and not question.fit_batch and not question.memory:

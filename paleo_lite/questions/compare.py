@@ -222,11 +222,12 @@ def document_of(result: Any, shown: Mapping[str, Any], *, memory: bool) -> Any:
         if shown.get("explain"):
             raise BadValue("`--explain` needs a single prediction: give one value of every option, and one device")
         return result.document()
-    from ..reporting.explanations import explain_layer
+    if shown.get("explain"):
+        from ..reporting.explanations import explain_layer
+
+        return explain_layer(result, shown["explain"])
     from ..reporting.predictions import prediction_page
 
-    if shown.get("explain"):
-        return explain_layer(result, shown["explain"])
     return prediction_page(result, shown.get("top"), memory)
 
 

@@ -222,3 +222,14 @@ def read_part(name: str, sizes: tuple[tuple[str, int], ...]) -> Network:
     from ..catalog import find_network
 
     return find_network(name, options=SequenceOptions(dict(sizes)["t"]))
+
+
+def denoiser_network(pipeline: Pipeline, image_size: int | str | None, frames: int | None) -> Network:
+    """Return the denoiser of a pipeline as a network, for a training step on samples that are encoded beforehand."""
+    sampling = make_sampling(pipeline, image_size=image_size, frames=frames, guidance=1.0)
+    network = next(runs.network for runs in part_runs(pipeline, sampling) if runs.part.role == "denoiser")
+    note = (
+        f"the denoiser of {pipeline.name} alone, at {sampling.width}x{sampling.height} pixels: text and pictures are "
+        "encoded beforehand"
+    )
+    return network._replace(notes=(*network.notes, note))
