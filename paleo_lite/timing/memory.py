@@ -30,7 +30,6 @@ from ..units import element_bytes
 from .liveness import (
     ZERO_BYTES,
     MemoryPlan,
-    find_buffers,
     make_plan,
     peak_backward,
     peak_forward,
@@ -323,7 +322,7 @@ def _training_tensors(
         with_loss, body = cached_for_layers(_plans_with_loss, layers, number_bytes, head, fused_loss)
         peak_with_loss, _ = _peak_of_step(*with_loss, checkpointing)
         peak, saved = _peak_of_step(*body, checkpointing)
-        graph, logits = find_buffers(layers, number_bytes), peak_with_loss - peak
+        graph, logits = with_loss[1].graph, peak_with_loss - peak  # the loss reads no input of the network
     return {
         "activations_bytes": AffineBytes(*saved),
         "inputs_bytes": _input_bytes(graph),
