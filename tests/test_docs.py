@@ -6,6 +6,7 @@ import html
 import importlib.util
 import os
 import re
+import shlex
 import subprocess
 import sys
 from functools import cache
@@ -60,15 +61,20 @@ def session(tmp_path_factory):
     return start
 
 
+LONG_HELP = ("train --help", "serve --help", "rl --help")
+"""Examples that take seconds, of kinds that pages show with their output: they are understood, `make thorough` runs
+them."""
+
+
+def marks_of(name):
+    group = pytest.mark.xdist_group(f"docs {name}")  # what follows on a page needs what came before
+    return [group, pytest.mark.thorough] if name in LONG_HELP else [group]
+
+
 @pytest.mark.parametrize(
     ("name", "at"),
     [
-        pytest.param(
-            name,
-            at,
-            id=f"{name}:{step.line} {step.text.splitlines()[0][:60]}",
-            marks=pytest.mark.xdist_group(f"docs {name}"),  # what follows on a page needs what came before
-        )
+        pytest.param(name, at, id=f"{name}:{step.line} {step.text.splitlines()[0][:60]}", marks=marks_of(name))
         for name, at, step in STEPS
         if step.kind != "file" and not (step.kind == "command" and examples.why_not_run(step.text))
     ],
@@ -83,6 +89,19 @@ def test_examples_print_the_documented_output(session, name, at):
     if step.shown is not None:
         shown = examples.shown_lines(TEXTS[name], step)
         assert examples.as_shown(output, shown) == shown, "make examples writes it anew"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [step.text for name, _, step in STEPS if name in LONG_HELP and not examples.why_not_run(step.text)],
+)
+def test_long_examples_of_help_are_understood(text):
+    """Every option is one of the command's, with a value that it reads."""
+    _, name, *words = shlex.split(text, comments=True)
+    command = main.get_command(click.Context(main), name)
+    given = command.make_context(name, words).params
+    assert given["network"]
+    assert {name for name, value in given.items() if value is not None} > {"network"}
 
 
 def test_excluded_examples_exist():

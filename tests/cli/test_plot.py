@@ -137,13 +137,15 @@ def test_every_kind_is_drawn(folder, monkeypatch, kind):
 def test_chart_in_addition_to_a_table(folder, monkeypatch, command):
     monkeypatch.chdir(folder)
     arguments = [command, *ARGUMENTS[DEFAULTS[command]]]
-    alone = run(*arguments)
-    both = run(*arguments, "--plot", f"beside_{command}.svg")
-    assert both.stdout == alone.stdout != ""
-    assert Path(f"beside_{command}.svg").read_text().startswith("<svg")
-    answer = run(*arguments, "--format", "json", "--plot", f"beside_{command}.html")
-    json.loads(answer.stdout)
+    alone, both = (run(*arguments, "--format", "json", *more) for more in ((), ("--plot", f"beside_{command}.html")))
+    assert json.loads(both.stdout) == json.loads(alone.stdout)
     assert Path(f"beside_{command}.html").read_text().startswith("<!DOCTYPE html>")
+
+
+def test_chart_below_a_table(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    alone, both = (run("predict", *NETWORK, *more) for more in ((), ("--plot", "below.svg")))
+    assert both.stdout == alone.stdout != "" and Path("below.svg").read_text().startswith("<svg")
 
 
 @pytest.mark.parametrize("kind", KINDS)
