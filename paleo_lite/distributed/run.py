@@ -19,7 +19,7 @@ from ..timing.blocks import KERNEL_NOTE
 from ..timing.budget import Amount, Budget, make_budget
 from ..timing.facility import Facility
 from ..timing.notes import setting_notes
-from ..timing.training import narrow_products_notes
+from ..timing.training import precision_notes
 from ..timing.training_stack import stack_constants
 from ..units import parse_range
 from .advise import StrategyAdvice, rank_by_energy
@@ -374,7 +374,7 @@ def _collect_notes(
             )
         else:
             notes.append(f"this cluster was not measured: links, overlap and stragglers are those of {origin}")
-    notes += narrow_products_notes(job.workload)
+    notes += precision_notes(job.workload)
     too_large = [row.batch_size // row.workers for row in rows if row.fits is False and row.strategy == "data"]
     if too_large:
         largest = job.model.largest_batch(job.workload, job.machine)

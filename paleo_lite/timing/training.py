@@ -13,7 +13,8 @@ from ..counting.kinds import gemm_of, is_attention
 from ..machines import Machine
 from ..units import element_bytes
 from .models import TimeModel
-from .workload import Workload, cached_for_layers, with_update
+from .optimizers import OPTIMIZERS
+from .workload import Workload, bytes_per_state, cached_for_layers, with_update
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -42,7 +43,7 @@ def assemble_step(passes: Prediction, workload: Workload) -> Prediction:
     of the whole step.
     """
     options, layers = workload.options, workload.layers
-    micro_batch_size, notes = passes.batch_size, fine_tuning_notes(workload) + narrow_products_notes(workload)
+    micro_batch_size, notes = passes.batch_size, fine_tuning_notes(workload) + precision_notes(workload)
     if _has_tensor_core_size_limits(workload, passes.machine):
         notes += tensor_core_notes(layers, workload.work, takes_tensor_cores(layers, micro_batch_size), passes.model)
     is_recomputed = recomputed_layers(workload)
@@ -101,7 +102,26 @@ def recomputed_layers(workload: Workload) -> NDArray[np.bool_]:
     return is_recomputed
 
 
-def narrow_products_notes(workload: Workload) -> list[str]:
+def precision_notes(workload: Workload) -> list[str]:
+    """Return the notes on the precisions of a training step: of its products, and of what it keeps."""
+    return _narrow_products_notes(workload) + _state_notes(workload)
+
+
+def _state_notes(workload: Workload) -> list[str]:
+    """Return a note on weights and optimizer state of 16 bits, of which most users keep 32-bit copies."""
+    options = workload.options
+    has_16_bits = element_bytes(workload.precision) == 2 and bytes_per_state(options, workload.precision) == 2
+    states = OPTIMIZERS[options.optimizer].state_per_parameter
+    if options.mixed_precision or options.fine_tuning is not None or not has_16_bits or not states:
+        return []
+    kept_bytes = 2 * (2 + states)
+    return [
+        f"weights, gradients and the state of {options.optimizer} are {workload.precision}, {kept_bytes:g} bytes per "
+        f"parameter: `--mixed-precision` keeps fp32 weights and state beside them, {2 + 2 + 4 * (1 + states):g} bytes"
+    ]
+
+
+def _narrow_products_notes(workload: Workload) -> list[str]:
     """Return a note on products in a narrower precision than everything else."""
     products = workload.options.recipe or workload.options.products
     if products is None:

@@ -307,3 +307,17 @@ def test_fp16_gains_what_was_measured(gpu: str, name: str) -> None:
         errors.append(abs(predicted[0] / predicted[1] / ratio - 1))
         assert ratio < 2.7
     assert np.mean(errors) < 0.15
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [({}, "8 bytes per parameter: `--mixed-precision`"), ({"optimizer": "sgd"}, None), ({"mixed_precision": True}, None),
+     ({"lora": 16}, None), ({"optimizer": "momentum"}, "6 bytes per parameter")],
+)  # fmt: skip
+def test_a_note_says_that_nothing_is_kept_in_32_bits(options: dict[str, object], said: str | None) -> None:
+    """Rajbhandari et al. 2020: 16 bytes per parameter of Adam in mixed precision."""
+    notes = [note for note in pl.train("gpt2", gpu="a100-sxm-80gb", **options).notes if "bytes per parameter" in note]
+    assert len(notes) == (said is not None)
+    assert said is None or said in notes[0]
+    if not options:
+        assert notes[0].endswith("16 bytes")
