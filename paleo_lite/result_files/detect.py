@@ -109,8 +109,29 @@ def recognise(path: Path) -> ResultFormat:
     for sign, advice in _ADVICE:
         if sign.search(text):
             raise UnknownFormat(f"{path}: {advice}")
-    tools = ", ".join(dict.fromkeys(candidate.tool for candidate in FORMATS))
-    raise UnknownFormat(f"{path}: not a result file that paleo-lite reads. Files of these tools are read: {tools}")
+    nearest = "; ".join(_described(candidate) for candidate in _nearest_formats(text))
+    raise UnknownFormat(
+        f"{path}: not a result file that paleo-lite reads: the nearest of {len(FORMATS)} formats: {nearest}"
+    )
+
+
+def _nearest_formats(text: str) -> list[ResultFormat]:
+    """Return the three formats of which a text has most of the keys or words by which they are recognised."""
+    lower = text.lower()
+    found = {}
+    is_json = text.lstrip().startswith(("{", "["))
+    for number, candidate in enumerate(FORMATS):
+        if bool(candidate.keys) is not is_json or candidate.magic:
+            continue
+        pattern = "" if candidate.sign is None else candidate.sign.pattern
+        words = candidate.keys or re.findall(r"(?<!\\)[A-Za-z]{4,}", pattern)
+        present = sum(word.lower() in lower for word in words)
+        found[number] = (present, present / max(len(words), 1))
+    return [FORMATS[number] for number in sorted(found, key=lambda number: found[number], reverse=True)[:3]]
+
+
+def _described(candidate: ResultFormat) -> str:
+    return f"{candidate.tool} ({candidate.description})" if candidate.description else candidate.tool
 
 
 def _search_behind_head(path: Path) -> ResultFormat | None:

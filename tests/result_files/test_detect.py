@@ -26,11 +26,20 @@ def serve(tmp_path: Path) -> Path:
     return path
 
 
-def test_another_file_is_refused_with_the_tools(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "nearest"),
+    [
+        ('{"total_token_throughput": 1, "request_throughput": 2, "mean_tpot_ms": 3}', "vLLM bench serve"),
+        ("n_gpu_layers and model_type of a model, in t/s\n", "llama"),
+    ],
+)
+def test_another_file_is_refused_with_the_nearest_formats(tmp_path: Path, text: str, nearest: str) -> None:
     path = tmp_path / "notes.txt"
-    path.write_text("nothing\n")
-    with pytest.raises(UnknownFormat, match=r"not a result file.*vLLM bench serve, .*llama-bench"):
+    path.write_text(text)
+    with pytest.raises(UnknownFormat, match=r"not a result file.*the nearest of \d+ formats: ") as refused:
         read_result(path)
+    assert nearest in str(refused.value) and str(refused.value).count(";") == 2
+    assert len(str(refused.value)) < 500
 
 
 def test_what_is_missing_is_asked_for(serve: Path) -> None:
