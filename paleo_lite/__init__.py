@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .api.gemm import gemm
     from .api.measuring import measure
     from .api.plotting import plot
-    from .api.profiles import compare, efficiency, kernels, merge_traces
+    from .api.profiles import compare, efficiency, kernels, merge_traces, replay_operator
     from .api.question import PictureOptions
     from .api.result_files import measurements
     from .api.serving import ui
@@ -83,6 +83,7 @@ __all__ = [
     "networks",
     "plot",
     "predict",
+    "replay_operator",
     "report",
     "report_profile",
     "rl",
@@ -125,6 +126,7 @@ _MODULES = {
     "hardware": "api.catalogue",
     "kernels": "api.profiles",
     "merge_traces": "api.profiles",
+    "replay_operator": "api.profiles",
     "layers": "api.counts",
     "links": "api.catalogue",
     "local": "questions.local",

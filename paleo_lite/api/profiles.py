@@ -196,6 +196,35 @@ def merge_traces(paths: Paths, output: str | Path, *, force: bool = False) -> Me
     return merge(to_paths(paths), Path(output), force=force)
 
 
+def replay_operator(paths: Paths, operator: str | None = None) -> str:
+    """Return a Python script that runs one operator of a PyTorch trace again, with the recorded shapes and types.
+
+    Parameters
+    ----------
+    paths : path, or sequence of paths
+        Traces with shapes (``record_shapes=True``), or folders of them.
+    operator : str, optional
+        Name of the operator, such as ``aten::mm``; its call with most time is run. By default the operator with most
+        time of those whose arguments are all recorded.
+
+    Returns
+    -------
+    str
+        The script, which needs only PyTorch and prints its own time beside the recorded one.
+
+    Raises
+    ------
+    PaleoError
+        For a malformed profile, an unknown operator, or arguments that are not recorded.
+    """
+    require(*PROFILE_READER)
+    from ..profile_analysis.replay import recorded_calls, replay_script
+    from ..profiles.detect import open_profile
+
+    files = _list_files(paths)
+    return replay_script(recorded_calls(map(open_profile, files)), operator, files[0].name)
+
+
 def kernels(
     paths: Paths,
     *,

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from ..api.profiles import kernels as report_kernels
-from ..api.profiles import merge_traces
+from ..api.profiles import merge_traces, replay_operator
 from ..errors import BadValue
 from ..files import check_outputs
 from ..questions.names import Names
@@ -56,6 +56,13 @@ from .options import OutputOption
     help="Program in the command of --next-command.",
 )
 @click.option(
+    "--replay",
+    metavar="OPERATOR",
+    cls=OutputOption,
+    help="Print a Python script that runs an operator again with its recorded shapes, such as aten::mm, or the longest "
+    "(first).",
+)
+@click.option(
     "--trace",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
@@ -75,6 +82,7 @@ def kernels(
     order: str,
     tool: str | None,
     program: str,
+    replay: str | None,
     trace: Path | None,
     **arguments: Any,
 ) -> CommandResult:
@@ -90,8 +98,12 @@ def kernels(
       paleo-lite kernels ranks/ --gpu a100-sxm-80gb
       paleo-lite kernels trace.json.gz --gpu v100-sxm2 --sort rank --top 10
       paleo-lite kernels ranks/ --gpu a100-sxm-80gb --trace job.json.gz
+      paleo-lite kernels trace.json.gz --replay aten::mm > mm.py
       paleo-lite kernels run.parquet --gpu k40m --next-command nvprof --program "python train.py"
     """
+    if replay is not None:
+        script = replay_operator(paths, None if replay == "first" else replay)
+        return CommandResult(lambda: {"script": script}, lambda: script)
     if trace is not None:
         check_outputs(trace, force=bool(output.get("force")))
     report = report_kernels(paths, **arguments)
