@@ -75,13 +75,23 @@ def _checkpointing(recompute: str) -> str:
     )
 
 
+CUT_PARTS = 4096
+"""Parts of the logits of which cut cross-entropy holds one in fast memory."""
+
+
 def _loss_options(loss: str) -> dict[str, Any]:
-    """Return the fields of `TrainingOptions` for ``--training-settings loss``."""
+    """Return the fields of `TrainingOptions` for ``--training-settings loss``.
+
+    Cut cross-entropy (Wijmans et al. 2024) writes no logits to memory; it computes them twice, and leaves out as much
+    of their gradients, so that it takes the time of a fused loss.
+    """
     if loss in ("fused", "fp32"):
         return {"fused_loss": loss == "fused"}
+    if loss == "cut":
+        return {"fused_loss": True, "loss_chunks": CUT_PARTS}
     if str(loss).isdecimal() and int(loss) >= 1:
         return {"loss_chunks": int(loss)}
-    raise BadValue(f"`--training-settings loss` must be fp32, fused or a number of parts >= 1 (got {loss!r})")
+    raise BadValue(f"`--training-settings loss` must be fp32, fused, cut or a number of parts >= 1 (got {loss!r})")
 
 
 def _split_names(text: str) -> tuple[str, ...]:

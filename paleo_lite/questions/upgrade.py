@@ -34,7 +34,7 @@ _MOVED_FROM_PREDICT = {
     "--fit-batch": "is `--batch-size fit` now",
 }  # fmt: skip
 _DETAILS_OF_TRAINING = {
-    "--loss": "is `--training-settings loss=fp32|fused|N` now",
+    "--loss": "is `--training-settings loss=fp32|fused|cut|N` now",
     "--fused-loss": "is `--training-settings loss=fused` now",
     "--no-fused-loss": "is `--training-settings loss=fp32` now",
     "--loss-chunks": "is `--training-settings loss=N` now",
