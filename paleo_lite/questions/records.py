@@ -307,11 +307,11 @@ class UpdateOptions(Options):
         group=TRAINING_GROUP, type=TRAINING_SETTINGS, metavar="KEY=VALUE,...",
         help="Details of a training step: attention=NAME (its implementation: eager, which writes the scores to "
         "memory, sdpa, flash2, flash3, cudnn; by default that of the config, or flash2 up to Hopper, then cudnn), "
-        "loss=fp32|fused|cut|N (cross entropy of a language model: in fp32, fused in one kernel as in flash-attn, Liger "
-        "and Transformer Engine, cut as in Apple's, which holds no logits, or head and loss for one N-th of the tokens at "
-        "a time; by default fp32, and fused with --execution megatron from Hopper on), gradients=fp32 (of mixed "
-        "precision) or released (every layer is updated in the backward pass, so that only one layer's gradients are in "
-        "memory).",
+        "loss=fp32|fused|cut|N (cross entropy of a language model: in fp32, fused in one kernel as in flash-attn, "
+        "Liger and Transformer Engine, cut as in Apple's, which holds no logits, or head and loss for one N-th of the "
+        "tokens at a time; by default fp32, and fused with --execution megatron from Hopper on), gradients=fp32 (of "
+        "mixed precision) or released (every layer is updated in the backward pass, so that only one layer's "
+        "gradients are in memory).",
     )  # fmt: skip
 
     @property
