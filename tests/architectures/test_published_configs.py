@@ -122,14 +122,14 @@ def method_of(config):
 
 
 def fewest_layers(paths):
-    """Of each model type and method of quantization the config with the fewest layers."""
+    """Of each model type, and of each method of quantization, the config with the fewest layers."""
     found = {}
     for path in paths:
         config = json.loads(path.read_text())
         layers = config.get("text_config", config)["num_hidden_layers"]
-        kind = config["model_type"], method_of(config)
-        found[kind] = min(found.get(kind, (layers, path)), (layers, path))
-    return sorted(path for _, path in found.values())
+        for kind in (config["model_type"], method_of(config)):
+            found[kind] = min(found.get(kind, (layers, path)), (layers, path))
+    return sorted({path for _, path in found.values()})
 
 
 @pytest.mark.needs_data
@@ -138,7 +138,7 @@ def fewest_layers(paths):
 def test_configs_of_the_folder_answer_with_the_published_parameters(siblings):
     """In prefill, in decode and on two devices, in a process that imports neither torch nor transformers.
 
-    Of each type and method of quantization the smallest; `make thorough` reads all.
+    Of each type, and of each method of quantization, the smallest; `make thorough` reads all.
     """
     paths = [path for path in sorted((DATA / "configs").glob("*_config.json")) if "hf_quant" not in path.name]
     assert len(paths) >= 60

@@ -124,7 +124,13 @@ BESIDE_A_TABLE = {kind.command: name for name, kind in reversed(KINDS.items()) i
 DEFAULTS = {**BESIDE_A_TABLE, "kernels": "classes"}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+DRAWN = ("roofline", "schedule", "memory", "timeline", "ppp")
+"""Kinds that `make test` draws in the dark theme; tests/test_same_answers.py draws all in the light one."""
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=() if kind in DRAWN else pytest.mark.thorough) for kind in KINDS]
+)
 def test_every_kind_is_drawn(folder, monkeypatch, kind):
     monkeypatch.chdir(folder)
     result = run("plot", kind, *ARGUMENTS[kind], "-o", f"{kind}.svg", "--theme", "dark")
