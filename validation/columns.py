@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import msgspec
 
-from paleo_lite.reporting.document import Column, format_percent
+from paleo_lite.reporting.columns import find_column, select_columns
+from paleo_lite.reporting.document import Column
 
 ERROR_COLUMNS = (
-    Column("mape", "MAPE", format_percent),
-    Column("median", "median", format_percent),
-    Column("bias", "bias", lambda value: f"{value:+.1%}"),
-    Column("coverage_90", "within\n90%", lambda value: f"{value:.0%}"),
-    Column("width_90", "width", format_percent),
-    Column("sharpness_90", "ratio of\nends", "{:.2f}".format),
+    *select_columns("mape", "median", "bias"),
+    # Headings of two columns are shorter than elsewhere: the tables are wide.
+    find_column("coverage_90", title="within\n90%"),
+    find_column("width_90", title="width"),
+    find_column("sharpness_90"),
 )
 """Mean and median absolute relative error, median relative error, share inside the 90% interval, its width relative to
 the forecast, and the median ratio between its ends."""

@@ -236,7 +236,10 @@ FIGURES = {
     "joules_per_request": "joules of all GPUs per request, waiting included",
     "joules_per_million_output_tokens": "joules of all GPUs per million output tokens, waiting included",
 }
-"""Figures of a deployment, with their meaning."""
+"""Figures of a deployment, with their meaning.
+
+They are rows of its table and keys of its JSON, not columns, which are in the registry `reporting.columns`.
+"""
 
 SITE_FIGURES = {
     "site_joules_per_million_output_tokens": "joules at the meter per million output tokens",

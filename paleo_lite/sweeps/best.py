@@ -78,7 +78,10 @@ COLUMN_LABELS = {
     "electricity_usd": "US dollars of electricity",
     "co2_g": "grams of CO2",
 }
-"""Labels of columns, where they differ from the name with blanks."""
+"""Labels of columns, where they differ from the name with blanks.
+
+They are phrases of sentences and axes; headings of tables are in the registry `reporting.columns`, a floor above.
+"""
 
 
 RANKINGS = {
