@@ -80,53 +80,91 @@ class SummaryText:
 
 def _rows(path: Path) -> Iterator[_Row]:
     """Yield the rows of all sections and processes in the file."""
-    section, kind, device, ranges, known = "", "GPU activities", None, False, False
-    names, units, count = list[str](), list[str](), 0
+    sections, count = _Sections(path), 0
     for number, line in numbered_lines(path, SUMMARY_BYTES):
-        row = None
-        if own := _OWN.match(line):
-            title = line[own.end() :]
-            if title.endswith("result:") or title.startswith("API calls:"):
-                section, ranges = "", title.startswith("NVTX")
-                kind = "API calls" if title.startswith("API calls:") else "GPU activities"
-        elif _HEADER.fullmatch(line):
-            section, known = "text", True
-        elif _CSV_HEADER.fullmatch(line):
-            section, known = "csv", True
-            names, units = [name.strip('"') for name in line.split(",")], []
-        elif _MEMORY_HEADER.fullmatch(line):
-            section = "memory"
-        elif _LOOSE_HEADER.match(line.strip()):
-            raise BadProfile(
-                f"{path}: line {number}: the heading is {quoted(line)}, expected Time(%), Time, Calls, ..."
-            )
-        elif heading := _DEVICE.fullmatch(line):
-            device = int(heading[1])
-        elif section == "csv":
-            is_row = bool(units)
-            units = units or _units(path, number, line, names)
-            if is_row or not any(units):
-                row = _csv_row(path, number, line, names, units, kind)
-        elif section == "memory":
-            row = _migration(path, number, line, device)
-            section = section if row else ""
-        elif section == "text" and (match := _ROW.fullmatch(line)):
-            kind = match["type"] or kind
+        row = sections.row(number, line)
+        if row is None or (sections.has_ranges and row["category"] != "marker"):
+            continue
+        count += 1
+        if count > MOST_ROWS:
+            raise BadProfile(f"{path}: more than {MOST_ROWS:,} rows, expected a summary")
+        yield row
+    if not sections.has_heading:
+        raise BadProfile(f"{path}: no heading 'Time(%) Time Calls Avg Min Max Name', expected an nvprof summary")
+
+
+class _Sections:
+    """What a reader remembers from line to line: the section that it is in, and what its headings said."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.section = ""  # whose rows follow: text, csv or memory; "ended" after its last row, empty outside
+        self.kind = "GPU activities"
+        self.device: int | None = None
+        self.has_ranges = False  # whether the section repeats kernels for ranges of NVTX
+        self.has_heading = False  # whether the file has a table of times
+        self.names: list[str] = []  # of the columns of a CSV table
+        self.units: list[str] = []
+
+    def row(self, number: int, line: str) -> _Row | None:
+        """Return the row of a line; None for a heading, or what the program wrote.
+
+        Raise BadProfile for a heading or a row that is incomplete.
+        """
+        if self._reads_heading(number, line):
+            return None
+        if self.section == "csv":
+            return self._csv_row(number, line)
+        if self.section == "memory":
+            row = _migration(self.path, number, line, self.device)
+            self.section = self.section if row else ""
+            return row
+        if self.section == "text" and (match := _ROW.fullmatch(line)):
+            self.kind = match["type"] or self.kind
             times = [match[key] for key in ("time", "avg", "min", "max")]
-            row = _row(path, number, kind, match["name"], match["calls"], times, match["percent"])
-        elif section:
+            return _row(self.path, number, self.kind, match["name"], match["calls"], times, match["percent"])
+        if self.section:
             if _LIKE_A_ROW.match(line):  # output of the program may follow a section, an incomplete row may not
                 raise BadProfile(
-                    f"{path}: line {number}: {quoted(line.strip())} is not a whole row of an nvprof summary"
+                    f"{self.path}: line {number}: {quoted(line.strip())} is not a whole row of an nvprof summary"
                 )
-            section = "ended"
-        if row and (row["category"] == "marker" or not ranges):
-            count += 1
-            if count > MOST_ROWS:
-                raise BadProfile(f"{path}: more than {MOST_ROWS:,} rows, expected a summary")
-            yield row
-    if not known:
-        raise BadProfile(f"{path}: no heading 'Time(%) Time Calls Avg Min Max Name', expected an nvprof summary")
+            self.section = "ended"
+        return None
+
+    def _reads_heading(self, number: int, line: str) -> bool:
+        """Remember what a heading says; return whether the line is one."""
+        if prefix := _OWN.match(line):
+            self._read_title(line[prefix.end() :])
+        elif _HEADER.fullmatch(line):
+            self.section, self.has_heading = "text", True
+        elif _CSV_HEADER.fullmatch(line):
+            self.section, self.has_heading = "csv", True
+            self.names, self.units = [name.strip('"') for name in line.split(",")], []
+        elif _MEMORY_HEADER.fullmatch(line):
+            self.section = "memory"
+        elif _LOOSE_HEADER.match(line.strip()):
+            raise BadProfile(
+                f"{self.path}: line {number}: the heading is {quoted(line)}, expected Time(%), Time, Calls, ..."
+            )
+        elif device := _DEVICE.fullmatch(line):
+            self.device = int(device[1])
+        else:
+            return False
+        return True
+
+    def _read_title(self, title: str) -> None:
+        """Begin the section of a title that nvprof wrote; its other messages are none."""
+        if title.endswith("result:") or title.startswith("API calls:"):
+            self.section, self.has_ranges = "", title.startswith("NVTX")
+            self.kind = "API calls" if title.startswith("API calls:") else "GPU activities"
+
+    def _csv_row(self, number: int, line: str) -> _Row | None:
+        """Return the row of a CSV table, whose first line has the units."""
+        is_row = bool(self.units)
+        self.units = self.units or _units(self.path, number, line, self.names)
+        if is_row or not any(self.units):
+            return _csv_row(self.path, number, line, self.names, self.units, self.kind)
+        return None
 
 
 def _row(path: Path, number: int, kind: str, name: str, calls: str, times: list[str], percent: str) -> _Row:
