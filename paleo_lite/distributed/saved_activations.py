@@ -85,13 +85,7 @@ def saved_activations(workload: Workload, recipe: str | None) -> SavedActivation
             saved["tensor", product] = prod(layers[product].outputs[0]) * NUMBER_BYTES
             repeated["moe_act"].add(index)
         elif class_of(layer) == "gemm" and _has_weight_gradient(workload.layers, positions[index]):
-            source = _source(sources, layer, 0)
-            elements, module = prod(layer.inputs[0]), _module_of(layers, source)
-            if is_grouped_product(layer):  # a row per token and expert
-                module = module if module == "moe_act" else None
-                source = source if module else index
-            elif source >= 0:  # sequence parallelism saves its part of the sequence, and gathers it again
-                elements = min(elements, prod(layers[source].outputs[0]))
+            source, elements, module = _product_input(layers, sources, index)
             size = elements * (narrow_bytes if _is_saved_narrow(workload, positions[index]) else NUMBER_BYTES)
             saved["product", source] = size
             if module is not None:
@@ -125,6 +119,18 @@ def saved_activations(workload: Workload, recipe: str | None) -> SavedActivation
         tuple(sum(freed[name].values()) for name in RECOMPUTE_MODULES),
         np.array([_are_at(workload.layers, positions, repeated[name]) for name in RECOMPUTE_MODULES]),
     )
+
+
+def _product_input(layers: tuple[Layer, ...], sources: list[int], index: int) -> tuple[int, int, str | None]:
+    """Return the layer whose result a product saves, the elements of it, and the module that computes it again."""
+    product = layers[index]
+    source = _source(sources, product, 0)
+    elements, module = prod(product.inputs[0]), _module_of(layers, source)
+    if is_grouped_product(product):  # its own copy, with a row per token and expert
+        return (source, elements, module) if module == "moe_act" else (index, elements, None)
+    if source >= 0:  # sequence parallelism saves its part of the sequence, and gathers it again
+        elements = min(elements, prod(layers[source].outputs[0]))
+    return source, elements, module
 
 
 def _attention_inputs(layers: tuple[Layer, ...], sources: list[int], attention: Layer) -> dict[tuple[str, int], float]:
