@@ -9,7 +9,7 @@ from paleo_lite.api.question import PictureOptions, Question
 from paleo_lite.api.scaling import PARALLEL_3D, predict_cluster, scale_pictures
 from paleo_lite.architectures.pipelines.sampling import find_pipeline
 from paleo_lite.counting import GENERATION_PHASES
-from paleo_lite.distributed.run import ClusterRequest
+from paleo_lite.distributed.request import ClusterRequest
 from paleo_lite.distributed.settings import Settings
 from paleo_lite.timing.budget import Amount
 from paleo_lite.timing.facility import SITE_SETTINGS, make_facility

@@ -9,7 +9,7 @@ import msgspec
 
 from ..distributed.links import Topology, device_link
 from ..distributed.platforms import Computer, find_platform, is_topology, usual_computer
-from ..distributed.run import ClusterRequest
+from ..distributed.request import ClusterRequest
 from ..errors import BadValue
 from ..machines import Device, Price, find_device
 from ..timing.energy import with_power_limit

@@ -19,7 +19,7 @@ from .resolve import resolve_question
 
 if TYPE_CHECKING:
     from ..distributed.pictures import PictureScaling
-    from ..distributed.run import ClusterRequest, Feed
+    from ..distributed.request import ClusterRequest, Feed
     from ..distributed.settings import InputSettings, Settings
     from ..distributed.table import ScaleTable
 

@@ -5,23 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from datetime import date
-from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
 from ..counting import GENERATION_PHASES
-from ..counting.work import check_batch_size
 from ..errors import BadValue
-from ..machines import Device, Machine
+from ..machines import Machine
 from ..timing import TimeModel, Workload, describe_model
 from ..timing.blocks import KERNEL_NOTE
-from ..timing.budget import Amount, Budget, make_budget
-from ..timing.facility import Facility
+from ..timing.budget import Budget, make_budget
 from ..timing.notes import setting_notes
 from ..timing.training import precision_notes
 from ..timing.training_stack import stack_constants
-from ..units import parse_range
 from .advise import StrategyAdvice, rank_by_energy
 from .advise import advise as compare_strategies
 from .blocks import uses_tuned_stack
@@ -38,125 +33,18 @@ from .clusters import (
 )
 from .generation import generation_notes
 from .job import Job
-from .links import Topology, device_link, flat_topology, link_inside_nodes, link_rate
+from .links import Topology
 from .parallel_config import ParallelConfig
-from .platforms import Computer, Platform, find_platform, parse_topology, usual_computer
+from .platforms import Computer, Platform, find_platform
 from .remedies import fitting_note
+from .request import ClusterRequest
 from .scale import predict_step, scale
 from .settings import Settings
 from .strategies import STRATEGIES, resolve_strategy
 from .table import ScaleRow, ScaleTable
 
-DEFAULT_BATCH_PER_WORKER = 32
-"""Samples per worker if no batch size is given."""
-
 DEFAULT_COMPUTE_DEVIATION = 0.3
 """Standard deviation of the logarithm of computation time for a time model that gives no interval."""
-
-
-class Feed(NamedTuple):
-    """How the samples of training reach the devices of a node."""
-
-    storage: str = "memory"
-    decode: float | str | None = None  # samples per second that a node decodes, such as "3,000/s"
-    pageable: bool = False  # whether one process copies the samples from pageable memory
-
-
-class ClusterRequest(msgspec.Struct, frozen=True):
-    """What is asked of many devices: what records of options say about them, in single values."""
-
-    # Numbers of devices: 8, [1, 2, 4] or a range as text; None for all devices of the topology.
-    workers: int | str | Sequence[int] | None = None
-    # One of the three says how devices are joined: a link between all of them, a topology, or a computer.
-    link: str | None = None
-    topology: str | None = None
-    platform: str | None = None
-    batch_size: int | None = None  # samples per step: per device in weak scaling, of all devices in strong scaling
-    scaling: str = "weak"
-    strategy: str = "data"
-    advise: str | None = None  # what strategies are ranked by; None for the times of one strategy
-    ppp_comm: float | None = None  # fraction of the bandwidth of links that is reached
-    feed: Feed | None = None
-    measured: Sequence[str] = ()  # the user's own measurements, such as "16 workers: 5,900 samples/s"
-    amount: Amount = Amount()
-    price: float | str | None = None
-    price_of: str | None = None
-    facility: Facility | None = None
-
-    def worker_counts(self) -> list[int]:
-        """Return the numbers of workers; an empty list stands for all devices of the topology.
-
-        Raise BadValue if one is < 1.
-        """
-        if self.workers is None:
-            return []
-        return parse_range(self.workers, "workers")
-
-    def resolve_batch_size(self, max_workers: int) -> int:
-        """Return the batch size, or its default, which may depend on the largest number of workers."""
-        if self.batch_size is not None:
-            check_batch_size(self.batch_size)
-            return self.batch_size
-        if self.scaling == "weak":
-            return DEFAULT_BATCH_PER_WORKER
-        return DEFAULT_BATCH_PER_WORKER * max_workers
-
-    def global_batch_size(self, batch_size: int, workers: int) -> int:
-        """Return the samples per step of all workers for a resolved batch size."""
-        return batch_size * workers if self.scaling == "weak" else batch_size
-
-    def build_topology(
-        self,
-        hardware_files: Sequence[Path] = (),
-        device: Device | None = None,  # unless the topology or platform names it
-        *,
-        # Whether a device without a usual computer is joined to others by its fastest link, as under an engine.
-        uses_own_link: bool = False,
-    ) -> Topology:
-        """Return the topology that a link, a topology or a platform describes, or that is usual for the device.
-
-        Raise BadValue if more than one of them is given, or none for several workers of a device without a usual
-        computer, or if there are more workers than devices.
-        """
-        counts = self.worker_counts()
-        if sum(source is not None for source in (self.link, self.topology, self.platform)) > 1:
-            raise BadValue("give only one of `--link`, `--topology` and `--platform`")
-        platform = None if self.platform is None else find_platform(self.platform)
-        if isinstance(platform, Platform) and self.ppp_comm is not None:
-            raise BadValue("the links of this platform were measured: leave out `--communication ppp` or `--platform`")
-        if platform is not None or self.topology is not None:
-            if platform is not None:
-                topology = platform.topology(max(counts, default=0), self.ppp_comm)
-            else:
-                topology = parse_topology(
-                    self.topology or "", ppp=self.ppp_comm, hardware_files=hardware_files, device=device
-                )
-            if counts and max(counts) > topology.workers:
-                raise BadValue(
-                    f"`--workers` must be <= {topology.workers}, the devices of {topology.describe()} "
-                    f"(got {max(counts)})"
-                )
-            return topology
-        if not counts:
-            raise BadValue(
-                "several devices need their number: `--workers`, such as 8 or 1,2,4,...,128, or a `--topology`"
-            )
-        if self.link is not None:
-            name, assumed = link_inside_nodes(self.link, device)
-            topology = flat_topology(link_rate(name, self.ppp_comm), max(counts))
-            return msgspec.structs.replace(topology, assumptions=(assumed,) if assumed else ())
-        if max(counts) == 1:
-            return Topology(None, 1, None, 1, None)
-        usual = None if device is None else usual_computer(device.id)
-        if usual is None and uses_own_link and device is not None and device.links:
-            return flat_topology(link_rate(device_link(device), self.ppp_comm), max(counts))
-        if usual is None:
-            raise BadValue(
-                "several workers need a link: give `--link ethernet20`, "
-                "`--topology '2x k40m @ pcie3, 16 nodes @ infiniband'` or `--platform NAME`"
-            )
-        topology = usual.topology(max(counts), self.ppp_comm)
-        return msgspec.structs.replace(topology, assumptions=(usual.name, *topology.assumptions))
 
 
 def predict_scaling(
@@ -178,35 +66,25 @@ def predict_scaling(
     request = msgspec.structs.replace(request, strategy=resolve_strategy(request.strategy))
     counts = request.worker_counts() or [topology.workers]
     batch_size = request.resolve_batch_size(max(counts))
-    found_platform = find_platform(request.platform) if request.platform is not None else None
+    place = None if request.platform is None else find_platform(request.platform)
     budget = make_budget(
         machine.device,
         request.amount,
         request.price,
         price_of=request.price_of,
-        platform_price=found_platform.price_of_device if isinstance(found_platform, Computer) else None,
+        platform_price=place.price_of_device if isinstance(place, Computer) else None,
         sequence_tokens=workload.network.tokens,
     )
-    platform = found_platform if isinstance(found_platform, Platform) else None
+    # A platform has measured scaling; without it a forecast expects clusters as they were measured elsewhere. A bound
+    # of computation comes with a bound of communication.
+    platform = place if isinstance(place, Platform) else None
     compute_ratio = 1.0
+    cluster: Cluster | None = platform
     if platform is not None:
         settings, compute_ratio = platform.apply_to_settings(settings), platform.compute_ratio
-    cluster: Cluster | None = platform
-    if platform is None and model.is_forecast:  # a bound of computation comes with a bound of communication
+    elif model.is_forecast:
         cluster = cluster_prior()
-    strategy = STRATEGIES[request.strategy]
-    is_training = workload.phase not in GENERATION_PHASES
-    if (
-        settings.micro_batches is not None
-        and is_training
-        and request.advise is None
-        and not strategy.uses_micro_batches
-    ):
-        remedy = "`--micro-batch` sets the samples of each" if strategy.divides_blocks else "leave it out"
-        raise BadValue(
-            "`--schedule micro-batches` is for `--strategy pipeline-gpipe` and `pipeline-1f1b`, "
-            f"not {request.strategy}: {remedy}"
-        )
+    _check_micro_batches(request, workload, settings)
     job = Job(workload, machine, model, compute_ratio)
     if request.measured:
         if not isinstance(cluster, ClusterPrior):
@@ -217,39 +95,9 @@ def predict_scaling(
             )
         job, cluster = _condition_job(request, topology, job, settings, batch_size, cluster)
     if request.advise is not None:
-        if len(counts) != 1:
-            raise BadValue(
-                f"`--advise` needs a single number of workers, such as `--workers {counts[-1]}` "
-                f"(got {', '.join(map(str, counts)) or 'none'})"
-            )
-        advice = compare_strategies(
-            job,
-            topology,
-            counts[0],
-            batch_size,
-            scaling=request.scaling,
-            settings=settings,
-            budget=budget,
-            cluster=cluster,
-        )
-        if request.advise == "joules":
-            advice = rank_by_energy(advice)
+        advice = _rank_strategies(request, topology, job, settings, batch_size, budget, cluster)
     else:
-        rows = scale(
-            job,
-            topology,
-            counts,
-            batch_size,
-            scaling=request.scaling,
-            strategy=request.strategy,
-            settings=settings,
-            budget=budget,
-            cluster=cluster,
-        )
-        if is_training and strategy.divides_blocks and all(row.fits is False for row in rows):
-            most = rows[-1]
-            note = fitting_note(job, topology.with_workers(most.workers), settings, most.batch_size)
-            rows[-1] = msgspec.structs.replace(most, notes=(note, *most.notes))
+        rows = _predict_rows(request, topology, job, settings, batch_size, budget, cluster)
         advice = StrategyAdvice(rows, "", {})
     used_topology = topology.with_workers(max(counts))
     if cluster is not None and platform is None and workload.engine is None:
@@ -258,6 +106,79 @@ def predict_scaling(
             scores = cluster.mean_scores
         used_topology, _ = cluster_prior().cluster_at(scores, used_topology, settings)
     return _make_table(request, used_topology, job, advice, budget, batch_size, settings)
+
+
+def _check_micro_batches(request: ClusterRequest, workload: Workload, settings: Settings) -> None:
+    """Raise BadValue for a number of micro-batches under a strategy of training that has none."""
+    strategy = STRATEGIES[request.strategy]
+    if settings.micro_batches is None or strategy.uses_micro_batches or request.advise is not None:
+        return
+    if workload.phase in GENERATION_PHASES:
+        return
+    remedy = "`--micro-batch` sets the samples of each" if strategy.divides_blocks else "leave it out"
+    raise BadValue(
+        "`--schedule micro-batches` is for `--strategy pipeline-gpipe` and `pipeline-1f1b`, "
+        f"not {request.strategy}: {remedy}"
+    )
+
+
+def _rank_strategies(
+    request: ClusterRequest,
+    topology: Topology,
+    job: Job,
+    settings: Settings,
+    batch_size: int,
+    budget: Budget,
+    cluster: Cluster | None,
+) -> StrategyAdvice:
+    """Return all strategies and collectives for one number of devices, the best first."""
+    counts = request.worker_counts() or [topology.workers]
+    if len(counts) != 1:
+        raise BadValue(
+            f"`--advise` needs a single number of workers, such as `--workers {counts[-1]}` "
+            f"(got {', '.join(map(str, counts))})"
+        )
+    advice = compare_strategies(
+        job,
+        topology,
+        counts[0],
+        batch_size,
+        scaling=request.scaling,
+        settings=settings,
+        budget=budget,
+        cluster=cluster,
+    )
+    return rank_by_energy(advice) if request.advise == "joules" else advice
+
+
+def _predict_rows(
+    request: ClusterRequest,
+    topology: Topology,
+    job: Job,
+    settings: Settings,
+    batch_size: int,
+    budget: Budget,
+    cluster: Cluster | None,
+) -> list[ScaleRow]:
+    """Return a row for each number of devices; the last one says what would fit where no row fits."""
+    strategy = STRATEGIES[request.strategy]
+    rows = scale(
+        job,
+        topology,
+        request.worker_counts() or [topology.workers],
+        batch_size,
+        scaling=request.scaling,
+        strategy=request.strategy,
+        settings=settings,
+        budget=budget,
+        cluster=cluster,
+    )
+    is_training = job.workload.phase not in GENERATION_PHASES
+    if is_training and strategy.divides_blocks and all(row.fits is False for row in rows):
+        most = rows[-1]
+        note = fitting_note(job, topology.with_workers(most.workers), settings, most.batch_size)
+        rows[-1] = msgspec.structs.replace(most, notes=(note, *most.notes))
+    return rows
 
 
 def _condition_job(

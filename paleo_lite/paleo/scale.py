@@ -21,7 +21,7 @@ from ..architectures import Network, find_network
 from ..counting.layer import Layer, Shape
 from ..counting.work import check_batch_size
 from ..distributed.collectives import check_workers
-from ..distributed.run import ClusterRequest
+from ..distributed.request import ClusterRequest
 from ..distributed.scale import SCALINGS
 from ..distributed.table import ScaleRow, ScaleTable
 from ..errors import BadValue

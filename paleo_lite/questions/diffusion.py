@@ -232,7 +232,7 @@ def _answer_one(question: Any) -> Prediction | PipelinePrediction:
 def _answer_for_devices(question: Any) -> PictureScaling | ScaleTable:
     """Return the predictions on several numbers of devices."""
     from ..api.scaling import predict_cluster, scale_pictures
-    from ..distributed.run import ClusterRequest
+    from ..distributed.request import ClusterRequest
 
     if question.phase == "inference":
         for name in ("site", "price"):

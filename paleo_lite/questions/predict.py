@@ -253,7 +253,7 @@ def _answer_for_groups(question: Any) -> ScaleTable:
     from ..api.question import Question
     from ..api.scaling import PARALLEL_3D, predict_cluster
     from ..distributed.parallel_config import ParallelConfig
-    from ..distributed.run import ClusterRequest
+    from ..distributed.request import ClusterRequest
     from ..distributed.settings import Settings as SettingsOfDevices
 
     check_no_pipeline(question.network, "predict")

@@ -15,7 +15,7 @@ from .values import FIT
 
 if TYPE_CHECKING:
     from ..distributed.parallel_config import ParallelConfig
-    from ..distributed.run import ClusterRequest
+    from ..distributed.request import ClusterRequest
     from ..distributed.settings import Settings
     from ..distributed.table import ScaleTable
 
@@ -88,7 +88,7 @@ _OF_PALEO = {
 
 def _request(question: Any, strategy: str) -> ClusterRequest:
     """Return what is asked of the devices."""
-    from ..distributed.run import ClusterRequest, Feed
+    from ..distributed.request import ClusterRequest, Feed
     from ..timing.budget import Amount
 
     batch_size: Any = question.global_batch_size or question.batch_size
@@ -118,7 +118,7 @@ def _device_of_topology(question: Any) -> str | None:
     if question.platform is None:
         return None
     from ..api.arguments import to_paths
-    from ..distributed.run import ClusterRequest
+    from ..distributed.request import ClusterRequest
 
     request = ClusterRequest(question.workers, link=question.link, **_places(question))
     return request.build_topology(to_paths(question.hardware_files)).device

@@ -1,6 +1,6 @@
 """``paleo-lite train`` on several devices, from outside.
 
-Tests: reporting/scale.py, distributed/run.py, distributed/table.py.
+Tests: reporting/scale.py, distributed/request.py, distributed/run.py, distributed/table.py.
 """
 
 from __future__ import annotations

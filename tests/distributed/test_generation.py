@@ -19,7 +19,7 @@ from paleo_lite.distributed.links import link_rate
 from paleo_lite.distributed.parallel_config import ParallelConfig
 from paleo_lite.distributed.platforms import parse_topology
 from paleo_lite.distributed.replica import place_replica
-from paleo_lite.distributed.run import Feed
+from paleo_lite.distributed.request import Feed
 from paleo_lite.distributed.settings import Settings
 from paleo_lite.engines.memory import activation_bytes
 from paleo_lite.engines.records import find_server

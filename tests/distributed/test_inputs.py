@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from asked import scaling
-from paleo_lite.distributed.run import Feed
+from paleo_lite.distributed.request import Feed
 from paleo_lite.errors import BadValue
 
 ASKED = {"gpu": "k80-die", "topology": "4x @ pcie3, 2 nodes @ ethernet20", "time_model": "roofline", "batch_size": 32}

@@ -15,7 +15,7 @@ import msgspec
 from paleo_lite.api.question import Question
 from paleo_lite.api.scaling import PARALLEL_3D, predict_cluster
 from paleo_lite.distributed.parallel_config import ParallelConfig
-from paleo_lite.distributed.run import ClusterRequest
+from paleo_lite.distributed.request import ClusterRequest
 from paleo_lite.distributed.settings import Settings
 from paleo_lite.reporting.document import Column, Document
 from paleo_lite.timing.workload import TrainingOptions

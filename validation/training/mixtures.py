@@ -18,7 +18,7 @@ import paleo_lite as pl
 from paleo_lite.api.question import Question
 from paleo_lite.api.scaling import PARALLEL_3D, predict_cluster
 from paleo_lite.distributed.parallel_config import ParallelConfig
-from paleo_lite.distributed.run import ClusterRequest
+from paleo_lite.distributed.request import ClusterRequest
 from paleo_lite.distributed.settings import Settings
 from paleo_lite.reporting.document import Column, Document
 

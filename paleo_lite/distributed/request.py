@@ -1,0 +1,126 @@
+"""What is asked of many devices: their number, how they are joined, their batch, and how they divide a step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from ..counting.work import check_batch_size
+from ..errors import BadValue
+from ..machines import Device
+from ..timing.budget import Amount
+from ..timing.facility import Facility
+from ..units import parse_range
+from .links import Topology, device_link, flat_topology, link_inside_nodes, link_rate
+from .platforms import Platform, find_platform, parse_topology, usual_computer
+
+DEFAULT_BATCH_PER_WORKER = 32
+"""Samples per worker if no batch size is given."""
+
+
+class Feed(NamedTuple):
+    """How the samples of training reach the devices of a node."""
+
+    storage: str = "memory"
+    decode: float | str | None = None  # samples per second that a node decodes, such as "3,000/s"
+    pageable: bool = False  # whether one process copies the samples from pageable memory
+
+
+class ClusterRequest(msgspec.Struct, frozen=True):
+    """What is asked of many devices: what records of options say about them, in single values."""
+
+    # Numbers of devices: 8, [1, 2, 4] or a range as text; None for all devices of the topology.
+    workers: int | str | Sequence[int] | None = None
+    # One of the three says how devices are joined: a link between all of them, a topology, or a computer.
+    link: str | None = None
+    topology: str | None = None
+    platform: str | None = None
+    batch_size: int | None = None  # samples per step: per device in weak scaling, of all devices in strong scaling
+    scaling: str = "weak"
+    strategy: str = "data"
+    advise: str | None = None  # what strategies are ranked by; None for the times of one strategy
+    ppp_comm: float | None = None  # fraction of the bandwidth of links that is reached
+    feed: Feed | None = None
+    measured: Sequence[str] = ()  # the user's own measurements, such as "16 workers: 5,900 samples/s"
+    amount: Amount = Amount()
+    price: float | str | None = None
+    price_of: str | None = None
+    facility: Facility | None = None
+
+    def worker_counts(self) -> list[int]:
+        """Return the numbers of workers; an empty list stands for all devices of the topology.
+
+        Raise BadValue if one is < 1.
+        """
+        if self.workers is None:
+            return []
+        return parse_range(self.workers, "workers")
+
+    def resolve_batch_size(self, max_workers: int) -> int:
+        """Return the batch size, or its default, which may depend on the largest number of workers."""
+        if self.batch_size is not None:
+            check_batch_size(self.batch_size)
+            return self.batch_size
+        if self.scaling == "weak":
+            return DEFAULT_BATCH_PER_WORKER
+        return DEFAULT_BATCH_PER_WORKER * max_workers
+
+    def global_batch_size(self, batch_size: int, workers: int) -> int:
+        """Return the samples per step of all workers for a resolved batch size."""
+        return batch_size * workers if self.scaling == "weak" else batch_size
+
+    def build_topology(
+        self,
+        hardware_files: Sequence[Path] = (),
+        device: Device | None = None,  # unless the topology or platform names it
+        *,
+        # Whether a device without a usual computer is joined to others by its fastest link, as under an engine.
+        uses_own_link: bool = False,
+    ) -> Topology:
+        """Return the topology that a link, a topology or a platform describes, or that is usual for the device.
+
+        Raise BadValue if more than one of them is given, or none for several workers of a device without a usual
+        computer, or if there are more workers than devices.
+        """
+        counts = self.worker_counts()
+        if sum(source is not None for source in (self.link, self.topology, self.platform)) > 1:
+            raise BadValue("give only one of `--link`, `--topology` and `--platform`")
+        platform = None if self.platform is None else find_platform(self.platform)
+        if isinstance(platform, Platform) and self.ppp_comm is not None:
+            raise BadValue("the links of this platform were measured: leave out `--communication ppp` or `--platform`")
+        if platform is not None or self.topology is not None:
+            if platform is not None:
+                topology = platform.topology(max(counts, default=0), self.ppp_comm)
+            else:
+                topology = parse_topology(
+                    self.topology or "", ppp=self.ppp_comm, hardware_files=hardware_files, device=device
+                )
+            if counts and max(counts) > topology.workers:
+                raise BadValue(
+                    f"`--workers` must be <= {topology.workers}, the devices of {topology.describe()} "
+                    f"(got {max(counts)})"
+                )
+            return topology
+        if not counts:
+            raise BadValue(
+                "several devices need their number: `--workers`, such as 8 or 1,2,4,...,128, or a `--topology`"
+            )
+        if self.link is not None:
+            name, assumed = link_inside_nodes(self.link, device)
+            topology = flat_topology(link_rate(name, self.ppp_comm), max(counts))
+            return msgspec.structs.replace(topology, assumptions=(assumed,) if assumed else ())
+        if max(counts) == 1:
+            return Topology(None, 1, None, 1, None)
+        usual = None if device is None else usual_computer(device.id)
+        if usual is None and uses_own_link and device is not None and device.links:
+            return flat_topology(link_rate(device_link(device), self.ppp_comm), max(counts))
+        if usual is None:
+            raise BadValue(
+                "several workers need a link: give `--link ethernet20`, "
+                "`--topology '2x k40m @ pcie3, 16 nodes @ infiniband'` or `--platform NAME`"
+            )
+        topology = usual.topology(max(counts), self.ppp_comm)
+        return msgspec.structs.replace(topology, assumptions=(usual.name, *topology.assumptions))
