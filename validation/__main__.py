@@ -299,7 +299,8 @@ def _pictures(request: Request) -> Report:
 
 
 def _local(request: Request) -> Report:
-    """Hold out devices and sources of published speeds of llama.cpp, MLX and ExLlama."""
+    """Hold out devices and sources of published speeds of llama.cpp, MLX and ExLlama.
+    `disaggregated` forecasts published deployments with split pools."""
     from .local.hold_out import local_page, validate_local
 
     if request.gpus or request.precisions:
@@ -330,6 +331,18 @@ def _evidence(request: Request) -> Report:
     return rows, lambda: evidence_page(rows), list
 
 
+def _disaggregated(request: Request) -> Report:
+    """Forecast published deployments with split pools, none of which informs the times of steps."""
+    from .fleet.disaggregated import forecast_all, measured_rows, split_page, split_rows
+
+    measured = [row for row in measured_rows(request.data) if request.includes(row.gpu, row.precision)]
+    if not measured:
+        raise request.no_measurement()
+    pairs, refused = forecast_all(measured)
+    rows = split_rows(pairs)
+    return rows, lambda: split_page(rows, refused), list
+
+
 KNOWN_MEASUREMENTS = {"nothing": "nothing", "one": "one node", "two": "two nodes", "both": "one and two"}
 """Measurements of a held-out cluster that are known, and how the page describes them."""
 
@@ -353,6 +366,7 @@ SPLITS: dict[str, Callable[[Request], Report]] = {
     "pictures": _pictures,
     "local": _local,
     "rl": _rl,
+    "disaggregated": _disaggregated,
     "evidence": _evidence,
     **{split: partial(_engine_rows, split=split) for split in ("kernels", "server-steps", "servers")},
 }

@@ -278,13 +278,9 @@ def _answer(question: Serve, listings: Mapping[str, Price | None] | None = None)
 
     if question.decode_pool is not None and question.prefill_pool is None:
         raise BadValue("`--decode-pool` needs `--prefill-pool`, which computes the prompts")
-    if question.prefill_pool is not None:
-        deployment = _split_deployment(question, listings)
-    else:
-        resolved = _resolve(question, listings)
-        if question.advise is not None:
-            return _advise(question, resolved)
-        deployment = resolved.make()
+    if question.advise is not None and question.prefill_pool is None:
+        return _advise(question, _resolve(question, listings))
+    deployment = make_deployment(question, listings)
     demand, objectives = _demand(question), _objectives(question)
     is_without_traffic = demand.rate_per_s is None and demand.concurrency is None and demand.trace is None
     if objectives and is_without_traffic and question.workload is None:
@@ -397,6 +393,13 @@ def _question_of_pool(question: Serve, settings: dict[str, Any], **others: Any) 
     """Return the question of a pool: with its settings, and without pools, workers and objectives."""
     own = {key.replace("-", "_"): value for key, value in settings.items()}
     return dataclasses.replace(question, **own, **others, prefill_pool=None, decode_pool=None, workers=None, slo=None)
+
+
+def make_deployment(question: Serve, listings: Mapping[str, Price | None] | None = None) -> Deployment:
+    """Return the deployment of a question, of which no traffic is needed."""
+    if question.prefill_pool is not None:
+        return _split_deployment(question, listings)
+    return _resolve(question, listings).make()
 
 
 def _split_deployment(question: Serve, listings: Mapping[str, Price | None] | None) -> Deployment:

@@ -29,6 +29,9 @@ from .timer import Timer, tabulate
 LEVELS = ("low", "expected", "high")
 """Iteration times of a simulation: the ends of their 90% interval, and the expected times."""
 
+HANDOVER_ENDS = {"low": 0.4, "high": 2.5}
+"""Ends of the 90% interval of an engine's handover between pools, relative to it."""
+
 
 def timer_of(on_device: ModelOnDevice) -> Timer:
     """Return what times the iterations of a network on a device."""
@@ -185,7 +188,9 @@ class PreparedDeployment(msgspec.Struct, frozen=True, eq=False):
     def simulate(self, traffic: Traffic, level: str = "expected") -> Simulated:
         """Simulate all replicas at one of `LEVELS`."""
         if self.prefill is not None:
-            return run_split(traffic, self.prefill.pool(level), self.pool(level), self.transfer)
+            start_s = self.transfer.start_s * HANDOVER_ENDS.get(level, 1.0)
+            transfer = self.transfer._replace(start_s=start_s)
+            return run_split(traffic, self.prefill.pool(level), self.pool(level), transfer)
         if self.deployment.needs_router or traffic.follows is not None:
             return run_pool(traffic, self.pool(level))
         tables, engine, options = self.at_level(level)
@@ -210,9 +215,8 @@ class PreparedDeployment(msgspec.Struct, frozen=True, eq=False):
         assert self.prefill is not None
         room = self.prefill.room
         devices = [pool.deployment.on_device.machine.device for pool in (self.prefill, self)]
-        return Transfer(
-            room.sequence_bytes / room.sequence_tokens, [link_rate(device_link(device)) for device in devices]
-        )
+        links = [link_rate(device_link(device)) for device in devices]
+        return Transfer(room.sequence_bytes / room.sequence_tokens, links, self.engine.handover_s)
 
     def at_level(self, level: str) -> tuple[IterationTimes, Server, SimulationOptions]:
         """Return iteration times, engine and options of a simulation at one of `LEVELS`."""

@@ -89,10 +89,11 @@ class Transfer(NamedTuple):
 
     token_bytes: float  # of a token on one device
     links: Sequence[LinkRate]  # those of both ends, of which the slower one limits
+    start_s: float = 0.0  # before the first byte, and after the last one
 
     def seconds(self, tokens: float) -> float:
         """Return the seconds for a prompt of some tokens."""
-        return max(float(point_to_point_time_s(self.token_bytes * tokens, link)) for link in self.links)
+        return self.start_s + max(float(point_to_point_time_s(self.token_bytes * tokens, link)) for link in self.links)
 
 
 class Simulated(NamedTuple):

@@ -181,6 +181,9 @@ class Server(Engine, frozen=True, kw_only=True):
     # processes; and in closed loops the same per token of the prompt.
     request_overhead_s: float
     request_token_s: float = 0.0
+    # Seconds from the end of a prompt in a prefill pool to the first token of a decode pool, beside the bytes: messages
+    # of the router and between both engines, registration of blocks.
+    handover_s: float = 0.0
     # Iterations, on average, until the scheduler looks for new requests and first tokens are sent, in closed loops.
     request_iterations: float = 0.0
     receive_interval: int = 1  # decoding iterations from one look for new requests to the next

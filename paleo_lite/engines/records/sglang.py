@@ -75,6 +75,8 @@ SGLANG = Server(
     overhead_s=0.3e-3,
     overhead_range_s=(0.1e-3, 1.5e-3),
     request_overhead_s=5e-3,
+    # InferenceX, split pools of DeepSeek-R1 with 4 to 64 users: 0.05 to 0.5 s more than prompt and transfer.
+    handover_s=0.2,
     receive_option=RECEIVE_OPTION,
     # InferenceX on B200: first tokens wait for 12 iterations on average with an interval of 10, for 20 to 48 with 30.
     waited_share=1.4,

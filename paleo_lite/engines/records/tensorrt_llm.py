@@ -51,6 +51,8 @@ TENSORRT_LLM = Server(
     overhead_s=0.3e-3,
     overhead_range_s=(0.1e-3, 1.5e-3),
     request_overhead_s=5e-3,
+    # InferenceX, split pools of DeepSeek-R1 with 10 to 90 users: 0.05 to 0.08 s more than prompt and transfer.
+    handover_s=0.06,
     schedules_ahead=True,
     vendors=("NVIDIA",),
     sources=("https://github.com/NVIDIA/TensorRT-LLM/blob/main/tensorrt_llm/llmapi/llm_args.py",),

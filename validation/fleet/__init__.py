@@ -1,0 +1,1 @@
+"""Published split deployments, and their forecasts."""
