@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from .questions.predict import Predict, predict
     from .questions.report import report, report_profile
     from .questions.rl import Rl, rl
-    from .questions.serve import Serve, serve
+    from .questions.serve import serve
+    from .questions.serve_options import Serve
     from .questions.sweep import sweep
     from .questions.train import Train, train
     from .timing import Workload
@@ -106,7 +107,7 @@ _MODULES = {
     "PictureOptions": "api.question",
     "Predict": "questions.predict",
     "Rl": "questions.rl",
-    "Serve": "questions.serve",
+    "Serve": "questions.serve_options",
     "Settings": "distributed.settings",
     "Train": "questions.train",
     "TrainingOptions": "timing.workload",

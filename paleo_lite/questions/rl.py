@@ -28,7 +28,7 @@ from .records import (
     TimeModelOptions,
     settings_of,
 )
-from .serve import SPECULATION_SETTINGS
+from .serve_options import SPECULATION_SETTINGS
 from .values import INTEGER, KeyValues, Number, Quantity, YesNo
 
 if TYPE_CHECKING:

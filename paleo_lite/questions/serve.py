@@ -3,38 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
-
-import click
 
 from ..errors import BadValue
 from ..formats import format_of_weights, split_format
 from .compare import check_no_pipeline, check_single, compare, published_weights
-from .completion import LINK, NETWORK, PLATFORM
 from .kind import QuestionKind, make_function
-from .names import Names
-from .option import Several, documented_spelling, option, options_of
 from .records import (
-    DEVICE_GROUP,
-    ENGINE_GROUP,
-    INFERENCE_PRECISIONS,
-    NETWORK_GROUP,
-    PARALLEL_GROUP,
-    DeviceOptions,
-    ExpertOptions,
-    NetworkAsked,
-    PriceOptions,
-    SiteOptions,
-    TimeModelOptions,
-    WeightOptions,
     settings_of,
 )
-from .values import INTEGER, KeyValues, Number, Quantity
+from .serve_options import Serve
 
 if TYPE_CHECKING:
     from ..api.deployments import Deployments
@@ -46,204 +27,6 @@ if TYPE_CHECKING:
     from ..serving.requests import Demand, Traffic
     from ..serving.slo import Objective
     from ..sweeps.comparison import Comparison
-
-TRAFFIC_GROUP = "Traffic"
-
-SPECULATION_SETTINGS = KeyValues({"tokens": INTEGER, "acceptance": Number(0, 1), "draft": NETWORK})
-TIER_SETTINGS = KeyValues(
-    {
-        **{name: Quantity("B", unit_required=True) for name in ("host", "disk", "store")},
-        **{f"{name}-bandwidth": Quantity("B/s", unit_required=True) for name in ("host", "disk", "store")},
-    }
-)
-ENGINE_SETTINGS = KeyValues(
-    {
-        "block-size": INTEGER,
-        "receive-interval": INTEGER,
-        "sampling": Names("sampling", ".serving.iteration:SAMPLINGS"),
-        "overhead": Quantity("s", unit_required=True),
-    }
-)
-
-
-POOL_OPTIONS = (
-    "replicas", "tensor", "pipeline", "expert_parallel", "attention_data_parallel", "expert_load", "gpu", "platform",
-    "link", "clock", "unit", "power_limit", "engine", "precision", "weights", "kv_cache", "max_batched_tokens",
-    "max_sequences", "chunked_prefill", "memory_fraction", "prefix_hit_rate", "time_model", "calibration",
-)  # fmt: skip
-"""Options of `serve` that a pool may have for itself; what it leaves out is that of the question."""
-
-
-class PoolSettings(KeyValues):
-    """Settings of a pool, whose types are those of the options."""
-
-    def __init__(self) -> None:  # the types are read from the record, which has an option of this type itself
-        pass
-
-    @functools.cached_property
-    def types(self) -> dict[str, Any]:  # type: ignore[override]
-        """Types of the settings by the name of the option."""
-        declared = options_of(Serve)
-        spellings = {name: documented_spelling(name, declared[name]).removeprefix("--") for name in POOL_OPTIONS}
-        return {spelling: declared[name].type for name, spelling in spellings.items()}
-
-
-@dataclass(frozen=True)
-class Serve(
-    PriceOptions, SiteOptions, TimeModelOptions, ExpertOptions, WeightOptions, DeviceOptions, NetworkAsked
-):  # fmt: skip
-    """Predict latencies, throughput, saturation, cost and energy of a language model that serves requests.
-
-    Several values of options are a comparison of all combinations; with --advise devices are ranked.
-    """
-
-    precision: Several[str] | None = option(
-        group=NETWORK_GROUP, is_common=True, type=INFERENCE_PRECISIONS, metavar="NAME",
-        spellings=("--precision", "--dtype"),
-        help="Precision of the arithmetic. [default: that of --weights on devices that compute in it, otherwise bf16]",
-    )  # fmt: skip
-    platform: Several[str] | None = option(
-        group=DEVICE_GROUP, is_common=True, type=PLATFORM, metavar="NAME|FILE",
-        help="Computer of the devices, by name, p4d.24xlarge or dgx-h100.",
-    )  # fmt: skip
-    link: str | None = option(
-        group=DEVICE_GROUP, type=LINK, metavar="LINK",
-        help="Link between the devices of a replica: ethernet20, '25 GB/s'. [default: that of the platform, or the "
-        "fastest of the device]",
-    )  # fmt: skip
-    workers: Several[int] | None = option(
-        group=PARALLEL_GROUP, is_common=True, type=INTEGER, metavar="N",
-        help="Number of devices. [default: --tensor times --pipeline times --replicas]",
-    )  # fmt: skip
-    tensor: Several[int] | None = option(
-        group=PARALLEL_GROUP, is_common=True, type=INTEGER, metavar="N",
-        spellings=("--tensor", "--tensor-parallel-size", "--tp-size", "--tp", "-tp"),
-        help="Devices of a stage, which divide all matrices among themselves. [default: 1]",
-    )  # fmt: skip
-    pipeline: Several[int] | None = option(
-        group=PARALLEL_GROUP, is_common=True, type=INTEGER, metavar="N",
-        spellings=("--pipeline", "--pipeline-parallel-size", "--pp-size", "-pp"),
-        help="Pipeline stages of a replica, which has --tensor times --pipeline devices. [default: 1]",
-    )  # fmt: skip
-    replicas: Several[int] | None = option(
-        group=PARALLEL_GROUP, is_common=True, type=INTEGER, metavar="N",
-        spellings=("--replicas", "--data-parallel-size", "--dp-size", "--dp", "-dp"),
-        help="Replicas, which take requests in turn. [default: 1]",
-    )  # fmt: skip
-    router: str = option(
-        "round-robin", group=PARALLEL_GROUP, type=Names("router", ".serving.routers:ROUTERS"), metavar="NAME",
-        help="How replicas share the requests: in turn, least-loaded, by the prefix that their caches hold, or sticky "
-        "by session.",
-    )  # fmt: skip
-    prefill_pool: dict[str, Any] | str | None = option(
-        group=PARALLEL_GROUP, is_common=True, type=PoolSettings(), metavar="OPTION=VALUE,...",
-        help="Replicas that compute prompts only, and send keys and values to those of --decode-pool: replicas=N and "
-        "options of `serve` by their names, such as gpu, tensor, engine. What a pool leaves out is as for all.",
-    )  # fmt: skip
-    decode_pool: dict[str, Any] | str | None = option(
-        group=PARALLEL_GROUP, is_common=True, type=PoolSettings(), metavar="OPTION=VALUE,...",
-        help="With --prefill-pool: replicas that decode. [default: those of the other options]",
-    )  # fmt: skip
-    input_tokens: Several[int | str] = option(
-        1024, group=TRAFFIC_GROUP, is_common=True, metavar="TOKENS",
-        spellings=("--input-tokens", "--random-input-len"),
-        help="Tokens of a prompt: 1024, mean:std as 1024:256, or a data set: azure-conversation, azure-code.",
-    )  # fmt: skip
-    output_tokens: Several[int | str] = option(
-        256, group=TRAFFIC_GROUP, is_common=True, metavar="TOKENS",
-        spellings=("--output-tokens", "--random-output-len"),
-        help="Tokens of an answer: 256, mean:std as 256:64, or a data set.",
-    )  # fmt: skip
-    rate: Several[float | str] | None = option(
-        group=TRAFFIC_GROUP, is_common=True, metavar="RATE", spellings=("--rate", "--request-rate"),
-        help="Requests per second of an open loop; inf sends all requests at once.",
-    )  # fmt: skip
-    concurrency: Several[int] | None = option(
-        group=TRAFFIC_GROUP, is_common=True, type=INTEGER, metavar="USERS",
-        spellings=("--concurrency", "--max-concurrency"),
-        help="Users of a closed loop, each of whom sends a request when the previous one is answered.",
-    )  # fmt: skip
-    requests: str | Path | None = option(
-        group=TRAFFIC_GROUP, type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
-        help="Requests instead of --rate: CSV with the columns arrival_s, input_tokens and output_tokens, or JSON "
-        "lines as in Mooncake's traces (timestamp, input_length, output_length, hash_ids), whose prefixes are found.",
-    )  # fmt: skip
-    num_requests: int | None = option(
-        group=TRAFFIC_GROUP, type=INTEGER, metavar="N", spellings=("--num-requests", "--num-prompts"),
-        help="Number of requests. [default: 1000 per replica, or 10 per user]",
-    )  # fmt: skip
-    arrivals: str = option(
-        "poisson", group=TRAFFIC_GROUP, type=click.Choice(("poisson", "fixed")), help="Arrival process of --rate."
-    )
-    workload: str | None = option(
-        group=TRAFFIC_GROUP, is_single=True, metavar="KIND:KEY=VALUE,...",
-        help="Prompts with beginnings in common, instead of lengths: shared-prefix:groups=150,prompts=5,system=6000,"
-        "question=1200,output=1000, conversation:turns=10,question=512,output=256,think=0s, agent:turns=20,system=8000,"
-        "question=1000,output=200,tool=2s or best-of:samples=8,prompt=1000,output=500 (these are the defaults).",
-    )  # fmt: skip
-    seed: int = option(
-        0, group=TRAFFIC_GROUP, type=click.INT, metavar="N", help="Seed of arrivals and lengths. [default: 0]"
-    )
-    engine: Several[str] = option(
-        "vllm", group=ENGINE_GROUP, is_common=True, metavar="NAME",
-        type=Names("serving engine", ".engines.records:SERVERS"),
-        help="Engine, with its defaults of batches and memory.",
-    )  # fmt: skip
-    max_batched_tokens: Several[int] | None = option(
-        group=ENGINE_GROUP, type=INTEGER, metavar="N",
-        spellings=("--max-batched-tokens", "--max-num-batched-tokens", "--max-prefill-tokens"),
-        help="Tokens per iteration.",
-    )  # fmt: skip
-    max_sequences: Several[int] | None = option(
-        group=ENGINE_GROUP, is_common=True, type=INTEGER, metavar="N",
-        spellings=("--max-sequences", "--max-num-seqs", "--max-running-requests"),
-        help="Sequences that run at the same time.",
-    )  # fmt: skip
-    chunked_prefill: Several[int] | None = option(
-        group=ENGINE_GROUP, is_common=True, type=click.INT, metavar="TOKENS",
-        spellings=("--chunked-prefill", "--chunked-prefill-size"),
-        help="Tokens of prompts per iteration, into which longer prompts are split; 0 for whole prompts.",
-    )  # fmt: skip
-    memory_fraction: Several[float] | None = option(
-        group=ENGINE_GROUP, is_common=True, type=click.FLOAT, metavar="FRACTION",
-        spellings=("--memory-fraction", "--gpu-memory-utilization", "--mem-fraction-static"),
-        help="Fraction of the memory for weights, activations and cache, or in tensorrt-llm of the free memory.",
-    )  # fmt: skip
-    prefix_hit_rate: Several[float] = option(
-        0.0, group=ENGINE_GROUP, is_common=True, type=Number(0, 1), metavar="FRACTION",
-        help="Fraction of every prompt that the prefix cache holds. [default: 0]",
-    )  # fmt: skip
-    cache_tiers: dict[str, Any] | str | None = option(
-        group=ENGINE_GROUP, type=TIER_SETTINGS, metavar="KEY=VALUE,...",
-        help="What the prefix cache has below the memory of the devices: host=SIZE and disk=SIZE of each replica, "
-        "store=SIZE of all together, and host-bandwidth=RATE, disk-bandwidth, store-bandwidth.",
-    )  # fmt: skip
-    speculation: dict[str, Any] | str | None = option(
-        group=ENGINE_GROUP, is_common=True, type=SPECULATION_SETTINGS, metavar="KEY=VALUE,...",
-        help="Speculative decoding: tokens=N (drafted per iteration), acceptance=PROBABILITY (that a drafted token is "
-        "accepted, default 0), draft=NETWORK (default: drafting is free, as with n-grams).",
-    )  # fmt: skip
-    engine_settings: dict[str, Any] | str | None = option(
-        group=ENGINE_GROUP, type=ENGINE_SETTINGS, metavar="KEY=VALUE,...",
-        help="Settings of the engine: block-size=TOKENS (per block of the KV cache), receive-interval=N (decoding "
-        "iterations between looks for new requests: sglang, vllm-0.7), sampling=nucleus|greedy (how clients let vllm "
-        "choose tokens: top-p or top-k, the default, or the most likely), overhead=TIME (per iteration, in which the "
-        "device waits for scheduler and sampling, such as '1 ms').",
-    )  # fmt: skip
-    slo: str | None = option(
-        group=TRAFFIC_GROUP, is_common=True, is_single=True, metavar="LIMITS",
-        help="Objectives such as ttft=500ms,tpot.p99=50ms (p90 unless given): the highest rate that meets them.",
-    )  # fmt: skip
-    advise: str | None = option(
-        group=TRAFFIC_GROUP, is_common=True, is_single=True, type=Names("ranking", ".serving.candidates:RANKINGS"),
-        metavar="cost|joules",
-        help="Rank devices, parallelism, weights and batch limits by the price of --rate (without it of a token) or by "
-        "the joules of a token, and choose the best that meets --slo.",
-    )  # fmt: skip
-    headroom: float | None = option(
-        group=TRAFFIC_GROUP, type=Number(0, 1), metavar="FRACTION",
-        help="With --advise: fraction of the lower end of the saturation rate that --rate leaves free. [default: 0.1]",
-    )  # fmt: skip
 
 
 def answer(question: Serve) -> Serving | Comparison:

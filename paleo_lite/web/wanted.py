@@ -28,7 +28,7 @@ from ..questions.records import (
     UpdateOptions,
 )
 from ..questions.rl import ROLLOUT_GROUP, STEP_GROUP
-from ..questions.serve import TRAFFIC_GROUP
+from ..questions.serve_options import TRAFFIC_GROUP
 from .uploads import reads_sequences
 
 PROFILE = "profile"

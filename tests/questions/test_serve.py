@@ -10,7 +10,7 @@ from paleo_lite.architectures import find_network
 from paleo_lite.cli import main
 from paleo_lite.errors import BadValue
 from paleo_lite.questions.option import options_of
-from paleo_lite.questions.serve import Serve
+from paleo_lite.questions.serve_options import Serve
 
 SHORT = {"gpu": "h100-sxm", "rate": 1, "num_requests": 12, "input_tokens": 64, "output_tokens": 8}
 WORDS = "serve llama-3.2-1b --gpu h100-sxm --rate 1 --num-requests 12 --input-tokens 64 --output-tokens 8 --format json"

@@ -21,7 +21,7 @@ from paleo_lite.machines import find_device
 from paleo_lite.own_machines.question import LocalQuestion
 from paleo_lite.own_machines.step import local_constants
 from paleo_lite.questions.option import options_of
-from paleo_lite.questions.serve import Serve
+from paleo_lite.questions.serve_options import Serve
 from paleo_lite.serving.deployment import Deployment
 from paleo_lite.serving.launch import launch_settings
 

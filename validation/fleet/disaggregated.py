@@ -16,7 +16,8 @@ import msgspec
 import numpy as np
 
 from paleo_lite.errors import PaleoError
-from paleo_lite.questions.serve import Serve, make_deployment
+from paleo_lite.questions.serve import make_deployment
+from paleo_lite.questions.serve_options import Serve
 from paleo_lite.reporting.document import Column, Document, Table
 from paleo_lite.serving.answers import request_latencies
 from paleo_lite.serving.deployment import LEVELS
