@@ -315,7 +315,7 @@ def _deployments(
     from ..engines.records import LOCAL_ENGINES
     from ..engines.routing import parse_expert_load
     from ..serving.engine_model import choose_cache_format
-    from ..serving.options import SimulationOptions, Speculation
+    from ..serving.options import SimulationOptions, make_speculation
     from ..serving.products import USUAL_PRECISION
     from ..timing.budget import parse_price
 
@@ -341,7 +341,7 @@ def _deployments(
             "overhead_s": settings.get("overhead"),
         },
         expert_load=parse_expert_load(question.expert_load or UNIFORM_LOAD),
-        options=SimulationOptions(asked.prefix_hit_rate, Speculation(length, speculation.get("acceptance", 0.0))),
+        options=SimulationOptions(asked.prefix_hit_rate, make_speculation(length, speculation.get("acceptance", 0.0))),
         link=question.link,
         topology=topology,
         price_usd_per_h=None if price is None else parse_price(price),

@@ -26,14 +26,14 @@ from .records import (
     TimeModelOptions,
     WeightOptions,
 )
-from .values import INTEGER, KeyValues, Number, Quantity
+from .values import INTEGER, KeyValues, Number, Quantity, Shares
 
 if TYPE_CHECKING:
     pass
 
 TRAFFIC_GROUP = "Traffic"
 
-SPECULATION_SETTINGS = KeyValues({"tokens": INTEGER, "acceptance": Number(0, 1), "draft": NETWORK})
+SPECULATION_SETTINGS = KeyValues({"tokens": INTEGER, "acceptance": Shares(), "draft": NETWORK})
 TIER_SETTINGS = KeyValues(
     {
         **{name: Quantity("B", unit_required=True) for name in ("host", "disk", "store")},
@@ -205,7 +205,7 @@ class Serve(
     speculation: dict[str, Any] | str | None = option(
         group=ENGINE_GROUP, is_common=True, type=SPECULATION_SETTINGS, metavar="KEY=VALUE,...",
         help="Speculative decoding: tokens=N (drafted per iteration), acceptance=PROBABILITY (that a drafted token is "
-        "accepted, default 0), draft=NETWORK (default: drafting is free, as with n-grams).",
+        "accepted, default 0, or by position as engines print it: 0.76,0.60,0.50), draft=NETWORK (default: drafting is free, as with n-grams).",
     )  # fmt: skip
     engine_settings: dict[str, Any] | str | None = option(
         group=ENGINE_GROUP, type=ENGINE_SETTINGS, metavar="KEY=VALUE,...",

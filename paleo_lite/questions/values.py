@@ -101,6 +101,20 @@ class Number(click.ParamType):  # type: ignore[type-arg]
         return number
 
 
+class Shares(Number):
+    """A share from 0 to 1, or several of them separated by commas."""
+
+    name = "share"
+
+    def __init__(self) -> None:
+        super().__init__(0, 1)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the share, or a tuple of them."""
+        shares = tuple(super(Shares, self).convert(part.strip(), param, ctx) for part in str(value).split(","))
+        return shares if len(shares) > 1 else shares[0]
+
+
 class CommaSeparated(click.ParamType):  # type: ignore[type-arg]
     """One value, or several values separated by commas; the name of an existing file may contain commas.
 

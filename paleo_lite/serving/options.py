@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from ..errors import BadValue
@@ -13,6 +15,9 @@ class Speculation(msgspec.Struct, frozen=True):
 
     draft_length: int = 0  # tokens drafted per iteration; 0 without speculation
     acceptance: float = 0.0  # probability that a drafted token is accepted
+    # Share of the iterations in which the first, second, ... drafted token is accepted, as engines print it, instead of
+    # one acceptance; empty if that is the same at every position.
+    accepted_at: tuple[float, ...] = ()
     # Iteration times of the draft network; None if drafting takes no time on the device, as with n-grams.
     draft: IterationTimes | None = None
 
@@ -24,10 +29,29 @@ class Speculation(msgspec.Struct, frozen=True):
         if self.acceptance and not self.draft_length:
             raise BadValue("`--speculation acceptance` needs tokens=N, the tokens drafted per iteration")
 
+        if self.accepted_at and len(self.accepted_at) != self.draft_length:
+            raise BadValue(
+                f"`--speculation acceptance` takes one share, or one per drafted token: {self.draft_length} of them "
+                f"(got {len(self.accepted_at)})"
+            )
+        if list(self.accepted_at) != sorted(self.accepted_at, reverse=True):
+            raise BadValue(
+                "`--speculation acceptance` by position falls: a token is accepted after those before it only"
+            )
+
     @property
     def tokens_per_iteration(self) -> float:
         """Expected tokens per sequence and iteration: ``(1 - a^(n + 1)) / (1 - a)`` (equation 1)."""
+        if self.accepted_at:
+            return 1 + sum(self.accepted_at)
         return (1 - self.acceptance ** (self.draft_length + 1)) / (1 - self.acceptance)
+
+
+def make_speculation(draft_length: int, acceptance: float | Sequence[float]) -> Speculation:
+    """Return speculative decoding with an acceptance, or with one of each position."""
+    if isinstance(acceptance, (int, float)):
+        return Speculation(draft_length, acceptance)
+    return Speculation(draft_length, accepted_at=tuple(acceptance))
 
 
 class SimulationOptions(msgspec.Struct, frozen=True):

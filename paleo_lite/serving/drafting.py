@@ -1,0 +1,47 @@
+"""Up to which load speculative decoding pays: drafts cost iterations that are the longer the more sequences there are."""
+
+from __future__ import annotations
+
+from .deployment import PreparedDeployment
+
+
+def most_sequences_that_pay(prepared: PreparedDeployment, context: float) -> int:
+    """Return the largest number of sequences at which drafting decodes faster than one token per iteration does.
+
+    At few sequences the weights are read once for all drafted tokens; at many the products limit, and tokens that are
+    not accepted take their time from others. 0 if drafting never pays.
+    """
+    speculation = prepared.deployment.options.speculation
+    drafted = speculation.draft_length
+    times, engine = prepared.tables, prepared.engine
+    largest = 0
+    for sequences in _batches(engine.max_sequences):
+        cached = sequences * context
+        host_s = engine.overhead_s + engine.sequence_overhead_s * -(-sequences // times.attention_data)
+        plain_s = host_s + times.iteration_s(sequences, cached)
+        drafting_s = host_s + times.iteration_s(sequences, cached, tokens_per_sequence=drafted + 1)
+        if prepared.draft_tables is not None:
+            drafting_s += drafted * prepared.draft_tables.decode_s(sequences, cached)
+        if drafting_s / speculation.tokens_per_iteration < plain_s:
+            largest = sequences
+    return largest
+
+
+def _batches(largest: int) -> list[int]:
+    """Return numbers of sequences up to the largest one, in steps of 12%."""
+    batches = [1]
+    while batches[-1] < largest:
+        batches.append(min(max(batches[-1] + 1, round(1.12 * batches[-1])), largest))
+    return batches
+
+
+def drafting_note(prepared: PreparedDeployment, context: float) -> str | None:
+    """Return up to how many sequences drafting pays; None without it, and for pipelines, whose rounds differ."""
+    if not prepared.deployment.options.speculation.draft_length or prepared.tables.pipeline > 1:
+        return None
+    most = most_sequences_that_pay(prepared, context)
+    if not most:
+        return "drafting does not pay at any number of sequences: leave `--speculation` out"
+    if most >= prepared.engine.max_sequences:
+        return f"drafting pays up to the {most:,} sequences that run at the same time in a replica"
+    return f"drafting pays up to about {most:,} sequences per replica; more of them decode faster without it"
