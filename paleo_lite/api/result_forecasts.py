@@ -32,6 +32,12 @@ _VARIANT = re.compile(
     r"[-_. ](?:instruct|chat|it|hf|gguf|base|fp8|nvfp4|awq|gptq|ud|\d{4}|i?q\d\w*|bf16|f16)(?=[-_. ]|$)"
 )
 _COUNT = re.compile(r"^\d+ ?x[_ ]?", re.IGNORECASE)
+_WITHOUT_NETWORK = ("collective",)
+_TRAINING_FACTS = {
+    "devices": "workers", "global_batch_size": "global_batch_size", "batch_size": "batch_size",
+    "sequence_length": "sequence_length", "tensor": "tensor", "pipeline": "pipeline", "micro_batch": "micro_batch",
+}  # fmt: skip
+"""Facts of a row of training, with the options of `train` that they answer."""
 _AUTOCAST = {"amp": "fp16", "amp_bf16": "bf16"}
 
 
@@ -127,7 +133,7 @@ def facts_of(reading: Reading, findings: Findings, given: dict[str, Any]) -> dic
     if reading.kind not in _ASKS:
         raise BadValue(f"rows of the kind {reading.kind} have no forecast yet")
     facts = {**findings.configuration, **reading.values, **given}
-    if "network" not in given:
+    if "network" not in given and reading.kind not in _WITHOUT_NETWORK:
         facts["network"] = _known_network(str(facts.get("network") or ""))
     if not facts.get("gpu"):
         raise BadValue("the GPU is not in the file: give `--gpu`")
@@ -259,10 +265,55 @@ def _ask_prompt(facts: dict[str, Any], more: dict[str, Any]) -> list[Forecast]:
 
 
 def _ask_step(facts: dict[str, Any], more: dict[str, Any]) -> list[Forecast]:
-    """Forecast a pass of a network."""
+    """Forecast a pass of a network, or a step of training."""
+    if facts.get("phase") == "training":
+        return _ask_training(facts, more)
     if facts.get("phase") != "inference":
-        raise BadValue("steps of training are not compared yet: `paleo-lite train` forecasts them")
+        raise BadValue("the phase of the steps is not in the file")
     return _ask_pass(facts, more, phase="inference", image_size=_count(facts, "image_size"), figure="step_s")
+
+
+def _ask_training(facts: dict[str, Any], more: dict[str, Any]) -> list[Forecast]:
+    """Forecast a step of training on one or many devices."""
+    from ..questions.train import train
+
+    counts = {name: _count(facts, name) for name in _TRAINING_FACTS}
+    settings: dict[str, Any] = {_TRAINING_FACTS[name]: count for name, count in counts.items() if count is not None}
+    if settings.get("workers") == 1:
+        settings["batch_size"] = settings.pop("global_batch_size", None) or settings.get("batch_size")
+        del settings["workers"]
+    if not settings.get("batch_size") and not settings.get("global_batch_size"):
+        raise BadValue("the batch size is not in the file")
+    if settings.get("global_batch_size"):
+        settings.pop("batch_size", None)
+    answer: Any = train(
+        facts["network"],
+        gpu=facts["gpu"],
+        precision=_precision(facts) or "bf16",
+        recompute="block" if facts.get("recompute") is True else None,
+        **settings,
+        **more,
+    )
+    row = getattr(answer, "answering_row", answer)
+    return [Forecast("step_s", row.time_s, row.interval)]
+
+
+def _ask_collective(facts: dict[str, Any], more: dict[str, Any]) -> list[Forecast]:
+    """Forecast an all-reduce inside a node."""
+    from ..distributed.collectives import topology_all_reduce_s
+    from ..distributed.links import Topology, device_link, link_rate
+    from ..machines import find_device
+
+    if facts.get("operation") != "all_reduce":
+        raise BadValue("only all-reduces have a forecast")
+    if (_count(facts, "nodes") or 1) > 1:
+        raise BadValue("collectives over several nodes have no forecast: their network is not in the file")
+    devices, size = _count(facts, "devices"), _count(facts, "bytes")
+    if devices is None or size is None:
+        raise BadValue("the number of devices or the size of the message is not in the file")
+    device = find_device(facts["gpu"], more["hardware_files"])
+    topology = Topology(device.id, devices, link_rate(facts.get("link") or device_link(device)), 1, None)
+    return [Forecast("time_s", float(topology_all_reduce_s(topology, float(size))))]
 
 
 def _ask_pass(facts: dict[str, Any], more: dict[str, Any], *, figure: str, **settings: Any) -> list[Forecast]:
@@ -289,5 +340,6 @@ _ASKS: dict[str, Callable[[dict[str, Any], dict[str, Any]], list[Forecast]]] = {
     "decode": _ask_decode,
     "prompt": _ask_prompt,
     "step": _ask_step,
+    "collective": _ask_collective,
 }
 """How each kind of row is forecast; the others are left out, and said."""

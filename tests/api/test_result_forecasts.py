@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -61,9 +62,38 @@ def test_passes_of_networks(tmp_path: Path) -> None:
     assert "1 network without a shipped network of the name (nothing_of_this_name)" in result.left_out[0]
 
 
-def test_files_without_a_forecast_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadValue, match="rows of the kind collective have no forecast yet"):
+def test_an_all_reduce_inside_a_node(tmp_path: Path) -> None:
+    result = compare(NCCL.replace("node2 device  0", "node1 device  1"), tmp_path, gpu="h100-sxm")
+    assert {(row.kind, row.figure) for row in result.rows} == {("collective", "time_s")}
+    sizes = [row.forecast for row in result.rows]
+    assert sizes == sorted(sizes)
+    with pytest.raises(BadValue, match="collectives over several nodes have no forecast"):
         compare(NCCL, tmp_path)
+
+
+def test_a_step_of_training(tmp_path: Path) -> None:
+    """The log of Megatron-LM on eight devices is compared with what `train` says of them."""
+    log = [
+        "tensor_model_parallel_size ...................... 2", "world_size ...................................... 8",
+        "seq_length ...................................... 1024",
+        *(f" iteration {number}/ 100 | consumed samples: {64 * number} | elapsed time per iteration (ms): 900.0 | "
+          "learning rate: 1.000E-04 | global batch size: 64 | lm loss: 7.0E+00 |" for number in range(1, 9)),
+    ]  # fmt: skip
+    result = compare("\n".join(log), tmp_path, gpu="a100-sxm-80gb", predict="llama-3.2-1b", precision="bf16")
+    (row,) = result.rows
+    asked: Any = pl.train("llama-3.2-1b", gpu="a100-sxm-80gb", precision="bf16", workers=8, tensor=2,
+                          global_batch_size=64, sequence_length=1024)  # fmt: skip
+    assert (row.figure, row.measured) == ("step_s", pytest.approx(0.9))
+    assert row.forecast == asked.answering_row.time_s
+    assert row.low < row.forecast < row.high  # type: ignore[operator]
+
+
+def test_files_without_a_forecast_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadValue, match="rows of the kind power have no forecast yet"):
+        compare(
+            "timestamp, power.draw [W]\n2026/11/01 10:00:00.000, 300.00 W\n2026/11/01 10:00:01.000, 310.00 W\n",
+            tmp_path,
+        )
     with pytest.raises(BadValue, match="the GPU is not in the file: give `--gpu`"):
         compare(VLLM_SERVE.replace(', "gpu": "H100"', ""), tmp_path)
 
