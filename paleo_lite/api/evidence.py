@@ -13,6 +13,8 @@ import msgspec
 from ..calibration.evidence import Observation
 from ..calibration.evidence_file import (
     EVIDENCE_FORMAT,
+    LEAST_S,
+    MOST_S,
     EvidenceCalibration,
     EvidenceProvenance,
     SuggestedRow,
@@ -175,7 +177,7 @@ def observe_server(
     return [
         Observation(server_evidence.KIND, figure, situation, traits, seconds, forecast_s, _rounded(shares[figure]))
         for figure, seconds, forecast_s in own
-        if seconds and seconds > 0
+        if seconds and LEAST_S <= seconds <= MOST_S
     ]
 
 
@@ -214,7 +216,7 @@ def _observe_local(
             forecasts["time_s"],
         )
         shares = local_evidence.shares_of_prompt(contents, device, constants, answer.prompt_tokens)
-    if not seconds or seconds <= 0:
+    if not seconds or not LEAST_S <= seconds <= MOST_S:
         return []
     traits = local_evidence.local_traits(contents, device, answer.backend)
     return [Observation(local_evidence.KIND, figure, situation, traits, seconds, forecast_s, _rounded(shares))]

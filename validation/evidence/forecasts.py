@@ -7,12 +7,21 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from paleo_lite.calibration.evidence import KindPrior, Posterior
+from paleo_lite.calibration.evidence import KindPrior, Observation, Posterior
 
 from .groups import Grouped, by_group
 
 KNOWN = (1, 2, 4)
 """Measurements of a group that are known."""
+
+ANOTHER_DEVICE = 0
+"""In place of a number of known measurements: none of the group, but those of the same network on other devices."""
+
+MOST_OF_OTHERS = 4
+"""Measurements of each of these that are known."""
+
+GROUPS = 10_000
+"""More than there are groups of a part."""
 
 DRAWS = 3
 """Times that the known measurements of a group are drawn."""
@@ -32,7 +41,7 @@ class GroupForecast(msgspec.Struct, frozen=True):
 def forecast_groups(rows: Sequence[Grouped], prior: KindPrior, known: int, seed: int) -> list[GroupForecast]:
     """Return the forecasts of all rows of groups but those that are known, which are drawn several times."""
     generator = np.random.default_rng(seed)
-    points = []
+    points: list[GroupForecast] = []
     for number, own in enumerate(by_group(rows).values()):
         situations = list(dict.fromkeys(row.situation for row in own))
         if len(situations) <= known:
@@ -41,18 +50,37 @@ def forecast_groups(rows: Sequence[Grouped], prior: KindPrior, known: int, seed:
             drawn = generator.choice(len(situations), known, replace=False)
             chosen = {situations[index] for index in drawn}
             posterior = Posterior(tuple(row for row in own if row.situation in chosen), prior)
-            for row in own:
-                if row.situation in chosen:
-                    continue
-                log_time, after, before = posterior.factors(row.traits).log_time(row.shares, prior.noise[row.figure])
-                points.append(
-                    GroupForecast(
-                        seed * 10_000 + number,
-                        row.figure,
-                        row.log_ratio,
-                        row.log_ratio - log_time,
-                        before**0.5,
-                        after**0.5,
-                    )
-                )
+            unknown = [row for row in own if row.situation not in chosen]
+            points += [_forecast(row, posterior, seed * GROUPS + number) for row in unknown]
     return points
+
+
+def forecast_from_other_devices(
+    groups: Sequence[tuple[str, ...]], rows: Sequence[Grouped], prior: KindPrior, seed: int
+) -> list[GroupForecast]:
+    """Return the forecasts of the rows of some groups by those of the same network and engine on other devices."""
+    everything = by_group(rows)
+    points: list[GroupForecast] = []
+    for number, group in enumerate(groups):
+        own = everything[group]
+        known: list[Observation] = []
+        for others in everything.values():
+            if _is_same_elsewhere(others[0], own[0]):
+                chosen = np.unique(np.linspace(0, len(others) - 1, MOST_OF_OTHERS).astype(int))
+                known += [others[int(index)] for index in chosen]
+        if known:
+            posterior = Posterior(tuple(known), prior)
+            points += [_forecast(row, posterior, seed * GROUPS + number) for row in own]
+    return points
+
+
+def _is_same_elsewhere(one: Observation, other: Observation) -> bool:
+    """Return whether two rows are of the same source, engine and network on different devices."""
+    same = all(one.traits[name] == other.traits[name] for name in ("source", "engine", "network"))
+    return same and one.traits["device"] != other.traits["device"]
+
+
+def _forecast(row: Observation, posterior: Posterior, group: int) -> GroupForecast:
+    noise = posterior.prior.noise[row.figure]
+    log_time, after, before = posterior.factors(row.traits).log_time(row.shares, noise)
+    return GroupForecast(group, row.figure, row.log_ratio, row.log_ratio - log_time, before**0.5, after**0.5)

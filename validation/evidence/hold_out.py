@@ -10,7 +10,7 @@ import numpy as np
 from paleo_lite.engines.step import Z_90
 
 from .fit import fit_prior
-from .forecasts import KNOWN, GroupForecast, forecast_groups
+from .forecasts import ANOTHER_DEVICE, KNOWN, GroupForecast, forecast_from_other_devices, forecast_groups
 from .groups import Grouped, by_group
 
 FOLDS = 5
@@ -28,7 +28,7 @@ class EvidenceErrors(msgspec.Struct, frozen=True):
     kind, figure : str
         Kind of question, and figure.
     known : int
-        Measurements of the group that are known.
+        Measurements of the group that are known; 0 if those of the same network on other devices are.
     groups, points : int
         Groups, and forecasts.
     before, after : float
@@ -64,13 +64,14 @@ class EvidenceErrors(msgspec.Struct, frozen=True):
 def validate_evidence(kind: str, rows: Sequence[Grouped]) -> list[EvidenceErrors]:
     """Return the errors of groups of a kind of question, by figure and by how many measurements are known."""
     groups = list(by_group(rows))
-    points: dict[int, list[GroupForecast]] = {known: [] for known in KNOWN}
+    points: dict[int, list[GroupForecast]] = {known: [] for known in (*KNOWN, ANOTHER_DEVICE)}
     for fold in range(FOLDS):
         left_out = set(groups[fold::FOLDS])
         others = [one for one in rows if one.group not in left_out]
         prior = fit_prior(kind, others)
         for known in KNOWN:
             points[known] += forecast_groups([one for one in rows if one.group in left_out], prior, known, fold)
+        points[ANOTHER_DEVICE] += forecast_from_other_devices(groups[fold::FOLDS], rows, prior, fold)
     figures = list(dict.fromkeys(one.row.figure for one in rows))
     return [
         _errors(kind, figure, known, own)

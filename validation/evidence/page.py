@@ -36,7 +36,14 @@ def evidence_page(rows: Sequence[EvidenceErrors]) -> Document:
             Column("coverage_90", "within\n90%", percent),
             Column("width", "width to\nbefore", "{:.2f}".format),
         ],
-        [{**msgspec.to_builtins(row), "figure": FIGURES[row.figure]} for row in rows],
+        [
+            {
+                **msgspec.to_builtins(row),
+                "figure": FIGURES[row.figure],
+                "known": row.known or "on other devices",
+            }
+            for row in rows
+        ],
     )
     texts = [
         f"{FIGURES[row.figure]} {row.large_median_before:.1%} off in the median, {row.large_median_after:.1%} with one"
