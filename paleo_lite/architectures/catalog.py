@@ -25,9 +25,10 @@ from ..files import (
 )
 from .descriptor import FORMAT, TRACER, decode_descriptor, read_bounded, read_descriptor, write_descriptor
 from .inputs import Input, read_input
-from .locate import GGUF, WEIGHTS, find_shipped, locate
+from .locate import GGUF, WEIGHTS, locate
 from .network import Network, SequenceOptions
 from .ollama import find_in_ollama, is_ollama_name
+from .releases import find_release
 
 IMPORTERS = {
     ".prototxt": "paleo_lite.architectures.prototxt:read_prototxt",
@@ -168,9 +169,9 @@ def _shipped_path(name: str) -> Path:
         return path
     by_normalized_name = {normalize_name(shipped): shipped for shipped in network_names()}
     shipped_name = by_normalized_name.get(normalize_name(name))
-    published = find_shipped(name) if shipped_name is None and "/" in name else None
-    if published is not None:
-        return published
+    release = find_release(name) if shipped_name is None else None
+    if release is not None:
+        return release
     if shipped_name is None:
         if is_missing_path(name):
             raise BadDescriptor(f"{name}: {NO_SUCH_FILE}")

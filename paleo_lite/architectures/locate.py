@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ..errors import BadDescriptor
 from ..files import NO_SUCH_FILE, file_exists, shipped_folder
+from .releases import find_release
 
 GGUF = ".gguf"
 """Suffix of the files of llama.cpp, whose headers describe the model."""
@@ -18,8 +19,6 @@ WEIGHTS = (".safetensors", ".safetensors.index.json")
 _CONFIG = "config.json"
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w][\w.-]*")
 _REVISION = re.compile(r"[\w.-]+")
-_CARD = re.compile(rb'"card": *"https://huggingface\.co/([^"]+)"')
-_HEAD_BYTES = 2**12
 
 
 def locate(
@@ -39,7 +38,7 @@ def locate(
         return _in_folder(Path(name))
     if not _HUB_NAME.fullmatch(name) or file_exists(name, Path.exists) or Path(name).suffix in _OTHER_FILES:
         return None
-    return None if find_shipped(name) else _in_cache(name)
+    return None if find_release(name) else _in_cache(name)
 
 
 _OTHER_FILES = (".json", ".prototxt", ".onnx", ".pt2", ".py", ".pt", ".bin")
@@ -65,17 +64,6 @@ def _in_folder(folder: Path) -> Path:
     if files:
         raise BadDescriptor(f"{folder}: {len(files)} {GGUF} files and no {_CONFIG}; name one of the files")
     raise BadDescriptor(f"{folder}: neither a {_CONFIG} nor a {GGUF} file is in the folder")
-
-
-def find_shipped(name: str) -> Path | None:
-    """Return the shipped config that was read from a repository of the Hub; None if there is none."""
-    wanted = name.lower().encode()
-    for path in sorted(shipped_folder("models").glob("*.json")):
-        with path.open("rb") as file:
-            card = _CARD.search(file.read(_HEAD_BYTES))
-        if card is not None and card[1].lower() == wanted:
-            return path
-    return None
 
 
 def hub_cache() -> Path:

@@ -1,0 +1,62 @@
+"""Names of releases find the shipped network that has their shape."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from measured import DATA
+from paleo_lite.architectures import find_network, network_names
+from paleo_lite.architectures.catalog import find_network_name
+from paleo_lite.architectures.releases import RELEASES, find_release
+from paleo_lite.errors import BadDescriptor, BadValue, UnknownName
+
+
+@pytest.mark.parametrize(
+    ("name", "shipped"),
+    [
+        ("zai-org/GLM-4.7", "glm-4.6"), ("glm-4.7", "glm-4.6"), ("GLM-5.1", "glm-5"), ("GLM-5.3", "glm-5.2"),
+        ("Qwen/Qwen3.6-27B", "qwen3.5-27b"), ("Qwen/Qwen3.5-9B-Base", "qwen3.5-9b"), ("qwen3.5-9b-it", "qwen3.5-9b"),
+        ("Qwen/Qwen3-30B-A3B-Instruct-2507", "qwen3-30b-a3b"), ("google/gemma-4-E4B-it", "gemma-4-e4b"),
+        ("mistralai/Mistral-Small-24B-Instruct-2501", "mistral-small-24b"), ("kimi-k2-thinking", "kimi-k2"),
+        ("qwen3-coder-30b-a3b-instruct", "qwen3-30b-a3b"), ("baidu/ERNIE-4.5-300B-A47B-PT", "ernie-4.5-300b-a47b"),
+    ],
+)  # fmt: skip
+def test_a_release_is_the_network_that_has_its_shape(name, shipped):
+    assert find_network_name(name) == shipped
+
+
+def test_releases_are_shipped_networks():
+    assert {*RELEASES.values()} <= {*network_names()}
+    assert all("/" in release for release in RELEASES)
+
+
+def test_how_weights_are_quantized_is_an_option_and_not_part_of_a_name():
+    for name in ("glm-4.5-air-fp8", "qwen3.5-27b-nvfp4", "qwen3-8b-instruct-awq"):
+        network = name.rsplit("-", 1)[0].removesuffix("-instruct")
+        with pytest.raises(BadValue, match=rf"{name}: give the network without its quantization, {network}, and how"):
+            find_network(name)
+    with pytest.raises(BadDescriptor, match="get its config with `hf download"):  # its config says how it is quantized
+        find_network("Qwen/Qwen3.5-9B-FP8")
+
+
+def test_other_names_are_unknown():
+    assert find_release("resnet-5000") is None and find_release("nobody/glm-4.7") is None
+    for name in ("qwen3.5-10b", "unknown-fp8", "glm-4.7-instructive"):
+        with pytest.raises(UnknownName):
+            find_network(name)
+
+
+@pytest.mark.needs_data
+@pytest.mark.parametrize(
+    ("release", "earlier"),
+    [("zai-org--GLM-5.1", "zai-org--GLM-5"), ("nvidia--Kimi-K2.6-NVFP4", "moonshotai--Kimi-K2.5")],
+)
+def test_published_configs_of_a_release_and_of_its_network_are_the_same(release, earlier):
+    def sizes(name):
+        fields = json.loads((DATA / "configs" / f"{name}_config.json").read_text())
+        fields = fields.get("text_config", fields)
+        return {key: value for key, value in fields.items() if type(value) is int and not key.endswith("token_id")}
+
+    assert sizes(release) == sizes(earlier)
