@@ -311,7 +311,8 @@ def test_fp16_gains_what_was_measured(gpu: str, name: str) -> None:
 
 @pytest.mark.parametrize(
     ("options", "said"),
-    [({}, "8 bytes per parameter: `--mixed-precision`"), ({"optimizer": "sgd"}, None), ({"mixed_precision": True}, None),
+    [({}, "8 bytes per parameter: `--mixed-precision`"), ({"optimizer": "sgd"}, None),
+     ({"mixed_precision": True}, None),
      ({"lora": 16}, None), ({"optimizer": "momentum"}, "6 bytes per parameter")],
 )  # fmt: skip
 def test_a_note_says_that_nothing_is_kept_in_32_bits(options: dict[str, object], said: str | None) -> None:
