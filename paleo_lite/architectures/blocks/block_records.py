@@ -160,6 +160,7 @@ class LatentAttention(msgspec.Struct, frozen=True, kw_only=True):
     selected: int | None = None  # tokens to which a query attends, at most; None: all
     # Selects these tokens; None: the selection of the layer before is used, or there is none
     indexer: Indexer | None = None
+    gate_projection: str = ""  # name of the projection that makes a gate of the output (Kimi K3); empty: there is none
     dropout: float = 0.0
 
 
@@ -236,6 +237,7 @@ class Experts(msgspec.Struct, frozen=True, kw_only=True):
     # Width to which a token is projected before the experts and from which their sum is projected back (LatentMoE
     # of Nemotron 3); None: experts read the hidden state
     latent_size: int | None = None
+    has_latent_norm: bool = False  # whether the sum of the experts is normalised at that width (Kimi K3)
     module: str = "mlp"
     router: str = "gate"  # name of the router in the module
     experts: str = "experts"  # name of the experts in the module
@@ -320,6 +322,7 @@ class KimiDelta(msgspec.Struct, frozen=True, kw_only=True):
     head_size: int
     convolution: int
     chunk: int = 64
+    has_full_gate: bool = False  # whether one projection makes the output gate, rather than two of low rank (Kimi K3)
     module: str = "self_attn"
 
 

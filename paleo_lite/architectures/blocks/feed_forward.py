@@ -105,6 +105,8 @@ def add_experts(tape: Tape, name: str, part: Experts, x: Blob, routed_by: Blob |
     module = f"{name}.{part.experts}"
     with tape.role("experts", module):
         output = _grouped_experts(tape, module, part, routed, weights, chosen, is_divided)
+    if part.has_latent_norm:
+        output = add_norm(tape, f"{name}.routed_expert_norm", "rms", output)
     if part.latent_size is not None:
         output = tape.linear(f"{name}.fc2_latent_proj", output, hidden_size, bias=False)
     output = tape.view(name, output, (1, tokens, hidden_size), "reshape")

@@ -54,6 +54,11 @@ def add_latent_attention(tape: Tape, name: str, attention: LatentAttention, x: B
         output = _absorbed_attention(tape, name, attention, plain, turned, latent, key_turned)
     else:
         output = _expanded_attention(tape, name, attention, plain, turned, latent, key_turned, positions)
+    if attention.gate_projection:
+        read = tape.column_parallel_input(name, x)
+        gate = tape.linear(f"{name}.{attention.gate_projection}", read, output.shape[-1], bias=False)
+        gate = tape.op(f"{name}.sigmoid", "sigmoid", gate, origin="function")
+        output = tape.op(f"{name}.mul", "mul", output, gate)
     output = tape.linear(f"{name}.o_proj", output, hidden_size, attention.bias)
     return tape.row_parallel_output(name, output)
 

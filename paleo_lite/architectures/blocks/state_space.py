@@ -199,8 +199,11 @@ def add_kimi_delta(tape: Tape, name: str, mixer: KimiDelta, x: Blob) -> Blob:
     )  # fmt: skip
     _add_state(tape, name, (1, heads, size, size), (1, 3 * width, mixer.convolution))
     output = add_norm(tape, f"{name}.o_norm", "rms", output)
-    gate = tape.linear(f"{name}.g_a_proj", x, size, bias=False)
-    gate = tape.linear(f"{name}.g_b_proj", gate, width, bias=False)
+    if mixer.has_full_gate:
+        gate = tape.linear(f"{name}.g_proj", x, width, bias=False)
+    else:
+        gate = tape.linear(f"{name}.g_a_proj", x, size, bias=False)
+        gate = tape.linear(f"{name}.g_b_proj", gate, width, bias=False)
     gate = tape.op(f"{name}.sigmoid", "sigmoid", gate, origin="function")
     output = tape.op(f"{name}.mul", "mul", output, tape.view(name, gate, output.shape))
     output = tape.view(name, output, (1, tokens, width), "reshape", "copy")
