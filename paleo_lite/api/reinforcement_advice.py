@@ -84,7 +84,7 @@ def advise_rl(question: Any) -> RlAnswer:
     trainer_counts = [devices.total, *(devices.total - count for count in apart)]
     trainers = list(_trainers(base, devices, job, lengths, trainer_counts, constants))
     engines = list(_engines(question, devices, lengths, [devices.total, *apart], steps_off, constants))
-    found = []
+    fitting = []
     for trained in trainers:
         for generated in engines:
             is_colocated = trained.devices == generated.devices == devices.total
@@ -95,14 +95,14 @@ def advise_rl(question: Any) -> RlAnswer:
             off = 0 if is_colocated else steps_off
             predicted = _together(base, devices, job, trained, generated, off, lengths)
             if rollout_bytes_of(predicted) <= usable_bytes(devices.device):
-                found.append(predicted)
-    if not found:
+                fitting.append(predicted)
+    if not fitting:
         raise BadValue(
             f"no division of {devices.total} x {devices.device.name} holds {job.workload.network.name}: give more "
             "`--workers`"
         )
-    found.sort(key=lambda predicted: predicted.step.time_s)
-    return msgspec.structs.replace(make_answer(found[0]), divisions=[_row(predicted) for predicted in found])
+    fitting.sort(key=lambda predicted: predicted.step.time_s)
+    return msgspec.structs.replace(make_answer(fitting[0]), divisions=[_row(predicted) for predicted in fitting])
 
 
 def _together(
@@ -159,15 +159,15 @@ def _degrees(question: Any, devices: Devices, network: Network, mean_tokens: flo
     elif not question.uses_megatron:
         expert_degrees = [1, *expert_degrees] if experts > 1 else [1]  # sharded by blocks, or by Megatron-LM
     expert_parameters = _expert_parameters(network)
-    found = []
+    divisions = []
     available = usable_bytes(devices.device)
     for tensor, pipeline, context, expert in product(tensors, pipelines, contexts, expert_degrees):
         dense = (network.parameters - expert_parameters) / tensor
         held_bytes = (dense + expert_parameters / expert) / pipeline * BYTES_PER_PARAMETER
         is_sharded = tensor * pipeline * expert == 1 and not question.uses_megatron
         if held_bytes <= available or is_sharded:
-            found.append((tensor * pipeline * context, expert, tensor, pipeline, context))
-    for _, expert, tensor, pipeline, context in sorted(found)[:MOST_DIVISIONS]:
+            divisions.append((tensor * pipeline * context, expert, tensor, pipeline, context))
+    for _, expert, tensor, pipeline, context in sorted(divisions)[:MOST_DIVISIONS]:
         yield {"tensor": tensor, "pipeline": pipeline, "context_parallel": context, "expert_parallel": expert}
 
 

@@ -26,16 +26,16 @@ def answer_rl(question: Any) -> RlAnswer:
     return make_answer(predict_rl(question))
 
 
-def make_answer(found: Predicted) -> RlAnswer:
+def make_answer(predicted: Predicted) -> RlAnswer:
     """Return a step as an answer."""
-    question, devices, parts, step = found.question, found.devices, found.parts, found.step
-    trainer, rollouts, network = parts.trainer, parts.rollouts, found.job.workload.network
+    question, devices, parts, step = predicted.question, predicted.devices, predicted.parts, predicted.step
+    trainer, rollouts, network = parts.trainer, parts.rollouts, predicted.job.workload.network
     device = devices.device
     price = question.price_usd_per_h
     if price is None:
         listing = choose_price(device, question.price_of, devices.price)
         price = None if listing is None else listing.usd_per_h
-    rollout_bytes = rollout_bytes_of(found)
+    rollout_bytes = rollout_bytes_of(predicted)
     answer = RlAnswer(
         network=network.name,
         gpu=device.id,
@@ -52,14 +52,14 @@ def make_answer(found: Predicted) -> RlAnswer:
         steps_off=question.steps_off,
         time_s=step.time_s,
         interval=step.interval,
-        bound_s=_bound_s(found),
+        bound_s=_bound_s(predicted),
         phases=step.phases,
         exposed=step.exposed_s,
         trainer_s=step.trainer_s,
         rollouts_s=step.rollouts_s,
         limited_by=step.bounded_by,
         samples=question.samples,
-        mean_tokens=found.mean_tokens,
+        mean_tokens=predicted.mean_tokens,
         updates=question.updates_per_step,
         rollouts=rollouts,
         trainer=trainer.description,
@@ -73,12 +73,12 @@ def make_answer(found: Predicted) -> RlAnswer:
         price_usd_per_h=price,
         totals=None,
         divisions=[],
-        settings=_settings(found),
-        model=describe_model(found.job.model),
-        notes=_notes(found),
-        calibration=found.job.model.label or None,
-        activity=_activity(found),
-        power=power_of(device, has_experts=found.job.workload.has_experts),
+        settings=_settings(predicted),
+        model=describe_model(predicted.job.model),
+        notes=_notes(predicted),
+        calibration=predicted.job.model.label or None,
+        activity=_activity(predicted),
+        power=power_of(device, has_experts=predicted.job.workload.has_experts),
         facility=question.facility,
     )
     steps = _steps(question)
@@ -94,9 +94,9 @@ def make_answer(found: Predicted) -> RlAnswer:
     return msgspec.structs.replace(answer, totals=totals)
 
 
-def _settings(found: Predicted) -> str:
+def _settings(predicted: Predicted) -> str:
     """Return the settings in the words of the framework."""
-    question, devices, setup = found.question, found.devices, found.setup
+    question, devices, setup = predicted.question, predicted.devices, predicted.setup
     described = Described(
         algorithm=question.algorithm,
         prompts=question.prompts,
@@ -104,7 +104,7 @@ def _settings(found: Predicted) -> str:
         updates=question.updates_per_step,
         prompt_tokens=question.prompt_tokens,
         max_tokens=question.prompt_tokens + question.longest_response,
-        micro_batch=found.parts.trainer.samples_per_micro_batch,
+        micro_batch=predicted.parts.trainer.samples_per_micro_batch,
         tensor=question.tensor,
         pipeline=question.pipeline,
         context_parallel=question.context_parallel,
@@ -125,13 +125,13 @@ def _settings(found: Predicted) -> str:
     return settings_text(question.framework, described)
 
 
-def rollout_bytes_of(found: Predicted) -> float:
+def rollout_bytes_of(predicted: Predicted) -> float:
     """Return the memory of a device in the rollouts, with the state of the trainer that stays beside the engine."""
-    rollouts, trainer, framework = found.parts.rollouts, found.parts.trainer, found.question.framework_rules
+    rollouts, trainer, framework = predicted.parts.rollouts, predicted.parts.trainer, predicted.question.framework_rules
     if rollouts is None:
         return 0.0
     engine_bytes = rollouts.weights_bytes + rollouts.cache_bytes + rollouts.activations_bytes
-    if not found.devices.is_colocated:
+    if not predicted.devices.is_colocated:
         return engine_bytes
     staying_bytes = 0.0 if framework.offloads_optimizer else trainer.optimizer_bytes
     staying_bytes += 0.0 if framework.offloads_parameters else trainer.parameter_bytes
@@ -151,37 +151,37 @@ def _steps(question: Any) -> int | None:
     return math.ceil(number)
 
 
-def _bound_s(found: Predicted) -> float:
+def _bound_s(predicted: Predicted) -> float:
     """Return the time in which all devices do the arithmetic of a step at the peak of the data sheet."""
-    work = found.job.workload.work
+    work = predicted.job.workload.work
     training = float(work.column("flops", "training", 1).sum())
     forward = float(work.column("flops", "forward", 1).sum())
-    setup, samples = found.setup, float(found.question.samples)
+    setup, samples = predicted.setup, float(predicted.question.samples)
     passes = setup.has_old_log_probs + setup.has_reference + setup.algorithm.has_critic
     flops = samples * (training * (1 + setup.algorithm.has_critic) + passes * forward)
     if setup.algorithm.rolls_out:
         flops += samples * forward
-    peak = found.job.machine.peak(found.job.workload.options.products or found.job.workload.precision)
-    return flops / (found.devices.total * peak.per_s)
+    peak = predicted.job.machine.peak(predicted.job.workload.options.products or predicted.job.workload.precision)
+    return flops / (predicted.devices.total * peak.per_s)
 
 
-def _activity(found: Predicted) -> Activity:
+def _activity(predicted: Predicted) -> Activity:
     """Return what a device does in a step on average: decoding, and the passes over its part of the samples."""
-    setup, devices, job = found.setup, found.devices, found.job
+    setup, devices, job = predicted.setup, predicted.devices, predicted.job
     alone = predict(job.workload.with_changes(batch_size=1), job.machine, job.model)
     forwards = setup.has_old_log_probs + setup.has_reference
     passes = (1 + setup.algorithm.has_critic) * (1 + forwards / 3)
-    activity = alone.activity.times(passes * found.question.samples / devices.total)
-    if found.parts.rollouts is None:
+    activity = alone.activity.times(passes * predicted.question.samples / devices.total)
+    if predicted.parts.rollouts is None:
         return activity
-    return activity.plus(found.parts.rollouts.activity.times(devices.rollouts / devices.total))
+    return activity.plus(predicted.parts.rollouts.activity.times(devices.rollouts / devices.total))
 
 
-def _notes(found: Predicted) -> tuple[str, ...]:
+def _notes(predicted: Predicted) -> tuple[str, ...]:
     """Return remarks for the user."""
-    notes = list(found.job.workload.network.notes)
-    notes += [f"assumed: {assumption}" for assumption in found.devices.topology.assumptions]
-    rollouts, trainer, setup = found.parts.rollouts, found.parts.trainer, found.setup
+    notes = list(predicted.job.workload.network.notes)
+    notes += [f"assumed: {assumption}" for assumption in predicted.devices.topology.assumptions]
+    rollouts, trainer, setup = predicted.parts.rollouts, predicted.parts.trainer, predicted.setup
     if rollouts is not None and rollouts.waits_for_memory:
         notes.append(
             f"the cache of an engine holds {rollouts.most_live:,.0f} of its {rollouts.samples_per_engine:,} samples at "
@@ -197,23 +197,23 @@ def _notes(found: Predicted) -> tuple[str, ...]:
             f"stages wait for {trainer.bubble_share:.0%} of an update, of {trainer.micro_batches} micro-batches: fewer "
             "`--updates-per-step` or a smaller `--pipeline` shortens it"
         )
-    available = usable_bytes(found.devices.device)
+    available = usable_bytes(predicted.devices.device)
     if trainer.memory_bytes is not None and trainer.memory_bytes > available:
         notes.append(
             f"the trainer does not fit: it needs {format_si(trainer.memory_bytes, 'B', 3)} per device of "
             f"{format_si(available, 'B', 3)}"
         )
-    if not has_host_link(found.devices.device):
+    if not has_host_link(predicted.devices.device):
         notes.append(
-            f"the link of {found.devices.device.name} to its host is not on record: state that goes to the host takes "
-            "no time here"
+            f"the link of {predicted.devices.device.name} to its host is not on record: state that goes to the host "
+            "takes no time here"
         )
-    if rollout_bytes_of(found) > available:
+    if rollout_bytes_of(predicted) > available:
         notes.append(
             "engine and trainer do not fit beside each other: rollouts need "
-            f"{format_si(rollout_bytes_of(found), 'B', 3)} per device of {format_si(available, 'B', 3)}; a smaller "
+            f"{format_si(rollout_bytes_of(predicted), 'B', 3)} per device of {format_si(available, 'B', 3)}; a smaller "
             "memory-fraction of `--engine-settings` leaves room"
         )
-    if found.deployment is not None and found.deployment.on_device.kernels is None:
+    if predicted.deployment is not None and predicted.deployment.on_device.kernels is None:
         notes.append("no kernels of the engine are known on this device: its layers are timed one by one")
     return tuple(notes)

@@ -208,7 +208,7 @@ def _module_layers(layers: tuple[Layer, ...]) -> dict[str, set[int]]:
 
 def _latent_up_projections(layers: tuple[Layer, ...], sources: list[int]) -> list[int]:
     """Return the products that read the norm of another product's result: those of compressed queries and keys."""
-    found = []
+    projections = []
     for index, layer in enumerate(layers):
         if class_of(layer) != "gemm" or not layer.weights or is_grouped_product(layer):
             continue
@@ -219,8 +219,8 @@ def _latent_up_projections(layers: tuple[Layer, ...], sources: list[int]) -> lis
             while read >= 0 and (layers[read].kind == "slice" or (owner and layers[read].place.owner == owner)):
                 read = _source(sources, layers[read], 0)
             if read >= 0 and class_of(layers[read]) == "gemm" and layers[read].weights:
-                found.append(index)
-    return found
+                projections.append(index)
+    return projections
 
 
 def _skip_views(layers: tuple[Layer, ...], index: int) -> int:

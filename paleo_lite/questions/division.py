@@ -102,14 +102,14 @@ def _resolved_network(question: Any) -> Network:
 def _parallel_config(question: Any, sharding: str | None) -> ParallelConfig | None:
     """Return how a network in blocks is divided; None if no option of it is given."""
     experts, schedule = settings_of(question.experts), settings_of(question.schedule)
-    given: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "tensor": question.tensor,
         "pipeline": question.pipeline,
         "context": question.context_parallel,
         "expert": question.expert_parallel,
     }
-    given = {field: degree for field, degree in given.items() if degree != 1}
-    given |= {
+    fields = {field: degree for field, degree in fields.items() if degree != 1}
+    fields |= {
         "layout": schedule.get("layout"),
         "virtual_stages": schedule.get("interleaved"),
         "sequence_parallel": settings_of(question.communication).get("sequence-parallel") or None,
@@ -124,15 +124,15 @@ def _parallel_config(question: Any, sharding: str | None) -> ParallelConfig | No
         "sharding": sharding,
         **_recompute_fields(question, sharding),
     }
-    given = {field: value for field, value in given.items() if value is not None}
-    if not given:
+    fields = {field: value for field, value in fields.items() if value is not None}
+    if not fields:
         return None
     _check_in_blocks(question)
     if question.accumulation is not None and question.micro_batch is None:
-        given["micro_batches"] = question.accumulation
+        fields["micro_batches"] = question.accumulation
     from ..distributed.parallel_config import ParallelConfig
 
-    return ParallelConfig(**given)
+    return ParallelConfig(**fields)
 
 
 def _check_in_blocks(question: Any) -> None:

@@ -126,7 +126,7 @@ def _answer(question: Local) -> LocalPrediction | LocalAdvice:
     gpu_layers = _parse_gpu_layers(question.gpu_layers)
     if is_ranking and gpu_layers is not None:
         raise BadValue("`--gpu-layers` is for one prediction: a ranking places as much on each device as fits")
-    given: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "execution": question.engine,
         "backend": question.backend,
         "weights": None if several_weights else question.weights,
@@ -143,7 +143,7 @@ def _answer(question: Local) -> LocalPrediction | LocalAdvice:
         "facility": question.facility,
         "calibration": find_evidence(question.calibration, "local"),
     }
-    local_question = LocalQuestion(**{name: value for name, value in given.items() if value is not None})
+    local_question = LocalQuestion(**{name: value for name, value in fields.items() if value is not None})
     files = question.hardware_files
     if is_ranking:
         gpus = None if gpu is None else to_list(gpu)

@@ -55,8 +55,8 @@ class NetworkAsked(Options):
 
     def several(self) -> dict[str, list[Any]]:
         """Return the options that have several values, with the values; also several networks."""
-        given: Any = self.network
-        networks = {"network": list(given)} if type(given) in (list, tuple) else {}
+        asked: Any = self.network
+        networks = {"network": list(asked)} if type(asked) in (list, tuple) else {}
         return {**networks, **super().several()}
 
 

@@ -349,9 +349,9 @@ _OF_ROLLOUTS = (
 def _check_algorithm(question: Any) -> None:
     """Check that no option is given of a part that the algorithm does not have."""
     algorithm = question.rules
-    given = [name for name in _OF_ROLLOUTS if name in question.given()]
-    if given and not algorithm.rolls_out:
-        name = given[0].replace("_", "-")
+    of_rollouts = [name for name in _OF_ROLLOUTS if name in question.given()]
+    if of_rollouts and not algorithm.rolls_out:
+        name = of_rollouts[0].replace("_", "-")
         raise BadValue(
             f"`--{name}` is for rollouts, and `--algorithm {question.algorithm}` learns from given responses"
         )

@@ -94,8 +94,8 @@ def _answer_function(space: AnySpace) -> Callable[..., Any]:
 
 def answer_of_kind(kind: str, options: Mapping[str, Any]) -> Any:
     """Return the answer to a question of a kind with single values of its options."""
-    found = find_kind(kind)
-    return found.answer(found.record(**options))
+    asked = find_kind(kind)
+    return asked.answer(asked.record(**options))
 
 
 def space_of(question: Options) -> AnySpace:
@@ -327,14 +327,14 @@ def _are_of_inference(precisions: list[str]) -> bool:
 
 def _usual_precisions(question: Any, networks: list[str], gpus: list[str]) -> list[str] | None:
     """Return the precision of all networks on all devices if none is given; None if there are several."""
-    found: set[str] = set()
+    precisions: set[str] = set()
     for network in networks:
         single = replace(question, network=network, gpu=gpus[0])
         precision = usual_precision(single, gpus[0])
-        found.add(precision)
+        precisions.add(precision)
         if precision != FULL_PRECISION:
-            found |= {usual_precision(single, gpu) for gpu in gpus[1:]}
-    return list(found) if len(found) == 1 else None
+            precisions |= {usual_precision(single, gpu) for gpu in gpus[1:]}
+    return list(precisions) if len(precisions) == 1 else None
 
 
 def _make_space(**fields: Any) -> Space:

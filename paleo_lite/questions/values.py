@@ -297,12 +297,12 @@ class KeyValues(click.ParamType):  # type: ignore[type-arg]
         else:
             texts = self.split(str(value), param)
         settings: dict[str, Any] = {}
-        for key, given in texts.items():
+        for key, item in texts.items():
             if key not in self.types:
                 raise UnknownName(f"setting of {parameter_name(param)}", key, self.types)
-            if given is None:
+            if item is None:
                 continue  # as an option that is None, it is not given
-            kind, text = self.types[key], join_listed(given)
+            kind, text = self.types[key], join_listed(item)
             if isinstance(text, (str, list, tuple)) and not text:
                 raise BadValue(f"{parameter_name(param)} takes settings such as {key}=... (got no value of {key})")
             if not isinstance(text, (str, bool, int, float)):

@@ -103,6 +103,12 @@ def test_paleo_s_answer_comes_in_the_same_columns():
         (("--workers", "2", "--time-model", "paleo", "--advise", "time"), "PALEO has no `--advise`"),
         (("--workers", "2", "--time-model", "paleo", "--precision", "fp16"), "PALEO has no `--precision`"),
         (("--workers", "2", "--time-model", "paleo", "--optimizer", "adam"), "PALEO has no `--optimizer`"),
+        (("--workers", "2", "--time-model", "paleo", "--power-limit", "100W"), "PALEO has no `--power-limit`"),
+        (("--workers", "2", "--time-model", "paleo", "--site", "pue=1.2"), "PALEO has no `--site`"),
+        (
+            ("--workers", "2", "--time-model", "paleo", "--communication", "overlap=no"),
+            "PALEO has no `--communication overlap`",
+        ),
         ((), "several devices need their number: `--workers`"),
         (
             ("--workers", "2", "--schedule", "micro-batches=4"),

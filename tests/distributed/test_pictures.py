@@ -7,6 +7,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
+import paleo_lite as pl
 from asked import predict_any, scaling
 from paleo_lite.cli import main
 from paleo_lite.errors import BadValue
@@ -63,6 +64,12 @@ def test_guidance_in_parallel_halves_the_samples() -> None:
 def test_bad_questions_get_one_sentence(name: str, asked: dict, message: str) -> None:
     with pytest.raises(BadValue, match=message):
         scaling(name, **{**ASKED, **asked})
+
+
+@pytest.mark.parametrize("workers", [None, 2])
+def test_pictures_have_no_gradients_to_keep_on_the_host(workers: int | None) -> None:
+    with pytest.raises(BadValue, match="`--offload cpu` is for a training step: give `--phase training`, or"):
+        pl.diffusion("sdxl", gpu="h100-sxm", workers=workers, offload="cpu")
 
 
 def test_the_command_prints_a_row_per_number_of_devices() -> None:
