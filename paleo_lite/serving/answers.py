@@ -16,7 +16,7 @@ from ..timing.notes import clock_notes, published_weights_note, setting_notes
 from ..timing.power import MIN_FRACTION
 from .candidates import DeploymentAdvice
 from .deployment import LEVELS, Deployment, PreparedDeployment
-from .drafting import drafting_note
+from .drafting import drafting_notes
 from .energy import Drawn, draw_power_of_all
 from .kernel_timer import KernelTime, time_decode_kernels
 from .launch import launch
@@ -438,10 +438,9 @@ def answer(
     published = published_weights_note(workload)
     if published is not None:
         requested.append(published)
-    all_notes = list(dict.fromkeys((*notes, *requested, *network_notes, *timer.notes)))
-    drafting = drafting_note(prepared, context)
-    if drafting is not None:
-        all_notes.append(drafting)
+    all_notes = list(
+        dict.fromkeys((*notes, *requested, *drafting_notes(prepared, context), *network_notes, *timer.notes))
+    )
     if traffic.hashes is not None and traffic.sessions is None:
         all_notes.append(
             f"{prefix_hit_rate(traffic.hashes):.1%} of the blocks of these prompts were in earlier ones: replicas that "

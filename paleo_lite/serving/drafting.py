@@ -1,4 +1,4 @@
-"""Up to which load speculative decoding pays: drafts cost iterations that are the longer the more sequences there are."""
+"""Up to which load speculative decoding pays: the more sequences there are, the more verified tokens cost."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def _batches(largest: int) -> list[int]:
     return batches
 
 
-def drafting_note(prepared: PreparedDeployment, context: float) -> str | None:
-    """Return up to how many sequences drafting pays; None without it, and for pipelines, whose rounds differ."""
+def drafting_notes(prepared: PreparedDeployment, context: float) -> tuple[str, ...]:
+    """Return up to how many sequences drafting pays; nothing without it, and for pipelines, whose rounds differ."""
     if not prepared.deployment.options.speculation.draft_length or prepared.tables.pipeline > 1:
-        return None
+        return ()
     most = most_sequences_that_pay(prepared, context)
     if not most:
-        return "drafting does not pay at any number of sequences: leave `--speculation` out"
+        return ("drafting does not pay at any number of sequences: leave `--speculation` out",)
     if most >= prepared.engine.max_sequences:
-        return f"drafting pays up to the {most:,} sequences that run at the same time in a replica"
-    return f"drafting pays up to about {most:,} sequences per replica; more of them decode faster without it"
+        return (f"drafting pays up to the {most:,} sequences that run at the same time in a replica",)
+    return (f"drafting pays up to about {most:,} sequences per replica; more of them decode faster without it",)
