@@ -55,8 +55,13 @@ class Fleet:
                     self.followers.setdefault(before, []).append(request)
         # Requests on their way to a stage, as (time, request, stage).
         self.on_the_way: list[tuple[float, int, int]] = []
-        self.started = len(self.starts) if traffic.concurrency is None else min(traffic.concurrency, len(self.starts))
-        for request in self.starts[: self.started]:
+        # In a closed loop some sessions are open, of which a number of users have requests under way; of the others
+        # one goes on, at random, when an answer ends.
+        users = len(self.starts) if traffic.concurrency is None else min(traffic.concurrency, len(self.starts))
+        self.started = min(max(users, traffic.clients or 0), len(self.starts))
+        self.ready = self.starts[users : self.started]
+        self.generator = np.random.default_rng(0)
+        for request in self.starts[:users]:
             heappush(self.on_the_way, (self.sent_s[request], request, 0))
 
     def run(self) -> None:
@@ -113,6 +118,9 @@ class Fleet:
         if not followers and self.is_closed and self.started < len(self.starts):
             followers = [self.starts[self.started]]
             self.started += 1
+        if self.ready:
+            self.ready += followers
+            followers = [self.ready.pop(int(self.generator.integers(len(self.ready))))]
         for following in followers:
             self.sent_s[following] = time_s + self.wait_s[following]
             heappush(self.on_the_way, (self.sent_s[following], following, 0))

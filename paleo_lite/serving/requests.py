@@ -74,6 +74,9 @@ class Traffic(msgspec.Struct, frozen=True, eq=False):
     follows: Ints | None = None
     wait_s: Floats | None = None
     sessions: Ints | None = None
+    # Sessions of a closed loop that are open at the same time, of which `concurrency` have a request under way; None
+    # for as many as that.
+    clients: int | None = None
 
     def __len__(self) -> int:
         return len(self.arrival_s)

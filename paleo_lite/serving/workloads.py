@@ -61,7 +61,8 @@ def _shared_prefix(settings: Mapping[str, Any], count: int, generator: np.random
 def _conversation(settings: Mapping[str, Any], count: int, generator: np.random.Generator) -> Prompts:
     """Make sessions whose every prompt is all that was said before, and a new question or the result of a tool.
 
-    As SGLang's bench_multiturn does: history, answers and questions of constant lengths.
+    As SGLang's bench_multiturn does: history, answers and questions of constant lengths, and more clients than requests
+    under way, of which the next one is drawn at random.
     """
     turns, system = settings["turns"], settings["system"]
     made = Prompts([], [], [], [], [])
@@ -92,11 +93,11 @@ WORKLOADS = {
         "groups of prompts with a common beginning, again and again, as inference-perf sends them",
     ),
     "conversation": WorkloadKind(
-        {"turns": 10, "system": 0, "question": 512, "output": 256, "think_s": 0.0}, _conversation,
+        {"turns": 10, "clients": 0, "system": 0, "question": 512, "output": 256, "think_s": 0.0}, _conversation,
         "sessions whose prompts contain all that was said before",
     ),
     "agent": WorkloadKind(
-        {"turns": 20, "system": 8000, "question": 1000, "output": 200, "tool_s": 2.0}, _conversation,
+        {"turns": 20, "clients": 0, "system": 8000, "question": 1000, "output": 200, "tool_s": 2.0}, _conversation,
         "sessions that wait for the seconds of a tool, whose results are the questions",
     ),
     "best-of": WorkloadKind(
@@ -156,6 +157,7 @@ class Workload(NamedTuple):
             follows=follows if has_sessions else None,
             wait_s=np.where(begins, 0.0, self.wait_s) if has_sessions else None,
             sessions=np.array(made.sessions, dtype=np.int64),
+            clients=self.settings.get("clients") or None,
         )
 
 
@@ -180,7 +182,7 @@ def parse_workload(text: str) -> Workload:
 def _parse_setting(workload: str, key: str, value: str) -> float:
     """Return the value of a setting: seconds, or an integer."""
     is_seconds = key.endswith("_s")
-    least = 0 if is_seconds or key == "system" else 1
+    least = 0 if is_seconds or key in ("system", "clients") else 1
     try:
         number = float(value.removesuffix("s")) if is_seconds else int(value)
     except ValueError:

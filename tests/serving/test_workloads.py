@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import paleo_lite as pl
 from paleo_lite.errors import PaleoError
 from paleo_lite.serving.prefix_cache import prefix_hit_rate
 from paleo_lite.serving.requests import Traffic
@@ -36,6 +37,14 @@ def test_every_prompt_of_a_session_begins_with_what_was_said() -> None:
     for before, after in zip(traffic.hashes[:3], traffic.hashes[1:4]):
         assert after[: len(before)] == before  # prompt and answer
     assert traffic.hashes[0][:10] == traffic.hashes[4][:10] and traffic.hashes[0][10] != traffic.hashes[4][10]
+
+
+def test_more_clients_than_requests_under_way_take_turns() -> None:
+    """SGLang's bench_multiturn: of six open sessions two have a request under way, so that all of them stay open."""
+    question = {"gpu": "h100-sxm", "concurrency": 2, "num_requests": 36}
+    answer = pl.serve("llama-3.2-1b", **question, workload="conversation:turns=3,clients=6")  # type: ignore[arg-type]
+    assert answer.requests == 36 and (answer.figures["mean_sequences"].value or 0.0) <= 2
+    assert make("conversation:turns=3,clients=6", 36, None, 2).clients == 6
 
 
 def test_agents_wait_for_their_tools() -> None:
