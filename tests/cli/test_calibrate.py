@@ -20,6 +20,7 @@ from paleo_lite.calibration.measurements import COLUMNS, TEMPLATE, read_measurem
 from paleo_lite.calibration.store import read_calibration, shipped_calibrations
 from paleo_lite.cli import main
 from paleo_lite.errors import BadFile, BadValue, CalibrationFailed
+from result_samples import VLLM_SERVE
 
 pytest.importorskip("scipy")
 pytest.importorskip("tomli_w")
@@ -285,3 +286,21 @@ def test_calibrating_from_csv_does_not_import_profile_readers(tmp_path: Path, cs
     assert "k40m-fp32" in shown[7] and "resnet50" in shown[8]
     code, _, refused = answers[9]
     assert code == 1 and "pip install 'paleo-lite[profiles]'" in refused
+
+
+def test_result_files_are_evidence(tmp_path: Path) -> None:
+    """Two files make one calibration; a file is written, and shown again by its name."""
+    for name, tpot_ms in (("a.json", "20.0"), ("b.json", "22.0")):
+        (tmp_path / name).write_text(VLLM_SERVE.replace('"mean_tpot_ms": 20.0', f'"mean_tpot_ms": {tpot_ms}'))
+    files = [str(tmp_path / name) for name in ("a.json", "b.json")]
+    output = str(tmp_path / "server.toml")
+    answer = run("calibrate", *files, "--gpu", "h100-sxm", "-o", output, "--format", "json")
+    assert answer.exit_code == 0, answer.stderr
+    found = json.loads(answer.stdout)
+    assert [text.partition(" ")[0] for text in found["provenance"]["inputs"]] == ["a.json", "b.json"]
+    assert {one["figure"] for one in found["observations"]} == {"tpot_s", "ttft_s"}
+    shown = run("calibrations", "show", output)
+    assert shown.stdout.startswith("Calibration by 4 measured figures of servers")
+    again = run("calibrate", *files, "--gpu", "h100-sxm", "-o", output)
+    assert again.exit_code == 2
+    assert "already exists" in again.stderr

@@ -10,6 +10,7 @@ import msgspec
 from paleo_lite.calibration.evidence import FILE, EvidencePrior
 from paleo_lite.files import write_atomically
 
+from ..local.ship import SOURCES as LOCAL_SOURCES
 from .fit import fit_prior
 from .groups import Grouped
 from .machines import measured_machines
@@ -19,11 +20,11 @@ MEASURED: dict[str, Callable[[Path], Sequence[Grouped]]] = {"server": measured_s
 """Functions that read the published measurements of each kind of question."""
 
 SOURCES = [
-    "ai-dynamo/aiconfigurator 095f58a (InferenceX, AIPerf)",
-    "ml-energy/leaderboard 0cd52da",
-    "experiments with vLLM on H100",
-    "published tables of TensorRT-LLM, LMDeploy and NVIDIA NIM",
-    "published speeds of llama.cpp, MLX and ExLlama",
+    "ai-dynamo/aiconfigurator, tables of servers (aiconfigurator-core 0.12.0)",
+    "ML.ENERGY Benchmark v3, vLLM 0.11.1",
+    "inference-sim/training, loads of vLLM 0.15",
+    "Published serving results, validation/serving/published.csv",
+    *LOCAL_SOURCES,
 ]
 
 HEADER = b"""# Deviations of the logarithms of the factors of causes, common at each level, and of rows by themselves.
