@@ -11,7 +11,7 @@ from ..architectures import Network, find_network
 from ..architectures.catalog import is_factory
 from ..architectures.network import SequenceOptions
 from ..calibration.evidence_file import EvidenceCalibration
-from ..calibration.store import evidence_of
+from ..calibration.store import evidence_of, find_evidence
 from ..distributed.links import Topology, device_link
 from ..distributed.platforms import Computer, find_platform
 from ..engines.placed import NEEDS_KERNELS
@@ -121,7 +121,8 @@ class Deployments(msgspec.Struct, frozen=True, eq=False):
         evidence = evidence_of(self.calibration)
         local = LOCAL_ENGINES.get(self.policy)
         if local is not None:
-            on_device = place_locally(self.decoder, found, local, weights, self.kv_cache)
+            calibration = find_evidence(self.calibration, f"serve --engine {self.policy}")
+            on_device = place_locally(self.decoder, found, local, weights, self.kv_cache, calibration)
         else:
             on_device = self._place(self.decoder, found, division, weights, evidence)
         engine = find_server(self.policy, on_device.machine.device, **self.settings)
@@ -252,7 +253,12 @@ _OPTIONS = {"draft": "--speculation", "draft_length": "--speculation", "sampling
 
 
 def place_locally(
-    network: Network, device: Device, engine: LocalEngine, weights: str | None, kv_cache: str | None
+    network: Network,
+    device: Device,
+    engine: LocalEngine,
+    weights: str | None,
+    kv_cache: str | None,
+    calibration: EvidenceCalibration | None = None,
 ) -> ModelOnDevice:
     """Return a network under an engine of one's own machine on a device, which must hold all blocks.
 
@@ -273,7 +279,9 @@ def place_locally(
             weights=weights or engine.default_weights,
         )
     )
-    return ModelOnDevice(workload, machine, model, None, cache, local=make_local_model(contents, device, engine))
+    return ModelOnDevice(
+        workload, machine, model, None, cache, local=make_local_model(contents, device, engine, calibration)
+    )
 
 
 def _precision_of(device: Device) -> str:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import msgspec
 
+from ..calibration.evidence_file import EvidenceCalibration
 from ..engines.records.record import LocalEngine
 from ..machines import Device
 from ..timing.activity import Activity
 from .contents import Contents, Piece
+from .evidence import KIND, calibrated_constants, local_traits
 from .predict import buffer_bytes_of, usable_bytes, whole_bytes
 from .step import (
     UBATCH,
@@ -27,6 +29,9 @@ from .step import (
     prompt_rate_per_s,
 )
 
+TYPICAL_CONTEXT = 2048
+"""Context at which the interval of calibrated constants is computed."""
+
 
 class LocalModel(msgspec.Struct, frozen=True):
     """A network under an engine of one's own machine, wholly on one device."""
@@ -35,6 +40,7 @@ class LocalModel(msgspec.Struct, frozen=True):
     contents: Contents  # the network, with one piece per type
     device: Device
     constants: BackendConstants  # constants of its backend
+    calibrated: str = ""  # what calibrates them, for the user
 
     @property
     def weight_bytes(self) -> float:
@@ -52,10 +58,16 @@ class LocalModel(msgspec.Struct, frozen=True):
         return usable_bytes(self.device) - whole_bytes(self.contents, 0)
 
 
-def make_local_model(contents: Contents, device: Device, engine: LocalEngine) -> LocalModel:
-    """Return a network on a device with the constants of an engine's usual backend."""
+def make_local_model(
+    contents: Contents, device: Device, engine: LocalEngine, calibration: EvidenceCalibration | None = None
+) -> LocalModel:
+    """Return a network on a device with the constants of an engine's usual backend, calibrated if that is asked for."""
     backend = engine.backend_of(device)
-    return LocalModel(engine.name, contents.merged(), device, local_constants().backends[backend])
+    constants, note = local_constants().backends[backend], ""
+    if calibration is not None:
+        note = calibration.describe_distance(KIND, local_traits(contents, device, backend))
+        constants = calibrated_constants(calibration, contents, device, backend, constants, TYPICAL_CONTEXT, UBATCH)
+    return LocalModel(engine.name, contents.merged(), device, constants, note)
 
 
 def matrices_s(model: LocalModel, tokens: float, rows: str = "tokens") -> float:

@@ -390,7 +390,7 @@ UNIFORM_LOAD = "uniform"
 """Load of experts unless another one is given."""
 
 _OF_SERVERS = (
-    "tensor", "pipeline", "expert_parallel", "attention_data_parallel", "prefill_pool", "time_model", "calibration",
+    "tensor", "pipeline", "expert_parallel", "attention_data_parallel", "prefill_pool", "time_model",
     "clock", "unit", "memory_fraction",
 )  # fmt: skip
 """Options that are not modelled under engines of one's own machine."""

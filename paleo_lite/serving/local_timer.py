@@ -36,7 +36,8 @@ class LocalTimer(Timer):
     @property
     def description(self) -> str:
         """The model of the times, as text."""
-        return f"{self.model.engine}, with constants fitted to published speeds of one request at a time"
+        fitted = f"{self.model.engine}, with constants fitted to published speeds of one request at a time"
+        return f"{fitted}; {self.model.calibrated}" if self.model.calibrated else fitted
 
     @property
     def device(self) -> Device:

@@ -148,11 +148,18 @@ def test_a_machine_of_ones_own_is_calibrated(tmp_path: Path) -> None:
     low_s, high_s = moved.token_interval_s
     assert high_s / low_s < shipped.token_interval_s[1] / shipped.token_interval_s[0]
     assert moved.notes[0] == "calibrated by 2 measured figures"
+    served: Any = pl.serve(
+        "llama-2-7b", gpu="rtx3090", weights="q4_0", engine="llama.cpp", concurrency=1, num_requests=4,
+        input_tokens=64, output_tokens=16, calibration=calibration,
+    )  # fmt: skip
+    assert "calibrated by 2 measured figures" in served.model
 
 
 def test_local_takes_no_calibration_of_steps() -> None:
     with pytest.raises(BadValue, match="`local` takes calibrations from result files"):
         pl.local("llama-2-7b", gpu="rtx3090", calibration="k40m-fp32")
+    with pytest.raises(BadValue, match=r"`serve --engine llama\.cpp` takes calibrations from result files"):
+        pl.serve("llama-2-7b", gpu="rtx3090", engine="llama.cpp", concurrency=1, calibration="k40m-fp32")
 
 
 def test_the_document_shows_before_and_after(slow_server: EvidenceCalibration) -> None:
