@@ -15,7 +15,7 @@ from .families.vision_towers import NAMED_ONLY, NAMED_TOWERS
 
 TEXT_PARTS = {
     "gemma3": "gemma3_text", "gemma4": "gemma4_text", "llama4": "llama4_text", "gemma3n": "gemma3n_text",
-    "gemma4_unified": "gemma4_unified_text",
+    "gemma4_unified": "gemma4_unified_text", "minimax_m3_vl": "minimax_m3_vl_text",
     "llava": "llama", "paligemma": "gemma",
     "qwen2_vl": "qwen2", "qwen2_5_vl": "qwen2", "qwen2_vl_text": "qwen2", "qwen2_5_vl_text": "qwen2",
     "qwen3_vl": "qwen3_vl_text", "qwen3_vl_moe": "qwen3_vl_moe_text", "qwen3_5": "qwen3_5_text",

@@ -281,7 +281,8 @@ FLOPS_OF_REFERENCE = {
 OTHER_WAY = {
     "llama4_text", "kimi_k2", "mimo", "internlm3", "dbrx", "longcat_flash", "jetmoe", "minimax_m1", "minimax_text_01",
     "bailing_moe_linear", "nemotron-nas", "Dream", "hunyuan", "arctic", "step3_text", "molmo_text",
-    "ernie4_5_vl_moe_text", "minicpm", "bailing_moe", "bailing_moe_v2", "openelm", "phi4flash", "deepseek_ocr_text",
+    "ernie4_5_vl_moe_text", "minimax_m3_vl_text", "minicpm", "bailing_moe", "bailing_moe_v2",
+    "openelm", "phi4flash", "deepseek_ocr_text",
     *WITHOUT_ATTENTION,
 }  # fmt: skip
 """Families compared in tests of their own, or with the published parameters in ``published_configs.json``."""
@@ -492,6 +493,28 @@ def test_experts_that_no_trace_knows_have_the_parameters_of_the_module():
     ours = read_config(json.dumps(named).encode(), "c.json", None, SequenceOptions(TOKENS))
     assert ours.parameters == sum(parameter.numel() for parameter in module.parameters())
     assert ours.parameters - ours.active_parameters == 2 * (8 - 2) * 3 * 64 * 32 + 1000 * 64
+
+
+@pytest.mark.slow
+def test_attention_to_blocks_that_an_indexer_selects_has_the_parameters_of_the_module():
+    """MiniMax-M3 selects blocks by their positions, which a trace of fake tensors does not have."""
+    from paleo_lite.architectures.torch_import import import_torchvision
+
+    torch = import_torchvision("a test").torch
+    transformers = pytest.importorskip("transformers", exc_type=ImportError)
+    layers = {"mlp_layer_types": ["dense", "sparse"], "layer_types": ["full_attention", "minimax_m3_sparse"]}
+    fields = {**SMALL, **layers, "num_hidden_layers": 2, "dense_intermediate_size": 96, "shared_intermediate_size": 48,
+              "head_dim": 16, "rotary_dim": 8, "num_local_experts": 8, "num_experts_per_tok": 2, "index_n_heads": 2,
+              "index_head_dim": 16, "index_topk_blocks": 2, "index_block_size": 4}  # fmt: skip
+    config = transformers.AutoConfig.for_model("minimax_m3_vl_text", **fields)
+    with torch.device("meta"):
+        module = transformers.MiniMaxM3VLTextModel._from_config(config)
+    named = {**fields, "model_type": "minimax_m3_vl_text", "architectures": ["MiniMaxM3VLTextModel"]}
+    data = json.dumps(named).encode()
+    ours = read_config(data, "c.json", None, SequenceOptions(TOKENS))
+    assert ours.parameters == sum(parameter.numel() for parameter in module.parameters())
+    step = read_config(data, "c.json", None, SequenceOptions(context=100, phase="decode"))
+    assert [layer.inputs[1][2] for layer in step.layers if layer.kind == "attention"] == [101, 2 * 4]
 
 
 @pytest.mark.slow

@@ -121,6 +121,9 @@ def _decode_parameters(network):
             total += network.left_out_parameters
         elif definition == "the active ones without the embedding and the output layer":
             active -= 2 * _embedding_parameters(network)
+        elif definition.startswith("with the vision encoder, which is not counted here; the active ones without"):
+            total += 0.7e9  # 32 layers of width 1280, and the projector
+            active -= 2 * _embedding_parameters(network)
         elif definition == "without the embedding, the output layer and the multi-token prediction layer":
             total -= 2 * _embedding_parameters(network)
             active -= _embedding_parameters(network)  # of the output layer: the embedding is not among the active ones

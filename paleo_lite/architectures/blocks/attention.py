@@ -9,7 +9,7 @@ import msgspec
 from ...counting import CONSTANT
 from ..builder import Blob
 from ..tape import Tape
-from .block_records import Attention
+from .block_records import Attention, Indexer
 from .disentangled import RelativePositions, add_disentangled_attention
 from .feed_forward import add_adapter
 from .head_experts import add_expert_outputs, add_expert_queries
@@ -75,6 +75,9 @@ def add_attention(
         if tape.lengths.uses_cache and attention.is_causal:
             key, value = tape.append_to_cache(name, key, value, _reach(attention))
         positions.stored[attention.window] = key, value
+    if attention.indexer is not None:
+        with tape.role("indexer", f"{name}.{attention.indexer.module}"):
+            _add_indexer(tape, f"{name}.{attention.indexer.module}", attention, attention.indexer, x, positions)
     if attention.is_differential:  # two heads of values are read by the pair, so that each product is of both
         value = value._replace(shape=(*value.shape[:-1], 2 * attention.head_size))
     output = _add_kernels(tape, name, attention, (query, key, value), positions)
@@ -102,6 +105,13 @@ def _add_kernels(
         first, second, third = (tape.view(name, blob, shape, "split") for blob, shape in zip(states, shapes))
         states = first, second, third
     query, key, value = states
+    reach = _reach(attention) if attention.is_causal else None
+    if attention.indexer is not None:
+        selected = attention.selected_blocks * attention.indexer.block_size
+        if query.shape[2] > 1:  # every query has a selection of its own among all tokens
+            reach = selected
+        elif selected < key.shape[2]:
+            key, value = (blob._replace(shape=(*blob.shape[:2], selected, blob.shape[3])) for blob in (key, value))
     return tape.attention(
         name,
         query,
@@ -109,7 +119,7 @@ def _add_kernels(
         value,
         mask=_add_mask(tape, name, attention, query, key, positions),
         causal=attention.is_causal,
-        window=_reach(attention) if attention.is_causal else None,
+        window=reach,
         dropout=attention.dropout,
         has_softcap=attention.has_softcap,
         has_sinks=attention.has_sinks,
@@ -117,6 +127,24 @@ def _add_kernels(
         merge_heads_with="reshape" if attention.transposed_weights else "contiguous",
         writes_cache=False,
     )
+
+
+def _add_indexer(tape: Tape, name: str, attention: Attention, indexer: Indexer, x: Blob, positions: Positions) -> None:
+    """Add the scores of all tokens for each query and indexer head, their largest in each block, and the selection."""
+    heads, size, tokens, keys = indexer.heads, indexer.head_size, tape.lengths.queries, tape.lengths.keys
+    query = tape.split_heads(name, tape.linear(f"{name}.q_proj", x, heads * size, bias=False), heads)
+    query = add_norm(tape, f"{name}.q_norm", attention.norm, query)
+    key = tape.split_heads(name, tape.linear(f"{name}.k_proj", x, size, bias=False), 1)
+    key = add_norm(tape, f"{name}.k_norm", attention.norm, key)
+    query, key = tape.apply_rotary_embedding(name, [query, key], positions.tables[attention.rotary_size])
+    if tape.lengths.uses_cache:
+        key = tape.op(f"{name}.cache", "cache", key, out=(1, 1, keys, size), origin="method")
+    scores = tape.op(
+        f"{name}.matmul", "matmul", query, key, out=(1, heads, tokens, keys), origin="function", inner=size,
+        function="matmul",
+    )  # fmt: skip
+    chosen = (1, heads, tokens, min(attention.selected_blocks, -(-keys // indexer.block_size)))
+    tape.split_tensor(f"{name}.topk", scores, "topk", (chosen, chosen), "method")
 
 
 def _add_gate(tape: Tape, name: str, attention: Attention, x: Blob, output: Blob, gate: Blob | None) -> Blob:

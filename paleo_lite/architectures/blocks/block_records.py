@@ -123,13 +123,16 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True):
     experts: HeadExperts | None = None
     # Rank of the adapters beside the query, key and value projections (Zamba2); None: there are none
     adapter_rank: int | None = None
+    # Selects blocks of tokens for each query, and how many blocks a query attends to (MiniMax-M3); None: all tokens
+    indexer: Indexer | None = None
+    selected_blocks: int = 0
     output_size: int | None = None  # width of the output; None: that of the input
     dropout: float = 0.0  # dropout probability of the attention weights, in training
     output_dropout: float | None = None  # of the output, in the attention module (ModernBERT); None: there is none
 
 
 class Indexer(msgspec.Struct, frozen=True, kw_only=True):
-    """A small attention that selects the tokens to which latent attention attends (DeepSeek-V3.2, 2025, section 2.1).
+    """A small attention that selects the tokens to which another one attends (DeepSeek-V3.2, 2025, section 2.1).
 
     The score of token s for token t is ``sum_h w[t, h] relu(q[t, h] . k[s])``, with one key per token. Keys are cached.
     """
@@ -137,6 +140,7 @@ class Indexer(msgspec.Struct, frozen=True, kw_only=True):
     heads: int
     head_size: int
     module: str = "indexer"
+    block_size: int = 1  # tokens that are selected together, by the largest of their scores (MiniMax-M3)
 
 
 class LatentAttention(msgspec.Struct, frozen=True, kw_only=True):

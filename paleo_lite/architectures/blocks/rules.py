@@ -265,7 +265,11 @@ def _usual_attention(rules: BlockRules, config: Config, own: list[Config]) -> li
         if not has_window:
             mixer = msgspec.structs.replace(mixer, **full_attention)
         layers.append(mixer)
-    return layers
+    if rules.indexer is None:
+        return layers
+    indexer = make(Indexer, config, rules.indexer)
+    indexed = zip(layers, rules.indexes.choose(config, count))
+    return [msgspec.structs.replace(mixer, indexer=indexer) if has_own else mixer for mixer, has_own in indexed]
 
 
 def _read_optional(reader: KeyReader | None, config: Config) -> Any:
