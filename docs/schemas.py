@@ -16,6 +16,7 @@ from typing_extensions import TypedDict
 
 from paleo_lite.architectures.descriptor import Descriptor
 from paleo_lite.calibration.choose import Pool
+from paleo_lite.calibration.evidence import EvidencePrior
 from paleo_lite.calibration.ppp import PppCalibration
 from paleo_lite.calibration.store import Calibration
 from paleo_lite.calibration.suggest import Suggestions
@@ -325,6 +326,7 @@ FILES: dict[str, list[Any]] = {
         DiffusionConstants,
         RlConstants,
         StackConstants,
+        EvidencePrior,
     ],
     "calibrations/*.json": [Pool, LocalConstants],
     "calibrations/links/*.toml": [LinkCalibration],

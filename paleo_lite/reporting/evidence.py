@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from ..calibration.evidence_file import EvidenceCalibration, FigureAccuracy
-from .document import Column, Document, Table, format_percent
+from .columns import find_column, select_columns
+from .document import Document, Table
 
 FIGURES = {
     "tpot_s": "time per token",
@@ -34,49 +35,37 @@ def evidence_page(calibration: EvidenceCalibration) -> Document:
 
 
 def _accuracy_table(accuracy: list[FigureAccuracy]) -> Table:
-    def percent(value: float) -> str:
-        return f"{value:.0%}"
-
     rows = [{**msgspec.to_builtins(one), "figure": FIGURES[one.figure]} for one in accuracy]
-    return Table(
-        "Errors of these rows, as shipped and with each row left out",
-        [
-            Column("kind", "kind", left=True),
-            Column("figure", "figure", left=True),
-            Column("rows", "rows"),
-            Column("before", "error\nas shipped", format_percent),
-            Column("after", "error\nafter", format_percent),
-            Column("inside_before", "within 90%\nas shipped", percent),
-            Column("inside_after", "within 90%\nafter", percent),
-            Column("ends_before", "ratio of ends\nas shipped", "{:.2f}".format),
-            Column("ends_after", "ratio of ends\nafter", "{:.2f}".format),
-        ],
-        rows,
+    columns = select_columns(
+        "kind",
+        "figure",
+        "rows",
+        find_column("error_before", key="before"),
+        find_column("error_after", key="after"),
+        "inside_before",
+        "inside_after",
+        "ends_before",
+        "ends_after",
     )
+    return Table("Errors of these rows, as shipped and with each row left out", columns, rows)
 
 
 def _moved_table(calibration: EvidenceCalibration) -> Table:
-    return Table(
-        "What moved",
-        [
-            Column("situation", "situation", left=True),
-            Column("cause", "seconds of", left=True),
-            Column("factor", "times", "{:.2f}".format),
-            Column("low", "from", "{:.2f}".format),
-            Column("high", "to", "{:.2f}".format),
-            Column("deviations", "deviations", "{:+.1f}".format),
-        ],
-        [msgspec.to_builtins(one) for one in calibration.moved()],
+    columns = select_columns(
+        "situation",
+        find_column("moved_cause", key="cause"),
+        find_column("cause_factor", key="factor"),
+        "low",
+        "high",
+        "deviations",
     )
+    return Table("What moved", columns, [msgspec.to_builtins(one) for one in calibration.moved()])
 
 
 def _suggested_table(calibration: EvidenceCalibration) -> Table:
-    return Table(
-        "What to measure next",
-        [
-            Column("situation", "measurement", left=True),
-            Column("ends_before", "ratio of ends\nbefore", "{:.2f}".format),
-            Column("ends_after", "ratio of ends\nafter", "{:.2f}".format),
-        ],
-        [msgspec.to_builtins(one) for one in calibration.suggested],
+    columns = select_columns(
+        find_column("situation", title="measurement"),  # what one would measure, not what was
+        find_column("ends_before", title="ratio of ends\nbefore"),  # before the measurement, not as shipped
+        "ends_after",
     )
+    return Table("What to measure next", columns, [msgspec.to_builtins(one) for one in calibration.suggested])
