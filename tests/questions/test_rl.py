@@ -158,8 +158,8 @@ def test_rollouts_that_do_not_fit_are_one_sentence() -> None:
 
 
 def test_devices_without_a_usual_computer_are_assumed_in_nodes() -> None:
-    answer = ask(gpu="mi300x", workers=16, network="qwen3-8b", tensor=8)
-    assert "assumed: 8x mi300x @ xgmi-mi300-x7, 2 nodes @ 8x infiniband-ndr" in answer.notes
+    answer = ask(gpu="h20", workers=16, network="qwen3-8b", tensor=8)
+    assert "assumed: 8x h20 @ nvlink4-x18, 2 nodes @ 8x infiniband-ndr" in answer.notes
 
 
 def test_several_values_are_compared() -> None:
