@@ -26,14 +26,14 @@ from .records import (
     TimeModelOptions,
     WeightOptions,
 )
-from .values import INTEGER, KeyValues, Number, Quantity, Shares
+from .values import INTEGER, KeyValues, Number, Quantity, SharesByPosition
 
 if TYPE_CHECKING:
     pass
 
 TRAFFIC_GROUP = "Traffic"
 
-SPECULATION_SETTINGS = KeyValues({"tokens": INTEGER, "acceptance": Shares(), "draft": NETWORK})
+SPECULATION_SETTINGS = KeyValues({"tokens": INTEGER, "acceptance": SharesByPosition(), "draft": NETWORK})
 TIER_SETTINGS = KeyValues(
     {
         **{name: Quantity("B", unit_required=True) for name in ("host", "disk", "store")},

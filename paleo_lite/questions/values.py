@@ -101,7 +101,7 @@ class Number(click.ParamType):  # type: ignore[type-arg]
         return number
 
 
-class Shares(Number):
+class SharesByPosition(Number):
     """A share from 0 to 1, or several of them separated by commas."""
 
     name = "share"
@@ -111,7 +111,9 @@ class Shares(Number):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the share, or a tuple of them."""
-        shares = tuple(super(Shares, self).convert(part.strip(), param, ctx) for part in str(value).split(","))
+        shares = tuple(
+            super(SharesByPosition, self).convert(part.strip(), param, ctx) for part in str(value).split(",")
+        )
         return shares if len(shares) > 1 else shares[0]
 
 
