@@ -96,8 +96,10 @@ class Fleet:
 
     def _look_at(self, index: int) -> None:
         """Note when a replica takes its next step, and when it finishes a request at the earliest."""
-        replica = self.replicas[index][1]
-        self.next_s[index], self.earliest_finish_s[index] = replica.next_s, replica.earliest_finish_s
+        number, replica = self.replicas[index]
+        self.next_s[index] = replica.next_s
+        if self.has_answers_before or number + 1 < len(self.stages):  # otherwise no other replica waits for it
+            self.earliest_finish_s[index] = replica.earliest_finish_s
 
     def _limit_s(self, number: int, index: int) -> float:
         """Return the time before which no further request reaches a replica."""
