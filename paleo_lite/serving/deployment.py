@@ -19,11 +19,11 @@ from .kernel_timer import KernelTimer
 from .layer_timer import LayerTimer
 from .options import SimulationOptions
 from .placement import ModelOnDevice
-from .pools import CacheTiers, Pool, Simulated, Transfer, run_pool, run_split
+from .pools import CacheTiers, ServerPool, Simulated, Transfer, run_pool, run_split
 from .requests import Traffic
 from .routers import ROUND_ROBIN
 from .simulator import Outcome, simulate
-from .tiers import Store
+from .tiers import CacheStore
 from .timer import Timer, tabulate
 
 LEVELS = ("low", "expected", "high")
@@ -58,7 +58,7 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
     # where every replica does both.
     prefill: Deployment | None = None
     router: str = ROUND_ROBIN  # how replicas share the requests, one of `paleo_lite.serving.routers.ROUTERS`
-    stores: tuple[Store, ...] = ()  # tiers of the prefix cache below the memory of the devices
+    stores: tuple[CacheStore, ...] = ()  # tiers of the prefix cache below the memory of the devices
 
     def __post_init__(self) -> None:
         if isinstance(self.replicas, bool) or not isinstance(self.replicas, int) or self.replicas < 1:
@@ -200,14 +200,14 @@ class PreparedDeployment(msgspec.Struct, frozen=True, eq=False):
         parts = [traffic.every(replicas, start) for start in range(replicas)]
         return Simulated([simulate(part, tables, self.room, engine, options) for part in parts if len(part)], [])
 
-    def pool(self, level: str) -> Pool:
+    def pool(self, level: str) -> ServerPool:
         """Return the replicas of a split deployment's pool at one of `LEVELS`."""
         tables, engine, options = self.at_level(level)
         deployment, tiers = self.deployment, None
         if deployment.stores:
             token_bytes = self.room.sequence_bytes / self.room.sequence_tokens * deployment.on_device.devices
             tiers = CacheTiers(token_bytes, deployment.stores)
-        return Pool(deployment.replicas, tables, self.room, engine, options, deployment.router, tiers)
+        return ServerPool(deployment.replicas, tables, self.room, engine, options, deployment.router, tiers)
 
     @property
     def transfer(self) -> Transfer:

@@ -23,7 +23,7 @@ from .prefix_cache import Tier
 from .requests import Traffic
 from .routers import ROUND_ROBIN, ROUTERS
 from .simulator import Outcome, Replica
-from .tiers import Store
+from .tiers import CacheStore
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,7 +35,7 @@ class CacheTiers(NamedTuple):
     """Stores of keys and values below the memory of the devices, from the fastest to the slowest."""
 
     token_bytes: float  # of a token on all devices of a replica, each of which writes what it holds
-    stores: Sequence[Store]
+    stores: Sequence[CacheStore]
 
     def make(self, replicas: int, hashed_tokens: int) -> list[list[Tier]]:
         """Return the empty tiers of each replica."""
@@ -51,7 +51,7 @@ class CacheTiers(NamedTuple):
         return tiers
 
 
-class Pool(NamedTuple):
+class ServerPool(NamedTuple):
     """Replicas that are alike, and how long their iterations take."""
 
     replicas: int
@@ -72,7 +72,7 @@ class Pool(NamedTuple):
         ]
         return Stage(replicas, ROUTERS[self.router].make(traffic))
 
-    def that_decodes(self) -> Pool:
+    def that_decodes(self) -> ServerPool:
         """Return the pool whose requests bring their keys and values along, and decode in the next iteration."""
         engine = msgspec.structs.replace(self.engine, mixes_phases=True, mixes_whole_prompts=True, chunked_prefill=0)
         options = msgspec.structs.replace(self.options, prompts_are_cached=True, prefix_hit_rate=0.0)
@@ -103,7 +103,7 @@ class Simulated(NamedTuple):
     prefill: list[Outcome]  # the same requests at each replica of the prefill pool; empty without one
 
 
-def run_pool(traffic: Traffic, pool: Pool) -> Simulated:
+def run_pool(traffic: Traffic, pool: ServerPool) -> Simulated:
     """Simulate replicas among which a router distributes the requests, and sessions that wait for answers."""
     stage = pool.make_stage(traffic)
     fleet = Fleet(traffic, [stage])
@@ -118,7 +118,7 @@ def run_pool(traffic: Traffic, pool: Pool) -> Simulated:
     return Simulated(outcomes, [])
 
 
-def run_split(traffic: Traffic, prefill: Pool, decode: Pool, transfer: Transfer) -> Simulated:
+def run_split(traffic: Traffic, prefill: ServerPool, decode: ServerPool, transfer: Transfer) -> Simulated:
     """Simulate a prefill pool and a decode pool, whose closed loop includes both."""
     ones = np.ones(len(traffic), dtype=np.int64)
     computing = prefill.make_stage(msgspec.structs.replace(traffic, output_tokens=ones, left_out=None))

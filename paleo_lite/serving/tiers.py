@@ -30,7 +30,7 @@ STORES = {
 """Kinds of stores by name, from the fastest to the slowest."""
 
 
-class Store(NamedTuple):
+class CacheStore(NamedTuple):
     """A store of a deployment."""
 
     name: str
@@ -39,7 +39,7 @@ class Store(NamedTuple):
     is_shared: bool
 
 
-def make_stores(settings: Mapping[str, float], devices: int) -> tuple[Store, ...]:
+def make_stores(settings: Mapping[str, float], devices: int) -> tuple[CacheStore, ...]:
     """Return the stores of replicas of some devices; raise BadValue for a bandwidth of none."""
     stores = []
     for name, kind in STORES.items():
@@ -49,5 +49,5 @@ def make_stores(settings: Mapping[str, float], devices: int) -> tuple[Store, ...
                 raise BadValue(f"`--cache-tiers {name}-bandwidth` needs {name}=SIZE")
             continue
         bytes_per_s = bandwidth or kind.bytes_per_s * (devices if name == "host" else 1)
-        stores.append(Store(name, settings[name], bytes_per_s, kind.is_shared))
+        stores.append(CacheStore(name, settings[name], bytes_per_s, kind.is_shared))
     return tuple(stores)

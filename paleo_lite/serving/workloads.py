@@ -107,7 +107,7 @@ WORKLOADS = {
 """Kinds of workloads by name."""
 
 
-class Workload(NamedTuple):
+class SessionWorkload(NamedTuple):
     """A workload with all its settings."""
 
     kind: str
@@ -161,7 +161,7 @@ class Workload(NamedTuple):
         )
 
 
-def parse_workload(text: str) -> Workload:
+def parse_workload(text: str) -> SessionWorkload:
     """Parse a workload such as ``shared-prefix:groups=150,system=6000``; what is left out has its default.
 
     Raise UnknownName for an unknown kind or setting, and BadValue for a value that is not in its range.
@@ -176,7 +176,7 @@ def parse_workload(text: str) -> Workload:
         if key not in names:
             raise UnknownName(f"setting of `--workload {name}`", key, names)
         settings[names[key]] = _parse_setting(name, names[key], value)
-    return Workload(name, settings)
+    return SessionWorkload(name, settings)
 
 
 def _parse_setting(workload: str, key: str, value: str) -> float:

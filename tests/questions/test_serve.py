@@ -1,4 +1,7 @@
-"""Questions of `serve`: options in the words of engines, and settings that belong together."""
+"""Questions of `serve`: options in the words of engines, and settings that belong together.
+
+Tests: questions/serve_options.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Split pools: whom requests wait for, what is transferred, and what is refused."""
+"""Split pools: whom requests wait for, what is transferred, and what is refused.
+
+Tests: serving/fleet.py, serving/prefill_pool.py, serving/options.py.
+"""
 
 from __future__ import annotations
 

@@ -27,6 +27,8 @@ from ..columns import GROUP_COLUMNS, GroupErrors
 from ..tables import rows_of
 from .recipes import PoolSize, Recipe, recipes
 
+EXPERTS = 256  # of DeepSeek-R1
+
 TABLE = Path("engines") / "serving_disaggregated.csv"
 
 ENGINES = {"trtllm": "tensorrt-llm", "sglang": "sglang"}
@@ -148,8 +150,9 @@ def _settings(recipe: Recipe, pool: str) -> dict[str, Any]:
     """Return the settings of a pool."""
     size: PoolSize = getattr(recipe, pool)
     settings: dict[str, Any] = {"replicas": size.replicas, "tensor": size.tensor}
-    if size.experts > 1:  # of 256 experts; groups of 48 devices hold some of them twice
-        settings["expert_parallel"] = size.experts if 256 % size.experts == 0 else 2 ** int(np.log2(size.experts))
+    if size.experts > 1:  # groups of 48 devices hold some of them twice
+        divides = not EXPERTS % size.experts
+        settings["expert_parallel"] = size.experts if divides else 2 ** int(np.log2(size.experts))
         settings["tensor"] = settings["expert_parallel"] if size.attention > 1 else size.tensor
     if size.attention > 1:
         settings["attention_data_parallel"] = settings["tensor"]
