@@ -288,13 +288,19 @@ class _KernelGrouping:
         is_shared = bool(layer.attributes.get("shares_keys_and_values"))
         is_latent = is_shared or query[-1] != layer.inputs[2][-1]
         value_size = 0 if is_shared else layer.inputs[2][-1]
-        window = layer.attributes.get("window")
+        window, is_selection = layer.attributes.get("window"), False
         if window is None and self.phase_rows == "decoding":
             window = self._selected(key)
+            is_selection = window is not None and self._caches_all_tokens()
         return AttentionKernel(
             "attention", query[1], key[1], key[-1], value_size, window, is_latent, self.phase_rows,
-            has_sinks=bool(layer.weights),
+            has_sinks=bool(layer.weights), is_selection=is_selection,
         )  # fmt: skip
+
+    def _caches_all_tokens(self) -> bool:
+        """Return whether the block has keys of every token in a cache, beside those of an indexer."""
+        lengths = [layer.outputs[0][2] for layer in self.layers if is_cache(layer) and "indexer" not in layer.name]
+        return max(lengths, default=0) > self.context
 
     def _indexer(self, layer: Layer) -> AttentionKernel:
         """Return the kernel that scores all keys to select those of sparse attention: it reads keys only."""

@@ -59,6 +59,8 @@ class AttentionKernel(msgspec.Struct, frozen=True):
     is_latent: bool = False  # whether keys and values come from one latent vector per token
     rows: Rows = "decoding"  # what has a row
     has_sinks: bool = False  # whether each head has a learned sink among its scores
+    # Whether the window are keys that are selected from those of all tokens, which stay in the cache.
+    is_selection: bool = False
 
 
 class Pointwise(msgspec.Struct, frozen=True):

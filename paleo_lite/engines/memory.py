@@ -65,7 +65,8 @@ def sequence_bytes(step: EngineStep, kernels: Sequence[CountedKernel], tokens: f
     for counted in kernels:
         kernel = counted.kernel
         if isinstance(kernel, AttentionKernel):
-            kept = tokens if kernel.window is None else min(tokens, kernel.window)
+            window = None if kernel.is_selection else kernel.window
+            kept = tokens if window is None else min(tokens, window)
             total += counted.count * kept * kernel.kv_heads * (kernel.key_size + kernel.value_size) * cache_bytes
         elif isinstance(kernel, Pointwise):
             total += counted.count * kernel.state_bytes

@@ -72,6 +72,13 @@ def test_every_device_keeps_the_latent_vectors_of_deepseek(devices: int, attenti
     assert per_token(on_device) == 61 * 576 * 2 == 70_272
 
 
+@pytest.mark.parametrize("tokens", [1000, 100_000])
+def test_sparse_attention_keeps_the_tokens_that_it_does_not_read(tokens: int) -> None:
+    """DeepSeek-V3.2 reads 2,048 selected tokens, and keeps 61 blocks of 576 numbers and an indexer's key of 128."""
+    on_device = placed("deepseek-v3.2", "b200", 8, precision="fp8")
+    assert per_token(on_device, tokens) == pytest.approx(61 * (576 + 128) * 2, rel=1e-3)
+
+
 def test_a_window_keeps_no_more_tokens_than_it_sees() -> None:
     """gpt-oss-120b: 18 blocks keep all tokens, 18 keep 128: 2 x 8 heads of 64 numbers each."""
     on_device = placed("gpt-oss-120b", "b200", weights="mxfp4")
