@@ -288,19 +288,26 @@ class _KernelGrouping:
         is_shared = bool(layer.attributes.get("shares_keys_and_values"))
         is_latent = is_shared or query[-1] != layer.inputs[2][-1]
         value_size = 0 if is_shared else layer.inputs[2][-1]
-        window, is_selection = layer.attributes.get("window"), False
+        window = layer.attributes.get("window")
         if window is None and self.phase_rows == "decoding":
             window = self._selected(key)
-            is_selection = window is not None and self._caches_all_tokens()
         return AttentionKernel(
             "attention", query[1], key[1], key[-1], value_size, window, is_latent, self.phase_rows,
-            has_sinks=bool(layer.weights), is_selection=is_selection,
+            has_sinks=bool(layer.weights), keeps=self._kept(layer),
         )  # fmt: skip
 
-    def _caches_all_tokens(self) -> bool:
-        """Return whether the block has keys of every token in a cache, beside those of an indexer."""
-        lengths = [layer.outputs[0][2] for layer in self.layers if is_cache(layer) and "indexer" not in layer.name]
-        return max(lengths, default=0) > self.context
+    def _kept(self, attention: Layer) -> Literal["window", "all", "none"]:
+        """Return which tokens the cache of a block keeps, beside the keys of an indexer."""
+        if self.phase_rows != "decoding":
+            return "window"
+        caches = [
+            layer
+            for layer in self.layers
+            if is_cache(layer) and layer.place.block == attention.place.block and "indexer" not in layer.name
+        ]
+        if not caches:
+            return "none"
+        return "all" if max(layer.outputs[0][2] for layer in caches) > self.context else "window"
 
     def _indexer(self, layer: Layer) -> AttentionKernel:
         """Return the kernel that scores all keys to select those of sparse attention: it reads keys only."""

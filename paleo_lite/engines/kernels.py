@@ -59,8 +59,9 @@ class AttentionKernel(msgspec.Struct, frozen=True):
     is_latent: bool = False  # whether keys and values come from one latent vector per token
     rows: Rows = "decoding"  # what has a row
     has_sinks: bool = False  # whether each head has a learned sink among its scores
-    # Whether the window are keys that are selected from those of all tokens, which stay in the cache.
-    is_selection: bool = False
+    # Tokens of a sequence whose keys stay in the cache: those of the window, all of them, from which sparse attention
+    # selects those of the window, or none, as another block has them.
+    keeps: Literal["window", "all", "none"] = "window"
 
 
 class Pointwise(msgspec.Struct, frozen=True):

@@ -65,12 +65,20 @@ def sequence_bytes(step: EngineStep, kernels: Sequence[CountedKernel], tokens: f
     for counted in kernels:
         kernel = counted.kernel
         if isinstance(kernel, AttentionKernel):
-            window = None if kernel.is_selection else kernel.window
-            kept = tokens if window is None else min(tokens, window)
-            total += counted.count * kept * kernel.kv_heads * (kernel.key_size + kernel.value_size) * cache_bytes
+            numbers = kernel.kv_heads * (kernel.key_size + kernel.value_size)
+            total += counted.count * kept_tokens(kernel, tokens) * numbers * cache_bytes
         elif isinstance(kernel, Pointwise):
             total += counted.count * kernel.state_bytes
     return total
+
+
+def kept_tokens(kernel: AttentionKernel, tokens: float) -> float:
+    """Return the tokens of a sequence whose keys an attention kernel has in its cache."""
+    if kernel.keeps == "none":
+        return 0.0
+    if kernel.keeps == "all" or kernel.window is None:
+        return tokens
+    return min(tokens, kernel.window)
 
 
 def activation_bytes(

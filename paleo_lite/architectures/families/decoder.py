@@ -36,6 +36,7 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
     learned_positions: int = 0  # rows of the table of learned positions; 0 without one
     position_embedding: str = "wpe"
     per_layer_vocabulary: int = 0  # rows of the table of per-layer embeddings; 0: there is none
+    per_layer_blocks: int = 0  # blocks of the whole network that read it, where only some blocks are built
     is_tied: bool = False  # whether the head's weight is that of the embedding
     head_bias: bool = False
     dropout: float | None = None  # dropout probability of the embedding; None: the model has no such module
@@ -145,13 +146,14 @@ def _add_per_layer_inputs(tape: Tape, decoder: Decoder, root: str, x: Blob) -> B
     """Add the per-layer embeddings of all blocks: a table, and a projection of the embedding (Gemma 3n)."""
     inputs = [block.per_layer_input for block in decoder.blocks if block.per_layer_input is not None]
     size, tokens = inputs[0].size if inputs else 0, x.shape[1]
-    width = len(inputs) * size
+    blocks = decoder.per_layer_blocks or len(inputs)
+    width = blocks * size
     name = _join(root, "embed_tokens_per_layer")
     read = tape.embedding(name, Blob((1, tokens)), decoder.per_layer_vocabulary, width)
     read = tape.op(f"{name}.mul", "mul", read, Blob((), CONSTANT))
     projected = tape.linear(_join(root, "per_layer_model_projection"), x, width, bias=False)
     projected = tape.op(_join(root, "mul"), "mul", projected)
-    projected = tape.view(root, projected, (1, tokens, len(inputs), size), "reshape")
+    projected = tape.view(root, projected, (1, tokens, blocks, size), "reshape")
     projected = add_norm(tape, _join(root, "per_layer_projection_norm"), "rms", projected)
     both = tape.op(_join(root, "add"), "add", projected, read, out=projected.shape)
     return tape.op(_join(root, "mul"), "mul", both)

@@ -71,6 +71,9 @@ def _read_decoder(tape: Tape, config: Config, family: Family, decoder: Decoder, 
     _check_parallelism(config, decoder, lengths, options, tape.fused)
     blocks = len(decoder.blocks)
     block_types = _block_types(decoder)
+    if options.blocks is not None:
+        reading = sum(block.per_layer_input is not None for block in decoder.blocks)
+        decoder = msgspec.structs.replace(decoder, per_layer_blocks=reading)
     if isinstance(options.blocks, int):
         decoder = msgspec.structs.replace(decoder, blocks=decoder.blocks[: options.blocks])
     elif options.blocks is not None:
