@@ -20,8 +20,8 @@ from paleo_lite.timing.quantization import CONVERSION, QUANTIZATION
 # Seconds of a batch: ML.ENERGY Benchmark v3 (H100, B200); model card of TheStageAI/Elastic-FLUX.1-dev (L40S); tutorial
 # of diffusers on fast inference (A100).
 BATCHES = [
-    ("pixart-sigma", "b200", {"steps": 20, "images": 8}, 6.2077),
-    ("sd-3.5-medium", "h100-sxm", {"steps": 28, "images": 4}, 12.4974),
+    ("pixart-sigma", "b200", {"steps": 20, "batch_size": 8}, 6.2077),
+    ("sd-3.5-medium", "h100-sxm", {"steps": 28, "batch_size": 4}, 12.4974),
     ("wan-2.1-1.3b", "h100-sxm", {"steps": 50, "frames": 81, "image_size": "832x480"}, 95.3574),
     ("flux.1-dev", "l40s", {"steps": 28}, 16.0),
     ("sdxl", "a100-sxm-80gb", {"steps": 30, "execution": "compiled"}, 2.538),
