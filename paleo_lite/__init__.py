@@ -21,11 +21,12 @@ if TYPE_CHECKING:
     from .api.gemm import gemm
     from .api.measuring import measure
     from .api.plotting import plot
-    from .api.profiles import compare, efficiency, kernels, merge_traces, replay_operator
+    from .api.profiles import compare, efficiency, kernels
     from .api.question import PictureOptions
     from .api.result_files import measurements
     from .api.serving import ui
     from .api.sweeps import best
+    from .api.traces import merge_traces, replay_operator
     from .architectures.inputs import Values
     from .calibration.store import Calibration
     from .distributed.parallel_config import ParallelConfig
@@ -126,8 +127,8 @@ _MODULES = {
     "gemm": "api.gemm",
     "hardware": "api.catalogue",
     "kernels": "api.profiles",
-    "merge_traces": "api.profiles",
-    "replay_operator": "api.profiles",
+    "merge_traces": "api.traces",
+    "replay_operator": "api.traces",
     "layers": "api.counts",
     "links": "api.catalogue",
     "local": "questions.local",

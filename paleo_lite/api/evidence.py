@@ -73,9 +73,15 @@ def calibrate_from_results(
         observations += _observations(findings, given, hardware_files, notes)
     if not observations:
         raise BadValue(f"{', '.join(map(str, paths))}: no row is evidence: {'; '.join(notes) or 'there is none'}")
-    inputs = [f"{path.name} sha256 {hashlib.sha256(path.read_bytes()).hexdigest()}" for path in paths]
+    inputs = [f"{path.name} sha256 {_digest_of(path)}" for path in paths]
     provenance = EvidenceProvenance(inputs, date, __version__)
     return EvidenceCalibration(EVIDENCE_FORMAT, "evidence", observations, provenance, list(dict.fromkeys(notes)))
+
+
+def _digest_of(path: Path) -> str:
+    """Return the SHA-256 of a file, which is read in pieces."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _check_facts(findings: Findings, notes: list[str]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from ..api.profiles import kernels as report_kernels
-from ..api.profiles import merge_traces, replay_operator
+from ..api.traces import merge_traces, replay_operator
 from ..errors import BadValue
 from ..files import check_outputs
 from ..questions.names import Names

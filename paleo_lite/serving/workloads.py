@@ -114,10 +114,9 @@ class SessionWorkload(NamedTuple):
     settings: Mapping[str, Any]
 
     def describe(self) -> str:
-        """Return the workload as text."""
-        return f"{self.kind}, " + ", ".join(
-            f"{name.removesuffix('_s')} {value:g}" for name, value in self.settings.items()
-        )
+        """Return the workload as text, without settings of 0."""
+        settings = [f"{name.removesuffix('_s')} {value:g}" for name, value in self.settings.items() if value]
+        return ", ".join([self.kind, *settings])
 
     @property
     def wait_s(self) -> float:

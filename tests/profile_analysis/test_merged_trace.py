@@ -1,4 +1,7 @@
-"""One trace of several ranks: places of the events, and counters by hand."""
+"""One trace of several ranks: places of the events, and counters by hand.
+
+Tests: profile_analysis/merged_trace.py, api/traces.py.
+"""
 
 from __future__ import annotations
 
