@@ -243,20 +243,29 @@ def calibrate(
 
 
 def find_result_files(measured: Paths | Sequence[Measurement]) -> list[Path]:
-    """Return the paths if all are result files of benchmarks; an empty list for anything else.
+    """Return the files if all are result files of benchmarks, also those of folders; an empty list for anything else.
 
-    Raise BadValue if only some of them are.
+    Raise BadValue if only some of the given files are.
     """
     if isinstance(measured, (list, tuple)) and any(isinstance(item, Measurement) for item in measured):
         return []
     from .result_forecasts import is_result_file
 
-    paths = to_paths(measured)  # type: ignore[arg-type]
+    given = to_paths(measured)  # type: ignore[arg-type]
+    paths: list[Path] = []
+    for path in given:
+        if file_exists(path, Path.is_dir):  # of profiles or of result files, whose readers need the same library
+            require(*PROFILE_READER)
+            paths += sorted(file for file in path.iterdir() if file.is_file())
+        else:
+            paths.append(path)
     found = [
         path
         for path in paths
         if file_exists(path) and not is_measurements_csv(path) and not is_power_log(path) and is_result_file(path)
     ]
+    if len(found) < len(paths) and any(file_exists(path, Path.is_dir) for path in given):
+        return []  # a folder of profiles
     if found and len(found) < len(paths):
         others = [str(path) for path in paths if path not in found]
         raise BadValue(

@@ -10,6 +10,8 @@ import click
 from ..api.calibrations import calibrate as run_calibrate
 from ..api.calibrations import find_result_files, fit_calibration
 from ..calibration.measurements import TEMPLATE
+from ..errors import BadFile
+from ..files import NO_SUCH_FILE, file_exists
 from ..questions.completion import NETWORK
 from ..questions.values import INTEGER
 from ..timing.models import CALIBRATED
@@ -80,6 +82,9 @@ def calibrate(
     if find_result_files(paths):
         learned: Any = run_calibrate(paths, gpu=gpu, suggest=suggest, phase=phase, **arguments)
         return CommandResult(learned.to_dict, learned.document)
+    for path in paths if gpu is None else ():
+        if not file_exists(path, Path.exists):
+            raise BadFile(f"{path}: {NO_SUCH_FILE}")
     if gpu is None or not (paths or suggest):
         raise click.UsageError("`calibrate` needs measurements CSVs and `--gpu`; `--template` prints a CSV to fill in")
     if suggest is not None or phase is not None:  # a phase without --suggest raises an error

@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 import paleo_lite as pl
+from paleo_lite.api.calibrations import find_result_files
 from paleo_lite.calibration.evidence_file import EvidenceCalibration
 from paleo_lite.errors import BadValue, CalibrationFailed
+from result_samples import VLLM_SERVE
 
 SERVER = {"gpu": "h100-sxm", "precision": "bf16"}
 
@@ -169,3 +171,11 @@ def test_the_document_shows_before_and_after(slow_server: EvidenceCalibration) -
     per_token = next(one for one in shown["accuracy"] if one["figure"] == "tpot_s")
     assert per_token["after"] < per_token["before"] / 2
     assert {one["cause"] for one in shown["moved"]} >= {"products", "host", "prompts"}
+
+
+def test_a_folder_of_result_files_is_all_of_them(tmp_path: Path) -> None:
+    (tmp_path / "one.json").write_text(VLLM_SERVE)
+    (tmp_path / "two.json").write_text(VLLM_SERVE)
+    assert [path.name for path in find_result_files(tmp_path)] == ["one.json", "two.json"]
+    (tmp_path / "notes.txt").write_text("nothing\n")
+    assert find_result_files(tmp_path) == []  # a folder of something else

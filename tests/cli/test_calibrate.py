@@ -304,3 +304,9 @@ def test_result_files_are_evidence(tmp_path: Path) -> None:
     again = run("calibrate", *files, "--gpu", "h100-sxm", "-o", output)
     assert again.exit_code == 2
     assert "already exists" in again.stderr
+
+
+def test_a_file_that_does_not_exist_is_named_before_the_device_is_asked_for(tmp_path: Path) -> None:
+    answer = run("calibrate", str(tmp_path / "missing.json"))
+    assert answer.exit_code == 1
+    assert answer.stderr.endswith("missing.json: cannot be read (No such file or directory)\n")
