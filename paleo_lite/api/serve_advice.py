@@ -13,13 +13,14 @@ from ..errors import BadValue
 from ..formats import FORMATS
 from ..machines import Device
 from ..serving.advise import accept, nearest, rank_deployments, reject, widest, with_saturation, without_best
-from ..serving.answers import Serving, answer, request_latencies, saturate
+from ..serving.answers import Serving, answer, request_latencies
 from ..serving.candidates import Candidate, Criteria, DeploymentAdvice
 from ..serving.deployment import Deployment, PreparedDeployment
 from ..serving.placement import Division
 from ..serving.price_basis import choose_listings
 from ..serving.products import USUAL_PRECISION
 from ..serving.requests import Demand, Traffic
+from ..serving.saturation import saturate
 from ..serving.slo import Missed, Objective, find_missed, missed_in
 from .deployments import Deployments
 

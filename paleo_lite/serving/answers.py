@@ -23,14 +23,10 @@ from .launch import launch
 from .prefill_pool import PrefillPool, describe_prefill
 from .prefix_cache import prefix_hit_rate
 from .requests import Traffic
+from .saturation import saturate
 from .simulator import Outcome
 
 PERCENTILES = (50, 90, 99)
-
-SATURATION_REQUESTS = 4
-"""Requests of the simulation of saturation, as a multiple of the sequences that run at the same time."""
-
-MAX_SATURATION_REQUESTS = 6000
 
 
 class Figure(msgspec.Struct, frozen=True):
@@ -363,39 +359,6 @@ def _site_figures(
 def _usd_per_million(deployment: Deployment, tokens_per_s: float) -> float | None:
     usd_per_h = deployment.usd_per_h
     return None if usd_per_h is None else usd_per_h / 3600 / tokens_per_s * 1e6
-
-
-def saturate(prepared: PreparedDeployment, traffic: Traffic, level: str = "expected") -> tuple[float, float]:
-    """Return requests and output tokens per second when requests always wait.
-
-    The requests of the traffic arrive all at once, repeated until there are several for every sequence that runs. The
-    rate is that of the middle half of the answers, without the start and the end.
-    """
-    replicas = prepared.deployment.replicas
-    wanted = SATURATION_REQUESTS * prepared.engine.max_sequences * replicas
-    count = max(min(wanted, MAX_SATURATION_REQUESTS * replicas), 64 * replicas)
-    index = np.arange(count) % len(traffic)
-    hashes = None
-    if traffic.hashes is not None:  # requests that are repeated have prefixes of their own
-        hashes = tuple(
-            tuple(block + (number // len(traffic) << 64) for block in traffic.hashes[request])
-            for number, request in enumerate(index)
-        )
-    flood = Traffic(
-        np.zeros(count), traffic.input_tokens[index], traffic.output_tokens[index], hashes=hashes,
-        hashed_tokens=traffic.hashed_tokens,
-    )  # fmt: skip
-    requests_per_s = tokens_per_s = 0.0
-    for outcome in prepared.run(flood, level):
-        order = np.argsort(outcome.finish_s)
-        finish_s, tokens = outcome.finish_s[order], outcome.output_tokens[order]
-        first, last = len(order) // 4, len(order) * 3 // 4
-        span_s = finish_s[last] - finish_s[first]
-        if span_s <= 0:
-            first, span_s = 0, finish_s[last]
-        requests_per_s += (last - first) / span_s
-        tokens_per_s += float(tokens[first:last].sum()) / span_s
-    return float(requests_per_s), float(tokens_per_s)
 
 
 def answer(

@@ -9,9 +9,10 @@ import msgspec
 
 from ..errors import BadQuantity, BadValue
 from ..units import format_si, parse_quantity
-from .answers import Serving, request_latencies, saturate, summarize
+from .answers import Serving, request_latencies, summarize
 from .deployment import PreparedDeployment
 from .requests import Demand, Traffic, generate_traffic
+from .saturation import saturate
 
 OBJECTIVES = {"ttft": "ttft_s", "tpot": "tpot_s", "latency": "latency_s"}
 """Names of objectives and of the latencies that they limit."""

@@ -1,0 +1,183 @@
+"""The saturation rate of a deployment: the requests per second that it sustains, however many wait.
+
+Requests without common beginnings all arrive at once. Where caches are to be found again, that would be another server:
+no prompt finds what is computed later, and sessions lose their turns. So users of a closed loop send those requests,
+whose caches are warm when the rate is taken; there are as many of them as give the highest rate, since caches of too
+many evict each other.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from .deployment import PreparedDeployment
+from .requests import Traffic
+from .simulator import Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+    Ints = NDArray[np.int64]
+
+Rates = tuple[float, float]
+"""Requests and output tokens per second."""
+
+SATURATION_REQUESTS = 4
+"""Requests of the simulation of saturation, as a multiple of the sequences that run at the same time."""
+
+MAX_SATURATION_REQUESTS = 6000
+
+FIRST_USERS = 32
+"""Users per replica with whom the search for the highest rate begins."""
+
+REQUESTS_OF_USER = 16
+"""Requests of a user of sessions at least, so that most of them are sent by users who came later than the first."""
+
+LEAST_GAIN = 1.02
+"""Ratio of the rates of twice the users and of the users from which more of them are tried."""
+
+WARM, DRAINING = 0.5, 0.875
+"""Shares of the answers after which caches are taken to be warm, and before which none of the users has left."""
+
+
+def saturate(prepared: PreparedDeployment, traffic: Traffic, level: str = "expected") -> Rates:
+    """Return requests and output tokens per second when requests always wait."""
+    if traffic.hashes is not None or traffic.follows is not None:
+        return _saturate_warm(prepared, traffic, level)
+    replicas = prepared.deployment.replicas
+    wanted = SATURATION_REQUESTS * prepared.engine.max_sequences * replicas
+    count = max(min(wanted, MAX_SATURATION_REQUESTS * replicas), 64 * replicas)
+    index = np.arange(count) % len(traffic)
+    flood = Traffic(np.zeros(count), traffic.input_tokens[index], traffic.output_tokens[index])
+    requests_per_s = tokens_per_s = 0.0
+    for outcome in prepared.run(flood, level):  # each replica has a rate of its own
+        finish_s, tokens = _in_order([outcome])
+        requests, output = _rates_between(finish_s, tokens, len(tokens) // 4, len(tokens) * 3 // 4)
+        requests_per_s += requests
+        tokens_per_s += output
+    return requests_per_s, tokens_per_s
+
+
+def _saturate_warm(prepared: PreparedDeployment, traffic: Traffic, level: str) -> Rates:
+    """Return requests and output tokens per second of as many users as give the highest rate."""
+    replicas = prepared.deployment.replicas
+    most = prepared.engine.max_sequences * replicas
+    if traffic.follows is None:
+        most = max(min(most, len(traffic) // 4), 1)
+
+    def rates_of(users: int) -> Rates:
+        finish_s, tokens = _in_order(prepared.run(_closed_loop(traffic, users), level))
+        ends_s = finish_s[[int(len(tokens) * share) for share in (WARM, DRAINING)]]
+        begin, end = np.searchsorted(finish_s, ends_s, side="right") - 1  # of answers that end together, all or none
+        return _rates_between(finish_s, tokens, int(begin), int(end))
+
+    first = min(FIRST_USERS * replicas, most)
+    at_first = rates_of(first)
+    more = [min(first << step, most) for step in range(1, most.bit_length()) if first << step < 2 * most]
+    best = _climb(rates_of, at_first, more)
+    if best == at_first:
+        best = _climb(rates_of, at_first, [first >> step for step in range(1, first.bit_length())])
+    return best
+
+
+def _climb(rates_of: Callable[[int], Rates], first: Rates, others: Sequence[int]) -> Rates:
+    """Return the highest rates along numbers of users, up to the one from which they no longer rise."""
+    best = first
+    for users in others:
+        rates = rates_of(users)
+        if rates[0] < LEAST_GAIN * best[0]:
+            break
+        best = rates
+    return best
+
+
+def _closed_loop(traffic: Traffic, users: int) -> Traffic:
+    """Return the requests as users of a closed loop send them."""
+    if traffic.follows is None:
+        return msgspec.structs.replace(traffic, arrival_s=np.zeros(len(traffic)), concurrency=users, left_out=None)
+    copies = -(-REQUESTS_OF_USER * users // len(traffic))
+    return _begin_anywhere(_repeat_sessions(traffic, copies), users)
+
+
+def _repeat_sessions(traffic: Traffic, copies: int) -> Traffic:
+    """Return several copies of sessions, each with prefixes of its own."""
+    assert traffic.hashes is not None and traffic.follows is not None
+    assert traffic.wait_s is not None and traffic.sessions is not None
+    shared = _blocks_of_several(traffic)
+    count, sessions = len(traffic), int(traffic.sessions.max()) + 1
+    follows, hashes = [], []
+    for copy in range(copies):
+        follows.append(np.where(traffic.follows < 0, -1, traffic.follows + copy * count))
+        hashes += [
+            tuple(block if block in shared else block + (copy << 64) for block in prompt) for prompt in traffic.hashes
+        ]
+    return Traffic(
+        np.zeros(copies * count),
+        np.tile(traffic.input_tokens, copies),
+        np.tile(traffic.output_tokens, copies),
+        hashes=tuple(hashes),
+        hashed_tokens=traffic.hashed_tokens,
+        follows=np.concatenate(follows),
+        wait_s=np.tile(traffic.wait_s, copies),
+        sessions=np.concatenate([traffic.sessions + copy * sessions for copy in range(copies)]),
+    )
+
+
+def _blocks_of_several(traffic: Traffic) -> set[int]:
+    """Return the blocks that prompts of several sessions have in common."""
+    assert traffic.hashes is not None and traffic.sessions is not None
+    owner: dict[int, int] = {}
+    shared = set()
+    for prompt, session in zip(traffic.hashes, traffic.sessions.tolist()):
+        for block in prompt:
+            if owner.setdefault(block, session) != session:
+                shared.add(block)
+    return shared
+
+
+def _begin_anywhere(traffic: Traffic, users: int) -> Traffic:
+    """Return the requests of users of whom the first are anywhere in their sessions, as they are later on."""
+    assert traffic.follows is not None and traffic.wait_s is not None and traffic.sessions is not None
+    starts = np.flatnonzero(traffic.follows < 0)
+    lengths = np.diff(np.append(starts, len(traffic)))
+    skipped = np.zeros(len(starts), dtype=np.int64)
+    skipped[:users] = np.random.default_rng(0).integers(lengths[:users])
+    place = np.arange(len(traffic)) - np.repeat(starts, lengths)  # of a request in its session
+    is_kept = place >= np.repeat(skipped, lengths)
+    kept = np.flatnonzero(is_kept)
+    begins = place[kept] == np.repeat(skipped, lengths)[kept]
+    number = np.cumsum(is_kept) - 1  # of a request among those that are kept
+    assert traffic.hashes is not None
+    return Traffic(
+        traffic.arrival_s[kept],
+        traffic.input_tokens[kept],
+        traffic.output_tokens[kept],
+        concurrency=users,
+        hashes=tuple(traffic.hashes[request] for request in kept.tolist()),
+        hashed_tokens=traffic.hashed_tokens,
+        follows=np.where(begins, -1, number[np.maximum(traffic.follows[kept], 0)]),
+        wait_s=np.where(begins, 0.0, traffic.wait_s[kept]),
+        sessions=traffic.sessions[kept],
+    )
+
+
+def _rates_between(finish_s: Floats, tokens: Ints, begin: int, end: int) -> Rates:
+    """Return the rates between two answers in the order of their end."""
+    span_s = finish_s[end] - finish_s[begin]
+    if span_s <= 0:
+        begin, span_s = 0, finish_s[end]
+    return float((end - begin) / span_s), float(tokens[begin:end].sum() / span_s)
+
+
+def _in_order(outcomes: Sequence[Outcome]) -> tuple[Floats, Ints]:
+    """Return when answers end, in order, and their tokens."""
+    finish_s = np.concatenate([outcome.finish_s for outcome in outcomes])
+    tokens = np.concatenate([outcome.output_tokens for outcome in outcomes])
+    order = np.argsort(finish_s)
+    return finish_s[order], tokens[order]

@@ -1,0 +1,62 @@
+"""The saturation rate where prompts have beginnings in common, with caches that are warm."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+
+import paleo_lite as pl
+from paleo_lite.serving.deployment import Deployment
+from paleo_lite.serving.requests import Lengths, Traffic, generate_traffic
+from paleo_lite.serving.saturation import _begin_anywhere, _repeat_sessions, saturate
+from paleo_lite.serving.workloads import parse_workload
+
+
+def sessions(turns: int, count: int) -> Traffic:
+    """Return sessions with a system prompt of 128 tokens."""
+    workload = parse_workload(f"conversation:turns={turns},system=128,question=256,output=16")
+    return workload.traffic(count, rate_per_s=1.0, concurrency=None, arrivals="fixed", seed=0)
+
+
+def test_a_fleet_that_keeps_up_is_not_overloaded() -> None:
+    """All prompts at once on cold caches would need four times the products."""
+    answer = pl.serve(
+        "llama-3.2-1b", gpu="h100-sxm", replicas=2, router="prefix", rate=30, num_requests=120, time_model="roofline",
+        workload="conversation:turns=3,question=1500,output=10", max_sequences=16,
+    )  # fmt: skip
+    assert not answer.is_overloaded
+    assert (answer.figures["utilisation"].value or 1.0) < 0.9
+
+
+def test_prompts_that_are_cached_are_answered_at_the_rate_of_cached_ones(deployment: Deployment) -> None:
+    """The same prompt again and again: only its last block is computed, as with a prefix that all have."""
+    traffic = generate_traffic(Lengths(2048), Lengths(8), count=400, rate_per_s=1.0)
+    cached = msgspec.structs.replace(deployment.options, prefix_hit_rate=(2048 - 512) / 2048)
+    deployment = deployment.with_sequences(32)
+    known = msgspec.structs.replace(deployment, options=cached)
+    hashed = msgspec.structs.replace(traffic, hashes=((1, 2, 3, 4),) * 400)
+    expected, _ = saturate(known.prepare(traffic), traffic)
+    assert saturate(deployment.prepare(hashed), hashed)[0] == pytest.approx(expected, rel=0.1)
+
+
+def test_copies_of_sessions_share_only_the_system_prompt() -> None:
+    traffic = sessions(turns=3, count=6)
+    copied = _repeat_sessions(traffic, 2)
+    assert copied.hashes is not None and copied.follows is not None and copied.sessions is not None
+    assert copied.follows.tolist() == [-1, 0, 1, -1, 3, 4, -1, 6, 7, -1, 9, 10]
+    assert copied.sessions.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
+    assert set(copied.hashes[2]) & set(copied.hashes[8]) == set(copied.hashes[0][:2])
+
+
+def test_the_first_users_are_anywhere_in_their_sessions() -> None:
+    traffic = sessions(turns=5, count=200)
+    begun = _begin_anywhere(traffic, 20)
+    assert begun.follows is not None and begun.hashes is not None and begun.sessions is not None
+    starts = np.flatnonzero(begun.follows < 0)
+    assert len(starts) == 40 and begun.concurrency == 20
+    assert len(np.unique(begun.input_tokens[starts[:20]])) == 5
+    assert set(begun.input_tokens[starts[20:]].tolist()) == {384}
+    following = np.flatnonzero(begun.follows >= 0)
+    assert (begun.sessions[begun.follows[following]] == begun.sessions[following]).all()
+    assert (begun.input_tokens[begun.follows[following]] < begun.input_tokens[following]).all()
