@@ -13,9 +13,10 @@ from ..errors import BadValue
 from ..formats import FORMATS
 from ..machines import Device
 from ..serving.advise import accept, nearest, rank_deployments, reject, widest, with_saturation, without_best
-from ..serving.answers import Serving, answer, request_latencies
+from ..serving.answers import Serving, answer
 from ..serving.candidates import Candidate, Criteria, DeploymentAdvice
 from ..serving.deployment import Deployment, PreparedDeployment
+from ..serving.outcomes import request_latencies
 from ..serving.placement import Division
 from ..serving.price_basis import choose_listings
 from ..serving.products import USUAL_PRECISION

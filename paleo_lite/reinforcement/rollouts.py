@@ -19,8 +19,8 @@ from ..machines import Device, read_links
 from ..serving.deployment import Deployment, PreparedDeployment
 from ..serving.energy import served_activity
 from ..serving.kernel_timer import time_decode_kernels
+from ..serving.outcomes import Outcome
 from ..serving.requests import Traffic
-from ..serving.simulator import Outcome
 from ..timing.activity import Activity
 from .constants import RlConstants
 

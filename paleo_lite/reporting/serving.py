@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ..serving.answers import FIGURES, LATENCIES, PREFIX_FIGURES, SITE_FIGURES, Figure, Serving
+from ..serving.answers import FIGURES, PREFIX_FIGURES, SITE_FIGURES, Figure, Serving
 from ..serving.candidates import RANKINGS, Candidate, DeploymentAdvice
 from ..serving.kernel_timer import KernelTime
+from ..serving.outcomes import LATENCIES
 from ..serving.placement import Division
 from ..serving.price_basis import PricedDevice, describe_prices
 from ..units import format_number, format_si

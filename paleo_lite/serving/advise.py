@@ -11,9 +11,10 @@ import numpy as np
 
 from ..errors import DoesNotFit, PaleoError
 from ..progress import report
-from .answers import measure_figures, request_latencies, summarize
+from .answers import measure_figures
 from .candidates import Candidate, Criteria, DeploymentAdvice, mark_front, rank
 from .deployment import Deployment, PreparedDeployment
+from .outcomes import request_latencies, summarize
 from .requests import Demand, Traffic, generate_traffic
 from .slo import OBJECTIVES, Missed, Objective, find_missed, largest_ratio
 

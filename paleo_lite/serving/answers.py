@@ -20,13 +20,11 @@ from .drafting import drafting_notes
 from .energy import Drawn, draw_power_of_all
 from .kernel_timer import KernelTime, time_decode_kernels
 from .launch import launch
+from .outcomes import Outcome, request_latencies, summarize
 from .prefill_pool import PrefillPool, describe_prefill
 from .prefix_cache import prefix_hit_rate
 from .requests import Traffic
 from .saturation import saturate
-from .simulator import Outcome
-
-PERCENTILES = (50, 90, 99)
 
 
 class Figure(msgspec.Struct, frozen=True):
@@ -43,15 +41,6 @@ class Figure(msgspec.Struct, frozen=True):
     value: float | None
     low: float | None = None
     high: float | None = None
-
-
-LATENCIES = {
-    "ttft_s": "time to first token",
-    "tpot_s": "time per output token",
-    "latency_s": "end-to-end latency",
-    "queue_s": "waiting for admission",
-}
-"""Latencies of a request, with their names."""
 
 
 class Serving(Answer, msgspec.Struct, frozen=True, eq=False):
@@ -255,40 +244,6 @@ ENERGY_FIGURES = (
     *SITE_FIGURES,
 )
 """Figures whose intervals include that of the power."""
-
-
-def request_latencies(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Return the latencies of all requests that are not left out as arrays, by the names of `LATENCIES`.
-
-    The time per output token is ``(latency - time to first token) / (output tokens - 1)``, as the engines' own
-    benchmarks define it; answers of one token have none.
-    """
-    arrival_s, admitted_s, first_s, finish_s, tokens = (
-        np.concatenate([_counted(outcome, getattr(outcome, name)) for outcome in outcomes])
-        for name in ("arrival_s", "admitted_s", "first_token_s", "finish_s", "output_tokens")
-    )
-    several = tokens > 1
-    return {
-        "ttft_s": first_s - arrival_s,
-        "tpot_s": (finish_s - first_s)[several] / (tokens[several] - 1),
-        "latency_s": finish_s - arrival_s,
-        "queue_s": admitted_s - arrival_s,
-    }
-
-
-def _counted(outcome: Outcome, values: Any) -> Any:
-    """Return the values of the requests that latencies do not leave out."""
-    return values if outcome.left_out is None else values[~outcome.left_out]
-
-
-def summarize(values: Any) -> dict[str, float | None]:
-    """Return mean and percentiles of an array; None if it is empty."""
-    if not len(values):
-        return dict.fromkeys(("mean", *(f"p{percent}" for percent in PERCENTILES)))
-    result: dict[str, float | None] = {"mean": float(values.mean())}
-    for percent, value in zip(PERCENTILES, np.percentile(values, PERCENTILES)):
-        result[f"p{percent}"] = float(value)
-    return result
 
 
 def measure_figures(

@@ -18,11 +18,12 @@ from .iteration_times import IterationTimes
 from .kernel_timer import KernelTimer
 from .layer_timer import LayerTimer
 from .options import SimulationOptions
+from .outcomes import Outcome
 from .placement import ModelOnDevice
 from .pools import CacheTiers, ServerPool, Simulated, Transfer, run_pool, run_split
 from .requests import Traffic
 from .routers import ROUND_ROBIN
-from .simulator import Outcome, simulate
+from .simulator import simulate
 from .tiers import CacheStore
 from .timer import Timer, tabulate
 

@@ -17,7 +17,7 @@ from ..timing.energy import Power, power_of
 
 if TYPE_CHECKING:
     from .deployment import Deployment
-    from .simulator import Outcome
+    from .outcomes import Outcome
 
 
 class Drawn(NamedTuple):

@@ -1,13 +1,15 @@
 """Simulation of several replicas that depend on each other: stages that pass requests on, and users who wait.
 
 A request visits one replica of every stage, such as a prefill and a decode replica, and a router chooses each of them
-when the request gets there. Replicas go from event to event: a replica may decode up to the time at which a request
-may reach it, which is the earliest time at which a replica before it finishes one.
+when the request gets there. Where a stage keeps places, requests need one of its places before they go to the first
+stage, and keep it until they leave. Replicas go from event to event: a replica may decode up to the time at which a
+request may reach it, which is the earliest time at which a replica before it finishes one.
 """
 
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Sequence
 from heapq import heappop, heappush
 from typing import NamedTuple
@@ -24,6 +26,7 @@ class Stage(NamedTuple):
 
     replicas: Sequence[Replica]
     router: Router
+    keeps_places: bool = False  # whether a request has a place here before it goes to the first stage
 
 
 class Fleet:
@@ -37,7 +40,9 @@ class Fleet:
     ) -> None:
         self.stages, self.handover_s = stages, handover_s
         self.is_closed = traffic.concurrency is not None
-        self.has_answers_before = self.is_closed or traffic.follows is not None
+        self.keeps_places = stages[-1].keeps_places
+        # Whether what a replica of the last stage finishes lets a request go to the first one.
+        self.has_answers_before = self.is_closed or traffic.follows is not None or self.keeps_places
         count = len(traffic)
         self.sent_s: list[float] = traffic.arrival_s.tolist()  # times at which users send their requests
         self.visited = np.zeros((len(stages), count), dtype=np.int64)  # replica of each stage that a request visits
@@ -61,6 +66,9 @@ class Fleet:
         self.started = min(max(users, traffic.clients or 0), len(self.starts))
         self.ready = self.starts[users : self.started]
         self.generator = np.random.default_rng(0)
+        # Requests that wait for a place in each replica of the last stage, and whether each request has one.
+        self.without_place: list[deque[int]] = [deque() for _ in stages[-1].replicas]
+        self.has_place = [not self.keeps_places] * count
         for request in self.starts[:users]:
             heappush(self.on_the_way, (self.sent_s[request], request, 0))
 
@@ -78,10 +86,33 @@ class Fleet:
     def _hand_over(self, time_s: float, request: int, number: int) -> None:
         """Hand a request over to the replica of a stage that its router chooses."""
         stage = self.stages[number]
-        chosen = stage.router.choose(stage.replicas, request)
+        last = len(self.stages) - 1
+        if not self.has_place[request]:
+            self._wait_for_place(time_s, request)
+            return
+        if self.keeps_places and number == last:
+            chosen = int(self.visited[number, request])
+        else:
+            chosen = stage.router.choose(stage.replicas, request)
         self.visited[number, request] = chosen
         stage.replicas[chosen].take(request, time_s)
         self._look_at(self.first_of[number] + chosen)
+
+    def _wait_for_place(self, time_s: float, request: int) -> None:
+        """Let a request wait for a place in the replica of the last stage that the router chooses."""
+        last = self.stages[-1]
+        chosen = last.router.choose(last.replicas, request)
+        self.visited[len(self.stages) - 1, request] = chosen
+        self.without_place[chosen].append(request)
+        self._give_places(time_s, chosen)
+
+    def _give_places(self, time_s: float, chosen: int) -> None:
+        """Give free places of a replica of the last stage to those that wait for one, which go to the first stage."""
+        replica, waiting = self.stages[-1].replicas[chosen], self.without_place[chosen]
+        while waiting and replica.expect(waiting[0]):
+            request = waiting.popleft()
+            self.has_place[request] = True
+            heappush(self.on_the_way, (time_s, request, 0))
 
     def _step(self, index: int) -> None:
         """Let a replica take its next step, and pass on the requests that it has finished."""
@@ -116,6 +147,8 @@ class Fleet:
         if number + 1 < len(self.stages):
             heappush(self.on_the_way, (time_s + self.handover_s[request], request, number + 1))
             return
+        if self.keeps_places:
+            self._give_places(time_s, int(self.visited[number, request]))
         followers = self.followers.get(request, [])
         if not followers and self.is_closed and self.started < len(self.starts):
             followers = [self.starts[self.started]]

@@ -75,14 +75,18 @@ class IterationTimes(msgspec.Struct, frozen=True, eq=False, dict=True):
         chunks: Sequence[tuple[int, int]] = (),
         completed: int = 0,
         tokens_per_sequence: int = 1,
+        ranks: Sequence[int] = (),
     ) -> float:
         """Return the time of an iteration of decoding sequences with a sum of contexts, and of chunks of prompts.
 
         A chunk is its first token and its end. Of each completed prompt a token is sampled. With speculative decoding a
-        decoding sequence has more than one new token.
+        decoding sequence has more than one new token. Where the ranks that compute the chunks are given, all others
+        wait for the busiest; otherwise they share the chunks evenly.
         """
         if chunks and self.with_prompts is not None:
-            return self.with_prompts.iteration_s(sequences, cached_tokens, chunks, completed, tokens_per_sequence)
+            return self.with_prompts.iteration_s(
+                sequences, cached_tokens, chunks, completed, tokens_per_sequence, ranks
+            )
         prompt_tokens, attention_s = 0, 0.0
         for start, end in chunks:
             attention_s += self.chunk_s(start, end)
@@ -97,7 +101,14 @@ class IterationTimes(msgspec.Struct, frozen=True, eq=False, dict=True):
         groups = self.attention_data
         own_sequences = -(-sequences // groups)
         own_tokens = own_sequences * tokens_per_sequence
-        if chunks:
+        if ranks:
+            rank_tokens, rank_s = [0] * groups, [0.0] * groups
+            for (start, end), rank in zip(chunks, ranks):
+                rank_tokens[rank] += end - start
+                rank_s[rank] += self.chunk_s(start, end)
+            own_tokens += max(rank_tokens)
+            attention_s = max(rank_s) + self.prompt_s
+        elif chunks:
             busy_groups = min(len(chunks), groups)
             own_tokens += -(-prompt_tokens // busy_groups)
             attention_s = attention_s / busy_groups + self.prompt_s

@@ -63,6 +63,8 @@ class SimulationOptions(msgspec.Struct, frozen=True):
     speculation: Speculation = Speculation()  # speculative decoding
     # Whether prompts arrive with their keys and values, as at the decode workers of disaggregated serving.
     prompts_are_cached: bool = False
+    # Whether it is left to chance which rank computes a prompt with attention data parallelism, as in prefill pools.
+    draws_ranks: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.prefix_hit_rate < 1:

@@ -19,10 +19,11 @@ from .cache import CacheRoom
 from .fleet import Fleet, Stage
 from .iteration_times import IterationTimes
 from .options import SimulationOptions
+from .outcomes import Outcome
 from .prefix_cache import Tier
 from .requests import Traffic
 from .routers import ROUND_ROBIN, ROUTERS
-from .simulator import Outcome, Replica
+from .simulator import Replica
 from .tiers import CacheStore
 
 if TYPE_CHECKING:
@@ -70,7 +71,12 @@ class ServerPool(NamedTuple):
         replicas = [
             Replica(traffic, self.tables, self.room, self.engine, self.options, is_fed=True, tiers=own) for own in tiers
         ]
-        return Stage(replicas, ROUTERS[self.router].make(traffic))
+        keeps_places = self.options.prompts_are_cached and self.engine.keeps_decode_place
+        return Stage(replicas, ROUTERS[self.router].make(traffic), keeps_places)
+
+    def that_prefills(self) -> ServerPool:
+        """Return the pool whose ranks get prompts as its engine hands them out."""
+        return self._replace(options=msgspec.structs.replace(self.options, draws_ranks=self.engine.draws_prefill_ranks))
 
     def that_decodes(self) -> ServerPool:
         """Return the pool whose requests bring their keys and values along, and decode in the next iteration."""
@@ -121,7 +127,7 @@ def run_pool(traffic: Traffic, pool: ServerPool) -> Simulated:
 def run_split(traffic: Traffic, prefill: ServerPool, decode: ServerPool, transfer: Transfer) -> Simulated:
     """Simulate a prefill pool and a decode pool, whose closed loop includes both."""
     ones = np.ones(len(traffic), dtype=np.int64)
-    computing = prefill.make_stage(msgspec.structs.replace(traffic, output_tokens=ones, left_out=None))
+    computing = prefill.that_prefills().make_stage(msgspec.structs.replace(traffic, output_tokens=ones, left_out=None))
     decoding = decode.that_decodes().make_stage(traffic)
     seconds = {tokens: transfer.seconds(tokens) for tokens in set(traffic.input_tokens.tolist())}
     handover_s = [seconds[tokens] for tokens in traffic.input_tokens.tolist()]

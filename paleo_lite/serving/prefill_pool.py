@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import msgspec
 
 from .deployment import PreparedDeployment
+from .outcomes import Outcome
 from .requests import Traffic
-from .simulator import Outcome
 
 
 class PrefillPool(msgspec.Struct, frozen=True):

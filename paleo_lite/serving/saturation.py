@@ -14,8 +14,8 @@ import msgspec
 import numpy as np
 
 from .deployment import PreparedDeployment
+from .outcomes import Outcome
 from .requests import Traffic
-from .simulator import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -25,6 +25,7 @@ from ..errors import DoesNotFit
 from .cache import CacheRoom
 from .iteration_times import IterationTimes, Round, round_time_s
 from .options import SimulationOptions
+from .outcomes import Outcome
 from .prefix_cache import PrefixesOfRequests, Tier
 from .requests import Traffic
 
@@ -34,29 +35,6 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
     Bools = NDArray[np.bool_]
-
-
-class Outcome(msgspec.Struct, frozen=True, eq=False):
-    """What happened to the requests of one replica."""
-
-    # Times of each request. In a closed loop the arrival is the time at which the user sends it. Shape (requests,).
-    arrival_s: Floats
-    admitted_s: Floats
-    first_token_s: Floats
-    finish_s: Floats
-    output_tokens: Ints  # tokens of the answers, shape (requests,)
-    iterations: int  # number of iterations
-    busy_s: float  # time in iterations
-    cached_block_s: float  # integral of the blocks in use over time
-    sequence_s: float  # integral of the decoding sequences over the iterations' time
-    peak_blocks: int  # largest number of blocks in use
-    blocks: int  # number of blocks of the cache
-    computed_tokens: int  # tokens of prompts that were computed, including those computed again after preemption
-    preemptions: int  # number of preemptions
-    left_out: Bools | None = None  # requests that latencies leave out, shape (requests,); None: none
-    # Tokens of prompts that were found in the prefix cache when they were first admitted; None without hashes.
-    found_tokens: int | None = None
-    input_tokens: int = 0  # tokens of the prompts of all requests
 
 
 MOST_KEPT = 8
@@ -127,6 +105,7 @@ class Replica:
         self.prefixes = None
         if traffic.hashes is not None and not options.prompts_are_cached:
             self.prefixes = PrefixesOfRequests(traffic, room.block_tokens, tiers)
+        self.rank_of = self._draw_ranks()
         self._check_requests()
         # Times of each request.
         self.admitted_s = [math.nan] * count
@@ -141,6 +120,7 @@ class Replica:
         self.is_fed = is_fed
         self.limit_s = math.inf  # time up to which decode iterations are taken in one step
         self.finished: list[int] = []  # requests that a fleet has not passed on yet
+        self.expected: dict[int, int] = {}  # blocks of the prompts for which a fleet keeps places here
         self.pending_tokens = 0  # of prompts that a fleet has handed over, until they are computed
         self.loading_s = 0.0  # seconds in which found prompts are read before the next iteration
         for request in range(0 if is_fed else self.next_user_request):
@@ -187,6 +167,14 @@ class Replica:
         iterations += generator.uniform(0.0, most_waited, count)
         return delay_s.tolist(), iterations.tolist()
 
+    def _draw_ranks(self) -> list[int]:
+        """Draw the rank that computes each prompt; nothing where ranks share prompts evenly."""
+        ranks = self.times.attention_data
+        if ranks == 1 or not self.options.draws_ranks or not self.engine.chunked_prefill:
+            return []
+        drawn: list[int] = np.random.default_rng(0).integers(ranks, size=len(self.inputs)).tolist()
+        return drawn
+
     def _check_requests(self) -> None:
         for tokens, shared, output in zip(self.inputs, self.shared, self.outputs):
             if self._blocks(tokens - shared + output) > self.total_blocks:
@@ -224,12 +212,23 @@ class Replica:
         """Take over a request that a fleet hands over at a time."""
         self.arrival_s[request] = time_s
         self.pending_tokens += self.inputs[request]
+        self.expected.pop(request, None)
         heappush(self.arriving, (time_s + self.delay_s[request], request, False))
+
+    def expect(self, request: int) -> bool:
+        """Keep a place, and room for its prompt, for a request that is to come; return whether there is one."""
+        requests = self.running_requests + self.waiting_requests
+        blocks = self._blocks(self.inputs[request] + 1)
+        free = self.total_blocks - self.used_blocks - sum(self.expected.values())
+        if requests >= self.engine.max_sequences or (blocks > free and requests):
+            return False
+        self.expected[request] = blocks
+        return True
 
     @property
     def waiting_requests(self) -> int:
         """Number of requests that are not admitted yet."""
-        return len(self.waiting) + len(self.arriving)
+        return len(self.waiting) + len(self.arriving) + len(self.expected)
 
     @property
     def running_requests(self) -> int:
@@ -322,6 +321,8 @@ class Replica:
             budget = min(budget, engine.chunked_prefill * times.pipeline)
         new_tokens = 0
         chunks: list[tuple[int, int]] = []
+        ranks: list[int] = []
+        of_rank = [budget // times.attention_data] * times.attention_data  # tokens that each of them computes at most
         completed: list[int] = []
         remaining: list[list[int]] = []
         for prompt in self.prompts:
@@ -330,10 +331,16 @@ class Replica:
             chunk = wanted
             if engine.chunked_prefill:
                 chunk = min(wanted, max(budget - new_tokens, 0))
+                if self.rank_of:
+                    rank = self.rank_of[request]
+                    chunk = min(chunk, of_rank[rank])
+                    of_rank[rank] -= chunk
             elif new_tokens and new_tokens + wanted > budget:
                 chunk = 0
             if chunk:
                 chunks.append((computed, computed + chunk))
+                if self.rank_of:
+                    ranks.append(self.rank_of[request])
                 new_tokens += chunk
                 prompt[1] = computed + chunk
             if chunk == wanted:
@@ -342,7 +349,7 @@ class Replica:
                 remaining.append(prompt)
         self.prompts = remaining
         self.computed_tokens += new_tokens
-        time_s = self.loading_s + self._iteration_s(decoding, self.cached_tokens, chunks, len(completed))
+        time_s = self.loading_s + self._iteration_s(decoding, self.cached_tokens, chunks, len(completed), ranks)
         self.loading_s = 0.0
         self._pass_time(time_s, 1, decoding)
         if decoding:
@@ -369,7 +376,12 @@ class Replica:
         self._advance(iterations)
 
     def _iteration_s(
-        self, decoding: int, cached_tokens: float, chunks: Sequence[tuple[int, int]] = (), completed: int = 0
+        self,
+        decoding: int,
+        cached_tokens: float,
+        chunks: Sequence[tuple[int, int]] = (),
+        completed: int = 0,
+        ranks: Sequence[int] = (),
     ) -> float:
         """Return the time of one iteration, with pipeline parallelism of one round."""
         engine, times, speculation = self.engine, self.times, self.options.speculation
@@ -383,7 +395,7 @@ class Replica:
             )
         # Every attention group has a sampler of its own.
         time_s = engine.overhead_s + engine.sequence_overhead_s * -(-decoding // times.attention_data)
-        time_s += times.iteration_s(decoding, cached_tokens, chunks, completed, drafted)
+        time_s += times.iteration_s(decoding, cached_tokens, chunks, completed, drafted, ranks)
         if speculation.draft is not None and decoding:
             time_s += speculation.draft_length * speculation.draft.decode_s(decoding, cached_tokens)
         return time_s

@@ -9,8 +9,9 @@ import msgspec
 
 from ..errors import BadQuantity, BadValue
 from ..units import format_si, parse_quantity
-from .answers import Serving, request_latencies, summarize
+from .answers import Serving
 from .deployment import PreparedDeployment
+from .outcomes import request_latencies, summarize
 from .requests import Demand, Traffic, generate_traffic
 from .saturation import saturate
 

@@ -14,7 +14,10 @@ import pytest
 import paleo_lite as pl
 from paleo_lite.engines.records import SERVERS
 from paleo_lite.errors import PaleoError
+from paleo_lite.questions.serve import make_deployment
+from paleo_lite.questions.serve_options import Serve
 from paleo_lite.serving.deployment import Deployment
+from paleo_lite.serving.pools import run_pool
 from paleo_lite.serving.requests import Lengths, generate_traffic
 
 COMMON: dict[str, Any] = {"gpu": "h100-sxm", "input_tokens": 1000, "output_tokens": 50, "num_requests": 40}
@@ -53,6 +56,38 @@ def test_a_first_token_waits_for_a_place_in_the_decode_pool() -> None:
     latencies = answer.latencies
     decoding_s = (latencies["tpot_s"]["p50"].value or 0.0) * 49
     assert latencies["ttft_s"]["p50"].value == pytest.approx(decoding_s, rel=0.25)
+
+
+@pytest.mark.parametrize(("engine", "waits"), [("sglang", True), ("tensorrt-llm", False)])
+def test_sglang_computes_no_prompt_without_a_place_in_the_decode_pool(
+    split: Deployment, engine: str, waits: bool
+) -> None:
+    """One place: the next prompt is computed after the answer before it, not beside it."""
+    server = SERVERS[engine]
+    one_place = msgspec.structs.replace(server, max_sequences=1)
+    prefill = msgspec.structs.replace(split, replicas=1, prefill=None, engine=server)
+    pools = msgspec.structs.replace(split, replicas=1, engine=one_place, prefill=prefill)
+    traffic = generate_traffic(Lengths(1000), Lengths(50), count=4, rate_per_s=float("inf"))
+    outcome = pools.prepare(traffic).run(traffic)[0]
+    order = np.argsort(outcome.finish_s)
+    computed_after_the_answer_before = outcome.admitted_s[order][1:] >= outcome.finish_s[order][:-1]
+    assert computed_after_the_answer_before.all() == waits
+
+
+def test_ranks_wait_for_the_one_with_most_prompts() -> None:
+    """By chance prompts are not spread evenly: fewer of them are computed in the same time."""
+    question: dict[str, Any] = {**COMMON, "gpu": "b200", "engine": "sglang", "precision": "fp8", "concurrency": 64}
+    pools: dict[str, Any] = {"prefill_pool": "tensor=8,attention-data-parallel=8", "decode_pool": "tensor=8"}
+    deployment = make_deployment(Serve("deepseek-r1", **question, **pools))
+    traffic = generate_traffic(Lengths(1000), Lengths(2), count=64, rate_per_s=float("inf"))
+    prepared = deployment.prepare(traffic)
+    assert prepared.prefill is not None
+    pool = prepared.prefill.pool("expected")
+    even_s, by_chance_s = (
+        run_pool(msgspec.structs.replace(traffic, output_tokens=traffic.output_tokens // 2), one).outcomes[0].busy_s
+        for one in (pool, pool.that_prefills())
+    )
+    assert 1.1 * even_s < by_chance_s < 3 * even_s
 
 
 def test_decoding_is_spared_the_prompts_of_others() -> None:

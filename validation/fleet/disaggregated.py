@@ -19,8 +19,8 @@ from paleo_lite.errors import PaleoError
 from paleo_lite.questions.serve import make_deployment
 from paleo_lite.questions.serve_options import Serve
 from paleo_lite.reporting.document import Column, Document, Table
-from paleo_lite.serving.answers import request_latencies
 from paleo_lite.serving.deployment import LEVELS
+from paleo_lite.serving.outcomes import request_latencies
 from paleo_lite.serving.requests import Lengths, Traffic, generate_traffic
 
 from ..columns import GROUP_COLUMNS, GroupErrors

@@ -184,6 +184,10 @@ class Server(Engine, frozen=True, kw_only=True):
     # Seconds from the end of a prompt in a prefill pool to the first token of a decode pool, beside the bytes: messages
     # of the router and between both engines, registration of blocks.
     handover_s: float = 0.0
+    # Whether a request has a place in the decode pool, and room for its prompt, before a prefill pool computes that.
+    keeps_decode_place: bool = False
+    # Whether it is left to chance which data-parallel rank of a prefill pool computes a prompt.
+    draws_prefill_ranks: bool = False
     # Iterations, on average, until the scheduler looks for new requests and first tokens are sent, in closed loops.
     request_iterations: float = 0.0
     receive_interval: int = 1  # decoding iterations from one look for new requests to the next

@@ -77,6 +77,8 @@ SGLANG = Server(
     request_overhead_s=5e-3,
     # InferenceX, split pools of DeepSeek-R1 with 4 to 64 users: 0.05 to 0.5 s more than prompt and transfer.
     handover_s=0.2,
+    keeps_decode_place=True,  # srt/disaggregation/decode.py, DecodePreallocQueue
+    draws_prefill_ranks=True,  # `--load-balance-method follow_bootstrap_room`: a random number modulo the ranks
     receive_option=RECEIVE_OPTION,
     # InferenceX on B200: first tokens wait for 12 iterations on average with an interval of 10, for 20 to 48 with 30.
     waited_share=1.4,

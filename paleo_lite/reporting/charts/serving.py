@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...serving.answers import LATENCIES, Serving
+from ...serving.answers import Serving
+from ...serving.outcomes import LATENCIES
 from ...sweeps.comparison import Comparison
 from .marks import NUMBER_FORMAT, assign_colours_and_shapes
 from .render import altair, inline_data, log_ticks

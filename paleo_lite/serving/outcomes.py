@@ -1,0 +1,83 @@
+"""What happened to requests in a simulation, and their latencies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+    Ints = NDArray[np.int64]
+    Bools = NDArray[np.bool_]
+
+PERCENTILES = (50, 90, 99)
+
+LATENCIES = {
+    "ttft_s": "time to first token",
+    "tpot_s": "time per output token",
+    "latency_s": "end-to-end latency",
+    "queue_s": "waiting for admission",
+}
+"""Latencies of a request, with their names."""
+
+
+class Outcome(msgspec.Struct, frozen=True, eq=False):
+    """What happened to the requests of one replica."""
+
+    # Times of each request. In a closed loop the arrival is the time at which the user sends it. Shape (requests,).
+    arrival_s: Floats
+    admitted_s: Floats
+    first_token_s: Floats
+    finish_s: Floats
+    output_tokens: Ints  # tokens of the answers, shape (requests,)
+    iterations: int  # number of iterations
+    busy_s: float  # time in iterations
+    cached_block_s: float  # integral of the blocks in use over time
+    sequence_s: float  # integral of the decoding sequences over the iterations' time
+    peak_blocks: int  # largest number of blocks in use
+    blocks: int  # number of blocks of the cache
+    computed_tokens: int  # tokens of prompts that were computed, including those computed again after preemption
+    preemptions: int  # number of preemptions
+    left_out: Bools | None = None  # requests that latencies leave out, shape (requests,); None: none
+    # Tokens of prompts that were found in the prefix cache when they were first admitted; None without hashes.
+    found_tokens: int | None = None
+    input_tokens: int = 0  # tokens of the prompts of all requests
+
+
+def request_latencies(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """Return the latencies of all requests that are not left out as arrays, by the names of `LATENCIES`.
+
+    The time per output token is ``(latency - time to first token) / (output tokens - 1)``, as the engines' own
+    benchmarks define it; answers of one token have none.
+    """
+    arrival_s, admitted_s, first_s, finish_s, tokens = (
+        np.concatenate([_counted(outcome, getattr(outcome, name)) for outcome in outcomes])
+        for name in ("arrival_s", "admitted_s", "first_token_s", "finish_s", "output_tokens")
+    )
+    several = tokens > 1
+    return {
+        "ttft_s": first_s - arrival_s,
+        "tpot_s": (finish_s - first_s)[several] / (tokens[several] - 1),
+        "latency_s": finish_s - arrival_s,
+        "queue_s": admitted_s - arrival_s,
+    }
+
+
+def _counted(outcome: Outcome, values: Any) -> Any:
+    """Return the values of the requests that latencies do not leave out."""
+    return values if outcome.left_out is None else values[~outcome.left_out]
+
+
+def summarize(values: Any) -> dict[str, float | None]:
+    """Return mean and percentiles of an array; None if it is empty."""
+    if not len(values):
+        return dict.fromkeys(("mean", *(f"p{percent}" for percent in PERCENTILES)))
+    result: dict[str, float | None] = {"mean": float(values.mean())}
+    for percent, value in zip(PERCENTILES, np.percentile(values, PERCENTILES)):
+        result[f"p{percent}"] = float(value)
+    return result
