@@ -33,7 +33,7 @@ class QuestionCommand(AnswerCommand):
             *parameters_of(kind.record),
             rules.option(),
             *(_SHOWN[name]() for name in kind.shown),
-            _report(),
+            _report(kind),
             *row_options(),
         ]
         parameters.append(_help_option("--help-all", _show_all, "Show all options."))
@@ -59,7 +59,7 @@ class QuestionCommand(AnswerCommand):
         if file is not None:
             from ..questions.report import check_report_file
 
-            check_report_file(file, force=bool(output.get("force")))
+            check_report_file(file, force=bool(output.get("force")), kind=self.kind)
             if of_rows["output"] is not None and not (of_rows["best"] or of_rows["pareto"]):
                 raise BadValue("`--report` shows answers, not the rows of a file: give `--best` or `--pareto` as well")
         if asks_for_rows(of_rows):
@@ -244,15 +244,17 @@ def _write_report(question: Any, answer: CommandResult, file: Path) -> None:
     if answer.result is None:
         raise BadValue("`--report` shows answers: leave it out with `--dry-run`")
     written = write_report(question, answer.result, file)
-    click.echo(f"{written.path}: {written.page.title}, {written.bytes / 1e6:.2f} MB", err=True)
+    size = f"{written.bytes / 1e6:.2f} MB" if written.bytes >= 10_000 else f"{written.bytes:,} bytes"
+    click.echo(f"{written.path}: {written.page.title}, {size}", err=True)
 
 
-def _report() -> click.Option:
-    """Return ``--report``."""
+def _report(kind: QuestionKind) -> click.Option:
+    """Return ``--report``, with the files that only this kind of question has."""
+    own = "".join(f"; {ending}: {meaning}" for ending, (_, meaning) in kind.files.items())
     return OutputOption(
         ["--report"], metavar="FILE", type=click.Path(path_type=Path),
         help="Also write the answer with charts, sources and what reproduces it into a .html file, or all its tables "
-        "into .xlsx or .zip (of CSV files).",
+        f"into .xlsx or .zip (of CSV files){own}.",
     )  # fmt: skip
 
 

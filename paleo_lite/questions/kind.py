@@ -29,6 +29,9 @@ class QuestionKind(NamedTuple):
     default_chart: str = ""  # kind of chart; empty for the first one of the command
     chart: Callable[[Any], str] | None = None  # kind of chart of a result; empty for the default
     order: tuple[str, ...] = ()  # options of a comparison, from the one that varies slowest to the fastest
+    # Files that reports may be besides pages and tables: the end of the name, with a function of question, answer and
+    # path that returns the content, as ``"module:function"`` of this folder, and what it is.
+    files: Mapping[str, tuple[str, str]] = {}
 
 
 KINDS = {

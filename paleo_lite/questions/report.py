@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import hashlib
+import importlib
 import os
 import shlex
 from collections.abc import Callable, Sequence
@@ -27,6 +28,7 @@ from .option import Options, command_words
 
 if TYPE_CHECKING:
     from ..calibration.store import Calibration
+    from .kind import QuestionKind
 
 _PAGES = (".html", ".htm")
 _TABLES = (".xlsx", ".zip")
@@ -51,22 +53,32 @@ class Report(Result, msgspec.Struct, frozen=True, eq=False):
                 "bytes": self.bytes}  # fmt: skip
 
 
-def check_report_file(path: Path, *, force: bool) -> None:
+def check_report_file(path: Path, *, force: bool, kind: QuestionKind | None = None) -> None:
     """Check the file of a report before its answer is computed.
 
-    Raise BadValue if the file exists, or its name does not end in .html, .xlsx or .zip, BadFile if it cannot be
-    written, and MissingExtra if a library for reports is not installed.
+    Raise BadValue if the file exists, or its name does not end in .html, .xlsx, .zip or as a file of the kind of
+    question, BadFile if it cannot be written, and MissingExtra if a library for reports is not installed.
     """
     check_outputs(path, force=force)
+    if kind is not None and _find_writer(kind, path):
+        return
     suffix = path.suffix.lower()
     if suffix not in (*_PAGES, *_TABLES):
+        others = "" if kind is None or not kind.files else f"; as {kind.name} has them, also in {', '.join(kind.files)}"
         raise BadValue(
-            f"{path}: the file name of a report must end in .html, or for its tables alone in .xlsx or .zip (of CSVs)"
+            f"{path}: the file name of a report must end in .html, or for its tables alone in .xlsx or .zip "
+            f"(of CSVs){others}"
         )
     if suffix == ".xlsx":
         require("xlsxwriter", "writing a workbook", "tables")
     for library in ("vl_convert", "altair", "jinja2"):
         require(library, "writing a report", "plots")
+
+
+def _find_writer(kind: QuestionKind, path: Path) -> str:
+    """Return what writes a file of a kind of question, by the end of its name; empty for pages and tables."""
+    name = f".{path.name.lower()}"
+    return next((writer for ending, (writer, _) in kind.files.items() if name.endswith(ending)), "")
 
 
 def report(question: Options, output: str | Path, *, force: bool = False) -> Report:
@@ -80,8 +92,8 @@ def report(question: Options, output: str | Path, *, force: bool = False) -> Rep
     question : Predict, Train, Serve, Local or Diffusion
         The question.
     output : path
-        An HTML file, a workbook of all tables (.xlsx) or an archive of them as CSV files (.zip); an existing file is
-        replaced only with `force`.
+        An HTML file, a workbook of all tables (.xlsx) or an archive of them as CSV files (.zip), or a file that the
+        kind of question has besides (`QuestionKind.files`); an existing file is replaced only with `force`.
 
     Raises
     ------
@@ -91,10 +103,10 @@ def report(question: Options, output: str | Path, *, force: bool = False) -> Rep
     from ..reporting.charts.render import warm_up_renderer
     from .sweep import kind_of
 
-    path = Path(output)
-    check_report_file(path, force=force)
-    warm_up_renderer()  # in a thread, during the prediction
-    kind = kind_of(question)
+    path, kind = Path(output), kind_of(question)
+    check_report_file(path, force=force, kind=kind)
+    if not _find_writer(kind, path):
+        warm_up_renderer()  # in a thread, during the prediction
     return write_report(question, kind.answer(with_memory(question)), path)
 
 
@@ -111,6 +123,12 @@ def write_report(question: Options, answer: Result, path: Path) -> Report:
     from .sweep import kind_of
 
     kind = kind_of(question)
+    writer = _find_writer(kind, path)
+    if writer:
+        module, _, function = writer.partition(":")
+        content: bytes = getattr(importlib.import_module(f".{module}", __package__), function)(question, answer, path)
+        save(path, content)
+        return Report(path, answer.document(), len(content))
     words = command_words(kind.name, question)
     files = [Path(file) for file in getattr(question, "hardware_files", ())]
     again = shlex.join([*words, "--report", str(path)])
@@ -292,8 +310,8 @@ def report_profile(
     profile : path
         The profile.
     output : path
-        An HTML file, a workbook of all tables (.xlsx) or an archive of them as CSV files (.zip); an existing file is
-        replaced only with `force`.
+        An HTML file, a workbook of all tables (.xlsx) or an archive of them as CSV files (.zip), or a file that the
+        kind of question has besides (`QuestionKind.files`); an existing file is replaced only with `force`.
     gpu : str or Device
         Device of the profile.
     precision : str

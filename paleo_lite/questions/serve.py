@@ -410,4 +410,10 @@ SERVE = QuestionKind(
         "llama-3-8b --gpu l40s --rate 2 --slo ttft=500ms,tpot=50ms",
         "llama-3-8b --gpu h100-sxm,l40s --rate 20 --slo tpot=30ms --advise cost",
     ),
+    files={
+        ".compose.yaml": ("serve_files:write_compose", "a Docker Compose file that starts the deployment"),
+        ".kubernetes.yaml": ("serve_files:write_kubernetes", "a Deployment and a Service of Kubernetes"),
+        ".llm-d.yaml": ("serve_files:write_llm_d", "values of llm-d's chart"),
+        ".dynamo.yaml": ("serve_files:write_dynamo", "a DynamoGraphDeployment"),
+    },
 )

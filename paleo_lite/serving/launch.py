@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -41,29 +41,54 @@ def find_repository(network: Network) -> str:
     return network.name
 
 
+class LaunchParts(NamedTuple):
+    """What the command of a replica is made of."""
+
+    command: list[str]  # the program, which the repository and the options follow
+    repository: str
+    options: list[str]
+    environment: dict[str, str]
+    lines: list[str]  # of the file with further options; empty if the command states all of them
+    file_option: str  # option that names this file
+
+
 def launch(deployment: Deployment) -> Launch:
     """Return the command that launches a replica of a deployment, with the limits of its engine."""
-    engine, on_device = deployment.engine, deployment.on_device
-    launcher = engine.launcher
+    launcher = deployment.engine.launcher
     if launcher is None:
         return Launch(None)
-    reason = _why_not(launcher, deployment)
-    if reason is not None:
+    reason = "disaggregated serving needs a router and a command for each kind of worker"
+    if deployment.prefill is None:
+        reason = why_not_launched(deployment)
+    if reason:
         return Launch(None, (f"no launch command: {reason}",))
+    parts = launch_parts(deployment)
+    command = shlex.join([*parts.command, parts.repository, *parts.options])
+    for name, value in parts.environment.items():
+        command = f"{name}={value} {command}"
+    if parts.lines:
+        written = f"printf '%s\\n' {shlex.join(parts.lines)} > {CONFIGURATION}"
+        command = f"{written} && {command} {parts.file_option} {CONFIGURATION}"
+    return Launch(command, tuple(launch_notes(deployment)))
+
+
+def launch_parts(deployment: Deployment) -> LaunchParts:
+    """Return the parts of the command of a replica, whose engine has one."""
+    launcher = deployment.engine.launcher
+    assert launcher is not None
     settings = launch_settings(launcher, deployment)
-    words = [*launcher.command.split(), find_repository(on_device.workload.network)]
+    options: list[str] = []
     for option, setting in launcher.options:
         value = settings[setting]
         if value is not None and value is not False:
-            words += [option] if value is True else [option, str(value)]
-    command = shlex.join(words)
+            options += [option] if value is True else [option, str(value)]
+    environment = {}
     if _converts_weights(deployment):
-        command = f"{launcher.converts_weights} {command}"
+        name, _, value_of_it = launcher.converts_weights.partition("=")
+        environment[name] = value_of_it
+    repository = find_repository(deployment.on_device.workload.network)
     lines = _file_lines(launcher, settings)
-    if lines:
-        written = f"printf '%s\\n' {shlex.join(lines)} > {CONFIGURATION}"
-        command = f"{written} && {command} {launcher.file_option} {CONFIGURATION}"
-    return Launch(command, tuple(_launch_notes(launcher, deployment)))
+    return LaunchParts(launcher.command.split(), repository, options, environment, lines, launcher.file_option)
 
 
 def launch_settings(launcher: Launcher, deployment: Deployment) -> dict[str, Value]:
@@ -111,11 +136,11 @@ def _plain_name(form: str) -> str:
     return "nvfp4" if form == "fp4" else form
 
 
-def _why_not(launcher: Launcher, deployment: Deployment) -> str | None:
-    """Return why an engine cannot be launched as a deployment; None if it can."""
-    on_device, engine = deployment.on_device, deployment.engine.name
-    if deployment.prefill is not None:
-        return "disaggregated serving needs a router and a command for each kind of worker"
+def why_not_launched(deployment: Deployment) -> str:
+    """Return why the engine of a pool cannot be launched like it; empty if it can."""
+    on_device, engine, launcher = deployment.on_device, deployment.engine.name, deployment.engine.launcher
+    if launcher is None:
+        return f"nothing is known of how to start {engine}"
     devices, experts, groups = on_device.tensor, on_device.experts, on_device.attention_data
     if not launcher.partial_experts and experts not in (1, devices):
         return f"{engine} divides experts among all {devices} devices or none (got {experts})"
@@ -130,7 +155,7 @@ def _why_not(launcher: Launcher, deployment: Deployment) -> str | None:
     cache = FORMATS[on_device.kv_cache]
     if cache.is_quantized and _plain_name(cache.name) not in launcher.kv_cache:
         return f"{engine} has no KV cache in {cache.name}; it has {', '.join(launcher.kv_cache)}"
-    return None
+    return ""
 
 
 def _file_lines(launcher: Launcher, settings: dict[str, Value]) -> list[str]:
@@ -150,8 +175,10 @@ def _file_lines(launcher: Launcher, settings: dict[str, Value]) -> list[str]:
     return lines
 
 
-def _launch_notes(launcher: Launcher, deployment: Deployment) -> list[str]:
+def launch_notes(deployment: Deployment) -> list[str]:
     """Return what a launch command does not state."""
+    launcher = deployment.engine.launcher
+    assert launcher is not None
     workload = deployment.on_device.workload
     form = FORMATS[workload.weights or workload.precision]
     notes = []

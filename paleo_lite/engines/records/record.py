@@ -81,6 +81,10 @@ class Launcher(msgspec.Struct, frozen=True):
     sources: tuple[str, ...]  # documentation of the options
     # Variable that makes the engine convert 8-bit weights to 16 bits where it would multiply them; empty if none does.
     converts_weights: str = ""
+    image: str = ""  # image of a container that has the engine; empty if none is known
+    # Module of Dynamo's worker for the engine, and image of its container; empty if it has none.
+    dynamo_worker: str = ""
+    dynamo_image: str = ""
     file_option: str = ""  # option that names a YAML file with further options; empty if there is none
     # Keys of this file with their settings; a dot separates a key from the key of the mapping that contains it. A
     # mapping is written only if one of its settings is none of `options`.

@@ -31,6 +31,9 @@ TENSORRT_LLM = Server(
             "https://nvidia.github.io/TensorRT-LLM/commands/trtllm-serve/trtllm-serve.html",
             "https://nvidia.github.io/TensorRT-LLM/features/parallel-strategy.html",
         ),
+        image="nvcr.io/nvidia/tensorrt-llm/release:1.2.1",
+        dynamo_worker="dynamo.trtllm",
+        dynamo_image="nvcr.io/nvidia/ai-dynamo/tensorrtllm-runtime:1.4.0",
         file_option="--extra_llm_api_options",
         file_options=(
             ("enable_attention_dp", "has_groups"),

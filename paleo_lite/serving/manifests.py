@@ -1,0 +1,439 @@
+"""Files that start a deployment: Docker Compose, Kubernetes, llm-d's values and Dynamo's graph.
+
+They say what the simulation assumes: devices, division, limits and formats, by the options that the engine's record
+has. They name the versions of what they were written for, and nothing here ever applies them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..errors import BadValue
+from .launch import CONFIGURATION, LaunchParts, launch_notes, launch_parts, why_not_launched
+from .routers import ROUND_ROBIN
+
+if TYPE_CHECKING:
+    from .deployment import Deployment
+
+PORT = 8000
+"""Port at which requests are answered."""
+
+NODE_DEVICES = 8
+"""Devices of a node, of which pods and services of a Compose file have only one."""
+
+TOKEN = "HF_TOKEN"
+"""Variable with which networks are loaded from Hugging Face."""
+
+NGINX_IMAGE = "nginx:1.29"
+LLM_D_IMAGE = "ghcr.io/llm-d/llm-d:v0.2.0"
+LLM_D_PROXY_PORT = 8200
+"""Port of a server behind the chart's proxy, which fetches keys and values."""
+
+NIXL_PORT = 5557
+NIXL = {"kv_connector": "NixlConnector", "kv_role": "kv_both"}
+
+
+class StartFile(NamedTuple):
+    """A file that starts a deployment."""
+
+    documents: list[dict[str, Any]]
+    versions: str  # what it was written for
+    start: str  # the command that applies it
+    notes: tuple[str, ...] = ()  # what it does not state
+
+    def text(self, name: str, question: str) -> str:
+        """Return the content of a file of some name for the command of a question."""
+        lines = [f"Written for {self.versions}, from the forecast of", f"  {question}", f"Start it with: {self.start}"]
+        comments = [f"# {line.format(file=name)}" for line in (*lines, *self.notes)]
+        return "\n".join([*comments, "---\n".join(["", *map(to_yaml, self.documents)]).removeprefix("---\n")])
+
+
+def compose_file(deployment: Deployment) -> StartFile:
+    """Return the Compose file of replicas on one computer, with a proxy before several of them."""
+    _check_single(deployment, "Docker Compose has no router for split pools")
+    parts, name = _checked_parts(deployment), _name_of(deployment)
+    per_replica = deployment.on_device.devices
+    if deployment.devices > NODE_DEVICES:
+        raise BadValue(
+            f"a Compose file starts what one computer holds, {NODE_DEVICES} devices at most (got "
+            f"{deployment.devices}): name the file .kubernetes.yaml"
+        )
+    services: dict[str, Any] = {}
+    for replica in range(deployment.replicas):
+        devices = [str(replica * per_replica + number) for number in range(per_replica)]
+        service = {
+            "image": _launcher_of(deployment).image,
+            "entrypoint": _entrypoint(parts),
+            "command": _arguments(parts),
+            "environment": {TOKEN: f"${{{TOKEN}:-}}", **parts.environment},
+            "ipc": "host",
+            "volumes": ["models:/root/.cache/huggingface"],
+            "healthcheck": {
+                "test": ["CMD", "curl", "-f", f"http://localhost:{PORT}/health"],
+                "interval": "30s",
+                "start_period": "30m",
+            },
+            "deploy": {
+                "resources": {
+                    "reservations": {
+                        "devices": [{"driver": "nvidia", "device_ids": devices, "capabilities": ["gpu"]}],
+                    }
+                }
+            },
+        }
+        if deployment.replicas == 1:
+            service["ports"] = [f"{PORT}:{PORT}"]
+        services[f"server-{replica}"] = service
+    content: dict[str, Any] = {"name": name, "services": services, "volumes": {"models": {}}}
+    if deployment.replicas > 1:
+        services["proxy"] = {
+            "image": NGINX_IMAGE,
+            "ports": [f"{PORT}:{PORT}"],
+            "configs": [{"source": "proxy", "target": "/etc/nginx/conf.d/default.conf"}],
+            "depends_on": list(services),
+        }
+        content["configs"] = {"proxy": {"content": _proxy(deployment)}}
+    versions = f"the Compose Specification, {_launcher_of(deployment).image}"
+    return StartFile([content], versions, "docker compose -f {file} up", _notes_of(deployment))
+
+
+def kubernetes_file(deployment: Deployment) -> StartFile:
+    """Return a Deployment of the replicas, and the Service that spreads requests over them."""
+    _check_single(deployment, "a Deployment has no router for split pools")
+    parts, name = _checked_parts(deployment), _name_of(deployment)
+    _check_node(deployment)
+    labels = {"app.kubernetes.io/name": name}
+    probe = {"httpGet": {"path": "/health", "port": PORT}}
+    container = {
+        "name": "server",
+        "image": _launcher_of(deployment).image,
+        "command": _entrypoint(parts),
+        "args": _arguments(parts),
+        "env": _variables(parts),
+        "ports": [{"containerPort": PORT, "name": "http"}],
+        "resources": {"limits": {"nvidia.com/gpu": str(deployment.on_device.devices)}},
+        "startupProbe": {**probe, "periodSeconds": 10, "failureThreshold": 180},
+        "readinessProbe": {**probe, "periodSeconds": 5},
+        "volumeMounts": [{"name": "shared-memory", "mountPath": "/dev/shm"}],
+    }
+    pod = {
+        "containers": [container],
+        "volumes": [{"name": "shared-memory", "emptyDir": {"medium": "Memory"}}],
+    }
+    workload = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name, "labels": labels},
+        "spec": {
+            "replicas": deployment.replicas,
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": pod},
+        },
+    }
+    service = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": name, "labels": labels},
+        "spec": {"selector": labels, "ports": [{"name": "http", "port": PORT, "targetPort": "http"}]},
+    }
+    versions = f"Kubernetes apps/v1, {_launcher_of(deployment).image}"
+    notes = _notes_of(deployment)
+    if deployment.replicas > 1:
+        notes += ("A Service spreads connections, not requests: clients that keep one open stay at one replica.",)
+    return StartFile([workload, service], versions, "kubectl apply -f {file}", notes)
+
+
+def llm_d_values(deployment: Deployment) -> StartFile:
+    """Return the values of llm-d's chart of a model service, whose pools are those of vLLM."""
+    pools = _pools_of(deployment)
+    for pool in pools.values():
+        if not pool.engine.name.startswith("vllm"):
+            raise BadValue(f"llm-d's chart starts vllm (got {pool.engine.name}): name the file .dynamo.yaml")
+        _check_node(pool)
+    decode = pools.get("decode", deployment)
+    repository = _checked_parts(decode).repository
+    values: dict[str, Any] = {
+        "multinode": False,
+        "modelArtifacts": {
+            "name": repository,
+            "uri": f"hf://{repository}",
+            "size": f"{_storage_gib(decode)}Gi",
+            "labels": {"llm-d.ai/inferenceServing": "true", "llm-d.ai/model": _name_of(deployment)},
+            "authSecretName": "hf-token",
+        },
+        "routing": {"servicePort": PORT, "proxy": {"enabled": False}},
+        "prefill": {"create": False, "replicas": 0},
+    }
+    if deployment.prefill is None:
+        values["decode"] = _llm_d_pool(deployment, PORT)
+    else:
+        values["routing"]["proxy"] = {"enabled": True, "connector": "nixlv2", "secure": False}
+        values["prefill"] = _llm_d_pool(pools["prefill"], PORT, is_split=True)
+        values["decode"] = _llm_d_pool(decode, LLM_D_PROXY_PORT, is_split=True)
+    versions = f"llm-d-modelservice v0.4.0, {LLM_D_IMAGE}"
+    start = f"helm install {_name_of(deployment)} llm-d-modelservice/llm-d-modelservice -f {{file}}"
+    return StartFile([values], versions, start, _notes_of(deployment))
+
+
+def dynamo_graph(deployment: Deployment) -> StartFile:
+    """Return Dynamo's graph: a frontend, and the workers of each pool."""
+    pools = _pools_of(deployment)
+    router = {} if deployment.router == ROUND_ROBIN else {"envs": [{"name": "DYN_ROUTER_MODE", "value": "kv"}]}
+    decode = pools.get("decode", deployment)
+    frontend_image = _launcher_of(decode).dynamo_image
+    services: dict[str, Any] = {
+        "Frontend": {
+            "componentType": "frontend",
+            "replicas": 1,
+            **router,
+            "extraPodSpec": {"mainContainer": {"image": frontend_image}},
+        }
+    }
+    for role, pool in pools.items():
+        services[role] = _dynamo_service(pool, role)
+    graph = {
+        "apiVersion": "nvidia.com/v1alpha1",
+        "kind": "DynamoGraphDeployment",
+        "metadata": {"name": _name_of(deployment)},
+        "spec": {"services": services},
+    }
+    images = dict.fromkeys(_launcher_of(pool).dynamo_image for pool in pools.values())
+    versions = f"Dynamo 1.4.0 (nvidia.com/v1alpha1), {', '.join(images)}"
+    return StartFile([graph], versions, "kubectl apply -f {file}", _notes_of(deployment))
+
+
+def _llm_d_pool(pool: Deployment, port: int, *, is_split: bool = False) -> dict[str, Any]:
+    """Return the values of a pool of llm-d's chart."""
+    parts, on_device = _checked_parts(pool), pool.on_device
+    groups = on_device.attention_data
+    own = ["--tensor-parallel-size", "--data-parallel-size"]  # the chart has values for them
+    arguments = ["--tensor-parallel-size", str(on_device.tensor // groups), *_without(parts.options, own)]
+    if groups > 1:
+        arguments += ["--data-parallel-size", str(groups)]
+    variables: list[dict[str, Any]] = [{"name": name, "value": value} for name, value in parts.environment.items()]
+    ports = [{"containerPort": port, "protocol": "TCP"}]
+    if is_split:
+        arguments += ["--kv-transfer-config", json.dumps(NIXL, separators=(",", ":"))]
+        pod_address = {"fieldRef": {"fieldPath": "status.podIP"}}
+        variables += [
+            {"name": "VLLM_NIXL_SIDE_CHANNEL_HOST", "valueFrom": pod_address},
+            {"name": "VLLM_NIXL_SIDE_CHANNEL_PORT", "value": str(NIXL_PORT)},
+        ]
+        ports.append({"containerPort": NIXL_PORT, "protocol": "TCP"})
+    devices = {"nvidia.com/gpu": str(on_device.devices)}
+    container = {
+        "name": "vllm",
+        "image": LLM_D_IMAGE,
+        "modelCommand": "vllmServe",
+        "args": arguments,
+        "env": variables,
+        "ports": ports,
+        "resources": {"limits": devices, "requests": devices},
+        "mountModelVolume": True,
+    }
+    parallelism = {"tensor": on_device.tensor // groups, "data": groups, "dataLocal": groups, "workers": 1}
+    return {"create": True, "replicas": pool.replicas, "parallelism": parallelism, "containers": [container]}
+
+
+def _dynamo_service(pool: Deployment, role: str) -> dict[str, Any]:
+    """Return the workers of a pool in Dynamo's graph."""
+    launcher, parts, devices = _launcher_of(pool), _checked_parts(pool), pool.on_device.devices
+    if not launcher.dynamo_worker:
+        raise BadValue(f"Dynamo has no worker for {pool.engine.name}")
+    name_option = "--model" if launcher.dynamo_worker == "dynamo.vllm" else "--model-path"
+    arguments = [name_option, parts.repository, "--served-model-name", parts.repository]
+    if launcher.file_option:
+        arguments += ["--override-engine-args", json.dumps(_engine_arguments(pool))]
+    else:
+        arguments += parts.options
+    service: dict[str, Any] = {"componentType": "worker"}
+    if role != "worker":
+        service["subComponentType"] = role
+        arguments += ["--disaggregation-mode", role]
+        if pool.engine.name.startswith("sglang"):
+            arguments += ["--disaggregation-transfer-backend", "nixl"]
+    nodes = -(-devices // NODE_DEVICES)
+    if nodes > 1:
+        service["multinode"] = {"nodeCount": nodes}
+    container: dict[str, Any] = {
+        "image": launcher.dynamo_image,
+        "command": ["python3", "-m", launcher.dynamo_worker],
+        "args": arguments,
+    }
+    if parts.environment:
+        container["env"] = [{"name": name, "value": value} for name, value in parts.environment.items()]
+    return {
+        **service,
+        "envFromSecret": "hf-token-secret",
+        "replicas": pool.replicas,
+        "resources": {"limits": {"gpu": str(devices // nodes)}},
+        "extraPodSpec": {"mainContainer": container},
+    }
+
+
+def _engine_arguments(pool: Deployment) -> dict[str, Any]:
+    """Return the arguments of TensorRT-LLM's engine, by the names of its `LlmArgs`."""
+    on_device, engine = pool.on_device, pool.engine
+    cache: dict[str, Any] = {"free_gpu_memory_fraction": engine.memory_fraction}
+    if on_device.kv_cache in _launcher_of(pool).kv_cache:
+        cache["dtype"] = _launcher_of(pool).kv_cache[on_device.kv_cache]
+    return {
+        "tensor_parallel_size": on_device.tensor,
+        "pipeline_parallel_size": on_device.pipeline.degree,
+        "moe_expert_parallel_size": on_device.experts,
+        "enable_attention_dp": on_device.attention_data > 1,
+        "max_batch_size": engine.max_sequences,
+        "max_num_tokens": engine.max_batched_tokens,
+        "kv_cache_config": cache,
+    }
+
+
+def _pools_of(deployment: Deployment) -> dict[str, Deployment]:
+    """Return the pools by their role."""
+    if deployment.prefill is None:
+        return {"worker": deployment}
+    return {"prefill": deployment.prefill, "decode": deployment}
+
+
+def _launcher_of(deployment: Deployment) -> Any:
+    launcher = deployment.engine.launcher
+    if launcher is None or not launcher.image:
+        raise BadValue(f"no image of {deployment.engine.name} is known, so that no file starts it")
+    return launcher
+
+
+def _checked_parts(deployment: Deployment) -> LaunchParts:
+    """Return the parts of the command of a pool; raise BadValue if the engine cannot be launched like it."""
+    _launcher_of(deployment)
+    reason = why_not_launched(deployment)
+    if reason:
+        raise BadValue(f"no file starts it: {reason}")
+    device = deployment.on_device.machine.device
+    if device.vendor != "NVIDIA":
+        raise BadValue(f"files are written for devices of NVIDIA: images and resources of {device.name} are others")
+    return launch_parts(deployment)
+
+
+def _check_single(deployment: Deployment, sentence: str) -> None:
+    if deployment.prefill is not None:
+        raise BadValue(f"{sentence}: name the file .dynamo.yaml or .llm-d.yaml")
+
+
+def _check_node(deployment: Deployment) -> None:
+    devices = deployment.on_device.devices
+    if devices > NODE_DEVICES:
+        raise BadValue(
+            f"a replica of {devices} devices needs several nodes of {NODE_DEVICES}, which a pod has not: name the file "
+            ".dynamo.yaml"
+        )
+
+
+def _name_of(deployment: Deployment) -> str:
+    """Return a name that Docker and Kubernetes accept."""
+    name = deployment.on_device.workload.network.name.lower()
+    return re.sub(r"[^a-z0-9]+", "-", name).strip("-")[:50]
+
+
+def _storage_gib(deployment: Deployment) -> int:
+    """Return the GiB of a volume that holds the checkpoint, which may have 16 bits."""
+    on_device = deployment.on_device
+    parameters = sum(layer.parameters for layer in on_device.workload.layers)
+    return int(1.2 * 2 * parameters / 2**30) + 10
+
+
+def _entrypoint(parts: LaunchParts) -> list[str]:
+    """Return the program of a container: the engine, or a shell that writes the file with its options before."""
+    return ["sh", "-c"] if parts.lines else parts.command
+
+
+def _arguments(parts: LaunchParts) -> list[str]:
+    """Return the arguments of the program of a container."""
+    address = ["--host", "0.0.0.0", "--port", str(PORT)]
+    words = [parts.repository, *parts.options, *address]
+    if not parts.lines:
+        return words
+    command = shlex.join([*parts.command, *words])
+    return [
+        f"printf '%s\\n' {shlex.join(parts.lines)} > {CONFIGURATION} && {command} {parts.file_option} {CONFIGURATION}"
+    ]
+
+
+def _variables(parts: LaunchParts) -> list[dict[str, Any]]:
+    """Return the environment of a container of Kubernetes."""
+    secret = {"secretKeyRef": {"name": "hf-token", "key": TOKEN, "optional": True}}
+    return [
+        {"name": TOKEN, "valueFrom": secret},
+        *({"name": name, "value": value} for name, value in parts.environment.items()),
+    ]
+
+
+def _without(options: list[str], names: list[str]) -> list[str]:
+    """Return options without those of some names, which have values."""
+    kept: list[str] = []
+    skips = False
+    for word in options:
+        if skips:
+            skips = False
+        elif word in names:
+            skips = True
+        else:
+            kept.append(word)
+    return kept
+
+
+def _proxy(deployment: Deployment) -> str:
+    """Return the configuration of a proxy before replicas."""
+    servers = "".join(f"  server server-{replica}:{PORT};\n" for replica in range(deployment.replicas))
+    policy = "" if deployment.router == ROUND_ROBIN else "  least_conn;\n"
+    return (
+        f"upstream servers {{\n{policy}{servers}}}\n"
+        f"server {{\n  listen {PORT};\n  location / {{\n    proxy_pass http://servers;\n    proxy_buffering off;\n"
+        "    proxy_read_timeout 1h;\n  }\n}\n"
+    )
+
+
+def _notes_of(deployment: Deployment) -> tuple[str, ...]:
+    """Return what the command of a pool does not state, and what the file leaves to others."""
+    notes = [note for pool in _pools_of(deployment).values() for note in launch_notes(pool)]
+    if deployment.router not in (ROUND_ROBIN, "least-loaded"):
+        notes.append(
+            f"The router {deployment.router!r} of the forecast is that of a gateway, which this file may not have."
+        )
+    return tuple(dict.fromkeys(notes))
+
+
+PLAIN = re.compile(r"-{0,2}[A-Za-z/](?:[A-Za-z0-9_./:-]*[A-Za-z0-9])?")
+"""Text that YAML reads as the same text without quotes."""
+
+_WORDS = ("true", "false", "yes", "no", "on", "off", "null", "y", "n")
+
+
+def to_yaml(value: Any, indent: int = 0) -> str:
+    """Return nested mappings, lists and scalars as YAML in block style."""
+    space = " " * indent
+    if isinstance(value, Mapping) and value:
+        return "".join(f"{space}{_scalar(key)}:{_nested(item, indent + 2)}" for key, item in value.items())
+    if isinstance(value, list) and value:
+        return "".join(f"{space}- {to_yaml(item, indent + 2).lstrip()}" for item in value)
+    return f"{space}{_scalar(value)}\n"
+
+
+def _nested(value: Any, indent: int) -> str:
+    """Return what follows a key."""
+    if isinstance(value, (Mapping, list)) and value:
+        return f"\n{to_yaml(value, indent)}"
+    if isinstance(value, str) and "\n" in value:
+        lines = "".join(f"{' ' * indent}{line}\n" for line in value.splitlines())
+        return f" |\n{lines}"
+    return f" {_scalar(value)}\n"
+
+
+def _scalar(value: Any) -> str:
+    """Return a scalar, or an empty collection; text that YAML would read as something else has quotes."""
+    if isinstance(value, str) and PLAIN.fullmatch(value) and value.lower() not in _WORDS:
+        return value
+    return json.dumps(value)

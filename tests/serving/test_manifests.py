@@ -1,0 +1,260 @@
+"""Files that start deployments, read as their programs read them.
+
+The schemas state the parts that are written, after those that are published: the Compose Specification's
+(schema/compose-spec.json, commit 00655e2), Kubernetes' types of apps/v1 and v1, the values of the chart
+llm-d-modelservice v0.4.0, and Dynamo's resource nvidia.com/v1alpha1 (all Apache-2.0). They were written here.
+
+Tests: serving/manifests.py, questions/serve_files.py.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import paleo_lite as pl
+from paleo_lite.errors import PaleoError
+from paleo_lite.questions.serve import make_deployment
+from paleo_lite.serving.manifests import StartFile, compose_file, dynamo_graph, kubernetes_file, llm_d_values, to_yaml
+
+jsonschema = pytest.importorskip("jsonschema")
+yaml = pytest.importorskip("yaml")
+
+TEXT, COUNT, TEXTS = (
+    {"type": "string"},
+    {"type": "integer", "minimum": 0},
+    {"type": "array", "items": {"type": "string"}},
+)
+
+
+def closed(required: str = "", **properties: Any) -> dict[str, Any]:
+    """Return the schema of a mapping that has these keys and no others."""
+    return {
+        "type": "object", "properties": properties, "required": required.split(), "additionalProperties": False,
+    }  # fmt: skip
+
+
+def many(item: Any) -> dict[str, Any]:
+    """Return the schema of a list."""
+    return {"type": "array", "items": item, "minItems": 1}
+
+
+def named(item: Any) -> dict[str, Any]:
+    """Return the schema of a mapping from any name."""
+    return {"type": "object", "additionalProperties": item}
+
+
+GPU = closed("capabilities", driver=TEXT, device_ids=TEXTS, capabilities=TEXTS)
+COMPOSE = closed(
+    "services",
+    name={"type": "string", "pattern": "^[a-z0-9][a-z0-9_-]*$"},
+    services=named(
+        closed(
+            image=TEXT, entrypoint=TEXTS, command=TEXTS, environment=named(TEXT), ipc=TEXT, volumes=TEXTS, ports=TEXTS,
+            depends_on=TEXTS, configs=many(closed(source=TEXT, target=TEXT)),
+            healthcheck=closed(test=TEXTS, interval=TEXT, start_period=TEXT),
+            deploy=closed(resources=closed(reservations=closed(devices=many(GPU)))),
+        )
+    ),
+    volumes=named(closed()),
+    configs=named(closed("content", content=TEXT)),
+)  # fmt: skip
+LABELS = named({"type": "string", "maxLength": 63})
+PROBE = closed("httpGet", httpGet=closed("port", path=TEXT, port=COUNT), periodSeconds=COUNT, failureThreshold=COUNT)
+METADATA = closed("name", name={"type": "string", "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"}, labels=LABELS)
+SOURCE = closed(
+    secretKeyRef=closed("key", name=TEXT, key=TEXT, optional={"type": "boolean"}),
+    fieldRef=closed("fieldPath", fieldPath=TEXT),
+)
+VARIABLE = closed("name", name=TEXT, value=TEXT, valueFrom=SOURCE)
+CONTAINER = {
+    "name": TEXT, "image": TEXT, "command": TEXTS, "args": TEXTS, "env": {"type": "array", "items": VARIABLE},
+    "ports": many(closed("containerPort", containerPort=COUNT, name=TEXT, protocol={"enum": ["TCP"]})),
+    "resources": closed(limits=named(TEXT), requests=named(TEXT)), "startupProbe": PROBE, "readinessProbe": PROBE,
+    "volumeMounts": many(closed("name mountPath", name=TEXT, mountPath=TEXT)),
+}  # fmt: skip
+POD = closed(
+    "containers",
+    containers=many(closed("name", **CONTAINER)),
+    volumes=many(closed("name", name=TEXT, emptyDir=closed(medium={"enum": ["Memory"]}))),
+)
+DEPLOYMENT = closed(
+    "apiVersion kind metadata spec",
+    apiVersion={"const": "apps/v1"},
+    kind={"const": "Deployment"},
+    metadata=METADATA,
+    spec=closed(
+        "selector template",
+        replicas=COUNT,
+        selector=closed(matchLabels=LABELS),
+        template=closed("spec", metadata=closed(labels=LABELS), spec=POD),
+    ),
+)
+SERVICE = closed(
+    "apiVersion kind metadata spec",
+    apiVersion={"const": "v1"},
+    kind={"const": "Service"},
+    metadata=METADATA,
+    spec=closed(selector=LABELS, ports=many(closed("port", name=TEXT, port=COUNT, targetPort=TEXT))),
+)
+POOL = closed(
+    "create replicas",
+    create={"type": "boolean"},
+    replicas=COUNT,
+    parallelism=closed(tensor=COUNT, data=COUNT, dataLocal=COUNT, workers=COUNT),
+    containers=many(
+        closed("image", **CONTAINER, modelCommand={"const": "vllmServe"}, mountModelVolume={"const": True})
+    ),
+)
+VALUES = closed(
+    "modelArtifacts decode prefill",
+    multinode={"type": "boolean"},
+    modelArtifacts=closed(
+        "name uri", name=TEXT, uri={"type": "string", "pattern": "^hf://[^/]+/[^/]+$"},
+        size={"type": "string", "pattern": "^[0-9]+Gi$"}, labels=LABELS, authSecretName=TEXT,
+    ),
+    routing=closed(
+        servicePort=COUNT,
+        proxy=closed(enabled={"type": "boolean"}, connector={"enum": ["nixlv2"]}, secure={"type": "boolean"}),
+    ),
+    decode=POOL,
+    prefill=POOL,
+)  # fmt: skip
+WORKER = closed(
+    "componentType",
+    componentType={"enum": ["frontend", "worker"]},
+    subComponentType={"enum": ["prefill", "decode"]},
+    multinode=closed("nodeCount", nodeCount={"type": "integer", "minimum": 2}),
+    envFromSecret=TEXT,
+    envs=many(VARIABLE),
+    replicas=COUNT,
+    resources=closed(limits=closed(gpu={"type": "string", "pattern": "^[1-8]$"})),
+    extraPodSpec=closed(mainContainer=closed("image", image=TEXT, command=TEXTS, args=TEXTS, env=many(VARIABLE))),
+)
+GRAPH = closed(
+    "apiVersion kind metadata spec",
+    apiVersion={"const": "nvidia.com/v1alpha1"},
+    kind={"const": "DynamoGraphDeployment"},
+    metadata=METADATA,
+    spec=closed(services=named(WORKER)),
+)
+
+
+def read(manifest: StartFile, *schemas: Any) -> Any:
+    """Return what a program reads of a file, whose documents fit the schemas."""
+    documents = list(yaml.safe_load_all(manifest.text("file.yaml", "the question")))
+    assert documents == manifest.documents
+    for document, schema in zip(documents, schemas, strict=True):
+        jsonschema.validate(document, schema)
+    return documents[0]
+
+
+def deployment_of(network: str = "llama-3-8b", **options: Any) -> Any:
+    return make_deployment(pl.Serve(network, **{"gpu": "h100-sxm", "rate": 1, **options}))
+
+
+SPLIT = {"prefill_pool": "tensor=2,replicas=3", "decode_pool": "tensor=4"}
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
+def test_replicas_of_a_compose_file_have_devices_of_their_own(engine: str) -> None:
+    content = read(compose_file(deployment_of(replicas=2, tensor=2, engine=engine, kv_cache="fp8")), COMPOSE)
+    reserved = [
+        service["deploy"]["resources"]["reservations"]["devices"][0]["device_ids"]
+        for name, service in content["services"].items()
+        if name != "proxy"
+    ]
+    assert reserved == [["0", "1"], ["2", "3"]]
+    assert "server server-1:8000;" in content["configs"]["proxy"]["content"]
+    assert "fp8" in " ".join(content["services"]["server-0"]["command"])
+
+
+def test_one_replica_needs_no_proxy() -> None:
+    content = read(compose_file(deployment_of()), COMPOSE)
+    assert list(content["services"]) == ["server-0"] and content["services"]["server-0"]["ports"] == ["8000:8000"]
+
+
+def test_kubernetes_starts_the_replicas_with_the_limits_of_the_forecast() -> None:
+    content = read(kubernetes_file(deployment_of(replicas=5, tensor=4, max_sequences=96)), DEPLOYMENT, SERVICE)
+    container = content["spec"]["template"]["spec"]["containers"][0]
+    assert content["spec"]["replicas"] == 5 and container["resources"]["limits"] == {"nvidia.com/gpu": "4"}
+    assert container["args"][container["args"].index("--max-num-seqs") + 1] == "96"
+
+
+def test_llm_d_has_both_pools() -> None:
+    values = read(llm_d_values(deployment_of("llama-3-70b", precision="fp8", **SPLIT)), VALUES)
+    pools = {name: (values[name]["replicas"], values[name]["parallelism"]["tensor"]) for name in ("prefill", "decode")}
+    assert pools == {"prefill": (3, 2), "decode": (1, 4)}
+    assert "NixlConnector" in " ".join(values["decode"]["containers"][0]["args"])
+    alone = read(llm_d_values(deployment_of()), VALUES)
+    assert alone["prefill"] == {"create": False, "replicas": 0} and not alone["routing"]["proxy"]["enabled"]
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
+def test_dynamo_starts_the_workers_of_both_pools(engine: str) -> None:
+    services = read(dynamo_graph(deployment_of(engine=engine, **SPLIT)), GRAPH)["spec"]["services"]
+    assert {name: one["replicas"] for name, one in services.items()} == {"Frontend": 1, "prefill": 3, "decode": 1}
+    for role in ("prefill", "decode"):
+        arguments = services[role]["extraPodSpec"]["mainContainer"]["args"]
+        assert arguments[arguments.index("--disaggregation-mode") + 1] == role
+
+
+def test_dynamo_takes_several_nodes() -> None:
+    wide = deployment_of("deepseek-r1", gpu="h200-sxm", precision="fp8", tensor=16, link="infiniband-ndr")
+    worker = read(dynamo_graph(wide), GRAPH)["spec"]["services"]["worker"]
+    assert worker["multinode"] == {"nodeCount": 2} and worker["resources"] == {"limits": {"gpu": "8"}}
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "sentence"),
+    [
+        (compose_file, SPLIT, "no router for split pools"),
+        (compose_file, {"replicas": 9}, "8 devices at most"),
+        (kubernetes_file, {"tensor": 16, "link": "infiniband-ndr"}, "needs several nodes"),
+        (llm_d_values, {"engine": "sglang"}, "starts vllm"),
+        (kubernetes_file, {"engine": "vllm-0.7"}, "no image of vllm-0.7"),
+        (compose_file, {"gpu": "mi300x"}, "devices of NVIDIA"),
+    ],
+)
+def test_what_a_file_cannot_start_gets_a_sentence(make: Any, options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(PaleoError, match=sentence):
+        make(deployment_of(**options))
+
+
+@pytest.mark.parametrize("value", ["on", "", "1.5", "a: b", "# c", "--x", "two\nlines\n", "it's", "vllm/vllm:v1", "~"])
+def test_text_is_read_as_the_same_text(value: str) -> None:
+    assert yaml.safe_load(to_yaml({"key": value, "list": [value, {"inner": [1, True, {}]}]})) == {
+        "key": value,
+        "list": [value, {"inner": [1, True, {}]}],
+    }
+
+
+def test_a_report_is_the_file_that_its_name_says(tmp_path: Path) -> None:
+    path = tmp_path / "front.compose.yaml"
+    question = pl.Serve("llama-3-8b", gpu="h100-sxm", rate=1, num_requests=20)
+    written = pl.report(question, path)
+    assert path.stat().st_size == written.bytes
+    assert (
+        path.read_text().splitlines()[1] == "#   paleo-lite serve llama-3-8b --gpu h100-sxm --rate 1 --num-requests 20"
+    )
+    jsonschema.validate(yaml.safe_load(path.read_text()), COMPOSE)
+
+
+def test_the_advised_deployment_is_the_one_that_is_started(tmp_path: Path) -> None:
+    path = tmp_path / "best.kubernetes.yaml"
+    question = pl.Serve("llama-3-8b", gpu="h100-sxm", tensor=1, weights="fp8", rate=20, advise="cost")
+    best = json.loads(json.dumps(pl.serve("llama-3-8b", gpu="h100-sxm", tensor=1, weights="fp8", rate=20,
+                                          advise="cost").to_dict()))["advice"]["best"]  # fmt: skip
+    pl.report(question, path)
+    workload, _ = yaml.safe_load_all(path.read_text())
+    arguments = workload["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert workload["spec"]["replicas"] == best["replicas"]
+    assert arguments[arguments.index("--max-num-seqs") + 1] == str(best["batch_limit"])
+
+
+def test_a_comparison_has_no_file(tmp_path: Path) -> None:
+    with pytest.raises(PaleoError, match="one value of every option"):
+        pl.report(pl.Serve("llama-3-8b", gpu=["h100-sxm", "l40s"], rate=1, num_requests=20), tmp_path / "a.dynamo.yaml")
