@@ -83,6 +83,14 @@ def _answer(question: Serve, listings: Mapping[str, Price | None] | None = None)
     return with_highest_rate(result, prepared, objectives, demand) if objectives else result
 
 
+def traffic_of(question: Serve, deployment: Deployment) -> Traffic:
+    """Return the requests that a question asks of a deployment; raise BadValue if it says neither rate nor users."""
+    demand = _demand(question)
+    if demand.rate_per_s is None and demand.concurrency is None and demand.trace is None:
+        raise BadValue("a timeline needs traffic: give `--rate` or `--concurrency`")
+    return _traffic(question, demand, deployment)[0]
+
+
 def _at_highest_rate(deployment: Deployment, objectives: tuple[Objective, ...], demand: Demand) -> Demand:
     """Return the demand with the highest rate that meets the objectives, in two digits."""
     from msgspec.structs import replace
@@ -415,5 +423,7 @@ SERVE = QuestionKind(
         ".kubernetes.yaml": ("serve_files:write_kubernetes", "a Deployment and a Service of Kubernetes"),
         ".llm-d.yaml": ("serve_files:write_llm_d", "values of llm-d's chart"),
         ".dynamo.yaml": ("serve_files:write_dynamo", "a DynamoGraphDeployment"),
+        ".trace.json": ("serve_files:write_trace", "a timeline of replicas and requests for Perfetto"),
+        ".trace.csv": ("serve_files:write_series", "time series of the replicas"),
     },
 )

@@ -1,22 +1,23 @@
-"""Files of a deployment that `serve --report FILE` writes: those that start it."""
+"""Files of a deployment that `serve --report FILE` writes: those that start it, and its timelines."""
 
 from __future__ import annotations
 
 import dataclasses
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BadValue
 from .option import command_words
-from .serve import make_deployment
+from .serve import make_deployment, traffic_of
 from .serve_options import Serve
 
 if TYPE_CHECKING:
     from ..serving.answers import Serving
     from ..serving.deployment import Deployment
     from ..serving.manifests import StartFile
+    from ..serving.outcomes import Outcome
 
 
 def write_compose(question: Serve, answer: Any, path: Path) -> bytes:
@@ -77,3 +78,35 @@ def advised_deployment(question: Serve, answer: Serving) -> Deployment:
         replicas=best.replicas, workers=None, advise=None, slo=None, headroom=None,
     )  # fmt: skip
     return make_deployment(chosen).with_sequences(best.batch_limit)
+
+
+def write_trace(question: Serve, answer: Any, path: Path) -> bytes:
+    """Return the timeline of the replicas of an answer as a Chrome trace."""
+    from ..reporting.timelines import encode_trace, fleet_events
+
+    return encode_trace(fleet_events(_recorded(question, answer)))
+
+
+def write_series(question: Serve, answer: Any, path: Path) -> bytes:
+    """Return what the replicas of an answer do over time as CSV."""
+    from ..reporting.timelines import fleet_series
+
+    return fleet_series(_recorded(question, answer)).encode()
+
+
+def _recorded(question: Serve, answer: Any) -> dict[str, Sequence[Outcome]]:
+    """Return the outcomes of the replicas by pool, with their steps, of the traffic of a question."""
+    import msgspec
+
+    deployment = answered_deployment(question, answer)
+    traffic = traffic_of(question, deployment)
+    options = msgspec.structs.replace(deployment.options, records_steps=True)
+    prefill = deployment.prefill
+    if prefill is not None:
+        own = msgspec.structs.replace(prefill.options, records_steps=True)
+        prefill = msgspec.structs.replace(prefill, options=own)
+    recorded = msgspec.structs.replace(deployment, options=options, prefill=prefill)
+    simulated = recorded.prepare(traffic).simulate(traffic)
+    if deployment.prefill is None:
+        return {"replica": simulated.outcomes}
+    return {"prefill": simulated.prefill, "decode": simulated.outcomes}

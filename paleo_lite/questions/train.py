@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -358,6 +359,17 @@ def _chart(result: Any) -> str:
 
 train = make_function("train", Train, answer)
 
+
+def write_schedule(question: Train, answer: Any, path: Path) -> bytes:
+    """Return the schedule of a pipeline of an answer as a Chrome trace."""
+    from ..distributed.table import ScaleTable
+    from ..reporting.timelines import encode_trace, schedule_events
+
+    if not isinstance(answer, ScaleTable):
+        raise BadValue("a timeline of training needs a pipeline, whose stages it shows: give `--pipeline`")
+    return encode_trace(schedule_events(answer))
+
+
 TRAIN = QuestionKind(
     name="train",
     record=Train,
@@ -375,4 +387,5 @@ TRAIN = QuestionKind(
     shown=("explain", "top"),
     chart=_chart,
     order=_ORDER,
+    files={".trace.json": ("train:write_schedule", "a timeline of the stages of a pipeline for Perfetto")},
 )

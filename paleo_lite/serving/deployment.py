@@ -20,10 +20,9 @@ from .layer_timer import LayerTimer
 from .options import SimulationOptions
 from .outcomes import Outcome
 from .placement import ModelOnDevice
-from .pools import CacheTiers, ServerPool, Simulated, Transfer, run_pool, run_split
+from .pools import CacheTiers, ServerPool, Simulated, Transfer, run_pool, run_split, simulate
 from .requests import Traffic
 from .routers import ROUND_ROBIN
-from .simulator import simulate
 from .tiers import CacheStore
 from .timer import Timer, tabulate
 

@@ -65,6 +65,7 @@ class SimulationOptions(msgspec.Struct, frozen=True):
     prompts_are_cached: bool = False
     # Whether it is left to chance which rank computes a prompt with attention data parallelism, as in prefill pools.
     draws_ranks: bool = False
+    records_steps: bool = False  # whether what replicas do is kept, for a timeline
 
     def __post_init__(self) -> None:
         if not 0 <= self.prefix_hit_rate < 1:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -24,6 +24,18 @@ LATENCIES = {
     "queue_s": "waiting for admission",
 }
 """Latencies of a request, with their names."""
+
+
+class ReplicaStep(NamedTuple):
+    """Iterations that a replica takes between two events."""
+
+    start_s: float
+    time_s: float  # of all of them
+    iterations: int
+    sequences: int  # that decode
+    computed_tokens: int  # of prompts, from the start of the simulation to the end of the step
+    waiting: int  # requests that are not admitted
+    used_blocks: int  # of the KV cache
 
 
 class Outcome(msgspec.Struct, frozen=True, eq=False):
@@ -47,6 +59,7 @@ class Outcome(msgspec.Struct, frozen=True, eq=False):
     # Tokens of prompts that were found in the prefix cache when they were first admitted; None without hashes.
     found_tokens: int | None = None
     input_tokens: int = 0  # tokens of the prompts of all requests
+    steps: tuple[ReplicaStep, ...] = ()  # what the replica did, where that is recorded
 
 
 def request_latencies(outcomes: Sequence[Outcome]) -> dict[str, Any]:

@@ -102,6 +102,42 @@ class Transfer(NamedTuple):
         return self.start_s + max(float(point_to_point_time_s(self.token_bytes * tokens, link)) for link in self.links)
 
 
+MOST_KEPT = 8
+"""Simulations with the same tables that are kept, as long as the tables are."""
+
+LARGEST_KEPT = 20_000
+"""Requests of the largest simulation that is kept, which bounds the memory of all of them."""
+
+
+class _Kept(NamedTuple):
+    """A simulation that was run, and what happened; nobody changes the arrays."""
+
+    traffic: Traffic
+    conditions: tuple[CacheRoom, Server, SimulationOptions]
+    outcome: Outcome
+
+
+def simulate(
+    traffic: Traffic, times: IterationTimes, room: CacheRoom, engine: Server, options: SimulationOptions | None = None
+) -> Outcome:
+    """Simulate one replica until all requests are answered; raise DoesNotFit if the cache cannot hold one of them.
+
+    A question that is asked again, advice, and the search for the highest rate repeat simulations.
+    """
+    options = options or SimulationOptions()
+    kept: list[_Kept] = times.__dict__.setdefault("_simulated", [])
+    for known in kept:
+        if known.conditions == (room, engine, options) and known.traffic.is_same(traffic):
+            return known.outcome
+    replica = Replica(traffic, times, room, engine, options)
+    replica.run()
+    outcome = msgspec.structs.replace(replica.outcome(), left_out=traffic.left_out)
+    if len(traffic) <= LARGEST_KEPT:
+        kept.append(_Kept(traffic, (room, engine, options), outcome))
+        del kept[:-MOST_KEPT]
+    return outcome
+
+
 class Simulated(NamedTuple):
     """What happened in a deployment."""
 

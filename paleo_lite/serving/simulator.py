@@ -15,9 +15,8 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-import msgspec
 import numpy as np
 
 from ..engines.records.record import Server
@@ -25,7 +24,7 @@ from ..errors import DoesNotFit
 from .cache import CacheRoom
 from .iteration_times import IterationTimes, Round, round_time_s
 from .options import SimulationOptions
-from .outcomes import Outcome
+from .outcomes import Outcome, ReplicaStep
 from .prefix_cache import PrefixesOfRequests, Tier
 from .requests import Traffic
 
@@ -35,42 +34,6 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
     Bools = NDArray[np.bool_]
-
-
-MOST_KEPT = 8
-"""Simulations with the same tables that are kept, as long as the tables are."""
-
-LARGEST_KEPT = 20_000
-"""Requests of the largest simulation that is kept, which bounds the memory of all of them."""
-
-
-class _Kept(NamedTuple):
-    """A simulation that was run, and what happened; nobody changes the arrays."""
-
-    traffic: Traffic
-    conditions: tuple[CacheRoom, Server, SimulationOptions]
-    outcome: Outcome
-
-
-def simulate(
-    traffic: Traffic, times: IterationTimes, room: CacheRoom, engine: Server, options: SimulationOptions | None = None
-) -> Outcome:
-    """Simulate one replica until all requests are answered; raise DoesNotFit if the cache cannot hold one of them.
-
-    A question that is asked again, advice, and the search for the highest rate repeat simulations.
-    """
-    options = options or SimulationOptions()
-    kept: list[_Kept] = times.__dict__.setdefault("_simulated", [])
-    for known in kept:
-        if known.conditions == (room, engine, options) and known.traffic.is_same(traffic):
-            return known.outcome
-    replica = Replica(traffic, times, room, engine, options)
-    replica.run()
-    outcome = msgspec.structs.replace(replica.outcome(), left_out=traffic.left_out)
-    if len(traffic) <= LARGEST_KEPT:
-        kept.append(_Kept(traffic, (room, engine, options), outcome))
-        del kept[:-MOST_KEPT]
-    return outcome
 
 
 class Replica:
@@ -135,6 +98,7 @@ class Replica:
         self.start_tokens = [0] * count
         self.generation = [0] * count  # incremented by preemption, so that entries of `finishing` become invalid
         self.is_decoding = [False] * count
+        self.steps: list[ReplicaStep] = []
         # Counters.
         self.now_s = 0.0
         self.scheduled_s = 0.0  # time at which the coming iteration is scheduled
@@ -144,9 +108,8 @@ class Replica:
         self.used_blocks = 0
         self.promised_blocks = 0
         self.growth = [0] * self.block_tokens  # decoding sequences by the position at which they need a new block
-        self.iterations = 0
         self.busy_s = self.cached_block_s = self.sequence_s = 0.0
-        self.peak_blocks = self.computed_tokens = self.preemptions = self.found_tokens = 0
+        self.iterations = self.peak_blocks = self.computed_tokens = self.preemptions = self.found_tokens = 0
 
     def _draw_delays(self) -> tuple[list[float], list[float]]:
         """Draw the time from the sending of each request until it reaches the scheduler, and the iterations after.
@@ -566,6 +529,12 @@ class Replica:
 
     def _pass_time(self, time_s: float, iterations: int, decoding: int) -> None:
         """Let time pass."""
+        if self.options.records_steps:
+            waiting = len(self.waiting) + len(self.arriving)
+            step = ReplicaStep(
+                self.now_s, time_s, iterations, decoding, self.computed_tokens, waiting, self.used_blocks
+            )
+            self.steps.append(step)
         self.peak_blocks = max(self.peak_blocks, self.used_blocks)
         self.now_s += time_s
         self.scheduled_s = self.now_s - time_s / iterations if self.engine.schedules_ahead else self.now_s
@@ -593,4 +562,5 @@ class Replica:
             preemptions=self.preemptions,
             found_tokens=None if self.prefixes is None else self.found_tokens,
             input_tokens=int(np.array(self.inputs)[chosen].sum()),
+            steps=tuple(self.steps),
         )

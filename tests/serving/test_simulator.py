@@ -16,8 +16,8 @@ from paleo_lite.errors import BadValue, DoesNotFit
 from paleo_lite.serving.deployment import Deployment, PreparedDeployment, tensor_group
 from paleo_lite.serving.options import SimulationOptions, Speculation
 from paleo_lite.serving.outcomes import Outcome
+from paleo_lite.serving.pools import MOST_KEPT, simulate
 from paleo_lite.serving.requests import Lengths, Traffic, generate_traffic
-from paleo_lite.serving.simulator import MOST_KEPT, simulate
 
 
 def run(deployment: Deployment, traffic: Traffic) -> tuple[PreparedDeployment, Outcome]:
