@@ -162,8 +162,9 @@ class Serve(
     workload: str | None = option(
         group=TRAFFIC_GROUP, is_single=True, metavar="KIND:KEY=VALUE,...",
         help="Prompts with beginnings in common, instead of lengths: shared-prefix:groups=150,prompts=5,system=6000,"
-        "question=1200,output=1000, conversation:turns=10,clients=0,question=512,output=256,think=0s, agent:turns=20,"
-        "system=8000,question=1000,output=200,tool=2s or best-of:samples=8,prompt=1000,output=500 (the defaults).",
+        "question=1200,output=1000, conversation:turns=10,clients=0,question=512,output=256,think=0s,barrier=0, "
+        "agent:turns=20,system=8000,question=1000,output=200,tool=2s or best-of:samples=8,prompt=1000,output=500 (the "
+        "defaults).",
     )  # fmt: skip
     seed: int = option(
         0, group=TRAFFIC_GROUP, type=click.INT, metavar="N", help="Seed of arrivals and lengths. [default: 0]"

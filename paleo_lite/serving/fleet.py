@@ -63,6 +63,9 @@ class Fleet:
         # In a closed loop some sessions are open, of which a number of users have requests under way; of the others
         # one goes on, at random, when an answer ends.
         users = len(self.starts) if traffic.concurrency is None else min(traffic.concurrency, len(self.starts))
+        self.users = self.under_way = users
+        self.has_rounds = self.is_closed and traffic.has_rounds
+        self.next_round: list[int] = []  # requests that wait until all of a round are answered
         self.started = min(max(users, traffic.clients or 0), len(self.starts))
         self.ready = self.starts[users : self.started]
         self.generator = np.random.default_rng(0)
@@ -153,9 +156,29 @@ class Fleet:
         if not followers and self.is_closed and self.started < len(self.starts):
             followers = [self.starts[self.started]]
             self.started += 1
-        if self.ready:
+        if self.has_rounds:
+            followers = self._within_round(followers)
+        elif self.ready:
             self.ready += followers
-            followers = [self.ready.pop(int(self.generator.integers(len(self.ready))))]
+            followers = [self._draw_ready()]
         for following in followers:
             self.sent_s[following] = time_s + self.wait_s[following]
             heappush(self.on_the_way, (self.sent_s[following], following, 0))
+
+    def _draw_ready(self) -> int:
+        """Return a request of those that are ready to be sent, at random."""
+        return self.ready.pop(int(self.generator.integers(len(self.ready))))
+
+    def _within_round(self, followers: Sequence[int]) -> list[int]:
+        """Return the requests that are sent after an answer, where sessions wait for all others before a turn."""
+        self.next_round += followers
+        self.under_way -= 1
+        if self.ready:
+            sent = [self._draw_ready()]
+        elif self.under_way:
+            sent = []
+        else:
+            self.ready, self.next_round = self.next_round, []
+            sent = [self._draw_ready() for _ in range(min(self.users, len(self.ready)))]
+        self.under_way += len(sent)
+        return sent

@@ -77,6 +77,7 @@ class Traffic(msgspec.Struct, frozen=True, eq=False):
     # Sessions of a closed loop that are open at the same time, of which `concurrency` have a request under way; None
     # for as many as that.
     clients: int | None = None
+    has_rounds: bool = False  # whether sessions of a closed loop wait for all others before their next turn
 
     def __len__(self) -> int:
         return len(self.arrival_s)

@@ -62,7 +62,7 @@ def _conversation(settings: Mapping[str, Any], count: int, generator: np.random.
     """Make sessions whose every prompt is all that was said before, and a new question or the result of a tool.
 
     As SGLang's bench_multiturn does: history, answers and questions of constant lengths, and more clients than requests
-    under way, of which the next one is drawn at random.
+    under way, of which the next one is drawn at random, after a barrier only when all of a round are answered.
     """
     turns, system = settings["turns"], settings["system"]
     made = Prompts([], [], [], [], [])
@@ -93,7 +93,8 @@ WORKLOADS = {
         "groups of prompts with a common beginning, again and again, as inference-perf sends them",
     ),
     "conversation": WorkloadKind(
-        {"turns": 10, "clients": 0, "system": 0, "question": 512, "output": 256, "think_s": 0.0}, _conversation,
+        {"turns": 10, "clients": 0, "system": 0, "question": 512, "output": 256, "think_s": 0.0, "barrier": 0},
+        _conversation,
         "sessions whose prompts contain all that was said before",
     ),
     "agent": WorkloadKind(
@@ -157,6 +158,7 @@ class SessionWorkload(NamedTuple):
             wait_s=np.where(begins, 0.0, self.wait_s) if has_sessions else None,
             sessions=np.array(made.sessions, dtype=np.int64),
             clients=self.settings.get("clients") or None,
+            has_rounds=bool(self.settings.get("barrier")),
         )
 
 
@@ -181,7 +183,7 @@ def parse_workload(text: str) -> SessionWorkload:
 def _parse_setting(workload: str, key: str, value: str) -> float:
     """Return the value of a setting: seconds, or an integer."""
     is_seconds = key.endswith("_s")
-    least = 0 if is_seconds or key in ("system", "clients") else 1
+    least = 0 if is_seconds or key in ("system", "clients", "barrier") else 1
     try:
         number = float(value.removesuffix("s")) if is_seconds else int(value)
     except ValueError:
