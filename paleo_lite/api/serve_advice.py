@@ -81,7 +81,7 @@ def advise(
     )
     if not advice.candidates:
         raise BadValue(f"no deployment fits: {'; '.join(f'{name}: {why}' for name, why in advice.refused.items())}")
-    advice, result = _confirm(advice, deployments, demand, objectives)
+    advice, result = _confirm(advice, deployments, demand, objectives, criteria.devices)
     missed = missed_in(result, objectives)
     described = {
         "objectives": [objective.describe() for objective in objectives],
@@ -96,7 +96,11 @@ CONFIRMED = 12
 
 
 def _confirm(
-    advice: DeploymentAdvice, deployments: Deployments, demand: Demand, objectives: tuple[Objective, ...]
+    advice: DeploymentAdvice,
+    deployments: Deployments,
+    demand: Demand,
+    objectives: tuple[Objective, ...],
+    devices: int | None,
 ) -> tuple[DeploymentAdvice, Serving]:
     """Return the advice whose best candidate holds under the asked traffic too, and its answer.
 
@@ -111,7 +115,7 @@ def _confirm(
         trials = [_try(deployments, advice.best, demand, objectives)]
         if trials[0].missed:
             # Where requests come at a rate, those that wait for a place in a small batch may be earlier in a large one.
-            trials.append(_try(deployments, widest(advice), demand, objectives))
+            trials.append(_try(deployments, widest(advice, devices), demand, objectives))
         last = trials[-1]
         if last.missed:
             rejected += trials
@@ -121,7 +125,7 @@ def _confirm(
         prepared, traffic = last.prepared, last.traffic
         is_kept = True
         if advice.rate_per_s is not None:
-            advice, is_kept = with_saturation(advice, saturate(prepared, traffic, prepared.slowest)[0])
+            advice, is_kept = with_saturation(advice, saturate(prepared, traffic, prepared.slowest)[0], devices)
         if is_kept:
             return advice, answer(prepared, traffic, last.description, notes=_notes(advice, last.candidate))
     shown = nearest(advice)

@@ -175,7 +175,9 @@ def _resolve(question: Serve, listings: Mapping[str, Price | None] | None) -> _R
     division = Division(
         asked.tensor or 1, asked.pipeline or 1, asked.expert_parallel or 1, asked.attention_data_parallel or 1
     )
-    replicas = _count_replicas(asked.workers, division.devices, asked.replicas)
+    # Advice chooses the replicas, whose devices the workers limit.
+    workers = None if question.advise else asked.workers
+    replicas = _count_replicas(workers, division.devices, asked.replicas)
     tiers = settings_of(question.cache_tiers)
     return _Resolved(deployments, devices, division, weights, replicas, question.router, tiers)
 
@@ -227,7 +229,7 @@ def _advise(question: Serve, resolved: _Resolved) -> Serving:
     devices = [find_device(name, to_paths(question.hardware_files)) for name in resolved.devices]
     return find_best(
         resolved.deployments, devices, given, _demand(question), _objectives(question),
-        Criteria(question.advise or "cost", headroom),
+        Criteria(question.advise or "cost", headroom, asked.workers),
     )  # fmt: skip
 
 

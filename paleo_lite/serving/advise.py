@@ -12,7 +12,7 @@ import numpy as np
 from ..errors import DoesNotFit, PaleoError
 from ..progress import report
 from .answers import measure_figures
-from .candidates import Candidate, Criteria, DeploymentAdvice, mark_front, rank
+from .candidates import Candidate, Criteria, DeploymentAdvice, mark_front, rank, within
 from .deployment import Deployment, PreparedDeployment
 from .outcomes import request_latencies, summarize
 from .requests import Demand, Traffic, generate_traffic
@@ -80,12 +80,13 @@ def choose(advice: DeploymentAdvice) -> DeploymentAdvice:
     return msgspec.structs.replace(advice, candidates=candidates, best=best)
 
 
-def widest(advice: DeploymentAdvice) -> Candidate:
-    """Return the candidate with the largest batch limit of the same deployment as the best one."""
+def widest(advice: DeploymentAdvice, devices: int | None = None) -> Candidate:
+    """Return the candidate with the largest batch limit of the same deployment as the best one, within some devices."""
     best = advice.best
     assert best is not None
     deployment = (best.gpu, best.division, best.weights)
     same = [one for one in advice.candidates if (one.gpu, one.division, one.weights) == deployment]
+    same = [one for one in same if within(one, devices) is one]
     return max(same, key=lambda one: one.batch_limit)
 
 
@@ -121,7 +122,9 @@ def reject(advice: DeploymentAdvice, missed: Sequence[Missed]) -> DeploymentAdvi
     return choose(msgspec.structs.replace(advice, candidates=ranked))
 
 
-def with_saturation(advice: DeploymentAdvice, low_per_s: float) -> tuple[DeploymentAdvice, bool]:
+def with_saturation(
+    advice: DeploymentAdvice, low_per_s: float, devices: int | None = None
+) -> tuple[DeploymentAdvice, bool]:
     """Return advice whose best candidate has the replicas that the rate needs at this lower end of its saturation rate.
 
     The second value is whether it has enough of them already; otherwise the candidates are ranked anew.
@@ -131,8 +134,9 @@ def with_saturation(advice: DeploymentAdvice, low_per_s: float) -> tuple[Deploym
     measured = _with_replicas(best, low_per_s / best.replicas, advice.rate_per_s / (1 - advice.headroom))
     if measured.replicas <= best.replicas:
         measured = msgspec.structs.replace(best, low_requests_per_s=low_per_s / best.replicas)
-    candidates = [measured if one.is_chosen else one for one in advice.candidates]
     is_kept = measured.replicas == best.replicas
+    measured = within(measured, devices)
+    candidates = [measured if one.is_chosen else one for one in advice.candidates]
     if not is_kept:
         candidates = rank(candidates, advice.by, has_rate=True)
     return choose(msgspec.structs.replace(advice, candidates=candidates)), is_kept
@@ -183,7 +187,7 @@ def _try_batch_limits(
         if rate_per_s is not None:
             low_per_s = min(candidate.requests_per_s, _low_rate(prepared, steady))
             candidate = _with_replicas(candidate, low_per_s, rate_per_s / (1 - criteria.headroom))
-        candidates.append(candidate)
+        candidates.append(within(candidate, criteria.devices))
     if not candidates:
         raise DoesNotFit("the cache does not hold one request")
     return candidates

@@ -43,6 +43,7 @@ class Criteria(msgspec.Struct, frozen=True):
     by: str = "cost"  # key of `RANKINGS`
     # Fraction of the lower end of the saturation rate that the asked rate leaves free.
     headroom: float = DEFAULT_HEADROOM
+    devices: int | None = None  # devices that all replicas may have together; None without a limit
 
     def __post_init__(self) -> None:
         if not 0 <= self.headroom < 1:
@@ -99,6 +100,19 @@ class Candidate(msgspec.Struct, frozen=True):
     def parallelism(self) -> str:
         """Return the degrees of parallelism as text, such as ``tensor 8, expert-parallel 8``."""
         return self.division.describe()
+
+
+def within(candidate: Candidate, devices: int | None) -> Candidate:
+    """Return a candidate, which misses a limit of devices if its replicas have more than that."""
+    needed = candidate.replicas * candidate.division.devices
+    if devices is None or needed <= devices:
+        return candidate
+    return msgspec.structs.replace(
+        candidate,
+        meets_objectives=False,
+        missed=(*candidate.missed, f"{needed} of {devices} devices"),
+        objective_ratio=max(candidate.objective_ratio or 0.0, needed / devices),
+    )
 
 
 class DeploymentAdvice(msgspec.Struct, frozen=True):

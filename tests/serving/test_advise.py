@@ -134,6 +134,29 @@ def test_a_lower_saturation_rate_needs_more_replicas() -> None:
     assert [one.replicas for one in other.candidates] == [1, 3]
 
 
+@pytest.mark.parametrize(("workers", "is_enough"), [(8, True), (1, False)])
+def test_workers_limit_the_devices_of_all_replicas(workers: int, is_enough: bool) -> None:
+    """What two replicas are needed for, one device cannot carry: the nearest is shown, and nothing is recommended."""
+    result = pl.serve(
+        "llama-3-8b", gpu="h100-sxm", weights="bf16", rate=50, advise="cost", workers=workers, max_sequences=16, **SHORT
+    )
+    assert result.advice is not None
+    best = result.advice.best
+    if is_enough:
+        assert best is not None and 1 < best.replicas * best.tensor <= workers
+    else:
+        assert best is None and all(one.missed[-1].endswith(" of 1 devices") for one in result.advice.candidates)
+        assert result.notes[0].startswith("no deployment meets the objectives")
+
+
+def test_a_lower_saturation_rate_may_need_more_devices_than_there_are() -> None:
+    first, second = candidate(usd_per_h=2.0, replicas=2, low_requests_per_s=6.0), candidate(usd_per_h=2.5)
+    advice = choose(DeploymentAdvice([first, second], None, {}, rate_per_s=10.0))
+    other, is_kept = with_saturation(advice, 9.0, devices=2)
+    assert not is_kept and other.best is not None and other.best.usd_per_h == 2.5
+    assert other.candidates[1].missed == ("3 of 2 devices",) and not other.candidates[1].meets_objectives
+
+
 def test_bounds_are_not_the_cheapest_among_forecasts() -> None:
     result = pl.serve(
         "llama-3.2-1b", gpu="h100-sxm,arc-b580", weights="bf16", rate=2, advise="cost", max_sequences=4, **SHORT
