@@ -24,7 +24,7 @@ from .outcomes import Outcome, request_latencies, summarize
 from .prefill_pool import PrefillPool, describe_prefill
 from .prefix_cache import prefix_hit_rate
 from .requests import Traffic
-from .saturation import saturate
+from .saturation import saturate_levels
 
 
 class Figure(msgspec.Struct, frozen=True):
@@ -334,13 +334,14 @@ def answer(
     figures: dict[str, dict[str, float | None]] = {}
     duration_s = 0.0
     input_tokens = int(traffic.input_tokens.sum())
+    saturated = saturate_levels(prepared, traffic, levels) if saturation else {}
     for level in levels:
         outcomes, prefill = prepared.simulate(traffic, level)
         arrays = request_latencies(outcomes)
         latencies[level] = {name: summarize(values) for name, values in arrays.items()}
         figures[level] = measure_figures(outcomes, deployment, input_tokens, prefill)
-        if saturation:
-            requests_per_s, tokens_per_s = saturate(prepared, traffic, level)
+        if level in saturated:
+            requests_per_s, tokens_per_s = saturated[level]
             figures[level]["saturation_requests_per_s"] = requests_per_s
             figures[level]["saturation_tokens_per_s"] = tokens_per_s
         if level == "expected":

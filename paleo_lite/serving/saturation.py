@@ -18,7 +18,7 @@ from .outcomes import Outcome
 from .requests import Traffic
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
@@ -46,10 +46,20 @@ WARM, DRAINING = 0.5, 0.875
 """Shares of the answers after which caches are taken to be warm, and before which none of the users has left."""
 
 
+def saturate_levels(prepared: PreparedDeployment, traffic: Traffic, levels: Sequence[str]) -> dict[str, Rates]:
+    """Return requests and output tokens per second when requests always wait, at some levels of iteration times."""
+    if not _has_common_prompts(traffic):
+        return {level: saturate(prepared, traffic, level) for level in levels}
+    users, expected = _find_users(prepared, traffic)
+    return {
+        level: expected if level == "expected" else _rates_of_users(prepared, traffic, users, level) for level in levels
+    }
+
+
 def saturate(prepared: PreparedDeployment, traffic: Traffic, level: str = "expected") -> Rates:
     """Return requests and output tokens per second when requests always wait."""
-    if traffic.hashes is not None or traffic.follows is not None:
-        return _saturate_warm(prepared, traffic, level)
+    if _has_common_prompts(traffic):
+        return saturate_levels(prepared, traffic, [level])[level]
     replicas = prepared.deployment.replicas
     wanted = SATURATION_REQUESTS * prepared.engine.max_sequences * replicas
     count = max(min(wanted, MAX_SATURATION_REQUESTS * replicas), 64 * replicas)
@@ -64,37 +74,37 @@ def saturate(prepared: PreparedDeployment, traffic: Traffic, level: str = "expec
     return requests_per_s, tokens_per_s
 
 
-def _saturate_warm(prepared: PreparedDeployment, traffic: Traffic, level: str) -> Rates:
-    """Return requests and output tokens per second of as many users as give the highest rate."""
+def _has_common_prompts(traffic: Traffic) -> bool:
+    return traffic.hashes is not None or traffic.follows is not None
+
+
+def _find_users(prepared: PreparedDeployment, traffic: Traffic) -> tuple[int, Rates]:
+    """Return as many users as give the highest rate, and their rates."""
     replicas = prepared.deployment.replicas
     most = prepared.engine.max_sequences * replicas
     if traffic.follows is None:
         most = max(min(most, len(traffic) // 4), 1)
-
-    def rates_of(users: int) -> Rates:
-        finish_s, tokens = _in_order(prepared.run(_closed_loop(traffic, users), level))
-        ends_s = finish_s[[int(len(tokens) * share) for share in (WARM, DRAINING)]]
-        begin, end = np.searchsorted(finish_s, ends_s, side="right") - 1  # of answers that end together, all or none
-        return _rates_between(finish_s, tokens, int(begin), int(end))
-
     first = min(FIRST_USERS * replicas, most)
-    at_first = rates_of(first)
+    best = (first, _rates_of_users(prepared, traffic, first))
     more = [min(first << step, most) for step in range(1, most.bit_length()) if first << step < 2 * most]
-    best = _climb(rates_of, at_first, more)
-    if best == at_first:
-        best = _climb(rates_of, at_first, [first >> step for step in range(1, first.bit_length())])
-    return best
-
-
-def _climb(rates_of: Callable[[int], Rates], first: Rates, others: Sequence[int]) -> Rates:
-    """Return the highest rates along numbers of users, up to the one from which they no longer rise."""
-    best = first
-    for users in others:
-        rates = rates_of(users)
-        if rates[0] < LEAST_GAIN * best[0]:
+    fewer = [first >> step for step in range(1, first.bit_length())]
+    for others in (more, fewer):
+        for users in others:
+            rates = _rates_of_users(prepared, traffic, users)
+            if rates[0] < LEAST_GAIN * best[1][0]:
+                break
+            best = (users, rates)
+        if best[0] != first:
             break
-        best = rates
     return best
+
+
+def _rates_of_users(prepared: PreparedDeployment, traffic: Traffic, users: int, level: str = "expected") -> Rates:
+    """Return requests and output tokens per second of users of a closed loop, once caches are warm."""
+    finish_s, tokens = _in_order(prepared.run(_closed_loop(traffic, users), level))
+    ends_s = finish_s[[int(len(tokens) * share) for share in (WARM, DRAINING)]]
+    begin, end = np.searchsorted(finish_s, ends_s, side="right") - 1  # of answers that end together, all or none
+    return _rates_between(finish_s, tokens, int(begin), int(end))
 
 
 def _closed_loop(traffic: Traffic, users: int) -> Traffic:
