@@ -63,6 +63,20 @@ def predict_rl(question: Any, constants: RlConstants | None = None) -> Predicted
     return complete(question, devices, setup, job, lengths, trainer, rollouts, deployment, constants)
 
 
+def predict_trainer(question: Any, constants: RlConstants | None = None) -> TrainerTimes:
+    """Return the passes of the trainer alone."""
+    devices, lengths = find_devices(question), response_lengths_of(question)
+    job = make_job(question, devices.device, float(trained_tokens(question, lengths).mean()))
+    return time_trainer_of(question, devices, job, lengths, constants or rl_constants())
+
+
+def predict_transfer(question: Any, constants: RlConstants | None = None) -> WeightTransfer:
+    """Return the transfer of weights alone."""
+    devices = find_devices(question)
+    job = make_job(question, devices.device, question.response_tokens)
+    return transfer_of(question, devices, job, constants or rl_constants())
+
+
 def make_setup(question: Any, devices: Devices) -> StepSetup:
     """Return what the step consists of."""
     algorithm = question.rules
@@ -96,7 +110,7 @@ def complete(
     constants = constants or rl_constants()
     transfer = None
     if rollouts is not None:
-        transfer = _transfer(question, devices, job, constants)
+        transfer = transfer_of(question, devices, job, constants)
     parts = Parts(
         rollouts,
         trainer,
@@ -231,7 +245,7 @@ def make_deployment(question: Any, devices: Devices) -> Deployment:
         sampling="greedy",
         settings={
             "max_batched_tokens": None,
-            "max_sequences": engine.get("max-sequences"),
+            "max_sequences": engine.get("max-sequences", framework.max_sequences),
             "chunked_prefill": None,
             "block_tokens": None,
             "memory_fraction": question.memory_fraction(is_colocated=devices.is_colocated),
@@ -266,6 +280,7 @@ def roll_out_samples(
             lengths,
             constants,
             is_eager=question.is_eager,
+            has_adapters=question.lora is not None,
             nodes=-(-question.rollout_tensor // devices.topology.devices_per_node),
             steps_ahead=question.steps_off,
             turns=tools.get("turns", 1),
@@ -279,10 +294,11 @@ def roll_out_samples(
         ) from None
 
 
-def _transfer(question: Any, devices: Devices, job: Job, constants: RlConstants) -> WeightTransfer:
+def transfer_of(question: Any, devices: Devices, job: Job, constants: RlConstants) -> WeightTransfer:
     """Return the way of the weights, or of the adapters where they alone are trained."""
     framework, network = question.framework_rules, job.workload.network
-    path = framework.transfer if devices.is_colocated else framework.transfer_apart
+    usual = framework.transfer if devices.is_colocated else framework.transfer_apart
+    path = settings_of(question.engine_settings).get("transfer", usual)
     share = 1.0
     if question.lora is not None:
         share = min(job.workload.trainable_parameters / network.parameters, 1.0)

@@ -50,6 +50,7 @@ ENGINE_SETTINGS = KeyValues(
         "memory-fraction": Number(0, 1),
         "kv-cache": CACHE_FORMATS,
         "experts": INTEGER,
+        "transfer": Names("transfer", ".reinforcement.frameworks:TRANSFERS"),
     }
 )
 REWARD_SETTINGS = KeyValues({"model": NETWORK, "seconds": Quantity("s")})
@@ -192,7 +193,7 @@ class Rl(PriceOptions, SiteOptions, TimeModelOptions, DeviceOptions, NetworkAske
         group=ENGINE_GROUP, type=ENGINE_SETTINGS, metavar="KEY=VALUE,...",
         help="Settings of the engine: eager=yes (kernels are launched one by one, without graphs), max-sequences=N, "
         "memory-fraction=FRACTION, kv-cache=FORMAT, experts=N (groups of the --rollout-tensor devices that divide the "
-        "experts of a mixture).",
+        "experts of a mixture), transfer=WAY (of new weights: gathered on every device, broadcast by one, resharded).",
     )  # fmt: skip
     speculation: dict[str, Any] | str | None = option(
         group=ENGINE_GROUP, type=SPECULATION_SETTINGS, metavar="KEY=VALUE,...",

@@ -37,7 +37,9 @@ class RlConstants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # converted to a narrower format; shares of the rate of a port that every device reaches, of all ports of a node
     # that a broadcast from one device reaches, and of a port that reaches parts of many senders.
     tensor_s: float
+    resharded_tensor_s: float  # the same of parts that go straight to their places
     converted_s: float
+    handover_s: float  # time in which a transfer starts and ends
     port_share: float
     broadcast_share: float
     resharding_share: float

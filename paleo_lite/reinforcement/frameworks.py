@@ -44,6 +44,7 @@ class Framework(NamedTuple):
     offloads_optimizer: bool = False  # whether the optimizer's state leaves the devices during rollouts
     offloads_parameters: bool = False  # whether the trainer's parameters leave them, too
     memory_fraction: float | None = None  # of the engine; None for the engine's own default
+    max_sequences: int | None = None  # most live sequences of an engine; None for the engine's own default
     is_measured: bool = False  # whether the constants of `calibrations/reinforcement.toml` were fitted to its steps
 
 
@@ -64,11 +65,11 @@ FRAMEWORKS = {
     ),
     "verl": Framework(
         "verl: FSDP or Megatron-LM, and vLLM or SGLang",
-        "volcengine/verl b178a3c",
+        "volcengine/verl b178a3c; graphs and sequences: verl/trainer/config/rollout/rollout.yaml at 035682e",
         execution="eager",
         sharding="full-shard",
-        is_eager=True,
         memory_fraction=0.5,
+        max_sequences=1024,
     ),
     "openrlhf": Framework(
         "OpenRLHF: DeepSpeed and vLLM",

@@ -56,6 +56,10 @@ class Rollouts(msgspec.Struct, frozen=True):
     activity: Activity  # what a device does in all iterations
 
 
+ADAPTED_LAUNCHES = 2
+"""Launches of an iteration with adapters over those without: two small products go beside each matrix of a block."""
+
+
 def with_launches(prepared: PreparedDeployment, sequences: int, context: float, launch_s: float) -> PreparedDeployment:
     """Return an engine without graphs, whose iterations take no less than the host takes to launch their kernels.
 
@@ -111,6 +115,7 @@ def roll_out(
     constants: RlConstants,
     *,
     is_eager: bool = False,
+    has_adapters: bool = False,  # whether the engine computes adapters beside its matrices
     nodes: int = 1,  # on which the devices of an engine are
     steps_ahead: int = 0,  # steps whose samples fill an engine beside those of this one
     turns: int = 1,  # parts of a response, between which a tool is called
@@ -130,7 +135,8 @@ def roll_out(
     factor = kernel_factor(deployment.on_device.machine.device, constants)
     prepared = with_slower_kernels(deployment.prepare(traffic), factor)
     if is_eager:
-        prepared = with_launches(prepared, most, context, constants.launch_s)
+        launch_s = constants.launch_s * (ADAPTED_LAUNCHES if has_adapters else 1)
+        prepared = with_launches(prepared, most, context, launch_s)
     outcome, fastest, slowest = (prepared.run(traffic, level)[0] for level in ("expected", "low", prepared.slowest))
     called_s = (turns - 1) * tool_s
     context = prompt_tokens + float((own.astype(float) ** 2).mean() / own.mean()) / 2

@@ -54,10 +54,11 @@ def transfer_weights(
         received_bytes = total_bytes / min(senders, max(rollout_tensor, 1))
     rate = _rate(topology, path, constants)
     seconds = received_bytes / rate if rate else 0.0
-    if path == RESHARDED:  # slices of whole groups of tensors travel together
-        return WeightTransfer(seconds, received_bytes, tensors, rate)
-    tensor_s = constants.tensor_s + (constants.converted_s if number_bytes < 2 else 0.0)
-    return WeightTransfer(seconds + tensors * tensor_s, received_bytes, tensors, rate)
+    # Slices of tensors that go straight to their places are neither gathered nor named, but matched beforehand.
+    tensor_s = constants.resharded_tensor_s if path == RESHARDED else constants.tensor_s
+    if number_bytes < 2:
+        tensor_s += constants.converted_s
+    return WeightTransfer(constants.handover_s + seconds + tensors * tensor_s, received_bytes, tensors, rate)
 
 
 def _rate(topology: Topology, path: str, constants: RlConstants) -> float:

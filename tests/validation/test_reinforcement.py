@@ -10,16 +10,19 @@ from measured import DATA
 from paleo_lite.files import read_typed
 from paleo_lite.reinforcement.constants import RlConstants, rl_constants
 from validation.reinforcement.fit import PRIOR, hold_out, pieces_of, time_of, with_fit
+from validation.reinforcement.fit_parts import part_s, parts_of
+from validation.reinforcement.framework_steps import Refused, framework_rows
 from validation.reinforcement.hold_out import (
     Judged,
     RlValidation,
     errors_of,
+    forecast,
     ordered_share,
     phase_errors,
     rl_page,
     write_constants,
 )
-from validation.reinforcement.published import Row, nemo_rows, phase_rows
+from validation.reinforcement.published import STEP, TRAINER, TRANSFER, Row, nemo_rows
 
 
 def rows() -> list[Row]:
@@ -33,8 +36,32 @@ def test_readers_read_the_steps_that_can_be_asked_for() -> None:
     found = list(nemo_rows(DATA))
     assert len(found) == 51 and {row.framework for row in found} == {"nemo-rl"}
     assert all(row.time_s > 0 and row.question.prompts > 0 for row in found)
-    others = list(phase_rows(DATA))
-    assert len(others) >= 10 and all(row.phases["generation"] < row.time_s for row in others)
+
+
+@pytest.mark.needs_data
+def test_every_row_of_the_frameworks_is_asked_or_refused_with_a_reason() -> None:
+    """279 rows, as SOURCES.md states."""
+    found = list(framework_rows(DATA))
+    asked = [row for row in found if isinstance(row, Row)]
+    assert len(found) == 279 and all(len(row.reason) > 20 for row in found if isinstance(row, Refused))
+    counts = {part: sum(row.part == part for row in asked) for part in (STEP, TRAINER, TRANSFER)}
+    assert counts[STEP] >= 20 and counts[TRAINER] >= 30 and counts[TRANSFER] >= 30
+    steps = [row for row in asked if row.part == STEP]
+    assert all(row.time_s is not None and row.phases["generation"] < row.time_s for row in steps)
+    assert all(seconds >= 0 for row in asked for seconds in row.phases.values())
+
+
+@pytest.mark.needs_data
+def test_parts_give_the_times_of_the_forecasts() -> None:
+    """With the shipped constants, of a transfer and of a trainer."""
+    constants = rl_constants()
+    known = {name: getattr(constants, name) for name in PRIOR}
+    asked = [row for row in framework_rows(DATA) if isinstance(row, Row)]
+    transfer = next(row for row in asked if row.part == TRANSFER)
+    trainer = next(row for row in asked if row.part == TRAINER and row.question.sharding == "full-shard")
+    for row, phase in ((transfer, "transfer"), (trainer, "update")):
+        part = parts_of([row], constants)[0]
+        assert part_s(part, known) == pytest.approx(forecast(row, constants).phases[phase], rel=0.02)
 
 
 @pytest.mark.needs_data
@@ -57,13 +84,11 @@ def test_held_out_steps_are_not_fitted_to() -> None:
 
 @pytest.mark.needs_data
 def test_errors_of_steps_and_phases() -> None:
-    from paleo_lite.api.reinforcement import predict_rl
-
-    judged = [Judged(row, predict_rl(row.question).step) for row in rows()[:3]]
+    judged = [forecast(row, rl_constants()) for row in rows()[:3]]
     errors = errors_of("nothing", judged)
     assert errors.points == 3 and 0 < errors.median < 0.5 and errors.sharpness_90 is not None
     assert phase_errors("generation", judged) is None
-    known = [Judged(row._replace(phases={"generation": 50.0}), step) for row, step in judged]
+    known = [Judged(one.row._replace(phases={"generation": 50.0}), one.phases, one.step) for one in judged]
     found = phase_errors("generation", known)
     assert found is not None and found.points == 3
     assert ordered_share(judged[:1]) is None

@@ -1,4 +1,4 @@
-"""Fit of the constants of reinforcement learning to published steps.
+"""Fit of the constants of reinforcement learning to published steps, and to parts that sources publish apart.
 
 Every phase is a sum of terms that each constant multiplies or divides, so that one evaluation of each step without
 constants is enough for all fits; on devices apart the slower side counts.
@@ -6,6 +6,7 @@ constants is enough for all fits; on devices apart the slower side counts.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from paleo_lite.engines.kernels import ExchangeKernel
 from paleo_lite.reinforcement.constants import RlConstants, rl_constants
 from paleo_lite.reinforcement.rollouts import BLACKWELL, has_coherent_host
 
+from .fit_parts import Part, part_s, share_of
 from .published import Row
 
 PRIOR = {
@@ -32,11 +34,21 @@ PRIOR = {
     "unpinned_share": (np.log(0.12), 0.5),
     "step_s": (np.log(3.0), 0.7),
     "sample_s": (np.log(1e-3), 0.7),
+    "broadcast_share": (np.log(0.25), 0.5),
+    "resharding_share": (np.log(0.6), 0.5),
+    "resharded_tensor_s": (np.log(5e-5), 0.7),
+    "converted_s": (np.log(1e-4), 0.7),
+    "handover_s": (np.log(0.1), 0.7),
+    "wake_s": (np.log(2.5), 0.5),
+    "other_slowdown": (np.log(1.3), 0.3),
 }
 """Mean and deviation of the logarithm of each fitted constant."""
 
 RESIDUAL = 0.12
-"""Expected deviation of the logarithm of the times."""
+"""Expected deviation of the logarithm of the times of steps."""
+
+RESIDUAL_OF_PARTS = 0.35
+"""Expected deviation of the logarithm of the times of parts, which many sources publish under many circumstances."""
 
 ROBUST = 2.0
 """Deviations from which an error counts less: some published steps have causes that are not published."""
@@ -44,6 +56,7 @@ ROBUST = 2.0
 WITHOUT = {
     "iteration_s": 0.0, "token_s": 0.0, "across_nodes_s": 0.0, "slowdown": 1.0, "tensor_s": 0.0, "converted_s": 0.0,
     "port_share": 1.0, "unpinned_share": 1.0, "wake_s": 0.0, "step_s": 0.0, "sample_s": 0.0, "blackwell_kernels": 1.0,
+    "broadcast_share": 1.0, "resharding_share": 1.0, "handover_s": 0.0,
 }  # fmt: skip
 """Constants with which a step has only its kernels, wires and bytes."""
 
@@ -64,7 +77,9 @@ class Pieces(NamedTuple):
     swap_s: float  # state at the whole rate of the link to the host
     samples: float
     steps_off: int
-    constant_s: float  # wake of the engine
+    share: str  # constant of the rate of the links
+    is_narrow: bool  # whether weights are converted to a narrower format
+    is_colocated: bool  # whether the engine wakes
 
 
 def pieces_of(row: Row) -> Pieces:
@@ -93,7 +108,9 @@ def pieces_of(row: Row) -> Pieces:
         swap_s=found.parts.swap_s,
         samples=row.question.samples,
         steps_off=row.question.steps_off,
-        constant_s=shipped.wake_s if found.devices.is_colocated else 0.0,
+        share=share_of(row, found.devices),
+        is_narrow=row.question.rollout_precision == "fp8",
+        is_colocated=found.devices.is_colocated,
     )
 
 
@@ -105,35 +122,55 @@ def time_of(pieces: Pieces, constants: dict[str, float]) -> float:
     generation_s += host * (constants["token_s"] * pieces.tokens + constants["iteration_s"] * pieces.iterations)
     trainer_s = pieces.passes_s * constants["slowdown"]
     time_s = max(generation_s, trainer_s) if pieces.steps_off else generation_s + trainer_s
-    time_s += pieces.wire_s / constants["port_share"] + pieces.tensors * constants["tensor_s"]
-    time_s += pieces.swap_s / constants["unpinned_share"] + pieces.constant_s
+    tensor_s = constants["tensor_s"] + (constants["converted_s"] if pieces.is_narrow else 0.0)
+    time_s += pieces.wire_s / constants[pieces.share] + pieces.tensors * tensor_s + constants["handover_s"]
+    time_s += pieces.swap_s / constants["unpinned_share"] + (constants["wake_s"] if pieces.is_colocated else 0.0)
     return time_s + constants["step_s"] + constants["sample_s"] * pieces.samples
 
 
-def fit(measured: Sequence[Pieces]) -> dict[str, float]:
-    """Fit the constants; the steps of one network on one device share the weight of five."""
+def fit(measured: Sequence[Pieces], parts: Sequence[Part]) -> dict[str, float]:
+    """Fit the constants.
+
+    The steps of one network on one device share the weight of five, and the parts of a source that of one.
+    """
+    measured_s = [pieces.row.time_s or math.nan for pieces in measured]
     groups = [(pieces.row.network, pieces.row.gpu) for pieces in measured]
     weights = np.array([np.sqrt(min(5 / groups.count(group), 1.0)) for group in groups])
+    sources = [part.row.source for part in parts]
+    weights_of_parts = np.array([np.sqrt(1 / sources.count(source)) for source in sources])
     means, deviations = np.array(list(PRIOR.values())).T
 
     def residuals(values: Any) -> Any:
         constants = dict(zip(PRIOR, np.exp(values)))
-        errors = np.log([time_of(pieces, constants) / pieces.row.time_s for pieces in measured]) / RESIDUAL
-        return np.concatenate([weights * ROBUST * np.arctan(errors / ROBUST), (values - means) / deviations])
+        errors = np.log([time_of(pieces, constants) for pieces in measured]) - np.log(measured_s)
+        errors_of_parts = [np.log(part_s(part, constants) / part.measured_s) for part in parts]
+        return np.concatenate([
+            weights * _robust(errors / RESIDUAL),
+            weights_of_parts * _robust(np.array(errors_of_parts) / RESIDUAL_OF_PARTS),
+            (values - means) / deviations,
+        ])  # fmt: skip
 
     return dict(zip(PRIOR, map(float, np.exp(least_squares(residuals, means).x))))
 
 
-def with_fit(constants: RlConstants, measured: Sequence[Pieces]) -> RlConstants:
-    """Return constants of which those are replaced that are fitted to some steps."""
-    fitted = {name: float(f"{value:.4g}") for name, value in fit(measured).items()}
+def _robust(errors: Any) -> Any:
+    """Return errors in deviations, of which large ones count less."""
+    return ROBUST * np.arctan(errors / ROBUST)
+
+
+def with_fit(constants: RlConstants, measured: Sequence[Pieces], parts: Sequence[Part] = ()) -> RlConstants:
+    """Return constants of which those are replaced that are fitted to some steps and parts."""
+    fitted = {name: float(f"{value:.4g}") for name, value in fit(measured, parts).items()}
     return msgspec.structs.replace(constants, **fitted)
 
 
-def hold_out(measured: Sequence[Pieces], group: Callable[[Row], str]) -> list[tuple[Row, RlConstants]]:
-    """Return each step with the constants that were fitted to the steps of all other groups."""
+def hold_out(
+    measured: Sequence[Pieces], group: Callable[[Row], str], parts: Sequence[Part] = ()
+) -> list[tuple[Row, RlConstants]]:
+    """Return each step with the constants that were fitted to the steps and parts of all other groups."""
     judged = []
     for name in sorted({group(pieces.row) for pieces in measured}):
-        constants = with_fit(rl_constants(), [pieces for pieces in measured if group(pieces.row) != name])
+        others = [pieces for pieces in measured if group(pieces.row) != name]
+        constants = with_fit(rl_constants(), others, [part for part in parts if group(part.row) != name])
         judged += [(pieces.row, constants) for pieces in measured if group(pieces.row) == name]
     return judged

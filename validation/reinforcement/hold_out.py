@@ -1,7 +1,11 @@
-"""Errors of published steps of reinforcement learning, with networks, devices or releases held out, and by phase."""
+"""Errors of published steps of reinforcement learning, with networks, devices, releases or sources held out.
+
+Phases that sources publish, passes of trainers and transfers of weights are judged apart, with the source held out.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 from pathlib import Path
@@ -10,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from paleo_lite.api.reinforcement import predict_rl
+from paleo_lite.api.reinforcement import predict_rl, predict_trainer, predict_transfer
 from paleo_lite.calibration.validate import sharpness
 from paleo_lite.errors import PaleoError
 from paleo_lite.files import write_atomically
@@ -20,13 +24,21 @@ from paleo_lite.reporting.document import Column, Document, Table, format_percen
 
 from ..columns import error_columns
 from .fit import Pieces, hold_out, pieces_of, with_fit
-from .published import Row, nemo_rows, phase_rows
+from .fit_parts import parts_of
+from .framework_steps import Refused, framework_rows
+from .published import TRAINER, TRANSFER, Row, nemo_rows
 
 NOTHING = "nothing"
 """What is held out where the constants are judged on what they are fitted to."""
 
-NOT_FITTED = "the source"
-"""What is held out where nothing is fitted to a source."""
+SOURCE = "source"
+"""What is held out where the constants of trainers and transfers do not know the rows of a source."""
+
+ALL = "all sources but the summaries"
+"""Whose measurements the phases are judged by."""
+
+NEAR = 1.5
+"""Factor within which a forecast of a part counts as near."""
 
 WORTH_ORDERING = 1.2
 """Ratio of two measured steps of a network from which the forecast should order them rightly."""
@@ -42,16 +54,18 @@ class RlErrors(msgspec.Struct, frozen=True):
     mape: float  # mean and median absolute relative error, and median relative error
     median: float
     bias: float
+    near: float  # share of the forecasts within a factor of `NEAR`
     coverage_90: float | None = None  # share of the steps inside their 90% interval; None of phases
     sharpness_90: float | None = None  # median ratio between the ends of the interval
     ordered: float | None = None  # share of the pairs of a network that are ordered rightly
 
 
 class Judged(NamedTuple):
-    """A step with its forecast."""
+    """A row with its forecast."""
 
     row: Row
-    step: RlStep
+    phases: dict[str, float]
+    step: RlStep | None = None  # None of parts of a step
 
 
 class RlValidation(NamedTuple):
@@ -63,57 +77,101 @@ class RlValidation(NamedTuple):
 
 def validate_rl(data: Path) -> RlValidation:
     """Return the errors of steps and phases."""
-    left_out: list[str] = []
-    measured = list(_pieces(nemo_rows(data), left_out))
+    refused: list[Refused] = []
+    measured = list(_pieces(nemo_rows(data), refused))
+    others = list(_asked(framework_rows(data), refused))
     shipped = rl_constants()
+    parts = parts_of(others, shipped)
     rows = [
-        errors_of(NOTHING, _forecast([(pieces.row, shipped) for pieces in measured])),
-        errors_of("network", _forecast(hold_out(measured, lambda row: row.network))),
-        errors_of("device", _forecast(hold_out(measured, lambda row: row.gpu))),
-        errors_of("release", _forecast(hold_out(measured, lambda row: row.version))),
+        errors_of(NOTHING, [forecast(pieces.row, shipped) for pieces in measured]),
+        errors_of("network", _forecasts(hold_out(measured, lambda row: row.network, parts))),
+        errors_of("device", _forecasts(hold_out(measured, lambda row: row.gpu, parts))),
+        errors_of("release", _forecasts(hold_out(measured, lambda row: row.version, parts))),
     ]
-    others: list[Judged] = []
-    for row in phase_rows(data):
-        try:
-            others += _forecast([(row, shipped)])
-        except PaleoError as error:
-            left_out.append(f"{row.source}, {row.network} on {row.gpu}: {error}")
-    for framework in sorted({judged.row.framework for judged in others}):
-        of_framework = [judged for judged in others if judged.row.framework == framework]
-        rows.append(errors_of(NOT_FITTED, of_framework, f"{framework}, with phases"))
-        rows += [found for phase in PHASES if (found := phase_errors(phase, of_framework)) is not None]
-    return RlValidation(rows, left_out)
+    judged: list[Judged] = []
+    for source in dict.fromkeys(row.source for row in others):
+        constants = with_fit(shipped, measured, [part for part in parts if part.row.source != source])
+        for row in others:
+            if row.source != source:
+                continue
+            try:
+                judged.append(forecast(row, constants))
+            except PaleoError as error:
+                refused.append(Refused(row.source, str(error)))
+    steps = [one for one in judged if one.step is not None]
+    for framework in sorted({one.row.framework for one in steps}):
+        rows.append(errors_of(SOURCE, [one for one in steps if one.row.framework == framework], framework))
+    rows.append(errors_of(SOURCE, steps, ALL))
+    rows += [found for phase in PHASES if (found := phase_errors(phase, judged)) is not None]
+    return RlValidation(rows, _reasons(refused))
 
 
-def _pieces(rows: Iterator[Row], left_out: list[str]) -> Iterator[Pieces]:
+def _pieces(rows: Iterator[Row], refused: list[Refused]) -> Iterator[Pieces]:
     """Yield the pieces of steps that can be asked for."""
     for row in rows:
         try:
             yield pieces_of(row)
         except PaleoError as error:
-            left_out.append(f"{row.source}, {row.network} on {row.question.workers} x {row.gpu}: {error}")
+            refused.append(Refused(row.source, f"{row.network} on {row.question.workers} x {row.gpu}: {error}"))
 
 
-def _forecast(steps: Sequence[tuple[Row, RlConstants]]) -> list[Judged]:
-    """Return forecasts under some constants."""
-    return [Judged(row, predict_rl(row.question, constants).step) for row, constants in steps]
+def _asked(rows: Iterator[Row | Refused], refused: list[Refused]) -> Iterator[Row]:
+    """Yield the rows that can be asked for; append the others."""
+    for row in rows:
+        if isinstance(row, Row):
+            yield row
+        else:
+            refused.append(row)
+
+
+def _reasons(refused: Sequence[Refused]) -> list[str]:
+    """Return why rows are not asked, each reason of a source once."""
+    counts = Counter(refused)
+    return [f"{row.source}, {count} {'row' if count == 1 else 'rows'}: {row.reason}" for row, count in counts.items()]
+
+
+def forecast(row: Row, constants: RlConstants) -> Judged:
+    """Return the forecast of a row under some constants."""
+    if row.part == TRANSFER:
+        return Judged(row, {"transfer": predict_transfer(row.question, constants).time_s})
+    if row.part == TRAINER:
+        times = predict_trainer(row.question, constants)
+        return Judged(row, {"update": times.update_s, "old_log_probs": times.forward_s})
+    step = predict_rl(row.question, constants).step
+    return Judged(row, step.phases, step)
+
+
+def _forecasts(steps: Sequence[tuple[Row, RlConstants]]) -> list[Judged]:
+    """Return the forecasts of rows, each under its own constants."""
+    return [forecast(row, constants) for row, constants in steps]
 
 
 def errors_of(held_out: str, judged: Sequence[Judged], source: str = "NeMo-RL's performance summaries") -> RlErrors:
     """Return the errors of steps."""
-    errors = np.array([one.step.time_s / one.row.time_s - 1 for one in judged])
-    inside = [one.step.interval[0] <= one.row.time_s <= one.step.interval[1] for one in judged]
+    times = [(one.step, one.row.time_s) for one in judged if one.step is not None and one.row.time_s is not None]
+    inside = [step.interval[0] <= measured_s <= step.interval[1] for step, measured_s in times]
+    errors = _errors(held_out, source, "step", [(step.time_s, measured_s) for step, measured_s in times])
+    return msgspec.structs.replace(
+        errors,
+        coverage_90=float(np.mean(inside)),
+        sharpness_90=sharpness(*zip(*(step.interval for step, _ in times))),
+        ordered=ordered_share(judged),
+    )
+
+
+def _errors(held_out: str, source: str, phase: str, pairs: Sequence[tuple[float, float]]) -> RlErrors:
+    """Return the errors of forecasts beside what was measured."""
+    forecasts, measured = np.array(pairs).T
+    errors = forecasts / measured - 1
     return RlErrors(
         held_out,
         source,
-        "step",
-        len(judged),
-        float(np.abs(errors).mean()),
-        float(np.median(np.abs(errors))),
-        float(np.median(errors)),
-        float(np.mean(inside)),
-        sharpness(*zip(*(one.step.interval for one in judged))),
-        ordered_share(judged),
+        phase,
+        len(pairs),
+        mape=float(np.abs(errors).mean()),
+        median=float(np.median(np.abs(errors))),
+        bias=float(np.median(errors)),
+        near=float(np.mean(np.abs(np.log(forecasts / measured)) <= np.log(NEAR))),
     )
 
 
@@ -121,8 +179,9 @@ def ordered_share(judged: Sequence[Judged]) -> float | None:
     """Return the share of the pairs of a network, of clearly different times, that are ordered rightly."""
     right = []
     for one, other in combinations(judged, 2):
-        if one.row.network != other.row.network:
+        if one.row.network != other.row.network or one.step is None or other.step is None:
             continue
+        assert one.row.time_s is not None and other.row.time_s is not None
         measured = one.row.time_s / other.row.time_s
         if max(measured, 1 / measured) > WORTH_ORDERING:
             right.append((one.step.time_s > other.step.time_s) == (measured > 1))
@@ -130,20 +189,13 @@ def ordered_share(judged: Sequence[Judged]) -> float | None:
 
 
 def phase_errors(phase: str, judged: Sequence[Judged]) -> RlErrors | None:
-    """Return the errors of a phase; None where it is not published."""
-    pairs = [(one.step.phases.get(phase, 0.0), one.row.phases[phase]) for one in judged if phase in one.row.phases]
-    if not pairs:
-        return None
-    errors = np.array([predicted / measured - 1 for predicted, measured in pairs])
-    return RlErrors(
-        NOT_FITTED,
-        f"{judged[0].row.framework}, with phases",
-        phase,
-        len(pairs),
-        float(np.abs(errors).mean()),
-        float(np.median(np.abs(errors))),
-        float(np.median(errors)),
-    )
+    """Return the errors of a phase, of which one number is published where several passes run; None if none is."""
+    pairs = [
+        (one.phases.get(phase, 0.0), one.row.phases[phase])
+        for one in judged
+        if one.row.phases.get(phase) and one.phases.get(phase)
+    ]
+    return _errors(SOURCE, ALL, phase, pairs) if pairs else None
 
 
 def rl_page(validation: RlValidation) -> Document:
@@ -153,7 +205,9 @@ def rl_page(validation: RlValidation) -> Document:
         Column("source", "measured by", left=True, wrap=True),
         Column("phase", "phase", left=True),
         Column("points", "points"),
-        *error_columns("median", "mape", "bias", "coverage_90", "sharpness_90"),
+        *error_columns("median", "mape", "bias"),
+        Column("near", f"within a\nfactor {NEAR:g}", format_percent_rounded),
+        *error_columns("coverage_90", "sharpness_90"),
         Column("ordered", "ordered\nrightly", format_percent_rounded),
     ]
     rows = [{name: getattr(row, name) for name in RlErrors.__struct_fields__} for row in validation.rows]
@@ -168,10 +222,11 @@ def rl_page(validation: RlValidation) -> Document:
 
 def ship_rl(data: Path, folder: Path) -> Iterator[tuple[str, str]]:
     """Fit the constants and write them; yield their name with the error of held-out networks."""
-    measured = list(_pieces(nemo_rows(data), []))
-    constants = with_fit(rl_constants(), measured)
+    measured, shipped = list(_pieces(nemo_rows(data), [])), rl_constants()
+    parts = parts_of(list(_asked(framework_rows(data), [])), shipped)
+    constants = with_fit(shipped, measured, parts)
     write_constants(constants, folder / FILE)
-    errors = errors_of("network", _forecast(hold_out(measured, lambda row: row.network)))
+    errors = errors_of("network", _forecasts(hold_out(measured, lambda row: row.network, parts)))
     yield "reinforcement learning", f"networks held out: {errors.mape:.1%}"
 
 

@@ -1,0 +1,91 @@
+"""Parts of steps that sources publish apart: transfers of weights, and passes of trainers without the tuned stack.
+
+They tell apart what the totals of steps do not; every source has the same weight, however many rows it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from paleo_lite.api.reinforcement import predict_trainer, predict_transfer
+from paleo_lite.api.reinforcement_devices import Devices, find_devices
+from paleo_lite.errors import PaleoError
+from paleo_lite.reinforcement.constants import RlConstants
+from paleo_lite.reinforcement.frameworks import BROADCAST, GATHERED, RESHARDED
+
+from .published import TRANSFER, Row
+
+SHARES = {BROADCAST: "broadcast_share", RESHARDED: "resharding_share", GATHERED: "port_share"}
+"""Constants of the rates of the ways of weights."""
+
+
+class Part(NamedTuple):
+    """What the constants multiply in a part of a step."""
+
+    row: Row
+    measured_s: float
+    scaled_s: dict[str, float]  # seconds that a constant multiplies
+    divided_s: dict[str, float]  # seconds that a constant divides
+
+
+def parts_of(rows: Sequence[Row], constants: RlConstants) -> list[Part]:
+    """Return the parts of the rows that can be asked for."""
+    parts: list[Part] = []
+    for row in rows:
+        try:
+            if "transfer" in row.phases:
+                parts.append(_transfer_part(row, constants))
+            if row.question.sharding == "full-shard" and row.question.lora is None:
+                parts += _trainer_parts(row, constants)
+        except PaleoError:
+            continue  # which the page of errors names
+    return parts
+
+
+def _transfer_part(row: Row, constants: RlConstants) -> Part:
+    """Return the transfer of a row; in that of a whole step the engines wake on the same devices."""
+    bare = dict.fromkeys(("tensor_s", "resharded_tensor_s", "converted_s", "handover_s"), 0.0)
+    whole = dict.fromkeys(SHARES.values(), 1.0)
+    wires = predict_transfer(row.question, msgspec.structs.replace(constants, **bare, **whole))
+    share = share_of(row, find_devices(row.question))
+    scaled = {
+        "resharded_tensor_s" if path_of(row) == RESHARDED else "tensor_s": float(wires.tensors),
+        "handover_s": 1.0,
+    }
+    if row.question.rollout_precision == "fp8":
+        scaled["converted_s"] = float(wires.tensors)
+    if row.part != TRANSFER:
+        scaled["wake_s"] = 1.0
+    return Part(row, row.phases["transfer"], scaled, {share: wires.time_s})
+
+
+def path_of(row: Row) -> str:
+    """Return the way of the weights of a row."""
+    framework = row.question.framework_rules
+    usual = framework.transfer if row.question.rollout_workers is None else framework.transfer_apart
+    return str((row.question.engine_settings or {}).get("transfer", usual))
+
+
+def share_of(row: Row, devices: Devices) -> str:
+    """Return the constant of the rate at which weights travel: inside a node all ways have that of the ports."""
+    return "port_share" if devices.topology.nodes == 1 else SHARES[path_of(row)]
+
+
+def _trainer_parts(row: Row, constants: RlConstants) -> list[Part]:
+    """Return the passes of a row whose trainer has not the tuned stack."""
+    times = predict_trainer(row.question, msgspec.structs.replace(constants, other_slowdown=1.0))
+    passes = {"update": times.update_s, "old_log_probs": times.forward_s}
+    return [
+        Part(row, row.phases[name], {"other_slowdown": seconds}, {})
+        for name, seconds in passes.items()
+        if row.phases.get(name)
+    ]
+
+
+def part_s(part: Part, constants: dict[str, float]) -> float:
+    """Return the seconds of a part under some constants."""
+    scaled_s = sum(constants[name] * amount for name, amount in part.scaled_s.items())
+    return scaled_s + sum(amount / constants[name] for name, amount in part.divided_s.items())
