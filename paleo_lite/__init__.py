@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from .questions.local import Local, local
     from .questions.predict import Predict, predict
     from .questions.report import report, report_profile
-    from .questions.rl import Rl, rl
+    from .questions.rl import rl
+    from .questions.rl_options import Rl
     from .questions.serve import serve
     from .questions.serve_options import Serve
     from .questions.sweep import sweep
@@ -107,7 +108,7 @@ _MODULES = {
     "ParallelConfig": "distributed.parallel_config",
     "PictureOptions": "api.question",
     "Predict": "questions.predict",
-    "Rl": "questions.rl",
+    "Rl": "questions.rl_options",
     "Serve": "questions.serve_options",
     "Settings": "distributed.settings",
     "Train": "questions.train",

@@ -6,7 +6,8 @@ A question is a record `Rl` whose options have single values.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -33,11 +34,15 @@ from .question import Question
 from .reinforcement_devices import Devices, find_devices, part_of
 from .resolve import resolve_question
 
+if TYPE_CHECKING:
+    from ..questions.rl_options import Rl
+    from ..reinforcement.lengths import Floats, Ints
+
 
 class Predicted(NamedTuple):
     """A step with everything that it was made of."""
 
-    question: Any  # the record `Rl`, with single values
+    question: Rl  # the record `Rl`, with single values
     devices: Devices
     setup: StepSetup
     parts: Parts
@@ -47,7 +52,7 @@ class Predicted(NamedTuple):
     mean_tokens: float  # of a sample, prompt and response
 
 
-def predict_rl(question: Any, constants: RlConstants | None = None) -> Predicted:
+def predict_rl(question: Rl, constants: RlConstants | None = None) -> Predicted:
     """Return the step that a question asks for; raise PaleoError if its devices cannot be divided so."""
     constants = constants or rl_constants()
     devices = find_devices(question)
@@ -63,21 +68,21 @@ def predict_rl(question: Any, constants: RlConstants | None = None) -> Predicted
     return complete(question, devices, setup, job, lengths, trainer, rollouts, deployment, constants)
 
 
-def predict_trainer(question: Any, constants: RlConstants | None = None) -> TrainerTimes:
+def predict_trainer(question: Rl, constants: RlConstants | None = None) -> TrainerTimes:
     """Return the passes of the trainer alone."""
     devices, lengths = find_devices(question), response_lengths_of(question)
     job = make_job(question, devices.device, float(trained_tokens(question, lengths).mean()))
     return time_trainer_of(question, devices, job, lengths, constants or rl_constants())
 
 
-def predict_transfer(question: Any, constants: RlConstants | None = None) -> WeightTransfer:
+def predict_transfer(question: Rl, constants: RlConstants | None = None) -> WeightTransfer:
     """Return the transfer of weights alone."""
     devices = find_devices(question)
     job = make_job(question, devices.device, question.response_tokens)
     return transfer_of(question, devices, job, constants or rl_constants())
 
 
-def make_setup(question: Any, devices: Devices) -> StepSetup:
+def make_setup(question: Rl, devices: Devices) -> StepSetup:
     """Return what the step consists of."""
     algorithm = question.rules
     has_reference = algorithm.has_reference if question.reference is None else question.reference
@@ -96,11 +101,11 @@ def make_setup(question: Any, devices: Devices) -> StepSetup:
 
 
 def complete(
-    question: Any,
+    question: Rl,
     devices: Devices,
     setup: StepSetup,
     job: Job,
-    lengths: Any,  # tokens of every response
+    lengths: Ints,  # tokens of every response
     trainer: TrainerTimes,
     rollouts: Rollouts | None,
     deployment: Deployment | None,
@@ -124,7 +129,7 @@ def complete(
     return Predicted(question, devices, setup, parts, step, job, deployment, mean_tokens)
 
 
-def _check(question: Any, devices: Devices) -> None:
+def _check(question: Rl, devices: Devices) -> None:
     """Raise BadValue if the devices of the engines, or the samples of a step, cannot be divided."""
     per_engine = question.rollout_tensor
     if question.rules.rolls_out and devices.rollouts % per_engine:
@@ -144,31 +149,33 @@ def _check(question: Any, devices: Devices) -> None:
         )
 
 
-def response_lengths_of(question: Any) -> Any:
+def response_lengths_of(question: Rl) -> Ints:
     """Return the tokens of every response, in rising order."""
     longest = question.longest_response
     if question.lengths is not None:
-        return read_lengths(question.lengths, question.samples, longest)
+        return read_lengths(Path(question.lengths), question.samples, longest)
     return response_lengths(question.samples, question.response_tokens, longest, question.clipped_share)
 
 
-def make_job(question: Any, device: Device, mean_tokens: float, unit: int = 0) -> Job:
+def make_job(question: Rl, device: Device, mean_tokens: float, unit: int = 0) -> Job:
     """Return the training of a sample of the mean length, in units that can be divided, on one device."""
     unit = unit or 2 * question.tensor * question.context_parallel
     length = max(round(mean_tokens / unit), 1) * unit
     training = TrainingOptions("adamw", mixed_precision=True)
     if question.lora is not None:
         training = TrainingOptions("adamw", mixed_precision=True, lora_rank=question.lora)
+    network: Any = question.network  # a single one
+    calibration: Any = question.calibration
     workload, machine, model = resolve_question(
         Question(
-            question.network,
+            network,
             device,
             precision=question.precision,
             phase="training",
             sequence_length=length,
             training=training,
             time_model=question.time_model,
-            calibration=question.calibration,
+            calibration=calibration,
             clock=question.clock,
             unit=question.unit,
         )
@@ -176,14 +183,14 @@ def make_job(question: Any, device: Device, mean_tokens: float, unit: int = 0) -
     return Job(workload, machine, model)
 
 
-def trained_tokens(question: Any, lengths: Any) -> Any:
+def trained_tokens(question: Rl, lengths: Ints) -> Floats:
     """Return the tokens that the trainer computes for every sample: with padding those of the longest possible one."""
     if question.framework_rules.pads:
         return np.full(len(lengths), float(question.prompt_tokens + question.longest_response))
     return lengths.astype(float) + question.prompt_tokens
 
 
-def _samples_per_micro_batch(question: Any, mean_tokens: float) -> int:
+def _samples_per_micro_batch(question: Rl, mean_tokens: float) -> int:
     """Return the samples of a micro-batch: those asked for, or as many as have its tokens."""
     if question.micro_batch is not None:
         return int(question.micro_batch)
@@ -194,7 +201,7 @@ def _samples_per_micro_batch(question: Any, mean_tokens: float) -> int:
     return max(int(tokens * question.context_parallel / mean_tokens), 1)
 
 
-def time_trainer_of(question: Any, devices: Devices, job: Job, lengths: Any, constants: RlConstants) -> TrainerTimes:
+def time_trainer_of(question: Rl, devices: Devices, job: Job, lengths: Ints, constants: RlConstants) -> TrainerTimes:
     """Return the times of the trainer."""
     framework = question.framework_rules
     tokens = np.random.default_rng(1).permutation(trained_tokens(question, lengths))
@@ -223,10 +230,11 @@ def time_trainer_of(question: Any, devices: Devices, job: Job, lengths: Any, con
     return time_trainer(job, part_of(devices.topology, devices.trainer), parallel, batching, constants)
 
 
-def make_deployment(question: Any, devices: Devices) -> Deployment:
+def make_deployment(question: Rl, devices: Devices) -> Deployment:
     """Return one engine of the rollouts."""
     framework, device = question.framework_rules, devices.device
-    decoder = find_decoder(question.network)
+    network: Any = question.network  # a single one
+    decoder = find_decoder(network)
     engine, speculation = settings_of(question.engine_settings), settings_of(question.speculation)
     draft_length, kv_cache = speculation.get("tokens", 0), engine.get("kv-cache")
     draft: Network | None = find_draft(speculation.get("draft"), draft_length)
@@ -268,7 +276,7 @@ def make_deployment(question: Any, devices: Devices) -> Deployment:
 
 
 def roll_out_samples(
-    question: Any, devices: Devices, deployment: Deployment, lengths: Any, constants: RlConstants
+    question: Rl, devices: Devices, deployment: Deployment, lengths: Ints, constants: RlConstants
 ) -> Rollouts:
     """Return the rollouts."""
     engines, tools = devices.rollouts // question.rollout_tensor, settings_of(question.tools)
@@ -294,7 +302,7 @@ def roll_out_samples(
         ) from None
 
 
-def transfer_of(question: Any, devices: Devices, job: Job, constants: RlConstants) -> WeightTransfer:
+def transfer_of(question: Rl, devices: Devices, job: Job, constants: RlConstants) -> WeightTransfer:
     """Return the way of the weights, or of the adapters where they alone are trained."""
     framework, network = question.framework_rules, job.workload.network
     usual = framework.transfer if devices.is_colocated else framework.transfer_apart
@@ -315,7 +323,7 @@ def transfer_of(question: Any, devices: Devices, job: Job, constants: RlConstant
 
 
 def _swapped_s(
-    question: Any,
+    question: Rl,
     devices: Devices,
     trainer: TrainerTimes,
     rollouts: Rollouts | None,
@@ -338,7 +346,7 @@ def _swapped_s(
     return swap_s(devices.device, swapped_bytes, constants) if has_host_link(devices.device) else 0.0
 
 
-def _reward_model_s(question: Any, devices: Devices, lengths: Any, constants: RlConstants) -> float:
+def _reward_model_s(question: Rl, devices: Devices, lengths: Ints, constants: RlConstants) -> float:
     """Return the time of a forward pass of a reward model over all samples; 0 without one."""
     network = settings_of(question.reward).get("model")
     if network is None:

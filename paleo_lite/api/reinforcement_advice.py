@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 from math import prod
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -39,6 +39,10 @@ from .reinforcement import (
 from .reinforcement_answer import make_answer, rollout_bytes_of
 from .reinforcement_devices import Devices, find_devices
 
+if TYPE_CHECKING:
+    from ..questions.rl_options import Rl
+    from ..reinforcement.lengths import Ints
+
 MOST_SHAPES = 6
 """Divisions of matrices and experts that are counted; pipelines of any length share those of a shape."""
 
@@ -58,7 +62,7 @@ LONG_TOKENS = 8192
 class Trained(NamedTuple):
     """A trainer on some devices."""
 
-    degrees: dict[str, int]
+    degrees: dict[str, Any]  # of parallelism, by the options that state them
     devices: int
     times: TrainerTimes
 
@@ -72,7 +76,7 @@ class Generated(NamedTuple):
     rollouts: Rollouts
 
 
-def advise_rl(question: Any) -> RlAnswer:
+def advise_rl(question: Rl) -> RlAnswer:
     """Return the fastest division of the devices that fits, with all that were compared."""
     constants = rl_constants()
     base = replace(question, steps_off=0)
@@ -106,13 +110,13 @@ def advise_rl(question: Any) -> RlAnswer:
 
 
 def _together(
-    base: Any,
+    base: Rl,
     devices: Devices,
     job: Job,
     trained: Trained,
     generated: Generated,
     steps_off: int,
-    lengths: Any,
+    lengths: Ints,
 ) -> Predicted:
     """Return the step of a trainer with engines."""
     apart = generated.devices if steps_off else None
@@ -125,7 +129,7 @@ def _together(
 
 
 def _trainers(
-    question: Any, devices: Devices, job: Job, lengths: Any, counts: list[int], constants: RlConstants
+    question: Rl, devices: Devices, job: Job, lengths: Ints, counts: list[int], constants: RlConstants
 ) -> Iterator[Trained]:
     """Yield the trainers that fit into the memory of their devices."""
     available = usable_bytes(devices.device)
@@ -146,7 +150,7 @@ def _trainers(
                 yield Trained(degrees, count, times)
 
 
-def _degrees(question: Any, devices: Devices, network: Network, mean_tokens: float) -> Iterator[dict[str, int]]:
+def _degrees(question: Rl, devices: Devices, network: Network, mean_tokens: float) -> Iterator[dict[str, Any]]:
     """Yield degrees of parallelism of the trainer, those with the fewest devices per replica first."""
     experts = max((layer.weights[0][0] for layer in network.layers if is_grouped_product(layer)), default=1)
     powers = [2**power for power in range(7)]
@@ -178,7 +182,7 @@ def _expert_parameters(network: Network) -> float:
 
 
 def _engines(
-    question: Any, devices: Devices, lengths: Any, counts: list[int], steps_off: int, constants: RlConstants
+    question: Rl, devices: Devices, lengths: Ints, counts: list[int], steps_off: int, constants: RlConstants
 ) -> Iterator[Generated]:
     """Yield the engines into which the network and a cache fit."""
     for tensor in (1, 2, 4, 8):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -20,8 +20,11 @@ from ..timing.predicting import predict
 from ..units import format_si
 from .reinforcement import Predicted, predict_rl
 
+if TYPE_CHECKING:
+    from ..questions.rl_options import Rl
 
-def answer_rl(question: Any) -> RlAnswer:
+
+def answer_rl(question: Rl) -> RlAnswer:
     """Return the answer to a question about a step."""
     return make_answer(predict_rl(question))
 
@@ -138,7 +141,7 @@ def rollout_bytes_of(predicted: Predicted) -> float:
     return engine_bytes + staying_bytes
 
 
-def _steps(question: Any) -> int | None:
+def _steps(question: Rl) -> int | None:
     """Return the number of steps that are asked for; None for a single one."""
     steps: int | None = question.steps
     if question.dataset_prompts is None:
@@ -147,7 +150,7 @@ def _steps(question: Any) -> int | None:
         return steps
     if steps is not None:
         raise BadValue("give only one of `--steps` and `--dataset-prompts`, which says the number of steps, too")
-    number: float = (question.epochs or 1) * question.dataset_prompts / question.prompts
+    number: float = (question.epochs or 1) * float(question.dataset_prompts) / question.prompts
     return math.ceil(number)
 
 

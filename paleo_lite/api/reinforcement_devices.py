@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -14,6 +14,9 @@ from ..errors import BadValue
 from ..machines import Device, Price, find_device
 from ..timing.energy import with_power_limit
 from .arguments import to_paths
+
+if TYPE_CHECKING:
+    from ..questions.rl_options import Rl
 
 
 class Devices(NamedTuple):
@@ -36,12 +39,13 @@ class Devices(NamedTuple):
         return self.topology.workers
 
 
-def find_devices(question: Any) -> Devices:
+def find_devices(question: Rl) -> Devices:
     """Return the devices of trainer and engines; raise BadValue if there are fewer than asked for."""
     files = to_paths(question.hardware_files)
     if question.gpu is None and question.platform is None:
         raise BadValue("give the device with `--gpu`, such as `--gpu h100-sxm`, or the computer with `--platform`")
-    device = None if question.gpu is None else find_device(question.gpu, files)
+    asked: Any = question.gpu  # a single one
+    device = None if asked is None else find_device(asked, files)
     platform, described = question.platform, None
     if platform is not None and is_topology(platform):
         platform, described = None, platform

@@ -64,16 +64,16 @@ class Diffusion(
         "bf16", group=NETWORK_GROUP, is_common=True, type=INFERENCE_PRECISIONS, metavar="NAME",
         spellings=("--precision", "--dtype"), help="Precision of the arithmetic.",
     )  # fmt: skip
-    weights: Several[str] | None = option(
+    weights: Several[str | None] = option(
         group=NETWORK_GROUP, is_common=True, type=FORMATS, metavar="FORMAT", spellings=("--weights", "--quantization"),
         help="Format in which matrices of the denoiser are stored, such as fp8 or nvfp4; in training those that are "
         "frozen. [default: the precision]",
     )  # fmt: skip
-    image_size: Several[int | str] | None = option(
+    image_size: Several[int | str | None] = option(
         group=NETWORK_GROUP, is_common=True, type=PICTURE_SIZE, metavar="PIXELS",
         help="Size of the pictures: 1024 or width x height as in 1024x768. [default: that of the pipeline]",
     )  # fmt: skip
-    steps: Several[int] | None = option(
+    steps: Several[int | None] = option(
         group=NETWORK_GROUP, is_common=True, type=INTEGER, metavar="N",
         spellings=("--steps", "--num-inference-steps"), help="Denoising steps. [default: those of the pipeline]",
     )  # fmt: skip
@@ -82,7 +82,7 @@ class Diffusion(
         spellings=("--guidance", "--guidance-scale"),
         help="Scale of classifier-free guidance, none at 1 and below. [default: the pipeline's]",
     )  # fmt: skip
-    frames: Several[int] | None = option(
+    frames: Several[int | None] = option(
         group=NETWORK_GROUP, is_common=True, type=INTEGER, metavar="N",
         spellings=("--frames", "--num-frames"), help="Frames of each video. [default: the pipeline's]",
     )  # fmt: skip
@@ -100,7 +100,7 @@ class Diffusion(
         help="Keep the parameters of each part (model) or layer (sequential) in the memory of the host until it runs; "
         "in training keep gradients and optimizer state there (cpu), or on NVMe drives (nvme). [default: none]",
     )  # fmt: skip
-    execution: Several[str] | None = option(
+    execution: Several[str | None] = option(
         group=ENGINE_GROUP, is_common=True, metavar="NAME",
         type=Names("execution", ".timing.pipeline_run:EXECUTIONS", ".counting.fusion:EXECUTIONS"),
         help="Software: eager, compiled (torch.compile) or tensorrt. [default: eager]",

@@ -38,7 +38,7 @@ class Local(SiteOptions, CalibrationOptions, DeviceOptions, NetworkAsked):
     ranked.
     """
 
-    weights: Several[str] | None = option(
+    weights: Several[str | None] = option(
         group=NETWORK_GROUP, is_common=True, metavar="FORMAT",
         type=Names("format of weights", ".formats:FORMATS"), spellings=("--weights", "--quantization"),
         help="Format of the weights, such as q4_k_m. [default: that of the file, or the usual one of the engine]",

@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias, TypeVar, Union
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, Union
 
 import click
 
@@ -20,8 +20,17 @@ from .names import documented_name
 from .values import CommaSeparated, KeyValues, flatten, join_listed
 
 T = TypeVar("T")
-Several: TypeAlias = Union[T, Sequence[T]]  # noqa: UP007
-"""One value, or several that are compared."""
+
+if TYPE_CHECKING:
+
+    class Several(Generic[T]):
+        """A field that is given one value, or several that are compared; where a question is answered it has one."""
+
+        def __get__(self, question: object, record: Any) -> T: ...
+        def __set__(self, question: object, values: T | Sequence[T]) -> None: ...
+
+else:
+    Several = Union[T, Sequence[T]]  # noqa: UP007
 
 _KEY = "option"
 _CONVERTED = (str, bool, int, float)

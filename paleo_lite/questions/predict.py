@@ -73,7 +73,7 @@ class Predict(
     called. Several values of any option, separated by commas, are a comparison.
     """
 
-    precision: Several[str] | None = option(
+    precision: Several[str | None] = option(
         group=NETWORK_GROUP, is_common=True, type=TRAINING_PRECISIONS, metavar="NAME",
         spellings=("--precision", "--dtype"),
         help="Precision of the arithmetic. [default: fp32; of a language model bf16, or fp16 on a device without it]",

@@ -44,7 +44,7 @@ CACHE_FORMATS = FormatNames("format of the KV cache", ".formats:FORMATS")
 class NetworkAsked(Options):
     """The network, the first positional argument."""
 
-    network: Several[str | Network | nn.Module] | None = field(default=None)
+    network: Several[str | Network | nn.Module | None] = field(default=None)  # type: ignore[arg-type]
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -64,7 +64,7 @@ class NetworkAsked(Options):
 class DeviceOptions(Options):
     """The device with its clock, units and power limit."""
 
-    gpu: Several[str | Device] | None = option(
+    gpu: Several[str | Device | None] = option(
         group=DEVICE_GROUP, is_common=True, type=DEVICE, metavar="DEVICE",
         help="Device, by name or alias, such as k80 or h100-sxm.",
     )  # fmt: skip
@@ -193,7 +193,7 @@ class PriceOptions(Options):
 class SizeOptions(Options):
     """The size of one sample of a network."""
 
-    sequence_length: Several[int] | None = option(
+    sequence_length: Several[int | None] = option(
         group=NETWORK_GROUP, is_common=True, type=INTEGER, metavar="TOKENS",
         spellings=("--sequence-length", "--seq-length", "--max-length"),
         help="Tokens per sequence of a language model; in prefill the length of the prompt. [default: the maximum of "
@@ -227,7 +227,7 @@ class AttentionOptions(Options):
 class WeightOptions(Options):
     """How matrices and the KV cache are stored."""
 
-    weights: Several[str] | None = option(
+    weights: Several[str | None] = option(
         group=NETWORK_GROUP, is_common=True, type=FORMATS, metavar="FORMAT",
         spellings=("--weights", "--quantization"),
         help="Format in which matrices are stored at inference, such as fp8, int4 or nvfp4. [default: the published "
@@ -340,7 +340,7 @@ class AdapterOptions(Options):
         "except='model.embed_tokens,model.layers.[0-9].*' (which are frozen), adapters=q_proj,v_proj (those with LoRA "
         "adapters; by default all linear layers except the output head), dropout=0.05 (of the adapters' inputs).",
     )  # fmt: skip
-    weights: Several[str] | None = option(
+    weights: Several[str | None] = option(
         group=TRAINING_GROUP, is_common=True, type=FORMATS, metavar="FORMAT",
         help="Format of frozen matrices: --weights int4 with --lora is QLoRA. [default: the precision]",
     )  # fmt: skip

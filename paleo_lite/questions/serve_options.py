@@ -81,12 +81,12 @@ class Serve(
     Several values of options are a comparison of all combinations; with --advise devices are ranked.
     """
 
-    precision: Several[str] | None = option(
+    precision: Several[str | None] = option(
         group=NETWORK_GROUP, is_common=True, type=INFERENCE_PRECISIONS, metavar="NAME",
         spellings=("--precision", "--dtype"),
         help="Precision of the arithmetic. [default: that of --weights on devices that compute in it, otherwise bf16]",
     )  # fmt: skip
-    platform: Several[str] | None = option(
+    platform: Several[str | None] = option(
         group=DEVICE_GROUP, is_common=True, type=PLATFORM, metavar="NAME|FILE",
         help="Computer of the devices, by name, p4d.24xlarge or dgx-h100.",
     )  # fmt: skip
@@ -95,21 +95,21 @@ class Serve(
         help="Link between the devices of a replica: ethernet20, '25 GB/s'. [default: that of the platform, or the "
         "fastest of the device]",
     )  # fmt: skip
-    workers: Several[int] | None = option(
+    workers: Several[int | None] = option(
         group=PARALLEL_GROUP, is_common=True, type=INTEGER, metavar="N",
         help="Number of devices. [default: --tensor times --pipeline times --replicas]",
     )  # fmt: skip
-    tensor: Several[int] | None = option(
+    tensor: Several[int | None] = option(
         group=PARALLEL_GROUP, is_common=True, type=INTEGER, metavar="N",
         spellings=("--tensor", "--tensor-parallel-size", "--tp-size", "--tp", "-tp"),
         help="Devices of a stage, which divide all matrices among themselves. [default: 1]",
     )  # fmt: skip
-    pipeline: Several[int] | None = option(
+    pipeline: Several[int | None] = option(
         group=PARALLEL_GROUP, is_common=True, type=INTEGER, metavar="N",
         spellings=("--pipeline", "--pipeline-parallel-size", "--pp-size", "-pp"),
         help="Pipeline stages of a replica, which has --tensor times --pipeline devices. [default: 1]",
     )  # fmt: skip
-    replicas: Several[int] | None = option(
+    replicas: Several[int | None] = option(
         group=PARALLEL_GROUP, is_common=True, type=INTEGER, metavar="N",
         spellings=("--replicas", "--data-parallel-size", "--dp-size", "--dp", "-dp"),
         help="Replicas, which take requests in turn. [default: 1]",
@@ -138,11 +138,11 @@ class Serve(
         spellings=("--output-tokens", "--random-output-len"),
         help="Tokens of an answer: 256, mean:std as 256:64, or a data set.",
     )  # fmt: skip
-    rate: Several[float | str] | None = option(
+    rate: Several[float | str | None] = option(
         group=TRAFFIC_GROUP, is_common=True, metavar="RATE", spellings=("--rate", "--request-rate"),
         help="Requests per second of an open loop; inf sends all requests at once.",
     )  # fmt: skip
-    concurrency: Several[int] | None = option(
+    concurrency: Several[int | None] = option(
         group=TRAFFIC_GROUP, is_common=True, type=INTEGER, metavar="USERS",
         spellings=("--concurrency", "--max-concurrency"),
         help="Users of a closed loop, each of whom sends a request when the previous one is answered.",
@@ -174,22 +174,22 @@ class Serve(
         type=Names("serving engine", ".engines.records:SERVERS"),
         help="Engine, with its defaults of batches and memory.",
     )  # fmt: skip
-    max_batched_tokens: Several[int] | None = option(
+    max_batched_tokens: Several[int | None] = option(
         group=ENGINE_GROUP, type=INTEGER, metavar="N",
         spellings=("--max-batched-tokens", "--max-num-batched-tokens", "--max-prefill-tokens"),
         help="Tokens per iteration.",
     )  # fmt: skip
-    max_sequences: Several[int] | None = option(
+    max_sequences: Several[int | None] = option(
         group=ENGINE_GROUP, is_common=True, type=INTEGER, metavar="N",
         spellings=("--max-sequences", "--max-num-seqs", "--max-running-requests"),
         help="Sequences that run at the same time.",
     )  # fmt: skip
-    chunked_prefill: Several[int] | None = option(
+    chunked_prefill: Several[int | None] = option(
         group=ENGINE_GROUP, is_common=True, type=click.INT, metavar="TOKENS",
         spellings=("--chunked-prefill", "--chunked-prefill-size"),
         help="Tokens of prompts per iteration, into which longer prompts are split; 0 for whole prompts.",
     )  # fmt: skip
-    memory_fraction: Several[float] | None = option(
+    memory_fraction: Several[float | None] = option(
         group=ENGINE_GROUP, is_common=True, type=click.FLOAT, metavar="FRACTION",
         spellings=("--memory-fraction", "--gpu-memory-utilization", "--mem-fraction-static"),
         help="Fraction of the memory for weights, activations and cache, or in tensorrt-llm of the free memory.",

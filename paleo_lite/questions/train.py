@@ -77,13 +77,13 @@ class Train(
     speed-ups.
     """
 
-    precision: Several[str] | None = option(
+    precision: Several[str | None] = option(
         group=TRAINING_GROUP, is_common=True, type=TRAINING_PRECISIONS, metavar="NAME",
         spellings=("--precision", "--dtype"),
         help="Precision of the arithmetic; fp8, mxfp8 and nvfp4 are recipes of mixed precision. [default: fp32; of a "
         "language model bf16, or fp16 on a device without it]",
     )  # fmt: skip
-    batch_size: Several[int | str] | None = option(
+    batch_size: Several[int | str | None] = option(
         group=TRAINING_GROUP, is_common=True, type=BATCH_SIZE, metavar="N|fit",
         spellings=("--batch-size", "-b"),
         help="Samples per device and step, of all its micro-batches together; fit is the largest batch that fits into "

@@ -27,7 +27,7 @@ from ..questions.records import (
     AdapterOptions,
     UpdateOptions,
 )
-from ..questions.rl import ROLLOUT_GROUP, STEP_GROUP
+from ..questions.rl_options import ROLLOUT_GROUP, STEP_GROUP
 from ..questions.serve_options import TRAFFIC_GROUP
 from .uploads import reads_sequences
 

@@ -1,7 +1,8 @@
 """Questions of `rl`: what its options change, and what is refused.
 
-Tests: questions/rl.py, api/reinforcement.py, api/reinforcement_devices.py, api/reinforcement_answer.py,
-reinforcement/trainer.py, reinforcement/rollouts.py, reinforcement/answer.py, reporting/reinforcement.py.
+Tests: questions/rl.py, questions/rl_options.py, api/reinforcement.py, api/reinforcement_devices.py,
+api/reinforcement_answer.py, reinforcement/trainer.py, reinforcement/rollouts.py,
+reinforcement/answer.py, reporting/reinforcement.py.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import paleo_lite as pl
 from paleo_lite.cli import main
 from paleo_lite.errors import BadValue, DoesNotFit
 from paleo_lite.questions.option import options_of
-from paleo_lite.questions.rl import Rl
+from paleo_lite.questions.rl_options import Rl
 
 SMALL = {
     "network": "qwen3-0.6b", "gpu": "h100-sxm", "workers": 8, "prompts": 16, "samples_per_prompt": 8,

@@ -13,6 +13,7 @@ import msgspec
 from paleo_lite.api.reinforcement import predict_trainer, predict_transfer
 from paleo_lite.api.reinforcement_devices import Devices, find_devices
 from paleo_lite.errors import PaleoError
+from paleo_lite.questions.records import settings_of
 from paleo_lite.reinforcement.constants import RlConstants
 from paleo_lite.reinforcement.frameworks import BROADCAST, GATHERED, RESHARDED
 
@@ -66,7 +67,7 @@ def path_of(row: Row) -> str:
     """Return the way of the weights of a row."""
     framework = row.question.framework_rules
     usual = framework.transfer if row.question.rollout_workers is None else framework.transfer_apart
-    return str((row.question.engine_settings or {}).get("transfer", usual))
+    return str(settings_of(row.question.engine_settings).get("transfer", usual))
 
 
 def share_of(row: Row, devices: Devices) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import paleo_lite as pl
 
@@ -39,7 +39,7 @@ class Row(NamedTuple):
     source: str
     framework: str
     version: str
-    question: Any  # a record `Rl` with single values
+    question: pl.Rl
     time_s: float | None  # of a whole step
     phases: dict[str, float]  # seconds of the phases that are published, by their names in `PHASES`
     part: str = STEP
