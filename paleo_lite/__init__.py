@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from .errors import PaleoError
     from .machines import Machine
     from .questions.diffusion import Diffusion, diffusion
+    from .questions.feeding import Feeding
+    from .questions.gemm import MatrixProducts
+    from .questions.layers import Layers
     from .questions.local import Local, local
     from .questions.predict import Predict, predict
     from .questions.report import report, report_profile
@@ -49,8 +52,11 @@ if TYPE_CHECKING:
 __all__ = [
     "Calibration",
     "Diffusion",
+    "Feeding",
+    "Layers",
     "Local",
     "Machine",
+    "MatrixProducts",
     "PaleoError",
     "ParallelConfig",
     "PictureOptions",
@@ -102,8 +108,11 @@ __all__ = [
 _MODULES = {
     "Calibration": "calibration.store",
     "Diffusion": "questions.diffusion",
+    "Feeding": "questions.feeding",
+    "Layers": "questions.layers",
     "Local": "questions.local",
     "Machine": "machines",
+    "MatrixProducts": "questions.gemm",
     "PaleoError": "errors",
     "ParallelConfig": "distributed.parallel_config",
     "PictureOptions": "api.question",

@@ -255,9 +255,9 @@ def test_every_command_has_a_page_with_all_its_options(site):
 def test_the_python_reference_has_the_public_face_with_its_real_defaults(site):
     text = (site / "reference" / "python" / "index.html").read_text()
     text = re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]+>", "", text)))
-    for name in ("layers", "devices", "network_names", "trace"):
+    for name in ("rule", "devices", "network_names", "trace"):
         assert f" {name}(" in text
-    for name in ("Predict", "Train", "Serve", "Local", "Diffusion"):
+    for name in ("Predict", "Train", "Serve", "Local", "Diffusion", "Rl", "Layers", "MatrixProducts", "Feeding"):
         assert re.search(rf"\b{name}\b", text)
 
 

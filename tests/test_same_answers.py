@@ -75,8 +75,7 @@ ASKED = {
     "gemm": Ask("512 64 512 --count 8 --into 2 --gpu titanx-maxwell --tile 128x64", "gemm", (512, 64, 512),
                 {"count": 8, "into": 2, "gpu": "titanx-maxwell", "tile": "128x64"}),
     "feeding": Ask("alexnet --gpu p100-sxm2 --no-pinned --storage hdd --sample-bytes 50k", "feeding", ("alexnet",),
-                   {"gpu": "p100-sxm2", "pinned": False, "storage": "hdd", "sample_bytes": 50_000},
-                   {"no_pinned": "pinned", "no_prefetch": "prefetch"}),
+                   {"gpu": "p100-sxm2", "no_pinned": True, "storage": "hdd", "sample_bytes": 50_000}),
     "layers": Ask("alexnet --convention macs", "layers", ("alexnet",), {"convention": "macs"},
                   {"networks": "network"}),
     "networks list": Ask("", "networks"),
@@ -286,8 +285,6 @@ def test_every_command_is_a_function_with_the_same_options(name: str) -> None:
 
 
 OTHER_DEFAULTS = {
-    ("feeding", "decode_rate"),  # None stands for 100
-    ("gemm", "tile"),  # 64x64 is (64, 64)
     ("ui", "port"),
 }
 
@@ -326,8 +323,9 @@ def test_options_and_parameters_have_the_same_defaults(name: str) -> None:
         (lambda: pl.predict("alexnet", gpu="k80", batchsize=2),
          "predict() got an unexpected keyword argument 'batchsize'"),
         (lambda: pl.train("alexnet", gpu="k80", worker=2), "train() got an unexpected keyword argument 'worker'"),
-        (lambda: pl.feeding("alexnet"), "feeding() missing 1 required keyword-only argument: 'gpu'"),
-        (lambda: pl.gemm(1, 2, 3, "k80"), "gemm() takes 3 positional arguments but 4 were given"),
+        (lambda: pl.feeding("alexnet", pinned=False), "feeding() got an unexpected keyword argument 'pinned'"),
+        (lambda: pl.gemm(1, 2), "gemm() missing 1 required positional argument: 'k'"),
+        (lambda: pl.gemm(1, 2, 3, "k80"), "gemm() takes 4 positional arguments but 5 were given"),
     ],
 )  # fmt: skip
 def test_a_wrong_argument_is_a_type_error(call: Any, message: str) -> None:

@@ -1,8 +1,8 @@
-"""`layers`, `rule` and `trace`: count the operations of a network."""
+"""Evaluation of `layers`, and the functions `rule` and `trace`: count the operations of a network."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from msgspec import structs
@@ -11,19 +11,18 @@ from ..architectures import CountsComparison, LayerCounts, Network, count_networ
 from ..architectures.counts import LayerCosts
 from ..architectures.network import SequenceOptions
 from ..architectures.pipelines.counts import PipelineCounts, count_pipeline
+from ..architectures.pipelines.records import Pipeline
 from ..architectures.pipelines.sampling import find_pipeline, make_sampling
-from ..counting import find_convention
 from ..counting.kinds import UserRule, add_rule
 from ..counting.kinds.products import count_half_of_causal
 from ..counting.work import MIXED_EXECUTIONS, check_execution
-from ..errors import BadValue, UnknownName
-from ..machines import Device, find_device
+from ..errors import BadValue
+from ..questions.kind import make_function
+from ..questions.layers import Layers
+from ..questions.option import documented_spelling, options_of
 from ..timing import Prediction
-from ..timing.energy import with_power_limit
-from ..timing.facility import Facility, facility_of_site
+from ..timing.facility import Facility
 from ..timing.pipeline_prediction import PipelinePrediction
-from .arguments import InputShapes
-from .pipelines import check_others
 from .prediction import predict_pass, predict_pictures
 from .question import PictureOptions, Question
 from .resolve import resolve_network, square_size
@@ -42,215 +41,80 @@ _HALF_NOTE = (
 )
 
 
-@overload
-def layers(
-    network: str | Network | nn.Module,
-    *,
-    convention: str = "flops",
-    phase: str = "inference",
-    batch_size: int = 1,
-    image_size: int | str | None = None,
-    steps: int | None = None,
-    frames: int | None = None,
-    sequence_length: int | None = None,
-    inputs: InputShapes = (),
-    ignore: Sequence[str] = (),
-    execution: str = "eager",
-    causal: str = "full",
-    gpu: str | Device | None = None,
-    precision: str = "fp32",
-    clock: str | None = None,
-    power_limit: float | str | None = None,
-    site: Mapping[str, float | str] | None = None,
-) -> LayerCounts | PipelineCounts: ...
-@overload
-def layers(
-    network: Sequence[str | Network | nn.Module],
-    *,
-    convention: str = "flops",
-    phase: str = "inference",
-    batch_size: int = 1,
-    image_size: int | str | None = None,
-    steps: int | None = None,
-    frames: int | None = None,
-    sequence_length: int | None = None,
-    inputs: InputShapes = (),
-    ignore: Sequence[str] = (),
-    execution: str = "eager",
-    causal: str = "full",
-    gpu: str | Device | None = None,
-    precision: str = "fp32",
-    clock: str | None = None,
-    power_limit: float | str | None = None,
-    site: Mapping[str, float | str] | None = None,
-) -> CountsComparison: ...
+def answer(question: Layers) -> LayerCounts | CountsComparison | PipelineCounts:
+    """Return the counts of a network or a pipeline, or of several networks side by side.
 
-
-def layers(
-    network: Any,
-    *,
-    convention: str = "flops",
-    phase: str = "inference",
-    batch_size: int = 1,
-    image_size: int | str | None = None,
-    steps: int | None = None,
-    frames: int | None = None,
-    sequence_length: int | None = None,
-    inputs: InputShapes = (),
-    ignore: Sequence[str] = (),
-    execution: str = "eager",
-    causal: str = "full",
-    gpu: str | Device | None = None,
-    precision: str = "fp32",
-    clock: str | None = None,
-    power_limit: float | str | None = None,
-    site: Mapping[str, float | str] | None = None,
-) -> LayerCounts | CountsComparison | PipelineCounts:
-    """Count FLOPs, bytes and parameters of a network layer by layer, or compare the totals of several networks.
-
-    Parameters
-    ----------
-    network : str, Network or nn.Module, or a sequence of these
-        As for `predict`.
-    convention : {"flops", "macs", "pthflops", "lu2017", "paleo"}
-        Convention of the FLOP count.
-    phase : str
-        ``inference``, ``forward``, ``backward``, ``training``, or a single pass of training.
-    batch_size : int
-        Samples per pass; of a pipeline pictures or videos.
-    image_size, steps, frames, sequence_length, inputs
-        As for `predict`.
-    ignore : sequence of str
-        Names or glob patterns of layers to leave out.
-    execution : {"eager", "autocast", "channels-last", "megatron", "compiled", "folded"}
-        Kernel fusion and casts, as for `predict`; folding changes the FLOP count.
-    causal : {"full", "half"}
-        Whether causal attention counts in full, or by half as its mask leaves about half of the scores.
-    gpu : str or Device, optional
-        Device on which each layer and kind of layer gets its predicted seconds and joules; the kinds are ranked by
-        joules.
-    precision : str
-        Precision on that device, as for `predict`.
-    clock, power_limit
-        Clock and power limit of that device, as for `predict`.
-    site : dict, optional
-        As for `predict`, for the energy of a step at the meter.
-
-    Returns
-    -------
-    LayerCounts, CountsComparison or PipelineCounts
-        A `CountsComparison` for a sequence of networks, a `PipelineCounts` for a pipeline. All have
-        ``rows()``, ``to_dict()``, ``to_frame()``.
-
-    Raises
-    ------
-    PaleoError
-        For an unknown name, an invalid value or a malformed file.
+    Raise PaleoError for an unknown name, an invalid value or a malformed file.
     """
-    facility = facility_of_site(site)
-    if facility is not None and gpu is None:
-        raise BadValue("the energy at the meter is that of a device: give `--gpu`, such as --gpu h100-sxm")
-    if gpu is None and (clock is not None or power_limit is not None):
-        raise BadValue("`--clock` and `--power-limit` are those of a device: give `--gpu`, such as --gpu h100-sxm")
-    if gpu is not None and power_limit is not None:
-        gpu = with_power_limit(find_device(gpu), power_limit)
-    if isinstance(network, str) and (pipeline := find_pipeline(network)) is not None:
-        check_others(
-            pipeline,
-            {
-                "--convention": (convention, "flops"),
-                "--phase": (phase, "inference"),
-                "--sequence-length": (sequence_length, None),
-                "--input": (tuple(inputs), ()),
-                "--ignore": (tuple(ignore), ()),
-                "--execution": (execution, "eager"),
-                "--causal": (causal, "full"),
-            },
-        )
-        sampling = make_sampling(pipeline, image_size=image_size, images=batch_size, steps=steps, frames=frames)
-        counted = count_pipeline(pipeline, sampling)
-        if gpu is None:
-            return counted
-        question = Question(
-            network,
-            gpu,
-            precision=precision,
-            clock=clock,
-            image_size=image_size,
-            batch_size=batch_size,
-            pictures=PictureOptions(steps=steps, frames=frames),
-        )
-        return _with_costs_of_parts(counted, predict_pictures(question), facility)
-    PictureOptions(steps=steps, frames=frames).check_absent(network)
-    image_size = square_size(image_size, network)
-    is_sequence = isinstance(network, (list, tuple)) and not isinstance(network, Network)
-    networks = network if is_sequence else [network]
-    if not networks:
-        raise BadValue("give at least one network")
-    counts = [
-        _count_one(
-            each_network,
-            convention=convention,
-            phase=phase,
-            batch_size=batch_size,
-            image_size=image_size,
-            sequence_length=sequence_length,
-            inputs=inputs,
-            ignore=ignore,
-            execution=execution,
-            causal=causal,
-            gpu=gpu,
-            precision=precision,
-            clock=clock,
-            facility=facility,
-        )
-        for each_network in networks
-    ]
-    if is_sequence:
-        return CountsComparison(tuple(counts))
-    return counts[0]
+    if question.gpu is None:
+        for name in question.given():
+            if name in _OF_A_DEVICE:
+                raise BadValue(f"{_OF_A_DEVICE[name]} of a device: give `--gpu`, such as --gpu h100-sxm")
+    network: Any = question.network
+    pipeline = find_pipeline(network) if isinstance(network, str) else None
+    if pipeline is not None:
+        return _count_parts(pipeline, question)
+    PictureOptions(steps=question.steps, frames=question.frames).check_absent(network)
+    if type(network) in (list, tuple):
+        return CountsComparison(tuple(_count_one(each_network, question) for each_network in network))
+    return _count_one(network, question)
 
 
-def _count_one(
-    network: str | Network | nn.Module,
-    *,
-    convention: str,
-    phase: str,
-    batch_size: int,
-    image_size: int | None,
-    sequence_length: int | None,
-    inputs: InputShapes,
-    ignore: Sequence[str],
-    execution: str,
-    causal: str,
-    gpu: str | Device | None,
-    precision: str,
-    clock: str | None,
-    facility: Facility | None,
-) -> LayerCounts:
+_OF_A_DEVICE = {
+    "site": "the energy at the meter is that",
+    "clock": "`--clock` is that",
+    "power_limit": "`--power-limit` is that",
+    "unit": "`--unit` is that",
+    "hardware_files": "`--hardware-file` is the file",
+}
+"""Options without a meaning where no device is given, and how messages begin that refuse them."""
+
+layers = make_function("layers", Layers, answer)
+
+
+def _count_parts(pipeline: Pipeline, question: Layers) -> PipelineCounts:
+    """Count the parts of a pipeline."""
+    options = options_of(Layers)
+    for name in ("convention", "phase", "sequence_length", "inputs", "ignore", "execution", "causal"):
+        if name in question.given():
+            spelling = documented_spelling(name, options[name])
+            raise BadValue(
+                f"{pipeline.name} is a pipeline for pictures or videos, which {spelling} is not for: remove it"
+            )
+    sampling = make_sampling(
+        pipeline,
+        image_size=question.image_size,
+        images=question.batch_size,
+        steps=question.steps,
+        frames=question.frames,
+    )
+    counted = count_pipeline(pipeline, sampling)
+    if question.gpu is None:
+        return counted
+    asked = structs.replace(
+        _ask_device(question, pipeline.name),
+        image_size=question.image_size,
+        pictures=PictureOptions(steps=question.steps, frames=question.frames),
+    )
+    return _with_costs_of_parts(counted, predict_pictures(asked), question.facility)
+
+
+def _count_one(network: str | Network | nn.Module, question: Layers) -> LayerCounts:
     """Count one network."""
-    find_convention(convention)
-    check_execution(execution, phase)
-    if causal not in CAUSAL:
-        raise UnknownName("count of causal attention", causal, CAUSAL)
-    resolved = resolve_network(network, image_size, inputs, SequenceOptions(sequence_length))
+    execution = question.execution
+    check_execution(execution, question.phase)
+    length: Any = question.sequence_length  # a single one
+    resolved = resolve_network(
+        network,
+        square_size(question.image_size, network),
+        question.inputs,
+        SequenceOptions(length),
+    )
     costs = None
-    if gpu is not None:
-        costs = _costs_of(
-            predict_pass(
-                Question(
-                    resolved,
-                    gpu=gpu,
-                    precision=precision,
-                    clock=clock,
-                    phase=phase,
-                    batch_size=batch_size,
-                    execution=execution,
-                )
-            ),
-            facility,
-        )
-    if causal == "half":
+    if question.gpu is not None:
+        asked = structs.replace(_ask_device(question, resolved), phase=question.phase, execution=execution)
+        costs = _costs_of(predict_pass(asked), question.facility)
+    if question.causal == "half":
         halved_layers, number = count_half_of_causal(resolved.layers)
         note = _HALF_NOTE.format(f"{number} layer{'' if number == 1 else 's'}")
         resolved = resolved._replace(layers=tuple(halved_layers), notes=(*resolved.notes, note))
@@ -258,13 +122,30 @@ def _count_one(
         from ..counting.autocast import insert_casts
 
         resolved = resolved._replace(layers=insert_casts(resolved.layers))
-    counts = count_network(resolved, convention, phase=phase, batch_size=batch_size, ignore=ignore)
+    counts = count_network(
+        resolved, question.convention, phase=question.phase, batch_size=question.batch_size, ignore=question.ignore
+    )
     counts = structs.replace(counts, costs=costs)
     if execution == "eager":
         return counts
     from ..counting.fusion import fuse
 
     return structs.replace(counts, work=fuse(resolved.layers, counts.work, execution))
+
+
+def _ask_device(question: Layers, network: str | Network) -> Question:
+    """Return the question of the seconds and joules on the device."""
+    gpu: Any = question.gpu  # a single one
+    return Question(
+        network,
+        gpu,
+        power_limit=question.power_limit,
+        clock=question.clock,
+        unit=question.unit,
+        hardware_files=question.hardware_files,
+        precision=question.precision,
+        batch_size=question.batch_size,
+    )
 
 
 def _costs_of(prediction: Prediction, facility: Facility | None) -> LayerCosts:

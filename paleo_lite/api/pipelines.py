@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import msgspec
 
 from ..architectures.pipelines.records import Pipeline
 from ..architectures.pipelines.sampling import make_sampling
 from ..calibration.choose import choose_model
-from ..errors import BadValue
 from ..formats import split_format
 from ..machines import Machine
 from ..timing import TimeModel
@@ -20,19 +18,6 @@ from ..timing.pipeline_run import EXECUTIONS, PIPELINE_OFFLOADS, PipelineRun
 from ..timing.sequence_parallel import make_split
 from ..units import element_bytes
 from .question import Question
-
-
-def check_others(pipeline: Pipeline, others: Mapping[str, tuple[Any, Any]]) -> None:
-    """Check that arguments of `predict` that pipelines do not have are at their defaults.
-
-    Parameters
-    ----------
-    others : mapping of str to (value, default)
-        Arguments by the name of their option.
-    """
-    for name, (value, default) in others.items():
-        if value != default:
-            raise BadValue(f"{pipeline.name} is a pipeline for pictures or videos, which {name} is not for: remove it")
 
 
 def make_run(pipeline: Pipeline, question: Question) -> PipelineRun:

@@ -14,6 +14,7 @@ import click
 from ..api.plotting import KINDS, Plot, check_chart_file
 from ..errors import BadValue
 from ..questions.names import Names
+from ..questions.option import Options, parameters_of
 from ..result import Result
 from . import DEBUG
 from .options import OutputOption, force
@@ -171,9 +172,9 @@ def _print_answer(answer: CommandResult, output_format: str) -> None:
     sys.stdout.flush()  # report a full disk or a closed pipe here instead of at the exit of Python
 
 
-def command() -> Callable[[Callable[..., Any]], AnswerCommand]:
-    """Return the decorator of a command that prints its result."""
-    return click.command(cls=AnswerCommand)
+def command(record: type[Options] | None = None) -> Callable[[Callable[..., Any]], AnswerCommand]:
+    """Return the decorator of a command that prints its result, and that has the options of a record if it has one."""
+    return click.command(cls=AnswerCommand, params=[] if record is None else list(parameters_of(record)))
 
 
 SHOWN_AFTER_S = 1.0

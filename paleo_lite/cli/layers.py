@@ -6,53 +6,17 @@ from typing import Any
 
 import click
 
-from ..api.counts import layers as count_layers
-from ..architectures.pipelines.counts import PipelineCounts
 from ..errors import BadValue
-from ..questions.completion import LAYER, NETWORK
-from ..questions.names import Names
+from ..questions.completion import NETWORK
+from ..questions.layers import Layers
 from ..questions.values import INTEGER
-from ..reporting.networks import counts_page
 from . import options
 from .answers import CommandResult, command
 from .options import OutputOption
 
 
-@command()
+@command(Layers)
 @click.argument("networks", metavar="NETWORK...", nargs=-1, required=True, type=NETWORK)
-@options.convention()
-@options.phase(
-    help="Phase or pass to count; backward is the data gradient and the weight gradient.",
-    type=options.PHASES_AND_PASSES,
-)
-@options.execution(
-    type=Names("execution", ".counting.fusion:EXECUTIONS"),
-    default="eager",
-    help="Kernel fusion at inference, as for `predict`.",
-)
-@options.batch_size()
-@click.option(
-    "--ignore", multiple=True, metavar="LAYER|GLOB", type=LAYER, help="Names or glob patterns of layers to leave out."
-)
-@options.picture_size()
-@click.option("--steps", type=INTEGER, metavar="N", help="Denoising steps of a pipeline. [default: its own]")
-@click.option("--frames", type=INTEGER, metavar="N", help="Frames of each video. [default: the pipeline's]")
-@options.sequence_length()
-@options.inputs()
-@click.option(
-    "--causal",
-    type=Names("count of causal attention", ".api.counts:CAUSAL"),
-    default="full",
-    show_default=True,
-    help="Count causal attention in full, or by half as its mask leaves about half of the scores.",
-)
-@options.gpu(
-    required=False, help="Device on which kinds of layers are ranked by the joules that they take, such as h100-sxm."
-)
-@options.precision()
-@options.clock()
-@options.power_limit()
-@options.site()
 @options.rules()
 @click.option(
     "--depth",
@@ -63,7 +27,7 @@ from .options import OutputOption
 @click.option(
     "--top", type=INTEGER, cls=OutputOption, help="List this number of the largest layers instead of the modules."
 )
-def layers(networks: tuple[str, ...], depth: int | None, top: int | None, **arguments: Any) -> CommandResult:
+def layers(networks: tuple[str, ...], depth: int | None, top: int | None, **given: Any) -> CommandResult:
     """Count NETWORK by module and layer: FLOPs or MACs, parameters, shapes. Several NETWORKs get one line each.
 
     NETWORK is a shipped network, a file (a descriptor, a config.json of Hugging Face, ONNX, an exported program, a
@@ -80,14 +44,19 @@ def layers(networks: tuple[str, ...], depth: int | None, top: int | None, **argu
       paleo-lite layers vgg16 vgg19 resnet50 googlenet --convention pthflops
       paleo-lite layers my_package.model:make --input 3x224x224
     """
+    from ..api.counts import answer
+
     if len(networks) > 1:
         if depth or top:
             raise BadValue("`--depth` and `--top` can be used only with a single network")
-        comparison = count_layers(networks, **arguments)
+        comparison = answer(Layers(networks, **given))
         return CommandResult(comparison.to_dict, comparison.document)
-    counts = count_layers(networks[0], **arguments)
-    if isinstance(counts, PipelineCounts):
-        if depth or top:
-            raise BadValue("`--depth` and `--top` are for the layers of one network, not for the parts of a pipeline")
-        return CommandResult(counts.to_dict, counts.document)
-    return CommandResult(counts.to_dict, lambda: counts_page(counts, depth, top))
+    counts = answer(Layers(networks[0], **given))
+    from ..architectures import LayerCounts
+    from ..reporting.networks import counts_page
+
+    if isinstance(counts, LayerCounts):
+        return CommandResult(counts.to_dict, lambda: counts_page(counts, depth, top))
+    if depth or top:
+        raise BadValue("`--depth` and `--top` are for the layers of one network, not for the parts of a pipeline")
+    return CommandResult(counts.to_dict, counts.document)

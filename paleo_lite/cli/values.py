@@ -1,4 +1,4 @@
-"""Types of values that only the command line takes: limits, shapes, numbers of rows, and files that are executed."""
+"""Types of values that only the command line takes: limits, numbers of rows, and files that are executed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import click
 from ..errors import BadFile, BadValue
 from ..questions.names import parameter_name
 from ..questions.values import Quantity
-from ..units import parse_shape
 
 
 class DecompressedSize(Quantity):
@@ -56,16 +55,3 @@ class RulesFile(click.Path):
                     raise BadFile(f"{value}: cannot be read ({error.strerror})") from None
                 raise BadFile(f"{value}: {type(error).__name__}: {error}") from error
         return value
-
-
-class Shape(click.ParamType):  # type: ignore[type-arg]
-    """A shape such as 3x224x224."""
-
-    name = "shape"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
-        """Return the sizes of the dimensions."""
-        return value if isinstance(value, tuple) else parse_shape(value)
-
-
-SHAPE = Shape()

@@ -57,7 +57,12 @@ def make_function(name: str, record: Callable[P, Q], answer: Callable[[Q], A]) -
 
     def ask(*arguments: P.args, **options: P.kwargs) -> A:
         _check_names(name, record, options)  # type: ignore[arg-type]  # the constructor is the class
-        return answer(record(*arguments, **options))
+        try:
+            question = record(*arguments, **options)
+        except TypeError as error:  # an argument too many or too few
+            constructor = f"{record.__name__}.__init__()"
+            raise TypeError(str(error).replace(constructor, f"{name}()")) from None
+        return answer(question)
 
     ask.__name__ = ask.__qualname__ = name
     ask.__module__ = "paleo_lite"
@@ -85,9 +90,12 @@ def describe(record: type[Options]) -> str:
     """Return the documentation of a kind's function: that of its record, and a line per option."""
     lines = [inspect.getdoc(record) or "", "", "Parameters", "----------"]
     declared = options_of(record)
-    lines += ["network", "    The network, or a list of networks that are compared."]
     for field in fields(record):  # type: ignore[arg-type]  # every record is a dataclass
-        if field.name in declared:
+        if field.name == "network":
+            lines += ["network", "    The network, or a list of networks that are compared."]
+        elif field.name not in declared:  # an argument
+            lines += [f"{field.name} : {field.type}", f"    {field.metadata['help']}"]
+        else:
             text = declared[field.name].help
             option_name = documented_spelling(field.name, declared[field.name])
             lines += [f"{field.name} : {field.type}", f"    {text} (`{option_name}`)"]

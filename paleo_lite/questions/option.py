@@ -11,13 +11,13 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, Union
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar, Union
 
 import click
 
 from ..errors import BadValue
 from .names import documented_name
-from .values import CommaSeparated, KeyValues, flatten, join_listed
+from .values import CommaSeparated, KeyValues, Shape, flatten, join_listed
 
 T = TypeVar("T")
 
@@ -75,9 +75,22 @@ def option(default: Any = None, **settings: Any) -> Any:
     return dataclasses.field(default=default, metadata={_KEY: Option(**settings)}, kw_only=True)
 
 
+def argument(help: str) -> Any:
+    """Return a field of a record that is a positional argument, without a default."""
+    return dataclasses.field(metadata={"help": help})
+
+
 def options_of(record: Any) -> dict[str, Option]:
     """Return the options of a record by the names of their fields, in the order of the help."""
-    return {field.name: field.metadata[_KEY] for field in dataclasses.fields(record) if _KEY in field.metadata}
+    return _options_of(record)
+
+
+@cache
+def _options_of(record: Any) -> dict[str, Option]:
+    options = {field.name: field.metadata[_KEY] for field in dataclasses.fields(record) if _KEY in field.metadata}
+    if record.compares:
+        return options
+    return {name: declared._replace(is_single=True) for name, declared in options.items()}
 
 
 def documented_spelling(name: str, declared: Option) -> str:
@@ -127,9 +140,12 @@ class Options:
         If a value is not one of its option.
     """
 
+    compares: ClassVar[bool] = True
+    """Whether several values of an option are a comparison."""
+
     def __post_init__(self) -> None:
         record: Any = type(self)
-        parameters = _parameters_by_name(record)
+        parameters, declared = _parameters_by_name(record), options_of(record)
         for field in dataclasses.fields(self):  # type: ignore[arg-type]  # every subclass is a dataclass
             if field.name not in parameters:
                 continue
@@ -137,7 +153,7 @@ class Options:
             if value is None:
                 object.__setattr__(self, field.name, field.default)  # not given
             elif value is not field.default:
-                object.__setattr__(self, field.name, _convert(value, field.metadata[_KEY], parameters[field.name]))
+                object.__setattr__(self, field.name, _convert(value, declared[field.name], parameters[field.name]))
 
     def given(self) -> Iterator[str]:
         """Yield the names of the options whose value is not the default."""
@@ -168,6 +184,8 @@ def _convert(value: Any, declared: Option, parameter: click.Option) -> Any:
     if declared.is_repeatable:
         several = [value] if isinstance(value, _CONVERTED) or not isinstance(value, Sequence) else value
         return tuple(_convert_one(item, declared.type, parameter) for item in several)
+    if isinstance(declared.type, Shape):
+        return _convert_by(declared.type, value, parameter)  # a sequence is one value
     if not declared.takes_several:
         return _convert_one(join_listed(value), declared.type, parameter)
     if isinstance(value, str):

@@ -349,8 +349,21 @@ class ModuleInput(click.ParamType):  # type: ignore[type-arg]
         return read_input(value)
 
 
+class Shape(click.ParamType):  # type: ignore[type-arg]
+    """A shape such as 3x224x224."""
+
+    name = "shape"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        """Return the sizes of the dimensions."""
+        from ..units import parse_shape
+
+        return parse_shape(value) if isinstance(value, str) else tuple(value)
+
+
 INTEGER = WholeNumber()
 BATCH_SIZE = BatchSize()
 DURATION = DurationText()
 PICTURE_SIZE = PictureSize()
 PPP = Number(example="0.62")
+SHAPE = Shape()

@@ -1,6 +1,6 @@
 """The command line as people use it: output in four formats, exit codes, one sentence for every mistake.
 
-Tests: __main__.py, cli/__init__.py, cli/layers.py, reporting/devices.py.
+Tests: __main__.py, cli/__init__.py, cli/layers.py, questions/layers.py, reporting/devices.py.
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ def test_layers_take_the_clock_and_the_power_limit_of_predict(setting: list[str]
     assert costs["time_s"] == pytest.approx(predicted["time_s"])
     assert costs["time_s"] > 1.05 * json.loads(run("layers", *workload).stdout)["on"]["time_s"]
     alone = run("layers", "resnet18", *setting)
-    assert alone.exit_code == 2 and "are those of a device: give `--gpu`" in alone.stderr
+    assert alone.exit_code == 2 and "is that of a device: give `--gpu`" in alone.stderr
 
 
 def test_an_ignore_list_leaves_conv_and_avgpool() -> None:
@@ -350,7 +350,7 @@ def test_interrupt_prints_a_message_and_exits_130(monkeypatch) -> None:
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("paleo_lite.cli.layers.count_layers", interrupted)
+    monkeypatch.setattr("paleo_lite.api.counts.answer", interrupted)
     result = run("layers", "alexnet")
     assert (result.exit_code, result.stderr) == (130, "paleo-lite: interrupted\n")
 

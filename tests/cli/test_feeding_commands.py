@@ -1,6 +1,6 @@
 """``gemm``, ``feeding`` and ``hardware links --move`` as people use them.
 
-Tests: cli/gemm.py, cli/feeding.py, reporting/feeding.py, reporting/gemm.py.
+Tests: cli/gemm.py, cli/feeding.py, questions/gemm.py, questions/feeding.py, reporting/feeding.py, reporting/gemm.py.
 """
 
 from __future__ import annotations

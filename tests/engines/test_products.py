@@ -48,10 +48,10 @@ def test_a_power_limit_slows_large_products_only():
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"gpu": "v100-sxm2", "precision": "fp16", "policy": "vllm"}, BadValue, "`--engine` is for products in fp16"),
+        ({"gpu": "v100-sxm2", "precision": "fp16", "engine": "vllm"}, BadValue, "`--engine` is for products in fp16"),
         ({"gpu": "h100-sxm", "precision": "tf32", "weights": "int4"}, BadValue, "`--weights` is for products"),
         ({"gpu": "h100-sxm", "precision": "fp8", "weights": "q4_k_m"}, BadValue, "no kernels for `--weights q4_k_m`"),
-        ({"gpu": "h100-sxm", "precision": "bf16", "policy": "llama.cpp"}, UnknownName, "llama.cpp"),
+        ({"gpu": "h100-sxm", "precision": "bf16", "engine": "llama.cpp"}, UnknownName, "llama.cpp"),
         ({"peak": "1 TFLOP/s", "precision": "fp8", "weights": "fp8-block"}, BadValue, "`--weights` is for products"),
     ],
 )

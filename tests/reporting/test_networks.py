@@ -45,7 +45,7 @@ def test_macs_have_one_column():
 
 
 def test_an_empty_list_of_networks_raises():
-    with pytest.raises(BadValue, match="at least one network"):
+    with pytest.raises(BadValue, match="the list of networks is empty"):
         pl.layers([])
     pandas = pytest.importorskip("pandas")
     assert isinstance(pl.layers(["alexnet"]).to_frame(), pandas.DataFrame)
