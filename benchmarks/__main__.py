@@ -18,6 +18,7 @@ NAMES = (
     "trace_speed",
     "chrome_trace",
     "efficiency",
+    "log_reading",
     "fit_speed",
     "serving_speed",
     "deployments",

@@ -52,6 +52,9 @@ from ..version import __version__
 from .arguments import Paths, to_paths
 from .profiles import PROFILE_READER
 
+RESULT_FACTS = ("engine", "tensor", "devices", "sequence_length", "link")
+"""Facts that only result files of benchmarks may lack."""
+
 
 class FittedCalibration(Result, msgspec.Struct, frozen=True, eq=False):
     """A calibration of a device, with the measurements and the fit that it comes from.
@@ -113,12 +116,15 @@ def calibrate(
     date: str = "",
     engine: str | None = None,
     tensor: int | None = None,
+    devices: int | None = None,
+    sequence_length: int | None = None,
+    link: str | None = None,
     hardware_files: Paths = (),
 ) -> AnyCalibration | Suggestions:
     """Fit the parameters of a device to measured steps, or learn from result files of benchmarks.
 
-    Result files of servers and of llama.cpp and its like (`paleo_lite.measurements`) move the causes of their
-    forecasts: they update what was known of other servers and machines.
+    Result files of servers, of llama.cpp and its like, and of training (`paleo_lite.measurements`) move the causes of
+    their forecasts: they update what was known of other servers, machines and clusters.
 
     From a profile, the forward and backward pass of a steady iteration are taken. The fit starts from a prior: earlier
     measurements of this device and of others, under the software that the CSV names.
@@ -151,8 +157,10 @@ def calibrate(
         Date of the measurements, for the record.
     engine : str, optional
         Engine of result files that do not record it.
-    tensor : int, optional
-        Tensor parallelism of result files that do not record it.
+    tensor, devices, sequence_length : int, optional
+        Tensor parallelism, number of devices and tokens per sequence of result files that do not record them.
+    link : str, optional
+        Link between devices, likewise.
     hardware_files : path, or sequence of paths
         TOML files of further devices.
 
@@ -177,6 +185,9 @@ def calibrate(
             "network": network,
             "engine": engine,
             "tensor": tensor,
+            "devices": devices,
+            "sequence_length": sequence_length,
+            "link": link,
         }
         given = {name: value for name, value in asked.items() if value is not None}
         check_outputs(None if output is None else Path(output), force=force)
@@ -187,8 +198,10 @@ def calibrate(
         if output is not None:
             write_calibration(msgspec.structs.replace(learned, suggested=[]), Path(output), force)
         return learned
-    if engine is not None or tensor is not None:
-        raise BadValue("`--engine` and `--tensor` are for result files of benchmarks")
+    given_facts = dict(zip(RESULT_FACTS, (engine, tensor, devices, sequence_length, link), strict=True))
+    for name, fact in given_facts.items():
+        if fact is not None:
+            raise BadValue(f"`--{name.replace('_', '-')}` is for result files of benchmarks")
     if gpu is None:
         raise BadValue("the device that was measured is missing: give `--gpu`")
     precision = precision or "fp32"

@@ -13,12 +13,12 @@ import msgspec
 from ..calibration.evidence import Observation
 from ..calibration.evidence_file import (
     EVIDENCE_FORMAT,
-    LEAST_S,
-    MOST_S,
     EvidenceCalibration,
     EvidenceProvenance,
     SuggestedRow,
     best_rows,
+    is_plausible,
+    rounded_shares,
 )
 from ..engines.records import LOCAL_ENGINES
 from ..errors import BadValue, PaleoError
@@ -38,6 +38,7 @@ from ..serving.placement import Division
 from ..version import __version__
 from .deployments import Deployments, find_decoder
 from .result_forecasts import Forecast, NotShipped, describe_situation, facts_of, forecast_figures
+from .training_rows import observe_training
 
 ASKED = ("gpu", "network", "engine")
 """Facts without which no row is evidence."""
@@ -138,6 +139,8 @@ def _observe(
         return []
     answer = answers[0]
     values = {forecast.figure: forecast.value for forecast in forecasts}
+    if reading.kind == "step":
+        return observe_training(facts, situation, answer, hardware_files)
     if isinstance(answer, LocalPrediction):
         return _observe_local(reading, facts, situation, answer, values)
     assert isinstance(answer, Serving)
@@ -181,9 +184,11 @@ def observe_server(
     if waited_s <= QUEUED_ITERATIONS * tpot_s:
         own.append((server_evidence.FIRST_TOKEN, to_number(measured.get("ttft_s")), ttft_s))
     return [
-        Observation(server_evidence.KIND, figure, situation, traits, seconds, forecast_s, _rounded(shares[figure]))
+        Observation(
+            server_evidence.KIND, figure, situation, traits, seconds, forecast_s, rounded_shares(shares[figure])
+        )
         for figure, seconds, forecast_s in own
-        if seconds and LEAST_S <= seconds <= MOST_S
+        if seconds and is_plausible(seconds)
     ]
 
 
@@ -222,15 +227,10 @@ def _observe_local(
             forecasts["time_s"],
         )
         shares = local_evidence.shares_of_prompt(contents, device, constants, answer.prompt_tokens)
-    if not seconds or not LEAST_S <= seconds <= MOST_S:
+    if not seconds or not is_plausible(seconds):
         return []
     traits = local_evidence.local_traits(contents, device, answer.backend)
-    return [Observation(local_evidence.KIND, figure, situation, traits, seconds, forecast_s, _rounded(shares))]
-
-
-def _rounded(shares: dict[str, float]) -> dict[str, float]:
-    """Return shares with the four digits that are stored."""
-    return {cause: round(min(max(share, 0.0), 1.0), 4) for cause, share in shares.items()}
+    return [Observation(local_evidence.KIND, figure, situation, traits, seconds, forecast_s, rounded_shares(shares))]
 
 
 def suggest_rows(calibration: EvidenceCalibration, number: int, hardware_files: list[Path]) -> list[SuggestedRow]:

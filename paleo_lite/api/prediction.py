@@ -14,13 +14,15 @@ from ..architectures.pipelines.records import Pipeline
 from ..architectures.pipelines.sampling import denoiser_network, find_pipeline
 from ..counting.work import PHASES_WITH_GRADIENTS
 from ..errors import BadValue
-from ..timing import Prediction, Workload, find_model
+from ..machines import Machine
+from ..timing import Prediction, TimeModel, Workload, find_model
 from ..timing import predict as predict_workload
 from ..units import parse_quantity
 from .question import Question
 from .resolve import default_execution, resolve_question, square_size
 
 if TYPE_CHECKING:
+    from ..calibration.evidence_file import EvidenceCalibration
     from ..timing.budget import Amount
     from ..timing.pipeline_prediction import PipelinePrediction
 
@@ -121,7 +123,16 @@ def _predict_layers(question: Question, *, is_denoiser: bool = False) -> Predict
     """Predict a network, with its memory if it is asked for or belongs to the phase."""
     if question.fit_batch and question.batch_size != 1:
         raise BadValue("the largest batch that fits takes the place of a number of samples")
+    evidence = None
+    if question.calibration is not None and question.phase == "training":
+        from ..calibration.store import evidence_of
+
+        evidence = evidence_of(question.calibration)
+    if evidence is not None:
+        question = structs.replace(question, calibration=None)
     workload, machine, model = resolve_question(question, whole_board=question.asks_for_board)
+    if evidence is not None:
+        model = _learn_steps(evidence, workload, machine, model)
     if is_denoiser:
         from ..timing.diffusion import pipeline_model
 
@@ -132,3 +143,15 @@ def _predict_layers(question: Question, *, is_denoiser: bool = False) -> Predict
     from ..timing.capacity import predict_with_memory
 
     return predict_with_memory(workload, machine, model, fit_batch=question.fit_batch)
+
+
+def _learn_steps(evidence: EvidenceCalibration, workload: Workload, machine: Machine, model: TimeModel) -> TimeModel:
+    """Return the model of a step of training on one device that measured steps lead to."""
+    from ..distributed.evidence import learned_job
+    from ..distributed.job import Job
+    from ..distributed.links import Topology
+    from ..distributed.settings import Settings
+
+    alone = Topology(None, 1, None, 1, None)
+    job = learned_job(Job(workload, machine, model), evidence, alone, Settings(), workload.batch_size, "data")
+    return job.move(job.model)

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..architectures import network_names
+from ..architectures.releases import find_release
 from ..errors import BadValue, PaleoError, UnknownFormat
 from ..formats import FORMATS
 from ..machines.names import normalize_name
 from ..profiles.detect import open_profile
 from ..result_files.beside import Beside, MeasuredBesideForecast
-from ..result_files.configuration import FACTS
+from ..result_files.configuration import FACTS, count_of, precision_of
 from ..result_files.detect import read_result, recognise
 from ..result_files.findings import Findings, Reading
 from ..result_files.text import to_number
@@ -22,23 +23,16 @@ from ..text import format_plural
 MOST_ROWS = 100
 """Rows that are compared; a table of hundreds of networks takes minutes."""
 
-_MOST = 2**31  # of anything that is counted
 _MOST_REQUESTS = 400  # of a simulated server, which is steady by then
 _MEAN_LENGTHS = (
     "in the forecast all prompts and answers have their mean length; real ones vary, and fill batches unevenly"
 )
 LOCAL_TOOLS = ("llama.cpp", "ollama", "lm studio", "mlx-lm", "exllama")
 _VARIANT = re.compile(
-    r"[-_. ](?:instruct|chat|it|hf|gguf|base|fp8|nvfp4|awq|gptq|ud|\d{4}|i?q\d\w*|bf16|f16)(?=[-_. ]|$)"
+    r"[-_. ](?:instruct|chat|it|hf|gguf|base|fp8|nvfp4|awq|gptq|ud|\d{4}|i?q\d\w*|bf16|f16|\d{5}-of-\d{5})(?=[-_. ]|$)"
 )
 _COUNT = re.compile(r"^\d+ ?x[_ ]?", re.IGNORECASE)
 _WITHOUT_NETWORK = ("collective",)
-_TRAINING_FACTS = {
-    "devices": "workers", "global_batch_size": "global_batch_size", "batch_size": "batch_size",
-    "sequence_length": "sequence_length", "tensor": "tensor", "pipeline": "pipeline", "micro_batch": "micro_batch",
-}  # fmt: skip
-"""Facts of a row of training, with the options of `train` that they answer."""
-_AUTOCAST = {"amp": "fp16", "amp_bf16": "bf16"}
 
 
 class NotShipped(BadValue):
@@ -132,7 +126,7 @@ def facts_of(reading: Reading, findings: Findings, given: dict[str, Any]) -> dic
     """
     if reading.kind not in _ASKS:
         raise BadValue(f"rows of the kind {reading.kind} have no forecast yet")
-    facts = {**findings.configuration, **reading.values, **given}
+    facts = {"tool": findings.tool, **findings.configuration, **reading.values, **given}
     if "network" not in given and reading.kind not in _WITHOUT_NETWORK:
         facts["network"] = _known_network(str(facts.get("network") or ""))
     if not facts.get("gpu"):
@@ -158,6 +152,9 @@ def _known_network(name: str) -> str:
         found = by_name.get(normalize_name(candidate))
         if found is not None:
             return found
+    release = find_release(shorter)
+    if release is not None:
+        return release.stem
     if name:
         raise NotShipped(name)
     raise BadValue("the network is not in the file: give `--predict NETWORK`")
@@ -182,46 +179,34 @@ def _weights(facts: dict[str, Any]) -> str | None:
     return name if name in FORMATS else None
 
 
-def _precision(facts: dict[str, Any]) -> str | None:
-    name = str(facts.get("precision") or "").lower()
-    name = _AUTOCAST.get(name, name)
-    return name if name in ("fp32", "fp16", "bf16", "tf32") else None
-
-
-def _count(facts: dict[str, Any], name: str) -> int | None:
-    """Return a fact as a whole number of at least 1; None if it is none."""
-    number = to_number(facts.get(name))
-    return round(number) if number is not None and 0.5 <= number < _MOST else None
-
-
 def _ask_server(facts: dict[str, Any], more: dict[str, Any]) -> list[Forecast]:
     """Forecast a server under the same traffic."""
     from ..questions.serve import serve
 
-    prompt, written = _count(facts, "input_tokens"), _count(facts, "output_tokens")
+    prompt, written = count_of(facts, "input_tokens"), count_of(facts, "output_tokens")
     if prompt is None or written is None:
         raise BadValue("the lengths of prompts and answers are not in the file")
     # A limit of concurrency rules where there is one; all requests at once are as many users as there were on average.
-    users = _count(facts, "concurrency_limit")
+    users = count_of(facts, "concurrency_limit")
     rate = None if users else to_number(facts.get("request_rate"))
     if not rate:
-        users = users or _count(facts, "concurrency")
+        users = users or count_of(facts, "concurrency")
         if users is None:
             raise BadValue("neither a rate nor a concurrency is in the file")
-    counts: dict[str, Any] = {name: _count(facts, name) for name in ("tensor", "replicas")}
+    counts: dict[str, Any] = {name: count_of(facts, name) for name in ("tensor", "replicas")}
     settings = {name: count for name, count in counts.items() if count is not None}
     answer: Any = serve(
         facts["network"],
         gpu=facts["gpu"],
-        precision=_precision(facts),
+        precision=precision_of(facts),
         weights=_weights(facts),
         engine=str(facts.get("engine") or "vllm"),
         input_tokens=prompt,
         output_tokens=written,
         rate=rate,
         concurrency=users,
-        num_requests=min(max(_count(facts, "requests") or 0, 32), _MOST_REQUESTS),
-        max_sequences=_count(facts, "max_num_seqs"),
+        num_requests=min(max(count_of(facts, "requests") or 0, 32), _MOST_REQUESTS),
+        max_sequences=count_of(facts, "max_num_seqs"),
         **settings,
         **more,
     )
@@ -238,7 +223,7 @@ def _ask_server(facts: dict[str, Any], more: dict[str, Any]) -> list[Forecast]:
 
 def _ask_decode(facts: dict[str, Any], more: dict[str, Any]) -> list[Forecast]:
     """Forecast a generated token, on one's own machine or of a batch on an engine."""
-    context = ((_count(facts, "depth") or 0) + (_count(facts, "generated") or 0) // 2) or None
+    context = ((count_of(facts, "depth") or 0) + (count_of(facts, "generated") or 0) // 2) or None
     if str(facts.get("engine")) in LOCAL_TOOLS:
         from ..questions.local import local
 
@@ -253,7 +238,7 @@ def _ask_decode(facts: dict[str, Any], more: dict[str, Any]) -> list[Forecast]:
 
 def _ask_prompt(facts: dict[str, Any], more: dict[str, Any]) -> list[Forecast]:
     """Forecast a prompt."""
-    tokens = _count(facts, "tokens")
+    tokens = count_of(facts, "tokens")
     if tokens is None or facts.get("depth"):
         raise BadValue("only prompts with an empty cache have a forecast")
     if str(facts.get("engine")) in LOCAL_TOOLS:
@@ -270,32 +255,17 @@ def _ask_step(facts: dict[str, Any], more: dict[str, Any]) -> list[Forecast]:
         return _ask_training(facts, more)
     if facts.get("phase") != "inference":
         raise BadValue("the phase of the steps is not in the file")
-    return _ask_pass(facts, more, phase="inference", image_size=_count(facts, "image_size"), figure="step_s")
+    return _ask_pass(facts, more, phase="inference", image_size=count_of(facts, "image_size"), figure="step_s")
 
 
 def _ask_training(facts: dict[str, Any], more: dict[str, Any]) -> list[Forecast]:
     """Forecast a step of training on one or many devices."""
     from ..questions.train import train
+    from .training_rows import training_options
 
-    counts = {name: _count(facts, name) for name in _TRAINING_FACTS}
-    settings: dict[str, Any] = {_TRAINING_FACTS[name]: count for name, count in counts.items() if count is not None}
-    if settings.get("workers") == 1:
-        settings["batch_size"] = settings.pop("global_batch_size", None) or settings.get("batch_size")
-        del settings["workers"]
-    if not settings.get("batch_size") and not settings.get("global_batch_size"):
-        raise BadValue("the batch size is not in the file")
-    if settings.get("global_batch_size"):
-        settings.pop("batch_size", None)
-    answer: Any = train(
-        facts["network"],
-        gpu=facts["gpu"],
-        precision=_precision(facts) or "bf16",
-        recompute="block" if facts.get("recompute") is True else None,
-        **settings,
-        **more,
-    )
+    answer: Any = train(facts["network"], **training_options(facts), **more)
     row = getattr(answer, "answering_row", answer)
-    return [Forecast("step_s", row.time_s, row.interval)]
+    return [Forecast("step_s", row.time_s, row.interval, row)]
 
 
 def _ask_collective(facts: dict[str, Any], more: dict[str, Any]) -> list[Forecast]:
@@ -306,9 +276,9 @@ def _ask_collective(facts: dict[str, Any], more: dict[str, Any]) -> list[Forecas
 
     if facts.get("operation") != "all_reduce":
         raise BadValue("only all-reduces have a forecast")
-    if (_count(facts, "nodes") or 1) > 1:
+    if (count_of(facts, "nodes") or 1) > 1:
         raise BadValue("collectives over several nodes have no forecast: their network is not in the file")
-    devices, size = _count(facts, "devices"), _count(facts, "bytes")
+    devices, size = count_of(facts, "devices"), count_of(facts, "bytes")
     if devices is None or size is None:
         raise BadValue("the number of devices or the size of the message is not in the file")
     device = find_device(facts["gpu"], more["hardware_files"])
@@ -319,14 +289,14 @@ def _ask_collective(facts: dict[str, Any], more: dict[str, Any]) -> list[Forecas
 def _ask_pass(facts: dict[str, Any], more: dict[str, Any], *, figure: str, **settings: Any) -> list[Forecast]:
     from ..questions.predict import predict
 
-    batch_size = _count(facts, "batch_size")
+    batch_size = count_of(facts, "batch_size")
     if batch_size is None:
         raise BadValue("the batch size is not in the file")
     language = settings["phase"] != "inference"
     answer: Any = predict(
         facts["network"],
         gpu=facts["gpu"],
-        precision=_precision(facts) or ("bf16" if language else "fp32"),
+        precision=precision_of(facts) or ("bf16" if language else "fp32"),
         weights=_weights(facts),
         batch_size=batch_size,
         **{name: value for name, value in settings.items() if value is not None},

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import structs
 
 from ..architectures.pipelines.sampling import find_pipeline
 from ..counting import GENERATION_PHASES
 from ..errors import BadQuantity, BadValue
-from ..machines import Device, find_device
+from ..machines import Device, Machine, find_device
+from ..timing import TimeModel, Workload
 from ..units import parse_quantity, parse_range
 from .arguments import to_paths
 from .pipelines import resolve_pipeline
@@ -18,6 +19,7 @@ from .question import Question
 from .resolve import resolve_question
 
 if TYPE_CHECKING:
+    from ..distributed.links import Topology
     from ..distributed.pictures import PictureScaling
     from ..distributed.request import ClusterRequest, Feed
     from ..distributed.settings import InputSettings, Settings
@@ -27,6 +29,17 @@ PARALLEL_3D = "3d"
 """Strategy that combines tensor, pipeline and data parallelism."""
 
 
+class ClusterCase(NamedTuple):
+    """A question about many devices in its nouns."""
+
+    request: ClusterRequest
+    topology: Topology
+    workload: Workload
+    machine: Machine
+    model: TimeModel
+    settings: Settings
+
+
 def predict_cluster(question: Question, request: ClusterRequest, settings: Settings | None = None) -> ScaleTable:
     """Return the predictions of training, or of prefill or decode, on several numbers of devices.
 
@@ -34,6 +47,24 @@ def predict_cluster(question: Question, request: ClusterRequest, settings: Setti
     is not supported.
     """
     from ..distributed.run import predict_scaling
+
+    evidence = None
+    if question.calibration is not None:
+        from ..calibration.store import evidence_of
+
+        evidence = evidence_of(question.calibration)
+    if evidence is not None:
+        if question.phase in GENERATION_PHASES:
+            raise BadValue(
+                f"a calibration from result files is of steps of training on many devices, not of {question.phase}: "
+                "give `serve` the calibration of servers, or leave `--calibration` out"
+            )
+        question = structs.replace(question, calibration=None)
+    return predict_scaling(*resolve_cluster(question, request, settings), evidence)
+
+
+def resolve_cluster(question: Question, request: ClusterRequest, settings: Settings | None = None) -> ClusterCase:
+    """Return the nouns of a question about many devices; raise PaleoError as `predict_cluster` does."""
     from ..distributed.settings import Settings
     from ..timing.workload import TrainingOptions
 
@@ -60,7 +91,7 @@ def predict_cluster(question: Question, request: ClusterRequest, settings: Setti
     workload, machine, model = resolve_question(question, is_by_layers=request.ppp_comm is not None)
     if request.feed is not None:
         settings = structs.replace(settings, inputs=_make_inputs(machine.device, request.feed))
-    return predict_scaling(request, topology, workload, machine, model, settings)
+    return ClusterCase(request, topology, workload, machine, model, settings)
 
 
 def scale_pictures(question: Question, workers: int | str | Sequence[int]) -> PictureScaling:

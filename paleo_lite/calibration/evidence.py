@@ -37,8 +37,11 @@ OUTLYING = 3.0
 
 LINEARISATIONS, REWEIGHTINGS = 4, 6
 
-KINDS = {"server": "servers", "local": "one's own machines"}
+KINDS = {"server": "servers", "local": "one's own machines", "train": "steps of training"}
 """Kinds of questions that evidence calibrates, and what they are of."""
+
+COMMANDS = {"server": "`serve`", "local": "`local` or `serve --engine llama.cpp`", "train": "`train`"}
+"""Commands that take the evidence of each kind."""
 
 MOST_ROWS = 1500
 """Rows that are conditioned on at once: the work grows with the third power."""

@@ -10,10 +10,10 @@ from typing import Any, ClassVar, Literal, NoReturn
 import msgspec
 import numpy as np
 
-from ..errors import BadFile, CalibrationFailed
+from ..errors import BadFile, BadValue, CalibrationFailed
 from ..result import Result
 from ..text import format_plural
-from .evidence import KINDS, LeftOut, Observation, Posterior, condition, evidence_prior
+from .evidence import COMMANDS, KINDS, LeftOut, Observation, Posterior, condition, evidence_prior
 
 EVIDENCE_FORMAT = 1
 
@@ -160,11 +160,23 @@ class EvidenceCalibration(
         return " and ".join(KINDS[kind] for kind in self.kinds)
 
     def model(self) -> NoReturn:
-        """Raise CalibrationFailed: the causes of servers and machines are no time model of passes of networks."""
+        """Raise CalibrationFailed: the causes of measured figures are no time model of passes of networks."""
         raise CalibrationFailed(
-            f"the calibration is of {self.subject}, and says nothing of passes of networks: use it with `serve` or "
-            "`local`"
+            f"the calibration is of {self.subject}, and says nothing of passes of networks: {self.uses}"
         )
+
+    @property
+    def uses(self) -> str:
+        """Sentence about the commands that take the calibration."""
+        return f"use it with {' or '.join(dict.fromkeys(COMMANDS[kind] for kind in self.kinds))}"
+
+    def check_kinds(self, kinds: Sequence[str], command: str) -> None:
+        """Raise BadValue if the calibration has no figures of any kind that a command learns from."""
+        if not set(kinds) & set(self.kinds):
+            wanted = " or ".join(KINDS[kind] for kind in kinds)
+            raise BadValue(
+                f"`{command}` learns from measured {wanted}, and the calibration is of {self.subject}: {self.uses}"
+            )
 
     def posterior(self, kind: str) -> Posterior:
         """Return what the rows of a kind of question say."""
@@ -175,10 +187,14 @@ class EvidenceCalibration(
 
     def describe_distance(self, kind: str, traits: Mapping[str, str]) -> str:
         """Return a sentence about what of the evidence holds in a situation, for the notes of a forecast."""
-        rows = self.posterior(kind).rows
-        if not rows:
+        if kind not in self.kinds:
             return f"the calibration has no figures of {KINDS[kind]}: the forecast is the shipped one"
-        what = f"calibrated by {format_plural(len(rows), 'measured figure')}"
+        return f"calibrated by {self.describe_rows(kind, traits)}"
+
+    def describe_rows(self, kind: str, traits: Mapping[str, str]) -> str:
+        """Return how many figures of a kind there are, and in what their situations differ from one."""
+        rows = self.posterior(kind).rows
+        what = format_plural(len(rows), "measured figure")
         other = []
         for trait in ("engine", "device", "format", "network"):
             measured = list(dict.fromkeys(row.traits.get(trait, "") for row in rows))
@@ -279,6 +295,16 @@ def _accuracy(kind: str, figure: str, rows: Sequence[LeftOut]) -> FigureAccuracy
     )  # fmt: skip
 
 
+def is_plausible(seconds: float) -> bool:
+    """Return whether a figure can be that of a measurement."""
+    return LEAST_S <= seconds <= MOST_S
+
+
+def rounded_shares(shares: Mapping[str, float]) -> dict[str, float]:
+    """Return shares with the four digits that are stored."""
+    return {cause: round(min(max(share, 0.0), 1.0), 4) for cause, share in shares.items()}
+
+
 def check_evidence(calibration: EvidenceCalibration, path: Path) -> EvidenceCalibration:
     """Return a calibration that was read; raise BadFile if a number of it cannot be."""
     kinds = evidence_prior().kinds
@@ -292,7 +318,7 @@ def check_evidence(calibration: EvidenceCalibration, path: Path) -> EvidenceCali
         if row.figure not in prior.noise:
             raise BadFile(f"{where}.figure must be one of {', '.join(prior.noise)} (got {row.figure!r})")
         for name, seconds in (("measured", row.measured), ("forecast", row.forecast)):
-            if not LEAST_S <= seconds <= MOST_S:
+            if not is_plausible(seconds):
                 raise BadFile(f"{where}.{name} must be above 0 and at most {MOST_S:g} seconds (got {seconds:g})")
         unknown = [cause for cause in row.shares if cause not in prior.causes]
         if unknown:

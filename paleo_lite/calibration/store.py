@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import msgspec
 import numpy as np
@@ -148,10 +148,27 @@ class Calibration(Result, msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
 
 
 class _FileHeader(msgspec.Struct):
-    """Fields that decide how to read the rest of a calibration file."""
+    """Fields that decide how to read the rest of a calibration file, and those that only other files have."""
 
-    format: int
+    format: int | None = None
     time_model: str = CalibratedModel.name
+    parameters: Any = None
+    vendor: Any = None  # of a device
+    stragglers: Any = None  # of clusters
+    kinds: Any = None  # of evidence
+    scatter: Any = None
+
+    def describe_other_file(self) -> str | None:
+        """Return what a file is that is no calibration of a device; None for a calibration."""
+        if self.parameters is not None or self.time_model != CalibratedModel.name:
+            return None
+        if self.vendor is not None:
+            return "the data of a device, which `--hardware-file` takes"
+        if self.stragglers is not None:
+            return "the prior of clusters"
+        if self.kinds is not None:
+            return "the prior of causes, which `paleo-lite calibrate` updates by result files"
+        return "another file of constants" if self.scatter is not None else "another file: it has no `parameters`"
 
 
 AnyCalibration: TypeAlias = "Calibration | PppCalibration | EvidenceCalibration"
@@ -221,6 +238,11 @@ def read_calibration(path: Path) -> AnyCalibration:
     Raise BadFile with file and field if it is malformed, incomplete or of another format.
     """
     header = read_typed(path, _FileHeader, "calibration", _MAX_FILE_BYTES)
+    other = header.describe_other_file()
+    if other is not None:
+        raise BadFile(f"{path} is no calibration but {other}; `paleo-lite calibrate` writes calibrations")
+    if header.format is None:
+        raise BadFile(f"{path}: Object missing required field `format`")
     if header.time_model == PppModel.name:
         from .ppp import PPP_FORMAT, PppCalibration, check_ppp
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
+from ..api.calibrations import RESULT_FACTS, find_result_files, fit_calibration
 from ..api.calibrations import calibrate as run_calibrate
-from ..api.calibrations import find_result_files, fit_calibration
 from ..calibration.measurements import TEMPLATE
 from ..errors import BadFile
 from ..files import NO_SUCH_FILE, file_exists
@@ -32,6 +32,11 @@ from .options import OutputOption
 )
 @click.option("--engine", metavar="ENGINE", help="Inference engine, where result files do not record it.")
 @click.option("--tensor", type=INTEGER, metavar="N", help="Tensor parallelism, where result files do not record it.")
+@click.option("--devices", type=INTEGER, metavar="N", help="Number of devices, where result files do not record it.")
+@click.option(
+    "--sequence-length", type=INTEGER, metavar="N", help="Tokens per sequence, where result files do not record it."
+)
+@click.option("--link", metavar="LINK", help="Link between devices, where result files do not record it.")
 @click.option(
     "--time-model",
     type=options.MODELS,
@@ -61,7 +66,7 @@ def calibrate(
 ) -> CommandResult | None:
     """Fit the parameters of a device to measured steps in PATHS: measurements CSVs, profiles, folders of profiles.
 
-    Result files of servers and of llama.cpp and its like move the causes of their forecasts instead.
+    Result files of servers, of llama.cpp and its like, and of training move the causes of their forecasts instead.
 
     From a profile, the forward and backward pass of a steady iteration are taken. The fit starts from a prior: earlier
     measurements of this device and of others, under the software that the CSV names.
@@ -90,9 +95,9 @@ def calibrate(
     if suggest is not None or phase is not None:  # a phase without --suggest raises an error
         suggestions = run_calibrate(paths, gpu=gpu, suggest=suggest, phase=phase, **arguments)
         return CommandResult(suggestions.to_dict, suggestions.document)
-    for name in ("engine", "tensor"):
+    for name in RESULT_FACTS:
         if arguments.pop(name) is not None:
-            raise click.UsageError(f"`--{name}` is for result files of benchmarks")
+            raise click.UsageError(f"`--{name.replace('_', '-')}` is for result files of benchmarks")
     precision = arguments.pop("precision") or "fp32"
     fitted = fit_calibration(paths, gpu=gpu, precision=precision, **arguments)
     calibration = fitted.calibration

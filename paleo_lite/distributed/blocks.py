@@ -234,6 +234,7 @@ def _costs_with_kernels(job: Job, shape: BlockShape, kernels: StackKernels | Non
         model = use_recipe_efficiency(model, job.workload.options.recipe, job.machine.device)
     else:
         model = use_stack_constants(job.model, kernels.recipe, job.stack_constants, kernels.experts or "separate")
+    model = job.move(model)
     weighted_blocks = []
     blocks_by_type: dict[int, DeviceCost] = {}
     for block_type, number in Counter(network.block_types or (0,) * network.blocks).most_common():

@@ -15,6 +15,7 @@ from ..counting import Layer
 from ..counting.kinds import class_of, is_attention, is_grouped_product
 from ..counting.work import COMPILED
 from ..timing import Workload
+from ..timing.causes import HOST
 from ..timing.expert_kernels import EXPERT_KERNELS, expert_layers
 from ..timing.fine_tuning import ADAPTER, find_logits
 from ..timing.memory import Memory
@@ -248,7 +249,8 @@ def _launch_s(job: Job) -> tuple[float, float]:
     if not job.model.is_forecast:
         return 0.0, 0.0
     constants = job.stack_constants or stack_constants()
-    return constants.expert_launch_s, constants.expert_host_s
+    factor = job.factor_of(HOST)
+    return constants.expert_launch_s * factor, constants.expert_host_s * factor
 
 
 def _quantize_s(workload: Workload, job: Job) -> float:

@@ -17,6 +17,7 @@ from ..units import element_bytes
 from .step import DeviceStep, as_scalar
 
 if TYPE_CHECKING:
+    from ..timing.causes import MovedCauses
     from ..timing.training_stack import StackConstants
 
 ResultT = TypeVar("ResultT")
@@ -32,6 +33,7 @@ class Job:
 
     compute_scale = 1.0
     stack_constants: StackConstants | None = None  # of the tuned stack; None for the shipped ones
+    moved: MovedCauses | None = None  # what measured steps say; None without any
 
     def __init__(
         self,
@@ -67,11 +69,25 @@ class Job:
         other.stack_constants = constants
         return other
 
+    def with_moved_causes(self, moved: MovedCauses) -> Job:
+        """Return the job with the factors that measured steps lead to; both share what no time model changes."""
+        other = self.with_time_model(self.model)
+        other.compute_ratio, other.stack_constants, other.moved = self.compute_ratio, self.stack_constants, moved
+        return other
+
     def with_time_model(self, model: TimeModel) -> Job:
         """Return the job with another time model; both jobs share the results that no time model changes."""
         other = Job(self.workload, self.machine, model)
         other._cache_across_models = self._cache_across_models
         return other
+
+    def move(self, model: TimeModel) -> TimeModel:
+        """Return a model of the computation with the factors that measured steps lead to."""
+        return model if self.moved is None else self.moved.move(model)
+
+    def factor_of(self, cause: str) -> float:
+        """Return the factor of the seconds of a cause that measured steps lead to; 1 without any."""
+        return 1.0 if self.moved is None else self.moved.factor_of(cause)
 
     @property
     def element_bytes(self) -> int:
@@ -105,7 +121,7 @@ class Job:
 
     def _predict_device_step(self, batch_size: Any) -> DeviceStep:
         workload = self.workload.with_changes(batch_size=batch_size)
-        prediction = predict(workload, self.machine, self.model)
+        prediction = predict(workload, self.machine, self.move(self.model))
         terms = prediction.terms
         forward = terms.seconds_of("forward")
         total_forward = forward.sum()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from datetime import date
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -31,6 +32,7 @@ from .clusters import (
     condition_on_measurements,
     parse_measured,
 )
+from .evidence import learned_job
 from .generation import generation_notes
 from .job import Job
 from .links import Topology
@@ -43,6 +45,9 @@ from .settings import Settings
 from .strategies import STRATEGIES, resolve_strategy
 from .table import ScaleRow, ScaleTable
 
+if TYPE_CHECKING:
+    from ..calibration.evidence_file import EvidenceCalibration
+
 DEFAULT_COMPUTE_DEVIATION = 0.3
 """Standard deviation of the logarithm of computation time for a time model that gives no interval."""
 
@@ -54,6 +59,7 @@ def predict_scaling(
     machine: Machine,
     model: TimeModel,
     settings: Settings,
+    evidence: EvidenceCalibration | None = None,
 ) -> ScaleTable:
     """Predict all rows of a request, or compare all strategies if they are to be ranked.
 
@@ -86,6 +92,12 @@ def predict_scaling(
         cluster = cluster_prior()
     _check_micro_batches(request, workload, settings)
     job = Job(workload, machine, model, compute_ratio)
+    if evidence is not None:
+        if request.measured:
+            raise BadValue("give only one of `--measured` and a `--calibration` from result files")
+        used = topology.with_workers(max(counts))
+        global_batch_size = request.global_batch_size(batch_size, max(counts))
+        job = learned_job(job, evidence, used, settings, global_batch_size, request.strategy)
     if request.measured:
         if not isinstance(cluster, ClusterPrior):
             option = f"--platform {request.platform}" if platform else f"--time-model {model.name}"

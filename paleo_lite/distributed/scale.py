@@ -13,6 +13,7 @@ from ..errors import BadValue
 from ..input_pipeline.feeding import InputPipeline, predict_throughput
 from ..timing.activity import Activity
 from ..timing.budget import Budget
+from ..timing.causes import EXCHANGES
 from ..timing.energy import power_of
 from ..timing.memory import usable_bytes
 from ..timing.predicting import predict
@@ -209,6 +210,8 @@ def predict_step(
             machine_settings = machine_settings.with_straggler_slowdown(workers)
         scaled_job = job.with_compute_scale(compute_scale)
         step = STRATEGIES[strategy].run(scaled_job, machines, batch_size, machine_settings)
+        if job.moved is not None:
+            step = step.with_slower_exchanges(job.factor_of(EXCHANGES))
         if machine_settings.inputs is None:
             return step
         return add_input_wait(step, job, machines, batch_size, machine_settings.inputs)
@@ -220,6 +223,8 @@ def predict_step(
         best_s = worst_s = step.time_s
     else:
         computed, best_s, worst_s, interval = cluster.forecast_step(predict_on, topology, settings)
+        if job.moved is not None:
+            best_s, worst_s = (job.moved.narrow(end_s, computed.time_s) for end_s in (best_s, worst_s))
         cluster_interval = (best_s, worst_s) if workers > 1 else None
         step = msgspec.structs.replace(computed, cluster_interval=cluster_interval, interval=interval)
         if interval is not None:

@@ -50,6 +50,26 @@ class Step(msgspec.Struct, frozen=True):
         """Time of communication that is hidden behind computation."""
         return self.communication_s - self.exposed_s
 
+    def with_slower_exchanges(self, factor: float) -> Step:
+        """Return the step with the time of its exchanges multiplied by a factor, also of those that it waits for."""
+        waits_s = self.exposed_s * (factor - 1)
+        relative = (self.time_s + waits_s) / self.time_s
+        pipeline = self.pipeline
+        if pipeline is not None:
+            pipeline = msgspec.structs.replace(
+                pipeline,
+                exchange_s=tuple(seconds * factor for seconds in pipeline.exchange_s),
+                transfer_s=tuple(seconds * factor for seconds in pipeline.transfer_s),
+                gradients_s=pipeline.gradients_s * factor,
+            )
+        return msgspec.structs.replace(
+            self,
+            communication_s=self.communication_s * factor,
+            exposed_s=self.exposed_s + waits_s,
+            interval=None if self.interval is None else (self.interval[0] * relative, self.interval[1] * relative),
+            pipeline=pipeline,
+        )
+
 
 class DeviceStep(Step, frozen=True, kw_only=True, eq=False):
     """Training step of a single device, layer by layer: the starting point of every strategy.

@@ -14,6 +14,7 @@ from .training_options import TRAINED, default_batch_size, training_options
 from .values import FIT
 
 if TYPE_CHECKING:
+    from ..api.question import Question
     from ..distributed.parallel_config import ParallelConfig
     from ..distributed.request import ClusterRequest
     from ..distributed.settings import Settings
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 def answer_for_devices(question: Any) -> ScaleTable:
     """Return the table over numbers of devices."""
-    from ..api.question import Question
     from ..api.scaling import predict_cluster
 
     if question.batch_size == FIT:
@@ -31,6 +31,13 @@ def answer_for_devices(question: Any) -> ScaleTable:
     revision = replica_of(question)
     if revision is not None:
         return _reproduce_paleo(question, revision)
+    return predict_cluster(*asked_of_cluster(question))
+
+
+def asked_of_cluster(question: Any) -> tuple[Question, ClusterRequest, Settings]:
+    """Return what is asked of the network, of the devices, and of how they exchange data."""
+    from ..api.question import Question
+
     question = with_usual_precision(question, _device_of_topology(question))
     strategy, parallel = division_of(question)
     if parallel is not None and parallel.micro_batches:
@@ -54,7 +61,7 @@ def answer_for_devices(question: Any) -> ScaleTable:
         concurrent=question.time_model == PPP_OVERLAP,
         **{name: getattr(question, name) for name in TRAINED},
     )
-    return predict_cluster(asked, _request(question, strategy), _settings(question, parallel))
+    return asked, _request(question, strategy), _settings(question, parallel)
 
 
 def _reproduce_paleo(question: Any, revision: str) -> ScaleTable:

@@ -13,6 +13,7 @@ FIGURES = {
     "ttft_s": "time to first token",
     "token_s": "token of the answer",
     "prompt_s": "prompt",
+    "step_s": "step",
 }
 """Names of the figures of evidence."""
 

@@ -10,6 +10,7 @@ from typing import Any
 from ..errors import BadFile
 from ..files import file_exists, read_limited
 from .findings import Findings
+from .text import to_number
 
 FACTS = {
     "gpu": ("the GPU", "--gpu", "h100-sxm"),
@@ -36,6 +37,8 @@ NEEDED = {
 }
 """Facts without which a row of a kind answers no question."""
 
+_MOST = 2**31  # of anything that is counted
+_AUTOCAST = {"amp": "fp16", "amp_bf16": "bf16"}
 _TRAINED = ("devices", "sequence_length")
 _SIDECAR_BYTES = 2**16
 
@@ -129,3 +132,16 @@ def _missing(findings: Findings) -> list[str]:
 def _in_rows(findings: Findings, name: str) -> bool:
     needing = [reading for reading in findings.readings if name in NEEDED[reading.kind] or name in _TRAINED]
     return any(name in reading.values for reading in needing)
+
+
+def precision_of(facts: dict[str, Any]) -> str | None:
+    """Return the precision of the arithmetic, where it is one that is known."""
+    name = str(facts.get("precision") or "").lower()
+    name = _AUTOCAST.get(name, name)
+    return name if name in ("fp32", "fp16", "bf16", "tf32") else None
+
+
+def count_of(facts: dict[str, Any], name: str) -> int | None:
+    """Return a fact as a whole number of at least 1; None if it is none."""
+    number = to_number(facts.get(name))
+    return round(number) if number is not None and 0.5 <= number < _MOST else None

@@ -11,7 +11,7 @@ import io
 import math
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -28,9 +28,15 @@ LONGEST_LINE = 2**14
 MOST_TABLE_ROWS = 2**20
 MOST_UTF16_BYTES = 2**26
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
-MANY_LINES = 100_000
-READ_OF_MANY = 32
-"""Lines with measurements, after which one of so many megabytes of a log is read: the mean is known by then."""
+MANY_LINES = 5_000
+READ_OF_MANY = 128
+"""Lines with measurements, after which one of so many megabytes of a log is read: the mean is known by then.
+
+A marker that no line has had by then is not looked for any more.
+"""
+
+SAMPLED_BYTES = 2**16
+"""Bytes of a chunk of which the density of lines with markers is known."""
 
 _LINE_ENDS = re.compile(rb"[\r\n]+")
 
@@ -119,13 +125,26 @@ def open_utf8(path: Path) -> BinaryIO:
     return io.BytesIO(data.decode("utf-16", errors="replace").encode("utf-8", errors="replace"))
 
 
-def read_chunks(path: Path) -> Iterator[bytes]:
-    """Yield the file in chunks that end with a line, decompressed if it is gzip; a line that never ends is cut."""
-    rest = b""
+def read_chunks(path: Path, is_wanted: Callable[[int], bool] | None = None) -> Iterator[bytes]:
+    """Yield the file in chunks that end with a line, decompressed if it is gzip; a line that never ends is cut.
+
+    Chunks whose number is not wanted are not read.
+    """
+    rest, number, starts_inside = b"", -1, False
     try:
         with open_utf8(path) as file:
-            while piece := file.read(CHUNK_BYTES):
-                joined = rest + piece
+            while True:
+                number += 1
+                if is_wanted is not None and not is_wanted(number):
+                    file.seek(CHUNK_BYTES, io.SEEK_CUR)
+                    rest, starts_inside = b"", True
+                    continue
+                piece = file.read(CHUNK_BYTES)
+                if not piece:
+                    break
+                if starts_inside:
+                    piece, starts_inside = piece[piece.find(b"\n") + 1 :], False
+                joined = rest + piece if rest else piece
                 cut = max(joined.rfind(b"\n"), joined.rfind(b"\r")) + 1
                 rest = joined[cut:][-CHUNK_BYTES:]
                 if cut:
@@ -156,16 +175,24 @@ def find_lines(path: Path, markers: Sequence[str], findings: Findings | None = N
 
     With findings, whose rows are then means over many lines, only a part of a very long log is read, which is said.
     """
-    encoded = [marker.encode() for marker in markers]
+    looked_for = [marker.encode() for marker in markers]
+    seen: set[bytes] = set()
     found = skipped = 0
-    for number, chunk in enumerate(read_chunks(path)):
-        if findings is not None and found > MANY_LINES and number % READ_OF_MANY:
-            skipped += 1
-            continue
-        present = [marker for marker in encoded if marker in chunk]
+
+    def is_wanted(number: int) -> bool:
+        nonlocal skipped
+        is_read = findings is None or found <= MANY_LINES or number % READ_OF_MANY == 0
+        skipped += not is_read
+        return is_read
+
+    for chunk in read_chunks(path, is_wanted):
+        if findings is not None and found > MANY_LINES:
+            looked_for = [marker for marker in looked_for if marker in seen]
+        present = [marker for marker in looked_for if marker in chunk]
         if not present:
             continue
-        if _is_dense(chunk, present):
+        seen.update(present)
+        if _is_dense(chunk[:SAMPLED_BYTES], present):
             lines = [line for line in _LINE_ENDS.split(chunk) if any(marker in line for marker in present)]
         else:
             lines = _lines_around(chunk, present)
@@ -175,9 +202,9 @@ def find_lines(path: Path, markers: Sequence[str], findings: Findings | None = N
         findings.doubt(f"of the lines after the first {MANY_LINES:,} only one of {READ_OF_MANY} megabytes was read")
 
 
-def _is_dense(chunk: bytes, markers: Sequence[bytes]) -> bool:
+def _is_dense(sample: bytes, markers: Sequence[bytes]) -> bool:
     """Return whether so many lines of a chunk have a marker that going through all is faster."""
-    return 8 * sum(chunk.count(marker) for marker in markers) > chunk.count(b"\n")
+    return 8 * sum(sample.count(marker) for marker in markers) > sample.count(b"\n")
 
 
 def _lines_around(chunk: bytes, markers: Sequence[bytes]) -> list[bytes]:
@@ -185,7 +212,7 @@ def _lines_around(chunk: bytes, markers: Sequence[bytes]) -> list[bytes]:
     lines, end = [], 0
     for place in sorted(_places(chunk, markers)):
         if place >= end:
-            start = max(chunk.rfind(b"\n", 0, place), chunk.rfind(b"\r", 0, place)) + 1
+            start = max(chunk.rfind(b"\n", end, place), chunk.rfind(b"\r", end, place), end - 1) + 1
             end = _end_of_line(chunk, place)
             lines.append(chunk[start:end])
     return lines

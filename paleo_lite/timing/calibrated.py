@@ -26,12 +26,12 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 import msgspec
 import numpy as np
 
-from ..counting.kinds import class_of
+from ..counting.kinds import class_of, is_grouped_product
 from ..counting.kinds.products import MATRIX_CLASSES
 from ..counting.work import passes_of
 from ..machines import Machine, PeakRate
 from .activity import Activity, divide_time
-from .features import Features, features_of
+from .features import UPDATE, Features, features_of
 from .intervals import interval_of
 from .models import LayerModel, RequestedOutputs, Terms, Times
 from .parameters import INDEX, NAMES, NO_PARAMETER, OVERHEADS, Steps, prepare_steps
@@ -155,6 +155,10 @@ class CalibratedModel(LayerModel, msgspec.Struct, frozen=True, eq=False):
     narrow_relative_efficiency: float = 1.0
     # Of the device's power, fitted to its own watts; None for the shipped ones.
     power_constants: PowerConstants | None = None
+    # What measured steps say beside the parameters (`paleo_lite.timing.causes`): the time of products of experts over
+    # that of other products, and the width of intervals in logarithms over that without them.
+    expert_slowdown: float = 1.0
+    interval_width: float = 1.0
 
     @property
     def residual_variance(self) -> float:
@@ -178,6 +182,8 @@ class CalibratedModel(LayerModel, msgspec.Struct, frozen=True, eq=False):
         features = _with_upcast_products(features, workload, machine)
         features = self._with_update_products(features, rates, machine)
         features = self.with_kernel_rates(features, workload, machine)
+        if self.expert_slowdown != 1:
+            features = _with_slower_experts(features, workload, self.expert_slowdown)
         entries = EntryTerms(*np.empty((4, *features.flops.shape)))
         run = np.zeros(len(features.flops), dtype=np.int64)
         total_s, deviation, slopes = self._time_steps(features, rates, run, 1, entries=entries)
@@ -278,7 +284,8 @@ class CalibratedModel(LayerModel, msgspec.Struct, frozen=True, eq=False):
         gradient = gradient.reshape(*gradient.shape[:2], -1)
         slopes = gradient / total_s.reshape(len(gradient), 1, -1)
         variance = np.einsum("rpb,rpb->rb", slopes, self.covariance @ slopes).reshape(total_s.shape)
-        return total_s, np.sqrt(variance + self.residual_variance + rates.limit_variance), slopes
+        deviation = np.sqrt(variance + self.residual_variance + rates.limit_variance)
+        return total_s, deviation * self.interval_width, slopes
 
 
 def _with_wide_products(features: Features, machine: Machine, precision: str) -> Features:
@@ -287,6 +294,13 @@ def _with_wide_products(features: Features, machine: Machine, precision: str) ->
         return features
     slowdown = library_peak(machine, precision).per_s / machine.wide_peak().per_s
     return msgspec.structs.replace(features, padding=features.padding * np.where(features.wide, slowdown, 1.0))
+
+
+def _with_slower_experts(features: Features, workload: Workload, slowdown: float) -> Features:
+    """Return the features with more padding for products of experts."""
+    is_expert = np.array([is_grouped_product(layer) for layer in workload.layers], dtype=bool)
+    factors = np.where(is_expert[features.position[:, 1]] & (features.pass_number < UPDATE), slowdown, 1.0)
+    return msgspec.structs.replace(features, padding=features.padding * factors)
 
 
 def _with_upcast_products(features: Features, workload: Workload, machine: Machine) -> Features:

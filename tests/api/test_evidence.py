@@ -109,7 +109,7 @@ def test_result_files_and_others_are_not_mixed(tmp_path: Path) -> None:
 
 
 def test_options_of_result_files_are_for_them_only() -> None:
-    with pytest.raises(BadValue, match="`--engine` and `--tensor` are for result files"):
+    with pytest.raises(BadValue, match="`--engine` is for result files"):
         pl.calibrate((), gpu="k80", engine="vllm")
     with pytest.raises(BadValue, match="give `--gpu`"):
         pl.calibrate(())

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 from paleo_lite.calibration.evidence import (
+    COMMANDS,
+    KINDS,
     EvidencePrior,
     KindPrior,
     Observation,
@@ -127,7 +129,7 @@ def test_unknown_kind_is_a_sentence() -> None:
 
 def test_the_shipped_prior_knows_servers_and_machines() -> None:
     prior = evidence_prior()
-    assert set(prior.kinds) == {"server", "local"}
+    assert set(prior.kinds) == set(KINDS) == set(COMMANDS)
     for kind in prior.kinds.values():
         assert kind.rows > kind.groups > 50
         assert all(0 < one < 1.5 for levels in kind.causes.values() for one in levels.values())

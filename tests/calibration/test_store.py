@@ -90,3 +90,18 @@ def test_a_fit_is_written_with_its_intervals_and_worst_measurements(tmp_path: Pa
     with pytest.raises(CalibrationFailed, match="already exists"):
         write_calibration(made, path)
     write_calibration(made, path, force=True)
+
+
+@pytest.mark.parametrize(
+    ("file", "what"),
+    [
+        ("calibrations/energy.toml", "another file of constants"),
+        ("calibrations/clusters.toml", "the prior of clusters"),
+        ("calibrations/evidence.toml", "the prior of causes"),
+        ("hardware/k80.toml", "the data of a device, which `--hardware-file` takes"),
+    ],
+)
+def test_other_toml_files_are_named(file: str, what: str) -> None:
+    path = Path(__file__).parents[2] / file
+    with pytest.raises(BadFile, match=f"is no calibration but {re.escape(what)}"):
+        read_calibration(path)

@@ -7,7 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from paleo_lite.result_files.text import LONGEST_LINE, all_lines, find_lines, is_cut, to_number, to_seconds
+from paleo_lite.result_files.findings import Findings
+from paleo_lite.result_files.text import (
+    CHUNK_BYTES,
+    LONGEST_LINE,
+    READ_OF_MANY,
+    all_lines,
+    find_lines,
+    is_cut,
+    to_number,
+    to_seconds,
+)
 
 
 @pytest.mark.parametrize(
@@ -49,6 +59,22 @@ def test_two_markers_in_a_line_give_one_line(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_text("x\n" * 1000 + "one two one\n" + "x\n" * 1000 + "two\n")
     assert list(find_lines(path, ("one", "two"))) == ["one two one", "two"]
+
+
+def test_of_many_lines_only_some_megabytes_are_read(tmp_path: Path) -> None:
+    """Each line that is found is whole, also the first one behind megabytes that are left out."""
+    path = tmp_path / "log"
+    line = "MARK " + "x" * 506 + "\n"
+    block = line * (CHUNK_BYTES // len(line) + 1)
+    with path.open("w") as file:
+        file.writelines([block] * 4)
+        file.seek(READ_OF_MANY * CHUNK_BYTES - 100)  # over a hole of zeros, which no disk stores
+        file.writelines([block] * 2)
+    findings = Findings(path, "", "")
+    found = list(find_lines(path, ("MARK",), findings))
+    assert 8_000 < len(found) < 12_000
+    assert set(found) == {line.rstrip()}
+    assert "only one of" in findings.doubts[0]
 
 
 def test_long_lines(tmp_path: Path) -> None:

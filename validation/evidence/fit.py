@@ -46,6 +46,11 @@ LEVELS = {
         "format": ["source", "engine", "device", "format"],
         "network": ["source", "engine", "device", "format", "network"],
     },
+    "train": {
+        "source": ["source", "engine"],
+        "device": ["source", "engine", "device"],
+        "network": ["source", "engine", "device", "format", "network"],
+    },
 }
 """What rows of a kind of question share at each level."""
 

@@ -15,8 +15,13 @@ from .fit import fit_prior
 from .groups import Grouped
 from .machines import measured_machines
 from .servers import measured_servers
+from .training import measured_steps
 
-MEASURED: dict[str, Callable[[Path], Sequence[Grouped]]] = {"server": measured_servers, "local": measured_machines}
+MEASURED: dict[str, Callable[[Path], Sequence[Grouped]]] = {
+    "server": measured_servers,
+    "local": measured_machines,
+    "train": measured_steps,
+}
 """Functions that read the published measurements of each kind of question."""
 
 SOURCES = [
@@ -25,6 +30,14 @@ SOURCES = [
     "inference-sim/training, loads of vLLM 0.15",
     "Published serving results, validation/serving/published.csv",
     *LOCAL_SOURCES,
+    "llm-foundry",
+    "vTrain",
+    "Megatron-Bridge",
+    "tensorflow-docs-benchmarks",
+    "mxnet-docs-perf",
+    "sara-nl/SURFBoard",
+    "Oneflow-Inc/DLPerf",
+    "DeepLearningExamples 134510b, 1d4211f, 0bc061d and 291f0d0",
 ]
 
 HEADER = b"""# Deviations of the logarithms of the factors of causes, common at each level, and of rows by themselves.

@@ -143,14 +143,16 @@ def quoted_points() -> list[ClusterPoint]:
 
 
 @cache
-def _job(gpu: str, precision: str, network: str) -> Job:
+def job_of(gpu: str, precision: str, network: str) -> Job:
+    """Return the training of a network on a device, with the shipped constants."""
     device = find_device(gpu)
     workload = Workload(find_network(network), precision, phase="training")
     return Job(workload, Machine(device), choose_model(device, precision))
 
 
 @cache
-def _machine(topology: str) -> Topology:
+def machine_of(topology: str) -> Topology:
+    """Return the machine of a description."""
     return parse_topology(topology)
 
 
@@ -158,12 +160,14 @@ class _TimedJob(Job):
     """A job with the measured step time on one device, less the input copies that it includes."""
 
     def __init__(self, point: ClusterPoint) -> None:
-        job, batch = _job(point.gpu, point.precision, point.network), point.batch_size
+        job, batch = job_of(point.gpu, point.precision, point.network), point.batch_size
         super().__init__(job.workload, job.machine, job.model)
         step = job.device_step(batch)
         inputs, alone_s = INPUTS.get(point.cluster), point.alone_s or step.time_s
         if inputs is not None and point.alone_s is not None:
-            alone_s -= float(add_input_wait(step, job, _machine(point.topology).with_workers(1), batch, inputs).input_s)
+            alone_s -= float(
+                add_input_wait(step, job, machine_of(point.topology).with_workers(1), batch, inputs).input_s
+            )
         self._device_steps[batch] = step.scaled_by(alone_s / step.time_s)
 
 
@@ -189,7 +193,7 @@ def efficiency_of(point: ClusterPoint, cluster: Cluster) -> tuple[float, float, 
     """Return the expected efficiency, and the lower and upper end of its 90% interval."""
 
     def seconds(workers: int) -> tuple[float, float, float]:
-        machine, settings = _machine(point.topology).with_workers(workers), _settings(point)
+        machine, settings = machine_of(point.topology).with_workers(workers), _settings(point)
         if workers == 1:
             return (float(_step(point, machine, settings).time_s),) * 3
         forecast = cluster.forecast_step(lambda *how: _step(point, *how), machine, settings)
@@ -256,7 +260,7 @@ def _prior(stragglers: float) -> ClusterPrior:
 
 
 def _nodes(point: ClusterPoint) -> int:
-    return _machine(point.topology).with_workers(point.workers).nodes
+    return machine_of(point.topology).with_workers(point.workers).nodes
 
 
 def forecast_larger_sizes(points: list[ClusterPoint], kind: str = "two") -> list[HeldOut]:
@@ -307,12 +311,12 @@ def _condition(known: list[ClusterPoint], prior: ClusterPrior) -> Cluster:
         times_s = []
         for point in known:
             machine, settings = prior.cluster_at(
-                scores, _machine(point.topology).with_workers(point.workers), _settings(point)
+                scores, machine_of(point.topology).with_workers(point.workers), _settings(point)
             )
             times_s.append(float(_step(point, machine, settings, compute_scale).time_s))
         return times_s
 
     def alone_s(point: ClusterPoint) -> float:
-        return float(_step(point, _machine(point.topology).with_workers(1), _settings(point)).time_s)
+        return float(_step(point, machine_of(point.topology).with_workers(1), _settings(point)).time_s)
 
     return condition_on_measurements(prior, seconds, [alone_s(point) / point.efficiency for point in known], 0.001)

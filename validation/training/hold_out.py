@@ -101,18 +101,16 @@ class TimedSteps:
     def predict(self, constants: TrainingConstants) -> Floats:
         """Return the seconds of every step on the expected cluster, shape (steps,)."""
         rows = []
-        for step, job in self._jobs_with(constants):
-            machine, settings = cluster_prior().cluster_at(
-                ClusterScores(*[EXPECTED] * 4), *_topology_and_settings(step)
-            )
+        for step, job in self.jobs_with(constants):
+            machine, settings = cluster_prior().cluster_at(ClusterScores(*[EXPECTED] * 4), *topology_and_settings(step))
             rows.append(float(train_3d_parallel(job, machine, step.batch_size, settings).time_s))
         return np.array(rows)
 
     def forecast(self, constants: TrainingConstants) -> tuple[Floats, Floats, Floats]:
         """Return the seconds of every step as `scale` predicts them, and the ends of their 90% intervals."""
         rows = []
-        for step, job in self._jobs_with(constants):
-            prediction = predict_step(job, *_topology_and_settings(step), step.batch_size, "3d", cluster_prior())
+        for step, job in self.jobs_with(constants):
+            prediction = predict_step(job, *topology_and_settings(step), step.batch_size, "3d", cluster_prior())
             assert prediction.interval is not None
             rows.append((float(prediction.time_s), *prediction.interval))
         time_s, low_s, high_s = np.array(rows).T
@@ -143,7 +141,7 @@ class TimedSteps:
         sources = np.array([step.source for step in self.steps])
         return float(np.mean([np.median(self.mfu[sources == source]) for source in set(sources)]))
 
-    def _jobs_with(self, constants: TrainingConstants) -> list[tuple[TrainedStep, Job]]:
+    def jobs_with(self, constants: TrainingConstants) -> list[tuple[TrainedStep, Job]]:
         """Return every step with its job under the given constants."""
         job_by_id: dict[int, Job] = {}
         rows = []
@@ -170,7 +168,7 @@ class TimedSteps:
         return self._jobs[key]
 
 
-def _topology_and_settings(step: TrainedStep) -> tuple[Topology, Settings]:
+def topology_and_settings(step: TrainedStep) -> tuple[Topology, Settings]:
     return _machine(step.topology, step.workers), Settings(parallel=step.split)
 
 

@@ -277,6 +277,16 @@ def _job(network: str, length: int, device: str, precision: str, fused_loss: boo
     return Job(workload, Machine(machine), choose_model(machine, tensors, products=options.products))
 
 
+def job_of(step: Pretraining) -> Job:
+    """Return the job of a step, with the shipped constants."""
+    return _job(step.network, step.length, step.device, step.precision, step.fused_loss)
+
+
+def topology_of(step: Pretraining) -> Topology:
+    """Return the devices of a step."""
+    return _topology(step.platform, step.workers)
+
+
 @cache
 def _topology(platform: str, workers: int) -> Topology:
     computer = find_computer(platform)
@@ -291,11 +301,11 @@ def predict_times(steps: Sequence[Pretraining], constants: StackConstants | None
     for step in steps:
         if step.configuration in found:
             continue
-        job = _job(step.network, step.length, step.device, step.precision, step.fused_loss)
+        job = job_of(step)
         if constants is not None:
             job = jobs.setdefault(id(job), job.with_stack_constants(constants))
         topology, settings = cluster_prior().cluster_at(
-            ClusterScores.uniform(EXPECTED), _topology(step.platform, step.workers), Settings(parallel=step.parallel)
+            ClusterScores.uniform(EXPECTED), topology_of(step), Settings(parallel=step.parallel)
         )
         found[step.configuration] = float(train_3d_parallel(job, topology, step.batch_size, settings).time_s)
     return np.array([found[step.configuration] for step in steps])
@@ -335,10 +345,10 @@ def forecast(steps: Sequence[Pretraining], constants: StackConstants | None = No
     forecasts = []
     for step in steps:
         if step.configuration not in found:
-            job = _job(step.network, step.length, step.device, step.precision, step.fused_loss)
+            job = job_of(step)
             if constants is not None:
                 job = jobs.setdefault(id(job), job.with_stack_constants(constants))
-            topology, settings = _topology(step.platform, step.workers), Settings(parallel=step.parallel)
+            topology, settings = topology_of(step), Settings(parallel=step.parallel)
             predicted = predict_step(job, topology, settings, step.batch_size, "3d", cluster_prior())
             assert predicted.interval is not None and predicted.memory_bytes is not None
             found[step.configuration] = (float(predicted.time_s), *predicted.interval, float(predicted.memory_bytes))

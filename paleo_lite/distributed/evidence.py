@@ -1,0 +1,96 @@
+"""Measured steps of training as evidence: what causes their times are of, and the job that they lead to."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ..counting.kinds import is_grouped_product
+from ..errors import BadValue
+from ..timing.calibrated import CalibratedModel
+from ..timing.causes import CAUSES, EXCHANGES, EXPERTS, MovedCauses
+from .clusters import EXPECTED, ClusterScores, cluster_prior
+from .job import Job
+from .scale import predict_step
+
+if TYPE_CHECKING:
+    from ..calibration.evidence import Posterior
+    from ..calibration.evidence_file import EvidenceCalibration
+    from .links import Topology
+    from .settings import Settings
+
+KIND = "train"
+
+STEP_TIME = "step_s"
+"""Figure of training that is evidence."""
+
+STEP = 0.01
+"""Step of the numerical derivatives of the logarithm of a time with respect to those of the factors."""
+
+
+def training_traits(job: Job, settings: Settings, source: str = "") -> dict[str, str]:
+    """Return what steps of training may have in common with those of a job."""
+    workload, options = job.workload, job.workload.options
+    return {
+        "source": source,
+        "engine": workload.execution if settings.parallel is None else settings.parallel.execution,
+        "device": job.machine.device.id,
+        "format": options.recipe or options.products or workload.precision,
+        "network": workload.network.name,
+    }
+
+
+def step_shares(job: Job, topology: Topology, settings: Settings, batch_size: int, strategy: str) -> dict[str, float]:
+    """Return by how much the logarithm of a step moves with that of the factor of each cause; together 1."""
+    machines, cluster_settings = cluster_prior().cluster_at(ClusterScores.uniform(EXPECTED), topology, settings)
+
+    def log_time(logs: dict[str, float]) -> float:
+        moved = job.with_moved_causes(MovedCauses(logs)) if logs else job
+        return math.log(predict_step(moved, machines, cluster_settings, batch_size, strategy).time_s)
+
+    unmoved = log_time({})
+    layers = job.workload.network.layers
+    absent = set() if any(is_grouped_product(layer) for layer in layers) else {EXPERTS}
+    absent |= {EXCHANGES} if topology.workers == 1 else set()
+    slopes = {}
+    for cause in CAUSES:
+        if cause not in absent:
+            slopes[cause] = max((log_time({cause: STEP}) - unmoved) / STEP, 0.0)
+    total = sum(slopes.values())
+    return {cause: slope / total for cause, slope in slopes.items()}
+
+
+def learned_job(
+    job: Job,
+    evidence: EvidenceCalibration,
+    topology: Topology,
+    settings: Settings,
+    batch_size: int,
+    strategy: str,
+) -> Job:
+    """Return a job with the factors of the causes that measured steps lead to; its time model names them.
+
+    Raise BadValue if the calibration has no measured steps, or the time model has no causes.
+    """
+    evidence.check_kinds((KIND,), "train")
+    model = job.model
+    if not isinstance(model, CalibratedModel):
+        raise BadValue(
+            f"a calibration from result files moves the calibrated time model, and the {model.name} model has no "
+            "causes that it could move: leave `--calibration` out"
+        )
+    traits = training_traits(job, settings)
+    shares = step_shares(job, topology, settings, batch_size, strategy)
+    moved = _moved_causes(evidence.posterior(KIND), traits, shares)
+    label = f"{model.label}; moved by {evidence.describe_rows(KIND, traits)}"
+    named = Job(job.workload, job.machine, msgspec.structs.replace(model, label=label), job.compute_ratio)
+    return named.with_moved_causes(moved)
+
+
+def _moved_causes(posterior: Posterior, traits: dict[str, str], shares: dict[str, float]) -> MovedCauses:
+    """Return the factors that measured steps lead to for steps with some traits and shares of causes."""
+    factors = posterior.factors(traits)
+    _, after, before = factors.log_time(shares, posterior.prior.noise[STEP_TIME])
+    return MovedCauses(dict(zip(factors.causes, factors.mean.tolist())), math.sqrt(after / before))

@@ -1,0 +1,110 @@
+"""Rows of training in result files, as options of `train` and as evidence. Tests: api/training_rows.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import paleo_lite as pl
+from paleo_lite.api.training_rows import measured_step_s, training_options
+from paleo_lite.calibration.evidence_file import EvidenceCalibration
+from paleo_lite.errors import BadValue
+
+HEAD = """using world size: 16, data-parallel-size: 8, tensor-model-parallel size: 2
+  micro_batch_size ................................ 1
+  global_batch_size ............................... 64
+  seq_length ...................................... 4096
+  tensor_model_parallel_size ...................... 2
+  pipeline_model_parallel_size .................... 1
+  world_size ...................................... 16
+  params_dtype .................................... torch.bfloat16
+"""
+STEP = (
+    " iteration {number:8}/     100 | consumed samples: 64 | elapsed time per iteration (ms): {ms:.1f} | "
+    "global batch size: 64 | lm loss: 10.0 | number of skipped iterations:   0 |\n"
+)
+
+
+def ask(**options: Any) -> Any:
+    """Return the forecast of the step in the log."""
+    return pl.train(
+        "llama-3-8b", platform="dgx-h100", workers=16, tensor=2, global_batch_size=64, micro_batch=1,
+        sequence_length=4096, precision="bf16", **options,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def calibration(tmp_path_factory: pytest.TempPathFactory) -> EvidenceCalibration:
+    """Return what a log of Megatron-LM says whose steps take 1.4 times their forecast."""
+    ms = 1400 * ask().rows[0].time_s
+    path = tmp_path_factory.mktemp("logs") / "megatron.log"
+    path.write_text(HEAD + "".join(STEP.format(number=number, ms=ms) for number in range(4, 9)))
+    found = pl.calibrate(path, gpu="h100-sxm", network="llama-3-8b")
+    assert isinstance(found, EvidenceCalibration)
+    return found
+
+
+def test_a_log_is_evidence(calibration: EvidenceCalibration) -> None:
+    (row,) = calibration.observations
+    assert (row.kind, row.figure) == ("train", "step_s")
+    assert row.traits["engine"] == "megatron"
+    assert row.measured / row.forecast == pytest.approx(1.4, rel=0.01)
+    assert sum(row.shares.values()) == pytest.approx(1, abs=0.001)
+
+
+def test_the_same_cluster_moves_towards_what_was_measured(calibration: EvidenceCalibration) -> None:
+    shipped, moved = ask(), ask(calibration=calibration)
+    assert 1.15 < moved.rows[0].time_s / shipped.rows[0].time_s < 1.45
+    assert "moved by 1 measured figure" in moved.model
+
+
+def test_another_device_moves_by_what_is_common(calibration: EvidenceCalibration) -> None:
+    options: dict[str, Any] = {"platform": "dgx-b200", "workers": 8, "tensor": 2, "precision": "bf16"}
+    shipped: Any = pl.train("qwen3-8b", **options)
+    moved: Any = pl.train("qwen3-8b", **options, calibration=calibration)
+    assert 1.02 < moved.rows[0].time_s / shipped.rows[0].time_s < 1.3
+    assert "another device (h100-sxm)" in moved.model
+
+
+def test_one_device_takes_the_calibration_as_well(calibration: EvidenceCalibration) -> None:
+    moved: Any = pl.train(
+        "qwen2.5-0.5b", gpu="h100-sxm", precision="bf16", batch_size=1, sequence_length=256, calibration=calibration
+    )
+    assert "of another engine (megatron)" in moved.calibration
+
+
+def test_several_numbers_of_devices_are_one_table(calibration: EvidenceCalibration) -> None:
+    table = pl.train("llama-3-8b", platform="dgx-h100", workers=[8, 16], tensor=2, calibration=calibration)
+    assert [row.workers for row in table.rows] == [8, 16]
+
+
+def test_text_generation_and_measured_steps_are_refused(calibration: EvidenceCalibration) -> None:
+    with pytest.raises(BadValue, match="give only one of `--measured`"):
+        ask(calibration=calibration, measured=["16 workers: 100 s"])
+    with pytest.raises(pl.PaleoError, match="steps of training, and says nothing of passes of networks: use it with"):
+        pl.predict("resnet50", gpu="h100-sxm", calibration=calibration)
+
+
+@pytest.mark.parametrize(
+    ("facts", "seconds"),
+    [
+        ({"step_s": 2.0}, 2.0),
+        ({"samples_per_s": 32.0, "global_batch_size": 64}, 2.0),
+        ({"samples_per_s_per_device": 4.0, "devices": 8, "global_batch_size": 64}, 2.0),
+        ({"tokens_per_s_per_device": 4096, "devices": 8, "global_batch_size": 16, "sequence_length": 4096}, 2.0),
+        ({"tokens_per_s_per_device": 4096, "devices": 8, "global_batch_size": 16}, None),
+        ({"samples_per_s": 32.0}, None),
+    ],
+)
+def test_rates_are_steps(facts: dict[str, Any], seconds: float | None) -> None:
+    assert measured_step_s(facts) == seconds
+
+
+def test_options_of_tools() -> None:
+    titan = {"gpu": "h100-sxm", "tool": "torchtitan", "devices": 8, "global_batch_size": 16}
+    assert training_options(titan)["strategy"] == "full-shard"
+    zero = training_options({"gpu": "h100-sxm", "tool": "DeepSpeed", "devices": 8, "zero_stage": 2, "batch_size": 8})
+    assert zero["strategy"] == "zero-2"
+    with pytest.raises(BadValue, match="write `global_batch_size = 256` to a sidecar"):
+        training_options({"gpu": "h100-sxm"})
