@@ -152,6 +152,7 @@ class _FileHeader(msgspec.Struct):
 
     format: int | None = None
     time_model: str = CalibratedModel.name
+    device: Any = None
     parameters: Any = None
     vendor: Any = None  # of a device
     stragglers: Any = None  # of clusters
@@ -160,7 +161,8 @@ class _FileHeader(msgspec.Struct):
 
     def describe_other_file(self) -> str | None:
         """Return what a file is that is no calibration of a device; None for a calibration."""
-        if self.parameters is not None or self.time_model != CalibratedModel.name:
+        is_calibration = self.parameters is not None or self.device is not None
+        if is_calibration or self.time_model != CalibratedModel.name:
             return None
         if self.vendor is not None:
             return "the data of a device, which `--hardware-file` takes"
