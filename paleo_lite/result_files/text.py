@@ -128,7 +128,7 @@ def open_utf8(path: Path) -> BinaryIO:
 def read_chunks(path: Path, is_wanted: Callable[[int], bool] | None = None) -> Iterator[bytes]:
     """Yield the file in chunks that end with a line, decompressed if it is gzip; a line that never ends is cut.
 
-    Chunks whose number is not wanted are not read.
+    Chunks whose number is not wanted are not read, and are yielded empty.
     """
     rest, number, starts_inside = b"", -1, False
     try:
@@ -136,8 +136,11 @@ def read_chunks(path: Path, is_wanted: Callable[[int], bool] | None = None) -> I
             while True:
                 number += 1
                 if is_wanted is not None and not is_wanted(number):
-                    file.seek(CHUNK_BYTES, io.SEEK_CUR)
+                    if not file.read(1):  # nothing is left out behind the end
+                        break
+                    file.seek(CHUNK_BYTES - 1, io.SEEK_CUR)
                     rest, starts_inside = b"", True
+                    yield b""
                     continue
                 piece = file.read(CHUNK_BYTES)
                 if not piece:
@@ -180,12 +183,10 @@ def find_lines(path: Path, markers: Sequence[str], findings: Findings | None = N
     found = skipped = 0
 
     def is_wanted(number: int) -> bool:
-        nonlocal skipped
-        is_read = findings is None or found <= MANY_LINES or number % READ_OF_MANY == 0
-        skipped += not is_read
-        return is_read
+        return findings is None or found <= MANY_LINES or number % READ_OF_MANY == 0
 
     for chunk in read_chunks(path, is_wanted):
+        skipped += not chunk
         if findings is not None and found > MANY_LINES:
             looked_for = [marker for marker in looked_for if marker in seen]
         present = [marker for marker in looked_for if marker in chunk]

@@ -11,6 +11,7 @@ from paleo_lite.result_files.findings import Findings
 from paleo_lite.result_files.text import (
     CHUNK_BYTES,
     LONGEST_LINE,
+    MANY_LINES,
     READ_OF_MANY,
     all_lines,
     find_lines,
@@ -75,6 +76,16 @@ def test_of_many_lines_only_some_megabytes_are_read(tmp_path: Path) -> None:
     assert 8_000 < len(found) < 12_000
     assert set(found) == {line.rstrip()}
     assert "only one of" in findings.doubts[0]
+
+
+def test_of_many_lines_in_one_megabyte_all_are_read(tmp_path: Path) -> None:
+    """The last one, too, which has no end, and no note says that some were left out."""
+    path = tmp_path / "log"
+    lines = [f"MARK {number}" for number in range(MANY_LINES + 1_000)]
+    path.write_text("\n".join(lines))
+    findings = Findings(path, "", "")
+    assert list(find_lines(path, ("MARK",), findings)) == lines
+    assert not findings.doubts
 
 
 def test_long_lines(tmp_path: Path) -> None:
