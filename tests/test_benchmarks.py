@@ -14,6 +14,7 @@ from benchmarks import (
     deployments,
     efficiency,
     fit_speed,
+    log_reading,
     serving_speed,
     sweep_speed,
     trace_speed,
@@ -29,6 +30,7 @@ TESTED = {
     "chrome_trace",
     "efficiency",
     "fit_speed",
+    "log_reading",
     "serving_speed",
     "deployments",
 }
@@ -70,6 +72,12 @@ def test_fit_speed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_serving_speed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving_speed, "HOUR_S", 10.0)
     check_tables(serving_speed.measure(1), 2)
+
+
+@pytest.mark.slow
+def test_log_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_reading, "LOG_BYTES", 100_000)
+    check_tables(log_reading.measure(1), 2)
 
 
 # What aiconfigurator 0.12.0 prints for the two questions, cut to the lines that are read.

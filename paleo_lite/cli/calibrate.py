@@ -12,7 +12,7 @@ from ..api.calibrations import calibrate as run_calibrate
 from ..calibration.measurements import TEMPLATE
 from ..errors import BadFile
 from ..files import NO_SUCH_FILE, file_exists
-from ..questions.completion import NETWORK
+from ..questions.completion import LINK, NETWORK
 from ..questions.values import INTEGER
 from ..timing.models import CALIBRATED
 from . import options
@@ -33,10 +33,10 @@ from .options import OutputOption
 @click.option("--engine", metavar="ENGINE", help="Inference engine, where result files do not record it.")
 @click.option("--tensor", type=INTEGER, metavar="N", help="Tensor parallelism, where result files do not record it.")
 @click.option("--devices", type=INTEGER, metavar="N", help="Number of devices, where result files do not record it.")
+@options.sequence_length(help="Tokens per sequence, where result files do not record them.")
 @click.option(
-    "--sequence-length", type=INTEGER, metavar="N", help="Tokens per sequence, where result files do not record it."
+    "--link", type=LINK, metavar="LINK", help="Link between the devices, where result files do not record it."
 )
-@click.option("--link", metavar="LINK", help="Link between devices, where result files do not record it.")
 @click.option(
     "--time-model",
     type=options.MODELS,
