@@ -7,7 +7,7 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock
@@ -19,8 +19,18 @@ from .errors import BadFile, BadValue, PaleoError
 
 _T = TypeVar("_T")
 
+Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+"""A path, or a sequence of paths."""
+
 NOT_TEXT = "not a text file in UTF-8"
 """What is wrong with a file whose bytes cannot be decoded."""
+
+
+def to_paths(paths: Paths) -> list[Path]:
+    """Return a path or a sequence of paths as a list."""
+    if isinstance(paths, (str, os.PathLike)):
+        return [Path(paths)]
+    return [Path(path) for path in paths]
 
 
 def write_atomically(path: Path, data: bytes) -> None:

@@ -1,12 +1,11 @@
 """Every command and the function of the same name have the same options, and return the same results.
 
-Tests: api/calibrations.py, api/catalogue.py, api/feeding.py, api/gemm.py, api/arguments.py, api/scaling.py,
+Tests: api/calibrations.py, api/catalogue.py, api/feeding.py, api/gemm.py, api/scaling.py,
 api/sweeps.py.
 """
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import json
 import os
@@ -26,7 +25,8 @@ import paleo_lite as pl
 from paleo_lite.api.plotting import KINDS
 from paleo_lite.calibration.measurements import TEMPLATE
 from paleo_lite.cli import main
-from paleo_lite.cli.options import OutputOption
+from paleo_lite.questions.evidence import MeasuringQuestion
+from paleo_lite.questions.option import OutputOption
 from result_samples import VLLM_SERVE
 from test_schemas import check
 
@@ -403,20 +403,16 @@ def test_a_command_and_its_function_write_the_same(
 
 @pytest.mark.slow
 def test_measuring_is_asked_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two measurements differ: compare the arguments of the function instead of its results."""
+    """Two measurements differ: compare the questions instead of the results."""
     heard = []
 
-    def listen(**question: Any) -> Any:
-        heard.append({name: value for name, value in question.items() if name != "on_step"})
+    def listen(question: Any) -> Any:
+        heard.append(question)
         return pl.networks()
 
-    monkeypatch.setattr("paleo_lite.cli.measure.measure_machine", listen)
+    monkeypatch.setattr("paleo_lite.cli.measure.answer", listen)
     run(f"measure {ASKED['measure'].words}")
-    ask = ASKED["measure"]
-    bound = inspect.signature(importlib.import_module("paleo_lite.api.measuring").measure).bind(**ask.question)
-    bound.apply_defaults()
-    del bound.arguments["on_step"]
-    assert heard == [bound.arguments]
+    assert heard == [MeasuringQuestion(**ASKED["measure"].question)]
 
 
 @pytest.mark.slow

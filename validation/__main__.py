@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from paleo_lite.calibration.validate import SPLITS as STEP_SPLITS
-from paleo_lite.cli import ErrorHandlingGroup, options
+from paleo_lite.cli import DEBUG, ErrorHandlingGroup
 from paleo_lite.cli.answers import AnswerCommand, CommandResult, progress_of_long_answers
 from paleo_lite.errors import BadFile, BadValue, UnknownName
 from paleo_lite.reporting.document import Document
@@ -462,10 +462,9 @@ def field(data: Path, words: tuple[str, ...]) -> CommandResult:
     return CommandResult(lambda: {"rows": msgspec.to_builtins(rows)}, lambda: field_page(rows))
 
 
-@main.command()
+@main.command(params=[DEBUG])
 @click.argument("data", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
-@options.debug()
 def ship(data: Path, folder: Path) -> None:
     """Fit the published measurements in DATA; write all calibrations into FOLDER."""
     from .diffusion.ship import ship_pictures
@@ -498,9 +497,8 @@ def ship(data: Path, folder: Path) -> None:
     click.echo(f"energy: {ship_energy(data, folder).held_out}")
 
 
-@main.command()
+@main.command(params=[DEBUG])
 @click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
-@options.debug()
 def order(folder: Path) -> None:
     """Order the devices of the pool in FOLDER by their data sheets (needed after adding a device without data)."""
     from paleo_lite.calibration.choose import POOL_FILE, read_pool

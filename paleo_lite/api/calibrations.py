@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +41,12 @@ from ..calibration.validate import MAX_FILE_BYTES, Validation, validate_powers
 from ..calibration.validate import validate as hold_out
 from ..errors import BadValue, UnknownFormat
 from ..extras import require
-from ..files import check_outputs, file_exists, read_typed
+from ..files import Paths, check_outputs, file_exists, read_typed, to_paths
 from ..machines import Device, Machine, find_device
+from ..questions.evidence import OF_RESULT_FILES, CalibrationQuestion, RecordedFacts, ValidationQuestion
+from ..questions.kind import make_function
+from ..questions.option import options_of
+from ..questions.values import flatten
 from ..reporting.calibrations import calibrations_page
 from ..reporting.document import Document
 from ..result import Result, ResultList
@@ -49,11 +54,7 @@ from ..timing import Workload
 from ..timing.calibrated import CalibratedModel
 from ..timing.models import CALIBRATED, TIME_MODELS
 from ..version import __version__
-from .arguments import Paths, to_paths
 from .profiles import PROFILE_READER
-
-RESULT_FACTS = ("engine", "tensor", "devices", "sequence_length", "link")
-"""Facts that only result files of benchmarks may lack."""
 
 
 class FittedCalibration(Result, msgspec.Struct, frozen=True, eq=False):
@@ -100,144 +101,59 @@ class FittedCalibration(Result, msgspec.Struct, frozen=True, eq=False):
         ]
 
 
-def calibrate(
-    measured: Paths | Sequence[Measurement] = (),
-    *,
-    gpu: str | Device | None = None,
-    precision: str | None = None,
-    network: str | None = None,
-    time_model: str = CALIBRATED,
-    batch_size: int | None = None,
-    phase: str | None = None,
-    suggest: int | None = None,
-    name_pattern: str | None = None,
-    output: str | Path | None = None,
-    force: bool = False,
-    date: str = "",
-    engine: str | None = None,
-    tensor: int | None = None,
-    devices: int | None = None,
-    sequence_length: int | None = None,
-    link: str | None = None,
-    hardware_files: Paths = (),
-) -> AnyCalibration | Suggestions:
-    """Fit the parameters of a device to measured steps, or learn from result files of benchmarks.
+def answer_calibration(question: CalibrationQuestion) -> AnyCalibration | Suggestions:
+    """Return the fitted or learned calibration, or the measurements to make next.
 
-    Result files of servers, of llama.cpp and its like, and of training (`paleo_lite.measurements`) move the causes of
-    their forecasts: they update what was known of other servers, machines and clusters.
-
-    From a profile, the forward and backward pass of a steady iteration are taken. The fit starts from a prior: earlier
-    measurements of this device and of others, under the software that the CSV names.
-
-    Parameters
-    ----------
-    measured : path, sequence of paths, or sequence of Measurement
-        CSV files of measurements, profiles, folders of profiles, or result files of benchmarks; optional with
-        `suggest`.
-    gpu : str or Device, optional
-        Device that was measured; only result files may record it.
-    precision : str, optional
-        Precision of the measurements; by default fp32, and that which result files record.
-    network : str, optional
-        Network of the profiles; required for profiles.
-    time_model : {"calibrated", "ppp"}
-        Model to fit: all parameters, or the platform percent of peak of PALEO.
-    batch_size : int, optional
-        Use only profiles with this batch size; with `suggest` the batch size of the prediction (default 1).
-    phase : str, optional
-        With `suggest`: phase of the prediction (default ``inference``).
-    suggest : int, optional
-        Instead of fitting, suggest this number of measurements that would most reduce the prediction interval of
-        `network`, or of a typical set of networks. `measured` are the existing measurements.
-    name_pattern : str, optional
-        Regular expression with named groups that reads the settings of a run from its file name.
-    output : path, optional
-        TOML file of the calibration; an existing file is replaced only with `force`.
-    date : str
-        Date of the measurements, for the record.
-    engine : str, optional
-        Engine of result files that do not record it.
-    tensor, devices, sequence_length : int, optional
-        Tensor parallelism, number of devices and tokens per sequence of result files that do not record them.
-    link : str, optional
-        Link between devices, likewise.
-    hardware_files : path, or sequence of paths
-        TOML files of further devices.
-
-    Returns
-    -------
-    Calibration, PppCalibration or EvidenceCalibration
-        Accepted as `calibration` by `paleo_lite.predict` and others. With `suggest` a `Suggestions`.
-
-    Raises
-    ------
-    PaleoError
-        If there is no measurement of this device and precision, a file is malformed or the network is unknown.
+    Raise PaleoError if there is no measurement of this device and precision, a file is malformed or the network is
+    unknown.
     """
-    _check_time_model(time_model)
-    result_files = find_result_files(measured)
+    _check_time_model(question.time_model)
+    result_files = find_result_files(question.measured)
     if result_files:
-        from .evidence import calibrate_from_results, suggest_rows
-
-        asked = {
-            "gpu": gpu.id if isinstance(gpu, Device) else gpu,
-            "precision": precision,
-            "network": network,
-            "engine": engine,
-            "tensor": tensor,
-            "devices": devices,
-            "sequence_length": sequence_length,
-            "link": link,
-        }
-        given = {name: value for name, value in asked.items() if value is not None}
-        check_outputs(None if output is None else Path(output), force=force)
-        files = list(to_paths(hardware_files))
-        learned = calibrate_from_results(result_files, given, hardware_files=files, date=date)
-        if suggest is not None:
-            learned = msgspec.structs.replace(learned, suggested=suggest_rows(learned, suggest, files))
-        if output is not None:
-            write_calibration(msgspec.structs.replace(learned, suggested=[]), Path(output), force)
-        return learned
-    given_facts = dict(zip(RESULT_FACTS, (engine, tensor, devices, sequence_length, link), strict=True))
-    for name, fact in given_facts.items():
-        if fact is not None:
+        return _learn_from_results(result_files, question)
+    for name in question.given():
+        if name in OF_RESULT_FILES:
             raise BadValue(f"`--{name.replace('_', '-')}` is for result files of benchmarks")
-    if gpu is None:
+    if question.gpu is None:
         raise BadValue("the device that was measured is missing: give `--gpu`")
-    precision = precision or "fp32"
-    if suggest is None:
-        if phase is not None:
-            raise BadValue("`--phase` requires `--suggest`: it is the phase of the prediction")
-        fitted = fit_calibration(
-            measured,
-            gpu=gpu,
-            precision=precision,
-            network=network,
-            time_model=time_model,
-            batch_size=batch_size,
-            name_pattern=name_pattern,
-            output=output,
-            force=force,
-            date=date,
-            hardware_files=hardware_files,
-        )
-        return fitted.calibration
-    if time_model != CALIBRATED or output is not None:
+    if question.suggest is not None:
+        return _suggest(question, question.gpu, question.suggest)
+    if question.phase is not None:
+        raise BadValue("`--phase` requires `--suggest`: it is the phase of the prediction")
+    return fit_calibration(question).calibration
+
+
+calibrate = make_function("calibrate", CalibrationQuestion, answer_calibration)
+
+
+def _learn_from_results(files: list[Path], question: CalibrationQuestion) -> EvidenceCalibration:
+    """Learn from result files of benchmarks by which factor each cause of a forecast is off."""
+    from .evidence import calibrate_from_results, suggest_rows
+
+    facts = options_of(RecordedFacts)
+    given = {name: getattr(question, name) for name in question.given() if name in facts}
+    if isinstance(question.gpu, Device):
+        given["gpu"] = question.gpu.id
+    output = None if question.output is None else Path(question.output)
+    check_outputs(output, force=question.force)
+    hardware_files = to_paths(question.hardware_files)
+    learned = calibrate_from_results(files, given, hardware_files=hardware_files, date=question.date)
+    if question.suggest is not None:
+        learned = msgspec.structs.replace(learned, suggested=suggest_rows(learned, question.suggest, hardware_files))
+    if output is not None:
+        write_calibration(msgspec.structs.replace(learned, suggested=[]), output, question.force)
+    return learned
+
+
+def _suggest(question: CalibrationQuestion, gpu: str | Device, count: int) -> Suggestions:
+    """Return the measurements that would most reduce the interval of a prediction, or of typical ones."""
+    if question.time_model != CALIBRATED or question.output is not None:
         raise BadValue("`--suggest` fits nothing and writes no file: leave `--time-model` and `--output` out")
-    phase = phase or "inference"
-    machine = Machine.single_device(find_device(gpu, to_paths(hardware_files)))
-    if measured:
+    precision, phase = question.precision or "fp32", question.phase or "inference"
+    machine = Machine.single_device(find_device(gpu, to_paths(question.hardware_files)))
+    if question.measured:
         # Existing measurements count with all batch sizes.
-        fitted = fit_calibration(
-            measured,
-            gpu=gpu,
-            precision=precision,
-            network=network,
-            name_pattern=name_pattern,
-            date=date,
-            hardware_files=hardware_files,
-        )
-        model: Any = fitted.calibration.model()
+        model: Any = fit_calibration(replace(question, batch_size=None)).calibration.model()
     else:
         machine.peak(precision)  # raises UnknownPrecision if the device has no peak in this precision
         model = pooled_model(machine.device, precision)
@@ -247,12 +163,11 @@ def calibrate(
             f"there is no prior for {machine.device.id} in {precision} that measurements could improve ({reason}): "
             "use 'paleo-lite measure', which chooses its measurements itself"
         )
-    if network is None:
-        steps = typical_steps(precision, phase, batch_size)
+    if question.network is None:
+        steps = typical_steps(precision, phase, question.batch_size)
     else:
-        step_batch_size = 1 if batch_size is None else batch_size
-        steps = [Workload(find_network(network), precision, step_batch_size, phase)]
-    return suggest_steps(model, machine, steps, suggest)
+        steps = [Workload(find_network(question.network), precision, question.batch_size or 1, phase)]
+    return suggest_steps(model, machine, steps, count)
 
 
 def find_result_files(measured: Paths | Sequence[Measurement]) -> list[Path]:
@@ -314,43 +229,33 @@ def _find_profiles(paths: list[Path]) -> list[Path]:
     return find_files(paths)
 
 
-def fit_calibration(
-    measured: Paths | Sequence[Measurement] = (),
-    *,
-    gpu: str | Device,
-    precision: str = "fp32",
-    network: str | None = None,
-    time_model: str = CALIBRATED,
-    batch_size: int | None = None,
-    name_pattern: str | None = None,
-    output: str | Path | None = None,
-    force: bool = False,
-    date: str = "",
-    hardware_files: Paths = (),
-) -> FittedCalibration:
+def fit_calibration(question: CalibrationQuestion) -> FittedCalibration:
     """Fit a calibration as `calibrate` does, and return it with the measurements and the fit."""
-    _check_time_model(time_model)
-    output_path = None if output is None else Path(output)
-    check_outputs(output_path, force=force)
-    hardware_paths = to_paths(hardware_files)
-    device = find_device(gpu, hardware_paths)
-    steps, files, profiles = read_inputs(measured)
+    _check_time_model(question.time_model)
+    if question.gpu is None:
+        raise BadValue("the device that was measured is missing: give `--gpu`")
+    output_path = None if question.output is None else Path(question.output)
+    check_outputs(output_path, force=question.force)
+    hardware_paths = to_paths(question.hardware_files)
+    device = find_device(question.gpu, hardware_paths)
+    precision, network, batch_size = question.precision or "fp32", question.network, question.batch_size
+    steps, files, profiles = read_inputs(question.measured)
     if profiles:
         if network is None:
             columns = describe_columns(profiles[0])
             raise BadValue(f"{profiles[0]} is not a measurements CSV: for profiles give `--network`; {columns}")
         require(*PROFILE_READER)
         files += _find_profiles(profiles)
-    if time_model == CALIBRATED:
+    if question.time_model == CALIBRATED:
         if network is not None and profiles:
             from ..calibration.from_profiles import measure_profiles
 
             network_name = find_network(network).name
             steps += measure_profiles(
-                profiles, device.id, network_name, precision, batch_size, name_pattern, hardware_paths
+                profiles, device.id, network_name, precision, batch_size, question.name_pattern, hardware_paths
             )
         steps = select_measurements(steps, device, precision, hardware_paths)
-        provenance = provenance_of(steps, files, date, __version__)
+        provenance = provenance_of(steps, files, question.date, __version__)
         prior = pool_prior(device, precision, steps[0].execution, steps[0].software)
         measurements, fit = fit_device(steps, device, precision, prior)
         error = held_out_error(measurements, device, precision, prior)
@@ -368,15 +273,15 @@ def fit_calibration(
             from ..calibration.from_profiles import compare_with_profiles, ppp_run_of_profile, ppp_shares
 
             workload = Workload(find_network(network), precision)
-            compared = compare_with_profiles(profiles, workload, machine, batch_size, name_pattern)
+            compared = compare_with_profiles(profiles, workload, machine, batch_size, question.name_pattern)
             runs = [ppp_run_of_profile(profile) for profile in compared]
             shares = ppp_shares(compared)
         ppp_calibration = calibrate_ppp(
-            steps, machine, precision, runs, shares, inputs=files, date=date, version=__version__
+            steps, machine, precision, runs, shares, inputs=files, date=question.date, version=__version__
         )
         fitted = FittedCalibration(ppp_calibration, device)
     if output_path is not None:
-        write_calibration(fitted.calibration, output_path, force)
+        write_calibration(fitted.calibration, output_path, question.force)
     return fitted
 
 
@@ -409,36 +314,12 @@ def _calibrations_document(calibrations: list[AnyCalibration]) -> Document:
     )
 
 
-def validate(
-    data: str | Path | Sequence[Measurement],
-    *,
-    split: str = "network",
-    gpus: Sequence[str] = (),
-    precisions: Sequence[str] = (),
-    on_done: Callable[[int, int], None] | None = None,
-) -> Validation:
-    """Cross-validate the time model: hold measurements out, predict them from the others, and report the errors.
+def answer_validation(question: ValidationQuestion) -> Validation:
+    """Return the errors of held-out measurements.
 
-    Parameters
-    ----------
-    data : path, or sequence of Measurement
-        A measurements CSV, or a ``.json`` file with an earlier result (`to_dict`), which keeps its split.
-    split : {"network", "family", "gpu", "source"}
-        Groups that are held out one at a time: see `paleo_lite.calibration.validate.validate`.
-    gpus, precisions : sequence of str
-        Report only these devices and precisions; by default all. The others are still used for fitting.
-    on_done : callable, optional
-        Called with the number of completed devices and the number of all devices.
-
-    Returns
-    -------
-    Validation
-
-    Raises
-    ------
-    BadValue
-        If the split is unknown or there is nothing to hold out.
+    Raise BadValue if there is nothing to hold out.
     """
+    data, gpus, precisions = question.data, flatten(question.gpus), flatten(question.precisions)
     selection = ", ".join((*gpus, *precisions))
     if isinstance(data, (str, Path)) and Path(data).suffix == ".json":
         stored = read_typed(Path(data), Validation, "stored validation", MAX_FILE_BYTES).select(gpus, precisions)
@@ -453,12 +334,10 @@ def validate(
     if not any(is_selected):
         source = f" in {data}" if isinstance(data, (str, Path)) else ""
         raise BadValue(f"no measurement of {selection}{source}")
-    rows, points = hold_out(measurements, split, gpus, precisions, on_done=on_done or _ignore_progress)
-    return Validation(split, rows, points, validate_powers(measurements, split, gpus, precisions))
+    rows, points = hold_out(measurements, question.split, gpus, precisions)
+    return Validation(question.split, rows, points, validate_powers(measurements, question.split, gpus, precisions))
 
 
-def _ignore_progress(completed: int, total: int) -> None:
-    pass
-
+validate = make_function("validate", ValidationQuestion, answer_validation)
 
 __all__ = ["FittedCalibration", "PppCalibration", "calibrate", "calibrations", "fit_calibration", "validate"]

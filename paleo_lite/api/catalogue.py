@@ -18,9 +18,10 @@ from ..architectures import (
 )
 from ..architectures import network_names as shipped_network_names
 from ..architectures.catalog import is_factory
+from ..architectures.inputs import InputShapes
 from ..architectures.listing import network_rows, pipeline_rows
 from ..errors import BadFile, BadValue, UnknownName
-from ..files import check_outputs
+from ..files import Paths, check_outputs, to_paths
 from ..machines import Device, find_device, list_devices, read_links
 from ..machines.names import normalize_name
 from ..reporting.columns import select_columns
@@ -37,7 +38,6 @@ from ..reporting.document import Document, StaticResult, Table
 from ..reporting.networks import network_dict, network_page, networks_page
 from ..result import ResultList
 from ..units import parse_quantity
-from .arguments import InputShapes, Paths, to_paths
 
 _Item = TypeVar("_Item")
 

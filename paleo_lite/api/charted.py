@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def memory_ranges(
     network: Any,
     *,
-    gpu: str | Device,
+    gpu: str | Device | None,
     precision: str = "bf16",
     phase: str = "decode",
     batch_size: int = 8,
@@ -57,6 +57,8 @@ def memory_ranges(
     from ..timing.memory_ranges import MemoryAt, MemoryRanges
     from ..timing.workload import TrainingOptions
 
+    if gpu is None:
+        raise BadValue("give the device with `--gpu`, such as `--gpu h100-sxm`")
     settings: dict[str, Any] = {"gpu": gpu, "precision": precision, "phase": phase, **arguments}
     if phase == "training":
         settings.setdefault("training", TrainingOptions("adamw"))  # the default of networks that read tokens

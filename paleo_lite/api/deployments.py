@@ -19,6 +19,7 @@ from ..engines.records import LOCAL_ENGINES, find_server
 from ..engines.records.record import LocalEngine
 from ..engines.routing import UNIFORM
 from ..errors import BadValue, UnknownPrecision
+from ..files import Paths, to_paths
 from ..machines import Device, Price, find_device
 from ..machines.prices import choose_price
 from ..serving.deployment import Deployment, tensor_group
@@ -31,7 +32,6 @@ from ..serving.placement import Division, ModelOnDevice, check_undivided, with_k
 from ..serving.products import check_products, choose_precision
 from ..timing.energy import with_power_limit
 from ..timing.facility import Facility
-from .arguments import Paths, to_paths
 from .question import Question
 from .resolve import resolve_network, resolve_question
 

@@ -10,6 +10,7 @@ import msgspec
 from ..architectures import Network
 from ..architectures.pipelines.sampling import find_pipeline
 from ..errors import BadValue
+from ..files import Paths, to_paths
 from ..machines import Device, find_device, list_devices
 from ..own_machines.advise import (
     LocalAdvice,
@@ -23,7 +24,6 @@ from ..own_machines.contents import read_contents
 from ..own_machines.predict import DEFAULT_CPU, LocalPrediction, shares_memory
 from ..own_machines.predict import predict_local as predict_on_device
 from ..own_machines.question import LocalQuestion
-from .arguments import Paths, to_paths
 from .resolve import resolve_network
 
 

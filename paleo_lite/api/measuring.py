@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -19,7 +19,7 @@ from ..calibration.store import make_calibration, write_calibration
 from ..calibration.validate import predict_measured, prior_as_fit
 from ..errors import AmbiguousName, BadValue, CalibrationFailed, UnknownName
 from ..extras import require
-from ..files import check_outputs, save
+from ..files import check_outputs, save, to_paths
 from ..machines import Device, Machine, find_device
 from ..machines.registry import read_device
 from ..measurement.clock import QUICK, RISE_S, ROUNDS, Effort, Timing, best_of
@@ -34,10 +34,13 @@ from ..measurement.machine import (
     peak_per_s,
 )
 from ..measurement.running import STEPS, OutOfMemory, Probed, Setup, probes, run_probes, set_up, time_step
+from ..progress import announce
+from ..questions.evidence import MeasuringQuestion
+from ..questions.kind import make_function
+from ..questions.values import flatten
 from ..reporting.measure import MachineReport, TimedStep
 from ..timing.calibrated import rates_of
 from ..version import __version__
-from .arguments import Paths, to_paths
 
 FITTED = (
     "squeezenet1_1", "resnet18", "mobilenet_v2", "shufflenet_v2_x1_0", "alexnet", "densenet121", "resnext50_32x4d",
@@ -53,136 +56,100 @@ _Plan = dict[str, list[tuple[str, int]]]
 
 _BATCH_SIZE_FACTOR = {"cpu": 1, "cuda": 8}
 
-StepCallback = Callable[[str], None]
-"""Function that receives a description of the current measurement."""
+
+class _Timed(NamedTuple):
+    """What was timed on this machine."""
+
+    machine: Device
+    is_derived: bool  # whether the data of the machine was measured
+    software: str
+    probed: Sequence[Probed]
+    fitted: list[TimedStep]
+    held_out: list[TimedStep]
+    left_out: dict[str, str]  # steps that ran out of memory, with the message
+    disturbances: str
 
 
-def measure(
-    steps: Sequence[str] = (),
-    *,
-    device: str = "cpu",
-    quick: bool = False,
-    threads: int | None = None,
-    precision: str = "fp32",
-    phases: Sequence[str] = (),
-    channels_last: bool = False,
-    compiled: bool = False,
-    gpu: str | None = None,
-    output: str | Path | None = None,
-    calibration_out: str | Path | None = None,
-    hardware_out: str | Path | None = None,
-    force: bool = False,
-    hardware_files: Paths = (),
-    on_step: StepCallback | None = None,
-) -> MachineReport:
-    """Calibrate this machine: time operations and networks, fit the model, then predict and time other networks.
+def answer(question: MeasuringQuestion) -> MachineReport:
+    """Return what was measured of this machine, the calibration, and the check of its predictions.
 
-    Parameters
-    ----------
-    steps : sequence of str
-        Time only these steps, such as ``"resnet18:16:inference"`` (network, batch size, phase), and compare each with
-        its prediction. `paleo_lite.calibrate` with ``suggest`` names the most informative steps.
-    device : {"cpu", "cuda"}
-        Device to measure.
-    quick : bool
-        Measure for less than a minute: fewer networks, inference only, wider intervals.
-    threads : int, optional
-        Number of CPU threads; by default that of torch.
-    precision : str
-        Precision of the arithmetic.
-    phases : sequence of {"inference", "training"}
-        Phases to time; by default both.
-    channels_last : bool
-        Store images as NHWC.
-    compiled : bool
-        Run networks through ``torch.compile``.
-    gpu : str, optional
-        Name of this device, if it is not recognised automatically.
-    output, calibration_out, hardware_out : path, optional
-        CSV file of the measurements, TOML file of the calibration, TOML file of this machine with its measured peaks;
-        existing files are replaced only with `force`.
-    hardware_files : path, or sequence of paths
-        TOML files of further devices.
-    on_step : callable, optional
-        Called with a description of each measurement.
-
-    Returns
-    -------
-    MachineReport
-
-    Raises
-    ------
-    PaleoError
-        For a missing extra, an unknown device or an existing output file.
+    Raise PaleoError for a missing extra, an unknown device or an existing output file.
     """
-    if gpu is not None and hardware_out is not None:
+    if question.gpu is not None and question.hardware_out is not None:
         raise BadValue("`--gpu` uses the data of a known device, `--hardware-out` measures it: give one of them")
-    if steps and phases:
+    steps = [question.steps] if isinstance(question.steps, str) else question.steps
+    if steps and question.phases:
         raise BadValue("a STEP includes its phase: leave `--phase` out")
-    report_step = on_step or _ignore_step
     output_path, calibration_path, hardware_path = (
-        None if path is None else Path(path) for path in (output, calibration_out, hardware_out)
+        None if path is None else Path(path)
+        for path in (question.output, question.calibration_out, question.hardware_out)
     )
     chosen_steps = _parse_steps(steps)
-    check_outputs(output_path, calibration_path, hardware_path, force=force)
+    check_outputs(output_path, calibration_path, hardware_path, force=question.force)
     _require_libraries()
+    timed = _time_steps(question, chosen_steps, hardware_path)
+    machine, precision, held_out = timed.machine, question.precision, timed.held_out
+    if not timed.fitted or not (held_out or chosen_steps):
+        raise CalibrationFailed("the networks to measure do not fit into this device's memory: nothing to fit")
+    execution = "compiled" if question.compiled else "eager"
+    prior = None if timed.is_derived else pool_prior(machine, precision, execution)
+    if prior is None:
+        prior = _prior_from_probes(machine, precision, timed.probed, serial=question.device == "cpu")
+    measurements, fit = calibrate([step.measurement for step in timed.fitted], machine, precision, prior)
+    provenance = provenance_of(measurements, date=date.today().isoformat(), version=__version__)
+    error = held_out_error(measurements, machine, precision, prior)
+    calibration = make_calibration(machine.id, precision, measurements, fit, provenance, error)
+    if output_path is not None:
+        save(output_path, format_csv(step.measurement for step in (*timed.fitted, *held_out)).encode())
+    if chosen_steps:  # compare them with the prediction before they were measured
+        held_out = timed.fitted
+        fit = prior_as_fit(prior)
+    points = predict_measured(fit, [step.measurement for step in held_out], machine, precision)
+    if calibration_path is not None:
+        write_calibration(calibration, calibration_path, question.force)
+    return MachineReport(
+        machine.id,
+        machine.name,
+        precision,
+        timed.software,
+        bandwidth_bytes_per_s(timed.probed, precision),
+        peak_per_s(timed.probed, precision),
+        launch_s(timed.probed),
+        timed.probed,
+        timed.fitted,
+        held_out,
+        points,
+        calibration,
+        [f"{step}: {reason}" for step, reason in timed.left_out.items()],
+        [str(path) for path in (output_path, calibration_path, hardware_path) if path is not None],
+        timed.disturbances,
+    )
+
+
+measure = make_function("measure", MeasuringQuestion, answer)
+
+
+def _time_steps(question: MeasuringQuestion, chosen_steps: _Plan, hardware_path: Path | None) -> _Timed:
+    """Time single operations, and the chosen steps or those of the default plans."""
+    device, quick = question.device, question.quick
     effort = _effort(device, quick)
-    machine = None if gpu is None else find_device(gpu, to_paths(hardware_files))
-    disturbance = describe_other_load()
-    if disturbance:
-        report_step(f"although {disturbance}")
-    with set_up(device, precision, threads, channels_last, compiled) as setup:
-        report_step("probes: matrix products, convolutions, memory streams, launches")
+    machine = None if question.gpu is None else find_device(question.gpu, to_paths(question.hardware_files))
+    load = describe_other_load()
+    if load:
+        announce(f"although {load}")
+    with set_up(device, question.precision, question.threads, question.channels_last, question.compiled) as setup:
+        announce("probes: matrix products, convolutions, memory streams, launches")
         probed = run_probes(probes(quick, _BATCH_SIZE_FACTOR[setup.device]), setup, effort)
         if machine is None and hardware_path is None:
             machine = _find_shipped_device(setup)
         is_derived = machine is None
         if machine is None:
             machine = _derive_device(setup, probed, quick, effort, hardware_path)
-        timer = _Timer(setup, machine.id, effort, report_step)
-        if chosen_steps:
-            plans: tuple[_Plan, _Plan] = (chosen_steps, {})
-        else:
-            plans = _default_plans(device, quick, phases)
+        timer = _Timer(setup, machine.id, effort)
+        plans = (chosen_steps, {}) if chosen_steps else _default_plans(device, quick, flatten(question.phases))
         fitted, held_out = timer.time_plans(*plans)
-        disturbances = "; ".join(text for text in (disturbance, describe_throttling(setup)) if text)
-    if not fitted or not (held_out or chosen_steps):
-        raise CalibrationFailed("the networks to measure do not fit into this device's memory: nothing to fit")
-    execution = "compiled" if compiled else "eager"
-    prior = None if is_derived else pool_prior(machine, precision, execution)
-    if prior is None:
-        prior = _prior_from_probes(machine, precision, probed, serial=device == "cpu")
-    measurements, fit = calibrate([step.measurement for step in fitted], machine, precision, prior)
-    provenance = provenance_of(measurements, date=date.today().isoformat(), version=__version__)
-    error = held_out_error(measurements, machine, precision, prior)
-    calibration = make_calibration(machine.id, precision, measurements, fit, provenance, error)
-    if output_path is not None:
-        save(output_path, format_csv(step.measurement for step in (*fitted, *held_out)).encode())
-    if chosen_steps:  # compare them with the prediction before they were measured
-        held_out = fitted
-        fit = prior_as_fit(prior)
-    points = predict_measured(fit, [step.measurement for step in held_out], machine, precision)
-    if calibration_path is not None:
-        write_calibration(calibration, calibration_path, force)
-    left_out = [f"{step}: {reason}" for step, reason in timer.left_out.items()]
-    written = [str(path) for path in (output_path, calibration_path, hardware_path) if path is not None]
-    return MachineReport(
-        machine.id,
-        machine.name,
-        precision,
-        setup.software,
-        bandwidth_bytes_per_s(probed, precision),
-        peak_per_s(probed, precision),
-        launch_s(probed),
-        probed,
-        fitted,
-        held_out,
-        points,
-        calibration,
-        left_out,
-        written,
-        disturbances,
-    )
+        disturbances = "; ".join(text for text in (load, describe_throttling(setup)) if text)
+    return _Timed(machine, is_derived, setup.software, probed, fitted, held_out, timer.left_out, disturbances)
 
 
 def _require_libraries() -> None:
@@ -244,10 +211,6 @@ def _prior_from_probes(machine: Device, precision: str, probed: Sequence[Probed]
     return narrow_by_probes(base, probed, rates, precision, launch_s(probed), serial)
 
 
-def _ignore_step(description: str) -> None:
-    pass
-
-
 def _find_shipped_device(setup: Setup) -> Device | None:
     """Return the shipped device with the name of this GPU; None for a CPU, as its rates depend on the threads."""
     if setup.device == "cpu":
@@ -290,11 +253,10 @@ def _derive_device(
 class _Timer:
     """Times steps of networks, and records those that run out of memory."""
 
-    def __init__(self, setup: Setup, device_id: str, effort: Effort, report_step: StepCallback) -> None:
+    def __init__(self, setup: Setup, device_id: str, effort: Effort) -> None:
         self.setup = setup
         self.device_id = device_id
         self.effort = effort
-        self.report_step = report_step
         self.left_out: dict[str, str] = {}
 
     def time_plans(self, *plans: _Plan) -> list[list[TimedStep]]:
@@ -303,7 +265,7 @@ class _Timer:
         for number in range(ROUNDS):
             for timings, plan in zip(timed, plans):
                 for name, steps in plan.items():
-                    self.report_step(f"round {number + 1} of {ROUNDS}: {name}")
+                    announce(f"round {number + 1} of {ROUNDS}: {name}")
                     self._time_network(name, steps, timings)
         return [[self._make_step(key, best_of(timings)) for key, timings in plan.items()] for plan in timed]
 

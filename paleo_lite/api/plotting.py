@@ -275,9 +275,10 @@ def timeline(path: str | Path, *, slices: int = 500) -> Any:
 
 def _fit(*subject: Any, **arguments: Any) -> Any:
     """Fit a calibration, for the chart ``fit``."""
+    from ..questions.evidence import CalibrationQuestion
     from .calibrations import fit_calibration
 
-    return fit_calibration(*subject, **arguments)
+    return fit_calibration(CalibrationQuestion(*subject, **arguments))
 
 
 def _pareto(file: str | Path, *, pareto: str | Sequence[str] = (), top: int | None = None, **arguments: Any) -> Any:

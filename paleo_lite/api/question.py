@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ..architectures import Network
+from ..architectures.inputs import InputShapes
 from ..architectures.network import SequenceOptions
 from ..architectures.pipelines.records import Pipeline
 from ..errors import BadValue
+from ..files import Paths, to_paths
 from ..machines import Device, Machine, find_device
 from ..timing.energy import with_power_limit
 from ..timing.models import CALIBRATED
-from .arguments import InputShapes, Paths, to_paths
 
 if TYPE_CHECKING:
     from torch import nn

@@ -11,9 +11,9 @@ from ..distributed.links import Topology, device_link
 from ..distributed.platforms import Computer, find_platform, is_topology, usual_computer
 from ..distributed.request import ClusterRequest
 from ..errors import BadValue
+from ..files import to_paths
 from ..machines import Device, Price, find_device
 from ..timing.energy import with_power_limit
-from .arguments import to_paths
 
 if TYPE_CHECKING:
     from ..questions.rl_options import Rl

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ..architectures import Network, find_network, trace_factory
 from ..architectures.catalog import HUGGING_FACE, is_factory
+from ..architectures.inputs import InputShapes
 from ..architectures.network import SequenceOptions
 from ..architectures.pipelines.sampling import denoiser_network, find_pipeline, parse_image_size
 from ..calibration.choose import choose_model
@@ -18,7 +19,6 @@ from ..timing import TimeModel, Workload
 from ..timing.training_recipes import check_recipe, find_recipe
 from ..timing.workload import TrainingOptions, UnderEngine
 from ..units import PRECISION_BYTES, element_bytes
-from .arguments import InputShapes
 from .question import Question
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from msgspec import structs
 from ..architectures.pipelines.sampling import find_pipeline
 from ..counting import GENERATION_PHASES
 from ..errors import BadQuantity, BadValue
+from ..files import to_paths
 from ..machines import Device, Machine, find_device
 from ..timing import TimeModel, Workload
 from ..units import parse_quantity, parse_range
-from .arguments import to_paths
 from .pipelines import resolve_pipeline
 from .question import Question
 from .resolve import resolve_question

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..extras import require
-from .arguments import Paths, to_paths
+from ..files import Paths, to_paths
 from .profiles import PROFILE_READER
 
 if TYPE_CHECKING:

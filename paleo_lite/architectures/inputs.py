@@ -11,6 +11,9 @@ from ..units import parse_shape
 Size = int | tuple[int, int]
 """A size; or the shortest and longest sequence length."""
 
+InputShapes = Sequence[str | Sequence[int]]
+"""Shape of one sample for each input of a network: ``(3, 224, 224)``, ``"int64:128"`` or ``"input_ids=int64:128"``."""
+
 TYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool", "complex64")
 
 

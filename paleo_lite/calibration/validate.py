@@ -10,6 +10,7 @@ import numpy as np
 
 from ..errors import BadValue
 from ..machines import Device, Machine, find_device
+from ..progress import report as report_progress
 from ..result import Result
 from ..timing.calibrated import CalibratedModel, library_peak
 from ..timing.intervals import QUANTILES
@@ -222,8 +223,6 @@ def validate(
     gpus: Sequence[str] = (),  # devices to validate; all if empty. The others still inform the priors
     precisions: Sequence[str] = (),  # precisions to validate; all if empty
     operations: Sequence[DeviceData] = (),  # measurements of single operations that also inform the priors
-    # Called with the number of groups done and the number of all groups.
-    on_done: Callable[[int, int], None] = lambda done, groups: None,
 ) -> tuple[list[AccuracyRow], list[Point]]:
     """Predict held-out measurements and compare them with the measured times.
 
@@ -242,7 +241,7 @@ def validate(
     rows: list[AccuracyRow] = []
     points: list[Point] = []
     for number_done, (key, group) in enumerate(devices.groups.items()):
-        on_done(number_done, len(devices.groups))
+        report_progress(number_done, len(devices.groups))
         if (gpus and key.gpu not in gpus) or (precisions and key.precision not in precisions):
             continue
         if split in _LABEL_SPLITS:

@@ -14,10 +14,10 @@ import click
 from ..api.plotting import KINDS, Plot, check_chart_file
 from ..errors import BadValue
 from ..questions.names import Names
-from ..questions.option import Options, parameters_of
+from ..questions.option import Options, OutputOption, parameters_of
 from ..result import Result
 from . import DEBUG
-from .options import OutputOption, force
+from .options import force
 
 FORMATS = ("table", "json", "csv", "markdown")
 

@@ -13,15 +13,15 @@ from ..api.sweeps import best as find_best_rows
 from ..errors import BadValue
 from ..questions.completion import COLUMN
 from ..questions.names import Names
+from ..questions.option import OutputOption
+from ..questions.records import SiteOptions
 from ..questions.values import INTEGER
 from ..sweeps.best import MAX_FRONT_ROWS
 from ..sweeps.space import parse_names
-from . import options
 from .answers import CommandResult, command
-from .options import OutputOption
 
 
-@command()
+@command(SiteOptions)
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @click.option(
     "--minimise",
@@ -57,7 +57,6 @@ from .options import OutputOption
 @click.option(
     "--bounds", is_flag=True, help="Include rows whose times are lower bounds; by default only forecasts are ranked."
 )
-@options.site()
 @click.option("--top", type=INTEGER, default=10, show_default=True, cls=OutputOption, help="Maximum number of rows.")
 @click.pass_obj
 def best(output: dict[str, Any], /, file: Path, pareto: str | None, top: int, **arguments: Any) -> CommandResult:

@@ -7,63 +7,19 @@ from typing import Any
 
 import click
 
-from ..api.calibrations import RESULT_FACTS, find_result_files, fit_calibration
-from ..api.calibrations import calibrate as run_calibrate
+from ..api.calibrations import answer_calibration, find_result_files, fit_calibration
 from ..calibration.measurements import TEMPLATE
 from ..errors import BadFile
 from ..files import NO_SUCH_FILE, file_exists
-from ..questions.completion import LINK, NETWORK
-from ..questions.values import INTEGER
-from ..timing.models import CALIBRATED
-from . import options
+from ..questions.evidence import OF_RESULT_FILES, CalibrationQuestion
+from ..questions.option import OutputOption
 from .answers import CommandResult, command
-from .options import OutputOption
 
 
-@command()
+@command(CalibrationQuestion)
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
-@options.gpu(required=False, help="Device that was measured.")
-@options.precision(default=None, show_default=False, help="Precision. [default: fp32, or that of result files]")
-@click.option(
-    "--network",
-    metavar="NETWORK",
-    type=NETWORK,
-    help="Network of the profiles (required for profiles), or of the prediction with --suggest.",
-)
-@click.option("--engine", metavar="ENGINE", help="Inference engine, where result files do not record it.")
-@click.option("--tensor", type=INTEGER, metavar="N", help="Tensor parallelism, where result files do not record it.")
-@click.option("--devices", type=INTEGER, metavar="N", help="Number of devices, where result files do not record it.")
-@options.sequence_length(help="Tokens per sequence, where result files do not record them.")
-@click.option(
-    "--link", type=LINK, metavar="LINK", help="Link between the devices, where result files do not record it."
-)
-@click.option(
-    "--time-model",
-    type=options.MODELS,
-    default=CALIBRATED,
-    show_default=True,
-    help="Model to fit: calibrated (all parameters), or ppp (platform percent of peak, the parameter of PALEO).",
-)
-@options.batch_size(
-    default=None, help="Use only profiles with this batch size; with --suggest the batch size of the prediction."
-)
-@click.option(
-    "--suggest",
-    type=INTEGER,
-    metavar="K",
-    help="Suggest the K measurements that would most reduce the prediction interval of --network, or of a typical set "
-    "of networks.",
-)
-@click.option("--phase", type=options.PHASES, help="With --suggest: phase of the prediction. [default: inference]")
-@options.name_pattern()
-@options.output(help="TOML file of the calibration.")
-@options.force()
-@click.option("--date", default="", cls=OutputOption, help="Date of the measurements, for the record.")
 @click.option("--template", is_flag=True, cls=OutputOption, help="Print a measurements CSV to fill in.")
-@options.hardware_files()
-def calibrate(
-    paths: tuple[Path, ...], gpu: str | None, template: bool, suggest: int | None, phase: str | None, **arguments: Any
-) -> CommandResult | None:
+def calibrate(paths: tuple[Path, ...], template: bool, **given: Any) -> CommandResult | None:
     """Fit the parameters of a device to measured steps in PATHS: measurements CSVs, profiles, folders of profiles.
 
     Result files of servers, of llama.cpp and its like, and of training move the causes of their forecasts instead.
@@ -84,22 +40,19 @@ def calibrate(
     if template:
         click.echo(TEMPLATE, nl=False)
         return None
-    if find_result_files(paths):
-        learned: Any = run_calibrate(paths, gpu=gpu, suggest=suggest, phase=phase, **arguments)
-        return CommandResult(learned.to_dict, learned.document)
-    for path in paths if gpu is None else ():
-        if not file_exists(path, Path.exists):
-            raise BadFile(f"{path}: {NO_SUCH_FILE}")
-    if gpu is None or not (paths or suggest):
-        raise click.UsageError("`calibrate` needs measurements CSVs and `--gpu`; `--template` prints a CSV to fill in")
-    if suggest is not None or phase is not None:  # a phase without --suggest raises an error
-        suggestions = run_calibrate(paths, gpu=gpu, suggest=suggest, phase=phase, **arguments)
-        return CommandResult(suggestions.to_dict, suggestions.document)
-    for name in RESULT_FACTS:
-        if arguments.pop(name) is not None:
-            raise click.UsageError(f"`--{name.replace('_', '-')}` is for result files of benchmarks")
-    precision = arguments.pop("precision") or "fp32"
-    fitted = fit_calibration(paths, gpu=gpu, precision=precision, **arguments)
-    calibration = fitted.calibration
-    has_chart = fitted.fit is not None
-    return CommandResult(calibration.to_dict, calibration.document, (lambda: fitted) if has_chart else None)
+    question = CalibrationQuestion(measured=paths, **given)
+    if not find_result_files(paths):
+        for path in paths if question.gpu is None else ():
+            if not file_exists(path, Path.exists):
+                raise BadFile(f"{path}: {NO_SUCH_FILE}")
+        if question.gpu is None or not (paths or question.suggest):
+            raise click.UsageError(
+                "`calibrate` needs measurements CSVs and `--gpu`; `--template` prints a CSV to fill in"
+            )
+        if not set(question.given()) & {"suggest", "phase", *OF_RESULT_FILES}:
+            fitted = fit_calibration(question)
+            calibration = fitted.calibration
+            has_chart = fitted.fit is not None
+            return CommandResult(calibration.to_dict, calibration.document, (lambda: fitted) if has_chart else None)
+    answer = answer_calibration(question)
+    return CommandResult(answer.to_dict, answer.document)

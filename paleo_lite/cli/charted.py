@@ -7,32 +7,15 @@ from typing import Any
 import click
 
 from ..api.charted import memory_ranges
-from ..questions.names import Names
-from ..questions.values import CommaSeparated, flatten
-from . import options
+from ..questions.charts import LocalChart, MemoryChart
+from ..questions.option import parameters_of
+from ..questions.values import flatten
+from . import DEBUG, options
 from .answers import CommandResult
 
 
-@click.command("memory")
+@click.command("memory", params=[*parameters_of(MemoryChart), DEBUG])
 @options.network()
-@options.gpu()
-@options.precision(default="bf16")
-@options.phase(type=options.PHASES_AND_GENERATING, default="decode")
-@options.batch_size(default=8, help="Batch size of the range of tokens.")
-@options.sequence_length(
-    default=2048, show_default=True, help="Tokens of the range of batch sizes: per sequence, in decode in the KV cache."
-)
-@click.option("--batch-sizes", default="1:64:x2", show_default=True, metavar="RANGE", help="Batch sizes: 1:64:x2.")
-@click.option(
-    "--token-counts",
-    default="256:65536:x2",
-    show_default=True,
-    metavar="RANGE",
-    help="Numbers of tokens; those that the network does not support are left out.",
-)
-@options.weights()
-@options.hardware_files()
-@options.debug()
 def memory(**arguments: Any) -> CommandResult:
     """Peak memory of the language model NETWORK by part, over the batch size and over the tokens.
 
@@ -44,22 +27,8 @@ def memory(**arguments: Any) -> CommandResult:
     return CommandResult(drawn=lambda: ranges)
 
 
-@click.command("local")
+@click.command("local", params=[*parameters_of(LocalChart), DEBUG])
 @options.network()
-@options.gpus(
-    help="Device, by name or alias; several separated by commas; of one all formats are drawn. [default: all devices "
-    "of people's own machines]",
-)
-@click.option(
-    "--weights",
-    multiple=True,
-    metavar="FORMAT",
-    type=CommaSeparated(Names("format of the weights", ".gguf_types:MIXTURES")),
-    help="Format of llama.cpp; several separated by commas. [default: ten that people publish]",
-)
-@options.context()
-@options.hardware_files()
-@options.debug()
 def local(network: str, gpus: tuple[Any, ...], weights: tuple[Any, ...], **arguments: Any) -> CommandResult:
     """Tokens per second of the language model NETWORK under llama.cpp, by device, or by format on one device.
 

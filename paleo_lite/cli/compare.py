@@ -7,58 +7,22 @@ from typing import Any
 
 import click
 
-from ..api.profiles import compare as compare_profiles
+from ..api.profiles import answer_comparison
 from ..errors import BadValue
 from ..files import file_exists
-from ..questions.completion import NETWORK
-from ..questions.names import Names
+from ..questions.profiles import ComparisonQuestion
 from . import options
 from .answers import CommandResult, command
 
 
-@command()
+@command(ComparisonQuestion)
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--a", "more_a", multiple=True, type=click.Path(path_type=Path), help="A further repeat of A.")
 @click.option("--b", "more_b", multiple=True, type=click.Path(path_type=Path), help="A further repeat of B.")
-@click.option(
-    "--repeats", is_flag=True, help="Also read the repeats in the folders of A and B, recognised by their names."
-)
-@options.direction()
-@click.option(
-    "--by",
-    type=Names("grouping", ".profile_analysis:GROUPINGS"),
-    default="kernel",
-    show_default=True,
-    help="Sum the times by kernel, by operation, by operation and shapes, or by module.",
-)
-@click.option(
-    "--predict",
-    metavar="NETWORK",
-    type=NETWORK,
-    help="Compare a prediction for this network with one profile; the options below are for the prediction.",
-)
-@options.gpu(required=False, help="With --predict: device. [default: the one recorded in the profile]")
-@options.precision()
-@options.batch_size(default=None, help="Samples per pass. [default: as in the file name of the profile]")
-@options.sequence_length()
-@options.context()
-@options.phase(
-    type=options.PHASES_AND_GENERATING,
-    default=None,
-    help="With --predict: phase. [default: training if the profile has backward kernels, else inference]",
-)
-@options.time_model()
-@options.ppp()
-@options.calibration()
-@options.clock()
-@options.power_limit()
 @options.top()
-@options.capture_traces()
-@options.name_pattern()
 @options.decompressed()
-@options.hardware_files()
 def compare(
-    paths: tuple[Path, ...], more_a: tuple[Path, ...], more_b: tuple[Path, ...], top: int | None, **arguments: Any
+    paths: tuple[Path, ...], more_a: tuple[Path, ...], more_b: tuple[Path, ...], top: int | None, **given: Any
 ) -> CommandResult:
     """Compare the kernels of two profiles A and B, a prediction with a profile, or a result file with its forecasts.
 
@@ -81,7 +45,7 @@ def compare(
         )
     side_a = _split_at_commas(paths[0]) if paths else []
     side_b = _split_at_commas(paths[1]) if len(paths) > 1 else []
-    comparison = compare_profiles([*side_a, *more_a], [*side_b, *more_b], **arguments)
+    comparison = answer_comparison(ComparisonQuestion(a=[*side_a, *more_a], b=[*side_b, *more_b], **given))
     return CommandResult(comparison.to_dict, lambda: comparison.document(top=top), lambda: comparison)
 
 

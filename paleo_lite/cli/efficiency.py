@@ -7,86 +7,28 @@ from typing import Any
 
 import click
 
-from ..api.profiles import efficiency as measure_efficiency
+from ..api.profiles import answer_efficiency
 from ..errors import BadValue
-from ..questions.completion import CompletedText
-from ..questions.names import Names
-from ..questions.values import INTEGER
+from ..files import to_paths
+from ..questions.option import OutputOption
+from ..questions.profiles import EfficiencyQuestion
 from . import options
-from .answers import CommandResult, command, progress
+from .answers import CommandResult, command, progress_of_long_answers
 
 
-@command()
+@command(EfficiencyQuestion)
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
-@options.gpu(required=False, help="Device of the profiles. [default: the one recorded in the first profile]")
-@click.option(
-    "--method",
-    type=Names("method", ".profile_analysis:METHODS"),
-    default="steady",
-    show_default=True,
-    help="steady analyzes one steady iteration, notebook all rows as the notebook of SURFBoard does.",
-)
-@options.precision()
-@click.option(
-    "--steps",
-    metavar="FIRST:LAST",
-    help="Analyze only these iterations, by the numbers of their step markers: 3, or 2:5.",
-)
-@click.option(
-    "--by",
-    type=Names("grouping", ".profile_analysis:GROUPINGS"),
-    default="op",
-    show_default=True,
-    help="Sum the time of an iteration by operation, by operation and shapes, by module (or marked range), or "
-    "by kernel.",
-)
-@click.option(
-    "--group-by",
-    metavar="COLUMNS",
-    default="",
-    type=CompletedText(".questions.completion:configuration_names"),
-    help="Also print means over these columns of the configuration, such as batch_size,nodes.",
-)
-@options.name_pattern()
-@options.capture_traces()
 @options.decompressed()
-@click.option(
-    "--durations",
-    multiple=True,
-    metavar="FILE",
-    type=click.Path(path_type=Path, exists=True),
-    help="Measured batch durations, used for rates instead of kernel times: CSV tables, CSVs of markers, TAU "
-    "intervals, or folders of these; the shortest duration is used.",
-)
-@click.option(
-    "--batches",
-    type=INTEGER,
-    default=25,
-    show_default=True,
-    help="With --durations and the method notebook: number of batches in the profiles.",
-)
-@click.option(
-    "--tau-init",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="TAU intervals of runs with one batch; their median is subtracted as the initialization time.",
-)
-@click.option("--tau-batches", type=INTEGER, default=50, show_default=True, help="Number of batches of the TAU runs.")
-@options.jobs()
-@options.scheduler()
 @click.option(
     "--report",
     type=click.Path(path_type=Path, dir_okay=False),
-    cls=options.OutputOption,
+    cls=OutputOption,
     metavar="FILE",
     help="Also write what one profile says, with charts, into a .html file, or all tables into .xlsx or .zip (of CSV "
     "files).",
 )
-@click.option("--keep-going", is_flag=True, help="Report unreadable files and continue with the others.")
-@options.hardware_files()
 @click.pass_obj
-def efficiency(
-    output: dict[str, Any], /, paths: tuple[Path, ...], group_by: str, report: Path | None, **arguments: Any
-) -> CommandResult:
+def efficiency(output: dict[str, Any], /, paths: tuple[Path, ...], report: Path | None, **given: Any) -> CommandResult:
     """Measure how well the device was used, from profiles.
 
     PATHS are profiles, or folders of profiles; several are read in parallel.
@@ -100,22 +42,29 @@ def efficiency(
       paleo-lite efficiency profiles/ --gpu k40m --method notebook --durations markers/ --durations interval.parquet \\
           --tau-init one_batch.parquet
     """
-    columns = [name.strip() for name in group_by.split(",") if name.strip()]
-    with progress("reading profiles") as on_done:
-        result = measure_efficiency(paths, group_by=columns, on_done=on_done, **arguments)
+    question = EfficiencyQuestion(paths=paths, **given)
+    with progress_of_long_answers("reading profiles"):
+        result = answer_efficiency(question)
     failures = [failure["error"] for failure in result.failed]
     if report is not None:
-        _write_report(paths, report, output, arguments)
+        _write_report(question, report, is_forced=bool(output.get("force")))
     return CommandResult(result.to_dict, result.document if result.rows else None, lambda: result, failures)
 
 
-def _write_report(paths: tuple[Path, ...], file: Path, output: dict[str, Any], arguments: dict[str, Any]) -> None:
+def _write_report(question: EfficiencyQuestion, file: Path, is_forced: bool) -> None:
     """Write the report of the only profile."""
     from ..questions.report import report_profile
 
-    if len(paths) != 1 or paths[0].is_dir() or arguments["gpu"] is None:
+    paths = to_paths(question.paths)
+    if len(paths) != 1 or paths[0].is_dir() or question.gpu is None:
         raise BadValue("`--report` is for one profile and its device: give one PATH and `--gpu`")
-    names = ("gpu", "precision", "name_pattern", "hardware_files")
-    settings = {name: arguments[name] for name in names}
-    written = report_profile(paths[0], file, force=bool(output.get("force")), **settings)
+    written = report_profile(
+        paths[0],
+        file,
+        gpu=question.gpu,
+        precision=question.precision,
+        name_pattern=question.name_pattern,
+        hardware_files=question.hardware_files,
+        force=is_forced,
+    )
     click.echo(f"{written.path}: {written.page.title}, {written.bytes / 1e6:.2f} MB", err=True)

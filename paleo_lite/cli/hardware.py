@@ -9,12 +9,16 @@ import click
 
 from ..api import catalogue
 from ..questions.completion import DEVICE
+from ..questions.option import OutputOption, parameters_of
+from ..questions.records import DeviceOptions
 from ..questions.values import Quantity
 from ..reporting.document import SCREEN_LINES
 from ..result import Result
-from . import options
 from .answers import AnswerCommand, CommandResult
-from .options import OutputOption
+
+
+def _hardware_files() -> list[click.Parameter]:
+    return parameters_of(DeviceOptions, "hardware_files")
 
 
 @click.group()
@@ -22,10 +26,9 @@ def hardware() -> None:
     """List the devices and links, show the figures of a device with their sources, or audit the files."""
 
 
-@hardware.command("list", cls=AnswerCommand)
+@hardware.command("list", cls=AnswerCommand, params=_hardware_files())
 @click.argument("words", nargs=-1, metavar="[WORD]...")
 @click.option("--all", "lists_all", is_flag=True, cls=OutputOption, help="List more devices than a screen holds.")
-@options.hardware_files()
 @click.pass_obj
 def list_devices(
     output: dict[str, Any], words: tuple[str, ...], lists_all: bool, hardware_files: tuple[Path, ...]
@@ -40,9 +43,8 @@ def list_devices(
     return CommandResult(result.to_dict, lambda: result.document(max_lines=max_lines))
 
 
-@hardware.command("show", cls=AnswerCommand)
+@hardware.command("show", cls=AnswerCommand, params=_hardware_files())
 @click.argument("device", type=DEVICE)
-@options.hardware_files()
 def show_device(device: str, hardware_files: tuple[Path, ...]) -> Result:
     """Show all figures of DEVICE with their sources."""
     return catalogue.hardware(device, hardware_files=hardware_files)
@@ -64,8 +66,7 @@ def list_links(move: float | None) -> Result:
     return catalogue.links(move=move)
 
 
-@hardware.command(cls=AnswerCommand)
-@options.hardware_files()
+@hardware.command(cls=AnswerCommand, params=_hardware_files())
 def audit(hardware_files: tuple[Path, ...]) -> CommandResult:
     """Check all files: sources, units, peak = cores x clock, bandwidth = bus width x data rate, names.
 

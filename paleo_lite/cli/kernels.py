@@ -7,24 +7,19 @@ from typing import Any
 
 import click
 
-from ..api.profiles import kernels as report_kernels
+from ..api.profiles import answer_kernels
 from ..api.traces import merge_traces, replay_operator
 from ..errors import BadValue
 from ..files import check_outputs
 from ..questions.names import Names
+from ..questions.option import OutputOption
+from ..questions.profiles import KernelsQuestion
 from . import options
 from .answers import CommandResult, command
-from .options import OutputOption
 
 
-@command()
+@command(KernelsQuestion)
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
-@options.gpu(
-    required=False,
-    help="Device on which the kernels ran. [default: the one recorded in the first profile]",
-)
-@options.precision()
-@options.direction()
 @options.top()
 @click.option(
     "--sort",
@@ -34,12 +29,6 @@ from .options import OutputOption
     show_default=True,
     cls=OutputOption,
     help="Sort by time, by optimization potential, or by fraction of peak.",
-)
-@click.option(
-    "--full-names",
-    is_flag=True,
-    cls=OutputOption,
-    help="One row per full kernel name, with template arguments and parameters.",
 )
 @click.option(
     "--next-command",
@@ -70,9 +59,7 @@ from .options import OutputOption
     help="Also write the activity of all devices into one trace for Perfetto, with counters of queues and copies: "
     ".json or .json.gz.",
 )
-@options.name_pattern()
 @options.decompressed()
-@options.hardware_files()
 @click.pass_obj
 def kernels(
     output: dict[str, Any],
@@ -84,7 +71,7 @@ def kernels(
     program: str,
     replay: str | None,
     trace: Path | None,
-    **arguments: Any,
+    **given: Any,
 ) -> CommandResult:
     """Break the time of a profile down by kernel, and rank the kernels by optimization potential.
 
@@ -106,7 +93,7 @@ def kernels(
         return CommandResult(lambda: {"script": script}, lambda: script)
     if trace is not None:
         check_outputs(trace, force=bool(output.get("force")))
-    report = report_kernels(paths, **arguments)
+    report = answer_kernels(KernelsQuestion(paths=paths, **given))
     if trace is not None:
         written = merge_traces(paths, trace, force=bool(output.get("force")))
         ranks = "1 rank" if len(written.ranks) == 1 else f"{len(written.ranks)} ranks"

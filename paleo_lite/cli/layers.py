@@ -9,10 +9,10 @@ import click
 from ..errors import BadValue
 from ..questions.completion import NETWORK
 from ..questions.layers import Layers
+from ..questions.option import OutputOption
 from ..questions.values import INTEGER
 from . import options
 from .answers import CommandResult, command
-from .options import OutputOption
 
 
 @command(Layers)

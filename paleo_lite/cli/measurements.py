@@ -7,29 +7,17 @@ from typing import Any
 
 import click
 
-from ..api.result_files import measurements as read_measurements
-from ..questions.completion import LINK, NETWORK
-from ..questions.values import INTEGER
+from ..api.result_files import answer
+from ..questions.evidence import ResultFilesQuestion
 from . import options
-from .answers import CommandResult, command, progress
+from .answers import CommandResult, command, progress_of_long_answers
 
 
-@command()
+@command(ResultFilesQuestion)
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
-@options.gpu(required=False, help="Device, where the files do not record it.")
-@click.option("--devices", type=INTEGER, metavar="N", help="Number of devices, where the files do not record it.")
-@click.option("--network", type=NETWORK, metavar="NETWORK", help="Network, where the files do not record it.")
-@options.precision(default=None, show_default=False, help="Precision, where the files do not record it.")
-@click.option("--tensor", type=INTEGER, metavar="N", help="Tensor parallelism, where the files do not record it.")
-@click.option("--engine", metavar="ENGINE", help="Inference engine, where the files do not record it.")
-@click.option("--link", type=LINK, metavar="LINK", help="Link between the devices, where the files do not record it.")
-@options.sequence_length(help="Tokens per sequence, where the files do not record them.")
 @options.top()
-@options.jobs()
-@options.scheduler()
 @options.decompressed()
-@click.option("--keep-going", is_flag=True, help="Report unreadable files and continue with the others.")
-def measurements(paths: tuple[Path, ...], top: int | None, **arguments: Any) -> CommandResult:
+def measurements(paths: tuple[Path, ...], top: int | None, **given: Any) -> CommandResult:
     """Read result files of benchmarks, and say what they measured, what they leave out and what makes them doubtful.
 
     PATHS are files that any of forty tools wrote (servers and their clients, llama.cpp, training logs, collectives,
@@ -44,8 +32,8 @@ def measurements(paths: tuple[Path, ...], top: int | None, **arguments: Any) -> 
       paleo-lite measurements nccl.log --link nvlink4
       paleo-lite measurements bench.json --gpu h100-sxm --tensor 8 --precision fp8
     """
-    with progress("reading files") as on_done:
-        result = read_measurements(paths, on_done=on_done, **arguments)
+    with progress_of_long_answers("reading files"):
+        result = answer(ResultFilesQuestion(paths=paths, **given))
     failures = [failure["error"] for failure in result.failed]
     document = (lambda: result.document(top=top)) if result.files else None
     return CommandResult(result.to_dict, document, failures=failures)

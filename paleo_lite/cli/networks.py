@@ -8,11 +8,12 @@ from typing import Any
 import click
 
 from ..api import catalogue
+from ..questions.option import OutputOption, parameters_of
+from ..questions.records import SizeOptions, SquareSize
 from ..reporting.document import SCREEN_LINES
 from ..result import Result
-from . import options
+from . import DEBUG, options
 from .answers import AnswerCommand, CommandResult
-from .options import OutputOption
 
 
 @click.group()
@@ -37,21 +38,17 @@ def list_networks(output: dict[str, Any], words: tuple[str, ...], lists_all: boo
     return CommandResult(result.to_dict, lambda: result.document(max_lines=max_lines))
 
 
-@networks.command("show", cls=AnswerCommand)
+@networks.command("show", cls=AnswerCommand, params=parameters_of(SquareSize))
 @options.network()
-@options.image_size()
 def show_network(network: str, image_size: int | None) -> Result:
     """Show the layers of NETWORK: kinds, shapes, attributes, parents."""
     return catalogue.networks(network, image_size=image_size)
 
 
-@networks.command("export")
+@networks.command("export", params=[*parameters_of(SquareSize), *parameters_of(SizeOptions, "inputs"), DEBUG])
 @options.network()
 @options.output(help="JSON file of the descriptor.", required=True)
 @options.force()
-@options.image_size()
-@options.inputs()
-@options.debug()
 def export(
     network: str, output: Path, force: bool, image_size: int | None, inputs: tuple[tuple[int, ...], ...]
 ) -> None:

@@ -12,10 +12,10 @@ import click
 from ..api.plotting import CHARTS_OF_STEPS, KINDS, timeline
 from ..errors import BadValue, UnknownName
 from ..questions.kind import KINDS as QUESTIONS
+from ..questions.option import OutputOption
 from ..questions.values import INTEGER
-from . import charted, options
+from . import DEBUG, charted
 from .answers import AnswerCommand, ChartOutput, CommandResult
-from .options import OutputOption
 from .question import make_command
 
 
@@ -97,10 +97,9 @@ def find_command(name: str, defaults: Callable[[], dict[str, Any]] = dict) -> An
     return command
 
 
-@click.command("timeline")
+@click.command("timeline", params=[DEBUG])
 @click.argument("path", type=click.Path(path_type=Path))
 @click.option("--slices", type=INTEGER, default=500, show_default=True, help="Number of time slices.")
-@options.debug()
 def _timeline(path: Path, slices: int) -> CommandResult:
     """Device activity over time in the profile PATH, by kernel class.
 

@@ -12,10 +12,10 @@ from click.core import ParameterSource
 from ..errors import BadValue
 from ..questions.completion import LAYER, NETWORK
 from ..questions.kind import QuestionKind, find_kind
-from ..questions.option import options_of, parameters_of
+from ..questions.option import OutputOption, options_of, parameters_of
 from ..questions.values import CommaSeparated
 from .answers import AnswerCommand, CommandResult, progress_of_long_answers
-from .options import OutputOption, rules, top
+from .options import rules, top
 from .rows import ROW_OPTIONS, answer_with_rows, asks_for_rows, row_options
 
 MAX_SHOWN = 25

@@ -11,10 +11,9 @@ import msgspec
 
 from ..api.plotting import BACKGROUND_ROWS
 from ..errors import BadValue
-from ..questions.option import Options
+from ..questions.option import Options, OutputOption
 from ..questions.values import INTEGER
 from .answers import CommandResult, progress
-from .options import OutputOption
 
 _TOP = 10
 

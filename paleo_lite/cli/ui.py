@@ -5,15 +5,14 @@ from __future__ import annotations
 import click
 
 from ..api.serving import FIRST_PORT, prepare_page
-from . import options
+from . import DEBUG
 
 
-@click.command()
+@click.command(params=[DEBUG])
 @click.option(
     "--port", type=click.IntRange(1, 65535), help=f"Port of the page. [default: {FIRST_PORT}, or the next free one]"
 )
 @click.option("--no-browser", is_flag=True, help="Do not open a browser.")
-@options.debug()
 def ui(port: int | None, no_browser: bool) -> None:
     """Open an interactive page: networks, devices, batch sizes, many devices, and profiles to upload.
 

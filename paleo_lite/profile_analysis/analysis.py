@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -14,6 +14,7 @@ from ..executor import run_tasks
 from ..machines import Device
 from ..machines.device import PeakRate
 from ..profiles.detect import find_files, open_profile, parse_name
+from ..progress import report as report_progress
 from ..result import Result
 from .evidence import device_warnings, find_contradictions, gather_evidence
 from .figures import Peaks, group_rows, make_row, without_shares_of_peak
@@ -97,8 +98,6 @@ def measure_efficiency(
     group_by: Sequence[str] = (),  # columns of the configuration to average over
     jobs: int | None = None,  # see `executor.run_tasks`
     scheduler: str | None = None,  # see `executor.run_tasks`
-    # Called with the number of files done and the number of all files.
-    on_done: Callable[[int, int], None] | None = None,
 ) -> Efficiency:
     """Analyse files, and folders of files, and compare their rates with a device's peaks.
 
@@ -109,7 +108,7 @@ def measure_efficiency(
     reading = reading or ReadOptions()
     peaks = Peaks(device, device.find_peak(precision)) if isinstance(device, Device) else None
     parse_name("", reading.name_pattern)  # reports an invalid pattern before any work is done
-    analyses = _analyse_files(find_files(paths), reading, jobs, scheduler, on_done)
+    analyses = _analyse_files(find_files(paths), reading, jobs, scheduler)
     readable = [analysis for analysis in analyses if not analysis.error]
     columns = list(dict.fromkeys(name for analysis in readable for name in analysis.configuration))
     for name in group_by:
@@ -161,11 +160,7 @@ def measure_efficiency(
 
 
 def _analyse_files(
-    files: list[Path],
-    reading: ReadOptions,
-    jobs: int | None,
-    scheduler: str | None,
-    on_done: Callable[[int, int], None] | None,
+    files: list[Path], reading: ReadOptions, jobs: int | None, scheduler: str | None
 ) -> list[FileAnalysis]:
     """Analyse each file; with the notebook method and durations, a file without a duration is an error."""
     task = partial(analyse_file, reading=reading)
@@ -175,8 +170,7 @@ def _analyse_files(
         if analysis.error and not reading.keep_going:
             raise BadProfile(analysis.error)
         analysis_of[path] = analysis
-        if on_done is not None:
-            on_done(done, len(files))
+        report_progress(done, len(files))
     return [analysis_of[path] if path in analysis_of else analysis_of[path.absolute()] for path in files]
 
 

@@ -109,7 +109,7 @@ def find_asked_device(question: Any) -> Device:
     """
     if question.gpu is None:
         raise BadValue("give the device with `--gpu`, such as `--gpu h100-sxm` (`paleo-lite hardware list` shows all)")
-    from ..api.arguments import to_paths
+    from ..files import to_paths
     from ..machines import find_device
 
     device = find_device(question.gpu, to_paths(question.hardware_files))
@@ -153,7 +153,7 @@ def usual_precision(question: Any, gpu: Any) -> str:
 
     if gpu is None:  # of a topology or a platform, which are not older than the half precisions
         return USUAL_PRECISION
-    from ..api.arguments import to_paths
+    from ..files import to_paths
     from ..machines import Machine, find_device
 
     device = Machine.single_device(find_device(gpu, to_paths(question.hardware_files))).device

@@ -67,7 +67,8 @@ def make_function(name: str, record: Callable[P, Q], answer: Callable[[Q], A]) -
     ask.__name__ = ask.__qualname__ = name
     ask.__module__ = "paleo_lite"
     ask.__doc__ = describe(record)  # type: ignore[arg-type]  # the constructor is the class
-    ask.__signature__ = inspect.signature(record)  # type: ignore[attr-defined]
+    returned = inspect.signature(answer).return_annotation
+    ask.__signature__ = inspect.signature(record).replace(return_annotation=returned)  # type: ignore[attr-defined]
     return ask
 
 

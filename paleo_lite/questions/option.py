@@ -36,6 +36,10 @@ _KEY = "option"
 _CONVERTED = (str, bool, int, float)
 
 
+class OutputOption(click.Option):
+    """An option for the output of a result, which the Python function and `paleo-lite plot` do not have."""
+
+
 class SeveralOption(click.Option):
     """An option whose values are compared: separated by commas, or each after the option given again."""
 
@@ -58,6 +62,9 @@ class Option(NamedTuple):
     is_common: bool = False  # whether `--help` shows it; `--help-all` shows every option
     is_single: bool = False  # a comma is part of the value; of other options it separates values to compare
     is_repeatable: bool = False  # the option may be given again, which adds a value
+    # The option is about an output file, which a chart of the result does not have; flags are parsed before the names
+    # of files, to which they apply.
+    is_output: bool = False
 
     @property
     def takes_several(self) -> bool:
@@ -75,9 +82,9 @@ def option(default: Any = None, **settings: Any) -> Any:
     return dataclasses.field(default=default, metadata={_KEY: Option(**settings)}, kw_only=True)
 
 
-def argument(help: str) -> Any:
-    """Return a field of a record that is a positional argument, without a default."""
-    return dataclasses.field(metadata={"help": help})
+def argument(help: str, default: Any = dataclasses.MISSING) -> Any:
+    """Return a field of a record that is a positional argument."""
+    return dataclasses.field(default=default, metadata={"help": help})
 
 
 def options_of(record: Any) -> dict[str, Option]:
@@ -104,6 +111,7 @@ def make_parameter(name: str, declared: Option, default: Any) -> click.Option:
     settings: dict[str, Any] = {"help": _with_default(declared, default)}
     if is_flag:
         settings["is_flag"] = True
+        settings["is_eager"] = declared.is_output
     else:
         settings["type"] = CommaSeparated(declared.type) if declared.takes_several else declared.type
         settings["metavar"] = declared.metavar
@@ -115,13 +123,18 @@ def make_parameter(name: str, declared: Option, default: Any) -> click.Option:
         parameter = SeveralOption([*spellings, name], **settings)
         parameter.default = default  # set afterwards: it is one value, not a list of values
         return parameter
-    return click.Option([*spellings, name], **settings)
+    option_class = OutputOption if declared.is_output else click.Option
+    return option_class([*spellings, name], **settings)
 
 
-def parameters_of(record: type[Any]) -> list[click.Option]:
-    """Return the command-line parameters of all options of a record."""
+def parameters_of(record: type[Any], *names: str) -> list[click.Parameter]:
+    """Return the command-line parameters of the options of a record: of all, or of the named ones."""
     defaults = {field.name: field.default for field in dataclasses.fields(record)}
-    return [make_parameter(name, declared, defaults[name]) for name, declared in options_of(record).items()]
+    return [
+        make_parameter(name, declared, defaults[name])
+        for name, declared in options_of(record).items()
+        if not names or name in names
+    ]
 
 
 def _with_default(declared: Option, default: Any) -> str:
@@ -171,7 +184,7 @@ class Options:
 
 
 @cache
-def _parameters_by_name(record: Any) -> dict[str, click.Option]:
+def _parameters_by_name(record: Any) -> dict[str, Any]:
     return {parameter.name or "": parameter for parameter in parameters_of(record)}
 
 

@@ -210,7 +210,7 @@ def _with_precision_of_engine(question: Any) -> Any:
         question = replace(question, weights=question.weights or published_weights(question))
     if not asks_engine or question.weights is None or question.gpu is None:
         return question
-    from ..api.arguments import to_paths
+    from ..files import to_paths
     from ..machines import find_device
     from ..serving.products import check_products, choose_precision
 

@@ -60,6 +60,17 @@ class NetworkAsked(Options):
         return {**networks, **super().several()}
 
 
+HARDWARE_FILES: dict[str, Any] = {
+    "group": DEVICE_GROUP,
+    "spellings": ("--hardware-file",),
+    "is_repeatable": True,
+    "type": click.Path(path_type=Path, dir_okay=False),
+    "metavar": "FILE",
+    "help": "TOML file of a further device; may be given several times.",
+}
+"""Settings of the option for files of further devices."""
+
+
 @dataclass(frozen=True)
 class DeviceOptions(Options):
     """The device with its clock, units and power limit."""
@@ -80,11 +91,7 @@ class DeviceOptions(Options):
         group=DEVICE_GROUP, metavar="WATTS",
         help="Power limit of the device, such as 300W; a lower one slows it. [default: the one in its data file]",
     )  # fmt: skip
-    hardware_files: Sequence[str | Path] = option(
-        (), group=DEVICE_GROUP, spellings=("--hardware-file",), is_repeatable=True,
-        type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
-        help="TOML file of a further device; may be given several times.",
-    )  # fmt: skip
+    hardware_files: Sequence[str | Path] = option((), **HARDWARE_FILES)
 
 
 @dataclass(frozen=True)
@@ -146,10 +153,6 @@ SITE_SETTINGS = KeyValues(
         "host-watts": Quantity("W"),
     }
 )
-SITE_HELP = (
-    "What surrounds the devices: electricity=USD/kWh, carbon-intensity=g/kWh (grams of CO2), pue=RATIO (energy at the "
-    "meter over that of the machines), host-watts=WATTS (of hosts, fans and power supplies, per device)."
-)
 
 
 @dataclass(frozen=True)
@@ -157,8 +160,11 @@ class SiteOptions(Options):
     """What surrounds the devices."""
 
     site: dict[str, Any] | str | None = option(
-        group=COST_GROUP, type=SITE_SETTINGS, metavar="KEY=VALUE,...", help=SITE_HELP
-    )
+        group=COST_GROUP, type=SITE_SETTINGS, metavar="KEY=VALUE,...",
+        help="What surrounds the devices: electricity=USD/kWh, carbon-intensity=g/kWh (grams of CO2), pue=RATIO "
+        "(energy at the meter over that of the machines), host-watts=WATTS (of hosts, fans and power supplies, per "
+        "device).",
+    )  # fmt: skip
 
     @property
     def facility(self) -> Facility | None:
@@ -209,6 +215,16 @@ class SizeOptions(Options):
         help="Shape of one sample for package.module:factory, such as 3x224x224, int64:128 or input_ids=int64:1-4096 "
         "(a range of sequence lengths); lengths=int64:=100 where forward needs the values; proposals=300 for the "
         "images of a detector; one option per input. The module's code is executed: use only code that you trust.",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class SquareSize(Options):
+    """The size of the images of a network."""
+
+    image_size: int | None = option(
+        group=NETWORK_GROUP, type=INTEGER, is_single=True, metavar="PIXELS",
+        help="Image size, if it differs from the network's own; needs torch once.",
     )  # fmt: skip
 
 

@@ -209,9 +209,9 @@ def _split_deployment(question: Serve, listings: Mapping[str, Price | None] | No
 
 def _advise(question: Serve, resolved: _Resolved) -> Serving:
     """Return the answer of the best of several deployments."""
-    from ..api.arguments import to_paths
     from ..api.serve_advice import Given
     from ..api.serve_advice import advise as find_best
+    from ..files import to_paths
     from ..machines import find_device
     from ..serving.candidates import DEFAULT_HEADROOM, Criteria
 
@@ -320,10 +320,10 @@ def _deployments(
     settings: Mapping[str, Any],
 ) -> Deployments:
     """Return what all deployments of a question have in common."""
-    from ..api.arguments import to_paths
     from ..api.deployments import Deployments, find_decoder, find_draft
     from ..engines.records import LOCAL_ENGINES
     from ..engines.routing import parse_expert_load
+    from ..files import to_paths
     from ..serving.engine_model import choose_cache_format
     from ..serving.options import SimulationOptions, make_speculation
     from ..serving.products import USUAL_PRECISION
@@ -372,7 +372,7 @@ def _choose_listings(question: Serve, gpus: Sequence[Any]) -> dict[str, Price | 
     """Return the listings by which several devices are compared; None where each answer has its own price."""
     if not gpus or question.price_usd_per_h is not None or question.platform is not None:
         return None
-    from ..api.arguments import to_paths
+    from ..files import to_paths
     from ..machines import find_device
     from ..serving.price_basis import choose_listings
 

@@ -124,8 +124,8 @@ def _device_of_topology(question: Any) -> str | None:
     """Return the device that a topology or a platform names; None if it names none."""
     if question.platform is None:
         return None
-    from ..api.arguments import to_paths
     from ..distributed.request import ClusterRequest
+    from ..files import to_paths
 
     request = ClusterRequest(question.workers, link=question.link, **_places(question))
     return request.build_topology(to_paths(question.hardware_files)).device

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -190,7 +191,7 @@ def join_listed(value: Any) -> Any:
     return ",".join(map(str, value)) if value and is_listed else value
 
 
-def flatten(values: tuple[Any, ...]) -> list[Any]:
+def flatten(values: Iterable[Any]) -> list[Any]:
     """Return all values of a `CommaSeparated` option that may be given several times."""
     return [item for value in values for item in to_list(value)]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -12,6 +12,7 @@ from ..errors import BadFile, PaleoError, UnknownFormat
 from ..executor import run_tasks
 from ..files import NO_SUCH_FILE, file_exists
 from ..profiles.detect import read_head
+from ..progress import report as report_progress
 from ..result import Result
 from . import (
     aiperf,
@@ -206,7 +207,6 @@ def read_results(
     jobs: int | None = None,  # see `executor.run_tasks`
     scheduler: str | None = None,  # see `executor.run_tasks`
     keep_going: bool = False,
-    on_done: Callable[[int, int], None] | None = None,  # called with the files done and all files
 ) -> Measurements:
     """Read files, all files in folders, and the files in archives."""
     with unpacked(list_paths(paths), keep_going) as (files, refused):
@@ -215,8 +215,7 @@ def read_results(
         outcomes: dict[_FileToRead, _Outcome] = {}
         for done, (task, outcome) in enumerate(run_tasks(tasks, work, jobs, scheduler, _died), 1):
             outcomes[task] = outcome
-            if on_done is not None:
-                on_done(done, len(tasks))
+            report_progress(done, len(tasks))
     read = [outcomes[task] for task in tasks]
     failed = [{"file": str(task), "error": outcomes[task].error} for task in tasks if outcomes[task].error]
     return Measurements([outcome.findings for outcome in read if outcome.findings is not None], [*refused, *failed])

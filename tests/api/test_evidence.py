@@ -1,6 +1,7 @@
 """`calibrate` with result files of benchmarks, and forecasts with what they teach.
 
-Tests: engines/causes.py, own_machines/evidence.py, serving/evidence.py, reporting/evidence.py.
+Tests: engines/causes.py, own_machines/evidence.py, questions/evidence.py, reporting/evidence.py,
+serving/evidence.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Profiles through the Python face, by names that folders of the package have too."""
+"""Profiles through the Python face, by names that folders of the package have too.
+
+Tests: api/profiles.py, questions/profiles.py.
+"""
 
 from __future__ import annotations
 

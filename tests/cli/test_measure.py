@@ -63,14 +63,14 @@ MEASURED: list[Any] = []
 @pytest.fixture(scope="module")
 def outcome(small: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path, Result]:
     folder = tmp_path_factory.mktemp("measured")
-    measure_machine = shown.measure_machine
+    answer = shown.answer
 
-    def kept(**asked: Any) -> Any:
-        MEASURED[:] = [measure_machine(**asked)]
+    def kept(question: Any) -> Any:
+        MEASURED[:] = [answer(question)]
         return MEASURED[0]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shown, "measure_machine", kept)
+        patch.setattr(shown, "answer", kept)
         result = run(
             "--quick", "--threads", "1", "-o", str(folder / "mine.csv"), "--calibration-out", str(folder / "mine.toml"),
             "--hardware-out", str(folder / "mine-hw.toml"), "--format", "json",
@@ -132,7 +132,7 @@ def test_progress_is_not_in_the_answer(outcome: tuple[dict[str, Any], Path, Resu
 def measured_once(outcome: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Answer with what was measured before, as if it were not written."""
     measured = msgspec.structs.replace(MEASURED[0], files=[])
-    monkeypatch.setattr(shown, "measure_machine", lambda **_: measured)
+    monkeypatch.setattr(shown, "answer", lambda question: measured)
 
 
 def test_page(measured_once: None) -> None:

@@ -1,0 +1,215 @@
+"""`measurements`, `calibrate`, `validate` and `measure`: what files say, what they teach, and how right we are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+import click
+
+from ..files import Paths
+from .completion import DEVICE, LINK, NETWORK
+from .names import Names
+from .option import Options, argument, option
+from .profiles import PRECISIONS, FileNames, ProcessOptions
+from .records import DEVICE_GROUP, HARDWARE_FILES, MODEL_GROUP, NETWORK_GROUP, PARALLEL_GROUP
+from .values import INTEGER, CommaSeparated
+
+if TYPE_CHECKING:
+    from ..calibration.measurements import Measurement
+    from ..machines import Device
+
+FILE_GROUP = "Files"
+MEASURING_GROUP = "Measuring"
+
+OUTPUT_FILE = click.Path(path_type=Path, dir_okay=False)
+
+
+@dataclass(frozen=True)
+class RecordedFacts(Options):
+    """What result files of benchmarks may leave out."""
+
+    compares: ClassVar[bool] = False
+
+    gpu: str | Device | None = option(
+        group=DEVICE_GROUP, type=DEVICE, metavar="DEVICE", help="Device, where the files do not record it."
+    )
+    network: str | None = option(
+        group=NETWORK_GROUP, type=NETWORK, metavar="NETWORK", help="Network, where the files do not record it."
+    )
+    precision: str | None = option(
+        group=NETWORK_GROUP, type=PRECISIONS, metavar="NAME", help="Precision, where the files do not record it."
+    )
+    sequence_length: int | None = option(
+        group=NETWORK_GROUP, type=INTEGER, metavar="TOKENS",
+        help="Tokens per sequence, where the files do not record them.",
+    )  # fmt: skip
+    engine: str | None = option(
+        group=NETWORK_GROUP, metavar="ENGINE", help="Inference engine, where the files do not record it."
+    )
+    devices: int | None = option(
+        group=PARALLEL_GROUP, type=INTEGER, metavar="N", help="Number of devices, where the files do not record it."
+    )
+    tensor: int | None = option(
+        group=PARALLEL_GROUP, type=INTEGER, metavar="N", help="Tensor parallelism, where the files do not record it."
+    )
+    link: str | None = option(
+        group=PARALLEL_GROUP, type=LINK, metavar="LINK",
+        help="Link between the devices, where the files do not record it.",
+    )  # fmt: skip
+
+
+OF_RESULT_FILES = ("engine", "tensor", "devices", "sequence_length", "link")
+"""Facts that only result files of benchmarks may lack."""
+
+
+@dataclass(frozen=True)
+class ResultFilesQuestion(ProcessOptions, RecordedFacts):
+    """Read the files that benchmarks wrote, whatever tool they are of.
+
+    Every file is recognised by its content. What a file does not record is listed as missing, unless an option or a
+    sidecar ``NAME.toml`` beside the file gives it. Unreadable files are listed in `failed` with ``keep_going``.
+    """
+
+    paths: Paths = argument("Result files, folders of them, or archives (zip, tar); several are read in parallel.")
+
+
+@dataclass(frozen=True)
+class CalibrationQuestion(FileNames, RecordedFacts):
+    """Fit the parameters of a device to measured steps, or learn from result files of benchmarks.
+
+    Result files of servers, of llama.cpp and its like, and of training (`paleo_lite.measurements`) move the causes of
+    their forecasts: they update what was known of other servers, machines and clusters.
+
+    From a profile, the forward and backward pass of a steady iteration are taken. The fit starts from a prior: earlier
+    measurements of this device and of others, under the software that the CSV names. Predictions take the result as
+    their `calibration`. With `suggest`, nothing is fitted: the result is a list of measurements.
+    """
+
+    measured: Paths | Sequence[Measurement] = argument(
+        "CSV files of measurements, profiles, folders of profiles, or result files of benchmarks; in Python also a "
+        "sequence of `Measurement`. Optional with `suggest`.",
+        (),
+    )
+    gpu: str | Device | None = option(
+        group=DEVICE_GROUP, type=DEVICE, metavar="DEVICE",
+        help="Device that was measured; only result files may record it.",
+    )  # fmt: skip
+    network: str | None = option(
+        group=NETWORK_GROUP, type=NETWORK, metavar="NETWORK",
+        help="Network of the profiles (required for profiles), or of the prediction with --suggest.",
+    )  # fmt: skip
+    precision: str | None = option(
+        group=NETWORK_GROUP, type=PRECISIONS, metavar="NAME",
+        help="Precision. [default: fp32, or that of result files]",
+    )  # fmt: skip
+    batch_size: int | None = option(
+        group=NETWORK_GROUP, type=INTEGER, metavar="N",
+        help="Use only profiles with this batch size; with --suggest the batch size of the prediction. [default: all; "
+        "with --suggest 1]",
+    )  # fmt: skip
+    phase: str | None = option(
+        group=NETWORK_GROUP, type=Names("phase", ".counting:PHASES"), metavar="NAME",
+        help="With --suggest: phase of the prediction. [default: inference]",
+    )  # fmt: skip
+    time_model: str = option(
+        "calibrated", group=MODEL_GROUP, type=Names("time model", ".timing:TIME_MODELS"),
+        help="Model to fit: calibrated (all parameters), or ppp (platform percent of peak, the parameter of PALEO).",
+    )  # fmt: skip
+    suggest: int | None = option(
+        group=MODEL_GROUP, type=INTEGER, metavar="K",
+        help="Suggest the K measurements that would most reduce the prediction interval of --network, or of a typical "
+        "set of networks.",
+    )  # fmt: skip
+    output: str | Path | None = option(
+        group=FILE_GROUP, spellings=("--output", "-o"), type=OUTPUT_FILE, metavar="FILE", is_output=True,
+        help="TOML file of the calibration.",
+    )  # fmt: skip
+    force: bool = option(False, group=FILE_GROUP, is_output=True, help="Replace existing files.")
+    date: str = option("", group=FILE_GROUP, is_output=True, help="Date of the measurements, for the record.")
+    hardware_files: Sequence[str | Path] = option((), **HARDWARE_FILES)
+
+
+@dataclass(frozen=True)
+class ValidationQuestion(Options):
+    """Cross-validate the time model: hold measurements out, predict them from the others, and report the errors.
+
+    One network, network family, device or source is held out at a time. Simpler models are evaluated on the same folds:
+    one PPP per device, the roofline, one PPP per class of work.
+    """
+
+    compares: ClassVar[bool] = False
+
+    data: str | Path | Sequence[Measurement] = argument(
+        "A measurements CSV, or a ``.json`` file with an earlier result (`to_dict`), which keeps its split; in Python "
+        "also a sequence of `Measurement`."
+    )
+    split: str = option(
+        "network", type=Names("split", ".calibration.validate:SPLITS"),
+        help="Groups that are held out one at a time.",
+    )  # fmt: skip
+    gpus: str | Sequence[str] = option(
+        (), spellings=("--gpu",), is_repeatable=True, type=CommaSeparated(DEVICE), metavar="DEVICE[,...]",
+        help="Report only these devices, separated by commas; the others are still used for fitting.",
+    )  # fmt: skip
+    precisions: str | Sequence[str] = option(
+        (), spellings=("--precision",), is_repeatable=True, type=CommaSeparated(), metavar="NAME[,...]",
+        help="Report only these precisions, separated by commas.",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class MeasuringQuestion(Options):
+    """Calibrate this machine: time operations and networks, fit the model, then predict and time other networks.
+
+    Given steps are compared with their predictions instead; `calibrate` with ``suggest`` names the most informative
+    ones.
+    """
+
+    compares: ClassVar[bool] = False
+
+    steps: str | Sequence[str] = argument(
+        "Time only these steps, such as ``resnet18:16:inference`` (network, batch size, phase).", ()
+    )
+    device: str = option(
+        "cpu", group=MEASURING_GROUP, type=Names("device", ".measurement.running:DEVICES"), help="Device to measure."
+    )
+    quick: bool = option(
+        False, group=MEASURING_GROUP,
+        help="Measure for less than a minute: fewer networks, inference only, wider intervals.",
+    )  # fmt: skip
+    threads: int | None = option(
+        group=MEASURING_GROUP, type=INTEGER, metavar="N", help="Number of CPU threads. [default: that of torch]"
+    )
+    precision: str = option(
+        "fp32", group=MEASURING_GROUP, type=Names("precision", ".measurement.running:PRECISIONS"),
+        help="Precision of the arithmetic.",
+    )  # fmt: skip
+    phases: str | Sequence[str] = option(
+        (), group=MEASURING_GROUP, spellings=("--phase",), is_repeatable=True, metavar="NAME[,...]",
+        type=CommaSeparated(Names("phase", ".measurement.running:STEPS")),
+        help="Phases to time. [default: inference,training]",
+    )  # fmt: skip
+    channels_last: bool = option(False, group=MEASURING_GROUP, help="Store images as NHWC.")
+    compiled: bool = option(
+        False, group=MEASURING_GROUP, spellings=("--compile",), help="Run networks through torch.compile."
+    )
+    gpu: str | None = option(
+        group=DEVICE_GROUP, type=DEVICE, metavar="DEVICE",
+        help="Name of this device, if it is not recognised automatically.",
+    )  # fmt: skip
+    output: str | Path | None = option(
+        group=FILE_GROUP, spellings=("--output", "-o"), type=OUTPUT_FILE, metavar="FILE", is_output=True,
+        help="CSV file of the measurements.",
+    )  # fmt: skip
+    calibration_out: str | Path | None = option(
+        group=FILE_GROUP, type=OUTPUT_FILE, metavar="FILE", help="TOML file of the calibration."
+    )
+    hardware_out: str | Path | None = option(
+        group=FILE_GROUP, type=OUTPUT_FILE, metavar="FILE",
+        help="TOML file of this machine with its measured peaks, even if the device is known.",
+    )  # fmt: skip
+    force: bool = option(False, group=FILE_GROUP, is_output=True, help="Replace existing files.")
+    hardware_files: Sequence[str | Path] = option((), **HARDWARE_FILES)
