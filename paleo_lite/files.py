@@ -52,6 +52,17 @@ def write_atomically(path: Path, data: bytes) -> None:
         raise
 
 
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file, which is read in pieces; raise BadFile if it cannot be read."""
+    import hashlib
+
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise BadFile(f"{path}: cannot be read ({error.strerror})") from None
+
+
 def discard(path: Path) -> None:
     """Remove a derived file that is damaged, if the folder allows it; it is written again when it is next needed."""
     with suppress(OSError):
@@ -269,6 +280,14 @@ def read_typed(
         raise error_class(f"{path}: {error}") from None
     except RecursionError:
         raise error_class(f"{path}: nested too deeply for a {description}") from None
+
+
+_MAX_CALIBRATION_BYTES = 2**22
+
+
+def read_shipped(name: str, struct: type[_T]) -> _T:
+    """Read and validate a file of the shipped calibrations."""
+    return read_typed(shipped_folder("calibrations") / name, struct, "calibration", _MAX_CALIBRATION_BYTES)
 
 
 MOST_KEY_PARTS = 32

@@ -17,6 +17,16 @@ def format_plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
+def slug(text: str, separator: str = "-") -> str:
+    """Return a text in small letters and digits, with separators for all else."""
+    return re.sub(r"[^a-z0-9]+", separator, text.lower()).strip(separator)
+
+
+def natural_order(name: str) -> list[tuple[int, str]]:
+    """Return a sort key that orders numbers in names by size: ``qwen2.5-7b`` before ``qwen2.5-14b``."""
+    return [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"([0-9]+)", name)]
+
+
 def make_printable(text: str) -> str:
     """Return the text on one line, without control characters and lone surrogates."""
     if text.isprintable():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
@@ -22,6 +21,7 @@ from ..calibration.evidence_file import (
 )
 from ..engines.records import LOCAL_ENGINES
 from ..errors import BadValue, PaleoError
+from ..files import sha256_of
 from ..machines import find_device
 from ..own_machines import evidence as local_evidence
 from ..own_machines.contents import read_contents
@@ -74,15 +74,9 @@ def calibrate_from_results(
         observations += _observations(findings, given, hardware_files, notes)
     if not observations:
         raise BadValue(f"{', '.join(map(str, paths))}: no row is evidence: {'; '.join(notes) or 'there is none'}")
-    inputs = [f"{path.name} sha256 {_digest_of(path)}" for path in paths]
+    inputs = [f"{path.name} sha256 {sha256_of(path)}" for path in paths]
     provenance = EvidenceProvenance(inputs, date, __version__)
     return EvidenceCalibration(EVIDENCE_FORMAT, "evidence", observations, provenance, list(dict.fromkeys(notes)))
-
-
-def _digest_of(path: Path) -> str:
-    """Return the SHA-256 of a file, which is read in pieces."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _check_facts(findings: Findings, notes: list[str]) -> None:

@@ -284,10 +284,10 @@ def _fit(*subject: Any, **arguments: Any) -> Any:
 def _pareto(file: str | Path, *, pareto: str | Sequence[str] = (), top: int | None = None, **arguments: Any) -> Any:
     """Find the Pareto front of a sweep, for the chart ``pareto``."""
     from ..sweeps.best import MAX_FRONT_ROWS
-    from ..sweeps.space import parse_names
+    from ..sweeps.space import parse_columns
     from .sweeps import best
 
-    columns = parse_names(pareto, "columns") if pareto else ()
+    columns = parse_columns(pareto) if pareto else ()
     if len(columns) < 2:
         from ..reporting.charts.pareto import NO_FRONT
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ..sweeps.best import Best, find_best
-from ..sweeps.space import parse_names
+from ..sweeps.space import parse_columns
 from ..timing.facility import facility_of_site
 
 Names = str | Sequence[str]
@@ -58,7 +58,7 @@ def best(
     PaleoError
         If the file is not the output of a sweep, a column is unknown, or no row matches.
     """
-    columns = parse_names(pareto, "columns") if pareto else ()
+    columns = parse_columns(pareto) if pareto else ()
     return find_best(
         Path(file),
         minimise=minimise,

@@ -23,6 +23,7 @@ from ..files import (
     shipped_folder,
     version_of,
 )
+from ..text import natural_order
 from .descriptor import FORMAT, TRACER, decode_descriptor, read_bounded, read_descriptor, write_descriptor
 from .inputs import Input, read_input
 from .locate import GGUF, WEIGHTS, locate
@@ -68,12 +69,7 @@ TIMM = "timm:"
 
 def network_names() -> list[str]:
     """Return the names of the shipped networks."""
-    return sorted((path.stem for path in shipped_folder("models").glob("*.json")), key=_natural_order)
-
-
-def _natural_order(name: str) -> list[tuple[int, str]]:
-    """Return a sort key that orders numbers in names by size: ``qwen2.5-7b`` before ``qwen2.5-14b``."""
-    return [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"([0-9]+)", name)]
+    return sorted((path.stem for path in shipped_folder("models").glob("*.json")), key=natural_order)
 
 
 def networks_with_macs(

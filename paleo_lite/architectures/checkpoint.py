@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from ..counting import Layer
+from ..counting.kinds import is_convolution
 from ..counting.places import is_in_tower
 from ..errors import BadDescriptor
 from ..formats import FORMATS, Format, Part
@@ -143,7 +144,7 @@ class StoredWeights(msgspec.Struct, frozen=True):
         part: Part | None,  # its part of the network, as `paleo_lite.counting.places.parts_of` tells it
     ) -> Format | None:
         """Return the format of a layer's weight matrix, with the bytes of the files; None if it has 16 bits."""
-        if part is None or part == "router" or layer.kind.startswith("conv") or is_in_tower(layer):
+        if part is None or part == "router" or is_convolution(layer) or is_in_tower(layer):
             return None
         stored = self.stored if part in self.parts else None
         for rule in self.rules:

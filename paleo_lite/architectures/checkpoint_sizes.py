@@ -9,6 +9,7 @@ from math import prod
 import msgspec
 
 from ..counting import Layer
+from ..counting.kinds import is_convolution
 from ..counting.places import is_in_tower, parts_of
 from ..errors import BadDescriptor
 from ..formats import FORMATS, Format, Part
@@ -100,7 +101,7 @@ def _numbers_by_part(stored: StoredWeights, layers: Sequence[Layer]) -> dict[Par
     """Return the bytes of the quantized and of the 16-bit matrices of a network, by part and by the formats."""
     found: dict[Part, tuple[float, float]] = {}
     for layer, part in zip(layers, parts_of(layers, reads_tokens=True)):
-        if part is None or not layer.parameters or layer.kind.startswith("conv") or is_in_tower(layer):
+        if part is None or not layer.parameters or is_convolution(layer) or is_in_tower(layer):
             continue
         own, numbers = stored.format_of(layer, part), prod(layer.weights[0])
         predicted, wide = found.get(part, (0.0, 0.0))

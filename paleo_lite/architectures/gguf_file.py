@@ -77,11 +77,6 @@ class GgufHeader(msgspec.Struct, frozen=True):
         return str(self.fields.get("general.architecture", ""))
 
     @property
-    def tensor_bytes(self) -> int:
-        """Bytes of all tensors."""
-        return sum(tensor.bytes for tensor in self.tensors)
-
-    @property
     def types(self) -> dict[str, str]:
         """Type of each tensor by its name."""
         return {tensor.name: tensor.type for tensor in self.tensors}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from ..counting import GENERATION_PHASES, Layer, Shape
+from ..counting.kinds import is_expert_layer
 from ..errors import UnknownName
 
 if TYPE_CHECKING:
@@ -197,7 +198,7 @@ class Network(NamedTuple):
     @property
     def is_mixture(self) -> bool:
         """Whether each token uses only some of the experts of a layer."""
-        return any("active" in layer.attributes for layer in self.layers)
+        return any(is_expert_layer(layer) for layer in self.layers)
 
     @property
     def is_text_encoder(self) -> bool:
@@ -218,7 +219,7 @@ class Network(NamedTuple):
         """
         inactive = 0
         for layer in self.layers:
-            if "active" in layer.attributes:  # a grouped product of the chosen experts
+            if is_expert_layer(layer):  # a grouped product of the chosen experts
                 experts, active = layer.weights[0][0], layer.attributes["active"]
                 inactive += sum(prod(weight) for weight in layer.weights) * (experts - active) // experts
         if inactive:

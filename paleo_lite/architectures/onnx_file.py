@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..counting import INPUT, KINDS, Layer, Shape
+from ..counting.kinds import RULE_ERRORS
 from ..counting.places import place_layers
 from ..errors import BadDescriptor, BadValue
 from ..extras import require
@@ -229,7 +230,7 @@ class _GraphReader:
         for node in self.graph.node:
             try:
                 self._add_operator(node)
-            except _MALFORMED as error:
+            except RULE_ERRORS as error:
                 raise BadDescriptor(f"{self._describe(node)} {_describe_defect(error)}") from None
         inputs = tuple(self.values[value.name].shape for value in self.inputs)
         parameters = sum(layer.parameters for layer in self.layers)
@@ -515,9 +516,6 @@ COUNTS = ("group", "size", "num_groups", "hidden_size")
 
 COUNTS_BY_DIMENSION = ("kernel_shape", "strides", "dilations")
 """Attributes that are a number of positions for each dimension."""
-
-_MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-"""Exceptions of an operator whose attributes or operands are not those of its kind."""
 
 
 RECURRENT = {"LSTM": (4, (3, 2, 3, 5)), "GRU": (3, (2, 1, 2, 5)), "RNN": (1, (0, 1, 0, 1))}

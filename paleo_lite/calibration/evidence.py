@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 
 from ..errors import BadValue
-from ..files import read_typed, shipped_folder
+from ..files import read_shipped
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -45,8 +45,6 @@ COMMANDS = {"server": "`serve`", "local": "`local` or `serve --engine llama.cpp`
 
 MOST_ROWS = 1500
 """Rows that are conditioned on at once: the work grows with the third power."""
-
-_MAX_FILE_BYTES = 2**20
 
 
 class Observation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -87,7 +85,7 @@ class EvidencePrior(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 @cache
 def evidence_prior() -> EvidencePrior:
     """Return the shipped prior."""
-    return read_typed(shipped_folder("calibrations") / FILE, EvidencePrior, "prior of evidence", _MAX_FILE_BYTES)
+    return read_shipped(FILE, EvidencePrior)
 
 
 class Factors(NamedTuple):

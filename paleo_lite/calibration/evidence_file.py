@@ -13,6 +13,7 @@ import numpy as np
 from ..errors import BadFile, BadValue, CalibrationFailed
 from ..result import Result
 from ..text import format_plural
+from ..timing.intervals import Z_90
 from .evidence import COMMANDS, KINDS, LeftOut, Observation, Posterior, condition, evidence_prior
 
 EVIDENCE_FORMAT = 1
@@ -231,7 +232,7 @@ class EvidenceCalibration(
                 if cause not in told:
                     continue
                 mean = float(factors.mean[index])
-                reach = 1.645 * math.sqrt(max(float(factors.covariance[index, index]), 0.0))
+                reach = Z_90 * math.sqrt(max(float(factors.covariance[index, index]), 0.0))
                 before = math.sqrt(float(factors.prior_covariance[index, index]))
                 result.append(
                     MovedCause(
@@ -284,10 +285,10 @@ def _accuracy(kind: str, figure: str, rows: Sequence[LeftOut]) -> FigureAccuracy
         return float(np.mean(np.abs(np.expm1(-logs))))
 
     def inside(logs: Any, deviations: Any) -> float:
-        return float(np.mean(np.abs(logs) <= 1.645 * deviations))
+        return float(np.mean(np.abs(logs) <= Z_90 * deviations))
 
     def ends(deviations: Any) -> float:
-        return float(np.median(np.exp(2 * 1.645 * deviations)))
+        return float(np.median(np.exp(2 * Z_90 * deviations)))
 
     return FigureAccuracy(
         kind, figure, len(rows), error(before), error(after), inside(before, deviation_before),
@@ -346,7 +347,7 @@ def best_rows(posterior: Posterior, candidates: Sequence[Observation], number: i
 
     def ends(matrix: Any) -> float:
         variances = np.einsum("ic,cd,id->i", slopes, matrix, slopes) + noise
-        return float(np.mean(np.exp(2 * 1.645 * np.sqrt(variances))))
+        return float(np.mean(np.exp(2 * Z_90 * np.sqrt(variances))))
 
     found = []
     for _ in range(min(number, len(situations))):

@@ -16,9 +16,7 @@ import numpy as np
 
 from ..errors import BadFile
 from ..files import NOT_TEXT, check_regular, file_exists
-
-POWER_COLUMNS = ("power.draw", "power.draw.average", "power.draw.instant")
-"""Columns of power in a log, the preferred one first; the unit follows in brackets."""
+from ..result_files.power import POWER_COLUMNS, STEADY_RATIO
 
 HOW_TO_LOG = "log it with `nvidia-smi --id=0 --query-gpu=timestamp,power.draw --format=csv -lms 100`"
 
@@ -26,7 +24,6 @@ _TIME_FORMAT = "%Y/%m/%d %H:%M:%S.%f"
 _MAX_ROWS = 1_000_000
 _MAX_HEADER_CHARACTERS = 4096
 _LEAST_SAMPLES = 3
-_STEADY_RATIO = 1.2  # a log whose highest sample is no more above its lowest one has no idle time
 
 
 class PowerLog(NamedTuple):
@@ -39,7 +36,7 @@ class PowerLog(NamedTuple):
         """Return the average power in watts from the first to the last busy sample."""
         low_w, high_w = float(self.watts.min()), float(self.watts.max())
         busy = np.arange(len(self.watts))
-        if high_w > _STEADY_RATIO * low_w:
+        if high_w > STEADY_RATIO * low_w:
             busy = np.flatnonzero(self.watts >= (low_w + high_w) / 2)
         part = slice(busy[0], busy[-1] + 1)
         times_s, watts = self.times_s[part], self.watts[part]

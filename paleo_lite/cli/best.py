@@ -17,7 +17,7 @@ from ..questions.option import OutputOption
 from ..questions.records import SiteOptions
 from ..questions.values import INTEGER
 from ..sweeps.best import MAX_FRONT_ROWS
-from ..sweeps.space import parse_names
+from ..sweeps.space import parse_columns
 from .answers import CommandResult, command
 
 
@@ -68,7 +68,7 @@ def best(output: dict[str, Any], /, file: Path, pareto: str | None, top: int, **
       paleo-lite best sweep.parquet --pareto hours,cost
       paleo-lite best sweep.parquet --minimise co2_g --site carbon-intensity=400
     """
-    columns = parse_names(pareto, "columns") if pareto else ()
+    columns = parse_columns(pareto) if pareto else ()
     has_chart = output.get("chart") is not None
     if has_chart and len(columns) < 2:
         from ..reporting.charts.pareto import NO_FRONT

@@ -18,9 +18,6 @@ from .answers import AnswerCommand, CommandResult, progress_of_long_answers
 from .options import rules, top
 from .rows import ROW_OPTIONS, answer_with_rows, asks_for_rows, row_options
 
-MAX_SHOWN = 25
-"""Number of options that ``--help`` shows at most; ``--help-all`` shows all."""
-
 
 class QuestionCommand(AnswerCommand):
     """The command of one kind of question."""

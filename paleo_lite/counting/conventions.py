@@ -8,12 +8,8 @@ from __future__ import annotations
 
 from math import prod
 
-from .kinds import ACTIVATIONS, KINDS, MATRIX_KINDS, class_of, count_layer, is_uncounted
+from .kinds import ACTIVATIONS, KINDS, MATRIX_KINDS, class_of, count_layer, is_convolution, is_uncounted
 from .layer import Op
-
-
-def _is_convolution(op: Op) -> bool:
-    return op.layer.kind.startswith("conv")
 
 
 def _is_batch_norm(op: Op) -> bool:
@@ -43,7 +39,7 @@ def pthflops(op: Op) -> int | None:
         return 0
     if not layer.origin.startswith("module:"):
         return 0
-    if _is_convolution(op):
+    if is_convolution(op.layer):
         rank = len(layer.weights[0]) - 2
         channels = layer.inputs[0][-rank - 1] // int(op.attributes.get("groups", 1))
         return op.y * (prod(layer.weights[0][2:]) * channels + op.has_bias)

@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 
 from ..formats import Part
-from .kinds import class_of
+from .kinds import class_of, is_expert_layer
 from .kinds.products import MATRIX_CLASSES
 from .layer import Layer, Matrix, Place, Role
 
@@ -92,7 +92,7 @@ def _part_of(layer: Layer, reads_tokens: bool) -> Part | None:
         return None
     if layer.kind in TABLE_KINDS:
         return "embedding"
-    if "active" in layer.attributes:  # experts, of which each token selects so many
+    if is_expert_layer(layer):  # experts, of which each token selects so many
         return "experts"
     if class_of(layer) not in MATRIX_CLASSES:
         return None

@@ -16,7 +16,8 @@ import msgspec
 import numpy as np
 
 from ..errors import BadFile, BadQuantity, BadValue
-from ..files import read_typed, shipped_folder
+from ..files import read_shipped
+from ..timing.intervals import Z_90
 from ..units import parse_quantity
 from .links import LinkRate, Topology
 from .settings import Settings
@@ -30,10 +31,8 @@ if TYPE_CHECKING:
 PredictStep = Callable[[Topology, Settings, float], Step]
 """Function from a topology, settings and a factor on the computation time to a step."""
 
-BEST, EXPECTED, WORST = -1.645, 0.0, 1.645
+BEST, EXPECTED, WORST = -Z_90, 0.0, Z_90
 """Normal scores of the ends and the centre of a `Range`; 90% of clusters lie between the ends."""
-
-_MAX_BYTES = 2**16
 
 FORM = "'16 workers: 5,900 samples/s' or '16 workers: 350 ms'"
 
@@ -158,11 +157,10 @@ class ClusterPrior(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 @cache
 def cluster_prior() -> ClusterPrior:
     """Return the shipped prior, ``calibrations/clusters.toml``; raise BadFile if it is malformed."""
-    path = shipped_folder("calibrations") / "clusters.toml"
-    prior = read_typed(path, ClusterPrior, "prior for clusters", _MAX_BYTES)
+    prior = read_shipped("clusters.toml", ClusterPrior)
     for kind, share in prior.bandwidth_share.items():
         if not 0 < share <= 1:
-            raise BadFile(f"{path}: share.{kind} must be > 0 and <= 1 (got {share:g})")
+            raise BadFile(f"clusters.toml: share.{kind} must be > 0 and <= 1 (got {share:g})")
     return prior
 
 

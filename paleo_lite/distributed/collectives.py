@@ -128,18 +128,6 @@ def all_to_all_time_s(message_bytes: Any, workers: Any, link: LinkRate) -> Secon
     return _checked_time_s(_half_ring, message_bytes, workers, link)
 
 
-def topology_all_to_all_s(topology: Topology, message_bytes: float) -> float:
-    """Return the time of an all-to-all over a topology; communication inside nodes and between them is concurrent."""
-    per_node, nodes = topology.devices_per_node, topology.nodes
-    inside, between = topology.inside, topology.between
-    inside_s = 0.0
-    if per_node > 1 and inside is not None:
-        inside_s = float(all_to_all_time_s(message_bytes * per_node / topology.workers, per_node, inside))
-    if nodes == 1 or between is None:
-        return inside_s
-    return max(inside_s, float(all_to_all_time_s(message_bytes * per_node, nodes, between)))
-
-
 def subgroup_topology(topology: Topology, stride: int, devices: int) -> Topology:
     """Return the topology of a communication group: every `stride`-th device, `devices` in total.
 
@@ -153,18 +141,6 @@ def subgroup_topology(topology: Topology, stride: int, devices: int) -> Topology
     share = per_node / topology.devices_per_node
     group_link = msgspec.structs.replace(between, bandwidth_bytes_per_s=between.bandwidth_bytes_per_s * share)
     return Topology(topology.device, per_node, topology.inside, devices // per_node, group_link)
-
-
-def broadcast_time_s(message_bytes: Any, workers: Any, link: LinkRate) -> Seconds:
-    """Return the time of a broadcast of D bytes: the faster of binomial tree and double binary tree.
-
-    The binomial tree takes ceil(log2 n) steps of D (Thakur et al. 2005).
-    """
-    binomial_s = _checked_time_s(_binomial_tree, message_bytes, workers, link)
-    double_tree_s = _checked_time_s(_half_double_tree, message_bytes, workers, link)
-    if isinstance(binomial_s, np.ndarray):
-        return np.minimum(binomial_s, double_tree_s)
-    return min(binomial_s, float(double_tree_s))
 
 
 def point_to_point_time_s(message_bytes: Any, link: LinkRate) -> Seconds:
@@ -230,10 +206,6 @@ def _parameter_server(size: Any, n: Any, link: LinkRate) -> Cost:
 def _tree(size: Any, n: Any, link: LinkRate) -> Cost:
     """Return the cost of PALEO's tree: 2 ceil(log2 n) messages of D."""
     return 2 * _ceil_log2(n), 2 * _ceil_log2(n) * size
-
-
-def _binomial_tree(size: Any, n: Any, link: LinkRate) -> Cost:
-    return _ceil_log2(n), _ceil_log2(n) * size
 
 
 def _butterfly(size: Any, n: Any, link: LinkRate) -> Cost:

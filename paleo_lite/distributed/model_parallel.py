@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from ..counting import Layer
-from ..counting.kinds import is_linear, preserves_sharding
+from ..counting.kinds import is_convolution, is_linear, preserves_sharding
 from ..errors import BadValue
 from .collectives import choose_all_reduce, choose_reduce_scatter, point_to_point_time_s
 from .data_parallel import all_reduce_exchange, overlap_with_backward, samples_per_worker
@@ -396,7 +396,7 @@ def first_dense_layer(layers: Sequence[Layer]) -> int:
 
     Raise BadValue if there is no convolution, or no fully connected layer after the last one.
     """
-    convolutions = [index for index, layer in enumerate(layers) if layer.kind.startswith("conv")]
+    convolutions = [index for index, layer in enumerate(layers) if is_convolution(layer)]
     if convolutions:
         for index in range(convolutions[-1] + 1, len(layers)):
             if is_linear(layers[index]):

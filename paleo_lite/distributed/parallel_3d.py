@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ..counting import GENERATION_PHASES
+from ..counting.kinds import is_expert_layer
 from ..machines import read_links
 from ..timing.memory import usable_bytes
 from ..timing.offload import HostTransfers, host_bandwidth_bytes_per_s, host_transfers, offload_note
@@ -231,7 +232,7 @@ def _with_defaults(job: Job, config: ParallelConfig, layout: Layout) -> tuple[Pa
     """Return the configuration with what its stack does unless told otherwise, and notes that describe it."""
     notes = []
     if config.tensor > 1 and not config.sequence_parallel:
-        has_experts = any("active" in layer.attributes for layer in job.workload.network.layers)
+        has_experts = any(is_expert_layer(layer) for layer in job.workload.network.layers)
         if has_experts or uses_tuned_stack(job, config):
             config = msgspec.structs.replace(config, sequence_parallel=True)
         if has_experts:

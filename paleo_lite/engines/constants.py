@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import numpy as np
 
-from ..files import shipped_folder, typed
+from ..files import read_shipped
 from ..machines import Device, find_device
 
 if TYPE_CHECKING:
@@ -266,5 +266,4 @@ class EngineConstants(msgspec.Struct, frozen=True, dict=True):
 @cache
 def engine_constants() -> EngineConstants:
     """Return the shipped constants."""
-    content = (shipped_folder("calibrations") / FILE).read_bytes()
-    return msgspec.json.decode(content, type=typed(EngineConstants))
+    return read_shipped(FILE, EngineConstants)

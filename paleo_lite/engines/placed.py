@@ -12,7 +12,7 @@ from ..architectures import Network
 from ..architectures.checkpoint import StoredWeights
 from ..architectures.network import SequenceOptions
 from ..counting import Layer
-from ..counting.kinds import is_attention
+from ..counting.kinds import is_attention, is_expert_layer
 from ..counting.places import parts_of
 from ..errors import BadValue
 from ..formats import Part
@@ -201,7 +201,7 @@ def possible_divisions(layers: Sequence[Layer], devices: int) -> list[tuple[int,
     their own where there are fewer heads of keys and values than devices, as with latent attention, so that tensor
     parallelism would store keys and values several times. The layers are those of the undivided network.
     """
-    experts = {layer.weights[0][0] for layer in layers if "active" in layer.attributes}
+    experts = {layer.weights[0][0] for layer in layers if is_expert_layer(layer)}
     if not experts or devices == 1:
         return []
     kv_heads = [layer.inputs[1][1] for layer in layers if is_attention(layer)]

@@ -10,6 +10,7 @@ from ..errors import BadValue
 from ..machines import Machine
 from ..text import format_plural
 from ..timing.energy import power_of
+from ..timing.intervals import Z_90
 from .activity import kernel_activity
 from .constants import ClassFit, engine_constants
 from .formulas import RESULT_BYTES
@@ -22,9 +23,6 @@ ANY_ENGINE = ""
 
 PRECISIONS = ("fp16", "bf16", "fp8", "int8", "fp4")
 """Precisions of products whose kernels were measured."""
-
-Z_90 = 1.645
-"""Standard normal quantile of the ends of a 90% interval."""
 
 
 def has_product_kernels(machine: Machine, precision: str) -> bool:

@@ -17,6 +17,7 @@ import numpy as np
 
 from ..formats import bytes_per_number
 from ..machines import Device
+from ..timing.intervals import Z_90
 from .causes import CAUSES, LAUNCHES, shares_of
 from .constants import EngineConstants, Host, KernelConstants, engine_constants, generation_of
 from .formulas import (
@@ -53,9 +54,6 @@ UNKNOWN_HOST = Host(
     first_token_deviation=0.4,
 )  # fmt: skip
 """Time of the host of an engine without fitted servers."""
-
-Z_90 = 1.645
-"""Standard normal quantile of the ends of a 90% interval."""
 
 STEP = 0.02
 """Step of the numerical derivatives of log time with respect to the logarithms of constants."""

@@ -213,11 +213,6 @@ class LoadingRate(msgspec.Struct, frozen=True):
     seconds: float
 
     @property
-    def batches_per_s(self) -> float:
-        """Batches per second."""
-        return self.batches / self.seconds
-
-    @property
     def samples_per_s(self) -> float | None:
         """Samples per second; a loader that keeps up exceeds the rate of training."""
         return None if self.samples is None else self.samples / self.seconds

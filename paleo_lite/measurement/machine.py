@@ -14,6 +14,7 @@ import msgspec
 
 from ..counting import count
 from ..errors import CalibrationFailed
+from ..text import format_plural, slug
 from ..units import format_si
 from .running import Probed, Setup
 
@@ -68,7 +69,7 @@ def _describe_cpu(setup: Setup) -> System:
         architecture=platform.machine(),
         multiprocessors=setup.threads,
         lanes=setup.threads * lanes,
-        lanes_note=f"{_format_threads(setup.threads)} x {lanes}: one {instructions} unit per thread assumed",
+        lanes_note=f"{format_plural(setup.threads, 'thread')} x {lanes}: one {instructions} unit per thread assumed",
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         clock_hz=float(mhz) * 1e6 if mhz else None,
     )
@@ -171,15 +172,11 @@ def describe_throttling(setup: Setup) -> str:
 
 def make_device_id(machine: System, threads: int | None = None) -> str:
     """Return a device id from the name of a machine, such as ``measured-amd-epyc-2-threads``."""
-    name = re.sub(r"[^a-z0-9]+", "-", machine.name.lower()).strip("-") or "machine"
+    name = slug(machine.name) or "machine"
     if not threads:
         return f"measured-{name}"
-    suffix = _format_threads(threads).replace(" ", "-")
+    suffix = format_plural(threads, "thread").replace(" ", "-")
     return f"measured-{name}-{suffix}"
-
-
-def _format_threads(number: int) -> str:
-    return "1 thread" if number == 1 else f"{number} threads"
 
 
 def describe_other_load() -> str:

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from ..errors import BadValue, UnknownPrecision
-from ..files import shipped_folder, typed
+from ..files import read_shipped
 from ..machines import Device
 from ..timing.activity import Activity
 from .contents import GROUPS, Contents, Piece
@@ -84,7 +84,7 @@ class LocalConstants(msgspec.Struct, frozen=True):
 @cache
 def local_constants() -> LocalConstants:
     """Return the shipped constants."""
-    return msgspec.json.decode((shipped_folder("calibrations") / FILE).read_bytes(), type=typed(LocalConstants))
+    return read_shipped(FILE, LocalConstants)
 
 
 def prompt_peak_per_s(device: Device, group: str = "legacy") -> float:

@@ -83,13 +83,13 @@ def nvprof_batch_duration(ends_of_batch_ns: Sequence[int]) -> float:
     return _median_spacing_s(ends_of_batch_ns, END_OF_BATCH)
 
 
-def pyprof_batch_duration(forward_passes_ns: Sequence[int], profiled: int = _PROFILED_BATCHES) -> float:
+def pyprof_batch_duration(forward_passes_ns: Sequence[int]) -> float:
     """Return the median spacing of the forward-pass markers of the batches profiled by pyprof, in seconds.
 
-    There is one marker per batch; only the last `profiled` batches ran with pyprof. The notebook takes ``markers[26:]``
+    There is one marker per batch; only the last 25 batches ran with pyprof. The notebook takes ``markers[26:]``
     of 51, which is the last 25.
     """
-    return _median_spacing_s(forward_passes_ns[-profiled:], FORWARD_PASS)
+    return _median_spacing_s(forward_passes_ns[-_PROFILED_BATCHES:], FORWARD_PASS)
 
 
 def _median_spacing_s(times_ns: Sequence[int], name: str) -> float:

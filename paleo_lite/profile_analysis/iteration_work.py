@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from ..counting import MATRIX_KINDS
-from ..profiles.names import classify
+from ..profiles.names import CLASSES_WITHOUT_ARITHMETIC, classify
 from .evidence import dominant_precision
 from .parameters import (
     FLOAT_PRECISIONS,
@@ -35,7 +35,6 @@ OUTSIDE_MODULES = "outside of all modules and ranges"
 
 _MOSTLY = 0.9
 _SHAPES = 4  # shapes shown per operation
-_COMPUTES_NOTHING = ("memcpy", "memset", "communication")
 
 
 class UncountedOperation(msgspec.Struct, frozen=True):
@@ -249,7 +248,7 @@ def _infer_shapes(signatures: list[Signature], is_forward: list[bool]) -> list[A
 
 def _count(signature: Signature, mix: dict[str, int], after: Any, is_single: bool) -> CountedOperation:
     """Count the work of a run; `is_single` means that the run is one execution of its operation."""
-    if all(classify(name).label in _COMPUTES_NOTHING for name in mix):
+    if all(classify(name).label in CLASSES_WITHOUT_ARITHMETIC for name in mix):
         return CountedOperation(0.0)
     if signature.op is None or signature.params is None:
         return UNKNOWN

@@ -10,15 +10,12 @@ import numpy as np
 
 from ..machines import Device, PeakRate
 from ..profiles.detect import Profile
-from ..profiles.names import classify
+from ..profiles.names import CLASSES_WITHOUT_ARITHMETIC, classify
 from ..result import Result
 from .above_peak import explain_flops_above_peak
 from .metrics import achieved_occupancy, device_throughputs
 from .recorded_device import MissingDevice
 from .totals import SUMS, KernelTotals, total_kernels
-
-CLASSES_WITHOUT_COUNTERS = ("memcpy", "memset", "communication")
-"""Classes that are not profiled with counters: copies have none, and collectives hang when they are replayed."""
 
 _MIN_COUNTED_SHARE = 0.25  # of a kernel's time with FLOPs and bytes, for its bound to be meaningful
 
@@ -308,7 +305,7 @@ def _make_row(
         bound, headroom = _roofline(sums, peak.per_s, bandwidth_bytes_per_s)
     if headroom is None:
         bound, headroom = _measured_bound(metrics)
-    if headroom is None and occupancy is not None and label not in CLASSES_WITHOUT_COUNTERS:
+    if headroom is None and occupancy is not None and label not in CLASSES_WITHOUT_ARITHMETIC:
         headroom = max(0.0, 1 - occupancy)
     return KernelRow(
         name=name,

@@ -12,8 +12,9 @@ import shlex
 from collections.abc import Sequence
 
 from ..errors import BadValue
+from ..profiles.names import CLASSES_WITHOUT_ARITHMETIC
 from . import TOOLS
-from .kernels import CLASSES_WITHOUT_COUNTERS, KernelRow
+from .kernels import KernelRow
 from .metrics import METRICS
 
 SELECTED_METRICS = (
@@ -35,7 +36,7 @@ def kernels_to_profile(rows: Sequence[KernelRow]) -> list[KernelRow]:
 
     The gain of a kernel with an unknown bound is its whole time.
     """
-    candidates = [row for row in rows if row.label not in CLASSES_WITHOUT_COUNTERS]
+    candidates = [row for row in rows if row.label not in CLASSES_WITHOUT_ARITHMETIC]
     total_s = sum(row.time_s or 0.0 for row in candidates)
     selected: list[KernelRow] = []
     for row in sorted(candidates, key=lambda row: -row.gain_s):

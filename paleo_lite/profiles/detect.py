@@ -21,6 +21,7 @@ import msgspec
 
 from ..errors import BadFile, BadProfile, BadValue, UnknownFormat
 from ..files import NO_SUCH_FILE, file_exists
+from ..text import natural_order
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -152,7 +153,7 @@ def find_files(paths: Iterable[Path]) -> list[Path]:
     for path in paths:
         if file_exists(path, Path.is_dir):
             visible = [file for file in path.iterdir() if file.is_file() and not file.name.startswith(".")]
-            files = sorted(visible, key=_natural_order)
+            files = sorted(visible, key=lambda file: natural_order(file.name))
         elif file_exists(path, Path.exists):
             files = [path]
         else:
@@ -162,10 +163,6 @@ def find_files(paths: Iterable[Path]) -> list[Path]:
     if not by_resolved:
         raise BadValue(f"no files in {', '.join(map(str, paths)) or 'nothing'}")
     return list(by_resolved.values())
-
-
-def _natural_order(path: Path) -> list[tuple[int, str]]:
-    return [(int(piece), "") if piece.isdecimal() else (-1, piece) for piece in re.split(r"(\d+)", path.name)]
 
 
 def open_profile(path: Path, name_pattern: str | None = None) -> Profile:

@@ -90,7 +90,7 @@ def classify(raw: str, category: str = "kernel") -> KernelName:
     plain matrix product.
     """
     name = normalise(raw)
-    if category in _BY_CATEGORY:
+    if category in CLASSES_WITHOUT_ARITHMETIC:
         return KernelName(name, category, raw)
     wraps, label = _class_of(_LONG_NUMBER.sub(r"\1000", name.lower()))
     if wraps:  # the class follows from the template arguments
@@ -191,7 +191,10 @@ _COPY = re.compile(
     r"(?:\s*\(.*|\])?",
     re.IGNORECASE,
 )
-_BY_CATEGORY = ("memcpy", "memset", "communication")
+CLASSES_WITHOUT_ARITHMETIC = ("memcpy", "memset", "communication")
+"""Classes that are known by their category, and that compute nothing. They are not profiled with counters: copies have
+none, and collectives hang when they are replayed."""
+
 _WRAPPER = re.compile(r"(?:^|::)(?:Kernel2?|device_kernel)$")
 _IDENTIFIER = re.compile(r"(?:typename |class |struct )?([A-Za-z_]\w*(?:::[A-Za-z_]\w*)*)")
 _INNER_KERNEL = re.compile(r"(?:flash::enable_\w+<)?([A-Za-z_]\w*(?:::[A-Za-z_]\w*)+)")

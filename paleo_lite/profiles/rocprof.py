@@ -22,14 +22,14 @@ from .lines import LONGEST_LINE, CsvTable, decoded_head, gpu_category, quoted
 from .sqlite_file import Entries, open_readonly, recognised_tables, tables_of
 from .table import LATEST_NS, batches_of
 
-_LONGEST_NS = 2**53  # range of exact nanoseconds in float64
+LONGEST_NS = 2**53  # range of exact nanoseconds in float64
 _HEADING = re.compile(
     r'"?Name"?,"?Calls"?,"?TotalDurationNs\b|(?:"?Guid"?,)?"?Kind"?,"?(?:Agent_Id|Direction|Stream_Id)\b'
     r'|"?Index"?,"?KernelName"?,'
 )
 _SPANS = (("Start_Timestamp", "End_Timestamp"), ("BeginNs", "EndNs"))
 _CALL = re.compile(r"_{0,2}(?:hip|hsa)_?[A-Za-z]\w*")
-_CLONE = re.compile(r"(?: \[clone \.kd\]|\.kd)$")
+CLONE = re.compile(r"(?: \[clone \.kd\]|\.kd)$")
 
 
 class RocprofCsv:
@@ -64,7 +64,7 @@ def _row(path: Path, number: int, cells: dict[str, str]) -> dict[str, Any]:
             raise BadProfile(f"{path}: line {number}: {name} is {quoted(text)}, expected a whole number")
         return int(text)
 
-    name = _CLONE.sub("", cells.get("Kernel_Name") or cells.get("KernelName") or cells.get("Name") or "")
+    name = CLONE.sub("", cells.get("Kernel_Name") or cells.get("KernelName") or cells.get("Name") or "")
     if "TotalDurationNs" in cells:
         category = "api" if _CALL.fullmatch(name) else gpu_category(name)
         total = whole("TotalDurationNs")
@@ -80,7 +80,7 @@ def _row(path: Path, number: int, cells: dict[str, str]) -> dict[str, Any]:
             f"{path}: line {number}: no times: rocprof --timestamp on, or rocprofv3 --kernel-trace, has them"
         )
     start, end = whole(span[0]), whole(span[1])
-    if start is None or end is None or not 0 <= end - start < _LONGEST_NS:
+    if start is None or end is None or not 0 <= end - start < LONGEST_NS:
         raise BadProfile(f"{path}: line {number}: begins at {start} and ends at {end}")
     row: dict[str, Any] = {"start_ns": start, "duration_ns": end - start, "calls": 1}
     if "Direction" in cells:
@@ -154,7 +154,7 @@ def _activities(path: Path, connection: sqlite3.Connection, tables: dict[str, li
         selected = ", ".join(f'"{name}"' for name in _NEEDED[base])
         for count, row in enumerate(connection.execute(f'SELECT {selected} FROM "{table}"'), 1):
             start, end, agent, queue, name, *sizes = row
-            spans = isinstance(start, int) and isinstance(end, int) and 0 <= end - start < _LONGEST_NS
+            spans = isinstance(start, int) and isinstance(end, int) and 0 <= end - start < LONGEST_NS
             spans = spans and abs(start) <= LATEST_NS
             if not spans or count > most:
                 raise BadProfile(f"{path}: {table}: begins at {start!r:.40} and ends at {end!r:.40}")
@@ -181,7 +181,7 @@ def _kernel(lookup: _Lookup, symbol: Any, sizes: list[Any]) -> dict[str, Any]:
 def _copy(lookup: _Lookup, number: Any, sizes: list[Any]) -> dict[str, Any]:
     (size,) = sizes
     name = str(lookup.find("rocpd_string", number) or "")
-    bytes_ = size if isinstance(size, int) and 0 <= size < _LONGEST_NS else None
+    bytes_ = size if isinstance(size, int) and 0 <= size < LONGEST_NS else None
     return {"category": "memcpy", "kernel": f"[memcpy {name.removeprefix('MEMORY_COPY_')}]", "bytes": bytes_}
 
 

@@ -20,12 +20,11 @@ import pyarrow as pa
 from ..errors import BadProfile
 from .json_stream import NestedArrays
 from .lines import LONGEST_LINE, gpu_category
+from .rocprof import CLONE, LONGEST_NS
 from .table import batches_of
 
 _HEAD = re.compile(rb'(?:\xef\xbb\xbf)?\s*\{\s*"rocprofiler-sdk-tool"\s*:')
 _END = re.compile(rb"\}\s*\]\s*\}\s*\Z")
-_CLONE = re.compile(r"(?: \[clone \.kd\]|\.kd)$")
-_LONGEST_NS = 2**53  # range of exact nanoseconds in float64
 _COPY_KINDS = ("", "HOST_TO_HOST", "HOST_TO_DEVICE", "DEVICE_TO_HOST", "DEVICE_TO_DEVICE")
 """``rocprofiler_memory_copy_operation_t``."""
 
@@ -114,7 +113,7 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
                     node_of_agent[handle] = record.node_id
             elif key == "kernel_symbols":
                 name = record.formatted_kernel_name or record.kernel_name
-                kernel_names[record.kernel_id] = _CLONE.sub("", name[:LONGEST_LINE])
+                kernel_names[record.kernel_id] = CLONE.sub("", name[:LONGEST_LINE])
             elif key == "kernel_dispatch":
                 yield _kernel_row(path, record, kernel_names, node_of_agent)
             else:
@@ -150,14 +149,14 @@ def _copy_row(path: Path, record: _Record, node_of_agent: dict[int, int]) -> dic
     row["category"] = "memcpy"
     row["kernel"] = f"[memcpy {kind}]"
     row["device"] = _in_int64(node_of_agent.get(record.dst_agent_id.handle))
-    if record.bytes is not None and 0 <= record.bytes < _LONGEST_NS:
+    if record.bytes is not None and 0 <= record.bytes < LONGEST_NS:
         row["bytes"] = record.bytes
     return row
 
 
 def _common_columns(path: Path, record: _Record) -> dict[str, Any]:
     start, end = record.start_timestamp, record.end_timestamp
-    if start < 0 or not 0 <= end - start < _LONGEST_NS or start >= 2**63:
+    if start < 0 or not 0 <= end - start < LONGEST_NS or start >= 2**63:
         raise BadProfile(f"{path}: a record begins at {start} and ends at {end} ns")
     row: dict[str, Any] = {"start_ns": start, "duration_ns": end - start, "calls": 1}
     row["thread"] = _in_int64(record.thread_id)

@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from ..errors import BadProfile
+from ..text import slug
 from .lines import (
     MOST_ROWS,
     SUMMARY_BYTES,
@@ -109,7 +110,7 @@ class HotspotsCsv:
             is_time = name.startswith("CPU Time") or name.endswith("Time")
             is_time = is_time and not first.endswith("%")
             label = name.removesuffix(":Self") if name.startswith(_EVENTS) else name
-            metric = f"metric.{_slug(label)}{'_ns' if is_time else ''}"
+            metric = f"metric.{slug(label, '_')}{'_ns' if is_time else ''}"
             columns_by_name[metric] = _column(path, numbers, cells, name, "s" if is_time else "")
         yield batch_of(columns_by_name, len(rows), columns)
 
@@ -150,7 +151,7 @@ class ApsSummary:
                 calls.append(row | {"metric.time_percent": _finite(path, number, share["share"]) if share else None})
             elif match:
                 unit = match["unit"] or ""
-                name = "_".join(filter(None, [*map(_slug, names), _UNITS.get(unit, "")]))
+                name = "_".join(filter(None, [*(slug(part, "_") for part in names), _UNITS.get(unit, "")]))
                 value = _finite(path, number, match["number"])
                 if application.setdefault(f"metric.{name}", value) != value:
                     raise BadProfile(f"{path}: line {number}: {quoted(label)} appears twice with different values")
@@ -228,7 +229,3 @@ def _finite(path: Path, number: int, text: str) -> float:
         return number_of(text)
     except ValueError:
         raise BadProfile(f"{path}: line {number}: {quoted(text)} is not a number") from None
-
-
-def _slug(text: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_")

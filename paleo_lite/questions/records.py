@@ -495,7 +495,3 @@ class ParallelOptions(Options):
         help="Input of each node: storage=hdd|ssd|nvme|memory|'500 MB/s', decode=RATE (samples per second that a node "
         "decodes), pageable=yes (one process copies the samples of all devices of a node from pageable memory).",
     )  # fmt: skip
-
-
-NETWORK_ARGUMENT = NETWORK
-"""Type of the network on the command line."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import hashlib
 import importlib
 import os
 import shlex
@@ -15,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..architectures import is_network_file, path_of_network
-from ..errors import BadFile, BadValue, PaleoError
+from ..errors import BadValue, PaleoError
 from ..extras import require
-from ..files import check_outputs, save, shipped_folder
+from ..files import check_outputs, save, sha256_of, shipped_folder
 from ..machines import Device, find_device
 from ..reporting.document import Document, KeyFigure, ReportProvenance, Source, Table, draw_chart
 from ..result import Result
@@ -283,14 +282,7 @@ def device_sources(device: Device, hardware_files: Sequence[Path]) -> list[Sourc
 
 def file_source(description: str, path: Path) -> Source:
     """Return name and SHA-256 of a file."""
-    digest = hashlib.sha256()
-    try:
-        with path.open("rb") as file:
-            while block := file.read(2**20):
-                digest.update(block)
-    except OSError as error:
-        raise BadFile(f"{path}: cannot be read ({error.strerror})") from None
-    return Source(description, path.name, digest.hexdigest())
+    return Source(description, path.name, sha256_of(path))
 
 
 def report_profile(

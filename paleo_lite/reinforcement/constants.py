@@ -10,10 +10,9 @@ from functools import cache
 
 import msgspec
 
-from ..files import read_typed, shipped_folder
+from ..files import read_shipped
 
 FILE = "reinforcement.toml"
-_MAX_FILE_BYTES = 2**16
 
 
 class RlConstants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -60,4 +59,4 @@ class RlConstants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 @cache
 def rl_constants() -> RlConstants:
     """Return the shipped constants."""
-    return read_typed(shipped_folder("calibrations") / FILE, RlConstants, "constants", _MAX_FILE_BYTES)
+    return read_shipped(FILE, RlConstants)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from ..timing.intervals import Z_90
 from .algorithms import RlAlgorithm
 from .constants import RlConstants
 from .frameworks import SLEEP, Framework
@@ -38,8 +39,6 @@ OF_ROLLOUTS = ("generation", "rewards")
 
 OF_TRAINER = ("old_log_probs", "reference_log_probs", "values", "critic_update", "update")
 """Phases that run on the devices of the trainer."""
-
-Z_90 = 1.645
 
 
 class StepSetup(msgspec.Struct, frozen=True):

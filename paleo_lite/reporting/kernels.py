@@ -7,11 +7,11 @@ from typing import Any
 
 from ..machines import Device
 from ..profile_analysis.host import KINDS, HostReport
-from ..profile_analysis.kernels import CLASSES_WITHOUT_COUNTERS, KernelReport, KernelRow
+from ..profile_analysis.kernels import KernelReport, KernelRow
 from ..profile_analysis.metrics import device_throughputs, explain
 from ..profile_analysis.next_command import kernels_to_profile
 from ..profile_analysis.timeline import Timeline
-from ..profiles.names import CLASSES
+from ..profiles.names import CLASSES, CLASSES_WITHOUT_ARITHMETIC
 from ..text import format_plural, make_printable
 from ..units import format_si
 from .columns import find_column, select_columns
@@ -59,7 +59,7 @@ def measure_next(report: KernelReport) -> list[Table]:
     unknown = [
         row
         for row in report.kernels
-        if row.time_s and row.headroom is None and row.label not in CLASSES_WITHOUT_COUNTERS
+        if row.time_s and row.headroom is None and row.label not in CLASSES_WITHOUT_ARITHMETIC
     ]
     if not unknown:
         return []

@@ -20,17 +20,16 @@ from .document import (
 
 
 class _PhaseTerms(NamedTuple):
-    """Wording for one phase: the unit of time, the unit of work, and the column title of the time."""
+    """Wording for one phase: the unit of time, and the unit of work."""
 
     per_step: str
     samples: str
-    time_title: str
 
 
 _PHASE_TERMS = {
-    "training": _PhaseTerms("per step", "samples", "step"),
-    "prefill": _PhaseTerms("to the first token", "prompts", "first\ntoken"),
-    "decode": _PhaseTerms("per token", "tokens", "token"),
+    "training": _PhaseTerms("per step", "samples"),
+    "prefill": _PhaseTerms("to the first token", "prompts"),
+    "decode": _PhaseTerms("per token", "tokens"),
 }
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..extras import require
+from ..text import slug
 from .document import Document, Table, raw_table
 
 FACTS = "Facts"
@@ -101,6 +102,6 @@ def to_archive(document: Document) -> bytes:
         for name, table in tables_of(document).items():
             text = io.StringIO()
             table.write_csv(text)
-            file_name = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "table"
+            file_name = slug(name) or "table"
             archive.writestr(zipfile.ZipInfo(f"{file_name}.csv", _EPOCH), text.getvalue())
     return buffer.getvalue()

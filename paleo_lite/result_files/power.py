@@ -18,7 +18,8 @@ from .result_format import ResultFormat
 from .text import UNITS, all_lines, find_lines, mean, product, ratio, read_table, split_csv, to_number
 
 _BUSY_SHARE = 0.5
-_STEADY_RATIO = 1.2
+STEADY_RATIO = 1.2
+"""A log whose highest sample is no more above its lowest one has no idle time."""
 
 
 class _Trace:
@@ -59,7 +60,7 @@ class _Trace:
         """Return the mean of the samples in which the device was busy; None where it always drew the same."""
         if self.has_utilisation:
             return ratio(self.busy_sum_w, float(self.busy_count))
-        if self.high_w <= _STEADY_RATIO * self.low_w:
+        if self.high_w <= STEADY_RATIO * self.low_w:
             return None
         middle = (self.low_w + self.high_w) / 2
         busy = [pair for watts, pair in self.histogram.items() if watts >= middle]
@@ -93,7 +94,9 @@ def _add_traces(traces: dict[str, _Trace], findings: Findings) -> None:
         findings.record(gpu=names.pop())
 
 
-_POWER_NAMES = ("power.draw", "power.draw.average", "power.draw.instant")
+POWER_COLUMNS = ("power.draw", "power.draw.average", "power.draw.instant")
+"""Columns of power in a log of nvidia-smi, the preferred one first; the unit follows in brackets."""
+
 _SMI_HEADING = re.compile(
     r"^\ufeff?(?:[\w.]+(?: \[[\w%]+\])?, ?)*power\.draw(?:\.\w+)?(?: \[W\])?(?:,|\s*$)", re.MULTILINE
 )
@@ -121,7 +124,7 @@ def read_nvidia_smi(path: Path, findings: Findings) -> None:
     traces: dict[str, _Trace] = {}
     shifted = False
     for row in _smi_rows(path):
-        power = next((row[name] for name in _POWER_NAMES if name in row), None)
+        power = next((row[name] for name in POWER_COLUMNS if name in row), None)
         index, other = row.get("index", ""), row.get("gpu", row.get("id", ""))
         # A log that labels its columns itself may count devices in a column before.
         if other.isdigit() and other != index:
@@ -140,7 +143,7 @@ def read_nvidia_smi(path: Path, findings: Findings) -> None:
         findings.doubt(
             "the heading is shifted against the rows (index is the same everywhere): devices are told by `gpu`"
         )
-    if any(trace.high_w <= _STEADY_RATIO * trace.low_w for trace in traces.values() if trace.count):
+    if any(trace.high_w <= STEADY_RATIO * trace.low_w for trace in traces.values() if trace.count):
         findings.doubt("the power hardly changes: an idle device, or a log of the plateau only")
     findings.doubt(
         "power.draw is the mean of a second on GA100 and later, and of 25 to 100 ms before; what ran is not in the log"
@@ -152,7 +155,7 @@ def _smi_rows(path: Path) -> Iterator[dict[str, str]]:
     names: list[str] = []
     for line in all_lines(path):
         cells = split_csv(line)
-        if any(re.split(r"[ \[]", cell)[0] in _POWER_NAMES for cell in cells):
+        if any(re.split(r"[ \[]", cell)[0] in POWER_COLUMNS for cell in cells):
             names = [cell.split(" [")[0] for cell in cells]
         elif not names and _SMI_BARE.match(line):
             watts = next((cell for cell in cells if re.fullmatch(r"\d+(?:\.\d*)? W", cell)), "")

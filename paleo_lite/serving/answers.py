@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 import msgspec
 import numpy as np
 
-from ..engines.step import Z_90
 from ..timing.answer import Answer
+from ..timing.intervals import Z_90
 from ..timing.notes import clock_notes, published_weights_note, setting_notes
 from ..timing.power import MIN_FRACTION
 from .candidates import DeploymentAdvice

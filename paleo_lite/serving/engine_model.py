@@ -20,11 +20,11 @@ from ..errors import BadValue
 from ..formats import FORMATS, format_of_weights
 from ..machines import Device, Machine, PeakRate
 from ..timing.activity import Activity
-from ..timing.intervals import INTERVAL_LEVEL
+from ..timing.intervals import INTERVAL_LEVEL, NORMAL_QUANTILES
 from ..timing.memory import usable_bytes
 from ..timing.models import CALIBRATED, LaunchedKernels, RequestedOutputs, Terms, Times
 from ..timing.workload import UnderEngine
-from .iteration import NORMAL_QUANTILES, Iteration, iteration_of
+from .iteration import Iteration, iteration_of
 
 if TYPE_CHECKING:
     from ..architectures import Network

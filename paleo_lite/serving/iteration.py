@@ -21,11 +21,11 @@ from ..engines.memory import activation_bytes, sequence_bytes
 from ..engines.placed import CHECKED_CONTEXT, EngineKernels, place_kernels
 from ..engines.records import SERVERS, find_server, kernels_of
 from ..engines.records.record import Server
-from ..engines.step import ONE_DEVICE, Z_90, EngineStep, Load, ReplicaDivision
+from ..engines.step import ONE_DEVICE, EngineStep, Load, ReplicaDivision
 from ..machines import Device
 from ..timing.activity import Activity
 from ..timing.energy import speed_under_limit
-from ..timing.intervals import INTERVAL_LEVEL
+from ..timing.intervals import INTERVAL_LEVEL, NORMAL_QUANTILES, Z_90
 from ..timing.memory import Memory
 
 if TYPE_CHECKING:
@@ -66,10 +66,6 @@ def with_fitted_host(server: Server, kernels: EngineKernels | None, sampling: st
         return server
     logits = sampled_logits(kernels.of_iteration("decode", CHECKED_CONTEXT))
     return with_host(server, kernels.step.host, logits, sampling)
-
-
-NORMAL_QUANTILES = {0.8: 1.2816, INTERVAL_LEVEL: Z_90}
-"""Two-sided quantiles of the standard normal distribution, by level."""
 
 
 class Iteration(msgspec.Struct, frozen=True, eq=False, dict=True):

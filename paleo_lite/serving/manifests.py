@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import BadValue
+from ..text import slug
 from .launch import CONFIGURATION, LaunchParts, launch_notes, launch_parts, why_not_launched
 from .routers import ROUND_ROBIN
 
@@ -334,8 +335,7 @@ def _check_node(deployment: Deployment) -> None:
 
 def _name_of(deployment: Deployment) -> str:
     """Return a name that Docker and Kubernetes accept."""
-    name = deployment.on_device.workload.network.name.lower()
-    return re.sub(r"[^a-z0-9]+", "-", name).strip("-")[:50]
+    return slug(deployment.on_device.workload.network.name)[:50]
 
 
 def _storage_gib(deployment: Deployment) -> int:

@@ -22,11 +22,6 @@ class PrefixCache:
         self._holders: dict[int, int] = {}  # requests that hold a block, of blocks with any
         self._unused: OrderedDict[int, None] = OrderedDict()  # blocks without a holder, the least recently used first
 
-    @property
-    def held_blocks(self) -> int:
-        """Number of blocks that requests hold."""
-        return len(self._holders)
-
     def count_found(self, hashes: Sequence[int]) -> int:
         """Return how many blocks a prompt finds: those before the first that is not there."""
         for number, block in enumerate(hashes):

@@ -124,11 +124,6 @@ class SessionWorkload(NamedTuple):
         """Seconds from an answer to the next request of its session."""
         return float(self.settings.get("think_s", self.settings.get("tool_s", 0.0)))
 
-    @property
-    def requests_per_start(self) -> float:
-        """Requests of a session, or that are sent at once."""
-        return float(self.settings.get("turns", self.settings.get("samples", 1)))
-
     def traffic(
         self, count: int, *, rate_per_s: float | None, concurrency: int | None, arrivals: str, seed: int
     ) -> Traffic:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import structs
 
+from ..counting.kinds import is_expert_layer
 from ..counting.work import ENGINE
 from ..errors import PaleoError
 from ..serving.iteration import iteration_of
@@ -53,7 +54,7 @@ def fill_engine_times(grid: Grid, single: SingleWorkerTimes) -> None:
 def refuse_experts_of_layers(grid: Grid) -> None:
     """Refuse text generation by layers with networks that use more experts for larger batches."""
     for case, (sized, phase) in enumerate(grid.chunk.cases):
-        if not sized.phase or not any("active" in layer.attributes for layer in resolve_network(sized).layers):
+        if not sized.phase or not any(is_expert_layer(layer) for layer in resolve_network(sized).layers):
             continue
         reason = (
             f"sweeps do not support {phase} with {sized.name} on this device, where the number of experts in use "

@@ -27,7 +27,7 @@ from ..machines import find_device
 from ..machines.device import check_clock
 from ..timing.models import TIME_MODELS
 from ..timing.optimizers import DEFAULT_OPTIMIZERS, OPTIMIZERS
-from ..units import PRECISION_BYTES, parse_range
+from ..units import PRECISION_BYTES
 from .axes import AxisSpace
 
 AUTOMATIC = "default"
@@ -35,9 +35,6 @@ AUTOMATIC = "default"
 
 CHUNK_ROWS = 2**18
 """Maximum rows of a chunk, which takes about 100 MB while it is computed."""
-
-MAX_UNCONFIRMED_ROWS = 10**9
-"""Larger sweeps must be confirmed: this many rows take about two core hours and 40 GB."""
 
 
 class SizedNetwork(NamedTuple):
@@ -295,31 +292,11 @@ def _slices(values: tuple, length: int) -> Iterator[tuple]:  # type: ignore[type
         yield values[start : start + length]
 
 
-def parse_names(names: str | Sequence[str], title: str, all_names: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return names from a sequence, a comma-separated text, or ``all``, which selects `all_names`.
-
-    `title` is the kind of names, for the error message: BadValue if a name is empty.
-    """
+def parse_columns(names: str | Sequence[str]) -> tuple[str, ...]:
+    """Return names of columns from a sequence or a text with commas; raise BadValue if one is empty."""
     if not isinstance(names, str):
         return tuple(names)
-    if names.strip() == "all" and all_names:
-        return tuple(all_names)
     parts = tuple(name.strip() for name in names.split(","))
     if not all(parts):
-        example = ",".join(all_names[:2]) or "a,b"
-        raise BadValue(f"{title} must be names separated by commas, such as {example} (got {names!r})")
+        raise BadValue(f"columns must be names separated by commas, such as time_s,cost_usd (got {names!r})")
     return parts
-
-
-def parse_numbers(numbers: str | int | Sequence[int], title: str) -> tuple[int, ...]:
-    """Return numbers from a sequence or a text with ranges.
-
-    Such as ``1,2,4``, ``1:1024:x2``, ``1,2,4,...,128`` and ``1:8,16:64:+16``.
-    """
-    if not isinstance(numbers, str) or ":" not in numbers:
-        return tuple(parse_range(numbers, title))
-    values: dict[int, None] = {}  # without duplicates, in order
-    for part in numbers.split(","):
-        for number in parse_range(part, title):
-            values[number] = None
-    return tuple(values)

@@ -19,7 +19,7 @@ from ..counting import Layer
 from ..counting.kinds import is_attention, is_grouped_product
 from ..counting.work import UNFUSED_EXECUTIONS
 from ..errors import BadFile
-from ..files import read_typed, shipped_folder
+from ..files import read_shipped
 from ..machines import Device, Machine
 from ..units import parse_quantity
 from .attention import KernelShares, kernel_shares, layer_slowdowns, scale_class
@@ -43,8 +43,6 @@ HOST_CONSTANTS = ("overhead_s", "overhead_backward_s")
 
 KERNEL_NOTE = "the kernels have the constants of"
 """Beginning of the note that says where the constants of kernels are from."""
-
-_MAX_FILE_BYTES = 2**16
 
 UNKNOWN_KERNEL = KernelShares(0.5, 0.45)
 """Shares of the peak of attention kernels on devices for which none are known."""
@@ -76,13 +74,12 @@ class TrainingConstants(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 @cache
 def training_constants() -> TrainingConstants:
     """Read the shipped constants; raise BadFile if the file is malformed."""
-    path = shipped_folder("calibrations") / TRAINING_FILE
-    constants = read_typed(path, TrainingConstants, "calibration of training", _MAX_FILE_BYTES)
+    constants = read_shipped(TRAINING_FILE, TrainingConstants)
     unknown = constants.constants.keys() - set(NAMES)
     if unknown:
-        raise BadFile(f"{path}: there is no parameter {min(unknown)}")
+        raise BadFile(f"{TRAINING_FILE}: there is no parameter {min(unknown)}")
     if constants.deviation.keys() != constants.constants.keys():
-        raise BadFile(f"{path}: constants and deviation must have the same names")
+        raise BadFile(f"{TRAINING_FILE}: constants and deviation must have the same names")
     return constants
 
 

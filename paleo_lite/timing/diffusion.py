@@ -30,7 +30,7 @@ import numpy as np
 from ..counting.autocast import ORIGIN as CASTS
 from ..counting.work import COMPILED, ENGINE
 from ..errors import BadValue
-from ..files import read_typed, shipped_folder
+from ..files import read_shipped
 from .attention import ATTENTIONS, SDPA, KernelShares, kernel_shares, layer_slowdowns
 from .calibrated import CalibratedModel, rates_of
 from .features import CLASS_INDEX, UPDATE, Features
@@ -47,8 +47,6 @@ if TYPE_CHECKING:
     from .workload import Workload
 
 FILE = "diffusion.toml"
-_MAX_FILE_BYTES = 2**16
-
 REFERENCE_HEAD = 128
 """Head size for which the calibrated time of attention holds."""
 
@@ -85,9 +83,7 @@ class DiffusionConstants(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 @cache
 def diffusion_constants() -> DiffusionConstants:
     """Return the shipped constants."""
-    return read_typed(
-        shipped_folder("calibrations") / FILE, DiffusionConstants, "constants of pipelines", _MAX_FILE_BYTES
-    )
+    return read_shipped(FILE, DiffusionConstants)
 
 
 def cycles_per_s(device: Device) -> float:

@@ -27,7 +27,7 @@ import msgspec
 import numpy as np
 
 from ..errors import BadFile, BadValue
-from ..files import read_typed, shipped_folder
+from ..files import read_shipped
 from ..machines import Device
 from ..machines.registry import limit_power
 from .activity import Activity, Shares
@@ -71,8 +71,6 @@ CARDS_OF_UNKNOWN_PROCESS = ("RDNA", "Xe")
 """Architectures of cards for games and workstations with the power of their era and kind of memory, though the
 model of the sustained clock (`paleo_lite.timing.power`) does not know their process."""
 
-_MAX_FILE_BYTES = 2**18
-
 
 class PowerConstants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Constants of a device, or of devices that have something in common."""
@@ -102,14 +100,15 @@ class EnergyModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 @cache
 def energy_model() -> EnergyModel:
     """Return the shipped constants; raise BadFile if the file is malformed."""
-    path = shipped_folder("calibrations") / ENERGY_FILE
-    model = read_typed(path, EnergyModel, "energy model", _MAX_FILE_BYTES)
+    model = read_shipped(ENERGY_FILE, EnergyModel)
     for group in (model.devices, model.generations, model.others):
         for name, constants in group.items():
             if np.shape(constants.theta) != (len(PARAMETERS),):
-                raise BadFile(f"{path}: theta of {name} must have {len(PARAMETERS)} numbers")
+                raise BadFile(f"{ENERGY_FILE}: theta of {name} must have {len(PARAMETERS)} numbers")
             if np.shape(constants.covariance) != (len(PARAMETERS), len(PARAMETERS)):
-                raise BadFile(f"{path}: the covariance of {name} must have {len(PARAMETERS)} rows of as many numbers")
+                raise BadFile(
+                    f"{ENERGY_FILE}: the covariance of {name} must have {len(PARAMETERS)} rows of as many numbers"
+                )
     return model
 
 

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from ..counting import Layer
-from ..counting.kinds import class_of, gemm_of
+from ..counting.kinds import class_of, gemm_of, is_convolution
 from ..counting.kinds.products import MATRIX_CLASSES, computed_score_fraction
 from ..counting.recurrent import count_gradients, is_looped
 from ..counting.work import passes_of
@@ -210,8 +210,7 @@ def padding_and_tiles(layer: Layer, pass_name: str, batch_size: int | Ints) -> t
     work_class = class_of(layer)
     if work_class == "conv_depthwise":
         return 1.0, tiles
-    is_convolution = layer.kind.startswith("conv")
-    if pass_name == "backward_data" and is_convolution and gemm.groups == 1 and columns <= FEW_COLUMNS:
+    if pass_name == "backward_data" and is_convolution(layer) and gemm.groups == 1 and columns <= FEW_COLUMNS:
         # The gradient of an image has a few columns, which libraries do not pad to a full tile.
         padded_columns = max(columns, LEAST_COLUMNS)
     else:

@@ -21,6 +21,12 @@ distribution."""
 INTERVAL_LEVEL = 0.9
 """Default probability of an interval."""
 
+Z_90 = 1.645
+"""Standard normal quantile of the ends of a 90% interval."""
+
+NORMAL_QUANTILES = {0.8: 1.2816, INTERVAL_LEVEL: Z_90}
+"""Two-sided quantiles of the standard normal distribution, by level."""
+
 
 DIRECT_PRECISIONS = ("fp64",)
 """Precisions in which no library uses an algorithm with fewer multiplications than are counted.

@@ -7,6 +7,7 @@ from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..counting import Layer, Shape
+from ..counting.kinds import is_convolution
 
 if TYPE_CHECKING:
     from ..architectures import Network
@@ -123,7 +124,7 @@ def _matrices(layer: Layer, left_out: Collection[Shape]) -> Iterator[tuple[int, 
     for shape in layer.weights:
         if shape in left_out:
             continue
-        is_group = len(shape) == 3 and not layer.kind.startswith("conv")
+        is_group = len(shape) == 3 and not is_convolution(layer)
         if is_group:
             for _ in range(shape[0]):
                 yield shape[1], shape[2]

@@ -44,7 +44,7 @@ import msgspec
 import numpy as np
 
 from ..errors import BadFile
-from ..files import read_typed, shipped_folder
+from ..files import read_shipped
 from ..formats import FORMATS
 
 if TYPE_CHECKING:
@@ -105,8 +105,6 @@ MIN_FRACTION = 0.1
 ERAS = ("older", "recent")
 RECENT_YEAR = 2022
 
-_MAX_FILE_BYTES = 2**16
-
 
 class PowerModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Parameters of the power model, and how well they hold."""
@@ -148,15 +146,14 @@ class PowerModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 @cache
 def power_model() -> PowerModel:
     """Read the shipped parameters; raise BadFile if the file is malformed."""
-    path = shipped_folder("calibrations") / POWER_FILE
-    model = read_typed(path, PowerModel, "power model", _MAX_FILE_BYTES)
+    model = read_shipped(POWER_FILE, PowerModel)
     units, groups = {"vector", "tensor"}, set(MEMORY_GROUPS.values())
     if model.energy_j_per_flop.keys() != units or model.efficiency.keys() != units:
-        raise BadFile(f"{path}: energy_j_per_flop and efficiency must have the keys vector and tensor")
+        raise BadFile(f"{POWER_FILE}: energy_j_per_flop and efficiency must have the keys vector and tensor")
     if model.base_share.keys() != groups:
-        raise BadFile(f"{path}: base_share must have the keys HBM and GDDR")
+        raise BadFile(f"{POWER_FILE}: base_share must have the keys HBM and GDDR")
     if model.low_voltage_slope.keys() != set(ERAS):
-        raise BadFile(f"{path}: low_voltage_slope must have the keys {' and '.join(ERAS)}")
+        raise BadFile(f"{POWER_FILE}: low_voltage_slope must have the keys {' and '.join(ERAS)}")
     return model
 
 

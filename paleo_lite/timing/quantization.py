@@ -11,7 +11,7 @@ import numpy as np
 
 from ..architectures.checkpoint import StoredWeights
 from ..counting import Layer, Work
-from ..counting.kinds import class_of, is_attention
+from ..counting.kinds import class_of, is_attention, is_convolution, is_expert_layer
 from ..counting.kinds.products import MATRIX_CLASSES
 from ..counting.layer import Matrix, Shape
 from ..counting.places import TABLE_KINDS, parts_of
@@ -176,7 +176,7 @@ def tensor_roles(layers: Sequence[Layer], reads_tokens: bool) -> list[Role | Non
     roles: list[Role | None] = []
     for layer, part in zip(layers, parts):
         role: Role | None = _ROLES.get(layer.place.matrix, "other")
-        if part is None or part == "router" or layer.kind.startswith("conv"):
+        if part is None or part == "router" or is_convolution(layer):
             role = None
         elif part == "head":
             role = "output"
@@ -200,9 +200,7 @@ def proportions_of(layers: Sequence[Layer]) -> Proportions:
     A sample of fewer than eight blocks stands for a network of 32.
     """
     blocks = max((layer.place.number or 0 for layer in layers if layer.weights), default=0) + 1
-    experts = max(
-        (layer.weights[0][0] for layer in layers if layer.weights and "active" in layer.attributes), default=0
-    )
+    experts = max((layer.weights[0][0] for layer in layers if layer.weights and is_expert_layer(layer)), default=0)
     attended = next((layer for layer in layers if is_attention(layer)), None)
     heads_per_key = 1 if attended is None else attended.inputs[0][1] // max(attended.inputs[1][1], 1)
     return Proportions(blocks if blocks >= 8 else 32, heads_per_key, experts)

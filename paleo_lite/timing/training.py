@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from ..counting import Layer, Work
-from ..counting.kinds import gemm_of, is_attention
+from ..counting.kinds import gemm_of, is_attention, is_convolution
 from ..machines import Machine
 from ..units import element_bytes
 from .models import TimeModel
@@ -217,7 +217,7 @@ def takes_tensor_cores(layers: Sequence[Layer], batch_size: int) -> NDArray[np.b
 
 def _fits_tensor_cores(layer: Layer, batch_size: int) -> bool:
     sizes: tuple[int, ...]
-    if layer.kind.startswith("conv"):
+    if is_convolution(layer):
         sizes = (layer.weights[0][0] // layer.attributes.get("groups", 1), layer.weights[0][1])
     elif is_attention(layer):
         sizes = (layer.inputs[0][-1], layer.inputs[2][-1])

@@ -13,7 +13,7 @@ from functools import cache
 import msgspec
 
 from ..errors import BadFile
-from ..files import read_typed, shipped_folder
+from ..files import read_shipped
 from ..machines import Device
 from .blocks import TrainingConstants, TrainingModel, use_all_constants
 from .calibrated import CalibratedModel
@@ -35,7 +35,6 @@ STACK_ATTENTION = "cudnn"
 """Implementation of attention that Transformer Engine calls."""
 
 _FIRST_CAPABILITY, _FIRST_FULLY_SHARDED = 9, 10
-_MAX_FILE_BYTES = 2**16
 
 
 class StackConstants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -64,20 +63,19 @@ class StackConstants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 @cache
 def stack_constants() -> StackConstants:
     """Read the shipped constants; raise BadFile if the file is malformed."""
-    path = shipped_folder("calibrations") / STACK_FILE
-    constants = read_typed(path, StackConstants, "calibration of a training stack", _MAX_FILE_BYTES)
+    constants = read_shipped(STACK_FILE, StackConstants)
     unknown = constants.kernels.constants.keys() - set(NAMES)
     if unknown:
-        raise BadFile(f"{path}: there is no parameter {min(unknown)}")
+        raise BadFile(f"{STACK_FILE}: there is no parameter {min(unknown)}")
     missing = TRAINING_RECIPES.keys() - constants.relative_efficiency.keys()
     if missing:
-        raise BadFile(f"{path}: relative_efficiency has no {min(missing)}")
+        raise BadFile(f"{STACK_FILE}: relative_efficiency has no {min(missing)}")
     missing = EXPERT_KERNELS.keys() - constants.expert_efficiency.keys()
     if missing:
-        raise BadFile(f"{path}: expert_efficiency has no {min(missing)}")
+        raise BadFile(f"{STACK_FILE}: expert_efficiency has no {min(missing)}")
     for name in ("tensor_overlap", "expert_overlap"):
         if not 0 <= getattr(constants, name) <= 1:
-            raise BadFile(f"{path}: {name} must be between 0 and 1 (got {getattr(constants, name):g})")
+            raise BadFile(f"{STACK_FILE}: {name} must be between 0 and 1 (got {getattr(constants, name):g})")
     return constants
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..architectures import Network
 from ..counting import GENERATION_PHASES, PHASES, Convention, Layer, Work, count, find_convention
-from ..counting.kinds import class_of
+from ..counting.kinds import class_of, is_expert_layer
 from ..counting.work import COLUMNS, MIXED_EXECUTIONS, PASSES, check_batch_size, check_execution, passes_of
 from ..errors import BadValue, UnknownName, UnsupportedPhase
 from ..formats import FORMATS, Format, bytes_per_number, format_of_weights
@@ -312,7 +312,7 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def has_experts(self) -> bool:
         """Whether the network is a mixture of experts."""
-        return any("active" in layer.attributes for layer in self.layers)
+        return any(is_expert_layer(layer) for layer in self.layers)
 
     @property
     def _selects_experts(self) -> bool:

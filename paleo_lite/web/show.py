@@ -109,11 +109,10 @@ def download(page: Document, name: str) -> None:
     st.download_button("Download table (CSV)", out.getvalue(), f"{name}.csv", "text/csv", key=f"csv {name}")
 
 
-def show_chart(make: Callable[[], Any], *, columns: int = 1, omitted_prefix: str = "", has_title: bool = True) -> None:
+def show_chart(make: Callable[[], Any], *, columns: int = 1, omitted_prefix: str = "") -> None:
     """Show the chart that `make` returns, with its panels in columns (below one another on a phone).
 
-    Lines of the subtitle that start with `omitted_prefix` are left out, and so is the title of a chart below a title
-    that says the same. Without data, the reason is shown instead.
+    Lines of the subtitle that start with `omitted_prefix` are left out. Without data, the reason is shown instead.
     """
     chart = try_call(make)
     if isinstance(chart, Failure):
@@ -124,8 +123,7 @@ def show_chart(make: Callable[[], Any], *, columns: int = 1, omitted_prefix: str
     subtitle = heading.get("subtitle") or []
     if isinstance(subtitle, str):
         subtitle = [subtitle]
-    if has_title:
-        st.markdown(f"**{escape_markdown(heading['text'])}**")
+    st.markdown(f"**{escape_markdown(heading['text'])}**")
     panels = split_panels(spec)
     for first in range(0, len(panels), columns):
         row = panels[first : first + columns]

@@ -55,7 +55,7 @@ def model(tmp_path: Path) -> Path:
 def test_tensors_are_those_of_the_package(model: Path) -> None:
     header, reader = read_gguf_header(model), gguf.GGUFReader(model)
     assert header.types == {tensor.name: tensor.tensor_type.name.lower() for tensor in reader.tensors}
-    assert header.tensor_bytes == sum(int(tensor.n_bytes) for tensor in reader.tensors)
+    assert sum(tensor.bytes for tensor in header.tensors) == sum(int(tensor.n_bytes) for tensor in reader.tensors)
     assert [list(tensor.shape) for tensor in header.tensors] == [tensor.shape.tolist() for tensor in reader.tensors]
 
 

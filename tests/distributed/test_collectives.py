@@ -12,11 +12,9 @@ from paleo_lite.distributed.collectives import (
     all_gather_time_s,
     all_reduce_time_s,
     all_to_all_time_s,
-    broadcast_time_s,
     point_to_point_time_s,
     reduce_scatter_time_s,
     subgroup_topology,
-    topology_all_to_all_s,
 )
 from paleo_lite.distributed.links import LinkRate, Topology
 from paleo_lite.errors import BadValue, UnknownName
@@ -61,10 +59,6 @@ def test_other_operations_by_hand() -> None:
     for operation in (reduce_scatter_time_s, all_gather_time_s, all_to_all_time_s):
         assert operation(1e9, 8, SLOW) == pytest.approx(7 * (1e-5 + 0.25))
     assert point_to_point_time_s(1e9, SLOW) == pytest.approx(1e-5 + 2)
-    # An empty message uses the binomial tree, a large one the double tree at full bandwidth.
-    assert broadcast_time_s(0, 8, SLOW) == pytest.approx(3e-5)
-    assert broadcast_time_s(1e9, 8, SLOW) == pytest.approx(2, rel=0.02)
-    assert broadcast_time_s(1e9, 2, PLAIN) == pytest.approx(0.4)
 
 
 def test_start_and_ramp_by_hand() -> None:
@@ -247,22 +241,6 @@ def test_a_link_describes_its_bandwidth_shares() -> None:
     assert measured.describe() == "pcie: 16 GB/s per direction at PPP 0.1 to 0.5 (fitted)"
     assert SLOW.describe().startswith("slow: 1 GB/s per direction at PPP 0.5, latency 10 µs (")
     assert PLAIN.describe().startswith("plain: 2.5 GB/s per direction (")
-
-
-def test_an_all_to_all_by_hand() -> None:
-    """Each of 8 devices sends an eighth of its 8 MB to each other; inside nodes of 4 and between two nodes at once.
-
-    Inside: 3 messages of 1 MB over 2.5 GB/s. Between: 4 MB of each of 4 devices over a link of half of 1 GB/s.
-    """
-    topology = Topology("v100-sxm2", 4, PLAIN, 2, SLOW)
-    inside_s = 3e6 / 2.5e9
-    between_s = 4 * 4e6 / 0.5e9 + SLOW.latency_s
-    assert topology_all_to_all_s(topology, 8e6) == pytest.approx(between_s)
-    assert between_s > inside_s
-    assert topology_all_to_all_s(Topology("v100-sxm2", 8, PLAIN, 1, None), 8e6) == pytest.approx(7e6 / 2.5e9)
-    assert topology_all_to_all_s(Topology("v100-sxm2", 1, None, 2, SLOW), 8e6) == pytest.approx(
-        4e6 / 0.5e9 + SLOW.latency_s
-    )
 
 
 def test_a_group_of_every_third_device_spans_nodes() -> None:

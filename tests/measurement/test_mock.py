@@ -52,7 +52,7 @@ def test_a_mock_trainer_measures_loading_alone():
     clock = Clock()
     rate = mock_trainer(loader(clock), clock=clock)
     assert (rate.batches, rate.samples, rate.seconds) == (19, 19 * 8, pytest.approx(19 * 0.25))
-    assert (rate.batches_per_s, rate.samples_per_s) == (pytest.approx(4), pytest.approx(32))
+    assert rate.samples_per_s == pytest.approx(32)
 
 
 def test_a_mock_trainer_stops_where_it_is_told():

@@ -15,6 +15,7 @@ import pytest
 
 from measured import DATA
 from paleo_lite.errors import BadFile, UnknownFormat
+from paleo_lite.progress import listening
 from paleo_lite.result_files.detect import read_result, read_results
 from result_samples import NCCL, VLLM_SERVE
 
@@ -88,7 +89,8 @@ def test_a_folder_is_read_with_what_fails(serve: Path) -> None:
     (serve.parent / "deep/notes.txt").write_text("nothing")
     (serve.parent / ".hidden").write_text("nothing")
     calls: list[tuple[int, int]] = []
-    result = read_results([serve.parent], jobs=1, keep_going=True, on_done=lambda *done: calls.append(done))
+    with listening(lambda *done: calls.append(done)):
+        result = read_results([serve.parent], jobs=1, keep_going=True)
     assert [findings.tool for findings in result.files] == ["vLLM bench serve", "nccl-tests"]
     assert [Path(failure["file"]).name for failure in result.failed] == ["notes.txt"] and calls[-1] == (3, 3)
     with pytest.raises(UnknownFormat):

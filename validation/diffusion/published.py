@@ -46,7 +46,7 @@ _EXECUTIONS = {
 _AUTOCAST_SOURCE = "facebookincubator/AITemplate"
 """Source whose baseline runs under ``torch.autocast`` (examples/05_stable_diffusion/src/benchmark_pt.py)."""
 
-MLENERGY, PROJECTS, USERS = "ML.ENERGY", "projects", "users"
+MLENERGY, USERS = "ML.ENERGY", "users"
 
 
 class Row(NamedTuple):

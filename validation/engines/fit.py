@@ -15,8 +15,8 @@ from scipy.optimize import least_squares, minimize
 
 from paleo_lite.engines.constants import EFFECTS, Cell, CellFit, ClassFit, EngineConstants, same_effects, traits_of
 from paleo_lite.engines.formulas import KERNEL_CLASSES
-from paleo_lite.engines.step import Z_90
 from paleo_lite.machines import find_device
+from paleo_lite.timing.intervals import Z_90
 
 from .tables import Timed
 

@@ -22,9 +22,10 @@ from paleo_lite.engines.constants import (
     predict_constants,
     traits_of,
 )
-from paleo_lite.engines.step import STEP, Z_90
+from paleo_lite.engines.step import STEP
 from paleo_lite.machines import find_device
 from paleo_lite.reporting.document import Column, Document, Table, format_percent
+from paleo_lite.timing.intervals import Z_90
 
 from ..columns import GROUP_COLUMNS, GroupErrors
 from .fit import draw_rows, fit_cell, fit_constants, kernel_times

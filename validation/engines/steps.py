@@ -35,10 +35,11 @@ from paleo_lite.engines.constants import Company, EngineConstants, Host, generat
 from paleo_lite.engines.formulas import KERNEL_CLASSES
 from paleo_lite.engines.kernels import CountedKernel
 from paleo_lite.engines.records import SERVERS, find_server
-from paleo_lite.engines.step import UNKNOWN_HOST, Z_90, EngineStep, Load
+from paleo_lite.engines.step import UNKNOWN_HOST, EngineStep, Load
 from paleo_lite.machines import find_device
 from paleo_lite.serving.kernel_timer import device_kernels
 from paleo_lite.serving.requests import REQUESTS_PER_USER
+from paleo_lite.timing.intervals import Z_90
 
 from .servers import Server, place
 

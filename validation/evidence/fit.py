@@ -14,7 +14,7 @@ import numpy as np
 from scipy.optimize import minimize
 
 from paleo_lite.calibration.evidence import KindPrior, Observation
-from paleo_lite.engines.step import Z_90
+from paleo_lite.timing.intervals import Z_90
 
 from .forecasts import KNOWN, forecast_groups
 from .groups import Grouped, by_group, thinned

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from paleo_lite.engines.step import Z_90
+from paleo_lite.timing.intervals import Z_90
 
 from .fit import fit_prior
 from .forecasts import ANOTHER_DEVICE, KNOWN, GroupForecast, forecast_from_other_devices, forecast_groups

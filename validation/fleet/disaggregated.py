@@ -22,6 +22,7 @@ from paleo_lite.reporting.document import Column, Document, Table
 from paleo_lite.serving.deployment import LEVELS
 from paleo_lite.serving.outcomes import request_latencies
 from paleo_lite.serving.requests import Lengths, Traffic, generate_traffic
+from paleo_lite.timing.intervals import Z_90
 
 from ..columns import GROUP_COLUMNS, GroupErrors
 from ..tables import rows_of
@@ -141,7 +142,7 @@ def forecast(recipe: Recipe) -> SplitForecast:
     ends = []
     for figure, name in enumerate(("ttft_s", "tpot_s")):
         low, value, high = (times[level][figure] for level in LEVELS)
-        below, above = (np.hypot(np.log(end / value), 1.645 * deviations.get(name, 0.0)) for end in (low, high))
+        below, above = (np.hypot(np.log(end / value), Z_90 * deviations.get(name, 0.0)) for end in (low, high))
         ends.append((value * np.exp(-below), value, value * np.exp(above)))
     return SplitForecast(*ends)
 

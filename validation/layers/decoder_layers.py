@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 from paleo_lite.architectures import Network
 from paleo_lite.calibration.choose import choose_model
 from paleo_lite.counting import INPUT, Layer
@@ -128,17 +126,3 @@ def _shape(row: dict[str, str], tokens: int) -> Shape:
     )
     size, ranks = hidden // heads, int(row["tp"])
     return Shape(hidden, inner // ranks, heads * size // ranks, keys * size // ranks, vocabulary // ranks, tokens)
-
-
-def by_source(layers: list[DecoderLayer]) -> list[tuple[str, str, str, int, float, float]]:
-    """Return source, device, phase, number of layers, mean absolute error and coverage of each group."""
-    groups: dict[tuple[str, str, str], list[DecoderLayer]] = defaultdict(list)
-    for layer in layers:
-        phase = "decode" if layer.tokens <= MAX_DECODE_TOKENS else "prefill"
-        groups[layer.source, layer.device, phase].append(layer)
-    summary = []
-    for key, group in sorted(groups.items()):
-        error = np.mean([abs(layer.predicted_s / layer.measured_s - 1) for layer in group])
-        coverage = np.mean([layer.low_s <= layer.measured_s <= layer.high_s for layer in group])
-        summary.append((*key, len(group), float(error), float(coverage)))
-    return summary

@@ -19,7 +19,7 @@ import numpy as np
 from paleo_lite.architectures import Network, find_network
 from paleo_lite.calibration.fit import fit, stack_features
 from paleo_lite.calibration.prior import Prior, device_prior
-from paleo_lite.counting.kinds import class_of
+from paleo_lite.counting.kinds import class_of, is_convolution
 from paleo_lite.counting.kinds.products import class_of_convolution
 from paleo_lite.errors import BadProfile, BadValue, PaleoError
 from paleo_lite.executor import run_tasks
@@ -198,7 +198,7 @@ def _by_class(profiles: Sequence[PassTimes], network: Network) -> dict[tuple[str
             layers = [index for index, own in enumerate(classes) if own == name]
             if sums and layers and (name, phase) not in times_by_class:
                 times_by_class[name, phase] = _Measured([layers], np.array([np.median(sums)]))
-        convolutions = [i for i, layer in enumerate(network.layers) if layer.kind.startswith("conv")]
+        convolutions = [i for i, layer in enumerate(network.layers) if is_convolution(layer)]
         # The backward pass visits them in reverse order.
         ordered = convolutions if phase == "forward" else convolutions[::-1]
         single = [times.layers.get(("convolution", phase), ()) for times in profiles]

@@ -271,9 +271,9 @@ def _video_latents(channels: int) -> Inputs:
     return inputs
 
 
-def _latents(channels: str = "latent_channels", factor: int = 1) -> Inputs:
+def _latents(factor: int = 1) -> Inputs:
     def inputs(module: Any, config: Config, sizes: Sizes) -> dict[str, Any]:
-        return {"latents": (1, config.get(channels, 4), factor * sizes["h"], factor * sizes["w"])}
+        return {"latents": (1, config.get("latent_channels", 4), factor * sizes["h"], factor * sizes["w"])}
 
     return inputs
 

@@ -214,6 +214,16 @@ def is_embedding(layer: Layer) -> bool:
     return layer.kind == "embedding"
 
 
+def is_convolution(layer: Layer) -> bool:
+    """Return whether a layer is a convolution, also a transposed one."""
+    return layer.kind.startswith("conv")
+
+
+def is_expert_layer(layer: Layer) -> bool:
+    """Return whether a layer has the matrices of all experts, of which each token selects some."""
+    return "active" in layer.attributes
+
+
 def is_grouped_product(layer: Layer) -> bool:
     """Return whether a layer multiplies every token with the matrices of its experts."""
     return layer.kind == "grouped_matmul"
