@@ -24,6 +24,7 @@ from paleo_lite.calibration.validate import Validation
 from paleo_lite.distributed.clusters import ClusterPrior
 from paleo_lite.distributed.links import LinkCalibration
 from paleo_lite.distributed.platforms import Computer, Platform
+from paleo_lite.engines.constants import EngineConstants
 from paleo_lite.machines import Device
 from paleo_lite.machines.registry import LinkRegistry
 from paleo_lite.own_machines.advise import LocalAdvice
@@ -328,7 +329,7 @@ FILES: dict[str, list[Any]] = {
         StackConstants,
         EvidencePrior,
     ],
-    "calibrations/*.json": [Pool, LocalConstants],
+    "calibrations/*.json": [Pool, LocalConstants, EngineConstants],
     "calibrations/links/*.toml": [LinkCalibration],
     "calibrations/platforms/*.toml": [Platform],
 }

@@ -84,7 +84,7 @@ _PAUSE_S = 0.5  # between two looks at the parent
 
 
 class Terminated(KeyboardInterrupt):
-    """The process was asked to end, by SIGTERM: what it has started ends with it, and what it has made is removed."""
+    """Raised on SIGTERM, so that child processes are ended and temporary files are removed."""
 
 
 def end_orderly_when_terminated() -> None:

@@ -20,7 +20,7 @@ _STEP_LISTENER: ContextVar[StepListener | None] = ContextVar("step_listener", de
 
 
 def report(completed: int, total: int) -> None:
-    """Tell the listener, if there is one, how many parts of a computation are completed, of so many in all."""
+    """Report the number of completed and of all parts to the current listener, if there is one."""
     listener = _LISTENER.get()
     if listener is not None:
         listener(completed, total)

@@ -197,8 +197,8 @@ def find_result_files(measured: Paths | Sequence[Measurement]) -> list[Path]:
     if found and len(found) < len(paths):
         others = [str(path) for path in paths if path not in found]
         raise BadValue(
-            f"{found[0]} is a result file, and {others[0]} is none: calibrate from result files, and from steps and "
-            "profiles, one after the other"
+            f"{found[0]} is a result file and {others[0]} is not: calibrate separately from result files and from "
+            "steps or profiles"
         )
     return found
 

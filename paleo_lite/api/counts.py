@@ -78,9 +78,7 @@ def _count_parts(pipeline: Pipeline, question: Layers) -> PipelineCounts:
     for name in ("convention", "phase", "sequence_length", "inputs", "ignore", "execution", "causal"):
         if name in question.given():
             spelling = documented_spelling(name, options[name])
-            raise BadValue(
-                f"{pipeline.name} is a pipeline for pictures or videos, which {spelling} is not for: remove it"
-            )
+            raise BadValue(f"`{spelling}` cannot be used with {pipeline.name}, a pipeline for pictures or videos")
     sampling = make_sampling(
         pipeline,
         image_size=question.image_size,

@@ -114,7 +114,7 @@ class Deployments(msgspec.Struct, frozen=True, eq=False):
         Raise PaleoError if the network does not fit, or cannot be divided so.
         """
         if self.expert_load != UNIFORM and not self.decoder.is_mixture:
-            raise BadValue(f"`--expert-load` is for mixtures of experts, which {self.decoder.name} is not")
+            raise BadValue(f"`--expert-load` is for mixtures of experts; {self.decoder.name} is not one")
         found = find_device(device, to_paths(self.hardware_files))
         if self.power_limit is not None:
             found = with_power_limit(found, self.power_limit)
@@ -222,7 +222,7 @@ def find_decoder(name: str | Network) -> Network:
     if not (isinstance(name, str) and is_factory(name)):  # a factory or a folder is checked when it is traced
         network = find_network(name) if isinstance(name, str) else name
         if not network.is_language_model:
-            raise BadValue(f"`serve` needs a language model that writes text, which {network.name} is not")
+            raise BadValue(f"`serve` needs a language model that writes text; {network.name} is not one")
     return resolve_network(name, None, (), SequenceOptions(phase="decode"))
 
 

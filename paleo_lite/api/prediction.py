@@ -55,7 +55,7 @@ def predict_pictures(question: Question) -> PipelinePrediction:
 
     pipeline = find_pipeline(question.network) if isinstance(question.network, str) else None
     if pipeline is None:
-        raise BadValue(f"pictures and videos need a pipeline such as flux.1-dev, which {question.network} is not")
+        raise BadValue(f"pictures and videos need a pipeline such as flux.1-dev; {question.network} is not one")
     prediction = predict_pipeline(*resolve_pipeline(pipeline, question))
     return structs.replace(prediction, facility=question.facility)
 

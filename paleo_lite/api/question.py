@@ -54,7 +54,7 @@ class PictureOptions(msgspec.Struct, frozen=True):
         option = self.first_given()
         if option is not None:
             name = network if isinstance(network, str) else "the network"
-            raise BadValue(f"{option} is for pipelines such as flux.1-dev or wan-2.1-1.3b; {name} is none")
+            raise BadValue(f"{option} is for pipelines such as flux.1-dev or wan-2.1-1.3b; {name} is not one")
 
     def check_absent_in_training(self, pipeline: Pipeline) -> None:
         """Check that no option is given for a training step of a pipeline's denoiser."""

@@ -100,7 +100,7 @@ def scale_pictures(question: Question, workers: int | str | Sequence[int]) -> Pi
 
     pipeline = find_pipeline(question.network) if isinstance(question.network, str) else None
     if pipeline is None:
-        raise BadValue(f"pictures and videos need a pipeline such as flux.1-dev, which {question.network} is not")
+        raise BadValue(f"pictures and videos need a pipeline such as flux.1-dev; {question.network} is not one")
     if question.gpu is None:
         raise BadValue(f"{pipeline.name} on several devices needs a device: give `--gpu`")
     run, machine, model_in = resolve_pipeline(pipeline, question)

@@ -65,7 +65,7 @@ class Observation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class KindPrior(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is known of the factors of a kind of question before any evidence."""
+    """Prior of the cause factors of one kind of question."""
 
     levels: dict[str, list[str]]  # traits that rows share at each level, the widest first
     # Standard deviation of the logarithm of the factor of a cause that is common at each level.
@@ -112,7 +112,7 @@ class Factors(NamedTuple):
 
 
 class Posterior(msgspec.Struct, frozen=True, dict=True, eq=False):
-    """What rows of one kind of question say."""
+    """Cause factors of one kind of question, conditioned on measured rows."""
 
     rows: tuple[Observation, ...]
     prior: KindPrior

@@ -1,4 +1,4 @@
-"""Calibrations from result files of benchmarks: their rows beside the forecasts, and what they say together."""
+"""Calibrations from result files of benchmarks: measured rows, their forecasts, and the fitted factors of causes."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ class EvidenceCalibration(
     def model(self) -> NoReturn:
         """Raise CalibrationFailed: the causes of measured figures are no time model of passes of networks."""
         raise CalibrationFailed(
-            f"the calibration is of {self.subject}, and says nothing of passes of networks: {self.uses}"
+            f"this calibration covers {self.subject} only, not single passes of networks: {self.uses}"
         )
 
     @property
@@ -252,7 +252,7 @@ class EvidenceCalibration(
                 factor = math.exp(float(np.median([row.log_ratio for row in posterior.rows])))
                 sentences.append(
                     f"the rows of {KINDS[kind]} take {factor:.2g} times their forecasts, {abs(surprise):.1f} "
-                    "deviations from what is plausible: check the network, the device, the number of devices and the "
+                    "standard deviations from the prior: check the network, the device, the number of devices and the "
                     "format"
                 )
             far = posterior.outliers

@@ -155,7 +155,7 @@ class PowerRow(msgspec.Struct, frozen=True):
 
 
 class GroupAccuracy(Protocol):
-    """Accuracy of a group of held-out measurements, such as a `AccuracyRow`."""
+    """Accuracy of a group of held-out measurements, such as an `AccuracyRow`."""
 
     @property
     def points(self) -> int:

@@ -282,7 +282,7 @@ def _count_blocks(
 
 
 def _shape_of_sample(shape: BlockShape) -> BlockShape:
-    """Return what of a shape the networks of few blocks depend on."""
+    """Return the fields of a shape on which the small networks for extrapolation depend."""
     return shape._replace(micro_batch_size=1, recomputes_scores=False)
 
 

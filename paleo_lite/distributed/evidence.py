@@ -1,4 +1,4 @@
-"""Measured steps of training as evidence: what causes their times are of, and the job that they lead to."""
+"""Measured training steps as evidence: the shares of the causes in their times, and the job calibrated by them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ STEP = 0.01
 
 
 def training_traits(job: Job, settings: Settings, source: str = "") -> dict[str, str]:
-    """Return what steps of training may have in common with those of a job."""
+    """Return the traits by which measurements are compared: source, engine, device, format, network."""
     workload, options = job.workload, job.workload.options
     return {
         "source": source,
@@ -43,7 +43,7 @@ def training_traits(job: Job, settings: Settings, source: str = "") -> dict[str,
 
 
 def step_shares(job: Job, topology: Topology, settings: Settings, batch_size: int, strategy: str) -> dict[str, float]:
-    """Return by how much the logarithm of a step moves with that of the factor of each cause; together 1."""
+    """Return the elasticity of a step with respect to the factor of each cause, normalised to a sum of 1."""
     machines, cluster_settings = cluster_prior().cluster_at(ClusterScores.uniform(EXPECTED), topology, settings)
 
     def log_time(logs: dict[str, float]) -> float:

@@ -202,7 +202,7 @@ def _generation_cost(job: Job, tensor: int, samples: int) -> _GenerationCost:
 
 
 def _predict_few_blocks(job: Job, tensor: int, samples: int, blocks: int) -> Prediction:
-    """Predict a network of so many blocks on one device; a network without equal blocks is predicted as a whole."""
+    """Predict the first `blocks` blocks on one device, or the whole network if its blocks differ."""
     workload = job.cached_across_models(_sharded_workload, tensor, blocks)
     return predict(workload.with_changes(batch_size=samples), job.machine, job.model)
 

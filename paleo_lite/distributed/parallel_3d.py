@@ -229,7 +229,7 @@ def _exchange_ratio(job: Job, settings: Settings) -> float:
 
 
 def _with_defaults(job: Job, config: ParallelConfig, layout: Layout) -> tuple[ParallelConfig, list[str]]:
-    """Return the configuration with what its stack does unless told otherwise, and notes that describe it."""
+    """Fill the defaults of the software stack into the configuration; return it with notes that describe it."""
     notes = []
     if config.tensor > 1 and not config.sequence_parallel:
         has_experts = any(is_expert_layer(layer) for layer in job.workload.network.layers)

@@ -22,7 +22,7 @@ MIN_TOKENS_PER_CONTEXT_DEVICE = 4096
 
 
 class Layout(NamedTuple):
-    """Number of replicas and micro-batches, and what each device of a pipeline has."""
+    """Number of replicas and micro-batches, and the blocks of each pipeline device."""
 
     data: int  # data-parallel replicas
     micro_batches: int  # micro-batches per replica and step

@@ -60,8 +60,8 @@ def fitting_note(job: Job, topology: Topology, settings: Settings, global_batch:
     if tried:
         least = f" (the least is {format_si(min(memory for _, memory, _ in tried), 'B', 3)})"
     return (
-        "no two changes of recomputation, sharding, tensor parallelism and offloading make it fit, so that it needs "
-        f"more devices{least}"
+        "it does not fit with any two of recomputation, sharding, tensor parallelism and offloading: use more "
+        f"devices{least}"
     )
 
 

@@ -172,7 +172,7 @@ def _predict_rows(
     budget: Budget,
     cluster: Cluster | None,
 ) -> list[ScaleRow]:
-    """Return a row for each number of devices; the last one says what would fit where no row fits."""
+    """Return one row per number of devices; if none fits into memory, the last row names remedies."""
     strategy = STRATEGIES[request.strategy]
     rows = scale(
         job,

@@ -119,7 +119,7 @@ def scale(
 
 
 def _activity(job: Job, step: Step, samples: int) -> Activity:
-    """Return what a device does in a step: as in a step of its own with its part of the batch, if it has a part."""
+    """Return the activity of one device in a step: that of a single-device step with its share of the batch."""
     if step.activity is not None:
         return step.activity
     activity, time_s = job.cached(_activity_alone, max(samples, 1))

@@ -94,7 +94,7 @@ DATA_SHEET = {"efficiency": WHOLE, "bandwidth_share": WHOLE, "tile_rate": UNLIMI
 """Logarithms of the constants of a lower bound by the name of the constant; all others are `NEGLIGIBLE`."""
 
 STARTS = ("floor_cycles", "latency_s", "doubling_s", "second_s")
-"""Constants of the shortest kernel, which belongs to no term."""
+"""Constants of the launch latency, which belongs to no term."""
 
 
 class PartConstants(EngineConstants, frozen=True, dict=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""Causes of the times of a server, by which what was measured of servers corrects forecasts of others.
+"""Causes of a server's times: measured servers correct the forecast of another server cause by cause.
 
 A cause is a part of a time that can be wrong by a factor of its own: launches, kernels of some class, exchanges between
 devices, the host, prompts. `paleo_lite.calibration.evidence` learns the factors from measured servers.

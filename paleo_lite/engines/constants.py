@@ -149,7 +149,7 @@ def predict_constants(fit: ClassFit, traits: CellTraits, cell_traits: Sequence[C
 
 
 class Company(msgspec.Struct, frozen=True):
-    """How much longer kernels take in a server than alone, in logarithms that add up over all entries that match.
+    """Slowdown of kernels in a server relative to isolated kernels; logarithms, summed over all matching entries.
 
     In a captured graph launches overlap with the kernels before them; tokens of real text choose fewer experts than
     random ones; devices of a group wait for each other.
@@ -185,7 +185,7 @@ class Host(msgspec.Struct, frozen=True):
 
 
 class Learned(msgspec.Struct, frozen=True, eq=False):
-    """How much less uncertain the causes of a server's times are by what was measured of servers like it."""
+    """Reduction of the uncertainty of each cause by measurements of similar servers."""
 
     causes: tuple[str, ...]  # as `paleo_lite.engines.causes.CAUSES`, and others
     # Covariances of the logarithms of the factors of the causes.

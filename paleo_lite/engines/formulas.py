@@ -42,7 +42,7 @@ class KernelRates(NamedTuple):
 
 
 class KernelClass(msgspec.Struct, frozen=True):
-    """A class of kernels: its formula, its constants, and what they are before any measurement."""
+    """A class of kernels: its formula, its constants, and their prior."""
 
     name: str  # name of the class
     time_s: Callable[..., Any]  # function from the logarithms of the constants and the shapes to seconds

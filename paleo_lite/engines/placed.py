@@ -151,7 +151,7 @@ def _check_experts(mixtures: list[ExpertsKernel], degree: int, name: str) -> Non
     if degree == 1:
         return
     if not mixtures:
-        raise BadValue(f"`--expert-parallel` needs a mixture of experts, which {name} is not")
+        raise BadValue(f"`--expert-parallel` needs a mixture of experts; {name} is not one")
     for mixture in mixtures:
         if mixture.experts % degree:
             raise BadValue(f"`--expert-parallel` {degree} does not divide the {mixture.experts} experts of {name}")
@@ -164,7 +164,7 @@ def _formats_of(workload: Workload, device: Device, kv_cache: str, *, has_expert
         return checkpoint_formats(workload.precision, stored, kv_cache, device)
     if workload.weights == "mxfp4" and not has_experts:
         raise BadValue(
-            f"engines have kernels in mxfp4 for the experts of mixtures only, which {workload.network.name} has not: "
+            f"engines have mxfp4 kernels for experts only, and {workload.network.name} has none: "
             "store weights in nvfp4, fp8 or int4"
         )
     return choose_formats(

@@ -26,7 +26,7 @@ PRECISIONS = ("fp16", "bf16", "fp8", "int8", "fp4")
 
 
 def has_product_kernels(machine: Machine, precision: str) -> bool:
-    """Return whether kernels of engines speak for products on a machine at its default clock and unit."""
+    """Return whether fitted engine kernels cover matrix products on a machine at its default clock and unit."""
     is_default = machine.clock is None and machine.unit is None
     return is_default and precision in PRECISIONS and has_constants(machine.device)
 
@@ -92,7 +92,7 @@ def check_product_options(weights: str | None, policy: str | None) -> None:
 
 
 def _describe_fit(fit: ClassFit, device_id: str, form: str, engine: str | None) -> str:
-    """Return whose measurements the constants of a format on a device come from."""
+    """Return the origin of the constants of a format on a device, as text."""
     fitted = SIMILAR_FORMATS.get(form, form)
     cells = [cell for cell in fit.cells if cell.format == fitted and engine in (None, cell.engine)]
     own = sum(cell.gpu == device_id for cell in cells)

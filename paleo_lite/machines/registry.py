@@ -177,7 +177,7 @@ def find_device(name: str | Device, files: Iterable[str | Path] = ()) -> Device:
 
 
 def _family_of(wanted: str, devices: Iterable[Device]) -> tuple[list[Device], list[Device]]:
-    """Return the devices whose name begins with a name, and those of which only the board is missing in it.
+    """Return the devices whose name starts with a name, and those that differ from it by a suffix of the board only.
 
     A number is a word: H20 is not the beginning of H200.
     """

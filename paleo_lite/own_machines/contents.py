@@ -54,7 +54,7 @@ class Piece(msgspec.Struct, frozen=True):
 
     @property
     def resident_bytes(self) -> float:
-        """Bytes on a device: a head that shares the table of the embedding is there besides it."""
+        """Bytes on a device; a head tied to the embedding is stored a second time there."""
         return self.stored_bytes or self.read_bytes
 
     @property
@@ -132,7 +132,7 @@ class Contents(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()  # notes on a file
 
     def merged(self) -> Contents:
-        """Return the same with one piece per type and kind of rows, whose time is the sum of theirs."""
+        """Return a copy in which matrices of one type are merged into one; its time is the same."""
         sums: dict[tuple[str, bool, str], list[float]] = {}
         for piece in self.pieces:
             total = sums.setdefault((piece.type, piece.is_expert, piece.rows), [0.0, 0.0, 0.0])

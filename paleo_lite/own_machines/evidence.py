@@ -27,7 +27,7 @@ STEP = 0.01
 
 
 def local_traits(contents: Contents, device: Device, backend: str, source: str = "") -> dict[str, str]:
-    """Return what machines may have in common with one."""
+    """Return the traits by which measurements are compared: source, engine, device, format, network."""
     return {
         "source": source,
         "engine": backend,
@@ -52,7 +52,7 @@ def multiply_causes(constants: BackendConstants, logs: Mapping[str, float]) -> B
 
 
 def shares_of_causes(constants: BackendConstants, seconds: Callable[[BackendConstants], float]) -> dict[str, float]:
-    """Return by how much the logarithm of a time moves with that of the factor of each cause; together 1."""
+    """Return the elasticity of a time with respect to the factor of each cause, normalised to a sum of 1."""
     slopes = {}
     for cause in CAUSES:
         ends = [seconds(multiply_causes(constants, {cause: sign * STEP})) for sign in (-1, 1)]

@@ -246,7 +246,7 @@ def predict_local(
     if engine.caution:
         notes.append(engine.caution)
     if host_s and cpu is not None:
-        notes.append(f"what is not on the device is computed by {cpu.name}; prompts copy it over the link")
+        notes.append(f"layers outside the device run on {cpu.name}; for prompts their weights are copied over the link")
     energy = energy_of(
         device,
         gpus,

@@ -104,4 +104,4 @@ class LocalQuestion(msgspec.Struct, frozen=True, kw_only=True):
         """Raise BadValue if an option is not possible for a network."""
         self.context_of(contents)
         if self.cpu_experts and not contents.has_experts:
-            raise BadValue(f"`--cpu-experts` is for mixtures of experts: {contents.name} is none")
+            raise BadValue(f"`--cpu-experts` is for mixtures of experts: {contents.name} is not one")

@@ -67,7 +67,7 @@ class BackendConstants(msgspec.Struct, frozen=True):
     block_cores: float = 0.0
 
     def wait_s(self, device: Device) -> float:
-        """Return the seconds per block of a dense transformer on a device besides those of its matrices."""
+        """Return the overhead per transformer block on a device: launches, norms, synchronisation."""
         if not self.block_cores:
             return self.block_s
         return self.block_s * float(device.cores.multiprocessors.value) / self.block_cores
@@ -183,7 +183,7 @@ def token_activity(
 
 
 def prompt_activity(contents: Contents, device: Device, constants: BackendConstants, tokens: int) -> Activity:
-    """Return what a device does for a prompt: arithmetic, besides what its blocks wait."""
+    """Return the activity of a device during a prompt, without the waits between blocks."""
     batches = -(-tokens // UBATCH)
     seconds = prompt_s(contents, device, constants, tokens) - batches * contents.launches * constants.wait_s(device)
     numbers = sum(piece.numbers for piece in contents.pieces if piece.rows == "tokens")

@@ -84,7 +84,7 @@ def _script(call: RecordedCalls, source: str) -> str:
     match = _OPERATOR.fullmatch(call.operator)
     decoded = decode_arguments(call.params)
     if match is None or decoded is None:
-        raise BadValue(f"{call.operator[:100]!r} is no operator of PyTorch with recorded arguments")
+        raise BadValue(f"the trace does not record the arguments of a PyTorch operator {call.operator[:100]!r}")
     library, name = match.groups()
     dims, types, numbers = decoded
     arguments = [

@@ -128,7 +128,7 @@ def open_parquet(path: Path, texts: Sequence[str] = ()) -> pq.ParquetFile:
         for number in range(file.metadata.num_row_groups):
             size = file.metadata.row_group(number).total_byte_size
             if not 0 <= size <= _GROUP_BYTES:
-                raise BadProfile(f"{path}: row group {number} says it holds {size:,} bytes, at most 4 GiB are read")
+                raise BadProfile(f"{path}: row group {number} declares {size:,} bytes; the limit is 4 GiB")
         if texts:
             file.close()
             file = pq.ParquetFile(path, read_dictionary=list(texts), page_checksum_verification=True)

@@ -196,7 +196,7 @@ def check_network_options(question: Any, phase: str) -> None:
             f"an implementation of attention is for networks with attention, which {network.name} does not have"
         )
     if asks_for_loss and network.tokens is None:
-        raise BadValue(f"`--training-settings loss` is for language models, which {network.name} is not")
+        raise BadValue(f"`--training-settings loss` is for language models; {network.name} is not one")
 
 
 def check_no_pipeline(network: Any, command: str) -> None:

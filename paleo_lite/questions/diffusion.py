@@ -176,7 +176,7 @@ def _check_pipeline(network: Any) -> None:
         if begun:
             raise UnknownName("pipeline", network, begun)
         raise BadValue(
-            f"`diffusion` needs a pipeline such as flux.1-dev or wan-2.1-1.3b, which {network} is not: use `predict`, "
+            f"`diffusion` needs a pipeline such as flux.1-dev or wan-2.1-1.3b; {network} is not one: use `predict`, "
             "`train` or `local`"
         )
 

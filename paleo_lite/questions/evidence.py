@@ -1,4 +1,4 @@
-"""`measurements`, `calibrate`, `validate` and `measure`: what files say, what they teach, and how right we are."""
+"""Records of `measurements`, `calibrate`, `validate` and `measure`."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ OF_RESULT_FILES = ("engine", "tensor", "devices", "sequence_length", "link")
 
 @dataclass(frozen=True)
 class ResultFilesQuestion(ProcessOptions, RecordedFacts):
-    """Read the files that benchmarks wrote, whatever tool they are of.
+    """Read result files of benchmark tools.
 
     Every file is recognised by its content. What a file does not record is listed as missing, unless an option or a
     sidecar ``NAME.toml`` beside the file gives it. Unreadable files are listed in `failed` with ``keep_going``.

@@ -1,4 +1,4 @@
-"""`efficiency`, `kernels` and `compare`: what profiles say, alone, together, and beside a prediction."""
+"""Records of `efficiency`, `kernels` and `compare`."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class RecordedDevice(Options):
 
 @dataclass(frozen=True)
 class FileNames(Options):
-    """What the names of profiles say."""
+    """Settings of a run that are read from file names."""
 
     name_pattern: str | None = option(
         group=PROFILE_GROUP, metavar="REGEX",
@@ -59,7 +59,7 @@ class FileNames(Options):
 
 
 @dataclass(frozen=True)
-class CapturedGraphs(Options):
+class CaptureOptions(Options):
     """The captures of graphs that profiles replay."""
 
     capture_traces: Paths = option(
@@ -84,7 +84,7 @@ class ProcessOptions(Options):
 
 
 @dataclass(frozen=True)
-class EfficiencyQuestion(ProcessOptions, FileNames, CapturedGraphs, RecordedDevice):
+class EfficiencyQuestion(ProcessOptions, FileNames, CaptureOptions, RecordedDevice):
     """Measure how well a device was used, from profiles.
 
     Without a device, a profile of one that the registry lacks is analyzed without shares of peak. Unreadable files are
@@ -143,7 +143,7 @@ class KernelsQuestion(FileNames, RecordedDevice):
 
 
 @dataclass(frozen=True)
-class ComparisonQuestion(FileNames, CapturedGraphs, PppOptions, DeviceOptions):
+class ComparisonQuestion(FileNames, CaptureOptions, PppOptions, DeviceOptions):
     """Compare the kernels of two profiles, a prediction with a profile, or a result file with its forecasts.
 
     Of repeated profiles, every difference is compared with the spread between the repeats. A single result file of a

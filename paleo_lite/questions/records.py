@@ -485,7 +485,7 @@ class ParallelOptions(Options):
         help="Exchange of gradients and activations: collective=NAME (of the all-reduce), precision=fp32|fp16|bf16, "
         "bucket=SIZE "
         "(default 25 MiB, the first 1 MiB), overlap=no (after the backward pass instead of during it), "
-        "slowdown=FRACTION (of computation as soon as several devices work), interference=FRACTION (of computation "
+        "slowdown=FRACTION (slowdown of computation on several devices), interference=FRACTION (of computation "
         "while communication is hidden), ppp=FRACTION (of the link bandwidth that is reached), "
         "sequence-parallel=yes (tensor-parallel devices divide the activations between products, too; with megatron "
         "and for mixtures of experts the default).",

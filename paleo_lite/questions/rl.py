@@ -35,7 +35,7 @@ def _answer(question: Rl) -> RlAnswer:
 
     network = resolve_network(question.network, None, ())
     if not network.is_language_model:
-        raise BadValue(f"`rl` needs a language model that writes text, which {network.name} is not")
+        raise BadValue(f"`rl` needs a language model that writes text; {network.name} is not one")
 
     if len(settings_of(question.reward)) > 1:
         raise BadValue("give only one of model and seconds of `--reward`")

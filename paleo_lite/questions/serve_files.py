@@ -70,7 +70,7 @@ def advised_deployment(question: Serve, answer: Serving) -> Deployment:
     assert answer.advice is not None
     best = answer.advice.best
     if best is None:
-        raise BadValue("no deployment meets the objectives, so that there is none to start: change `--slo`")
+        raise BadValue("no deployment meets the objectives: relax `--slo`, or omit the start file")
     is_stated = best.weights != best.precision
     chosen = dataclasses.replace(
         question, gpu=best.gpu, tensor=best.tensor, pipeline=best.pipeline, expert_parallel=best.expert_parallel,

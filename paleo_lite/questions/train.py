@@ -178,7 +178,7 @@ def _with_micro_batch_note(question: Train, result: Any) -> Any:
             continue
         name, value = next(iter(more.items()))
         note = (
-            f"larger micro-batches fit into the memory, too, and are {ratio:.2f} times as fast: "
+            f"a larger micro-batch also fits and is {ratio:.2f} times as fast: "
             f"{format_number(other.throughput_per_s)} instead of {format_number(row.throughput_per_s)} samples/s with "
             f"`--{name.replace('_', '-')} {value}`"
         )

@@ -78,7 +78,7 @@ def with_launches(prepared: PreparedDeployment, sequences: int, context: float, 
 
 
 def across_nodes_s(deployment: Deployment, nodes: int, exchange_s: float) -> float:
-    """Return what the exchanges of an iteration take longer in an engine whose devices are on several nodes."""
+    """Return the additional communication time per iteration of an engine that spans several nodes."""
     on_device = deployment.on_device
     if nodes == 1 or on_device.kernels is None:
         return 0.0
@@ -170,7 +170,7 @@ def kernel_factor(device: Device, constants: RlConstants) -> float:
 
 
 def with_slower_kernels(prepared: PreparedDeployment, factor: float) -> PreparedDeployment:
-    """Return a deployment whose kernels take so many times as long, with the relative interval that they had."""
+    """Return a deployment with all kernel times multiplied by a factor; the relative interval is unchanged."""
     if factor == 1:
         return prepared
     tables = prepared.tables

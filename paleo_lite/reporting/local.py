@@ -60,7 +60,7 @@ def _describe_blocks(found: LocalPrediction) -> str:
 def _energy_facts(energy: LocalEnergy | None) -> list[tuple[str, str]]:
     """Return the facts about watts, energy and cost."""
     if energy is None:
-        return [("power", "unknown: no measurement speaks of this kind of device")]
+        return [("power", "unknown: no measurements of this kind of device")]
     low_w, high_w = energy.token_interval_w
     facts = [
         (

@@ -105,7 +105,7 @@ def _name_operation(findings: Findings) -> None:
 
 
 def _doubt_latency(findings: Findings) -> None:
-    """Doubt a fabric whose smallest messages take several times what they usually do between a few devices."""
+    """Add a caveat if the latency of small messages is several times the usual one."""
     small = [reading.values["time_s"] for reading in findings.readings
              if 0 < reading.values.get("bytes", 0) <= _SMALL_BYTES and reading.values.get("devices", 0) <= _FEW_DEVICES
              and "time_s" in reading.values]  # fmt: skip

@@ -261,7 +261,8 @@ def read_rocm_json(path: Path, findings: Findings) -> None:
 def _doubt_snapshot(traces: dict[str, _Trace], findings: Findings) -> None:
     if traces and all(trace.count <= 1 for trace in traces.values()):
         idle = all(trace.has_utilisation and not trace.busy_count for trace in traces.values())
-        findings.doubt(f"a single reading{', of an idle device' if idle else ''}, which tells nothing of a load")
+        of_idle = " of an idle device" if idle else ""
+        findings.doubt(f"a single reading{of_idle} says nothing about the power under load")
 
 
 def read_rocm_csv(path: Path, findings: Findings) -> None:
@@ -417,7 +418,7 @@ def read_energy_table(path: Path, findings: Findings) -> None:
             energy_j=energy_j,
             energy_per_token_j=ratio(energy_j, tokens) if device == "gpu" else None,
         )
-    findings.doubt("no duration is recorded, so that the joules are no watts")
+    findings.doubt("no duration is recorded, so the power is unknown")
 
 
 FORMATS = (

@@ -173,9 +173,7 @@ def read_metrics(path: Path, findings: Findings) -> None:
     if iterations:
         generated = totals.get("generation_tokens_total")
         findings.add("decode", samples=iterations, running=ratio(generated, iterations), tpot_s=means["itl_s"])
-    findings.doubt(
-        "the figures are means since the server started: the difference of two readings tells of a time between"
-    )
+    findings.doubt("figures are averages since the server started; subtract two readings to get an interval")
 
 
 def _samples(path: Path) -> Iterator[tuple[str, str, float]]:

@@ -223,7 +223,7 @@ def read_trainer(path: Path, findings: Findings) -> None:
             steps = to_number(document.get("global_step"))
             _add_trained(entry, to_number(document.get("train_batch_size")), steps, findings)
         if not finished:
-            findings.doubt("the training did not end, so that the file has no times")
+            findings.doubt("the run did not finish, so the file contains no times")
 
 
 def read_trainer_lines(path: Path, findings: Findings) -> None:

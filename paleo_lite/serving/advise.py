@@ -202,7 +202,7 @@ def _low_rate(prepared: PreparedDeployment, traffic: Traffic) -> float:
 
 
 def _with_replicas(candidate: Candidate, low_per_s: float, rate_per_s: float) -> Candidate:
-    """Return a candidate with as many replicas as a rate needs at the lower end of what each carries."""
+    """Return a candidate with enough replicas for a rate, at the lower end of the saturation rate of each."""
     replicas = max(math.ceil(rate_per_s / low_per_s), 1)
     price = candidate.price_usd_per_h
     return msgspec.structs.replace(

@@ -218,8 +218,8 @@ FIGURES = {
     "preemptions": "preempted requests",
     "utilisation": "share of the time in iterations",
     "usd_per_million_output_tokens": "US dollars per million output tokens",
-    "watts_per_gpu": "watts of a GPU while iterations run",
-    "joules_per_request": "joules of all GPUs per request, waiting included",
+    "watts_per_gpu": "average power per GPU while iterations run",
+    "joules_per_request": "energy of all GPUs per request, including idle time",
     "joules_per_million_output_tokens": "joules of all GPUs per million output tokens, waiting included",
 }
 """Figures of a deployment, with their meaning.

@@ -134,7 +134,7 @@ def _smallest_room(on_device: ModelOnDevice, rooms: Sequence[CacheRoom], memory_
     """Return the room of the stage that limits the number of blocks."""
     device = on_device.machine.device
     if not any(room.sequence_bytes for room in rooms):
-        raise DoesNotFit(f"{on_device.workload.network.name} has no KV cache, whose room limits the batch")
+        raise DoesNotFit(f"{on_device.workload.network.name} has no KV cache, which limits the batch of a server")
     smallest = min(rooms, key=lambda room: room.blocks)
     if smallest.blocks < 1:
         published = published_weights_note(on_device.workload)

@@ -34,7 +34,7 @@ HANDOVER_ENDS = {"low": 0.4, "high": 2.5}
 
 
 def timer_of(on_device: ModelOnDevice) -> Timer:
-    """Return what times the iterations of a network on a device."""
+    """Return the timer of a network's iterations on a device."""
     if on_device.local is not None:
         from .local_timer import LocalTimer
 

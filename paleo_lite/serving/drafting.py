@@ -1,4 +1,4 @@
-"""Up to which load speculative decoding pays: the more sequences there are, the more verified tokens cost."""
+"""The load up to which speculative decoding is faster than decoding one token per iteration."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _batches(largest: int) -> list[int]:
 
 
 def drafting_notes(prepared: PreparedDeployment, context: float) -> tuple[str, ...]:
-    """Return up to how many sequences drafting pays; nothing without it, and for pipelines, whose rounds differ."""
+    """Return notes on the batch size up to which drafting is faster; none with pipeline parallelism."""
     if not prepared.deployment.options.speculation.draft_length or prepared.tables.pipeline > 1:
         return ()
     most = most_sequences_that_pay(prepared, context)

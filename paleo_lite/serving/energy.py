@@ -33,7 +33,7 @@ class Drawn(NamedTuple):
 def draw_power(
     outcomes: Sequence[Outcome], deployment: Deployment, input_tokens: int, duration_s: float
 ) -> Drawn | None:
-    """Return what the devices draw from the first arrival to the last answer; None if no power of theirs is known."""
+    """Return power and energy from the first arrival to the last answer; None if the devices draw unknown power."""
     device = deployment.on_device.machine.device
     limit_w = device.power_w
     power = power_of(device, has_experts=deployment.on_device.workload.has_experts)
@@ -68,7 +68,7 @@ def draw_power_of_all(
 
 
 def drawn_by(power: Power, activity: Activity, busy_s: float, waiting_s: float, devices: int) -> Drawn:
-    """Return what devices draw that are busy and wait for some time, of all replicas; `devices` are those of one."""
+    """Return power and energy from the busy and idle seconds of all replicas; `devices` is the number per replica."""
     shares = activity.shares_of(busy_s)
     watts, (low_w, high_w) = float(power.watts(shares)), power.interval_w(shares)
     return Drawn(devices * (watts * busy_s + power.idle_w * waiting_s), watts, float(low_w), float(high_w))

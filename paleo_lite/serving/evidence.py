@@ -1,4 +1,4 @@
-"""Measured servers as evidence: what causes their times are of, and the constants that they lead to."""
+"""Measured servers as evidence: the shares of the causes in their times, and the constants calibrated by them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LARGEST_PROMPT_SHARE = 0.95
 
 
 def server_traits(on_device: ModelOnDevice, engine: str, source: str = "", version: str = "") -> dict[str, str]:
-    """Return what servers may have in common with one."""
+    """Return the traits by which measurements are compared: source, engine, device, format, network."""
     workload = on_device.workload
     return {
         "source": source,

@@ -176,7 +176,7 @@ def _file_lines(launcher: Launcher, settings: dict[str, Value]) -> list[str]:
 
 
 def launch_notes(deployment: Deployment) -> list[str]:
-    """Return what a launch command does not state."""
+    """Return notes on simulated settings that the launch command does not contain."""
     launcher = deployment.engine.launcher
     assert launcher is not None
     workload = deployment.on_device.workload

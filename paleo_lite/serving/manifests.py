@@ -60,8 +60,8 @@ def compose_file(deployment: Deployment) -> StartFile:
     per_replica = deployment.on_device.devices
     if deployment.devices > NODE_DEVICES:
         raise BadValue(
-            f"a Compose file starts what one computer holds, {NODE_DEVICES} devices at most (got "
-            f"{deployment.devices}): name the file .kubernetes.yaml"
+            f"a Compose file starts at most the {NODE_DEVICES} devices of one computer (got {deployment.devices}): "
+            "name the file .kubernetes.yaml"
         )
     services: dict[str, Any] = {}
     for replica in range(deployment.replicas):
@@ -303,7 +303,7 @@ def _pools_of(deployment: Deployment) -> dict[str, Deployment]:
 def _launcher_of(deployment: Deployment) -> Any:
     launcher = deployment.engine.launcher
     if launcher is None or not launcher.image:
-        raise BadValue(f"no image of {deployment.engine.name} is known, so that no file starts it")
+        raise BadValue(f"no container image of {deployment.engine.name} is on record: use the printed command")
     return launcher
 
 
@@ -328,7 +328,7 @@ def _check_node(deployment: Deployment) -> None:
     devices = deployment.on_device.devices
     if devices > NODE_DEVICES:
         raise BadValue(
-            f"a replica of {devices} devices needs several nodes of {NODE_DEVICES}, which a pod has not: name the file "
+            f"a replica of {devices} devices spans several nodes of {NODE_DEVICES}, but a pod has one: name the file "
             ".dynamo.yaml"
         )
 
@@ -397,7 +397,7 @@ def _proxy(deployment: Deployment) -> str:
 
 
 def _notes_of(deployment: Deployment) -> tuple[str, ...]:
-    """Return what the command of a pool does not state, and what the file leaves to others."""
+    """Return notes on settings that the start file cannot express."""
     notes = [note for pool in _pools_of(deployment).values() for note in launch_notes(pool)]
     if deployment.router not in (ROUND_ROBIN, "least-loaded"):
         notes.append(

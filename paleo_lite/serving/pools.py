@@ -110,7 +110,7 @@ LARGEST_KEPT = 20_000
 
 
 class _Kept(NamedTuple):
-    """A simulation that was run, and what happened; nobody changes the arrays."""
+    """A simulation and its outcome; the arrays are read-only."""
 
     traffic: Traffic
     conditions: tuple[CacheRoom, Server, SimulationOptions]

@@ -90,7 +90,10 @@ class Tier:
 
 
 class PrefixesOfRequests:
-    """Prefix cache of a replica, whose requests hold what they found, and after their prompt all of its full blocks."""
+    """Prefix cache of a replica.
+
+    A request holds the blocks that it found and, after prefill, all full blocks of its prompt.
+    """
 
     def __init__(self, traffic: Traffic, block_tokens: int, tiers: Sequence[Tier] = ()) -> None:
         assert traffic.hashes is not None

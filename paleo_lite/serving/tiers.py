@@ -1,6 +1,6 @@
 """Tiers of the prefix cache below the memory of the devices: host memory, disk, and a store of all replicas.
 
-What replicas compute is written through to the first tier, and goes from each to the next when it has no more room
+Computed blocks are written through to the first tier, and evicted from each tier to the next
 (SGLang's HiCache, LMCache, vLLM's offloading connector). What is found there is read before the iteration that needs
 it: reading and computing do not overlap usefully (vLLM, blog of 2026-01-08: its rates at several shares of hits are
 those of both one after the other within 3%).

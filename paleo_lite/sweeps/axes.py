@@ -1,4 +1,4 @@
-"""What the spaces of all sweeps have in common: axes, whose combinations are the rows."""
+"""Base of all sweep spaces: axes, and one row per combination of their values."""
 
 from __future__ import annotations
 

@@ -179,7 +179,7 @@ def _picture_row(prediction: PipelinePrediction, terms: RowTerms) -> Row:
 
 
 def _without_times(answer: Answer, row: Row) -> Row:
-    """Return the row of an answer that does not fit: what is asked, and what it needs."""
+    """Return the row of an answer that does not fit into memory: its settings and the memory it needs."""
     return {**row, "devices": answer.devices, "memory_bytes": answer.memory_bytes}
 
 

@@ -1,4 +1,4 @@
-"""`Answer`: what every kind of question answers, with the quantities that follow from others computed in one place."""
+"""`Answer`: the fields common to the answers of all kinds of questions, and the quantities derived from them."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Answer(Result):
         @property
         def notes(self) -> tuple[str, ...]: ...
 
-    # What an answer need not know.
+    # Optional quantities.
 
     @property
     def devices(self) -> int:
@@ -150,7 +150,7 @@ class Answer(Result):
         """Price of one device per hour; None if unknown."""
         return None
 
-    # What follows.
+    # Derived quantities.
 
     @property
     def shares(self) -> Shares:

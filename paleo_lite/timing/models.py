@@ -131,7 +131,7 @@ class Terms(msgspec.Struct, frozen=True, eq=False):
         return float(self.layers_s.sum()) + self.overhead_s
 
     def activity(self, peak_s: float) -> Activity:
-        """Return what the device does in the step, whose arithmetic takes `peak_s` at the peak of the data sheet."""
+        """Return the activity of the device in the step; `peak_s` is the time of the arithmetic at data-sheet peak."""
         by_layer = self.activity_by_layer(0.0)
         return Activity(float(by_layer.arithmetic_s.sum()), float(by_layer.memory_s.sum()), peak_s=peak_s)
 

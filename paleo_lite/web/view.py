@@ -190,7 +190,7 @@ def check_option(asked: str, name: str, text: str, uploaded: Sequence[str] = ())
 
 
 def _check_names(asked: str, name: str, text: str) -> None:
-    """Check that a text names nothing but what is shipped: no file, whose name may be anything."""
+    """Check that a text contains names of shipped objects only, and no file names."""
     declared = offered_options(asked)[name]
     if isinstance(declared.type, KeyValues):
         _check_names_of_settings(declared.type, text)

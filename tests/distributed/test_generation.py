@@ -272,7 +272,7 @@ def test_advice_compares_every_power_of_two():
         ),
         (
             {"workers": 8, "settings": Settings(parallel=ParallelConfig(8, expert=8))},
-            "`--expert-parallel` needs a mixture of experts, which llama-2-7b is not",
+            "`--expert-parallel` needs a mixture of experts; llama-2-7b is not one",
         ),
         (
             {"workers": 8, "settings": Settings(parallel=ParallelConfig(8, attention_data=3))},

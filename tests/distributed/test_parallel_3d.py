@@ -359,7 +359,7 @@ def test_embedding_and_head_may_count_as_blocks():
     ("network", "split", "message"),
     [
         ("mixtral-8x7b", {"expert": 3}, r"`--expert-parallel` must divide the 8 devices of a stage \(got 3\)"),
-        ("llama-3-8b", {"expert": 2}, "--expert-parallel requires a mixture of experts, which llama-3-8b is not"),
+        ("llama-3-8b", {"expert": 2}, "--expert-parallel requires a mixture of experts; llama-3-8b is not one"),
         (
             "llama-3-8b",
             {"context": 3},

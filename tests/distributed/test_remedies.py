@@ -29,8 +29,8 @@ def test_a_run_that_fits_has_no_such_note() -> None:
 
 def test_too_few_devices_are_said_to_be_too_few() -> None:
     table = pl.train("llama-3-70b", gpu="h100-sxm", workers=2)
-    (note,) = [note for note in table.rows[-1].notes if note.startswith("no two changes")]
-    assert "it needs more devices" in note
+    (note,) = [note for note in table.rows[-1].notes if note.startswith("it does not fit with any two")]
+    assert "use more devices" in note
 
 
 @pytest.mark.parametrize("workers", [8, [4, 8]])

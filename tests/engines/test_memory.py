@@ -197,7 +197,7 @@ def test_gpt_oss_120b_does_not_start_on_an_h100_at_the_default_share() -> None:
     [
         ("llama-3-8b", 8, {"attention_data": 3}, "`--attention-data-parallel` must divide the 8 devices of `--tensor`"),
         ("qwen3-30b-a3b", 8, {"experts": 3}, "`--expert-parallel` must divide the 8 devices of `--tensor`"),
-        ("llama-3-8b", 4, {"experts": 4}, "`--expert-parallel` needs a mixture of experts, which llama-3-8b is not"),
+        ("llama-3-8b", 4, {"experts": 4}, "`--expert-parallel` needs a mixture of experts; llama-3-8b is not one"),
         ("mixtral-8x7b", 16, {"experts": 16, "attention_data": 2},
          "`--expert-parallel` 16 does not divide the 8 experts of mixtral-8x7b"),
     ],

@@ -174,7 +174,7 @@ def test_plan_continues_until_input_is_not_the_bottleneck():
 
 
 def test_a_plan_includes_remedies_with_a_small_gain():
-    """8 workers decode 800 of 1,000 samples/s: 10 workers are 1.25 times as fast."""
+    """8 workers decode 800 of 1,000 samples/s: 10 workers is 1.25 times as fast."""
     (step,) = plan_remedies(predict_throughput(pipeline(workers=8)), OTHERS)
     assert (step.name, step.gain) == ("more workers, a core each", pytest.approx(1.25))
 

@@ -34,7 +34,7 @@ def test_rl_has_at_most_45_options() -> None:
 
 
 def test_only_language_models_are_trained_so() -> None:
-    with pytest.raises(BadValue, match="`rl` needs a language model that writes text, which resnet50 is not"):
+    with pytest.raises(BadValue, match="`rl` needs a language model that writes text; resnet50 is not one"):
         pl.rl("resnet50", gpu="h100-sxm", workers=8)
 
 

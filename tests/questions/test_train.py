@@ -200,7 +200,7 @@ def test_a_note_says_what_larger_micro_batches_would_gain(asked, more) -> None:
     answers = [pl.train(**asked), pl.train(**{**asked, **more})]
     rates = [(answer if hasattr(answer, "workload") else answer[-1]).throughput_per_s for answer in answers]
     ((name, value),) = more.items()
-    assert f"are {rates[1] / rates[0]:.2f} times as fast" in answers[0].notes[0]
+    assert f"is {rates[1] / rates[0]:.2f} times as fast" in answers[0].notes[0]
     assert answers[0].notes[0].endswith(f"`--{name.replace('_', '-')} {value}`")
     assert not any("times as fast" in note for note in answers[1].notes)
 

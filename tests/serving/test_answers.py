@@ -150,8 +150,8 @@ def test_the_chart_of_a_deployment_and_of_a_front(serving: Serving) -> None:
 @pytest.mark.parametrize(
     ("network", "question", "message"),
     [
-        ("resnet50", {"rate": 5}, "needs a language model that writes text, which resnet50 is not"),
-        ("bert-base", {"rate": 5}, "needs a language model that writes text, which bert-base is not"),
+        ("resnet50", {"rate": 5}, "needs a language model that writes text; resnet50 is not one"),
+        ("bert-base", {"rate": 5}, "needs a language model that writes text; bert-base is not one"),
         ("llama-3.1-8b", {"rate": "nan"}, "`--rate` must be a number of requests per second or inf"),
         ("llama-3.1-8b", {"rate": 0}, "`--rate` must be > 0"),
         ("llama-3.1-8b", {"rate": 5, "concurrency": 3}, "exactly one of `--rate` and `--concurrency`"),
@@ -256,7 +256,7 @@ def test_advice_divides_attention_only_where_keys_and_values_would_be_stored_sev
     [
         ("qwen3-30b-a3b", {"tensor": 4, "expert_parallel": 3}, "`--expert-parallel` must divide the 4 devices"),
         ("mixtral-8x7b", {"tensor": 16, "expert_parallel": 16}, "16 does not divide the 8 experts of mixtral-8x7b"),
-        ("llama-3-8b", {"tensor": 2, "expert_parallel": 2}, "needs a mixture of experts, which llama-3-8b is not"),
+        ("llama-3-8b", {"tensor": 2, "expert_parallel": 2}, "needs a mixture of experts; llama-3-8b is not one"),
         ("qwen3-30b-a3b", {"expert_parallel": 0}, "`--expert-parallel` must be an integer >= 1"),
         ("qwen3-30b-a3b", {"tensor": 4, "attention_data_parallel": 3},
          "`--attention-data-parallel` must divide the 4 devices"),

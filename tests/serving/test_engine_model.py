@@ -177,7 +177,7 @@ def test_four_bits_are_forecast_and_may_name_their_format() -> None:
         ({"precision": "nvfp4"}, "H100 SXM5 80GB has no fp4 peak"),
         ({"precision": "nvfp4", "weights": "fp8"}, "leave `--weights fp8` out, or give `--precision fp4"),
         ({"precision": "int4"}, "no precision is called .int4."),
-        ({"weights": "mxfp4"}, "in mxfp4 for the experts of mixtures only, which llama-3.1-8b has not"),
+        ({"weights": "mxfp4"}, "mxfp4 kernels for experts only, and llama-3.1-8b has none"),
         ({"expert_parallel": 8}, "`--expert-parallel` is for several devices: give their number with `--tensor`"),
         ({"attention_data_parallel": 2}, "`--attention-data-parallel` is for several devices"),
         ({"gpu": "mi210", "engine": "vllm"}, "`--engine vllm` needs the kernels of an engine"),

@@ -212,10 +212,10 @@ def test_dynamo_takes_several_nodes() -> None:
     ("make", "options", "sentence"),
     [
         (compose_file, SPLIT, "no router for split pools"),
-        (compose_file, {"replicas": 9}, "8 devices at most"),
-        (kubernetes_file, {"tensor": 16, "link": "infiniband-ndr"}, "needs several nodes"),
+        (compose_file, {"replicas": 9}, "at most the 8 devices"),
+        (kubernetes_file, {"tensor": 16, "link": "infiniband-ndr"}, "spans several nodes"),
         (llm_d_values, {"engine": "sglang"}, "starts vllm"),
-        (kubernetes_file, {"engine": "vllm-0.7"}, "no image of vllm-0.7"),
+        (kubernetes_file, {"engine": "vllm-0.7"}, "no container image of vllm-0.7"),
         (compose_file, {"gpu": "mi300x"}, "devices of NVIDIA"),
     ],
 )

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from paleo_lite import files
 from paleo_lite.calibration.choose import choose_model
 from paleo_lite.errors import BadFile
 from paleo_lite.machines import find_device
@@ -55,6 +56,6 @@ def test_share_of_the_largest_products_is_that_of_the_data_sheets_peak() -> None
 def test_a_damaged_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str) -> None:
     head = "scatter = 0.1\npoints = 1\ndevices = []\nsources = []\n"
     (tmp_path / blocks.TRAINING_FILE).write_text(head + text)
-    monkeypatch.setattr(blocks, "shipped_folder", lambda folder: tmp_path)
+    monkeypatch.setattr(files, "shipped_folder", lambda folder: tmp_path)
     with pytest.raises(BadFile, match=message):
         training_constants.__wrapped__()

@@ -11,6 +11,7 @@ import pytest
 
 import paleo_lite as pl
 from asked import predict_any, scaling
+from paleo_lite import files
 from paleo_lite.errors import BadFile, BadValue
 from paleo_lite.machines import find_device, list_devices
 from paleo_lite.machines.registry import limit_power
@@ -172,7 +173,7 @@ def test_a_malformed_file_is_named(tmp_path, monkeypatch) -> None:
         sources=[],
     )
     (tmp_path / "energy.toml").write_bytes(msgspec.toml.encode(broken))
-    monkeypatch.setattr(energy, "shipped_folder", lambda name: tmp_path)
+    monkeypatch.setattr(files, "shipped_folder", lambda name: tmp_path)
     energy_model.cache_clear()
     with pytest.raises(BadFile, match=r"energy.toml: theta of k80 must have 5 numbers"):
         energy_model()

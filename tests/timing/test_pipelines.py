@@ -181,7 +181,7 @@ def test_layers_counts_the_parts_and_their_products() -> None:
     assert parts["sd-vae"]["convolution"] > 0.9 and parts["clip-l"]["linear"] > 0.9
     text = CliRunner().invoke(main, ["layers", "sdxl", "--image-size", "1024x768", "--steps", "4"]).output
     assert "1024x768, 4 steps" in text and "Share of products by part" in text
-    with pytest.raises(BadValue, match="which --convention is not for"):
+    with pytest.raises(BadValue, match="`--convention` cannot be used with"):
         pl.layers("sdxl", convention="macs")
     with pytest.raises(BadValue, match="--steps is for pipelines"):
         pl.layers("vgg16", steps=4)

@@ -8,6 +8,7 @@ import pytest
 
 import paleo_lite as pl
 from asked import scaling
+from paleo_lite import files
 from paleo_lite.calibration.choose import choose_model
 from paleo_lite.distributed.parallel_config import ParallelConfig
 from paleo_lite.distributed.settings import Settings
@@ -50,10 +51,10 @@ def test_constants_replace_those_of_kernels_once() -> None:
     ],
 )
 def test_bad_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: tuple[str, str], message: str) -> None:
-    shipped = stack.shipped_folder("calibrations") / stack.STACK_FILE
+    shipped = files.shipped_folder("calibrations") / stack.STACK_FILE
     (tmp_path / "calibrations").mkdir()
     (tmp_path / "calibrations" / stack.STACK_FILE).write_text(shipped.read_text().replace(*change))
-    monkeypatch.setattr(stack, "shipped_folder", lambda name: tmp_path / name)
+    monkeypatch.setattr(files, "shipped_folder", lambda name: tmp_path / name)
     stack.stack_constants.cache_clear()
     with pytest.raises(BadFile, match=message):
         stack.stack_constants()

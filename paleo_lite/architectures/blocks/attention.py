@@ -220,7 +220,7 @@ def _add_memory_cache(tape: Tape, name: str, attention: Attention, memory: Blob,
 
 
 def _add_mask(tape: Tape, name: str, attention: Attention, query: Blob, key: Blob, positions: Positions) -> Blob | None:
-    """Add what a block adds to the bias and the mask of the scores; None where the kernel masks by itself."""
+    """Add the bias and the mask of the attention scores; None if the kernel applies the mask itself."""
     if attention.has_alibi:
         return positions.alibi
     mask = positions.masks.get(attention.window)

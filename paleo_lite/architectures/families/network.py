@@ -122,14 +122,14 @@ def _check_parallelism(
     counts = {block.feed_forward.count for block in decoder.blocks if isinstance(block.feed_forward, Experts)}
     degree = options.expert_parallel
     if degree > 1 and not counts:
-        raise BadValue(f"--expert-parallel requires a mixture of experts, which {name} is not")
+        raise BadValue(f"--expert-parallel requires a mixture of experts; {name} is not one")
     for count in counts:
         if count % degree:
             raise BadValue(f"--expert-parallel {degree} does not divide the {count} experts of {name}")
     divided = options.expert_tensor_parallel
     sizes = {block.feed_forward.inner_size for block in decoder.blocks if isinstance(block.feed_forward, Experts)}
     if divided > 1 and not sizes:
-        raise BadValue(f"--experts tensor requires a mixture of experts, which {name} is not")
+        raise BadValue(f"--experts tensor requires a mixture of experts; {name} is not one")
     for size in sizes:
         if size % divided:
             raise BadValue(f"--experts tensor {divided} does not divide the inner size {size} of the experts")
@@ -161,7 +161,7 @@ def _refuse_options(config: Config, family: Family, options: SequenceOptions) ->
     if options.tensor_parallel > 1:
         raise BadValue(f"--tensor is for language models that write text, such as llama; {name} is not one")
     if options.expert_parallel > 1:
-        raise BadValue(f"--expert-parallel requires a mixture of experts, which {name} is not")
+        raise BadValue(f"--expert-parallel requires a mixture of experts; {name} is not one")
     if family.reads == "images" and options.needs_sequences:
         raise BadValue(f"{config.where}: {name} reads images, which have no --sequence-length, prefill or decode")
 
