@@ -95,7 +95,7 @@ _SECONDS_OF = {"min": 60.0, "h": SECONDS_PER_HOUR, "d": 24 * SECONDS_PER_HOUR, "
 def parse_duration(text: str | int | float) -> float:
     """Return the seconds of a duration such as ``"10 ms"``, ``"90 min"``, ``"36h"`` or ``"10 d"``.
 
-    Raise BadQuantity if the text is no duration.
+    Raise BadQuantity if the text is not a duration.
     """
     match = _NUMBER.fullmatch(text) if isinstance(text, str) else None
     if match is not None and match[2] in _SECONDS_OF:

@@ -94,7 +94,7 @@ class Target:
         return seeds
 
     def parse(self, data: bytes) -> tuple[str, list[str]] | None:
-        """Write the input's file and return the sample's name and the words; None if it is no input."""
+        """Write the input's file and return the sample's name and the words; None if it is not an input."""
         head, _, content = data.partition(b"\n")
         name, _, number = head.decode("utf-8", "replace").rpartition(" ")
         if head == COMMAND_LINE.encode():

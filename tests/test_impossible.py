@@ -250,7 +250,7 @@ def lower_power_limits_are_faster(kind: str, choose: random.Random) -> str | Non
         return None
     for faster, slower in pairwise(answers):
         if not 0 < slower.time_s < math.inf:
-            return f"{slower} is no time"
+            return f"{slower} is not a time"
         if faster.time_s > slower.time_s * _SLACK.get(kind, ROUNDING) and not _says(slower, WAITING):
             return f"{slower} is faster than {faster}"
     return ""
@@ -284,7 +284,7 @@ def below_the_bound(kind: str, choose: random.Random) -> str | None:
     bound_s = answer.row.bound_s
     says = any("bound" in note or "faster than" in note for note in answer.notes)
     if not 0 < answer.time_s < math.inf:
-        return f"{answer} is no time"
+        return f"{answer} is not a time"
     return f"{answer} is below its bound of {bound_s:.6g} s" if bound_s and answer.time_s < bound_s and not says else ""
 
 

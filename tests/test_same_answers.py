@@ -264,7 +264,7 @@ def test_every_command_is_a_function_with_the_same_options(name: str) -> None:
         f"no test draws `paleo-lite {name}`: add the arguments of the command and of the function to ASKED"
     )
     assert name in ASKED, (
-        f"`paleo-lite {name}` is no function: write it in paleo_lite/api/, add it to _MODULES in "
+        f"`paleo-lite {name}` is not a function: write it in paleo_lite/api/, add it to _MODULES in "
         "paleo_lite/__init__.py, and add the arguments of the command and of the function to ASKED"
     )
     ask = ASKED[name]

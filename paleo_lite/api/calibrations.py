@@ -215,7 +215,7 @@ def _find_profiles(paths: list[Path]) -> list[Path]:
     Raises
     ------
     UnknownFormat
-        If a path is that of a table which is no profile: it may have been meant as measurements.
+        If a path is that of a table which is not a profile: it may have been meant as measurements.
     """
     from ..profiles.detect import find_files, open_profile
 

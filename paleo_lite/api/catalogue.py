@@ -243,7 +243,7 @@ def audit(*, hardware_files: Paths = ()) -> StaticResult:
     Returns
     -------
     StaticResult
-        Each of its ``findings`` has a ``severity``; a deviation that the file explains is no error.
+        Each of its ``findings`` has a ``severity``; a deviation that the file explains is not an error.
     """
     from ..machines.audit import audit_clouds, audit_registry
     from ..machines.clouds import list_clouds

@@ -51,7 +51,7 @@ def memory_ranges(
     Raises
     ------
     BadValue
-        If the network is no language model, or supports none of the lengths.
+        If the network is not a language model, or supports none of the lengths.
     """
     from ..timing.capacity import compare_memory
     from ..timing.memory_ranges import MemoryAt, MemoryRanges

@@ -50,7 +50,7 @@ class PictureOptions(msgspec.Struct, frozen=True):
         return None
 
     def check_absent(self, network: object) -> None:
-        """Check that no option is given for a network that is no pipeline."""
+        """Check that no option is given for a network that is not a pipeline."""
         option = self.first_given()
         if option is not None:
             name = network if isinstance(network, str) else "the network"

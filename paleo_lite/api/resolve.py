@@ -33,7 +33,7 @@ def resolve_question(
     Parameters
     ----------
     question : Question
-        What is asked of a network that is no pipeline.
+        What is asked of a network that is not a pipeline.
     whole_board : bool
         Whether a board with several devices counts as one machine; otherwise the machine is one of its devices.
     is_by_layers : bool
@@ -133,14 +133,14 @@ def default_execution(phase: str) -> str:
 
 
 def square_size(image_size: int | str | None, network: object) -> int | None:
-    """Return the size of the square images of a network that is no pipeline."""
+    """Return the size of the square images of a network that is not a pipeline."""
     if not isinstance(image_size, str):
         return image_size
     width, height = parse_image_size(image_size)
     if width != height:
         name = network if isinstance(network, str) else "the network"
         raise BadValue(
-            f"{name} is no pipeline: only pipelines take width x height, other networks read square images "
+            f"{name} is not a pipeline: only pipelines take width x height, other networks read square images "
             f"(got {image_size})"
         )
     return width

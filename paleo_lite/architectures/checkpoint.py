@@ -115,7 +115,7 @@ def _from_expression(text: str) -> str:
     try:
         re.compile(text)
     except (re.error, RecursionError, OverflowError) as error:
-        raise BadDescriptor(f"{text!r} is no regular expression of modules' names ({error})") from None
+        raise BadDescriptor(f"{text!r} is not a regular expression of modules' names ({error})") from None
     return text
 
 

@@ -53,7 +53,7 @@ def polynomial(values: Sequence[int], basis: Basis) -> Polynomial:
     import numpy as np
 
     if not all(isinstance(value, int) for value in values):
-        raise TraceFailed(f"an attribute depends on the size of the picture, but is no size: {values[0]!r}")
+        raise TraceFailed(f"an attribute depends on the size of the picture, but is not a size: {values[0]!r}")
     samples = [with_quotients(sizes, basis.quotients) for sizes in basis.samples]
     rows = [[_value({monomial: 1}, sizes) for monomial in basis.monomials] for sizes in samples]
     solution = np.linalg.lstsq(np.array(rows, dtype=float), np.array(values, dtype=float))[0]
@@ -88,14 +88,14 @@ def check_sizes(sizes: Mapping[str, int], free: Mapping[str, list[int]], path: P
 def evaluate(terms: Any, sizes: Mapping[str, int], path: Path) -> int:
     """Return the value of a polynomial.
 
-    Raise BadDescriptor if it has an unknown symbol, or the value is no size.
+    Raise BadDescriptor if it has an unknown symbol, or the value is not a size.
     """
     try:
         value = _value(terms, sizes)
     except (AttributeError, KeyError, TypeError):
         raise BadDescriptor(f"{path}: {terms!r} is not a polynomial of {', '.join(sizes)}") from None
     if not 0 <= value <= _LARGEST:
-        raise BadDescriptor(f"{path}: {terms!r} is {value} at {dict(sizes)}, which is no size")
+        raise BadDescriptor(f"{path}: {terms!r} is {value} at {dict(sizes)}, which is not a size")
     return value
 
 

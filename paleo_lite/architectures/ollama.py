@@ -143,5 +143,5 @@ def find_in_ollama(name: str) -> str | None:
     shipped = sizes.get(match["tag"] if size is None else size[0])
     if shipped is None:
         known = ", ".join(f"{match['model']}:{tag}" for tag in sizes)
-        raise BadValue(f"{name}: this tag of the model is no shipped network; those that are: {known}")
+        raise BadValue(f"{name}: this tag of the model is not a shipped network; those that are: {known}")
     return shipped

@@ -243,7 +243,7 @@ class _GraphReader:
     def _attributes(self, node: Any) -> dict[str, Any]:
         """Return the attributes of an operator.
 
-        Raise BadDescriptor if a number of positions or parts is no integer, or below 1.
+        Raise BadDescriptor if a number of positions or parts is not an integer, or below 1.
         """
         attributes = {attribute.name: self._attribute(attribute) for attribute in node.attribute}
         for name in (*COUNTS, *COUNTS_BY_DIMENSION):

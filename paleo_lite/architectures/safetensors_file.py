@@ -97,7 +97,7 @@ def _files_of(folder: Path) -> list[Path] | None:
         raise BadDescriptor(f"{index}: {len(names)} files are more than {MOST_FILES}")
     for name in names:
         if name != Path(name).name or not name.endswith(".safetensors"):
-            raise BadDescriptor(f"{index}: {name[:100]!r} is no name of a .safetensors file in the folder of the index")
+            raise BadDescriptor(f"{index}: {name[:100]!r} is not a name of a .safetensors file in the index's folder")
     files = [folder / name for name in names]
     return files if files and all(file_exists(file) for file in files) else None
 
@@ -129,7 +129,7 @@ def read_header(path: Path, size: int) -> tuple[int, list[FileTensor]]:
             length = int.from_bytes(file.read(8), "little")
             if not 2 <= length <= min(size - 8, MOST_HEADER_BYTES):
                 raise BadDescriptor(
-                    f"{path}: is no safetensors file: its header of {length:,} bytes does not fit a file of {size:,}"
+                    f"{path}: is not a safetensors file: its header of {length:,} bytes does not fit a file of {size:,}"
                 )
             data = file.read(length)
     except OSError as error:

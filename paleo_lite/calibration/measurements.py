@@ -140,7 +140,7 @@ def is_measurements_csv(path: Path) -> bool:
 
 
 def _read_header(path: Path) -> list[str]:
-    """Return the first line of a file that is no comment, divided at its commas."""
+    """Return the first line of a file that is not a comment, divided at its commas."""
     check_regular(path)
     with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
         header = file.readline(_MAX_HEADER_CHARACTERS)

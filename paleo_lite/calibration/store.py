@@ -160,7 +160,7 @@ class _FileHeader(msgspec.Struct):
     scatter: Any = None
 
     def describe_other_file(self) -> str | None:
-        """Return what a file is that is no calibration of a device; None for a calibration."""
+        """Return what a file is that is not a calibration of a device; None for a calibration."""
         is_calibration = self.parameters is not None or self.device is not None
         if is_calibration or self.time_model != CalibratedModel.name:
             return None
@@ -242,7 +242,7 @@ def read_calibration(path: Path) -> AnyCalibration:
     header = read_typed(path, _FileHeader, "calibration", _MAX_FILE_BYTES)
     other = header.describe_other_file()
     if other is not None:
-        raise BadFile(f"{path} is no calibration but {other}; `paleo-lite calibrate` writes calibrations")
+        raise BadFile(f"{path} is not a calibration but {other}; `paleo-lite calibrate` writes calibrations")
     if header.format is None:
         raise BadFile(f"{path}: Object missing required field `format`")
     if header.time_model == PppModel.name:

@@ -70,7 +70,7 @@ def list_links(move: float | None) -> Result:
 def audit(hardware_files: tuple[Path, ...]) -> CommandResult:
     """Check all files: sources, units, peak = cores x clock, bandwidth = bus width x data rate, names.
 
-    Exits with 1 if there is an error; a deviation that the file explains is listed and is no error.
+    Exits with 1 if there is an error; a deviation that the file explains is listed and is not an error.
     """
     result = catalogue.audit(hardware_files=hardware_files)
     has_errors = any(finding["severity"] == "error" for finding in result.data["findings"])

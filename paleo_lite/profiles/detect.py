@@ -291,7 +291,7 @@ class _Bounded(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         try:
             count = self._file.readinto(buffer)
-        except gzip.BadGzipFile as error:  # what follows a part is no gzip: damaged, as a file that is cut
+        except gzip.BadGzipFile as error:  # what follows a part is not gzip: damaged, as a file that is cut
             raise EOFError(str(error)) from None
         self._read += count
         if self._read > self._most:

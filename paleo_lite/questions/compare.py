@@ -200,7 +200,7 @@ def check_network_options(question: Any, phase: str) -> None:
 
 
 def check_no_pipeline(network: Any, command: str) -> None:
-    """Check that a network is no pipeline for pictures or videos, which is asked with `diffusion`."""
+    """Check that a network is not a pipeline for pictures or videos, which is asked with `diffusion`."""
     if not isinstance(network, str):
         return
     from ..architectures.pipelines.sampling import find_pipeline

@@ -119,7 +119,7 @@ class OffloadNames(Names):
     """A place of gradients and optimizer state, ``activations:FRACTION``, or both joined by a plus sign."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the text; raise UnknownName if a part is no place, and BadValue if a share is no number."""
+        """Return the text; raise UnknownName if a part is not a place, and BadValue if a share is not a number."""
         for part in str(value).split("+"):
             name, _, share = part.partition(":")
             if name != ACTIVATIONS:

@@ -191,7 +191,7 @@ _OF_TRAIN = _OF_STEPS | {
 
 
 def _grid_of_predict(question: Any) -> Space | None:
-    """Return the combinations of passes as a `Space`; None if an option is no axis of it."""
+    """Return the combinations of passes as a `Space`; None if an option is not an axis of it."""
     if not _OF_PREDICT.issuperset(question.given()):
         return None
     phases, lengths, contexts = (_values(question, name) for name in ("phase", "sequence_length", "context"))
@@ -218,7 +218,7 @@ def _default_optimizer(question: Any) -> str:
 
 
 def _grid_of_train(question: Any) -> Space | None:
-    """Return the combinations of training steps as a `Space`; None if an option is no axis of it."""
+    """Return the combinations of training steps as a `Space`; None if an option is not an axis of it."""
     from ..distributed.strategies import STRATEGIES
     from .training_options import default_batch_size
 
@@ -273,7 +273,7 @@ _GRIDS: Mapping[str, Callable[[Any], Space | None]] = {"predict": _grid_of_predi
 
 
 def _fields_of_steps(question: Any, command: str) -> dict[str, Any] | None:
-    """Return the fields of a `Space` that all its questions have; None if one of the values is no axis of it."""
+    """Return the fields of a `Space` that all its questions have; None if one of the values is not an axis of it."""
     from ..machines.registry import parse_power_limit
     from ..sweeps.space import AUTOMATIC
 

@@ -25,7 +25,7 @@ def training_options(
     question: Any,  # with the options of `UpdateOptions` and `AdapterOptions`
     offload: str | None,  # where gradients and optimizer state are kept
     *,
-    # Whether recomputation is that of a network in blocks on several devices, which is no option of the step.
+    # Whether recomputation is that of a network in blocks on several devices, which is not an option of the step.
     is_in_blocks: bool,
     optimizer: str = "sgd",  # without adapters if none is given
 ) -> TrainingOptions | None:

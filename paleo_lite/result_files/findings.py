@@ -51,7 +51,7 @@ class Findings(msgspec.Struct):
         return self.source or str(self.path)
 
     def add(self, kind: str, doubts: tuple[str, ...] = (), **values: Any) -> None:
-        """Add a row; absent and infinite values are left out, and a row without any figure is no row."""
+        """Add a row; absent and infinite values are left out, and a row without any figure is not a row."""
         if kind not in KINDS:
             raise KeyError(kind)
         unknown = values.keys() - QUANTITIES.keys()

@@ -146,7 +146,7 @@ def read_nvbandwidth_json(path: Path, findings: Findings) -> None:
         waived = {name: count for name, count in statuses.items() if name not in ("Passed", "")}
         for name, count in waived.items():
             findings.doubt(f"{count} cases were not measured ({name})")
-    findings.doubt("the sum of a matrix is no rate: the cells were measured one after another")
+    findings.doubt("the sum of a matrix is not a rate: the cells were measured one after another")
 
 
 def _add_matrix(name: str, matrix: list[Any], findings: Findings) -> None:
@@ -193,7 +193,7 @@ def read_nvbandwidth_text(path: Path, findings: Findings) -> None:
         waived += line.startswith("Waived")
     if waived:
         findings.doubt(f"{waived} cases were not measured (Waived)")
-    findings.doubt("the sum of a matrix is no rate: the cells were measured one after another")
+    findings.doubt("the sum of a matrix is not a rate: the cells were measured one after another")
 
 
 _STREAM = re.compile(r"^(?:STREAM_)?(COPY|SCALE|ADD|TRIAD|Copy|Scale|Add|Triad|Mul|Dot)"

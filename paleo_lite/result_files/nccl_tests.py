@@ -40,7 +40,7 @@ class _Table(NamedTuple):
 
 
 def read_log(path: Path, findings: Findings) -> None:
-    """Read the rows of each collective, out of place; the mean over sizes is no bandwidth."""
+    """Read the rows of each collective, out of place; the mean over sizes is not a bandwidth."""
     operation, hosts, ranks = "", dict[str, int](), 0
     numbers: dict[str, int] = {}
     names: set[str] = set()

@@ -218,7 +218,7 @@ def _slowdown(shares: KernelShares, layer: Layer) -> float:
 
 
 def _is_contiguous(layer: Layer) -> bool:
-    """Return whether a layer that is no product reads and writes contiguous tensors."""
+    """Return whether a layer that is not a product reads and writes contiguous tensors."""
     return layer.kind == "softmax" or layer.origin in (CASTS, CONVERSION)
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 OVERHEAD = "overhead"
-"""Kind of what is no layer: copies of parameters, exchanges between devices, and the host."""
+"""Kind of what is not a layer: copies of parameters, exchanges between devices, and the host."""
 
 
 class PartPrediction(NamedTuple):

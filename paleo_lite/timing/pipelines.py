@@ -63,7 +63,7 @@ def _below_bound_note(prediction: PipelinePrediction) -> str | None:
         return None
     subject = "the time is" if prediction.time_s < prediction.bound_s else "the interval begins"
     return (
-        f"{subject} below the {format_si(prediction.bound_s, 's')} of the data sheet, which is no strict bound: "
+        f"{subject} below the {format_si(prediction.bound_s, 's')} of the data sheet, which is not a strict bound: "
         "devices were measured to be faster than their data sheets, such as an L20 with FLUX.1-dev"
     )
 

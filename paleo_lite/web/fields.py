@@ -107,7 +107,7 @@ def _draw_names(field: Field, key: str) -> None:
 
 
 def _draw_number(field: Field, key: str) -> None:
-    # An empty field means the default, which is no number that a person has chosen.
+    # An empty field means the default, which is not a number that a person has chosen.
     st.number_input(
         field.label, 1, field.most, value=None, step=1, key=key, placeholder=_placeholder(field), help=field.help
     )

@@ -32,7 +32,7 @@ from ..questions.serve_options import TRAFFIC_GROUP
 from .uploads import reads_sequences
 
 PROFILE = "profile"
-"""The question about an uploaded profile, which is no kind of question of the command line."""
+"""The question about an uploaded profile, which is not a kind of question of the command line."""
 
 
 @dataclass(frozen=True)

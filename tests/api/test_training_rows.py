@@ -82,9 +82,7 @@ def test_several_numbers_of_devices_are_one_table(calibration: EvidenceCalibrati
 def test_text_generation_and_measured_steps_are_refused(calibration: EvidenceCalibration) -> None:
     with pytest.raises(BadValue, match="give only one of `--measured`"):
         ask(calibration=calibration, measured=["16 workers: 100 s"])
-    with pytest.raises(
-        pl.PaleoError, match="covers steps of training only, not single passes"
-    ):
+    with pytest.raises(pl.PaleoError, match="covers steps of training only, not single passes"):
         pl.predict("resnet50", gpu="h100-sxm", calibration=calibration)
 
 

@@ -56,7 +56,7 @@ CALLS = {
     "attention": (F.scaled_dot_product_attention, t(2, 4, 7, 8), t(2, 4, 9, 8), t(2, 4, 9, 16)),
     "linear": (F.linear, t(2, 5, 8), t(3, 8), t(3)),
     "linear of a vector": (F.linear, t(8), t(3, 8)),
-    "a weight that is no matrix": (F.linear, t(5, 8), t(8)),
+    "a weight that is not a matrix": (F.linear, t(5, 8), t(8)),
     "conv1d": (F.conv1d, t(2, 6, 30), t(4, 6, 5), None, 3, 2, 2),
     "conv2d": (F.conv2d, IMAGE, t(4, 6, 3, 5), t(4), (2, 1), (1, 0)),
     "conv2d of a picture": (F.conv2d, t(6, 11, 13), t(4, 6, 3, 3)),

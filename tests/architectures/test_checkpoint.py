@@ -155,7 +155,7 @@ def test_the_file_beside_a_config_says_how_it_is_quantized(tmp_path):
         ({"quant_method": "magic"}, r"the quantization method 'magic' is not read; fp8,.*--weights"),
         ({"quant_method": "gptq", "bits": "four"}, r"bits must be an integer \(got 'four'\)"),
         ({"quant_method": "modelopt", "quant_algo": "FP3"}, r"quant_algo is 'FP3', which is not read"),
-        ({"quant_method": "fp8", "modules_to_not_convert": ["re:("]}, r"is no regular expression of modules' names"),
+        ({"quant_method": "fp8", "modules_to_not_convert": ["re:("]}, r"is not a regular expression of modules' names"),
         ({"quant_method": "fp8", "weight_block_size": 128}, r"weight_block_size must be two sizes"),
     ],
 )

@@ -62,7 +62,7 @@ def test_how_a_model_is_tuned_does_not_change_it_and_its_quantization_is_an_opti
         with pytest.raises(BadValue, match=r"without its quantization, llama3:8b(-instruct)?, and the weights with"):
             find_in_ollama(f"llama3:{tag}")
     for name in ("llama3:9b", "llama3:latest", "llama3.1:7b"):
-        with pytest.raises(BadValue, match=r"no shipped network; those that are: llama3(\.1)?:8b, llama3"):
+        with pytest.raises(BadValue, match=r"not a shipped network; those that are: llama3(\.1)?:8b, llama3"):
             find_network(name)
 
 

@@ -178,7 +178,7 @@ def test_a_bad_header_is_one_sentence(tmp_path, content, sentence):
 @pytest.mark.parametrize("name", ["../model.safetensors", "/etc/passwd", "a/b.safetensors", "weights.bin", ""])
 def test_an_index_names_files_of_its_folder_only(tmp_path, name):
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": name}}))
-    with pytest.raises(BadDescriptor, match=r"is no name of a \.safetensors file in the folder"):
+    with pytest.raises(BadDescriptor, match=r"is not a name of a \.safetensors file in the index"):
         stamp_checkpoint(tmp_path)
 
 

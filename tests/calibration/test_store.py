@@ -103,5 +103,5 @@ def test_a_fit_is_written_with_its_intervals_and_worst_measurements(tmp_path: Pa
 )
 def test_other_toml_files_are_named(file: str, what: str) -> None:
     path = Path(__file__).parents[2] / file
-    with pytest.raises(BadFile, match=f"is no calibration but {re.escape(what)}"):
+    with pytest.raises(BadFile, match=f"is not a calibration but {re.escape(what)}"):
         read_calibration(path)

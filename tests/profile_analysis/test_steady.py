@@ -233,7 +233,7 @@ def test_profile_without_repetition():
     steady = analyse_steady_state(find_runs(batch_of(columns, 3, tuple(columns))))
     assert steady.iterations == 1 and steady.kernel_s == pytest.approx(8e-9)
     assert any("no iterations were found" in note for note in steady.notes)
-    assert not any("backward" in note for note in steady.notes)  # of what is no step no pass is missed
+    assert not any("backward" in note for note in steady.notes)  # of what is not a step no pass is missed
 
 
 def test_layers_that_repeat_are_no_iterations():

@@ -132,7 +132,7 @@ def test_only_the_ends_of_spans_of_a_plain_trace_are_searched(
 
 BROKEN = {
     "an event that is not JSON": (b'"name": "k3"', b'"name": k3'),
-    "an element that is no event": (b'{"ph": "f", ', b'17, {"ph": "f", '),
+    "an element that is not an event": (b'{"ph": "f", ', b'17, {"ph": "f", '),
     "a field of another type": (b'"dur": 3.5', b'"dur": "long"'),
     "a negative duration": (b'"dur": 3.5', b'"dur": -3.5'),
     "a negative size": (b'"bytes": 64', b'"bytes": -64'),

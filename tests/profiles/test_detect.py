@@ -144,7 +144,7 @@ def test_configuration_comes_from_the_file_name(tmp_path, samples):
     ("raw", "message"),
     [
         (b"", "the file is empty"),
-        (b"\x1f\x8b\x08\x00garbage that is no deflate stream", "gzip at byte 0 cannot be decompressed"),
+        (b"\x1f\x8b\x08\x00garbage that is not a deflate stream", "gzip at byte 0 cannot be decompressed"),
         (b"PAR1 and then nothing", "parquet that is truncated or corrupted"),
         (b"SQLite format 3\0 and then nothing", "not SQLite, or cut within its header"),
     ],

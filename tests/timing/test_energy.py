@@ -190,7 +190,7 @@ def test_a_malformed_file_is_named(tmp_path, monkeypatch) -> None:
     ],
 )
 def test_joules_of_layers_and_kinds_add_up_to_those_of_the_step(network: str, asked: dict) -> None:
-    """The kinds are ranked by joules, and the overhead of a step is no layer."""
+    """The kinds are ranked by joules, and the overhead of a step is not a layer."""
     device = {"gpu": "h100-sxm", "precision": "fp16"}
     predicted, counts = predict_any(network, **device, **asked), pl.layers(network, **device, **asked)
     answer = counts.to_dict()
@@ -223,7 +223,7 @@ def test_joules_of_layers_need_a_forecast_of_the_power() -> None:
 
 
 def test_joules_of_a_pipeline_by_kind_add_up_on_several_devices_and_with_copies() -> None:
-    """What is no layer, exchanges and copies of parameters, is the overhead."""
+    """What is not a layer, exchanges and copies of parameters, is the overhead."""
     asked = {"gpu": "h100-sxm", "precision": "bf16", "steps": 4}
     for options in ({"ulysses": 4}, {"offload": "sequential"}):
         prediction = predict_any("flux.1-dev", **asked, **options)

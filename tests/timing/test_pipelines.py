@@ -82,7 +82,7 @@ def test_sdxl_decodes_in_fp32_where_fp16_overflows() -> None:
 def test_options_of_pipelines_are_refused_elsewhere() -> None:
     with pytest.raises(BadValue, match="--steps is for pipelines"):
         pl.layers("resnet50", steps=20)
-    with pytest.raises(BadValue, match="resnet50 is no pipeline: only pipelines take width x height"):
+    with pytest.raises(BadValue, match="resnet50 is not a pipeline: only pipelines take width x height"):
         predict_any("resnet50", gpu="t4", image_size="224x448")
     with pytest.raises(UnknownName, match="offload of a pipeline"):
         predict_any("sd-1.5", offload="cpu", **SD)

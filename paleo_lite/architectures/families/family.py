@@ -260,7 +260,7 @@ def _find_kind(name: str) -> type[Any]:
             kind: type[Any] = getattr(module, name)
             return kind
     readers, records = "keys.py, layer_rules.py or rare_keys.py", "block_records.py or encoder_records.py"
-    raise LookupError(f"{name} is no reader of {readers}, and no record of {records}")
+    raise LookupError(f"{name} is not a reader of {readers}, and no record of {records}")
 
 
 FAMILIES = Families(shipped_folder("models") / "families")

@@ -115,7 +115,7 @@ def read_pipelines(path: Path) -> dict[str, Pipeline]:
     for record in read_typed(path, _RecordsFile, "list of pipelines", _MAX_FILE_BYTES, BadDescriptor).pipelines:
         name, like = record.get("name"), record.pop("like", None)
         if like is not None and like not in fields:
-            raise BadDescriptor(f"{path}: {name} is like {like!r}, which is no pipeline before it")
+            raise BadDescriptor(f"{path}: {name} is like {like!r}, which is not a pipeline before it")
         # A class is read like the one pipeline that names it.
         fields[str(name)] = {**fields.get(like, {}), "class_name": "", **record}
         try:

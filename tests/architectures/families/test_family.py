@@ -116,7 +116,7 @@ def test_like_takes_over_what_is_not_stated(folder):
         ("longest = 3", "name"),
         ('name = "Mine"\nlongst = 3', "longst"),
         ('name = "Mine"\n[blocks]\natention = {}', "atention"),
-        ('name = "Mine"\n[blocks]\nattention = {heads = {Intger = "a"}}', "Intger is no reader"),
+        ('name = "Mine"\n[blocks]\nattention = {heads = {Intger = "a"}}', "Intger is not a reader"),
         ('name = "Mine"\n[blocks]\nother = {Mamba = {taps = 4}}', "Mamba has no field taps, its fields are inner_size"),
         ('name = "Mine"\n[blocks]\nattention = {heads = {Integer = ["a", 1, 2]}}', "arguments"),
         ('name = "Mine"\nlike = "nobody"', "like names nobody, but there is no nobody.toml"),
