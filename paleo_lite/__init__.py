@@ -16,17 +16,12 @@ from .version import __version__
 if TYPE_CHECKING:
     from .api.calibrations import calibrate, calibrations, validate
     from .api.catalogue import audit, devices, export, hardware, links, network_names, networks
-    from .api.counts import layers, rule, trace
-    from .api.feeding import feeding
-    from .api.gemm import gemm
     from .api.measuring import measure
     from .api.plotting import plot
-    from .api.profiles import compare, efficiency, kernels
     from .api.question import PictureOptions
     from .api.result_files import measurements
     from .api.serving import ui
     from .api.sweeps import best
-    from .api.traces import merge_traces, replay_operator
     from .architectures.inputs import Values
     from .calibration.store import Calibration
     from .distributed.parallel_config import ParallelConfig
@@ -34,11 +29,12 @@ if TYPE_CHECKING:
     from .errors import PaleoError
     from .machines import Machine
     from .questions.diffusion import Diffusion, diffusion
-    from .questions.feeding import Feeding
-    from .questions.gemm import MatrixProducts
-    from .questions.layers import Layers
+    from .questions.feeding import Feeding, feeding
+    from .questions.gemm import MatrixProducts, gemm
+    from .questions.layers import Layers, layers, rule, trace
     from .questions.local import Local, local
     from .questions.predict import Predict, predict
+    from .questions.profiles import compare, efficiency, kernels, merge_traces, replay_operator
     from .questions.report import report, report_profile
     from .questions.rl import rl
     from .questions.rl_options import Rl
@@ -128,18 +124,18 @@ _MODULES = {
     "best": "api.sweeps",
     "calibrate": "api.calibrations",
     "calibrations": "api.calibrations",
-    "compare": "api.profiles",
+    "compare": "questions.profiles",
     "devices": "api.catalogue",
     "diffusion": "questions.diffusion",
-    "efficiency": "api.profiles",
+    "efficiency": "questions.profiles",
     "export": "api.catalogue",
-    "feeding": "api.feeding",
-    "gemm": "api.gemm",
+    "feeding": "questions.feeding",
+    "gemm": "questions.gemm",
     "hardware": "api.catalogue",
-    "kernels": "api.profiles",
-    "merge_traces": "api.traces",
-    "replay_operator": "api.traces",
-    "layers": "api.counts",
+    "kernels": "questions.profiles",
+    "merge_traces": "questions.profiles",
+    "replay_operator": "questions.profiles",
+    "layers": "questions.layers",
     "links": "api.catalogue",
     "local": "questions.local",
     "measure": "api.measuring",
@@ -151,10 +147,10 @@ _MODULES = {
     "report": "questions.report",
     "report_profile": "questions.report",
     "rl": "questions.rl",
-    "rule": "api.counts",
+    "rule": "questions.layers",
     "serve": "questions.serve",
     "sweep": "questions.sweep",
-    "trace": "api.counts",
+    "trace": "questions.layers",
     "train": "questions.train",
     "ui": "api.serving",
     "validate": "api.calibrations",

@@ -46,6 +46,7 @@ from ..machines import Device, Machine, find_device
 from ..questions.evidence import OF_RESULT_FILES, CalibrationQuestion, RecordedFacts, ValidationQuestion
 from ..questions.kind import make_function
 from ..questions.option import options_of
+from ..questions.profiles import PROFILE_READER
 from ..questions.values import flatten
 from ..reporting.calibrations import calibrations_page
 from ..reporting.document import Document
@@ -54,7 +55,6 @@ from ..timing import Workload
 from ..timing.calibrated import CalibratedModel
 from ..timing.models import CALIBRATED, TIME_MODELS
 from ..version import __version__
-from .profiles import PROFILE_READER
 
 
 class FittedCalibration(Result, msgspec.Struct, frozen=True, eq=False):

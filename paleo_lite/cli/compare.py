@@ -7,10 +7,9 @@ from typing import Any
 
 import click
 
-from ..api.profiles import answer_comparison
 from ..errors import BadValue
 from ..files import file_exists
-from ..questions.profiles import ComparisonQuestion
+from ..questions.profiles import ComparisonQuestion, answer_comparison
 from . import options
 from .answers import CommandResult, command
 

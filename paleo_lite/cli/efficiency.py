@@ -7,11 +7,10 @@ from typing import Any
 
 import click
 
-from ..api.profiles import answer_efficiency
 from ..errors import BadValue
 from ..files import to_paths
 from ..questions.option import OutputOption
-from ..questions.profiles import EfficiencyQuestion
+from ..questions.profiles import EfficiencyQuestion, answer_efficiency
 from . import options
 from .answers import CommandResult, command, progress_of_long_answers
 

@@ -20,6 +20,6 @@ def feeding(**given: Any) -> Result:
       paleo-lite feeding resnet50 --gpu k80-die --storage hdd --access random --workers 4
       paleo-lite feeding alexnet --gpu p100-sxm2 --no-pinned --no-prefetch
     """
-    from ..api.feeding import answer
+    from ..questions.feeding import answer
 
     return answer(Feeding(**given))

@@ -24,6 +24,6 @@ def gemm(**given: Any) -> Result:
       paleo-lite gemm 512 64 512 --count 8 --into 2 --gpu titanx-maxwell
       paleo-lite gemm 4096 4096 4096 --gpu a100-sxm-80gb --precision bf16
     """
-    from ..api.gemm import answer
+    from ..questions.gemm import answer
 
     return answer(MatrixProducts(**given))

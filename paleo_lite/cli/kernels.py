@@ -7,13 +7,11 @@ from typing import Any
 
 import click
 
-from ..api.profiles import answer_kernels
-from ..api.traces import merge_traces, replay_operator
 from ..errors import BadValue
 from ..files import check_outputs
 from ..questions.names import Names
 from ..questions.option import OutputOption
-from ..questions.profiles import KernelsQuestion
+from ..questions.profiles import KernelsQuestion, answer_kernels, merge_traces, replay_operator
 from . import options
 from .answers import CommandResult, command
 

@@ -44,7 +44,7 @@ def layers(networks: tuple[str, ...], depth: int | None, top: int | None, **give
       paleo-lite layers vgg16 vgg19 resnet50 googlenet --convention pthflops
       paleo-lite layers my_package.model:make --input 3x224x224
     """
-    from ..api.counts import answer
+    from ..questions.layers import answer
 
     if len(networks) > 1:
         if depth or top:

@@ -139,7 +139,7 @@ def write_report(question: Options, answer: Result, path: Path) -> Report:
     if isinstance(answer, Prediction) and answer.workload.has_layers:
         page = _prediction_page(question, answer, files, provenance)
     elif isinstance(answer, PipelinePrediction):
-        from ..reporting.page.pipeline import pipeline_report
+        from ..reporting.page.prediction import pipeline_report
 
         page = pipeline_report(answer, provenance(device_sources(answer.device, files)))
     else:
@@ -320,7 +320,7 @@ def report_profile(
     """
     path, target = Path(profile), Path(output)
     check_report_file(target, force=force)
-    from ..api.profiles import PROFILE_READER
+    from .profiles import PROFILE_READER
 
     require(*PROFILE_READER)
     from ..profile_analysis import TOOLS

@@ -18,10 +18,9 @@ from ..files import check_regular
 from ..result import Result
 from ..timing.answer import BOUND, FORECAST
 from .chunk import NUMBER_COLUMNS, STRING_COLUMNS
-from .knee import find_knee
+from .columns import SITE_COLUMNS, check_site_columns, site_columns, with_site
 from .rows import COLUMNS, INTEGERS, STRINGS
 from .run import without_dictionaries
-from .site import SITE_COLUMNS, check_site_columns, site_columns, with_site
 from .where import find_column, parse_where
 
 if TYPE_CHECKING:
@@ -456,3 +455,25 @@ def _without_infinities(batch: Any) -> Any:
                 values = pc.if_else(is_finite, batch.column(index), None)
                 batch = batch.set_column(index, field, values)
     return batch
+
+
+FEWEST_ROWS = 3
+"""Rows that a front needs to have a knee."""
+
+
+def find_knee(first: Sequence[float], second: Sequence[float]) -> int | None:
+    """Return the index of the knee of a front; None if it has none.
+
+    It is the point that is furthest below the line between both ends, where both columns are logarithms from 0 to 1
+    (Satopaa et al. 2011, "Finding a kneedle in a haystack"). The values of both columns are > 0, are better the smaller
+    they are, and have the order of the first column.
+    """
+    if len(first) < FEWEST_ROWS or min(first) <= 0 or min(second) <= 0:
+        return None
+    logs = np.log([first, second])
+    low, high = logs.min(axis=1, keepdims=True), logs.max(axis=1, keepdims=True)
+    if (high == low).any():
+        return None
+    below_line = 1 - ((logs - low) / (high - low)).sum(axis=0)
+    knee = int(np.argmax(below_line))
+    return knee if below_line[knee] > 0 else None

@@ -21,10 +21,9 @@ from ..units import format_si
 from ..version import __version__
 from .cases import counted_precision, memory_parts
 from .columns import Columns, StringColumn, price_text
-from .engine_times import fill_engine_times, refuse_experts_of_layers
 from .grid import ChooseModel, Grid, broadcast_along
 from .several_workers import fill_several_workers
-from .single_worker import SingleWorkerTimes, single_worker_times
+from .single_worker import SingleWorkerTimes, fill_engine_times, refuse_experts_of_layers, single_worker_times
 from .space import Chunk, Space
 
 if TYPE_CHECKING:

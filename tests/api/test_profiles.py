@@ -1,6 +1,6 @@
 """Profiles through the Python face, by names that folders of the package have too.
 
-Tests: api/profiles.py, questions/profiles.py.
+Tests: questions/profiles.py, questions/profiles.py.
 """
 
 from __future__ import annotations

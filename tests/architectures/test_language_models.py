@@ -2,9 +2,9 @@
 
 Tests: architectures/blocks/alternating.py, architectures/blocks/attention.py, architectures/blocks/block.py,
 architectures/blocks/compressed_attention.py, architectures/blocks/feed_forward.py,
-architectures/blocks/head_experts.py, architectures/blocks/hyper_connection.py,
+architectures/blocks/feed_forward.py, architectures/blocks/hyper_connection.py,
 architectures/blocks/latent_attention.py, architectures/blocks/norms.py, architectures/blocks/recurrence.py,
-architectures/blocks/rotation.py, architectures/blocks/rules.py, architectures/blocks/shared_transformer.py,
+architectures/blocks/norms.py, architectures/blocks/rules.py, architectures/blocks/block.py,
 architectures/blocks/state_space.py, architectures/keys.py, architectures/layer_rules.py,
 architectures/families/decoder.py, architectures/blocks/block_records.py.
 """

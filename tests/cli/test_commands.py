@@ -1,6 +1,6 @@
 """The command line as people use it: output in four formats, exit codes, one sentence for every mistake.
 
-Tests: __main__.py, cli/__init__.py, cli/layers.py, questions/layers.py, reporting/devices.py.
+Tests: __main__.py, cli/__init__.py, cli/layers.py, reporting/devices.py.
 """
 
 from __future__ import annotations
@@ -350,7 +350,7 @@ def test_interrupt_prints_a_message_and_exits_130(monkeypatch) -> None:
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("paleo_lite.api.counts.answer", interrupted)
+    monkeypatch.setattr("paleo_lite.questions.layers.answer", interrupted)
     result = run("layers", "alexnet")
     assert (result.exit_code, result.stderr) == (130, "paleo-lite: interrupted\n")
 

@@ -1,7 +1,7 @@
 """Options: types, validation messages, aliases and shell completion.
 
 Tests: cli/answers.py, cli/options.py, questions/completion.py,
-questions/names.py, questions/values.py, cli/values.py.
+questions/names.py, questions/values.py, cli/options.py.
 """
 
 from __future__ import annotations

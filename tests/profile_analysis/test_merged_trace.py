@@ -1,6 +1,6 @@
 """One trace of several ranks: places of the events, and counters by hand.
 
-Tests: profile_analysis/merged_trace.py, api/traces.py.
+Tests: profile_analysis/merged_trace.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Best rows of a sweep, compared with a search over all rows; filter conditions, which are never passed to `eval`.
 
-Tests: sweeps/site.py, sweeps/where.py.
+Tests: sweeps/where.py.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from paleo_lite.calibration.choose import choose_model
 from paleo_lite.errors import BadFile, BadValue, UnknownName
 from paleo_lite.sweeps import best as module
 from paleo_lite.sweeps.best import find_best, pareto_front
+from paleo_lite.sweeps.columns import with_site
 from paleo_lite.sweeps.run import run_sweep
-from paleo_lite.sweeps.site import with_site
 from paleo_lite.sweeps.space import Space
 from paleo_lite.sweeps.where import parse_where
 from paleo_lite.timing.facility import make_facility

@@ -1,6 +1,6 @@
 """Sweeps: every row equals the single prediction, interrupted sweeps lose nothing, and sizes are known in advance.
 
-Tests: sweeps/axes.py, sweeps/chunk.py, sweeps/columns.py, sweeps/engine_times.py, sweeps/grid.py,
+Tests: sweeps/axes.py, sweeps/chunk.py, sweeps/columns.py, sweeps/single_worker.py, sweeps/grid.py,
 sweeps/several_workers.py, sweeps/single_worker.py, sweeps/space.py.
 """
 

@@ -1,7 +1,7 @@
 """Time and memory of pipelines.
 
 Tests: timing/pipelines.py, timing/pipeline_run.py, timing/pipeline_prediction.py, reporting/pipelines.py,
-reporting/page/pipeline.py, api/pipelines.py, architectures/pipelines/counts.py.
+api/pipelines.py, architectures/pipelines/counts.py.
 """
 
 from __future__ import annotations

@@ -11,11 +11,9 @@ from ..builder import Blob
 from ..tape import Tape
 from .block_records import Attention, Indexer
 from .disentangled import RelativePositions, add_disentangled_attention
-from .feed_forward import add_adapter
-from .head_experts import add_expert_outputs, add_expert_queries
-from .norms import add_norm
+from .feed_forward import add_adapter, add_expert_outputs, add_expert_queries
+from .norms import add_norm, rotate_complex
 from .relative_bias import add_masked_bias, add_relative_bias, add_zero_bias
-from .rotation import rotate_complex
 
 
 class Positions(msgspec.Struct, frozen=True, kw_only=True):

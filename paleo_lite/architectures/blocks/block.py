@@ -28,8 +28,10 @@ from .block_records import (
     Mamba2,
     MatrixMemory,
     Mixer,
+    NormKind,
     PerLayerInput,
     Projection,
+    SharedTransformer,
     ShortConvolution,
     SideExperts,
     TimeMix,
@@ -40,7 +42,6 @@ from .hyper_connection import add_collapse, add_expansion
 from .latent_attention import add_latent_attention
 from .norms import add_norm
 from .recurrence import add_linear_recurrence, add_time_mix
-from .shared_transformer import add_shared_transformer
 from .state_space import (
     add_delta_net,
     add_gated_memory,
@@ -246,3 +247,43 @@ def _add_per_layer_input(tape: Tape, name: str, block: Block, part: PerLayerInpu
     output = tape.linear(f"{name}.per_layer_projection", gated, x.shape[-1], bias=False)
     output = add_norm(tape, f"{name}.post_per_layer_input_norm", block.norm, output)
     return tape.op(f"{name}.add", "add", x, output)
+
+
+_ADAPTERS = "_adapter_list."
+"""Part of the names of adapters, which no two blocks share."""
+
+
+def add_shared_transformer(
+    tape: Tape,
+    name: str,  # name of the block
+    shared: SharedTransformer,
+    norm: NormKind,
+    x: Blob,  # input of the block, ``(1, tokens, hidden_size)``
+    positions: Positions,
+) -> Blob:
+    """Add a shared transformer to the input of a block's mixer, and return that input, of the same shape."""
+    module = f"{name}.{shared.module}"
+    first = len(tape.layers)
+    assert positions.embedding is not None
+    shape = (*x.shape[:-1], 2 * x.shape[-1])
+    both = tape.op(f"{module}.concat", "concat", x, positions.embedding, out=shape, origin="function")
+    both = add_norm(tape, f"{module}.{shared.norms.before_mixer}", norm, both)
+    name_of_attention = f"{module}.{shared.attention.module}"
+    with tape.role("attention", name_of_attention):
+        output = add_attention(tape, name_of_attention, shared.attention, both, positions)
+    output = add_norm(tape, f"{module}.{shared.norms.before_feed_forward}", norm, output)
+    name_of_part = f"{module}.{shared.feed_forward.module}"
+    with tape.role("feed-forward", name_of_part):
+        output = add_feed_forward(tape, name_of_part, shared.feed_forward, output)
+    if shared.is_repeated:
+        _share_parameters(tape, first)
+    output = tape.linear(f"{name}.{shared.projection}", output, x.shape[-1], bias=False)
+    return tape.op(f"{name}.add", "add", x, output)
+
+
+def _share_parameters(tape: Tape, first: int) -> None:
+    """Count the parameters of the layers from an index on with the block that had them first."""
+    for index in range(first, len(tape.layers)):
+        layer = tape.layers[index]
+        if layer.parameters and _ADAPTERS not in layer.name:
+            tape.layers[index] = layer._replace(parameters=0)

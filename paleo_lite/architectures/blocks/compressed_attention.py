@@ -12,8 +12,7 @@ from ..builder import Blob
 from ..tape import Tape
 from .attention import Positions
 from .block_records import CompressedAttention, Compression
-from .norms import add_norm
-from .rotation import rotate_part
+from .norms import add_norm, rotate_part
 
 
 def add_compressed_attention(

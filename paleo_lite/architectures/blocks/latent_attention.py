@@ -8,8 +8,7 @@ from ..builder import Blob
 from ..tape import Tape
 from .attention import Positions
 from .block_records import LatentAttention
-from .norms import add_norm
-from .rotation import rotate_complex, rotate_part
+from .norms import add_norm, rotate_complex, rotate_part
 
 
 def add_latent_attention(tape: Tape, name: str, attention: LatentAttention, x: Blob, positions: Positions) -> Blob:

@@ -60,3 +60,24 @@ def _written_out_layer_norm(tape: Tape, name: str, x: Blob) -> Blob:
     scaled = tape.op(f"{name}.mul", "mul", centred, factor)
     weight = (x.shape[-1],) if len(x.shape) == 3 else x.shape[2:]  # of queries and keys, one row per head
     return tape.op(name, "mul", scaled, weights=(weight,))
+
+
+def rotate_part(tape: Tape, name: str, blob: Blob, rotary_size: int, tables: tuple[Blob, Blob]) -> Blob:
+    """Rotate some elements of each head by their positions, and put them together with the others."""
+    shapes = tuple((*blob.shape[:-1], part) for part in (rotary_size, blob.shape[-1] - rotary_size))
+    rotated, plain = tape.split_tensor(f"{name}.split", blob, "split", shapes)
+    rotated = tape.apply_rotary_embedding(name, [rotated], tables)[0]
+    return tape.op(f"{name}.concat", "concat", rotated, plain, out=blob.shape, origin="function")
+
+
+def rotate_complex(tape: Tape, name: str, blob: Blob, frequencies: Blob) -> Blob:
+    """Rotate pairs of neighbouring elements by multiplying complex numbers, in fp32 (Llama 4, DeepSeek-V2)."""
+    pairs = (*blob.shape[:-1], blob.shape[-1] // 2, 2)
+    wide = tape.view(name, blob, blob.shape, "float", "copy")
+    wide = tape.view(name, wide, pairs, "reshape")
+    numbers = tape.view(name, wide, pairs[:-1], "view_as_complex")
+    factors = tape.view(name, frequencies, (1, 1, *frequencies.shape[1:]), "getitem", "slice")
+    product = tape.op(f"{name}.mul", "mul", numbers, factors, complex=True)
+    real = tape.view(name, product, pairs, "view_as_real")
+    real = tape.view(name, real, blob.shape, "flatten")
+    return tape.view(name, real, blob.shape, "type_as", "copy")

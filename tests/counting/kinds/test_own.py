@@ -1,6 +1,6 @@
 """User-defined rules for operations and modules, compared with rules of torch's counter.
 
-Tests: api/counts.py.
+Tests: questions/layers.py.
 """
 
 from __future__ import annotations
