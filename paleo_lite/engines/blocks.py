@@ -303,7 +303,7 @@ class _KernelGrouping:
         caches = [
             layer
             for layer in self.layers
-            if is_cache(layer) and layer.place.block == attention.place.block and "indexer" not in layer.name
+            if is_cache(layer) and layer.place.block == attention.place.block and layer.place.role != "indexer"
         ]
         if not caches:
             return "none"

@@ -132,6 +132,7 @@ class Table(msgspec.Struct, frozen=True):
     footer: Sequence[dict[str, Any]] = ()
     sortable: bool = False
     filterable: bool = False
+    name: str = ""  # by which a report finds the table
 
     def replace(self, **changes: Any) -> Table:
         """Return a copy with some fields changed."""

@@ -34,7 +34,7 @@ def kernels_page(report: KernelReport, top: int | None = 20, order: str = "time"
     rows = [row.to_dict() for row in _ordered(report.kernels, order)]
     calls, timed = sum(row.calls for row in report.kernels), report.time_s is not None
     foot = [{"name": "all kernels", "calls": calls, "time_s": report.time_s, "share": 1.0}] if timed else []
-    kernels = Table("Kernels", _columns(report), rows, foot, sortable=True, filterable=True)
+    kernels = Table("Kernels", _columns(report), rows, foot, sortable=True, filterable=True, name="kernels")
     kernels = kernels.drop_empty_columns("name", "class", "calls", "time_s").head(top)
     tables = [kernels.replace(title=f"{kernels.title}, by {order}")]
     if timed:
@@ -66,7 +66,7 @@ def measure_next(report: KernelReport) -> list[Table]:
     tool = _profiler(report)
     hint = "" if tool is None else f" (--next-command {tool} prints the command)"
     columns = select_columns(find_column("kernel", key="name"), "class", "time_s", "share", drop=("class",))
-    table = Table(f"Kernels to measure next{hint}", columns, [row.to_dict() for row in unknown])
+    table = Table(f"Kernels to measure next{hint}", columns, [row.to_dict() for row in unknown], name="kernels")
     return [table.head(_MAX_UNMEASURED, "the longest ")]
 
 
@@ -195,7 +195,9 @@ def _metric_tables(report: KernelReport) -> list[Table]:
         columns.append(find_column("value", key=f"value_{number}", title=f"({number})", left=False, drop_order=number))
     columns += select_columns("meaning", "good", "remedy", drop=("remedy",))
     names = ", ".join(f"({number}) {row.name.rsplit('::', 1)[-1]}" for number, row in enumerate(chosen, 1))
-    return [Table(f"Counters of {make_printable(names)}", columns, [rows[name] for name in sorted(rows)])]
+    return [
+        Table(f"Counters of {make_printable(names)}", columns, [rows[name] for name in sorted(rows)], name="counters")
+    ]
 
 
 def timeline_page(timeline: Timeline) -> Document:

@@ -86,7 +86,7 @@ def _kind_table(prediction: Prediction) -> Table:
     )
     if not prediction.is_forecast:
         columns = [column for column in columns if column.key != "energy_j"]
-    return Table("Time by kind of layer", columns, rows, [total])
+    return Table("Time by kind of layer", columns, rows, [total], name="time")
 
 
 def kernel_table(prediction: Prediction) -> Table:
@@ -110,7 +110,7 @@ def kernel_table(prediction: Prediction) -> Table:
         drop=("bound", "energy_j", "launches"),
         bars=("share",),
     )
-    return Table("Time by kernel", columns, rows, [total])
+    return Table("Time by kernel", columns, rows, [total], name="time")
 
 
 def _overhead_rows(prediction: Prediction, name: str) -> list[dict[str, Any]]:

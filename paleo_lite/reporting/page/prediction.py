@@ -200,7 +200,7 @@ def _time_section(prediction: Prediction) -> Document:
     if has_passes:
         caption = "Time of each pass, by kind of layer."
         content.append(draw_chart(caption, lambda: pass_chart(prediction), omitted_lines=omitted_lines))
-    content += [table.replace(sortable=True) for table in page.tables if table.title.startswith("Time by")]
+    content += [table.replace(sortable=True) for table in page.tables if table.name == "time"]
     if has_passes:
         content.append(_pass_table(prediction))
     facts = [fact for fact in page.facts if fact[0] not in ("time model", "peak memory", "at 80%")]

@@ -45,7 +45,7 @@ def profile_report(
     device, _ = require_peak(kernels.device, kernels.peak)
     name = truncate(kernels.path.rpartition("/")[2])
     page = kernels_page(kernels, top=None)
-    listed = [table for table in page.tables if table.title.startswith("Kernels")]
+    listed = [table for table in page.tables if table.name == "kernels"]
     sections = [
         _efficiency_section(efficiency),
         _time_section(kernels, page, timeline),
@@ -53,7 +53,7 @@ def profile_report(
         _optimization_section(kernels),
         Document(format_plural(len(kernels.kernels), "kernel"), content=listed, notes=page.notes, name="kernels"),
     ]
-    counters = [table for table in page.tables if table.title.startswith("Counters of")]
+    counters = [table for table in page.tables if table.name == "counters"]
     if counters:
         sections.append(Document("Hardware counters", content=counters, name="counters"))
     sections += [_configuration_section(kernels, page), device_section(device)]
