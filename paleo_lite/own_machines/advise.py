@@ -135,7 +135,9 @@ def next_device(
         and other.bandwidth_bytes_per_s >= device.bandwidth_bytes_per_s
     ]
     larger.sort(key=lambda other: (other.memory_bytes, other.bandwidth_bytes_per_s))
-    question = msgspec.structs.replace(question, device_memory=None, cpu_experts=False, cpu_cache=False)
+    question = msgspec.structs.replace(
+        question, device_memory=None, cpu_experts=False, cpu_expert_blocks=None, cpu_cache=False
+    )
     for other in larger:
         try:
             return predict_local(contents, other, None, question)

@@ -72,12 +72,15 @@ def candidates(
     context: int,
     *,
     gpu_layers: int | None = None,
-    cpu_experts: bool = False,
+    cpu_expert_blocks: int | None = None,
     cpu_cache: bool = False,
 ) -> Iterator[BlockPlacement]:
-    """Yield the placements that fit into the memory of a device: the most blocks, and all without some experts."""
+    """Yield the placements that fit into the memory of a device: the most blocks, and all without some experts.
+
+    Given numbers of blocks are kept.
+    """
     total = contents.blocks
-    expert_blocks = total if cpu_experts else 0
+    expert_blocks = cpu_expert_blocks or 0
     cache_bytes = 0.0 if cpu_cache else contents.cache_bytes(context) / total
     block_bytes: dict[int, float] = defaultdict(float)
     expert_bytes: dict[int, float] = defaultdict(float)
@@ -96,7 +99,7 @@ def candidates(
     most = next((blocks for blocks in requested if size_of(blocks, expert_blocks) <= free_bytes), None)
     if most is not None:
         yield place(contents, most, expert_blocks, cpu_cache)
-    if most == total or gpu_layers is not None or not expert_bytes:
+    if most == total or gpu_layers is not None or cpu_expert_blocks is not None or not expert_bytes:
         return
     for without in range(1, total + 1):
         if size_of(total, without) <= free_bytes:

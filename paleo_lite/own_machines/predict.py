@@ -186,6 +186,7 @@ def predict_local(
     engine = question.engine
     # As under llama.cpp, a number above that of the blocks, such as 99, is all of them.
     gpu_layers = None if question.gpu_layers is None else min(question.gpu_layers, contents.blocks)
+    expert_blocks = question.expert_blocks_of(contents)
     backend = engine.backend_of(device, question.backend)
     budget = usable_bytes(device, question.memory_bytes) * gpus
     buffer_bytes = buffer_bytes_of(contents)
@@ -195,13 +196,13 @@ def predict_local(
             budget - buffer_bytes,
             context,
             gpu_layers=gpu_layers,
-            cpu_experts=question.cpu_experts,
+            cpu_expert_blocks=expert_blocks,
             cpu_cache=question.cpu_cache,
         )
     )
     if not possible:
         blocks = gpu_layers or 0
-        wanted = place(contents, blocks, contents.blocks if question.cpu_experts else 0, question.cpu_cache)
+        wanted = place(contents, blocks, expert_blocks or 0, question.cpu_cache)
         raise DoesNotFit(
             f"{contents.name} in {contents.weights} with {blocks} blocks and a context of {context} needs "
             f"{(needed_bytes(contents, wanted, context) + buffer_bytes) / 1e9:.1f} GB, and {device.name} has "

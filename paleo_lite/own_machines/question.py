@@ -42,6 +42,7 @@ class LocalQuestion(msgspec.Struct, frozen=True, kw_only=True):
     # Whether the experts (``--cpu-moe``), and keys and values (``--no-kv-offload``), are in the memory of the host.
     cpu_experts: bool = False
     cpu_cache: bool = False
+    cpu_expert_blocks: int | None = None  # first blocks whose experts are in the memory of the host, ``--n-cpu-moe``
     # Processor of the host; None for one with two channels of DDR5, and none beside a device that shares its memory
     # with its processor.
     cpu: str | Device | None = None
@@ -58,10 +59,15 @@ class LocalQuestion(msgspec.Struct, frozen=True, kw_only=True):
                 raise BadValue(f"`{name}` must be an integer >= 1 (got {number})")
         if self.gpu_layers is not None and self.gpu_layers < 0:
             raise BadValue(f"`--gpu-layers` must be an integer >= 0 (got {self.gpu_layers})")
+        if self.cpu_experts and self.cpu_expert_blocks is not None:
+            raise BadValue(
+                "give only one of `--cpu-experts`, of all blocks, and `--cpu-expert-blocks`, of the first ones"
+            )
         _ = self.memory_bytes
         placements = {
             "--gpu-layers": self.gpu_layers is not None,
             "--cpu-experts": self.cpu_experts,
+            "--cpu-expert-blocks": self.cpu_expert_blocks is not None,
             "--cpu-cache": self.cpu_cache,
             "--cpu": self.cpu is not None,
         }
@@ -103,5 +109,12 @@ class LocalQuestion(msgspec.Struct, frozen=True, kw_only=True):
     def check(self, contents: Contents) -> None:
         """Raise BadValue if an option is not possible for a network."""
         self.context_of(contents)
-        if self.cpu_experts and not contents.has_experts:
-            raise BadValue(f"`--cpu-experts` is for mixtures of experts: {contents.name} is not one")
+        option = "--cpu-experts" if self.cpu_experts else "--cpu-expert-blocks"
+        if self.expert_blocks_of(contents) is not None and not contents.has_experts:
+            raise BadValue(f"`{option}` is for mixtures of experts: {contents.name} is not one")
+
+    def expert_blocks_of(self, contents: Contents) -> int | None:
+        """Return how many first blocks have their experts in the memory of the host; None for the fastest that fits."""
+        if self.cpu_experts:
+            return contents.blocks
+        return None if self.cpu_expert_blocks is None else min(self.cpu_expert_blocks, contents.blocks)

@@ -78,6 +78,11 @@ class Local(SiteOptions, CalibrationOptions, DeviceOptions, NetworkAsked):
         False, group=ENGINE_GROUP, is_common=True, spellings=("--cpu-experts", "--cpu-moe"),
         help="Keep experts in the memory of the host.",
     )  # fmt: skip
+    cpu_expert_blocks: int | None = option(
+        group=ENGINE_GROUP, is_common=True, type=INTEGER, metavar="N",
+        spellings=("--cpu-expert-blocks", "--n-cpu-moe", "-ncmoe"),
+        help="Keep the experts of the first N blocks in the memory of the host. [default: those that do not fit]",
+    )  # fmt: skip
     cpu_cache: bool = option(
         False, group=ENGINE_GROUP, is_common=True, spellings=("--cpu-cache", "--no-kv-offload"),
         help="Keep keys and values in the memory of the host.",
@@ -137,6 +142,7 @@ def _answer(question: Local) -> LocalPrediction | LocalAdvice:
         "device_memory": question.device_memory,
         "gpu_layers": gpu_layers,
         "cpu_experts": question.cpu_experts or None,
+        "cpu_expert_blocks": question.cpu_expert_blocks,
         "cpu_cache": question.cpu_cache or None,
         "cpu": question.cpu,
         "power_limit": question.power_limit,

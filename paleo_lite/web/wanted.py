@@ -170,6 +170,7 @@ LABELS = {
     "prompt": "Tokens of the prompt",
     "cpu": "Processor of the host",
     "cpu_experts": "Experts in the memory of the host",
+    "cpu_expert_blocks": "First blocks whose experts are in the memory of the host",
     "cpu_cache": "KV cache in the memory of the host",
     "gpu_layers": "Blocks on the device",
     "device_memory": "Memory of the device",

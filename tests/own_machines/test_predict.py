@@ -82,6 +82,18 @@ def test_experts_on_the_host() -> None:
     assert found.host_bytes > 55e9
 
 
+def test_experts_of_the_first_blocks_on_the_host() -> None:
+    """``--n-cpu-moe 9`` of llama.cpp leaves a quarter of 36 equal blocks' experts on the host."""
+    device_bytes = {
+        number: predict_local(
+            "gpt-oss-120b", "rtx-pro-6000", LocalQuestion(weights="mxfp4_moe", cpu_expert_blocks=number)
+        ).weight_bytes
+        for number in (0, 9, 36, 99)
+    }
+    assert device_bytes[36] == device_bytes[99]
+    assert device_bytes[0] - device_bytes[9] == pytest.approx((device_bytes[0] - device_bytes[36]) / 4)
+
+
 def test_the_largest_context_fits() -> None:
     found = predict_local("llama-3.1-8b", "rtx3060", LocalQuestion(context=8192))
     again = predict_local("llama-3.1-8b", "rtx3060", LocalQuestion(context=found.largest_context, gpu_layers=32))
@@ -110,6 +122,8 @@ def test_a_network_for_pictures_is_refused() -> None:
         ({"weights": "fp8"}, "llama.cpp stores weights in f16"),
         ({"kv_cache": "q4_k_m"}, "llama.cpp keeps keys and values in"),
         ({"cpu_experts": True}, "is for mixtures of experts"),
+        ({"cpu_expert_blocks": 4}, "`--cpu-expert-blocks` is for mixtures of experts"),
+        ({"cpu_experts": True, "cpu_expert_blocks": 4}, "give only one of `--cpu-experts`"),
     ],
 )
 def test_what_is_not_possible(options: dict[str, object], message: str) -> None:
