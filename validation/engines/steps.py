@@ -15,9 +15,10 @@ The mean time to first token of a closed loop, in which all users send their fir
     ttft = host per request + host per token of the prompt + waited iterations * tpot + decode with prompts
          + prompt * (prompts of the first round before this one, on average) + wait for prompts of others
 
-Factors are products of one for the class of kernels, one for the engine and one for the format, shrunk towards 1. In
-iterations with prompts attention takes as long as alone: most published prompts are short, so that a factor of its own
-takes up other errors, and makes attention over long prompts too fast.
+Factors are products of one for the class of kernels, one for the engine and one for the format, shrunk towards 1.
+Products and attention, but that of decode steps to latent vectors, take as long as alone (`AS_ALONE`). Factors of their
+own fit the servers slightly better, and those of another source, network or device worse: they take up errors of the
+host and of circumstances, which are others there.
 """
 
 from __future__ import annotations
@@ -32,7 +33,6 @@ from scipy.special import stdtrit
 
 from paleo_lite.engines.blocks import sampled_logits
 from paleo_lite.engines.constants import Company, EngineConstants, Host, generation_of
-from paleo_lite.engines.formulas import KERNEL_CLASSES
 from paleo_lite.engines.kernels import CountedKernel
 from paleo_lite.engines.records import SERVERS, find_server
 from paleo_lite.engines.step import UNKNOWN_HOST, EngineStep, Load
@@ -55,8 +55,11 @@ TYPICAL_HOST = {
 }  # fmt: skip
 """Times of a host before anything is fitted, by the attribute of `paleo_lite.engines.constants.Host`."""
 
-ATTENTION = tuple(kernels.name for kernels in KERNEL_CLASSES.values() if kernels.name.endswith("attention"))
-"""Classes of kernels that compute attention."""
+AS_ALONE = ("decode attention", "latent prompt attention", "products", "prompt attention")
+"""Classes of kernels whose time beyond the shortest is in a server that of the kernel alone."""
+
+LAUNCHED_AS_ALONE = ("decode attention",)
+"""Classes of kernels of which the shortest takes in a server as long as alone."""
 
 HOST_DEVIATION = 1.0
 
@@ -166,7 +169,7 @@ class _Design:
         settings: Sequence[tuple[str, str]],
         parts: Sequence[dict[Cell, float]],
         deviations: dict[str, float],
-        as_alone: Collection[str] = (),  # classes of kernels that have no factor
+        as_alone: Collection[str],  # classes of kernels that have no factor
     ) -> None:
         cells = sorted({(*setting, *cell) for setting, part in zip(settings, parts) for cell in part})
         levels: dict[tuple[str, str, str, str], str] = {}
@@ -316,13 +319,13 @@ class _Model:
         servers = [part.server for part in parts]
         engines = [server.engine for server in servers]
         settings = [(server.engine, generation_of(find_device(server.gpu))) for server in servers]
-        self.launch = _Design(settings, [part.decode.launch_s for part in parts], LAUNCH_DEVIATIONS)
-        self.work = _Design(settings, [part.decode.work_s for part in parts], WORK_DEVIATIONS)
+        launches = [part.decode.launch_s for part in parts]
+        self.launch = _Design(settings, launches, LAUNCH_DEVIATIONS, LAUNCHED_AS_ALONE)
+        self.work = _Design(settings, [part.decode.work_s for part in parts], WORK_DEVIATIONS, AS_ALONE)
         # Both kinds of iterations with prompts have the same factors.
         with_prompts = [part.prompt for part in parts] + [part.mixed for part in parts]
-        self.prompt_work = _Design(
-            2 * settings, [part.work_s for part in with_prompts], WORK_DEVIATIONS, as_alone=ATTENTION
-        )
+        works = [part.work_s for part in with_prompts]
+        self.prompt_work = _Design(2 * settings, works, WORK_DEVIATIONS, AS_ALONE)
         self.prompt_launch_s = np.array([sum(part.launch_s.values()) for part in with_prompts])
         self.engines = sorted(set(engines))
         self.engine_rows = np.array([[float(engine == name) for name in self.engines] for engine in engines])
@@ -378,8 +381,10 @@ def fit_steps(parts: Sequence[StepParts], constants: EngineConstants, tolerance:
     errors = np.abs(np.log(model.predict(solution.x)[0] / model.circumstances.measured_s))
     launch, work, prompt_work, host = np.split(solution.x, model.ends)
     company = []
-    for name, launch_log, work_log in zip(model.launch.names, launch, work):
-        company.append(Company(*name, False, round(float(launch_log), 3), round(float(work_log), 3)))
+    launch_logs, work_logs = dict(zip(model.launch.names, launch)), dict(zip(model.work.names, work))
+    for name in {**launch_logs, **work_logs}:
+        logs = (round(float(found.get(name, 0.0)), 3) for found in (launch_logs, work_logs))
+        company.append(Company(*name, False, *logs))
     for name, work_log in zip(model.prompt_work.names, prompt_work):
         company.append(Company(*name, True, 0.0, round(float(work_log), 3)))
     first_errors = np.abs(np.log(model.predict(solution.x)[1] / model.ttft_s))
