@@ -17,7 +17,7 @@ from ..counting.work import COMPILED
 from ..timing import Workload
 from ..timing.causes import HOST
 from ..timing.expert_kernels import EXPERT_KERNELS, expert_layers
-from ..timing.fine_tuning import ADAPTER, find_logits
+from ..timing.fine_tuning import find_logits
 from ..timing.memory import Memory
 from ..timing.models import Terms
 from ..timing.training_recipes import QUANTIZATION_BANDWIDTH_SHARE, TRAINING_RECIPES
@@ -337,7 +337,7 @@ def is_addition(layer: Layer) -> bool:
 def with_stack(network: MicroBatchCounts, kernels: StackKernels) -> MicroBatchCounts:
     """Return a sample of a network with the kernels and the saved tensors of a tuned stack."""
     workload = network.workload
-    kernels_of = np.tile([_share_of_kernel(layer) for layer in workload.layers], (2, 1))
+    kernels_of = np.tile([0.0 if layer.kind in FUSED_KINDS else 1.0 for layer in workload.layers], (2, 1))
     launches = np.zeros(len(workload.layers))
     for first, last in expert_layers(workload.layers):
         # The bias of the first product belongs to it; the last layer of the activation function stands for its kernel.
@@ -364,18 +364,6 @@ def with_stack(network: MicroBatchCounts, kernels: StackKernels) -> MicroBatchCo
     )
     counted = network.counted._replace(parameter_bytes=network.counted.parameter_bytes - narrowed_bytes)
     return network._replace(counted=counted, stack=_StackCounts(kernels, kernels_of, launches, saved, narrowed_bytes))
-
-
-_ADAPTER_SHARES = {"product": 1.0, "scaling": 0.0, "addition": 1 / 3}
-"""Time of the layers of an adapter in a tuned stack over that of kernels of their own: the second product multiplies by
-the scale, and adds to the result of the frozen one, which it reads (Transformer Engine's fused linear operations)."""
-
-
-def _share_of_kernel(layer: Layer) -> float:
-    """Return the time that a layer takes in a tuned stack, over that of a kernel of its own."""
-    if layer.kind in FUSED_KINDS:
-        return 0.0
-    return _ADAPTER_SHARES.get(layer.attributes.get(ADAPTER, ""), 1.0)
 
 
 def _quantized_elements(workload: Workload, fuses_experts: bool = False) -> tuple[float, float]:

@@ -337,7 +337,13 @@ class UpdateOptions(Options):
 
 
 TRAINABLE_LAYERS = KeyValues(
-    {"only": click.STRING, "except": click.STRING, "adapters": click.STRING, "dropout": click.FLOAT}
+    {
+        "only": click.STRING,
+        "except": click.STRING,
+        "adapters": click.STRING,
+        "dropout": click.FLOAT,
+        "kernels": click.Choice(["fused", "separate"]),
+    }
 )
 
 
@@ -354,7 +360,8 @@ class AdapterOptions(Options):
         group=TRAINING_GROUP, type=TRAINABLE_LAYERS, metavar="KEY=NAMES,...",
         help="Layers that are trained, by names or patterns: only=last or only=NAMES (and no others), "
         "except='model.embed_tokens,model.layers.[0-9].*' (which are frozen), adapters=q_proj,v_proj (those with LoRA "
-        "adapters; by default all linear layers except the output head), dropout=0.05 (of the adapters' inputs).",
+        "adapters; by default all linear layers except the output head), dropout=0.05 (of the adapters' inputs), "
+        "kernels=separate (adapters scale and add in kernels of their own, as PEFT's do; by default they are fused).",
     )  # fmt: skip
     weights: Several[str | None] = option(
         group=TRAINING_GROUP, is_common=True, type=FORMATS, metavar="FORMAT",

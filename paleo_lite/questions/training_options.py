@@ -43,7 +43,10 @@ def training_options(
     if gradients is not None:
         fields["fp32_gradients" if gradients == "fp32" else "gradient_release"] = True
     for key, value in settings_of(question.trainable).items():
-        fields[_TRAINABLE_FIELDS[key]] = value if key == "dropout" else _split_names(value)
+        if key == "kernels":
+            fields["fused_adapters"] = value == "fused"
+        else:
+            fields[_TRAINABLE_FIELDS[key]] = value if key == "dropout" else _split_names(value)
     if not fields and optimizer == "sgd":
         return None
     from ..timing.workload import TrainingOptions

@@ -3,6 +3,10 @@
 LoRA (Hu et al. 2021) freezes every weight W and adds the product of two small trainable matrices to chosen linear
 layers: y = x W' + s (x A') B' with A of shape (rank, in) and B of shape (out, rank). QLoRA (Dettmers et al. 2023)
 stores the frozen matrices in 4 bits, and dequantizes each of them before its product in the forward and backward pass.
+
+Fused adapters are two products: the second one multiplies by the scale and adds to the result of the frozen product,
+as BLAS does (``addmm``; so do Unsloth, Axolotl and Transformer Engine). Separate ones, as in PEFT and torchtune, have
+kernels for the scale and the sum, too.
 """
 
 from __future__ import annotations
@@ -29,7 +33,11 @@ LINEAR_KINDS = ("linear", "matmul")
 """Kinds of layers to which LoRA adds adapters; the linear layers of GPT-2 are products with a transposed weight."""
 
 ADAPTER = "adapter"
-"""Attribute of the layers of an adapter: "dropout", "product", "scaling" or "addition"."""
+"""Attribute of the layers of an adapter: "dropout", "product", "scaling" and "addition"; the second product of a fused
+one, which scales and adds, is its "sum"."""
+
+SUMS = ("addition", "sum")
+"""Layers of an adapter that add to the result of the adapted layer; each adapter has one."""
 
 LOSS = "opaque:loss"
 """Origin of the layers of the loss."""
@@ -46,6 +54,7 @@ class FineTuning(NamedTuple):
     # head.
     lora_modules: tuple[str, ...] = ()
     lora_dropout: float = 0.0  # probability with which an adapter drops numbers of its input
+    fuses_adapters: bool = True  # whether the second product of an adapter scales and adds
     freeze: tuple[str, ...] = ()  # names or patterns of layers that are not trained
     # Names or patterns of the only layers that are trained; ``"last"`` is the last layer with weights. Empty for
     # all.
@@ -165,7 +174,7 @@ def _find_adapted(layers: Sequence[Layer], modules: Sequence[str]) -> set[int]:
 
 
 def _insert_adapters(layers: Sequence[Layer], chosen: set[int], tuning: FineTuning) -> tuple[Layer, ...]:
-    """Return the layers with those of an adapter after each chosen one: dropout, both products, scaling, addition."""
+    """Return the layers with those of an adapter after each chosen one."""
     inserted: list[Layer] = []
     new_indices: list[int] = []
     for index, layer in enumerate(layers):
@@ -187,7 +196,7 @@ def _adapter_layers(layer: Layer, parent: int, base: int, tuning: FineTuning) ->
     weight_a, weight_b = (rank, shape_in[-1]), (shape_out[-1], rank)
     is_first_use = layer.parameters > 0
     parameters_a, parameters_b = (prod(weight_a), prod(weight_b)) if is_first_use else (0, 0)
-    name, product, addition = layer.name, {ADAPTER: "product"}, {ADAPTER: "addition"}
+    name, product = layer.name, {ADAPTER: "product"}
     added = []
     last = base
     if tuning.lora_dropout:  # PEFT's ``lora_dropout``: every adapter keeps its own input, and a mask
@@ -195,14 +204,20 @@ def _adapter_layers(layer: Layer, parent: int, base: int, tuning: FineTuning) ->
         added.append(Layer(f"{name}.lora_dropout", "dropout", (shape_in,), (shape_in,), (), (parent,), 0, dropout))
         last += 1
         parent = last
-    added += [
-        Layer(f"{name}.lora_A", "linear", (shape_in,), (shape_inner,), (weight_a,), (parent,), parameters_a, product),
-        Layer(
-            f"{name}.lora_B", "linear", (shape_inner,), (shape_out,), (weight_b,), (last + 1,), parameters_b, product
-        ),
-        Layer(f"{name}.lora_scaling", "mul", (shape_out,), (shape_out,), (), (last + 2,), 0, {ADAPTER: "scaling"}),
-        Layer(f"{name}.lora_add", "add", (shape_out, shape_out), (shape_out,), (), (base, last + 3), 0, addition),
-    ]
+    added.append(
+        Layer(f"{name}.lora_A", "linear", (shape_in,), (shape_inner,), (weight_a,), (parent,), parameters_a, product)
+    )
+    second, weights = f"{name}.lora_B", (weight_b,)
+    inner, both = (shape_inner,), (shape_out, shape_out)
+    if tuning.fuses_adapters:
+        inputs, parents, attributes = (*inner, shape_out), (last + 1, base), {ADAPTER: "sum"}
+        added.append(Layer(second, "linear", inputs, (shape_out,), weights, parents, parameters_b, attributes))
+    else:
+        added += [
+            Layer(second, "linear", inner, (shape_out,), weights, (last + 1,), parameters_b, product),
+            Layer(f"{name}.lora_scaling", "mul", (shape_out,), (shape_out,), (), (last + 2,), 0, {ADAPTER: "scaling"}),
+            Layer(f"{name}.lora_add", "add", both, (shape_out,), (), (base, last + 3), 0, {ADAPTER: "addition"}),
+        ]
     place = layer.place.of_addition(name)
     return [own._replace(place=place) for own in added]
 

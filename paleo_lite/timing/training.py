@@ -136,13 +136,13 @@ def fine_tuning_notes(workload: Workload) -> list[str]:
     """Return the notes about the trained parameters, if some are frozen."""
     if workload.options.fine_tuning is None:
         return []
-    from .fine_tuning import ADAPTER
+    from .fine_tuning import ADAPTER, SUMS
 
     trainable = workload.trainable_parameters
     total = sum(layer.parameters for layer in workload.trained_layers)
     note = f"{trainable:,} of {total:,} parameters are trained ({trainable / total:.2%})"
     if workload.options.lora_rank:
-        adapters = sum(layer.attributes.get(ADAPTER) == "addition" for layer in workload.trained_layers)
+        adapters = sum(layer.attributes.get(ADAPTER) in SUMS for layer in workload.trained_layers)
         note += f": LoRA of rank {workload.options.lora_rank} on {adapters} layers"
     if workload.weights is not None:
         note += f"; frozen matrices are stored in {workload.weights}"

@@ -471,6 +471,9 @@ class TrainingOptions(msgspec.Struct, frozen=True):
         output head.
     lora_dropout : float
         Probability with which an adapter drops numbers of its input, below 1.
+    fused_adapters : bool
+        Whether the second product of an adapter multiplies by the scale and adds to the result of the frozen product
+        (Unsloth, Axolotl, Transformer Engine), instead of kernels of their own (PEFT, torchtune).
     freeze : tuple of str
         Names or patterns of layers that are not trained, such as ``("model.embed_tokens", "model.layers.[0-9].*")``.
     train_only : tuple of str
@@ -501,6 +504,7 @@ class TrainingOptions(msgspec.Struct, frozen=True):
     lora_rank: int = 0
     lora_modules: tuple[str, ...] = ()
     lora_dropout: float = 0.0
+    fused_adapters: bool = True
     freeze: tuple[str, ...] = ()
     train_only: tuple[str, ...] = ()
     offload: str = "none"
@@ -533,6 +537,8 @@ class TrainingOptions(msgspec.Struct, frozen=True):
             raise BadValue(f"`--trainable dropout` must be a probability from 0 to 1 (got {self.lora_dropout!r})")
         if self.lora_dropout and not self.lora_rank:
             raise BadValue("`--trainable dropout` is of adapters: give `--lora RANK`, such as 16")
+        if not self.fused_adapters and not self.lora_rank:
+            raise BadValue("`--trainable kernels` is of adapters: give `--lora RANK`, such as 16")
         if self.gradient_release and (self.accumulation > 1 or self.offload != "none"):
             other = "--accumulation" if self.accumulation > 1 else "--offload"
             raise BadValue(
@@ -547,7 +553,8 @@ class TrainingOptions(msgspec.Struct, frozen=True):
             return None
         from .fine_tuning import FineTuning
 
-        return FineTuning(self.lora_rank, self.lora_modules, self.lora_dropout, self.freeze, self.train_only)
+        adapters = (self.lora_rank, self.lora_modules, self.lora_dropout, self.fused_adapters)
+        return FineTuning(*adapters, self.freeze, self.train_only)
 
     def micro_batch(self, batch_size: int) -> int:
         """Return the samples per micro-batch.

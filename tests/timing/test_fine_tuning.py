@@ -56,7 +56,7 @@ def test_trainable_parameters_are_the_published_ones(name, rank, modules, parame
     assert sum(layer.parameters for layer in workload.trained_layers) == base + parameters
 
 
-def test_an_adapter_costs_what_torch_computes() -> None:
+def test_an_adapter_of_separate_kernels_costs_what_torch_computes() -> None:
     """The same module with adapters written by hand, traced: the same products in every pass."""
     torch = pytest.importorskip("torch")
     nn = torch.nn
@@ -79,11 +79,42 @@ def test_an_adapter_costs_what_torch_computes() -> None:
         return nn.Sequential(linears[0], nn.ReLU(), linears[1], nn.ReLU(), linears[2])
 
     by_hand = count(pl.trace(chain(4), torch.zeros(1, 32)).layers)
-    adapted = count(adapt_layers(pl.trace(chain(0), torch.zeros(1, 32)).layers, FineTuning(4)))
+    adapted = count(adapt_layers(pl.trace(chain(0), torch.zeros(1, 32)).layers, FineTuning(4, fuses_adapters=False)))
     for phase in ("forward", "backward_data", "backward_weight", "update"):
         for column in ("macs", "flops", "kernels"):
             sums = [int(work.column(column, phase, 8).sum()) for work in (by_hand, adapted)]
             assert sums[0] == sums[1], (phase, column)
+
+
+def test_a_fused_adapter_reads_and_writes_what_addmm_does() -> None:
+    """Of y = W x + s B (A x): A reads x, B reads A x and W x, and writes y; three products more go backward.
+
+    The gradient of y is read for those of B and of A x, x and the gradient of A x for that of A, and the gradient of x
+    is written once more. The last layer has no adapter.
+    """
+    torch = pytest.importorskip("torch")
+    size, rank, batch = 64, 4, 8
+    chain = torch.nn.Sequential(*(torch.nn.Linear(size, size, bias=False) for _ in range(3)))
+    layers = adapt_layers(pl.trace(chain, torch.zeros(1, size)).layers, FineTuning(rank))
+    assert [layer.name for layer in layers] == ["0", "0.lora_A", "0.lora_B", "1", "1.lora_A", "1.lora_B", "2"]
+    work = count(layers)
+    moved = {name: work.column("bytes", name, batch)[0][4:6] for name in ("forward", "backward_data")}
+    x, inner, weight = batch * size, batch * rank, rank * size
+    assert list(moved["forward"]) == [4 * (x + weight + inner), 4 * (inner + weight + 2 * x)]
+    assert list(moved["backward_data"]) == [4 * (inner + weight + x), 4 * (x + weight + inner)]
+    kernels = [int(work.column("kernels", name, batch)[0][4:6].sum()) for name in ("forward", "backward_data")]
+    assert kernels == [2, 2]
+
+
+def test_separate_adapters_move_more_bytes_than_fused_ones() -> None:
+    """PEFT reads and writes the product of an adapter for the scale, and all three results for the sum.
+
+    A fused product reads the result of the frozen one: 4 numbers less per output in the forward pass, of 7 projections.
+    """
+    fused, separate = (tuned("llama-2-7b", lora_rank=8, fused_adapters=fused) for fused in (True, False))
+    moved = [int(workload.work.column("bytes", "forward")[0].sum()) for workload in (fused, separate)]
+    outputs = 256 * (5 * 4096 + 2 * 11_008) * 32
+    assert moved[1] - moved[0] == 2 * 4 * outputs
 
 
 def test_frozen_layers_compute_no_weight_gradient_and_no_data_gradient_below_the_last_trained_one() -> None:
@@ -258,6 +289,16 @@ def test_dropout_is_of_adapters_and_a_probability() -> None:
         TrainingOptions("adamw", lora_dropout=0.1)
     with pytest.raises(BadValue, match="must be a probability"):
         TrainingOptions("adamw", lora_rank=8, lora_dropout=1.0)
+
+
+def test_kernels_of_adapters_need_adapters() -> None:
+    asked = {"gpu": "a100-sxm-80gb", "precision": "bf16", "sequence_length": 64}
+    with pytest.raises(BadValue, match="`--trainable kernels` is of adapters"):
+        pl.train("gpt2", trainable="kernels=separate", **asked)
+    fused, separate = (
+        pl.train("gpt2", lora=8, trainable=f"kernels={name}", **asked).time_s for name in ("fused", "separate")
+    )
+    assert pl.train("gpt2", lora=8, **asked).time_s == fused < separate
 
 
 def test_released_gradients_are_those_of_the_largest_layer() -> None:

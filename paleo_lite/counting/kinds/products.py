@@ -70,17 +70,23 @@ def is_depthwise(layer: Layer) -> bool:
 
 
 def linear(op: Op) -> Cost:
-    """Count ``y = x W' + b`` with weight ``(out, in)``: MACs = outputs * in."""
-    return _product_with_weights(op, op.y * op.layer.weights[0][-1])
+    """Count ``y = x W' + b`` with weight ``(out, in)``: MACs = outputs * in.
+
+    A second input is a tensor to which the product is added (``addmm``), and receives the gradient of the sum.
+    """
+    return _product_with_weights(op, op.y * op.layer.weights[0][-1], summands=sum(op.inputs[1:]))
 
 
-def _product_with_weights(op: Op, macs: int) -> Cost:
-    """Return the cost of a product with weights: each gradient takes as many MACs as the forward pass."""
+def _product_with_weights(op: Op, macs: int, summands: int = 0) -> Cost:
+    """Return the cost of a product with weights: each gradient takes as many MACs as the forward pass.
+
+    The summands are numbers of tensors to which the product is added.
+    """
     bias = op.y if op.has_bias else 0
     x = op.inputs[0]
     return needed_cost(
         op,
-        forward=PassCost(2 * macs + bias, macs, x + op.w, op.y),
+        forward=PassCost(2 * macs + bias + summands, macs, x + op.w + summands, op.y),
         data=PassCost(2 * macs, macs, op.y + op.weights[0], x),
         weight=PassCost(2 * macs + bias, macs, x + op.y, op.w),
     )
