@@ -42,7 +42,7 @@ def resolve_question(
     machine = question.machine(whole_board=whole_board)
     precision, training, weights = question.precision, question.training, question.weights
     multiplied_in = None
-    is_recipe = find_recipe(precision) is not None and precision not in PRECISION_BYTES
+    is_recipe = find_recipe(precision) is not None
     if is_recipe and question.phase == "training" and training is None:
         training = TrainingOptions()
     if training is not None:
@@ -52,7 +52,7 @@ def resolve_question(
             check_recipe(training.recipe, machine.device)
     elif question.phase not in PHASES_WITH_GRADIENTS:
         precision, weights = split_format(precision, weights)
-    elif is_recipe:
+    elif is_recipe and precision not in PRECISION_BYTES:
         raise BadValue(f"`--precision {precision}` is for training and inference, not for {question.phase}")
     element_bytes(precision)
     sequence = question.sequence

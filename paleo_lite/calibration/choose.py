@@ -203,7 +203,7 @@ def used_calibration(prediction: Prediction, name: str | Calibration | None) -> 
     if name is not None and not isinstance(name, str):
         return name
     try:
-        calibration = find_calibration(name or f"{prediction.device.id}-{prediction.precision}")
+        calibration = find_calibration(name or f"{prediction.device.id}-{prediction.workload.precision}")
     except UnknownName:  # the model is pooled
         return None
     return calibration if isinstance(calibration, Calibration) else None

@@ -171,7 +171,7 @@ def _algorithm_factors(comparison: ProfileComparison) -> dict[str, float]:
     Algorithms without an advantage are left out. A layer that an algorithm does not support counts as direct.
     """
     prediction = comparison.prediction
-    precision, unit = prediction.precision, prediction.peak.peak.unit
+    precision, unit = prediction.workload.precision, prediction.peak.peak.unit
     direct_flops = 0.0
     algorithm_flops: dict[str, float] = {}
     for layer in prediction.layers:

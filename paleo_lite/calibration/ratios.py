@@ -80,7 +80,7 @@ def _estimate(prediction: AnyPrediction) -> Estimate | None:
     model, slopes = prediction.model, prediction.terms.slopes
     if slopes is None or not isinstance(model, CalibratedModel):
         return None
-    return Estimate(model, slopes, prediction.device.id, prediction.precision)
+    return Estimate(model, slopes, prediction.device.id, prediction.workload.precision)
 
 
 def _step_key(prediction: Prediction) -> tuple[object, ...]:

@@ -113,7 +113,7 @@ def _algorithm_facts(prediction: Prediction, pass_index: int, layer_index: int) 
 
     peak, layer = prediction.peak, prediction.layers[layer_index]
     seconds = float(prediction.terms.layers_s[pass_index, layer_index])
-    algorithms = algorithms_of(layer, prediction.batch_size, prediction.precision, peak.peak.unit)
+    algorithms = algorithms_of(layer, prediction.batch_size, prediction.workload.precision, peak.peak.unit)
     facts = []
     for algorithm in algorithms:
         at_peak_s = algorithm.flops / peak.per_s

@@ -253,7 +253,9 @@ def _suggestion_facts(prediction: Prediction) -> list[tuple[str, str]]:
         return []
     step, interval = suggestion
     measurement = f"{step.network.name}, {step.phase}, batch {step.batch_size}"
-    command = f"paleo-lite calibrate --suggest 3 --gpu {prediction.device.id} --precision {prediction.precision}"
+    command = (
+        f"paleo-lite calibrate --suggest 3 --gpu {prediction.device.id} --precision {prediction.workload.precision}"
+    )
     command += f" --network {prediction.network}"
     if prediction.batch_size != 1:
         command += f" --batch-size {prediction.batch_size}"
@@ -265,8 +267,7 @@ def _suggestion_facts(prediction: Prediction) -> list[tuple[str, str]]:
 def headline(prediction: Prediction) -> str:
     """Return the answer in one line."""
     batch = "" if prediction.batch_size == 1 else f", batch {prediction.batch_size}"
-    precision = prediction.workload.options.recipe or prediction.precision
-    answer = f"{prediction.network} on {prediction.machine.name}, {precision} {prediction.phase}{batch}: "
+    answer = f"{prediction.network} on {prediction.machine.name}, {prediction.precision} {prediction.phase}{batch}: "
     time = format_si(prediction.time_s, "s")
     if prediction.is_forecast:
         answer += time + format_at_90(prediction.interval)

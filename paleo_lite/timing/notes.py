@@ -178,7 +178,7 @@ def faster_than_bound_note(prediction: Prediction) -> str:
     for row, layer in zip(prediction.rows(), prediction.layers):
         if row["time_s"] >= row["bound_s"]:
             continue
-        if len(algorithms_of(layer, prediction.batch_size, prediction.precision, peak.unit)) > 1:
+        if len(algorithms_of(layer, prediction.batch_size, prediction.workload.precision, peak.unit)) > 1:
             reasons["convolutions by an algorithm with fewer multiplications"] = None
         elif layer.attributes.get("causal"):
             reasons["attention without its masked scores"] = None

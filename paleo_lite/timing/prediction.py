@@ -98,8 +98,8 @@ class Prediction(Answer, msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @property
     def precision(self) -> str:
-        """Precision of the network."""
-        return self.workload.precision
+        """Precision that was asked for: the recipe of training with narrow products, or that of the network."""
+        return self.workload.options.recipe or self.workload.precision
 
     @property
     def phase(self) -> str:
@@ -179,7 +179,7 @@ class Prediction(Answer, msgspec.Struct, frozen=True, eq=False, dict=True):
         relative_clock = 1.0
         if self.machine.clock is not None:
             default_machine = msgspec.structs.replace(self.machine, clock=None)
-            relative_clock = self.peak.per_s / self.model.peak(default_machine, self.precision).per_s
+            relative_clock = self.peak.per_s / self.model.peak(default_machine, self.workload.precision).per_s
         has_experts = self.workload.has_layers and self.workload.has_experts
         return power_of(self.device, relative_clock, constants=self.model.power_constants, has_experts=has_experts)
 
@@ -231,12 +231,12 @@ class Prediction(Answer, msgspec.Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def peak(self) -> PeakRate:
         """Peak rate of multiply-accumulates."""
-        return self.model.peak(self.machine, self.precision)
+        return self.model.peak(self.machine, self.workload.precision)
 
     @cached_property
     def vector_peak(self) -> PeakRate:
         """Peak rate of all other arithmetic."""
-        return self.machine.vector_peak(self.precision) if self.workload.has_layers else self.peak
+        return self.machine.vector_peak(self.workload.precision) if self.workload.has_layers else self.peak
 
     @property
     def ridge_point(self) -> float:
@@ -279,7 +279,7 @@ class Prediction(Answer, msgspec.Struct, frozen=True, eq=False, dict=True):
             if interval is None:
                 break
             low_s, high_s = interval
-            if self.precision in DIRECT_PRECISIONS and self.bound_terms is not None:
+            if self.workload.precision in DIRECT_PRECISIONS and self.bound_terms is not None:
                 low_s = min(max(low_s, self.bound_terms.time_s), self.time_s)
             intervals[f"{level:.0%}".rstrip("%")] = (low_s, high_s)
         return intervals

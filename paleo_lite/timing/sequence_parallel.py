@@ -92,7 +92,7 @@ def split_time_s(prediction: Prediction, split: SequenceSplit, constants: Sequen
     _check_split(prediction.network, attentions, split)
     link = _peer_bandwidth(device) * constants.bandwidth_share
     elements = sum(prod(layer.inputs[0]) for layer in attentions) * prediction.batch_size / split.sequence_devices
-    exchanged_bytes = elements * element_bytes(prediction.precision)
+    exchanged_bytes = elements * element_bytes(prediction.workload.precision)
     all_to_all_s = 4 * exchanged_bytes * (split.ulysses - 1) / split.ulysses / link
     ring_s = 2 * exchanged_bytes * (split.ring - 1) / link
     merge_s = constants.merge_bytes * elements * (split.ring - 1) / device.bandwidth_bytes_per_s

@@ -16,7 +16,7 @@ from ..counting.kinds import class_of, is_expert_layer
 from ..counting.work import COLUMNS, MIXED_EXECUTIONS, PASSES, check_batch_size, check_execution, passes_of
 from ..errors import BadValue, UnknownName, UnsupportedPhase
 from ..formats import FORMATS, Format, bytes_per_number, format_of_weights
-from ..units import PRECISION_BYTES, element_bytes
+from ..units import element_bytes
 from .activity import NARROW_PRECISIONS
 from .optimizers import MASTER_BYTES, OPTIMIZERS, embedding_shapes, update_cost
 from .quantization import has_stored_weights, quantize_inputs, read_quantized_inputs, read_stored_weights
@@ -574,11 +574,11 @@ class TrainingOptions(msgspec.Struct, frozen=True):
     def split_precision(self, precision: str) -> tuple[str, TrainingOptions]:
         """Return the precision of tensors, and the options with the precision of products.
 
-        Mixed precision in fp8, mxfp8, fp4 or nvfp4 stores tensors in bf16 and multiplies in fp8 or fp4. mxfp8 and nvfp4
-        are recipes of mixed precision only, and imply it.
+        Training in fp8, mxfp8, fp4 or nvfp4 is a recipe of mixed precision: it stores tensors in bf16 and multiplies in
+        fp8 or fp4.
         """
         recipe = find_recipe(precision)
-        if recipe is None or not (self.mixed_precision or precision not in PRECISION_BYTES):
+        if recipe is None:
             return precision, self
         products = TRAINING_RECIPES[recipe].products
         return "bf16", msgspec.structs.replace(self, mixed_precision=True, products=products, recipe=recipe)
