@@ -26,7 +26,7 @@ from ..serving.deployment import Deployment, tensor_group
 from ..serving.evidence import KIND as SERVER
 from ..serving.evidence import learned_constants, server_traits
 from ..serving.iteration import NUCLEUS, has_fitted_host, with_fitted_host
-from ..serving.options import SimulationOptions
+from ..serving.options import SimulationOptions, Speculation
 from ..serving.pipeline import connect_stages
 from ..serving.placement import Division, ModelOnDevice, check_undivided, with_kernels
 from ..serving.products import check_products, choose_precision
@@ -147,6 +147,11 @@ class Deployments(msgspec.Struct, frozen=True, eq=False):
             listing=listing,
             facility=self.facility,
         )
+
+    def without_drafts(self) -> Deployments:
+        """Return the deployments without speculative decoding, as those of pools that compute prompts are."""
+        options = msgspec.structs.replace(self.options, speculation=Speculation())
+        return msgspec.structs.replace(self, draft=None, options=options)
 
     def _choose_listing(self, device: Device) -> Price | None:
         """Return the listing of the price of a device."""

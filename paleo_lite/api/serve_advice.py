@@ -156,10 +156,15 @@ def _try(deployments: Deployments, candidate: Candidate, demand: Demand, objecti
 def _prepare(deployments: Deployments, chosen: Candidate, demand: Demand) -> tuple[PreparedDeployment, Traffic, str]:
     """Return a candidate with all its replicas, and the traffic with its description."""
     weights = None if chosen.weights == (deployments.precision or USUAL_PRECISION) else chosen.weights
-    deployment = deployments.make(chosen.gpu, chosen.division, weights, replicas=chosen.replicas)
+    prefill = None
+    if chosen.prefill is not None:
+        pool = chosen.prefill
+        of_prompts = deployments.without_drafts()
+        prefill = of_prompts.make(pool.gpu, pool.division, weights, replicas=pool.replicas)
+    deployment = deployments.make(chosen.gpu, chosen.division, weights, replicas=chosen.replicas, prefill=prefill)
     limited = deployment.with_sequences(chosen.batch_limit)
     if demand.rate_per_s is None and demand.concurrency is None:
-        demand = msgspec.structs.replace(demand, concurrency=chosen.batch_limit)
+        demand = msgspec.structs.replace(demand, concurrency=chosen.batch_limit * chosen.replicas)
     traffic, description = demand.traffic(limited.replicas, mixes_phases=limited.engine.mixes_phases)
     return limited.prepare(traffic), traffic, description
 

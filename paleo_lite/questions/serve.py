@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,6 +13,7 @@ from ..errors import BadValue
 from ..formats import format_of_weights, split_format
 from .compare import check_no_pipeline, check_single, compare, published_weights
 from .kind import QuestionKind, make_function
+from .option import command_words
 from .records import (
     settings_of,
 )
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from ..distributed.links import Topology
     from ..machines import Device, Price
     from ..serving.answers import Serving
+    from ..serving.candidates import Candidate
     from ..serving.deployment import Deployment
     from ..serving.placement import Division
     from ..serving.requests import Demand, Traffic
@@ -209,6 +212,8 @@ def _split_deployment(question: Serve, listings: Mapping[str, Price | None] | No
 
 def _advise(question: Serve, resolved: _Resolved) -> Serving:
     """Return the answer of the best of several deployments."""
+    import msgspec
+
     from ..api.serve_advice import Given
     from ..api.serve_advice import advise as find_best
     from ..files import to_paths
@@ -227,10 +232,62 @@ def _advise(question: Serve, resolved: _Resolved) -> Serving:
     )
     headroom = DEFAULT_HEADROOM if question.headroom is None else question.headroom
     devices = [find_device(name, to_paths(question.hardware_files)) for name in resolved.devices]
-    return find_best(
+    found = find_best(
         resolved.deployments, devices, given, _demand(question), _objectives(question),
         Criteria(question.advise or "cost", headroom, asked.workers),
     )  # fmt: skip
+    assert found.advice is not None
+    best = found.advice.best
+    if best is None:
+        return found
+    advice = msgspec.structs.replace(found.advice, command=_advised_command(question, best))
+    return msgspec.structs.replace(found, advice=advice)
+
+
+def advised_question(question: Serve, best: Candidate) -> Serve:
+    """Return the question of the deployment that advice recommends, without a limit of its sequences."""
+    from ..serving.products import USUAL_PRECISION
+
+    asked: Any = question
+    weights = asked.weights if best.weights == (asked.precision or USUAL_PRECISION) else best.weights
+    alone = dataclasses.replace(
+        question, gpu=best.gpu, weights=weights, workers=None, advise=None, slo=None, headroom=None, tensor=None,
+        pipeline=None, expert_parallel=None, attention_data_parallel=None,
+    )  # fmt: skip
+    if best.prefill is None:
+        return dataclasses.replace(
+            alone, tensor=best.tensor, pipeline=best.pipeline, expert_parallel=best.expert_parallel,
+            attention_data_parallel=best.attention_data_parallel, replicas=best.replicas,
+        )  # fmt: skip
+    pools: dict[str, Any] = {
+        name: {"replicas": replicas, **_settings_of_division(division)}
+        for name, replicas, division in (
+            ("prefill_pool", best.prefill.replicas, best.prefill.division),
+            ("decode_pool", best.replicas, best.division),
+        )
+    }
+    if best.prefill.gpu != best.gpu:
+        pools["prefill_pool"]["gpu"] = best.prefill.gpu
+    return dataclasses.replace(alone, **pools)
+
+
+def _settings_of_division(division: Division) -> dict[str, Any]:
+    """Return the settings of a pool whose replicas are divided so; degrees of 1 are left out."""
+    return {name.replace("_", "-"): degree for name, degree in division._asdict().items() if degree > 1}
+
+
+def _advised_command(question: Serve, best: Candidate) -> str:
+    """Return the command line that asks for the recommended deployment alone."""
+    alone = advised_question(question, best)
+    sequences = make_deployment(alone).with_sequences(best.batch_limit).engine.max_sequences
+    if best.prefill is None:
+        alone = dataclasses.replace(alone, max_sequences=sequences)
+    else:
+        pool = {**settings_of(alone.decode_pool), "max-sequences": sequences}
+        alone = dataclasses.replace(alone, decode_pool=pool)
+    if question.rate is None and question.concurrency is None:
+        alone = dataclasses.replace(alone, concurrency=best.batch_limit * best.replicas)
+    return shlex.join(command_words("serve", alone))
 
 
 def _speculation(question: Serve) -> dict[str, Any]:

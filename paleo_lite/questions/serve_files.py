@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import BadValue
 from .option import command_words
-from .serve import make_deployment, traffic_of
+from .serve import advised_question, make_deployment, traffic_of
 from .serve_options import Serve
 
 if TYPE_CHECKING:
@@ -71,13 +70,7 @@ def advised_deployment(question: Serve, answer: Serving) -> Deployment:
     best = answer.advice.best
     if best is None:
         raise BadValue("no deployment meets the objectives: relax `--slo`, or omit the start file")
-    is_stated = best.weights != best.precision
-    chosen = dataclasses.replace(
-        question, gpu=best.gpu, tensor=best.tensor, pipeline=best.pipeline, expert_parallel=best.expert_parallel,
-        attention_data_parallel=best.attention_data_parallel, weights=best.weights if is_stated else question.weights,
-        replicas=best.replicas, workers=None, advise=None, slo=None, headroom=None,
-    )  # fmt: skip
-    return make_deployment(chosen).with_sequences(best.batch_limit)
+    return make_deployment(advised_question(question, best)).with_sequences(best.batch_limit)
 
 
 def write_trace(question: Serve, answer: Any, path: Path) -> bytes:

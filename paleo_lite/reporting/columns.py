@@ -330,6 +330,7 @@ _SERVING = (
     _number("joules_per_million_output_tokens", "kJ per\n1M tokens", "J", _format_kj, "energy of a million tokens"),
     _text("is_chosen", "", "`*` marks the deployment that is described", _format_mark),
     _count("batch_limit", "batch\nlimit", "most sequences that are answered at the same time"),
+    _text("prefill", "prefill pool", "replicas that compute prompts, with their devices"),
     _text("missed", "misses", "objectives that are not met", _format_names),
     _flag("is_on_front", "Pareto\nfront", "whether no other deployment is better in tokens/s per GPU and per user"),
     _wrapped("figure", "figure", "name of the figure"),

@@ -53,11 +53,25 @@ def serving_page(serving: Serving, **options: Any) -> Document:
 
 
 def _commands(serving: Serving) -> list[tuple[str, str]]:
-    """Return the command that launches the deployment, with its purpose."""
-    if serving.launch_command is None:
-        return []
-    replicas = "" if serving.replicas == 1 else f", for each of {serving.replicas} replicas"
-    return [(f"Launch under {serving.engine}{replicas}", serving.launch_command)]
+    """Return the commands that launch the deployment, or ask for the recommended one alone, with their purpose."""
+    commands = []
+    if serving.advice is not None and serving.advice.command is not None:
+        commands.append(("Ask for the recommended deployment alone", serving.advice.command))
+    pool = serving.prefill_pool
+    if pool is not None and pool.launch_command is not None:
+        commands.append((_launch_purpose(pool.engine, pool.replicas, "prefill pool"), pool.launch_command))
+    if serving.launch_command is not None:
+        role = "" if pool is None else "decode pool"
+        commands.append((_launch_purpose(serving.engine, serving.replicas, role), serving.launch_command))
+    return commands
+
+
+def _launch_purpose(engine: str, replicas: int, role: str) -> str:
+    """Return what a command launches, such as ``Launch under vllm, for each of 2 replicas of the prefill pool``."""
+    if role:
+        number = "the replica" if replicas == 1 else f"each of {replicas} replicas"
+        return f"Launch under {engine}, for {number} of the {role}"
+    return f"Launch under {engine}" + ("" if replicas == 1 else f", for each of {replicas} replicas")
 
 
 def _show(figure: Figure, show: Callable[[float], str]) -> str:
@@ -177,6 +191,7 @@ def _candidate_table(serving: Serving) -> Table:
         *[column for column in DEGREES if any(getattr(candidate, column.key) > 1 for candidate in candidates)],
         "weights",
         "batch_limit",
+        *(["prefill"] if any(candidate.prefill is not None for candidate in candidates) else []),
         find_column("output_tokens_per_s_per_gpu", key="tokens_per_s_per_gpu"),
         find_column("output_tokens_per_s_per_user", key="tokens_per_s_per_user"),
         "replicas",
@@ -195,10 +210,13 @@ def _candidate_table(serving: Serving) -> Table:
         ),  # the ranked one stays
         short=True,
     )
+    simulated = f"{len(rows)} of {len(candidates)}"
+    if advice.splits_estimated:
+        simulated += f", the best of {advice.splits_estimated:,} pairs of pools among them"
     order = ranking.order
     if advice.rate_per_s is not None:
         order = ranking.order_at_rate.format(rate=f"{format_number(advice.rate_per_s)} requests/s")
-    return Table(f"Deployments, {order} first ({len(rows)} of {len(candidates)}; * is chosen)", columns, rows)
+    return Table(f"Deployments, {order} first ({simulated}; * is chosen)", columns, rows)
 
 
 RANKED = ("usd_per_million_output_tokens", "joules_per_million_output_tokens", "usd_per_h")
@@ -206,22 +224,26 @@ RANKED = ("usd_per_million_output_tokens", "joules_per_million_output_tokens", "
 
 
 def _row(candidate: Candidate) -> dict[str, Any]:
-    return {name: getattr(candidate, name) for name in Candidate.__struct_fields__}
+    row = {name: getattr(candidate, name) for name in Candidate.__struct_fields__}
+    return {**row, "prefill": None if candidate.prefill is None else candidate.prefill.describe()}
 
 
 def _describe_prices(advice: DeploymentAdvice) -> str:
     """Return whose prices the deployments have."""
-    return describe_prices([PricedDevice(one.gpu, one.price_usd_per_h, one.price_cloud) for one in advice.candidates])
+    pools = [one for candidate in advice.candidates for one in (candidate, candidate.prefill) if one is not None]
+    return describe_prices([PricedDevice(one.gpu, one.price_usd_per_h, one.price_cloud) for one in pools])
 
 
 def _describe(candidate: Candidate, advice: DeploymentAdvice) -> str:
     text = f"{candidate.replicas} x {candidate.gpu} {candidate.parallelism()}, "
+    if candidate.prefill is not None:
+        text = f"{candidate.prefill.describe()} for prompts, {text}"
     text += f"weights {candidate.weights}, "
     text += f"at most {candidate.batch_limit} sequences"
     if candidate.usd_per_h is not None:
         text += f": {format_number(candidate.usd_per_h)} USD/h"
     if candidate.low_requests_per_s is not None and advice.rate_per_s is not None:
-        free = 1 - advice.rate_per_s / (candidate.low_requests_per_s * candidate.replicas)
+        free = 1 - advice.rate_per_s / candidate.low_of_all_per_s
         text += f", {free:.0%} of the lower end of saturation free"
     return text
 

@@ -1,4 +1,4 @@
-"""Advice: deployments over devices, degrees of parallelism, weights and batch limits, and the cheapest of them."""
+"""Advice: deployments over devices, degrees of parallelism, weights, batch limits and pools, and the cheapest."""
 
 from __future__ import annotations
 
@@ -17,12 +17,22 @@ from .deployment import Deployment, PreparedDeployment
 from .outcomes import request_latencies, summarize
 from .requests import Demand, Traffic, generate_traffic
 from .slo import OBJECTIVES, Missed, Objective, find_missed, largest_ratio
+from .splits import PoolEstimate, Split, can_split, choose_splits, estimate_splits
 
 CONCURRENCIES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 """Limits of the batch that are tried."""
 
 ROUNDS = 3
 """Requests per user of a closed loop; the first of each is left out of the figures."""
+
+MOST_USERS = 256
+"""Users of the simulation of a pair of pools, which stand for those of more replicas in the same ratio."""
+
+LATENCY_FIELDS = ("ttft_s", "tpot_s", "latency_s", "meets_objectives", "missed", "objective_ratio")
+"""What a candidate says of latencies."""
+
+FEWEST_REQUESTS = 300
+"""Requests of a simulation at a rate, so that its 90th percentile is known."""
 
 
 def rank_deployments(
@@ -38,8 +48,10 @@ def rank_deployments(
 
     Deployments are functions that make one, by its description. `variants` gives further ones on the devices, and in
     the format, of one that fits; `fallbacks`, by the id of a device, those that are tried if none on this device fits.
+    Of those that fit, pairs are estimated as the pools of a split deployment, and the best pairs simulated.
     """
     candidates: list[Candidate] = []
+    pools: list[PoolEstimate] = []
     refused: dict[str, str] = {}
     completed, total = 0, 0
 
@@ -52,8 +64,11 @@ def rank_deployments(
             completed += 1
             try:
                 deployment = make()
-                candidates.extend(_try_batch_limits(deployment, demand, objectives, criteria))
+                prepared, sample = _prepare_sample(deployment, demand)
+                candidates.extend(_try_batch_limits(prepared, sample, demand, objectives, criteria))
                 fitting.append(deployment)
+                if can_split(deployment):
+                    pools.append(PoolEstimate(deployment, prepared, sample))
             except PaleoError as error:
                 refused[description] = str(error)
         return fitting
@@ -64,9 +79,18 @@ def rank_deployments(
     for gpu, attempts in (fallbacks or {}).items():
         if all(candidate.gpu != gpu for candidate in candidates):
             try_all(attempts)
+    estimated = estimate_splits(pools, demand, criteria, _batch_limits(demand))
+    chosen = choose_splits(estimated, objectives, criteria.by)
+    for split in chosen:
+        report(completed, total + len(chosen))
+        completed += 1
+        candidates.append(_try_split(split, demand, objectives, criteria))
     rate_per_s = _finite_rate(demand)
     ranked = rank(mark_front(candidates), criteria.by, has_rate=rate_per_s is not None)
-    return choose(DeploymentAdvice(ranked, None, refused, criteria.by, rate_per_s, criteria.headroom))
+    advice = DeploymentAdvice(
+        ranked, None, refused, criteria.by, rate_per_s, criteria.headroom, splits_estimated=len(estimated)
+    )
+    return choose(advice)
 
 
 def choose(advice: DeploymentAdvice) -> DeploymentAdvice:
@@ -84,8 +108,7 @@ def widest(advice: DeploymentAdvice, devices: int | None = None) -> Candidate:
     """Return the candidate with the largest batch limit of the same deployment as the best one, within some devices."""
     best = advice.best
     assert best is not None
-    deployment = (best.gpu, best.division, best.weights)
-    same = [one for one in advice.candidates if (one.gpu, one.division, one.weights) == deployment]
+    same = [one for one in advice.candidates if one.deployment == best.deployment]
     same = [one for one in same if within(one, devices) is one]
     return max(same, key=lambda one: one.batch_limit)
 
@@ -131,10 +154,15 @@ def with_saturation(
     """
     assert advice.best is not None and advice.rate_per_s is not None
     best = advice.best
-    measured = _with_replicas(best, low_per_s / best.replicas, advice.rate_per_s / (1 - advice.headroom))
-    if measured.replicas <= best.replicas:
-        measured = msgspec.structs.replace(best, low_requests_per_s=low_per_s / best.replicas)
-    is_kept = measured.replicas == best.replicas
+    # What is measured of all replicas is shared among them as they were estimated; of a pair the slower pool limits.
+    factor = low_per_s / best.low_of_all_per_s
+    measured = _with_replicas(best, advice.rate_per_s / (1 - advice.headroom), factor)
+    if measured.devices <= best.devices:
+        pool = best.prefill
+        if pool is not None:
+            pool = msgspec.structs.replace(pool, low_requests_per_s=low_per_s / pool.replicas)
+        measured = msgspec.structs.replace(best, low_requests_per_s=low_per_s / best.replicas, prefill=pool)
+    is_kept = measured.devices == best.devices
     measured = within(measured, devices)
     candidates = [measured if one.is_chosen else one for one in advice.candidates]
     if not is_kept:
@@ -155,42 +183,156 @@ def _finite_rate(demand: Demand) -> float | None:
     return rate_per_s if rate_per_s is not None and math.isfinite(rate_per_s) else None
 
 
-def _try_batch_limits(
-    deployment: Deployment, demand: Demand, objectives: Sequence[Objective], criteria: Criteria
-) -> list[Candidate]:
-    largest = min(CONCURRENCIES[-1], deployment.replica_engine().max_sequences)
+def _batch_limits(demand: Demand) -> tuple[int, ...]:
+    """Return the batch limits that are tried: of a number of users no more than all of them."""
+    if demand.concurrency is None:
+        return CONCURRENCIES
+    return (
+        *(limit for limit in CONCURRENCIES if limit < demand.concurrency),
+        min(demand.concurrency, CONCURRENCIES[-1]),
+    )
+
+
+def _prepare_sample(deployment: Deployment, demand: Demand) -> tuple[PreparedDeployment, Traffic]:
+    """Return a deployment with its iteration times, and the requests of the largest batch limit."""
+    largest = min(_batch_limits(demand)[-1], deployment.replica_engine().max_sequences)
     sample = generate_traffic(
         demand.inputs, demand.outputs, count=ROUNDS * largest, concurrency=largest, seed=demand.seed
     )
-    prepared = deployment.prepare(sample)
+    return deployment.prepare(sample), sample
+
+
+def _try_batch_limits(
+    prepared: PreparedDeployment,
+    sample: Traffic,
+    demand: Demand,
+    objectives: Sequence[Objective],
+    criteria: Criteria,
+) -> list[Candidate]:
     mean_tokens = float((sample.input_tokens + sample.output_tokens).mean())
     fitting = prepared.room.tokens / mean_tokens
-    memory_bytes = prepared.room.memory_bytes
     candidates = []
-    for concurrency in CONCURRENCIES:
-        if concurrency > min(largest, fitting):
+    for concurrency in _batch_limits(demand):
+        if concurrency > min(prepared.deployment.replica_engine().max_sequences, fitting):
             break
-        traffic = generate_traffic(
-            demand.inputs,
-            demand.outputs,
-            count=max(ROUNDS * concurrency, 8),
-            concurrency=concurrency,
-            seed=demand.seed,
-            drift_apart=deployment.engine.mixes_phases,
-        )
-        # Only the first round sends all prompts at once.
-        steady = msgspec.structs.replace(traffic, left_out=np.arange(len(traffic)) < concurrency)
-        outcomes = prepared.run(steady)
-        figures = measure_figures(outcomes, deployment, int(traffic.input_tokens.sum()))
-        candidate = _candidate(deployment, memory_bytes, concurrency, figures, request_latencies(outcomes), objectives)
-        rate_per_s = _finite_rate(demand)
-        if rate_per_s is not None:
-            low_per_s = min(candidate.requests_per_s, _low_rate(prepared, steady))
-            candidate = _with_replicas(candidate, low_per_s, rate_per_s / (1 - criteria.headroom))
-        candidates.append(within(candidate, criteria.devices))
+        candidates.append(_try_limit(prepared, concurrency, demand, objectives, criteria))
     if not candidates:
         raise DoesNotFit("the cache does not hold one request")
     return candidates
+
+
+def _try_split(split: Split, demand: Demand, objectives: Sequence[Objective], criteria: Criteria) -> Candidate:
+    """Simulate a pair of pools, in the ratio of its replicas, with its share of the asked traffic.
+
+    At a rate a user's speed and the latencies are those of the rate, and throughput and cost, as those of other
+    candidates, those of full load. Without a rate there are as many users as are asked for, or as the pair decodes.
+    """
+    rate_per_s = _finite_rate(demand)
+    under_way = demand.concurrency or split.decode_replicas * split.batch_limit
+    prepared = split.prepare(min(MOST_USERS / under_way, 1.0))
+    deployment = prepared.deployment
+    share = deployment.replicas / split.decode_replicas
+    under_way = max(round(share * under_way), 1)
+    if rate_per_s is None:
+        traffic = _steady_traffic(demand, under_way, deployment)
+    else:
+        traffic = _arriving_traffic(demand, rate_per_s * share, under_way)
+    candidate = _simulate(prepared, split.batch_limit, traffic, objectives)
+    candidate = msgspec.structs.replace(
+        candidate,
+        requests_per_s=candidate.requests_per_s / deployment.replicas,
+        replicas=split.decode_replicas,
+        prefill=split.prefill_choice(),
+    )
+    candidate = msgspec.structs.replace(candidate, usd_per_h=candidate.all_usd_per_h)
+    if rate_per_s is not None:
+        candidate = _at_full_load(candidate, split)
+    return within(candidate, criteria.devices)
+
+
+def _at_full_load(candidate: Candidate, split: Split) -> Candidate:
+    """Return a pair of pools with the throughput and the price of a token of full load instead of a rate."""
+    tokens_per_s = split.requests_per_s * float(split.decoding.sample.output_tokens.mean())
+    usd_per_h = candidate.usd_per_h
+    return msgspec.structs.replace(
+        candidate,
+        requests_per_s=split.requests_per_s / candidate.replicas,
+        low_requests_per_s=split.low_decoded_per_s,
+        tokens_per_s_per_gpu=tokens_per_s / candidate.devices,
+        usd_per_million_output_tokens=None if usd_per_h is None else usd_per_h / 3600 / tokens_per_s * 1e6,
+    )
+
+
+def _try_limit(
+    prepared: PreparedDeployment,
+    limit: int,
+    demand: Demand,
+    objectives: Sequence[Objective],
+    criteria: Criteria,
+) -> Candidate:
+    """Simulate a replica at a batch limit."""
+    steady = _steady_traffic(demand, limit, prepared.deployment)
+    candidate = _simulate(prepared, limit, steady, objectives)
+    rate_per_s = _finite_rate(demand)
+    if rate_per_s is None:
+        candidate = _with_users_or_devices(candidate, demand.concurrency, criteria.devices)
+    else:
+        low_per_s = min(candidate.requests_per_s, _low_rate(prepared, steady))
+        candidate = msgspec.structs.replace(candidate, low_requests_per_s=low_per_s)
+        candidate = _with_replicas(candidate, rate_per_s / (1 - criteria.headroom))
+        if candidate.missed:
+            candidate = _at_rate(candidate, prepared, demand, rate_per_s / candidate.replicas, objectives)
+    return within(candidate, criteria.devices)
+
+
+def _at_rate(
+    candidate: Candidate,
+    prepared: PreparedDeployment,
+    demand: Demand,
+    rate_per_s: float,
+    objectives: Sequence[Objective],
+) -> Candidate:
+    """Return a candidate with the latencies of a rate per replica, at which fewer prompts disturb its answers."""
+    limit = candidate.batch_limit
+    engine = msgspec.structs.replace(prepared.engine, max_sequences=min(limit, prepared.engine.max_sequences))
+    limited = msgspec.structs.replace(prepared, engine=engine)
+    at_rate = _simulate(limited, limit, _arriving_traffic(demand, rate_per_s, limit), objectives)
+    return msgspec.structs.replace(candidate, **{name: getattr(at_rate, name) for name in LATENCY_FIELDS})
+
+
+def _steady_traffic(demand: Demand, users: int, deployment: Deployment) -> Traffic:
+    """Return the requests of users who always have one under way, of whom the first round is left out."""
+    traffic = generate_traffic(
+        demand.inputs,
+        demand.outputs,
+        count=max(ROUNDS * users, 8),
+        concurrency=users,
+        seed=demand.seed,
+        drift_apart=deployment.engine.mixes_phases,
+    )
+    # Only the first round sends all prompts at once.
+    return msgspec.structs.replace(traffic, left_out=np.arange(len(traffic)) < users)
+
+
+def _arriving_traffic(demand: Demand, rate_per_s: float, under_way: int) -> Traffic:
+    """Return requests that arrive at a rate; those are left out that arrive while replicas are emptier than later."""
+    traffic = generate_traffic(
+        demand.inputs,
+        demand.outputs,
+        count=max(ROUNDS * under_way, FEWEST_REQUESTS),
+        rate_per_s=rate_per_s,
+        arrivals=demand.arrivals,
+        seed=demand.seed,
+    )
+    return msgspec.structs.replace(traffic, left_out=np.arange(len(traffic)) < len(traffic) // ROUNDS)
+
+
+def _simulate(prepared: PreparedDeployment, limit: int, traffic: Traffic, objectives: Sequence[Objective]) -> Candidate:
+    """Return a deployment at a batch limit as a candidate, with what its traffic experiences."""
+    outcomes, prompts = prepared.simulate(traffic)
+    figures = measure_figures(outcomes, prepared.deployment, int(traffic.input_tokens.sum()), prompts)
+    latencies = request_latencies(outcomes)
+    return _candidate(prepared.deployment, prepared.room.memory_bytes, limit, figures, latencies, objectives)
 
 
 def _low_rate(prepared: PreparedDeployment, traffic: Traffic) -> float:
@@ -201,16 +343,36 @@ def _low_rate(prepared: PreparedDeployment, traffic: Traffic) -> float:
     return len(traffic) / duration_s
 
 
-def _with_replicas(candidate: Candidate, low_per_s: float, rate_per_s: float) -> Candidate:
-    """Return a candidate with enough replicas for a rate, at the lower end of the saturation rate of each."""
-    replicas = max(math.ceil(rate_per_s / low_per_s), 1)
-    price = candidate.price_usd_per_h
-    return msgspec.structs.replace(
+def _with_replicas(candidate: Candidate, rate_per_s: float, factor: float = 1.0) -> Candidate:
+    """Return a candidate with as many replicas as a rate needs at the lower end of what each carries.
+
+    Of a pair of pools so has each. A factor is that of what they carry over what the candidate says.
+    """
+    assert candidate.low_requests_per_s is not None
+    low_per_s = candidate.low_requests_per_s * factor
+    prefill = candidate.prefill
+    if prefill is not None:
+        low_prompts_per_s = prefill.low_requests_per_s * factor
+        prompt_replicas = max(math.ceil(rate_per_s / low_prompts_per_s), 1)
+        prefill = msgspec.structs.replace(prefill, low_requests_per_s=low_prompts_per_s, replicas=prompt_replicas)
+    changed = msgspec.structs.replace(
         candidate,
         low_requests_per_s=low_per_s,
-        replicas=replicas,
-        usd_per_h=None if price is None else price * candidate.tensor * candidate.pipeline * replicas,
+        replicas=max(math.ceil(rate_per_s / low_per_s), 1),
+        prefill=prefill,
     )
+    return msgspec.structs.replace(changed, usd_per_h=changed.all_usd_per_h)
+
+
+def _with_users_or_devices(candidate: Candidate, users: int | None, devices: int | None) -> Candidate:
+    """Return a candidate with the replicas that some users need, or that fill some devices."""
+    replicas = 1
+    if users is not None:
+        replicas = math.ceil(users / candidate.batch_limit)
+    elif devices is not None:
+        replicas = max(devices // candidate.division.devices, 1)
+    changed = msgspec.structs.replace(candidate, replicas=replicas)
+    return msgspec.structs.replace(changed, usd_per_h=changed.all_usd_per_h)
 
 
 def _candidate(

@@ -432,7 +432,7 @@ def answer(
         offered_requests_per_s=rate_per_s,
         price_usd_per_h=None if deployment.usd_per_h is None else deployment.usd_per_h / deployment.devices,
         prefix_hit_rates=_hit_rates(expected_prefill or expected),
-        prefill_pool=describe_prefill(prepared, traffic, expected_prefill, duration_s),
+        prefill_pool=describe_prefill(prepared, traffic, expected_prefill, duration_s, launched.prefill_command),
         price_cloud=None if deployment.listing is None else deployment.listing.cloud or None,
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -50,8 +50,46 @@ class Criteria(msgspec.Struct, frozen=True):
             raise BadValue(f"`--headroom` must be a fraction >= 0 and < 1 (got {self.headroom:g})")
 
 
+class PrefillChoice(msgspec.Struct, frozen=True):
+    """Replicas of a split deployment that compute prompts, in the formats of those that decode."""
+
+    gpu: str
+    tensor: int
+    pipeline: int
+    expert_parallel: int
+    attention_data_parallel: int
+    replicas: int
+    requests_per_s: float  # prompts per second of one replica
+    low_requests_per_s: float  # lower end of their 90% interval
+    # Price of one device per hour, and the cloud that asks it; None if it is unknown, or given.
+    price_usd_per_h: float | None = None
+    price_cloud: str | None = None
+
+    @property
+    def division(self) -> Division:
+        """How the devices of a replica share the network."""
+        return Division(self.tensor, self.pipeline, self.expert_parallel, self.attention_data_parallel)
+
+    @property
+    def devices(self) -> int:
+        """Devices of all replicas."""
+        return self.replicas * self.division.devices
+
+    @property
+    def usd_per_h(self) -> float | None:
+        """Price of all devices per hour; None if it is unknown."""
+        return None if self.price_usd_per_h is None else self.price_usd_per_h * self.devices
+
+    def describe(self) -> str:
+        """Return the pool as text, such as ``2 x h100-sxm tensor 4``."""
+        return f"{self.replicas} x {self.gpu} {self.division.describe()}"
+
+
 class Candidate(msgspec.Struct, frozen=True):
-    """One replica of a deployment with a batch limit, and the replicas that a rate needs."""
+    """One replica of a deployment with a batch limit, and the replicas that a rate, users or devices need.
+
+    Of a split deployment it is the replica that decodes; throughput and latencies are those of both pools.
+    """
 
     # Device and formats.
     gpu: str
@@ -69,7 +107,7 @@ class Candidate(msgspec.Struct, frozen=True):
     ttft_s: float
     tpot_s: float | None
     latency_s: float
-    replicas: int  # replicas for the requested rate; 1 without a rate
+    replicas: int  # replicas for the requested rate, users or devices; 1 if none is requested
     # Cost of one million output tokens at full load, and of all replicas per hour; None without a price.
     usd_per_million_output_tokens: float | None
     usd_per_h: float | None
@@ -91,6 +129,37 @@ class Candidate(msgspec.Struct, frozen=True):
     price_cloud: str | None = None
     is_forecast: bool = True  # whether the times are forecasts; otherwise they are bounds
     is_chosen: bool = False  # whether this is the best
+    # Replicas that compute prompts and send their keys and values; None where every replica does both.
+    prefill: PrefillChoice | None = None
+
+    @property
+    def devices(self) -> int:
+        """Devices of all replicas, of both pools if there are two."""
+        return self.replicas * self.division.devices + (0 if self.prefill is None else self.prefill.devices)
+
+    @property
+    def all_usd_per_h(self) -> float | None:
+        """Price of all devices per hour; None if one is unknown."""
+        if self.price_usd_per_h is None:
+            return None
+        own = self.price_usd_per_h * self.replicas * self.division.devices
+        if self.prefill is None:
+            return own
+        return None if self.prefill.usd_per_h is None else own + self.prefill.usd_per_h
+
+    @property
+    def low_of_all_per_s(self) -> float:
+        """Requests per second that all replicas carry at the lower end of their interval, with a rate."""
+        assert self.low_requests_per_s is not None
+        decoded_per_s = self.low_requests_per_s * self.replicas
+        if self.prefill is None:
+            return decoded_per_s
+        return min(decoded_per_s, self.prefill.low_requests_per_s * self.prefill.replicas)
+
+    @property
+    def deployment(self) -> tuple[Any, ...]:
+        """What deployments differ in that have the same candidates with other batch limits."""
+        return self.gpu, self.division, self.weights, self.prefill
 
     @property
     def division(self) -> Division:
@@ -104,7 +173,7 @@ class Candidate(msgspec.Struct, frozen=True):
 
 def within(candidate: Candidate, devices: int | None) -> Candidate:
     """Return a candidate, which misses a limit of devices if its replicas have more than that."""
-    needed = candidate.replicas * candidate.division.devices
+    needed = candidate.devices
     if devices is None or needed <= devices:
         return candidate
     return msgspec.structs.replace(
@@ -124,6 +193,8 @@ class DeploymentAdvice(msgspec.Struct, frozen=True):
     by: str = "cost"  # key of `RANKINGS`
     rate_per_s: float | None = None  # requests per second that the replicas carry; None without a rate
     headroom: float = DEFAULT_HEADROOM  # as in `Criteria`
+    command: str | None = None  # command line that asks for the best alone; None if there is none
+    splits_estimated: int = 0  # pairs of pools that were estimated, of which the best are among the candidates
 
 
 def rank(candidates: Sequence[Candidate], by: str, *, has_rate: bool) -> list[Candidate]:
@@ -137,7 +208,7 @@ def rank(candidates: Sequence[Candidate], by: str, *, has_rate: bool) -> list[Ca
     def key(one: Candidate) -> tuple[float, ...]:
         value = getattr(one, figure)
         if not is_known:
-            value = one.replicas * one.tensor * one.pipeline
+            value = one.devices
         return (not one.meets_objectives, not one.is_forecast, math.inf if value is None else value, one.latency_s)
 
     return sorted(candidates, key=key)

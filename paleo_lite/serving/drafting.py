@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from ..engines.records.record import Server
 from .deployment import PreparedDeployment
+from .iteration_times import IterationTimes
+from .options import Speculation
 
 
 def most_sequences_that_pay(prepared: PreparedDeployment, context: float) -> int:
@@ -11,20 +14,28 @@ def most_sequences_that_pay(prepared: PreparedDeployment, context: float) -> int
     At few sequences the weights are read once for all drafted tokens; at many the products limit, and tokens that are
     not accepted take their time from others. 0 if drafting never pays.
     """
-    speculation = prepared.deployment.options.speculation
-    drafted = speculation.draft_length
-    times, engine = prepared.tables, prepared.engine
+    times, engine, options = prepared.at_level("expected")
+    speculation = options.speculation
     largest = 0
     for sequences in _batches(engine.max_sequences):
         cached = sequences * context
-        host_s = engine.overhead_s + engine.sequence_overhead_s * -(-sequences // times.attention_data)
-        plain_s = host_s + times.iteration_s(sequences, cached)
-        drafting_s = host_s + times.iteration_s(sequences, cached, tokens_per_sequence=drafted + 1)
-        if prepared.draft_tables is not None:
-            drafting_s += drafted * prepared.draft_tables.decode_s(sequences, cached)
+        plain_s = decode_iteration_s(times, engine, Speculation(), sequences, cached)
+        drafting_s = decode_iteration_s(times, engine, speculation, sequences, cached)
         if drafting_s / speculation.tokens_per_iteration < plain_s:
             largest = sequences
     return largest
+
+
+def decode_iteration_s(
+    times: IterationTimes, engine: Server, speculation: Speculation, sequences: int, cached_tokens: float
+) -> float:
+    """Return the time of an iteration that decodes some sequences without a pipeline, with its drafts and the host."""
+    drafted = speculation.draft_length
+    time_s = engine.overhead_s + engine.sequence_overhead_s * -(-sequences // times.attention_data)
+    time_s += times.iteration_s(sequences, cached_tokens, tokens_per_sequence=drafted + 1)
+    if speculation.draft is not None:
+        time_s += drafted * speculation.draft.decode_s(sequences, cached_tokens)
+    return time_s
 
 
 def _batches(largest: int) -> list[int]:

@@ -28,9 +28,10 @@ DTYPES = {"fp16": "float16", "fp32": "float32"}
 
 
 class Launch(msgspec.Struct, frozen=True):
-    """The command that launches a replica of a deployment."""
+    """The command that launches a replica of a deployment, or those of a replica of each pool."""
 
     command: str | None  # the command in a shell; None if the engine cannot be launched like this
+    prefill_command: str | None = None  # that of a replica that computes prompts; None without such a pool
     notes: tuple[str, ...] = ()  # what the command does not state, or why there is none
 
 
@@ -54,26 +55,41 @@ class LaunchParts(NamedTuple):
 
 def launch(deployment: Deployment) -> Launch:
     """Return the command that launches a replica of a deployment, with the limits of its engine."""
-    launcher = deployment.engine.launcher
-    if launcher is None:
+    if deployment.engine.launcher is None:
         return Launch(None)
-    reason = "disaggregated serving needs a router and a command for each kind of worker"
+    pools = pools_of(deployment)
+    for role, pool in pools.items():
+        reason = why_not_launched(pool, role)
+        if reason:
+            return Launch(None, notes=(f"no launch command: {reason}",))
+    commands = {role: _command_of(launch_parts(pool, role)) for role, pool in pools.items()}
+    notes = [note for pool in pools.values() for note in launch_notes(pool)]
+    if deployment.prefill is not None:
+        notes.append("the launch commands leave the router before both pools to `--report`, which writes its command")
+    decode = commands.get("decode", commands.get("worker"))
+    return Launch(decode, commands.get("prefill"), tuple(dict.fromkeys(notes)))
+
+
+def pools_of(deployment: Deployment) -> dict[str, Deployment]:
+    """Return the pools by their role: ``prefill`` and ``decode``, or ``worker`` where every replica does both."""
     if deployment.prefill is None:
-        reason = why_not_launched(deployment)
-    if reason:
-        return Launch(None, (f"no launch command: {reason}",))
-    parts = launch_parts(deployment)
+        return {"worker": deployment}
+    return {"prefill": deployment.prefill, "decode": deployment}
+
+
+def _command_of(parts: LaunchParts) -> str:
+    """Return a command in a shell."""
     command = shlex.join([*parts.command, parts.repository, *parts.options])
     for name, value in parts.environment.items():
         command = f"{name}={value} {command}"
     if parts.lines:
         written = f"printf '%s\\n' {shlex.join(parts.lines)} > {CONFIGURATION}"
         command = f"{written} && {command} {parts.file_option} {CONFIGURATION}"
-    return Launch(command, tuple(launch_notes(deployment)))
+    return command
 
 
-def launch_parts(deployment: Deployment) -> LaunchParts:
-    """Return the parts of the command of a replica, whose engine has one."""
+def launch_parts(deployment: Deployment, role: str = "worker") -> LaunchParts:
+    """Return the parts of the command of a replica in a role, whose engine has one."""
     launcher = deployment.engine.launcher
     assert launcher is not None
     settings = launch_settings(launcher, deployment)
@@ -88,6 +104,10 @@ def launch_parts(deployment: Deployment) -> LaunchParts:
         environment[name] = value_of_it
     repository = find_repository(deployment.on_device.workload.network)
     lines = _file_lines(launcher, settings)
+    if role != "worker":
+        assert launcher.pools is not None
+        options += launcher.pools.options[role]
+        lines += launcher.pools.file_lines.get(role, ())
     return LaunchParts(launcher.command.split(), repository, options, environment, lines, launcher.file_option)
 
 
@@ -136,11 +156,13 @@ def _plain_name(form: str) -> str:
     return "nvfp4" if form == "fp4" else form
 
 
-def why_not_launched(deployment: Deployment) -> str:
-    """Return why the engine of a pool cannot be launched like it; empty if it can."""
+def why_not_launched(deployment: Deployment, role: str = "worker") -> str:
+    """Return why the engine of a pool cannot be launched like it in a role; empty if it can."""
     on_device, engine, launcher = deployment.on_device, deployment.engine.name, deployment.engine.launcher
     if launcher is None:
         return f"nothing is known of how to start {engine}"
+    if role != "worker" and launcher.pools is None:
+        return f"nothing is known of how to start split pools of {engine}"
     devices, experts, groups = on_device.tensor, on_device.experts, on_device.attention_data
     if not launcher.partial_experts and experts not in (1, devices):
         return f"{engine} divides experts among all {devices} devices or none (got {experts})"

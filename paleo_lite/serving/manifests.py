@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import BadValue
 from ..text import slug
-from .launch import CONFIGURATION, LaunchParts, launch_notes, launch_parts, why_not_launched
+from .launch import CONFIGURATION, LaunchParts, launch_notes, launch_parts, pools_of, why_not_launched
 from .routers import ROUND_ROBIN
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ LLM_D_PROXY_PORT = 8200
 """Port of a server behind the chart's proxy, which fetches keys and values."""
 
 NIXL_PORT = 5557
-NIXL = {"kv_connector": "NixlConnector", "kv_role": "kv_both"}
 
 
 class StartFile(NamedTuple):
@@ -150,7 +149,7 @@ def kubernetes_file(deployment: Deployment) -> StartFile:
 
 def llm_d_values(deployment: Deployment) -> StartFile:
     """Return the values of llm-d's chart of a model service, whose pools are those of vLLM."""
-    pools = _pools_of(deployment)
+    pools = pools_of(deployment)
     for pool in pools.values():
         if not pool.engine.name.startswith("vllm"):
             raise BadValue(f"llm-d's chart starts vllm (got {pool.engine.name}): name the file .dynamo.yaml")
@@ -182,7 +181,7 @@ def llm_d_values(deployment: Deployment) -> StartFile:
 
 def dynamo_graph(deployment: Deployment) -> StartFile:
     """Return Dynamo's graph: a frontend, and the workers of each pool."""
-    pools = _pools_of(deployment)
+    pools = pools_of(deployment)
     router = {} if deployment.router == ROUND_ROBIN else {"envs": [{"name": "DYN_ROUTER_MODE", "value": "kv"}]}
     decode = pools.get("decode", deployment)
     frontend_image = _launcher_of(decode).dynamo_image
@@ -218,7 +217,7 @@ def _llm_d_pool(pool: Deployment, port: int, *, is_split: bool = False) -> dict[
     variables: list[dict[str, Any]] = [{"name": name, "value": value} for name, value in parts.environment.items()]
     ports = [{"containerPort": port, "protocol": "TCP"}]
     if is_split:
-        arguments += ["--kv-transfer-config", json.dumps(NIXL, separators=(",", ":"))]
+        arguments += _launcher_of(pool).pools.options["decode"]
         pod_address = {"fieldRef": {"fieldPath": "status.podIP"}}
         variables += [
             {"name": "VLLM_NIXL_SIDE_CHANNEL_HOST", "valueFrom": pod_address},
@@ -291,13 +290,6 @@ def _engine_arguments(pool: Deployment) -> dict[str, Any]:
         "max_num_tokens": engine.max_batched_tokens,
         "kv_cache_config": cache,
     }
-
-
-def _pools_of(deployment: Deployment) -> dict[str, Deployment]:
-    """Return the pools by their role."""
-    if deployment.prefill is None:
-        return {"worker": deployment}
-    return {"prefill": deployment.prefill, "decode": deployment}
 
 
 def _launcher_of(deployment: Deployment) -> Any:
@@ -398,7 +390,7 @@ def _proxy(deployment: Deployment) -> str:
 
 def _notes_of(deployment: Deployment) -> tuple[str, ...]:
     """Return notes on settings that the start file cannot express."""
-    notes = [note for pool in _pools_of(deployment).values() for note in launch_notes(pool)]
+    notes = [note for pool in pools_of(deployment).values() for note in launch_notes(pool)]
     if deployment.router not in (ROUND_ROBIN, "least-loaded"):
         notes.append(
             f"The router {deployment.router!r} of the forecast is that of a gateway, which this file may not have."

@@ -26,6 +26,8 @@ class PrefillPool(msgspec.Struct, frozen=True):
         Share of the time in iterations.
     transfer_s : float
         Seconds from one pool to the other for the keys and values of a prompt of the mean length.
+    launch_command : str or None
+        The engine's own command for a replica of the pool; None if the engine cannot be launched like this.
     """
 
     gpu: str
@@ -43,10 +45,15 @@ class PrefillPool(msgspec.Struct, frozen=True):
     cache_tokens: int
     utilisation: float
     transfer_s: float
+    launch_command: str | None = None
 
 
 def describe_prefill(
-    prepared: PreparedDeployment, traffic: Traffic, outcomes: Sequence[Outcome], duration_s: float
+    prepared: PreparedDeployment,
+    traffic: Traffic,
+    outcomes: Sequence[Outcome],
+    duration_s: float,
+    launch_command: str | None,
 ) -> PrefillPool | None:
     """Return what an answer says of the prefill pool; None without one."""
     if prepared.prefill is None:
@@ -69,4 +76,5 @@ def describe_prefill(
         cache_tokens=prepared.prefill.room.tokens,
         utilisation=sum(outcome.busy_s for outcome in outcomes) / (duration_s * pool.replicas),
         transfer_s=prepared.transfer.seconds(float(traffic.input_tokens.mean())),
+        launch_command=launch_command,
     )

@@ -109,6 +109,11 @@ class Traffic(msgspec.Struct, frozen=True, eq=False):
         )
 
     @property
+    def counted(self) -> Ints:
+        """Numbers of the requests that latencies count: first answers of users who drift apart are shorter."""
+        return np.arange(len(self)) if self.left_out is None else np.flatnonzero(~self.left_out)
+
+    @property
     def rate_per_s(self) -> float | None:
         """Requests per second of an open loop; None for a closed loop or if all arrive at once."""
         span_s = float(self.arrival_s[-1] - self.arrival_s[0])
@@ -461,7 +466,6 @@ class Demand(msgspec.Struct, frozen=True):
 
 def _describe_lengths(traffic: Traffic) -> str:
     """Return the mean lengths as text, without the first answers of a closed loop, which begins in their middle."""
-    whole = slice(None) if traffic.left_out is None else ~traffic.left_out
-    mean_input = float(traffic.input_tokens[whole].mean())
-    mean_output = float(traffic.output_tokens[whole].mean())
+    mean_input = float(traffic.input_tokens[traffic.counted].mean())
+    mean_output = float(traffic.output_tokens[traffic.counted].mean())
     return f"{mean_input:,.0f} input and {mean_output:,.0f} output tokens"

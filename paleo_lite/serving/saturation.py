@@ -63,7 +63,8 @@ def saturate(prepared: PreparedDeployment, traffic: Traffic, level: str = "expec
     replicas = prepared.deployment.replicas
     wanted = SATURATION_REQUESTS * prepared.engine.max_sequences * replicas
     count = max(min(wanted, MAX_SATURATION_REQUESTS * replicas), 64 * replicas)
-    index = np.arange(count) % len(traffic)
+    counted = traffic.counted
+    index = counted[np.arange(count) % len(counted)]
     flood = Traffic(np.zeros(count), traffic.input_tokens[index], traffic.output_tokens[index])
     requests_per_s = tokens_per_s = 0.0
     for outcome in prepared.run(flood, level):  # each replica has a rate of its own

@@ -1,4 +1,7 @@
-"""Commands that launch a deployment, against the documented options of each engine."""
+"""Commands that launch a deployment, against the documented options of each engine.
+
+Tests: engines/records/tensorrt_llm.py.
+"""
 
 from __future__ import annotations
 
@@ -131,11 +134,33 @@ def test_what_an_engine_does_not_have_is_noted(question: dict[str, Any], note: s
     assert result.launch_command is None and note in result.notes
 
 
-def test_engines_of_the_past_and_disaggregation_have_no_command() -> None:
+def test_engines_of_the_past_have_no_command() -> None:
     old = serve("llama-3-8b", gpu="h100-sxm", rate=1, num_requests=20, engine="vllm-0.5")
     assert old.launch_command is None
-    result = serve("llama-3-8b", gpu="h100-sxm", rate=1, num_requests=20, prefill_pool="replicas=1")
-    assert result.launch_command is None and "disaggregated serving needs a router" in " ".join(result.notes)
+
+
+@pytest.mark.parametrize(
+    ("engine", "words"),
+    [
+        # docs.vllm.ai/en/stable/features/nixl_connector_usage.html
+        ("vllm", ('--kv-transfer-config {"kv_connector":"NixlConnector","kv_role":"kv_both"}',) * 2),
+        # docs.sglang.io/docs/advanced_features/pd_disaggregation.md
+        ("sglang", ("--disaggregation-mode prefill", "--disaggregation-mode decode")),
+        # nvidia.github.io/TensorRT-LLM/features/disagg-serving.html
+        ("tensorrt-llm", ("disable_overlap_scheduler: true", "cache_transceiver_config: {backend: DEFAULT}")),
+    ],
+)
+def test_each_pool_has_a_command(engine: str, words: tuple[str, str]) -> None:
+    result = serve(
+        "llama-3-8b", gpu="h100-sxm", rate=1, num_requests=20, engine=engine, prefill_pool="replicas=1,tensor=2",
+        decode_pool="max-sequences=32",
+    )  # fmt: skip
+    assert result.prefill_pool is not None
+    commands = [str(one) for one in (result.prefill_pool.launch_command, result.launch_command)]
+    for command, word in zip(commands, words, strict=True):
+        assert word in " ".join(shlex.split(command))
+    degree = next(option for option in ("--tensor-parallel-size", "--tp-size", "--tp_size") if option in commands[0])
+    assert f"{degree} 2" in commands[0] and degree not in commands[1]
 
 
 def test_checkpoints_of_formats_are_noted() -> None:

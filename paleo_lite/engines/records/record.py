@@ -6,7 +6,7 @@ What was fitted to measurements is data, by the name of the engine: times of ker
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 from msgspec import structs
@@ -64,6 +64,17 @@ class Kernels(msgspec.Struct, frozen=True):
     sink_factors: dict[str, float] = {}
 
 
+class PoolLauncher(msgspec.Struct, frozen=True):
+    """What starts the servers of split pools, beside the options of a server, and the router before them."""
+
+    options: dict[str, tuple[str, ...]]  # words of the command by role, ``prefill`` and ``decode``
+    # The command of the router, in a shell, of the addresses of both pools and the port at which it answers.
+    router: Callable[[Sequence[str], Sequence[str], int], str]
+    sources: tuple[str, ...]  # documentation of both
+    file_lines: dict[str, tuple[str, ...]] = {}  # lines of the YAML file with further options, by role
+    address_variable: str = ""  # variable that names the address at which a server hands over; empty if none is needed
+
+
 class Launcher(msgspec.Struct, frozen=True):
     """Options of the command that starts an engine's server."""
 
@@ -81,6 +92,7 @@ class Launcher(msgspec.Struct, frozen=True):
     sources: tuple[str, ...]  # documentation of the options
     # Variable that makes the engine convert 8-bit weights to 16 bits where it would multiply them; empty if none does.
     converts_weights: str = ""
+    pools: PoolLauncher | None = None  # how servers of split pools are started; None if nothing is known of it
     image: str = ""  # image of a container that has the engine; empty if none is known
     # Module of Dynamo's worker for the engine, and image of its container; empty if it has none.
     dynamo_worker: str = ""

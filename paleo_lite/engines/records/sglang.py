@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec import structs
 
 from ...machines import Device
-from .record import Kernels, Launcher, Server, Versions
+from .record import Kernels, Launcher, PoolLauncher, Server, Versions
 
 CHUNKS = ((20, 2048), (35, 2048), (60, 4096), (90, 8192), (160, 8192))
 """Chunk of prompts in tokens, by the memory in GiB below which it holds (`ServerArgs._handle_gpu_memory_settings`)."""
@@ -21,6 +23,19 @@ def limits_on(device: Device) -> dict[str, int]:
         if device.memory_bytes < gibibytes * 2**30:
             return {"chunked_prefill": chunk}
     return {"chunked_prefill": LARGEST_CHUNK}
+
+
+TRANSFER = ("--disaggregation-transfer-backend", "nixl")
+BOOTSTRAP_PORT = 8998
+"""Usual port at which a prefill server is asked for keys and values (`--disaggregation-bootstrap-port`)."""
+
+
+def router_command(prefill: Sequence[str], decode: Sequence[str], port: int) -> str:
+    """Return the command of SGLang's router before split pools."""
+    words = ["python3 -m sglang_router.launch_router --pd-disaggregation --policy round_robin"]
+    words += [f"--prefill {address} {BOOTSTRAP_PORT}" for address in prefill]
+    words += [f"--decode {address}" for address in decode]
+    return " ".join([*words, f"--host 0.0.0.0 --port {port}"])
 
 
 SGLANG = Server(
@@ -57,6 +72,11 @@ SGLANG = Server(
         sources=(
             "https://docs.sglang.io/advanced_features/server_arguments.html",
             "https://docs.sglang.io/references/environment_variables.html",
+        ),
+        pools=PoolLauncher(
+            options={role: ("--disaggregation-mode", role, *TRANSFER) for role in ("prefill", "decode")},
+            router=router_command,
+            sources=("https://docs.sglang.io/docs/advanced_features/pd_disaggregation.md",),
         ),
         image="lmsysorg/sglang:v0.5.12",
         dynamo_worker="dynamo.sglang",

@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
-from .record import Kernels, Launcher, Server, Versions
+import shlex
+from collections.abc import Sequence
+
+from .record import Kernels, Launcher, PoolLauncher, Server, Versions
+
+TRANSFER = "cache_transceiver_config: {backend: DEFAULT}"
+
+
+def router_command(prefill: Sequence[str], decode: Sequence[str], port: int) -> str:
+    """Return the command of TensorRT-LLM's server before split pools, which reads a file that is written first."""
+    lines = ["hostname: 0.0.0.0", f"port: {port}", "backend: pytorch"]
+    for name, addresses in (("context_servers", prefill), ("generation_servers", decode)):
+        urls = ", ".join(address.removeprefix("http://") for address in addresses)
+        lines += [f"{name}: {{num_instances: {len(addresses)}, urls: [{urls}]}}"]
+    return f"printf '%s\\n' {shlex.join(lines)} > pools.yaml && trtllm-serve disaggregated -c pools.yaml"
+
 
 TENSORRT_LLM = Server(
     name="tensorrt-llm",
@@ -30,6 +45,13 @@ TENSORRT_LLM = Server(
         sources=(
             "https://nvidia.github.io/TensorRT-LLM/commands/trtllm-serve/trtllm-serve.html",
             "https://nvidia.github.io/TensorRT-LLM/features/parallel-strategy.html",
+        ),
+        pools=PoolLauncher(
+            options={"prefill": (), "decode": ()},
+            # The overlap scheduler is not for servers that compute prompts only.
+            file_lines={"prefill": ("disable_overlap_scheduler: true", TRANSFER), "decode": (TRANSFER,)},
+            router=router_command,
+            sources=("https://nvidia.github.io/TensorRT-LLM/features/disagg-serving.html",),
         ),
         image="nvcr.io/nvidia/tensorrt-llm/release:1.2.1",
         dynamo_worker="dynamo.trtllm",

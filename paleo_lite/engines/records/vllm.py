@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec import structs
 
 from ...machines import Device
-from .record import COMMUNICATOR_BYTES, Kernels, Launcher, Server, Versions
+from .record import COMMUNICATOR_BYTES, Kernels, Launcher, PoolLauncher, Server, Versions
 
 LARGE_MEMORY_BYTES = 70 * 2**30
 """Memory from which vLLM uses larger batches, with the exception of the A100 (`EngineArgs.get_batch_defaults`)."""
@@ -17,6 +19,18 @@ def limits_on(device: Device) -> dict[str, int]:
     if is_large:
         return {"max_batched_tokens": 8192, "max_sequences": 1024, "chunked_prefill": 8192}
     return {"max_batched_tokens": 2048, "max_sequences": 256, "chunked_prefill": 2048}
+
+
+NIXL = ("--kv-transfer-config", '{"kv_connector":"NixlConnector","kv_role":"kv_both"}')
+"""Option with which a server hands keys and values over, or takes them."""
+
+
+def router_command(prefill: Sequence[str], decode: Sequence[str], port: int) -> str:
+    """Return the command of vLLM's router before split pools."""
+    words = ["vllm-router --policy round_robin --vllm-pd-disaggregation"]
+    words += [f"--prefill {address}" for address in prefill]
+    words += [f"--decode {address}" for address in decode]
+    return " ".join(["pip install vllm-router &&", *words, f"--host 0.0.0.0 --port {port}"])
 
 
 VLLM = Server(
@@ -60,6 +74,15 @@ VLLM = Server(
             "https://docs.vllm.ai/en/latest/cli/serve/",
             "https://docs.vllm.ai/en/latest/serving/expert_parallel_deployment/",
             "https://docs.vllm.ai/en/latest/configuration/env_vars/",
+        ),
+        pools=PoolLauncher(
+            options={"prefill": NIXL, "decode": NIXL},
+            router=router_command,
+            address_variable="VLLM_NIXL_SIDE_CHANNEL_HOST",
+            sources=(
+                "https://docs.vllm.ai/en/stable/features/nixl_connector_usage.html",
+                "https://blog.vllm.ai/2025/12/13/vllm-router-release.html",
+            ),
         ),
         image="vllm/vllm-openai:v0.18.0",
         dynamo_worker="dynamo.vllm",

@@ -14,6 +14,10 @@ from .render import altair, inline_data, log_ticks
 WIDTH, HEIGHT = 560, 360
 
 
+SINGLE, SPLIT = "every replica does both", "pools for prompts and for decoding"
+"""What points of deployments are, in the legend of their shapes."""
+
+
 def serving_chart(serving: Serving | Comparison) -> Any:
     """Draw the Pareto front of tokens per second per GPU and per user, or the latencies of deployments."""
     if isinstance(serving, Comparison):
@@ -31,6 +35,8 @@ def _front_chart(serving: Serving) -> Any:
     rows: list[dict[str, Any]] = []
     for candidate in advice.candidates:
         configuration = f"{candidate.parallelism()}, weights {candidate.weights}, batch {candidate.batch_limit}"
+        if candidate.prefill is not None:
+            configuration += f", {candidate.replicas} replicas behind {candidate.prefill.describe()}"
         rows.append(
             {
                 "device": candidate.gpu,
@@ -39,6 +45,7 @@ def _front_chart(serving: Serving) -> Any:
                 "per_gpu": candidate.tokens_per_s_per_gpu,
                 "front": candidate.is_on_front,
                 "meets": candidate.meets_objectives,
+                "pools": SINGLE if candidate.prefill is None else SPLIT,
             }
         )
     devices = sorted({row["device"] for row in rows})
@@ -51,8 +58,12 @@ def _front_chart(serving: Serving) -> Any:
     tooltip = [alt.Tooltip("device:N"), alt.Tooltip("configuration:N")]
     tooltip += [alt.Tooltip(f"{name}:Q", format=".4~r") for name in ("per_user", "per_gpu")]
     base = alt.Chart(inline_data(rows)).encode(x=x, y=y)
+    pools = {row["pools"]: None for row in rows}
+    shapes = alt.Scale(domain=[SINGLE, SPLIT], range=["circle", "diamond"])
+    shape = alt.Shape("pools:N", title=None, scale=shapes) if SPLIT in pools else alt.value("circle")
     points = base.mark_point(filled=True, size=45).encode(
         color=colour,
+        shape=shape,
         tooltip=tooltip,
         opacity=alt.condition("datum.meets", alt.value(1.0), alt.value(0.25)),
     )

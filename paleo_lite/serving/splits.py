@@ -1,0 +1,308 @@
+"""Split deployments that advice tries: pairs of pools, estimated from iteration times, of which the best are simulated.
+
+An estimate knows no queues: a pool of prompts answers as many as one of its replicas does that always has some waiting,
+one that decodes has all its places taken. Both are matched: the pool with the lower rate limits the other (NVIDIA, blog
+of TensorRT-LLM on disaggregated serving, rate matching). What is recommended is always simulated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from .candidates import Criteria, PrefillChoice
+from .deployment import Deployment, PreparedDeployment
+from .drafting import decode_iteration_s
+from .options import Speculation
+from .pools import simulate
+from .requests import Demand, Traffic
+from .slo import Objective
+
+SIMULATED_PAIRS = 24
+"""Pairs of pools that are simulated at most: half of them the best by the ranking, half along the front."""
+
+USUAL_DEVICES = 16
+"""Devices of both pools, where neither a rate nor users nor devices say how many replicas there are."""
+
+MOST_REPLICAS = 1024
+"""Replicas of a pool that are tried."""
+
+WAITING_PROMPTS = 24
+"""Prompts of the simulation that gives the rate of a pool of prompts, per rank that computes them."""
+
+ESTIMATE_TOLERANCE = 1.25
+"""Estimated latency over its objective up to which a pair is simulated: estimates are means, and know no queues."""
+
+
+class PoolEstimate(msgspec.Struct, frozen=True, eq=False, dict=True):
+    """A deployment that fits, as one of the pools."""
+
+    deployment: Deployment
+    prepared: PreparedDeployment
+    traffic: Traffic
+
+    @cached_property
+    def sample(self) -> Traffic:
+        """The requests of the traffic that latencies count."""
+        counted = self.traffic.counted
+        return Traffic(np.zeros(len(counted)), self.traffic.input_tokens[counted], self.traffic.output_tokens[counted])
+
+    @property
+    def devices(self) -> int:
+        """Devices of a replica."""
+        return self.deployment.on_device.devices
+
+    @property
+    def price_usd_per_h(self) -> float | None:
+        """Price of a replica per hour; None if it is unknown."""
+        price = self.deployment.price_usd_per_h
+        return None if price is None else price * self.devices
+
+    @cached_property
+    def of_prompts(self) -> PreparedDeployment:
+        """The deployment as a pool of prompts, which drafts nothing."""
+        options = msgspec.structs.replace(self.deployment.options, speculation=Speculation())
+        deployment = msgspec.structs.replace(self.deployment, options=options, draft=None)
+        return msgspec.structs.replace(self.prepared, deployment=deployment, draft_tables=None)
+
+    @cached_property
+    def prompts_per_s(self) -> tuple[float, float]:
+        """Prompts per second of a replica that always has some waiting: expected, and with the slowest iterations."""
+        count = WAITING_PROMPTS * self.deployment.on_device.attention_data
+        index = np.arange(count) % len(self.sample)
+        ones = np.ones(count, dtype=np.int64)
+        waiting = Traffic(np.zeros(count), self.sample.input_tokens[index], ones)
+        rates = []
+        for level in ("expected", self.prepared.slowest):
+            pool = self.of_prompts.pool(level).that_prefills()
+            outcome = simulate(waiting, pool.tables, pool.room, pool.engine, pool.options)
+            rates.append(count / float(outcome.finish_s.max()))
+        return rates[0], rates[1]
+
+    @cached_property
+    def prompt_s(self) -> float:
+        """Seconds of one prompt of the mean length that waits for no other."""
+        tokens = np.array([round(float(self.sample.input_tokens.mean()))])
+        alone = Traffic(np.zeros(1), tokens, np.ones(1, dtype=np.int64))
+        pool = self.of_prompts.pool("expected").that_prefills()
+        outcome = simulate(alone, pool.tables, pool.room, pool.engine, pool.options)
+        return float(outcome.first_token_s[0])
+
+    def token_s(self, sequences: int, level: str) -> float:
+        """Return the seconds per token of an iteration that decodes so many sequences."""
+        context = float(self.sample.input_tokens.mean() + self.sample.output_tokens.mean() / 2)
+        tables, engine, options = self.prepared.at_level(level)
+        iteration_s = decode_iteration_s(tables, engine, options.speculation, sequences, sequences * context)
+        return iteration_s / options.speculation.tokens_per_iteration
+
+    @cached_property
+    def most_sequences(self) -> int:
+        """Sequences of the mean length that the cache holds, and the engine runs, at most."""
+        tokens = float((self.sample.input_tokens + self.sample.output_tokens).mean())
+        return min(self.deployment.replica_engine().max_sequences, int(self.prepared.room.tokens / tokens))
+
+
+class Split(NamedTuple):
+    """A pair of pools with their replicas, and what is estimated of it."""
+
+    prompts: PoolEstimate
+    prompt_replicas: int
+    decoding: PoolEstimate
+    decode_replicas: int
+    batch_limit: int  # sequences of a decode replica
+    requests_per_s: float  # of both pools
+    low_decoded_per_s: float  # of one decode replica, with the slowest iterations
+    ttft_s: float
+    tpot_s: float
+
+    @property
+    def devices(self) -> int:
+        """Devices of both pools."""
+        return self.prompt_replicas * self.prompts.devices + self.decode_replicas * self.decoding.devices
+
+    @property
+    def usd_per_h(self) -> float | None:
+        """Price of all devices per hour; None if one is unknown."""
+        prices = self.prompts.price_usd_per_h, self.decoding.price_usd_per_h
+        if prices[0] is None or prices[1] is None:
+            return None
+        return self.prompt_replicas * prices[0] + self.decode_replicas * prices[1]
+
+    def prefill_choice(self) -> PrefillChoice:
+        """Return the pool of prompts as candidates have it."""
+        deployment = self.prompts.deployment
+        listing = deployment.listing
+        placed = deployment.on_device
+        expected_per_s, low_per_s = self.prompts.prompts_per_s
+        return PrefillChoice(
+            gpu=placed.machine.device.id,
+            tensor=placed.tensor,
+            pipeline=placed.pipeline.degree,
+            expert_parallel=placed.experts,
+            attention_data_parallel=placed.attention_data,
+            replicas=self.prompt_replicas,
+            requests_per_s=expected_per_s,
+            low_requests_per_s=min(low_per_s, expected_per_s),
+            price_usd_per_h=deployment.price_usd_per_h,
+            price_cloud=None if listing is None else listing.cloud or None,
+        )
+
+    def prepare(self, share: float = 1.0) -> PreparedDeployment:
+        """Return the deployment with a share of its replicas."""
+        prompts, decoding = self.prompts, self.decoding
+        sizes = [max(round(share * number), 1) for number in (self.prompt_replicas, self.decode_replicas)]
+        pool = msgspec.structs.replace(prompts.of_prompts.deployment, replicas=sizes[0])
+        prefill = msgspec.structs.replace(prompts.of_prompts, deployment=pool)
+        deployment = msgspec.structs.replace(decoding.deployment, replicas=sizes[1], prefill=pool)
+        engine = msgspec.structs.replace(decoding.prepared.engine, max_sequences=self.batch_limit)
+        return msgspec.structs.replace(decoding.prepared, deployment=deployment, engine=engine, prefill=prefill)
+
+
+def can_split(deployment: Deployment) -> bool:
+    """Return whether a deployment can be a pool: of an engine that can be started so, and not in stages."""
+    launcher = deployment.engine.launcher
+    return launcher is not None and launcher.pools is not None and deployment.on_device.pipeline.degree == 1
+
+
+def estimate_splits(
+    pools: Sequence[PoolEstimate], demand: Demand, criteria: Criteria, batch_limits: Sequence[int]
+) -> list[Split]:
+    """Return all pairs of pools in the same format, with the replicas that match them, and their estimates."""
+    splits = []
+    for decoding in pools:
+        limits = [limit for limit in batch_limits if limit <= decoding.most_sequences]
+        partners = [pool for pool in pools if _can_hand_over(pool.deployment, decoding.deployment)]
+        for limit in limits:
+            tpot_s = decoding.token_s(limit, "expected")
+            slow_s = max(decoding.token_s(limit, decoding.prepared.slowest), tpot_s)
+            answer_tokens = float(decoding.sample.output_tokens.mean())
+            for prompts in partners:
+                times_s = answer_tokens * tpot_s, answer_tokens * slow_s
+                sizes = _match(prompts, decoding, limit, demand, criteria, times_s)
+                if sizes is None:
+                    continue
+                rate_per_s = min(sizes[0] * prompts.prompts_per_s[0], sizes[1] * limit / (answer_tokens * tpot_s))
+                ttft_s = prompts.prompt_s + _transfer_s(prompts, decoding) + tpot_s
+                low_per_s = limit / (answer_tokens * slow_s)
+                splits.append(
+                    Split(prompts, sizes[0], decoding, sizes[1], limit, rate_per_s, low_per_s, ttft_s, tpot_s)
+                )
+    return splits
+
+
+def choose_splits(splits: Sequence[Split], objectives: Sequence[Objective], by: str) -> list[Split]:
+    """Return the pairs that are simulated: the best by their estimates, and those along the front."""
+    possible = [split for split in splits if _may_meet(split, objectives)]
+    chosen: list[Split] = []
+    ranked = sorted(possible, key=lambda split: _cost(split, by))
+    pairs: dict[tuple[int, int], int] = {}
+    for split in ranked:
+        pair = id(split.prompts), id(split.decoding)
+        if pairs.setdefault(pair, 0) < 2:  # batch limits of one pair
+            pairs[pair] += 1
+            chosen.append(split)
+        if len(chosen) >= SIMULATED_PAIRS // 2:
+            break
+    front = [split for split in _front(possible) if all(split is not other for other in chosen)]
+    step = max(len(front) / (SIMULATED_PAIRS // 2), 1.0)
+    return chosen + [front[int(number * step)] for number in range(int(len(front) / step))]
+
+
+def _can_hand_over(prompts: Deployment, decoding: Deployment) -> bool:
+    """Return whether one deployment decodes what another has computed: their formats are the same."""
+    own, other = decoding.on_device, prompts.on_device
+    return (own.workload.weights, own.workload.precision, own.kv_cache) == (
+        other.workload.weights,
+        other.workload.precision,
+        other.kv_cache,
+    )
+
+
+def _transfer_s(prompts: PoolEstimate, decoding: PoolEstimate) -> float:
+    """Return the seconds from one pool to the other for a prompt of the mean length."""
+    pair = msgspec.structs.replace(decoding.prepared, prefill=prompts.of_prompts)
+    return pair.transfer.seconds(float(prompts.sample.input_tokens.mean()))
+
+
+def _match(
+    prompts: PoolEstimate,
+    decoding: PoolEstimate,
+    limit: int,
+    demand: Demand,
+    criteria: Criteria,
+    answer_s: tuple[float, float],  # seconds of the decoding of an answer, and those of the slowest iterations
+) -> tuple[int, int] | None:
+    """Return the replicas of both pools for a rate, users or devices; None if they need more devices than there are."""
+    own, other = decoding.devices, prompts.devices
+    most = MOST_REPLICAS * (own + other) if criteria.devices is None else criteria.devices
+    prompts_per_s, slow_prompts_per_s = prompts.prompts_per_s
+    if demand.rate_per_s is not None and math.isfinite(demand.rate_per_s):
+        needed_per_s = demand.rate_per_s / (1 - criteria.headroom)
+        sizes = (
+            max(math.ceil(needed_per_s / min(slow_prompts_per_s, prompts_per_s)), 1),
+            max(math.ceil(needed_per_s * answer_s[1] / limit), 1),
+        )
+    elif demand.concurrency is not None:
+        decode_replicas = math.ceil(demand.concurrency / limit)
+        rate_per_s = demand.concurrency / answer_s[0]
+        wanted = max(math.ceil(rate_per_s / prompts_per_s), 1)
+        sizes = (min(wanted, max((most - decode_replicas * own) // other, 1)), decode_replicas)
+    else:
+        is_given = criteria.devices is not None
+        devices = most if is_given else max(USUAL_DEVICES, own + other)
+        sizes = _fill(devices, other, own, prompts_per_s, limit / answer_s[0], is_given=is_given)
+    if max(sizes) > MOST_REPLICAS or min(sizes) < 1 or sizes[0] * other + sizes[1] * own > most:
+        return None
+    return sizes
+
+
+def _fill(
+    devices: int, other: int, own: int, prompts_per_s: float, decoded_per_s: float, *, is_given: bool
+) -> tuple[int, int]:
+    """Return the replicas of both pools with the highest rate of given devices, or per device; (0, 0) if none fit."""
+    best, best_rate = (0, 0), 0.0
+    for prompt_replicas in range(1, max((devices - own) // other, 0) + 1):
+        room = (devices - prompt_replicas * other) // own
+        for decode_replicas in {room, min(room, max(round(prompt_replicas * prompts_per_s / decoded_per_s), 1))}:
+            used = prompt_replicas * other + decode_replicas * own
+            rate = min(prompt_replicas * prompts_per_s, decode_replicas * decoded_per_s)
+            rate /= 1 if is_given else used
+            if rate > best_rate * (1 + 1e-9):
+                best, best_rate = (prompt_replicas, decode_replicas), rate
+    return best
+
+
+def _may_meet(split: Split, objectives: Sequence[Objective]) -> bool:
+    """Return whether the estimates of a pair do not rule out that it meets the objectives."""
+    answer_tokens = float(split.decoding.sample.output_tokens.mean())
+    latencies = {
+        "ttft": split.ttft_s,
+        "tpot": split.tpot_s,
+        "latency": split.ttft_s + (answer_tokens - 1) * split.tpot_s,
+    }
+    return all(latencies[objective.name] <= ESTIMATE_TOLERANCE * objective.limit_s for objective in objectives)
+
+
+def _cost(split: Split, by: str) -> float:
+    """Return what is ranked per request: dollars, or watts of the data sheet; devices where they are unknown."""
+    amount: Any = split.usd_per_h
+    if by == "joules":
+        pools = ((split.prompt_replicas, split.prompts), (split.decode_replicas, split.decoding))
+        watts = [(number * pool.devices, pool.deployment.on_device.machine.device.power_w) for number, pool in pools]
+        amount = None if any(one is None for _, one in watts) else sum(number * (one or 0.0) for number, one in watts)
+    return float(split.devices if amount is None else amount) / split.requests_per_s
+
+
+def _front(splits: Sequence[Split]) -> Iterator[Split]:
+    """Yield the pairs on the estimated front of requests per second and device over speed of a user."""
+    best = 0.0
+    for split in sorted(splits, key=lambda one: (one.tpot_s, -one.requests_per_s / one.devices)):
+        rate = split.requests_per_s / split.devices
+        if rate > best:
+            best = rate
+            yield split
