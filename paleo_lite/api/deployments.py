@@ -23,6 +23,7 @@ from ..files import Paths, to_paths
 from ..machines import Device, Price, find_device
 from ..machines.prices import choose_price
 from ..serving.deployment import Deployment, tensor_group
+from ..serving.drafts import heads_of
 from ..serving.evidence import KIND as SERVER
 from ..serving.evidence import learned_constants, server_traits
 from ..serving.iteration import NUCLEUS, has_fitted_host, with_fitted_host
@@ -148,9 +149,9 @@ class Deployments(msgspec.Struct, frozen=True, eq=False):
             facility=self.facility,
         )
 
-    def without_drafts(self) -> Deployments:
-        """Return the deployments without speculative decoding, as those of pools that compute prompts are."""
-        options = msgspec.structs.replace(self.options, speculation=Speculation())
+    def with_speculation(self, speculation: Speculation) -> Deployments:
+        """Return the deployments with other speculative decoding, of heads of the network or none."""
+        options = msgspec.structs.replace(self.options, speculation=speculation)
         return msgspec.structs.replace(self, draft=None, options=options)
 
     def _choose_listing(self, device: Device) -> Price | None:
@@ -232,8 +233,8 @@ def find_decoder(name: str | Network) -> Network:
 
 
 def find_draft(draft: str | Network | None, draft_length: int) -> Network | None:
-    """Return the draft network of speculative decoding, if there is one."""
-    if draft is None:
+    """Return the draft network of speculative decoding, if there is one: heads are no network of their own."""
+    if draft is None or heads_of(draft):
         return None
     if not draft_length:
         raise BadValue("`--speculation draft` needs tokens=N, the tokens drafted per iteration")

@@ -25,6 +25,7 @@ from ..reinforcement.step import Parts, RlStep, StepSetup, compose, keeps_weight
 from ..reinforcement.trainer import Batching, TrainerTimes, time_trainer
 from ..reinforcement.weights import WeightTransfer, has_host_link, swap_s, transfer_weights
 from ..serving.deployment import Deployment
+from ..serving.drafts import heads_of
 from ..serving.options import SimulationOptions, make_speculation
 from ..serving.placement import Division
 from ..timing.training_stack import supports_stack
@@ -261,7 +262,8 @@ def make_deployment(question: Rl, devices: Devices) -> Deployment:
             "overhead_s": None,
         },
         options=SimulationOptions(
-            1 - 1 / question.used_samples_per_prompt, make_speculation(draft_length, speculation.get("acceptance", 0.0))
+            1 - 1 / question.used_samples_per_prompt,
+            make_speculation(draft_length, speculation.get("acceptance", 0.0), heads_of(speculation.get("draft"))),
         ),
         link=link or (None if tensor == 1 else device_link(device)),
         platform_price=devices.price,

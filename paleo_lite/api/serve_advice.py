@@ -14,8 +14,9 @@ from ..formats import FORMATS
 from ..machines import Device
 from ..serving.advise import accept, nearest, rank_deployments, reject, widest, with_saturation, without_best
 from ..serving.answers import Serving, answer
-from ..serving.candidates import Candidate, Criteria, DeploymentAdvice
+from ..serving.candidates import Candidate, Criteria, DeploymentAdvice, published_drafts
 from ..serving.deployment import Deployment, PreparedDeployment
+from ..serving.options import Speculation
 from ..serving.outcomes import request_latencies
 from ..serving.placement import Division
 from ..serving.price_basis import choose_listings
@@ -76,8 +77,10 @@ def advise(
             divisions = [given.division(degrees[-1], stages) for stages in PIPELINE_DEGREES]
             fallbacks[device.id] = _attempts(deployments, device, divisions, formats)
     variants = None if given.divides_experts_or_attention else partial(_further_divisions, deployments)
+    has_draft = bool(deployments.options.speculation.draft_length)
+    drafts = () if has_draft else published_drafts(deployments.decoder.name)
     advice = rank_deployments(
-        first, demand, variants=variants, fallbacks=fallbacks, objectives=objectives, criteria=criteria
+        first, demand, variants=variants, fallbacks=fallbacks, objectives=objectives, criteria=criteria, drafts=drafts
     )
     if not advice.candidates:
         raise BadValue(f"no deployment fits: {'; '.join(f'{name}: {why}' for name, why in advice.refused.items())}")
@@ -159,9 +162,11 @@ def _prepare(deployments: Deployments, chosen: Candidate, demand: Demand) -> tup
     prefill = None
     if chosen.prefill is not None:
         pool = chosen.prefill
-        of_prompts = deployments.without_drafts()
-        prefill = of_prompts.make(pool.gpu, pool.division, weights, replicas=pool.replicas)
-    deployment = deployments.make(chosen.gpu, chosen.division, weights, replicas=chosen.replicas, prefill=prefill)
+        prefill = deployments.with_speculation(Speculation()).make(
+            pool.gpu, pool.division, weights, replicas=pool.replicas
+        )
+    drafting = deployments if chosen.draft is None else deployments.with_speculation(chosen.draft.speculation)
+    deployment = drafting.make(chosen.gpu, chosen.division, weights, replicas=chosen.replicas, prefill=prefill)
     limited = deployment.with_sequences(chosen.batch_limit)
     if demand.rate_per_s is None and demand.concurrency is None:
         demand = msgspec.structs.replace(demand, concurrency=chosen.batch_limit * chosen.replicas)
@@ -175,6 +180,10 @@ def _notes(advice: DeploymentAdvice, shown: Candidate) -> list[str]:
     if advice.best is None:
         reached = f": {', '.join(shown.missed)}" if shown.missed else ""
         notes.append(f"no deployment meets the objectives; shown is the one that comes nearest{reached}")
+    if shown.draft is not None:
+        notes.append(
+            f"drafted tokens are accepted as published for the network, mostly in code: {shown.draft.describe()}"
+        )
     bounds = dict.fromkeys(one.gpu for one in advice.candidates if not one.is_forecast)
     if bounds and any(one.is_forecast for one in advice.candidates):
         notes.append(f"bounds from the data sheet are ranked after forecasts: {', '.join(bounds)}")

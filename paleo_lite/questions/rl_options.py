@@ -193,7 +193,8 @@ class Rl(PriceOptions, SiteOptions, TimeModelOptions, DeviceOptions, NetworkAske
     )  # fmt: skip
     speculation: dict[str, Any] | str | None = option(
         group=ENGINE_GROUP, type=SPECULATION_SETTINGS, metavar="KEY=VALUE,...",
-        help="Speculative decoding: tokens=N (drafted per iteration), acceptance=PROBABILITY, draft=NETWORK.",
+        help="Speculative decoding: tokens=N (drafted per iteration), acceptance=PROBABILITY, draft=NETWORK "
+        "or heads of the network (mtp, eagle3, parallel).",
     )  # fmt: skip
     tools: dict[str, Any] | str | None = option(
         group=ROLLOUT_GROUP, type=TURN_SETTINGS, metavar="KEY=VALUE,...",

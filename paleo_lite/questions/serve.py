@@ -254,6 +254,8 @@ def advised_question(question: Serve, best: Candidate) -> Serve:
         question, gpu=best.gpu, weights=weights, workers=None, advise=None, slo=None, headroom=None, tensor=None,
         pipeline=None, expert_parallel=None, attention_data_parallel=None,
     )  # fmt: skip
+    if best.draft is not None:
+        alone = dataclasses.replace(alone, speculation=best.draft.settings)
     if best.prefill is None:
         return dataclasses.replace(
             alone, tensor=best.tensor, pipeline=best.pipeline, expert_parallel=best.expert_parallel,
@@ -381,6 +383,7 @@ def _deployments(
     from ..engines.records import LOCAL_ENGINES
     from ..engines.routing import parse_expert_load
     from ..files import to_paths
+    from ..serving.drafts import heads_of
     from ..serving.engine_model import choose_cache_format
     from ..serving.options import SimulationOptions, make_speculation
     from ..serving.products import USUAL_PRECISION
@@ -408,7 +411,10 @@ def _deployments(
             "overhead_s": settings.get("overhead"),
         },
         expert_load=parse_expert_load(question.expert_load or UNIFORM_LOAD),
-        options=SimulationOptions(asked.prefix_hit_rate, make_speculation(length, speculation.get("acceptance", 0.0))),
+        options=SimulationOptions(
+            asked.prefix_hit_rate,
+            make_speculation(length, speculation.get("acceptance", 0.0), heads_of(speculation.get("draft"))),
+        ),
         link=question.link,
         topology=topology,
         price_usd_per_h=None if price is None else parse_price(price),

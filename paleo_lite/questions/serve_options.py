@@ -206,8 +206,8 @@ class Serve(
     speculation: dict[str, Any] | str | None = option(
         group=ENGINE_GROUP, is_common=True, type=SPECULATION_SETTINGS, metavar="KEY=VALUE,...",
         help="Speculative decoding: tokens=N (drafted per iteration), acceptance=PROBABILITY (that a drafted token is "
-        "accepted, default 0, or by position as engines print it: 0.76,0.60,0.50), draft=NETWORK (default: drafting is "
-        "free, as with n-grams).",
+        "accepted, default 0, or by position as engines print it: 0.76,0.60,0.50), draft=NETWORK, or heads of the "
+        "network: mtp, eagle3, or parallel for all tokens at once (default: drafting is free, as with n-grams).",
     )  # fmt: skip
     engine_settings: dict[str, Any] | str | None = option(
         group=ENGINE_GROUP, type=ENGINE_SETTINGS, metavar="KEY=VALUE,...",

@@ -331,6 +331,7 @@ _SERVING = (
     _text("is_chosen", "", "`*` marks the deployment that is described", _format_mark),
     _count("batch_limit", "batch\nlimit", "most sequences that are answered at the same time"),
     _text("prefill", "prefill pool", "replicas that compute prompts, with their devices"),
+    _text("draft", "drafts", "tokens that heads of the network draft per iteration"),
     _text("missed", "misses", "objectives that are not met", _format_names),
     _flag("is_on_front", "Pareto\nfront", "whether no other deployment is better in tokens/s per GPU and per user"),
     _wrapped("figure", "figure", "name of the figure"),

@@ -191,7 +191,7 @@ def _candidate_table(serving: Serving) -> Table:
         *[column for column in DEGREES if any(getattr(candidate, column.key) > 1 for candidate in candidates)],
         "weights",
         "batch_limit",
-        *(["prefill"] if any(candidate.prefill is not None for candidate in candidates) else []),
+        *[name for name in POOLS_AND_DRAFTS if any(getattr(one, name) is not None for one in candidates)],
         find_column("output_tokens_per_s_per_gpu", key="tokens_per_s_per_gpu"),
         find_column("output_tokens_per_s_per_user", key="tokens_per_s_per_user"),
         "replicas",
@@ -219,13 +219,17 @@ def _candidate_table(serving: Serving) -> Table:
     return Table(f"Deployments, {order} first ({simulated}; * is chosen)", columns, rows)
 
 
+POOLS_AND_DRAFTS = ("prefill", "draft")
+"""Columns of what only some deployments have."""
+
 RANKED = ("usd_per_million_output_tokens", "joules_per_million_output_tokens", "usd_per_h")
 """Columns of the figures by which deployments are ranked."""
 
 
 def _row(candidate: Candidate) -> dict[str, Any]:
     row = {name: getattr(candidate, name) for name in Candidate.__struct_fields__}
-    return {**row, "prefill": None if candidate.prefill is None else candidate.prefill.describe()}
+    chosen = {name: getattr(candidate, name) for name in POOLS_AND_DRAFTS}
+    return {**row, **{name: None if choice is None else choice.describe() for name, choice in chosen.items()}}
 
 
 def _describe_prices(advice: DeploymentAdvice) -> str:
@@ -239,6 +243,8 @@ def _describe(candidate: Candidate, advice: DeploymentAdvice) -> str:
     if candidate.prefill is not None:
         text = f"{candidate.prefill.describe()} for prompts, {text}"
     text += f"weights {candidate.weights}, "
+    if candidate.draft is not None:
+        text += f"drafts {candidate.draft.describe()}, "
     text += f"at most {candidate.batch_limit} sequences"
     if candidate.usd_per_h is not None:
         text += f": {format_number(candidate.usd_per_h)} USD/h"

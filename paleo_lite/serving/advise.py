@@ -12,7 +12,7 @@ import numpy as np
 from ..errors import DoesNotFit, PaleoError
 from ..progress import report
 from .answers import measure_figures
-from .candidates import Candidate, Criteria, DeploymentAdvice, mark_front, rank, within
+from .candidates import Candidate, Criteria, DeploymentAdvice, DraftChoice, mark_front, rank, within
 from .deployment import Deployment, PreparedDeployment
 from .outcomes import request_latencies, summarize
 from .requests import Demand, Traffic, generate_traffic
@@ -43,12 +43,14 @@ def rank_deployments(
     fallbacks: dict[str, dict[str, Callable[[], Deployment]]] | None = None,
     objectives: Sequence[Objective] = (),
     criteria: Criteria,
+    drafts: tuple[DraftChoice, ...] = (),
 ) -> DeploymentAdvice:
     """Simulate a replica of each deployment at several batch limits, with a request always waiting for a free place.
 
     Deployments are functions that make one, by its description. `variants` gives further ones on the devices, and in
     the format, of one that fits; `fallbacks`, by the id of a device, those that are tried if none on this device fits.
-    Of those that fit, pairs are estimated as the pools of a split deployment, and the best pairs simulated.
+    Of those that fit, pairs are estimated as the pools of a split deployment, and the best pairs simulated. At each
+    batch limit the fastest of the `drafts` is simulated as well.
     """
     candidates: list[Candidate] = []
     pools: list[PoolEstimate] = []
@@ -64,11 +66,11 @@ def rank_deployments(
             completed += 1
             try:
                 deployment = make()
-                prepared, sample = _prepare_sample(deployment, demand)
-                candidates.extend(_try_batch_limits(prepared, sample, demand, objectives, criteria))
+                pool = _prepare_pool(deployment, demand, drafts)
+                candidates.extend(_try_batch_limits(pool, demand, objectives, criteria))
                 fitting.append(deployment)
                 if can_split(deployment):
-                    pools.append(PoolEstimate(deployment, prepared, sample))
+                    pools.append(pool)
             except PaleoError as error:
                 refused[description] = str(error)
         return fitting
@@ -193,29 +195,37 @@ def _batch_limits(demand: Demand) -> tuple[int, ...]:
     )
 
 
-def _prepare_sample(deployment: Deployment, demand: Demand) -> tuple[PreparedDeployment, Traffic]:
-    """Return a deployment with its iteration times, and the requests of the largest batch limit."""
+def _prepare_pool(deployment: Deployment, demand: Demand, drafts: tuple[DraftChoice, ...]) -> PoolEstimate:
+    """Return a deployment with its iteration times, for the requests of the largest batch limit."""
     largest = min(_batch_limits(demand)[-1], deployment.replica_engine().max_sequences)
     sample = generate_traffic(
         demand.inputs, demand.outputs, count=ROUNDS * largest, concurrency=largest, seed=demand.seed
     )
-    return deployment.prepare(sample), sample
+    if deployment.on_device.pipeline.degree > 1 or not drafts:
+        return PoolEstimate(deployment, deployment.prepare(sample), sample)
+    # The tables hold the tokens that the longest draft verifies.
+    longest = max(drafts, key=lambda draft: draft.tokens)
+    options = msgspec.structs.replace(deployment.options, speculation=longest.speculation)
+    prepared = msgspec.structs.replace(deployment, options=options).prepare(sample)
+    plain = msgspec.structs.replace(prepared, deployment=deployment, draft_tables=None)
+    return PoolEstimate(deployment, plain, sample, drafts)
 
 
 def _try_batch_limits(
-    prepared: PreparedDeployment,
-    sample: Traffic,
-    demand: Demand,
-    objectives: Sequence[Objective],
-    criteria: Criteria,
+    pool: PoolEstimate, demand: Demand, objectives: Sequence[Objective], criteria: Criteria
 ) -> list[Candidate]:
+    prepared, sample = pool.prepared, pool.traffic
     mean_tokens = float((sample.input_tokens + sample.output_tokens).mean())
     fitting = prepared.room.tokens / mean_tokens
     candidates = []
-    for concurrency in _batch_limits(demand):
-        if concurrency > min(prepared.deployment.replica_engine().max_sequences, fitting):
+    for limit in _batch_limits(demand):
+        if limit > min(prepared.deployment.replica_engine().max_sequences, fitting):
             break
-        candidates.append(_try_limit(prepared, concurrency, demand, objectives, criteria))
+        candidates.append(_try_limit(prepared, limit, demand, objectives, criteria))
+        draft = pool.best_draft(limit) if pool.drafts else None
+        if draft is not None:
+            drafting = _try_limit(pool.with_draft(draft), limit, demand, objectives, criteria)
+            candidates.append(msgspec.structs.replace(drafting, draft=draft))
     if not candidates:
         raise DoesNotFit("the cache does not hold one request")
     return candidates
@@ -243,6 +253,7 @@ def _try_split(split: Split, demand: Demand, objectives: Sequence[Objective], cr
         requests_per_s=candidate.requests_per_s / deployment.replicas,
         replicas=split.decode_replicas,
         prefill=split.prefill_choice(),
+        draft=split.draft,
     )
     candidate = msgspec.structs.replace(candidate, usd_per_h=candidate.all_usd_per_h)
     if rate_per_s is not None:

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ..errors import BadValue
+from .drafts import PUBLISHED, acceptance_of
+from .options import Speculation, make_speculation
 from .placement import Division
 
 
@@ -85,6 +87,37 @@ class PrefillChoice(msgspec.Struct, frozen=True):
         return f"{self.replicas} x {self.gpu} {self.division.describe()}"
 
 
+class DraftChoice(msgspec.Struct, frozen=True):
+    """Heads that draft tokens, as published for the network."""
+
+    heads: str  # one of `paleo_lite.serving.drafts.HEADS`
+    tokens: int  # drafted per iteration
+    acceptance: float  # probability that a drafted token is accepted
+
+    @property
+    def speculation(self) -> Speculation:
+        """Speculative decoding with these heads."""
+        return make_speculation(self.tokens, self.acceptance, self.heads)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Settings of `--speculation`."""
+        return {"tokens": self.tokens, "acceptance": self.acceptance, "draft": self.heads}
+
+    def describe(self) -> str:
+        """Return the heads as text, such as ``3 of mtp``."""
+        return f"{self.tokens} of {self.heads}"
+
+
+def published_drafts(network: str) -> tuple[DraftChoice, ...]:
+    """Return the heads that are published for a network, with each number of tokens."""
+    return tuple(
+        DraftChoice(draft.heads, tokens, round(acceptance_of(yielded, tokens), 4))
+        for draft in PUBLISHED.get(network, ())
+        for tokens, yielded in draft.tokens.items()
+    )
+
+
 class Candidate(msgspec.Struct, frozen=True):
     """One replica of a deployment with a batch limit, and the replicas that a rate, users or devices need.
 
@@ -131,6 +164,7 @@ class Candidate(msgspec.Struct, frozen=True):
     is_chosen: bool = False  # whether this is the best
     # Replicas that compute prompts and send their keys and values; None where every replica does both.
     prefill: PrefillChoice | None = None
+    draft: DraftChoice | None = None  # heads that draft tokens; None where advice adds none
 
     @property
     def devices(self) -> int:
@@ -159,7 +193,7 @@ class Candidate(msgspec.Struct, frozen=True):
     @property
     def deployment(self) -> tuple[Any, ...]:
         """What deployments differ in that have the same candidates with other batch limits."""
-        return self.gpu, self.division, self.weights, self.prefill
+        return self.gpu, self.division, self.weights, self.prefill, self.draft
 
     @property
     def division(self) -> Division:

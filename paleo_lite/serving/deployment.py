@@ -63,7 +63,8 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
     def __post_init__(self) -> None:
         if isinstance(self.replicas, bool) or not isinstance(self.replicas, int) or self.replicas < 1:
             raise BadValue(f"`--replicas` must be an integer >= 1 (got {self.replicas!r})")
-        if self.draft is not None and self.on_device.pipeline.degree > 1:
+        drafts_on_device = self.draft is not None or bool(self.options.speculation.heads)
+        if drafts_on_device and self.on_device.pipeline.degree > 1:
             raise BadValue(
                 "`--speculation draft` is not modelled with `--pipeline`: leave it out, as for drafting with n-grams"
             )
@@ -154,7 +155,9 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
             max_context=longest,
         )
         draft_tables = None
-        if self.draft_timer is not None:
+        if self.options.speculation.heads:
+            draft_tables = tables.of_blocks(1 / self.on_device.workload.network.blocks)
+        elif self.draft_timer is not None:
             draft_tables = tabulate(
                 self.draft_timer,
                 max_new_tokens=sequences,

@@ -34,7 +34,7 @@ def decode_iteration_s(
     time_s = engine.overhead_s + engine.sequence_overhead_s * -(-sequences // times.attention_data)
     time_s += times.iteration_s(sequences, cached_tokens, tokens_per_sequence=drafted + 1)
     if speculation.draft is not None:
-        time_s += drafted * speculation.draft.decode_s(sequences, cached_tokens)
+        time_s += speculation.draft_passes * speculation.draft.iteration_s(sequences, cached_tokens)
     return time_s
 
 

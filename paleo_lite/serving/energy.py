@@ -91,9 +91,13 @@ def served_activity(outcomes: Sequence[Outcome], deployment: Deployment, input_t
         sequences = decoded / speculation.tokens_per_iteration / iterations
         drafted = speculation.draft_length + 1
         decoding = deployment.timer.decode_activity(sequences, context, drafted)
-        if deployment.draft_timer is not None:
+        if speculation.heads:
+            block = deployment.timer.decode_activity(sequences, context)
+            share = speculation.draft_passes / deployment.on_device.workload.network.blocks
+            decoding = decoding.plus(block.times(share))
+        elif deployment.draft_timer is not None:
             drafting = deployment.draft_timer.decode_activity(sequences, context)
-            decoding = decoding.plus(drafting.times(speculation.draft_length))
+            decoding = decoding.plus(drafting.times(speculation.draft_passes))
         total = decoding.times(iterations)
     if prompt_tokens >= 1:
         reading = deployment.timer.prompt_activity(prompt_tokens, max(mean_input - prompt_tokens, 0.0))

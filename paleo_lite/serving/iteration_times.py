@@ -187,6 +187,19 @@ class IterationTimes(msgspec.Struct, frozen=True, eq=False, dict=True):
             with_prompts=None if self.with_prompts is None else self.with_prompts.times_factors(factors),
         )
 
+    def of_blocks(self, share: float) -> IterationTimes:
+        """Return the tables of a share of the network's blocks, with its whole head."""
+        scaled: IterationTimes = msgspec.structs.replace(
+            self,
+            token_s=[share * time_s for time_s in self.token_s],
+            decode_attention_s=[[share * time_s for time_s in row] for row in self.decode_attention_s],
+            prompt_attention_s=[share * time_s for time_s in self.prompt_attention_s],
+            experts_s=[share * time_s for time_s in self.experts_s],
+            prompt_s=share * self.prompt_s,
+            with_prompts=None if self.with_prompts is None else self.with_prompts.of_blocks(share),
+        )
+        return scaled
+
     def is_never_slower_than(self, other: IterationTimes) -> bool:
         """Return whether no time of these tables exceeds that of tables of the same sizes."""
         return (

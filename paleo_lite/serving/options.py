@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from ..errors import BadValue
+from .drafts import HEADS
 from .iteration_times import IterationTimes
 
 
@@ -18,8 +19,11 @@ class Speculation(msgspec.Struct, frozen=True):
     # Share of the iterations in which the first, second, ... drafted token is accepted, as engines print it, instead of
     # one acceptance; empty if that is the same at every position.
     accepted_at: tuple[float, ...] = ()
-    # Iteration times of the draft network; None if drafting takes no time on the device, as with n-grams.
+    # Iteration times of what drafts; None if drafting takes no time on the device, as with n-grams.
     draft: IterationTimes | None = None
+    # Heads of the network that draft, one of `paleo_lite.serving.drafts.HEADS`; empty if none do.
+    heads: str = ""
+    drafts_at_once: bool = False  # whether one pass of `draft` gives all tokens; otherwise each takes one
 
     def __post_init__(self) -> None:
         if isinstance(self.draft_length, bool) or not isinstance(self.draft_length, int) or self.draft_length < 0:
@@ -40,6 +44,11 @@ class Speculation(msgspec.Struct, frozen=True):
             )
 
     @property
+    def draft_passes(self) -> int:
+        """Passes of what drafts in an iteration."""
+        return 1 if self.drafts_at_once else self.draft_length
+
+    @property
     def tokens_per_iteration(self) -> float:
         """Expected tokens per sequence and iteration: ``(1 - a^(n + 1)) / (1 - a)`` (equation 1)."""
         if self.accepted_at:
@@ -47,11 +56,14 @@ class Speculation(msgspec.Struct, frozen=True):
         return (1 - self.acceptance ** (self.draft_length + 1)) / (1 - self.acceptance)
 
 
-def make_speculation(draft_length: int, acceptance: float | Sequence[float]) -> Speculation:
+def make_speculation(draft_length: int, acceptance: float | Sequence[float], heads: str = "") -> Speculation:
     """Return speculative decoding with an acceptance, or with one of each position."""
+    at_once = bool(heads) and HEADS[heads].drafts_at_once
+    if heads and not draft_length:
+        raise BadValue("`--speculation draft` needs tokens=N, the tokens drafted per iteration")
     if isinstance(acceptance, (int, float)):
-        return Speculation(draft_length, acceptance)
-    return Speculation(draft_length, accepted_at=tuple(acceptance))
+        return Speculation(draft_length, acceptance, heads=heads, drafts_at_once=at_once)
+    return Speculation(draft_length, accepted_at=tuple(acceptance), heads=heads, drafts_at_once=at_once)
 
 
 class SimulationOptions(msgspec.Struct, frozen=True):

@@ -360,7 +360,7 @@ class Replica:
         time_s = engine.overhead_s + engine.sequence_overhead_s * -(-decoding // times.attention_data)
         time_s += times.iteration_s(decoding, cached_tokens, chunks, completed, drafted, ranks)
         if speculation.draft is not None and decoding:
-            time_s += speculation.draft_length * speculation.draft.decode_s(decoding, cached_tokens)
+            time_s += speculation.draft_passes * speculation.draft.iteration_s(decoding, cached_tokens)
         return time_s
 
     def _positions_after(self, iterations: int) -> int:

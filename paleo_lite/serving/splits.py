@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from .candidates import Criteria, PrefillChoice
+from .candidates import Criteria, DraftChoice, PrefillChoice
 from .deployment import Deployment, PreparedDeployment
 from .drafting import decode_iteration_s
+from .iteration_times import IterationTimes
 from .options import Speculation
 from .pools import simulate
 from .requests import Demand, Traffic
@@ -45,6 +46,7 @@ class PoolEstimate(msgspec.Struct, frozen=True, eq=False, dict=True):
     deployment: Deployment
     prepared: PreparedDeployment
     traffic: Traffic
+    drafts: tuple[DraftChoice, ...] = ()  # heads that may draft tokens
 
     @cached_property
     def sample(self) -> Traffic:
@@ -93,12 +95,30 @@ class PoolEstimate(msgspec.Struct, frozen=True, eq=False, dict=True):
         outcome = simulate(alone, pool.tables, pool.room, pool.engine, pool.options)
         return float(outcome.first_token_s[0])
 
-    def token_s(self, sequences: int, level: str) -> float:
+    def token_s(self, sequences: int, level: str, draft: DraftChoice | None = None) -> float:
         """Return the seconds per token of an iteration that decodes so many sequences."""
         context = float(self.sample.input_tokens.mean() + self.sample.output_tokens.mean() / 2)
-        tables, engine, options = self.prepared.at_level(level)
+        tables, engine, options = self.with_draft(draft).at_level(level)
         iteration_s = decode_iteration_s(tables, engine, options.speculation, sequences, sequences * context)
         return iteration_s / options.speculation.tokens_per_iteration
+
+    def best_draft(self, sequences: int) -> DraftChoice | None:
+        """Return the heads with which so many sequences decode fastest; None if they do without."""
+        times_s = {draft: self.token_s(sequences, "expected", draft) for draft in (None, *self.drafts)}
+        return min(times_s, key=lambda draft: times_s[draft])
+
+    def with_draft(self, draft: DraftChoice | None) -> PreparedDeployment:
+        """Return the deployment with heads that draft tokens."""
+        if draft is None:
+            return self.prepared
+        options = msgspec.structs.replace(self.deployment.options, speculation=draft.speculation)
+        deployment = msgspec.structs.replace(self.deployment, options=options)
+        return msgspec.structs.replace(self.prepared, deployment=deployment, draft_tables=self._block)
+
+    @cached_property
+    def _block(self) -> IterationTimes:
+        """Iteration times of a block of the network with its head."""
+        return self.prepared.tables.of_blocks(1 / self.deployment.on_device.workload.network.blocks)
 
     @cached_property
     def most_sequences(self) -> int:
@@ -115,6 +135,7 @@ class Split(NamedTuple):
     decoding: PoolEstimate
     decode_replicas: int
     batch_limit: int  # sequences of a decode replica
+    draft: DraftChoice | None  # heads of the replicas that decode
     requests_per_s: float  # of both pools
     low_decoded_per_s: float  # of one decode replica, with the slowest iterations
     ttft_s: float
@@ -158,9 +179,10 @@ class Split(NamedTuple):
         sizes = [max(round(share * number), 1) for number in (self.prompt_replicas, self.decode_replicas)]
         pool = msgspec.structs.replace(prompts.of_prompts.deployment, replicas=sizes[0])
         prefill = msgspec.structs.replace(prompts.of_prompts, deployment=pool)
-        deployment = msgspec.structs.replace(decoding.deployment, replicas=sizes[1], prefill=pool)
-        engine = msgspec.structs.replace(decoding.prepared.engine, max_sequences=self.batch_limit)
-        return msgspec.structs.replace(decoding.prepared, deployment=deployment, engine=engine, prefill=prefill)
+        drafting = decoding.with_draft(self.draft)
+        deployment = msgspec.structs.replace(drafting.deployment, replicas=sizes[1], prefill=pool)
+        engine = msgspec.structs.replace(drafting.engine, max_sequences=self.batch_limit)
+        return msgspec.structs.replace(drafting, deployment=deployment, engine=engine, prefill=prefill)
 
 
 def can_split(deployment: Deployment) -> bool:
@@ -178,8 +200,9 @@ def estimate_splits(
         limits = [limit for limit in batch_limits if limit <= decoding.most_sequences]
         partners = [pool for pool in pools if _can_hand_over(pool.deployment, decoding.deployment)]
         for limit in limits:
-            tpot_s = decoding.token_s(limit, "expected")
-            slow_s = max(decoding.token_s(limit, decoding.prepared.slowest), tpot_s)
+            draft = decoding.best_draft(limit)
+            tpot_s = decoding.token_s(limit, "expected", draft)
+            slow_s = max(decoding.token_s(limit, decoding.prepared.slowest, draft), tpot_s)
             answer_tokens = float(decoding.sample.output_tokens.mean())
             for prompts in partners:
                 times_s = answer_tokens * tpot_s, answer_tokens * slow_s
@@ -190,7 +213,7 @@ def estimate_splits(
                 ttft_s = prompts.prompt_s + _transfer_s(prompts, decoding) + tpot_s
                 low_per_s = limit / (answer_tokens * slow_s)
                 splits.append(
-                    Split(prompts, sizes[0], decoding, sizes[1], limit, rate_per_s, low_per_s, ttft_s, tpot_s)
+                    Split(prompts, sizes[0], decoding, sizes[1], limit, draft, rate_per_s, low_per_s, ttft_s, tpot_s)
                 )
     return splits
 

@@ -20,6 +20,7 @@ from paleo_lite.questions.serve import make_deployment
 from paleo_lite.questions.serve_options import Serve
 from paleo_lite.reporting.document import Column, Document, Table
 from paleo_lite.serving.deployment import LEVELS
+from paleo_lite.serving.drafts import acceptance_of
 from paleo_lite.serving.outcomes import request_latencies
 from paleo_lite.serving.requests import Lengths, Traffic, generate_traffic
 from paleo_lite.timing.intervals import Z_90
@@ -175,18 +176,6 @@ def _traffic(recipe: Recipe) -> Traffic:
         for nominal in (recipe.input_tokens, recipe.output_tokens)
     ]
     return msgspec.structs.replace(traffic, input_tokens=lengths[0], output_tokens=lengths[1], left_out=None)
-
-
-def acceptance_of(tokens: float, drafted: int) -> float:
-    """Return the acceptance with which so many tokens per iteration come from so many drafted ones."""
-    low, high = 0.0, 1.0 - 1e-9
-    for _ in range(60):
-        middle = (low + high) / 2
-        if (1 - middle ** (drafted + 1)) / (1 - middle) < tokens:
-            low = middle
-        else:
-            high = middle
-    return low
 
 
 def forecast_all(rows: Sequence[Measured]) -> tuple[list[tuple[Measured, SplitForecast]], list[str]]:

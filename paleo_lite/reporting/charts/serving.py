@@ -35,6 +35,8 @@ def _front_chart(serving: Serving) -> Any:
     rows: list[dict[str, Any]] = []
     for candidate in advice.candidates:
         configuration = f"{candidate.parallelism()}, weights {candidate.weights}, batch {candidate.batch_limit}"
+        if candidate.draft is not None:
+            configuration += f", drafts {candidate.draft.describe()}"
         if candidate.prefill is not None:
             configuration += f", {candidate.replicas} replicas behind {candidate.prefill.describe()}"
         rows.append(

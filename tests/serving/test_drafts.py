@@ -1,0 +1,84 @@
+"""Heads that draft tokens: what is published of them, their time, and advice with them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import paleo_lite as pl
+from paleo_lite.architectures import find_network
+from paleo_lite.errors import BadValue
+from paleo_lite.questions.serve import make_deployment
+from paleo_lite.serving.candidates import published_drafts
+from paleo_lite.serving.drafts import HEADS, PUBLISHED, acceptance_of
+from paleo_lite.serving.options import Speculation
+from paleo_lite.serving.requests import Lengths, generate_traffic
+
+R1: dict[str, Any] = {
+    "gpu": "b200", "tensor": 8, "precision": "fp8", "weights": "nvfp4", "kv_cache": "fp8", "engine": "tensorrt-llm",
+    "input_tokens": 1024, "output_tokens": 2048, "concurrency": 1, "num_requests": 8,
+}  # fmt: skip
+
+
+def test_acceptance_gives_the_published_tokens_per_iteration() -> None:
+    """Leviathan et al. 2023, equation 1: of a = 0.8 and 4 tokens 3.3616."""
+    assert acceptance_of(3.3616, 4) == pytest.approx(0.8, abs=1e-6)
+    for network, drafts in PUBLISHED.items():
+        find_network(network)
+        choices = published_drafts(network)
+        assert len(choices) == sum(len(draft.tokens) for draft in drafts)
+        for draft in drafts:
+            assert draft.heads in HEADS and draft.source
+            for tokens, yielded in draft.tokens.items():
+                assert 1 < yielded < tokens + 1
+                choice = next(one for one in choices if (one.heads, one.tokens) == (draft.heads, tokens))
+                assert choice.speculation.tokens_per_iteration == pytest.approx(yielded, abs=2e-3)
+
+
+def test_three_tokens_of_deepseek_r1_are_as_fast_as_published() -> None:
+    """2.16 times as fast on 8 B200 at batch size 1 (TensorRT-LLM, blog 2 on DeepSeek-R1's MTP)."""
+    published = PUBLISHED["deepseek-r1"][0].tokens[3]
+    drafting = {"tokens": 3, "acceptance": acceptance_of(published, 3), "draft": "mtp"}
+    alone, drafted = (pl.serve("deepseek-r1", **R1, speculation=one) for one in (None, drafting))
+    gain = drafted.figures["output_tokens_per_s"].value / alone.figures["output_tokens_per_s"].value
+    assert gain == pytest.approx(2.16, rel=0.15)
+
+
+def test_heads_take_the_time_of_a_block_once_or_per_token() -> None:
+    """A block of 32 and the head: as often as tokens are drafted, or once."""
+    traffic = generate_traffic(Lengths(500), Lengths(100), count=16, concurrency=8)
+    prepared = {
+        heads: make_deployment(
+            pl.Serve("llama-3-8b", gpu="h100-sxm", speculation={"tokens": 4, "acceptance": 0.5, "draft": heads})
+        ).prepare(traffic)
+        for heads in ("eagle3", "parallel")
+    }
+    tables, block = prepared["eagle3"].tables, prepared["eagle3"].draft_tables
+    assert block is not None
+    whole_s, head_s = tables.decode_s(8, 4000.0), tables.head_s[8]
+    assert block.decode_s(8, 4000.0) == pytest.approx((whole_s - head_s) / 32 + head_s)
+    passes = [one.at_level("expected")[2].speculation.draft_passes for one in prepared.values()]
+    assert passes == [4, 1]
+    assert Speculation().draft_passes == 0
+
+
+def test_advice_drafts_where_heads_are_published() -> None:
+    asked: dict[str, Any] = {"gpu": "b200", "tensor": 1, "rate": 5, "output_tokens": 200, "num_requests": 200}
+    result = pl.serve("gpt-oss-20b", **asked, advise="cost", slo="tpot=4ms")
+    assert result.advice is not None and result.advice.best is not None
+    assert {one.draft.heads for one in result.advice.candidates if one.draft} == {"parallel"}  # faster than eagle3
+    best = result.advice.best
+    assert best.draft is not None and result.advice.command is not None
+    assert f"--speculation tokens={best.draft.tokens},acceptance={best.draft.acceptance}" in result.advice.command
+    assert "drafts" in [column.heading for column in result.document().tables[0].columns]
+    assert any(note.startswith("drafted tokens are accepted as published") for note in result.notes)
+    own = pl.serve("gpt-oss-20b", **asked, advise="cost", speculation="tokens=2,acceptance=0.5")
+    assert own.advice is not None and all(one.draft is None for one in own.advice.candidates)
+
+
+def test_heads_need_tokens_and_no_pipeline() -> None:
+    with pytest.raises(BadValue, match="needs tokens=N"):
+        pl.serve("llama-3-8b", gpu="h100-sxm", rate=1, speculation={"draft": "mtp"})
+    with pytest.raises(BadValue, match="not modelled with `--pipeline`"):
+        pl.serve("llama-3-8b", gpu="h100-sxm", rate=1, pipeline=2, speculation="tokens=2,draft=eagle3")
