@@ -140,9 +140,11 @@ class Fleet:
         limit_s = self.on_the_way[0][0] if self.on_the_way else math.inf
         # Where an answer lets its user send the next request, every replica is before every other.
         last = len(self.replicas) if self.has_answers_before else self.first_of[number]
-        for other in range(last):
-            if other != index:
-                limit_s = min(limit_s, self.earliest_finish_s[other])
+        earliest_s = self.earliest_finish_s
+        if last:
+            own_s, earliest_s[index] = earliest_s[index], math.inf
+            limit_s = min(limit_s, *earliest_s[:last])
+            earliest_s[index] = own_s
         return limit_s
 
     def _pass_on(self, number: int, request: int, time_s: float) -> None:

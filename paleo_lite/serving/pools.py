@@ -20,7 +20,7 @@ from .fleet import Fleet, Stage
 from .iteration_times import IterationTimes
 from .options import SimulationOptions
 from .outcomes import Outcome
-from .prefix_cache import Tier
+from .prefix_cache import BlocksOfRequests, Tier
 from .requests import Traffic
 from .routers import ROUND_ROBIN, ROUTERS
 from .simulator import Replica
@@ -68,8 +68,12 @@ class ServerPool(NamedTuple):
         tiers: list[list[Tier]] = [[] for _ in range(self.replicas)]
         if self.tiers is not None and traffic.hashes is not None:
             tiers = self.tiers.make(self.replicas, traffic.hashed_tokens)
+        blocks = None
+        if traffic.hashes is not None and not self.options.prompts_are_cached:
+            blocks = BlocksOfRequests(traffic)
         replicas = [
-            Replica(traffic, self.tables, self.room, self.engine, self.options, is_fed=True, tiers=own) for own in tiers
+            Replica(traffic, self.tables, self.room, self.engine, self.options, is_fed=True, tiers=own, blocks=blocks)
+            for own in tiers
         ]
         keeps_places = self.options.prompts_are_cached and self.engine.keeps_decode_place
         return Stage(replicas, ROUTERS[self.router].make(traffic), keeps_places)

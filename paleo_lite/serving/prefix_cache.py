@@ -22,6 +22,11 @@ class PrefixCache:
         self._holders: dict[int, int] = {}  # requests that hold a block, of blocks with any
         self._unused: OrderedDict[int, None] = OrderedDict()  # blocks without a holder, the least recently used first
 
+    @property
+    def unused_blocks(self) -> int:
+        """Number of blocks that nobody holds."""
+        return len(self._unused)
+
     def count_found(self, hashes: Sequence[int]) -> int:
         """Return how many blocks a prompt finds: those before the first that is not there."""
         for number, block in enumerate(hashes):
@@ -36,21 +41,26 @@ class PrefixCache:
     def hold(self, hashes: Iterable[int]) -> int:
         """Let a request hold blocks, which are there afterwards; return how many nobody held before."""
         newly_held = 0
+        holders, unused = self._holders, self._unused
         for block in hashes:
-            if block not in self._holders:
+            if block in holders:
+                holders[block] += 1
+            else:
                 newly_held += 1
-                self._unused.pop(block, None)
-            self._holders[block] = self._holders.get(block, 0) + 1
+                unused.pop(block, None)
+                holders[block] = 1
         return newly_held
 
     def release(self, hashes: Sequence[int]) -> int:
         """Let a request give blocks back, the last one first; return how many nobody holds any more."""
         unheld = 0
+        holders, unused = self._holders, self._unused
         for block in reversed(hashes):
-            self._holders[block] -= 1
-            if not self._holders[block]:
-                del self._holders[block]
-                self._unused[block] = None
+            if holders[block] > 1:
+                holders[block] -= 1
+            else:
+                del holders[block]
+                unused[block] = None
                 unheld += 1
         return unheld
 
@@ -62,8 +72,9 @@ class PrefixCache:
 
     def evict(self, most: int) -> None:
         """Drop the least recently used blocks that nobody holds, until at most some of them are left."""
-        while len(self._unused) > max(most, 0):
-            self._unused.popitem(last=False)
+        unused = self._unused
+        for _ in range(len(unused) - max(most, 0)):
+            unused.popitem(last=False)
 
 
 class Tier:
@@ -89,19 +100,12 @@ class Tier:
         return [self._blocks.popitem(last=False)[0] for _ in range(excess)]
 
 
-class PrefixesOfRequests:
-    """Prefix cache of a replica.
+class BlocksOfRequests:
+    """Hashes of the blocks of requests, which replicas share."""
 
-    A request holds the blocks that it found and, after prefill, all full blocks of its prompt.
-    """
-
-    def __init__(self, traffic: Traffic, block_tokens: int, tiers: Sequence[Tier] = ()) -> None:
+    def __init__(self, traffic: Traffic) -> None:
         assert traffic.hashes is not None
-        self.cache = PrefixCache()
-        self.tiers = tiers  # what is below the device's memory, the fastest first
-        self.load_s = 0.0  # seconds in which the prompts that were found last are read from the tiers
         self.hashed_tokens = traffic.hashed_tokens
-        self.blocks_per_hash = -(-traffic.hashed_tokens // block_tokens)
         # Only full blocks are found again.
         self.hashes = [
             hashes[: tokens // traffic.hashed_tokens]
@@ -117,6 +121,21 @@ class PrefixesOfRequests:
                 traffic.hashes, traffic.input_tokens.tolist(), traffic.output_tokens.tolist()
             )
         ]
+
+
+class PrefixesOfRequests:
+    """Prefix cache of a replica.
+
+    A request holds the blocks that it found and, after prefill, all full blocks of its prompt.
+    """
+
+    def __init__(self, blocks: BlocksOfRequests, block_tokens: int, tiers: Sequence[Tier] = ()) -> None:
+        self.cache = PrefixCache()
+        self.tiers = tiers  # what is below the device's memory, the fastest first
+        self.load_s = 0.0  # seconds in which the prompts that were found last are read from the tiers
+        self.hashes, self.answers, self.most_found = blocks.hashes, blocks.answers, blocks.most_found
+        self.hashed_tokens = blocks.hashed_tokens
+        self.blocks_per_hash = -(-blocks.hashed_tokens // block_tokens)
         self.held = [0] * len(self.hashes)
 
     def find(self, request: int) -> tuple[int, int]:

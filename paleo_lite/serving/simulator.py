@@ -25,7 +25,7 @@ from .cache import CacheRoom
 from .iteration_times import IterationTimes, Round, round_time_s
 from .options import SimulationOptions
 from .outcomes import Outcome, ReplicaStep
-from .prefix_cache import PrefixesOfRequests, Tier
+from .prefix_cache import BlocksOfRequests, PrefixesOfRequests, Tier
 from .requests import Traffic
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ class Replica:
         *,
         is_fed: bool = False,  # whether a fleet hands requests over one by one, instead of their arrivals
         tiers: Sequence[Tier] = (),  # of the prefix cache, below the memory of the device
+        blocks: BlocksOfRequests | None = None,  # those of the traffic, where replicas share them
     ) -> None:
         self.times, self.engine, self.options = times, engine, options
         self.round_tokens = engine.max_batched_tokens * times.pipeline
@@ -67,7 +68,7 @@ class Replica:
         self.shared: list[int] = [int(tokens * options.prefix_hit_rate) for tokens in self.inputs]
         self.prefixes = None
         if traffic.hashes is not None and not options.prompts_are_cached:
-            self.prefixes = PrefixesOfRequests(traffic, room.block_tokens, tiers)
+            self.prefixes = PrefixesOfRequests(blocks or BlocksOfRequests(traffic), room.block_tokens, tiers)
         self.rank_of = self._draw_ranks()
         self._check_requests()
         # Times of each request.
@@ -80,8 +81,7 @@ class Replica:
         self.delay_s, self.delay_iterations = self._draw_delays()
         self.next_user_request = count if traffic.concurrency is None else min(traffic.concurrency, count)
         self.arriving: list[tuple[float, int, bool]] = []
-        self.is_fed = is_fed
-        self.limit_s = math.inf  # time up to which decode iterations are taken in one step
+        self.is_fed, self.limit_s = is_fed, math.inf  # time up to which decode iterations are taken in one step
         self.finished: list[int] = []  # requests that a fleet has not passed on yet
         self.expected: dict[int, int] = {}  # blocks of the prompts for which a fleet keeps places here
         self.pending_tokens = 0  # of prompts that a fleet has handed over, until they are computed
@@ -105,6 +105,8 @@ class Replica:
         self.position = 0
         self.position_exact = 0.0
         self.cached_tokens = 0
+        # The last iteration that was timed: sequences, cached tokens, whether the pipeline was empty, and its time.
+        self.known_iteration = (-1, 0, False, 0.0)
         self.used_blocks = 0
         self.promised_blocks = 0
         self.growth = [0] * self.block_tokens  # decoding sequences by the position at which they need a new block
@@ -216,7 +218,7 @@ class Replica:
         """Time before which no request finishes, if no other one arrives."""
         if self.prompts or self.waiting or not self.decoding:
             return self.next_s
-        return self.now_s + self._iterations_to_finish() * self._iteration_s(self.decoding, self.cached_tokens)
+        return self.now_s + self._iterations_to_finish() * self._next_iteration_s()
 
     def _receive(self) -> None:
         """Move requests that are known when the coming iteration is scheduled to the queue."""
@@ -227,7 +229,7 @@ class Replica:
             else:
                 iterations = self.delay_iterations[request]
                 if iterations:
-                    time_s += iterations * self._iteration_s(self.decoding, self.cached_tokens)
+                    time_s += iterations * self._next_iteration_s()
                 heappush(self.arriving, (time_s, request, True))
 
     def _admit(self) -> None:
@@ -326,17 +328,28 @@ class Replica:
         limit = self._iterations_to_full_cache(iterations)
         iterations = min(iterations, limit)
         if self.arriving and not self.waiting and self.decoding < self.engine.max_sequences:
-            one_s = self._iteration_s(self.decoding, self.cached_tokens)
+            one_s = self._next_iteration_s()
             until_s = self.arriving[0][0] - self.scheduled_s
             iterations = min(iterations, max(math.ceil(until_s / one_s), 1))
         if self.limit_s < math.inf and iterations > 1:
-            one_s = self._iteration_s(self.decoding, self.cached_tokens)
+            one_s = self._next_iteration_s()
             iterations = min(iterations, max(math.ceil((self.limit_s - self.scheduled_s) / one_s), 1))
         tokens = self._positions_after(iterations) - self.position
         middle = self.cached_tokens + 0.5 * self.decoding * max(tokens - 1, 0)
-        time_s = iterations * self._iteration_s(self.decoding, middle)
+        one_s = self._next_iteration_s() if iterations == 1 else self._iteration_s(self.decoding, middle)
+        time_s = iterations * one_s
         self._pass_time(time_s, iterations, self.decoding)
         self._advance(iterations)
+
+    def _next_iteration_s(self) -> float:
+        """Return the time of an iteration that decodes the present sequences; it is asked for several times."""
+        decoding, cached_tokens, starts_empty = self.decoding, self.cached_tokens, self.is_idle
+        known = self.known_iteration
+        if known[0] == decoding and known[1] == cached_tokens and known[2] == starts_empty:
+            return known[3]
+        time_s = self._iteration_s(decoding, cached_tokens)
+        self.known_iteration = (decoding, cached_tokens, starts_empty, time_s)
+        return time_s
 
     def _iteration_s(
         self,
@@ -415,6 +428,10 @@ class Replica:
 
         Returns whether nothing had to be preempted; after a preemption no request is admitted.
         """
+        # A sequence needs at most one more block than its next tokens fill, apart for speed.
+        most_tokens = self.options.speculation.draft_length + 1
+        if self.used_blocks + self.decoding * (most_tokens // self.block_tokens + 1) <= self.total_blocks:
+            return True
         had_room = True
         while self.decoding and self.used_blocks + self._next_growth() > self.total_blocks:
             had_room = False
@@ -492,8 +509,12 @@ class Replica:
 
     def _evict_prefixes(self) -> None:
         """Keep no more blocks that nobody holds than there is room for."""
-        if self.prefixes is not None:
-            self.prefixes.keep_within(self.total_blocks - self.used_blocks)
+        prefixes = self.prefixes
+        if prefixes is None:
+            return
+        room = self.total_blocks - self.used_blocks
+        if prefixes.cache.unused_blocks * prefixes.blocks_per_hash > room:
+            prefixes.keep_within(room)
 
     def _advance(self, iterations: int) -> None:
         """Decode some iterations, and finish the sequences that are done."""
