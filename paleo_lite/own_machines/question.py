@@ -60,9 +60,7 @@ class LocalQuestion(msgspec.Struct, frozen=True, kw_only=True):
         if self.gpu_layers is not None and self.gpu_layers < 0:
             raise BadValue(f"`--gpu-layers` must be an integer >= 0 (got {self.gpu_layers})")
         if self.cpu_experts and self.cpu_expert_blocks is not None:
-            raise BadValue(
-                "give only one of `--cpu-experts`, of all blocks, and `--cpu-expert-blocks`, of the first ones"
-            )
+            raise BadValue("give only one of `--cpu-experts` and `--cpu-expert-blocks`")
         _ = self.memory_bytes
         placements = {
             "--gpu-layers": self.gpu_layers is not None,
