@@ -49,6 +49,7 @@ class ClusterRequest(msgspec.Struct, frozen=True):
     price: float | str | None = None
     price_of: str | None = None
     facility: Facility | None = None
+    names_remedies: bool = True  # whether the answer, if nothing fits into memory, names changes that make it fit
 
     def worker_counts(self) -> list[int]:
         """Return the numbers of workers; an empty list stands for all devices of the topology.

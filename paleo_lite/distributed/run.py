@@ -186,7 +186,7 @@ def _predict_rows(
         cluster=cluster,
     )
     is_training = job.workload.phase not in GENERATION_PHASES
-    if is_training and strategy.divides_blocks and all(row.fits is False for row in rows):
+    if request.names_remedies and is_training and strategy.divides_blocks and all(row.fits is False for row in rows):
         most = rows[-1]
         note = fitting_note(job, topology.with_workers(most.workers), settings, most.batch_size)
         rows[-1] = msgspec.structs.replace(most, notes=(note, *most.notes))

@@ -170,7 +170,7 @@ def _with_micro_batch_note(question: Train, result: Any) -> Any:
         return result
     for more in _larger_micro_batches(question, result):
         try:
-            other = _last_row(_answer(replace(question, **more)))
+            other = _last_row(_answer(replace(question, **more), names_remedies=False))
         except BadValue:
             continue  # the batch cannot be divided so
         ratio = other.throughput_per_s / row.throughput_per_s
@@ -223,7 +223,7 @@ def _larger_micro_batches(question: Train, result: Any) -> Iterator[dict[str, An
         yield from ({"batch_size": size * number, **more} for size in MICRO_BATCHES_TRIED)
 
 
-def _answer(question: Train) -> Prediction | ScaleTable:
+def _answer(question: Train, names_remedies: bool = True) -> Prediction | ScaleTable:
     """Return the prediction on one device, or a table over numbers of devices."""
     if question.network is None:
         raise BadValue("`train` needs a network, such as llama-3-8b or resnet50")
@@ -231,7 +231,9 @@ def _answer(question: Train) -> Prediction | ScaleTable:
         raise BadValue("give only one of `--batch-size`, samples per device, and `--global-batch-size`, of all devices")
     question = _with_micro_batches(question)
     if question.within is None:
-        return answer_for_devices(question) if _asks_for_devices(question) else _answer_one(question)
+        if not _asks_for_devices(question):
+            return _answer_one(question)
+        return answer_for_devices(question, names_remedies)
     if question.advise is not None:
         raise BadValue("give only one of `--within`, which compares numbers of devices, and `--advise`, which has one")
     if question.workers is None and question.platform is None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from ..errors import BadValue
 from .compare import FULL_PRECISION, check_network_options, default_optimizer, with_usual_precision
 from .division import IN_BLOCKS, division_of, offload_of, replica_of
@@ -21,8 +23,8 @@ if TYPE_CHECKING:
     from ..distributed.table import ScaleTable
 
 
-def answer_for_devices(question: Any) -> ScaleTable:
-    """Return the table over numbers of devices."""
+def answer_for_devices(question: Any, names_remedies: bool = True) -> ScaleTable:
+    """Return the table over numbers of devices, with what makes the run fit if it does not and remedies are asked."""
     from ..api.scaling import predict_cluster
 
     if question.batch_size == FIT:
@@ -31,7 +33,8 @@ def answer_for_devices(question: Any) -> ScaleTable:
     revision = replica_of(question)
     if revision is not None:
         return _reproduce_paleo(question, revision)
-    return predict_cluster(*asked_of_cluster(question))
+    asked, request, settings = asked_of_cluster(question)
+    return predict_cluster(asked, msgspec.structs.replace(request, names_remedies=names_remedies), settings)
 
 
 def asked_of_cluster(question: Any) -> tuple[Question, ClusterRequest, Settings]:
