@@ -6,7 +6,7 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -148,6 +148,14 @@ class _ModuleCall:
     def __init__(self, module: nn.Module, path: str, leaf: str, first: int) -> None:
         self.module, self.path, self.leaf, self.first = module, path, leaf, first
         self.has_children = False
+
+
+class _ParameterUses(NamedTuple):
+    """What the weights of a layer are."""
+
+    path: str  # of the first parameter; empty if there is none
+    new_parameters: int  # elements of the parameters that no layer before has
+    is_trainable: bool
 
 
 class Recorder(Tensors):
@@ -298,57 +306,20 @@ class Recorder(Tensors):
             return
         if len(self._layers) >= _MAX_LAYERS:
             raise TraceFailed(f"more than {_MAX_LAYERS} operations: the module may not terminate")
-        parameter_of, producers = self._parameter_of, self._producers
-        operands = [tensor for tensor in call.tensors if tensor is not None]
-        for tensor in (*operands, *call.weights):
-            if type(tensor) is nn.Parameter and id(tensor) not in parameter_of:
-                self._register_replacement(tensor)
-        if not call.parameters_are_weights:
-            operands = [self._as_data(tensor) if id(tensor) in parameter_of else tensor for tensor in operands]
-        inputs = [tensor for tensor in operands if id(tensor) not in parameter_of]
-        weights = [tensor for tensor in operands if id(tensor) in parameter_of]
-        weights += [tensor for tensor in call.weights if tensor is not None]
+        inputs, weights = self._split_operands(call)
         self.needs_two_samples |= not inputs and any(id(tensor) in self._expanded for tensor in weights)
-        attributes = dict(call.attributes)
-        if function != call.kind and call.kind in _KINDS_OF_MANY_CALLS:
-            attributes["function"] = function
-        new_parameters = 0
-        is_trainable = False
-        label = ""
-        for tensor in weights:
-            parameter_id = parameter_of.get(id(tensor))
-            if parameter_id is None:
-                producer = producers.get(id(tensor), CONSTANT)
-                is_trainable = is_trainable or (producer >= 0 and self._flow.output_wants_gradient[producer])
-                continue
-            path, parameter = self._parameters[parameter_id]
-            label = label or path
-            is_trainable = is_trainable or parameter.requires_grad
-            if parameter_id not in self._used:
-                self._used.add(parameter_id)
-                new_parameters += parameter.numel()
-        gradients = self.gradients and torch.is_inference_mode_enabled() == self._inference
-        if weights and not (is_trainable and gradients):
-            attributes["frozen"] = True
-        if not gradients:
-            attributes["no_gradient"] = True
-        if call.kind in MATRIX_KINDS and any(tensor.is_complex() for tensor in operands):
-            self._complex_products += 1
-            attributes["complex"] = True
-        if call.kind in _KEEPS_RESULT_IN_PLACE and any(tensor is call.tensors[0] for tensor in outputs):
-            attributes["in_place"] = True
-        if self._is_16_bit:
-            attributes |= _upcast_attribute(inputs or weights, outputs)
+        uses = self._use_parameters(weights)
+        attributes = self._attributes(call, function, inputs, weights, outputs, uses.is_trainable)
         leaf = self._calls[-1].leaf if self._calls else ""
         self._layers.append(
             Layer(
-                self._layer_name(label, attributes.get("function", call.kind.rpartition(".")[2])),
+                self._layer_name(uses.path, attributes.get("function", call.kind.rpartition(".")[2])),
                 call.kind,
                 tuple([tuple(tensor.shape) for tensor in inputs]),
                 tuple([tuple(tensor.shape) for tensor in outputs]),
                 tuple([tuple(tensor.shape) for tensor in weights]),
-                tuple([producers.get(id(tensor), CONSTANT) for tensor in inputs]),
-                new_parameters,
+                tuple([self._producers.get(id(tensor), CONSTANT) for tensor in inputs]),
+                uses.new_parameters,
                 attributes,
                 f"module:{leaf}" if leaf else call_form,
             )
@@ -359,6 +330,63 @@ class Recorder(Tensors):
             self.set_producer(tensor, index)
         if written is not None:
             self.set_producer(written, index)
+
+    def _split_operands(self, call: TorchCall) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """Return the inputs and the weights of a call; a parameter that is used as data becomes an input."""
+        parameter_of = self._parameter_of
+        operands = [tensor for tensor in call.tensors if tensor is not None]
+        for tensor in (*operands, *call.weights):
+            if type(tensor) is nn.Parameter and id(tensor) not in parameter_of:
+                self._register_replacement(tensor)
+        if not call.parameters_are_weights:
+            operands = [self._as_data(tensor) if id(tensor) in parameter_of else tensor for tensor in operands]
+        inputs = [tensor for tensor in operands if id(tensor) not in parameter_of]
+        weights = [tensor for tensor in operands if id(tensor) in parameter_of]
+        return inputs, weights + [tensor for tensor in call.weights if tensor is not None]
+
+    def _use_parameters(self, weights: Sequence[torch.Tensor]) -> _ParameterUses:
+        """Return what the weights of a layer are, and mark their parameters as counted."""
+        new_parameters, is_trainable, first_path = 0, False, ""
+        for tensor in weights:
+            parameter_id = self._parameter_of.get(id(tensor))
+            if parameter_id is None:
+                producer = self._producers.get(id(tensor), CONSTANT)
+                is_trainable = is_trainable or (producer >= 0 and self._flow.output_wants_gradient[producer])
+                continue
+            path, parameter = self._parameters[parameter_id]
+            first_path = first_path or path
+            is_trainable = is_trainable or parameter.requires_grad
+            if parameter_id not in self._used:
+                self._used.add(parameter_id)
+                new_parameters += parameter.numel()
+        return _ParameterUses(first_path, new_parameters, is_trainable)
+
+    def _attributes(
+        self,
+        call: TorchCall,
+        function: str,
+        inputs: Sequence[torch.Tensor],
+        weights: Sequence[torch.Tensor],
+        outputs: Sequence[torch.Tensor],
+        is_trainable: bool,
+    ) -> dict[str, Any]:
+        """Return the attributes of a layer: those of its call, gradients, complex numbers, casts."""
+        attributes = dict(call.attributes)
+        if function != call.kind and call.kind in _KINDS_OF_MANY_CALLS:
+            attributes["function"] = function
+        gradients = self.gradients and torch.is_inference_mode_enabled() == self._inference
+        if weights and not (is_trainable and gradients):
+            attributes["frozen"] = True
+        if not gradients:
+            attributes["no_gradient"] = True
+        if call.kind in MATRIX_KINDS and any(tensor.is_complex() for tensor in (*inputs, *weights)):
+            self._complex_products += 1
+            attributes["complex"] = True
+        if call.kind in _KEEPS_RESULT_IN_PLACE and any(tensor is call.tensors[0] for tensor in outputs):
+            attributes["in_place"] = True
+        if self._is_16_bit:
+            attributes |= _upcast_attribute(inputs or weights, outputs)
+        return attributes
 
     def _as_data(self, tensor: torch.Tensor) -> torch.Tensor:
         """Record a view of a parameter that is used as data, such as a learned query, and return the view."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -19,6 +19,8 @@ from .steady import Iterations, find_iterations, is_labelled_forward, most_frequ
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+K = TypeVar("K")
 
 _OPERATION_PATTERNS = tuple((kind.name, re.compile(kind.pattern)) for kind in OPERATIONS)
 
@@ -80,55 +82,83 @@ def measure_passes(profile: Profile) -> PassTimes:
     passes = _assign_passes(runs, iterations, is_backward, is_update, on_forward_thread)
     chosen = _select_iterations(iterations, is_backward, on_forward_thread)
     kinds = np.array([_layer_kind(runs, index) for index in range(len(runs.signatures))], dtype=object)
-    kind_of_run = kinds[signature_of_run]
-    operation_of: dict[tuple[int, int], Operation] = {}
-    operations: dict[tuple[Operation, str], list[float]] = {}
-    gaps: list[float | None] = []
-    seconds: dict[tuple[str, str], list[float]] = {}
-    layers: dict[tuple[str, str], list[tuple[float, ...]]] = {}
-    layer_operations: dict[tuple[str, str], tuple[Operation, ...]] = {}
+    sums = _IterationSums(runs, kinds, passes)
     for runs_inside, rows_inside in _of_iterations(runs, iterations, chosen):
-        gaps.append(gap_of_iteration(runs, rows_inside))
-        times_of: dict[tuple[str, str], list[float]] = {}
-        operation_s: dict[tuple[Operation, str], float] = {}
-        operations_of: dict[tuple[str, str], list[Operation]] = {}
-        for run in runs_inside.tolist():
-            duration_s = float(runs.table["duration_ns"][run]) * 1e-9
-            times_of.setdefault((kind_of_run[run], passes[run]), []).append(duration_s)
-            signature, layer = int(signature_of_run[run]), int(runs.table["layer"][run])
-            if (signature, layer) not in operation_of:
-                module = runs.layers[layer] if layer >= 0 else None
-                operation_of[signature, layer] = operation_of_run(runs.signatures[signature], kinds[signature], module)
-            operation_key = operation_of[signature, layer], passes[run]
-            operations_of.setdefault((kind_of_run[run], passes[run]), []).append(operation_key[0])
-            operation_s[operation_key] = operation_s.get(operation_key, 0.0) + duration_s
-        for operation_key, duration_s in operation_s.items():
-            operations.setdefault(operation_key, []).append(duration_s)
-        for key, durations in times_of.items():
-            seconds.setdefault(key, []).append(sum(durations))
-            layers.setdefault(key, []).append(tuple(durations))
-            layer_operations.setdefault(key, tuple(operations_of[key]))
-    medians = {key: _median_with_absent(times, len(chosen)) for key, times in seconds.items()}
-    operation_medians = {key: _median_with_absent(times, len(chosen)) for key, times in operations.items()}
-    measured_gaps = [gap_s for gap_s in gaps if gap_s is not None]
-    layer_medians = {}
-    for key, durations_of_iterations in layers.items():
-        lengths = {len(durations) for durations in durations_of_iterations}
-        if len(durations_of_iterations) == len(chosen) and len(lengths) == 1:
-            layer_medians[key] = tuple(np.median(np.array(durations_of_iterations), axis=0).tolist())
-    has_backward = any(pass_name == "backward" for _, pass_name in seconds)
+        sums.add_iteration(runs_inside, rows_inside)
+    layer_medians = sums.layer_medians()
+    measured_gaps = [gap_s for gap_s in sums.gaps_s if gap_s is not None]
     return PassTimes(
-        phase="training" if has_backward else "inference",
+        phase="training" if any(pass_name == "backward" for _, pass_name in sums.durations_s) else "inference",
         iterations=len(chosen),
         iterations_found=len(iterations.starts),
-        seconds={key: value for key, value in medians.items() if value},
+        seconds=_medians_with_absent(
+            {key: [sum(durations) for durations in listed] for key, listed in sums.durations_s.items()}, len(chosen)
+        ),
         layers=layer_medians,
         has_ops=any(signature.op is not None for signature in runs.signatures),
-        operations={key: value for key, value in operation_medians.items() if value},
+        operations=_medians_with_absent(sums.operation_s, len(chosen)),
         gap_s=float(np.median(measured_gaps)) if measured_gaps else None,
-        has_norm_names=any(operation == "norms" for operation, _ in operations),
-        layer_operations={key: value for key, value in layer_operations.items() if key in layer_medians},
+        has_norm_names=any(operation == "norms" for operation, _ in sums.operation_s),
+        layer_operations={key: value for key, value in sums.first_operations.items() if key in layer_medians},
     )
+
+
+_Key = tuple[str, str]
+"""Kind of layer and pass."""
+
+
+class _IterationSums:
+    """Times of runs, summed iteration by iteration over kinds of layers and over operations, in each pass."""
+
+    def __init__(self, runs: Runs, kinds: NDArray[Any], passes: NDArray[Any]) -> None:
+        self.runs = runs
+        self.kinds = kinds  # kind of layer of each signature
+        self.passes = passes  # pass of each run
+        self.iterations = 0
+        self.gaps_s: list[float | None] = []  # time in which no kernel ran, of each iteration
+        self.durations_s: dict[_Key, list[tuple[float, ...]]] = {}  # of the runs, for each iteration that has any
+        self.operation_s: dict[tuple[Operation, str], list[float]] = {}  # likewise, summed
+        self.first_operations: dict[_Key, tuple[Operation, ...]] = {}  # operations of the first iteration with a key
+        self._operation_of: dict[tuple[int, int], Operation] = {}  # by signature and layer
+
+    def add_iteration(self, runs_inside: NDArray[np.int64], rows_inside: NDArray[np.int64]) -> None:
+        """Add the runs of an iteration, in order, and the positions of its rows in the spans."""
+        self.iterations += 1
+        self.gaps_s.append(gap_of_iteration(self.runs, rows_inside))
+        durations: dict[_Key, list[float]] = {}
+        operations: dict[_Key, list[Operation]] = {}
+        operation_s: dict[tuple[Operation, str], float] = {}
+        for run in runs_inside.tolist():
+            duration_s = float(self.runs.table["duration_ns"][run]) * 1e-9
+            signature, pass_name = int(self.runs.table["signature"][run]), self.passes[run]
+            operation = self._operation(signature, int(self.runs.table["layer"][run]))
+            key = (self.kinds[signature], pass_name)
+            durations.setdefault(key, []).append(duration_s)
+            operations.setdefault(key, []).append(operation)
+            operation_s[operation, pass_name] = operation_s.get((operation, pass_name), 0.0) + duration_s
+        for key, listed in durations.items():
+            self.durations_s.setdefault(key, []).append(tuple(listed))
+            self.first_operations.setdefault(key, tuple(operations[key]))
+        for operation_key, total_s in operation_s.items():
+            self.operation_s.setdefault(operation_key, []).append(total_s)
+
+    def _operation(self, signature: int, layer: int) -> Operation:
+        """Return the operation of a signature in a layer, -1 for none."""
+        if (signature, layer) not in self._operation_of:
+            module = self.runs.layers[layer] if layer >= 0 else None
+            self._operation_of[signature, layer] = operation_of_run(
+                self.runs.signatures[signature], self.kinds[signature], module
+            )
+        return self._operation_of[signature, layer]
+
+    def layer_medians(self) -> dict[_Key, tuple[float, ...]]:
+        """Return the median time of each single operation, of keys with equally many in all iterations."""
+        medians = {}
+        for key, listed in self.durations_s.items():
+            lengths = {len(durations) for durations in listed}
+            if len(listed) == self.iterations and len(lengths) == 1:
+                medians[key] = tuple(np.median(np.array(listed), axis=0).tolist())
+        return medians
 
 
 def _of_iterations(
@@ -144,9 +174,10 @@ def _of_iterations(
         yield runs_inside[order], rows_of.get(iteration, nothing)
 
 
-def _median_with_absent(times: list[float], iterations: int) -> float:
-    """Return the median over the iterations; an iteration without an entry spent no time on it and counts as 0."""
-    return float(np.median(times + [0.0] * (iterations - len(times))))
+def _medians_with_absent(times_s: dict[K, list[float]], iterations: int) -> dict[K, float]:
+    """Return the positive medians over all iterations; one without an entry spent no time on it and counts as 0."""
+    medians = {key: float(np.median(listed + [0.0] * (iterations - len(listed)))) for key, listed in times_s.items()}
+    return {key: median_s for key, median_s in medians.items() if median_s}
 
 
 def _select_iterations(

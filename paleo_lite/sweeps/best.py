@@ -171,6 +171,36 @@ def _ranked_column(by: str, columns: Iterable[str]) -> str:
     return ranked
 
 
+def _objectives(
+    columns: dict[str, bool],  # of the rows, with whether each is numeric
+    objective: str | None,
+    minimise: str | None,
+    by: str | None,
+    maximise: str | None,
+    pareto: Sequence[str],
+    facility: Facility | None,
+) -> tuple[list[str], list[float]]:
+    """Return the columns that say what is best, and -1 for each that is better the larger it is, otherwise 1."""
+    if objective in RANKINGS:
+        objective, by = None, objective
+    if objective is not None:
+        check_site_columns((objective,), facility)
+        name = find_column(objective, list(columns))
+        minimise, maximise = (None, name) if name in LARGER_IS_BETTER else (name, None)
+    if sum(map(bool, (minimise, by, maximise, pareto))) != 1:
+        raise BadValue(
+            "`best` needs exactly one of `--minimise`, `--by`, `--maximise` and `--pareto`, such as `--by cost`"
+        )
+    check_site_columns((*pareto, minimise or "", maximise or ""), facility)
+    if pareto:
+        names = [_ranked_column(name, columns) if name in RANKINGS else name for name in pareto]
+    else:
+        names = [_ranked_column(by, columns) if by is not None else minimise or maximise or ""]
+    found = [find_column(name, list(columns)) for name in names]
+    maximised = LARGER_IS_BETTER if pareto else tuple(found if maximise else ())
+    return found, [-1.0 if name in maximised else 1.0 for name in found]
+
+
 def find_best(
     path: Path,
     *,
@@ -193,30 +223,13 @@ def find_best(
     absent in every fitting row, and if no row fits.
     """
     require("pyarrow", "reading a sweep", "profiles")
-    if objective in RANKINGS:
-        objective, by = None, objective
-    if objective is not None:
-        check_site_columns((objective,), facility)
-        name = find_column(objective, [*read_columns(path), *site_columns(facility)])
-        minimise, maximise = (None, name) if name in LARGER_IS_BETTER else (name, None)
-    if sum(map(bool, (minimise, by, maximise, pareto))) != 1:
-        raise BadValue(
-            "`best` needs exactly one of `--minimise`, `--by`, `--maximise` and `--pareto`, such as `--by cost`"
-        )
-    columns = read_columns(path)
-    check_site_columns((*pareto, minimise or "", maximise or ""), facility)
-    columns |= dict.fromkeys(site_columns(facility), True)
-    if by is not None:
-        minimise = _ranked_column(by, columns)
-    names = [_ranked_column(name, columns) if name in RANKINGS else name for name in pareto]
-    objectives = [find_column(name, list(columns)) for name in (names or [minimise or maximise or ""])]
+    columns = read_columns(path) | dict.fromkeys(site_columns(facility), True)
+    objectives, signs = _objectives(columns, objective, minimise, by, maximise, pareto, facility)
     for name in objectives:
         if not columns[name]:
             numeric = ", ".join([column for column, is_numeric in columns.items() if is_numeric][:_MOST_NAMED])
             raise BadValue(f"column {name} of {path.name} has no numbers: choose one that has, such as {numeric}")
     condition = parse_where(where, columns) if where is not None else None
-    maximised = LARGER_IS_BETTER if pareto else tuple(objectives if maximise else ())
-    signs = [-1.0 if name in maximised else 1.0 for name in objectives]
     selections = {answer: _Selection(objectives, signs, top, bool(pareto)) for answer in (FORECAST, BOUND)}
     samples = {answer: _Sample(objectives, sample) for answer in selections}
     fitting = dict.fromkeys(selections, 0)
