@@ -24,9 +24,9 @@ from ..machines import Device, Price, find_device
 from ..machines.prices import choose_price
 from ..serving.deployment import Deployment, tensor_group
 from ..serving.drafts import heads_of
-from ..serving.evidence import KIND as SERVER
-from ..serving.evidence import learned_constants, server_traits
 from ..serving.iteration import NUCLEUS, has_fitted_host, with_fitted_host
+from ..serving.learned import KIND as SERVER
+from ..serving.learned import engine_traits, learned_constants
 from ..serving.options import SimulationOptions, Speculation
 from ..serving.pipeline import connect_stages
 from ..serving.placement import Division, ModelOnDevice, check_undivided, with_kernels
@@ -206,8 +206,9 @@ class Deployments(msgspec.Struct, frozen=True, eq=False):
         on_device = with_kernels(placed, self.policy, **degrees)
         if evidence is None:
             return on_device
-        traits = server_traits(on_device, self.policy)
-        constants = learned_constants(evidence.posterior(SERVER), traits)
+        assert on_device.kernels is not None
+        traits = engine_traits(on_device.workload, machine.device, self.policy, on_device.kernels.step.placement)
+        constants = learned_constants(evidence, traits)
         note = evidence.describe_distance(SERVER, traits)
         return with_kernels(placed, self.policy, **degrees, constants=constants)._replace(notes=(note,))
 

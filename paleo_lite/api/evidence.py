@@ -33,6 +33,8 @@ from ..result_files.text import to_number
 from ..serving import evidence as server_evidence
 from ..serving.answers import Serving
 from ..serving.deployment import Deployment
+from ..serving.learned import KIND as SERVER
+from ..serving.learned import TIME_PER_TOKEN, engine_traits
 from ..serving.options import SimulationOptions
 from ..serving.placement import Division
 from ..version import __version__
@@ -167,20 +169,19 @@ def observe_server(
         tpot_s=tpot_s,
         ttft_s=ttft_s,
     )
-    traits = server_evidence.server_traits(on_device, answer.engine)
+    placement = on_device.kernels.step.placement
+    traits = engine_traits(on_device.workload, on_device.machine.device, answer.engine, placement)
     own: list[tuple[str, Any, float]] = []
     per_token_s, rate = to_number(measured.get("tpot_s")), to_number(measured.get("output_tokens_per_s"))
     if not per_token_s and rate and forecasts.get("output_tokens_per_s"):
         # Tokens per second of all requests together: the same users write them in proportionally more time.
         per_token_s = tpot_s * forecasts["output_tokens_per_s"] / rate
-    own.append((server_evidence.TIME_PER_TOKEN, per_token_s, tpot_s))
+    own.append((TIME_PER_TOKEN, per_token_s, tpot_s))
     waited_s = answer.latencies["queue_s"]["mean"].value or 0.0
     if waited_s <= QUEUED_ITERATIONS * tpot_s:
         own.append((server_evidence.FIRST_TOKEN, to_number(measured.get("ttft_s")), ttft_s))
     return [
-        Observation(
-            server_evidence.KIND, figure, situation, traits, seconds, forecast_s, rounded_shares(shares[figure])
-        )
+        Observation(SERVER, figure, situation, traits, seconds, forecast_s, rounded_shares(shares[figure]))
         for figure, seconds, forecast_s in own
         if seconds and is_plausible(seconds)
     ]

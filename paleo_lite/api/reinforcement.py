@@ -12,9 +12,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ..architectures import Network
+from ..calibration.store import evidence_of
+from ..distributed.evidence import KIND as TRAINING
+from ..distributed.evidence import learned_job, training_traits
 from ..distributed.job import Job
 from ..distributed.links import device_link
 from ..distributed.parallel_config import ParallelConfig
+from ..distributed.settings import Settings
 from ..errors import BadValue, DoesNotFit
 from ..machines import Device
 from ..questions.records import settings_of
@@ -34,6 +38,7 @@ from .deployments import Deployments, find_decoder, find_draft
 from .question import Question
 from .reinforcement_devices import Devices, find_devices, part_of
 from .resolve import resolve_question
+from .scaling import PARALLEL_3D
 
 if TYPE_CHECKING:
     from ..questions.rl_options import Rl
@@ -166,7 +171,8 @@ def make_job(question: Rl, device: Device, mean_tokens: float, unit: int = 0) ->
     if question.lora is not None:
         training = TrainingOptions("adamw", mixed_precision=True, lora_rank=question.lora)
     network: Any = question.network  # a single one
-    calibration: Any = question.calibration
+    # What measured steps say is of a division: it moves the job where the trainer is timed.
+    calibration: Any = question.calibration if evidence_of(question.calibration) is None else None
     workload, machine, model = resolve_question(
         Question(
             network,
@@ -228,7 +234,24 @@ def time_trainer_of(question: Rl, devices: Devices, job: Job, lengths: Ints, con
         recompute=question.recompute or ("" if is_tuned else "full"),
     )
     batching = Batching(tokens, size, question.updates_per_step, framework.is_balanced)
-    return time_trainer(job, part_of(devices.topology, devices.trainer), parallel, batching, constants)
+    topology, evidence = part_of(devices.topology, devices.trainer), evidence_of(question.calibration)
+    if evidence is not None and TRAINING in evidence.kinds:
+        micro_batches = max(len(tokens) // (question.updates_per_step * replicas * size), 1)
+        settings = Settings(parallel=parallel)
+        job = learned_job(job, evidence, topology, settings, replicas * micro_batches * size, PARALLEL_3D)
+    return time_trainer(job, topology, parallel, batching, constants)
+
+
+def describe_evidence(question: Rl, job: Job, deployment: Deployment | None) -> list[str]:
+    """Return what a calibration from result files says of the trainer and of the rollouts; nothing without one."""
+    evidence = evidence_of(question.calibration)
+    if evidence is None:
+        return []
+    settings = Settings(parallel=ParallelConfig(execution=question.execution))
+    said = [f"trainer: {evidence.describe_distance(TRAINING, training_traits(job, settings))}"]
+    if deployment is not None:
+        said += [f"rollouts: {note}" for note in deployment.on_device.notes]
+    return said
 
 
 def make_deployment(question: Rl, devices: Devices) -> Deployment:

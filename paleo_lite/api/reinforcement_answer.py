@@ -18,7 +18,7 @@ from ..timing.energy import power_of
 from ..timing.memory import usable_bytes
 from ..timing.predicting import predict
 from ..units import format_si
-from .reinforcement import Predicted, predict_rl
+from .reinforcement import Predicted, describe_evidence, predict_rl
 
 if TYPE_CHECKING:
     from ..questions.rl_options import Rl
@@ -39,6 +39,7 @@ def make_answer(predicted: Predicted) -> RlAnswer:
         listing = choose_price(device, question.price_of, devices.price)
         price = None if listing is None else listing.usd_per_h
     rollout_bytes = rollout_bytes_of(predicted)
+    said = describe_evidence(question, predicted.job, predicted.deployment)
     answer = RlAnswer(
         network=network.name,
         gpu=device.id,
@@ -77,9 +78,9 @@ def make_answer(predicted: Predicted) -> RlAnswer:
         totals=None,
         divisions=[],
         settings=_settings(predicted),
-        model=describe_model(predicted.job.model),
+        model="; ".join((describe_model(predicted.job.model), *said)),
         notes=_notes(predicted),
-        calibration=predicted.job.model.label or None,
+        calibration="; ".join(said) or predicted.job.model.label or None,
         activity=_activity(predicted),
         power=power_of(device, has_experts=predicted.job.workload.has_experts),
         facility=question.facility,

@@ -24,6 +24,8 @@ from .question import Question
 if TYPE_CHECKING:
     from torch import nn
 
+    from ..calibration.evidence_file import EvidenceCalibration
+
 
 def resolve_question(
     question: Question, *, whole_board: bool = False, is_by_layers: bool = False
@@ -64,12 +66,17 @@ def resolve_question(
     assert question.network is not None
     image_size = square_size(question.image_size, question.network)
     network = resolve_network(question.network, image_size, question.inputs, sequence)
-    engine = _choose_engine(question, network, machine.device, precision, is_by_layers)
+    evidence = _servers_of(question)
+    engine = _choose_engine(question, network, machine.device, precision, is_by_layers, evidence)
     model: TimeModel
     if engine is not None:
         from ..serving.engine_model import EngineModel
 
         execution, model = ENGINE, EngineModel()
+    elif evidence is not None:
+        from ..engines.placed import NEEDS_KERNELS
+
+        raise BadValue(f"a calibration from result files {NEEDS_KERNELS}")
     else:
         execution = question.execution or default_execution(question.phase)
         model = choose_model(
@@ -96,11 +103,30 @@ def resolve_question(
         attention=question.attention,
         engine=engine,
     )
+    if evidence is not None:  # with an engine, or it was refused above
+        model = EngineModel.by_servers(evidence, workload, machine.device)
     return workload, machine, model
 
 
+def _servers_of(question: Question) -> EvidenceCalibration | None:
+    """Return what measured servers say of text generation; None without a calibration from result files."""
+    if question.calibration is None or question.phase not in GENERATION_PHASES:
+        return None
+    from ..calibration.store import evidence_of
+
+    evidence = evidence_of(question.calibration)
+    if evidence is not None:
+        evidence.check_kinds(("server",), f"predict --phase {question.phase}")
+    return evidence
+
+
 def _choose_engine(
-    question: Question, network: Network, device: Device, precision: str, is_by_layers: bool
+    question: Question,
+    network: Network,
+    device: Device,
+    precision: str,
+    is_by_layers: bool,
+    evidence: EvidenceCalibration | None,
 ) -> UnderEngine | None:
     """Return the engine whose kernels are timed; None where the layers are."""
     asked = (question.execution, question.policy, question.kv_cache, question.expert_load)
@@ -113,7 +139,8 @@ def _choose_engine(
     asked_machine = Machine.single_device(device, question.clock, question.unit)
     has_usual_rates = asked_machine.peak(precision).per_s == usual.peak(precision).per_s
     other_rates = None if has_usual_rates else asked_machine
-    asks = asks_for_layers(question.time_model, question.ppp, question.calibration, question.attention, other_rates)
+    of_layers = None if evidence is not None else question.calibration
+    asks = asks_for_layers(question.time_model, question.ppp, of_layers, question.attention, other_rates)
     return choose_engine(
         network,
         device,

@@ -53,12 +53,9 @@ def predict_cluster(question: Question, request: ClusterRequest, settings: Setti
         from ..calibration.store import evidence_of
 
         evidence = evidence_of(question.calibration)
+    if question.phase in GENERATION_PHASES:
+        evidence = None  # it calibrates the kernels of the engine
     if evidence is not None:
-        if question.phase in GENERATION_PHASES:
-            raise BadValue(
-                f"a calibration from result files is of steps of training on many devices, not of {question.phase}: "
-                "give `serve` the calibration of servers, or leave `--calibration` out"
-            )
         question = structs.replace(question, calibration=None)
     return predict_scaling(*resolve_cluster(question, request, settings), evidence)
 

@@ -15,6 +15,7 @@ from ..timing import Prediction, TimeModel, Workload, predict
 from ..timing.capacity import predict_with_memory
 from ..timing.workload import TrainingOptions
 from .choose import choose_model
+from .evidence_file import EvidenceCalibration
 
 NARROWER_PRECISIONS = {
     "fp64": ("fp32", "tf32", "bf16", "fp16"),
@@ -60,7 +61,8 @@ def try_alternatives(
     workload, machine, model = prediction.workload, prediction.machine, prediction.model
     # A calibration holds for one device and precision; elsewhere the best available model is used.
     model_elsewhere = time_model if model.label else model.name
-    default_model = _model_of_kind(model.name, workload, machine, model_elsewhere)
+    evidence = _evidence_of(model)
+    default_model = _model_of_kind(model.name, workload, machine, model_elsewhere, evidence)
     is_default_model = default_model is not None and default_model.label == model.label
     tried: list[Alternative] = []
     left_out: list[str] = []
@@ -73,7 +75,7 @@ def try_alternatives(
             if same_precision and (same_execution or not is_default_model):
                 used_model = model
             else:
-                used_model = _choose_model(changed, machine, model_elsewhere)
+                used_model = _choose_model(changed, machine, model_elsewhere, evidence)
             alternative = predict_with_memory(changed, other, used_model)
         except PaleoError as error:
             left_out.append(f"{name}: {error}")
@@ -138,14 +140,14 @@ def _on_other_devices(
 
     Work and memory do not depend on the device and are counted once.
     """
-    workload = prediction.workload
+    workload, evidence = prediction.workload, _evidence_of(prediction.model)
     alternatives: list[Alternative] = []
     number_without_model = 0
     for device in list_devices(hardware_files):
         if device.id == prediction.device.id:
             continue
         machine = Machine(device)
-        model = _model_of_kind(prediction.model.name, workload, machine, time_model)
+        model = _model_of_kind(prediction.model.name, workload, machine, time_model, evidence)
         other = None
         if model is not None:
             try:
@@ -162,10 +164,12 @@ def _on_other_devices(
     return alternatives, number_without_model
 
 
-def _choose_model(workload: Workload, machine: Machine, time_model: str | None) -> TimeModel:
+def _choose_model(
+    workload: Workload, machine: Machine, time_model: str | None, evidence: EvidenceCalibration | None
+) -> TimeModel:
     """Return the requested time model of a machine for a workload, or the best available one."""
     if workload.engine is not None and engine_speaks_for(workload.network, workload.precision, machine.device):
-        return EngineModel()
+        return EngineModel() if evidence is None else EngineModel.by_servers(evidence, workload, machine.device)
     return choose_model(
         machine.device,
         workload.precision,
@@ -176,10 +180,17 @@ def _choose_model(workload: Workload, machine: Machine, time_model: str | None) 
     )
 
 
-def _model_of_kind(kind: str, workload: Workload, machine: Machine, time_model: str | None) -> TimeModel | None:
+def _evidence_of(model: TimeModel) -> EvidenceCalibration | None:
+    """Return the measured servers that a model learned from, which also speak of other devices."""
+    return model.evidence if isinstance(model, EngineModel) else None
+
+
+def _model_of_kind(
+    kind: str, workload: Workload, machine: Machine, time_model: str | None, evidence: EvidenceCalibration | None
+) -> TimeModel | None:
     """Return the time model of a machine if it is of the given kind, else None."""
     try:
-        model = _choose_model(workload, machine, time_model)
+        model = _choose_model(workload, machine, time_model, evidence)
     except PaleoError:
         return None
     return model if model.name == kind else None

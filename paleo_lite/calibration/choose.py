@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -200,10 +200,10 @@ def used_calibration(prediction: Prediction, name: str | Calibration | None) -> 
         return None
     from .store import Calibration, find_calibration
 
-    if name is not None and not isinstance(name, str):
-        return name
     try:
-        calibration = find_calibration(name or f"{prediction.device.id}-{prediction.workload.precision}")
+        calibration: Any = name
+        if name is None or isinstance(name, str):
+            calibration = find_calibration(name or f"{prediction.device.id}-{prediction.workload.precision}")
     except UnknownName:  # the model is pooled
         return None
     return calibration if isinstance(calibration, Calibration) else None

@@ -40,7 +40,11 @@ LINEARISATIONS, REWEIGHTINGS = 4, 6
 KINDS = {"server": "servers", "local": "one's own machines", "train": "steps of training"}
 """Kinds of questions that evidence calibrates, and what they are of."""
 
-COMMANDS = {"server": "`serve`", "local": "`local` or `serve --engine llama.cpp`", "train": "`train`"}
+COMMANDS = {
+    "server": "`serve`, `rl` or `predict --phase decode`",
+    "local": "`local` or `serve --engine llama.cpp`",
+    "train": "`train` or `rl`",
+}
 """Commands that take the evidence of each kind."""
 
 MOST_ROWS = 1500

@@ -140,9 +140,14 @@ class EvidenceCalibration(
         return list(dict.fromkeys(row.kind for row in self.observations))
 
     @property
-    def device(self) -> str:
+    def devices(self) -> list[str]:
         """Devices of the rows."""
-        return ", ".join(dict.fromkeys(row.traits["device"] for row in self.observations))
+        return list(dict.fromkeys(row.traits["device"] for row in self.observations))
+
+    @property
+    def device(self) -> str:
+        """Devices of the rows, as text."""
+        return ", ".join(self.devices)
 
     @property
     def precision(self) -> str:
@@ -330,6 +335,33 @@ def check_evidence(calibration: EvidenceCalibration, path: Path) -> EvidenceCali
         if "device" not in row.traits:
             raise BadFile(f"{where}.traits must name the device")
     return calibration
+
+
+def combine(parts: Mapping[str, Any]) -> EvidenceCalibration:
+    """Return calibrations from result files, by their names, as one; rows that several have count once.
+
+    Raise BadValue for a calibration of another kind, or too many rows.
+    """
+    for name, part in parts.items():
+        if not isinstance(part, EvidenceCalibration):
+            raise BadValue(
+                f"{name} is a calibration of passes of networks, which stands alone: only those from result files of "
+                "benchmarks are joined by +"
+            )
+    rows = {msgspec.json.encode(row): row for part in parts.values() for row in part.observations}
+    if len(rows) > MOST_OBSERVATIONS:
+        raise BadValue(f"{' + '.join(parts)} have {len(rows):,} rows together, at most {MOST_OBSERVATIONS:,} are read")
+    provenance = [part.provenance for part in parts.values()]
+    inputs = dict.fromkeys(text for one in provenance for text in one.inputs)
+    notes = dict.fromkeys(note for part in parts.values() for note in part.notes)
+    latest = max(one.date for one in provenance)
+    return EvidenceCalibration(
+        EVIDENCE_FORMAT,
+        "evidence",
+        list(rows.values()),
+        EvidenceProvenance(list(inputs), latest, provenance[0].version),
+        list(notes),
+    )
 
 
 def best_rows(posterior: Posterior, candidates: Sequence[Observation], number: int) -> list[SuggestedRow]:

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from ..errors import BadFile, BadValue, CalibrationFailed, MissingExtra, UnknownName
-from ..files import NO_SUCH_FILE, is_missing_path, read_typed, shipped_folder, write_atomically
+from ..files import NO_SUCH_FILE, file_exists, is_missing_path, read_typed, shipped_folder, write_atomically
 from ..result import Result
 from ..text import format_plural
 from ..timing.calibrated import CalibratedModel
@@ -313,8 +313,25 @@ def shipped_calibrations() -> dict[str, Path]:
     return {path.stem: path for path in files}
 
 
+TOGETHER = "+"
+"""Between the names of files from result files of benchmarks that are one calibration together."""
+
+
+def names_of_parts(name: str) -> list[str]:
+    """Return the names that are joined by +; a file whose own name has a + is one."""
+    return [name] if file_exists(name) else name.split(TOGETHER)
+
+
 def find_calibration(name: str) -> AnyCalibration:
-    """Read a calibration, given its path or the name of a shipped one; raise UnknownName if neither exists."""
+    """Read a calibration, given its path, several paths joined by +, or the name of a shipped one.
+
+    Raise UnknownName if there is none, and BadValue for several of which one is not from result files of benchmarks.
+    """
+    parts = names_of_parts(name)
+    if len(parts) > 1:
+        from .evidence_file import combine
+
+        return combine({part: find_calibration(part) for part in parts})
     if name.endswith(".toml"):
         return read_calibration(Path(name))
     shipped = shipped_calibrations()

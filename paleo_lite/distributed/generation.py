@@ -18,6 +18,7 @@ from ..architectures.network import SequenceOptions
 from ..counting.kinds import is_all_reduce
 from ..engines.placed import NEEDS_KERNELS, check_division
 from ..errors import BadValue
+from ..serving.engine_model import EngineModel
 from ..serving.iteration import Iteration, iteration_of
 from ..timing import Prediction, Workload, predict
 from ..timing.intervals import interval_of
@@ -129,7 +130,9 @@ def _place(job: Job, group: Topology, experts: int, attention_data: int) -> Iter
     engine = job.workload.engine
     assert engine is not None
     placement = place_replica(group, group.workers, experts, attention_data, engine.expert_load)
-    return iteration_of(job.workload, job.machine.device, placement, is_bound=not job.model.is_forecast)
+    device, is_bound = job.machine.device, not job.model.is_forecast
+    constants = job.model.constants_of(job.workload, device, placement) if isinstance(job.model, EngineModel) else None
+    return iteration_of(job.workload, device, placement, constants=constants, is_bound=is_bound)
 
 
 def _predict_layers(job: Job, group: Topology, samples: int, settings: Settings) -> Step:

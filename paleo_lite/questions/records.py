@@ -100,7 +100,8 @@ class CalibrationOptions(Options):
 
     calibration: str | Calibration | EvidenceCalibration | None = option(
         group=MODEL_GROUP, type=CALIBRATION, metavar="FILE|NAME",
-        help="File or name of a calibration. [default: the shipped calibrations under PyTorch]",
+        help="File or name of a calibration; files from result files of benchmarks joined by + are one. [default: the "
+        "shipped calibrations under PyTorch]",
     )  # fmt: skip
 
 

@@ -258,7 +258,12 @@ def _network_sources(network: Any) -> list[Source]:
 
 def _calibration_sources(prediction: Prediction, named: Any, calibration: Calibration | None) -> list[Source]:
     """Return the file of the calibration, or that of the fits of other devices."""
+    from ..calibration.store import evidence_of, names_of_parts
+
     folder = shipped_folder("calibrations")
+    if evidence_of(named) is not None:
+        parts = names_of_parts(named) if isinstance(named, str) else []
+        return [file_source("calibration", Path(part)) for part in parts]
     if calibration is None:
         if not prediction.model.label:
             return []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..errors import BadValue
@@ -39,6 +40,7 @@ def _answer(question: Rl) -> RlAnswer:
 
     if len(settings_of(question.reward)) > 1:
         raise BadValue("give only one of model and seconds of `--reward`")
+    question = _with_evidence(question)
     speculation = settings_of(question.speculation)
     if speculation and "tokens" not in speculation:
         raise BadValue("`--speculation` needs tokens=N, the tokens drafted per iteration")
@@ -50,6 +52,19 @@ def _answer(question: Rl) -> RlAnswer:
             raise BadValue(f"`--advise` chooses `--{chosen[0].replace('_', '-')}` itself: leave it out")
         return advise_rl(question)
     return answer_rl(question)
+
+
+def _with_evidence(question: Rl) -> Rl:
+    """Return the question with its calibration read, if it is one from result files; check that it informs a part."""
+    if question.calibration is None:
+        return question
+    from ..calibration.store import evidence_of
+
+    evidence = evidence_of(question.calibration)
+    if evidence is None:
+        return question
+    evidence.check_kinds(("server", "train") if question.rules.rolls_out else ("train",), "rl")
+    return replace(question, calibration=evidence)
 
 
 _OF_ROLLOUTS = (

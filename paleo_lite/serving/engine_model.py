@@ -16,6 +16,7 @@ from ..engines.kernels import AttentionKernel, CountedKernel, Kernel, Pointwise
 from ..engines.placed import KERNEL_MODEL, NEEDS_KERNELS, engine_speaks_for
 from ..engines.records import ENGINES, KERNEL_ENGINES, USUAL_ENGINE
 from ..engines.routing import UNIFORM
+from ..engines.step import ONE_DEVICE, ReplicaDivision
 from ..errors import BadValue
 from ..formats import FORMATS, format_of_weights
 from ..machines import Device, Machine, PeakRate
@@ -25,9 +26,13 @@ from ..timing.memory import usable_bytes
 from ..timing.models import CALIBRATED, LaunchedKernels, RequestedOutputs, Terms, Times
 from ..timing.workload import UnderEngine
 from .iteration import Iteration, iteration_of
+from .learned import KIND as SERVER
+from .learned import engine_traits, learned_constants
 
 if TYPE_CHECKING:
     from ..architectures import Network
+    from ..calibration.evidence_file import EvidenceCalibration
+    from ..engines.constants import EngineConstants
     from ..timing import Workload
     from ..timing.broadcast import BatchedStack
     from ..timing.memory import Memory
@@ -113,16 +118,36 @@ class EngineModel(msgspec.Struct, frozen=True):
     """Time model of workloads under an engine: the kernels that it launches, with constants fitted to measured ones."""
 
     name: ClassVar[str] = "kernels"
-    label: ClassVar[str] = ""
     ppp: ClassVar[None] = None
     needs_bytes: ClassVar[bool] = True
     uses_memory: ClassVar[bool] = True
     uses_convention_count: ClassVar[bool] = False
     notes: ClassVar[tuple[str, ...]] = ()
     power_constants: ClassVar[None] = None
-    description: ClassVar[str] = KERNEL_MODEL
 
     is_bound: bool = False  # whether kernels take no longer than the data sheet allows, and the host no time
+    evidence: EvidenceCalibration | None = None  # what measured servers say; None without any
+    label: str = ""  # of the evidence, as text
+
+    @property
+    def description(self) -> str:
+        """Name of the model, with what calibrates it."""
+        return f"{KERNEL_MODEL}; {self.label}" if self.label else KERNEL_MODEL
+
+    @classmethod
+    def by_servers(cls, evidence: EvidenceCalibration, workload: Workload, device: Device) -> EngineModel:
+        """Return the model with what measured servers say of an engine on a device."""
+        assert workload.engine is not None
+        traits = engine_traits(workload, device, workload.engine.name)
+        return cls(evidence=evidence, label=evidence.describe_distance(SERVER, traits))
+
+    def constants_of(
+        self, workload: Workload, device: Device, placement: ReplicaDivision = ONE_DEVICE
+    ) -> EngineConstants | None:
+        """Return the constants that measured servers lead to; None without any."""
+        if self.evidence is None or workload.engine is None:
+            return None
+        return learned_constants(self.evidence, engine_traits(workload, device, workload.engine.name, placement))
 
     @property
     def is_forecast(self) -> bool:
@@ -168,7 +193,8 @@ class EngineModel(msgspec.Struct, frozen=True):
 
     def evaluate(self, workload: Workload, machine: Machine) -> Terms:
         """Time the kernels of a workload; see `paleo_lite.timing.models.TimeModel.evaluate`."""
-        iteration = iteration_of(workload, machine.device, is_bound=self.is_bound)
+        constants = self.constants_of(workload, machine.device)
+        iteration = iteration_of(workload, machine.device, constants=constants, is_bound=self.is_bound)
         step, load = iteration.step, iteration.load
         merged = merge_kernels(iteration.kernels)
         activities = kernel_activities(step, merged, load)

@@ -1,43 +1,25 @@
-"""Measured servers as evidence: the shares of the causes in their times, and the constants calibrated by them."""
+"""Measured servers as evidence: the shares of the causes in their times."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..calibration.evidence import Posterior
-from ..engines.causes import FRONT_END, HOST, PROMPTS, shares_of, with_factors
-from ..engines.constants import EngineConstants, Learned, engine_constants
+from ..engines.causes import FRONT_END, HOST, PROMPTS, shares_of
 from ..engines.step import Load
 from .kernel_timer import device_kernels
+from .learned import TIME_PER_TOKEN
 
 if TYPE_CHECKING:
     from ..engines.records.record import Server
     from .placement import ModelOnDevice
 
-KIND = "server"
-
-TIME_PER_TOKEN, FIRST_TOKEN = "tpot_s", "ttft_s"
-"""Figures of servers that are evidence."""
+FIRST_TOKEN = "ttft_s"
+"""Figure of servers that is evidence beside the time per token."""
 
 LARGEST_PROMPT_SHARE = 0.95
 """Largest share of the prompt in a time to first token: the front end is never nothing."""
-
-
-def server_traits(on_device: ModelOnDevice, engine: str, source: str = "", version: str = "") -> dict[str, str]:
-    """Return the traits by which measurements are compared: source, engine, device, format, network."""
-    workload = on_device.workload
-    return {
-        "source": source,
-        "engine": engine,
-        "device": on_device.machine.device.id,
-        "format": f"{workload.precision} {workload.weights or ''}".strip(),
-        "network": workload.network.name,
-        "division": f"{on_device.tensor} {on_device.experts} {on_device.attention_data}",
-        "version": version,
-    }
 
 
 def server_shares(
@@ -68,12 +50,3 @@ def server_shares(
         TIME_PER_TOKEN: shares_of(seconds),
         FIRST_TOKEN: {PROMPTS: prompt_share, FRONT_END: 1 - prompt_share},
     }
-
-
-def learned_constants(posterior: Posterior, traits: Mapping[str, str]) -> EngineConstants:
-    """Return the constants of an engine with what measured servers say of one with some traits."""
-    factors = posterior.factors(traits)
-    learned = Learned(
-        factors.causes, factors.prior_covariance, factors.covariance, posterior.prior.noise[TIME_PER_TOKEN] ** 2
-    )
-    return with_factors(engine_constants(), dict(zip(factors.causes, factors.mean.tolist())), learned)

@@ -15,7 +15,7 @@ from msgspec import structs
 
 from ..engines.activity import DataSheetConstants, kernel_activity
 from ..engines.blocks import sampled_logits
-from ..engines.constants import Host
+from ..engines.constants import EngineConstants, Host
 from ..engines.kernels import CountedKernel, ExchangeKernel
 from ..engines.memory import activation_bytes, sequence_bytes
 from ..engines.placed import CHECKED_CONTEXT, EngineKernels, place_kernels
@@ -205,6 +205,7 @@ def iteration_of(
     placement: ReplicaDivision = ONE_DEVICE,
     *,
     sequences: Any = None,
+    constants: EngineConstants | None = None,  # other ones than those that are shipped
     is_bound: bool = False,
 ) -> Iteration:
     """Return a pass of a workload under an engine, of some sequences of all attention groups or those of the workload.
@@ -220,7 +221,7 @@ def iteration_of(
         kernels_of(engine.name),
         kv_cache=engine.kv_cache,
         placement=placement,
-        constants=DataSheetConstants(classes={}) if is_bound else None,
+        constants=DataSheetConstants(classes={}) if is_bound else constants,
     )
     batch = workload.batch_size if sequences is None else sequences
     host = None if is_bound else with_fitted_host(policy, placed)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import streamlit as st
 
+from ..calibration.evidence_file import EvidenceCalibration
 from .fields import KEY, draw_field, key_of, read_field, write_field
 from .show import escape_markdown
 from .uploads import (
@@ -147,11 +148,13 @@ def _select_new_files(asked: str, before: OwnFiles) -> None:
         state[NETWORK_KEY] = new["network"][-1]
     for name in new["calibration"]:
         calibration, _ = own_files().calibration[name]
+        is_evidence = isinstance(calibration, EvidenceCalibration)
         if "calibration" in offered:
             write_field(asked, "calibration", name)
+        if "calibration" in offered and not is_evidence:
             write_field(asked, "precision", calibration.precision)
-        if calibration.device in devices():
-            new["gpu"].append(calibration.device)
+        measured = calibration.devices if is_evidence else [calibration.device]
+        new["gpu"] += [device for device in measured if device in devices()]
     if new["gpu"]:
         state[DEVICES_KEY] = list(dict.fromkeys([*new["gpu"], *state[DEVICES_KEY]]))[:DEVICES_AT_MOST]
         state[SHOWN_KEY] = ""

@@ -20,6 +20,7 @@ from ..architectures import Network, find_network, network_names
 from ..architectures.catalog import read_network_file
 from ..architectures.listing import network_rows
 from ..architectures.pipelines.records import pipelines
+from ..calibration.evidence_file import EvidenceCalibration
 from ..calibration.store import read_calibration, shipped_calibrations
 from ..errors import BadFile, PaleoError
 from ..machines import Device, list_devices
@@ -154,7 +155,8 @@ def available_calibrations(gpus: Sequence[str], precision: str) -> list[str]:
     uploaded = [
         name
         for name, (calibration, _) in own_files().calibration.items()
-        if calibration.device in gpus and precision in ("", calibration.precision)
+        if isinstance(calibration, EvidenceCalibration)  # which also informs what was not measured
+        or (calibration.device in gpus and precision in ("", calibration.precision))
     ]
     shipped = [name for name in shipped_calibrations() if name.rpartition("-")[0] in gpus]
     return uploaded + [name for name in shipped if precision in ("", name.rpartition("-")[2])]

@@ -1,7 +1,7 @@
 """`calibrate` with result files of benchmarks, and forecasts with what they teach.
 
 Tests: engines/causes.py, own_machines/evidence.py, questions/evidence.py, reporting/evidence.py,
-serving/evidence.py.
+serving/evidence.py, serving/learned.py.
 """
 
 from __future__ import annotations
@@ -10,11 +10,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import paleo_lite as pl
 from paleo_lite.api.calibrations import find_result_files
+from paleo_lite.calibration.alternatives import try_alternatives
+from paleo_lite.calibration.evidence import Observation
 from paleo_lite.calibration.evidence_file import EvidenceCalibration
+from paleo_lite.calibration.store import find_calibration, write_calibration
 from paleo_lite.errors import BadValue, CalibrationFailed
 from result_samples import VLLM_SERVE
 
@@ -88,6 +92,83 @@ def test_another_device_moves_less_and_says_so(slow_server: EvidenceCalibration,
     ratio = moved.latencies["tpot_s"]["mean"].value / shipped.latencies["tpot_s"]["mean"].value
     assert 1.0 < ratio < 1.4
     assert "another device (h100-sxm): only what both have in common moves" in moved.model
+
+
+def test_a_pass_of_text_generation_moves_with_its_server(slow_server: EvidenceCalibration) -> None:
+    for phase in ({"phase": "decode", "context": 1000}, {"phase": "prefill", "sequence_length": 1000}):
+        asked: dict[str, Any] = {"gpu": "h100-sxm", "precision": "bf16", **phase}
+        shipped = pl.predict("llama-3.1-8b", batch_size=8, **asked)
+        moved = pl.predict("llama-3.1-8b", batch_size=8, calibration=slow_server, **asked)
+        # Tokens took twice their forecast; first tokens came earlier than forecast, so that prompts are faster.
+        assert (moved.time_s > shipped.time_s) == (phase["phase"] == "decode")
+        assert moved.bound_s == shipped.bound_s
+        assert "calibrated by 4 measured figures" in moved.model.description
+        assert moved.calibration == "calibrated by 4 measured figures"
+    decoded = pl.predict("llama-3.1-8b", gpu="h100-sxm", phase="decode", context=1000, calibration=slow_server)
+    on_two = pl.predict("llama-3.1-8b", gpu="h100-sxm", phase="decode", context=1000, tensor=2, calibration=slow_server)
+    shipped_on_two = pl.predict("llama-3.1-8b", gpu="h100-sxm", phase="decode", context=1000, tensor=2)
+    assert shipped_on_two.rows[0].time_s < on_two.rows[0].time_s < decoded.time_s
+    assert "calibrated by 4 measured figures" in on_two.model
+
+
+def test_text_generation_says_what_no_evidence_is_of(slow_server: EvidenceCalibration) -> None:
+    other = pl.predict("llama-3.1-8b", gpu="h100-sxm", phase="decode", engine="sglang", calibration=slow_server)
+    assert "another engine (vllm): only what both have in common moves" in other.model.description
+    with pytest.raises(BadValue, match="a calibration from result files needs the kernels of an engine"):
+        pl.predict("llama-3.1-8b", gpu="k80", phase="decode", calibration=slow_server)
+
+
+def test_other_devices_of_a_report_have_the_evidence(slow_server: EvidenceCalibration, tmp_path: Path) -> None:
+    path = tmp_path / "server.toml"
+    write_calibration(slow_server, path)
+    asked: dict[str, Any] = {"gpu": "h100-sxm", "precision": "bf16", "phase": "decode", "context": 1000}
+    moved = pl.predict("llama-3.1-8b", batch_size=8, calibration=str(path), **asked)
+    on_l40s = pl.predict("llama-3.1-8b", batch_size=8, calibration=str(path), **{**asked, "gpu": "l40s"})
+    tried = {one.name: one.prediction for one in try_alternatives(moved).tried}
+    assert tried[on_l40s.device.name].time_s == pytest.approx(on_l40s.time_s)
+    report = pl.report(pl.Predict("llama-3.1-8b", calibration=str(path), **asked), tmp_path / "report.html")
+    assert "server.toml" in report.path.read_text()
+
+
+def test_rollouts_and_the_trainer_learn_from_their_own_rows(slow_server: EvidenceCalibration, tmp_path: Path) -> None:
+    asked: dict[str, Any] = {"gpu": "h100-sxm", "workers": 8, "prompts": 8, "response_tokens": 500}
+    shipped = pl.rl("llama-3.1-8b", **asked)
+    by_server = pl.rl("llama-3.1-8b", calibration=slow_server, **asked)
+    assert by_server.rollouts_s > 1.2 * shipped.rollouts_s
+    assert "rollouts: calibrated by 4 measured figures" in by_server.model
+    assert "trainer: the calibration has no figures of steps of training" in by_server.model
+    steps = [
+        Observation("train", "step_s", "a step", traits, 3.0, 1.5, {"products": 0.7, "memory": 0.3})
+        for traits in [{"source": "", "engine": "megatron", "device": "h100-sxm", "format": "bf16", "network": "x"}]
+    ]
+    write_calibration(slow_server, tmp_path / "server.toml")
+    write_calibration(msgspec.structs.replace(slow_server, observations=steps), tmp_path / "cluster.toml")
+    both = pl.rl("llama-3.1-8b", calibration=f"{tmp_path / 'server.toml'}+{tmp_path / 'cluster.toml'}", **asked)
+    assert both.rollouts_s == pytest.approx(by_server.rollouts_s)
+    assert both.trainer_s > 1.1 * shipped.trainer_s
+    with pytest.raises(BadValue, match="learns from measured servers or steps of training, and the calibration is of"):
+        pl.rl("llama-3.1-8b", calibration=local_rows(), **asked)
+
+
+def local_rows() -> EvidenceCalibration:
+    """Return a calibration of a machine of one's own."""
+    traits = {"source": "", "engine": "cuda", "device": "rtx3090", "format": "q4_0", "network": "llama-2-7b"}
+    row = Observation("local", "token_s", "tg128", traits, 0.02, 0.01, {"reading": 1.0})
+    return EvidenceCalibration(1, "evidence", [row])
+
+
+def test_several_files_are_one_calibration(slow_server: EvidenceCalibration, tmp_path: Path) -> None:
+    write_calibration(slow_server, tmp_path / "server.toml")
+    write_calibration(local_rows(), tmp_path / "own+machine.toml")
+    server, own = (str(tmp_path / name) for name in ("server.toml", "own+machine.toml"))
+    assert find_calibration(own).to_dict()["observations"][0]["kind"] == "local"  # a name of its own with a +
+    (tmp_path / "machine.toml").write_bytes((tmp_path / "own+machine.toml").read_bytes())
+    together = find_calibration(f"{server}+{tmp_path / 'machine.toml'}+{server}")
+    assert isinstance(together, EvidenceCalibration)
+    assert len(together.observations) == 5
+    assert together.kinds == ["server", "local"]
+    with pytest.raises(BadValue, match="k40m-fp32 is a calibration of passes of networks, which stands alone"):
+        find_calibration(f"{server}+k40m-fp32")
 
 
 def test_rows_of_servers_say_nothing_of_networks(slow_server: EvidenceCalibration) -> None:

@@ -17,7 +17,8 @@ from paleo_lite.engines.causes import CAUSES, FRONT_END, HOST, LAUNCHES, PROMPTS
 from paleo_lite.engines.constants import EngineConstants, engine_constants
 from paleo_lite.engines.step import UNKNOWN_HOST
 from paleo_lite.machines import find_device
-from paleo_lite.serving.evidence import FIRST_TOKEN, KIND, LARGEST_PROMPT_SHARE, TIME_PER_TOKEN
+from paleo_lite.serving.evidence import FIRST_TOKEN, LARGEST_PROMPT_SHARE
+from paleo_lite.serving.learned import KIND, TIME_PER_TOKEN
 
 from ..engines.servers import Server, published_servers
 from ..engines.steps import HELD_OUT_TOLERANCE, MOST_USERS, StepParts, fit_steps, is_fitted, parts_of, predict_steps

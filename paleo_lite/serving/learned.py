@@ -1,0 +1,44 @@
+"""Constants of an engine, calibrated by measured servers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..engines.causes import with_factors
+from ..engines.constants import EngineConstants, Learned, engine_constants
+from ..engines.step import ONE_DEVICE, ReplicaDivision
+
+if TYPE_CHECKING:
+    from ..calibration.evidence_file import EvidenceCalibration
+    from ..machines import Device
+    from ..timing import Workload
+
+KIND = "server"
+
+TIME_PER_TOKEN = "tpot_s"
+"""Figure of servers that is evidence of the kernels of decoding."""
+
+
+def engine_traits(
+    workload: Workload, device: Device, engine: str, placement: ReplicaDivision = ONE_DEVICE
+) -> dict[str, str]:
+    """Return the traits by which servers are compared: engine, device, format, network, division."""
+    return {
+        "source": "",
+        "engine": engine,
+        "device": device.id,
+        "format": f"{workload.precision} {workload.weights or ''}".strip(),
+        "network": workload.network.name,
+        "division": f"{placement.devices} {placement.experts} {placement.attention_data}",
+        "version": "",
+    }
+
+
+def learned_constants(evidence: EvidenceCalibration, traits: dict[str, str]) -> EngineConstants:
+    """Return the constants of an engine with the given traits, calibrated by measured servers."""
+    posterior = evidence.posterior(KIND)
+    factors = posterior.factors(traits)
+    learned = Learned(
+        factors.causes, factors.prior_covariance, factors.covariance, posterior.prior.noise[TIME_PER_TOKEN] ** 2
+    )
+    return with_factors(engine_constants(), dict(zip(factors.causes, factors.mean.tolist())), learned)
