@@ -12,6 +12,7 @@ from ..architectures.catalog import is_factory
 from ..architectures.network import SequenceOptions
 from ..calibration.evidence_file import EvidenceCalibration
 from ..calibration.store import evidence_of, find_evidence
+from ..distributed.link_evidence import learned_topology, link_notes
 from ..distributed.links import Topology, device_link
 from ..distributed.platforms import Computer, find_platform
 from ..engines.placed import NEEDS_KERNELS
@@ -192,14 +193,20 @@ class Deployments(msgspec.Struct, frozen=True, eq=False):
             is_by_layers=division.pipeline > 1,
         )
         experts, attention = division.expert_parallel, division.attention_data_parallel
-        group = tensor_group(machine.device, division.tensor, self.link, self.topology, attention)
-        has_links = self.topology is None and division.pipeline > 1
+        topology = self.topology
+        if topology is not None:
+            topology = learned_topology(topology, machine.device, evidence, SERVER)
+        group = tensor_group(machine.device, division.tensor, self.link, topology, attention)
+        if group is not None and topology is None:
+            group = learned_topology(group, machine.device, evidence, SERVER)
+        has_links = topology is None and division.pipeline > 1
         stage_link = self.link or device_link(machine.device) if has_links else None
-        connected = connect_stages(division.pipeline, division.tensor, device_link=stage_link, topology=self.topology)
-        placed = ModelOnDevice(workload, machine, model, group, self.cache_format, connected)
+        connected = connect_stages(division.pipeline, division.tensor, device_link=stage_link, topology=topology)
+        notes = () if group is None else link_notes(group, machine.device, evidence)
+        placed = ModelOnDevice(workload, machine, model, group, self.cache_format, connected, notes=notes)
         if workload.engine is None:
             check_undivided(experts, attention, machine.device, division.pipeline, self.expert_load)
-            if evidence is not None:
+            if evidence is not None and SERVER in evidence.kinds:
                 raise BadValue(f"a calibration from result files {NEEDS_KERNELS} and without `--pipeline`")
             return placed
         degrees: dict[str, Any] = {"experts": experts, "attention_data": attention, "alpha": self.expert_load}
@@ -210,7 +217,7 @@ class Deployments(msgspec.Struct, frozen=True, eq=False):
         traits = engine_traits(on_device.workload, machine.device, self.policy, on_device.kernels.step.placement)
         constants = learned_constants(evidence, traits)
         note = evidence.describe_distance(SERVER, traits)
-        return with_kernels(placed, self.policy, **degrees, constants=constants)._replace(notes=(note,))
+        return with_kernels(placed, self.policy, **degrees, constants=constants)._replace(notes=(note, *notes))
 
 
 def find_topology(platform: str | None, link: str | None, workers: int | None) -> tuple[Topology | None, Price | None]:

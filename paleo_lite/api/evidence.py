@@ -19,6 +19,8 @@ from ..calibration.evidence_file import (
     is_plausible,
     rounded_shares,
 )
+from ..distributed import link_evidence
+from ..distributed.links import Topology
 from ..engines.records import LOCAL_ENGINES
 from ..errors import BadValue, PaleoError
 from ..files import sha256_of
@@ -39,13 +41,17 @@ from ..serving.options import SimulationOptions
 from ..serving.placement import Division
 from ..version import __version__
 from .deployments import Deployments, find_decoder
-from .result_forecasts import Forecast, NotShipped, describe_situation, facts_of, forecast_figures
+from .result_forecasts import Forecast, MeasuredCollective, NotShipped, describe_situation, facts_of, forecast_figures
 from .training_rows import observe_training
 
 ASKED = ("gpu", "network", "engine")
 """Facts without which no row is evidence."""
 
-ASSUMED = {"tensor": "one device", "precision": "the precision of the weights, or bf16"}
+ASSUMED = {
+    "tensor": "one device",
+    "precision": "the precision of the weights, or bf16",
+    "link": "the fastest link of the device, and the network of its usual computer,",
+}
 """What is assumed of facts that are missing."""
 
 MOST_SITUATIONS = 60
@@ -57,6 +63,7 @@ QUEUED_ITERATIONS = 10
 USERS = (1, 4, 16, 64, 256)
 PROMPTS = (128, 1024, 4096)
 CONTEXTS = (0, 8192)
+MESSAGES = (2**13, 2**18, 2**23, 2**28)
 """Situations among which the next measurement is suggested."""
 
 
@@ -137,6 +144,8 @@ def _observe(
     values = {forecast.figure: forecast.value for forecast in forecasts}
     if reading.kind == "step":
         return observe_training(facts, situation, answer, hardware_files)
+    if isinstance(answer, MeasuredCollective):
+        return _observe_collective(facts, answer, values["time_s"])
     if isinstance(answer, LocalPrediction):
         return _observe_local(reading, facts, situation, answer, values)
     assert isinstance(answer, Serving)
@@ -228,6 +237,24 @@ def _observe_local(
     return [Observation(local_evidence.KIND, figure, situation, traits, seconds, forecast_s, rounded_shares(shares))]
 
 
+def _observe_collective(
+    facts: dict[str, Any], measured: MeasuredCollective, forecast_s: float | None
+) -> list[Observation]:
+    """Return a measured collective as evidence of a link, beside its forecast."""
+    seconds, topology = to_number(facts.get("time_s")), measured.topology
+    if not forecast_s or not seconds or not is_plausible(seconds):
+        return []
+    assert topology.device is not None
+    traits = link_evidence.link_traits(
+        link_evidence.slowest_link(topology), topology.device, measured.operation, topology.workers
+    )
+    named = f"{measured.operation} of {measured.message_bytes:,.0f} bytes, {topology.workers:,} devices"
+    shares = link_evidence.collective_shares(*measured)
+    return [
+        Observation(link_evidence.KIND, link_evidence.TIME, named, traits, seconds, forecast_s, rounded_shares(shares))
+    ]
+
+
 def suggest_rows(calibration: EvidenceCalibration, number: int, hardware_files: list[Path]) -> list[SuggestedRow]:
     """Return the measurements that would most reduce the variance of forecasts of the same servers and machines."""
     found: list[SuggestedRow] = []
@@ -239,9 +266,22 @@ def suggest_rows(calibration: EvidenceCalibration, number: int, hardware_files: 
 
 def _candidates(row: Observation, hardware_files: list[Path]) -> list[Observation]:
     """Return situations of the server or the machine of a row that could be measured."""
-    if row.kind == local_evidence.KIND:
-        return _local_candidates(row)
-    return _server_candidates(row, hardware_files)
+    if row.kind == SERVER:
+        return _server_candidates(row, hardware_files)
+    make = _CANDIDATES.get(row.kind)
+    return [] if make is None else make(row)
+
+
+def _link_candidates(row: Observation) -> list[Observation]:
+    traits, devices = row.traits, int(row.traits["devices"])
+    link = link_evidence.expected_rate(traits["link"], traits["operation"])
+    topology = Topology(None, devices, link, 1, None)
+    found = []
+    for size in MESSAGES:
+        shares = link_evidence.collective_shares(topology, traits["operation"], size)
+        situation = f"{traits['operation']} of {size:,} bytes on {devices:,} devices"
+        found.append(Observation(row.kind, link_evidence.TIME, situation, traits, 1.0, 1.0, shares))
+    return found
 
 
 def _server_candidates(row: Observation, hardware_files: list[Path]) -> list[Observation]:
@@ -288,3 +328,7 @@ def _local_candidates(row: Observation) -> list[Observation]:
             )
         )
     return found
+
+
+_CANDIDATES = {local_evidence.KIND: _local_candidates, link_evidence.KIND: _link_candidates}
+"""Situations of a kind that could be measured; those of servers are simulated, and steps of training have none."""

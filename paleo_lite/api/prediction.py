@@ -12,6 +12,7 @@ from msgspec import structs
 from ..architectures.catalog import networks_with_macs
 from ..architectures.pipelines.records import Pipeline
 from ..architectures.pipelines.sampling import denoiser_network, find_pipeline
+from ..counting import GENERATION_PHASES
 from ..counting.work import PHASES_WITH_GRADIENTS
 from ..errors import BadValue
 from ..machines import Machine
@@ -130,6 +131,8 @@ def _predict_layers(question: Question, *, is_denoiser: bool = False) -> Predict
         evidence = evidence_of(question.calibration)
     if evidence is not None:
         question = structs.replace(question, calibration=None)
+    if question.calibration is not None and question.phase in GENERATION_PHASES:
+        _check_servers(question)
     workload, machine, model = resolve_question(question, whole_board=question.asks_for_board)
     if evidence is not None:
         model = _learn_steps(evidence, workload, machine, model)
@@ -143,6 +146,15 @@ def _predict_layers(question: Question, *, is_denoiser: bool = False) -> Predict
     from ..timing.capacity import predict_with_memory
 
     return predict_with_memory(workload, machine, model, fit_batch=question.fit_batch)
+
+
+def _check_servers(question: Question) -> None:
+    """Check that a calibration from result files has servers, which alone inform text generation on one device."""
+    from ..calibration.store import evidence_of
+
+    evidence = evidence_of(question.calibration)
+    if evidence is not None:
+        evidence.check_kinds(("server",), f"predict --phase {question.phase}")
 
 
 def _learn_steps(evidence: EvidenceCalibration, workload: Workload, machine: Machine, model: TimeModel) -> TimeModel:

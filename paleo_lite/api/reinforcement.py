@@ -16,6 +16,7 @@ from ..calibration.store import evidence_of
 from ..distributed.evidence import KIND as TRAINING
 from ..distributed.evidence import learned_job, training_traits
 from ..distributed.job import Job
+from ..distributed.link_evidence import learned_topology, link_notes
 from ..distributed.links import device_link
 from ..distributed.parallel_config import ParallelConfig
 from ..distributed.settings import Settings
@@ -234,7 +235,8 @@ def time_trainer_of(question: Rl, devices: Devices, job: Job, lengths: Ints, con
         recompute=question.recompute or ("" if is_tuned else "full"),
     )
     batching = Batching(tokens, size, question.updates_per_step, framework.is_balanced)
-    topology, evidence = part_of(devices.topology, devices.trainer), evidence_of(question.calibration)
+    evidence = evidence_of(question.calibration)
+    topology = learned_topology(part_of(devices.topology, devices.trainer), devices.device, evidence, TRAINING)
     if evidence is not None and TRAINING in evidence.kinds:
         micro_batches = max(len(tokens) // (question.updates_per_step * replicas * size), 1)
         settings = Settings(parallel=parallel)
@@ -242,13 +244,15 @@ def time_trainer_of(question: Rl, devices: Devices, job: Job, lengths: Ints, con
     return time_trainer(job, topology, parallel, batching, constants)
 
 
-def describe_evidence(question: Rl, job: Job, deployment: Deployment | None) -> list[str]:
+def describe_evidence(question: Rl, devices: Devices, job: Job, deployment: Deployment | None) -> list[str]:
     """Return what a calibration from result files says of the trainer and of the rollouts; nothing without one."""
     evidence = evidence_of(question.calibration)
     if evidence is None:
         return []
     settings = Settings(parallel=ParallelConfig(execution=question.execution))
     said = [f"trainer: {evidence.describe_distance(TRAINING, training_traits(job, settings))}"]
+    topology = learned_topology(devices.topology, devices.device, evidence, TRAINING)
+    said += [f"trainer: {note}" for note in link_notes(topology, devices.device, evidence)]
     if deployment is not None:
         said += [f"rollouts: {note}" for note in deployment.on_device.notes]
     return said
@@ -335,10 +339,11 @@ def transfer_of(question: Rl, devices: Devices, job: Job, constants: RlConstants
     share = 1.0
     if question.lora is not None:
         share = min(job.workload.trainable_parameters / network.parameters, 1.0)
+    evidence = evidence_of(question.calibration)
     return transfer_weights(
         network,
         question.used_rollout_precision,
-        devices.topology,
+        learned_topology(devices.topology, devices.device, evidence, TRAINING),
         path,
         question.rollout_tensor,
         constants,

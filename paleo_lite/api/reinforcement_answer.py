@@ -39,7 +39,7 @@ def make_answer(predicted: Predicted) -> RlAnswer:
         listing = choose_price(device, question.price_of, devices.price)
         price = None if listing is None else listing.usd_per_h
     rollout_bytes = rollout_bytes_of(predicted)
-    said = describe_evidence(question, predicted.job, predicted.deployment)
+    said = describe_evidence(question, devices, predicted.job, predicted.deployment)
     answer = RlAnswer(
         network=network.name,
         gpu=device.id,

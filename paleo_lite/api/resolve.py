@@ -116,7 +116,7 @@ def _servers_of(question: Question) -> EvidenceCalibration | None:
 
     evidence = evidence_of(question.calibration)
     if evidence is not None:
-        evidence.check_kinds(("server",), f"predict --phase {question.phase}")
+        evidence.check_kinds(("server", "link"), f"predict --phase {question.phase}")
     return evidence
 
 

@@ -9,8 +9,11 @@ from typing import Any, NamedTuple
 
 from ..architectures import network_names
 from ..architectures.releases import find_release
+from ..distributed.link_evidence import OPERATIONS, collective_s, measured_topology
+from ..distributed.links import Topology
 from ..errors import BadValue, PaleoError, UnknownFormat
 from ..formats import FORMATS
+from ..machines import find_device
 from ..machines.names import normalize_name
 from ..profiles.detect import open_profile
 from ..result_files.beside import Beside, MeasuredBesideForecast
@@ -166,7 +169,7 @@ def describe_situation(reading: Reading, findings: Findings) -> str:
     words = {
         "network": "{}", "batch_size": "batch {}", "concurrency_limit": "concurrency {:g}", "request_rate": "{:g}/s",
         "input_tokens": "{:,.0f} in", "output_tokens": "{:,.0f} out", "tokens": "{:g} tokens", "depth": "after {:g}",
-        "generated": "{:g} tokens", "image_size": "{:g} pixels",
+        "generated": "{:g} tokens", "image_size": "{:g} pixels", "operation": "{}", "bytes": "{:,.0f} bytes",
     }  # fmt: skip
     said = [text.format(reading.values[name]) for name, text in words.items() if reading.values.get(name)]
     said = said if has_several or "network" not in reading.values else said[1:]
@@ -269,21 +272,33 @@ def _ask_training(facts: dict[str, Any], more: dict[str, Any]) -> list[Forecast]
 
 
 def _ask_collective(facts: dict[str, Any], more: dict[str, Any]) -> list[Forecast]:
-    """Forecast an all-reduce inside a node."""
-    from ..distributed.collectives import topology_all_reduce_s
-    from ..distributed.links import Topology, device_link, link_rate
-    from ..machines import find_device
+    """Forecast a collective inside a node, or an all-reduce over several."""
+    measured = measured_collective(facts, more["hardware_files"])
+    return [Forecast("time_s", collective_s(*measured), answer=measured)]
 
-    if facts.get("operation") != "all_reduce":
-        raise BadValue("only all-reduces have a forecast")
-    if (count_of(facts, "nodes") or 1) > 1:
-        raise BadValue("collectives over several nodes have no forecast: their network is not in the file")
+
+class MeasuredCollective(NamedTuple):
+    """A collective of a row of a result file."""
+
+    topology: Topology
+    operation: str
+    message_bytes: float
+
+
+def measured_collective(facts: dict[str, Any], hardware_files: list[Path]) -> MeasuredCollective:
+    """Return the collective of a row; raise BadValue where its devices, size or links are not known."""
+    operation = OPERATIONS.get(str(facts.get("operation")))
+    if operation is None:
+        raise BadValue(f"the collective {facts.get('operation') or 'without a name'} has no forecast")
     devices, size = count_of(facts, "devices"), count_of(facts, "bytes")
-    if devices is None or size is None:
-        raise BadValue("the number of devices or the size of the message is not in the file")
-    device = find_device(facts["gpu"], more["hardware_files"])
-    topology = Topology(device.id, devices, link_rate(facts.get("link") or device_link(device)), 1, None)
-    return [Forecast("time_s", float(topology_all_reduce_s(topology, float(size))))]
+    if devices is None or devices < 2:
+        raise BadValue("the number of devices is not in the file: give `--devices`")
+    if size is None:
+        raise BadValue("messages of 0 bytes have no forecast")
+    device, link = find_device(facts["gpu"], hardware_files), facts.get("link")
+    nodes = count_of(facts, "nodes") or 1
+    topology = measured_topology(device, devices, nodes, None if link is None else str(link), operation)
+    return MeasuredCollective(topology, operation, float(size))
 
 
 def _ask_pass(facts: dict[str, Any], more: dict[str, Any], *, figure: str, **settings: Any) -> list[Forecast]:

@@ -46,18 +46,25 @@ def predict_cluster(question: Question, request: ClusterRequest, settings: Setti
     The device may be left to the topology. Raise PaleoError for an unknown name, an invalid value, or a division that
     is not supported.
     """
+    from ..distributed.evidence import KIND as TRAINING
+    from ..distributed.link_evidence import KIND as LINKS
+    from ..distributed.link_evidence import learned_topology
     from ..distributed.run import predict_scaling
+    from ..serving.learned import KIND as SERVER
 
     evidence = None
     if question.calibration is not None:
         from ..calibration.store import evidence_of
 
         evidence = evidence_of(question.calibration)
-    if question.phase in GENERATION_PHASES:
-        evidence = None  # it calibrates the kernels of the engine
-    if evidence is not None:
+    is_generation = question.phase in GENERATION_PHASES  # of which resolve_question calibrates the kernels
+    if evidence is not None and not is_generation:
+        evidence.check_kinds((TRAINING, LINKS), "train")
         question = structs.replace(question, calibration=None)
-    return predict_scaling(*resolve_cluster(question, request, settings), evidence)
+    case = resolve_cluster(question, request, settings)
+    topology = learned_topology(case.topology, case.machine.device, evidence, SERVER if is_generation else TRAINING)
+    of_steps = None if is_generation or evidence is None or TRAINING not in evidence.kinds else evidence
+    return predict_scaling(*case._replace(topology=topology), of_steps)
 
 
 def resolve_cluster(question: Question, request: ClusterRequest, settings: Settings | None = None) -> ClusterCase:

@@ -37,15 +37,27 @@ OUTLYING = 3.0
 
 LINEARISATIONS, REWEIGHTINGS = 4, 6
 
-KINDS = {"server": "servers", "local": "one's own machines", "train": "steps of training"}
+KINDS = {
+    "server": "servers",
+    "local": "one's own machines",
+    "train": "steps of training",
+    "link": "collectives",
+}
 """Kinds of questions that evidence calibrates, and what they are of."""
 
 COMMANDS = {
     "server": "`serve`, `rl` or `predict --phase decode`",
     "local": "`local` or `serve --engine llama.cpp`",
     "train": "`train` or `rl`",
+    "link": "`train`, `rl` or `serve --tensor`",
 }
 """Commands that take the evidence of each kind."""
+
+SHOWN_TRAITS = {"link": ("link", "device")}
+"""Traits that say what a situation is, by kind."""
+
+USUAL_TRAITS = ("engine", "device", "format", "network")
+"""Those of other kinds."""
 
 MOST_ROWS = 1500
 """Rows that are conditioned on at once: the work grows with the third power."""

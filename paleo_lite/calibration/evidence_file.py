@@ -14,7 +14,17 @@ from ..errors import BadFile, BadValue, CalibrationFailed
 from ..result import Result
 from ..text import format_plural
 from ..timing.intervals import Z_90
-from .evidence import COMMANDS, KINDS, LeftOut, Observation, Posterior, condition, evidence_prior
+from .evidence import (
+    COMMANDS,
+    KINDS,
+    SHOWN_TRAITS,
+    USUAL_TRAITS,
+    LeftOut,
+    Observation,
+    Posterior,
+    condition,
+    evidence_prior,
+)
 
 EVIDENCE_FORMAT = 1
 
@@ -152,7 +162,8 @@ class EvidenceCalibration(
     @property
     def precision(self) -> str:
         """Formats of the rows."""
-        return ", ".join(dict.fromkeys(row.traits.get("format", "") for row in self.observations))
+        found = dict.fromkeys(row.traits.get("format", "") for row in self.observations)
+        return ", ".join(name for name in found if name)
 
     @property
     def label(self) -> str:
@@ -194,7 +205,7 @@ class EvidenceCalibration(
     def describe_distance(self, kind: str, traits: Mapping[str, str]) -> str:
         """Return a sentence about what of the evidence holds in a situation, for the notes of a forecast."""
         if kind not in self.kinds:
-            return f"the calibration has no figures of {KINDS[kind]}: the forecast is the shipped one"
+            return f"the calibration has no figures of {KINDS[kind]}, which stay as shipped"
         return f"calibrated by {self.describe_rows(kind, traits)}"
 
     def describe_rows(self, kind: str, traits: Mapping[str, str]) -> str:
@@ -202,7 +213,7 @@ class EvidenceCalibration(
         rows = self.posterior(kind).rows
         what = format_plural(len(rows), "measured figure")
         other = []
-        for trait in ("engine", "device", "format", "network"):
+        for trait in SHOWN_TRAITS.get(kind, USUAL_TRAITS):
             measured = list(dict.fromkeys(row.traits.get(trait, "") for row in rows))
             if traits.get(trait, "") not in measured:
                 shown = f"{', '.join(measured[:3])}{', ...' if len(measured) > 3 else ''}"
@@ -232,7 +243,7 @@ class EvidenceCalibration(
             traits = dict(max(by_traits, key=lambda key: by_traits[key]))
             factors = posterior.factors(traits)
             told = {cause for row in posterior.rows for cause, share in row.shares.items() if share > 0}
-            situation = ", ".join(traits[name] for name in ("network", "device", "engine") if traits.get(name))
+            situation = ", ".join(traits[name] for name in ("network", "link", "device", "engine") if traits.get(name))
             for index, cause in enumerate(factors.causes):
                 if cause not in told:
                     continue

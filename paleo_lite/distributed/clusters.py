@@ -110,6 +110,11 @@ class ClusterPrior(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     held_out: str  # prediction error with clusters held out of the fit
     sources: list[str]  # sources of the measurements
 
+    @property
+    def bandwidth_deviation(self) -> float:
+        """Standard deviation of the logarithm of the bandwidth of links between clusters."""
+        return math.log(self.bandwidth.best / self.bandwidth.worst) / (WORST - BEST)
+
     def cluster_at(self, scores: ClusterScores, topology: Topology, settings: Settings) -> tuple[Topology, Settings]:
         """Return topology and settings of the cluster with these scores.
 
@@ -138,12 +143,13 @@ class ClusterPrior(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         logarithms = Range(
             math.log(self.bandwidth.worst), math.log(self.bandwidth.expected), math.log(self.bandwidth.best)
         )
-        factor = math.exp(logarithms.value_at(score))
+        expected = logarithms.expected
+        factor = math.exp(expected + link.spread * (logarithms.value_at(score) - expected))
         if link.ppp_at:
             ppp_at = tuple((workers, share * factor) for workers, share in link.ppp_at)
             return msgspec.structs.replace(link, ppp=link.ppp * factor, ppp_at=ppp_at)
         label = f"{link.label}, bandwidth share of measured {link.kind} links"
-        return msgspec.structs.replace(link, ppp=self.bandwidth_share[link.kind] * factor, label=label)
+        return msgspec.structs.replace(link, ppp=self.bandwidth_share[link.kind] * factor * link.moved, label=label)
 
     def forecast_step(self, predict_step: PredictStep, topology: Topology, settings: Settings) -> StepForecast:
         """Return the expected step, and the steps of clusters that are good, or bad, in all parameters."""

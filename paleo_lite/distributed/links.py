@@ -91,6 +91,10 @@ class LinkRate(msgspec.Struct, frozen=True):
     # or given.
     kind: str = ""
     per: str = ""  # unit that the bandwidth belongs to: `lane`, `device` or `port`; empty for a given rate
+    # What measured collectives lead to: the achieved bandwidth over the expected one, and the spread of the bandwidth
+    # between clusters that remains, in logarithms, relative to that without them.
+    moved: float = 1.0
+    spread: float = 1.0
 
     def __post_init__(self) -> None:
         if not 0 < self.bandwidth_bytes_per_s < math.inf:

@@ -33,12 +33,12 @@ def place_replica(
     is_one_node = between is None or (group.devices_per_node == 1 and between.per != "port")
     between_bytes_per_s = 0.0
     if between is not None and not is_one_node:  # the devices of a node share it
-        between_bytes_per_s = between.bandwidth_bytes_per_s / group.devices_per_node
+        between_bytes_per_s = between.bandwidth_bytes_per_s * between.moved / group.devices_per_node
     return ReplicaDivision(
         tensor=devices // attention_data,
         attention_data=attention_data,
         experts=experts,
-        link_bytes_per_s=inside.bandwidth_bytes_per_s,
+        link_bytes_per_s=inside.bandwidth_bytes_per_s * inside.moved,
         sums_in_switch=inside.sums_in_switch,
         nodes=1 if is_one_node else -(-devices // group.devices_per_node),
         node_link_bytes_per_s=between_bytes_per_s,

@@ -63,7 +63,7 @@ def _with_evidence(question: Rl) -> Rl:
     evidence = evidence_of(question.calibration)
     if evidence is None:
         return question
-    evidence.check_kinds(("server", "train") if question.rules.rolls_out else ("train",), "rl")
+    evidence.check_kinds(("server", "train", "link") if question.rules.rolls_out else ("train", "link"), "rl")
     return replace(question, calibration=evidence)
 
 

@@ -14,6 +14,7 @@ FIGURES = {
     "token_s": "token of the answer",
     "prompt_s": "prompt",
     "step_s": "step",
+    "collective_s": "collective",
 }
 """Names of the figures of evidence."""
 
@@ -26,7 +27,7 @@ def evidence_page(calibration: EvidenceCalibration) -> Document:
         tables.append(_suggested_table(calibration))
     facts = [
         ("devices", calibration.device),
-        ("formats", calibration.precision),
+        *((("formats", calibration.precision),) if calibration.precision else ()),
         ("files", ", ".join(text.partition(" sha256 ")[0] for text in calibration.provenance.inputs)),
     ]
     notes = [*calibration.warnings(), *calibration.notes]

@@ -146,8 +146,44 @@ def test_rollouts_and_the_trainer_learn_from_their_own_rows(slow_server: Evidenc
     both = pl.rl("llama-3.1-8b", calibration=f"{tmp_path / 'server.toml'}+{tmp_path / 'cluster.toml'}", **asked)
     assert both.rollouts_s == pytest.approx(by_server.rollouts_s)
     assert both.trainer_s > 1.1 * shipped.trainer_s
-    with pytest.raises(BadValue, match="learns from measured servers or steps of training, and the calibration is of"):
+    with pytest.raises(
+        BadValue, match="learns from measured servers or steps of training or collectives, and the calib"
+    ):
         pl.rl("llama-3.1-8b", calibration=local_rows(), **asked)
+
+
+def test_collectives_calibrate_the_links_of_training_and_serving(tmp_path: Path) -> None:
+    rows = "\n".join(
+        f"  {size}  {size // 4}  float  sum  -1  {time_us}  0.1  0.1  0  {time_us}  0.1  0.1  0"
+        for size, time_us in ((2**20, 400.0), (2**26, 4000.0), (2**30, 60000.0))  # some 20 GB/s, as over PCIe
+    )
+    ranks = "\n".join(f"#  Rank  {rank} Group  0 Pid  {rank} on a device  {rank} [0000:1b:00] NVIDIA H100 80GB HBM3"
+                      for rank in range(8))  # fmt: skip
+    path = tmp_path / "nccl.log"
+    heading = "#  size  count  type  redop  root  time  algbw  busbw #wrong  time  algbw  busbw #wrong"
+    path.write_text(f"# Collective test starting: all_reduce_perf\n{ranks}\n{heading}\n{rows}\n")
+    found = pl.calibrate(path)
+    assert isinstance(found, EvidenceCalibration)
+    assert [row.situation for row in found.observations] == [
+        f"all-reduce of {size:,} bytes, 8 devices" for size in (2**20, 2**26, 2**30)
+    ]
+    assert {(row.traits["link"], row.traits["device"]) for row in found.observations} == {("nvlink4-x18", "h100-sxm")}
+    assert "use it with `train`, `rl` or `serve --tensor`" in found.uses
+    assert found.document().facts[0] == ("devices", "h100-sxm")
+    asked: dict[str, Any] = {"gpu": "h100-sxm", "workers": 8, "sequence_length": 1024, "precision": "bf16"}
+    shipped, moved = (
+        pl.train("llama-3.1-8b", calibration=calibration, **asked).rows[0] for calibration in (None, found)
+    )
+    assert moved.communication_s > 2 * shipped.communication_s
+    server: dict[str, Any] = {"gpu": "h100-sxm", "tensor": 8, "concurrency": 8, "num_requests": 32}
+    alone, slower = pl.serve("llama-3.1-70b", **server), pl.serve("llama-3.1-70b", calibration=found, **server)
+    assert slower.latencies["ttft_s"]["mean"].value > alone.latencies["ttft_s"]["mean"].value
+    assert "no figures of servers, which stay as shipped; links calibrated by 3 measured figures" in slower.model
+    step = pl.rl("llama-3.1-8b", gpu="h100-sxm", workers=8, prompts=8, response_tokens=500, calibration=found)
+    assert "trainer: links calibrated by 3 measured figures" in step.model
+    with pytest.raises(BadValue, match="learns from measured servers, and the calibration is of collectives"):
+        pl.predict("llama-3.1-8b", gpu="h100-sxm", phase="decode", calibration=found)
+    assert pl.calibrate(path, suggest=1).suggested  # type: ignore[union-attr]
 
 
 def local_rows() -> EvidenceCalibration:

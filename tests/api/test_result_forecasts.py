@@ -15,6 +15,7 @@ from click.testing import CliRunner
 import paleo_lite as pl
 from paleo_lite.api.result_forecasts import is_result_file
 from paleo_lite.cli import main
+from paleo_lite.distributed.clusters import cluster_prior
 from paleo_lite.errors import BadValue
 from paleo_lite.result_files.beside import MeasuredBesideForecast
 from result_samples import LLAMA_ROW, NCCL, VLLM_SERVE
@@ -67,8 +68,17 @@ def test_an_all_reduce_inside_a_node(tmp_path: Path) -> None:
     assert {(row.kind, row.figure) for row in result.rows} == {("collective", "time_s")}
     sizes = [row.forecast for row in result.rows]
     assert sizes == sorted(sizes)
-    with pytest.raises(BadValue, match="collectives over several nodes have no forecast"):
-        compare(NCCL, tmp_path)
+
+
+def test_an_all_reduce_over_nodes_has_the_usual_network(tmp_path: Path) -> None:
+    usual, slower = compare(NCCL, tmp_path), compare(NCCL + "\n", tmp_path, gpu="h100-sxm")
+    assert [row.situation for row in usual.rows] == ["all_reduce, 1,024 bytes", "all_reduce, 1,073,741,824 bytes"]
+    # 1 GiB between two nodes of one device: as many bytes over a port of 400 Gbit/s at the share of networks.
+    share = cluster_prior().bandwidth_share["network"]
+    assert usual.rows[1].forecast == pytest.approx(2**30 / (50e9 * share), rel=0.02)
+    assert [row.forecast for row in slower.rows] == [row.forecast for row in usual.rows]
+    with pytest.raises(BadValue, match="the network between nodes of rtx3090 is not on record"):
+        compare(NCCL.replace("NVIDIA H100 80GB HBM3", "NVIDIA GeForce RTX 3090"), tmp_path, gpu="rtx3090")
 
 
 def test_a_step_of_training(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from measured import DATA
+from paleo_lite.distributed.clusters import cluster_prior
 from paleo_lite.distributed.collectives import (
     LinkRate,
     all_gather_time_s,
@@ -28,6 +29,7 @@ from validation.__main__ import main
 from validation.collectives.fit import by_operation, fit_link, predict, predict_held_out, size_folds, worker_folds
 from validation.collectives.hold_out import validate_collectives
 from validation.collectives.published import FILES, PLATFORMS, MeasuredExchange, published_exchanges
+from validation.evidence.links import measured_collectives, rate_without
 
 pytestmark = pytest.mark.slow
 
@@ -226,3 +228,23 @@ def test_unreadable_row_is_an_error(tmp_path: Path, name: str, old: str, new: st
     (tmp_path / name).write_text(tables[name].replace(old, new))
     with pytest.raises(BadFile, match=f"{name}: a row cannot be read"):
         published_exchanges(tmp_path)
+
+
+def test_a_machine_is_forecast_by_others() -> None:
+    assert "calibration h100-sxm" in rate_without("h200-sxm", "all-gather").label
+    assert "calibration h100-dgx" in rate_without("h100-sxm", "all-reduce").label  # the first of several
+    alone = rate_without("l40s-server", "all-reduce")
+    assert alone.label == "data sheet"
+    assert alone.ppp == cluster_prior().bandwidth_share["host"]
+    assert alone.start_s > 0
+
+
+@pytest.mark.needs_data
+def test_collectives_are_rows_of_their_machine() -> None:
+    rows = measured_collectives(DATA)
+    groups = {one.group for one in rows}
+    assert ("a100-sxm", "all-gather") in groups
+    assert len({platform for platform, _ in groups}) == len(PLATFORMS)
+    for one in rows[::100]:
+        assert one.row.traits["device"] == one.group[0]
+        assert sum(one.row.shares.values()) == pytest.approx(1)

@@ -51,6 +51,10 @@ LEVELS = {
         "device": ["source", "engine", "device"],
         "network": ["source", "engine", "device", "format", "network"],
     },
+    "link": {
+        "device": ["source", "link", "device"],
+        "devices": ["source", "link", "device", "operation", "devices"],
+    },
 }
 """What rows of a kind of question share at each level."""
 

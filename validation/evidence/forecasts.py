@@ -76,7 +76,7 @@ def forecast_from_other_devices(
 
 def _is_same_elsewhere(one: Observation, other: Observation) -> bool:
     """Return whether two rows are of the same source, engine and network on different devices."""
-    same = all(one.traits[name] == other.traits[name] for name in ("source", "engine", "network"))
+    same = all(one.traits.get(name) == other.traits.get(name) for name in ("source", "engine", "network", "link"))
     return same and one.traits["device"] != other.traits["device"]
 
 

@@ -10,9 +10,11 @@ import msgspec
 from paleo_lite.calibration.evidence import FILE, EvidencePrior
 from paleo_lite.files import write_atomically
 
+from ..collectives.published import PLATFORMS
 from ..local.ship import SOURCES as LOCAL_SOURCES
 from .fit import fit_prior
 from .groups import Grouped
+from .links import measured_collectives
 from .machines import measured_machines
 from .servers import measured_servers
 from .training import measured_steps
@@ -21,6 +23,7 @@ MEASURED: dict[str, Callable[[Path], Sequence[Grouped]]] = {
     "server": measured_servers,
     "local": measured_machines,
     "train": measured_steps,
+    "link": measured_collectives,
 }
 """Functions that read the published measurements of each kind of question."""
 
@@ -38,6 +41,7 @@ SOURCES = [
     "sara-nl/SURFBoard",
     "Oneflow-Inc/DLPerf",
     "DeepLearningExamples 134510b, 1d4211f, 0bc061d and 291f0d0",
+    *dict.fromkeys(platform.source for platform in PLATFORMS.values()),
 ]
 
 HEADER = b"""# Deviations of the logarithms of the factors of causes, common at each level, and of rows by themselves.

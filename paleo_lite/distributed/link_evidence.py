@@ -1,0 +1,244 @@
+"""Measured collectives as evidence: the shares of the causes in their times, and links calibrated by them.
+
+A time has two causes: latencies (of steps, of a call, of pieces and of a change of protocol) and the transfer of bytes.
+A collective over several nodes is evidence of the link between them, the slowest that it crosses.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ..errors import BadValue
+from .clusters import cluster_prior
+from .collectives import (
+    all_gather_time_s,
+    all_to_all_time_s,
+    point_to_point_time_s,
+    reduce_scatter_time_s,
+    topology_all_reduce_s,
+)
+from .links import (
+    LinkCalibration,
+    LinkRate,
+    Topology,
+    device_link,
+    link_between_nodes,
+    link_inside_nodes,
+    link_rate,
+    shipped_link_calibrations,
+)
+from .platforms import usual_computer
+
+if TYPE_CHECKING:
+    from ..calibration.evidence_file import EvidenceCalibration
+    from ..machines import Device
+
+KIND = "link"
+
+TIME = "collective_s"
+"""Figure of collectives that is evidence."""
+
+LATENCY, TRANSFER = "latency", "transfer"
+
+CAUSES = (LATENCY, TRANSFER)
+
+EXCHANGES = "exchanges"
+"""Cause of servers and of steps of training that contains collectives."""
+
+ALL_REDUCE = "all-reduce"
+
+OPERATIONS = {
+    "all_reduce": ALL_REDUCE,
+    "allreduce": ALL_REDUCE,
+    "all_gather": "all-gather",
+    "allgather": "all-gather",
+    "reduce_scatter": "reduce-scatter",
+    "alltoall": "all-to-all",
+    "sendrecv": "point-to-point",
+}
+"""Operations of measured links, by the names that nccl-tests and the OSU benchmarks give them."""
+
+_ALONG_ONE_LINK: dict[str, Callable[[Any, int, LinkRate], Any]] = {
+    "all-gather": all_gather_time_s,
+    "reduce-scatter": reduce_scatter_time_s,
+    "all-to-all": all_to_all_time_s,
+    "point-to-point": lambda size, workers, link: point_to_point_time_s(size, link),
+}
+
+LEAST_S = 1e-8
+"""Latency below which a fitted one is none."""
+
+STEP = 0.01
+"""Step of the numerical derivatives of the logarithm of a time with respect to those of the factors."""
+
+
+def expected_rate(name: str | LinkRate, operation: str = ALL_REDUCE) -> LinkRate:
+    """Return the rate of a link; one of which a data sheet alone is known is as others of its kind."""
+    link = link_rate(name, operation=operation)
+    share = cluster_prior().bandwidth_share.get(link.kind)
+    return link if share is None or link.ppp_at else as_others(link, share, operation, shipped_link_calibrations())
+
+
+def as_others(link: LinkRate, share: float, operation: str, measured: Mapping[str, LinkCalibration]) -> LinkRate:
+    """Return a link with a share of its bandwidth, and the mean latencies of measured links in an operation.
+
+    Data sheets of links state no latency, or that of a wire, and a small message takes that of a call.
+    """
+    fits = [one.operations[operation] for one in measured.values() if operation in one.operations]
+    latencies = {
+        field: math.exp(sum(math.log(max(getattr(fit, field), LEAST_S)) for fit in fits) / len(fits))
+        for field in ("start_s", "latency_s", "ramp_s")
+    }
+    return msgspec.structs.replace(link, ppp=share, **latencies)
+
+
+def measured_topology(device: Device, devices: int, nodes: int, link: str | None, operation: str) -> Topology:
+    """Return the devices of a measured collective, and their links.
+
+    A link that is given joins the devices of one node, or the nodes where there are several. Others are the fastest
+    one of the device, and the network of the computer into which it is usually built.
+    """
+    per_node = devices // nodes
+    if per_node * nodes != devices:
+        raise BadValue(f"{devices} devices on {nodes} nodes: nodes of different sizes have no forecast")
+    inside = between = None
+    if per_node > 1:
+        inside_name = device_link(device) if nodes > 1 or link is None else link
+        inside = expected_rate(link_inside_nodes(inside_name, device)[0], operation)
+    if nodes > 1:
+        between = _network(device, per_node, link, operation)
+    return Topology(device.id, per_node, inside, nodes, between)
+
+
+def _network(device: Device, per_node: int, link: str | None, operation: str) -> LinkRate:
+    """Return the link between nodes: the one that is given, or that of the usual computer."""
+    if link is not None:
+        return expected_rate(link_between_nodes(link, per_node)[0], operation)
+    computer = usual_computer(device.id)
+    usual = None if computer is None else computer.topology(2 * computer.devices_per_node)
+    if usual is None or usual.between is None:
+        raise BadValue(f"the network between nodes of {device.id} is not on record: give `--link`")
+    # Fewer devices than the computer has use their share of its ports.
+    own_bytes_per_s = usual.between.bandwidth_bytes_per_s * min(per_node / usual.devices_per_node, 1.0)
+    return expected_rate(msgspec.structs.replace(usual.between, bandwidth_bytes_per_s=own_bytes_per_s))
+
+
+def collective_s(topology: Topology, operation: str, message_bytes: float) -> float:
+    """Return the time of a collective over all devices; raise BadValue where it has no forecast."""
+    if operation == ALL_REDUCE:
+        return float(topology_all_reduce_s(topology, message_bytes))
+    if len(topology.links) != 1:
+        raise BadValue(f"{operation} over several nodes has no forecast: only all-reduces have")
+    link = next(iter(topology.links.values()))
+    return float(_ALONG_ONE_LINK[operation](message_bytes, topology.workers, link))
+
+
+def slowest_link(topology: Topology) -> LinkRate:
+    """Return the link that a collective is evidence of: that between nodes, or that inside the only one."""
+    link = topology.between or topology.inside
+    assert link is not None
+    return link
+
+
+def link_traits(link: LinkRate, device: str, operation: str, devices: int, source: str = "") -> dict[str, str]:
+    """Return the traits by which collectives are compared; ports in parallel are one kind of link."""
+    return {
+        "source": source,
+        "link": link.name.rpartition("x ")[2],
+        "device": device,
+        "operation": operation,
+        "devices": str(devices),
+    }
+
+
+def move_link(link: LinkRate, logs: Mapping[str, float], spread: float = 1.0) -> LinkRate:
+    """Return a link in which the seconds of each cause are multiplied by a factor, given as its logarithm.
+
+    `spread` is what remains uncertain of its bandwidth, relative to what was before.
+    """
+    latency, transfer = (math.exp(logs.get(cause, 0.0)) for cause in CAUSES)
+    return msgspec.structs.replace(
+        link,
+        latency_s=link.latency_s * latency,
+        start_s=link.start_s * latency,
+        ramp_s=link.ramp_s * latency,
+        switch_s=link.switch_s * latency,
+        ppp=link.ppp / transfer,
+        ppp_at=tuple((workers, share / transfer) for workers, share in link.ppp_at),
+        moved=link.moved / transfer,
+        spread=link.spread * spread,
+    )
+
+
+def move_topology(topology: Topology, logs: Mapping[str, float]) -> Topology:
+    """Return a topology of which all links are moved."""
+    inside, between = (None if link is None else move_link(link, logs) for link in (topology.inside, topology.between))
+    return msgspec.structs.replace(topology, inside=inside, between=between)
+
+
+def collective_shares(topology: Topology, operation: str, message_bytes: float) -> dict[str, float]:
+    """Return by how much the logarithm of a time moves with that of the factor of each cause; together 1."""
+    slopes = {}
+    for cause in CAUSES:
+        ends = [
+            collective_s(move_topology(topology, {cause: sign * STEP}), operation, message_bytes) for sign in (-1, 1)
+        ]
+        slopes[cause] = max(math.log(ends[1] / ends[0]), 0.0)
+    total = sum(slopes.values())
+    return {cause: slope / total for cause, slope in slopes.items()}
+
+
+def learned_topology(topology: Topology, device: Device, evidence: EvidenceCalibration | None, kind: str) -> Topology:
+    """Return a topology whose links are calibrated by measured collectives.
+
+    Links stay as they are without measured collectives, and where the evidence has servers or steps of the kind of
+    question with exchanges, whose times contain the links.
+    """
+    if evidence is None or KIND not in evidence.kinds:
+        return topology
+    if any(row.kind == kind and row.shares.get(EXCHANGES, 0.0) > 0 for row in evidence.observations):
+        return topology
+    links = {
+        "inside": (topology.inside, topology.devices_per_node),
+        "between": (topology.between, topology.workers),
+    }
+    moved = {
+        position: None if link is None else _learned_link(link, device, devices, evidence)
+        for position, (link, devices) in links.items()
+    }
+    return msgspec.structs.replace(topology, **moved)
+
+
+def link_notes(topology: Topology, device: Device, evidence: EvidenceCalibration | None) -> tuple[str, ...]:
+    """Return a sentence about the collectives that calibrate the links of a topology; none if none do."""
+    if evidence is None or all(link.spread == 1.0 for link in topology.links.values()):
+        return ()
+    traits = link_traits(slowest_link(topology), device.id, ALL_REDUCE, topology.workers)
+    return (f"links {evidence.describe_distance(KIND, traits)}",)
+
+
+def _learned_link(link: LinkRate, device: Device, devices: int, evidence: EvidenceCalibration) -> LinkRate:
+    """Return a link calibrated by measured collectives, with a label that says so."""
+    traits = link_traits(link, device.id, ALL_REDUCE, devices)
+    posterior = evidence.posterior(KIND)
+    factors = posterior.factors(traits)
+    spread = _remaining_spread(factors)
+    if spread == 1.0:
+        return link  # the collectives have nothing in common with it
+    moved = move_link(link, dict(zip(factors.causes, factors.mean.tolist())), spread)
+    return msgspec.structs.replace(moved, label=f"{link.label}; {evidence.describe_distance(KIND, traits)}")
+
+
+def _remaining_spread(factors: Any) -> float:
+    """Return what remains uncertain of a bandwidth in a cluster, relative to the spread between clusters.
+
+    The spread between clusters loses the variance that the collectives explain, and keeps what they leave.
+    """
+    transfer = factors.causes.index(TRANSFER)
+    before, after = (float(matrix[transfer, transfer]) for matrix in (factors.prior_covariance, factors.covariance))
+    between_clusters = cluster_prior().bandwidth_deviation ** 2
+    return math.sqrt(max(between_clusters - (before - after), min(after, between_clusters)) / between_clusters)
