@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from ..calibration import picture_evidence
 from ..calibration.evidence import Observation
 from ..calibration.evidence_file import (
     EVIDENCE_FORMAT,
@@ -39,9 +40,18 @@ from ..serving.learned import KIND as SERVER
 from ..serving.learned import TIME_PER_TOKEN, engine_traits
 from ..serving.options import SimulationOptions
 from ..serving.placement import Division
+from ..timing.calibrated import CalibratedModel
 from ..version import __version__
 from .deployments import Deployments, find_decoder
-from .result_forecasts import Forecast, MeasuredCollective, NotShipped, describe_situation, facts_of, forecast_figures
+from .result_forecasts import (
+    Forecast,
+    MeasuredCollective,
+    NotShipped,
+    PictureRow,
+    describe_situation,
+    facts_of,
+    forecast_figures,
+)
 from .training_rows import observe_training
 
 ASKED = ("gpu", "network", "engine")
@@ -144,6 +154,8 @@ def _observe(
     values = {forecast.figure: forecast.value for forecast in forecasts}
     if reading.kind == "step":
         return observe_training(facts, situation, answer, hardware_files)
+    if isinstance(answer, PictureRow):
+        return _observe_picture(facts, situation, answer, next(iter(values.values())))
     if isinstance(answer, MeasuredCollective):
         return _observe_collective(facts, answer, values["time_s"])
     if isinstance(answer, LocalPrediction):
@@ -235,6 +247,25 @@ def _observe_local(
         return []
     traits = local_evidence.local_traits(contents, device, answer.backend)
     return [Observation(local_evidence.KIND, figure, situation, traits, seconds, forecast_s, rounded_shares(shares))]
+
+
+def _observe_picture(
+    facts: dict[str, Any], situation: str, measured: PictureRow, forecast_s: float | None
+) -> list[Observation]:
+    """Return measured pictures as evidence, beside their forecast."""
+    seconds = to_number(facts.get("step_s" if measured.is_step else "time_s"))
+    if not forecast_s or not seconds or not is_plausible(seconds):
+        return []
+    run, machine, model_in, is_step = measured
+    if not isinstance(model_in(run.tensor_precision), CalibratedModel):
+        raise BadValue(f"{machine.device.name} has only a bound, which calibrations do not move")
+    traits = picture_evidence.picture_traits(run, machine.device.id)
+    shares = picture_evidence.picture_shares(run, machine, model_in, is_step=is_step)
+    return [
+        Observation(
+            picture_evidence.KIND, picture_evidence.TIME, situation, traits, seconds, forecast_s, rounded_shares(shares)
+        )
+    ]
 
 
 def _observe_collective(

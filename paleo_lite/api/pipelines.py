@@ -53,6 +53,11 @@ def make_run(pipeline: Pipeline, question: Question) -> PipelineRun:
 def resolve_pipeline(pipeline: Pipeline, question: Question) -> tuple[PipelineRun, Machine, Callable[..., TimeModel]]:
     """Return a run of a pipeline, its machine, and the time model of each precision."""
     run = make_run(pipeline, question)
+    evidence = None
+    if question.calibration is not None:
+        from ..calibration.store import evidence_of
+
+        evidence = evidence_of(question.calibration)
     machine = question.machine(whole_board=question.asks_for_board)
     if run.attention == "flash2" and is_blackwell(machine.device):
         # The kernels run there without being written for it, which is what pipelines are timed with by default.
@@ -70,6 +75,10 @@ def resolve_pipeline(pipeline: Pipeline, question: Question) -> tuple[PipelineRu
         execution=EXECUTIONS.get(run.execution, run.execution),
         ppp=question.ppp,
         concurrent=question.concurrent,
-        calibration=question.calibration,
+        calibration=None if evidence is not None else question.calibration,
     )
+    if evidence is not None:
+        from ..calibration.picture_evidence import learned_run
+
+        run = learned_run(run, machine, model_in, evidence)
     return run, machine, model_in

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..architectures import network_names
+from ..architectures.pipelines.records import pipelines
+from ..architectures.pipelines.sampling import find_pipeline
 from ..architectures.releases import find_release
+from ..calibration.picture_evidence import seconds_of
 from ..distributed.link_evidence import OPERATIONS, collective_s, measured_topology
 from ..distributed.links import Topology
 from ..errors import BadValue, PaleoError, UnknownFormat
 from ..formats import FORMATS
-from ..machines import find_device
+from ..machines import Machine, find_device
 from ..machines.names import normalize_name
 from ..profiles.detect import open_profile
 from ..result_files.beside import Beside, MeasuredBesideForecast
@@ -22,6 +25,11 @@ from ..result_files.detect import read_result, recognise
 from ..result_files.findings import Findings, Reading
 from ..result_files.text import to_number
 from ..text import format_plural
+from ..timing import TimeModel
+from ..timing.pipeline_run import PipelineRun
+from ..timing.pipelines import predict_pipeline
+from .pipelines import resolve_pipeline
+from .question import PictureOptions, Question
 
 MOST_ROWS = 100
 """Rows that are compared; a table of hundreds of networks takes minutes."""
@@ -131,7 +139,8 @@ def facts_of(reading: Reading, findings: Findings, given: dict[str, Any]) -> dic
         raise BadValue(f"rows of the kind {reading.kind} have no forecast yet")
     facts = {"tool": findings.tool, **findings.configuration, **reading.values, **given}
     if "network" not in given and reading.kind not in _WITHOUT_NETWORK:
-        facts["network"] = _known_network(str(facts.get("network") or ""))
+        names = pipelines() if reading.kind == "picture" else network_names()
+        facts["network"] = _known_network(str(facts.get("network") or ""), names)
     if not facts.get("gpu"):
         raise BadValue("the GPU is not in the file: give `--gpu`")
     if "gpu" not in given:
@@ -144,13 +153,13 @@ def forecast_figures(kind: str, facts: dict[str, Any], hardware_files: list[Path
     return _ASKS[kind](facts, {"hardware_files": hardware_files})
 
 
-def _known_network(name: str) -> str:
+def _known_network(name: str, names: Iterable[str]) -> str:
     """Return the shipped network of a served name or a file's name; raise BadValue if none has it."""
     plain = name.rpartition("/")[2].lower()
     shorter = plain
     while (cut := _VARIANT.sub("", shorter)) != shorter:
         shorter = cut
-    by_name = {normalize_name(known): known for known in network_names()}
+    by_name = {normalize_name(known): known for known in names}
     for candidate in (plain, shorter, shorter.removeprefix("meta-")):
         found = by_name.get(normalize_name(candidate))
         if found is not None:
@@ -169,7 +178,8 @@ def describe_situation(reading: Reading, findings: Findings) -> str:
     words = {
         "network": "{}", "batch_size": "batch {}", "concurrency_limit": "concurrency {:g}", "request_rate": "{:g}/s",
         "input_tokens": "{:,.0f} in", "output_tokens": "{:,.0f} out", "tokens": "{:g} tokens", "depth": "after {:g}",
-        "generated": "{:g} tokens", "image_size": "{:g} pixels", "operation": "{}", "bytes": "{:,.0f} bytes",
+        "generated": "{:g} tokens", "image_size": "{:g} pixels", "width": "{:g} wide",
+        "steps": "{:g} steps", "operation": "{}", "bytes": "{:,.0f} bytes",
     }  # fmt: skip
     said = [text.format(reading.values[name]) for name, text in words.items() if reading.values.get(name)]
     said = said if has_several or "network" not in reading.values else said[1:]
@@ -271,6 +281,48 @@ def _ask_training(facts: dict[str, Any], more: dict[str, Any]) -> list[Forecast]
     return [Forecast("step_s", row.time_s, row.interval, row)]
 
 
+def _ask_picture(facts: dict[str, Any], more: dict[str, Any]) -> list[Forecast]:
+    """Forecast a step of the denoiser, or a batch of pictures or videos where no step was measured."""
+    measured = measured_picture(facts, more["hardware_files"])
+    prediction = predict_pipeline(measured.run, measured.machine, measured.model_in)
+    time_s, interval = seconds_of(prediction, is_step=measured.is_step), None
+    if prediction.interval is not None:
+        interval = tuple(time_s * end_s / prediction.time_s for end_s in prediction.interval)
+    return [Forecast("step_s" if measured.is_step else "time_s", time_s, interval, measured)]
+
+
+class PictureRow(NamedTuple):
+    """Pictures of a row of a result file."""
+
+    run: PipelineRun
+    machine: Machine
+    model_in: Callable[..., TimeModel]
+    is_step: bool  # whether the time of a step of the denoiser was measured
+
+
+def measured_picture(facts: dict[str, Any], hardware_files: list[Path]) -> PictureRow:
+    """Return the pictures of a row; raise BadValue if their pipeline is unknown, or several devices made them."""
+    pipeline = find_pipeline(str(facts["network"]))
+    if pipeline is None:
+        raise NotShipped(str(facts["network"]))
+    if (count_of(facts, "devices") or 1) > 1:
+        raise BadValue("pictures that several devices make together have no forecast")
+    width, height = count_of(facts, "width"), count_of(facts, "height")
+    execution = facts.get("execution") or ("tensorrt" if "TensorRT" in str(facts.get("tool")) else None)
+    question = Question(
+        pipeline.name,
+        facts["gpu"],
+        hardware_files=hardware_files,
+        precision=precision_of(facts) or "bf16",
+        weights=_weights(facts),
+        batch_size=count_of(facts, "batch_size") or 1,
+        image_size=f"{width}x{height}" if width and height else count_of(facts, "image_size"),
+        execution=None if execution is None else str(execution),
+        pictures=PictureOptions(steps=count_of(facts, "steps"), frames=count_of(facts, "frames")),
+    )
+    return PictureRow(*resolve_pipeline(pipeline, question), to_number(facts.get("step_s")) is not None)
+
+
 def _ask_collective(facts: dict[str, Any], more: dict[str, Any]) -> list[Forecast]:
     """Forecast a collective inside a node, or an all-reduce over several."""
     measured = measured_collective(facts, more["hardware_files"])
@@ -325,6 +377,7 @@ _ASKS: dict[str, Callable[[dict[str, Any], dict[str, Any]], list[Forecast]]] = {
     "decode": _ask_decode,
     "prompt": _ask_prompt,
     "step": _ask_step,
+    "picture": _ask_picture,
     "collective": _ask_collective,
 }
 """How each kind of row is forecast; the others are left out, and said."""

@@ -41,6 +41,7 @@ KINDS = {
     "server": "servers",
     "local": "one's own machines",
     "train": "steps of training",
+    "picture": "pictures",
     "link": "collectives",
 }
 """Kinds of questions that evidence calibrates, and what they are of."""
@@ -49,6 +50,7 @@ COMMANDS = {
     "server": "`serve`, `rl` or `predict --phase decode`",
     "local": "`local` or `serve --engine llama.cpp`",
     "train": "`train` or `rl`",
+    "picture": "`diffusion`",
     "link": "`train`, `rl` or `serve --tensor`",
 }
 """Commands that take the evidence of each kind."""

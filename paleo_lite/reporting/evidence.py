@@ -14,6 +14,7 @@ FIGURES = {
     "token_s": "token of the answer",
     "prompt_s": "prompt",
     "step_s": "step",
+    "picture_s": "batch or denoising step",
     "collective_s": "collective",
 }
 """Names of the figures of evidence."""

@@ -33,6 +33,7 @@ from ..errors import BadValue
 from ..files import read_shipped
 from .attention import ATTENTIONS, SDPA, KernelShares, kernel_shares, layer_slowdowns
 from .calibrated import CalibratedModel, rates_of
+from .causes import ATTENTION, MEMORY, PRODUCTS, MovedCauses
 from .features import CLASS_INDEX, UPDATE, Features
 from .parameters import NAMES
 from .quantization import CONVERSION
@@ -101,6 +102,9 @@ class PipelineModel(CalibratedModel, frozen=True, eq=False):
     """Calibrated model with the constants of pipelines."""
 
     constants: DiffusionConstants = msgspec.field(default_factory=diffusion_constants)
+    # Factors on the times of attention and of other products, calibrated by measured batches.
+    attention_slowdown: float = 1.0
+    product_slowdown: float = 1.0
 
     @classmethod
     def of(
@@ -130,6 +134,26 @@ class PipelineModel(CalibratedModel, frozen=True, eq=False):
             )
         return cls(**fields, constants=constants)
 
+    def with_causes(self, moved: MovedCauses) -> PipelineModel:
+        """Return the model with the seconds of each cause multiplied by its factor.
+
+        Attention and what is between products are bounded by the constants of pipelines, not by the calibrated rates.
+        """
+        others = {cause: log for cause, log in moved.logs.items() if cause != ATTENTION}
+        model = MovedCauses(others, moved.width).move(self)
+        memory, constants = moved.factor_of(MEMORY), self.constants
+        constants = msgspec.structs.replace(
+            constants,
+            bytes_per_cycle=constants.bytes_per_cycle / memory,
+            row_cycles=constants.row_cycles * memory,
+        )
+        return msgspec.structs.replace(
+            model,
+            constants=constants,
+            attention_slowdown=self.attention_slowdown * moved.factor_of(ATTENTION),
+            product_slowdown=self.product_slowdown * moved.factor_of(PRODUCTS),
+        )
+
     def with_kernel_rates(self, features: Features, workload: Workload, machine: Machine) -> Features:
         """Return the features at the rates of the kernels that pipelines run."""
         features = super().with_kernel_rates(features, workload, machine)
@@ -137,7 +161,7 @@ class PipelineModel(CalibratedModel, frozen=True, eq=False):
         layer_index = features.position[:, 1]
         heads = np.array([_head_size(layer) for layer in layers])[layer_index]
         is_attention = features.work_class == CLASS_INDEX["attention"]
-        attention_factor = self._attention_factors(features, heads, workload, machine)
+        attention_factor = self._attention_factors(features, heads, workload, machine) * self.attention_slowdown
         is_contiguous = np.array([_is_contiguous(layer) for layer in layers])[layer_index]
         is_between = ~features.matrix & ~is_contiguous
         row_bytes = np.where(features.pass_number < UPDATE, self._row_bytes(workload, machine)[layer_index], 0.0)
@@ -154,7 +178,9 @@ class PipelineModel(CalibratedModel, frozen=True, eq=False):
         """Return the factors on the calibrated time of attention, by entry; meaningless for other layers."""
         constants, rates = self.constants, rates_of(machine, workload.precision)
         sustained_per_s = rates.matrix_per_s * rates.sustained_fraction
+        # The products of attention have a factor of their own, not that of other products.
         products_per_s = sustained_per_s * float(np.exp(self.theta[NAMES.index("efficiency_gemm")]))
+        products_per_s *= self.product_slowdown
         efficiency = float(np.exp(self.theta[NAMES.index("efficiency_attention")]))
         calibrated_per_s: NDArray[np.float64] = sustained_per_s * efficiency / features.padding
         if workload.attention in NATIVE_ATTENTIONS:

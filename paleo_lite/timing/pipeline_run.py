@@ -16,6 +16,7 @@ from ..formats import FORMATS
 from ..units import element_bytes
 from .activity import NARROW_PRECISIONS
 from .attention import EAGER
+from .causes import MovedCauses
 from .quantization import dequantize_weights
 from .sequence_parallel import ONE_DEVICE, SequenceSplit
 from .workload import Workload, cached_for_layers
@@ -43,6 +44,8 @@ class PipelineRun(msgspec.Struct, frozen=True):
     offload: str = PIPELINE_OFFLOADS[0]  # placement of parameters, one of `PIPELINE_OFFLOADS`
     split: SequenceSplit = ONE_DEVICE  # devices that share the denoiser's sequence; the other parts run on each
     wide_precision: str = "bf16"  # precision of everything else where that of the denoiser has fewer than 16 bits
+    moved: MovedCauses | None = None  # factors of the causes of the times, calibrated by measured batches
+    label: str = ""  # of these, as text
 
     def __post_init__(self) -> None:
         if self.products is not None and self.weights in FORMATS and FORMATS[self.weights].precision != self.products:

@@ -15,7 +15,9 @@ from ..errors import BadValue
 from ..machines import Device, Machine
 from ..units import format_si
 from .attention import EAGER, has_fused_attention
-from .diffusion import DiffusionConstants, diffusion_constants, is_like_measured, pipeline_model
+from .calibrated import CalibratedModel
+from .causes import MovedCauses
+from .diffusion import DiffusionConstants, PipelineModel, diffusion_constants, is_like_measured, pipeline_model
 from .models import TimeModel
 from .offload import host_bandwidth_bytes_per_s
 from .pipeline_prediction import PartPrediction, PipelineMemory, PipelinePrediction
@@ -113,7 +115,17 @@ def _predict_part(
     if is_denoiser:
         has_narrow_products = workload.products is not None
         model = pipeline_model(model, machine.device, constants, is_like_measured(workload), has_narrow_products)
+    if run.moved is not None:
+        model = _moved_model(model, run.moved, run.label)
     return _split_part(PartPrediction(runs.part, predict(workload, machine, model), runs.runs), run.split, constants)
+
+
+def _moved_model(model: TimeModel, moved: MovedCauses, label: str) -> TimeModel:
+    """Return the model of a part with the factors of its causes; only the calibrated model has any."""
+    if not isinstance(model, CalibratedModel):
+        return model
+    model = model.with_causes(moved) if isinstance(model, PipelineModel) else moved.move(model)
+    return msgspec.structs.replace(model, label=f"{model.label}; {label}")
 
 
 def _split_part(part: PartPrediction, split: SequenceSplit, constants: DiffusionConstants) -> PartPrediction:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from validation.diffusion.fit import (
 )
 from validation.diffusion.published import Row, mlenergy_rows, project_rows, user_rows
 from validation.diffusion.ship import write_constants
+from validation.evidence.pictures import grouped, rows_with_constants
 
 pytestmark = pytest.mark.needs_data
 
@@ -89,3 +91,13 @@ def test_rows_are_of_known_pipelines() -> None:
 
     rows: list[Row] = [*mlenergy_rows(DATA), *project_rows(DATA)]
     assert {row.pipeline for row in rows} <= pipelines().keys()
+
+
+def test_pictures_of_one_machine_are_evidence() -> None:
+    rows = list(islice(rows_with_constants(DATA), 2))
+    found = [one for row, constants in rows for one in grouped(row, constants)]
+    assert [one.row.measured for one in found] == [row.time_s for row, _ in rows]
+    for one, (row, constants) in zip(found, rows):
+        assert one.group == (row.source, row.gpu, row.execution, row.precision)
+        assert constants.flops_per_cycle != diffusion_constants().flops_per_cycle  # fitted without the device
+        assert sum(one.row.shares.values()) == pytest.approx(1)

@@ -23,11 +23,14 @@ from paleo_lite.api.question import PictureOptions, Question
 from paleo_lite.architectures.pipelines.sampling import find_pipeline
 from paleo_lite.counting.kinds import class_of
 from paleo_lite.counting.kinds.products import MATRIX_CLASSES
+from paleo_lite.machines import Machine
+from paleo_lite.timing import TimeModel
 from paleo_lite.timing.calibrated import CalibratedModel, rates_of
 from paleo_lite.timing.diffusion import DiffusionConstants, cycles_per_s, padded_heads
 from paleo_lite.timing.offload import peer_bandwidth_bytes_per_s
 from paleo_lite.timing.parameters import NAMES
 from paleo_lite.timing.pipeline_prediction import PipelinePrediction
+from paleo_lite.timing.pipeline_run import PipelineRun
 from paleo_lite.timing.pipelines import predict_pipeline
 from paleo_lite.timing.sequence_parallel import self_attentions
 
@@ -74,8 +77,8 @@ class Pieces(NamedTuple):
     kernels: float  # kernels that the host launches
 
 
-def ask(row: Row, constants: DiffusionConstants | None = None) -> PipelinePrediction:
-    """Predict a measured batch, by default with the shipped constants."""
+def resolved(row: Row) -> tuple[PipelineRun, Machine, Callable[..., TimeModel]]:
+    """Return the run, the machine and the time models of a measured batch."""
     pipeline = find_pipeline(row.pipeline)
     assert pipeline is not None
     question = Question(
@@ -93,7 +96,12 @@ def ask(row: Row, constants: DiffusionConstants | None = None) -> PipelinePredic
             ring=row.ring,
         ),
     )
-    return predict_pipeline(*resolve_pipeline(pipeline, question), constants)
+    return resolve_pipeline(pipeline, question)
+
+
+def ask(row: Row, constants: DiffusionConstants | None = None) -> PipelinePrediction:
+    """Predict a measured batch, by default with the shipped constants."""
+    return predict_pipeline(*resolved(row), constants)
 
 
 def predicted_s(row: Row, prediction: PipelinePrediction) -> float:

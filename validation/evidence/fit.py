@@ -51,6 +51,10 @@ LEVELS = {
         "device": ["source", "engine", "device"],
         "network": ["source", "engine", "device", "format", "network"],
     },
+    "picture": {
+        "device": ["source", "engine", "device"],
+        "network": ["source", "engine", "device", "format", "network"],
+    },
     "link": {
         "device": ["source", "link", "device"],
         "devices": ["source", "link", "device", "operation", "devices"],

@@ -16,6 +16,7 @@ from .fit import fit_prior
 from .groups import Grouped
 from .links import measured_collectives
 from .machines import measured_machines
+from .pictures import measured_pictures
 from .servers import measured_servers
 from .training import measured_steps
 
@@ -23,6 +24,7 @@ MEASURED: dict[str, Callable[[Path], Sequence[Grouped]]] = {
     "server": measured_servers,
     "local": measured_machines,
     "train": measured_steps,
+    "picture": measured_pictures,
     "link": measured_collectives,
 }
 """Functions that read the published measurements of each kind of question."""
@@ -41,6 +43,13 @@ SOURCES = [
     "sara-nl/SURFBoard",
     "Oneflow-Inc/DLPerf",
     "DeepLearningExamples 134510b, 1d4211f, 0bc061d and 291f0d0",
+    "ML.ENERGY Benchmark v3, pictures and videos",
+    "chengzeyi/stable-fast 04c6802",
+    "huggingface/diffusers, tutorials and result tables of 2024",
+    "facebookincubator/AITemplate 116bae5",
+    "TheStageAI/Elastic-FLUX.1-dev",
+    "aredden/flux-fp8-api 138a97c",
+    "THUDM/CogVideoX",
     *dict.fromkeys(platform.source for platform in PLATFORMS.values()),
 ]
 
