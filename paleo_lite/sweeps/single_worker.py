@@ -16,8 +16,8 @@ from ..distributed.strategies import STRATEGIES
 from ..errors import PaleoError
 from ..serving.iteration import iteration_of
 from ..timing.activity import Activity, narrow_factor
-from ..timing.broadcast import Passes
-from ..timing.models import RequestedOutputs, RooflineModel
+from ..timing.broadcast import BatchedStack, CaseStack, Passes
+from ..timing.models import RequestedOutputs, RooflineModel, TimeModel
 from ..timing.workload import Workload
 from .cases import build_stack, count_work_with_update, counted_precision, resolve_network
 from .grid import Grid, broadcast_along
@@ -61,52 +61,88 @@ def single_worker_times(grid: Grid) -> SingleWorkerTimes:
     As many cases are stacked as fit into a block together with the batch sizes.
     """
     space, chunk = grid.space, grid.chunk
-    has_several_workers = max(space.workers) > 1
     sizes = _per_worker_sizes(grid)
-    shape = (*grid.shape[:3], len(sizes))
-    time_s, low_s, high_s, bound_s, arithmetic_s, memory_s, peak_s = (np.full(shape, np.nan) for _ in range(7))
-    flops = np.empty((len(chunk.cases), len(sizes)))
-    blocks_of_passes: dict[tuple[int, int, int], list[Passes]] = defaultdict(list)
+    filled = _FilledTimes(grid, sizes)
     width = min(len(sizes), 256)
-    bound_outputs = RequestedOutputs(interval=False, activity=True)
-    layer_models = {key: model for key, model in grid.models.items() if key not in grid.engines}
-    devices_with_model = {device for device, _ in layer_models}
     for first, last in _group_cases(chunk.cases, _BLOCK_ENTRIES // width):
         stack = build_stack(
             chunk.cases[first:last],
             counted_precision(chunk.precision, chunk.weights),
             space.optimizer,
-            grid.by_layer if has_several_workers else None,
+            grid.by_layer if filled.has_several_workers else None,
         )
         for start in range(0, len(sizes), width):
-            block = slice(start, min(start + width, len(sizes)))
-            batched = stack.at_batch_sizes(sizes[block])
-            flops[first:last, block] = batched.sum_by_case(batched.features.flops)
-            for device in devices_with_model:
-                machine = grid.machines[device]
-                bound = ROOFLINE.evaluate_many(batched, machine, chunk.precision, bound_outputs)
-                bound_s[first:last, device, :, block] = bound.time_s[:, None]
-                assert bound.activity is not None
-                factor = narrow_factor(grid.devices[device], chunk.precision)
-                peak_s[first:last, device, :, block] = factor * bound.activity.peak_s[:, None]
-            outputs = RequestedOutputs(pieces=has_several_workers, activity=True)
-            for (device, number), model in layer_models.items():
-                times = model.evaluate_many(batched, grid.machines[device], chunk.precision, outputs)
-                selection = (slice(first, last), device, number, block)
-                time_s[selection] = times.time_s
-                assert times.activity is not None
-                arithmetic_s[selection], memory_s[selection] = times.activity.arithmetic_s, times.activity.memory_s
-                if times.low_s is not None and times.high_s is not None:
-                    low_s[selection], high_s[selection] = times.low_s, times.high_s
-                if times.pieces_s is not None:
-                    for case in range(first, last):
-                        case_passes = stack.passes_of(case - first, times.pieces_s)
-                        blocks_of_passes[case, device, number].append(case_passes)
-    passes = {}
-    for key, blocks in blocks_of_passes.items():
-        passes[key] = Passes(*(np.concatenate(seconds, axis=-1) for seconds in zip(*blocks)))
-    activity = Activity(arithmetic_s, memory_s, peak_s=peak_s)
-    return SingleWorkerTimes(sizes, time_s, low_s, high_s, bound_s, flops, activity, passes)
+            filled.fill_block(stack, slice(first, last), slice(start, min(start + width, len(sizes))))
+    return filled.times()
+
+
+class _FilledTimes:
+    """Arrays over case, device, model and per-worker batch size, filled in blocks of cases and batch sizes."""
+
+    def __init__(self, grid: Grid, sizes: Ints) -> None:
+        self.grid = grid
+        self.sizes = sizes
+        self.has_several_workers = max(grid.space.workers) > 1
+        self.models = {key: model for key, model in grid.models.items() if key not in grid.engines}
+        shape = (*grid.shape[:3], len(sizes))
+        self.time_s, self.low_s, self.high_s, self.bound_s = (np.full(shape, np.nan) for _ in range(4))
+        self.arithmetic_s, self.memory_s, self.peak_s = (np.full(shape, np.nan) for _ in range(3))
+        self.flops = np.empty((len(grid.chunk.cases), len(sizes)))
+        self._blocks_of_passes: dict[tuple[int, int, int], list[Passes]] = defaultdict(list)
+
+    def fill_block(self, stack: CaseStack, cases: slice, block: slice) -> None:
+        """Fill the times of a stack of cases at a block of batch sizes."""
+        batched = stack.at_batch_sizes(self.sizes[block])
+        self.flops[cases, block] = batched.sum_by_case(batched.features.flops)
+        for device in {device for device, _ in self.models}:
+            self._fill_bound(batched, device, cases, block)
+        for key, model in self.models.items():
+            self._fill_model(stack, batched, key, model, cases, block)
+
+    def _fill_bound(self, batched: BatchedStack, device: int, cases: slice, block: slice) -> None:
+        """Fill the bound of a device, and the time of the arithmetic at its peak."""
+        chunk = self.grid.chunk
+        outputs = RequestedOutputs(interval=False, activity=True)
+        bound = ROOFLINE.evaluate_many(batched, self.grid.machines[device], chunk.precision, outputs)
+        assert bound.activity is not None
+        factor = narrow_factor(self.grid.devices[device], chunk.precision)
+        self.bound_s[cases, device, :, block] = bound.time_s[:, None]
+        self.peak_s[cases, device, :, block] = factor * bound.activity.peak_s[:, None]
+
+    def _fill_model(
+        self,
+        stack: CaseStack,
+        batched: BatchedStack,
+        key: tuple[int, int],
+        model: TimeModel,
+        cases: slice,
+        block: slice,
+    ) -> None:
+        """Fill the times of a model, by the indices of device and model."""
+        device, number = key
+        outputs = RequestedOutputs(pieces=self.has_several_workers, activity=True)
+        times = model.evaluate_many(batched, self.grid.machines[device], self.grid.chunk.precision, outputs)
+        assert times.activity is not None
+        selection = (cases, device, number, block)
+        self.time_s[selection] = times.time_s
+        self.arithmetic_s[selection] = times.activity.arithmetic_s
+        self.memory_s[selection] = times.activity.memory_s
+        if times.low_s is not None and times.high_s is not None:
+            self.low_s[selection], self.high_s[selection] = times.low_s, times.high_s
+        if times.pieces_s is not None:
+            for index, case in enumerate(range(cases.start, cases.stop)):
+                self._blocks_of_passes[case, device, number].append(stack.passes_of(index, times.pieces_s))
+
+    def times(self) -> SingleWorkerTimes:
+        """Return what was filled."""
+        passes = {
+            key: Passes(*(np.concatenate(seconds, axis=-1) for seconds in zip(*blocks)))
+            for key, blocks in self._blocks_of_passes.items()
+        }
+        activity = Activity(self.arithmetic_s, self.memory_s, peak_s=self.peak_s)
+        return SingleWorkerTimes(
+            self.sizes, self.time_s, self.low_s, self.high_s, self.bound_s, self.flops, activity, passes
+        )
 
 
 def _per_worker_sizes(grid: Grid) -> Ints:
