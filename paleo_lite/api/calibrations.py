@@ -187,11 +187,9 @@ def find_result_files(measured: Paths | Sequence[Measurement]) -> list[Path]:
             paths += sorted(file for file in path.iterdir() if file.is_file())
         else:
             paths.append(path)
-    found = [
-        path
-        for path in paths
-        if file_exists(path) and not is_measurements_csv(path) and not is_power_log(path) and is_result_file(path)
-    ]
+    found = [path for path in paths if file_exists(path) and not is_measurements_csv(path) and is_result_file(path)]
+    if any(not is_power_log(path) for path in paths):  # logs of power beside steps are those of the steps
+        found = [path for path in found if not is_power_log(path)]
     if len(found) < len(paths) and any(file_exists(path, Path.is_dir) for path in given):
         return []  # a folder of profiles
     if found and len(found) < len(paths):

@@ -11,6 +11,7 @@ from ..architectures import Network, find_network
 from ..architectures.catalog import is_factory
 from ..architectures.network import SequenceOptions
 from ..calibration.evidence_file import EvidenceCalibration
+from ..calibration.power_evidence import learned_device, power_notes
 from ..calibration.store import evidence_of, find_evidence
 from ..distributed.link_evidence import learned_topology, link_notes
 from ..distributed.links import Topology, device_link
@@ -121,6 +122,7 @@ class Deployments(msgspec.Struct, frozen=True, eq=False):
         if self.power_limit is not None:
             found = with_power_limit(found, self.power_limit)
         evidence = evidence_of(self.calibration)
+        found = learned_device(found, self.decoder.name, evidence)
         local = LOCAL_ENGINES.get(self.policy)
         if local is not None:
             calibration = find_evidence(self.calibration, f"serve --engine {self.policy}")
@@ -203,6 +205,7 @@ class Deployments(msgspec.Struct, frozen=True, eq=False):
         stage_link = self.link or device_link(machine.device) if has_links else None
         connected = connect_stages(division.pipeline, division.tensor, device_link=stage_link, topology=topology)
         notes = () if group is None else link_notes(group, machine.device, evidence)
+        notes += power_notes(machine.device, network.name, evidence)
         placed = ModelOnDevice(workload, machine, model, group, self.cache_format, connected, notes=notes)
         if workload.engine is None:
             check_undivided(experts, attention, machine.device, division.pipeline, self.expert_load)

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from ..calibration import picture_evidence
+from ..calibration import picture_evidence, power_evidence
 from ..calibration.evidence import Observation
 from ..calibration.evidence_file import (
     EVIDENCE_FORMAT,
@@ -25,22 +25,28 @@ from ..distributed.links import Topology
 from ..engines.records import LOCAL_ENGINES
 from ..errors import BadValue, PaleoError
 from ..files import sha256_of
-from ..machines import find_device
+from ..machines import Device, find_device
 from ..own_machines import evidence as local_evidence
 from ..own_machines.contents import read_contents
 from ..own_machines.predict import LocalPrediction
 from ..own_machines.step import local_constants
+from ..result_files.configuration import count_of
 from ..result_files.detect import read_result
 from ..result_files.findings import Findings, Reading
+from ..result_files.power import STEADY_RATIO
 from ..result_files.text import to_number
 from ..serving import evidence as server_evidence
 from ..serving.answers import Serving
 from ..serving.deployment import Deployment
+from ..serving.kernel_timer import KernelTimer
 from ..serving.learned import KIND as SERVER
 from ..serving.learned import TIME_PER_TOKEN, engine_traits
 from ..serving.options import SimulationOptions
-from ..serving.placement import Division
+from ..serving.placement import Division, ModelOnDevice
+from ..timing.activity import Shares
 from ..timing.calibrated import CalibratedModel
+from ..timing.energy import power_of
+from ..timing.pipelines import predict_pipeline
 from ..version import __version__
 from .deployments import Deployments, find_decoder
 from .result_forecasts import (
@@ -69,6 +75,9 @@ MOST_SITUATIONS = 60
 
 QUEUED_ITERATIONS = 10
 """Iterations of waiting in a time to first token above which it says more of the load than of the server."""
+
+MOST_OF_IDLE = 0.4
+"""Share of the limit below which a steady power is that of a waiting device: published idle powers reach a third."""
 
 USERS = (1, 4, 16, 64, 256)
 PROMPTS = (128, 1024, 4096)
@@ -124,6 +133,10 @@ def _observations(
     reasons: dict[str, int] = {}
     for reading in readings:
         try:
+            if reading.kind == power_evidence.KIND:
+                facts = {**findings.configuration, **reading.values, **given}
+                found += _observe_idle(facts, find_device(facts["gpu"], hardware_files))
+                continue
             facts = facts_of(reading, findings, given)
             forecasts = forecast_figures(reading.kind, facts, hardware_files)
             situation = describe_situation(reading, findings) or reading.kind
@@ -201,11 +214,60 @@ def observe_server(
     waited_s = answer.latencies["queue_s"]["mean"].value or 0.0
     if waited_s <= QUEUED_ITERATIONS * tpot_s:
         own.append((server_evidence.FIRST_TOKEN, to_number(measured.get("ttft_s")), ttft_s))
-    return [
+    watts = _watts_of_server(measured, facts, situation, answer, on_device, per_token_s or tpot_s)
+    return watts + [
         Observation(SERVER, figure, situation, traits, seconds, forecast_s, rounded_shares(shares[figure]))
         for figure, seconds, forecast_s in own
         if seconds and is_plausible(seconds)
     ]
+
+
+def _watts_of_server(
+    measured: dict[str, Any],
+    facts: dict[str, Any],
+    situation: str,
+    answer: Serving,
+    on_device: ModelOnDevice,
+    per_token_s: float,
+) -> list[Observation]:
+    """Return the measured watts of a server as evidence, with what a device does in an iteration."""
+    watts = to_number(measured.get("power_w"))
+    if not watts:
+        return []
+    users = max(float(answer.figures["mean_sequences"].value or 1.0), 1.0)
+    prompt, written = float(facts["input_tokens"]), float(facts["output_tokens"])
+    timer = KernelTimer(on_device)
+    prompts = timer.prompt_activity(prompt).times(users / written)
+    activity = timer.decode_activity(users, prompt + written / 2).plus(prompts)
+    devices = count_of(facts, "devices") or answer.devices
+    workload = on_device.workload
+    return observe_watts(
+        on_device.machine.device, workload.network.name, activity.shares_of(per_token_s), watts / devices, situation,
+        has_experts=workload.has_experts,
+    )  # fmt: skip
+
+
+def observe_watts(
+    device: Device, network: str, shares: Shares, watts: float, situation: str, *, has_experts: bool = False
+) -> list[Observation]:
+    """Return the measured watts of one device as evidence; none at its limit, or above it."""
+    power = power_of(device, has_experts=has_experts)
+    if power is None or power_evidence.is_at_limit(power, shares) or watts > power.limit_w:
+        return []
+    causes = rounded_shares(power_evidence.power_shares(power, shares))
+    traits = power_evidence.power_traits(device.id, network)
+    forecast_w = float(power.watts(shares))
+    return [Observation(power_evidence.KIND, power_evidence.WATTS, situation, traits, watts, forecast_w, causes)]
+
+
+def _observe_idle(facts: dict[str, Any], device: Device) -> list[Observation]:
+    """Return the watts of a log in which a device waits all the time; raise BadValue where it may have worked."""
+    power, watts, highest_w = power_of(device), to_number(facts.get("power_w")), to_number(facts.get("power_high_w"))
+    if power is None or not watts or not highest_w:
+        return []
+    if highest_w > STEADY_RATIO * watts or watts > MOST_OF_IDLE * power.limit_w:
+        raise BadValue("what ran while the power was measured is not in the file: only logs of a waiting device are")
+    return observe_watts(device, "", Shares(), watts, "waiting")
 
 
 def _deployment_of(answer: Serving, network: str, hardware_files: list[Path]) -> Deployment:
@@ -259,12 +321,18 @@ def _observe_picture(
     run, machine, model_in, is_step = measured
     if not isinstance(model_in(run.tensor_precision), CalibratedModel):
         raise BadValue(f"{machine.device.name} has only a bound, which calibrations do not move")
+    watts, rows = to_number(facts.get("power_w")), list[Observation]()
+    if watts:
+        prediction = predict_pipeline(run, machine, model_in)
+        drawing = prediction.activity.shares_of(to_number(facts.get("time_s")) or prediction.time_s)
+        rows = observe_watts(machine.device, run.pipeline.name, drawing, watts, situation)
     traits = picture_evidence.picture_traits(run, machine.device.id)
     shares = picture_evidence.picture_shares(run, machine, model_in, is_step=is_step)
     return [
+        *rows,
         Observation(
             picture_evidence.KIND, picture_evidence.TIME, situation, traits, seconds, forecast_s, rounded_shares(shares)
-        )
+        ),
     ]
 
 

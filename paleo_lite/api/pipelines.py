@@ -78,7 +78,12 @@ def resolve_pipeline(pipeline: Pipeline, question: Question) -> tuple[PipelineRu
         calibration=None if evidence is not None else question.calibration,
     )
     if evidence is not None:
-        from ..calibration.picture_evidence import learned_run
+        from ..calibration.picture_evidence import KIND, learned_run
+        from ..calibration.power_evidence import KIND as POWER
+        from ..calibration.power_evidence import learned_device
 
-        run = learned_run(run, machine, model_in, evidence)
+        evidence.check_kinds((KIND, POWER), "diffusion")
+        machine = msgspec.structs.replace(machine, device=learned_device(machine.device, pipeline.name, evidence))
+        if KIND in evidence.kinds:
+            run = learned_run(run, machine, model_in, evidence)
     return run, machine, model_in

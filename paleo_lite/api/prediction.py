@@ -130,11 +130,11 @@ def _predict_layers(question: Question, *, is_denoiser: bool = False) -> Predict
 
         evidence = evidence_of(question.calibration)
     if evidence is not None:
-        question = structs.replace(question, calibration=None)
+        question = structs.replace(question, calibration=None, evidence=evidence)
     if question.calibration is not None and question.phase in GENERATION_PHASES:
         _check_servers(question)
     workload, machine, model = resolve_question(question, whole_board=question.asks_for_board)
-    if evidence is not None:
+    if evidence is not None and evidence.kinds != ["power"]:
         model = _learn_steps(evidence, workload, machine, model)
     if is_denoiser:
         from ..timing.diffusion import pipeline_model
@@ -154,7 +154,7 @@ def _check_servers(question: Question) -> None:
 
     evidence = evidence_of(question.calibration)
     if evidence is not None:
-        evidence.check_kinds(("server",), f"predict --phase {question.phase}")
+        evidence.check_kinds(("server", "power"), f"predict --phase {question.phase}")
 
 
 def _learn_steps(evidence: EvidenceCalibration, workload: Workload, machine: Machine, model: TimeModel) -> TimeModel:

@@ -19,6 +19,7 @@ from ..timing.models import CALIBRATED
 if TYPE_CHECKING:
     from torch import nn
 
+    from ..calibration.evidence_file import EvidenceCalibration
     from ..calibration.store import Calibration
     from ..timing.budget import Amount
     from ..timing.facility import Facility
@@ -92,6 +93,7 @@ class Question(msgspec.Struct, frozen=True):
     ppp: float | None = None
     concurrent: bool = False  # whether the larger of arithmetic and memory time counts instead of their sum
     calibration: str | Calibration | None = None
+    evidence: EvidenceCalibration | None = None  # calibration from result files, which moves what it informs
     # Software, and formats in which matrices and the KV cache are stored.
     execution: str | None = None
     attention: str | None = None

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from ..calibration.power_evidence import learned_device
+from ..calibration.store import evidence_of
 from ..errors import BadValue
 from ..machines.prices import choose_price
 from ..reinforcement.answer import RlAnswer, RlTotals
@@ -40,6 +42,7 @@ def make_answer(predicted: Predicted) -> RlAnswer:
         price = None if listing is None else listing.usd_per_h
     rollout_bytes = rollout_bytes_of(predicted)
     said = describe_evidence(question, devices, predicted.job, predicted.deployment)
+    learned = learned_device(device, network.name, evidence_of(question.calibration))
     answer = RlAnswer(
         network=network.name,
         gpu=device.id,
@@ -82,7 +85,7 @@ def make_answer(predicted: Predicted) -> RlAnswer:
         notes=_notes(predicted),
         calibration="; ".join(said) or predicted.job.model.label or None,
         activity=_activity(predicted),
-        power=power_of(device, has_experts=predicted.job.workload.has_experts),
+        power=power_of(learned, has_experts=predicted.job.workload.has_experts),
         facility=question.facility,
     )
     steps = _steps(question)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from ..architectures import Network, find_network, trace_factory
 from ..architectures.catalog import HUGGING_FACE, is_factory
 from ..architectures.inputs import InputShapes
@@ -66,14 +68,16 @@ def resolve_question(
     assert question.network is not None
     image_size = square_size(question.image_size, question.network)
     network = resolve_network(question.network, image_size, question.inputs, sequence)
-    evidence = _servers_of(question)
-    engine = _choose_engine(question, network, machine.device, precision, is_by_layers, evidence)
+    servers = None
+    if question.calibration is not None or question.evidence is not None:
+        question, machine, servers = _with_evidence(question, machine, network.name)
+    engine = _choose_engine(question, network, machine.device, precision, is_by_layers, servers)
     model: TimeModel
     if engine is not None:
         from ..serving.engine_model import EngineModel
 
         execution, model = ENGINE, EngineModel()
-    elif evidence is not None:
+    elif servers is not None:
         from ..engines.placed import NEEDS_KERNELS
 
         raise BadValue(f"a calibration from result files {NEEDS_KERNELS}")
@@ -103,21 +107,28 @@ def resolve_question(
         attention=question.attention,
         engine=engine,
     )
-    if evidence is not None:  # with an engine, or it was refused above
-        model = EngineModel.by_servers(evidence, workload, machine.device)
+    if servers is not None:  # with an engine, or it was refused above
+        model = EngineModel.by_servers(servers, workload, machine.device)
     return workload, machine, model
 
 
-def _servers_of(question: Question) -> EvidenceCalibration | None:
-    """Return what measured servers say of text generation; None without a calibration from result files."""
-    if question.calibration is None or question.phase not in GENERATION_PHASES:
-        return None
+def _with_evidence(
+    question: Question, machine: Machine, network: str
+) -> tuple[Question, Machine, EvidenceCalibration | None]:
+    """Return a question and a machine with what a calibration from result files says of power, and its servers."""
+    from ..calibration.power_evidence import KIND as POWER
+    from ..calibration.power_evidence import learned_device
     from ..calibration.store import evidence_of
 
-    evidence = evidence_of(question.calibration)
-    if evidence is not None:
-        evidence.check_kinds(("server", "link"), f"predict --phase {question.phase}")
-    return evidence
+    evidence = question.evidence or evidence_of(question.calibration)
+    if evidence is None:
+        return question, machine, None
+    machine = msgspec.structs.replace(machine, device=learned_device(machine.device, network, evidence))
+    if question.phase in GENERATION_PHASES:
+        evidence.check_kinds(("server", "link", POWER), f"predict --phase {question.phase}")
+    if evidence.kinds == [POWER]:
+        return msgspec.structs.replace(question, calibration=None), machine, None
+    return question, machine, evidence if question.phase in GENERATION_PHASES else None
 
 
 def _choose_engine(

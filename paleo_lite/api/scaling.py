@@ -46,6 +46,7 @@ def predict_cluster(question: Question, request: ClusterRequest, settings: Setti
     The device may be left to the topology. Raise PaleoError for an unknown name, an invalid value, or a division that
     is not supported.
     """
+    from ..calibration.power_evidence import KIND as POWER
     from ..distributed.evidence import KIND as TRAINING
     from ..distributed.link_evidence import KIND as LINKS
     from ..distributed.link_evidence import learned_topology
@@ -59,8 +60,8 @@ def predict_cluster(question: Question, request: ClusterRequest, settings: Setti
         evidence = evidence_of(question.calibration)
     is_generation = question.phase in GENERATION_PHASES  # of which resolve_question calibrates the kernels
     if evidence is not None and not is_generation:
-        evidence.check_kinds((TRAINING, LINKS), "train")
-        question = structs.replace(question, calibration=None)
+        evidence.check_kinds((TRAINING, LINKS, POWER), "train")
+        question = structs.replace(question, calibration=None, evidence=evidence)
     case = resolve_cluster(question, request, settings)
     topology = learned_topology(case.topology, case.machine.device, evidence, SERVER if is_generation else TRAINING)
     of_steps = None if is_generation or evidence is None or TRAINING not in evidence.kinds else evidence

@@ -43,6 +43,7 @@ KINDS = {
     "train": "steps of training",
     "picture": "pictures",
     "link": "collectives",
+    "power": "power",
 }
 """Kinds of questions that evidence calibrates, and what they are of."""
 
@@ -52,10 +53,11 @@ COMMANDS = {
     "train": "`train` or `rl`",
     "picture": "`diffusion`",
     "link": "`train`, `rl` or `serve --tensor`",
+    "power": "any command that prints watts",
 }
 """Commands that take the evidence of each kind."""
 
-SHOWN_TRAITS = {"link": ("link", "device")}
+SHOWN_TRAITS = {"link": ("link", "device"), "power": ("device", "network")}
 """Traits that say what a situation is, by kind."""
 
 USUAL_TRAITS = ("engine", "device", "format", "network")

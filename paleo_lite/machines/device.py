@@ -186,6 +186,13 @@ class BoardParts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     device: str
 
 
+class LearnedPower(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Power of a device calibrated by measured watts."""
+
+    logs: dict[str, float]  # logarithm of the factor of each constant of `paleo_lite.timing.energy`
+    width: float  # of its interval in logarithms, over that without the watts
+
+
 class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A device that networks run on.
 
@@ -235,6 +242,7 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     conflicts: list[str] = []
     rated_power: SourcedFigure | None = None
     laptop: bool = False
+    learned_power: LearnedPower | None = None  # calibrated by measured watts; no file states it
 
     def __repr__(self) -> str:
         return f"<Device {self.id}: {self.name}, {self.vendor} {self.architecture}, {self.year}>"

@@ -63,6 +63,8 @@ def read_device(path: Path) -> Device:
             raise BadDevice(
                 f"{path}: {field} must be from {_LEAST_FIGURE:g} to {_MOST_FIGURE:g} {unit} (got {figure.value!r})"
             )
+    if device.learned_power is not None:
+        raise BadDevice(f"{path}: learned_power is calibrated by measured watts, and not a figure of a file")
     if not device.peaks:
         raise BadDevice(f"{path}: at least one [[peaks]] is required")
     if device.clock_hz(device.clocks.default) is None and device.scope not in SCOPES_WITHOUT_CLOCK:

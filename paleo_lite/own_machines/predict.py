@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import msgspec
 
+from ..calibration.power_evidence import learned_device
 from ..errors import DoesNotFit
 from ..machines import Device
 from ..timing.activity import Activity
@@ -249,7 +250,7 @@ def predict_local(
     if host_s and cpu is not None:
         notes.append(f"layers outside the device run on {cpu.name}; for prompts their weights are copied over the link")
     energy = energy_of(
-        device,
+        learned_device(device, contents.name, question.calibration),
         gpus,
         (activity, seconds),
         (of_prompt, first_s),

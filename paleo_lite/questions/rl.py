@@ -63,7 +63,8 @@ def _with_evidence(question: Rl) -> Rl:
     evidence = evidence_of(question.calibration)
     if evidence is None:
         return question
-    evidence.check_kinds(("server", "train", "link") if question.rules.rolls_out else ("train", "link"), "rl")
+    of_rollouts = ("server",) if question.rules.rolls_out else ()
+    evidence.check_kinds((*of_rollouts, "train", "link", "power"), "rl")
     return replace(question, calibration=evidence)
 
 

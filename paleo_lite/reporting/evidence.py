@@ -16,6 +16,7 @@ FIGURES = {
     "step_s": "step",
     "picture_s": "batch or denoising step",
     "collective_s": "collective",
+    "power_w": "average power",
 }
 """Names of the figures of evidence."""
 

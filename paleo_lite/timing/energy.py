@@ -29,6 +29,7 @@ import numpy as np
 from ..errors import BadFile, BadValue
 from ..files import read_shipped
 from ..machines import Device
+from ..machines.device import LearnedPower
 from ..machines.registry import limit_power
 from .activity import Activity, Shares
 from .intervals import INTERVAL_LEVEL, QUANTILES
@@ -288,7 +289,16 @@ def power_of(
     if relative_clock == 1:
         dynamic = boost_power(device)
     scatter = model.expert_scatter if has_experts else model.scatter
+    if device.learned_power is not None:
+        constants, scatter = _moved(constants, device.learned_power), scatter * device.learned_power.width
     return Power(rated_w, min(limit_w, rated_w), constants, era_of(device), scatter, dynamic, partners_limit_w(device))
+
+
+def _moved(constants: PowerConstants, learned: LearnedPower) -> PowerConstants:
+    """Return constants with the factors that measured watts lead to, and as much of their covariance as is left."""
+    theta = [value + learned.logs.get(name, 0.0) for name, value in zip(PARAMETERS, constants.theta)]
+    covariance = np.array(constants.covariance) * learned.width**2
+    return PowerConstants(tuple(theta), tuple(tuple(row) for row in covariance.tolist()))
 
 
 def boost_power(device: Device) -> float:

@@ -147,7 +147,7 @@ def test_rollouts_and_the_trainer_learn_from_their_own_rows(slow_server: Evidenc
     assert both.rollouts_s == pytest.approx(by_server.rollouts_s)
     assert both.trainer_s > 1.1 * shipped.trainer_s
     with pytest.raises(
-        BadValue, match="learns from measured servers or steps of training or collectives, and the calib"
+        BadValue, match="learns from measured servers or steps of training or collectives or power, and"
     ):
         pl.rl("llama-3.1-8b", calibration=local_rows(), **asked)
 
@@ -181,7 +181,7 @@ def test_collectives_calibrate_the_links_of_training_and_serving(tmp_path: Path)
     assert "no figures of servers, which stay as shipped; links calibrated by 3 measured figures" in slower.model
     step = pl.rl("llama-3.1-8b", gpu="h100-sxm", workers=8, prompts=8, response_tokens=500, calibration=found)
     assert "trainer: links calibrated by 3 measured figures" in step.model
-    with pytest.raises(BadValue, match="learns from measured servers, and the calibration is of collectives"):
+    with pytest.raises(BadValue, match="learns from measured servers or power, and the calibration is of collectives"):
         pl.predict("llama-3.1-8b", gpu="h100-sxm", phase="decode", calibration=found)
     assert pl.calibrate(path, suggest=1).suggested  # type: ignore[union-attr]
 

@@ -55,6 +55,10 @@ LEVELS = {
         "device": ["source", "engine", "device"],
         "network": ["source", "engine", "device", "format", "network"],
     },
+    "power": {
+        "device": ["source", "device"],
+        "network": ["source", "device", "network"],
+    },
     "link": {
         "device": ["source", "link", "device"],
         "devices": ["source", "link", "device", "operation", "devices"],

@@ -17,6 +17,7 @@ from .groups import Grouped
 from .links import measured_collectives
 from .machines import measured_machines
 from .pictures import measured_pictures
+from .powers import measured_watts
 from .servers import measured_servers
 from .training import measured_steps
 
@@ -26,6 +27,7 @@ MEASURED: dict[str, Callable[[Path], Sequence[Grouped]]] = {
     "train": measured_steps,
     "picture": measured_pictures,
     "link": measured_collectives,
+    "power": measured_watts,
 }
 """Functions that read the published measurements of each kind of question."""
 

@@ -1,0 +1,30 @@
+"""Published watts as evidence, beside forecasts without their device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from paleo_lite.calibration.evidence import Observation
+from paleo_lite.calibration.power_evidence import KIND, WATTS, is_at_limit, power_shares, power_traits
+
+from ..energy.evidence import measured_powers
+from ..energy.fit import shipped_scatters, with_scatter
+from ..energy.hold_out import folds_of, held_out_power
+from .groups import Grouped
+
+
+def measured_watts(data: Path) -> list[Grouped]:
+    """Return the published watts of devices below their limit, with the deployment that each is of."""
+    found = []
+    for fold in folds_of(measured_powers(data), "device"):
+        model = with_scatter(fold.model, shipped_scatters())
+        for number, one in enumerate(fold.measured):
+            power, shares = held_out_power(model, one), one.activity.shares_of(one.time_s)
+            if is_at_limit(power, shares):
+                continue
+            traits = power_traits(one.device.id, one.model, one.source)
+            row = Observation(
+                KIND, WATTS, f"{number}", traits, one.power_w, float(power.watts(shares)), power_shares(power, shares)
+            )
+            found.append(Grouped(one.series, row))  # type: ignore[arg-type]
+    return found
