@@ -21,7 +21,7 @@ from ..errors import BadFile, BadValue, CalibrationFailed, UnknownName
 from ..files import FileVersion, read_typed, shipped_folder, version_of
 from ..machines import Device, Machine, find_device
 from ..text import format_plural
-from ..timing import Prediction, RooflineModel, TimeModel, find_model
+from ..timing import BoundModel, Prediction, TimeModel, find_model
 from ..timing.blocks import use_kernel_constants
 from ..timing.calibrated import CalibratedModel
 from ..timing.models import CALIBRATED
@@ -144,7 +144,7 @@ def choose_model(
             f"the calibrated model needs a calibration for {device.id} in {precision} ({model.reason}): give one with "
             "`--calibration`"
         )
-    return RooflineModel(notes=(f"a bound, not a forecast: {model.reason}",))
+    return BoundModel(notes=(f"a bound, not a forecast: {model.reason}",))
 
 
 def narrow_efficiency(wide: CalibratedModel, device: Device, products: str) -> float:

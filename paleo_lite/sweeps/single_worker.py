@@ -17,7 +17,7 @@ from ..errors import PaleoError
 from ..serving.iteration import iteration_of
 from ..timing.activity import Activity, narrow_factor
 from ..timing.broadcast import BatchedStack, CaseStack, Passes
-from ..timing.models import RequestedOutputs, RooflineModel, TimeModel
+from ..timing.models import BoundModel, RequestedOutputs, TimeModel
 from ..timing.workload import Workload
 from .cases import build_stack, count_work_with_update, counted_precision, resolve_network
 from .grid import Grid, broadcast_along
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
 
-ROOFLINE = RooflineModel()
+BOUND = BoundModel()
 """Time model of the lower bound of every forecast."""
 
 _BLOCK_ENTRIES = 2**15
@@ -103,7 +103,7 @@ class _FilledTimes:
         """Fill the bound of a device, and the time of the arithmetic at its peak."""
         chunk = self.grid.chunk
         outputs = RequestedOutputs(interval=False, activity=True)
-        bound = ROOFLINE.evaluate_many(batched, self.grid.machines[device], chunk.precision, outputs)
+        bound = BOUND.evaluate_many(batched, self.grid.machines[device], chunk.precision, outputs)
         assert bound.activity is not None
         factor = narrow_factor(self.grid.devices[device], chunk.precision)
         self.bound_s[cases, device, :, block] = bound.time_s[:, None]

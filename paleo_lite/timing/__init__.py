@@ -1,12 +1,13 @@
 """Floor 4: from a workload and a machine to time."""
 
-from .models import TIME_MODELS, PeakModel, PppModel, RooflineModel, TimeModel, describe_model, find_model
+from .models import TIME_MODELS, BoundModel, PeakModel, PppModel, RooflineModel, TimeModel, describe_model, find_model
 from .predicting import predict
 from .prediction import Prediction
 from .workload import Workload
 
 __all__ = [
     "TIME_MODELS",
+    "BoundModel",
     "PeakModel",
     "PppModel",
     "Prediction",

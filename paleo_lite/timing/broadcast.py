@@ -18,7 +18,7 @@ from ..counting import Layer, Work
 from ..counting.kinds import class_of
 from ..counting.kinds.products import MATRIX_CLASSES
 from ..counting.recurrent import count_gradients, is_looped
-from ..counting.work import COLUMNS, PASSES, passes_of
+from ..counting.work import COLUMNS, GENERATION_PHASES, PASSES, passes_of
 from ..errors import BadValue
 from .features import CLASS_INDEX, PASS_NUMBERS, UPDATE, Features, GroupSums, form_of, padding_and_tiles
 from .parameters import StepPlan, Steps, plan_steps, prepare_steps
@@ -74,6 +74,9 @@ class CaseStack(msgspec.Struct, frozen=True, eq=False):
     pass_number: Ints
     wide: NDArray[np.bool_]  # products in 16 bits in a narrower precision, as in `Work.wide`; shape (entries,)
     update_products: Floats  # as in `Features`; shape (entries,)
+    # Merged layers that may find their input in a cache: none of a step of generation; shape (entries,).
+    kept_layers: Floats
+    weights: Floats  # parameters of the merged layers; shape (entries,)
     # A layer and a pass of each entry, which determine the sizes of its matrix product.
     products: tuple[tuple[Layer, str], ...]
     plan: StepPlan  # assignment of entries to steps
@@ -115,6 +118,8 @@ class CaseStack(msgspec.Struct, frozen=True, eq=False):
             num_pieces=int(self.first_piece[-1]),
             features=features,
             steps=prepare_steps(features, run, self.cases, self.plan),
+            kept_layers=self.kept_layers[:, None],
+            weights=self.weights[:, None],
         )
 
     def passes_of(self, case: int, pieces_s: Floats) -> Passes:
@@ -138,6 +143,9 @@ class BatchedStack(NamedTuple):
     num_pieces: int  # total number of pieces
     features: Features  # features of shape (entries, batch sizes)
     steps: Steps  # result of `prepare_steps`
+    # As in `CaseStack`; shape (entries, 1).
+    kept_layers: Floats
+    weights: Floats
 
     def sum_by_case(self, seconds: Floats) -> Floats:
         """Return the sums over the entries of each case, shape (cases, batch sizes)."""
@@ -162,6 +170,7 @@ class _StackEntry(NamedTuple):
     # For each of `COLUMNS`, the count per batch and per sample of one layer; shape (columns, 2).
     counts: NDArray[np.int64]
     product: tuple[Layer, str]  # one of the layers, and the pass
+    is_kept: bool  # whether a cache may keep what it reads and writes
 
 
 def stack_cases(cases: Sequence[Case]) -> CaseStack:
@@ -193,6 +202,8 @@ def stack_cases(cases: Sequence[Case]) -> CaseStack:
         pass_number=pass_number,
         wide=is_wide.astype(bool),
         update_products=np.where(pass_number == UPDATE, 2.0 * macs[0], 0.0),
+        kept_layers=np.array([entry.multiplicity * entry.is_kept for entry in entries], dtype=np.float64),
+        weights=np.array([entry.multiplicity * entry.product[0].parameters for entry in entries], dtype=np.float64),
         products=tuple(entry.product for entry in entries),
         plan=plan_steps(work_class[:, None], pass_number[:, None], run_of_entry[:, None], len(cases)),
     )
@@ -224,7 +235,8 @@ def _entries_of(case: Case, run: int, first_piece: int) -> list[_StackEntry]:
             # The form matters only for products: `padding_and_tiles` depends on it.
             form = () if is_update or work_class >= len(MATRIX_CLASSES) else form_of(layer)
             key = (
-                piece, work_class, pass_name, num_gradients, is_wide, counts[index].tobytes(), form, is_looped(layer)
+                piece, work_class, pass_name, num_gradients, is_wide, counts[index].tobytes(), form, is_looped(layer),
+                layer.parameters,
             )  # fmt: skip
             multiplicity = merged[key].multiplicity + 1 if key in merged else 1
             merged[key] = _StackEntry(
@@ -237,6 +249,7 @@ def _entries_of(case: Case, run: int, first_piece: int) -> list[_StackEntry]:
                 multiplicity=multiplicity,
                 counts=counts[index],
                 product=(layer, pass_name),
+                is_kept=phase not in GENERATION_PHASES,
             )
     return list(merged.values())
 

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 import msgspec
 import numpy as np
 
-from ..counting.work import passes_of
+from ..counting.work import GENERATION_PHASES, passes_of
 from ..errors import BadValue, UnknownName
 from ..machines import Device, Machine, PeakRate
+from ..units import element_bytes, parse_quantity
 from .activity import Activity, divide_time, narrow_factor
 from .intervals import INTERVAL_LEVEL, interval_of
 from .workload import Workload
@@ -242,7 +243,7 @@ class LayerModel:
     @property
     def bound_model(self) -> TimeModel:
         """Model of the lower bound."""
-        return RooflineModel()
+        return BoundModel()
 
     def memory(self, workload: Workload, machine: Machine) -> Memory:
         """Return the peak memory of the layers."""
@@ -276,6 +277,12 @@ class TwoTermModel(LayerModel):
     def time_s(self, compute_s: Seconds, memory_s: Seconds) -> Seconds:
         """Combine seconds of arithmetic and of memory traffic, arrays of any shape, to the seconds of each layer."""
         raise TypeError(f"{type(self).__name__} must define time_s(compute_s, memory_s)")
+
+    def layers_s_of(
+        self, stack: BatchedStack, compute_s: Seconds, memory_s: Seconds, machine: Machine, precision: str
+    ) -> Seconds:
+        """Return the seconds of the entries of a stack, from those of arithmetic and of memory traffic at peak."""
+        return self.time_s(compute_s, memory_s)
 
     def evaluate(self, workload: Workload, machine: Machine) -> Terms:
         """Time a workload; see `TimeModel.evaluate`.
@@ -319,7 +326,7 @@ class TwoTermModel(LayerModel):
         if features.update_products.any():
             saved_s = _saved_s_by_matrix_units(machine, machine.vector_peak(precision).per_s)
             compute_s = compute_s - features.update_products * saved_s
-        seconds = self.time_s(compute_s, memory_s)
+        seconds = self.layers_s_of(stack, compute_s, memory_s, machine, precision)
         pieces_s = stack.sum_by_piece(seconds) if outputs.pieces else None
         activity = None
         if outputs.activity:
@@ -394,6 +401,53 @@ class RooflineModel(TwoTermModel, msgspec.Struct, frozen=True):
         return f"max({compute}, {memory})"
 
 
+class BoundModel(RooflineModel, frozen=True):
+    """Roofline of what no device beats: at the highest clock that a board holds, of the bytes that must move.
+
+    The clock of boards for gaming and workstations rises above that of their data sheet, and a layer may find its input
+    in the L2 cache and leave its result there, so that only its weights and the rest of its bytes move. What a step of
+    generation reads of its own past does not stay in the cache. The terms of arithmetic and memory traffic are those of
+    the data sheet; the time of a layer is shorter.
+    """
+
+    name: ClassVar[str] = "bound"
+
+    def evaluate(self, workload: Workload, machine: Machine) -> Terms:
+        """Time a workload; see `TimeModel.evaluate`."""
+        terms = super().evaluate(workload, machine)
+        kept_bytes = 0.0 if workload.phase in GENERATION_PHASES else kept_in_cache_bytes(machine.device)
+        numbers = np.array([float(layer.parameters) for layer in workload.layers])
+        seconds = _least_s(
+            terms.compute_s, terms.memory_s, machine, workload.precision, kept_bytes=kept_bytes, weights=numbers
+        )
+        return msgspec.structs.replace(terms, layers_s=seconds)
+
+    def layers_s_of(
+        self, stack: BatchedStack, compute_s: Seconds, memory_s: Seconds, machine: Machine, precision: str
+    ) -> Seconds:
+        """Return the seconds of the entries of a stack."""
+        kept_bytes = stack.kept_layers * kept_in_cache_bytes(machine.device)
+        return _least_s(compute_s, memory_s, machine, precision, kept_bytes=kept_bytes, weights=stack.weights)
+
+
+def kept_in_cache_bytes(device: Device) -> float:
+    """Return the bytes that a layer may find in the L2 cache, and leave there; 0 without a cache on record."""
+    return 0.0 if device.memory.l2 is None else 2 * parse_quantity(device.memory.l2.value, "B")
+
+
+def _least_s(
+    compute_s: Seconds, memory_s: Seconds, machine: Machine, precision: str, *, kept_bytes: Any, weights: Seconds
+) -> Seconds:
+    """Return the seconds of layers at the highest clock, with all weights and what the cache does not keep."""
+    from .power import boost_fraction
+
+    per_s = machine.device.bandwidth_bytes_per_s
+    weights_s = np.minimum(weights * element_bytes(precision) / per_s, memory_s)
+    moved_s = np.maximum(memory_s - kept_bytes / per_s, weights_s)
+    seconds: Seconds = np.maximum(compute_s / boost_fraction(machine.device, machine.peak(precision)), moved_s)
+    return seconds
+
+
 def _ppp_model_with_check(ppp: float, concurrent: bool = False) -> PppModel:
     """Return the model of a PPP given by the user, with a note if the value looks like percent."""
     model = PppModel(ppp, concurrent)
@@ -421,6 +475,7 @@ TIME_MODELS: dict[str, ModelEntry] = {
     "peak": ModelEntry(PeakModel),
     "ppp": ModelEntry(_ppp_model_with_check, ("ppp", "concurrent"), is_fitted=True),
     "roofline": ModelEntry(RooflineModel),
+    "bound": ModelEntry(BoundModel),
     CALIBRATED: ModelEntry(None, is_fitted=True),
 }
 """All models by name, used for help, completion, validation and sweeps."""

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from ..counting import GENERATION_PHASES
 from ..counting.kinds import USER_RULES, missing_rules_note, user_rules_note
 from ..formats import FORMATS
 from ..machines import Device, Machine
 from ..machines.device import CLOCKS
-from ..units import element_bytes, format_si, parse_quantity
+from ..units import format_si, parse_quantity
 from .generating import STATIC_BATCH_NOTE
-from .models import Terms, TimeModel
+from .models import BoundModel, RooflineModel, Terms, TimeModel, kept_in_cache_bytes
 from .power import MIN_FRACTION, boost_fraction, limited_fraction
 from .prediction import Prediction
 from .workload import Workload
 
-LEAST_BELOW_BOUND = 0.98
-"""Fraction of the bound of a data sheet below which caches and clocks are worth a note."""
+LEAST_BELOW_ROOFLINE = 0.98
+"""Fraction of the roofline of a data sheet below which caches and clocks are worth a note."""
 
 
 def notes_of(workload: Workload, machine: Machine, model: TimeModel, terms: Terms) -> tuple[str, ...]:
@@ -71,33 +69,28 @@ def notes_of(workload: Workload, machine: Machine, model: TimeModel, terms: Term
         notes.append(
             f"the device waits for the host to launch kernels: the step takes {terms.host_slowdown:.2g} times as long"
         )
-    if model.name == "roofline" and phase not in GENERATION_PHASES:
+    if isinstance(model, RooflineModel):
         notes += cached_bound_notes(workload, machine, terms)
     return tuple(notes)
 
 
 def cached_bound_notes(workload: Workload, machine: Machine, terms: Terms) -> list[str]:
-    """Return a note on how far a device may beat the bound of its data sheet, if it may.
-
-    The clock of some boards rises above that of the data sheet, and a layer may find its input in the cache and leave
-    its result there, so that only its weights and the rest of its bytes move.
-    """
+    """Return a note on how far the bound is below the roofline, if it is."""
     device = machine.device
-    cache_bytes = 0.0 if device.memory.l2 is None else parse_quantity(device.memory.l2.value, "B")
-    weight_bytes = np.array([layer.parameters for layer in workload.layers]) * element_bytes(workload.precision)
-    weights_s = np.minimum(weight_bytes / device.bandwidth_bytes_per_s, terms.memory_s)
-    memory_s = np.maximum(terms.memory_s - 2 * cache_bytes / device.bandwidth_bytes_per_s, weights_s)
-    clock = boost_fraction(device, machine.peak(workload.precision))
-    fastest_s = float(np.maximum(terms.compute_s / clock, memory_s).sum())
-    if fastest_s > LEAST_BELOW_BOUND * terms.time_s:
+    roofline_s = float(RooflineModel().time_s(terms.compute_s, terms.memory_s).sum())
+    bound_s = BoundModel().evaluate(workload, machine).time_s
+    if bound_s > LEAST_BELOW_ROOFLINE * roofline_s:
         return []
     reasons = []
-    if cache_bytes:
-        reasons.append(f"with activations kept in the L2 cache of {format_si(cache_bytes, 'B')}")
+    if device.memory.l2 is not None and workload.phase not in GENERATION_PHASES:
+        reasons.append(f"with activations kept in the L2 cache of {format_si(kept_in_cache_bytes(device) / 2, 'B')}")
+    clock = boost_fraction(device, machine.peak(workload.precision))
     if clock > 1:
         reasons.append(f"at a clock {clock:.2f} times that of the data sheet")
-    why, fastest = " and ".join(reasons), format_si(fastest_s, "s")
-    return [f"the bound moves every activation through memory: {why} it is {fastest}"]
+    return [
+        f"the roofline of {format_si(roofline_s, 's')} moves every activation through memory: {' and '.join(reasons)} "
+        f"the bound is {format_si(bound_s, 's')}"
+    ]
 
 
 def setting_notes(machine: Machine, model: TimeModel) -> list[str]:

@@ -215,7 +215,9 @@ class Prediction(Answer, msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def bytes(self) -> int | None:
-        """Bytes read and written; None for a FLOP count alone."""
+        """Bytes read and written, by the kernels of an engine where they are timed; None for a FLOP count alone."""
+        if self.launched is not None:
+            return round(float(self.launched.bytes.sum()))
         return int(self.bytes_by_pass.sum()) if self.workload.has_layers else None
 
     @property

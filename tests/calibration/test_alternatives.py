@@ -58,13 +58,13 @@ def test_a_bound_is_compared_with_bounds(model):
 
 
 def test_where_only_a_bound_is_known_all_alternatives_are_bounds():
-    """No measurement covers the Apple M3 Ultra, so that the default is the roofline, and that of the others as well."""
+    """No measurement covers the Apple M3 Ultra, so that the default is the bound, and that of the others as well."""
     asked = {**ASKED, "network": find_network("alexnet"), "phase": "inference", "training": None, "gpu": "m3-ultra"}
     prediction = predict_any(**asked)
-    assert prediction.model.name == "roofline"
+    assert prediction.model.name == "bound"
     found = try_alternatives(prediction)
     (on_v100,) = [each.prediction for each in found.tried if each.name == "Tesla V100 SXM2"]
-    bound = predict_any(**{**asked, "gpu": "v100-sxm2", "time_model": "roofline"})
+    bound = predict_any(**{**asked, "gpu": "v100-sxm2", "time_model": "bound"})
     assert on_v100.time_s == pytest.approx(bound.time_s)
 
 

@@ -25,10 +25,10 @@ def test_a_device_that_was_measured_answers_for_itself() -> None:
     ("device", "precision", "name", "note"),
     [
         ("k80-die", "fp32", "calibrated", None),
-        ("k80", "fp32", "roofline", "only single devices were measured, k80 is a board of 2"),
+        ("k80", "fp32", "bound", "only single devices were measured, k80 is a board of 2"),
         ("p4", "fp32", "calibrated", None),  # pooled from its neighbours
         ("mi210", "fp32", "calibrated", None),
-        ("xeon-8380", "fp32", "roofline", "only GPUs of NVIDIA and AMD were measured"),
+        ("xeon-8380", "fp32", "bound", "only GPUs of NVIDIA and AMD were measured"),
     ],
 )
 def test_who_answers_for_a_device(device, precision, name, note) -> None:
@@ -44,7 +44,7 @@ def test_every_device_has_a_prediction_and_bounds_are_marked() -> None:
     for device in list_devices([]):
         model = choose_model(device, "fp32")
         assert model.name == "calibrated" or model.notes[0].startswith("a bound, not a forecast: ")
-        assert (model.name == "roofline") >= bool(why_not_pooled(device))
+        assert (model.name == "bound") >= bool(why_not_pooled(device))
 
 
 @pytest.mark.parametrize(

@@ -126,11 +126,11 @@ def test_amd_s_are_known_from_single_operations() -> None:
 )
 def test_device_without_evidence_gets_a_marked_bound(gpu: str, precision: str, reason: str) -> None:
     prediction = pl.predict("resnet18", gpu=gpu, precision=precision)
-    assert prediction.model.name == "roofline" and prediction.interval is None
+    assert prediction.model.name == "bound" and prediction.interval is None
     assert prediction.notes[0].startswith("a bound, not a forecast") and reason in prediction.notes[0]
     with pytest.raises(BadValue, match=reason):
         pl.predict("resnet18", gpu=gpu, precision=precision, time_model="calibrated")
-    asked = pl.predict("resnet18", gpu=gpu, precision=precision, time_model="roofline")
+    asked = pl.predict("resnet18", gpu=gpu, precision=precision, time_model="bound")
     assert asked.time_s == prediction.time_s and not any("a bound" in note for note in asked.notes)
 
 

@@ -407,11 +407,6 @@ def test_without_a_feasible_worker_the_first_row_that_fits_is_the_baseline() -> 
     ("network", "asked", "says"),
     [
         ("vgg16", {"gpu": "v100-sxm2", "link": "nvlink2-x6", "ppp": 2.0}, "faster than the bound: the PPP of 2"),
-        (
-            "llama-3.2-3b",
-            {"gpu": "rtx-a2000-12gb", "link": "nvlink4-x18", "mixed_precision": True, "sequence_length": 512},
-            "faster than the bound with 2 workers: the time model exceeds the rates of data sheets",
-        ),
     ],
 )
 def test_a_forecast_below_its_bound_says_so(network, asked, says) -> None:

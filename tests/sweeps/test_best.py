@@ -245,17 +245,17 @@ def test_rows_that_do_not_say_what_they_are_are_ranked_as_forecasts(with_bounds,
     assert (found.fitting, found.bounds, {row["answer"] for row in found.rows}) == (2, 2, {None})
 
 
-def test_bound_of_a_forecast_is_its_roofline(with_bounds) -> None:
+def test_bound_of_a_forecast_is_that_of_a_single_answer(with_bounds) -> None:
     frame = pd.read_parquet(with_bounds).astype({"gpu": str, "time_model": str})
     # The two rows of the CPU are equal: pandas before 3.1 returns tables from an index that is not unique.
     by_model = frame[frame.gpu != "xeon-8380"].set_index(["gpu", "batch_size", "time_model"])
     for gpu in ("k80-die", "rtx2080ti"):
         for batch in (1, 32):
             roofline = by_model.loc[(gpu, batch, "roofline")]
-            assert roofline["bound_s"] == roofline["time_s"]
-            assert by_model.loc[(gpu, batch, "calibrated"), "bound_s"] == roofline["time_s"]
             asked = pl.predict("resnet50", gpu=gpu, batch_size=batch)
-            assert roofline["time_s"] == pytest.approx(asked.bound_s, rel=1e-12)
+            bound_s = by_model.loc[(gpu, batch, "calibrated"), "bound_s"]
+            assert bound_s == pytest.approx(asked.bound_s, rel=1e-12)
+            assert bound_s <= roofline["time_s"]
 
 
 @pytest.mark.parametrize(

@@ -88,25 +88,26 @@ def test_tensor_cores_do_the_matrix_layers_only() -> None:
 @pytest.mark.parametrize("precision", ["fp32", "fp64"])
 @pytest.mark.parametrize(("board", "die"), [("k80", "k80-die"), ("m60", "m60-die")])
 def test_of_a_board_one_device_answers_and_all_at_once_as_throughput(board: str, die: str, precision: str) -> None:
-    """Two dies have twice the peak and bandwidth of one: sharing a batch would halve the roofline's time."""
+    """Two dies have twice the peak and bandwidth of one: sharing a batch would halve the bound, but for the cache."""
     whole, one = (pl.predict("vgg16", gpu=gpu, precision=precision) for gpu in (board, die))
     assert (whole.time_s, whole.interval, whole.bound_s) == (one.time_s, one.interval, one.bound_s)
     assert one.board is None and one.machine.device_count == 1
     assert whole.to_dict()["gpu"] == die and whole.board["gpu"] == board
     assert whole.board["throughput_per_s"] == 2 * one.throughput_per_s
-    roofline = pl.predict("vgg16", gpu=board, precision=precision, time_model="roofline")
-    assert whole.board["bound_s"] == roofline.time_s
-    assert roofline.time_s == pytest.approx(one.bound_s / 2, rel=0.01)
-    assert any("2 devices on one board" in note for note in roofline.notes)
+    bound = pl.predict("vgg16", gpu=board, precision=precision, time_model="bound")
+    assert whole.board["bound_s"] == bound.time_s
+    assert bound.time_s == pytest.approx(one.bound_s / 2, rel=0.03)
+    assert any("2 devices on one board" in note for note in bound.notes)
 
 
 def test_bound_and_forecast_stand_side_by_side() -> None:
-    """The bound is the roofline's time; nothing measured beats it but by an algorithm that computes less."""
+    """The bound is at most the roofline; nothing measured beats it but by an algorithm that computes less."""
     for network, phase in (("resnet50", "inference"), ("alexnet", "training")):
         forecast = pl.predict(network, gpu="titan-rtx", phase=phase, batch_size=8)
-        bound = pl.predict(network, gpu="titan-rtx", phase=phase, batch_size=8, time_model="roofline")
+        bound = pl.predict(network, gpu="titan-rtx", phase=phase, batch_size=8, time_model="bound")
+        roofline = pl.predict(network, gpu="titan-rtx", phase=phase, batch_size=8, time_model="roofline")
         assert forecast.is_forecast and not bound.is_forecast
-        assert forecast.bound_s == bound.time_s == bound.bound_s
+        assert forecast.bound_s == bound.time_s == bound.bound_s < roofline.time_s
         answer = forecast.to_dict()
         assert (
             answer["bound_s"] == bound.time_s
