@@ -138,7 +138,8 @@ FORMATS_OF_PRODUCTS = tuple(
 def split_format(precision: str, weights: str | None) -> tuple[str, str | None]:
     """Return the precision and the format of weights, of which a precision such as ``nvfp4`` names both.
 
-    Raise BadValue if the format is one of weights alone, or weights are asked for in another one.
+    Inputs in ``mxfp8`` are also multiplied by narrower weights, as those of gpt-oss in ``mxfp4``. Raise BadValue if the
+    format is one of weights alone, or weights are asked for in one that is not narrower.
     """
     if precision in PRECISION_BYTES or precision not in FORMATS:
         return precision, weights
@@ -148,6 +149,8 @@ def split_format(precision: str, weights: str | None) -> tuple[str, str | None]:
             f"`--precision {precision}` is a format of weights alone, which are converted to 16 bits before a product: "
             f"give `--precision bf16 --weights {precision}`"
         )
+    if weights in FORMATS and FORMATS[weights].bits < FORMATS[precision].bits:
+        return own, weights
     if weights not in (None, precision):
         raise BadValue(
             f"`--precision {precision}` stores weights in {precision}: leave `--weights {weights}` out, or give "

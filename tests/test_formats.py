@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from paleo_lite.errors import BadValue
-from paleo_lite.formats import ALL_PARTS, FORMATS, Format, bytes_per_number, format_of_weights, wide_bytes
+from paleo_lite.formats import (
+    ALL_PARTS,
+    FORMATS,
+    Format,
+    bytes_per_number,
+    format_of_weights,
+    split_format,
+    wide_bytes,
+)
 from paleo_lite.units import PRECISION_BYTES
 
 
@@ -67,3 +75,11 @@ def test_weights_of_quantized_precisions_have_their_format() -> None:
 
 def test_parameters_that_are_not_quantized_have_at_least_16_bits() -> None:
     assert [wide_bytes(name) for name in ("fp32", "bf16", "fp8", "int8", "fp4")] == [4, 2, 2, 2, 2]
+
+
+def test_inputs_in_mxfp8_are_multiplied_by_narrower_weights() -> None:
+    """gpt-oss on Blackwell: inputs in MXFP8, experts in MXFP4 (flashinfer's ``trtllm_mxfp4_mxfp8`` in vLLM)."""
+    assert split_format("mxfp8", "mxfp4") == ("fp8", "mxfp4")
+    assert split_format("mxfp8", None) == ("fp8", "mxfp8")
+    with pytest.raises(BadValue, match="leave `--weights bf16` out"):
+        split_format("mxfp8", "bf16")

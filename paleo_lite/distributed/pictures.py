@@ -17,6 +17,7 @@ from ..timing.pipeline_prediction import PipelinePrediction
 from ..timing.pipeline_run import PipelineRun
 from ..timing.pipelines import on_several_devices, predict_pipeline
 from ..timing.sequence_parallel import SequenceSplit
+from ..units import format_si
 
 PHASES = ("inference",)
 """Phases that are predicted on several devices."""
@@ -33,6 +34,7 @@ class PictureScaleRow(Answer, msgspec.Struct, frozen=True, eq=False):
     replicas: int  # copies of the pipeline
     prediction: PipelinePrediction  # of the copy with the most pictures
     images: int  # pictures or videos of all copies
+    notes: tuple[str, ...] = ()  # of this number of devices
 
     @property
     def throughput_per_s(self) -> float:
@@ -96,6 +98,11 @@ class PictureScaling(Result, msgspec.Struct, frozen=True, eq=False):
     one: PipelinePrediction
     found: tuple[PictureScaleRow, ...]
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Notes of the pipeline, and of each number of devices."""
+        return (*self.one.notes, *(note for row in self.found for note in row.notes))
+
     def rows(self) -> list[dict[str, Any]]:
         """Return one dict per number of devices."""
         rows = []
@@ -123,8 +130,9 @@ class PictureScaling(Result, msgspec.Struct, frozen=True, eq=False):
         one, rows = self.one, self.rows()
         answered = dict.fromkeys(COMMON_FIELDS) | {
             name: as_json(getattr(one, name))
-            for name in ("network", "gpu", "precision", "execution", "is_forecast", "calibration", "version", "notes")
+            for name in ("network", "gpu", "precision", "execution", "is_forecast", "calibration", "version")
         }
+        answered["notes"] = as_json(self.notes)
         if len(rows) == 1:
             answered |= {name: as_json(getattr(self.found[0], name)) for name in FIELDS_OF_ROWS}
         return answer_json(answered, {**msgspec.structs.asdict(one.sampling), "rows": rows})
@@ -160,8 +168,25 @@ def scale_pipeline(
                 f"{number} devices cannot be divided among copies of {run.pipeline.name}, guidance and sequence for "
                 f"{run.sampling.images} pictures or videos: choose other `--workers`, or a larger `--batch-size`"
             )
-        found.append(min(rows, key=lambda row: row.prediction.time_s))
+        fewer = [row for devices in _divisors(number)[:-1] for row in _rows(run, predict_groups, devices)]
+        found.append(_with_note(min(rows, key=_time_s), min(fewer, key=_time_s, default=None)))
     return PictureScaling(predict_groups(run.sampling.images, 1), tuple(found))
+
+
+def _time_s(row: PictureScaleRow) -> float:
+    """Return the seconds of a row."""
+    return float(row.prediction.time_s)
+
+
+def _with_note(row: PictureScaleRow, fewer: PictureScaleRow | None) -> PictureScaleRow:
+    """Return the row, with a note if the fastest division over fewer devices takes less time."""
+    if fewer is None or row.time_s <= fewer.time_s:
+        return row
+    note = (
+        f"{row.devices} devices take longer than {fewer.devices} ({format_si(fewer.time_s, 's')}): they exchange keys "
+        f"and values for longer than they compute less; `--workers {fewer.devices}` is faster"
+    )
+    return msgspec.structs.replace(row, notes=(note,))
 
 
 def _rows(

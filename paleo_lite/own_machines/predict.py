@@ -7,6 +7,7 @@ from typing import ClassVar
 import msgspec
 
 from ..calibration.power_evidence import learned_device
+from ..engines.records.record import LocalEngine
 from ..errors import DoesNotFit
 from ..machines import Device
 from ..timing.activity import Activity
@@ -245,8 +246,7 @@ def predict_local(
     notes.append(
         f"one request at a time; constants of the backend {backend}, fitted to published tables of other devices"
     )
-    if engine.caution:
-        notes.append(engine.caution)
+    notes += _notes_of_kernels(contents, engine, activity)
     if host_s and cpu is not None:
         notes.append(f"layers outside the device run on {cpu.name}; for prompts their weights are copied over the link")
     energy = energy_of(
@@ -290,6 +290,17 @@ def predict_local(
         energy=energy,
         notes=tuple(notes),
     )
+
+
+def _notes_of_kernels(contents: Contents, engine: LocalEngine, activity: Activity) -> list[str]:
+    """Return the notes of an engine's kernels, given what the device does for a token."""
+    notes = [engine.caution] if engine.caution else []
+    if activity.arithmetic_s > activity.memory_s:
+        notes.append(
+            f"the device unpacks the numbers of {contents.weights} for longer than it reads them: a wider format that "
+            "is simpler to unpack may be faster"
+        )
+    return notes
 
 
 def _constants_of(

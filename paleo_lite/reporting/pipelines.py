@@ -225,4 +225,4 @@ def scaling_page(scaling: PictureScaling) -> Document:
         f"{format_number(best['speedup'])} times as fast"
     )
     facts = [("time model", describe_model(one.model))]
-    return Document(title, facts, [Table("Time by number of devices", columns, rows)], notes=one.notes)
+    return Document(title, facts, [Table("Time by number of devices", columns, rows)], notes=scaling.notes)

@@ -14,6 +14,7 @@ from ..timing.answer import Answer
 from ..timing.intervals import Z_90
 from ..timing.notes import clock_notes, published_weights_note, setting_notes
 from ..timing.power import MIN_FRACTION
+from .cache import fixed_cache_note
 from .candidates import DeploymentAdvice
 from .deployment import LEVELS, Deployment, PreparedDeployment
 from .drafting import drafting_notes
@@ -360,6 +361,7 @@ def answer(
     all_notes = list(
         dict.fromkeys((*notes, *requested, *drafting_notes(prepared, context), *network_notes, *timer.notes))
     )
+    all_notes += _device_notes(prepared, traffic)
     if traffic.hashes is not None and traffic.sessions is None:
         all_notes.append(
             f"{prefix_hit_rate(traffic.hashes):.1%} of the blocks of these prompts were in earlier ones: replicas that "
@@ -451,6 +453,23 @@ def _figure(values: Sequence[float | None]) -> Figure:
     if low is None or high is None or value is None:
         return Figure(_finite(value))
     return Figure(_finite(value), min(low, value, high), max(low, value, high))
+
+
+def _device_notes(prepared: PreparedDeployment, traffic: Traffic) -> list[str]:
+    """Return notes on the cache of the devices, and on a group that one device would beat."""
+    notes = []
+    fixed_cache = fixed_cache_note(prepared.room)
+    if fixed_cache is not None:
+        notes.append(fixed_cache)
+    deployment = prepared.deployment
+    tensor = deployment.on_device.tensor
+    prompt = deployment.timer.prompt_activity(max(float(traffic.input_tokens.mean()), 1.0))
+    if tensor > 1 and prompt.links_s > (tensor - 1) * (prompt.arithmetic_s + prompt.memory_s):
+        notes.append(
+            f"prompts take longer on {tensor} devices than on one: all-reduces take longer than the products that "
+            "`--tensor` saves"
+        )
+    return notes
 
 
 def _setting_notes(prepared: PreparedDeployment, sequences: float) -> list[str]:

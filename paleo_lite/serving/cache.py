@@ -32,6 +32,8 @@ class CacheRoom(msgspec.Struct, frozen=True):
     sequence_tokens: int  # tokens of such a sequence
     block_tokens: int  # tokens per block
     blocks: int  # number of blocks
+    # Part of `sequence_bytes` that a longer sequence would not need twice: recurrent states, and full windows.
+    fixed_bytes: float = 0.0
 
     @property
     def memory_bytes(self) -> float:
@@ -42,6 +44,21 @@ class CacheRoom(msgspec.Struct, frozen=True):
     def tokens(self) -> int:
         """Tokens that the cache holds."""
         return self.blocks * self.block_tokens
+
+
+FIXED_SHARE = 0.05
+"""Share of a sequence's cache that does not grow with its length, above which the number of tokens says little."""
+
+
+def fixed_cache_note(room: CacheRoom) -> str | None:
+    """Return that the tokens of a cache depend on the lengths of requests; None if they hardly do."""
+    if room.fixed_bytes <= FIXED_SHARE * room.sequence_bytes:
+        return None
+    return (
+        f"the cache has room for {room.tokens / room.sequence_tokens:,.0f} sequences of {room.sequence_tokens:,} "
+        f"tokens, the mean of these requests: {format_si(room.fixed_bytes, 'B', 3)} of each do not grow with its "
+        "length (states, windows), so that shorter requests leave room for fewer tokens"
+    )
 
 
 def cached_bytes(layers: tuple[Layer, ...], kv_cache: str) -> float:
@@ -104,7 +121,10 @@ def _measure_kernel_room(on_device: ModelOnDevice, engine: Server, *, mean_token
     blocks = _count_blocks(cache_bytes, per_sequence / tokens * engine.block_tokens)
     if blocks > 0:
         blocks *= groups
-    room = CacheRoom(weights_bytes, activations_bytes, cache_bytes, per_sequence, tokens, engine.block_tokens, blocks)
+    fixed_bytes = max(2 * per_sequence - sequence_bytes(step, kernels, 2 * tokens), 0.0)
+    room = CacheRoom(
+        weights_bytes, activations_bytes, cache_bytes, per_sequence, tokens, engine.block_tokens, blocks, fixed_bytes
+    )
     return _smallest_room(on_device, [room], engine.memory_fraction)
 
 

@@ -126,3 +126,16 @@ def test_a_network_that_does_not_fit() -> None:
 def test_only_networks_from_configs() -> None:
     with pytest.raises(BadValue, match="resnet18"):
         pl.serve("resnet18", gpu="h100-sxm", rate=1)
+
+
+def test_a_cache_with_states_says_how_many_sequences_of_these_requests_it_holds() -> None:
+    """Qwen3-Next 80B: 36 of 48 layers keep a state of 32 heads of 128 x 128 numbers in fp32 (config.json)."""
+    asked = {"gpu": "h200-sxm", "tensor": 2, "concurrency": 2, "num_requests": 4, "output_tokens": 16}
+    short, long = (pl.serve("qwen3-next-80b-a3b", input_tokens=tokens, **asked) for tokens in (128, 4096))
+    assert short.cache_tokens < long.cache_tokens and short.cache_bytes == long.cache_bytes
+    state_bytes = 36 * 32 // 2 * 128 * 128 * 4
+    for found in (short, long):
+        (note,) = [note for note in found.notes if note.startswith("the cache has room for")]
+        assert f"{state_bytes / 1e6:.1f} MB of each do not grow" in note
+    dense = pl.serve("llama-3.2-1b", input_tokens=128, **asked | {"tensor": 1})
+    assert not [note for note in dense.notes if note.startswith("the cache has room for")]
