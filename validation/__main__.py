@@ -462,6 +462,21 @@ def field(data: Path, words: tuple[str, ...]) -> CommandResult:
     return CommandResult(lambda: {"rows": msgspec.to_builtins(rows)}, lambda: field_page(rows))
 
 
+@main.command(cls=AnswerCommand)
+@click.option(
+    "--data", type=click.Path(path_type=Path), required=True, envvar="PALEO_LITE_DATA", show_envvar=True,
+    help="Folder of published measurements.",
+)  # fmt: skip
+@click.argument("kinds", nargs=-1, type=click.Choice(("router", "tier", "split", "draft")))
+def fleet(data: Path, kinds: tuple[str, ...]) -> CommandResult:
+    """Compare published gains of fleets with their forecasts: by routers, tiers, split pools and drafts."""
+    from .fleet.gains import compare_gains, gains_page
+
+    with progress_of_long_answers("gains"):
+        rows = compare_gains(data, kinds)
+    return CommandResult(lambda: {"rows": msgspec.to_builtins(rows)}, lambda: gains_page(rows))
+
+
 @main.command(params=[DEBUG])
 @click.argument("data", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))

@@ -140,8 +140,9 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
         mean_tokens = float(lengths.mean())
         engine = self.replica_engine(longest_prompt)
         room = self.timer.measure_room(self.replica_engine(), mean_tokens=mean_tokens, prompt_tokens=longest_prompt)
-        # No more sequences run than the cache has room for the shortest requests.
-        fitting = room.tokens // max(int(lengths.min()), 1) + 1
+        # No more sequences run than the cache has room for what the shortest requests do not share with others.
+        shared = traffic.input_tokens * self.options.prefix_hit_rate if traffic.hashes is None else traffic.input_tokens
+        fitting = room.tokens // max(int((lengths - shared).min()), 1) + 1
         sequences = max(min(engine.max_sequences, fitting, len(traffic)), 1)
         engine = msgspec.structs.replace(engine, max_sequences=sequences)
         drafted = self.options.speculation.draft_length + 1

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from ..errors import BadValue
+from .prefix_cache import BlocksOfRequests, Tier
 from .requests import Traffic
 from .simulator import Replica
 
@@ -19,6 +20,14 @@ WAITING_WEIGHT = 4
 BALANCED_EXCESS, BALANCED_RATIO = 32, 1.5
 """Most requests, and ratio of requests, by which replicas may differ before a sticky router prefers the shortest queue
 (SGLang's gateway, `--balance-abs-threshold` and `--balance-rel-threshold`)."""
+
+
+PREFIX_SCORE, CACHE_SCORE, QUEUE_SCORE = 2.0, 1.0, 1.0
+"""Weights of the scores of llm-d's endpoint picker (its guide to precise prefix-aware routing: prefix-cache-scorer,
+kv-cache-utilization-scorer and queue-scorer)."""
+
+KNOWN_TOKENS = 31_250 * 16
+"""Tokens of prompts that llm-d's approximate index knows of a replica (`lruCapacityPerServer` blocks of 16 tokens)."""
 
 
 class Router:
@@ -91,6 +100,45 @@ class Sticky(Router):
         return next(iter(self.traffic.hashes[request]), -1)
 
 
+class Scored(Router):
+    """Chooses the replica with the highest sum of scores: of the prompt that is known there, free cache and queue.
+
+    (llm-d's endpoint picker.) What a replica is known to have are the prompts that were sent to it, the least recently
+    used of which are forgotten.
+    """
+
+    def __init__(self, traffic: Traffic) -> None:
+        super().__init__(traffic)
+        if traffic.hashes is None:
+            raise BadValue("`--router scored` needs prefixes: give `--workload`, or requests with hash_ids")
+        self.blocks = BlocksOfRequests(traffic).hashes
+        self.indexes: dict[int, Tier] = {}
+        self.known_blocks = KNOWN_TOKENS // traffic.hashed_tokens
+
+    def choose(self, replicas: Sequence[Replica], request: int) -> int:
+        """Return the number of the replica that a request goes to."""
+        blocks = self.blocks[request]
+        queues = [replica.waiting_requests for replica in replicas]
+        shortest, longest = min(queues), max(queues)
+        costs = []
+        for number, replica in enumerate(replicas):
+            known = self._known(number)
+            found = 0
+            while found < len(blocks) and known.has(blocks[found]):
+                found += 1
+            score = PREFIX_SCORE * found / max(len(blocks), 1)
+            score += CACHE_SCORE * (1 - replica.used_blocks / replica.total_blocks)
+            score += QUEUE_SCORE * ((longest - queues[number]) / (longest - shortest) if longest > shortest else 1.0)
+            costs.append(-score)
+        chosen = self.least_of(costs)
+        self._known(chosen).add(blocks)
+        return chosen
+
+    def _known(self, number: int) -> Tier:
+        """Return what a replica is known to have."""
+        return self.indexes.setdefault(number, Tier(self.known_blocks, 0.0))
+
+
 class RouterKind(NamedTuple):
     """A router that can be asked for."""
 
@@ -104,6 +152,7 @@ ROUTERS = {
     ROUND_ROBIN: RouterKind(Router, "replicas in turn"),
     "least-loaded": RouterKind(LeastLoaded, "the fewest requests, as vLLM's balancer of data-parallel ranks"),
     "prefix": RouterKind(PrefixAware, "the least to compute and hold, as Dynamo's router of KV caches"),
+    "scored": RouterKind(Scored, "the best sum of known prefix, free cache and queue, as llm-d's endpoint picker"),
     "sticky": RouterKind(Sticky, "that of the session, unless its queue is much longer, as SGLang's gateway"),
 }
 """Routers by name."""

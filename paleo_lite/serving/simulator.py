@@ -84,7 +84,10 @@ class Replica:
         self.is_fed, self.limit_s = is_fed, math.inf  # time up to which decode iterations are taken in one step
         self.finished: list[int] = []  # requests that a fleet has not passed on yet
         self.expected: dict[int, int] = {}  # blocks of the prompts for which a fleet keeps places here
-        self.pending_tokens = 0  # of prompts that a fleet has handed over, until they are computed
+        # Tokens of prompts that a fleet has handed over, without those that were in the cache then, until they are
+        # computed; of each request and of all.
+        self.pending_of: dict[int, int] = {}
+        self.pending_tokens = 0
         self.loading_s = 0.0  # seconds in which found prompts are read before the next iteration
         for request in range(0 if is_fed else self.next_user_request):
             self.arriving.append((self.arrival_s[request] + self.delay_s[request], request, False))
@@ -102,8 +105,7 @@ class Replica:
         # Counters.
         self.now_s = 0.0
         self.scheduled_s = 0.0  # time at which the coming iteration is scheduled
-        self.position = 0
-        self.position_exact = 0.0
+        self.position, self.position_exact = 0, 0.0
         self.cached_tokens = 0
         # The last iteration that was timed: sequences, cached tokens, whether the pipeline was empty, and its time.
         self.known_iteration = (-1, 0, False, 0.0)
@@ -176,7 +178,9 @@ class Replica:
     def take(self, request: int, time_s: float) -> None:
         """Take over a request that a fleet hands over at a time."""
         self.arrival_s[request] = time_s
-        self.pending_tokens += self.inputs[request]
+        found = 0 if self.prefixes is None else self.prefixes.count_cached(request)
+        self.pending_of[request] = self.inputs[request] - found
+        self.pending_tokens += self.pending_of[request]
         self.expected.pop(request, None)
         heappush(self.arriving, (time_s + self.delay_s[request], request, False))
 
@@ -461,7 +465,7 @@ class Replica:
         tokens = self.inputs[request] + self.decoded[request]
         if math.isnan(self.first_token_s[request]):
             self.first_token_s[request] = self.now_s
-            self.pending_tokens -= self.inputs[request]
+            self.pending_tokens -= self.pending_of.pop(request, 0)
         if self.prefixes is not None:
             self._share_prompt(request, tokens)
         self.decoded[request] += 1

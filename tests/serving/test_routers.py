@@ -20,7 +20,7 @@ def hit_rate(answer: Any) -> float:
     return float(answer.figures["prefix_hit_rate"].value)
 
 
-@pytest.mark.parametrize(("router", "least"), [("prefix", 0.5), ("sticky", 0.65)])
+@pytest.mark.parametrize(("router", "least"), [("prefix", 0.5), ("sticky", 0.65), ("scored", 0.6)])
 def test_sessions_find_their_history_at_one_replica_only(router: str, least: float) -> None:
     """Round r finds (r - 1) / r of its prompt, all five rounds 4 / 6; one of four replicas in turn finds less.
 
@@ -39,6 +39,8 @@ class Busy(NamedTuple):
     waiting_requests: int
     running_requests: int
     blocks: float = 0.0
+    used_blocks: int = 0
+    total_blocks: int = 100
 
     def cost_blocks(self, request: int) -> float:
         """Return what there is to do."""
@@ -57,6 +59,49 @@ def test_what_routers_choose() -> None:
     assert choose("least-loaded", [Busy(1, 2), Busy(0, 7), Busy(0, 5)]) == [2]
     assert choose("prefix", [Busy(0, 0, 90.0), Busy(5, 5, 40.0), Busy(0, 0, 60.0)]) == [1]
     assert sorted(choose("least-loaded", [Busy(0, 0)] * 3, 3)) == [0, 1, 2]
+
+
+def test_scores_are_those_of_the_endpoint_picker() -> None:
+    """Twice the share of the prompt, the share of the cache that is free, and the queue from the longest, 0, to 1.
+
+    After the first request its replica has all of the prompt: 2 + 0.2 + 0 are less than 1 + 1.2, and more than 1 + 1.
+    """
+    traffic = parse_workload("shared-prefix:groups=1,prompts=1").traffic(
+        4, rate_per_s=1.0, concurrency=None, arrivals="fixed", seed=0
+    )
+    router = ROUTERS["scored"].make(traffic)
+    idle = [Busy(0, 0), Busy(0, 0, used_blocks=50)]
+    assert router.choose(idle, 0) == 0  # type: ignore[arg-type]
+    full = Busy(3, 0, used_blocks=80)
+    assert router.choose([full, Busy(0, 0, used_blocks=0)], 1) == 0  # type: ignore[arg-type]
+    assert router.choose([full._replace(used_blocks=90), Busy(0, 0, used_blocks=0)], 2) == 0  # type: ignore[arg-type]
+    with pytest.raises(BadValue, match="`--router scored` needs prefixes"):
+        pl.serve("llama-3.1-8b", **COMMON, rate=1, router="scored")
+
+
+@pytest.mark.slow
+def test_a_router_by_scores_sustains_twice_as_much_as_one_in_turn() -> None:
+    """8,730 tokens/s instead of 4,429 (llm-d's cache manager, benchmark 73-capacity, Qwen3 32B on eight pairs of H100).
+
+    Sequences that share their prompts take only the room of their own tokens, so that the caches hold more of them.
+    """
+    sustained = {
+        router: pl.serve(
+            "qwen3-32b", gpu="h100-sxm", tensor=2, replicas=8, router=router, workload="shared-prefix", rate=60,
+            num_requests=3000,
+        ).figures["saturation_tokens_per_s"].value
+        for router in ("round-robin", "scored")
+    }  # fmt: skip
+    assert sustained["scored"] / sustained["round-robin"] == pytest.approx(8730 / 4429, rel=1 / 3)
+
+
+def test_shared_prompts_do_not_limit_the_sequences() -> None:
+    """298,640 tokens hold 36 prompts of 8,200 tokens; of prompts in common more sequences run."""
+    found = pl.serve(
+        "qwen3-32b", gpu="h100-sxm", tensor=2, concurrency=100, num_requests=200,
+        workload="shared-prefix:groups=1,prompts=1,system=6000,question=1200,output=1000",
+    )  # fmt: skip
+    assert found.cache_tokens / 8200 < 40 and found.figures["mean_sequences"].value > 60
 
 
 def test_a_session_leaves_the_longest_queue() -> None:

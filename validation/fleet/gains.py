@@ -1,0 +1,283 @@
+"""Published gains of fleets by routers, tiers of the cache, split pools and drafts, beside their forecasts.
+
+``python -m validation fleet``. A gain is a figure with a change of the deployment over the same without it. Both are
+measured by one source, so that what its servers have in common cancels. Nothing is fitted to these rows. Rates above
+what a fleet sustains are compared by what it sustains: times to first token there grow as long as requests arrive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from paleo_lite.errors import BadFile
+from paleo_lite.progress import report
+from paleo_lite.questions.serve import make_deployment, traffic_of
+from paleo_lite.questions.serve_options import Serve
+from paleo_lite.reporting.document import Column, Document, Table, format_yes_no
+from paleo_lite.serving.answers import measure_figures
+from paleo_lite.serving.deployment import PreparedDeployment
+from paleo_lite.serving.drafts import acceptance_of
+from paleo_lite.serving.outcomes import request_latencies
+from paleo_lite.serving.pools import Simulated
+from paleo_lite.serving.requests import Traffic
+from paleo_lite.serving.saturation import saturate
+
+from ..tables import rows_of
+
+TABLE = Path("fleet") / "measured.csv"
+
+RIGHT_SIZE = 4 / 3
+"""Ratio of a forecast and a published gain, in either direction, up to which its size is right."""
+
+NO_GAIN = 1.1
+"""Ratio up to which a figure is taken as unchanged."""
+
+
+class Simulation(NamedTuple):
+    """A deployment and what its traffic experiences at the expected iteration times."""
+
+    prepared: PreparedDeployment
+    traffic: Traffic
+    simulated: Simulated
+
+
+class Figure(NamedTuple):
+    """A figure that both a source and a simulation have."""
+
+    name: str
+    column: str  # of the table
+    of: Callable[[Simulation], float]
+
+
+def _mean(name: str) -> Callable[[Simulation], float]:
+    """Return the function that gives the mean of a latency."""
+    return lambda done: float(request_latencies(done.simulated.outcomes)[name].mean())
+
+
+def _figure(name: str) -> Callable[[Simulation], float]:
+    """Return the function that gives a figure of the whole deployment."""
+
+    def value(done: Simulation) -> float:
+        """Return the figure of a simulation."""
+        prompts = int(done.traffic.input_tokens.sum())
+        deployment = done.prepared.deployment
+        found = measure_figures(done.simulated.outcomes, deployment, prompts, done.simulated.prefill)[name]
+        assert found is not None
+        return found
+
+    return value
+
+
+def _sustained(done: Simulation) -> float:
+    """Return the output tokens per second where requests always wait."""
+    return saturate(done.prepared, done.traffic)[1]
+
+
+SUSTAINED = Figure("sustained output tokens/s", "throughput_tok_s", _sustained)
+OUTPUT = Figure("output tokens/s", "throughput_tok_s", _figure("output_tokens_per_s"))
+TOTAL = Figure("input and output tokens/s", "throughput_tok_s", _figure("total_tokens_per_s"))
+TTFT = Figure("time to first token", "ttft_mean_ms", _mean("ttft_s"))
+TPOT = Figure("time per output token", "itl_ms", _mean("tpot_s"))
+LATENCY = Figure("end-to-end latency", "e2e_ms", _mean("latency_s"))
+
+
+class Gain(NamedTuple):
+    """A published gain, with the questions of both deployments."""
+
+    kind: str  # "router", "tier", "split" or "draft"
+    name: str
+    figure: Figure
+    rows: Mapping[str, str]  # text that the columns of both rows contain
+    without: str  # text that the setting of the row without the change contains
+    with_it: str  # and with it
+    question: Mapping[str, Any]  # of `serve`, of both
+    without_it: Mapping[str, Any]  # options without the change
+    change: Mapping[str, Any]  # and with it
+
+
+def _of_each(figures: Sequence[Figure], *gain: Any) -> list[Gain]:
+    """Return the gain of several figures."""
+    kind, name, *others = gain
+    return [Gain(kind, name, figure, *others) for figure in figures]
+
+
+# llm-d's guides and its cache manager's benchmark: the default of the workload `shared-prefix`. The last stage of their
+# ladder, 60 requests per second, is four times what the fleet sustains.
+_SHARED = {"network": "qwen3-32b", "gpu": "h100-sxm", "tensor": 2, "replicas": 8, "workload": "shared-prefix",
+           "rate": 60, "num_requests": 3000}  # fmt: skip
+_GUIDE = {"source": "llm-d guides", "traffic": "150 groups x5"}
+_MANAGER = {"source": "llm-d kv-cache-manager", "url_or_repo_path": "73-capacity", "traffic": "offered rate all stages"}
+
+# Servers behind llm-d's router, with 65% of the memory of two H100: 148,336 tokens on the devices and 656,000 on the
+# host, of 262,144 bytes.
+_OFFLOADED = {"network": "qwen3-32b", "gpu": "h100-sxm", "tensor": 2, "replicas": 8, "memory_fraction": 0.65,
+              "router": "scored", "concurrency": 45, "num_requests": 900}  # fmt: skip
+_HOST = {"cache_tiers": "host=172GB"}
+
+# Every token of a prompt has 163,840 bytes; the host holds twice what the devices hold.
+_MULTITURN = {"network": "qwen3-14b", "gpu": "a10", "tensor": 2, "engine": "sglang", "concurrency": 4,
+              "workload": "conversation:turns=10,clients=20,question=2048,output=16", "num_requests": 200,
+              }  # fmt: skip
+_MOONCAKE = {"source": "Mooncake docs", "model": "Qwen3-14B", "traffic": "20 clients x 10 rounds"}
+
+_A10 = {"network": "qwen2.5-7b", "gpu": "a10", "engine": "sglang", "weights": "int4", "output_tokens": 512}
+_A10_ROWS = {"source": "Mooncake docs", "device": "A10", "model": "Qwen2.5-7B"}
+
+# The network's own generation_config.json states neither top-p nor top-k, so that no logits are sorted.
+_GPT_OSS = {"network": "gpt-oss-120b", "gpu": "h200-sxm", "engine_settings": "sampling=greedy",
+            "rate": 45, "num_requests": 5400, "arrivals": "fixed",
+            "input_tokens": 5000, "output_tokens": 250}  # fmt: skip
+
+_DRAFTED = {"network": "gpt-oss-20b", "gpu": "b200", "input_tokens": 100, "output_tokens": 1024}
+_MT_BENCH = {"source": "vLLM blog", "model": "gpt-oss-20b"}
+
+# Prompts of coding agents, of which the cache has most; what is computed does not matter for the time per token.
+_GLM = {"network": "glm-5.2", "gpu": "h200-sxm", "precision": "fp8", "kv_cache": "fp8", "input_tokens": 50_000,
+        "output_tokens": 400, "prefix_hit_rate": 0.95,
+        "prefill_pool": "replicas=1,tensor=16,expert-parallel=16,attention-data-parallel=16,link=infiniband-ndr",
+        "decode_pool": "replicas=1,tensor=16,expert-parallel=16,attention-data-parallel=16,link=infiniband-ndr",
+        }  # fmt: skip
+
+
+def _drafting(tokens: int, yielded: float, heads: str) -> dict[str, Any]:
+    """Return the option of heads that yield some tokens per iteration."""
+    return {"speculation": {"tokens": tokens, "acceptance": acceptance_of(yielded, tokens), "draft": heads}}
+
+
+GAINS: tuple[Gain, ...] = (
+    Gain("router", "prefixes, approximately, over in turn (llm-d's guide)", SUSTAINED, _GUIDE, "round robin",
+         "approximate prefix", _SHARED, {}, {"router": "scored"}),
+    Gain("router", "prefixes, precisely, over in turn (llm-d's guide)", SUSTAINED, _GUIDE, "round robin",
+         "precise prefix", _SHARED, {}, {"router": "scored"}),
+    Gain("router", "prefixes over in turn (llm-d's benchmark, where it is at random)", SUSTAINED, _MANAGER,
+         "random-scheduling", "precise-scheduling", _SHARED, {}, {"router": "scored"}),
+    Gain("router", "least loaded over in turn (llm-d's benchmark, where it is at random)", SUSTAINED, _MANAGER,
+         "random-scheduling", "load-scheduling", _SHARED, {}, {"router": "least-loaded"}),
+    *_of_each((TOTAL, TTFT), "tier", "host memory, prompts of 30,000 tokens in common (llm-d's guide)",
+              {"source": "llm-d guides", "traffic": "sys 30000"}, "vLLM baseline", "native CPU offload",
+              _OFFLOADED | {"workload": "shared-prefix:groups=45,prompts=10,system=30000,question=256,output=1024"},
+              {}, _HOST),
+    *_of_each((TOTAL,), "tier", "host memory, where the devices hold all (llm-d's guide)",
+              {"source": "llm-d guides", "traffic": "sys 8000"}, "vLLM baseline", "native CPU offload",
+              _OFFLOADED | {"workload": "shared-prefix:groups=45,prompts=10,system=8000,question=256,output=1024"},
+              {}, _HOST),
+    *_of_each((TOTAL, TTFT), "tier", "host memory, conversations on A10 (Mooncake)", _MOONCAKE, "GPU only",
+              "+L2 host (ratio 2)", _MULTITURN, {}, {"cache_tiers": "host=20GB"}),
+    *_of_each((TOTAL, TTFT), "tier", "host memory and a store, conversations on A10 (Mooncake)", _MOONCAKE, "GPU only",
+              "+L2+Mooncake 150GB L3", _MULTITURN, {}, {"cache_tiers": "host=20GB,store=150GB"}),
+    *_of_each((TTFT, TPOT, LATENCY), "split", "8 x 1 and 2 x 4 over 16 x 1 H200, gpt-oss-120b (llm-d's guide)",
+              {"source": "llm-d guides", "model": "openai/gpt-oss-120b"}, "aggregated 16xTP1", "llm-d P/D", _GPT_OSS,
+              {"replicas": 16}, {"prefill_pool": "replicas=8", "decode_pool": "replicas=2,tensor=4"}),
+    *_of_each((TTFT, TPOT, LATENCY), "split", "4 + 4 A10 over 2 x 4, prompts of 8,192 tokens (Mooncake)",
+              _A10_ROWS | {"traffic": "rate 1.0"}, "2 regular instances", "1P1D",
+              _A10 | {"tensor": 4, "rate": 1, "input_tokens": 8192, "num_requests": 50}, {"replicas": 2},
+              {"prefill_pool": "replicas=1", "decode_pool": "replicas=1"}),
+    *_of_each((TTFT, TPOT, LATENCY), "split", "2 + 2 A10 over 2 x 2, prompts of 2,048 tokens (Mooncake)",
+              _A10_ROWS | {"traffic": "rate 4.0"}, "2 regular instances", "1P1D",
+              _A10 | {"tensor": 2, "rate": 4, "input_tokens": 2048, "num_requests": 200}, {"replicas": 2},
+              {"prefill_pool": "replicas=1", "decode_pool": "replicas=1"}),
+    *(Gain("draft", f"{heads}, {tokens} tokens, {users} users of gpt-oss-20b on a B200 (vLLM's blog)", OUTPUT,
+           _MT_BENCH | {"traffic": f"MT-Bench concurrency {users}$"}, "no speculation", setting,
+           _DRAFTED | {"concurrency": users, "num_requests": max(4 * users, 8)}, {},
+           _drafting(tokens, yielded, heads))
+      for heads, tokens, yielded, setting in (("eagle3", 3, 2.7, "EAGLE-3 best"), ("parallel", 7, 3.7, "P-EAGLE best"))
+      for users in (1, 4, 16, 32)),
+    *(Gain("draft", f"mtp, 3 tokens, {users} users of GLM-5.2 on 32 H200 (llm-d's blog)", TPOT,
+           {"source": "llm-d blog", "topic": "speculative", "traffic": f"concurrency {users},"},
+           "CPU offload only, no MTP", "MTP up to 3 drafts", _GLM | {"concurrency": users, "num_requests": 6 * users},
+           {}, _drafting(3, 2.99, "mtp"))
+      for users in (32, 64, 128)),
+)  # fmt: skip
+"""Published gains. Tokens per iteration: vLLM's blog for MT-Bench, and InferenceX's for GLM-5.2 with three tokens."""
+
+
+class GainRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A published gain and its forecast: a figure with the change over the figure without it."""
+
+    kind: str
+    name: str
+    figure: str
+    published: float
+    forecast: float
+
+    @property
+    def has_direction(self) -> bool:
+        """Whether the forecast changes in the direction of the published figure, or not at all where that does not."""
+        if max(self.published, 1 / self.published) <= NO_GAIN:
+            return max(self.forecast, 1 / self.forecast) <= NO_GAIN
+        return (self.forecast > 1) == (self.published > 1)
+
+    @property
+    def has_size(self) -> bool:
+        """Whether the size is right within a third."""
+        ratio = self.forecast / self.published
+        return max(ratio, 1 / ratio) <= RIGHT_SIZE
+
+
+def compare_gains(data: Path, kinds: Sequence[str] = ()) -> list[GainRow]:
+    """Return the published gains, of some kinds or all, with their forecasts."""
+    table = list(rows_of(data / TABLE))
+    chosen = [gain for gain in GAINS if not kinds or gain.kind in kinds]
+    done: dict[str, Simulation] = {}
+    rows = []
+    for number, gain in enumerate(chosen):
+        report(number, len(chosen))
+        values = [_forecast(gain, options, done) for options in (gain.change, gain.without_it)]
+        rows.append(
+            GainRow(
+                kind=gain.kind,
+                name=gain.name,
+                figure=gain.figure.name,
+                published=_published(table, gain, gain.with_it) / _published(table, gain, gain.without),
+                forecast=values[0] / values[1],
+            )
+        )
+    return rows
+
+
+def _forecast(gain: Gain, options: Mapping[str, Any], done: dict[str, Simulation]) -> float:
+    """Return the figure of a deployment; simulations are kept by their question."""
+    question = Serve(**gain.question, **options)
+    key = repr(question)
+    if key not in done:
+        deployment = make_deployment(question)
+        traffic = traffic_of(question, deployment)
+        prepared = deployment.prepare(traffic)
+        done[key] = Simulation(prepared, traffic, prepared.simulate(traffic))
+    return gain.figure.of(done[key])
+
+
+def _published(table: Sequence[Mapping[str, str]], gain: Gain, setting: str) -> float:
+    """Return the figure of the one row that a gain names; raise BadFile if there is none, or several differ."""
+    found = {
+        row[gain.figure.column]
+        for row in table
+        if row[gain.figure.column] and setting in row["setting"] and _contains(row, gain.rows)
+    }
+    if len(found) != 1:
+        raise BadFile(f"{TABLE}: {len(found)} values of {gain.figure.column} for {gain.name}, {setting}: one is needed")
+    return float(found.pop().split()[0])
+
+
+def _contains(row: Mapping[str, str], texts: Mapping[str, str]) -> bool:
+    """Return whether columns of a row contain some texts, of which one that ends with a dollar sign ends the column."""
+    return all(
+        row[column].endswith(text[:-1]) if text.endswith("$") else text in row[column] for column, text in texts.items()
+    )
+
+
+def gains_page(rows: Sequence[GainRow]) -> Document:
+    """Return a page with the published gains and their forecasts."""
+    columns = [
+        Column("kind", "by", left=True), Column("name", "change", left=True), Column("figure", "figure", left=True),
+        Column("published", "published", "{:.2f}".format), Column("forecast", "forecast", "{:.2f}".format),
+        Column("direction", "direction", format_yes_no), Column("size", "within\na third", format_yes_no),
+    ]  # fmt: skip
+    shown = [{**msgspec.to_builtins(row), "direction": row.has_direction, "size": row.has_size} for row in rows]
+    directions, sizes = (sum(getattr(row, name) for row in rows) for name in ("has_direction", "has_size"))
+    title = f"Gains of fleets: {directions} of {len(rows)} in the right direction, {sizes} within a third"
+    return Document(title, (), [Table("A figure with the change over the figure without it", columns, shown)])
