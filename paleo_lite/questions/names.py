@@ -64,6 +64,30 @@ class StrategyNames(Names):
         return super().convert(_STRATEGIES_OF_FRAMEWORKS.get(text, text), param, ctx)
 
 
+class OptimizerNames(Names):
+    """An optimizer, also under the names of transformers (``--optim``)."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the name; raise UnknownName if there is no such optimizer, and BadValue for a paged one."""
+        text = str(value)
+        if text.startswith(("paged_", "paged-")):
+            resident = _OPTIMIZERS_OF_FRAMEWORKS.get(text[6:], "adamw")
+            raise BadValue(
+                f"{parameter_name(param)} {text} moves its state to the host when the device is full, which is not "
+                f"modelled: {resident} counts all of it on the device, `--offload cpu` none"
+            )
+        return super().convert(_OPTIMIZERS_OF_FRAMEWORKS.get(text, text), param, ctx)
+
+
+_OPTIMIZERS_OF_FRAMEWORKS = {
+    "adamw_torch": "adamw",
+    "adamw_torch_fused": "adamw",
+    "adamw_32bit": "adamw",
+    "adamw_hf": "adamw",
+    "adamw_bnb_8bit": "adamw-8bit",
+    "adamw_8bit": "adamw-8bit",
+    "lion_32bit": "lion",
+}
 _STRATEGIES_OF_FRAMEWORKS = {
     "dp": "data",
     "fsdp": "full-shard",

@@ -11,7 +11,7 @@ import click
 
 from ..errors import BadValue
 from .completion import CALIBRATION, DEVICE, LINK, NETWORK, PLATFORM
-from .names import FormatNames, Names, OffloadNames, PrecisionNames, StrategyNames
+from .names import FormatNames, Names, OffloadNames, OptimizerNames, PrecisionNames, StrategyNames
 from .option import Options, Several, option
 from .values import INTEGER, PICTURE_SIZE, PPP, CommaSeparated, KeyValues, ModuleInput, PriceOrCloud, Quantity, YesNo
 
@@ -293,7 +293,9 @@ class UpdateOptions(Options):
     """The update of the weights, and what a training step saves."""
 
     optimizer: str | None = option(
-        group=TRAINING_GROUP, is_common=True, type=Names("optimizer", ".timing.optimizers:OPTIMIZERS"), metavar="NAME",
+        group=TRAINING_GROUP, is_common=True, metavar="NAME",
+        type=OptimizerNames("optimizer", ".timing.optimizers:OPTIMIZERS"),
+        spellings=("--optimizer", "--optim"),
         help="Optimizer. [default: adamw of a network that reads tokens, and with --lora; otherwise sgd]",
     )  # fmt: skip
     mixed_precision: bool = option(

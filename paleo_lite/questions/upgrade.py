@@ -175,7 +175,6 @@ BROUGHT = {
         "--activations-checkpoint-method": "is `--recompute full` or selective",
     },
     "local": {
-        "--n-cpu-moe": "has no number here: `--cpu-experts` keeps the experts of all blocks in the memory of the host",
         "--tensor-split": "is not needed: the blocks are split evenly over `--workers` devices",
         "--threads": "is not an option: all cores of `--cpu` compute",
         "--flash-attn": "is not an option: the constants are those of flash attention where a backend has it",

@@ -22,7 +22,7 @@ from paleo_lite import questions
 from paleo_lite.cli import main, options
 from paleo_lite.errors import BadValue, UnknownName
 from paleo_lite.questions.completion import CompletedText
-from paleo_lite.questions.names import Names, documented_name
+from paleo_lite.questions.names import Names, OptimizerNames, documented_name
 from paleo_lite.questions.option import Options, parameters_of
 from paleo_lite.questions.values import INTEGER, PPP, CommaSeparated, Number, PictureSize, WholeNumber
 
@@ -159,6 +159,14 @@ def test_a_size_of_pictures_is_pixels_or_width_x_height(text: str) -> None:
 def test_unknown_name_gets_suggestions():
     with pytest.raises(UnknownName, match=r"no optimizer is called 'adma': did you mean adam"):
         Names("optimizer", ".timing.optimizers:OPTIMIZERS")("adma")
+
+
+def test_optimizers_have_the_names_of_transformers():
+    """``OptimizerNames`` of transformers/training_args.py; bitsandbytes keeps state of 8 bits."""
+    optimizers = OptimizerNames("optimizer", ".timing.optimizers:OPTIMIZERS")
+    assert optimizers("adamw_torch_fused") == "adamw" and optimizers("adamw_bnb_8bit") == "adamw-8bit"
+    with pytest.raises(BadValue, match="adamw-8bit counts all of it on the device"):
+        optimizers("paged_adamw_8bit")
 
 
 @pytest.mark.parametrize(
