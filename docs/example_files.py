@@ -134,6 +134,18 @@ _LLAMA_BENCH = """\
 """
 
 
+_COMFYUI = """\
+Device: cuda:0 NVIDIA GeForce RTX 4090 : cudaMallocAsync
+Requested to load Flux
+100%|██████████| 28/28 [00:28<00:00,  1.00s/it]
+Prompt executed in 31.20 seconds
+"""
+
+_IDLE = "timestamp, index, power.draw [W], utilization.gpu [%]\n" + "".join(
+    f"2026/10/30 18:42:{second:02}.000, 0, {75 + second % 2}.00 W, 0 %\n" for second in range(20)
+)
+
+
 def _results() -> None:
     """Write a folder of result files."""
     _write("results/bench.json", _BENCH)()
@@ -151,6 +163,8 @@ FILES: dict[str, Callable[[], None]] = {
     "bench.json": _write("bench.json", _BENCH),
     "nccl.log": _write("nccl.log", _NCCL),
     "llama-bench.jsonl": _write("llama-bench.jsonl", _LLAMA_BENCH),
+    "comfyui.log": _write("comfyui.log", _COMFYUI),
+    "idle.csv": _write("idle.csv", _IDLE),
     "results/": _results,
 }
 """Files that need no measured data, with the function that creates each."""
