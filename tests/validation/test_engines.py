@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import gzip
 from functools import cache
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 
 from measured import DATA
-from paleo_lite.engines.constants import Cell, CellFit, CellTraits, predict_constants, traits_of
+from paleo_lite.engines.constants import (
+    Cell,
+    CellFit,
+    CellTraits,
+    EngineConstants,
+    Host,
+    predict_constants,
+    traits_of,
+)
 from paleo_lite.engines.formulas import KERNEL_CLASSES, KernelRates
 from paleo_lite.engines.kernel_formats import KERNEL_FORMATS, kernel_rates
+from paleo_lite.engines.step import UNKNOWN_HOST
 from paleo_lite.machines import find_device
-from validation.engines import tables
+from validation.engines import steps, tables
 from validation.engines.fit import MOST_ROWS, draw_rows, fit_cell, fit_class, fit_constants, kernel_times
 from validation.engines.servers import Server
 from validation.engines.steps import _pausing_share, between_sources
@@ -254,6 +265,30 @@ def test_sources_differ_by_the_root_mean_square_of_their_biases() -> None:
     biases = {"a": 0.3, "b": -0.4, "c": 0.0}
     assert between_sources(biases) == pytest.approx(np.sqrt(0.25 / 3) * 2.353 / 1.645, abs=1e-3)
     assert between_sources(biases, "b") == pytest.approx(np.sqrt(0.09 / 2) * 2.920 / 1.645, abs=1e-3)
+
+
+def test_first_tokens_deviate_as_those_of_unseen_networks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every forecast of a held-out network is off by exp(0.329), of which 1.645 deviations are the 90% quantile."""
+    servers = [
+        msgspec.structs.replace(SERVER, network=name, is_drawn=True)
+        for name in ("llama-3.1-8b", "qwen3-8b", "qwen3-8b")
+    ]
+    servers.append(msgspec.structs.replace(SERVER, concurrency=512))
+    parts: Any = [SimpleNamespace(server=server) for server in servers]
+    host = Host(1e-3, 1e-10, 5e-3, 1e-6, 1.5, first_token_deviation=0.01)
+    fitted = EngineConstants({}, hosts={"sglang": host, "vllm": host})
+    known: list[set[str]] = []
+
+    def fit(rest: Any, constants: EngineConstants, tolerance: float) -> EngineConstants:
+        known.append({part.server.network for part in rest})
+        return constants
+
+    monkeypatch.setattr(steps, "fit_steps", fit)
+    monkeypatch.setattr(steps, "predict_steps", lambda part, held_out: (0.0, part.server.ttft_s * np.exp(0.329)))
+    hosts = steps.with_first_token_deviations(fitted, parts, fitted).hosts
+    assert hosts["sglang"].first_token_deviation == pytest.approx(0.2, abs=1e-3)
+    assert hosts["vllm"].first_token_deviation == UNKNOWN_HOST.first_token_deviation  # no server says it
+    assert known == [{"qwen3-8b"}, {"llama-3.1-8b"}]
 
 
 # Classes -------------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from paleo_lite.files import write_atomically
 from .fit import fit_cell, fit_constants
 from .served import with_served
 from .servers import published_servers
-from .steps import between_sources, fit_steps, is_fitted, parts_of, source_biases
+from .steps import between_sources, fit_steps, is_fitted, parts_of, source_biases, with_first_token_deviations
 from .tables import published_kernels
 
 SOURCES = (
@@ -38,7 +38,8 @@ def ship_engines(data: Path, folder: Path) -> Iterator[tuple[str, str]]:
     servers = [server for server in published_servers(data) if is_fitted(server)]
     parts = [parts_of(server, alone) for server in servers]
     between = between_sources(source_biases(parts, alone))
-    fitted = msgspec.structs.replace(fit_steps(parts, alone), source_deviation=between, sources=SOURCES)
+    fitted = with_first_token_deviations(fit_steps(parts, alone), parts, alone)
+    fitted = msgspec.structs.replace(fitted, source_deviation=between, sources=SOURCES)
     fitted = with_served(fitted)
     write_atomically(folder / constants.FILE, msgspec.json.encode(fitted))
     constants.engine_constants.cache_clear()

@@ -363,8 +363,7 @@ def fit_steps(parts: Sequence[StepParts], constants: EngineConstants, tolerance:
     for part in parts:
         sizes[part.server.group] = sizes.get(part.server.group, 0) + 1
     weights = np.array([3.0 / np.sqrt(sizes[part.server.group]) for part in parts])
-    has_first = np.array([part.server.is_drawn and part.server.attention_data == 1 for part in parts])
-    has_first &= np.isfinite(model.ttft_s) & (model.circumstances.users <= MOST_USERS)
+    has_first = np.array([informs_first_token(part.server) for part in parts])
 
     def residuals(theta: Any) -> Any:
         tpot_s, ttft_s = model.predict(theta)
@@ -399,6 +398,33 @@ def fit_steps(parts: Sequence[StepParts], constants: EngineConstants, tolerance:
     return msgspec.structs.replace(
         constants, company=tuple(company), hosts=hosts, step_deviation=round(max(deviation, 0.12), 3)
     )
+
+
+def informs_first_token(server: Server) -> bool:
+    """Return whether the time to first token of a server is fitted."""
+    is_alone = server.is_drawn and server.attention_data == 1 and server.concurrency <= MOST_USERS
+    return is_alone and server.ttft_s is not None
+
+
+def with_first_token_deviations(
+    fitted: EngineConstants, parts: Sequence[StepParts], constants: EngineConstants
+) -> EngineConstants:
+    """Return fitted constants with the deviations of first tokens of servers whose network is held out."""
+    errors: dict[str, list[float]] = {engine: [] for engine in fitted.hosts}
+    judged = [part for part in parts if informs_first_token(part.server)]
+    for network in sorted({part.server.network for part in judged}):
+        rest = [part for part in parts if part.server.network != network]
+        held_out = fit_steps(rest, constants, HELD_OUT_TOLERANCE)
+        for part in judged:
+            server = part.server
+            if server.network == network and server.ttft_s is not None:
+                ttft_s = predict_steps(part, held_out)[1]
+                errors[server.engine].append(abs(float(np.log(ttft_s / server.ttft_s))))
+    hosts = {
+        engine: msgspec.structs.replace(host, first_token_deviation=_spread(errors[engine]))
+        for engine, host in fitted.hosts.items()
+    }
+    return msgspec.structs.replace(fitted, hosts=hosts)
 
 
 def source_biases(parts: Sequence[StepParts], constants: EngineConstants) -> dict[str, float]:
