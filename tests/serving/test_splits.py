@@ -26,7 +26,7 @@ yaml = pytest.importorskip("yaml")
 LONG: dict[str, Any] = {
     "gpu": "h100-sxm", "tensor": 1, "weights": "fp8", "input_tokens": 8000, "output_tokens": 200, "num_requests": 300,
 }  # fmt: skip
-ASKED: dict[str, Any] = {**LONG, "rate": 6, "slo": "tpot=9ms,ttft=2s", "advise": "cost"}
+ASKED: dict[str, Any] = {**LONG, "rate": 6, "slo": "tpot=8ms,ttft=2s", "advise": "cost"}
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +106,8 @@ def test_pools_have_devices_of_their_own() -> None:
         assert one.prefill is not None and one.replicas * one.batch_limit >= 40
         prices = one.price_usd_per_h * one.replicas + one.prefill.price_usd_per_h * one.prefill.replicas
         assert one.usd_per_h == pytest.approx(prices)
-    assert dict(result.document().facts)["prices"] == "of AWS: h100-sxm 6.88, l40s 1.861 USD/h"
+    prices = dict(result.document().facts)["prices"]
+    assert prices.startswith("of AWS: ") and "h100-sxm 6.88" in prices and "l40s 1.861" in prices
 
 
 def test_engines_that_hand_nothing_over_are_not_split() -> None:
