@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -42,7 +42,7 @@ def answer(question: Serve) -> Serving | Comparison:
     if question.advise is not None:
         if "network" in several:
             raise BadValue("`--advise` ranks deployments of one network: give one")
-        for name in {"workload", "cache_tiers", "router"} & set(question.given()):
+        for name in {"workload", "cache_tiers", "router", "requests"} & set(question.given()):
             raise BadValue(f"`--advise` ranks replicas alone: leave `--{name.replace('_', '-')}` out")
         check_single(question, ("gpu",))
         return _answer(question)
@@ -69,8 +69,8 @@ def _answer(question: Serve, listings: Mapping[str, Price | None] | None = None)
     deployment = make_deployment(question, listings)
     demand, objectives = _demand(question), _objectives(question)
     is_without_traffic = demand.rate_per_s is None and demand.concurrency is None and demand.trace is None
-    if objectives and is_without_traffic and question.workload is None:
-        demand = _at_highest_rate(deployment, objectives, demand)
+    if objectives and is_without_traffic:
+        demand = _at_highest_rate(question, deployment, demand)
     traffic, description = _traffic(question, demand, deployment)
     if traffic.hashes is None and question.cache_tiers is not None:
         raise BadValue("`--cache-tiers` needs prompts with beginnings in common: give `--workload`, or hash_ids")
@@ -83,7 +83,9 @@ def _answer(question: Serve, listings: Mapping[str, Price | None] | None = None)
         )
     prepared = deployment.prepare(traffic)
     result = simulated_answer(prepared, traffic, description)
-    return with_highest_rate(result, prepared, objectives, demand) if objectives else result
+    if not objectives:
+        return result
+    return with_highest_rate(result, deployment, objectives, _traffic_at(question, demand, deployment))
 
 
 def traffic_of(question: Serve, deployment: Deployment) -> Traffic:
@@ -94,21 +96,38 @@ def traffic_of(question: Serve, deployment: Deployment) -> Traffic:
     return _traffic(question, demand, deployment)[0]
 
 
-def _at_highest_rate(deployment: Deployment, objectives: tuple[Objective, ...], demand: Demand) -> Demand:
+def _at_highest_rate(question: Serve, deployment: Deployment, demand: Demand) -> Demand:
     """Return the demand with the highest rate that meets the objectives, in two digits."""
     from msgspec.structs import replace
 
     from ..serving.slo import highest_rate
 
-    all_at_once, _ = replace(demand, rate_per_s=float("inf")).traffic(
-        deployment.replicas, mixes_phases=deployment.engine.mixes_phases
-    )
-    highest = highest_rate(deployment.prepare(all_at_once), objectives, demand)
+    objectives = _objectives(question)
+    highest = highest_rate(deployment, objectives, _traffic_at(question, demand, deployment))
     if highest is None:
         described = ", ".join(objective.describe() for objective in objectives)
         raise BadValue(f"no rate meets {described}: give `--rate` to see by how much they are missed")
     step = 10.0 ** (math.floor(math.log10(highest)) - 1)  # two digits, rounded down
     return replace(demand, rate_per_s=math.floor(highest / step) * step)
+
+
+def _traffic_at(question: Serve, demand: Demand, deployment: Deployment) -> Callable[[float], Traffic]:
+    """Return the function that gives the requests of a question at a rate: those of a trace come faster or slower."""
+    from msgspec.structs import replace
+
+    from ..serving.requests import read_trace
+    from ..serving.slo import SIMULATED_REQUESTS
+
+    if demand.trace is not None:
+        return read_trace(demand.trace).at_rate
+    count = SIMULATED_REQUESTS * deployment.replicas
+    simulated = replace(demand, concurrency=None, num_requests=count, arrivals="poisson")
+
+    def traffic_at(rate_per_s: float) -> Traffic:
+        """Return requests that arrive at a rate."""
+        return _traffic(question, replace(simulated, rate_per_s=rate_per_s), deployment)[0]
+
+    return traffic_at
 
 
 def _traffic(question: Serve, demand: Demand, deployment: Deployment) -> tuple[Traffic, str]:
@@ -121,8 +140,6 @@ def _traffic(question: Serve, demand: Demand, deployment: Deployment) -> tuple[T
         raise BadValue("give only one of `--workload` and `--requests`")
     if (demand.rate_per_s is None) == (demand.concurrency is None):
         raise BadValue("give exactly one of `--rate` and `--concurrency` with `--workload`")
-    if question.slo is not None:
-        raise BadValue("`--slo` needs lengths, from which requests at other rates are drawn, not `--workload`")
     if {"input_tokens", "output_tokens"} & set(question.given()):
         raise BadValue("`--workload` has lengths of its own: leave `--input-tokens` and `--output-tokens` out")
     workload = parse_workload(question.workload)
@@ -347,13 +364,11 @@ def _demand(question: Serve) -> Demand:
 
 
 def _objectives(question: Serve) -> tuple[Objective, ...]:
-    """Return the objectives; they need distributions of lengths, from which requests at other rates are drawn."""
+    """Return the objectives."""
     from ..serving.slo import parse_slo
 
     if question.slo is None:
         return ()
-    if question.requests is not None:
-        raise BadValue("`--slo` needs distributions of lengths, not `--requests`")
     return parse_slo(question.slo)
 
 

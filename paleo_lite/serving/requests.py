@@ -93,6 +93,14 @@ class Traffic(msgspec.Struct, frozen=True, eq=False):
             return False
         return same_users and all(map(np.array_equal, own, others))
 
+    def at_rate(self, rate_per_s: float) -> Traffic:
+        """Return the same requests at another mean rate; raise BadValue if they do not arrive at one."""
+        own_per_s = self.rate_per_s
+        if own_per_s is None:
+            raise BadValue("requests that arrive all at once have no other rate: give `--rate` and lengths")
+        arrival_s = self.arrival_s * (0.0 if math.isinf(rate_per_s) else own_per_s / rate_per_s)
+        return msgspec.structs.replace(self, arrival_s=arrival_s)
+
     def every(self, step: int, start: int) -> Traffic:
         """Return every `step`-th request from `start` on: the share of a replica under round-robin routing."""
         concurrency = self.concurrency

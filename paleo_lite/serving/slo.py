@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -10,9 +11,9 @@ import msgspec
 from ..errors import BadQuantity, BadValue
 from ..units import format_si, parse_quantity
 from .answers import Serving
-from .deployment import PreparedDeployment
+from .deployment import Deployment, PreparedDeployment
 from .outcomes import request_latencies, summarize
-from .requests import Demand, Traffic, generate_traffic
+from .requests import Traffic
 from .saturation import saturate
 
 OBJECTIVES = {"ttft": "ttft_s", "tpot": "tpot_s", "latency": "latency_s"}
@@ -115,18 +116,17 @@ def missed_in(result: Serving, objectives: Sequence[Objective]) -> list[Missed]:
     return found
 
 
-def highest_rate(prepared: PreparedDeployment, objectives: tuple[Objective, ...], demand: Demand) -> float | None:
-    """Return the highest rate of Poisson arrivals, in requests per second, that meets the objectives.
+def highest_rate(
+    deployment: Deployment, objectives: tuple[Objective, ...], traffic_at: Callable[[float], Traffic]
+) -> float | None:
+    """Return the highest rate, in requests per second, that meets the objectives.
 
-    Requests have the lengths and the seed of the demand. Bisection below the saturation rate, to 2%; None if not even a
-    hundredth of it does.
+    `traffic_at` gives the requests at a rate. Bisection below the saturation rate, to 2%; None if not even a hundredth
+    of it does.
     """
-
-    def traffic_at(rate_per_s: float) -> Traffic:
-        count = SIMULATED_REQUESTS * prepared.deployment.replicas
-        return generate_traffic(demand.inputs, demand.outputs, count=count, rate_per_s=rate_per_s, seed=demand.seed)
-
-    saturation_per_s, _ = saturate(prepared, traffic_at(float("inf")))
+    flood = traffic_at(math.inf)
+    prepared = deployment.prepare(flood)
+    saturation_per_s, _ = saturate(prepared, flood)
     low, high = 0.01 * saturation_per_s, saturation_per_s
     if not meets(prepared, objectives, traffic_at(low)):
         return None
@@ -142,10 +142,13 @@ def highest_rate(prepared: PreparedDeployment, objectives: tuple[Objective, ...]
 
 
 def with_highest_rate(
-    result: Serving, prepared: PreparedDeployment, objectives: tuple[Objective, ...], demand: Demand
+    result: Serving,
+    deployment: Deployment,
+    objectives: tuple[Objective, ...],
+    traffic_at: Callable[[float], Traffic],
 ) -> Serving:
     """Return an answer with the highest rate that meets the objectives."""
-    highest = highest_rate(prepared, objectives, demand)
+    highest = highest_rate(deployment, objectives, traffic_at)
     described = [objective.describe() for objective in objectives]
     missed = [each.describe() for each in missed_in(result, objectives)]
     return msgspec.structs.replace(

@@ -1,0 +1,69 @@
+"""Highest rates that meet objectives: of drawn lengths, of workloads of sessions, and of traces."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import paleo_lite as pl
+from paleo_lite.errors import BadValue
+from paleo_lite.serving.requests import Traffic
+
+SERVER: dict[str, Any] = {"gpu": "h100-sxm", "num_requests": 60}
+
+
+def highest(answer: Any) -> float:
+    """Return the highest rate that meets the objectives."""
+    return float(answer.slo["highest_requests_per_s"])
+
+
+def test_longer_requests_than_those_of_the_asked_traffic_are_simulated() -> None:
+    """Of 20 requests the longest has fewer tokens than of the 1,000 whose latencies give the rate."""
+    found = pl.serve("llama-3-8b", gpu="h100-sxm", rate=2, num_requests=20, input_tokens="1024:500", slo="ttft=1s")
+    assert highest(found) > 2 and found.slo["missed"] == []
+
+
+def test_prompts_in_common_raise_the_rate() -> None:
+    """Of 2,000 tokens 1,900 are common to all, so that a replica meets the objective at a higher rate."""
+    common, alone = (
+        pl.serve("llama-3-8b", **SERVER, workload=workload, rate=2, slo="ttft=500ms,tpot=30ms")
+        for workload in (
+            "shared-prefix:groups=1,prompts=200,system=1900,question=100,output=50",
+            "shared-prefix:groups=200,prompts=1,system=1900,question=100,output=50",
+        )
+    )
+    assert highest(common) > 1.3 * highest(alone)
+
+
+def test_without_a_rate_the_workload_is_sent_at_the_highest() -> None:
+    found = pl.serve("llama-3-8b", **SERVER, workload="conversation:turns=3,question=300,output=50", slo="tpot=20ms")
+    asked_per_s = float(found.traffic.split()[0])
+    assert 0.9 * highest(found) < asked_per_s <= highest(found) and found.slo["missed"] == []
+
+
+def test_a_trace_comes_faster_or_slower(tmp_path: Path) -> None:
+    lines = "".join(f"{0.5 * number},800,40\n" for number in range(80))
+    path = tmp_path / "trace.csv"
+    path.write_text("arrival_s,input_tokens,output_tokens\n" + lines)
+    found = pl.serve("llama-3-8b", gpu="h100-sxm", requests=path, slo="ttft=400ms")
+    drawn = pl.serve(
+        "llama-3-8b", gpu="h100-sxm", rate=2, input_tokens=800, output_tokens=40, slo="ttft=400ms", num_requests=80
+    )
+    assert 0.7 * highest(drawn) < highest(found) < 3 * highest(drawn)  # equal gaps instead of drawn ones
+
+
+def test_another_rate_changes_the_gaps_only() -> None:
+    tokens = np.full(5, 10)
+    traffic = Traffic(np.arange(5) * 2.0, tokens, tokens)
+    assert traffic.at_rate(1.0).arrival_s.tolist() == [0, 1, 2, 3, 4]
+    assert traffic.at_rate(float("inf")).arrival_s.tolist() == [0] * 5
+    with pytest.raises(BadValue, match="all at once"):
+        Traffic(np.zeros(3), tokens[:3], tokens[:3]).at_rate(1.0)
+
+
+def test_advice_takes_no_trace(tmp_path: Path) -> None:
+    with pytest.raises(BadValue, match="leave `--requests` out"):
+        pl.serve("llama-3-8b", gpu="h100-sxm", requests=tmp_path / "trace.csv", advise="cost")
