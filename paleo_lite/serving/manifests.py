@@ -29,6 +29,12 @@ NODE_DEVICES = 8
 TOKEN = "HF_TOKEN"
 """Variable with which networks are loaded from Hugging Face."""
 
+SHELL = ["sh", "-c"]
+SERVICE_NAMES = {"worker": "server", "prefill": "prefill", "decode": "decode"}
+"""Names of the services of a Compose file, by the role of their pool."""
+
+POD_ADDRESS = {"fieldRef": {"fieldPath": "status.podIP"}}
+
 NGINX_IMAGE = "nginx:1.29"
 LLM_D_IMAGE = "ghcr.io/llm-d/llm-d:v0.2.0"
 LLM_D_PROXY_PORT = 8200
@@ -53,98 +59,167 @@ class StartFile(NamedTuple):
 
 
 def compose_file(deployment: Deployment) -> StartFile:
-    """Return the Compose file of replicas on one computer, with a proxy before several of them."""
-    _check_single(deployment, "Docker Compose has no router for split pools")
-    parts, name = _checked_parts(deployment), _name_of(deployment)
-    per_replica = deployment.on_device.devices
+    """Return the Compose file of replicas on one computer, with a proxy or the router of split pools before them."""
     if deployment.devices > NODE_DEVICES:
         raise BadValue(
             f"a Compose file starts at most the {NODE_DEVICES} devices of one computer (got {deployment.devices}): "
             "name the file .kubernetes.yaml"
         )
     services: dict[str, Any] = {}
-    for replica in range(deployment.replicas):
-        devices = [str(replica * per_replica + number) for number in range(per_replica)]
-        service = {
-            "image": _launcher_of(deployment).image,
-            "entrypoint": _entrypoint(parts),
-            "command": _arguments(parts),
-            "environment": {TOKEN: f"${{{TOKEN}:-}}", **parts.environment},
-            "ipc": "host",
-            "volumes": ["models:/root/.cache/huggingface"],
-            "healthcheck": {
-                "test": ["CMD", "curl", "-f", f"http://localhost:{PORT}/health"],
-                "interval": "30s",
-                "start_period": "30m",
-            },
-            "deploy": {
-                "resources": {
-                    "reservations": {
-                        "devices": [{"driver": "nvidia", "device_ids": devices, "capabilities": ["gpu"]}],
-                    }
-                }
-            },
-        }
-        if deployment.replicas == 1:
-            service["ports"] = [f"{PORT}:{PORT}"]
-        services[f"server-{replica}"] = service
-    content: dict[str, Any] = {"name": name, "services": services, "volumes": {"models": {}}}
-    if deployment.replicas > 1:
+    first = 0
+    for role, pool in pools_of(deployment).items():
+        parts = _checked_parts(pool, role)
+        for replica in range(pool.replicas):
+            devices = [str(first + number) for number in range(pool.on_device.devices)]
+            first += len(devices)
+            services[f"{SERVICE_NAMES[role]}-{replica}"] = _compose_service(pool, parts, role, devices)
+    content: dict[str, Any] = {"name": _name_of(deployment), "services": services, "volumes": {"models": {}}}
+    ports = [f"{PORT}:{PORT}"]
+    if len(services) == 1:
+        services["server-0"]["ports"] = ports
+    elif deployment.prefill is None:
         services["proxy"] = {
             "image": NGINX_IMAGE,
-            "ports": [f"{PORT}:{PORT}"],
+            "ports": ports,
             "configs": [{"source": "proxy", "target": "/etc/nginx/conf.d/default.conf"}],
             "depends_on": list(services),
         }
         content["configs"] = {"proxy": {"content": _proxy(deployment)}}
+    else:
+        addresses = {role: [name for name in services if name.startswith(role)] for role in pools_of(deployment)}
+        services["router"] = {
+            "image": _launcher_of(deployment).image,
+            "entrypoint": SHELL,
+            "command": [_router_command(deployment, addresses)],
+            "ports": ports,
+            "depends_on": list(services),
+        }
     versions = f"the Compose Specification, {_launcher_of(deployment).image}"
     return StartFile([content], versions, "docker compose -f {file} up", _notes_of(deployment))
 
 
+def _compose_service(pool: Deployment, parts: LaunchParts, role: str, devices: list[str]) -> dict[str, Any]:
+    """Return the service of a replica of a pool on some devices."""
+    entrypoint, command = _entrypoint(parts), _arguments(parts)
+    address_variable = "" if role == "worker" else _launcher_of(pool).pools.address_variable
+    if address_variable:  # a container knows its address when it runs; Compose reads two dollar signs as one
+        words = shlex.join([*parts.command, *command])
+        entrypoint, command = SHELL, [f"{address_variable}=$$(hostname -i) {words}"]
+    return {
+        "image": _launcher_of(pool).image,
+        "entrypoint": entrypoint,
+        "command": command,
+        "environment": {TOKEN: f"${{{TOKEN}:-}}", **parts.environment},
+        "ipc": "host",
+        "volumes": ["models:/root/.cache/huggingface"],
+        "healthcheck": {
+            "test": ["CMD", "curl", "-f", f"http://localhost:{PORT}/health"],
+            "interval": "30s",
+            "start_period": "30m",
+        },
+        "deploy": {
+            "resources": {
+                "reservations": {
+                    "devices": [{"driver": "nvidia", "device_ids": devices, "capabilities": ["gpu"]}],
+                }
+            }
+        },
+    }
+
+
+def _router_command(deployment: Deployment, hosts: Mapping[str, list[str]]) -> str:
+    """Return the command of the router before the hosts of both pools."""
+    addresses = {role: [f"http://{host}:{PORT}" for host in named] for role, named in hosts.items()}
+    command: str = _launcher_of(deployment).pools.router(addresses["prefill"], addresses["decode"], PORT)
+    return command
+
+
 def kubernetes_file(deployment: Deployment) -> StartFile:
-    """Return a Deployment of the replicas, and the Service that spreads requests over them."""
-    _check_single(deployment, "a Deployment has no router for split pools")
-    parts, name = _checked_parts(deployment), _name_of(deployment)
-    _check_node(deployment)
-    labels = {"app.kubernetes.io/name": name}
+    """Return a Deployment of the replicas and the Service that spreads requests over them.
+
+    Of split pools every pool is a StatefulSet, whose pods have names, and the Deployment is that of the router.
+    """
+    name, image = _name_of(deployment), _launcher_of(deployment).image
+    notes = _notes_of(deployment)
+    documents: list[dict[str, Any]] = []
+    if deployment.prefill is None:
+        container = _container(deployment, "worker")
+        documents += [_workload("Deployment", name, deployment.replicas, container)]
+        if deployment.replicas > 1:
+            notes += ("A Service spreads connections, not requests: clients that keep one open stay at one replica.",)
+    else:
+        hosts = {}
+        for role, pool in pools_of(deployment).items():
+            of_pool = f"{name}-{role}"
+            hosts[role] = [f"{of_pool}-{replica}.{of_pool}" for replica in range(pool.replicas)]
+            documents += [
+                _workload("StatefulSet", of_pool, pool.replicas, _container(pool, role)),
+                _service(of_pool, clusterIP="None"),
+            ]
+        router = {
+            "name": "router",
+            "image": image,
+            "command": SHELL,
+            "args": [_router_command(deployment, hosts)],
+            "ports": [{"containerPort": PORT, "name": "http"}],
+        }
+        documents += [_workload("Deployment", name, 1, router)]
+    documents += [_service(name)]
+    return StartFile(documents, f"Kubernetes apps/v1, {image}", "kubectl apply -f {file}", notes)
+
+
+def _container(pool: Deployment, role: str) -> dict[str, Any]:
+    """Return the container of a replica of a pool."""
+    parts = _checked_parts(pool, role)
+    _check_node(pool)
     probe = {"httpGet": {"path": "/health", "port": PORT}}
-    container = {
+    variables = _variables(parts)
+    address_variable = "" if role == "worker" else _launcher_of(pool).pools.address_variable
+    if address_variable:
+        variables += [{"name": address_variable, "valueFrom": POD_ADDRESS}]
+    return {
         "name": "server",
-        "image": _launcher_of(deployment).image,
+        "image": _launcher_of(pool).image,
         "command": _entrypoint(parts),
         "args": _arguments(parts),
-        "env": _variables(parts),
+        "env": variables,
         "ports": [{"containerPort": PORT, "name": "http"}],
-        "resources": {"limits": {"nvidia.com/gpu": str(deployment.on_device.devices)}},
+        "resources": {"limits": {"nvidia.com/gpu": str(pool.on_device.devices)}},
         "startupProbe": {**probe, "periodSeconds": 10, "failureThreshold": 180},
         "readinessProbe": {**probe, "periodSeconds": 5},
         "volumeMounts": [{"name": "shared-memory", "mountPath": "/dev/shm"}],
     }
-    pod = {
-        "containers": [container],
-        "volumes": [{"name": "shared-memory", "emptyDir": {"medium": "Memory"}}],
-    }
-    workload = {
+
+
+def _workload(kind: str, name: str, replicas: int, container: dict[str, Any]) -> dict[str, Any]:
+    """Return a Deployment or a StatefulSet of pods with one container."""
+    labels = {"app.kubernetes.io/name": name}
+    pod: dict[str, Any] = {"containers": [container]}
+    if "volumeMounts" in container:
+        pod["volumes"] = [{"name": "shared-memory", "emptyDir": {"medium": "Memory"}}]
+    own = {"serviceName": name} if kind == "StatefulSet" else {}
+    return {
         "apiVersion": "apps/v1",
-        "kind": "Deployment",
+        "kind": kind,
         "metadata": {"name": name, "labels": labels},
         "spec": {
-            "replicas": deployment.replicas,
+            **own,
+            "replicas": replicas,
             "selector": {"matchLabels": labels},
             "template": {"metadata": {"labels": labels}, "spec": pod},
         },
     }
-    service = {
+
+
+def _service(name: str, **options: str) -> dict[str, Any]:
+    """Return a Service before the pods of a name."""
+    labels = {"app.kubernetes.io/name": name}
+    return {
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": {"name": name, "labels": labels},
-        "spec": {"selector": labels, "ports": [{"name": "http", "port": PORT, "targetPort": "http"}]},
+        "spec": {**options, "selector": labels, "ports": [{"name": "http", "port": PORT, "targetPort": "http"}]},
     }
-    versions = f"Kubernetes apps/v1, {_launcher_of(deployment).image}"
-    notes = _notes_of(deployment)
-    if deployment.replicas > 1:
-        notes += ("A Service spreads connections, not requests: clients that keep one open stay at one replica.",)
-    return StartFile([workload, service], versions, "kubectl apply -f {file}", notes)
 
 
 def llm_d_values(deployment: Deployment) -> StartFile:
@@ -218,9 +293,8 @@ def _llm_d_pool(pool: Deployment, port: int, *, is_split: bool = False) -> dict[
     ports = [{"containerPort": port, "protocol": "TCP"}]
     if is_split:
         arguments += _launcher_of(pool).pools.options["decode"]
-        pod_address = {"fieldRef": {"fieldPath": "status.podIP"}}
         variables += [
-            {"name": "VLLM_NIXL_SIDE_CHANNEL_HOST", "valueFrom": pod_address},
+            {"name": "VLLM_NIXL_SIDE_CHANNEL_HOST", "valueFrom": POD_ADDRESS},
             {"name": "VLLM_NIXL_SIDE_CHANNEL_PORT", "value": str(NIXL_PORT)},
         ]
         ports.append({"containerPort": NIXL_PORT, "protocol": "TCP"})
@@ -299,21 +373,16 @@ def _launcher_of(deployment: Deployment) -> Any:
     return launcher
 
 
-def _checked_parts(deployment: Deployment) -> LaunchParts:
-    """Return the parts of the command of a pool; raise BadValue if the engine cannot be launched like it."""
+def _checked_parts(deployment: Deployment, role: str = "worker") -> LaunchParts:
+    """Return the parts of the command of a pool in a role; raise BadValue if the engine cannot be launched like it."""
     _launcher_of(deployment)
-    reason = why_not_launched(deployment)
+    reason = why_not_launched(deployment, role)
     if reason:
         raise BadValue(f"no file starts it: {reason}")
     device = deployment.on_device.machine.device
     if device.vendor != "NVIDIA":
         raise BadValue(f"files are written for devices of NVIDIA: images and resources of {device.name} are others")
-    return launch_parts(deployment)
-
-
-def _check_single(deployment: Deployment, sentence: str) -> None:
-    if deployment.prefill is not None:
-        raise BadValue(f"{sentence}: name the file .dynamo.yaml or .llm-d.yaml")
+    return launch_parts(deployment, role)
 
 
 def _check_node(deployment: Deployment) -> None:
@@ -339,7 +408,7 @@ def _storage_gib(deployment: Deployment) -> int:
 
 def _entrypoint(parts: LaunchParts) -> list[str]:
     """Return the program of a container: the engine, or a shell that writes the file with its options before."""
-    return ["sh", "-c"] if parts.lines else parts.command
+    return SHELL if parts.lines else parts.command
 
 
 def _arguments(parts: LaunchParts) -> list[str]:

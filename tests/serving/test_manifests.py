@@ -93,12 +93,27 @@ DEPLOYMENT = closed(
         template=closed("spec", metadata=closed(labels=LABELS), spec=POD),
     ),
 )
+STATEFUL_SET = closed(
+    "apiVersion kind metadata spec",
+    apiVersion={"const": "apps/v1"},
+    kind={"const": "StatefulSet"},
+    metadata=METADATA,
+    spec=closed(
+        "serviceName selector template",
+        serviceName=TEXT,
+        replicas=COUNT,
+        selector=closed(matchLabels=LABELS),
+        template=closed("spec", metadata=closed(labels=LABELS), spec=POD),
+    ),
+)
 SERVICE = closed(
     "apiVersion kind metadata spec",
     apiVersion={"const": "v1"},
     kind={"const": "Service"},
     metadata=METADATA,
-    spec=closed(selector=LABELS, ports=many(closed("port", name=TEXT, port=COUNT, targetPort=TEXT))),
+    spec=closed(
+        clusterIP={"const": "None"}, selector=LABELS, ports=many(closed("port", name=TEXT, port=COUNT, targetPort=TEXT))
+    ),
 )
 POOL = closed(
     "create replicas",
@@ -172,6 +187,41 @@ def test_replicas_of_a_compose_file_have_devices_of_their_own(engine: str) -> No
     assert "fp8" in " ".join(content["services"]["server-0"]["command"])
 
 
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
+def test_a_compose_file_has_the_router_of_split_pools(engine: str) -> None:
+    pools = {"prefill_pool": "tensor=2,replicas=2", "decode_pool": "tensor=4"}
+    services = read(compose_file(deployment_of(engine=engine, **pools)), COMPOSE)["services"]
+    devices = {
+        name: service["deploy"]["resources"]["reservations"]["devices"][0]["device_ids"]
+        for name, service in services.items()
+        if name != "router"
+    }
+    assert devices == {"prefill-0": ["0", "1"], "prefill-1": ["2", "3"], "decode-0": ["4", "5", "6", "7"]}
+    router = services["router"]["command"][0]
+    assert router.index("prefill-0:8000") < router.index("prefill-1:8000") < router.index("decode-0:8000")
+    assert services["router"]["ports"] == ["8000:8000"] and "ports" not in services["decode-0"]
+    words = {name: " ".join([*one["entrypoint"], *one["command"]]) for name, one in services.items()}
+    own = {
+        "vllm": ("VLLM_NIXL_SIDE_CHANNEL_HOST=$$(hostname -i) vllm serve", "NixlConnector"),
+        "sglang": ("--disaggregation-mode prefill", "--disaggregation-transfer-backend nixl"),
+        "tensorrt-llm": ("disable_overlap_scheduler: true", "cache_transceiver_config"),
+    }[engine]
+    assert all(word in words["prefill-0"] for word in own)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
+def test_kubernetes_has_the_router_of_split_pools(engine: str) -> None:
+    manifest = kubernetes_file(deployment_of(engine=engine, **SPLIT))
+    read(manifest, STATEFUL_SET, SERVICE, STATEFUL_SET, SERVICE, DEPLOYMENT, SERVICE)
+    prefill, _, decode, _, router, service = manifest.documents
+    assert (prefill["spec"]["replicas"], decode["spec"]["replicas"], router["spec"]["replicas"]) == (3, 1, 1)
+    command = router["spec"]["template"]["spec"]["containers"][0]["args"][0]
+    assert "llama-3-8b-prefill-2.llama-3-8b-prefill:8000" in command and "llama-3-8b-decode-0." in command
+    assert service["spec"]["selector"] == router["spec"]["selector"]["matchLabels"]
+    variables = [one["name"] for one in decode["spec"]["template"]["spec"]["containers"][0]["env"]]
+    assert ("VLLM_NIXL_SIDE_CHANNEL_HOST" in variables) == (engine == "vllm")
+
+
 def test_one_replica_needs_no_proxy() -> None:
     content = read(compose_file(deployment_of()), COMPOSE)
     assert list(content["services"]) == ["server-0"] and content["services"]["server-0"]["ports"] == ["8000:8000"]
@@ -211,7 +261,6 @@ def test_dynamo_takes_several_nodes() -> None:
 @pytest.mark.parametrize(
     ("make", "options", "sentence"),
     [
-        (compose_file, SPLIT, "no router for split pools"),
         (compose_file, {"replicas": 9}, "at most the 8 devices"),
         (kubernetes_file, {"tensor": 16, "link": "infiniband-ndr"}, "spans several nodes"),
         (llm_d_values, {"engine": "sglang"}, "starts vllm"),
