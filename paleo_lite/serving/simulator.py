@@ -318,7 +318,13 @@ class Replica:
                 remaining.append(prompt)
         self.prompts = remaining
         self.computed_tokens += new_tokens
-        time_s = self.loading_s + self._iteration_s(decoding, self.cached_tokens, chunks, len(completed), ranks)
+        if self.options.prompts_are_cached and new_tokens == len(completed):
+            # What arrives with its keys and values decodes its first token as all others do.
+            contexts = sum(end for _, end in chunks)
+            time_s = self._iteration_s(decoding + len(completed), self.cached_tokens + contexts)
+        else:
+            time_s = self._iteration_s(decoding, self.cached_tokens, chunks, len(completed), ranks)
+        time_s += self.loading_s
         self.loading_s = 0.0
         self._pass_time(time_s, 1, decoding)
         if decoding:

@@ -140,3 +140,20 @@ def test_bytes_of_a_transfer(split: Deployment) -> None:
 def test_nonsense_gets_a_sentence(question: dict[str, Any], message: str) -> None:
     with pytest.raises(PaleoError, match=message):
         pl.serve("llama-3-8b", **COMMON, rate=1, **question)
+
+
+def test_what_arrives_with_its_keys_decodes_as_all_others() -> None:
+    """Three requests that arrive together take an iteration of three sequences each time, none with prompts.
+
+    Engines run it as a captured graph: a request that a decode server gets has one new token, as those that decode.
+    """
+    question = Serve("gpt-oss-20b", gpu="h100-sxm", prefill_pool="replicas=1", rate=1)
+    traffic = generate_traffic(Lengths(1000), Lengths(3), count=3, rate_per_s=float("inf"))
+    prepared = make_deployment(question).prepare(traffic)
+    pool = prepared.pool("expected").that_decodes()
+    outcome = run_pool(traffic, pool._replace(tiers=None)).outcomes[0]
+    host_s = prepared.engine.overhead_s + 3 * prepared.engine.sequence_overhead_s
+    first_s = host_s + prepared.tables.iteration_s(3, 3000.0)
+    with_prompts_s = host_s + prepared.tables.iteration_s(0, 0.0, [(999, 1000)] * 3, 3)
+    assert outcome.first_token_s == pytest.approx(first_s, rel=1e-6)
+    assert with_prompts_s > 1.1 * first_s
