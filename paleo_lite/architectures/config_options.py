@@ -49,7 +49,13 @@ def describe_assumption(options: SequenceOptions, lengths: SequenceLengths) -> s
 
 
 def text_lengths(
-    config: Config, options: SequenceOptions, positions: str, longest: int | None, generates: bool
+    config: Config,
+    options: SequenceOptions,
+    positions: str,  # keys of the number of positions
+    longest: int | None,  # positions without such a key
+    *,
+    generates: bool,  # whether the model writes text
+    is_extensible: bool = False,  # whether more tokens than positions are possible
 ) -> SequenceLengths:
     """Return the tokens of a pass, checked against the limits of the model."""
     model_type = config.fields["model_type"]
@@ -72,7 +78,7 @@ def text_lengths(
     new_tokens = 1 if is_decode else 0
     tokens = options.length or options.context or min(DEFAULT_TOKENS, known or DEFAULT_TOKENS) - new_tokens
     keys = tokens + new_tokens
-    if known is not None and keys > known:
+    if known is not None and keys > known and not is_extensible:
         requested = f"a context of {tokens} and one more token" if is_decode else f"a sequence of {tokens} tokens"
         raise SequenceTooLong(
             f"{name_of(config.where)} knows {known} positions ($.{positions}); {requested} is too long"

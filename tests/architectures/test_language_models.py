@@ -21,13 +21,14 @@ from typing import NamedTuple
 import pytest
 
 from paleo_lite.architectures.blocks.block_records import Experts
+from paleo_lite.architectures.catalog import find_network
 from paleo_lite.architectures.config import Config
 from paleo_lite.architectures.families.family import FAMILIES
 from paleo_lite.architectures.hugging_face import cache_argument
 from paleo_lite.architectures.model_config import read_config
 from paleo_lite.architectures.network import SequenceOptions
 from paleo_lite.counting import count
-from paleo_lite.errors import BadDescriptor, BadValue
+from paleo_lite.errors import BadDescriptor, BadValue, SequenceTooLong
 from paleo_lite.timing.workload import cached_for_layers
 
 TOKENS, CONTEXT = 16, 32
@@ -772,3 +773,16 @@ def test_a_vision_language_model_is_read_as_its_text_part():
 
 if __name__ == "__main__":
     write_stored()
+
+
+def test_training_extends_positions_that_are_computed_and_no_table_of_them() -> None:
+    """MLPerf Training tunes Llama 2 70B, of 4,096 positions, with sequences of 8,192 tokens (llama2_70b_lora)."""
+    training = SequenceOptions(8192, phase="training")
+    network = find_network("llama-2-70b", options=training)
+    assert network.lengths.keys == 8192
+    (note,) = [note for note in network.notes if "positions of the config" in note]
+    assert note.startswith("8,192 tokens are more than the 4,096 positions of the config")
+    with pytest.raises(SequenceTooLong, match="gpt2 knows 1024 positions"):
+        find_network("gpt2", options=training)
+    with pytest.raises(SequenceTooLong, match="llama-2-70b knows 4096 positions"):
+        find_network("llama-2-70b", options=training._replace(phase="prefill"))

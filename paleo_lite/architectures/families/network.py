@@ -37,8 +37,10 @@ def read_family(
         _set_image_size(config, family, image_size)
     if not family.is_decoder:
         _refuse_options(config, family, options)
-    lengths = _lengths(config, family, options)
     model = family.describe(config, _class_of(config, family))
+    # Training adapts positions that are computed to longer sequences; a table of them has no further rows.
+    is_extensible = options.phase == "training" and isinstance(model, Decoder) and not model.learned_positions
+    lengths = _lengths(config, family, options, is_extensible)
     tape = Tape(config.where, lengths, is_fused(config, options), options)
     if isinstance(model, Decoder):
         network = _read_decoder(tape, config, family, model, has_head)
@@ -53,6 +55,11 @@ def _read_decoder(tape: Tape, config: Config, family: Family, decoder: Decoder, 
     notes = []
     if not (options.length or options.context):
         notes.append(describe_assumption(options, lengths))
+    if lengths.longest is not None and lengths.keys > lengths.longest:
+        notes.append(
+            f"{lengths.keys:,} tokens are more than the {lengths.longest:,} positions of the config, to which training "
+            "adapts them"
+        )
     left_out = 0
     if config.fields.get(family.next_token):
         next_token = config.positive_integer(family.next_token)
@@ -166,8 +173,8 @@ def _refuse_options(config: Config, family: Family, options: SequenceOptions) ->
         raise BadValue(f"{config.where}: {name} reads images, which have no --sequence-length, prefill or decode")
 
 
-def _lengths(config: Config, family: Family, options: SequenceOptions) -> SequenceLengths:
-    """Return the tokens of a pass."""
+def _lengths(config: Config, family: Family, options: SequenceOptions, is_extensible: bool = False) -> SequenceLengths:
+    """Return the tokens of a pass, which may be more than the positions of the config if these are extensible."""
     if family.reads == "images":
         return SequenceLengths(1, 1)
     if family.reads == "text and images":
@@ -175,7 +182,14 @@ def _lengths(config: Config, family: Family, options: SequenceOptions) -> Sequen
         config = config.with_fields({**nested_fields(config, "text_config"), "model_type": name})
     if family.reads == "audio" and options.phase == "prefill" and options.length is None:
         options = options._replace(length=1)  # the decoder begins with one token
-    return text_lengths(config, options, family.positions, family.longest, generates=family.generates)
+    return text_lengths(
+        config,
+        options,
+        family.positions,
+        family.longest,
+        generates=family.generates,
+        is_extensible=is_extensible,
+    )
 
 
 def _encoder_notes(family: Family, options: SequenceOptions, lengths: SequenceLengths) -> tuple[str, ...]:
