@@ -317,7 +317,7 @@ def test_a_lower_power_limit_is_never_faster(seed: int, kind: str) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("kind", ["train", "serve"])
+@pytest.mark.parametrize("kind", ["train", "serve", "diffusion"])
 def test_more_devices_are_never_slower_without_a_reason(seed: int, kind: str) -> None:
     assert impossible(partial(more_devices_are_slower, kind), seed, MANY) == []
 
