@@ -39,8 +39,10 @@ from ..questions.evidence import MeasuringQuestion
 from ..questions.kind import make_function
 from ..questions.values import flatten
 from ..reporting.measure import MachineReport, TimedStep
+from ..reporting.tools import ToolReport
 from ..timing.calibrated import rates_of
 from ..version import __version__
+from .measuring_tools import OF_TOOLS, measure_with_tools
 
 FITTED = (
     "squeezenet1_1", "resnet18", "mobilenet_v2", "shufflenet_v2_x1_0", "alexnet", "densenet121", "resnext50_32x4d",
@@ -70,11 +72,17 @@ class _Timed(NamedTuple):
     disturbances: str
 
 
-def answer(question: MeasuringQuestion) -> MachineReport:
+def answer(question: MeasuringQuestion) -> MachineReport | ToolReport:
     """Return what was measured of this machine, the calibration, and the check of its predictions.
 
-    Raise PaleoError for a missing extra, an unknown device or an existing output file.
+    With `tools` it is what public benchmarks measured. Raise PaleoError for a missing extra, an unknown device or an
+    existing output file.
     """
+    if question.tools:
+        return measure_with_tools(question)
+    others = [name for name in question.given() if name in OF_TOOLS]
+    if others:
+        raise BadValue(f"`--{others[0]}` is for public benchmarks: name them with `--tools`")
     if question.gpu is not None and question.hardware_out is not None:
         raise BadValue("`--gpu` uses the data of a known device, `--hardware-out` measures it: give one of them")
     steps = [question.steps] if isinstance(question.steps, str) else question.steps

@@ -26,6 +26,8 @@ def measure(**given: Any) -> Result:
       paleo-lite measure vgg11:1:inference resnet18:16:training --device cuda -o mine.csv
       paleo-lite measure -o mine.csv --calibration-out mine.toml --hardware-out mine-hw.toml
       paleo-lite predict vgg16 --gpu ID --hardware-file mine-hw.toml --calibration mine.toml
+      paleo-lite measure --tools llama-bench --model llama-3.1-8b-q4_k_m.gguf --calibration-out mine.toml
+      paleo-lite measure --tools vllm --address http://localhost:8000 --model meta-llama/Llama-3.1-8B --gpu h100-sxm
     """
     with listening_to_steps(_show_step):
         return answer(MeasuringQuestion(**given))

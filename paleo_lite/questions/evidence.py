@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 FILE_GROUP = "Files"
 MEASURING_GROUP = "Measuring"
+TOOL_GROUP = "Public tools"
 
 OUTPUT_FILE = click.Path(path_type=Path, dir_okay=False)
 
@@ -196,6 +197,35 @@ class MeasuringQuestion(Options):
     compiled: bool = option(
         False, group=MEASURING_GROUP, spellings=("--compile",), help="Run networks through torch.compile."
     )
+    tools: str | Sequence[str] = option(
+        (), group=TOOL_GROUP, is_repeatable=True, metavar="NAME[,...]",
+        type=CommaSeparated(Names("tool", ".measurement.tools:TOOLS")),
+        help="Run these public benchmarks instead, llama-bench, nccl-tests or vllm, and calibrate from their files; "
+        "print the commands of those that are not installed.",
+    )  # fmt: skip
+    model: str | None = option(
+        group=TOOL_GROUP, is_single=True, metavar="FILE|NAME",
+        help="GGUF file that llama-bench runs, or the name of the network as the server of vllm has it.",
+    )  # fmt: skip
+    address: str | None = option(
+        group=TOOL_GROUP, is_single=True, metavar="URL", help="Running server for vllm, such as http://localhost:8000."
+    )
+    workers: int | None = option(
+        group=TOOL_GROUP, type=INTEGER, metavar="N", help="Number of devices that nccl-tests exchanges data between."
+    )
+    tensor: int | None = option(
+        group=TOOL_GROUP, type=INTEGER, metavar="N", help="Tensor parallelism of the server. [default: 1]"
+    )
+    network: str | None = option(
+        group=TOOL_GROUP, type=NETWORK, metavar="NETWORK", help="Network, where the name of --model is not that of one."
+    )
+    minutes: float = option(
+        10.0, group=TOOL_GROUP, type=click.FLOAT, metavar="N", help="Time that all benchmarks may take together."
+    )
+    results: str | Path = option(
+        "results", group=TOOL_GROUP, type=click.Path(path_type=Path, file_okay=False), metavar="FOLDER",
+        help="Folder of the result files.",
+    )  # fmt: skip
     gpu: str | None = option(
         group=DEVICE_GROUP, type=DEVICE, metavar="DEVICE",
         help="Name of this device, if it is not recognised automatically.",

@@ -1,0 +1,68 @@
+"""`measure --tools`: run public benchmarks on this machine or against a server, and learn from what they wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from ..calibration.evidence_file import EvidenceCalibration
+from ..calibration.store import write_calibration
+from ..errors import BadValue, PaleoError
+from ..files import check_outputs, to_paths
+from ..measurement.tools import ToolRun, ToolTarget, plan, run_commands
+from ..progress import announce
+from ..questions.evidence import MeasuringQuestion
+from ..questions.values import flatten
+from ..reporting.tools import ToolReport
+from .evidence import calibrate_from_results
+
+_OF_STEPS = (
+    "steps", "device", "quick", "threads", "precision", "phases", "channels_last", "compiled", "output", "hardware_out",
+)  # fmt: skip
+"""Options of steps that torch runs."""
+
+OF_TOOLS = ("model", "address", "workers", "tensor", "network", "minutes", "results")
+"""Options of public tools."""
+
+
+def measure_with_tools(question: MeasuringQuestion) -> ToolReport:
+    """Return what the commands of some tools measured, the calibration by it, and what is left to run elsewhere.
+
+    Raise PaleoError for an option of steps, for one that a tool lacks, or an existing output file.
+    """
+    for name in question.given():
+        if name in _OF_STEPS:
+            raise BadValue(f"`--{name.replace('_', '-')}` is for steps that torch runs: leave it out with `--tools`")
+    if not question.minutes > 0:
+        raise BadValue(f"`--minutes` must be > 0 (got {question.minutes:g})")
+    calibration_path = None if question.calibration_out is None else Path(question.calibration_out)
+    check_outputs(calibration_path, force=question.force)
+    folder = Path(question.results)
+    wanted = ToolTarget(question.model, question.address, question.workers)
+    commands = plan(list(dict.fromkeys(flatten(question.tools))), wanted, folder)
+    runs: list[ToolRun] = []
+    folder.mkdir(parents=True, exist_ok=True)
+    for run in run_commands(commands, folder, 60 * question.minutes):
+        announce(f"{run.command.text}: {run.outcome}")
+        runs.append(run)
+    calibration, notes = _learn([run.path for run in runs if run.path is not None], question)
+    if calibration is not None and calibration_path is not None:
+        write_calibration(calibration, calibration_path, question.force)
+    return ToolReport([(run.command.tool, run.command.text, run.outcome) for run in runs], calibration, notes)
+
+
+def _learn(files: Sequence[Path], question: MeasuringQuestion) -> tuple[EvidenceCalibration | None, list[str]]:
+    """Return the calibration by result files, or why there is none."""
+    if not files:
+        return None, []
+    facts = {"gpu": question.gpu, "tensor": question.tensor, "network": question.network, "devices": question.workers}
+    given: dict[str, Any] = {name: value for name, value in facts.items() if value is not None}
+    hardware_files = to_paths(question.hardware_files)
+    today = date.today().isoformat()
+    try:
+        found = calibrate_from_results(files, given, hardware_files=hardware_files, date=today)
+    except PaleoError as error:
+        return None, [f"nothing was learned: {error}"]
+    return found, []
