@@ -39,7 +39,7 @@ def measure_with_tools(question: MeasuringQuestion) -> ToolReport:
         raise BadValue(f"`--minutes` must be > 0 (got {question.minutes:g})")
     calibration_path = None if question.calibration_out is None else Path(question.calibration_out)
     check_outputs(calibration_path, force=question.force)
-    folder = Path(question.results)
+    folder = Path(question.results or "results")
     wanted = ToolTarget(question.model, question.address, question.workers)
     commands = plan(list(dict.fromkeys(flatten(question.tools))), wanted, folder)
     runs: list[ToolRun] = []

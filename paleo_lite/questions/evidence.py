@@ -222,9 +222,9 @@ class MeasuringQuestion(Options):
     minutes: float = option(
         10.0, group=TOOL_GROUP, type=click.FLOAT, metavar="N", help="Time that all benchmarks may take together."
     )
-    results: str | Path = option(
-        "results", group=TOOL_GROUP, type=click.Path(path_type=Path, file_okay=False), metavar="FOLDER",
-        help="Folder of the result files.",
+    results: str | Path | None = option(
+        group=TOOL_GROUP, type=click.Path(path_type=Path, file_okay=False), metavar="FOLDER",
+        help="Folder of the result files. [default: results]",
     )  # fmt: skip
     gpu: str | None = option(
         group=DEVICE_GROUP, type=DEVICE, metavar="DEVICE",
