@@ -36,6 +36,7 @@ from .stage_communication import (
     stage_transfer_s,
 )
 from .stage_memory import (
+    ReplicaGroup,
     copied_bytes,
     peak_memory_bytes,
     recomputed_s,
@@ -75,6 +76,27 @@ def plan_step(job: Job, topology: Topology, batch_size: int, settings: Settings)
     return Plan(config, layout, costs, stages, notes)
 
 
+class _Exchanges(NamedTuple):
+    """Communication of a step by cause, in seconds; exposed is what the passes do not hide."""
+
+    activations_s: float  # between the devices of a stage
+    exposed_activations_s: float
+    transfers_s: float  # between stages
+    exposed_transfers_s: float
+    gradients_s: float  # of gradients and gathered parameters
+    hidden_gradients_s: float
+
+    @property
+    def total_s(self) -> float:
+        """All communication."""
+        return self.activations_s + self.transfers_s + self.gradients_s
+
+    @property
+    def exposed_s(self) -> float:
+        """Communication that the devices wait for."""
+        return self.exposed_activations_s + self.exposed_transfers_s + self.gradients_s - self.hidden_gradients_s
+
+
 def train_3d_parallel(job: Job, topology: Topology, batch_size: int, settings: Settings) -> Step:
     """Predict a step of 3D parallelism with the degrees in `Settings.parallel`.
 
@@ -83,76 +105,44 @@ def train_3d_parallel(job: Job, topology: Topology, batch_size: int, settings: S
     """
     if job.workload.phase in GENERATION_PHASES:
         return predict_generation_step(job, topology, batch_size, settings)
-    config, layout, costs, stages, notes = plan_step(job, topology, batch_size, settings)
+    plan = plan_step(job, topology, batch_size, settings)
+    config, layout, costs, stages, notes = plan
     settings = settings.with_straggler_slowdown(layout.data)
     longest = max(stages, key=lambda stage: stage.passes_s)
+    groups = replica_groups(config, layout, longest.expert_share)
+    offload = job.workload.options.offload
 
     # The pipeline bubble adds (p - 1) / v micro-batches to the m micro-batches of a step.
     slots = layout.micro_batches + (config.pipeline - 1) / config.virtual_stages
     compute_factor = job.compute_ratio * job.compute_scale * (1 + settings.slowdown)
-    exchange = exchange_of(job, config, settings, costs.experts_per_token)
-    parts = ((longest.block, longest.blocks), (longest.outer, 1))
     # Passes and recomputation are of one micro-batch.
     passes_s = longest.passes_s * compute_factor
     recompute_s = recomputed_s(longest.block, config) * longest.blocks * compute_factor
-    exchanges = [
-        (count * slots, *activation_communication_s(cost, topology, config, compute_factor, exchange))
-        for cost, count in parts
-    ]
-    communication_s = sum(times * sent_s for times, sent_s, _ in exchanges)
-    exposed_s = sum(times * waited_s for times, _, waited_s in exchanges)
     compute_s = slots * (passes_s + recompute_s) + costs.overhead_s * compute_factor
-
-    offloaded_bytes = copied_bytes(longest, config, costs.hidden_state_bytes) * layout.micro_batches
-    offloaded_s = _offload_exposed_s(job, offloaded_bytes, compute_s)
+    copied = copied_bytes(longest, config, costs.hidden_state_bytes) * layout.micro_batches
+    offloaded_s = _offload_exposed_s(job, copied, compute_s)
     compute_s += offloaded_s
-    transfers = 2 * config.virtual_stages * layout.micro_batches
-    transfer_s = stage_transfer_s(topology, config, layout, costs.hidden_state_bytes)
-    hides_transfers = config.virtual_stages > 1 and settings.overlap and uses_tuned_stack(job, config)
-    # Interleaved stages compute one part while they send another; the first and the last micro-batch wait.
-    exposed_transfers_s = transfer_s * (2 * (config.pipeline - 1) if hides_transfers else transfers)
-    transfers_s = transfer_s * transfers
-    parameter_bytes, gradient_bytes, _ = longest.model_state_bytes
-    # ZeRO stages 1 and 2 gather what the update has changed: of frozen parameters, which have no gradients, nothing.
-    gathered_bytes = parameter_bytes if config.sharding_rules.gathers_per_micro_batch else gradient_bytes
-    exchange_ratio = _exchange_ratio(job, settings)
-    groups = replica_groups(config, layout, longest.expert_share)
-    gradients_s, hidden_s = gradient_communication_s(
-        topology,
-        groups,
-        layout,
-        gathered_bytes,
-        gradient_bytes * exchange_ratio,
-        compute_s,
-        config,
-        settings,
-        costs.exposed_sharding,
-    )
-    matrices_s = matrix_gather_s(job, topology, groups, config, longest.block.parameter_bytes * longest.blocks)
-    gradients_s += matrices_s
-    communication_s = communication_s + transfers_s + gradients_s
-    exposed_s = exposed_s + exposed_transfers_s + gradients_s - hidden_s
-
-    interference_s = settings.interference * hidden_s
+    exchanges = _exchanges(job, topology, settings, plan, longest, groups, slots, compute_factor, compute_s)
+    interference_s = settings.interference * exchanges.hidden_gradients_s
     compute_s += interference_s
+
     updated_share = sum(group.share / group.replicas for group in groups) if config.zero_stage else 1.0
     update_s = (longest.block.update_s * longest.blocks + longest.outer.update_s) * updated_share
-    if job.workload.options.offload != "none":
+    if offload != "none":
         transfers_to_host = _host_transfers(job, longest, updated_share, topology.devices_per_node)
         update_s = transfers_to_host.exposed_s(compute_s * 2 / 3)
         state_bytes = sum(longest.model_state_bytes[1:]) * updated_share * topology.devices_per_node
-        notes.append(f"{offload_note(job.workload.options.offload, state_bytes)} per node")
+        notes.append(f"{offload_note(offload, state_bytes)} per node")
     memories = stage_memories(
         stages,
         topology,
         config,
         layout,
         costs.hidden_state_bytes,
-        exchange_ratio,
-        exchange.dispatcher,
-        offloads=job.workload.options.offload != "none",
+        _exchange_ratio(job, settings),
+        dispatcher_of(job, config),
+        offloads=offload != "none",
     )
-    memory_bytes = peak_memory_bytes(memories, config, costs.hidden_state_bytes)
 
     without_slowdown = 1 / (1 + settings.slowdown)
     overheads_s = {
@@ -161,14 +151,14 @@ def train_3d_parallel(job: Job, topology: Topology, batch_size: int, settings: S
         "slowdown": compute_s * settings.slowdown * without_slowdown,
         "offload of activations": offloaded_s,
         "interference": interference_s,
-        "update on the host": 0.0 if job.workload.options.offload == "none" else update_s,
+        "update on the host": 0.0 if offload == "none" else update_s,
     }
     step = Step(
         compute_s=compute_s,
-        communication_s=communication_s,
-        exposed_s=exposed_s,
+        communication_s=exchanges.total_s,
+        exposed_s=exchanges.exposed_s,
         update_s=update_s,
-        memory_bytes=memory_bytes,
+        memory_bytes=peak_memory_bytes(memories, config, costs.hidden_state_bytes),
         collective=config.describe_degrees(layout.data),
         overheads_s={name: seconds for name, seconds in overheads_s.items() if seconds},
         notes=tuple(notes),
@@ -178,9 +168,8 @@ def train_3d_parallel(job: Job, topology: Topology, batch_size: int, settings: S
             layout,
             forward_s=(longest.block.forward_s * longest.blocks + longest.outer.forward_s) * compute_factor,
             passes_s=passes_s + recompute_s,
-            exchange_s=(exposed_s - exposed_transfers_s - gradients_s + hidden_s) / slots
-            + exposed_transfers_s / layout.micro_batches,
-            gradients_s=gradients_s - hidden_s,
+            exchange_s=exchanges.exposed_activations_s / slots + exchanges.exposed_transfers_s / layout.micro_batches,
+            gradients_s=exchanges.gradients_s - exchanges.hidden_gradients_s,
             update_s=update_s + costs.overhead_s * compute_factor + offloaded_s,
         ),
     )
@@ -188,6 +177,53 @@ def train_3d_parallel(job: Job, topology: Topology, batch_size: int, settings: S
         return step
     low, high = costs.relative_interval
     return msgspec.structs.replace(step, interval=(step.time_s * low, step.time_s * high))
+
+
+def _exchanges(
+    job: Job,
+    topology: Topology,
+    settings: Settings,
+    plan: Plan,
+    longest: StageCost,
+    groups: list[ReplicaGroup],
+    slots: float,  # micro-batches that the longest stage computes or waits for
+    compute_factor: float,
+    compute_s: float,  # of the step, behind which gradients are exchanged
+) -> _Exchanges:
+    """Return the communication of a step, as the devices of the longest stage see it."""
+    config, layout, costs = plan.config, plan.layout, plan.costs
+    exchange = exchange_of(job, config, settings, costs.experts_per_token)
+    of_activations = [
+        (count * slots, *activation_communication_s(cost, topology, config, compute_factor, exchange))
+        for cost, count in ((longest.block, longest.blocks), (longest.outer, 1))
+    ]
+    transfers = 2 * config.virtual_stages * layout.micro_batches
+    transfer_s = stage_transfer_s(topology, config, layout, costs.hidden_state_bytes)
+    hides_transfers = config.virtual_stages > 1 and settings.overlap and uses_tuned_stack(job, config)
+    parameter_bytes, gradient_bytes, _ = longest.model_state_bytes
+    # ZeRO stages 1 and 2 gather what the update has changed: of frozen parameters, which have no gradients, nothing.
+    gathered_bytes = parameter_bytes if config.sharding_rules.gathers_per_micro_batch else gradient_bytes
+    gradients_s, hidden_s = gradient_communication_s(
+        topology,
+        groups,
+        layout,
+        gathered_bytes,
+        gradient_bytes * _exchange_ratio(job, settings),
+        compute_s,
+        config,
+        settings,
+        costs.exposed_sharding,
+    )
+    matrices_s = matrix_gather_s(job, topology, groups, config, longest.block.parameter_bytes * longest.blocks)
+    return _Exchanges(
+        activations_s=sum(times * sent_s for times, sent_s, _ in of_activations),
+        exposed_activations_s=sum(times * waited_s for times, _, waited_s in of_activations),
+        transfers_s=transfer_s * transfers,
+        # Interleaved stages compute one part while they send another; the first and the last micro-batch wait.
+        exposed_transfers_s=transfer_s * (2 * (config.pipeline - 1) if hides_transfers else transfers),
+        gradients_s=gradients_s + matrices_s,
+        hidden_gradients_s=hidden_s,
+    )
 
 
 def _stage_times(
