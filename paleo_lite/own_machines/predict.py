@@ -186,41 +186,10 @@ def predict_local(
         device = with_power_limit(device, question.power_limit)
     context, prompt_tokens, gpus = question.context_of(contents), question.prompt_tokens, question.gpus
     engine = question.engine
-    # As under llama.cpp, a number above that of the blocks, such as 99, is all of them.
-    gpu_layers = None if question.gpu_layers is None else min(question.gpu_layers, contents.blocks)
-    expert_blocks = question.expert_blocks_of(contents)
     backend = engine.backend_of(device, question.backend)
     budget = usable_bytes(device, question.memory_bytes) * gpus
     buffer_bytes = buffer_bytes_of(contents)
-    possible = list(
-        candidates(
-            contents,
-            budget - buffer_bytes,
-            context,
-            gpu_layers=gpu_layers,
-            cpu_expert_blocks=expert_blocks,
-            cpu_cache=question.cpu_cache,
-        )
-    )
-    if not possible:
-        blocks = gpu_layers or 0
-        wanted = place(contents, blocks, expert_blocks or 0, question.cpu_cache)
-        raise DoesNotFit(
-            f"{contents.name} in {contents.weights} with {blocks} blocks and a context of {context} needs "
-            f"{(needed_bytes(contents, wanted, context) + buffer_bytes) / 1e9:.1f} GB, and {device.name} has "
-            f"{budget / 1e9:.1f} GB: use fewer `--gpu-layers`, narrower weights or a shorter context"
-        )
-    if cpu is None:
-        possible = [placed for placed in possible if placed.is_whole]
-        if not possible:
-            needed_gb = whole_bytes(contents, context) / 1e9
-            why, or_else = "", ""
-            if engine.places:
-                why, or_else = ", which shares its memory with its processor,", ", or name a `--cpu`"
-            raise DoesNotFit(
-                f"{contents.name} in {contents.weights} needs {needed_gb:.1f} GB at a context of {context}, and "
-                f"{device.name}{why} may use {budget / 1e9:.1f} GB: use narrower weights or a shorter context{or_else}"
-            )
+    possible = _possible_placements(contents, device, question, budget, buffer_bytes, has_cpu=cpu is not None)
     constants = local_constants()
     other = constants.backends["cpu"]
     own, notes = _constants_of(contents, device, backend, question, context)
@@ -301,6 +270,54 @@ def _notes_of_kernels(contents: Contents, engine: LocalEngine, activity: Activit
             "is simpler to unpack may be faster"
         )
     return notes
+
+
+def _possible_placements(
+    contents: Contents,
+    device: Device,
+    question: LocalQuestion,
+    budget_bytes: float,  # memory of all devices
+    buffer_bytes: float,  # part of it that buffers take
+    *,
+    has_cpu: bool,  # whether a processor computes what is not on the device
+) -> list[BlockPlacement]:
+    """Return the placements that fit into the memory; raise DoesNotFit if there is none."""
+    context = question.context_of(contents)
+    # As under llama.cpp, a number above that of the blocks, such as 99, is all of them.
+    gpu_layers = None if question.gpu_layers is None else min(question.gpu_layers, contents.blocks)
+    expert_blocks = question.expert_blocks_of(contents)
+    possible = list(
+        candidates(
+            contents,
+            budget_bytes - buffer_bytes,
+            context,
+            gpu_layers=gpu_layers,
+            cpu_expert_blocks=expert_blocks,
+            cpu_cache=question.cpu_cache,
+        )
+    )
+    if not possible:
+        blocks = gpu_layers or 0
+        wanted = place(contents, blocks, expert_blocks or 0, question.cpu_cache)
+        raise DoesNotFit(
+            f"{contents.name} in {contents.weights} with {blocks} blocks and a context of {context} needs "
+            f"{(needed_bytes(contents, wanted, context) + buffer_bytes) / 1e9:.1f} GB, and {device.name} has "
+            f"{budget_bytes / 1e9:.1f} GB: use fewer `--gpu-layers`, narrower weights or a shorter context"
+        )
+    if has_cpu:
+        return possible
+    whole = [placed for placed in possible if placed.is_whole]
+    if not whole:
+        needed_gb = whole_bytes(contents, context) / 1e9
+        why, or_else = "", ""
+        if question.engine.places:
+            why, or_else = ", which shares its memory with its processor,", ", or name a `--cpu`"
+        raise DoesNotFit(
+            f"{contents.name} in {contents.weights} needs {needed_gb:.1f} GB at a context of {context}, and "
+            f"{device.name}{why} may use {budget_bytes / 1e9:.1f} GB: use narrower weights or a shorter context"
+            f"{or_else}"
+        )
+    return whole
 
 
 def _constants_of(
