@@ -84,6 +84,25 @@ def test_most_rows_of_a_table_are_read(reader: str, table: str, total: int) -> N
 
 @pytest.mark.needs_data
 @pytest.mark.slow
+def test_experts_in_mxfp4_that_sglang_shares_with_vllm_are_read_under_both() -> None:
+    """SGLang's own rows on Hopper take at least as long as reading weights in 16 bits, four times the bytes of mxfp4.
+
+    Balanced rows of 64 tokens choose all 32 experts of gpt-oss-20b: 3 * 2,880^2 numbers each, at 3.35 TB/s.
+    """
+    frame = tables._read(DATA / "engines/moe.csv.gz")
+    own = frame[(frame.gpu == "h100-sxm") & (frame.kernel_source == "sglang_fused_moe_triton")]
+    own = own[(own.moe_dtype == "w4a16_mxfp4") & (own.hidden_size == 2880) & (own.num_experts == 32)]
+    undivided = own[(own.moe_tp_size == 1) & (own.moe_ep_size == 1) & (own.num_tokens >= 64)]
+    assert len(undivided) > 10 and undivided.latency.min() * 1e-3 > 32 * 3 * 2880**2 * 2 / 3.35e12
+    mxfp4 = {(timed.cell.gpu, timed.cell.engine): timed for timed in cells()["experts"] if timed.cell.format == "mxfp4"}
+    for gpu, name in (("h100-sxm", "h100_sxm"), ("h200-sxm", "h200_sxm")):
+        shared = mxfp4[gpu, "sglang"].time_s
+        assert len(shared) == rows("moe", f"{name},vllm", "oaitriton") and set(shared) <= set(mxfp4[gpu, "vllm"].time_s)
+    assert len(mxfp4["l40s", "sglang"].time_s) == rows("moe", "l40s,sglang", "w4a16_mxfp4")
+
+
+@pytest.mark.needs_data
+@pytest.mark.slow
 def test_all_reduces_in_captured_graphs_are_read() -> None:
     assert rows("all_reduce") == 1_725
     read = sum(len(timed.time_s) for timed in cells()["all_reduces"])

@@ -46,6 +46,14 @@ EXPERT_FORMATS = {
 FALLBACK_KERNELS = ("Triton", "Fp8BlockScaledMM")
 """Kernels of fp8 in blocks that vLLM's table timed without captured graphs, or that a server uses only as fallbacks."""
 
+SHARED_EXPERTS = "oaitriton"
+"""Part of the name of OpenAI's kernels of experts in mxfp4, which vLLM's table timed on Hopper.
+
+SGLang's servers launch them there as well (`ServerArgs`, `moe_runner_backend`). Its own table has Triton's kernels for
+16 bits, which take as long as reading four times the bytes does. Those of an L40S are of the same kernel, and stay:
+what servers launch there is not known, and without them an RTX PRO 6000 would be forecast faster than a B200.
+"""
+
 MINORITY = 0.2
 """Kernels that make less than this share of a cell are fallbacks for unusual shapes, and are left out."""
 
@@ -139,9 +147,19 @@ def products(data: Path) -> Iterator[Timed]:
         yield Timed(Cell("products", gpu, engine, name), shapes, rates, group.latency.to_numpy() * 1e-3)
 
 
+def _expert_rows(data: Path) -> pd.DataFrame:
+    """Return the rows of the table of experts, with the kernels that two engines share under both."""
+    import pandas as pd
+
+    frame = _read(data / "engines/moe.csv.gz")
+    shared = frame[frame.kernel_source.str.contains(SHARED_EXPERTS)].assign(engine="sglang")
+    replaced = (frame.engine == "sglang") & (frame.moe_dtype == "w4a16_mxfp4") & frame.gpu.isin(shared.gpu.unique())
+    return pd.concat([frame[~replaced], shared], ignore_index=True)
+
+
 def experts(data: Path) -> Iterator[Timed]:
     """Read layers of experts."""
-    frame = _read(data / "engines/moe.csv.gz")
+    frame = _expert_rows(data)
     frame["format"] = frame.moe_dtype.map(EXPERT_FORMATS)
     for (gpu, engine, name), whole in _groups(frame, "gpu", "engine", "format"):
         if not _has_rates(gpu, name):
