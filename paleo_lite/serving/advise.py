@@ -28,9 +28,6 @@ ROUNDS = 3
 MOST_USERS = 256
 """Users of the simulation of a pair of pools, which stand for those of more replicas in the same ratio."""
 
-LATENCY_FIELDS = ("ttft_s", "tpot_s", "latency_s", "meets_objectives", "missed", "objective_ratio")
-"""What a candidate says of latencies."""
-
 FEWEST_REQUESTS = 300
 """Requests of a simulation at a rate, so that its 90th percentile is known."""
 
@@ -307,8 +304,8 @@ def _at_rate(
     limit = candidate.batch_limit
     engine = msgspec.structs.replace(prepared.engine, max_sequences=min(limit, prepared.engine.max_sequences))
     limited = msgspec.structs.replace(prepared, engine=engine)
-    at_rate = _simulate(limited, limit, _arriving_traffic(demand, rate_per_s, limit), objectives)
-    return msgspec.structs.replace(candidate, **{name: getattr(at_rate, name) for name in LATENCY_FIELDS})
+    outcomes = limited.run(_arriving_traffic(demand, rate_per_s, limit))
+    return msgspec.structs.replace(candidate, **_latencies(request_latencies(outcomes), objectives))
 
 
 def _steady_traffic(demand: Demand, users: int, deployment: Deployment) -> Traffic:
@@ -394,9 +391,6 @@ def _candidate(
     arrays: dict[str, Any],
     objectives: Sequence[Objective],
 ) -> Candidate:
-    percentiles = {OBJECTIVES[objective.name]: objective.percentile for objective in objectives}
-    values = {name: summarize(array)[percentiles.get(name, "mean")] for name, array in arrays.items()}
-    missed = find_missed(arrays, objectives)
     price, listing = deployment.price_usd_per_h, deployment.listing
     workload = deployment.on_device.workload
     return Candidate(
@@ -409,21 +403,31 @@ def _candidate(
         tokens_per_s_per_gpu=float(figures["output_tokens_per_s_per_gpu"] or 0.0),
         tokens_per_s_per_user=float(figures["output_tokens_per_s_per_user"] or 0.0),
         requests_per_s=float(figures["requests_per_s"] or 0.0),
-        ttft_s=float(values["ttft_s"] or 0.0),
-        tpot_s=values["tpot_s"],
-        latency_s=float(values["latency_s"] or 0.0),
         replicas=1,
         usd_per_million_output_tokens=figures["usd_per_million_output_tokens"],
         usd_per_h=None if price is None else price * deployment.on_device.devices,
-        meets_objectives=not missed,
         expert_parallel=deployment.on_device.experts,
         attention_data_parallel=deployment.on_device.attention_data,
         memory_bytes=memory_bytes,
         power_w=figures["watts_per_gpu"],
         joules_per_million_output_tokens=figures["joules_per_million_output_tokens"],
-        missed=tuple(each.describe() for each in missed),
-        objective_ratio=largest_ratio(arrays, objectives),
         price_usd_per_h=price,
         price_cloud=None if listing is None else listing.cloud or None,
         is_forecast=deployment.timer.is_forecast,
+        **_latencies(arrays, objectives),
     )
+
+
+def _latencies(arrays: dict[str, Any], objectives: Sequence[Objective]) -> dict[str, Any]:
+    """Return what a candidate says of latencies, at the percentile of the objectives or in the mean."""
+    percentiles = {OBJECTIVES[objective.name]: objective.percentile for objective in objectives}
+    values = {name: summarize(array)[percentiles.get(name, "mean")] for name, array in arrays.items()}
+    missed = find_missed(arrays, objectives)
+    return {
+        "ttft_s": float(values["ttft_s"] or 0.0),
+        "tpot_s": values["tpot_s"],
+        "latency_s": float(values["latency_s"] or 0.0),
+        "meets_objectives": not missed,
+        "missed": tuple(each.describe() for each in missed),
+        "objective_ratio": largest_ratio(arrays, objectives),
+    }

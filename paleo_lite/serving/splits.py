@@ -198,19 +198,23 @@ def estimate_splits(
     splits = []
     for decoding in pools:
         limits = [limit for limit in batch_limits if limit <= decoding.most_sequences]
-        partners = [pool for pool in pools if _can_hand_over(pool.deployment, decoding.deployment)]
+        partners = [
+            (pool, _transfer_s(pool, decoding))
+            for pool in pools
+            if _can_hand_over(pool.deployment, decoding.deployment)
+        ]
         for limit in limits:
             draft = decoding.best_draft(limit)
             tpot_s = decoding.token_s(limit, "expected", draft)
             slow_s = max(decoding.token_s(limit, decoding.prepared.slowest, draft), tpot_s)
             answer_tokens = float(decoding.sample.output_tokens.mean())
-            for prompts in partners:
+            for prompts, transfer_s in partners:
                 times_s = answer_tokens * tpot_s, answer_tokens * slow_s
                 sizes = _match(prompts, decoding, limit, demand, criteria, times_s)
                 if sizes is None:
                     continue
                 rate_per_s = min(sizes[0] * prompts.prompts_per_s[0], sizes[1] * limit / (answer_tokens * tpot_s))
-                ttft_s = prompts.prompt_s + _transfer_s(prompts, decoding) + tpot_s
+                ttft_s = prompts.prompt_s + transfer_s + tpot_s
                 low_per_s = limit / (answer_tokens * slow_s)
                 splits.append(
                     Split(prompts, sizes[0], decoding, sizes[1], limit, draft, rate_per_s, low_per_s, ttft_s, tpot_s)
