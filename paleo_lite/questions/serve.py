@@ -274,10 +274,8 @@ def advised_question(question: Serve, best: Candidate) -> Serve:
     if best.draft is not None:
         alone = dataclasses.replace(alone, speculation=best.draft.settings)
     if best.prefill is None:
-        return dataclasses.replace(
-            alone, tensor=best.tensor, pipeline=best.pipeline, expert_parallel=best.expert_parallel,
-            attention_data_parallel=best.attention_data_parallel, replicas=best.replicas,
-        )  # fmt: skip
+        degrees: dict[str, Any] = {name: n for name, n in best.division._asdict().items() if n > 1}
+        return dataclasses.replace(alone, **{"tensor": 1, **degrees}, replicas=best.replicas)
     pools: dict[str, Any] = {
         name: {"replicas": replicas, **_settings_of_division(division)}
         for name, replicas, division in (
