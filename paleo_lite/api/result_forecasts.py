@@ -34,6 +34,9 @@ from .question import PictureOptions, Question
 MOST_ROWS = 100
 """Rows that are compared; a table of hundreds of networks takes minutes."""
 
+MOST_BYTES = 1e13
+"""Size of a message above which it is a mistake: no device holds as much."""
+
 _MOST_REQUESTS = 400  # of a simulated server, which is steady by then
 _MEAN_LENGTHS = (
     "in the forecast all prompts and answers have their mean length; real ones vary, and fill batches unevenly"
@@ -342,11 +345,11 @@ def measured_collective(facts: dict[str, Any], hardware_files: list[Path]) -> Me
     operation = OPERATIONS.get(str(facts.get("operation")))
     if operation is None:
         raise BadValue(f"the collective {facts.get('operation') or 'without a name'} has no forecast")
-    devices, size = count_of(facts, "devices"), count_of(facts, "bytes")
+    devices, size = count_of(facts, "devices"), to_number(facts.get("bytes"))
     if devices is None or devices < 2:
         raise BadValue("the number of devices is not in the file: give `--devices`")
-    if size is None:
-        raise BadValue("messages of 0 bytes have no forecast")
+    if size is None or not 1 <= size <= MOST_BYTES:
+        raise BadValue(f"messages have a forecast from 1 byte to {MOST_BYTES:g} bytes")
     device, link = find_device(facts["gpu"], hardware_files), facts.get("link")
     nodes = count_of(facts, "nodes") or 1
     topology = measured_topology(device, devices, nodes, None if link is None else str(link), operation)

@@ -155,7 +155,7 @@ def test_rollouts_and_the_trainer_learn_from_their_own_rows(slow_server: Evidenc
 def test_collectives_calibrate_the_links_of_training_and_serving(tmp_path: Path) -> None:
     rows = "\n".join(
         f"  {size}  {size // 4}  float  sum  -1  {time_us}  0.1  0.1  0  {time_us}  0.1  0.1  0"
-        for size, time_us in ((2**20, 400.0), (2**26, 4000.0), (2**30, 60000.0))  # some 20 GB/s, as over PCIe
+        for size, time_us in ((2**20, 400.0), (2**26, 4000.0), (2**33, 480000.0))  # some 20 GB/s, as over PCIe
     )
     ranks = "\n".join(f"#  Rank  {rank} Group  0 Pid  {rank} on a device  {rank} [0000:1b:00] NVIDIA H100 80GB HBM3"
                       for rank in range(8))  # fmt: skip
@@ -165,7 +165,7 @@ def test_collectives_calibrate_the_links_of_training_and_serving(tmp_path: Path)
     found = pl.calibrate(path)
     assert isinstance(found, EvidenceCalibration)
     assert [row.situation for row in found.observations] == [
-        f"all-reduce of {size:,} bytes, 8 devices" for size in (2**20, 2**26, 2**30)
+        f"all-reduce of {size:,} bytes, 8 devices" for size in (2**20, 2**26, 2**33)
     ]
     assert {(row.traits["link"], row.traits["device"]) for row in found.observations} == {("nvlink4-x18", "h100-sxm")}
     assert "use it with `train`, `rl` or `serve --tensor`" in found.uses
