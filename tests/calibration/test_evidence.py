@@ -141,6 +141,17 @@ def server_row(ratio: float = 1.5, situation: str = "16 users") -> Observation:
     return Observation("server", "tpot_s", situation, traits, ratio * 0.01, 0.01, {"products": 0.7, "host": 0.3})
 
 
+def test_a_network_takes_its_own_factor_to_another_device() -> None:
+    posterior = condition([server_row(2.0), server_row(2.0, "64 users")], "server")
+
+    def products(**changes: str) -> float:
+        return posterior.factors(server_row().traits | changes).of("products")
+
+    same, elsewhere = products(), products(device="h200-sxm")
+    assert same > elsewhere > products(device="h200-sxm", network="qwen3-8b") > 1
+    assert products(engine="sglang", network="qwen3-8b") == pytest.approx(1)
+
+
 def test_a_file_keeps_what_it_says(tmp_path: Path) -> None:
     calibration = EvidenceCalibration(1, "evidence", [server_row(), server_row(1.6, "64 users")])
     write_calibration(calibration, tmp_path / "mine.toml")

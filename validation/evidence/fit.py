@@ -37,6 +37,7 @@ ITERATIONS = 30
 LEVELS = {
     "server": {
         "source": ["source", "engine"],
+        "network": ["source", "engine", "network", "format"],
         "device": ["source", "engine", "device", "format"],
         "deployment": ["source", "engine", "device", "format", "network", "division", "version"],
     },
