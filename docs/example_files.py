@@ -141,8 +141,8 @@ Requested to load Flux
 Prompt executed in 31.20 seconds
 """
 
-_IDLE = "timestamp, index, power.draw [W], utilization.gpu [%]\n" + "".join(
-    f"2026/10/30 18:42:{second:02}.000, 0, {75 + second % 2}.00 W, 0 %\n" for second in range(20)
+_IDLE = "timestamp, index, power.draw [W]\n" + "".join(
+    f"2026/10/30 18:42:{second:02}.000, 0, {75 + second % 2}.00 W\n" for second in range(20)
 )
 
 
