@@ -8,7 +8,7 @@ import msgspec
 
 from ..calibration.power_evidence import learned_device
 from ..engines.records.record import LocalEngine
-from ..errors import DoesNotFit
+from ..errors import BadValue, DoesNotFit
 from ..machines import Device
 from ..timing.activity import Activity
 from ..timing.answer import Answer
@@ -306,6 +306,11 @@ def _possible_placements(
         )
     if has_cpu:
         return possible
+    if expert_blocks:
+        raise BadValue(
+            f"{device.name} shares its memory with its processor: leave `--cpu-experts` and `--cpu-expert-blocks` out, "
+            "or name a `--cpu`"
+        )
     whole = [placed for placed in possible if placed.is_whole]
     if not whole:
         needed_gb = whole_bytes(contents, context) / 1e9

@@ -29,6 +29,18 @@ def test_a_fleet_that_keeps_up_is_not_overloaded() -> None:
     assert (answer.figures["utilisation"].value or 1.0) < 0.9
 
 
+def test_more_places_than_requests_answer_no_burst() -> None:
+    """Requests that run all at once end all at once: between the first and the last quarter hardly any time passes."""
+    rates = [
+        pl.serve(
+            "llama-3-8b", gpu="h200-sxm", max_sequences=places, rate="inf", num_requests=2000, input_tokens=64,
+            output_tokens=64,
+        ).figures["saturation_requests_per_s"].value
+        for places in (512, 4096)
+    ]  # fmt: skip
+    assert rates[0] < rates[1] < 1.1 * rates[0]
+
+
 def test_prompts_that_are_cached_are_answered_at_the_rate_of_cached_ones(deployment: Deployment) -> None:
     """The same prompt again and again: only its last block is computed, as with a prefix that all have."""
     traffic = generate_traffic(Lengths(2048), Lengths(8), count=400, rate_per_s=1.0)
