@@ -48,7 +48,7 @@ class TrainerTimes(msgspec.Struct, frozen=True):
 
     forward_s: float  # one forward pass over all samples
     update_s: float  # all updates, with recomputation, exchange and optimizer
-    imbalance: float  # time of the slowest rank over that of equal samples
+    imbalance: float  # time of the slowest rank over that of a rank with an equal share of the samples
     bubble_share: float  # share of an update in which a stage waits for others
     memory_bytes: float | None  # peak of the device that needs most
     parameter_bytes: float  # parameters of one device
@@ -87,7 +87,7 @@ def time_trainer(
     return TrainerTimes(
         forward_s=float(forward_s * factor * batching.updates),
         update_s=float((passes_s * factor + once_s) * batching.updates),
-        imbalance=float(imbalance),
+        imbalance=float(imbalance * batch_size / per_update),  # over equal shares of the samples, not of the places
         bubble_share=float(1 - micro_batches / slots),
         memory_bytes=step.memory_bytes,
         parameter_bytes=parameter_bytes,
