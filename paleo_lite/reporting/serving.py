@@ -96,6 +96,9 @@ def _facts(serving: Serving) -> list[tuple[str, str]]:
             facts.append(("objectives", objectives))
         if serving.slo["missed"]:
             facts.append(("MISSED", f"{', '.join(serving.slo['missed'])} with this traffic"))
+    limit = None if serving.advice is None else serving.advice.devices
+    if limit is not None and serving.devices > limit:
+        facts.append(("MISSED", f"{serving.devices} devices, of which `--workers` allows {limit}"))
     if serving.advice is not None and serving.advice.best is not None:
         facts.append((RANKINGS[serving.advice.by].best, _describe(serving.advice.best, serving.advice)))
     if serving.advice is not None:

@@ -87,7 +87,14 @@ def rank_deployments(
     rate_per_s = _finite_rate(demand)
     ranked = rank(mark_front(candidates), criteria.by, has_rate=rate_per_s is not None)
     advice = DeploymentAdvice(
-        ranked, None, refused, criteria.by, rate_per_s, criteria.headroom, splits_estimated=len(estimated)
+        ranked,
+        None,
+        refused,
+        criteria.by,
+        rate_per_s,
+        criteria.headroom,
+        splits_estimated=len(estimated),
+        devices=criteria.devices,
     )
     return choose(advice)
 

@@ -229,6 +229,7 @@ class DeploymentAdvice(msgspec.Struct, frozen=True):
     headroom: float = DEFAULT_HEADROOM  # as in `Criteria`
     command: str | None = None  # command line that asks for the best alone; None if there is none
     splits_estimated: int = 0  # pairs of pools that were estimated, of which the best are among the candidates
+    devices: int | None = None  # number of devices that a recommendation may have; None without a limit
 
 
 def rank(candidates: Sequence[Candidate], by: str, *, has_rate: bool) -> list[Candidate]:

@@ -148,6 +148,7 @@ def test_workers_limit_the_devices_of_all_replicas(workers: int, is_enough: bool
     else:
         assert best is None and all(one.missed[-1].endswith(" of 1 devices") for one in result.advice.candidates)
         assert result.notes[0].startswith("no deployment meets the objectives")
+        assert ("MISSED", f"{result.devices} devices, of which `--workers` allows 1") in result.document().facts
 
 
 def test_a_lower_saturation_rate_may_need_more_devices_than_there_are() -> None:
