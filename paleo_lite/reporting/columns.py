@@ -454,12 +454,11 @@ _PROFILES = (
 _CALIBRATIONS = (
     _text("parameter", "parameter", "name of the parameter"),
     _text("quantity", "quantity", "name of the quantity"),
-    _text("tool", "tool", "program that wrote the file"),
+    _text("tool", "tool", "benchmark, or program that wrote the file"),
     _count("rows", "rows", "rows that were read from the file"),
     _text("missing", "not recorded", "what the file does not say"),
     _count("doubts", "doubts", "number of doubts about what the file says"),
     _wrapped("situation", "situation", "what was measured: requests, lengths, devices"),
-    _text("tool", "tool", "public benchmark"),
     _wrapped("command", "command", "command of a benchmark, as it is typed"),
     _wrapped("outcome", "outcome", "what became of a command: done, not installed, no time left, or why it failed"),
     _text("measured_text", "measured", "what the file says, with its unit"),
