@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import BadValue
+from ..files import save
 
 MOST_OUTPUT_BYTES = 64 * 2**20
 """Output of a command above which it is not kept: no benchmark prints as much."""
@@ -172,5 +173,5 @@ def _run(command: ToolCommand, program: str, folder: Path, limit_s: float) -> To
     if len(printed) > MOST_OUTPUT_BYTES:
         return ToolRun(command, f"printed more than {MOST_OUTPUT_BYTES:,} bytes")
     if not command.writes_file:
-        path.write_bytes(printed)
+        save(path, printed)
     return ToolRun(command, DONE, path) if path.is_file() else ToolRun(command, f"did not write {command.file}")
