@@ -7,6 +7,7 @@ one has to be renamed, `VERSION` is increased.
 
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
 from typing import Any, NotRequired, get_type_hints
@@ -346,8 +347,14 @@ def schemas(kinds: dict[str, list[Any]], name: str) -> dict[str, Any]:
         "$id": ADDRESS.format(name=name, version=VERSION),
         "version": VERSION,
         name: {key: {"anyOf": [next(of) for _ in known]} for key, known in kinds.items()},
-        "$defs": definitions,
+        "$defs": {key: _without_indentation(definition) for key, definition in definitions.items()},
     }
+
+
+def _without_indentation(definition: dict[str, Any]) -> dict[str, Any]:
+    """Return a definition whose description is not indented as the docstring is, whatever the version of msgspec."""
+    description = definition.get("description")
+    return definition if description is None else {**definition, "description": inspect.cleandoc(description)}
 
 
 def written() -> dict[Path, str]:
