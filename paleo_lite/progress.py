@@ -6,8 +6,9 @@ In Python, ``with listening(show): pl.efficiency("profiles/")`` calls ``show(com
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
+from typing import Any
 
 Listener = Callable[[int, int], None]
 """Function that is called with the number of completed and of all parts."""
@@ -26,14 +27,9 @@ def report(completed: int, total: int) -> None:
         listener(completed, total)
 
 
-@contextmanager
-def listening(listener: Listener) -> Iterator[None]:
+def listening(listener: Listener) -> AbstractContextManager[None]:
     """Call a listener whenever progress is reported inside the block."""
-    token = _LISTENER.set(listener)
-    try:
-        yield
-    finally:
-        _LISTENER.reset(token)
+    return _heard_by(_LISTENER, listener)
 
 
 def announce(step: str) -> None:
@@ -43,11 +39,16 @@ def announce(step: str) -> None:
         listener(step)
 
 
-@contextmanager
-def listening_to_steps(listener: StepListener) -> Iterator[None]:
+def listening_to_steps(listener: StepListener) -> AbstractContextManager[None]:
     """Call a listener whenever a step is announced inside the block."""
-    token = _STEP_LISTENER.set(listener)
+    return _heard_by(_STEP_LISTENER, listener)
+
+
+@contextmanager
+def _heard_by(variable: ContextVar[Any], listener: Any) -> Iterator[None]:
+    """Set the listener inside the block."""
+    token = variable.set(listener)
     try:
         yield
     finally:
-        _STEP_LISTENER.reset(token)
+        variable.reset(token)

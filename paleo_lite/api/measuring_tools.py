@@ -10,7 +10,7 @@ from typing import Any
 from ..calibration.evidence_file import EvidenceCalibration
 from ..calibration.store import write_calibration
 from ..errors import BadValue, PaleoError
-from ..files import check_outputs, to_paths
+from ..files import check_outputs, file_exists, to_paths
 from ..measurement.tools import ToolRun, ToolTarget, plan, run_commands
 from ..progress import announce
 from ..questions.evidence import MeasuringQuestion
@@ -38,10 +38,11 @@ def measure_with_tools(question: MeasuringQuestion) -> ToolReport:
     if not question.minutes > 0:
         raise BadValue(f"`--minutes` must be > 0 (got {question.minutes:g})")
     calibration_path = None if question.calibration_out is None else Path(question.calibration_out)
-    check_outputs(calibration_path, force=question.force)
     folder = Path(question.results or "results")
     wanted = ToolTarget(question.model, question.address, question.workers)
     commands = plan(list(dict.fromkeys(flatten(question.tools))), wanted, folder)
+    earlier = [path for command in commands if file_exists(path := folder / command.file)]
+    check_outputs(calibration_path, *earlier, force=question.force)
     runs: list[ToolRun] = []
     folder.mkdir(parents=True, exist_ok=True)
     for run in run_commands(commands, folder, 60 * question.minutes):

@@ -6,11 +6,14 @@ the most informative first. Each command writes one file that `paleo_lite.result
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -155,16 +158,24 @@ def run_commands(commands: Sequence[ToolCommand], folder: Path, budget_s: float)
 def _run(command: ToolCommand, program: str, folder: Path, limit_s: float) -> ToolRun:
     """Run a command, which is ended after the time limit, and keep what it wrote."""
     path = folder / command.file
+    path.unlink(missing_ok=True)  # of an earlier run, which this one might leave as it is
     try:
         with subprocess.Popen(
-            [program, *command.words[1:]], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            [program, *command.words[1:]],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
         ) as process:
             try:
                 printed, errors = process.communicate(timeout=limit_s)
-            except subprocess.TimeoutExpired:
-                process.kill()
+            except BaseException as error:  # also an interrupt, which does not reach a session of its own
+                with suppress(ProcessLookupError):  # it has just ended
+                    os.killpg(process.pid, signal.SIGKILL)  # with its children, which would keep the output open
                 process.communicate()
-                return ToolRun(command, NO_TIME)
+                if isinstance(error, subprocess.TimeoutExpired):
+                    return ToolRun(command, NO_TIME)
+                raise
     except OSError as error:
         return ToolRun(command, f"cannot be started ({error.strerror})")
     if process.returncode:

@@ -71,10 +71,11 @@ class OptimizerNames(Names):
         """Return the name; raise UnknownName if there is no such optimizer, and BadValue for a paged one."""
         text = str(value)
         if text.startswith(("paged_", "paged-")):
-            resident = _OPTIMIZERS_OF_FRAMEWORKS.get(text[6:], "adamw")
+            resident = _OPTIMIZERS_OF_FRAMEWORKS.get(text[len("paged_") :])
+            on_device = f"{resident} counts all of it on the device, " if resident else ""
             raise BadValue(
                 f"{parameter_name(param)} {text} moves its state to the host when the device is full, which is not "
-                f"modelled: {resident} counts all of it on the device, `--offload cpu` none"
+                f"modelled: {on_device}`--offload cpu` counts none of it there"
             )
         return super().convert(_OPTIMIZERS_OF_FRAMEWORKS.get(text, text), param, ctx)
 

@@ -69,12 +69,11 @@ def saturate(prepared: PreparedDeployment, traffic: Traffic, level: str = "expec
     requests_per_s = tokens_per_s = 0.0
     for outcome in prepared.run(flood, level):  # each replica has a rate of its own
         finish_s, tokens = _in_order([outcome])
-        begin, end = len(tokens) // 4, len(tokens) * 3 // 4
         at_once = int((outcome.admitted_s <= finish_s[0]).sum())
         if len(tokens) < (SATURATION_REQUESTS - 1) * at_once:  # too few for a steady state: answers end in bursts
             requests, output = float(len(tokens) / finish_s[-1]), float(tokens.sum() / finish_s[-1])
         else:
-            requests, output = _rates_between(finish_s, tokens, begin, end)
+            requests, output = _rates_between(finish_s, tokens, len(tokens) // 4, len(tokens) * 3 // 4)
         requests_per_s += requests
         tokens_per_s += output
     return requests_per_s, tokens_per_s

@@ -72,6 +72,17 @@ def test_llama_bench_is_run_and_learned_from(programs: Path, tmp_path: Path) -> 
     assert "3 of 3 commands measured" in str(found)
 
 
+def test_earlier_results_are_kept_unless_they_are_forced(programs: Path, tmp_path: Path) -> None:
+    add(programs, "llama-bench", f"echo '{json.dumps(LLAMA_ROW)}'")
+    asked: dict[str, Any] = {"tools": "llama-bench", "model": "llama-2-7b.Q4_0.gguf", "gpu": "rtx3090"}
+    (tmp_path / "llama-bench-1.jsonl").write_text("mine")
+    with pytest.raises(BadValue, match=r"llama-bench-1.jsonl already exists"):
+        pl.measure(**asked, results=tmp_path)
+    assert (tmp_path / "llama-bench-1.jsonl").read_text() == "mine"
+    pl.measure(**asked, results=tmp_path, force=True)
+    assert json.loads((tmp_path / "llama-bench-1.jsonl").read_text()) == LLAMA_ROW
+
+
 def test_a_running_server_is_asked_by_its_users(programs: Path, tmp_path: Path) -> None:
     """The real one writes its file itself, into the folder and under the name that it is given."""
     script = f'''
@@ -133,9 +144,17 @@ def test_the_budget_ends_commands(programs: Path, tmp_path: Path, monkeypatch: p
     assert not (tmp_path / "slow.log").exists()
 
 
+def test_children_end_with_their_program(programs: Path, tmp_path: Path) -> None:
+    """A child that keeps the output open would be waited for."""
+    add(programs, "parent", "/bin/sleep 600 & /bin/sleep 600")
+    (run,) = run_commands([ToolCommand("parent", ("parent",), "parent.log")], tmp_path, 0.5)
+    assert run.outcome == NO_TIME
+
+
 def test_programs_that_break_their_word(programs: Path, tmp_path: Path) -> None:
     add(programs, "silent", "exit 0")
     writes = ToolCommand("silent", ("silent",), "silent.json", writes_file=True)
+    (tmp_path / "silent.json").write_text("of an earlier run")
     assert next(run_commands([writes], tmp_path, 60.0)).outcome == "did not write silent.json"
     (programs / "broken").write_bytes(b"\x7fELF")
     (programs / "broken").chmod(0o755)
