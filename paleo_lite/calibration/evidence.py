@@ -108,6 +108,12 @@ def evidence_prior() -> EvidencePrior:
     return read_shipped(FILE, EvidencePrior)
 
 
+def shares_of(amounts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the shares of causes in the sum of their amounts: of seconds, or of elasticities."""
+    total = sum(amounts.values())
+    return {cause: amount / total for cause, amount in amounts.items()}
+
+
 class Factors(NamedTuple):
     """Logarithms of the factors of all causes in one situation, before and after the evidence."""
 

@@ -12,6 +12,7 @@ from ..errors import BadValue
 from ..timing.calibrated import CalibratedModel
 from ..timing.causes import ATTENTION, HOST, MEMORY, PRODUCTS, MovedCauses
 from ..timing.pipelines import predict_pipeline
+from .evidence import shares_of
 
 if TYPE_CHECKING:
     from ..machines import Machine
@@ -65,8 +66,7 @@ def picture_shares(
 
     unmoved = log_time({})
     slopes = {cause: max((log_time({cause: STEP}) - unmoved) / STEP, 0.0) for cause in CAUSES}
-    total = sum(slopes.values())
-    return {cause: slope / total for cause, slope in slopes.items()}
+    return shares_of(slopes)
 
 
 def learned_run(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from ..calibration.evidence import shares_of
 from ..counting.kinds import is_grouped_product
 from ..errors import BadValue
 from ..timing.calibrated import CalibratedModel
@@ -58,8 +59,7 @@ def step_shares(job: Job, topology: Topology, settings: Settings, batch_size: in
     for cause in CAUSES:
         if cause not in absent:
             slopes[cause] = max((log_time({cause: STEP}) - unmoved) / STEP, 0.0)
-    total = sum(slopes.values())
-    return {cause: slope / total for cause, slope in slopes.items()}
+    return shares_of(slopes)
 
 
 def learned_job(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ..calibration.evidence import shares_of
 from ..errors import BadValue
 from .clusters import cluster_prior
 from .collectives import (
@@ -181,15 +182,14 @@ def move_topology(topology: Topology, logs: Mapping[str, float]) -> Topology:
 
 
 def collective_shares(topology: Topology, operation: str, message_bytes: float) -> dict[str, float]:
-    """Return by how much the logarithm of a time moves with that of the factor of each cause; together 1."""
+    """Return the elasticity of a time with respect to the factor of each cause, normalised to a sum of 1."""
     slopes = {}
     for cause in CAUSES:
         ends = [
             collective_s(move_topology(topology, {cause: sign * STEP}), operation, message_bytes) for sign in (-1, 1)
         ]
         slopes[cause] = max(math.log(ends[1] / ends[0]), 0.0)
-    total = sum(slopes.values())
-    return {cause: slope / total for cause, slope in slopes.items()}
+    return shares_of(slopes)
 
 
 def learned_topology(topology: Topology, device: Device, evidence: EvidenceCalibration | None, kind: str) -> Topology:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import msgspec
 
@@ -28,12 +27,6 @@ CAUSES = {
     "expert exchange": "exchanges",
 }
 """Cause of all but the shortest kernels of a class, by class."""
-
-
-def shares_of(seconds: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the shares of the causes in the sum of their seconds."""
-    total = sum(seconds.values())
-    return {cause: own / total for cause, own in seconds.items()}
 
 
 def with_factors(constants: EngineConstants, logs: Mapping[str, float], learned: Learned) -> EngineConstants:

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from ..calibration.evidence import shares_of
 from ..formats import bytes_per_number
 from ..machines import Device
 from ..timing.intervals import Z_90
-from .causes import CAUSES, LAUNCHES, shares_of
+from .causes import CAUSES, LAUNCHES
 from .constants import EngineConstants, Host, KernelConstants, engine_constants, generation_of
 from .formulas import (
     KERNEL_CLASSES,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
+from ..calibration.evidence import shares_of
 from ..calibration.evidence_file import EvidenceCalibration
 from ..machines import Device
 from .contents import Contents
@@ -57,8 +58,7 @@ def shares_of_causes(constants: BackendConstants, seconds: Callable[[BackendCons
     for cause in CAUSES:
         ends = [seconds(multiply_causes(constants, {cause: sign * STEP})) for sign in (-1, 1)]
         slopes[cause] = max(math.log(ends[1] / ends[0]), 0.0)
-    total = sum(slopes.values())
-    return {cause: slope / total for cause, slope in slopes.items()}
+    return shares_of(slopes)
 
 
 def shares_of_token(

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..engines.causes import FRONT_END, HOST, PROMPTS, shares_of
+from ..calibration.evidence import shares_of
+from ..engines.causes import FRONT_END, HOST, PROMPTS
 from ..engines.step import Load
 from .kernel_timer import device_kernels
 from .learned import TIME_PER_TOKEN

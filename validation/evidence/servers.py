@@ -12,8 +12,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from paleo_lite.calibration.evidence import Observation
-from paleo_lite.engines.causes import CAUSES, FRONT_END, HOST, LAUNCHES, PROMPTS, shares_of
+from paleo_lite.calibration.evidence import Observation, shares_of
+from paleo_lite.engines.causes import CAUSES, FRONT_END, HOST, LAUNCHES, PROMPTS
 from paleo_lite.engines.constants import EngineConstants, engine_constants
 from paleo_lite.engines.step import UNKNOWN_HOST
 from paleo_lite.machines import find_device
