@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import msgspec
 import numpy as np
 
+from paleo_lite.calibration.accuracy import relative_errors
 from paleo_lite.errors import BadValue
 from paleo_lite.reporting.document import (
     Column,
@@ -104,12 +105,12 @@ def require_data(data: Path | None) -> Path:
 
 def group_errors(forecasts: Sequence[Forecast]) -> dict[str, float]:
     """Return the errors of a group, by the keys of `GROUPED`."""
-    errors = np.array([one.error for one in forecasts])
+    errors = relative_errors([one.error for one in forecasts])
     return {
         "points": len(forecasts),
-        "mean": float(np.abs(errors).mean()),
-        "median": float(np.median(np.abs(errors))),
-        "bias": float(np.median(errors)),
+        "mean": errors["mape"],
+        "median": errors["median"],
+        "bias": errors["bias"],
         "inside": float(np.mean([one.is_inside for one in forecasts])),
     }
 

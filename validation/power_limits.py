@@ -10,7 +10,6 @@ and power. NCF hardly computes: its power is that of a waiting device.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -22,6 +21,8 @@ from scipy.optimize import least_squares
 from paleo_lite.machines import Device, find_device
 from paleo_lite.machines.registry import limit_power
 from paleo_lite.timing.power import PowerModel, limited_fraction, memory_group_of
+
+from .tables import rows_of
 
 MEASURED = Path(__file__).with_name("power_limits.csv")
 
@@ -72,8 +73,7 @@ class LimitedStep(NamedTuple):
 
 def limited_steps() -> list[LimitedStep]:
     """Return the measured steps."""
-    with MEASURED.open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = list(rows_of(MEASURED))
     rated_s = {}
     for row in rows:
         if row["limit_w"] == row["rated_w"]:

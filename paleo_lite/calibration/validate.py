@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import msgspec
 import numpy as np
@@ -13,8 +13,8 @@ from ..machines import Device, Machine, find_device
 from ..progress import report as report_progress
 from ..result import Result
 from ..timing.calibrated import CalibratedModel, library_peak
-from ..timing.intervals import QUANTILES
 from ..units import format_si
+from .accuracy import error_statistics, relative_errors
 from .choose import POOL_SCATTER, pooled_model
 from .fit import Fit, MeasuredRuns, predict_held_out, runs_of
 from .measured_devices import DeviceData, GroupKey, MeasuredDevices
@@ -23,7 +23,7 @@ from .power import hold_out_power
 from .prior import Prior, Traits
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import NDArray
 
     Floats = NDArray[np.float64]
 
@@ -154,40 +154,6 @@ class PowerRow(msgspec.Struct, frozen=True):
     shipped: float
 
 
-class GroupAccuracy(Protocol):
-    """Accuracy of a group of held-out measurements, such as an `AccuracyRow`."""
-
-    @property
-    def points(self) -> int:
-        """Number of measurements."""
-        ...
-
-    @property
-    def mape(self) -> float:
-        """Mean absolute relative error."""
-        ...
-
-    @property
-    def coverage_90(self) -> float:
-        """Fraction of the measurements within their 90% intervals."""
-        ...
-
-
-def sharpness(low: ArrayLike, high: ArrayLike) -> float:
-    """Return the median ratio between the ends of intervals."""
-    return float(np.median(np.asarray(high) / np.asarray(low)))
-
-
-def mean_error(rows: Sequence[GroupAccuracy]) -> float:
-    """Return the mean absolute relative error, in which each group has the same weight."""
-    return sum(row.mape for row in rows) / len(rows)
-
-
-def coverage(rows: Sequence[GroupAccuracy]) -> float:
-    """Return the fraction of all measurements that lie in their 90% interval."""
-    return sum(row.coverage_90 * row.points for row in rows) / sum(row.points for row in rows)
-
-
 class Validation(Result, msgspec.Struct, frozen=True):
     """Accuracy of the predictions of held-out measurements.
 
@@ -293,9 +259,7 @@ def validate_powers(
                 gpu=gpu,
                 precision=precision,
                 points=len(points),
-                mape=float(np.abs(errors).mean()),
-                median=float(np.median(np.abs(errors))),
-                bias=float(np.median(errors)),
+                **relative_errors(errors),
                 coverage_90=float(np.mean([point.is_inside for point in points])),
                 width_90=float(np.mean([(point.high_w - point.low_w) / point.power_w for point in points])),
                 shipped=float(np.mean([abs(point.shipped_w / point.measured_w - 1) for point in points])),
@@ -486,36 +450,6 @@ def explain_error(point: Point, points: Sequence[Point]) -> str:
 
 def _step(measurement: Measurement) -> tuple[str, str, int, int]:
     return measurement.network, measurement.phase, measurement.batch_size, measurement.image_size
-
-
-def error_statistics(measured: Floats, predicted: Floats, deviation: Floats) -> dict[str, Any]:
-    """Return the errors of predicted seconds and the coverage of their intervals, named as in `AccuracyRow`.
-
-    `deviation` is the standard deviation of the logarithm of each prediction.
-    """
-    errors = predicted / measured - 1
-    standardized = np.abs(np.log1p(errors)) / deviation
-    reach = QUANTILES[0.9] * deviation
-    return {
-        "mape": float(np.mean(np.abs(errors))),
-        "median": float(np.median(np.abs(errors))),
-        "p90": float(np.quantile(np.abs(errors), 0.9)),
-        "bias": float(np.median(errors)),
-        "rank_correlation": _rank_correlation(measured, predicted),
-        "coverage_80": float(np.mean(standardized < QUANTILES[0.8])),
-        "coverage_90": float(np.mean(standardized < QUANTILES[0.9])),
-        "width_90": float(np.mean(np.exp(reach) - np.exp(-reach))),
-        "sharpness_90": sharpness(np.exp(-reach), np.exp(reach)),
-    }
-
-
-def _rank_correlation(values: Floats, others: Floats) -> float | None:
-    """Return Spearman's rank correlation, without correction for ties; None for a single value."""
-    if len(values) < 2:
-        return None
-    ranks = np.argsort(np.argsort(values, kind="stable"), kind="stable")
-    other_ranks = np.argsort(np.argsort(others, kind="stable"), kind="stable")
-    return float(np.corrcoef(ranks, other_ranks)[0, 1])
 
 
 def baseline_times(runs: MeasuredRuns, folds: Sequence[NDArray[np.int64]]) -> dict[str, Floats]:

@@ -8,10 +8,11 @@ from collections.abc import Mapping
 import msgspec
 import numpy as np
 
+from ..calibration.accuracy import coverage, mean_error
 from ..calibration.ppp import PppCalibration
 from ..calibration.store import Calibration, PowerFit
 from ..calibration.suggest import Suggestions
-from ..calibration.validate import Validation, coverage, explain_error, mean_error
+from ..calibration.validate import Validation, explain_error
 from ..text import format_plural
 from ..timing.intervals import INTERVAL_LEVEL, QUANTILES
 from ..units import format_si

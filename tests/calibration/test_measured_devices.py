@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from paleo_lite.architectures import find_network
+from paleo_lite.calibration.accuracy import error_statistics
 from paleo_lite.calibration.fit import calibrate, runs_of
 from paleo_lite.calibration.measured_devices import GroupKey, MeasuredDevices
 from paleo_lite.calibration.measurements import Measurement
 from paleo_lite.calibration.prior import device_prior
-from paleo_lite.calibration.validate import Point, error_statistics, explain_error, validate
+from paleo_lite.calibration.validate import Point, explain_error, validate
 from paleo_lite.errors import BadValue
 from paleo_lite.machines import Machine, find_device
 from paleo_lite.timing import RooflineModel, Workload, predict

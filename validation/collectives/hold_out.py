@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from paleo_lite.calibration.validate import sharpness
+from paleo_lite.calibration.accuracy import relative_errors, sharpness
 from paleo_lite.errors import BadValue
 from paleo_lite.machines import read_links
 from paleo_lite.timing.intervals import QUANTILES
@@ -98,10 +98,8 @@ def _row(kind: str, platform: str, link: str, operation: str, points: Sequence[E
         link=link,
         operation=operation,
         points=len(points),
-        mape=float(np.mean(np.abs(errors))),
-        median=float(np.median(np.abs(errors))),
+        **relative_errors(errors),
         p90=float(np.quantile(np.abs(errors), 0.9)),
-        bias=float(np.median(errors)),
         coverage_90=float(np.mean(np.abs(np.log1p(errors)) < half_width)),
         sharpness_90=sharpness(np.exp(-half_width), np.exp(half_width)),
         data_sheet=float(np.mean(np.abs(sheet))),

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from paleo_lite.reporting.charts.accuracy import Pair, interval_of
-from paleo_lite.reporting.document import Column, Document, Table, format_percent
+from paleo_lite.reporting.document import Column, Document, Table, format_percent, format_percent_rounded
 from paleo_lite.units import format_si
 
 from .hold_out import ExchangePoint, ExchangeRow
@@ -66,9 +66,9 @@ _COLUMNS = (
     Column("median", "median", format_percent, drop_order=2),
     Column("p90", "90th\npercentile", format_percent, drop_order=3),
     Column("bias", "bias", lambda value: f"{value:+.1%}", drop_order=6),
-    Column("coverage_90", "within\n90%", lambda value: f"{value:.0%}", drop_order=1),
+    Column("coverage_90", "within\n90%", format_percent_rounded, drop_order=1),
     Column("sharpness_90", "ratio of\nends", "{:.2f}".format, drop_order=1),
-    Column("data_sheet", "data\nsheet", lambda value: f"{value:.0%}"),
+    Column("data_sheet", "data\nsheet", format_percent_rounded),
 )
 
 

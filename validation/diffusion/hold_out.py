@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from paleo_lite.calibration.validate import sharpness
+from paleo_lite.calibration.accuracy import interval_accuracy, relative_errors
 from paleo_lite.errors import PaleoError
 from paleo_lite.machines import find_device
 from paleo_lite.reporting.document import Column, Document, Table
@@ -95,14 +95,7 @@ def validate_pictures(data: Path) -> Validation:
 def _from_ratios(held_out: str, source: str, ratios: dict[str, list[float]]) -> PictureErrors:
     """Return the errors of predicted over measured times by group."""
     errors = np.concatenate(list(ratios.values())) - 1
-    return PictureErrors(
-        held_out,
-        source,
-        len(errors),
-        float(np.abs(errors).mean()),
-        float(np.median(np.abs(errors))),
-        float(np.median(errors)),
-    )
+    return PictureErrors(held_out, source, len(errors), **relative_errors(errors))
 
 
 def _videos_of_other_devices(measured: Sequence[Pieces]) -> dict[str, list[float]]:
@@ -118,7 +111,7 @@ def _videos_of_other_devices(measured: Sequence[Pieces]) -> dict[str, list[float
 
 def _with_shipped_constants(held_out: str, source: str, rows: Sequence[Row]) -> tuple[PictureErrors, list[str]]:
     """Return the errors of the shipped constants on a source, and why other rows are left out."""
-    errors, joules, inside, ends, left_out = [], [], [], [], []
+    errors, joules, intervals, left_out = [], [], [], []
     for row in rows:
         try:
             prediction = ask(row)
@@ -131,20 +124,16 @@ def _with_shipped_constants(held_out: str, source: str, rows: Sequence[Row]) -> 
         time_s = predicted_s(row, prediction)
         low_s, high_s = (end_s / prediction.time_s * time_s for end_s in prediction.interval)
         errors.append(time_s / row.time_s - 1)
-        inside.append(low_s <= row.time_s <= high_s)
-        ends.append((low_s, high_s))
+        intervals.append((row.time_s, low_s, high_s))
         if row.watts is not None and prediction.energy_j is not None:
             joules.append(prediction.energy_j / (row.watts * row.time_s) - 1)
     found = PictureErrors(
         held_out,
         source,
         len(errors),
-        float(np.abs(errors).mean()),
-        float(np.median(np.abs(errors))),
-        float(np.median(errors)),
-        float(np.mean(inside)),
-        sharpness(*map(list, zip(*ends))),
-        float(np.abs(joules).mean()) if joules else None,
+        **relative_errors(errors),
+        **interval_accuracy(*zip(*intervals)),
+        joules=float(np.abs(joules).mean()) if joules else None,
     )
     return found, left_out
 

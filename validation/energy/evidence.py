@@ -9,7 +9,6 @@ work is known: Zeus's BERT reads sequences of different lengths, whose time is t
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,6 +31,7 @@ from ..diffusion.fit import ask
 from ..diffusion.published import Row, mlenergy_rows
 from ..engines.servers import Server, place, published_servers
 from ..power_limits import WAITING, ZEUS, LimitedStep, limited_steps
+from ..tables import rows_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -116,8 +116,7 @@ def _kind_of(row: Row) -> str:
 
 def served_powers(data: Path) -> list[Measured]:
     """Return the servers of ML.ENERGY whose network is known; of each the devices' own counters."""
-    with (data / "engines/mlenergy_language.csv").open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+    rows = list(rows_of(data / "engines/mlenergy_language.csv"))
     deployments: dict[Server, list[Server]] = {}
     for server in published_servers(data):
         if server.source == "mlenergy":

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from paleo_lite.calibration.validate import sharpness
+from paleo_lite.calibration.accuracy import sharpness
 from paleo_lite.engines.records import find_server
 from paleo_lite.serving.deployment import Deployment
 from paleo_lite.serving.energy import drawn_by, served_activity

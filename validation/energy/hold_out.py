@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from paleo_lite.calibration.validate import sharpness
+from paleo_lite.calibration.accuracy import interval_accuracy, relative_errors
 from paleo_lite.timing.energy import EnergyModel, Power, power_of
 
 from .evidence import Measured
@@ -166,18 +166,14 @@ def validate_energy(measured: Sequence[Measured], scatters: Scatters) -> tuple[l
 
 
 def _row(split: str, device: str, kind: str, points: Sequence[Point]) -> EnergyRow:
-    errors = np.array([point.error for point in points])
     rated = [abs(rated_power_w(point.measured.device) / point.measured.power_w - 1) for point in points]
     return EnergyRow(
         split=split,
         device=device,
         kind=kind,
         points=len(points),
-        median=float(np.median(np.abs(errors))),
-        mape=float(np.mean(np.abs(errors))),
-        bias=float(np.median(errors)),
-        coverage_90=float(np.mean([point.is_inside for point in points])),
+        **relative_errors([point.error for point in points]),
+        **interval_accuracy(*zip(*((point.measured.power_w, point.low_w, point.high_w) for point in points))),
         width_90=float(np.mean([(point.high_w - point.low_w) / point.power_w for point in points])),
-        sharpness_90=sharpness([point.low_w for point in points], [point.high_w for point in points]),
         rated=float(np.median(rated)),
     )

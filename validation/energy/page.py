@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from paleo_lite.reporting.document import Column, Document, Table, format_percent
+from paleo_lite.reporting.document import Column, Document, Table, format_percent, format_percent_rounded
 
 from ..columns import ERROR_COLUMNS
 from .forecasts import JoulesRow
@@ -46,9 +46,9 @@ def joules_page(rows: Sequence[JoulesRow]) -> Document:
             Column("kind", "kind", left=True),
             Column("points", "points"),
             Column("watts", "watts,\nmedian", format_percent),
-            Column("watts_coverage_90", "within\n90%", lambda value: f"{value:.0%}"),
+            Column("watts_coverage_90", "within\n90%", format_percent_rounded),
             Column("joules", "joules,\nmedian", format_percent),
-            Column("joules_coverage_90", "within\n90%", lambda value: f"{value:.0%}"),
+            Column("joules_coverage_90", "within\n90%", format_percent_rounded),
             Column("joules_sharpness_90", "ratio of\nends", "{:.2f}".format),
         ],
         [msgspec.to_builtins(row) for row in rows],

@@ -7,7 +7,6 @@ machines that answer one prompt under llama.cpp or Ollama; nothing here is fitte
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +24,7 @@ from paleo_lite.timing.facility import Facility
 from ..comparisons import describe_errors, require_data
 from ..local.fit import contents_of
 from ..local.published import MODELS
+from ..tables import rows_of
 
 HOSTS = {"Pi": 13.0, "Radxa": 20.0, "Intel 265K": 50.0, "System76": 90.0, "HiFive": 15.0}
 """Watts of hosts beside a busy card, by the first words of the system. A Raspberry Pi 5 draws 12 to 14 W at the wall
@@ -87,8 +87,7 @@ class Machine(NamedTuple):
 
 def machines(data: Path) -> Iterator[Machine]:
     """Iterate over the machines whose card has a hardware file and a power model."""
-    with (data / "engines" / "llama_cpp_machines.csv").open(encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+    rows = list(rows_of(data / "engines" / "llama_cpp_machines.csv"))
     for row in rows:
         card = re.search(r"\((.*)\)", row["system"])
         host_w = next((watts for name, watts in HOSTS.items() if row["system"].startswith(name)), None)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
+from paleo_lite.calibration.accuracy import interval_accuracy, relative_errors
 from paleo_lite.engines.constants import (
     Cell,
     CellFit,
@@ -24,7 +25,7 @@ from paleo_lite.engines.constants import (
 )
 from paleo_lite.engines.step import STEP
 from paleo_lite.machines import find_device
-from paleo_lite.reporting.document import Column, Document, Table, format_percent
+from paleo_lite.reporting.document import Column, Document, Table, format_percent, format_percent_rounded
 from paleo_lite.timing.intervals import Z_90
 
 from ..columns import GROUP_COLUMNS, GroupErrors
@@ -96,36 +97,17 @@ class ServerRow(GroupErrors, frozen=True, kw_only=True):
     split: str
 
 
-class Judged(NamedTuple):
+class LogErrors(NamedTuple):
     """Logarithms of forecast over measured times, and standard deviations of the forecasts."""
 
     errors: Any
     deviations: Any
 
-    @property
-    def median(self) -> float:
-        """Median absolute relative error."""
-        return float(np.median(np.abs(np.expm1(self.errors))))
-
-    @property
-    def mape(self) -> float:
-        """Mean absolute relative error."""
-        return float(np.mean(np.abs(np.expm1(self.errors))))
-
-    @property
-    def bias(self) -> float:
-        """Median relative error."""
-        return float(np.median(np.expm1(self.errors)))
-
-    @property
-    def coverage(self) -> float:
-        """Share of the measurements inside the 90% interval."""
-        return float(np.mean(np.abs(self.errors) <= Z_90 * self.deviations))
-
-    @property
-    def sharpness(self) -> float:
-        """Median ratio between the ends of the 90% interval."""
-        return float(np.median(np.exp(2 * Z_90 * self.deviations)))
+    def accuracy(self) -> dict[str, float]:
+        """Return the relative errors, and coverage and sharpness of the 90% intervals, by their names in tables."""
+        reach = Z_90 * self.deviations
+        measured = np.exp(-self.errors)  # relative to the forecast
+        return {**relative_errors(np.expm1(self.errors)), **interval_accuracy(measured, np.exp(-reach), np.exp(reach))}
 
 
 class Judgements(NamedTuple):
@@ -133,19 +115,19 @@ class Judgements(NamedTuple):
 
     Attributes
     ----------
-    own : Judged
+    own : LogErrors
         With the constants of the own table.
-    device, engine : Judged
+    device, engine : LogErrors
         Without any table of the device, and of the engine.
     """
 
-    own: Judged
-    device: Judged
-    engine: Judged
+    own: LogErrors
+    device: LogErrors
+    engine: LogErrors
 
 
-def _together(parts: Sequence[Judged]) -> Judged:
-    return Judged(*(np.concatenate([getattr(part, field) for part in parts]) for field in Judged._fields))
+def _together(parts: Sequence[LogErrors]) -> LogErrors:
+    return LogErrors(*(np.concatenate([getattr(part, field) for part in parts]) for field in LogErrors._fields))
 
 
 def without(constants: EngineConstants, split: str, name: str) -> EngineConstants:
@@ -157,7 +139,7 @@ def without(constants: EngineConstants, split: str, name: str) -> EngineConstant
     return EngineConstants(classes)
 
 
-def judge_kernels(timed: Timed, constants: KernelConstants) -> Judged:
+def judge_kernels(timed: Timed, constants: KernelConstants) -> LogErrors:
     """Return the errors of the kernels of a table at some constants."""
     expected = np.log(kernel_times(timed, constants.theta))
     squares = np.full(len(timed.time_s), constants.scatter**2)
@@ -166,7 +148,7 @@ def judge_kernels(timed: Timed, constants: KernelConstants) -> Judged:
         shifted[index] += STEP
         slope = (np.log(kernel_times(timed, shifted)) - expected) / STEP
         squares += (slope * deviation) ** 2
-    return Judged(expected - np.log(timed.time_s), np.sqrt(squares))
+    return LogErrors(expected - np.log(timed.time_s), np.sqrt(squares))
 
 
 def validate_kernels(data: Path) -> list[KernelRow]:
@@ -191,22 +173,22 @@ def validate_kernels(data: Path) -> list[KernelRow]:
         groups.setdefault((cell.kernels, cell.format), []).append(judgements)
     rows = []
     for (kernels, form), tables_of_group in sorted(groups.items()):
-        own = _together([one.own for one in tables_of_group])
-        device = _together([one.device for one in tables_of_group])
-        engine = _together([one.engine for one in tables_of_group])
+        own = _together([one.own for one in tables_of_group]).accuracy()
+        device = _together([one.device for one in tables_of_group]).accuracy()
+        engine = _together([one.engine for one in tables_of_group]).accuracy()
         rows.append(
             KernelRow(
                 kernels,
                 form,
-                len(tables_of_group),
-                len(own.errors),
-                own.median,
-                own.coverage,
-                device.median,
-                device.coverage,
-                device.sharpness,
-                engine.median,
-                engine.coverage,
+                tables=len(tables_of_group),
+                points=sum(len(one.own.errors) for one in tables_of_group),
+                own=own["median"],
+                own_coverage_90=own["coverage_90"],
+                device=device["median"],
+                device_coverage_90=device["coverage_90"],
+                device_sharpness_90=device["sharpness_90"],
+                engine=engine["median"],
+                engine_coverage_90=engine["coverage_90"],
             )
         )
     return rows
@@ -229,7 +211,7 @@ def validate_servers(data: Path) -> list[ServerRow]:
     rows = list(_server_rows("nothing", [part.server for part in parts], shipped))
     for split, key in SERVER_SPLITS.items():
         servers: list[Server] = []
-        judged: list[Judged] = []
+        judged: list[LogErrors] = []
         for name in sorted({key(part.server) for part in parts}):
             rest = [part for part in parts if key(part.server) != name]
             own = [part for part in parts if key(part.server) == name]
@@ -247,34 +229,27 @@ def _owner(cell: CellFit, split: str) -> str:
     return cell.gpu if split == "device" else cell.engine
 
 
-def _judge_steps(parts: Sequence[StepParts], fitted: EngineConstants, source_deviation: float) -> Judged:
+def _judge_steps(parts: Sequence[StepParts], fitted: EngineConstants, source_deviation: float) -> LogErrors:
     """Return the errors of the times per output token of servers at some factors of company and hosts."""
     fitted = msgspec.structs.replace(fitted, source_deviation=source_deviation)
     errors = [np.log(predict_steps(part, fitted)[0] / part.server.step_s) for part in parts]
     deviations = [np.sqrt(part.variance + fitted.server_variance) for part in parts]
-    return Judged(np.array(errors), np.array(deviations))
+    return LogErrors(np.array(errors), np.array(deviations))
 
 
-def _server_rows(split: str, servers: Sequence[Server], judged: Judged) -> Iterator[ServerRow]:
+def _server_rows(split: str, servers: Sequence[Server], judged: LogErrors) -> Iterator[ServerRow]:
     """Return the rows of a split: of all servers, of each engine, and of those with experts divided."""
     groups: dict[str, Any] = {"all": np.ones(len(servers), dtype=bool)}
     for engine in sorted({server.engine for server in servers}):
         groups[engine] = np.array([server.engine == engine for server in servers])
     groups["expert-parallel"] = np.array([server.experts > 1 for server in servers])
     for name, chosen in groups.items():
-        part = Judged(judged.errors[chosen], judged.deviations[chosen])
-        count = int(chosen.sum())
-        yield ServerRow(
-            split=split, group=name, points=count, median=part.median, mape=part.mape, bias=part.bias,
-            coverage_90=part.coverage, sharpness_90=part.sharpness,
-        )  # fmt: skip
+        part = LogErrors(judged.errors[chosen], judged.deviations[chosen])
+        yield ServerRow(split=split, group=name, points=int(chosen.sum()), **part.accuracy())
 
 
 def kernels_page(rows: Sequence[KernelRow]) -> Document:
     """Return a page with the errors of kernels by class and format."""
-
-    def percent(value: float) -> str:
-        return f"{value:.0%}"
 
     table = Table(
         "Kernels of engines",
@@ -284,12 +259,12 @@ def kernels_page(rows: Sequence[KernelRow]) -> Document:
             Column("tables", "tables"),
             Column("points", "kernels"),
             Column("own", "own\ntable", format_percent),
-            Column("own_coverage_90", "within\n90%", percent),
+            Column("own_coverage_90", "within\n90%", format_percent_rounded),
             Column("device", "device\nheld out", format_percent),
-            Column("device_coverage_90", "within\n90%", percent),
+            Column("device_coverage_90", "within\n90%", format_percent_rounded),
             Column("device_sharpness_90", "ratio of\nends", "{:.2f}".format),
             Column("engine", "engine\nheld out", format_percent),
-            Column("engine_coverage_90", "within\n90%", percent),
+            Column("engine_coverage_90", "within\n90%", format_percent_rounded),
         ],
         [msgspec.to_builtins(row) for row in rows],
     )

@@ -8,8 +8,6 @@ tables of Llama 3.1 70B in fp8 (ROCm/vllm, docs/dev-docker/README.md, seven rele
 
 from __future__ import annotations
 
-import csv
-import gzip
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,6 +20,7 @@ from paleo_lite.reporting.document import Column, Document
 from paleo_lite.serving.answers import Serving
 
 from ..comparisons import ComparedStep, require_data, steps_page
+from ..tables import rows_of
 
 TABLE = "accelerators/measured.csv.gz"
 SOURCE = "ROCm vllm dev-docker README"
@@ -55,16 +54,15 @@ class Measured(NamedTuple):
 def measured_servers(data: Path) -> list[Measured]:
     """Return the geometric means over releases of AMD's tables."""
     values: dict[tuple[int, int, int, bool], list[float]] = {}
-    with gzip.open(data / TABLE, "rt", encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            if row["source"] != SOURCE or row["complete"] != "1":
-                continue
-            is_latency = row["unit"].startswith("latency_s")
-            requests = int(row["batch"] if is_latency else row["concurrency"].split()[0])
-            if is_latency and requests not in BATCHES:
-                continue
-            inputs, outputs = (int(tokens) for tokens in row["seq_or_in_out"].split("/"))
-            values.setdefault((inputs, outputs, requests, is_latency), []).append(float(row["value"]))
+    for row in rows_of(data / TABLE):
+        if row["source"] != SOURCE or row["complete"] != "1":
+            continue
+        is_latency = row["unit"].startswith("latency_s")
+        requests = int(row["batch"] if is_latency else row["concurrency"].split()[0])
+        if is_latency and requests not in BATCHES:
+            continue
+        inputs, outputs = (int(tokens) for tokens in row["seq_or_in_out"].split("/"))
+        values.setdefault((inputs, outputs, requests, is_latency), []).append(float(row["value"]))
     return [Measured(*key[:3], float(np.exp(np.mean(np.log(found)))), key[3]) for key, found in values.items()]
 
 

@@ -7,7 +7,6 @@ table does not tell apart: where one question has two answers, the faster one by
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -25,6 +24,7 @@ from paleo_lite.serving.pipeline import connect_stages
 from paleo_lite.serving.placement import ModelOnDevice, with_kernels
 
 from ..serving.published import Point, published_points
+from ..tables import rows_of
 from .tables import DEVICES, ENGINES
 
 NETWORKS = {
@@ -186,10 +186,9 @@ def place(server: Server) -> ModelOnDevice:
 
 
 def _serving_rows(data: Path) -> Iterator[Server]:
-    with (data / "engines/serving.csv").open(newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            if row["model"] in NETWORKS and row["concurrency"]:
-                yield _serving_row(row)
+    for row in rows_of(data / "engines/serving.csv"):
+        if row["model"] in NETWORKS and row["concurrency"]:
+            yield _serving_row(row)
 
 
 def _serving_row(row: dict[str, str]) -> Server:
@@ -264,36 +263,35 @@ def _formats(row: dict[str, str], network: str, gpu: str) -> tuple[str, str | No
 
 
 def _energy_rows(data: Path) -> Iterator[Server]:
-    with (data / "engines/mlenergy_language.csv").open(newline="", encoding="utf-8") as file:
-        for index, row in enumerate(csv.DictReader(file)):
-            if row["model"] not in NETWORKS or row["task"] not in PROMPT_TOKENS:
-                continue
-            network = NETWORKS[row["model"]]
-            gpu = {"H100": "h100-sxm", "B200": "b200"}[row["gpu"]]
-            is_mxfp4 = row["weights"] == "mxfp4"
-            precision = "fp8" if row["weights"] == "fp8" or (is_mxfp4 and gpu == "b200") else "bf16"
-            yield Server(
-                source="mlenergy",
-                name=f"{row['model']} {row['task']} {row['gpu']} {row['max_sequences']} {index}",
-                network=network,
-                gpu=gpu,
-                engine="vllm",
-                version="0.11.1",
-                precision=precision,
-                weights="mxfp4" if is_mxfp4 else None,
-                kv_cache="bf16",
-                devices=int(row["gpus"]),
-                experts=int(row["expert_parallel"]),
-                attention_data=int(row["attention_data_parallel"]),
-                input_tokens=float(PROMPT_TOKENS[row["task"]]),
-                output_tokens=float(row["output_tokens_mean"]),
-                concurrency=max(round(float(row["mean_sequences"])), 1),
-                is_drawn=False,
-                ttft_s=None,
-                tpot_s=None,
-                tokens_per_s=float(row["output_tokens_per_s"]),
-                is_host_bound=row["weights"] == "bfloat16" and row["task"] == "gpqa" and gpu == "b200",
-            )
+    for index, row in enumerate(rows_of(data / "engines/mlenergy_language.csv")):
+        if row["model"] not in NETWORKS or row["task"] not in PROMPT_TOKENS:
+            continue
+        network = NETWORKS[row["model"]]
+        gpu = {"H100": "h100-sxm", "B200": "b200"}[row["gpu"]]
+        is_mxfp4 = row["weights"] == "mxfp4"
+        precision = "fp8" if row["weights"] == "fp8" or (is_mxfp4 and gpu == "b200") else "bf16"
+        yield Server(
+            source="mlenergy",
+            name=f"{row['model']} {row['task']} {row['gpu']} {row['max_sequences']} {index}",
+            network=network,
+            gpu=gpu,
+            engine="vllm",
+            version="0.11.1",
+            precision=precision,
+            weights="mxfp4" if is_mxfp4 else None,
+            kv_cache="bf16",
+            devices=int(row["gpus"]),
+            experts=int(row["expert_parallel"]),
+            attention_data=int(row["attention_data_parallel"]),
+            input_tokens=float(PROMPT_TOKENS[row["task"]]),
+            output_tokens=float(row["output_tokens_mean"]),
+            concurrency=max(round(float(row["mean_sequences"])), 1),
+            is_drawn=False,
+            ttft_s=None,
+            tpot_s=None,
+            tokens_per_s=float(row["output_tokens_per_s"]),
+            is_host_bound=row["weights"] == "bfloat16" and row["task"] == "gpqa" and gpu == "b200",
+        )
 
 
 def _loads(data: Path) -> Iterator[Server]:
@@ -302,34 +300,33 @@ def _loads(data: Path) -> Iterator[Server]:
     The load generator sends a small set of prompts again and again (inference-perf, generator ``shared_prefix``), so
     that all of a prompt but its last block is in the cache: times to first token do not depend on the prompt's length.
     """
-    with (data / "engines/vllm_h100_experiments.csv").open(newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            latency_s, ttft_s = float(row["latency_mean_s"]), float(row["ttft_mean_s"])
-            if ttft_s > MOST_QUEUED_S:
-                continue
-            prompt, answer = float(row["input_tokens_mean"]), float(row["output_tokens_mean"])
-            yield Server(
-                source="loads",
-                name=f"{row['experiment']} {row['stage']}",
-                network=NETWORKS[row["model"]],
-                gpu=row["gpu"],
-                engine="vllm",
-                version="0.15",
-                precision="bf16",
-                weights=None,
-                kv_cache="bf16",
-                devices=int(row["tensor"]),
-                experts=1,
-                attention_data=1,
-                input_tokens=prompt,
-                output_tokens=answer,
-                concurrency=max(round(float(row["rate_requests_per_s"]) * latency_s), 1),
-                is_drawn=False,
-                ttft_s=ttft_s,
-                tpot_s=(latency_s - ttft_s) / (answer - 1),
-                tokens_per_s=None,
-                shared_tokens=prompt - SERVERS["vllm"].block_tokens / 2,
-            )
+    for row in rows_of(data / "engines/vllm_h100_experiments.csv"):
+        latency_s, ttft_s = float(row["latency_mean_s"]), float(row["ttft_mean_s"])
+        if ttft_s > MOST_QUEUED_S:
+            continue
+        prompt, answer = float(row["input_tokens_mean"]), float(row["output_tokens_mean"])
+        yield Server(
+            source="loads",
+            name=f"{row['experiment']} {row['stage']}",
+            network=NETWORKS[row["model"]],
+            gpu=row["gpu"],
+            engine="vllm",
+            version="0.15",
+            precision="bf16",
+            weights=None,
+            kv_cache="bf16",
+            devices=int(row["tensor"]),
+            experts=1,
+            attention_data=1,
+            input_tokens=prompt,
+            output_tokens=answer,
+            concurrency=max(round(float(row["rate_requests_per_s"]) * latency_s), 1),
+            is_drawn=False,
+            ttft_s=ttft_s,
+            tpot_s=(latency_s - ttft_s) / (answer - 1),
+            tokens_per_s=None,
+            shared_tokens=prompt - SERVERS["vllm"].block_tokens / 2,
+        )
 
 
 def _results() -> Iterator[Server]:

@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 
 import paleo_lite as pl
+from paleo_lite.calibration.accuracy import interval_accuracy, relative_errors
 from paleo_lite.errors import DoesNotFit
 from paleo_lite.reporting.document import Column, Document, Table
 from paleo_lite.serving.iteration import GREEDY, NUCLEUS
@@ -131,16 +132,12 @@ def _runs_under(engine: str, server: Server) -> bool:
 def _row(figure: str, group: str, pairs: Sequence[tuple[Any, Any]]) -> SimulatedRow:
     measured = np.array([pair[0] for pair in pairs])
     value, low, high = (np.array([getattr(pair[1], field) for pair in pairs]) for field in ("value", "low", "high"))
-    errors = value / measured - 1
     return SimulatedRow(
         figure=figure,
         group=group,
         points=len(pairs),
-        median=float(np.median(np.abs(errors))),
-        mape=float(np.mean(np.abs(errors))),
-        bias=float(np.median(errors)),
-        coverage_90=float(np.mean((low <= measured) & (measured <= high))),
-        sharpness_90=float(np.median(high / low)),
+        **relative_errors(value / measured - 1),
+        **interval_accuracy(measured, low, high),
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from paleo_lite.reporting.document import Column, Document, Table, format_percent
+from paleo_lite.reporting.document import Column, Document, Table, format_percent, format_percent_rounded
 from paleo_lite.reporting.evidence import FIGURES
 
 from .hold_out import EvidenceErrors
@@ -14,9 +14,6 @@ from .hold_out import EvidenceErrors
 
 def evidence_page(rows: Sequence[EvidenceErrors]) -> Document:
     """Return the errors by figure and by how many measurements of a group are known."""
-
-    def percent(value: float) -> str:
-        return f"{value:.0%}"
 
     table = Table(
         "Groups of which some measurements are known",
@@ -33,7 +30,7 @@ def evidence_page(rows: Sequence[EvidenceErrors]) -> Document:
             Column("large_after", "their error\nafter", format_percent),
             Column("large_median_before", "median\nbefore", format_percent),
             Column("large_median_after", "median\nafter", format_percent),
-            Column("coverage_90", "within\n90%", percent),
+            Column("coverage_90", "within\n90%", format_percent_rounded),
             Column("width", "width to\nbefore", "{:.2f}".format),
         ],
         [

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
+from paleo_lite.calibration.accuracy import interval_accuracy, relative_errors
 from paleo_lite.errors import PaleoError
 from paleo_lite.questions.serve import make_deployment
 from paleo_lite.questions.serve_options import Serve
@@ -227,16 +228,12 @@ def split_rows(pairs: Sequence[tuple[Measured, SplitForecast]]) -> list[SplitRow
 def _errors(figure: str, group: str, members: Sequence[tuple[Measured, SplitForecast]]) -> SplitRow:
     measured = np.array([getattr(row, figure) for row, _ in members])
     low, value, high = np.array([getattr(times, figure) for _, times in members]).T
-    errors = value / measured - 1
     return SplitRow(
         figure={"tpot_s": "TPOT", "ttft_s": "TTFT"}[figure],
         group=group,
         points=len(members),
-        median=float(np.median(np.abs(errors))),
-        mape=float(np.mean(np.abs(errors))),
-        bias=float(np.median(errors)),
-        coverage_90=float(np.mean((low <= measured) & (measured <= high))),
-        sharpness_90=float(np.median(high / low)),
+        **relative_errors(value / measured - 1),
+        **interval_accuracy(measured, low, high),
     )
 
 

@@ -7,8 +7,6 @@ because it ran them unfused.
 
 from __future__ import annotations
 
-import csv
-import gzip
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +19,8 @@ from paleo_lite.counting.work import ENGINE
 from paleo_lite.machines import Machine, find_device
 from paleo_lite.timing.intervals import interval_of
 from paleo_lite.timing.workload import Workload
+
+from ..tables import rows_of
 
 DEVICES = {
     "A100 SXM4 80GB": "a100-sxm-80gb", "H100 SXM5 80GB": "h100-sxm", "H100": "h100-sxm", "RTX 3090": "rtx3090",
@@ -98,17 +98,16 @@ OPERATIONS = {
 def decoder_layers(folder: Path) -> Iterator[DecoderLayer]:
     """Predict every layer of the file at `TOKENS` with the kernels of an engine."""
     groups: dict[tuple[str, ...], dict[str, tuple[Layer, float]]] = defaultdict(dict)
-    with gzip.open(folder / "modern" / "llm_layer_ops.csv.gz", "rt") as file:
-        for row in csv.DictReader(file):
-            tokens = int(float(row["tokens"]))
-            make_layer = OPERATIONS[row["source"]].get(row["op"])
-            # The feed-forward network of Phi-2 is not gated: it has one matrix product where the others have two.
-            is_gated = row["model"] != "microsoft/phi-2"
-            is_known = make_layer is not None and row["hidden"] and row["gpu"] in DEVICES
-            if make_layer is None or not is_known or not is_gated or tokens not in TOKENS:
-                continue
-            key = (row["source"], DEVICES[row["gpu"]], f"{row['model']} / {row['tp']}", str(tokens))
-            groups[key].setdefault(row["op"], (make_layer(_shape(row, tokens)), float(row["time_ms"]) / 1e3))
+    for row in rows_of(folder / "modern" / "llm_layer_ops.csv.gz"):
+        tokens = int(float(row["tokens"]))
+        make_layer = OPERATIONS[row["source"]].get(row["op"])
+        # The feed-forward network of Phi-2 is not gated: it has one matrix product where the others have two.
+        is_gated = row["model"] != "microsoft/phi-2"
+        is_known = make_layer is not None and row["hidden"] and row["gpu"] in DEVICES
+        if make_layer is None or not is_known or not is_gated or tokens not in TOKENS:
+            continue
+        key = (row["source"], DEVICES[row["gpu"]], f"{row['model']} / {row['tp']}", str(tokens))
+        groups[key].setdefault(row["op"], (make_layer(_shape(row, tokens)), float(row["time_ms"]) / 1e3))
     models = {device: choose_model(find_device(device), "bf16", execution=ENGINE) for device in set(DEVICES.values())}
     for (source, device, model, count), operations in groups.items():
         layers = tuple(layer._replace(name=name) for name, (layer, _) in operations.items())

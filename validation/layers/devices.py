@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 import msgspec
 import numpy as np
 
+from paleo_lite.calibration.accuracy import error_statistics
 from paleo_lite.calibration.fit import predict_held_out
 from paleo_lite.calibration.measured_devices import DeviceData, learn_evidence
 from paleo_lite.calibration.prior import prior_from_evidence
-from paleo_lite.calibration.validate import baseline_terms, error_statistics, prior_as_fit
+from paleo_lite.calibration.validate import baseline_terms, prior_as_fit
 from paleo_lite.counting.kinds.products import MATRIX_CLASSES
 from paleo_lite.reporting.document import Column, Document, Table
 from paleo_lite.timing.features import CLASSES

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import numpy as np
 
+from paleo_lite.calibration.accuracy import error_statistics
 from paleo_lite.calibration.fit import MeasuredRuns, predict_held_out, stack_features
 from paleo_lite.calibration.prior import device_prior
-from paleo_lite.calibration.validate import AccuracyRow, baseline_times, error_statistics
+from paleo_lite.calibration.validate import AccuracyRow, baseline_times
 from paleo_lite.counting import Layer
 from paleo_lite.counting.kinds import class_of, count_layer
 from paleo_lite.counting.layer import Op

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from paleo_lite.calibration.validate import coverage, mean_error
+from paleo_lite.calibration.accuracy import coverage, mean_error
 from paleo_lite.reporting.charts.accuracy import Pair, interval_of
-from paleo_lite.reporting.document import Column, Document, Table, format_percent
+from paleo_lite.reporting.document import Column, Document, Table, format_percent, format_percent_rounded
 from paleo_lite.units import format_si
 
 from .hold_out import LayerPoint, LayerRow
@@ -31,8 +31,8 @@ def layer_validation_page(
             Column("p90", "90th\npercentile", format_percent, drop_order=5),
             Column("bias", "bias", lambda value: f"{value:+.1%}", drop_order=6),
             Column("rank_correlation", "rank\ncorrelation", lambda value: f"{value:.3f}", drop_order=8),
-            Column("coverage_80", "within\n80%", lambda value: f"{value:.0%}", drop_order=7),
-            Column("coverage_90", "within\n90%", lambda value: f"{value:.0%}"),
+            Column("coverage_80", "within\n80%", format_percent_rounded, drop_order=7),
+            Column("coverage_90", "within\n90%", format_percent_rounded),
             Column("width_90", "width", format_percent, drop_order=9),
             Column("sharpness_90", "ratio of\nends", "{:.2f}".format, drop_order=9),
             Column("launch_and_roofline", "launch +\nroofline", format_percent),

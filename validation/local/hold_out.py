@@ -9,6 +9,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
+from paleo_lite.calibration.accuracy import relative_errors
 from paleo_lite.engines.records import BACKENDS
 from paleo_lite.own_machines.step import DEVIATIONS_AT_90
 from paleo_lite.reporting.document import Column, Document, Table, format_percent
@@ -138,17 +139,14 @@ def mean_over_devices(forecasts: Sequence[Forecast]) -> float:
 def _errors(
     held_out: str, backend: str, phase: str, forecasts: Sequence[Forecast], deviations: dict[str, float]
 ) -> LocalErrors:
-    errors = np.array([each.error for each in forecasts])
     return LocalErrors(
         held_out=held_out,
         backend=backend,
         phase=phase,
         points=len(forecasts),
         devices=len({(each.row.device, each.row.backend) for each in forecasts}),
-        mape=float(np.abs(errors).mean()),
+        **relative_errors([each.error for each in forecasts]),
         mape_by_device=mean_over_devices(forecasts),
-        median=float(np.median(np.abs(errors))),
-        bias=float(np.median(errors)),
         coverage_90=float(np.mean([each.is_inside(deviations[each.row.backend]) for each in forecasts])),
         sharpness_90=float(
             np.median([np.exp(2 * DEVIATIONS_AT_90 * deviations[each.row.backend]) for each in forecasts])

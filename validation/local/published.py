@@ -5,13 +5,14 @@ The tables are in ``engines/`` of the folder of the published data; its ``SOURCE
 
 from __future__ import annotations
 
-import csv
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 from paleo_lite.engines.records import LOCAL_ENGINES
 from paleo_lite.machines import find_device
+
+from ..tables import rows_of
 
 PUBLISHED = Path(__file__).parent / "published.csv"
 """Speeds that people published in pull requests and on pages, with the source of each row."""
@@ -62,41 +63,37 @@ class Row(NamedTuple):
 def read_rows(data: Path) -> list[Row]:
     """Return the rows of all tables that speak of shipped networks and devices."""
     rows = []
-    with (data / "engines" / "llama_cpp.csv").open(encoding="utf-8") as file:
-        for line in csv.DictReader(file):
-            tokens, rate = int(line["tokens"]), float(line["tokens_per_s"])
-            is_prompt = line["phase"] == "prompt"
-            rows.append(
-                Row("XiongjieDai", line["gpu"], int(line["gpus"]), line["model"], line["format"], line["phase"],
-                    tokens, 0 if is_prompt else tokens // 2, tokens / rate if is_prompt else 1 / rate,
-                    backend_of(device_of(line["gpu"])))
-            )  # fmt: skip
-    with (data / "engines" / "llama_cpp_machines.csv").open(encoding="utf-8") as file:
-        for line in csv.DictReader(file):
-            device = SYSTEMS.get(line["system"])
-            is_cpu = device in ("cix-p1", "intel-n150", "raspberry-pi-5")
-            if device is None or is_cpu != (line["runs_on"] == "CPU"):
-                continue
-            network, weights = MODELS[line["model"]]
-            seconds = 1 / float(line["tokens_per_s"])
-            backend = backend_of(device_of(device))
-            rows.append(Row("geerlingguy", device, 1, network, weights, "decode", 256, 256, seconds, backend))
-    with (data / "engines" / "llama_cpp_strix_halo.csv").open(encoding="utf-8") as file:
-        for line in csv.DictReader(file):
-            if line["model"] not in STRIX_MODELS:
-                continue
-            network, weights = STRIX_MODELS[line["model"]]
-            test, _, depth = line["test"].partition(" @ d")
-            tokens, cached, rate = int(test[2:]), int(depth or 0), float(line["tokens_per_s"])
-            phase = "prompt" if test.startswith("pp") else "decode"
-            seconds = tokens / rate if phase == "prompt" else 1 / rate
-            rows.append(Row("kyuz0", "ryzen-ai-max-395", 1, network, weights, phase, tokens, cached, seconds, "vulkan"))
-    with PUBLISHED.open(encoding="utf-8") as file:
-        for line in csv.DictReader(file):
-            tokens, rate = int(line["tokens"]), float(line["tokens_per_s"])
-            seconds = tokens / rate if line["phase"] == "prompt" else 1 / rate
-            rows.append(
-                Row(line["source"], line["device"], int(line["gpus"]), line["network"], line["weights"], line["phase"],
-                    tokens, int(line["context"]), seconds, line["backend"])
-            )  # fmt: skip
+    for line in rows_of(data / "engines" / "llama_cpp.csv"):
+        tokens, rate = int(line["tokens"]), float(line["tokens_per_s"])
+        is_prompt = line["phase"] == "prompt"
+        rows.append(
+            Row("XiongjieDai", line["gpu"], int(line["gpus"]), line["model"], line["format"], line["phase"],
+                tokens, 0 if is_prompt else tokens // 2, tokens / rate if is_prompt else 1 / rate,
+                backend_of(device_of(line["gpu"])))
+        )  # fmt: skip
+    for line in rows_of(data / "engines" / "llama_cpp_machines.csv"):
+        device = SYSTEMS.get(line["system"])
+        is_cpu = device in ("cix-p1", "intel-n150", "raspberry-pi-5")
+        if device is None or is_cpu != (line["runs_on"] == "CPU"):
+            continue
+        network, weights = MODELS[line["model"]]
+        seconds = 1 / float(line["tokens_per_s"])
+        backend = backend_of(device_of(device))
+        rows.append(Row("geerlingguy", device, 1, network, weights, "decode", 256, 256, seconds, backend))
+    for line in rows_of(data / "engines" / "llama_cpp_strix_halo.csv"):
+        if line["model"] not in STRIX_MODELS:
+            continue
+        network, weights = STRIX_MODELS[line["model"]]
+        test, _, depth = line["test"].partition(" @ d")
+        tokens, cached, rate = int(test[2:]), int(depth or 0), float(line["tokens_per_s"])
+        phase = "prompt" if test.startswith("pp") else "decode"
+        seconds = tokens / rate if phase == "prompt" else 1 / rate
+        rows.append(Row("kyuz0", "ryzen-ai-max-395", 1, network, weights, phase, tokens, cached, seconds, "vulkan"))
+    for line in rows_of(PUBLISHED):
+        tokens, rate = int(line["tokens"]), float(line["tokens_per_s"])
+        seconds = tokens / rate if line["phase"] == "prompt" else 1 / rate
+        rows.append(
+            Row(line["source"], line["device"], int(line["gpus"]), line["network"], line["weights"], line["phase"],
+                tokens, int(line["context"]), seconds, line["backend"])
+        )  # fmt: skip
     return rows

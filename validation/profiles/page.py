@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from paleo_lite.calibration.validate import sharpness
+from paleo_lite.calibration.accuracy import sharpness
 from paleo_lite.reporting.charts.accuracy import Pair
 from paleo_lite.reporting.document import Column, Document, Table
 from paleo_lite.units import format_si

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from paleo_lite.api.reinforcement import predict_rl, predict_trainer, predict_transfer
-from paleo_lite.calibration.validate import sharpness
+from paleo_lite.calibration.accuracy import interval_accuracy, relative_errors
 from paleo_lite.errors import PaleoError
 from paleo_lite.files import write_atomically
 from paleo_lite.reinforcement.constants import FILE, RlConstants, rl_constants
@@ -149,12 +149,10 @@ def _forecasts(steps: Sequence[tuple[Row, RlConstants]]) -> list[Judged]:
 def errors_of(held_out: str, judged: Sequence[Judged], source: str = "NeMo-RL's performance summaries") -> RlErrors:
     """Return the errors of steps."""
     times = [(one.step, one.row.time_s) for one in judged if one.step is not None and one.row.time_s is not None]
-    inside = [step.interval[0] <= measured_s <= step.interval[1] for step, measured_s in times]
     errors = _errors(held_out, source, "step", [(step.time_s, measured_s) for step, measured_s in times])
     return msgspec.structs.replace(
         errors,
-        coverage_90=float(np.mean(inside)),
-        sharpness_90=sharpness(*zip(*(step.interval for step, _ in times))),
+        **interval_accuracy(*zip(*((measured_s, *step.interval) for step, measured_s in times))),
         ordered=ordered_share(judged),
     )
 
@@ -162,15 +160,12 @@ def errors_of(held_out: str, judged: Sequence[Judged], source: str = "NeMo-RL's 
 def _errors(held_out: str, source: str, phase: str, pairs: Sequence[tuple[float, float]]) -> RlErrors:
     """Return the errors of forecasts beside what was measured."""
     forecasts, measured = np.array(pairs).T
-    errors = forecasts / measured - 1
     return RlErrors(
         held_out,
         source,
         phase,
         len(pairs),
-        mape=float(np.abs(errors).mean()),
-        median=float(np.median(np.abs(errors))),
-        bias=float(np.median(errors)),
+        **relative_errors(forecasts / measured - 1),
         near=float(np.mean(np.abs(np.log(forecasts / measured)) <= np.log(NEAR))),
     )
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from paleo_lite.calibration.validate import sharpness
+from paleo_lite.calibration.accuracy import sharpness
 from paleo_lite.reporting.charts.accuracy import Pair
-from paleo_lite.reporting.document import Column, Document, Table, format_percent
+from paleo_lite.reporting.document import Column, Document, Table, format_percent, format_percent_rounded
 from paleo_lite.units import format_si
 
 from .clusters import HeldOut
@@ -78,7 +78,7 @@ def _summary(validation: ScalingValidation) -> Table:
             Column("points", "points"),
             Column("mean", "mean", format_percent),
             Column("worst", "worst", format_percent),
-            Column("good", "within\n5% or 8%", lambda value: f"{value:.0%}"),
+            Column("good", "within\n5% or 8%", format_percent_rounded),
             Column("ideal", "perfect\nscaling", format_percent, drop_order=1),
         ],
         rows,
@@ -199,7 +199,7 @@ def _held_table(title: str, heading: str, groups: dict[str, list[HeldOut]]) -> T
         Column("points", "points"),
         Column("mean", "mean error", lambda value: f"{100 * value:.1f}"),
         Column("bias", "bias", lambda value: f"{100 * value:+.1f}"),
-        Column("covered", "within 90%", lambda value: f"{value:.0%}"),
+        Column("covered", "within 90%", format_percent_rounded),
         Column("width", "width", lambda value: f"{100 * value:.0f}"),
         Column("sharpness", "ratio of ends", "{:.2f}".format),
     ]

@@ -16,10 +16,11 @@ No licence was found in either repository; only the numbers of tokens, which are
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 
 import msgspec
+
+from ..tables import rows_of
 
 FILE = Path(__file__).parent / "published.csv"
 
@@ -58,9 +59,8 @@ class Point(msgspec.Struct, frozen=True):
 def published_points(path: Path = FILE) -> list[Point]:
     """Return all published results."""
     points = []
-    with path.open(newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            values = {name: value if value or name in ("lengths", "rate", "options", "statistic") else None
-                      for name, value in row.items()}  # fmt: skip
-            points.append(msgspec.convert(values, Point, strict=False))
+    for row in rows_of(path):
+        values = {name: value if value or name in ("lengths", "rate", "options", "statistic") else None
+                  for name, value in row.items()}  # fmt: skip
+        points.append(msgspec.convert(values, Point, strict=False))
     return points

@@ -9,12 +9,13 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
+from paleo_lite.calibration.accuracy import error_statistics
 from paleo_lite.calibration.fit import MeasuredRuns, expected_scatter, fit
 from paleo_lite.calibration.measured_devices import DeviceData, GroupKey, MeasuredDevices
 from paleo_lite.calibration.measurements import Measurement
 from paleo_lite.calibration.prior import FIT_SCATTER, Prior, Traits
 from paleo_lite.calibration.suggest import choose_measurements, measuring_time_s
-from paleo_lite.calibration.validate import error_statistics, prior_as_fit
+from paleo_lite.calibration.validate import prior_as_fit
 from paleo_lite.reporting.document import Column, Document, Table, format_percent
 from paleo_lite.timing.calibrated import residual_variance, sensitivities
 from paleo_lite.timing.intervals import QUANTILES

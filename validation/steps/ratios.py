@@ -16,7 +16,7 @@ from paleo_lite.calibration.measured_devices import GroupKey, MeasuredDevices
 from paleo_lite.calibration.measurements import Measurement
 from paleo_lite.calibration.ratios import Estimate, log_ratio_variance
 from paleo_lite.calibration.validate import family_of
-from paleo_lite.reporting.document import Column, Document, Table
+from paleo_lite.reporting.document import Column, Document, Table, format_percent_rounded
 from paleo_lite.timing.calibrated import CalibratedModel, sensitivities
 from paleo_lite.timing.intervals import QUANTILES
 
@@ -168,10 +168,10 @@ def ratio_page(rows: Sequence[RatioRow]) -> Document:
         [
             Column("kind", "ratio", left=True),
             Column("pairs", "pairs"),
-            Column("coverage_80", "inside\n80%", "{:.0%}".format),
-            Column("coverage_90", "inside\n90%", "{:.0%}".format),
+            Column("coverage_80", "inside\n80%", format_percent_rounded),
+            Column("coverage_90", "inside\n90%", format_percent_rounded),
             Column("width_90", "width\n90%", "{:.2f}".format),
-            Column("independent_coverage_90", "as if independent,\ninside 90%", "{:.0%}".format),
+            Column("independent_coverage_90", "as if independent,\ninside 90%", format_percent_rounded),
             Column("independent_width_90", "width", "{:.2f}".format),
         ],
         [msgspec.to_builtins(row) for row in rows],

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from paleo_lite.calibration.accuracy import error_statistics
 from paleo_lite.calibration.measured_devices import DeviceData
 from paleo_lite.calibration.measurements import Measurement
-from paleo_lite.calibration.validate import AccuracyRow, Point, error_statistics, family_of, validate
+from paleo_lite.calibration.validate import AccuracyRow, Point, family_of, validate
 
 TRANSFORMERS = ("vit", "swin", "maxvit")
 """Families of networks dominated by matrix products and attention."""

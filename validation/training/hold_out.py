@@ -12,8 +12,8 @@ import numpy as np
 
 from paleo_lite.architectures.model_config import read_config
 from paleo_lite.architectures.network import SequenceOptions
+from paleo_lite.calibration.accuracy import interval_accuracy, relative_errors
 from paleo_lite.calibration.choose import choose_model
-from paleo_lite.calibration.validate import sharpness
 from paleo_lite.distributed.clusters import EXPECTED, ClusterScores, cluster_prior
 from paleo_lite.distributed.job import Job
 from paleo_lite.distributed.links import Topology
@@ -310,13 +310,19 @@ def _row(
 ) -> HeldOut:  # fmt: skip
     measured = judged.measured_s[here]
     time, low, high = (seconds[here] for seconds in predicted)
-    off = np.abs(time / measured - 1)
+    errors = relative_errors(time / measured - 1)
     constant = np.abs(judged.mfu[here] / mfu - 1)
     return HeldOut(
-        split, fitted_to, source, len(off), float(off.mean()), float(np.median(off)),
-        float(np.mean((low <= measured) & (measured <= high))), float(np.mean((high - low) / time)),
-        sharpness(low, high), float(constant.mean()),
-    )  # fmt: skip
+        split,
+        fitted_to,
+        source,
+        points=len(measured),
+        mape=errors["mape"],
+        median=errors["median"],
+        **interval_accuracy(measured, low, high),
+        width_90=float(np.mean((high - low) / time)),
+        constant_mfu=float(constant.mean()),
+    )
 
 
 def ship_training(data: Path, folder: Path) -> Iterator[tuple[str, str]]:

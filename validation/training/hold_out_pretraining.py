@@ -8,10 +8,10 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from paleo_lite.calibration.validate import sharpness
+from paleo_lite.calibration.accuracy import interval_accuracy, relative_errors
 from paleo_lite.machines import find_device
 from paleo_lite.reporting.charts.accuracy import Pair
-from paleo_lite.reporting.document import Column, Document, Table
+from paleo_lite.reporting.document import Column, Document, Table, format_percent_rounded
 from paleo_lite.timing.training_stack import StackConstants
 
 from ..columns import ERROR_COLUMNS
@@ -61,20 +61,16 @@ class HeldOutPretraining(msgspec.Struct, frozen=True):
 
 
 def _row(split: str, held_out: str, forecasts: Sequence[Forecast]) -> HeldOutPretraining:
-    errors = np.array([one.error for one in forecasts])
     memory = np.array([one.memory_bytes / find_device(one.step.device).memory_bytes for one in forecasts])
     return HeldOutPretraining(
         split,
         held_out,
         len(forecasts),
-        float(np.abs(errors).mean()),
-        float(np.median(np.abs(errors))),
-        float(np.median(errors)),
-        float(np.mean([one.is_inside for one in forecasts])),
-        float(np.median([(one.high_s - one.low_s) / one.time_s for one in forecasts])),
-        sharpness([one.low_s for one in forecasts], [one.high_s for one in forecasts]),
-        float(np.mean(memory <= 1)),
-        float(memory.min()),
+        **relative_errors([one.error for one in forecasts]),
+        **interval_accuracy(*zip(*((one.step.time_s, one.low_s, one.high_s) for one in forecasts))),
+        width_90=float(np.median([(one.high_s - one.low_s) / one.time_s for one in forecasts])),
+        fits=float(np.mean(memory <= 1)),
+        smallest_memory=float(memory.min()),
     )
 
 
@@ -130,8 +126,8 @@ def pretraining_page(rows: Sequence[HeldOutPretraining], left_out: dict[str, int
             Column("held_out", "held out", left=True),
             Column("points", "steps"),
             *ERROR_COLUMNS,
-            Column("fits", "fits", lambda value: f"{value:.0%}"),
-            Column("smallest_memory", "least\nmemory", lambda value: f"{value:.0%}"),
+            Column("fits", "fits", format_percent_rounded),
+            Column("smallest_memory", "least\nmemory", format_percent_rounded),
         ],
         [msgspec.to_builtins(row) for row in rows],
     )

@@ -8,7 +8,6 @@ is not fused.
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Sequence
 from functools import cache
@@ -32,6 +31,7 @@ from paleo_lite.reporting.document import Column, Document, Table, format_count
 from paleo_lite.timing.workload import TrainingOptions, Workload
 
 from ..comparisons import GROUPED, describe_errors, group_errors
+from ..tables import rows_of
 
 FILE = Path(__file__).parent / "h100.csv"
 
@@ -129,11 +129,10 @@ class Comparison(msgspec.Struct, frozen=True):
 
 def published_steps(path: Path = FILE) -> list[Point]:
     """Return all published steps."""
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = [
-            {name: None if name == "memory_gib" and not value else value for name, value in row.items()}
-            for row in csv.DictReader(file)
-        ]
+    rows = [
+        {name: None if name == "memory_gib" and not value else value for name, value in row.items()}
+        for row in rows_of(path)
+    ]
     return [msgspec.convert(row, Point, strict=False) for row in rows]
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ...calibration.validate import GroupAccuracy, coverage, mean_error
+from ...calibration.accuracy import GroupAccuracy, coverage, mean_error
 from ...timing.intervals import QUANTILES
 from .marks import conditional_value
 from .render import POINTS_AT_MOST, SERIES, SHAPES, altair, inline_data, log_ticks

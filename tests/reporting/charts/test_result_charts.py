@@ -17,9 +17,10 @@ pytest.importorskip("altair")
 
 from asked import scaling
 from paleo_lite.api.plotting import Plot
+from paleo_lite.calibration.accuracy import error_statistics
 from paleo_lite.calibration.fit import calibrate
 from paleo_lite.calibration.measurements import Measurement
-from paleo_lite.calibration.validate import AccuracyRow, Point, Validation, error_statistics
+from paleo_lite.calibration.validate import AccuracyRow, Point, Validation
 from paleo_lite.distributed.table import ScaleRow
 from paleo_lite.errors import BadValue
 from paleo_lite.machines import find_device
