@@ -80,54 +80,98 @@ def find_runs(batch: pa.RecordBatch) -> Runs:
     batch = device_rows(batch)
     if not batch.num_rows:
         return Runs()
-    code: dict[str, NDArray[np.int64]] = {}
-    known: dict[str, list[Any]] = {}
-    for name in (*Signature._fields, "step", "layer"):
-        code[name], known[name] = values_of(batch, name)
-    code["execution"] = float_column(batch, "execution", -1.0).astype(np.int64)
-    order, label, first = _begin(code, [len(known[name]) for name in Signature._fields])
+    codes, texts = _encode(batch)
+    order, label, first = _begin(codes, [len(texts[name]) for name in Signature._fields])
     _, signature, examples = _distinct(label[first])
     ends = np.append(first[1:], batch.num_rows)
     row = order[first]
-    table = {"signature": signature, "row": row, "last": order[ends - 1], "rows": ends - first}
-    table |= {"execution": code["execution"][row], "step": code["step"][row] - 1, "layer": code["layer"][row] - 1}
-    run = np.empty(batch.num_rows, np.int64)  # of each row
-    run[order] = np.repeat(np.arange(len(first)), table["rows"])
-    duration = float_column(batch, "duration_ns")
-    table["duration_ns"] = np.bincount(run, duration)
-    for name in ("flops", "bytes"):
-        values = float_column(batch, name)
-        there = np.flatnonzero(~np.isnan(values))
-        table[name] = np.bincount(run[there], values[there], len(first))
-        table[f"{name}_rows"] = np.bincount(run[there], minlength=len(first))
-    kernel, kernels = code["kernel"][order], known["kernel"]
-    table["mix"] = np.add.reduceat(np.array([_name_hash(name) for name in kernels], np.uint64)[kernel], first)
-    mixes: dict[int, dict[str, int]] = {}
-    distinct, _, places = _distinct(table["mix"])
-    for mix, begin, end in zip(distinct.tolist(), first[places].tolist(), ends[places].tolist()):
-        mixes[mix] = Counter(str(kernels[i]) for i in kernel[begin:end].tolist())
-    spans = None
-    if "start_ns" in batch.schema.names and not batch.column("start_ns").null_count:
-        start = to_numpy(batch.column("start_ns"))
-        spans = np.stack([start, start + duration.astype(np.int64)], axis=1)[order]
-    example = row[examples]
-    code["kernel"] = np.where(code["op"] == 0, code["kernel"], 0)
-    signatures = zip(*([known[name][i] for i in code[name][example].tolist()] for name in Signature._fields))
+    table = {
+        "signature": signature,
+        "row": row,
+        "last": order[ends - 1],
+        "rows": ends - first,
+        "execution": codes["execution"][row],
+        "step": codes["step"][row] - 1,
+        "layer": codes["layer"][row] - 1,
+    }
+    run_of_row = np.empty(batch.num_rows, np.int64)
+    run_of_row[order] = np.repeat(np.arange(len(first)), table["rows"])
+    table |= _sum_by_run(batch, run_of_row, len(first))
+    table["mix"], mixes = _mix_kernels(codes["kernel"][order], texts["kernel"], first, ends)
     return Runs(
-        [Signature(*values) for values in signatures],
-        {name: np.asarray(table[name], kind) for name, kind in FIELDS.items()},
-        mixes,
-        batch.num_rows,
-        spans,
-        *([str(name) for name in known[column][1:]] for column in ("step", "layer")),
+        signatures=_signatures_of(row[examples], codes, texts),
+        table={name: np.asarray(table[name], kind) for name, kind in FIELDS.items()},
+        mixes=mixes,
+        length=batch.num_rows,
+        spans_ns=_spans_of(batch, order),
+        steps=[str(name) for name in texts["step"][1:]],
+        layers=[str(name) for name in texts["layer"][1:]],
     )
 
 
+def _encode(batch: pa.RecordBatch) -> tuple[dict[str, NDArray[np.int64]], dict[str, list[Any]]]:
+    """Return each column of texts as codes of its rows and the text of each code; code 0 is an unknown text."""
+    codes: dict[str, NDArray[np.int64]] = {}
+    texts: dict[str, list[Any]] = {}
+    for name in (*Signature._fields, "step", "layer"):
+        codes[name], texts[name] = values_of(batch, name)
+    codes["execution"] = float_column(batch, "execution", -1.0).astype(np.int64)
+    return codes, texts
+
+
+def _sum_by_run(batch: pa.RecordBatch, run_of_row: NDArray[np.int64], runs: int) -> dict[str, NDArray[Any]]:
+    """Return the seconds, FLOPs and bytes of each run, and its numbers of rows with known FLOPs and bytes."""
+    sums = {"duration_ns": np.bincount(run_of_row, float_column(batch, "duration_ns"))}
+    for name in ("flops", "bytes"):
+        values = float_column(batch, name)
+        is_known = ~np.isnan(values)
+        sums[name] = np.bincount(run_of_row[is_known], values[is_known], runs)
+        sums[f"{name}_rows"] = np.bincount(run_of_row[is_known], minlength=runs)
+    return sums
+
+
+def _mix_kernels(
+    kernel: NDArray[np.int64], names: Sequence[str | None], first: NDArray[np.int64], ends: NDArray[np.int64]
+) -> tuple[NDArray[np.uint64], dict[int, dict[str, int]]]:
+    """Return the combination of kernels of each run, and how often each kernel occurs in each combination.
+
+    `kernel` are the codes of the rows in the order of runs, which begin at `first` and end before `ends`.
+    """
+    hashes = np.array([_name_hash(name) for name in names], np.uint64)
+    mix = np.add.reduceat(hashes[kernel], first)
+    distinct, _, examples = _distinct(mix)
+    kernels_of: dict[int, dict[str, int]] = {}
+    for key, example in zip(distinct.tolist(), examples.tolist()):
+        codes = kernel[first[example] : ends[example]]
+        kernels_of[key] = Counter(str(names[code]) for code in codes.tolist())
+    return mix, kernels_of
+
+
+def _spans_of(batch: pa.RecordBatch, order: NDArray[np.int64]) -> NDArray[np.int64] | None:
+    """Return start and end of each row in an order; None where a start is unknown."""
+    if "start_ns" not in batch.schema.names or batch.column("start_ns").null_count:
+        return None
+    start = to_numpy(batch.column("start_ns"))
+    duration = float_column(batch, "duration_ns").astype(np.int64)
+    return np.stack([start, start + duration], axis=1)[order]
+
+
+def _signatures_of(
+    rows: NDArray[np.int64], codes: dict[str, NDArray[np.int64]], texts: dict[str, list[Any]]
+) -> list[Signature]:
+    """Return the signatures of some rows; only rows without an operation have their kernel in it."""
+    signatures = []
+    for row in rows.tolist():
+        signature = Signature(*(texts[name][codes[name][row]] for name in Signature._fields))
+        signatures.append(signature if codes["op"][row] == 0 else signature._replace(kernel=None))
+    return signatures
+
+
 def _begin(
-    code: dict[str, NDArray[np.int64]], sizes: list[int]
+    codes: dict[str, NDArray[np.int64]], sizes: list[int]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Return the rows ordered by thread, a number for each row's signature, and the starts of runs."""
-    thread = code["thread"]
+    thread = codes["thread"]
     order = np.argsort(thread.astype(np.uint16), kind="stable") if sizes[0] > 1 else np.arange(len(thread))
     label, bound = thread.copy(), sizes[0]
     for name, size in zip(Signature._fields[1:], sizes[1:]):
@@ -137,15 +181,15 @@ def _begin(
         bound *= size
         label *= size
         if name == "kernel":  # kernels separate only the rows without an operation
-            label += code[name] * (code["op"] == 0)
+            label += codes[name] * (codes["op"] == 0)
         else:
-            label += code[name]
+            label += codes[name]
     label = label[order]
-    begins = (code["params"] == 0)[order]
+    begins = (codes["params"] == 0)[order]
     begins[0] = True
     begins[1:] |= label[1:] != label[:-1]
     for name in ("execution", "step"):
-        values = code[name][order]
+        values = codes[name][order]
         begins[1:] |= values[1:] != values[:-1]
     return order, label, np.flatnonzero(begins)
 
