@@ -286,11 +286,9 @@ class _ParameterPrefetch(NamedTuple):
 
 
 def _prefetch_parameters(job: Job, topology: Topology, collective: str, bucket_bytes: float) -> _ParameterPrefetch:
-    messages = make_buckets(gradient_bytes(job.workload), bucket_bytes, bucket_bytes).message_bytes
-    total_s = float(_half_all_reduce_s(topology, messages, collective).sum())
     buckets = job.cached_across_models(_make_parameter_buckets, bucket_bytes)
-    finish_s = np.cumsum(_half_all_reduce_s(topology, buckets.message_bytes, collective))
-    return _ParameterPrefetch(total_s, buckets, finish_s)
+    bucket_s = _half_all_reduce_s(topology, buckets.message_bytes, collective)
+    return _ParameterPrefetch(float(bucket_s.sum()), buckets, np.cumsum(bucket_s))
 
 
 def _make_parameter_buckets(job: Job, bucket_bytes: float) -> Buckets:
