@@ -16,7 +16,7 @@ from paleo_lite.counting import CONSTANT, INPUT, KINDS, Layer
 from paleo_lite.distributed.collectives import COLLECTIVES
 from paleo_lite.distributed.links import LinkRate
 from paleo_lite.input_pipeline.feeding import InputPipeline, Store
-from paleo_lite.timing import PeakModel, PppModel, RooflineModel
+from paleo_lite.timing import OverlappingPppModel, PeakModel, PppModel, RooflineModel
 
 costly = settings(max_examples=max(1, settings().max_examples // 10))
 """A decorator for a test whose single example takes long: a tenth of the examples of the profile."""
@@ -49,7 +49,10 @@ LINKS = st.builds(
     ppp_at=st.sampled_from([(), ((2, 0.5),), ((2, 0.9), (8, 0.1), (64, 0.4))]),
 )
 MODELS = st.one_of(
-    st.just(PeakModel()), st.just(RooflineModel()), st.builds(PppModel, ppp=PPP, concurrent=st.booleans())
+    st.just(PeakModel()),
+    st.just(RooflineModel()),
+    st.builds(PppModel, ppp=PPP),
+    st.builds(OverlappingPppModel, ppp=PPP),
 )
 FEEDINGS = st.builds(
     InputPipeline,

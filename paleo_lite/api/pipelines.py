@@ -74,7 +74,6 @@ def resolve_pipeline(pipeline: Pipeline, question: Question) -> tuple[PipelineRu
         time_model=question.time_model,
         execution=EXECUTIONS.get(run.execution, run.execution),
         ppp=question.ppp,
-        concurrent=question.concurrent,
         calibration=None if evidence is not None else question.calibration,
     )
     if evidence is not None:

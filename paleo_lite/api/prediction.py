@@ -81,9 +81,9 @@ def _predict_count(question: Question) -> Prediction:
             "they cannot be used with `--flops` or `--macs`"
         )
     time_model = question.time_model
-    if question.ppp is None and not question.concurrent:
+    if question.ppp is None:
         time_model = time_model or "peak"
-    model = find_model(time_model, ppp=question.ppp, concurrent=question.concurrent)
+    model = find_model(time_model, question.ppp)
     if question.macs is not None:
         count = 2 * parse_quantity(question.macs, "MAC")
         notes: tuple[str, ...] = ()

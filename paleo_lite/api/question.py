@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -91,7 +91,6 @@ class Question(msgspec.Struct, frozen=True):
     # The time model and its constants.
     time_model: str | None = None
     ppp: float | None = None
-    concurrent: bool = False  # whether the larger of arithmetic and memory time counts instead of their sum
     calibration: str | Calibration | None = None
     evidence: EvidenceCalibration | None = None  # calibration from result files, which moves what it informs
     # Software, and formats in which matrices and the KV cache are stored.
@@ -106,6 +105,12 @@ class Question(msgspec.Struct, frozen=True):
     memory: bool = False  # whether the memory is estimated at inference, too
     amount: Amount | None = None  # of training, for hours, cost and energy
     facility: Facility | None = None
+
+    @classmethod
+    def from_options(cls, options: object, network: Any, **changes: Any) -> Question:
+        """Return the question of a network with the options of a record that are fields of this one, and changes."""
+        fields = set(cls.__struct_fields__) - {"network"} - changes.keys()
+        return cls(network, **{name: getattr(options, name) for name in fields if hasattr(options, name)}, **changes)
 
     @property
     def sequence(self) -> SequenceOptions:

@@ -89,7 +89,6 @@ def resolve_question(
             time_model=question.time_model,
             execution=execution,
             ppp=question.ppp,
-            concurrent=question.concurrent,
             calibration=question.calibration,
             products=multiplied_in,
             is_language_model=network.is_language_model,
@@ -161,7 +160,7 @@ def _choose_engine(
         policy=question.policy,
         kv_cache=question.kv_cache,
         expert_load=None if question.expert_load is None else parse_expert_load(question.expert_load),
-        is_by_layers=is_by_layers or question.concurrent or asks,
+        is_by_layers=is_by_layers or asks,
     )
 
 

@@ -77,7 +77,6 @@ def choose_model(
     time_model: str | None = None,
     execution: str = "eager",
     ppp: float | None = None,
-    concurrent: bool = False,
     calibration: str | Calibration | None = None,
     products: str | None = None,  # precision of matrix products, if it differs from `precision`
     # Whether the network is a decoder of text. In PyTorch, the kernels of decoders are timed with the constants that
@@ -104,7 +103,6 @@ def choose_model(
             time_model,
             execution,
             ppp,
-            concurrent,
             calibration,
             is_language_model=is_language_model,
             is_text_encoder=is_text_encoder,
@@ -112,12 +110,11 @@ def choose_model(
         if not isinstance(wide, CalibratedModel):
             return wide
         return msgspec.structs.replace(wide, narrow_relative_efficiency=narrow_efficiency(wide, device, products))
-    is_uncalibrated = ppp is not None or concurrent or time_model not in (None, CALIBRATED)
+    is_uncalibrated = ppp is not None or time_model not in (None, CALIBRATED)
     if calibration is not None:
         if is_uncalibrated:
             raise BadValue(
-                "a calibration is a time model of its own: it cannot be combined with `--time-model`, `--ppp` or "
-                "`--time-model ppp-overlap`"
+                "a calibration is a time model of its own: it cannot be combined with `--time-model` or `--ppp`"
             )
         from .evidence_file import EvidenceCalibration
         from .store import find_calibration
@@ -131,7 +128,7 @@ def choose_model(
             )
         return used.model()
     if is_uncalibrated:
-        return find_model(time_model, ppp, concurrent)
+        return find_model(time_model, ppp)
     model = pooled_model(device, precision, execution)
     if not isinstance(model, NotPooled):
         if is_language_model and execution in (*UNFUSED_EXECUTIONS, COMPILED):

@@ -110,7 +110,9 @@ _IS_ON_DEVICE = np.array(
 """Kinds (indices in `_KINDS`) and whether events are of a device, by the codes of categories."""
 
 
-class _Around(msgspec.Struct):
+class _TraceHeader(msgspec.Struct):
+    """What a trace says before or after its events."""
+
     base: int | str = msgspec.field(name="baseTimeNanoseconds", default=0)
 
 
@@ -190,8 +192,8 @@ def _spool(path: Path, rows: _Rows, spool: IO[bytes]) -> int:
             f"({', '.join(CATEGORIES)}): did anything run while it recorded?"
         )
     writer.close()
-    around = decode_around(array, _Around)
-    base = 0 if around is None else around.base
+    header = decode_around(array, _TraceHeader)
+    base = 0 if header is None else header.base
     try:
         base_ns = int(base)
     except ValueError:
@@ -389,15 +391,15 @@ class _Rows:
         at = np.flatnonzero(is_recorded)
         ids["own"] = np.where(is_cpu, self._count + np.cumsum(is_recorded) - 1, -1)
         self._count += len(at)
-        mine, theirs = [events[i] for i in at], [args[i] for i in at]
-        names = [event.name for event in mine]
+        recorded, their_args = [events[i] for i in at], [args[i] for i in at]
+        names = [event.name for event in recorded]
         record = np.empty(len(at), OPERATION)
         record["external"], record["start"], record["end"] = ids["external"][at], start_ns[at], end_ns[at]
-        record["thread"] = self._thread_codes(mine)
+        record["thread"] = self._thread_codes(recorded)
         record["name"] = np.where(is_cpu[at], [self._names.setdefault(name, len(self._names)) for name in names], -1)
-        record["params"] = [self._params_code(name, arg) for name, arg in zip(names, theirs)]
-        record["sequence"] = _filled(_integers([of.sequence for of in theirs]), -1)
-        forward_thread = _filled(_integers([of.forward_thread for of in theirs]), 0)
+        record["params"] = [self._params_code(name, arg) for name, arg in zip(names, their_args)]
+        record["sequence"] = _filled(_integers([of.sequence for of in their_args]), -1)
+        forward_thread = _filled(_integers([of.forward_thread for of in their_args]), 0)
         direction_by_name = {name: direction_of(name) for name in {*names}}
         own = np.array([direction_by_name[name] for name in names], dtype=np.int8)
         record["direction"] = np.where((own < 0) & (forward_thread > 0), BPROP, own)
@@ -480,25 +482,29 @@ def _device_columns(
     """
     events = piece.decoded.wanted
     at = np.flatnonzero(on_device)
-    mine, theirs = [events[i] for i in at], [args[i] for i in at]
-    sizes = _integers([of.size if of.bytes is None else of.bytes for of in theirs])
+    device_events, device_args = [events[i] for i in at], [args[i] for i in at]
+    sizes = _integers([of.size if of.bytes is None else of.bytes for of in device_args])
     known = _filled(sizes, 0)
     wrong = (known < 0) | (known > LARGEST)
     if wrong.any():
         first = int(wrong.argmax())
         problem = f"an event of {known[first]:,} bytes, expected 0 to {LARGEST:,}"
         raise bad_event(path, piece, int(at[first]), problem)
-    occupancy = np.array([np.nan if of.occupancy is None else of.occupancy / 100 for of in theirs])
+    occupancy = np.array([np.nan if of.occupancy is None else of.occupancy / 100 for of in device_args])
     integers = {
-        "stream": _integers([e.tid if of.stream is None else of.stream for e, of in zip(mine, theirs)]),
-        "device": _integers([e.pid if of.device is None else of.device for e, of in zip(mine, theirs)]),
+        "stream": _integers(
+            [event.tid if of.stream is None else of.stream for event, of in zip(device_events, device_args)]
+        ),
+        "device": _integers(
+            [event.pid if of.device is None else of.device for event, of in zip(device_events, device_args)]
+        ),
     }
     columns = {name: _column(_spread(values, on_device, _ABSENT)) for name, values in integers.items()}
     sizes = _spread(sizes, on_device, _ABSENT)
     columns["bytes"] = from_numpy(sizes.astype(np.float64), pa.float64(), sizes != _ABSENT)
     occupancy = _spread(occupancy, on_device, np.nan)
     columns["metric.est_achieved_occupancy"] = from_numpy(occupancy, pa.float64(), ~np.isnan(occupancy))
-    for name, raws in (("grid", [of.grid for of in theirs]), ("block", [of.block for of in theirs])):
+    for name, raws in (("grid", [of.grid for of in device_args]), ("block", [of.block for of in device_args])):
         texts = encode_names(_dimensions(raws))
         codes = _spread(to_numpy(texts.indices, -1), on_device, -1)
         columns[name] = encode_text(codes, texts.dictionary.to_pylist())

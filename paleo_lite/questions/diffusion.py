@@ -205,20 +205,13 @@ def _question(asked: Any, gpu: Any) -> Question:
         offload=offload if is_of_pictures else None,
         **{name: getattr(asked, name) for name in _OF_PICTURES},
     )
-    return Question(
+    return Question.from_options(
+        asked,
         asked.network,
-        gpu,
+        gpu=gpu,
         pictures=pictures,
         training=training_options(asked, None if is_of_pictures else offload, is_in_blocks=False),
-        facility=asked.facility,
-        **{name: getattr(asked, name) for name in _PASSED},
     )
-
-
-_PASSED = (
-    "power_limit", "clock", "unit", "hardware_files", "precision", "batch_size", "phase", "image_size", "time_model",
-    "calibration", "execution", "attention", "weights",
-)  # fmt: skip
 
 
 def _answer_one(question: Any) -> Prediction | PipelinePrediction:

@@ -38,12 +38,10 @@ from .option import option
 from .records import (
     DEVICE_GROUP,
     NETWORK_GROUP,
-    PPP_OVERLAP,
     DeviceOptions,
     NetworkAsked,
     PppOptions,
     SizeOptions,
-    model_name,
 )
 from .values import INTEGER, Number, Quantity
 
@@ -188,20 +186,9 @@ def _throughput(prediction: Prediction) -> float:
 
 def _ask(question: Feeding, network: Network, device: Device) -> Question:
     """Return the question of the step that is fed."""
-    calibration: Any = question.calibration
-    return Question(
-        network,
-        gpu=device,
-        power_limit=question.power_limit,
-        clock=question.clock,
-        unit=question.unit,
-        precision=question.precision,
-        batch_size=question.batch_size,
-        phase=question.phase,
-        time_model=model_name(question.time_model),
-        ppp=question.ppp,
-        concurrent=question.time_model == PPP_OVERLAP,
-        calibration=calibration,
+    # The network has its sizes, and the device comes from the hardware files.
+    return Question.from_options(
+        question, network, gpu=device, hardware_files=(), image_size=None, sequence_length=None, inputs=()
     )
 
 

@@ -19,7 +19,7 @@ from .kind import make_function
 from .names import Names, PrecisionNames
 from .option import argument, option
 from .predict import ENGINES
-from .records import ENGINE_GROUP, NETWORK_GROUP, DeviceOptions, TimeModelOptions, model_name
+from .records import ENGINE_GROUP, NETWORK_GROUP, DeviceOptions, TimeModelOptions
 from .values import INTEGER, SHAPE
 
 
@@ -105,7 +105,7 @@ def _timer_of_device(question: MatrixProducts) -> ProductTimer:
         return EngineProductTimer(machine, question.precision, question.weights, kernels)
     check_product_options(question.weights, question.engine)
     calibration: Any = question.calibration
-    model = choose_model(machine.device, question.precision, model_name(question.time_model), calibration=calibration)
+    model = choose_model(machine.device, question.precision, question.time_model, calibration=calibration)
     return ModelTimer(model, machine, question.precision)
 
 

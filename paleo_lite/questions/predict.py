@@ -28,7 +28,6 @@ from .records import (
     ENGINE_GROUP,
     NETWORK_GROUP,
     PARALLEL_GROUP,
-    PPP_OVERLAP,
     TRAINING_PRECISIONS,
     AttentionOptions,
     DeviceOptions,
@@ -39,7 +38,6 @@ from .records import (
     SiteOptions,
     SizeOptions,
     WeightOptions,
-    model_name,
 )
 from .values import BATCH_SIZE, FIT, INTEGER
 
@@ -160,36 +158,15 @@ def _answer_one(question: Any) -> Prediction:
     check_network_options(question, question.phase)
     question = with_usual_precision(_with_precision_of_engine(question))
     return predict_pass(
-        Question(
+        Question.from_options(
+            question,
             question.network,
-            find_asked_device(question),
-            power_limit=question.power_limit,
-            precision=question.precision,
+            gpu=find_asked_device(question),
             batch_size=1 if question.batch_size == FIT else question.batch_size,
-            phase=question.phase,
-            training=_training(question),
-            time_model=model_name(question.time_model),
-            ppp=question.ppp,
-            concurrent=question.time_model == PPP_OVERLAP,
-            convention=question.convention,
-            clock=question.clock,
-            unit=question.unit,
-            image_size=question.image_size,
-            sequence_length=question.sequence_length,
-            context=question.context,
-            inputs=question.inputs,
-            flops=question.flops,
-            macs=question.macs,
-            hardware_files=question.hardware_files,
-            calibration=question.calibration,
             fit_batch=question.batch_size == FIT,
-            memory=question.memory,
+            training=_training(question),
             execution=_execution(question),
-            attention=question.attention,
-            weights=question.weights,
             policy=None if _is_known_to_models(question.engine) else question.engine,
-            kv_cache=question.kv_cache,
-            facility=question.facility,
         )
     )
 
@@ -283,23 +260,15 @@ def _answer_for_groups(question: Any) -> ScaleTable:
         strategy=PARALLEL_3D,
         facility=question.facility,
     )
-    asked = Question(
-        question.network,
-        policy=question.engine,
-        time_model=model_name(question.time_model),
-        concurrent=question.time_model == PPP_OVERLAP,
-        **{name: getattr(question, name) for name in _PASSED_TO_GROUPS},
-    )
+    asked = Question.from_options(question, question.network, policy=question.engine, batch_size=1, memory=False)
     return predict_cluster(asked, request, SettingsOfDevices(parallel=parallel))
 
 
-_PASSED_TO_GROUPS = (
-    "gpu", "power_limit", "clock", "unit", "hardware_files", "precision", "phase", "sequence_length", "context",
-    "ppp", "calibration", "execution", "attention", "weights", "kv_cache", "expert_load",
-)  # fmt: skip
 _TAKEN_BY_GROUPS = {
-    *_PASSED_TO_GROUPS, "network", "tensor", "batch_size", "engine", "link", "platform", "expert_parallel",
-    "attention_data_parallel", "memory", "site", "time_model",
+    "network", "gpu", "power_limit", "clock", "unit", "hardware_files", "precision", "phase", "sequence_length",
+    "context", "batch_size", "time_model", "ppp", "calibration", "execution", "engine", "attention", "weights",
+    "kv_cache", "tensor", "expert_parallel", "attention_data_parallel", "expert_load", "link", "platform", "memory",
+    "site",
 }  # fmt: skip
 
 

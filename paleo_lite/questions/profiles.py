@@ -227,7 +227,7 @@ OF_A_PREDICTION = (
 PROFILE_READER = ("pyarrow", "reading profiles", "profiles")
 """Arguments of `require` for the library that reads profiles."""
 
-_FITTED_TO_PROFILE = [name for name, model in TIME_MODELS.items() if model.is_fitted and model.options]
+_FITTED_TO_PROFILE = [name for name, model in TIME_MODELS.items() if model.is_fitted and model.needs_ppp]
 """Time models with one parameter, which `compare` can fit to a profile."""
 
 

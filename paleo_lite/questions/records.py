@@ -116,26 +116,13 @@ class TimeModelOptions(CalibrationOptions):
     )  # fmt: skip
 
 
-PPP_OVERLAP = "ppp-overlap"
-FURTHER_TIME_MODELS = (PPP_OVERLAP,)
-"""Variants of time models that have a name of their own for users."""
-
-TIME_MODEL_SOURCES = (".timing:TIME_MODELS", ".questions.records:FURTHER_TIME_MODELS")
-"""Lists of the names of time models."""
-
-
-def model_name(name: str | None) -> str | None:
-    """Return the time model that users call by a name."""
-    return "ppp" if name == PPP_OVERLAP else name
-
-
 @dataclass(frozen=True)
 class PppOptions(TimeModelOptions):
     """The time model, and the platform percent of peak of PALEO."""
 
     time_model: str | None = option(
         group=MODEL_GROUP, metavar="NAME",
-        type=Names("time model", *TIME_MODEL_SOURCES),
+        type=Names("time model", ".timing:TIME_MODELS"),
         help="Time model: peak, roofline, ppp, ppp-overlap (the larger of arithmetic and memory time instead of their "
         "sum) or calibrated. [default: ppp with --ppp, otherwise calibrated, with fits for this device or for others; "
         "roofline if no fit covers the device]",

@@ -38,8 +38,6 @@ from .records import (
     ENGINE_GROUP,
     MODEL_GROUP,
     PARALLEL_GROUP,
-    PPP_OVERLAP,
-    TIME_MODEL_SOURCES,
     TRAINING_GROUP,
     TRAINING_PRECISIONS,
     AdapterOptions,
@@ -53,11 +51,10 @@ from .records import (
     SiteOptions,
     SizeOptions,
     UpdateOptions,
-    model_name,
     settings_of,
 )
 from .train_cluster import answer_for_devices
-from .training_options import TRAINED, default_batch_size, training_options
+from .training_options import default_batch_size, training_options
 from .values import BATCH_SIZE, DURATION, FIT, INTEGER
 
 if TYPE_CHECKING:
@@ -115,7 +112,7 @@ class Train(
         help="Your own measurement, '16 workers: 5,900 samples/s' or '16 workers: 350 ms'; may be given several times.",
     )  # fmt: skip
     time_model: str | None = option(
-        group=MODEL_GROUP, type=Names("time model", *TIME_MODEL_SOURCES, ".paleo:REPLICAS"), metavar="NAME",
+        group=MODEL_GROUP, type=Names("time model", ".timing:TIME_MODELS", ".paleo:REPLICAS"), metavar="NAME",
         help="Time model: peak, roofline, ppp, ppp-overlap (the larger of arithmetic and memory time instead of their "
         "sum) or calibrated; paleo and paleo-last reproduce the released PALEO, its first or last revision, including "
         "its defects. [default: ppp with --ppp, otherwise calibrated, with fits for this device or for others; "
@@ -322,23 +319,18 @@ def _answer_one(question: Any) -> Prediction:
     fits = question.batch_size == FIT
     batch_size = 1 if fits else question.batch_size
     return predict_pass(
-        Question(
+        Question.from_options(
+            question,
             question.network,
-            find_asked_device(question),
-            power_limit=question.power_limit,
-            precision=question.precision,
+            gpu=find_asked_device(question),
             batch_size=default_batch_size(question) if batch_size is None else batch_size,
+            fit_batch=fits,
             phase="training",
             training=training_options(
                 question, offload_of(question)[0], is_in_blocks=False, optimizer=default_optimizer(question)
             ),
-            fit_batch=fits,
             memory=True,
             amount=amount,
-            facility=question.facility,
-            time_model=model_name(question.time_model),
-            concurrent=question.time_model == PPP_OVERLAP,
-            **{name: getattr(question, name) for name in TRAINED},
         )
     )
 

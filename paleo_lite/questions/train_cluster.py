@@ -11,8 +11,8 @@ from ..errors import BadValue
 from .compare import FULL_PRECISION, check_network_options, default_optimizer, with_usual_precision
 from .division import IN_BLOCKS, division_of, offload_of, replica_of
 from .option import documented_spelling, options_of
-from .records import PPP_OVERLAP, model_name, settings_of
-from .training_options import TRAINED, default_batch_size, training_options
+from .records import settings_of
+from .training_options import default_batch_size, training_options
 from .values import FIT
 
 if TYPE_CHECKING:
@@ -53,17 +53,7 @@ def asked_of_cluster(question: Any) -> tuple[Question, ClusterRequest, Settings]
         raise BadValue(
             "`--training-settings gradients=released` is for one device: several exchange gradients before the update"
         )
-    asked = Question(
-        question.network,
-        question.gpu,
-        power_limit=question.power_limit,
-        precision=question.precision,
-        phase="training",
-        training=training,
-        time_model=model_name(question.time_model),
-        concurrent=question.time_model == PPP_OVERLAP,
-        **{name: getattr(question, name) for name in TRAINED},
-    )
+    asked = Question.from_options(question, question.network, batch_size=1, phase="training", training=training)
     return asked, _request(question, strategy), _settings(question, parallel)
 
 

@@ -100,10 +100,3 @@ def _loss_options(loss: str) -> dict[str, Any]:
 def _split_names(text: str) -> tuple[str, ...]:
     """Return the names in a comma-separated text."""
     return tuple(name.strip() for name in text.split(",") if name.strip())
-
-
-TRAINED = (
-    "ppp", "clock", "unit", "image_size", "sequence_length", "inputs", "hardware_files",
-    "calibration", "execution", "attention", "weights",
-)  # fmt: skip
-"""Options of a training step that say the same of one device and of many."""

@@ -35,6 +35,9 @@ def explain_layer(prediction: Prediction, name: str) -> Document:
         facts += _explain_pass(prediction, pass_index, index)
         if prediction.layers and pass_name in ("inference", "forward"):
             facts += _algorithm_facts(prediction, pass_index, index)
+    beyond_peak = getattr(prediction.model, "beyond_peak", "")
+    if beyond_peak:
+        facts.append(("above peak", beyond_peak))
     return _explanation(prediction, index, facts)
 
 

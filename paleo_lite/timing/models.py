@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
@@ -271,6 +272,7 @@ class TwoTermModel(LayerModel):
     power_constants: ClassVar[None] = None
     # Standard deviation of the logarithm of the time of a workload; None without uncertainty.
     deviation_of: Callable[[Workload], float] | None = None
+    beyond_peak: ClassVar[str] = ""  # why its seconds may be shorter than those at the peaks of the data sheet
 
     peak = staticmethod(Machine.peak)
 
@@ -278,14 +280,19 @@ class TwoTermModel(LayerModel):
         """Combine seconds of arithmetic and of memory traffic, arrays of any shape, to the seconds of each layer."""
         raise TypeError(f"{type(self).__name__} must define time_s(compute_s, memory_s)")
 
-    def layers_s_of(
-        self, stack: BatchedStack, compute_s: Seconds, memory_s: Seconds, machine: Machine, precision: str
-    ) -> Seconds:
-        """Return the seconds of the entries of a stack, from those of arithmetic and of memory traffic at peak."""
-        return self.time_s(compute_s, memory_s)
-
     def evaluate(self, workload: Workload, machine: Machine) -> Terms:
-        """Time a workload; see `TimeModel.evaluate`.
+        """Time a workload; see `TimeModel.evaluate`."""
+        compute_s, memory_s = self.least_seconds(workload, machine)
+        return Terms(
+            passes_of(workload.phase),
+            compute_s,
+            memory_s,
+            self.time_s(compute_s, memory_s),
+            deviation=None if self.deviation_of is None else self.deviation_of(workload),
+        )
+
+    def least_seconds(self, workload: Workload, machine: Machine) -> tuple[Seconds, Seconds]:
+        """Return the seconds of arithmetic and of memory traffic at peak, both of shape (passes, layers).
 
         Matrix operations run at the peak of their unit, all other arithmetic at the vector peak.
         """
@@ -306,17 +313,23 @@ class TwoTermModel(LayerModel):
         if "update" in passes:
             products = np.minimum(2 * work.column("macs", "update", batch_size), counts[passes.index("update")])
             compute_s[passes.index("update")] -= products[0] * _saved_s_by_matrix_units(machine, vector_per_s)
-        memory_s = work.column("bytes", phase, batch_size) / machine.device.bandwidth_bytes_per_s
-        return Terms(
-            passes,
-            compute_s,
-            memory_s,
-            self.time_s(compute_s, memory_s),
-            deviation=None if self.deviation_of is None else self.deviation_of(workload),
-        )
+        return compute_s, work.column("bytes", phase, batch_size) / machine.device.bandwidth_bytes_per_s
 
     def evaluate_many(self, stack: BatchedStack, machine: Machine, precision: str, outputs: RequestedOutputs) -> Times:
         """Time many cases and batch sizes; see `TimeModel.evaluate_many`."""
+        compute_s, memory_s = self.least_seconds_of_stack(stack, machine, precision)
+        seconds = self.time_s(compute_s, memory_s)
+        pieces_s = stack.sum_by_piece(seconds) if outputs.pieces else None
+        activity = None
+        if outputs.activity:
+            arithmetic_s, traffic_s = divide_time(seconds, compute_s, memory_s)
+            activity = Activity(
+                stack.sum_by_case(arithmetic_s), stack.sum_by_case(traffic_s), peak_s=stack.sum_by_case(compute_s)
+            )
+        return Times(stack.sum_by_case(seconds), None, None, pieces_s, activity)
+
+    def least_seconds_of_stack(self, stack: BatchedStack, machine: Machine, precision: str) -> tuple[Seconds, Seconds]:
+        """Return the seconds of arithmetic and of memory traffic of the entries of a stack at peak."""
         features = stack.features
         matrix_per_s: Any = machine.peak(precision).per_s
         if features.wide.any():
@@ -326,15 +339,7 @@ class TwoTermModel(LayerModel):
         if features.update_products.any():
             saved_s = _saved_s_by_matrix_units(machine, machine.vector_peak(precision).per_s)
             compute_s = compute_s - features.update_products * saved_s
-        seconds = self.layers_s_of(stack, compute_s, memory_s, machine, precision)
-        pieces_s = stack.sum_by_piece(seconds) if outputs.pieces else None
-        activity = None
-        if outputs.activity:
-            arithmetic_s, traffic_s = divide_time(seconds, compute_s, memory_s)
-            activity = Activity(
-                stack.sum_by_case(arithmetic_s), stack.sum_by_case(traffic_s), peak_s=stack.sum_by_case(compute_s)
-            )
-        return Times(stack.sum_by_case(seconds), None, None, pieces_s, activity)
+        return compute_s, memory_s
 
 
 class PeakModel(TwoTermModel, msgspec.Struct, frozen=True):
@@ -363,8 +368,6 @@ class PppModel(TwoTermModel, msgspec.Struct, frozen=True):
     name: ClassVar[str] = "ppp"
     is_forecast: ClassVar[bool] = True
     ppp: float  # platform percent of peak, as a fraction
-    # Whether arithmetic and memory traffic of a layer overlap, so that the larger of the two counts.
-    concurrent: bool = False
     label: str = ""  # name of the calibration of a fitted PPP; empty for one given by the user
     # Standard deviation of the logarithm of the time of a workload; None for a PPP given by the user.
     deviation_of: Callable[[Workload], float] | None = None
@@ -375,14 +378,30 @@ class PppModel(TwoTermModel, msgspec.Struct, frozen=True):
             raise BadValue(f"the PPP must be a fraction of peak > 0, such as 0.62 (got {self.ppp!r})")
 
     def time_s(self, compute_s: Seconds, memory_s: Seconds) -> Seconds:
-        """Return the sum of both terms over the PPP, or the larger one over the PPP if they are concurrent."""
-        combined_s = np.maximum(compute_s, memory_s) if self.concurrent else compute_s + memory_s
-        return combined_s / self.ppp
+        """Return the sum of both terms over the PPP."""
+        return (compute_s + memory_s) / self.ppp
 
     def formula(self, compute: str = "FLOPs / peak", memory: str = "bytes / bandwidth") -> str:
         """Return the formula in one line."""
-        combined = f"max({compute}, {memory})" if self.concurrent else f"({compute} + {memory})"
-        return f"{combined} / {self.ppp:.4g}"
+        return f"({compute} + {memory}) / {self.ppp:.4g}"
+
+
+class OverlappingPppModel(PppModel, frozen=True):
+    """PALEO with arithmetic and memory traffic of a layer at the same time: max(FLOPs / peak, bytes / bandwidth) / PPP.
+
+    Option ``concurrent`` of the authors' code.
+    """
+
+    name: ClassVar[str] = "ppp-overlap"
+
+    def time_s(self, compute_s: Seconds, memory_s: Seconds) -> Seconds:
+        """Return the larger of both terms over the PPP."""
+        seconds: Seconds = np.maximum(compute_s, memory_s) / self.ppp
+        return seconds
+
+    def formula(self, compute: str = "FLOPs / peak", memory: str = "bytes / bandwidth") -> str:
+        """Return the formula in one line."""
+        return f"max({compute}, {memory}) / {self.ppp:.4g}"
 
 
 class RooflineModel(TwoTermModel, msgspec.Struct, frozen=True):
@@ -406,28 +425,25 @@ class BoundModel(RooflineModel, frozen=True):
 
     The clock of boards for gaming and workstations rises above that of their data sheet, and a layer may find its input
     in the L2 cache and leave its result there, so that only its weights and the rest of its bytes move. What a step of
-    generation reads of its own past does not stay in the cache. The terms of arithmetic and memory traffic are those of
-    the data sheet; the time of a layer is shorter.
+    generation reads of its own past does not stay in the cache.
     """
 
     name: ClassVar[str] = "bound"
+    beyond_peak: ClassVar[str] = "the highest clock that a board holds, without bytes that the L2 cache may keep"
 
-    def evaluate(self, workload: Workload, machine: Machine) -> Terms:
-        """Time a workload; see `TimeModel.evaluate`."""
-        terms = super().evaluate(workload, machine)
+    def least_seconds(self, workload: Workload, machine: Machine) -> tuple[Seconds, Seconds]:
+        """Return the seconds of arithmetic at the highest clock, and of the bytes that must move."""
         kept_bytes = 0.0 if workload.phase in GENERATION_PHASES else kept_in_cache_bytes(machine.device)
-        numbers = np.array([float(layer.parameters) for layer in workload.layers])
-        seconds = _least_s(
-            terms.compute_s, terms.memory_s, machine, workload.precision, kept_bytes=kept_bytes, weights=numbers
+        weights = np.array([float(layer.parameters) for layer in workload.layers])
+        return _beyond_data_sheet(
+            super().least_seconds(workload, machine), machine, workload.precision, kept_bytes, weights
         )
-        return msgspec.structs.replace(terms, layers_s=seconds)
 
-    def layers_s_of(
-        self, stack: BatchedStack, compute_s: Seconds, memory_s: Seconds, machine: Machine, precision: str
-    ) -> Seconds:
-        """Return the seconds of the entries of a stack."""
+    def least_seconds_of_stack(self, stack: BatchedStack, machine: Machine, precision: str) -> tuple[Seconds, Seconds]:
+        """Return the seconds of arithmetic at the highest clock, and of the bytes that must move."""
         kept_bytes = stack.kept_layers * kept_in_cache_bytes(machine.device)
-        return _least_s(compute_s, memory_s, machine, precision, kept_bytes=kept_bytes, weights=stack.weights)
+        at_peak = super().least_seconds_of_stack(stack, machine, precision)
+        return _beyond_data_sheet(at_peak, machine, precision, kept_bytes, stack.weights)
 
 
 def kept_in_cache_bytes(device: Device) -> float:
@@ -435,26 +451,29 @@ def kept_in_cache_bytes(device: Device) -> float:
     return 0.0 if device.memory.l2 is None else 2 * parse_quantity(device.memory.l2.value, "B")
 
 
-def _least_s(
-    compute_s: Seconds, memory_s: Seconds, machine: Machine, precision: str, *, kept_bytes: Any, weights: Seconds
-) -> Seconds:
-    """Return the seconds of layers at the highest clock, with all weights and what the cache does not keep."""
+def _beyond_data_sheet(
+    at_peak: tuple[Seconds, Seconds], machine: Machine, precision: str, kept_bytes: Any, weights: Seconds
+) -> tuple[Seconds, Seconds]:
+    """Return seconds of arithmetic and memory traffic at the highest clock, without the bytes that the cache keeps.
+
+    The given ones are those of the data sheet; `weights` are the numbers of weights of layers, all of which must move.
+    """
     from .power import boost_fraction
 
+    compute_s, memory_s = at_peak
     per_s = machine.device.bandwidth_bytes_per_s
     weights_s = np.minimum(weights * element_bytes(precision) / per_s, memory_s)
     moved_s = np.maximum(memory_s - kept_bytes / per_s, weights_s)
-    seconds: Seconds = np.maximum(compute_s / boost_fraction(machine.device, machine.peak(precision)), moved_s)
-    return seconds
+    return compute_s / boost_fraction(machine.device, machine.peak(precision)), moved_s
 
 
-def _ppp_model_with_check(ppp: float, concurrent: bool = False) -> PppModel:
-    """Return the model of a PPP given by the user, with a note if the value looks like percent."""
-    model = PppModel(ppp, concurrent)
+def _with_plausible_ppp(model: type[PppModel], ppp: float) -> PppModel:
+    """Return a model with the PPP given by the user, with a note if the value looks like percent."""
+    plausible = model(ppp)
     if ppp <= PLAUSIBLE_PPP:
-        return model
+        return plausible
     note = f"a PPP of {ppp:g} means {ppp:g} times the peak: for {ppp:g} percent use {ppp / 100:g}"
-    return msgspec.structs.replace(model, notes=(note,))
+    return msgspec.structs.replace(plausible, notes=(note,))
 
 
 class ModelEntry(NamedTuple):
@@ -463,7 +482,7 @@ class ModelEntry(NamedTuple):
     # Function that returns the model from its options. A string `module:Class` relative to this package is imported on
     # demand. None if the model needs a calibration of the device.
     factory: Callable[..., TimeModel] | str | None
-    options: tuple[str, ...] = ()  # of the model: `ppp`, `concurrent`
+    needs_ppp: bool = False  # whether the user gives its PPP
     is_fitted: bool = False  # whether `paleo_lite.calibrate` fits the model to measurements
 
 
@@ -473,7 +492,8 @@ device."""
 
 TIME_MODELS: dict[str, ModelEntry] = {
     "peak": ModelEntry(PeakModel),
-    "ppp": ModelEntry(_ppp_model_with_check, ("ppp", "concurrent"), is_fitted=True),
+    PppModel.name: ModelEntry(partial(_with_plausible_ppp, PppModel), needs_ppp=True, is_fitted=True),
+    OverlappingPppModel.name: ModelEntry(partial(_with_plausible_ppp, OverlappingPppModel), needs_ppp=True),
     "roofline": ModelEntry(RooflineModel),
     "bound": ModelEntry(BoundModel),
     CALIBRATED: ModelEntry(None, is_fitted=True),
@@ -481,39 +501,30 @@ TIME_MODELS: dict[str, ModelEntry] = {
 """All models by name, used for help, completion, validation and sweeps."""
 
 
-def find_model(
-    name: str | None,
-    ppp: float | None = None,  # platform percent of peak, as a fraction
-    concurrent: bool = False,  # whether arithmetic and memory traffic overlap
-) -> TimeModel:
-    """Return the time model of a name; without one ``ppp`` if an option of it is given, and otherwise ``roofline``.
+def find_model(name: str | None, ppp: float | None = None) -> TimeModel:
+    """Return the time model of a name; without one ``ppp`` if a PPP is given, a fraction of peak, else ``roofline``.
 
-    Raise UnknownName if there is no such model, and BadValue if the options do not belong to the model, or a required
-    one is missing.
+    Raise UnknownName if there is no such model, and BadValue if a PPP is given for a model without one, or is missing.
     """
-    options: dict[str, Any] = {}
-    if ppp is not None:
-        options["ppp"] = ppp
-    if concurrent:
-        options["concurrent"] = concurrent
     if not name:
-        name = "ppp" if options else "roofline"
+        name = PppModel.name if ppp is not None else RooflineModel.name
     if name not in TIME_MODELS:
         raise UnknownName("time model", name, TIME_MODELS)
     entry = TIME_MODELS[name]
-    for option in options:
-        if option not in entry.options:
-            owner = next(model for model, candidate in TIME_MODELS.items() if option in candidate.options)
-            label = "a PPP" if option == "ppp" else option
-            raise BadValue(f"{label} belongs to the {owner} model, not to {name}")
-    if entry.options and ppp is None:
-        raise BadValue("the ppp model needs a PPP, the fraction of peak that the platform reaches, such as --ppp 0.62")
     if entry.factory is None:
         raise BadValue(f"the {name} model needs a calibration: --calibration FILE or the name of a shipped one")
-    if isinstance(entry.factory, str):
-        factory: Callable[..., TimeModel] = resolve_name(f"{__package__}.{entry.factory}")
-        return factory(**options)
-    return entry.factory(**options)
+    factory: Callable[..., TimeModel] = (
+        resolve_name(f"{__package__}.{entry.factory}") if isinstance(entry.factory, str) else entry.factory
+    )
+    if not entry.needs_ppp:
+        if ppp is not None:
+            raise BadValue(f"a PPP belongs to the {PppModel.name} model, not to {name}")
+        return factory()
+    if ppp is None:
+        raise BadValue(
+            f"the {name} model needs a PPP, the fraction of peak that the platform reaches, such as --ppp 0.62"
+        )
+    return factory(ppp)
 
 
 def describe_model(model: TimeModel) -> str:

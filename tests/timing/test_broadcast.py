@@ -12,7 +12,7 @@ from paleo_lite.calibration.choose import choose_model
 from paleo_lite.counting import PHASES, count
 from paleo_lite.errors import BadValue, UnknownPrecision
 from paleo_lite.machines import Machine, find_device
-from paleo_lite.timing import PeakModel, PppModel, RooflineModel, Workload, predict
+from paleo_lite.timing import OverlappingPppModel, PeakModel, PppModel, RooflineModel, Workload, predict
 from paleo_lite.timing.broadcast import Case, stack_cases
 from paleo_lite.timing.features import GroupSums
 from paleo_lite.timing.models import RequestedOutputs
@@ -39,7 +39,7 @@ MODELS = {
     "roofline": lambda device, precision: RooflineModel(),
     "peak": lambda device, precision: PeakModel(),
     "ppp": lambda device, precision: PppModel(0.62),
-    "ppp concurrent": lambda device, precision: PppModel(1.3, concurrent=True),
+    "ppp-overlap": lambda device, precision: OverlappingPppModel(1.3),
 }
 
 
@@ -49,7 +49,7 @@ MODELS = {
     [
         ("k80-die", "fp32", "calibrated"), ("v100-sxm2", "fp16", "calibrated"), ("rtx2080ti", "fp64", "calibrated"),
         ("h100-sxm", "fp16", "calibrated"), ("k80", "fp64", "roofline"), ("a100-sxm-80gb", "bf16", "roofline"),
-        ("a100-sxm-80gb", "tf32", "ppp concurrent"), ("t4", "int8", "ppp"), ("xeon-8380", "fp32", "peak"),
+        ("a100-sxm-80gb", "tf32", "ppp-overlap"), ("t4", "int8", "ppp"), ("xeon-8380", "fp32", "peak"),
     ],
 )  # fmt: skip
 def test_as_one_at_a_time(device: str, precision: str, name: str) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paleo_lite.errors import BadValue, UnknownName
-from paleo_lite.timing import PeakModel, PppModel, RooflineModel, TimeModel, find_model, models
+from paleo_lite.timing import OverlappingPppModel, PeakModel, PppModel, RooflineModel, TimeModel, find_model, models
 from strategies import MODELS, SECONDS
 
 
@@ -18,7 +18,7 @@ def test_formulas() -> None:
     assert PeakModel().time_s(compute, memory).tolist() == [3, 1]
     assert RooflineModel().time_s(compute, memory).tolist() == [3, 4]
     assert PppModel(0.5).time_s(compute, memory).tolist() == [8, 10]
-    assert PppModel(2.0, concurrent=True).time_s(compute, memory).tolist() == [1.5, 2]
+    assert OverlappingPppModel(2.0).time_s(compute, memory).tolist() == [1.5, 2]
 
 
 @given(MODELS, SECONDS, SECONDS, SECONDS)
@@ -44,14 +44,14 @@ def test_models_broadcast(model: TimeModel, pairs: list[tuple[float, float]]) ->
 
 
 @pytest.mark.parametrize(
-    ("name", "ppp", "concurrent", "kind"),
+    ("name", "ppp", "kind"),
     [
-        (None, None, False, RooflineModel), (None, 0.62, False, PppModel), (None, 1.17, True, PppModel),
-        ("peak", None, False, PeakModel), ("ppp", 0.5, False, PppModel), ("roofline", None, False, RooflineModel),
+        (None, None, RooflineModel), (None, 0.62, PppModel), ("ppp-overlap", 1.17, OverlappingPppModel),
+        ("peak", None, PeakModel), ("ppp", 0.5, PppModel), ("roofline", None, RooflineModel),
     ],
 )  # fmt: skip
-def test_a_model_by_name_or_by_what_is_given(name: str | None, ppp: float | None, concurrent: bool, kind: type) -> None:
-    assert isinstance(find_model(name, ppp, concurrent), kind)
+def test_a_model_by_name_or_by_what_is_given(name: str | None, ppp: float | None, kind: type) -> None:
+    assert isinstance(find_model(name, ppp), kind)
 
 
 def test_a_ppp_that_looks_like_percent_is_questioned() -> None:
@@ -68,8 +68,8 @@ def test_an_impossible_ppp_is_refused(ppp: object) -> None:
 def test_options_of_another_model_are_refused() -> None:
     with pytest.raises(BadValue, match="belongs to the ppp model, not to roofline"):
         find_model("roofline", 0.5)
-    with pytest.raises(BadValue, match="concurrent belongs to the ppp model"):
-        find_model("peak", concurrent=True)
+    with pytest.raises(BadValue, match="ppp-overlap model needs a PPP"):
+        find_model("ppp-overlap")
     with pytest.raises(UnknownName, match="did you mean roofline"):
         find_model("rooflne")
 
