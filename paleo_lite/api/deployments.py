@@ -26,7 +26,7 @@ from ..machines import Device, Price, find_device
 from ..machines.prices import choose_price
 from ..serving.deployment import Deployment, tensor_group
 from ..serving.drafts import heads_of
-from ..serving.iteration import NUCLEUS, has_fitted_host, with_fitted_host
+from ..serving.iteration import has_fitted_host, with_fitted_host
 from ..serving.learned import KIND as SERVER
 from ..serving.learned import engine_traits, learned_constants
 from ..serving.options import SimulationOptions, Speculation
@@ -59,8 +59,9 @@ class Deployments(msgspec.Struct, frozen=True, eq=False):
         Engine, one of `paleo_lite.engines.records.SERVERS`.
     settings : dict
         Arguments of `paleo_lite.engines.records.find_server`.
-    sampling : str
-        How clients let the server choose tokens, one of `paleo_lite.serving.iteration.SAMPLINGS`.
+    sampling : str or None
+        How clients let the server choose tokens, one of `paleo_lite.engines.records.record.SAMPLINGS`; None for what is
+        usual.
     expert_load : float
         Exponent of the popularity of experts (`paleo_lite.engines.routing`).
     options : SimulationOptions
@@ -84,7 +85,7 @@ class Deployments(msgspec.Struct, frozen=True, eq=False):
     kv_cache: str | None
     policy: str
     settings: dict[str, Any]
-    sampling: str = NUCLEUS
+    sampling: str | None = None
     expert_load: float = UNIFORM
     options: SimulationOptions = SimulationOptions()
     link: str | None = None
@@ -132,9 +133,9 @@ class Deployments(msgspec.Struct, frozen=True, eq=False):
         engine = find_server(self.policy, on_device.machine.device, **self.settings)
         if self.settings["overhead_s"] is None:
             engine = with_fitted_host(engine, on_device.kernels, self.sampling)
-        if self.sampling != NUCLEUS and not has_fitted_host(engine, on_device.kernels):
+        if self.sampling is not None and not has_fitted_host(engine, on_device.kernels):
             raise BadValue(
-                f"`--engine-settings sampling={self.sampling}` {NEEDS_KERNELS}, of the engine's current version"
+                f"`--engine-settings sampling={self.sampling}` {NEEDS_KERNELS}, of a version whose host was measured"
             )
         price_usd_per_h, listing = self.price_usd_per_h, None
         if price_usd_per_h is None:

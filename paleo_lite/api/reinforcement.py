@@ -20,6 +20,7 @@ from ..distributed.link_evidence import learned_topology, link_notes
 from ..distributed.links import device_link
 from ..distributed.parallel_config import ParallelConfig
 from ..distributed.settings import Settings
+from ..engines.records.record import GREEDY
 from ..errors import BadValue, DoesNotFit
 from ..machines import Device
 from ..questions.records import settings_of
@@ -278,7 +279,7 @@ def make_deployment(question: Rl, devices: Devices) -> Deployment:
         cache_format=kv_cache or "bf16",
         kv_cache=kv_cache,
         policy=question.engine or framework.engine,
-        sampling="greedy",
+        sampling=GREEDY,
         settings={
             "max_batched_tokens": None,
             "max_sequences": engine.get("max-sequences", framework.max_sequences),

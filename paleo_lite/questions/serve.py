@@ -186,7 +186,7 @@ def _resolve(question: Serve, listings: Mapping[str, Price | None] | None) -> _R
     if precision is not None:
         precision, weights = split_format(precision, weights)
     speculation, settings = _speculation(question), _engine_settings(question)
-    _check_engine(question, precision, speculation, settings["sampling"])
+    _check_engine(question, precision, speculation, settings.get("sampling"))
     topology, platform_price = find_topology(asked.platform, question.link, asked.workers)
     devices = _devices(question, topology)
     deployments = _deployments(
@@ -316,20 +316,17 @@ def _speculation(question: Serve) -> dict[str, Any]:
 
 
 def _engine_settings(question: Serve) -> dict[str, Any]:
-    """Return the settings of the engine, of which a sampling is always one."""
-    from ..serving.iteration import NUCLEUS
-
+    """Return the settings of the engine."""
     settings = dict(settings_of(question.engine_settings))
-    if "overhead" in settings and settings.get("sampling", NUCLEUS) != NUCLEUS:
+    if "overhead" in settings and "sampling" in settings:
         raise BadValue("give only one of sampling and overhead of `--engine-settings`, which includes it")
-    return {"sampling": NUCLEUS, **settings}
+    return settings
 
 
-def _check_engine(question: Serve, precision: str | None, speculation: Mapping[str, Any], sampling: str) -> None:
+def _check_engine(question: Serve, precision: str | None, speculation: Mapping[str, Any], sampling: str | None) -> None:
     """Raise BadValue for an option that is not modelled under the engine."""
     from ..api.deployments import check_policy
     from ..engines.routing import parse_expert_load
-    from ..serving.iteration import NUCLEUS
 
     asked: Any = question
     check_policy(
@@ -339,7 +336,7 @@ def _check_engine(question: Serve, precision: str | None, speculation: Mapping[s
         draft_length=speculation.get("tokens", 0),
         advise=question.advise is not None,
         precision=None if precision is None or format_of_weights(None, precision) is None else precision,
-        sampling=None if sampling == NUCLEUS else sampling,
+        sampling=sampling,
         **{name: getattr(question, name) for name in _OF_SERVERS},
     )
 
@@ -413,7 +410,7 @@ def _deployments(
         cache_format=choose_cache_format(kv_cache, precision or USUAL_PRECISION),
         kv_cache=question.kv_cache,
         policy=asked.engine,
-        sampling=settings["sampling"],
+        sampling=settings.get("sampling"),
         settings={
             "max_batched_tokens": asked.max_batched_tokens,
             "max_sequences": asked.max_sequences,

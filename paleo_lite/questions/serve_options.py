@@ -44,7 +44,7 @@ ENGINE_SETTINGS = KeyValues(
     {
         "block-size": INTEGER,
         "receive-interval": INTEGER,
-        "sampling": Names("sampling", ".serving.iteration:SAMPLINGS"),
+        "sampling": Names("sampling", ".engines.records.record:SAMPLINGS"),
         "overhead": Quantity("s", unit_required=True),
     }
 )
@@ -213,8 +213,8 @@ class Serve(
         group=ENGINE_GROUP, type=ENGINE_SETTINGS, metavar="KEY=VALUE,...",
         help="Settings of the engine: block-size=TOKENS (per block of the KV cache), receive-interval=N (decoding "
         "iterations between looks for new requests: sglang, vllm-0.7), sampling=nucleus|greedy (how clients let vllm "
-        "choose tokens: top-p or top-k, the default, or the most likely), overhead=TIME (per iteration, in which the "
-        "device waits for scheduler and sampling, such as '1 ms').",
+        "choose tokens: top-p or top-k, the default of vllm and vllm-0.16, or the most likely, that of vllm-0.13), "
+        "overhead=TIME (per iteration, in which the device waits for scheduler and sampling, such as '1 ms').",
     )  # fmt: skip
     slo: str | None = option(
         group=TRAFFIC_GROUP, is_common=True, is_single=True, metavar="LIMITS",

@@ -20,7 +20,7 @@ from ..engines.kernels import CountedKernel, ExchangeKernel
 from ..engines.memory import activation_bytes, sequence_bytes
 from ..engines.placed import CHECKED_CONTEXT, EngineKernels, place_kernels
 from ..engines.records import SERVERS, find_server, kernels_of
-from ..engines.records.record import Server
+from ..engines.records.record import NUCLEUS, Server
 from ..engines.step import ONE_DEVICE, EngineStep, Load, ReplicaDivision
 from ..machines import Device
 from ..timing.activity import Activity
@@ -32,15 +32,14 @@ if TYPE_CHECKING:
     from ..timing import Workload
 
 
-NUCLEUS = "nucleus"
-GREEDY = "greedy"
-SAMPLINGS = (NUCLEUS, GREEDY)
-"""How clients let a server choose tokens: by top-p or top-k, as most networks' own settings do, or the most likely."""
+def with_host(server: Server, host: Host, logits: float, sampling: str | None = None) -> Server:
+    """Return an engine with the time of its host as it was fitted to servers, for a vocabulary of some logits.
 
-
-def with_host(server: Server, host: Host, logits: float, sampling: str = NUCLEUS) -> Server:
-    """Return an engine with the time of its host as it was fitted to servers, for a vocabulary of some logits."""
-    logit_s = host.logit_s + (host.nucleus_logit_s if sampling == NUCLEUS else 0.0)
+    Clients sample as usual unless one of `paleo_lite.engines.records.record.SAMPLINGS` is given.
+    """
+    logit_s = host.logit_s
+    if (sampling or server.usual_sampling) == NUCLEUS:
+        logit_s += host.nucleus_logit_s if server.nucleus_logit_s is None else server.nucleus_logit_s
     return structs.replace(
         server,
         overhead_s=host.iteration_s,
@@ -53,14 +52,14 @@ def with_host(server: Server, host: Host, logits: float, sampling: str = NUCLEUS
 
 
 def has_fitted_host(server: Server, kernels: EngineKernels | None) -> bool:
-    """Return whether an engine's host was fitted to servers: not where layers are timed, nor of older versions."""
-    return kernels is not None and kernels.step.engine == server.name
+    """Return whether an engine's host was fitted to servers: not where layers are timed, nor of old versions."""
+    return kernels is not None and server.is_host_fitted
 
 
-def with_fitted_host(server: Server, kernels: EngineKernels | None, sampling: str = NUCLEUS) -> Server:
-    """Return an engine with the time of its host that was fitted to servers, under one of `SAMPLINGS`.
+def with_fitted_host(server: Server, kernels: EngineKernels | None, sampling: str | None = None) -> Server:
+    """Return an engine with the time of its host that was fitted to servers.
 
-    Older versions, and networks whose layers are timed, keep hosts of their own.
+    Old versions, and networks whose layers are timed, keep hosts of their own.
     """
     if kernels is None or not has_fitted_host(server, kernels):
         return server

@@ -9,9 +9,10 @@ import pytest
 
 from paleo_lite.engines.constants import Host
 from paleo_lite.engines.records import KERNELS, SERVERS, find_server, kernels_of
+from paleo_lite.engines.records.record import SAMPLINGS
 from paleo_lite.errors import BadValue, UnknownName
 from paleo_lite.machines import find_device
-from paleo_lite.serving.iteration import SAMPLINGS, with_host
+from paleo_lite.serving.iteration import with_host
 
 
 @pytest.mark.parametrize(
@@ -99,10 +100,37 @@ def test_every_engine_names_its_sources() -> None:
 
 def test_sorting_a_nucleus_takes_time_by_the_logit() -> None:
     host = Host(1e-3, 1e-11, 5e-3, 1e-6, 2.0, 0.2, nucleus_logit_s=3e-10)
-    nucleus, greedy = (with_host(SERVERS["vllm"], host, 128_000, sampling) for sampling in SAMPLINGS)
+    nucleus, greedy = (with_host(SERVERS["vllm-0.16"], host, 128_000, sampling) for sampling in SAMPLINGS)
     assert nucleus.sequence_overhead_s == pytest.approx(128_000 * 3.1e-10)
     assert greedy.sequence_overhead_s == pytest.approx(128_000 * 1e-11)
-    assert with_host(SERVERS["vllm"], host, 128_000) == nucleus
+    assert with_host(SERVERS["vllm-0.16"], host, 128_000) == nucleus
+
+
+def test_vllm_searches_for_the_nucleus_since_0_17() -> None:
+    """Pull request 33538: 512 sequences of 32,768 logits take 0.70 ms with top-p, and 1,024 take 1.38 ms."""
+    host = Host(1e-3, 0.0, 5e-3, 1e-6, 2.0, 0.2, nucleus_logit_s=3e-10)
+    sequence_s = with_host(SERVERS["vllm"], host, 32_768).sequence_overhead_s
+    assert [512 * sequence_s, 1024 * sequence_s] == pytest.approx([0.70e-3, 1.38e-3], rel=0.03)
+
+
+def test_benchmarks_of_old_versions_ask_for_the_most_likely_token() -> None:
+    """`vllm bench serve` sent temperature 0 until pull request 32723 of January 2026 (0.15)."""
+    host = Host(1e-3, 1e-11, 5e-3, 1e-6, 2.0, 0.2, nucleus_logit_s=3e-10)
+    assert with_host(SERVERS["vllm-0.13"], host, 128_000).sequence_overhead_s == pytest.approx(128_000 * 1e-11)
+    sorts = with_host(SERVERS["vllm-0.13"], host, 128_000, "nucleus")
+    assert sorts.sequence_overhead_s == pytest.approx(128_000 * 3.1e-10)
+
+
+@pytest.mark.parametrize(
+    ("version", "name"),
+    [
+        ("0.11.1", "vllm-0.13"), ("0.13.2", "vllm-0.13"), ("0.16.0", "vllm-0.16"), ("0.17", "vllm"),
+        ("1.0.0rc3", "vllm"), ("0.7.3", "vllm-0.7"), ("0.2", "vllm-0.5"), ("", None), ("LMDeploy 0.1", None),
+    ],
+)  # fmt: skip
+def test_a_version_has_one_record(version: str, name: str | None) -> None:
+    found = [one.name for one in SERVERS.values() if one.name.startswith("vllm") and one.versions.include(version)]
+    assert found == ([] if name is None else [name])
 
 
 def test_some_engines_look_for_requests_now_and_then() -> None:

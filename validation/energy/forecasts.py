@@ -13,6 +13,7 @@ import numpy as np
 
 from paleo_lite.calibration.accuracy import sharpness
 from paleo_lite.engines.records import find_server
+from paleo_lite.engines.records.record import GREEDY, NUCLEUS
 from paleo_lite.serving.deployment import Deployment
 from paleo_lite.serving.energy import drawn_by, served_activity
 from paleo_lite.serving.iteration import with_fitted_host
@@ -129,8 +130,8 @@ def _timed_server(one: Measured, server: Server, levels: Sequence[str]) -> Timed
 def _deploy(server: Server) -> Deployment:
     placed = place(server)
     assert placed.kernels is not None
-    engine = find_server(server.engine, placed.machine.device, max_sequences=server.concurrency)
-    return Deployment(placed, with_fitted_host(engine, placed.kernels))
+    engine = find_server(server.record, placed.machine.device, max_sequences=server.concurrency)
+    return Deployment(placed, with_fitted_host(engine, placed.kernels, NUCLEUS if server.has_nucleus else GREEDY))
 
 
 class JoulesPoint(Point, frozen=True, eq=False, kw_only=True):

@@ -140,6 +140,13 @@ class Server(msgspec.Struct, frozen=True):
         return self.source == "serving" and not self.is_drawn and not SERVERS[self.engine].mixes_phases
 
     @property
+    def record(self) -> str:
+        """Record of the engine's version; the newest one where no version is stated."""
+        of_engine = [one for one in SERVERS.values() if one.kernels and one.kernels.engine == self.engine]
+        known = [one for one in of_engine if one.versions.include(self.version)]
+        return (known or of_engine)[0].name
+
+    @property
     def has_nucleus(self) -> bool:
         """Whether tokens are drawn from a nucleus: ML.ENERGY's clients ask for it, and AIPerf's leave it to the server.
 

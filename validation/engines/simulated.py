@@ -16,9 +16,9 @@ import numpy as np
 
 import paleo_lite as pl
 from paleo_lite.calibration.accuracy import interval_accuracy, relative_errors
+from paleo_lite.engines.records.record import GREEDY, NUCLEUS
 from paleo_lite.errors import DoesNotFit
 from paleo_lite.reporting.document import Column, Document, Table
-from paleo_lite.serving.iteration import GREEDY, NUCLEUS
 
 from ..columns import GROUP_COLUMNS, GroupErrors
 from .servers import Server, published_servers
@@ -83,7 +83,7 @@ def simulate_server(server: Server) -> Any:
         limits = {"max_sequences": server.concurrency, "num_requests": _requests(server.concurrency)}
     return pl.serve(
         server.network, gpu=server.gpu, tensor=server.devices, precision=server.precision, weights=server.weights,
-        kv_cache=server.kv_cache, engine=server.engine, expert_parallel=server.experts,
+        kv_cache=server.kv_cache, engine=server.record, expert_parallel=server.experts,
         attention_data_parallel=server.attention_data, concurrency=server.concurrency,
         engine_settings=settings, **lengths, **limits,
     )  # fmt: skip

@@ -6,6 +6,7 @@ What was fitted to measurements is data, by the name of the engine: times of ker
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
@@ -25,6 +26,11 @@ NVLink keep nothing: `non_torch_memory` is 0.25 GiB, https://github.com/vllm-pro
 SEQUENCE_FACTOR = 1.6
 """Ends of the 90% interval of the time of a host per sequence, relative to the fitted time."""
 
+NUCLEUS = "nucleus"
+GREEDY = "greedy"
+SAMPLINGS = (NUCLEUS, GREEDY)
+"""How clients let a server choose tokens: by top-p or top-k, as most networks' own settings do, or the most likely."""
+
 PROCESSOR = "processor"
 """Vendor of a device that is a processor."""
 
@@ -35,12 +41,26 @@ _OPTIONS = {
 """Options of the command for limits that have another name there."""
 
 
+def _numbers_of(version: str) -> tuple[int, ...]:
+    """Return the numbers of a version: 1, 2 and 0 of ``1.2.0rc6``."""
+    found = re.match(r"[\d.]*\d", version)
+    return tuple(int(number) for number in found[0].split(".")) if found else ()
+
+
 class Versions(msgspec.Struct, frozen=True):
     """Range of the versions of an engine."""
 
     # First and last version, which includes its patches; empty where the range is open.
     first: str = ""
     last: str = ""
+
+    def include(self, version: str) -> bool:
+        """Return whether a version such as ``0.11.1`` is in the range; a text without a version is not."""
+        numbers = _numbers_of(version)
+        first, last = _numbers_of(self.first), _numbers_of(self.last)
+        is_late = first <= numbers[: len(first)]
+        is_early = not last or numbers[: len(last)] <= last
+        return bool(numbers) and is_late and is_early
 
     def describe(self) -> str:
         """Return the range as text: ``0.8 and later``, ``0.6 to 0.7``, or ``0.5 and earlier``."""
@@ -193,6 +213,11 @@ class Server(Engine, frozen=True, kw_only=True):
     overhead_s: float
     overhead_range_s: tuple[float, float]
     sequence_overhead_s: float = 0.0
+    # Whether the times of its host were fitted to servers, together with those of its kernels; they then replace these.
+    is_host_fitted: bool = True
+    # Seconds per logit of a decoding sequence in which the nucleus is found; None where this was fitted, too.
+    nucleus_logit_s: float | None = None
+    usual_sampling: str = NUCLEUS  # one of `SAMPLINGS`, of clients that state nothing
     # Mean seconds from the sending of a request until the scheduler knows it: HTTP, tokenization, messages between
     # processes; and in closed loops the same per token of the prompt.
     request_overhead_s: float

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec import structs
 
 from ...machines import Device
-from .record import COMMUNICATOR_BYTES, Kernels, Launcher, PoolLauncher, Server, Versions
+from .record import COMMUNICATOR_BYTES, GREEDY, Kernels, Launcher, PoolLauncher, Server, Versions
 
 LARGE_MEMORY_BYTES = 70 * 2**30
 """Memory from which vLLM uses larger batches, with the exception of the A100 (`EngineArgs.get_batch_defaults`)."""
@@ -109,6 +109,9 @@ VLLM = Server(
     reserved_output=0.0,
     overhead_s=1.0e-3,
     overhead_range_s=(0.3e-3, 4e-3),
+    # The limits of top-p are found in 0.70 and 1.38 ms for 512 and 1,024 sequences of 32,768 logits, and in half the
+    # time with top-k as well (https://github.com/vllm-project/vllm/pull/33538).
+    nucleus_logit_s=4.2e-11,
     request_overhead_s=5e-3,
     # NixlConnector with blocks of 16: 263 ms from token to token, of which 29 ms are bytes (vLLM, issue 50913).
     handover_s=0.23,
@@ -130,13 +133,20 @@ VLLM_0_16 = structs.replace(
     context_share=0.13 / 79.18,
     # The sampler sorts 1,024 x 151,936 logits of Qwen3 14B in 5.64 GiB.
     logit_bytes=5.64 * 2**30 / (1024 * 151_936),
+    nucleus_logit_s=None,  # it sorts them, as the servers do to which the host was fitted: 0.11 and 0.12
     # Four H100 under 0.9, beside a connector of caches, have 8.11 GiB for the cache of Qwen3 235B
     # (https://github.com/vllm-project/vllm/issues/21348).
     communicator_bytes=2.28 * 2**30,
 )
 
 VLLM_0_13 = structs.replace(
-    VLLM_0_16, name="vllm-0.13", versions=Versions(first="0.8", last="0.13"), schedules_ahead=False
+    VLLM_0_16,
+    name="vllm-0.13",
+    versions=Versions(first="0.8", last="0.13"),
+    schedules_ahead=False,
+    # Its own benchmarks ask for the most likely token, those of later versions for what the network's settings say
+    # (https://github.com/vllm-project/vllm/pull/32723).
+    usual_sampling=GREEDY,
 )
 
 VLLM_0_7 = structs.replace(
@@ -153,6 +163,7 @@ VLLM_0_7 = structs.replace(
     # Between the times of 0.5 and of the engine since 0.8.
     overhead_s=5e-3,
     overhead_range_s=(1e-3, 12e-3),
+    is_host_fitted=False,
     mixes_whole_prompts=False,
     receive_option="--num-scheduler-steps",
     works_between_looks=False,
