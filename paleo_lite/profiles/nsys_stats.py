@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from ..errors import BadProfile
 from .lines import MOST_PREAMBLE, decoded_head, fields_of, gpu_category, number_of, numbered_lines, quoted
-from .printed import Spans, plain_numbers, spans_of_rule, split_columns
+from .printed import LEFT_OUT, Spans, plain_numbers, spans_of_rule, split_columns
 from .table import batches_of
 
 _TIME_NS = {"ns": 1.0, "nsec": 1.0, "us": 1e3, "μs": 1e3, "usec": 1e3, "ms": 1e6, "msec": 1e6, "s": 1e9, "sec": 1e9}
@@ -108,6 +108,8 @@ class _Report:
         self.path, self.line, self.spans = path, line, spans
         self.columns: dict[str, tuple[int, str]] = {}
         for index, text in enumerate(heading):
+            if text.strip() == LEFT_OUT:
+                continue
             match = _UNIT.fullmatch(text.strip())
             name, unit = (match["name"], match["unit"]) if match else (text.strip(), "")
             if name in self.columns:

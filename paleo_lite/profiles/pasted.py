@@ -1,7 +1,8 @@
-"""Tables of profilers pasted into Markdown or HTML, rewritten as the profiler prints them.
+"""Tables of profilers in Markdown, HTML or between lines, rewritten as the profiler prints them.
 
-People paste tables into issues, notebooks and wikis, which turn columns into `|` or tags. The readers know only what
-the profilers print: columns below rules of hyphens. A pasted table is rewritten in that form before it is read.
+People paste tables into issues, notebooks and wikis, which turn columns into `|` or tags, and some tools draw lines
+between columns (``nsys stats --format table``, rocprofv3). The readers know only columns below rules of hyphens. Any
+other table is rewritten in that form before it is read.
 """
 
 from __future__ import annotations
@@ -9,9 +10,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from html.parser import HTMLParser
+from itertools import zip_longest
 
 _SEPARATOR = re.compile(r"\s*\|?\s*:?-{2,}:?\s*(?:\|\s*:?-{2,}:?\s*)+\|?\s*")
 """Line of hyphens between the heading and the rows of a table in Markdown."""
+_GRID = re.compile(r"\s*\+?-{2,}(?:\+-{2,})+\+?\s*")
+"""Line between the rows of a table with lines around its cells, or below its heading as databases print it."""
+_CORNERS = "┌┐└┘├┤┬┴┼┏┓┗┛┣┫┳┻╋╔╗╚╝╠╣╦╩╬╞╡╪╒╕╘╛╤╧╇┡┩"
+_BOXES = str.maketrans(dict.fromkeys("│┃║", "|") | dict.fromkeys("─━═", "-") | dict.fromkeys(_CORNERS, "+"))
+"""ASCII in place of the characters for lines around cells."""
 _PIPE = re.compile(r"(?<!\\)\|")
 _MARKUP = re.compile(r"(\*\*|`)(.*)\1")
 
@@ -20,8 +27,8 @@ Row = tuple[int, list[str]]
 
 
 def is_pasted(lines: Iterable[str]) -> bool:
-    """Return whether lines hold a table in Markdown or HTML."""
-    return any(_SEPARATOR.fullmatch(line) or _begins_html(line) for line in lines)
+    """Return whether lines hold a table in Markdown or HTML, or one with lines around its cells."""
+    return any(_SEPARATOR.fullmatch(line) or _begins_html(line) or _is_grid(line) for line in lines)
 
 
 def as_printed(numbered: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
@@ -39,10 +46,38 @@ def as_printed(numbered: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]
                 end += 1
             body = [lines[index], *lines[index + 2 : end]]
             yield from _printed([(number, _markdown_cells(text)) for number, text in body])
+        elif _is_grid(line) or (index + 1 < len(lines) and "|" in line and _is_grid(lines[index + 1][1])):
+            end = index
+            while end < len(lines) and ("|" in (text := lines[end][1].translate(_BOXES)) or _is_grid(text)):
+                end += 1
+            yield from _printed(_grid_rows(lines[index:end]))
         else:
             end = index + 1
             yield number, line
         index = end
+
+
+def _is_grid(line: str) -> bool:
+    return _GRID.fullmatch(line.translate(_BOXES)) is not None
+
+
+def _grid_rows(lines: list[tuple[int, str]]) -> list[Row]:
+    """Return the rows between lines, which are as wide as the columns: a cell may hold a `|`."""
+    texts = [(number, text.translate(_BOXES)) for number, text in lines]
+    rule = next(text for _, text in texts if _GRID.fullmatch(text))
+    corners = [match.start() for match in re.finditer(r"\+", rule)]
+    rows = []
+    for number, text in texts:
+        if _GRID.fullmatch(text):
+            continue
+        if all(text[corner : corner + 1] == "|" for corner in corners):
+            starts, ends = [-1, *corners], [*corners, None]
+            cells = [text[start + 1 : end].strip() for start, end in zip(starts, ends)]
+            is_framed = rule.strip().startswith("+")
+            rows.append((number, cells[1:-1] if is_framed else cells))
+        else:
+            rows.append((number, _markdown_cells(text)))
+    return rows
 
 
 def _begins_html(line: str) -> bool:
@@ -105,7 +140,17 @@ def _printed(rows: list[Row]) -> Iterator[tuple[int, str]]:
     rule = "  ".join("-" * width for width in widths)
     yield table[0][0], rule
     for place, (number, cells) in enumerate(table):
+        if all(re.fullmatch("-*", cell) for cell in cells):  # the rule that the profiler drew below the last row
+            yield number, rule
+            yield from ((below, line) for below, footer in table[place + 1 :] for line in _footer_lines(footer))
+            return
         yield number, "  ".join(cell.ljust(width) for cell, width in zip(cells, widths))
         if place == 0:
             yield number, rule
     yield table[-1][0], rule
+
+
+def _footer_lines(cells: list[str]) -> list[str]:
+    """Return the lines below a table that became cells of a row, such as totals with their values."""
+    parts = [re.split(r"<br ?/?>", cell) for cell in cells if cell]
+    return [" ".join(part.strip() for part in line) for line in zip_longest(*parts, fillvalue="")]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-_RULE = re.compile(r"\s*-{2,}(?: +-{2,})+\s*")
+_RULE = re.compile(r"\s*-{2,}(?: +(?:-{2,}|\.{3}))+\s*")
 _BLANK = "[ \u00a0\u202f\u2009'\u2019]"
 """What separates thousands in some locales: a blank of any width, or an apostrophe."""
 _POINT = re.compile(rf"-?\d{{1,3}}(?:(?:,\d{{2,3}})*,\d{{3}}|(?:{_BLANK}\d{{3}})+)?(?:\.\d+)?%?")
@@ -18,12 +18,15 @@ _PLAIN_COMMA = re.compile(r"-?\d+,\d+%?")
 Spans = tuple[tuple[int, int], ...]
 """First character of each column and the one after its last."""
 
+LEFT_OUT = "..."
+"""Heading of columns that somebody has left out, with such a rule below it."""
+
 
 def spans_of_rule(line: str) -> Spans | None:
     """Return the columns below a rule of hyphens; None if the line is not a rule with two columns or more."""
     if not _RULE.fullmatch(line):
         return None
-    return tuple(match.span() for match in re.finditer("-+", line))
+    return tuple(match.span() for match in re.finditer(r"-+|\.{3}", line))
 
 
 def split_columns(line: str, spans: Spans) -> list[str] | None:

@@ -18,7 +18,17 @@ from typing import Any
 import pyarrow as pa
 
 from ..errors import BadProfile
-from .lines import LONGEST_LINE, CsvTable, decoded_head, gpu_category, quoted
+from .lines import (
+    LONGEST_LINE,
+    SUMMARY_BYTES,
+    CsvTable,
+    decoded_head,
+    gpu_category,
+    number_of,
+    numbered_lines,
+    quoted,
+)
+from .printed import Spans, spans_of_rule, split_columns
 from .sqlite_file import Entries, open_readonly, recognised_tables, tables_of
 from .table import LATEST_NS, batches_of
 
@@ -46,6 +56,70 @@ class RocprofCsv:
         table = CsvTable(path, _HEADING, units=False)
         rows = (_row(path, number, dict(zip(table.names, fields))) for number, fields in table.rows())
         yield from batches_of(rows, _NAMES, columns)
+
+
+_SUMMARY_HEADING = re.compile(r"\s*NAME\s+DOMAIN\s+CALLS\s+DURATION \(\w+\)\s")
+_SUMMARY_UNITS = {"nsec": 1.0, "usec": 1e3, "msec": 1e6, "sec": 1e9}
+_CATEGORY_OF_DOMAIN = {"MEMORY_COPY": "memcpy", "HIP_API": "api", "HIP_RUNTIME_API": "api"}
+
+
+class RocprofSummary:
+    """Reader of the tables that ``rocprofv3 --summary`` prints: one of all domains, or one of each domain, or both."""
+
+    name = "rocprof-summary"
+    description = "rocprofv3 --summary as printed"
+
+    def recognises(self, path: Path, head: bytes) -> bool:
+        return any(_SUMMARY_HEADING.match(line) for line in decoded_head(head))
+
+    def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
+        """Yield one row per kernel, kind of copy and call of the runtime."""
+        yield from batches_of(_summary_rows(path), ("category", "kernel", "duration_ns", "calls"), columns)
+
+
+def _summary_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the rows of each domain from the first table that has it."""
+    table_of: dict[str, int] = {}  # line of the heading of the table with the rows of a domain
+    heading: tuple[int, str] | None = None
+    spans: Spans | None = None
+    names: list[str] = []
+    for number, line in numbered_lines(path, SUMMARY_BYTES):
+        if _SUMMARY_HEADING.match(line):
+            heading, spans = (number, line), None
+            continue
+        if heading is None:
+            continue
+        rule = spans_of_rule(line)
+        if rule is not None and spans is None:
+            spans, names = rule, split_columns(heading[1], rule) or []
+            continue
+        cells = None if spans is None or rule is not None else split_columns(line, spans)
+        if cells is None or len(cells) != len(names):
+            heading = None  # text below the table
+            continue
+        values = dict(zip(names, cells))
+        domain = values.get("DOMAIN", "")
+        if table_of.setdefault(domain, heading[0]) != heading[0]:
+            continue
+        category = _CATEGORY_OF_DOMAIN.get(domain)
+        if domain == "KERNEL_DISPATCH":
+            category = gpu_category(values["NAME"])
+        if category is not None:
+            yield _summary_row(path, number, category, values)
+
+
+def _summary_row(path: Path, number: int, category: str, cells: dict[str, str]) -> dict[str, Any]:
+    duration = next(name for name in cells if name.startswith("DURATION"))
+    scale = _SUMMARY_UNITS.get(duration.partition("(")[2].rstrip(")"))
+    try:
+        if scale is None:
+            raise ValueError
+        calls, duration_ns = int(cells["CALLS"]), number_of(cells[duration]) * scale
+    except ValueError:
+        raise BadProfile(
+            f"{path}: line {number}: {quoted(cells['CALLS'])} calls in {quoted(cells[duration])}, expected numbers"
+        ) from None
+    return {"category": category, "kernel": cells["NAME"], "duration_ns": duration_ns, "calls": calls}
 
 
 _NAMES = (

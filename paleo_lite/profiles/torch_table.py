@@ -33,6 +33,16 @@ _RULE = re.compile(r"\s*-{3,}(?: {1,2}-{3,})+\s*")
 _PROCESS = re.compile(r"\([^()]*\bpid=\d+[^()]*\) ?")
 """What vLLM and Ray put before each line that a process prints: ``(EngineCore_0 pid=1389347)``."""
 _GAP = re.compile(r"\t| {2,}")
+_COLUMN = (
+    r"Self CPU %|Self CPU total|Self CPU|CPU total %|CPU total|CPU time avg|CPU time|Self CPU Mem|CPU Mem"
+    r"|Self [A-Z]\w+ %|Self [A-Z]\w+ Mem|Self [A-Z]\w+ total|Self [A-Z]\w+|[A-Z]\w+ total %|[A-Z]\w+ total"
+    r"|[A-Z]\w+ time avg|[A-Z]\w+ time|[A-Z]\w+ Mem|[A-Z]\w+ %|# of Calls|Number of Calls|Total [KMGTP]?FLOPs"
+)
+"""Headings of the columns that hold numbers."""
+_SQUEEZED_HEADING = re.compile(rf" ?Name(?: (?:{_COLUMN}))+", re.IGNORECASE)
+_QUANTITY = r"(?:--|-?[\d.]+ ?[a-zA-Zµμ%]*)"
+"""A number with its unit."""
+_FOOTER = re.compile(r"\s*(Self [A-Z]\w+ time total): *(\S+(?: [a-zµμ]+)?)\s*")
 _KNOWN = {"Self CPU %", "Self CPU", "Self CPU total", "CPU total", "CPU total %", "CPU time", "CPU time avg"}
 _NOT_DEVICES = {"CPU", "CPU %"}
 _FLOPS = re.compile(r"Total ([KMGTP]?)FLOPs", re.IGNORECASE)
@@ -41,6 +51,7 @@ _SCALES = dict(zip(("", "K", "M", "G", "T", "P"), (1.0, 1e3, 1e6, 1e9, 1e12, 1e1
 _SIZES = {"b": 1.0, "B": 1.0, "Kb": 2.0**10, "KB": 2.0**10, "Mb": 2.0**20, "MB": 2.0**20, "Gb": 2.0**30, "GB": 2.0**30}
 _SIZES |= {"TB": 2.0**40}
 _ABSENT = ("", "--", "NaN", "nan")
+_OPERATION = re.compile(r"aten::\w+")
 _API = re.compile(r"cu(?:da)?[A-Z]\w+|hip[A-Z]\w+")
 
 
@@ -81,7 +92,7 @@ def _device_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     operations = [row for row in rows if row["category"] == "cpu" and row.get("metric.self_device_ns")]
     return [
         {
-            "category": _category(row["kernel"], True),
+            "category": _category_on_device(row["kernel"]),
             "kernel": row["kernel"],
             "op": row["op"],
             "duration_ns": row["metric.self_device_ns"],
@@ -98,44 +109,79 @@ def _without_process(line: str) -> str:
 
 def _is_heading(line: str) -> bool:
     cells = [cell.strip() for cell in _GAP.split(line.strip())]
-    return cells[0] == "Name" and bool(_KNOWN & set(cells))
+    return (cells[0] == "Name" and bool(_KNOWN & set(cells))) or _SQUEEZED_HEADING.fullmatch(line) is not None
+
+
+class _Table:
+    """A table within a text: its columns, the number of its rows, and the totals below it."""
+
+    def __init__(self, path: Path, number: int, line: str, rule: str) -> None:
+        self.path, self.number = path, number
+        self.rows, self.ended = 0, False
+        self.totals: dict[str, str] = {}
+        self.spans: list[tuple[int, int]] = []
+        self.pattern: re.Pattern[str] | None = None
+        if _SQUEEZED_HEADING.fullmatch(line) and not _GAP.search(line.strip()):
+            self.names = ["Name", *re.findall(_COLUMN, line.strip().removeprefix("Name"), re.IGNORECASE)]
+            self.pattern = re.compile(r" ?(.+?)" + f" ({_QUANTITY})" * (len(self.names) - 1))
+        else:
+            self.names, self.spans = _heading(path, number, line, rule)
+
+    def row(self, number: int, line: str) -> dict[str, str] | None:
+        """Return the cells of a line by column; None for the continuation of a call stack."""
+        if self.pattern is not None:
+            match = self.pattern.fullmatch(line)
+            cells = None if match is None else list(match.groups())
+        else:
+            cells = _slices(line, self.spans) if self.spans else [cell.strip() for cell in line.split("\t")]
+        if cells is None or len(cells) != len(self.names):
+            raise BadProfile(
+                f"{self.path}: line {number}: {quoted(line.strip())} is not a row of {len(self.names)} columns"
+            )
+        row = _in_order(dict(zip(self.names, cells)))
+        filled = {name for name in self.names if row[name]}
+        if all(name == "Source Location" or _FLOPS.fullmatch(name) for name in filled):
+            return None
+        self.rows += 1
+        if self.rows > MOST_ROWS:
+            raise BadProfile(f"{self.path}: more than {MOST_ROWS:,} rows, expected a summary")
+        return row
 
 
 def _cells(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield line number and cells by column of every row."""
-    names: list[str] = []
-    spans: list[tuple[int, int]] = []
-    rule, ended = "", False
-    rows = 0
+    """Yield line number and cells by column of every row of the first table; others must repeat its totals.
+
+    Scripts print one profile several times, sorted by the time of the device and by that of the host.
+    """
+    tables: list[_Table] = []
+    rule = ""
     for number, text in numbered_lines(path, SUMMARY_BYTES):
         line = _without_process(text)
+        table = tables[-1] if tables else None
         if _RULE.fullmatch(line):
-            if not names:
-                rule = line
-            elif rows and not ended:
-                ended = True
+            rule = line
+            if table is not None and table.rows:
+                table.ended = True
         elif _is_heading(line):
-            if names:
-                raise BadProfile(f"{path}: line {number}: a second table, expected one: they would be added up")
-            names, spans = _heading(path, number, line, rule)
-        elif not names:
+            tables.append(_Table(path, number, line, rule))
+        elif table is None:
             if number > MOST_PREAMBLE:
                 break
-        elif not ended:
-            cells = _slices(line, spans) if spans else [cell.strip() for cell in line.split("\t")]
-            if cells is None or len(cells) != len(names):
-                raise BadProfile(f"{path}: line {number}: {quoted(line.strip())} is not a row of {len(names)} columns")
-            row = _in_order(dict(zip(names, cells)))
-            filled = {name for name in names if row[name]}
-            if all(name == "Source Location" or _FLOPS.fullmatch(name) for name in filled):
-                continue  # continuation of a call stack
-            rows += 1
-            if rows > MOST_ROWS:
-                raise BadProfile(f"{path}: more than {MOST_ROWS:,} rows, expected a summary")
-            yield number, row
-    if not names:
+        elif total := _FOOTER.fullmatch(line):
+            table.totals[total[1]] = total[2]
+        elif not table.ended:
+            row = table.row(number, line)
+            if row is not None and table is tables[0]:
+                yield number, row
+    if not tables:
         raise BadProfile(f"{path}: no heading with Name and CPU time, expected a table of PyTorch's profiler")
-    if spans and not ended and any(name.startswith("Self ") for name in names):
+    first = tables[0]
+    for table in tables[1:]:  # each with the totals of the same profile
+        if not first.totals or table.totals != first.totals:
+            raise BadProfile(
+                f"{path}: line {table.number}: a second table with other totals, expected one: they would be added up"
+            )
+    if first.spans and not first.ended and any(name.startswith("Self ") for name in first.names):
         raise BadProfile(f"{path}: the table is cut: no rule of dashes ends it")
 
 
@@ -245,8 +291,12 @@ def _device(cells: dict[str, str]) -> str:
 def _category(name: str, on_device_only: bool) -> str:
     if name.startswith("ProfilerStep"):
         return "marker"
-    if on_device_only:
-        if communicates(name):
-            return "communication"
-        return {"Memc": "memcpy", "Mems": "memset"}.get(name[:4], "kernel")
+    if on_device_only and not _OPERATION.fullmatch(name):
+        return _category_on_device(name)
     return "api" if _API.fullmatch(name) else "cpu"
+
+
+def _category_on_device(name: str) -> str:
+    if communicates(name):
+        return "communication"
+    return {"Memc": "memcpy", "Mems": "memset"}.get(name[:4], "kernel")

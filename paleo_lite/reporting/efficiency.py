@@ -104,10 +104,11 @@ def _headline(result: Efficiency) -> str:
     if _is_meaningful(row, row.get("mfu"), "flops"):
         parts.append(f"MFU {format_percent(row['mfu'])} (step of {format_time(row['step_s'])})")
     shares = []
-    for quantity in ("flops", "bandwidth"):
+    for quantity, peak in (("flops", "peak FLOP/s"), ("bandwidth", "peak bandwidth")):
         value = row[f"{quantity}_efficiency"]
-        shares.append(format_percent(value) if _is_meaningful(row, value, quantity) else "an unknown share")
-    parts += [f"{shares[0]} of peak FLOP/s", f"{shares[1]} of peak bandwidth"]
+        if _is_meaningful(row, value, quantity):
+            shares.append(f"{format_percent(value)} of {peak}")
+    parts += shares or ["no share of peak: too little of its work is counted"]
     return f"{row['file']} on {result.device.name}: {', '.join(parts)}"
 
 

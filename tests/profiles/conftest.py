@@ -289,6 +289,17 @@ compress_block,12.504,12.100,0.404,871000000,5.149,app
 -------------  ------------  ------------  ------------  ------------  ------------  ------------
 Self CPU time total: 12.746ms
 """,
+    "rocprof.RocprofSummary": """ROCPROFV3 KERNEL_DISPATCH SUMMARY:
+
+| NAME | DOMAIN | CALLS | DURATION (nsec) | AVERAGE (nsec) | PERCENT (INC) |
+|------|--------|-------|-----------------|----------------|---------------|
+| void addition_kernel<float>(float*, float const*, int) | KERNEL_DISPATCH | 8 | 184324 | 2.304e+04 | 40.681542 |
+| divide_kernel(float*, float const*, int, int) | KERNEL_DISPATCH | 8 | 94482 | 1.181e+04 | 20.852811 |
+""",
+    "ascend.AscendCsv": """Device_id,Stream ID,Name,Type,Accelerator Core,Start Time(us),Duration(us),Wait Time(us)
+0,7,aclnnMatmul_MatMulCommon_MatMulV2,MatMulV2,AI_CORE,1774670741777000.027\t,420.50,0.02
+0,7,aclnnMul_MulAiCore_Mul,Mul,AI_VECTOR_CORE,1774670741777420.5\t,18.32,64.742
+""",
 }
 """A small profile of each text format, by module and class of its reader."""
 

@@ -43,6 +43,8 @@ REAL = [
 ]
 
 SMALL = {
+    "ascend.AscendCsv": "ascend",
+    "rocprof.RocprofSummary": "rocprof-summary",
     "nvprof_text.SummaryText": "nvprof-summary",
     "nvprof_csv.GpuTraceCsv": "nvprof-trace",
     "nvprof_csv.MetricsCsv": "nvprof-metrics",
@@ -216,5 +218,5 @@ def test_a_refusal_names_the_three_nearest_formats_in_one_sentence(tmp_path):
     with pytest.raises(UnknownFormat) as error:
         open_profile(path)
     sentence = str(error.value).removeprefix(str(path))
-    assert "the nearest of 20 formats: PyTorch profiler's printed table; " in sentence
+    assert f"the nearest of {len(READERS)} formats: PyTorch profiler's printed table; " in sentence
     assert sentence.count(";") == 2 and len(sentence) < 320

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 
 from paleo_lite.errors import BadProfile
-from paleo_lite.profiles.detect import read_head
+from paleo_lite.profiles.detect import open_profile, read_head
 from paleo_lite.profiles.nsys_stats import NsysStatsCsv
 from strategies import ACCIDENTS, damaged
 
@@ -188,3 +188,20 @@ def test_sizes_in_single_bytes(tmp_path):
     """Some versions write the sizes of a trace in bytes, without a prefix."""
     text = GPU_TRACE.replace("Bytes (MB)", "Bytes (byte)").replace(",0.004,", ",4096,").replace(",0.262,", ",262144,")
     assert [row.get("bytes") for row in read(tmp_path, text)] == [None, 4096, 262144]
+
+
+def test_columns_that_somebody_left_out_are_skipped(tmp_path):
+    """A table of a blog post, with dots in place of columns."""
+    path = tmp_path / "post.md"
+    path.write_text(
+        " ** CUDA GPU Kernel Summary (cuda_gpu_kern_sum):\n"
+        " Time (%)  Total Time (ns)  Instances  Avg (ns)   Med (ns)   ...  Name\n"
+        " --------  ---------------  ---------  ---------  ---------  ...  --------------------------\n"
+        "    100.0        704721548        320  2202254.8  2201780.0  ...  ampere_bf16_s16816gemm_bf16\n"
+        "      0.0           151553          2    75776.5    75776.5  ...  distribution_elementwise\n"
+    )
+    rows = open_profile(path).read().table.to_pylist()
+    assert [(row["kernel"], row["duration_ns"], row["calls"]) for row in rows] == [
+        ("ampere_bf16_s16816gemm_bf16", 704721548.0, 320),
+        ("distribution_elementwise", 151553.0, 2),
+    ]

@@ -53,6 +53,51 @@ def test_a_pasted_report_of_nsys_is_read(tmp_path):
     ]
 
 
+GRID = """\
+Processing [first.sqlite] with [reports/cuda_gpu_kern_sum.py]...
+
+ ** CUDA GPU Kernel Summary (cuda_gpu_kern_sum):
+
++----------+-----------------+-----------+----------+------------------------------------------+
+| Time (%) | Total Time (ns) | Instances | Avg (ns) |                   Name                   |
++----------+-----------------+-----------+----------+------------------------------------------+
+|     76.9 |     53351148261 |    671360 |  79467.3 | fmhaSm100fKernel_QkvBfloat16OBfloat16H12 |
+|      1.3 |       893758039 |      9016 |  99130.2 | void <unnamed>::multimem_all_reduce<T|1> |
++----------+-----------------+-----------+----------+------------------------------------------+
+"""
+BOXES = GRID.translate(str.maketrans("+-", "┼─")).replace("| ", "│ ").replace(" |", " │")
+
+
+@pytest.mark.parametrize("text", [GRID, BOXES], ids=["ascii", "boxes"])
+def test_a_report_with_lines_around_its_cells_is_read(tmp_path, text):
+    """As ``nsys stats --format table`` prints it; the rows are of a published profile of vLLM on B200."""
+    path = tmp_path / "report.txt"
+    path.write_text(text)
+    rows = open_profile(path).read().table.to_pylist()
+    assert [(row["category"], row["duration_ns"], row["calls"]) for row in rows] == [
+        ("kernel", 53351148261.0, 671360),
+        ("communication", 893758039.0, 9016),
+    ]
+    assert rows[1]["kernel"] == "void <unnamed>::multimem_all_reduce<T|1>"
+
+
+def test_totals_that_became_a_row_end_the_table(tmp_path):
+    """A lecture's notes on torch.square; its last row gives 962 us on the device."""
+    path = tmp_path / "lecture.md"
+    path.write_text(
+        "| Name | Self CPU | CPU total | Self CUDA | CUDA total | # of Calls |\n"
+        "| ---- | -------- | --------- | --------- | ---------- | ---------- |\n"
+        "| aten::square | 15.000us | 85.000us | 15.000us | 962.000us | 1 |\n"
+        "| aten::pow | 51.000us | 68.000us | 941.000us | 947.000us | 1 |\n"
+        "| aten::result_type | 1.000us | 1.000us | 4.000us | 4.000us | 1 |\n"
+        "| aten::to | 0.000us | 0.000us | 2.000us | 2.000us | 1 |\n"
+        "| --- | --- | --- | --- | --- | --- |\n"
+        "| Self CPU time total: <br>Self CUDA time total: | 922.000us<br>962.000us | | | | |\n"
+    )
+    rows = open_profile(path).read().table.to_pylist()
+    assert sum(row["duration_ns"] for row in rows if row["category"] == "kernel") == 962e3
+
+
 def test_lines_outside_of_tables_stay_as_they_are():
     lines = list(enumerate(["a | b", "text", "x | y | z", "--- | --- | ---", "1 | 2 |", "end"], 1))
     printed = list(as_printed(lines))

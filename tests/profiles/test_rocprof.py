@@ -59,3 +59,28 @@ def test_bad_rows_name_their_line(tmp_path, samples, old, new, message):
     text = samples["rocprof.RocprofCsv"].decode()
     with pytest.raises(BadProfile, match=message):
         rows_of(tmp_path, text.replace(old, new, 1))
+
+
+def summary(heading: str, *rows: str) -> str:
+    """A table as ``rocprofv3 --summary`` prints it."""
+    names = "| NAME | DOMAIN | CALLS | DURATION (nsec) | AVERAGE (nsec) | PERCENT (INC) |"
+    return "\n".join((f"ROCPROFV3 {heading}SUMMARY:", "", names, "|---|---|---|---|---|---|", *rows, ""))
+
+
+def test_a_printed_summary_counts_each_domain_once(tmp_path):
+    """Rows of ROCm's documentation of rocprofv3; the first table repeats those of the others."""
+    api = "| hipFree | HIP_API | 24 | 1572948 | 6.554e+04 | 0.275920 |"
+    kernels = (
+        "| void addition_kernel<float>(float*, float const*, int) | KERNEL_DISPATCH | 8 | 184324 | 2.304e+04 | 40.7 |",
+        "| divide_kernel(float*, float const*, int, int) | KERNEL_DISPATCH | 8 | 94482 | 1.181e+04 | 20.9 |",
+    )
+    path = tmp_path / "summary.txt"
+    path.write_text(summary("", api, *kernels) + summary("HIP_API ", api) + summary("KERNEL_DISPATCH ", *kernels))
+    rows = open_profile(path).read().table.to_pylist()
+    assert [(row["category"], row["duration_ns"], row["calls"]) for row in rows] == [
+        ("api", 1572948.0, 24), ("kernel", 184324.0, 8), ("kernel", 94482.0, 8),
+    ]  # fmt: skip
+    damaged = tmp_path / "damaged.txt"
+    damaged.write_text(summary("KERNEL_DISPATCH ", kernels[0].replace("184324", "many")))
+    with pytest.raises(BadProfile, match="line 5: '8' calls in 'many', expected numbers"):
+        open_profile(damaged).read()

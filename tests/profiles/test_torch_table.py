@@ -7,6 +7,7 @@ import re
 import pytest
 
 from paleo_lite.errors import BadProfile
+from paleo_lite.profiles.detect import open_profile
 from paleo_lite.profiles.torch_table import TorchTable
 
 torch = pytest.importorskip("torch")
@@ -208,7 +209,7 @@ def test_pytorch_1_0(tmp_path):
         ("  1.867ms             1", "  1.867ms           1.5", r"1.5 is not a number of calls"),
         ("0.34%      57.045us", "0.34% ", r"'aten::linear .* is not a row of 7 columns"),
         ("CPU total %     CPU total", "CPU gross %     CPU gross", r"no total time under 'Name, Self CPU %"),
-        ("Self CPU time total", "\n         Name      CPU total\nSelf CPU time total", r"a second table"),
+        ("Self CPU time total", "\n         Name      CPU total\nSelf CPU time total", r"not under a rule"),
     ],
 )
 def test_bad_table_names_its_line(tmp_path, samples, old, new, message):
@@ -239,3 +240,55 @@ def test_a_table_in_the_log_of_a_server(tmp_path):
     table = [rule, line("Name", names), rule, line(kernel, cells), rule, "Self CUDA time total: 2.551s"]
     (row,) = rows_of(tmp_path, "".join(f"(EngineCore_7 pid=1389347) {text}  \n" for text in table))
     assert (row["kernel"], row["category"], row["duration_ns"], row["calls"]) == (kernel, "kernel", 345184, 1)
+
+
+TWICE = """\
+# sort_by="self_xpu_time_total"
+-----------------  ------------  ------------  ------------  ------------  ------------
+             Name      Self CPU     CPU total      Self XPU     XPU total    # of Calls
+-----------------  ------------  ------------  ------------  ------------  ------------
+      aten::copy_       62.290s      125.282s        2.440s        2.440s          2854
+        aten::add     136.638ms     635.801ms        1.508s        1.508s          1456
+-----------------  ------------  ------------  ------------  ------------  ------------
+Self CPU time total: 67.373s
+Self XPU time total: 87.553s
+
+# sort_by="self_cpu_time_total"
+-----------------  ------------  ------------  ------------  ------------  ------------
+             Name      Self CPU     CPU total      Self XPU     XPU total    # of Calls
+-----------------  ------------  ------------  ------------  ------------  ------------
+      aten::copy_       62.290s      125.282s        2.440s        2.440s          2854
+-----------------  ------------  ------------  ------------  ------------  ------------
+Self CPU time total: 67.373s
+Self XPU time total: 87.553s
+"""
+
+
+def test_a_profile_printed_twice_is_read_once(tmp_path):
+    """Rows of a published profile of a video model on Intel's GPU, sorted by device and then by host."""
+    path = tmp_path / "twice.txt"
+    path.write_text(TWICE)
+    rows = open_profile(path).read().table.to_pylist()
+    assert {row["kernel"]: row["calls"] for row in rows} == {"aten::copy_": 2854, "aten::add": 1456}
+    other = tmp_path / "other.txt"
+    other.write_text(TWICE[::-1].replace("s373.76", "s373.77", 1)[::-1])
+    with pytest.raises(BadProfile, match="line 13: a second table with other totals"):
+        open_profile(other).read()
+
+
+def test_a_table_with_single_spaces_is_read(tmp_path):
+    """As a page converted to Markdown shows it; the totals are those below the table."""
+    path = tmp_path / "page.md"
+    path.write_text(
+        "------------- ------------ ------------ ------------ ------------ ------------\n"
+        " Name Self CPU % Self CPU CPU total % CPU total CPU time avg Self CUDA Self CUDA % CUDA total CUDA time avg "
+        "# of Calls\n"
+        "------------- ------------ ------------ ------------ ------------ ------------\n"
+        " aten::div 50.22% 4.095ms 50.22% 4.095ms 4.095us 7.191ms 49.95% 7.191ms 7.191us 1000\n"
+        " aten::mul 49.78% 4.058ms 49.78% 4.058ms 4.058us 7.204ms 50.05% 7.204ms 7.204us 1000\n"
+        "------------- ------------ ------------ ------------ ------------ ------------\n"
+        "Self CPU time total: 8.153ms\nSelf CUDA time total: 14.395ms\n"
+    )
+    rows = open_profile(path).read().table.to_pylist()
+    assert sum(row["duration_ns"] for row in rows if row["category"] == "kernel") == 14.395e6
+    assert sum(row["metric.self_cpu_ns"] for row in rows if row["category"] == "cpu") == 8.153e6

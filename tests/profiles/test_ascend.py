@@ -1,0 +1,71 @@
+"""CSV of Huawei's profilers, with columns and rows as published; the start has a tab behind it, as torch_npu writes."""
+
+from __future__ import annotations
+
+import pytest
+
+from paleo_lite.errors import BadProfile
+from paleo_lite.profiles.detect import open_profile
+
+DETAILS = """\
+Step Id,Device_id,Task ID,Stream ID,Name,Type,OP State,Accelerator Core,Start Time(us),Duration(us),Input Shapes
+2,0,1,7,aclnnMatmul_MatMulCommon_MatMulV2,MatMulV2,dynamic,AI_CORE,1774670741777000.027\t,420.50,"2,4096;4096,64"
+2,0,2,7,aclnnMul_MulAiCore_Mul,Mul,dynamic,AI_VECTOR_CORE,1774670741777420.5\t,18.32,N/A
+2,0,3,9,hcom_allReduce__123_0,hcom_allReduce_,N/A,COMMUNICATION,1774670741777500.0\t,10.0,N/A
+"""
+SUMMARY = """\
+Device_id,Op Name,OP Type,Task Type,Task Start Time(us),Task Duration(us),Task Wait Time(us),Block Num
+0,official_kernel_a,MatMul,AI_CORE,0.0,12.5,0.1,1
+0,MemcpyAsync,N/A,MEMCPY_ASYNC,20.0,6.0,0,0
+"""
+STATISTIC = """\
+Device_id,OP Type,Core Type,Count,Total Time(us),Min Time(us),Avg Time(us),Max Time(us),Ratio(%)
+0,Cast,AI_VECTOR_CORE,240,23077.4,1.18,96.155,2708.32,10.561
+0,BatchMatMulV3,AI_CORE,45,19941.5,417.24,443.144,483.54,9.126
+"""
+
+
+def read(tmp_path, text: str) -> list[dict]:
+    path = tmp_path / "profile.csv"
+    path.write_text(text)
+    profile = open_profile(path)
+    assert profile.format == "ascend"
+    return profile.read().table.to_pylist()
+
+
+def test_kernels_begin_to_the_nanosecond(tmp_path):
+    rows = read(tmp_path, DETAILS)
+    assert [row["start_ns"] for row in rows] == [1774670741777000027, 1774670741777420500, 1774670741777500000]
+    assert [row["duration_ns"] for row in rows] == [420500.0, 18320.0, 10000.0]
+    assert [row["category"] for row in rows] == ["kernel", "kernel", "communication"]
+    assert [row["op"] for row in rows] == ["MatMulV2", "Mul", "hcom_allReduce_"]
+    assert {row["step"] for row in rows} == {"2"} and [row["stream"] for row in rows] == [7, 7, 9]
+
+
+def test_a_summary_of_operators_is_read_by_its_own_names(tmp_path):
+    rows = read(tmp_path, SUMMARY)
+    assert [(row["kernel"], row["category"], row["duration_ns"]) for row in rows] == [
+        ("official_kernel_a", "kernel", 12500.0),
+        ("MemcpyAsync", "memcpy", 6000.0),
+    ]
+
+
+def test_a_statistic_has_the_calls_of_each_type(tmp_path):
+    rows = read(tmp_path, STATISTIC)
+    assert [(row["kernel"], row["calls"], row["duration_ns"]) for row in rows] == [
+        ("Cast", 240, 23077400.0),
+        ("BatchMatMulV3", 45, 19941500.0),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("420.50", "-1", r"line 2: Duration\(us\) is '-1', expected a time in us"),
+        (",18.32,", ",,", "line 3: no duration"),
+        (",7,aclnnMatmul", ",seven,aclnnMatmul", "line 2: Stream ID is 'seven', expected a whole number"),
+    ],
+)
+def test_a_bad_cell_names_its_line(tmp_path, old, new, message):
+    with pytest.raises(BadProfile, match=message):
+        read(tmp_path, DETAILS.replace(old, new, 1))
