@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from ..errors import BadValue
 from .option import command_words
 from .serve import advised_question, make_deployment, traffic_of
@@ -59,9 +61,11 @@ def answered_deployment(question: Serve, answer: Any) -> Deployment:
 
     if not isinstance(answer, Serving):
         raise BadValue("`--report` writes the files of one deployment: give one value of every option")
-    if question.advise is None:
-        return make_deployment(question)
-    return advised_deployment(question, answer)
+    deployment = make_deployment(question) if question.advise is None else advised_deployment(question, answer)
+    prefill = deployment.prefill
+    if prefill is not None and answer.prefill_pool is not None:
+        prefill = msgspec.structs.replace(prefill, longest_request=answer.prefill_pool.longest_request)
+    return msgspec.structs.replace(deployment, longest_request=answer.longest_request, prefill=prefill)
 
 
 def advised_deployment(question: Serve, answer: Serving) -> Deployment:
@@ -89,8 +93,6 @@ def write_series(question: Serve, answer: Any, path: Path) -> bytes:
 
 def _recorded(question: Serve, answer: Any) -> dict[str, Sequence[Outcome]]:
     """Return the outcomes of the replicas by pool, with their steps, of the traffic of a question."""
-    import msgspec
-
     deployment = answered_deployment(question, answer)
     traffic = traffic_of(question, deployment)
     options = msgspec.structs.replace(deployment.options, records_steps=True)

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import msgspec
 import numpy as np
 
+from ..architectures.families.network import NEXT_TOKEN_LAYERS
 from ..timing.answer import Answer
 from ..timing.intervals import Z_90
 from ..timing.notes import clock_notes, published_weights_note, setting_notes
@@ -20,7 +21,7 @@ from .deployment import LEVELS, Deployment, PreparedDeployment
 from .drafting import drafting_notes
 from .energy import Drawn, draw_power_of_all
 from .kernel_timer import KernelTime, time_decode_kernels
-from .launch import launch
+from .launch import launch, to_launch
 from .outcomes import Outcome, request_latencies, summarize
 from .prefill_pool import PrefillPool, describe_prefill
 from .prefix_cache import prefix_hit_rate
@@ -100,6 +101,9 @@ class Serving(Answer, msgspec.Struct, frozen=True, eq=False):
         Replicas that compute prompts only; None where every replica does both.
     prefix_hit_rates : tuple of float or None
         Share of the prompts' tokens that the prefix cache of each replica has; None where nothing is known of prefixes.
+    longest_request : int or None
+        Tokens of a request, with its answer, for which the launch command starts its servers, because their cache does
+        not hold one of all positions of the network; None without such a limit.
     """
 
     _page: ClassVar[str] = "paleo_lite.reporting.serving:serving_page"
@@ -144,6 +148,7 @@ class Serving(Answer, msgspec.Struct, frozen=True, eq=False):
     price_cloud: str | None = None
     prefill_pool: PrefillPool | None = None
     prefix_hit_rates: tuple[float, ...] | None = None
+    longest_request: int | None = None
 
     @property
     def usd_per_h(self) -> float | None:
@@ -352,29 +357,8 @@ def answer(
     on_device = deployment.on_device
     timer = deployment.timer
     workload, device = on_device.workload, on_device.machine.device
-    context = mean_context(traffic)
-    network_notes = on_device.decode_workload(max(round(context), 1)).network.notes
-    requested = _setting_notes(prepared, figures["expected"]["mean_sequences"] or 1.0)
-    published = published_weights_note(workload)
-    if published is not None:
-        requested.append(published)
-    all_notes = list(
-        dict.fromkeys((*notes, *requested, *drafting_notes(prepared, context), *network_notes, *timer.notes))
-    )
-    all_notes += _device_notes(prepared, traffic)
-    if traffic.hashes is not None and traffic.sessions is None:
-        all_notes.append(
-            f"{prefix_hit_rate(traffic.hashes):.1%} of the blocks of these prompts were in earlier ones: replicas that "
-            "take requests in turn, and caches that evict, find fewer"
-        )
     rate_per_s = traffic.rate_per_s
-    capacity_per_s = figures["expected"].get("saturation_requests_per_s")
-    if rate_per_s is not None and capacity_per_s is not None and rate_per_s > capacity_per_s:
-        all_notes.insert(
-            0,
-            f"{rate_per_s:.3g} requests/s exceed the saturation rate of {capacity_per_s:.3g}: the queue grows as long "
-            "as requests arrive, and latencies depend on the number of requests",
-        )
+    all_notes = _notes_of(prepared, traffic, figures["expected"], notes)
     added = {name: Z_90 * deviation for name, deviation in timer.latency_deviations.items()}
     shown = {
         name: _figure([figures[level][name] for level in levels])
@@ -386,7 +370,8 @@ def answer(
         below, above = math.log(drawn.watts / drawn.low_w), math.log(drawn.high_w / drawn.watts)
         shown |= {name: _widen(shown[name], below, above) for name in ENERGY_FIGURES if name in shown}
         shown["watts_per_gpu"] = _at_most(shown["watts_per_gpu"], device.power_w)
-    launched = launch(deployment)
+    launchable = to_launch(prepared, traffic)
+    launched = launch(launchable)
     all_notes += launched.notes
     all_notes += deployment.price_notes(date.today())
     return Serving(
@@ -430,13 +415,55 @@ def answer(
         expert_parallel=on_device.experts,
         attention_data_parallel=on_device.attention_data,
         launch_command=launched.command,
-        kernels=time_decode_kernels(on_device, figures["expected"]["mean_sequences"] or 1.0, context),
+        kernels=time_decode_kernels(on_device, figures["expected"]["mean_sequences"] or 1.0, mean_context(traffic)),
         offered_requests_per_s=rate_per_s,
         price_usd_per_h=None if deployment.usd_per_h is None else deployment.usd_per_h / deployment.devices,
         prefix_hit_rates=_hit_rates(expected_prefill or expected),
-        prefill_pool=describe_prefill(prepared, traffic, expected_prefill, duration_s, launched.prefill_command),
+        longest_request=launchable.longest_request,
+        prefill_pool=describe_prefill(
+            prepared,
+            traffic,
+            expected_prefill,
+            duration_s,
+            launched.prefill_command,
+            None if launchable.prefill is None else launchable.prefill.longest_request,
+        ),
         price_cloud=None if deployment.listing is None else deployment.listing.cloud or None,
     )
+
+
+def _notes_of(
+    prepared: PreparedDeployment, traffic: Traffic, figures: dict[str, float | None], notes: Sequence[str]
+) -> list[str]:
+    """Return given notes, and those on the traffic and on what is simulated, but not on its launch."""
+    deployment = prepared.deployment
+    on_device, timer = deployment.on_device, deployment.timer
+    context = mean_context(traffic)
+    network_notes = on_device.decode_workload(max(round(context), 1)).network.notes
+    if deployment.options.speculation.heads == "mtp":  # these layers draft
+        network_notes = tuple(note for note in network_notes if not note.startswith(NEXT_TOKEN_LAYERS))
+    requested = _setting_notes(prepared, figures["mean_sequences"] or 1.0)
+    published = published_weights_note(on_device.workload)
+    if published is not None:
+        requested.append(published)
+    all_notes = list(
+        dict.fromkeys((*notes, *requested, *drafting_notes(prepared, context), *network_notes, *timer.notes))
+    )
+    all_notes += _device_notes(prepared, traffic)
+    if traffic.hashes is not None and traffic.sessions is None:
+        all_notes.append(
+            f"{prefix_hit_rate(traffic.hashes):.1%} of the blocks of these prompts were in earlier ones: replicas that "
+            "take requests in turn, and caches that evict, find fewer"
+        )
+    rate_per_s = traffic.rate_per_s
+    capacity_per_s = figures.get("saturation_requests_per_s")
+    if rate_per_s is not None and capacity_per_s is not None and rate_per_s > capacity_per_s:
+        all_notes.insert(
+            0,
+            f"{rate_per_s:.3g} requests/s exceed the saturation rate of {capacity_per_s:.3g}: the queue grows as long "
+            "as requests arrive, and latencies depend on the number of requests",
+        )
+    return all_notes
 
 
 def mean_context(traffic: Traffic) -> float:

@@ -59,12 +59,15 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
     prefill: Deployment | None = None
     router: str = ROUND_ROBIN  # how replicas share the requests, one of `paleo_lite.serving.routers.ROUTERS`
     stores: tuple[CacheStore, ...] = ()  # tiers of the prefix cache below the memory of the devices
+    # Tokens of a request, with its answer, that its servers are started for; None for the positions of the network.
+    longest_request: int | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.replicas, bool) or not isinstance(self.replicas, int) or self.replicas < 1:
             raise BadValue(f"`--replicas` must be an integer >= 1 (got {self.replicas!r})")
         drafts_on_device = self.draft is not None or bool(self.options.speculation.heads)
-        if drafts_on_device and self.on_device.pipeline.degree > 1:
+        pools = (self,) if self.prefill is None else (self, self.prefill)  # the heads have keys and values of their own
+        if drafts_on_device and any(pool.on_device.pipeline.degree > 1 for pool in pools):
             raise BadValue(
                 "`--speculation draft` is not modelled with `--pipeline`: leave it out, as for drafting with n-grams"
             )

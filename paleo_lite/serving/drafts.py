@@ -36,6 +36,8 @@ class PublishedDraft(NamedTuple):
     heads: str  # one of `HEADS`
     tokens: Mapping[int, float]  # per iteration, the verified one included, by the number of drafted ones
     source: str
+    checkpoint: str = ""  # of the heads; empty if they are in that of the network
+    method: str = ""  # name under which engines start them; empty for that of the heads
 
 
 _GOLDEN = "SemiAnalysisAI/InferenceX, golden_al_distribution (code of SPEED-Bench at temperature 1, thinking)"
@@ -50,16 +52,31 @@ PUBLISHED: Mapping[str, tuple[PublishedDraft, ...]] = {
         ),
     ),
     "glm-5.2": (PublishedDraft("mtp", {1: 1.84, 2: 2.50, 3: 2.99, 4: 3.33, 5: 3.61}, _GOLDEN),),
-    "kimi-k2.5": (PublishedDraft("eagle3", {1: 1.83, 2: 2.43, 3: 2.88, 4: 3.24, 5: 3.46}, _GOLDEN),),
-    "kimi-k3": (PublishedDraft("parallel", {1: 1.84, 2: 2.45, 3: 2.87, 5: 3.44, 7: 3.78}, _GOLDEN),),
-    "minimax-m3": (PublishedDraft("eagle3", {1: 1.78, 2: 2.38, 3: 2.83, 4: 3.11, 5: 3.35}, _GOLDEN),),
+    "kimi-k2.5": (
+        PublishedDraft(
+            "eagle3", {1: 1.83, 2: 2.43, 3: 2.88, 4: 3.24, 5: 3.46}, _GOLDEN, "lightseekorg/kimi-k2.5-eagle3-mla"
+        ),
+    ),
+    "kimi-k3": (
+        PublishedDraft(
+            "parallel", {1: 1.84, 2: 2.45, 3: 2.87, 5: 3.44, 7: 3.78}, _GOLDEN, "Inferact/Kimi-K3-DSpark", "dspark"
+        ),
+    ),
+    "minimax-m3": (
+        PublishedDraft("eagle3", {1: 1.78, 2: 2.38, 3: 2.83, 4: 3.11, 5: 3.35}, _GOLDEN, "Inferact/MiniMax-M3-EAGLE3"),
+    ),
     "qwen3.5-397b-a17b": (PublishedDraft("mtp", {1: 1.93, 2: 2.73, 3: 3.39, 4: 3.97, 5: 4.41}, _GOLDEN),),
     "gpt-oss-20b": (
-        PublishedDraft("eagle3", {3: 2.24, 7: 2.59}, _P_EAGLE),
-        PublishedDraft("parallel", {3: 2.87, 7: 3.38}, _P_EAGLE),
+        PublishedDraft("eagle3", {3: 2.24, 7: 2.59}, _P_EAGLE, "RedHatAI/gpt-oss-20b-speculator.eagle3"),
+        PublishedDraft("parallel", {3: 2.87, 7: 3.38}, _P_EAGLE, "amazon/gpt-oss-20b-p-eagle", "p-eagle"),
     ),
 }  # fmt: skip
 """Published drafts by network."""
+
+
+def find_published(network: str, heads: str) -> PublishedDraft | None:
+    """Return the published heads of a network of some kind; None if there are none."""
+    return next((draft for draft in PUBLISHED.get(network, ()) if draft.heads == heads), None)
 
 
 def acceptance_of(tokens: float, drafted: int) -> float:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from ..architectures import Network
 from ..engines.records import SERVERS
-from ..engines.records.record import Launcher
+from ..engines.records.record import DraftWords, Launcher
 from ..formats import FORMATS
+from .drafts import find_published
 from .products import converts_weights
 
 if TYPE_CHECKING:
-    from .deployment import Deployment
+    from .deployment import Deployment, PreparedDeployment
+    from .requests import Traffic
 
 Value = str | int | float | bool | None
 
@@ -50,6 +53,7 @@ class LaunchParts(NamedTuple):
     options: list[str]
     environment: dict[str, str]
     lines: list[str]  # of the file with further options; empty if the command states all of them
+    entries: dict[str, Any]  # entries of that file that only some deployments have
     file_option: str  # option that names this file
 
 
@@ -70,11 +74,37 @@ def launch(deployment: Deployment) -> Launch:
     return Launch(decode, commands.get("prefill"), tuple(dict.fromkeys(notes)))
 
 
+def to_launch(prepared: PreparedDeployment, traffic: Traffic) -> Deployment:
+    """Return the deployment whose servers are started for the requests that are asked for, and that caches hold.
+
+    Engines refuse to start where the cache does not hold a request of all positions of the network.
+    """
+    deployment = prepared.deployment
+    longest = int((traffic.input_tokens + traffic.output_tokens).max())
+    held = prepared.room.tokens // deployment.on_device.attention_data  # of the group that has the request
+    lengths = deployment.on_device.workload.network.lengths
+    positions = None if lengths is None else lengths.longest
+    accepted = None
+    if positions is None or held < positions:
+        accepted = min(1 << (longest - 1).bit_length(), held)
+    if positions is not None and accepted is not None:
+        accepted = min(accepted, positions)
+    prefill = None if prepared.prefill is None else to_launch(prepared.prefill, traffic)
+    return msgspec.structs.replace(deployment, longest_request=accepted, prefill=prefill)
+
+
 def pools_of(deployment: Deployment) -> dict[str, Deployment]:
-    """Return the pools by their role: ``prefill`` and ``decode``, or ``worker`` where every replica does both."""
+    """Return the pools by their role: ``prefill`` and ``decode``, or ``worker`` where every replica does both.
+
+    Heads that draft have keys and values of the prompt too, which the prefill pool computes.
+    """
     if deployment.prefill is None:
         return {"worker": deployment}
-    return {"prefill": deployment.prefill, "decode": deployment}
+    prefill, speculation = deployment.prefill, deployment.options.speculation
+    if speculation.heads:
+        options = msgspec.structs.replace(prefill.options, speculation=speculation)
+        prefill = msgspec.structs.replace(prefill, options=options)
+    return {"prefill": prefill, "decode": deployment}
 
 
 def _command_of(parts: LaunchParts) -> str:
@@ -104,11 +134,49 @@ def launch_parts(deployment: Deployment, role: str = "worker") -> LaunchParts:
         environment[name] = value_of_it
     repository = find_repository(deployment.on_device.workload.network)
     lines = _file_lines(launcher, settings)
+    drafting = _draft_words(deployment)
+    options += drafting.options
+    lines += [f"{name}: {_in_flow_style(entry)}" for name, entry in drafting.file_entries.items()]
     if role != "worker":
         assert launcher.pools is not None
         options += launcher.pools.options[role]
         lines += launcher.pools.file_lines.get(role, ())
-    return LaunchParts(launcher.command.split(), repository, options, environment, lines, launcher.file_option)
+    entries = dict(drafting.file_entries)
+    return LaunchParts(launcher.command.split(), repository, options, environment, lines, entries, launcher.file_option)
+
+
+def _draft_words(deployment: Deployment) -> DraftWords:
+    """Return what starts the speculative decoding of a deployment, whose engine can draft like it."""
+    launcher, tokens = deployment.engine.launcher, deployment.options.speculation.draft_length
+    assert launcher is not None
+    if not tokens:
+        return DraftWords()
+    return launcher.drafts[_draft_method(deployment)](tokens, _draft_checkpoint(deployment))
+
+
+def _draft_method(deployment: Deployment) -> str:
+    """Return the way in which a deployment drafts tokens, one of those of launchers."""
+    heads = deployment.options.speculation.heads
+    if not heads:
+        return "n-grams" if deployment.draft is None else "network"
+    published = find_published(deployment.on_device.workload.network.name, heads)
+    return heads if published is None else published.method or heads
+
+
+def _draft_checkpoint(deployment: Deployment) -> str:
+    """Return the checkpoint of what drafts; a word that stands for one that nobody has published."""
+    if deployment.draft is not None:
+        return find_repository(deployment.draft.workload.network)
+    heads = deployment.options.speculation.heads
+    published = find_published(deployment.on_device.workload.network.name, heads)
+    return f"{heads.upper()}-HEADS" if published is None else published.checkpoint
+
+
+def _in_flow_style(value: Any) -> str:
+    """Return a value of a YAML file in one line."""
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{name}: {_in_flow_style(item)}' for name, item in value.items())}}}"
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def launch_settings(launcher: Launcher, deployment: Deployment) -> dict[str, Value]:
@@ -119,6 +187,7 @@ def launch_settings(launcher: Launcher, deployment: Deployment) -> dict[str, Val
     engine, on_device = deployment.engine, deployment.on_device
     groups, experts, stages = on_device.attention_data, on_device.experts, on_device.pipeline.degree
     workload = on_device.workload
+    form = workload.weights or workload.precision
     chunk, usual = engine.chunked_prefill, SERVERS[engine.name]
     return {
         "devices": _above_one(on_device.tensor),
@@ -136,10 +205,16 @@ def launch_settings(launcher: Launcher, deployment: Deployment) -> dict[str, Val
         "given_block_tokens": None if engine.block_tokens == usual.block_tokens else engine.block_tokens,
         "memory_fraction": engine.memory_fraction,
         "receive_interval": _above_one(engine.receive_interval),
+        "longest_request": deployment.longest_request,
         "dtype": DTYPES.get(workload.precision),
-        "weights": launcher.weights.get(workload.weights or workload.precision),
+        "weights": None if _is_published_narrow(workload.network) else launcher.weights.get(form),
         "kv_cache": launcher.kv_cache.get(_plain_name(on_device.kv_cache)),
     }
+
+
+def _is_published_narrow(network: Network) -> bool:
+    """Return whether the published checkpoint has narrower weights than 16 bits, which engines do not convert."""
+    return network.publication is not None and bool(network.publication.weights)
 
 
 def _converts_weights(deployment: Deployment) -> bool:
@@ -168,6 +243,8 @@ def why_not_launched(deployment: Deployment, role: str = "worker") -> str:
         return f"{engine} divides experts among all {devices} devices or none (got {experts})"
     if not launcher.partial_groups and groups not in (1, devices):
         return f"{engine} divides attention into as many groups as devices, {devices}, or one (got {groups})"
+    if deployment.options.speculation.draft_length and _draft_method(deployment) not in launcher.drafts:
+        return f"nothing is known of how {engine} drafts tokens with {_draft_method(deployment)}"
     device = on_device.machine.device
     if _converts_weights(deployment) and not (launcher.converts_weights and device.vendor == "NVIDIA"):
         return (
@@ -204,12 +281,16 @@ def launch_notes(deployment: Deployment) -> list[str]:
     workload = deployment.on_device.workload
     form = FORMATS[workload.weights or workload.precision]
     notes = []
-    if form.is_quantized and form.name not in launcher.weights:
+    is_made = form.name in launcher.weights and not _is_published_narrow(workload.network)
+    published = "" if workload.network.publication is None else workload.network.publication.weights
+    if form.is_quantized and not is_made and form.name != published:
         repository = find_repository(workload.network)
         notes.append(
             f"the launch command needs a checkpoint with weights in {form.name}: name it instead of {repository} "
             "if that has other weights"
         )
-    if deployment.options.speculation.draft_length:
-        notes.append("the launch command leaves speculative decoding out")
+    heads = deployment.options.speculation.heads
+    if heads not in ("", "mtp") and find_published(workload.network.name, heads) is None:
+        placeholder = _draft_checkpoint(deployment)
+        notes.append(f"the launch command needs a checkpoint of {heads} heads: name it instead of {placeholder}")
     return notes

@@ -321,7 +321,7 @@ def _dynamo_service(pool: Deployment, role: str) -> dict[str, Any]:
     name_option = "--model" if launcher.dynamo_worker == "dynamo.vllm" else "--model-path"
     arguments = [name_option, parts.repository, "--served-model-name", parts.repository]
     if launcher.file_option:
-        arguments += ["--override-engine-args", json.dumps(_engine_arguments(pool))]
+        arguments += ["--override-engine-args", json.dumps({**_engine_arguments(pool), **parts.entries})]
     else:
         arguments += parts.options
     service: dict[str, Any] = {"componentType": "worker"}
@@ -355,7 +355,9 @@ def _engine_arguments(pool: Deployment) -> dict[str, Any]:
     cache: dict[str, Any] = {"free_gpu_memory_fraction": engine.memory_fraction}
     if on_device.kv_cache in _launcher_of(pool).kv_cache:
         cache["dtype"] = _launcher_of(pool).kv_cache[on_device.kv_cache]
+    longest = {} if pool.longest_request is None else {"max_seq_len": pool.longest_request}
     return {
+        **longest,
         "tensor_parallel_size": on_device.tensor,
         "pipeline_parallel_size": on_device.pipeline.degree,
         "moe_expert_parallel_size": on_device.experts,

@@ -28,6 +28,8 @@ class PrefillPool(msgspec.Struct, frozen=True):
         Seconds from one pool to the other for the keys and values of a prompt of the mean length.
     launch_command : str or None
         The engine's own command for a replica of the pool; None if the engine cannot be launched like this.
+    longest_request : int or None
+        Tokens of a request for which this command starts its servers; None without such a limit.
     """
 
     gpu: str
@@ -46,6 +48,7 @@ class PrefillPool(msgspec.Struct, frozen=True):
     utilisation: float
     transfer_s: float
     launch_command: str | None = None
+    longest_request: int | None = None
 
 
 def describe_prefill(
@@ -54,6 +57,7 @@ def describe_prefill(
     outcomes: Sequence[Outcome],
     duration_s: float,
     launch_command: str | None,
+    longest_request: int | None,
 ) -> PrefillPool | None:
     """Return what an answer says of the prefill pool; None without one."""
     if prepared.prefill is None:
@@ -77,4 +81,5 @@ def describe_prefill(
         utilisation=sum(outcome.busy_s for outcome in outcomes) / (duration_s * pool.replicas),
         transfer_s=prepared.transfer.seconds(float(traffic.input_tokens.mean())),
         launch_command=launch_command,
+        longest_request=longest_request,
     )

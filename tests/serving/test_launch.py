@@ -24,14 +24,14 @@ DOCUMENTED = {
     # docs.vllm.ai/en/latest/cli/serve
     "vllm": "--tensor-parallel-size --data-parallel-size --enable-expert-parallel --pipeline-parallel-size "
     "--max-num-seqs --max-num-batched-tokens --no-enable-chunked-prefill --block-size --gpu-memory-utilization --dtype "
-    "--quantization --kv-cache-dtype",
+    "--quantization --kv-cache-dtype --max-model-len",
     # tensorrt_llm/commands/serve.py
     "tensorrt-llm": "--tp_size --ep_size --pp_size --max_batch_size --max_num_tokens --enable_chunked_prefill "
-    "--kv_cache_free_gpu_memory_fraction",
+    "--kv_cache_free_gpu_memory_fraction --max_seq_len",
     # docs.sglang.io/advanced_features/server_arguments
     "sglang": "--tp-size --dp-size --enable-dp-attention --ep-size --pp-size --max-running-requests --page-size "
     "--max-prefill-tokens --chunked-prefill-size --mem-fraction-static --scheduler-recv-interval --dtype "
-    "--quantization --kv-cache-dtype",
+    "--quantization --kv-cache-dtype --context-length",
 }
 
 
@@ -77,7 +77,7 @@ def test_vllm_launches_attention_groups_as_data_parallel_ranks() -> None:
     assert (options["--tensor-parallel-size"], options["--data-parallel-size"]) == ("2", "4")
     assert options["--enable-expert-parallel"] == ""
     assert (options["--max-num-seqs"], options["--max-num-batched-tokens"]) == ("1024", "8192")  # of each rank
-    assert (options["--quantization"], options["--kv-cache-dtype"]) == ("fp8", "fp8")
+    assert options["--kv-cache-dtype"] == "fp8" and "--quantization" not in options  # published in blocks of fp8
 
 
 def test_sglang_counts_all_devices_as_tensor_parallel() -> None:
@@ -167,8 +167,106 @@ def test_checkpoints_of_formats_are_noted() -> None:
     integers = serve("llama-3-8b", gpu="h100-sxm", rate=1, num_requests=20, weights="int4", speculation="tokens=2")
     notes = " ".join(integers.notes)
     assert "needs a checkpoint with weights in int4: name it instead of meta-llama/Meta-Llama-3-8B" in notes
-    assert "leaves speculative decoding out" in notes
     assert "--quantization" not in str(integers.launch_command)  # engines read the format from the checkpoint
+    published = serve("deepseek-v3", weights="fp8-block", **MIXTURE)
+    assert "needs a checkpoint" not in " ".join(published.notes)
+
+
+DRAFTS: dict[str, dict[str, Any]] = {
+    "mtp": {"network": "deepseek-r1", "tensor": 8, "draft": "mtp"},
+    "eagle3": {"network": "gpt-oss-20b", "draft": "eagle3"},
+    "p-eagle": {"network": "gpt-oss-20b", "draft": "parallel"},
+    "network": {"network": "llama-3.1-70b", "tensor": 4, "draft": "llama-3.1-8b"},
+    "n-grams": {"network": "llama-3.1-8b"},
+}
+
+
+@pytest.mark.parametrize(
+    ("engine", "drafts", "words"),
+    [
+        # docs.vllm.ai/en/latest/features/speculative_decoding, and vllm/config/speculative.py
+        ("vllm", "mtp", '--speculative-config {"method":"mtp","num_speculative_tokens":3}'),
+        ("vllm", "eagle3", '{"method":"eagle3","model":"RedHatAI/gpt-oss-20b-speculator.eagle3",'
+         '"num_speculative_tokens":3}'),
+        ("vllm", "p-eagle", '{"method":"eagle3","model":"amazon/gpt-oss-20b-p-eagle","num_speculative_tokens":3,'
+         '"parallel_drafting":true}'),
+        ("vllm", "network", '{"method":"draft_model","model":"meta-llama/Llama-3.1-8B","num_speculative_tokens":3}'),
+        ("vllm", "n-grams", '{"method":"ngram","num_speculative_tokens":3}'),
+        # docs.sglang.io/docs/advanced_features/speculative_decoding
+        ("sglang", "mtp", "--speculative-algorithm EAGLE --speculative-num-steps 3 --speculative-eagle-topk 1 "
+         "--speculative-num-draft-tokens 4"),
+        ("sglang", "eagle3", "--speculative-algorithm EAGLE3 --speculative-draft-model-path "
+         "RedHatAI/gpt-oss-20b-speculator.eagle3 --speculative-num-steps 3"),
+        ("sglang", "network", "--speculative-algorithm STANDALONE --speculative-draft-model-path "
+         "meta-llama/Llama-3.1-8B"),
+        ("sglang", "n-grams", "--speculative-algorithm NGRAM --speculative-num-draft-tokens 4"),
+        # TensorRT-LLM, docs/source/features/speculative-decoding.md
+        ("tensorrt-llm", "mtp", "speculative_config: {decoding_type: MTP, num_nextn_predict_layers: 3}"),
+        ("tensorrt-llm", "eagle3", "speculative_config: {decoding_type: Eagle, max_draft_len: 3, "
+         "speculative_model_dir: RedHatAI/gpt-oss-20b-speculator.eagle3}"),
+        ("tensorrt-llm", "network", "speculative_config: {decoding_type: DraftTarget, max_draft_len: 3, "
+         "speculative_model_dir: meta-llama/Llama-3.1-8B} disable_overlap_scheduler: true"),
+        ("tensorrt-llm", "n-grams", "speculative_config: {decoding_type: NGram, max_draft_len: 3} "
+         "disable_overlap_scheduler: true"),
+    ],
+)  # fmt: skip
+def test_command_drafts_as_the_answer_does(engine: str, drafts: str, words: str) -> None:
+    asked = {"gpu": "h200", "concurrency": 1, "num_requests": 4, **DRAFTS[drafts]}
+    draft = {} if "draft" not in asked else {"draft": asked.pop("draft")}
+    result = serve(asked.pop("network"), engine=engine, speculation={"tokens": 3, "acceptance": 0.5, **draft}, **asked)
+    assert words in " ".join(shlex.split(str(result.launch_command)))
+    assert drafts != "mtp" or "are left out" not in " ".join(result.notes)
+
+
+def test_heads_of_the_decode_pool_are_in_both_pools() -> None:
+    """What drafts has keys and values of its own, which the prefill pool computes and sends."""
+    result = serve(
+        "gpt-oss-20b", gpu="h100-sxm", rate=1, num_requests=10, prefill_pool="replicas=1",
+        decode_pool="replicas=1", speculation="tokens=3,acceptance=0.5,draft=eagle3",
+    )  # fmt: skip
+    assert result.prefill_pool is not None
+    assert "--speculative-config" in str(result.prefill_pool.launch_command)
+    assert "--speculative-config" in str(result.launch_command)
+
+
+def test_drafts_that_cannot_be_started_are_noted() -> None:
+    unpublished = serve(
+        "llama-3.1-8b", gpu="h100-sxm", rate=1, num_requests=10, speculation="tokens=3,acceptance=0.5,draft=eagle3"
+    )
+    assert '"model":"EAGLE3-HEADS"' in str(unpublished.launch_command)
+    assert "name it instead of EAGLE3-HEADS" in " ".join(unpublished.notes)
+    unknown = serve(
+        "gpt-oss-20b", gpu="h100-sxm", rate=1, num_requests=10, engine="sglang",
+        speculation="tokens=3,acceptance=0.5,draft=parallel",
+    )  # fmt: skip
+    assert unknown.launch_command is None
+    assert "nothing is known of how sglang drafts tokens with p-eagle" in " ".join(unknown.notes)
+
+
+@pytest.mark.parametrize(
+    ("engine", "option"),
+    [("vllm", "--max-model-len"), ("sglang", "--context-length"), ("tensorrt-llm", "--max_seq_len")],
+)
+def test_length_is_stated_where_the_cache_is_shorter_than_the_positions(engine: str, option: str) -> None:
+    """Llama 3.1 8B in 16 bits (16.1 GB) leaves an RTX 4090 less than its 131,072 positions, but not an H100."""
+    asked: dict[str, Any] = {"input_tokens": 1500, "output_tokens": 800, "concurrency": 2, "num_requests": 4}
+    small = serve("llama-3.1-8b", gpu="rtx4090", engine=engine, **asked)
+    assert small.longest_request == 4096  # the power of two from 2,300 on
+    assert small.cache_tokens > 4096 and options_of(str(small.launch_command))[option] == "4096"
+    large = serve("llama-3.1-8b", gpu="h100-sxm", engine=engine, **asked)
+    assert large.longest_request is None and option not in str(large.launch_command)
+
+
+def test_length_is_at_most_what_the_cache_holds() -> None:
+    """Of each of the pools, whose caches differ."""
+    result = serve(
+        "llama-3.1-70b", gpu="h100-sxm", weights="fp8", rate=0.1, num_requests=4, input_tokens=4000, output_tokens=200,
+        prefill_pool="replicas=1", decode_pool="replicas=1,tensor=4",
+    )  # fmt: skip
+    assert result.prefill_pool is not None and result.longest_request is None
+    longest = result.prefill_pool.longest_request
+    assert longest is not None and 4200 <= longest <= result.prefill_pool.cache_tokens < 8192
+    assert f"--max-model-len {longest} " in str(result.prefill_pool.launch_command)
 
 
 def test_repository_is_that_of_the_publisher_else_the_name() -> None:

@@ -49,6 +49,10 @@ def read_family(
     return network._replace(lengths=lengths, notes=(*network.notes, *config.notes))
 
 
+NEXT_TOKEN_LAYERS = "multi-token prediction layers"
+"""Layers that decoders do not count, which begin the note that says so."""
+
+
 def _read_decoder(tape: Tape, config: Config, family: Family, decoder: Decoder, has_head: bool) -> Network:
     """Return the network of a decoder."""
     options, lengths = tape.options, tape.lengths
@@ -67,7 +71,7 @@ def _read_decoder(tape: Tape, config: Config, family: Family, decoder: Decoder, 
         if family.has_plain_next_token:
             left_out = next_token * count_next_token_parameters(decoder, config.where)
             size = f", {format_si(left_out)} parameters"
-        part = f"multi-token prediction layers ({next_token}{size})"
+        part = f"{NEXT_TOKEN_LAYERS} ({next_token}{size})"
         notes.append(f"{part} are left out: they draft further tokens, and the model runs without them")
     has_experts = any(isinstance(block.feed_forward, Experts) for block in decoder.blocks)
     if has_experts and options.tensor_parallel > 1 and options.phase not in GENERATION_PHASES:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import structs
@@ -95,6 +96,13 @@ class PoolLauncher(msgspec.Struct, frozen=True):
     address_variable: str = ""  # variable that names the address at which a server hands over; empty if none is needed
 
 
+class DraftWords(NamedTuple):
+    """What starts a server that drafts tokens, beside its other options."""
+
+    options: tuple[str, ...] = ()  # words of the command
+    file_entries: Mapping[str, Any] = {}  # entries of the YAML file with further options
+
+
 class Launcher(msgspec.Struct, frozen=True):
     """Options of the command that starts an engine's server."""
 
@@ -112,6 +120,9 @@ class Launcher(msgspec.Struct, frozen=True):
     sources: tuple[str, ...]  # documentation of the options
     # Variable that makes the engine convert 8-bit weights to 16 bits where it would multiply them; empty if none does.
     converts_weights: str = ""
+    # How tokens are drafted in each way (`paleo_lite.serving.drafts`), of their number and the checkpoint of what
+    # drafts.
+    drafts: Mapping[str, Callable[[int, str], DraftWords]] = {}
     pools: PoolLauncher | None = None  # how servers of split pools are started; None if nothing is known of it
     image: str = ""  # image of a container that has the engine; empty if none is known
     # Module of Dynamo's worker for the engine, and image of its container; empty if it has none.

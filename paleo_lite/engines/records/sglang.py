@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec import structs
 
 from ...machines import Device
-from .record import Kernels, Launcher, PoolLauncher, Server, Versions
+from .record import DraftWords, Kernels, Launcher, PoolLauncher, Server, Versions
 
 CHUNKS = ((20, 2048), (35, 2048), (60, 4096), (90, 8192), (160, 8192))
 """Chunk of prompts in tokens, by the memory in GiB below which it holds (`ServerArgs._handle_gpu_memory_settings`)."""
@@ -38,6 +38,16 @@ def router_command(prefill: Sequence[str], decode: Sequence[str], port: int) -> 
     return " ".join([*words, f"--host 0.0.0.0 --port {port}"])
 
 
+def draft_words(tokens: int, algorithm: str, checkpoint: str = "") -> DraftWords:
+    """Return the options with which a server drafts one chain of tokens, which it verifies with the last one."""
+    words = ["--speculative-algorithm", algorithm]
+    if checkpoint:
+        words += ["--speculative-draft-model-path", checkpoint]
+    if algorithm != "NGRAM":
+        words += ["--speculative-num-steps", str(tokens), "--speculative-eagle-topk", "1"]
+    return DraftWords((*words, "--speculative-num-draft-tokens", str(tokens + 1)))
+
+
 SGLANG = Server(
     name="sglang",
     versions=Versions(first="0.5"),
@@ -58,6 +68,7 @@ SGLANG = Server(
             ("--max-running-requests", "sequences"),  # limits are divided among the data-parallel ranks
             ("--max-prefill-tokens", "tokens"),
             ("--chunked-prefill-size", "chunk_or_none"),
+            ("--context-length", "longest_request"),
             ("--page-size", "given_block_tokens"),
             ("--mem-fraction-static", "memory_fraction"),
             (RECEIVE_OPTION, "receive_interval"),
@@ -69,7 +80,14 @@ SGLANG = Server(
         kv_cache={"fp8": "fp8_e4m3", "nvfp4": "fp4_e2m1"},
         partial_experts=True,
         partial_groups=True,
+        drafts={
+            "mtp": lambda tokens, _: draft_words(tokens, "EAGLE"),
+            "eagle3": lambda tokens, checkpoint: draft_words(tokens, "EAGLE3", checkpoint),
+            "network": lambda tokens, checkpoint: draft_words(tokens, "STANDALONE", checkpoint),
+            "n-grams": lambda tokens, _: draft_words(tokens, "NGRAM"),
+        },
         sources=(
+            "https://docs.sglang.io/docs/advanced_features/speculative_decoding",
             "https://docs.sglang.io/advanced_features/server_arguments.html",
             "https://docs.sglang.io/references/environment_variables.html",
         ),

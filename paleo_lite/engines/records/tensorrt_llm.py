@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from typing import Any
 
-from .record import Kernels, Launcher, PoolLauncher, Server, Versions
+from .record import DraftWords, Kernels, Launcher, PoolLauncher, Server, Versions
 
 TRANSFER = "cache_transceiver_config: {backend: DEFAULT}"
 
@@ -17,6 +18,14 @@ def router_command(prefill: Sequence[str], decode: Sequence[str], port: int) -> 
         urls = ", ".join(address.removeprefix("http://") for address in addresses)
         lines += [f"{name}: {{num_instances: {len(addresses)}, urls: [{urls}]}}"]
     return f"printf '%s\\n' {shlex.join(lines)} > pools.yaml && trtllm-serve disaggregated -c pools.yaml"
+
+
+def draft_words(decoding_type: str, *, is_apart: bool = False, **others: Any) -> DraftWords:
+    """Return the entries of the file with which a server drafts tokens, in a program apart or with the network."""
+    entries: dict[str, Any] = {"speculative_config": {"decoding_type": decoding_type, **others}}
+    if is_apart:  # the overlap scheduler is not for such drafts
+        entries["disable_overlap_scheduler"] = True
+    return DraftWords(file_entries=entries)
 
 
 TENSORRT_LLM = Server(
@@ -35,6 +44,7 @@ TENSORRT_LLM = Server(
             ("--pp_size", "stages"),
             ("--max_batch_size", "sequences"),  # limits hold for each rank with attention data parallelism
             ("--max_num_tokens", "tokens"),
+            ("--max_seq_len", "longest_request"),
             ("--enable_chunked_prefill", "has_chunks"),
             ("--kv_cache_free_gpu_memory_fraction", "memory_fraction"),
         ),
@@ -42,8 +52,19 @@ TENSORRT_LLM = Server(
         kv_cache={"fp8": "fp8", "nvfp4": "nvfp4"},
         partial_experts=True,
         partial_groups=False,
+        drafts={
+            "mtp": lambda tokens, _: draft_words("MTP", num_nextn_predict_layers=tokens),
+            "eagle3": lambda tokens, checkpoint: draft_words(
+                "Eagle", max_draft_len=tokens, speculative_model_dir=checkpoint
+            ),
+            "network": lambda tokens, checkpoint: draft_words(
+                "DraftTarget", is_apart=True, max_draft_len=tokens, speculative_model_dir=checkpoint
+            ),
+            "n-grams": lambda tokens, _: draft_words("NGram", is_apart=True, max_draft_len=tokens),
+        },
         sources=(
             "https://nvidia.github.io/TensorRT-LLM/commands/trtllm-serve/trtllm-serve.html",
+            "https://nvidia.github.io/TensorRT-LLM/features/speculative-decoding.html",
             "https://nvidia.github.io/TensorRT-LLM/features/parallel-strategy.html",
         ),
         pools=PoolLauncher(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from typing import Any
 
 from msgspec import structs
 
 from ...machines import Device
-from .record import COMMUNICATOR_BYTES, GREEDY, Kernels, Launcher, PoolLauncher, Server, Versions
+from .record import COMMUNICATOR_BYTES, GREEDY, DraftWords, Kernels, Launcher, PoolLauncher, Server, Versions
 
 LARGE_MEMORY_BYTES = 70 * 2**30
 """Memory from which vLLM uses larger batches, with the exception of the A100 (`EngineArgs.get_batch_defaults`)."""
@@ -31,6 +33,13 @@ def router_command(prefill: Sequence[str], decode: Sequence[str], port: int) -> 
     words += [f"--prefill {address}" for address in prefill]
     words += [f"--decode {address}" for address in decode]
     return " ".join(["pip install vllm-router &&", *words, f"--host 0.0.0.0 --port {port}"])
+
+
+def draft_words(tokens: int, method: str, checkpoint: str = "", **others: Any) -> DraftWords:
+    """Return the option with which a server drafts tokens."""
+    config = {"method": method, "model": checkpoint, "num_speculative_tokens": tokens, **others}
+    stated = {name: value for name, value in config.items() if value != ""}
+    return DraftWords(("--speculative-config", json.dumps(stated, separators=(",", ":"))))
 
 
 VLLM = Server(
@@ -59,6 +68,7 @@ VLLM = Server(
             ("--pipeline-parallel-size", "stages"),
             ("--max-num-seqs", "sequences"),  # limits hold for each data-parallel rank
             ("--max-num-batched-tokens", "tokens"),
+            ("--max-model-len", "longest_request"),
             ("--no-enable-chunked-prefill", "has_whole_prompts"),
             ("--block-size", "given_block_tokens"),
             ("--gpu-memory-utilization", "memory_fraction"),
@@ -70,8 +80,17 @@ VLLM = Server(
         kv_cache={"fp8": "fp8"},
         partial_experts=False,  # experts are divided among all devices of all data-parallel ranks
         partial_groups=True,
+        drafts={
+            "mtp": lambda tokens, _: draft_words(tokens, "mtp"),
+            "eagle3": lambda tokens, checkpoint: draft_words(tokens, "eagle3", checkpoint),
+            "p-eagle": lambda tokens, checkpoint: draft_words(tokens, "eagle3", checkpoint, parallel_drafting=True),
+            "dspark": lambda tokens, checkpoint: draft_words(tokens, "dspark", checkpoint),
+            "network": lambda tokens, checkpoint: draft_words(tokens, "draft_model", checkpoint),
+            "n-grams": lambda tokens, _: draft_words(tokens, "ngram"),
+        },
         sources=(
             "https://docs.vllm.ai/en/latest/cli/serve/",
+            "https://docs.vllm.ai/en/latest/api/vllm/config/speculative/",
             "https://docs.vllm.ai/en/latest/serving/expert_parallel_deployment/",
             "https://docs.vllm.ai/en/latest/configuration/env_vars/",
         ),
