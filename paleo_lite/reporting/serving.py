@@ -10,6 +10,7 @@ from ..serving.candidates import RANKINGS, Candidate, DeploymentAdvice
 from ..serving.kernel_timer import KernelTime
 from ..serving.outcomes import LATENCIES
 from ..serving.placement import Division
+from ..serving.prefill_pool import PrefillPool
 from ..serving.price_basis import PricedDevice, describe_prices
 from ..units import format_number, format_si
 from .columns import find_column, select_columns
@@ -30,14 +31,14 @@ DEGREES = select_columns("expert_parallel", "attention_data_parallel", "pipeline
 def serving_page(serving: Serving, **options: Any) -> Document:
     """Return the document of a deployment under traffic."""
     figures, latencies = serving.figures, serving.latencies
-    parallelism = f"{serving.devices} x {serving.gpu_name}" if serving.devices > 1 else serving.gpu_name
     kind = "" if serving.is_forecast else " (bound from the data sheet)"
     overload = ""
     if serving.is_overloaded:
         at_most = _show(figures["saturation_requests_per_s"], format_number)
         overload = f"OVERLOADED, at most {at_most} requests/s are answered and the queue grows: "
     title = (
-        f"{overload}{serving.network} on {parallelism}, {serving.precision}, {serving.engine}, {serving.traffic}: "
+        f"{overload}{serving.network} on {_describe_devices(serving)}, {_describe_formats(serving)}, "
+        f"{serving.engine}, {serving.traffic}: "
         f"time to first token {_show(latencies['ttft_s']['p50'], format_time_short)}, "
         f"{_show(latencies['tpot_s']['p50'], format_time_short)} per token (p50), "
         f"{_show(figures['output_tokens_per_s'], format_number)} tokens/s{kind}"
@@ -74,6 +75,30 @@ def _launch_purpose(engine: str, replicas: int, role: str) -> str:
     return f"Launch under {engine}" + ("" if replicas == 1 else f", for each of {replicas} replicas")
 
 
+def _describe_devices(serving: Serving) -> str:
+    """Return number and name of the devices, of each pool where they have different ones."""
+    pool = serving.prefill_pool
+    if pool is not None and pool.gpu != serving.gpu:
+        own = serving.devices - pool.devices
+        return f"{pool.devices} x {pool.gpu_name} for prompts and {own} x {serving.gpu_name}"
+    return f"{serving.devices} x {serving.gpu_name}" if serving.devices > 1 else serving.gpu_name
+
+
+def _describe_formats(serving: Serving) -> str:
+    """Return the precision, and the format of the weights where it is another one."""
+    has_other = serving.weights.split()[0] != serving.precision
+    return f"{serving.precision} with weights in {serving.weights}" if has_other else serving.precision
+
+
+def _describe_memory(one: Serving | PrefillPool, per_device: str = "per device") -> str:
+    """Return the memory of a device, and the tokens that the cache of a replica holds."""
+    return (
+        f"{per_device} weights {format_si(one.weights_bytes, 'B', 3)}, activations "
+        f"{format_si(one.activations_bytes, 'B', 3)}, cache {format_si(one.cache_bytes, 'B', 3)} "
+        f"for {one.cache_tokens:,} tokens"
+    )
+
+
 def _show(figure: Figure, show: Callable[[float], str]) -> str:
     return "-" if figure.value is None else show(figure.value)
 
@@ -84,7 +109,8 @@ def _interval(figure: Figure, show: Callable[[float], str]) -> str | None:
     return f"{show(figure.low)} to {show(figure.high)}"
 
 
-def _facts(serving: Serving) -> list[tuple[str, str]]:
+def _advice_facts(serving: Serving) -> list[tuple[str, str]]:
+    """Return the objectives, what of them is missed, and what is recommended."""
     facts = []
     if serving.slo is not None:
         objectives = ", ".join(serving.slo["objectives"])
@@ -103,6 +129,11 @@ def _facts(serving: Serving) -> list[tuple[str, str]]:
         facts.append((RANKINGS[serving.advice.by].best, _describe(serving.advice.best, serving.advice)))
     if serving.advice is not None:
         facts.append(("prices", _describe_prices(serving.advice)))
+    return facts
+
+
+def _facts(serving: Serving) -> list[tuple[str, str]]:
+    facts = _advice_facts(serving)
     saturation = serving.figures.get("saturation_requests_per_s")
     if saturation is not None and saturation.value is not None:
         interval = _interval(saturation, format_number)
@@ -120,17 +151,16 @@ def _facts(serving: Serving) -> list[tuple[str, str]]:
         busy = f"busy {format_percent(pool.utilisation)} of the time"
         facts.append(("prefill pool", f"{pool.gpu}, {pool.engine}, {prompts.describe()}, {number}, {busy}"))
         facts.append(("transfer", f"{format_si(pool.transfer_s, 's', 3)} for keys and values of a prompt"))
+    if pool is not None:
+        parallelism = f"{serving.gpu}, {serving.engine}, {parallelism}"
     facts.append(("parallelism" if pool is None else "decode pool", parallelism))
     facts.append(("weights", f"{serving.weights}, KV cache {serving.kv_cache}"))
     per_device = "per device of the fullest stage" if serving.pipeline > 1 else "per device"
-    facts.append(
-        (
-            "memory",
-            f"{per_device} weights {format_si(serving.weights_bytes, 'B', 3)}, activations "
-            f"{format_si(serving.activations_bytes, 'B', 3)}, cache {format_si(serving.cache_bytes, 'B', 3)} "
-            f"for {serving.cache_tokens:,} tokens",
-        )
-    )
+    if pool is None:
+        facts.append(("memory", _describe_memory(serving, per_device)))
+    else:
+        facts.append(("prefill memory", _describe_memory(pool)))
+        facts.append(("decode memory", _describe_memory(serving, per_device)))
     hit_rate = serving.figures.get("prefix_hit_rate")
     if hit_rate is not None and hit_rate.value is not None:
         found = f"{format_percent(hit_rate.value)} of the prompts' tokens found"

@@ -73,11 +73,13 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
             )
 
     def price_notes(self, today: date) -> list[str]:
-        """Return a note on whose price costs use, and on its age if it is older than a year."""
-        if self.listing is None:
-            return []
-        old = self.listing.notes(today)
-        return old or [f"costs are at {self.listing.describe()}"]
+        """Return notes on whose prices costs use, and on their age if they are older than a year."""
+        pools = (self,) if self.prefill is None else (self, self.prefill)
+        listings = dict.fromkeys(pool.listing for pool in pools if pool.listing is not None)
+        old = [note for listing in listings for note in listing.notes(today)]
+        if old or not listings:
+            return old
+        return [f"costs are at {' and '.join(listing.describe() for listing in listings)}"]
 
     @cached_property
     def timer(self) -> Timer:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..errors import BadValue
 from ..text import slug
 from .launch import CONFIGURATION, LaunchParts, launch_notes, launch_parts, pools_of, why_not_launched
+from .nodes import has_several_devices, host_notes, node_notes, node_selector
 from .routers import ROUND_ROBIN
 
 if TYPE_CHECKING:
@@ -30,6 +31,9 @@ TOKEN = "HF_TOKEN"
 """Variable with which networks are loaded from Hugging Face."""
 
 SHELL = ["sh", "-c"]
+NO_LABELS: Mapping[str, str] = {}
+"""Labels of pods that may run on all nodes."""
+
 SERVICE_NAMES = {"worker": "server", "prefill": "prefill", "decode": "decode"}
 """Names of the services of a Compose file, by the role of their pool."""
 
@@ -60,19 +64,24 @@ class StartFile(NamedTuple):
 
 def compose_file(deployment: Deployment) -> StartFile:
     """Return the Compose file of replicas on one computer, with a proxy or the router of split pools before them."""
-    if deployment.devices > NODE_DEVICES:
-        raise BadValue(
-            f"a Compose file starts at most the {NODE_DEVICES} devices of one computer (got {deployment.devices}): "
-            "name the file .kubernetes.yaml"
-        )
     services: dict[str, Any] = {}
+    roles: list[tuple[str, str]] = []
     first = 0
     for role, pool in pools_of(deployment).items():
         parts = _checked_parts(pool, role)
+        if has_several_devices(deployment):  # of a computer of its own
+            first = 0
         for replica in range(pool.replicas):
             devices = [str(first + number) for number in range(pool.on_device.devices)]
             first += len(devices)
-            services[f"{SERVICE_NAMES[role]}-{replica}"] = _compose_service(pool, parts, role, devices)
+            name = f"{SERVICE_NAMES[role]}-{replica}"
+            services[name] = _compose_service(pool, parts, role, devices)
+            roles.append((name, role))
+        if first > NODE_DEVICES:
+            raise BadValue(
+                f"a Compose file starts at most the {NODE_DEVICES} devices of one computer (got {deployment.devices}): "
+                "name the file .kubernetes.yaml"
+            )
     content: dict[str, Any] = {"name": _name_of(deployment), "services": services, "volumes": {"models": {}}}
     ports = [f"{PORT}:{PORT}"]
     if len(services) == 1:
@@ -95,7 +104,8 @@ def compose_file(deployment: Deployment) -> StartFile:
             "depends_on": list(services),
         }
     versions = f"the Compose Specification, {_launcher_of(deployment).image}"
-    return StartFile([content], versions, "docker compose -f {file} up", _notes_of(deployment))
+    notes = (*_notes_of(deployment), *host_notes(deployment, roles))
+    return StartFile([content], versions, "docker compose -f {file} up", notes)
 
 
 def _compose_service(pool: Deployment, parts: LaunchParts, role: str, devices: list[str]) -> dict[str, Any]:
@@ -140,7 +150,7 @@ def kubernetes_file(deployment: Deployment) -> StartFile:
     Of split pools every pool is a StatefulSet, whose pods have names, and the Deployment is that of the router.
     """
     name, image = _name_of(deployment), _launcher_of(deployment).image
-    notes = _notes_of(deployment)
+    notes = (*_notes_of(deployment), *node_notes(deployment))
     documents: list[dict[str, Any]] = []
     if deployment.prefill is None:
         container = _container(deployment, "worker")
@@ -153,7 +163,9 @@ def kubernetes_file(deployment: Deployment) -> StartFile:
             of_pool = f"{name}-{role}"
             hosts[role] = [f"{of_pool}-{replica}.{of_pool}" for replica in range(pool.replicas)]
             documents += [
-                _workload("StatefulSet", of_pool, pool.replicas, _container(pool, role)),
+                _workload(
+                    "StatefulSet", of_pool, pool.replicas, _container(pool, role), node_selector(deployment, pool)
+                ),
                 _service(of_pool, clusterIP="None"),
             ]
         router = {
@@ -191,10 +203,14 @@ def _container(pool: Deployment, role: str) -> dict[str, Any]:
     }
 
 
-def _workload(kind: str, name: str, replicas: int, container: dict[str, Any]) -> dict[str, Any]:
-    """Return a Deployment or a StatefulSet of pods with one container."""
+def _workload(
+    kind: str, name: str, replicas: int, container: dict[str, Any], nodes: Mapping[str, str] = NO_LABELS
+) -> dict[str, Any]:
+    """Return a Deployment or a StatefulSet of pods with one container, on nodes with some labels."""
     labels = {"app.kubernetes.io/name": name}
     pod: dict[str, Any] = {"containers": [container]}
+    if nodes:
+        pod["nodeSelector"] = dict(nodes)
     if "volumeMounts" in container:
         pod["volumes"] = [{"name": "shared-memory", "emptyDir": {"medium": "Memory"}}]
     own = {"serviceName": name} if kind == "StatefulSet" else {}
@@ -251,7 +267,7 @@ def llm_d_values(deployment: Deployment) -> StartFile:
         values["decode"] = _llm_d_pool(decode, LLM_D_PROXY_PORT, is_split=True)
     versions = f"llm-d-modelservice v0.4.0, {LLM_D_IMAGE}"
     start = f"helm install {_name_of(deployment)} llm-d-modelservice/llm-d-modelservice -f {{file}}"
-    return StartFile([values], versions, start, _notes_of(deployment))
+    return StartFile([values], versions, start, (*_notes_of(deployment), *node_notes(deployment, is_stated=False)))
 
 
 def dynamo_graph(deployment: Deployment) -> StartFile:
@@ -269,7 +285,7 @@ def dynamo_graph(deployment: Deployment) -> StartFile:
         }
     }
     for role, pool in pools.items():
-        services[role] = _dynamo_service(pool, role)
+        services[role] = _dynamo_service(pool, role, node_selector(deployment, pool))
     graph = {
         "apiVersion": "nvidia.com/v1alpha1",
         "kind": "DynamoGraphDeployment",
@@ -278,7 +294,8 @@ def dynamo_graph(deployment: Deployment) -> StartFile:
     }
     images = dict.fromkeys(_launcher_of(pool).dynamo_image for pool in pools.values())
     versions = f"Dynamo 1.4.0 (nvidia.com/v1alpha1), {', '.join(images)}"
-    return StartFile([graph], versions, "kubectl apply -f {file}", _notes_of(deployment))
+    notes = (*_notes_of(deployment), *node_notes(deployment))
+    return StartFile([graph], versions, "kubectl apply -f {file}", notes)
 
 
 def _llm_d_pool(pool: Deployment, port: int, *, is_split: bool = False) -> dict[str, Any]:
@@ -313,8 +330,8 @@ def _llm_d_pool(pool: Deployment, port: int, *, is_split: bool = False) -> dict[
     return {"create": True, "replicas": pool.replicas, "parallelism": parallelism, "containers": [container]}
 
 
-def _dynamo_service(pool: Deployment, role: str) -> dict[str, Any]:
-    """Return the workers of a pool in Dynamo's graph."""
+def _dynamo_service(pool: Deployment, role: str, labels: Mapping[str, str]) -> dict[str, Any]:
+    """Return the workers of a pool in Dynamo's graph, on nodes with some labels."""
     launcher, parts, devices = _launcher_of(pool), _checked_parts(pool), pool.on_device.devices
     if not launcher.dynamo_worker:
         raise BadValue(f"Dynamo has no worker for {pool.engine.name}")
@@ -340,12 +357,13 @@ def _dynamo_service(pool: Deployment, role: str) -> dict[str, Any]:
     }
     if parts.environment:
         container["env"] = [{"name": name, "value": value} for name, value in parts.environment.items()]
+    selected = {"nodeSelector": dict(labels)} if labels else {}
     return {
         **service,
         "envFromSecret": "hf-token-secret",
         "replicas": pool.replicas,
         "resources": {"limits": {"gpu": str(devices // nodes)}},
-        "extraPodSpec": {"mainContainer": container},
+        "extraPodSpec": {**selected, "mainContainer": container},
     }
 
 

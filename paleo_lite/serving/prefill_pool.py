@@ -16,10 +16,12 @@ class PrefillPool(msgspec.Struct, frozen=True):
 
     Attributes
     ----------
-    gpu, precision, weights, kv_cache, engine, engine_limits : str
+    gpu, gpu_name, precision, weights, kv_cache, engine, engine_limits : str
         Device, formats, and engine with its limits as text.
     tensor, pipeline, expert_parallel, attention_data_parallel, replicas, devices : int
         Division of a replica, replicas, and devices of the pool.
+    weights_bytes, activations_bytes, cache_bytes : float
+        Memory of one device.
     cache_tokens : int
         Tokens that the cache of one replica holds.
     utilisation : float
@@ -30,9 +32,12 @@ class PrefillPool(msgspec.Struct, frozen=True):
         The engine's own command for a replica of the pool; None if the engine cannot be launched like this.
     longest_request : int or None
         Tokens of a request for which this command starts its servers; None without such a limit.
+    price_usd_per_h : float or None
+        Price of one device per hour; None if it is unknown.
     """
 
     gpu: str
+    gpu_name: str
     precision: str
     weights: str
     kv_cache: str
@@ -44,11 +49,15 @@ class PrefillPool(msgspec.Struct, frozen=True):
     attention_data_parallel: int
     replicas: int
     devices: int
+    weights_bytes: float
+    activations_bytes: float
+    cache_bytes: float
     cache_tokens: int
     utilisation: float
     transfer_s: float
     launch_command: str | None = None
     longest_request: int | None = None
+    price_usd_per_h: float | None = None
 
 
 def describe_prefill(
@@ -63,9 +72,10 @@ def describe_prefill(
     if prepared.prefill is None:
         return None
     pool = prepared.prefill.deployment
-    on_device = pool.on_device
+    on_device, room = pool.on_device, prepared.prefill.room
     return PrefillPool(
         gpu=on_device.machine.device.id,
+        gpu_name=on_device.machine.device.name,
         precision=on_device.workload.precision,
         weights=pool.timer.weights,
         kv_cache=on_device.kv_cache,
@@ -77,9 +87,13 @@ def describe_prefill(
         attention_data_parallel=on_device.attention_data,
         replicas=pool.replicas,
         devices=pool.devices,
-        cache_tokens=prepared.prefill.room.tokens,
+        weights_bytes=room.weights_bytes,
+        activations_bytes=room.activations_bytes,
+        cache_bytes=room.cache_bytes,
+        cache_tokens=room.tokens,
         utilisation=sum(outcome.busy_s for outcome in outcomes) / (duration_s * pool.replicas),
         transfer_s=prepared.transfer.seconds(float(traffic.input_tokens.mean())),
         launch_command=launch_command,
         longest_request=longest_request,
+        price_usd_per_h=pool.price_usd_per_h,
     )

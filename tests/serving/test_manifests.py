@@ -4,7 +4,7 @@ The schemas state the parts that are written, after those that are published: th
 (schema/compose-spec.json, commit 00655e2), Kubernetes' types of apps/v1 and v1, the values of the chart
 llm-d-modelservice v0.4.0, and Dynamo's resource nvidia.com/v1alpha1 (all Apache-2.0). They were written here.
 
-Tests: serving/manifests.py, questions/serve_files.py.
+Tests: serving/manifests.py, serving/nodes.py, questions/serve_files.py.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import paleo_lite as pl
 from paleo_lite.errors import PaleoError
 from paleo_lite.questions.serve import make_deployment
 from paleo_lite.serving.manifests import StartFile, compose_file, dynamo_graph, kubernetes_file, llm_d_values, to_yaml
+from paleo_lite.serving.nodes import LABEL
 
 jsonschema = pytest.importorskip("jsonschema")
 yaml = pytest.importorskip("yaml")
@@ -78,6 +79,7 @@ CONTAINER = {
 }  # fmt: skip
 POD = closed(
     "containers",
+    nodeSelector=named(TEXT),
     containers=many(closed("name", **CONTAINER)),
     volumes=many(closed("name", name=TEXT, emptyDir=closed(medium={"enum": ["Memory"]}))),
 )
@@ -147,7 +149,10 @@ WORKER = closed(
     envs=many(VARIABLE),
     replicas=COUNT,
     resources=closed(limits=closed(gpu={"type": "string", "pattern": "^[1-8]$"})),
-    extraPodSpec=closed(mainContainer=closed("image", image=TEXT, command=TEXTS, args=TEXTS, env=many(VARIABLE))),
+    extraPodSpec=closed(
+        nodeSelector=named(TEXT),
+        mainContainer=closed("image", image=TEXT, command=TEXTS, args=TEXTS, env=many(VARIABLE)),
+    ),
 )
 GRAPH = closed(
     "apiVersion kind metadata spec",
@@ -220,6 +225,38 @@ def test_kubernetes_has_the_router_of_split_pools(engine: str) -> None:
     assert service["spec"]["selector"] == router["spec"]["selector"]["matchLabels"]
     variables = [one["name"] for one in decode["spec"]["template"]["spec"]["containers"][0]["env"]]
     assert ("VLLM_NIXL_SIDE_CHANNEL_HOST" in variables) == (engine == "vllm")
+
+
+TWO_KINDS = {"prefill_pool": "gpu=h100-sxm,replicas=3", "decode_pool": "gpu=h200-sxm,tensor=8"}
+
+
+def test_pools_of_two_kinds_have_nodes_of_their_own() -> None:
+    """Values of the label as GPU feature discovery writes them on nodes with these devices."""
+    manifest = kubernetes_file(deployment_of(**TWO_KINDS))
+    read(manifest, STATEFUL_SET, SERVICE, STATEFUL_SET, SERVICE, DEPLOYMENT, SERVICE)
+    prefill, _, decode, *_ = manifest.documents
+    nodes = [one["spec"]["template"]["spec"]["nodeSelector"] for one in (prefill, decode)]
+    assert nodes == [{LABEL: "NVIDIA-H100-80GB-HBM3"}, {LABEL: "NVIDIA-H200"}]
+    services = read(dynamo_graph(deployment_of(**TWO_KINDS)), GRAPH)["spec"]["services"]
+    assert services["decode"]["extraPodSpec"]["nodeSelector"] == {LABEL: "NVIDIA-H200"}
+    assert "prefill need nodes with H100" in " ".join(llm_d_values(deployment_of(**TWO_KINDS)).notes)
+    one_kind = kubernetes_file(deployment_of(**SPLIT))
+    assert "nodeSelector" not in str(one_kind.documents) and "NVIDIA-H100-80GB-HBM3" in " ".join(one_kind.notes)
+    unknown = kubernetes_file(deployment_of(**{**TWO_KINDS, "decode_pool": "gpu=rtx4090"}))
+    assert "decode need nodes with GeForce RTX 4090: add their `nodeSelector`" in " ".join(unknown.notes)
+
+
+def test_compose_says_on_which_computer_each_service_starts() -> None:
+    manifest = compose_file(deployment_of(**TWO_KINDS))
+    services = read(manifest, COMPOSE)["services"]
+    devices = [
+        services[name]["deploy"]["resources"]["reservations"]["devices"][0]["device_ids"]
+        for name in ("prefill-0", "prefill-2", "decode-0")
+    ]
+    assert devices == [["0"], ["2"], [str(number) for number in range(8)]]  # each computer counts from 0
+    notes = " ".join(manifest.notes)
+    assert "with H100 SXM5 80GB: docker compose -f {file} up --no-deps prefill-0 prefill-1 prefill-2" in notes
+    assert "with H200 SXM 141GB: docker compose -f {file} up --no-deps decode-0" in notes
 
 
 def test_one_replica_needs_no_proxy() -> None:

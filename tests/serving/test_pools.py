@@ -16,6 +16,7 @@ from paleo_lite.engines.records import SERVERS
 from paleo_lite.errors import PaleoError
 from paleo_lite.questions.serve import make_deployment
 from paleo_lite.questions.serve_options import Serve
+from paleo_lite.reporting.serving import serving_page
 from paleo_lite.serving.deployment import Deployment
 from paleo_lite.serving.pools import run_pool
 from paleo_lite.serving.requests import Lengths, generate_traffic
@@ -157,3 +158,23 @@ def test_what_arrives_with_its_keys_decodes_as_all_others() -> None:
     with_prompts_s = host_s + prepared.tables.iteration_s(0, 0.0, [(999, 1000)] * 3, 3)
     assert outcome.first_token_s == pytest.approx(first_s, rel=1e-6)
     assert with_prompts_s > 1.1 * first_s
+
+
+def test_pools_of_two_kinds_of_devices_are_named_with_their_memory_and_price() -> None:
+    """An H100 has 85 GB, of which 72.7 are weights in fp8; four H200 have a quarter of them each."""
+    result = pl.serve(
+        "llama-3.3-70b", gpu="h200-sxm", weights="fp8", rate=1, num_requests=20,
+        prefill_pool="replicas=4,gpu=h100-sxm", decode_pool="replicas=1,tensor=4",
+    )  # fmt: skip
+    pool = result.prefill_pool
+    assert pool is not None and pool.price_usd_per_h is not None and result.price_usd_per_h is not None
+    assert pool.weights_bytes == pytest.approx(4 * result.weights_bytes, rel=0.05)
+    assert pool.cache_bytes < result.cache_bytes / 20
+    assert 4 * pool.price_usd_per_h < 8 * result.price_usd_per_h
+    page = serving_page(result)
+    assert "on 4 x H100 SXM5 80GB for prompts and 4 x H200 SXM 141GB" in page.title
+    facts = dict(page.facts)
+    assert f"for {pool.cache_tokens:,} tokens" in facts["prefill memory"]
+    assert f"for {result.cache_tokens:,} tokens" in facts["decode memory"]
+    costs = next(note for note in result.notes if note.startswith("costs are at"))
+    assert "p5en.48xlarge" in costs and "p5.48xlarge" in costs
