@@ -27,6 +27,7 @@ from .prefill_pool import PrefillPool, describe_prefill
 from .prefix_cache import prefix_hit_rate
 from .requests import Traffic
 from .saturation import saturate_levels
+from .steady import Span, steady_span, whole_span, work_in
 
 
 class Figure(msgspec.Struct, frozen=True):
@@ -224,8 +225,8 @@ FIGURES = {
     "preemptions": "preempted requests",
     "utilisation": "share of the time in iterations",
     "usd_per_million_output_tokens": "US dollars per million output tokens",
-    "watts_per_gpu": "average power per GPU while iterations run",
-    "joules_per_request": "energy of all GPUs per request, including idle time",
+    "watts_per_gpu": "average power per GPU while iterations run, in W",
+    "joules_per_request": "energy of all GPUs per request in J, waiting included",
     "joules_per_million_output_tokens": "joules of all GPUs per million output tokens, waiting included",
 }
 """Figures of a deployment, with their meaning.
@@ -257,35 +258,35 @@ def measure_figures(
     deployment: Deployment,
     input_tokens: int,
     prefill: Sequence[Outcome] = (),  # of the replicas of the prefill pool
+    span: Span | None = None,  # part of the simulation that is measured; None for all of it
 ) -> dict[str, float | None]:
     """Return the figures of a simulation except those at saturation."""
-    arrival_s = min(float(outcome.arrival_s.min()) for outcome in outcomes)
-    duration_s = max(float(outcome.finish_s.max()) for outcome in outcomes) - arrival_s
-    output_tokens = sum(int(outcome.output_tokens.sum()) for outcome in outcomes)
+    span = span or whole_span(outcomes)
     requests = sum(len(outcome.finish_s) for outcome in outcomes)
-    busy_s = sum(outcome.busy_s for outcome in outcomes)
+    mean_output = sum(int(outcome.output_tokens.sum()) for outcome in outcomes) / requests
+    work = work_in(outcomes, span)
     latencies = request_latencies(outcomes)
-    tokens_per_s = output_tokens / duration_s
+    tokens_per_s = span.requests_per_s * mean_output
+    answered_tokens = tokens_per_s * span.seconds
     mean_tpot_s = float(latencies["tpot_s"].mean()) if len(latencies["tpot_s"]) else None
     blocks = sum(outcome.blocks for outcome in outcomes)
-    drawn = draw_power_of_all(outcomes, deployment, input_tokens, duration_s, prefill)
+    drawn = draw_power_of_all(outcomes, deployment, input_tokens, span, prefill)
     return {
         "output_tokens_per_s": tokens_per_s,
-        "total_tokens_per_s": (output_tokens + input_tokens) / duration_s,
+        "total_tokens_per_s": span.requests_per_s * (mean_output + input_tokens / requests),
         "output_tokens_per_s_per_gpu": tokens_per_s / deployment.devices,
         "output_tokens_per_s_per_user": 1 / mean_tpot_s if mean_tpot_s else None,
-        "requests_per_s": requests / duration_s,
-        "mean_sequences": sum(outcome.sequence_s for outcome in outcomes) / busy_s,
-        "cache_occupancy": sum(outcome.cached_block_s for outcome in outcomes) / (duration_s * blocks / len(outcomes))
-        / len(outcomes),
+        "requests_per_s": span.requests_per_s,
+        "mean_sequences": work.sequence_s / work.busy_s if work.busy_s else None,
+        "cache_occupancy": work.cached_block_s / (span.seconds * blocks),
         "peak_cache_occupancy": max(outcome.peak_blocks / outcome.blocks for outcome in outcomes),
         "preemptions": float(sum(outcome.preemptions for outcome in outcomes)),
-        "utilisation": busy_s / (duration_s * deployment.replicas),
+        "utilisation": min(work.busy_s / (span.seconds * deployment.replicas), 1.0),  # sums are rounded
         "usd_per_million_output_tokens": _usd_per_million(deployment, tokens_per_s),
         "watts_per_gpu": drawn and drawn.watts,
-        "joules_per_request": drawn and drawn.energy_j / requests,
-        "joules_per_million_output_tokens": drawn and drawn.energy_j / output_tokens * 1e6,
-        **_site_figures(deployment, drawn, duration_s, output_tokens),
+        "joules_per_request": drawn and drawn.energy_j / (span.requests_per_s * span.seconds),
+        "joules_per_million_output_tokens": drawn and drawn.energy_j / answered_tokens * 1e6,
+        **_site_figures(deployment, drawn, span.seconds, answered_tokens),
         **_prefix_figures(outcomes, input_tokens),
     }  # fmt: skip
 
@@ -307,7 +308,7 @@ def _hit_rates(outcomes: Sequence[Outcome]) -> tuple[float, ...] | None:
 
 
 def _site_figures(
-    deployment: Deployment, drawn: Drawn | None, duration_s: float, output_tokens: int
+    deployment: Deployment, drawn: Drawn | None, duration_s: float, output_tokens: float
 ) -> dict[str, float | None]:
     """Return the figures of energy at the meter; none where the facility is not described or the power is unknown."""
     if deployment.facility is None or drawn is None:
@@ -338,22 +339,20 @@ def answer(
     expected_prefill: list[Outcome] = []
     latencies: dict[str, dict[str, dict[str, float | None]]] = {}
     figures: dict[str, dict[str, float | None]] = {}
-    duration_s = 0.0
     input_tokens = int(traffic.input_tokens.sum())
     saturated = saturate_levels(prepared, traffic, levels) if saturation else {}
     for level in levels:
         outcomes, prefill = prepared.simulate(traffic, level)
         arrays = request_latencies(outcomes)
         latencies[level] = {name: summarize(values) for name, values in arrays.items()}
-        figures[level] = measure_figures(outcomes, deployment, input_tokens, prefill)
+        span = steady_span(outcomes, traffic.rate_per_s, saturated[level][0] if level in saturated else None)
+        figures[level] = measure_figures(outcomes, deployment, input_tokens, prefill, span)
         if level in saturated:
             requests_per_s, tokens_per_s = saturated[level]
             figures[level]["saturation_requests_per_s"] = requests_per_s
             figures[level]["saturation_tokens_per_s"] = tokens_per_s
         if level == "expected":
-            expected, expected_prefill = outcomes, prefill
-            start_s = min(float(outcome.arrival_s.min()) for outcome in outcomes)
-            duration_s = max(float(outcome.finish_s.max()) for outcome in outcomes) - start_s
+            expected, expected_prefill, expected_span = outcomes, prefill, span
     on_device = deployment.on_device
     timer = deployment.timer
     workload, device = on_device.workload, on_device.machine.device
@@ -365,7 +364,7 @@ def answer(
         for name in (*FIGURES, *SITE_FIGURES, *PREFIX_FIGURES)
         if name in figures["expected"]
     }
-    drawn = draw_power_of_all(expected, deployment, input_tokens, duration_s, expected_prefill)
+    drawn = draw_power_of_all(expected, deployment, input_tokens, expected_span, expected_prefill)
     if drawn is not None:
         below, above = math.log(drawn.watts / drawn.low_w), math.log(drawn.high_w / drawn.watts)
         shown |= {name: _widen(shown[name], below, above) for name in ENERGY_FIGURES if name in shown}
@@ -390,7 +389,7 @@ def answer(
         devices=deployment.devices,
         traffic=description,
         requests=len(traffic),
-        duration_s=duration_s,
+        duration_s=whole_span(expected).seconds,
         latencies={
             name: {
                 part: _widen(
@@ -424,7 +423,7 @@ def answer(
             prepared,
             traffic,
             expected_prefill,
-            duration_s,
+            expected_span,
             launched.prefill_command,
             None if launchable.prefill is None else launchable.prefill.longest_request,
         ),

@@ -14,50 +14,52 @@ import numpy as np
 
 from ..timing.activity import Activity
 from ..timing.energy import Power, power_of
+from .steady import work_in
 
 if TYPE_CHECKING:
     from .deployment import Deployment
     from .outcomes import Outcome
+    from .steady import Span
 
 
 class Drawn(NamedTuple):
     """What the devices of a deployment draw."""
 
-    energy_j: float  # energy of all devices from the first arrival to the last answer, in joules
+    energy_j: float  # energy of all devices in a span of the simulation, in joules
     watts: float  # average power of a device while iterations run
     # 90% interval of `watts` at these times; equal to it where the rated power is all that is known.
     low_w: float
     high_w: float
 
 
-def draw_power(
-    outcomes: Sequence[Outcome], deployment: Deployment, input_tokens: int, duration_s: float
-) -> Drawn | None:
-    """Return power and energy from the first arrival to the last answer; None if the devices draw unknown power."""
+def draw_power(outcomes: Sequence[Outcome], deployment: Deployment, input_tokens: int, span: Span) -> Drawn | None:
+    """Return power, and the energy in a span of the simulation; None if the devices draw unknown power."""
     device = deployment.on_device.machine.device
     limit_w = device.power_w
     power = power_of(device, has_experts=deployment.on_device.workload.has_experts)
-    busy_s = sum(outcome.busy_s for outcome in outcomes)
+    busy_s = work_in(outcomes, span).busy_s
     devices = deployment.on_device.devices
-    waiting_s = max(deployment.replicas * duration_s - busy_s, 0.0)
+    waiting_s = max(deployment.replicas * span.seconds - busy_s, 0.0)
     if power is None:
         return None if limit_w is None else Drawn(limit_w * devices * (busy_s + waiting_s), limit_w, limit_w, limit_w)
     activity = served_activity(outcomes, deployment, input_tokens)
-    return drawn_by(power, activity, busy_s, waiting_s, devices)
+    shares = activity.shares_of(sum(outcome.busy_s for outcome in outcomes))
+    watts, (low_w, high_w) = float(power.watts(shares)), power.interval_w(shares)
+    return Drawn(devices * (watts * busy_s + power.idle_w * waiting_s), watts, float(low_w), float(high_w))
 
 
 def draw_power_of_all(
     outcomes: Sequence[Outcome],
     deployment: Deployment,
     input_tokens: int,
-    duration_s: float,
+    span: Span,
     prefill: Sequence[Outcome] = (),  # of the replicas of the prefill pool
 ) -> Drawn | None:
     """Return what the devices of both pools draw; None if the power of one is unknown."""
-    own = draw_power(outcomes, deployment, input_tokens, duration_s)
+    own = draw_power(outcomes, deployment, input_tokens, span)
     if deployment.prefill is None or own is None:
         return own
-    other = draw_power(prefill, deployment.prefill, input_tokens, duration_s)
+    other = draw_power(prefill, deployment.prefill, input_tokens, span)
     if other is None:
         return None
     other_share = deployment.prefill.devices / deployment.devices

@@ -60,6 +60,8 @@ class Outcome(msgspec.Struct, frozen=True, eq=False):
     found_tokens: int | None = None
     input_tokens: int = 0  # tokens of the prompts of all requests
     steps: tuple[ReplicaStep, ...] = ()  # what the replica did, where that is recorded
+    # Times, with the seconds in iterations, and the integrals over cached blocks and sequences up to them.
+    progress: tuple[tuple[float, float, float, float], ...] = ((0.0, 0.0, 0.0, 0.0),)
 
 
 def request_latencies(outcomes: Sequence[Outcome]) -> dict[str, Any]:

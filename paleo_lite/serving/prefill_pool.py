@@ -9,6 +9,7 @@ import msgspec
 from .deployment import PreparedDeployment
 from .outcomes import Outcome
 from .requests import Traffic
+from .steady import Span, work_in
 
 
 class PrefillPool(msgspec.Struct, frozen=True):
@@ -64,7 +65,7 @@ def describe_prefill(
     prepared: PreparedDeployment,
     traffic: Traffic,
     outcomes: Sequence[Outcome],
-    duration_s: float,
+    span: Span,
     launch_command: str | None,
     longest_request: int | None,
 ) -> PrefillPool | None:
@@ -91,7 +92,7 @@ def describe_prefill(
         activations_bytes=room.activations_bytes,
         cache_bytes=room.cache_bytes,
         cache_tokens=room.tokens,
-        utilisation=sum(outcome.busy_s for outcome in outcomes) / (duration_s * pool.replicas),
+        utilisation=min(work_in(outcomes, span).busy_s / (span.seconds * pool.replicas), 1.0),
         transfer_s=prepared.transfer.seconds(float(traffic.input_tokens.mean())),
         launch_command=launch_command,
         longest_request=longest_request,

@@ -123,11 +123,15 @@ class Traffic(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def rate_per_s(self) -> float | None:
-        """Requests per second of an open loop; None for a closed loop or if all arrive at once."""
-        span_s = float(self.arrival_s[-1] - self.arrival_s[0])
-        if self.concurrency is not None or span_s == 0 or len(self) < 2:
+        """Requests per second of an open loop; None for a closed loop or if all arrive at once.
+
+        Each session starts when its first request arrives, and has as many requests as others in the mean.
+        """
+        start_s = self.arrival_s if self.follows is None else self.arrival_s[self.follows < 0]
+        span_s = float(start_s[-1] - start_s[0])
+        if self.concurrency is not None or span_s == 0:
             return None
-        return (len(self) - 1) / span_s
+        return (len(start_s) - 1) / span_s * (len(self) / len(start_s))
 
 
 class Dataset(msgspec.Struct, frozen=True):
@@ -265,7 +269,7 @@ def generate_traffic(
         arrival_s = np.arange(count) / rate_per_s
     else:
         intervals_s = arrivals_generator.exponential(1.0, count) / rate_per_s
-        arrival_s = np.cumsum(intervals_s) - intervals_s[0]
+        arrival_s = scale_to_rate(np.cumsum(intervals_s) - intervals_s[0], rate_per_s)
     left_out = None
     if concurrency is not None and inputs.is_constant and outputs.is_constant and count >= 2 * concurrency:
         number = np.arange(count) % (REQUESTS_PER_USER * concurrency)
@@ -273,6 +277,14 @@ def generate_traffic(
         if drift_apart:
             output_tokens[left_out] = _first_answers(output_tokens[left_out], arrivals_generator)
     return Traffic(arrival_s, input_tokens, output_tokens, concurrency, left_out)
+
+
+def scale_to_rate(arrival_s: Floats, rate_per_s: float) -> Floats:
+    """Return arrivals whose mean rate is the given one: a Poisson process, given the number of its arrivals."""
+    if len(arrival_s) < 2:
+        return arrival_s
+    scaled: Floats = arrival_s * ((len(arrival_s) - 1) / rate_per_s / arrival_s[-1])
+    return scaled
 
 
 def _first_answers(tokens: Ints, generator: np.random.Generator) -> Ints:
@@ -460,6 +472,12 @@ class Demand(msgspec.Struct, frozen=True):
             return self.num_requests
         if self.concurrency is not None:
             return max(FEWEST_REQUESTS * replicas, REQUESTS_PER_USER * self.concurrency)
+        if DEFAULT_REQUESTS * replicas > MAX_REQUESTS:
+            most = MAX_REQUESTS // DEFAULT_REQUESTS
+            raise BadValue(
+                f"`--rate` {self.rate_per_s:,g} needs {replicas:,} replicas, of which {most:,} can be simulated: ask "
+                "for a part of the rate, such as a hundredth"
+            )
         return DEFAULT_REQUESTS * replicas
 
     def describe(self, count: int) -> str:

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
     Bools = NDArray[np.bool_]
 
+MOST_NOTES = 2048
+"""Times up to which the progress of a replica is kept, so that long simulations take no more memory."""
+
 
 class Replica:
     """State of a simulation.
@@ -102,6 +105,7 @@ class Replica:
         self.generation = [0] * count  # incremented by preemption, so that entries of `finishing` become invalid
         self.is_decoding = [False] * count
         self.steps: list[ReplicaStep] = []
+        self.progress, self.note_interval_s, self.next_note_s = [(0.0, 0.0, 0.0, 0.0)], 0.0, 0.0
         # Counters.
         self.now_s = 0.0
         self.scheduled_s = 0.0  # time at which the coming iteration is scheduled
@@ -109,8 +113,7 @@ class Replica:
         self.cached_tokens = 0
         # The last iteration that was timed: sequences, cached tokens, whether the pipeline was empty, and its time.
         self.known_iteration = (-1, 0, False, 0.0)
-        self.used_blocks = 0
-        self.promised_blocks = 0
+        self.used_blocks = self.promised_blocks = 0
         self.growth = [0] * self.block_tokens  # decoding sequences by the position at which they need a new block
         self.busy_s = self.cached_block_s = self.sequence_s = 0.0
         self.iterations = self.peak_blocks = self.computed_tokens = self.preemptions = self.found_tokens = 0
@@ -574,6 +577,16 @@ class Replica:
         self.busy_s += time_s
         self.cached_block_s += self.used_blocks * time_s
         self.sequence_s += decoding * time_s
+        if self.now_s >= self.next_note_s:
+            self._note_progress()
+
+    def _note_progress(self) -> None:
+        """Note what is done up to now; of long simulations every other note is left out, again and again."""
+        self.progress.append((self.now_s, self.busy_s, self.cached_block_s, self.sequence_s))
+        if len(self.progress) > MOST_NOTES:
+            self.note_interval_s = 2 * (self.now_s - self.progress[0][0]) / MOST_NOTES
+            self.progress = [self.progress[0], *self.progress[2::2]]
+        self.next_note_s = self.now_s + self.note_interval_s
 
     def outcome(self, chosen: Ints | slice = slice(None)) -> Outcome:
         """Return the times of all requests, or of chosen ones, and the counters as arrays."""
@@ -594,4 +607,5 @@ class Replica:
             found_tokens=None if self.prefixes is None else self.found_tokens,
             input_tokens=int(np.array(self.inputs)[chosen].sum()),
             steps=tuple(self.steps),
+            progress=(*self.progress, (self.now_s, self.busy_s, self.cached_block_s, self.sequence_s)),
         )

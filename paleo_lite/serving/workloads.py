@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import BadValue, UnknownName
-from .requests import Traffic
+from .requests import Traffic, scale_to_rate
 
 HASHED_TOKENS = 64
 """Tokens of a block of prompts, of which whole ones are found again: blocks of engines have 1 to 64."""
@@ -139,7 +139,7 @@ class SessionWorkload(NamedTuple):
             gaps_s = np.full(starts, per_start / rate_per_s)
             if arrivals == "poisson":
                 gaps_s = generator.exponential(per_start / rate_per_s, starts)
-            start_s = np.cumsum(gaps_s) - gaps_s[0]
+            start_s = scale_to_rate(np.cumsum(gaps_s) - gaps_s[0], rate_per_s / per_start)
             arrival_s[begins] = np.repeat(start_s, made.burst)[: begins.sum()]
         has_sessions = not begins.all()
         return Traffic(

@@ -1,0 +1,76 @@
+"""The steady part of a simulation: what a deployment does in the long run, without its beginning and its end.
+
+A simulation of requests that arrive at a rate begins with empty replicas and ends with the last answers, while nothing
+arrives. Both belong to the number of requests that is simulated, not to the deployment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from .outcomes import Outcome
+
+LATEST_START = 0.5
+"""Share of the time while requests arrive after which replicas are taken to be as full as later, at the latest."""
+
+
+class Span(NamedTuple):
+    """A part of a simulation."""
+
+    start_s: float
+    end_s: float
+    requests_per_s: float  # that are answered
+
+    @property
+    def seconds(self) -> float:
+        """Length of the part."""
+        return self.end_s - self.start_s
+
+
+def whole_span(outcomes: Sequence[Outcome]) -> Span:
+    """Return the span from the first arrival to the last answer."""
+    start_s = min(float(outcome.arrival_s.min()) for outcome in outcomes)
+    end_s = max(float(outcome.finish_s.max()) for outcome in outcomes)
+    return Span(start_s, end_s, sum(len(outcome.finish_s) for outcome in outcomes) / (end_s - start_s))
+
+
+def steady_span(outcomes: Sequence[Outcome], rate_per_s: float | None, capacity_per_s: float | None) -> Span:
+    """Return the span in which requests arrive at a rate and replicas are as full as in the long run.
+
+    Where they do not arrive at a rate, it is the whole span. As many requests are answered as arrive, or as the
+    capacity allows, the rate of saturation. Where that is not known (None), those are counted that end in the span.
+    """
+    whole = whole_span(outcomes)
+    if rate_per_s is None:
+        return whole
+    arrival_s = np.concatenate([outcome.arrival_s for outcome in outcomes])
+    finish_s = np.concatenate([outcome.finish_s for outcome in outcomes])
+    last_s = float(arrival_s.max())
+    filled_s = min(float(np.median(finish_s - arrival_s)), LATEST_START * (last_s - whole.start_s))
+    start_s = whole.start_s + filled_s
+    if capacity_per_s is None:
+        answered = int(((finish_s > start_s) & (finish_s <= last_s)).sum())
+        if not answered:  # answers take longer than requests arrive
+            return whole
+        capacity_per_s = answered / (last_s - start_s)
+    return Span(start_s, last_s, min(capacity_per_s, rate_per_s))
+
+
+class Work(NamedTuple):
+    """What some replicas have done in a span."""
+
+    busy_s: float  # time in iterations
+    cached_block_s: float  # integral of the blocks in use
+    sequence_s: float  # integral of the decoding sequences over the iterations' time
+
+
+def work_in(outcomes: Sequence[Outcome], span: Span) -> Work:
+    """Return what replicas have done in a span."""
+    total = np.zeros(3)
+    for outcome in outcomes:
+        ends_s, *done = np.array(outcome.progress).T
+        total += [np.diff(np.interp([span.start_s, span.end_s], ends_s, each))[0] for each in done]
+    return Work(*map(float, total))

@@ -1,0 +1,91 @@
+"""What deployments do in the long run: figures without the beginning and the end of a simulation.
+
+Tests: serving/steady.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import paleo_lite as pl
+from paleo_lite.questions.serve import make_deployment
+from paleo_lite.serving.requests import Lengths, generate_traffic
+from paleo_lite.serving.steady import Span, steady_span, whole_span, work_in
+
+ALONE: dict[str, Any] = {"gpu": "h100-sxm", "input_tokens": 1024, "output_tokens": 256}
+SPLIT: dict[str, Any] = {
+    "gpu": "h100-sxm", "input_tokens": 2000, "output_tokens": 300, "prefill_pool": "replicas=1",
+    "decode_pool": "replicas=1",
+}  # fmt: skip
+
+
+def test_as_many_requests_are_answered_as_arrive() -> None:
+    """In the long run, by conservation of requests, however many of them are simulated."""
+    for number in (100, 400):
+        result = pl.serve("llama-3.1-8b", rate=8, num_requests=number, **ALONE)
+        answered, usd = result.figures["requests_per_s"], result.figures["usd_per_million_output_tokens"]
+        assert not result.is_overloaded
+        assert answered.low <= 8 <= answered.high * (1 + 1e-9) and answered.value == pytest.approx(8)
+        assert usd.value == pytest.approx(result.usd_per_h / 3600 / (8 * 256) * 1e6)
+        assert result.offered_requests_per_s == pytest.approx(8)
+
+
+def test_an_overloaded_deployment_answers_what_it_can() -> None:
+    """The rate of saturation, also where most of the simulated answers end after the last arrival."""
+    for rate in (60, 300):
+        result = pl.serve("llama-3.1-8b", rate=rate, num_requests=400, **ALONE)
+        assert result.is_overloaded
+        capacity = result.figures["saturation_requests_per_s"].value
+        assert result.figures["requests_per_s"].value == pytest.approx(capacity)
+
+
+def test_pools_are_busier_under_more_load() -> None:
+    shares = []
+    for rate in (2, 4, 6, 8):
+        result = pl.serve("llama-3.1-8b", rate=rate, num_requests=300, **SPLIT)
+        shares.append((result.prefill_pool.utilisation, result.figures["mean_sequences"].value))
+    assert shares == sorted(shares) and shares[-1][0] <= 1
+    # A prompt takes the same time whatever the rate is.
+    assert shares[1][0] == pytest.approx(2 * shares[0][0], rel=0.1)
+
+
+def test_work_of_the_whole_simulation_is_that_of_its_counters() -> None:
+    traffic = generate_traffic(Lengths(300), Lengths(200), count=3000, rate_per_s=10.0)
+    outcome = make_deployment(pl.Serve("llama-3.1-8b", gpu="h100-sxm")).prepare(traffic).run(traffic)[0]
+    whole = whole_span([outcome])
+    work = work_in([outcome], whole)
+    assert (work.busy_s, work.sequence_s) == pytest.approx((outcome.busy_s, outcome.sequence_s))
+    middle = (whole.start_s + whole.end_s) / 2
+    halves = [
+        work_in([outcome], Span(*ends, 1.0)) for ends in ((whole.start_s, middle), (middle, whole.end_s))
+    ]  # fmt: skip
+    assert sum(half.busy_s for half in halves) == pytest.approx(outcome.busy_s)
+    assert all(half.busy_s <= middle - whole.start_s for half in halves)
+
+
+def test_without_a_known_capacity_answers_are_counted() -> None:
+    """Between the time at which half of the answers have come back, and the last arrival."""
+    traffic = generate_traffic(Lengths(300), Lengths(200), count=400, rate_per_s=10.0)
+    outcome = make_deployment(pl.Serve("llama-3.1-8b", gpu="h100-sxm")).prepare(traffic).run(traffic)[0]
+    span = steady_span([outcome], 10.0, None)
+    assert span.end_s == outcome.arrival_s.max()
+    assert span.start_s - outcome.arrival_s.min() == pytest.approx(np.median(outcome.finish_s - outcome.arrival_s))
+    assert span.requests_per_s == pytest.approx(10, rel=0.05)
+    assert steady_span([outcome], None, None) == whole_span([outcome])
+
+
+def test_arrivals_have_the_rate_that_is_asked_for() -> None:
+    for count in (2, 20, 1000):
+        traffic = generate_traffic(Lengths(10), Lengths(10), count=count, rate_per_s=7.0)
+        assert traffic.rate_per_s == pytest.approx(7.0)
+    gaps = np.diff(traffic.arrival_s)
+    assert gaps.std() == pytest.approx(gaps.mean(), rel=0.1)  # as of exponential intervals
+
+
+def test_sessions_have_the_rate_of_all_their_requests() -> None:
+    result = pl.serve("llama-3.1-8b", gpu="h100-sxm", rate=2, workload="conversation:turns=5", num_requests=100)
+    assert result.offered_requests_per_s == pytest.approx(2)
+    assert result.figures["requests_per_s"].value == pytest.approx(2)
