@@ -70,7 +70,7 @@ def advise(
     fallbacks: dict[str, Attempts] = {}
     degrees = _tensor_degrees(given, deployments)
     for device in devices:
-        formats = _formats_to_try(given.weights, deployments.precision, device)
+        formats = _formats_to_try(given.weights, deployments, device)
         divisions = [given.division(degree, given.pipeline or 1) for degree in degrees]
         first |= _attempts(deployments, device, divisions, formats)
         if given.pipeline is None:
@@ -84,7 +84,8 @@ def advise(
     )
     if not advice.candidates:
         raise BadValue(f"no deployment fits: {'; '.join(f'{name}: {why}' for name, why in advice.refused.items())}")
-    advice, result = _confirm(advice, deployments, demand, objectives, criteria.devices)
+    notes = _untried_notes(deployments, given, criteria.devices)
+    advice, result = _confirm(advice, deployments, demand, objectives, criteria.devices, notes)
     missed = missed_in(result, objectives)
     described = {
         "objectives": [objective.describe() for objective in objectives],
@@ -104,6 +105,7 @@ def _confirm(
     demand: Demand,
     objectives: tuple[Objective, ...],
     devices: int | None,
+    notes: Sequence[str],  # on what was not tried
 ) -> tuple[DeploymentAdvice, Serving]:
     """Return the advice whose best candidate holds under the asked traffic too, and its answer.
 
@@ -130,13 +132,13 @@ def _confirm(
         if advice.rate_per_s is not None:
             advice, is_kept = with_saturation(advice, saturate(prepared, traffic, prepared.slowest)[0], devices)
         if is_kept:
-            return advice, answer(prepared, traffic, last.description, notes=_notes(advice, last.candidate))
+            return advice, answer(prepared, traffic, last.description, notes=[*_notes(advice, last.candidate), *notes])
     shown = nearest(advice)
     if rejected:
         advice = without_best(advice)
         shown = min(rejected, key=lambda trial: max(each.ratio for each in trial.missed)).candidate
     prepared, traffic, description = _prepare(deployments, shown, demand)
-    return advice, answer(prepared, traffic, description, notes=_notes(advice, shown))
+    return advice, answer(prepared, traffic, description, notes=[*_notes(advice, shown), *notes])
 
 
 class _Trial(NamedTuple):
@@ -190,6 +192,17 @@ def _notes(advice: DeploymentAdvice, shown: Candidate) -> list[str]:
     return notes
 
 
+def _untried_notes(deployments: Deployments, given: Given, devices: int | None) -> list[str]:
+    """Return a note on experts that could be divided among more devices than a node has; none where they cannot."""
+    wider = 2 * TENSOR_DEGREES[-1]
+    if given.tensor is not None or not deployments.decoder.is_mixture or (devices is not None and devices < wider):
+        return []
+    return [
+        f"experts divided among more than {TENSOR_DEGREES[-1]} devices were not tried: ask with `--platform`, "
+        f"`--tensor {wider}`, `--expert-parallel {wider}` and `--attention-data-parallel {wider}`"
+    ]
+
+
 def _tensor_degrees(given: Given, deployments: Deployments) -> tuple[int, ...]:
     """Return the tensor-parallel degrees to try, within a node of the platform."""
     degrees = TENSOR_DEGREES if given.tensor is None else (given.tensor,)
@@ -223,15 +236,20 @@ def _further_divisions(deployments: Deployments, deployment: Deployment) -> Atte
     return _attempts(deployments, placed.machine.device, divisions, [placed.workload.weights])
 
 
-def _formats_to_try(weights: str | None, precision: str | None, device: Device) -> tuple[str | None, ...]:
+def _formats_to_try(weights: str | None, deployments: Deployments, device: Device) -> tuple[str | None, ...]:
     """Return the formats of weights to try: the given one, or that of the precision, fp8 and nvfp4.
 
-    Formats wider than the precision are left out, and nvfp4 where the device has no peak in fp4.
+    Formats wider than the precision are left out, and nvfp4 where the device has no peak in fp4. Of a network whose
+    weights are published in fewer bits than 16 that format is the widest, unless a precision is given.
     """
     if weights is not None:
         return (weights,)
-    formats: list[str | None] = [None]
-    bits = FORMATS[precision or USUAL_PRECISION].bits
+    precision, publication = deployments.precision, deployments.decoder.publication
+    published = None
+    if precision is None and publication is not None and deployments.decoder.stored_weights is None:
+        published = publication.weights or None
+    formats: list[str | None] = [published]
+    bits = FORMATS[published or precision or USUAL_PRECISION].bits
     if bits > FORMATS["fp8"].bits:
         formats.append("fp8")
     if bits > FORMATS["nvfp4"].bits and any(peak.precision == "fp4" for peak in device.peaks):

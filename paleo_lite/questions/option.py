@@ -62,6 +62,7 @@ class Option(NamedTuple):
     is_common: bool = False  # whether `--help` shows it; `--help-all` shows every option
     is_single: bool = False  # a comma is part of the value; of other options it separates values to compare
     is_repeatable: bool = False  # the option may be given again, which adds a value
+    bare: str | None = None  # value where the option is given without one; None if it needs one
     # The option is about an output file, which a chart of the result does not have; flags are parsed before the names
     # of files, to which they apply.
     is_output: bool = False
@@ -115,6 +116,8 @@ def make_parameter(name: str, declared: Option, default: Any) -> click.Option:
     else:
         settings["type"] = CommaSeparated(declared.type) if declared.takes_several else declared.type
         settings["metavar"] = declared.metavar
+        if declared.bare is not None:
+            settings["is_flag"], settings["flag_value"] = False, declared.bare
         settings["multiple"] = declared.is_repeatable or declared.takes_several
         if default not in (None, ()) and not declared.takes_several:
             settings["default"] = default
@@ -194,6 +197,8 @@ def _convert(value: Any, declared: Option, parameter: click.Option) -> Any:
         return bool(value)
     if isinstance(value, (list, tuple)) and not value and not declared.is_repeatable:
         raise BadValue(f"`{documented_name(parameter)}` has no value: give one, or leave it out")
+    if isinstance(value, bool) and declared.bare is not None:
+        return declared.bare if value else None
     if declared.is_repeatable:
         several = [value] if isinstance(value, _CONVERTED) or not isinstance(value, Sequence) else value
         return tuple(_convert_one(item, declared.type, parameter) for item in several)

@@ -103,9 +103,9 @@ class Train(
     )  # fmt: skip
     advise: str | None = option(
         group=PARALLEL_GROUP, is_common=True, is_single=True, type=Names("ranking", ".distributed.advise:RANKINGS"),
-        metavar="time|joules",
+        metavar="time|joules", bare="time",
         help="Rank all strategies and collectives for one number of devices, by the time of a step or the joules of a "
-        "sample.",
+        "sample; without a value by time.",
     )  # fmt: skip
     measured: tuple[str, ...] = option(
         (), group=MODEL_GROUP, is_repeatable=True, metavar="TEXT",

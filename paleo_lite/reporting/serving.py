@@ -212,9 +212,9 @@ def _kernel_table(serving: Serving, kernels: Sequence[KernelTime]) -> Table:
 
 def _candidate_table(serving: Serving) -> Table:
     assert serving.advice is not None
-    candidates = serving.advice.candidates
-    shown = [candidate for candidate in candidates if candidate.is_on_front or candidate.meets_objectives]
     advice, ranking = serving.advice, RANKINGS[serving.advice.by]
+    candidates = _within_devices(advice)
+    shown = [candidate for candidate in candidates if candidate.is_on_front or candidate.meets_objectives]
     ranked = ranking.per_token if advice.rate_per_s is None else ranking.at_rate
     rows = [_row(candidate) for candidate in shown[:SHOWN_CANDIDATES]]
     columns = select_columns(
@@ -231,25 +231,37 @@ def _candidate_table(serving: Serving) -> Table:
         "memory_bytes",
         "power_w",
         *RANKED,
-        *([] if serving.slo is None else ["missed"]),
+        *(["missed"] if any(row["missed"] for row in rows) else []),
         "is_on_front",
         drop=(
             "memory_bytes",
             "power_w",
             "is_on_front",
             *(name for name in RANKED if name != ranked),
-            "missed",
             "replicas",
-        ),  # the ranked one stays
+            "tokens_per_s_per_user",
+        ),  # the ranked one, and what is missed, stay
         short=True,
     )
     simulated = f"{len(rows)} of {len(candidates)}"
+    if len(candidates) < len(advice.candidates):
+        simulated += (
+            f", without {len(advice.candidates) - len(candidates)} that need more than {advice.devices} devices"
+        )
     if advice.splits_estimated:
         simulated += f", the best of {advice.splits_estimated:,} pairs of pools among them"
     order = ranking.order
     if advice.rate_per_s is not None:
         order = ranking.order_at_rate.format(rate=f"{format_number(advice.rate_per_s)} requests/s")
-    return Table(f"Deployments, {order} first ({simulated}; * is chosen)", columns, rows)
+    load = "in short simulations at full load" if advice.rate_per_s is None else "at full load, not at the rate"
+    return Table(f"Deployments, {order} first, tokens {load} ({simulated}; * is chosen)", columns, rows)
+
+
+def _within_devices(advice: DeploymentAdvice) -> list[Candidate]:
+    """Return the candidates that have no more devices than are allowed; all of them if none has."""
+    if advice.devices is None:
+        return advice.candidates
+    return [one for one in advice.candidates if one.devices <= advice.devices] or advice.candidates
 
 
 POOLS_AND_DRAFTS = ("prefill", "draft")

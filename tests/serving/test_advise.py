@@ -5,6 +5,7 @@ Tests: serving/advise.py, serving/candidates.py, api/serve_advice.py, progress.p
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import msgspec
@@ -17,6 +18,8 @@ from paleo_lite.cli.answers import progress_of_long_answers
 from paleo_lite.errors import BadValue
 from paleo_lite.machines import find_device
 from paleo_lite.progress import listening, report
+from paleo_lite.reporting.document import Table
+from paleo_lite.reporting.serving import serving_page
 from paleo_lite.serving.advise import choose, nearest, reject, with_saturation
 from paleo_lite.serving.answers import Serving
 from paleo_lite.serving.candidates import Candidate, DeploymentAdvice, rank
@@ -227,3 +230,57 @@ def test_the_answer_is_that_of_the_choice() -> None:
     assert result.replicas == best.replicas and f"{best.batch_limit:,} sequences" in result.engine_limits
     low = result.figures["saturation_requests_per_s"].low
     assert low == pytest.approx(best.low_requests_per_s * best.replicas) and low * 0.9 >= 20
+
+
+def test_table_shows_what_is_missed_and_leaves_out_what_has_too_many_devices() -> None:
+    asked: dict[str, Any] = {"gpu": "h100-sxm", "rate": 10, "slo": "tpot=20ms", "tensor": 1, "advise": True}
+    few = pl.serve("llama-3.1-8b", workers=2, **asked)
+    table = next(one for one in serving_page(few).content if isinstance(one, Table) and "Deployments" in one.title)
+    assert few.advice is not None
+    beyond = [one for one in few.advice.candidates if one.devices > 2]
+    assert beyond and f"without {len(beyond)} that need more than 2 devices" in table.title
+    assert "tokens at full load, not at the rate" in table.title
+    assert all(row["replicas"] <= 2 for row in table.rows)
+    none = pl.serve("llama-3.1-70b", workers=1, **{**asked, "tensor": 4})
+    table = next(one for one in serving_page(none).content if isinstance(one, Table) and "Deployments" in one.title)
+    missed = next(column for column in table.columns if column.key == "missed")
+    assert missed.drop_order == 0  # no width leaves it out
+    assert table.rows and all("of 1 devices" in " ".join(row["missed"]) for row in table.rows)
+
+
+def test_published_weights_are_the_widest_that_advice_tries() -> None:
+    """DeepSeek-R1 is published in blocks of fp8, and B200 computes in fp4; gpt-oss is published in mxfp4."""
+    asked: dict[str, Any] = {"concurrency": 8, "output_tokens": 32, "advise": "cost"}
+    large = pl.serve("deepseek-r1", gpu="b200", tensor=8, **asked)
+    assert large.advice is not None
+    assert {one.weights for one in large.advice.candidates} == {"fp8-block", "nvfp4"}
+    small = pl.serve("gpt-oss-20b", gpu="h100-sxm", tensor=1, **asked)
+    assert small.advice is not None and {one.weights for one in small.advice.candidates} == {"mxfp4"}
+    given = pl.serve("gpt-oss-20b", gpu="h100-sxm", tensor=1, precision="bf16", **asked)
+    assert given.advice is not None and {one.weights for one in given.advice.candidates} == {"bf16", "fp8"}
+
+
+def test_experts_over_several_nodes_are_said_not_to_be_tried() -> None:
+    asked: dict[str, Any] = {"gpu": "h100-sxm", "concurrency": 4, "output_tokens": 16, "advise": "cost"}
+    wide = "experts divided among more than 8 devices were not tried"
+    for network, options, is_noted in (
+        ("gpt-oss-20b", {}, True),
+        ("gpt-oss-20b", {"workers": 8}, False),
+        ("gpt-oss-20b", {"tensor": 2}, False),
+        ("llama-3.1-8b", {}, False),
+    ):
+        assert (wide in " ".join(pl.serve(network, **asked, **options).notes)) == is_noted
+
+
+def test_advice_without_a_value_is_by_the_usual_figure() -> None:
+    assert pl.Serve("llama-3-8b", gpu="h100-sxm", advise=True) == pl.Serve("llama-3-8b", gpu="h100-sxm", advise="cost")
+    assert pl.Serve("llama-3-8b", gpu="h100-sxm", advise=False).advise is None
+    assert pl.Train("llama-3-8b", gpu="h100-sxm", workers=8, advise=True).advise == "time"
+    words = "serve llama-3-8b --gpu h100-sxm --tensor 1 --concurrency 2 --output-tokens 16 --advise --format json"
+    asked = json.loads(CliRunner().invoke(main, words.split()).output)
+    assert asked["advice"]["by"] == "cost"
+
+
+def test_a_rate_beyond_all_replicas_is_named() -> None:
+    with pytest.raises(BadValue, match=r"`--rate` 100,000 needs [0-9,]+ replicas, of which 2,000 can be simulated"):
+        pl.serve("llama-3.1-8b", gpu="h100-sxm", tensor=1, rate=100_000, advise="cost")
