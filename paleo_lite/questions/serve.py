@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ..serving.answers import Serving
     from ..serving.candidates import Candidate
     from ..serving.deployment import Deployment
+    from ..serving.elastic import Elasticity
     from ..serving.placement import Division
     from ..serving.requests import Demand, Traffic
     from ..serving.slo import Objective
@@ -42,7 +43,7 @@ def answer(question: Serve) -> Serving | Comparison:
     if question.advise is not None:
         if "network" in several:
             raise BadValue("`--advise` ranks deployments of one network: give one")
-        for name in {"workload", "cache_tiers", "router", "requests"} & set(question.given()):
+        for name in {"workload", "cache_tiers", "router", "requests", *_ELASTIC} & set(question.given()):
             raise BadValue(f"`--advise` ranks replicas alone: leave `--{name.replace('_', '-')}` out")
         check_single(question, ("gpu",))
         return _answer(question)
@@ -160,6 +161,7 @@ class _Resolved(NamedTuple):
     replicas: int
     router: str
     tiers: Mapping[str, float]
+    elasticity: Elasticity | None
 
     def make(self, prefill: Deployment | None = None) -> Deployment:
         """Return the deployment on the first device, which decodes only if there is a prefill pool."""
@@ -170,7 +172,8 @@ class _Resolved(NamedTuple):
         made = self.deployments.make(
             self.devices[0], self.division, self.weights, replicas=self.replicas, prefill=prefill
         )
-        return msgspec.structs.replace(made, router=self.router, stores=make_stores(self.tiers, made.on_device.devices))
+        stores = make_stores(self.tiers, made.on_device.devices)
+        return msgspec.structs.replace(made, router=self.router, stores=stores, elasticity=self.elasticity)
 
 
 def _resolve(question: Serve, listings: Mapping[str, Price | None] | None) -> _Resolved:
@@ -198,8 +201,29 @@ def _resolve(question: Serve, listings: Mapping[str, Price | None] | None) -> _R
     # Advice chooses the replicas, whose devices the workers limit.
     workers = None if question.advise else asked.workers
     replicas = _count_replicas(workers, division.devices, asked.replicas)
+    elasticity = _elasticity(question)
+    if elasticity is not None and elasticity.autoscaling is not None:
+        replicas = elasticity.autoscaling.most
     tiers = settings_of(question.cache_tiers)
-    return _Resolved(deployments, devices, division, weights, replicas, question.router, tiers)
+    return _Resolved(deployments, devices, division, weights, replicas, question.router, tiers, elasticity)
+
+
+def _elasticity(question: Serve) -> Elasticity | None:
+    """Return how replicas come and go; None if they stay."""
+    from ..serving.elastic import KEYED_ROUTERS, parse_elasticity
+
+    asked: Any = question
+    settings = {key.replace("_", "-"): value for key, value in settings_of(question.autoscaling).items()}
+    elasticity = parse_elasticity(settings, settings_of(question.failures), asked.start_time, asked.replicas)
+    if elasticity is None:
+        return None
+    if elasticity.autoscaling is not None and asked.workers is not None:
+        raise BadValue("`--workers` is not for `--autoscaling`, whose devices are those of max=N replicas")
+    if question.router in KEYED_ROUTERS:
+        raise BadValue(f"`--router {question.router}` keeps what it knows of replicas that stay: choose another one")
+    if question.slo is not None:
+        raise BadValue("`--slo` finds a rate of replicas that stay: leave `--autoscaling` and `--failures` out")
+    return elasticity
 
 
 def _question_of_pool(question: Serve, settings: dict[str, Any], **others: Any) -> Serve:
@@ -219,6 +243,8 @@ def _split_deployment(question: Serve, listings: Mapping[str, Price | None] | No
     """Return the deployment of a decode pool, with the pool that computes its prompts."""
     if question.advise is not None:
         raise BadValue("`--advise` chooses the pools: leave `--prefill-pool` out")
+    for name in set(_ELASTIC) & set(question.given()):
+        raise BadValue(f"`--{name.replace('_', '-')}` is for replicas that do both: leave `--prefill-pool` out")
     if question.workers is not None:
         raise BadValue("`--workers` is not for pools, whose devices are replicas times tensor times pipeline degree")
     prompts = _question_of_pool(question, settings_of(question.prefill_pool), speculation=None)
@@ -471,6 +497,9 @@ def _count_replicas(workers: int | None, replica_devices: int, replicas: int | N
 
 UNIFORM_LOAD = "uniform"
 """Load of experts unless another one is given."""
+
+_ELASTIC = ("autoscaling", "failures", "start_time")
+"""Options of replicas that come and go."""
 
 _OF_SERVERS = (
     "tensor", "pipeline", "expert_parallel", "attention_data_parallel", "prefill_pool", "time_model",

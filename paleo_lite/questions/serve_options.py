@@ -26,7 +26,7 @@ from .records import (
     TimeModelOptions,
     WeightOptions,
 )
-from .values import INTEGER, KeyValues, Number, Quantity, SharesByPosition
+from .values import INTEGER, DurationText, KeyValues, Number, Quantity, SharesByPosition
 
 if TYPE_CHECKING:
     pass
@@ -34,6 +34,16 @@ if TYPE_CHECKING:
 TRAFFIC_GROUP = "Traffic"
 
 SPECULATION_SETTINGS = KeyValues({"tokens": INTEGER, "acceptance": SharesByPosition(), "draft": NETWORK})
+AUTOSCALING_SETTINGS = KeyValues(
+    {
+        "min": INTEGER,
+        "max": INTEGER,
+        "target": INTEGER,
+        "interval": DurationText(),
+        "down-after": DurationText(),
+    }
+)
+FAILURE_SETTINGS = KeyValues({"at": DurationText(), "mtbf": DurationText()})
 TIER_SETTINGS = KeyValues(
     {
         **{name: Quantity("B", unit_required=True) for name in ("host", "disk", "store")},
@@ -118,6 +128,20 @@ class Serve(
         "round-robin", group=PARALLEL_GROUP, type=Names("router", ".serving.routers:ROUTERS"), metavar="NAME",
         help="How replicas share the requests: in turn, least-loaded, by the prefix that their caches hold, scored by "
         "prefix, free cache and queue, or sticky by session.",
+    )  # fmt: skip
+    autoscaling: dict[str, Any] | str | None = option(
+        group=PARALLEL_GROUP, type=AUTOSCALING_SETTINGS, metavar="KEY=VALUE,...",
+        help="Replicas that come and go with the load: max=N, target=N (requests per replica, running and waiting), "
+        "min=N (default 1), interval=TIME between decisions (15s) and down-after=TIME (5min).",
+    )  # fmt: skip
+    failures: dict[str, Any] | str | None = option(
+        group=PARALLEL_GROUP, type=FAILURE_SETTINGS, metavar="KEY=VALUE,...",
+        help="Replicas that fail, whose requests are sent again: at=TIME after the first request, mtbf=TIME, the mean "
+        "time between failures of a device (50000h of H100 in Meta's training of Llama 3).",
+    )  # fmt: skip
+    start_time: float | str | None = option(
+        group=PARALLEL_GROUP, type=DurationText(), metavar="TIME",
+        help="Time in which a replica of --autoscaling or --failures starts, 90s. [default: from published starts]",
     )  # fmt: skip
     prefill_pool: dict[str, Any] | str | None = option(
         group=PARALLEL_GROUP, is_common=True, type=PoolSettings(), metavar="OPTION=VALUE,...",

@@ -5,21 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ..serving.answers import FIGURES, PREFIX_FIGURES, SITE_FIGURES, Figure, Serving
+from ..serving.answers import ALL_FIGURES, Figure, Serving
 from ..serving.candidates import RANKINGS, Candidate, DeploymentAdvice
+from ..serving.elastic import Count
 from ..serving.kernel_timer import KernelTime
 from ..serving.outcomes import LATENCIES
 from ..serving.placement import Division
 from ..serving.prefill_pool import PrefillPool
 from ..serving.price_basis import PricedDevice, describe_prices
 from ..units import format_number, format_si
-from .columns import find_column, select_columns
+from .columns import find_column, part_column, select_columns
 from .document import Document, Table, format_percent, format_time_short, raw_table
 
 PERCENTAGES = ("cache_occupancy", "peak_cache_occupancy", "utilisation", "prefix_hit_rate")
 """Figures that are fractions."""
 
 SHOWN_CANDIDATES = 20
+
+SHOWN_COUNTS = 24
+"""Changes of the number of replicas that are shown."""
 
 SHOWN_REFUSALS = 4
 """Deployments that were not simulated whose reasons are shown."""
@@ -44,6 +48,8 @@ def serving_page(serving: Serving, **options: Any) -> Document:
         f"{_show(figures['output_tokens_per_s'], format_number)} tokens/s{kind}"
     )
     content: list[Any] = [_latency_table(serving), _figure_table(serving)]
+    if serving.replica_counts is not None:
+        content.append(_replica_table(serving.replica_counts))
     if serving.advice is not None:
         content.insert(0, _candidate_table(serving))
     if serving.kernels is not None:
@@ -81,7 +87,14 @@ def _describe_devices(serving: Serving) -> str:
     if pool is not None and pool.gpu != serving.gpu:
         own = serving.devices - pool.devices
         return f"{pool.devices} x {pool.gpu_name} for prompts and {own} x {serving.gpu_name}"
-    return f"{serving.devices} x {serving.gpu_name}" if serving.devices > 1 else serving.gpu_name
+    name = f"{serving.devices} x {serving.gpu_name}" if serving.devices > 1 else serving.gpu_name
+    return name if _lasts(serving) else f"up to {name}"
+
+
+def _lasts(serving: Serving) -> bool:
+    """Return whether there are as many replicas all the time."""
+    counts = serving.replica_counts
+    return counts is None or all(count.serving + count.starting in (0, serving.replicas) for count in counts)
 
 
 def _describe_formats(serving: Serving) -> str:
@@ -189,7 +202,7 @@ def _latency_table(serving: Serving) -> Table:
 
 def _figure_table(serving: Serving) -> Table:
     rows = []
-    for name, label in (FIGURES | SITE_FIGURES | PREFIX_FIGURES).items():
+    for name, label in ALL_FIGURES.items():
         figure = serving.figures.get(name)
         if figure is None or figure.value is None:
             continue
@@ -198,6 +211,20 @@ def _figure_table(serving: Serving) -> Table:
     value, interval = find_column("value", left=False), find_column("interval", show=str)  # in the units of the figures
     columns = select_columns("figure", value, interval, drop=("interval",))
     return Table("Throughput, cache and cost", columns, rows)
+
+
+def _replica_table(counts: Sequence[Count]) -> Table:
+    shown = counts[:SHOWN_COUNTS]
+    rows = [{"time_s": count.time_s, "serving": count.serving, "starting": count.starting} for count in shown]
+    title = "Replicas over time"
+    if len(counts) > len(shown):
+        title += f" ({len(shown)} of {len(counts)} changes; --format json has all)"
+    columns = [
+        find_column("time_s", title="from"),
+        part_column("serving", format_number),
+        part_column("starting", format_number),
+    ]
+    return Table(title, columns, rows)
 
 
 def _kernel_table(serving: Serving, kernels: Sequence[KernelTime]) -> Table:

@@ -344,9 +344,9 @@ def _arriving_traffic(demand: Demand, rate_per_s: float, under_way: int) -> Traf
 
 def _simulate(prepared: PreparedDeployment, limit: int, traffic: Traffic, objectives: Sequence[Objective]) -> Candidate:
     """Return a deployment at a batch limit as a candidate, with what its traffic experiences."""
-    outcomes, prompts = prepared.simulate(traffic)
-    figures = measure_figures(outcomes, prepared.deployment, int(traffic.input_tokens.sum()), prompts)
-    latencies = request_latencies(outcomes)
+    simulated = prepared.simulate(traffic)
+    figures = measure_figures(simulated, prepared.deployment, int(traffic.input_tokens.sum()))
+    latencies = request_latencies(simulated.outcomes)
     return _candidate(prepared.deployment, prepared.room.memory_bytes, limit, figures, latencies, objectives)
 
 

@@ -19,10 +19,12 @@ from .cache import fixed_cache_note
 from .candidates import DeploymentAdvice
 from .deployment import LEVELS, Deployment, PreparedDeployment
 from .drafting import drafting_notes
+from .elastic import Count, Elasticity, count_lives, paid_seconds
 from .energy import Drawn, draw_power_of_all
 from .kernel_timer import KernelTime, time_decode_kernels
 from .launch import launch, to_launch
 from .outcomes import Outcome, request_latencies, summarize
+from .pools import Simulated
 from .prefill_pool import PrefillPool, describe_prefill
 from .prefix_cache import prefix_hit_rate
 from .requests import Traffic
@@ -102,6 +104,8 @@ class Serving(Answer, msgspec.Struct, frozen=True, eq=False):
         Replicas that compute prompts only; None where every replica does both.
     prefix_hit_rates : tuple of float or None
         Share of the prompts' tokens that the prefix cache of each replica has; None where nothing is known of prefixes.
+    replica_counts : tuple of Count or None
+        Number of replicas that serve, and that start, from each time on at which it changes; None of those that stay.
     longest_request : int or None
         Tokens of a request, with its answer, for which the launch command starts its servers, because their cache does
         not hold one of all positions of the network; None without such a limit.
@@ -150,6 +154,7 @@ class Serving(Answer, msgspec.Struct, frozen=True, eq=False):
     prefill_pool: PrefillPool | None = None
     prefix_hit_rates: tuple[float, ...] | None = None
     longest_request: int | None = None
+    replica_counts: tuple[Count, ...] | None = None
 
     @property
     def usd_per_h(self) -> float | None:
@@ -241,8 +246,18 @@ SITE_FIGURES = {
 }
 """Figures of a deployment in a facility that the user describes, with their meaning."""
 
+ELASTIC_FIGURES = {
+    "mean_replicas": "replicas that are paid for, in the mean",
+    "most_replicas": "most replicas that serve at a time",
+    "restarted_requests": "requests that were sent again after a failure",
+}
+"""Figures of a deployment whose replicas come and go, with their meaning."""
+
 PREFIX_FIGURES = {"prefix_hit_rate": "share of the prompts' tokens that the prefix cache has"}
 """Figures of a deployment whose requests state their prefixes, with their meaning."""
+
+ALL_FIGURES = FIGURES | SITE_FIGURES | PREFIX_FIGURES | ELASTIC_FIGURES
+"""All figures of a deployment, with their meaning."""
 
 ENERGY_FIGURES = (
     "watts_per_gpu",
@@ -254,14 +269,15 @@ ENERGY_FIGURES = (
 
 
 def measure_figures(
-    outcomes: Sequence[Outcome],
+    simulated: Simulated,
     deployment: Deployment,
     input_tokens: int,
-    prefill: Sequence[Outcome] = (),  # of the replicas of the prefill pool
     span: Span | None = None,  # part of the simulation that is measured; None for all of it
 ) -> dict[str, float | None]:
     """Return the figures of a simulation except those at saturation."""
+    outcomes = simulated.outcomes
     span = span or whole_span(outcomes)
+    replicas = _mean_replicas(simulated, deployment, span)
     requests = sum(len(outcome.finish_s) for outcome in outcomes)
     mean_output = sum(int(outcome.output_tokens.sum()) for outcome in outcomes) / requests
     work = work_in(outcomes, span)
@@ -270,25 +286,41 @@ def measure_figures(
     answered_tokens = tokens_per_s * span.seconds
     mean_tpot_s = float(latencies["tpot_s"].mean()) if len(latencies["tpot_s"]) else None
     blocks = sum(outcome.blocks for outcome in outcomes)
-    drawn = draw_power_of_all(outcomes, deployment, input_tokens, span, prefill)
+    drawn = draw_power_of_all(outcomes, deployment, input_tokens, span, simulated.prefill, replicas)
     return {
         "output_tokens_per_s": tokens_per_s,
         "total_tokens_per_s": span.requests_per_s * (mean_output + input_tokens / requests),
-        "output_tokens_per_s_per_gpu": tokens_per_s / deployment.devices,
+        "output_tokens_per_s_per_gpu": tokens_per_s / (deployment.devices * replicas / deployment.replicas),
         "output_tokens_per_s_per_user": 1 / mean_tpot_s if mean_tpot_s else None,
         "requests_per_s": span.requests_per_s,
         "mean_sequences": work.sequence_s / work.busy_s if work.busy_s else None,
         "cache_occupancy": work.cached_block_s / (span.seconds * blocks),
         "peak_cache_occupancy": max(outcome.peak_blocks / outcome.blocks for outcome in outcomes),
         "preemptions": float(sum(outcome.preemptions for outcome in outcomes)),
-        "utilisation": min(work.busy_s / (span.seconds * deployment.replicas), 1.0),  # sums are rounded
-        "usd_per_million_output_tokens": _usd_per_million(deployment, tokens_per_s),
+        "utilisation": min(work.busy_s / (span.seconds * replicas), 1.0),  # sums are rounded
+        "usd_per_million_output_tokens": _usd_per_million(deployment, tokens_per_s, replicas),
         "watts_per_gpu": drawn and drawn.watts,
         "joules_per_request": drawn and drawn.energy_j / (span.requests_per_s * span.seconds),
         "joules_per_million_output_tokens": drawn and drawn.energy_j / answered_tokens * 1e6,
         **_site_figures(deployment, drawn, span.seconds, answered_tokens),
         **_prefix_figures(outcomes, input_tokens),
+        **_elastic_figures(simulated, deployment, replicas),
     }  # fmt: skip
+
+
+def _mean_replicas(simulated: Simulated, deployment: Deployment, span: Span) -> float:
+    """Return the number of replicas that are paid for, in the mean over a span."""
+    if deployment.elasticity is None:
+        return deployment.replicas
+    return paid_seconds(simulated.lives, span.start_s, span.end_s) / span.seconds
+
+
+def _elastic_figures(simulated: Simulated, deployment: Deployment, replicas: float) -> dict[str, float | None]:
+    """Return the figures of replicas that come and go; none of those that stay."""
+    if deployment.elasticity is None:
+        return {}
+    most = max(count.serving for count in count_lives(simulated.lives))
+    return {"mean_replicas": replicas, "most_replicas": most, "restarted_requests": float(simulated.restarted)}
 
 
 def _prefix_figures(outcomes: Sequence[Outcome], input_tokens: int) -> dict[str, float]:
@@ -318,9 +350,10 @@ def _site_figures(
     return {name: amount / output_tokens * 1e6 for name, amount in amounts if amount is not None}
 
 
-def _usd_per_million(deployment: Deployment, tokens_per_s: float) -> float | None:
+def _usd_per_million(deployment: Deployment, tokens_per_s: float, replicas: float) -> float | None:
+    """Return the price of a million tokens, of so many of the replicas in the mean."""
     usd_per_h = deployment.usd_per_h
-    return None if usd_per_h is None else usd_per_h / 3600 / tokens_per_s * 1e6
+    return None if usd_per_h is None else usd_per_h * replicas / deployment.replicas / 3600 / tokens_per_s * 1e6
 
 
 def answer(
@@ -335,24 +368,22 @@ def answer(
     deployment = prepared.deployment
     has_interval = bool(prepared.tables.relative_low)
     levels = LEVELS if has_interval else ("expected",)
-    expected: list[Outcome] = []
-    expected_prefill: list[Outcome] = []
     latencies: dict[str, dict[str, dict[str, float | None]]] = {}
     figures: dict[str, dict[str, float | None]] = {}
     input_tokens = int(traffic.input_tokens.sum())
-    saturated = saturate_levels(prepared, traffic, levels) if saturation else {}
+    saturated = saturate_levels(prepared.lasting, traffic, levels) if saturation else {}
     for level in levels:
-        outcomes, prefill = prepared.simulate(traffic, level)
-        arrays = request_latencies(outcomes)
+        simulated = prepared.simulate(traffic, level)
+        arrays = request_latencies(simulated.outcomes)
         latencies[level] = {name: summarize(values) for name, values in arrays.items()}
-        span = steady_span(outcomes, traffic.rate_per_s, saturated[level][0] if level in saturated else None)
-        figures[level] = measure_figures(outcomes, deployment, input_tokens, prefill, span)
+        span = steady_span(simulated.outcomes, traffic.rate_per_s, saturated[level][0] if level in saturated else None)
+        figures[level] = measure_figures(simulated, deployment, input_tokens, span)
         if level in saturated:
             requests_per_s, tokens_per_s = saturated[level]
             figures[level]["saturation_requests_per_s"] = requests_per_s
             figures[level]["saturation_tokens_per_s"] = tokens_per_s
         if level == "expected":
-            expected, expected_prefill, expected_span = outcomes, prefill, span
+            expected, expected_span = simulated, span
     on_device = deployment.on_device
     timer = deployment.timer
     workload, device = on_device.workload, on_device.machine.device
@@ -360,11 +391,10 @@ def answer(
     all_notes = _notes_of(prepared, traffic, figures["expected"], notes)
     added = {name: Z_90 * deviation for name, deviation in timer.latency_deviations.items()}
     shown = {
-        name: _figure([figures[level][name] for level in levels])
-        for name in (*FIGURES, *SITE_FIGURES, *PREFIX_FIGURES)
-        if name in figures["expected"]
+        name: _figure([figures[level][name] for level in levels]) for name in ALL_FIGURES if name in figures["expected"]
     }
-    drawn = draw_power_of_all(expected, deployment, input_tokens, expected_span, expected_prefill)
+    replicas = _mean_replicas(expected, deployment, expected_span)
+    drawn = draw_power_of_all(expected.outcomes, deployment, input_tokens, expected_span, expected.prefill, replicas)
     if drawn is not None:
         below, above = math.log(drawn.watts / drawn.low_w), math.log(drawn.high_w / drawn.watts)
         shown |= {name: _widen(shown[name], below, above) for name in ENERGY_FIGURES if name in shown}
@@ -389,7 +419,7 @@ def answer(
         devices=deployment.devices,
         traffic=description,
         requests=len(traffic),
-        duration_s=whole_span(expected).seconds,
+        duration_s=whole_span(expected.outcomes).seconds,
         latencies={
             name: {
                 part: _widen(
@@ -417,12 +447,13 @@ def answer(
         kernels=time_decode_kernels(on_device, figures["expected"]["mean_sequences"] or 1.0, mean_context(traffic)),
         offered_requests_per_s=rate_per_s,
         price_usd_per_h=None if deployment.usd_per_h is None else deployment.usd_per_h / deployment.devices,
-        prefix_hit_rates=_hit_rates(expected_prefill or expected),
+        prefix_hit_rates=_hit_rates(expected.prefill or expected.outcomes),
+        replica_counts=tuple(count_lives(expected.lives)) or None,
         longest_request=launchable.longest_request,
         prefill_pool=describe_prefill(
             prepared,
             traffic,
-            expected_prefill,
+            expected.prefill,
             expected_span,
             launched.prefill_command,
             None if launchable.prefill is None else launchable.prefill.longest_request,
@@ -449,6 +480,8 @@ def _notes_of(
         dict.fromkeys((*notes, *requested, *drafting_notes(prepared, context), *network_notes, *timer.notes))
     )
     all_notes += _device_notes(prepared, traffic)
+    if deployment.elasticity is not None:
+        all_notes += _elastic_notes(prepared, deployment.elasticity)
     if traffic.hashes is not None and traffic.sessions is None:
         all_notes.append(
             f"{prefix_hit_rate(traffic.hashes):.1%} of the blocks of these prompts were in earlier ones: replicas that "
@@ -463,6 +496,21 @@ def _notes_of(
             "as requests arrive, and latencies depend on the number of requests",
         )
     return all_notes
+
+
+def _elastic_notes(prepared: PreparedDeployment, elasticity: Elasticity) -> list[str]:
+    """Return notes on the start of replicas that come and go, and on how often they fail."""
+    notes = []
+    start_s = elasticity.start_s
+    if start_s is None:
+        start_s = prepared.start.seconds
+        notes.append(prepared.start.describe())
+    mean_s = elasticity.failures.mean_s
+    if mean_s is not None:
+        of_replica_s = mean_s / prepared.deployment.on_device.devices
+        serving = of_replica_s / (of_replica_s + start_s)
+        notes.append(f"a replica fails every {of_replica_s / 3600:,.4g} h, and serves {serving:.3%} of the time")
+    return notes
 
 
 def mean_context(traffic: Traffic) -> float:

@@ -14,15 +14,17 @@ from ..errors import BadValue
 from ..machines import Device, Price
 from ..timing.facility import Facility
 from .cache import CacheRoom
+from .elastic import Elasticity
 from .iteration_times import IterationTimes
 from .kernel_timer import KernelTimer
 from .layer_timer import LayerTimer
 from .options import SimulationOptions
 from .outcomes import Outcome
 from .placement import ModelOnDevice
-from .pools import CacheTiers, ServerPool, Simulated, Transfer, run_pool, run_split, simulate
+from .pools import CacheTiers, ServerPool, Simulated, Transfer, run_elastic, run_pool, run_split, simulate
 from .requests import Traffic
 from .routers import ROUND_ROBIN
+from .startup import START_FACTOR, StartTime, estimate_start
 from .tiers import CacheStore
 from .timer import Timer, tabulate
 
@@ -61,6 +63,7 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
     stores: tuple[CacheStore, ...] = ()  # tiers of the prefix cache below the memory of the devices
     # Tokens of a request, with its answer, that its servers are started for; None for the positions of the network.
     longest_request: int | None = None
+    elasticity: Elasticity | None = None  # how replicas, of which there are so many at most, come and go
 
     def __post_init__(self) -> None:
         if isinstance(self.replicas, bool) or not isinstance(self.replicas, int) or self.replicas < 1:
@@ -200,6 +203,11 @@ class PreparedDeployment(msgspec.Struct, frozen=True, eq=False):
             start_s = self.transfer.start_s * HANDOVER_ENDS.get(level, 1.0)
             transfer = self.transfer._replace(start_s=start_s)
             return run_split(traffic, self.prefill.pool(level), self.pool(level), transfer)
+        elasticity = self.deployment.elasticity
+        if elasticity is not None:
+            return run_elastic(
+                traffic, self.pool(level), elasticity, self._start_s(level), self.deployment.on_device.devices
+            )
         if self.deployment.needs_router or traffic.follows is not None:
             return run_pool(traffic, self.pool(level))
         tables, engine, options = self.at_level(level)
@@ -208,6 +216,26 @@ class PreparedDeployment(msgspec.Struct, frozen=True, eq=False):
             replicas = min(replicas, traffic.concurrency)  # the others have no user who sends them a request
         parts = [traffic.every(replicas, start) for start in range(replicas)]
         return Simulated([simulate(part, tables, self.room, engine, options) for part in parts if len(part)], [])
+
+    def _start_s(self, level: str) -> float:
+        """Return the seconds in which a replica starts at one of `LEVELS`."""
+        assert self.deployment.elasticity is not None
+        if self.deployment.elasticity.start_s is not None:
+            return self.deployment.elasticity.start_s
+        ends = {"low": 1 / START_FACTOR, "high": START_FACTOR}
+        return self.start.seconds * ends.get(level, 1.0)
+
+    @property
+    def start(self) -> StartTime:
+        """The time in which a replica starts, by published starts."""
+        on_device = self.deployment.on_device
+        layers = on_device.workload.network.blocks / on_device.pipeline.degree
+        return estimate_start(layers, self.room.weights_bytes * on_device.devices)
+
+    @property
+    def lasting(self) -> PreparedDeployment:
+        """The deployment whose replicas stay, as many as there are at most."""
+        return msgspec.structs.replace(self, deployment=msgspec.structs.replace(self.deployment, elasticity=None))
 
     def pool(self, level: str) -> ServerPool:
         """Return the replicas of a split deployment's pool at one of `LEVELS`."""

@@ -32,14 +32,20 @@ class Drawn(NamedTuple):
     high_w: float
 
 
-def draw_power(outcomes: Sequence[Outcome], deployment: Deployment, input_tokens: int, span: Span) -> Drawn | None:
+def draw_power(
+    outcomes: Sequence[Outcome],
+    deployment: Deployment,
+    input_tokens: int,
+    span: Span,
+    replicas: float | None = None,  # in the mean over the span; None for those of the deployment
+) -> Drawn | None:
     """Return power, and the energy in a span of the simulation; None if the devices draw unknown power."""
     device = deployment.on_device.machine.device
     limit_w = device.power_w
     power = power_of(device, has_experts=deployment.on_device.workload.has_experts)
     busy_s = work_in(outcomes, span).busy_s
     devices = deployment.on_device.devices
-    waiting_s = max(deployment.replicas * span.seconds - busy_s, 0.0)
+    waiting_s = max((replicas or deployment.replicas) * span.seconds - busy_s, 0.0)
     if power is None:
         return None if limit_w is None else Drawn(limit_w * devices * (busy_s + waiting_s), limit_w, limit_w, limit_w)
     activity = served_activity(outcomes, deployment, input_tokens)
@@ -54,9 +60,10 @@ def draw_power_of_all(
     input_tokens: int,
     span: Span,
     prefill: Sequence[Outcome] = (),  # of the replicas of the prefill pool
+    replicas: float | None = None,  # in the mean over the span; None for those of the deployment
 ) -> Drawn | None:
     """Return what the devices of both pools draw; None if the power of one is unknown."""
-    own = draw_power(outcomes, deployment, input_tokens, span)
+    own = draw_power(outcomes, deployment, input_tokens, span, replicas)
     if deployment.prefill is None or own is None:
         return own
     other = draw_power(prefill, deployment.prefill, input_tokens, span)

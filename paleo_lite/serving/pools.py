@@ -6,7 +6,7 @@ the replica that decodes, which its keys and values have to reach first, so that
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -16,6 +16,7 @@ from ..distributed.collectives import point_to_point_time_s
 from ..distributed.links import LinkRate
 from ..engines.records.record import Server
 from .cache import CacheRoom
+from .elastic import ElasticFleet, Elasticity, Life
 from .fleet import Fleet, Stage
 from .iteration_times import IterationTimes
 from .options import SimulationOptions
@@ -38,17 +39,13 @@ class CacheTiers(NamedTuple):
     token_bytes: float  # of a token on all devices of a replica, each of which writes what it holds
     stores: Sequence[CacheStore]
 
-    def make(self, replicas: int, hashed_tokens: int) -> list[list[Tier]]:
-        """Return the empty tiers of each replica."""
+    def make(self, hashed_tokens: int, shared: dict[str, Tier]) -> list[Tier]:
+        """Return the empty tiers of a replica, and those that it shares with the others."""
         block_bytes = self.token_bytes * hashed_tokens
-        shared: dict[str, Tier] = {}
-        tiers: list[list[Tier]] = []
-        for _ in range(replicas):
-            own = []
-            for store in self.stores:
-                tier = Tier(int(store.size_bytes // block_bytes), block_bytes / store.bytes_per_s)
-                own.append(shared.setdefault(store.name, tier) if store.is_shared else tier)
-            tiers.append(own)
+        tiers = []
+        for store in self.stores:
+            tier = Tier(int(store.size_bytes // block_bytes), block_bytes / store.bytes_per_s)
+            tiers.append(shared.setdefault(store.name, tier) if store.is_shared else tier)
         return tiers
 
 
@@ -65,18 +62,28 @@ class ServerPool(NamedTuple):
 
     def make_stage(self, traffic: Traffic) -> Stage:
         """Return the replicas before any request reaches them, and their router."""
-        tiers: list[list[Tier]] = [[] for _ in range(self.replicas)]
-        if self.tiers is not None and traffic.hashes is not None:
-            tiers = self.tiers.make(self.replicas, traffic.hashed_tokens)
+        make = self.maker(traffic)
+        replicas = [make() for _ in range(self.replicas)]
+        keeps_places = self.options.prompts_are_cached and self.engine.keeps_decode_place
+        return Stage(replicas, ROUTERS[self.router].make(traffic), keeps_places)
+
+    def maker(self, traffic: Traffic) -> Callable[[], Replica]:
+        """Return the function that makes a replica which no request has reached."""
+        shared: dict[str, Tier] = {}
         blocks = None
         if traffic.hashes is not None and not self.options.prompts_are_cached:
             blocks = BlocksOfRequests(traffic)
-        replicas = [
-            Replica(traffic, self.tables, self.room, self.engine, self.options, is_fed=True, tiers=own, blocks=blocks)
-            for own in tiers
-        ]
-        keeps_places = self.options.prompts_are_cached and self.engine.keeps_decode_place
-        return Stage(replicas, ROUTERS[self.router].make(traffic), keeps_places)
+
+        def make() -> Replica:
+            """Return a replica."""
+            tiers: list[Tier] = []
+            if self.tiers is not None and traffic.hashes is not None:
+                tiers = self.tiers.make(traffic.hashed_tokens, shared)
+            return Replica(
+                traffic, self.tables, self.room, self.engine, self.options, is_fed=True, tiers=tiers, blocks=blocks
+            )
+
+        return make
 
     def that_prefills(self) -> ServerPool:
         """Return the pool whose ranks get prompts as its engine hands them out."""
@@ -147,6 +154,8 @@ class Simulated(NamedTuple):
 
     outcomes: list[Outcome]  # requests of each replica that decodes, with their times from the first stage on
     prefill: list[Outcome]  # the same requests at each replica of the prefill pool; empty without one
+    lives: Sequence[Life] = ()  # of replicas that come and go; empty of those that stay
+    restarted: int = 0  # requests that were sent again because a replica failed
 
 
 def run_pool(traffic: Traffic, pool: ServerPool) -> Simulated:
@@ -154,14 +163,27 @@ def run_pool(traffic: Traffic, pool: ServerPool) -> Simulated:
     stage = pool.make_stage(traffic)
     fleet = Fleet(traffic, [stage])
     fleet.run()
+    return Simulated(_outcomes_of(traffic, fleet, stage.replicas), [])
+
+
+def run_elastic(traffic: Traffic, pool: ServerPool, elasticity: Elasticity, start_s: float, devices: int) -> Simulated:
+    """Simulate replicas of some devices that come and go, each of which starts in some seconds."""
+    router = ROUTERS[pool.router].make(traffic)
+    fleet = ElasticFleet(traffic, elasticity, make=pool.maker(traffic), router=router, start_s=start_s, devices=devices)
+    fleet.run()
+    return Simulated(_outcomes_of(traffic, fleet, fleet.members), [], fleet.ended_lives(), fleet.restarted)
+
+
+def _outcomes_of(traffic: Traffic, fleet: Fleet, replicas: Sequence[Replica]) -> list[Outcome]:
+    """Return what happened to the requests that each replica answered."""
     sent_s = np.array(fleet.sent_s)
     outcomes = []
-    for replica, chosen in zip(stage.replicas, _chosen(fleet.visited[0], pool.replicas)):
+    for replica, chosen in zip(replicas, _chosen(fleet.visited[0], len(replicas))):
         if len(chosen):
             left_out = None if traffic.left_out is None else traffic.left_out[chosen]
             outcome = replica.outcome(chosen)
             outcomes.append(msgspec.structs.replace(outcome, arrival_s=sent_s[chosen], left_out=left_out))
-    return Simulated(outcomes, [])
+    return outcomes
 
 
 def run_split(traffic: Traffic, prefill: ServerPool, decode: ServerPool, transfer: Transfer) -> Simulated:

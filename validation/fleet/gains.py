@@ -65,7 +65,7 @@ def _figure(name: str) -> Callable[[Simulation], float]:
         """Return the figure of a simulation."""
         prompts = int(done.traffic.input_tokens.sum())
         deployment = done.prepared.deployment
-        found = measure_figures(done.simulated.outcomes, deployment, prompts, done.simulated.prefill)[name]
+        found = measure_figures(done.simulated, deployment, prompts)[name]
         assert found is not None
         return found
 
