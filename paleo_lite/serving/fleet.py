@@ -126,7 +126,16 @@ class Fleet:
         for request in replica.finished:
             self._pass_on(number, request, replica.finish_s[request])
         replica.finished.clear()
+        for request in replica.admitted:
+            self._has_read(request, replica.admitted_s[request])
+        replica.admitted.clear()
         self._look_at(index)
+
+    def _has_read(self, request: int, time_s: float) -> None:
+        """Let the replica that computed a prompt give up its blocks, which the next stage has read."""
+        computed_at = int(self.visited[0, request])
+        self.stages[0].replicas[computed_at].has_been_read(request, time_s)
+        self._look_at(computed_at)
 
     def _look_at(self, index: int) -> None:
         """Note when a replica takes its next step, and when it finishes a request at the earliest."""

@@ -75,6 +75,8 @@ class SimulationOptions(msgspec.Struct, frozen=True):
     speculation: Speculation = Speculation()  # speculative decoding
     # Whether prompts arrive with their keys and values, as at the decode workers of disaggregated serving.
     prompts_are_cached: bool = False
+    # Whether blocks of a computed prompt are kept until they are read, as at the prefill workers.
+    keeps_until_read: bool = False
     # Whether it is left to chance which rank computes a prompt with attention data parallelism, as in prefill pools.
     draws_ranks: bool = False
     records_steps: bool = False  # whether what replicas do is kept, for a timeline

@@ -89,6 +89,10 @@ class ServerPool(NamedTuple):
         """Return the pool whose ranks get prompts as its engine hands them out."""
         return self._replace(options=msgspec.structs.replace(self.options, draws_ranks=self.engine.draws_prefill_ranks))
 
+    def that_keeps_prompts(self) -> ServerPool:
+        """Return the pool whose replicas keep computed prompts until others have read them."""
+        return self._replace(options=msgspec.structs.replace(self.options, keeps_until_read=True))
+
     def that_decodes(self) -> ServerPool:
         """Return the pool whose requests bring their keys and values along, and decode in the next iteration."""
         engine = msgspec.structs.replace(self.engine, mixes_phases=True, mixes_whole_prompts=True, chunked_prefill=0)
@@ -189,7 +193,8 @@ def _outcomes_of(traffic: Traffic, fleet: Fleet, replicas: Sequence[Replica]) ->
 def run_split(traffic: Traffic, prefill: ServerPool, decode: ServerPool, transfer: Transfer) -> Simulated:
     """Simulate a prefill pool and a decode pool, whose closed loop includes both."""
     ones = np.ones(len(traffic), dtype=np.int64)
-    computing = prefill.that_prefills().make_stage(msgspec.structs.replace(traffic, output_tokens=ones, left_out=None))
+    only_prompts = msgspec.structs.replace(traffic, output_tokens=ones, left_out=None)
+    computing = prefill.that_prefills().that_keeps_prompts().make_stage(only_prompts)
     decoding = decode.that_decodes().make_stage(traffic)
     seconds = {tokens: transfer.seconds(tokens) for tokens in set(traffic.input_tokens.tolist())}
     handover_s = [seconds[tokens] for tokens in traffic.input_tokens.tolist()]

@@ -87,6 +87,11 @@ class Replica:
         self.is_fed, self.limit_s = is_fed, math.inf  # time up to which decode iterations are taken in one step
         self.finished: list[int] = []  # requests that a fleet has not passed on yet
         self.expected: dict[int, int] = {}  # blocks of the prompts for which a fleet keeps places here
+        # Tokens of computed prompts that are kept until another replica has read them, whether the next prompt waits
+        # for their room, and requests that a fleet does not know to be admitted.
+        self.unread: dict[int, int] = {}
+        self.waits_for_reads = False
+        self.admitted: list[int] = []
         # Tokens of prompts that a fleet has handed over, without those that were in the cache then, until they are
         # computed; of each request and of all.
         self.pending_of: dict[int, int] = {}
@@ -106,7 +111,10 @@ class Replica:
         self.is_decoding = [False] * count
         self.steps: list[ReplicaStep] = []
         self.progress, self.note_interval_s, self.next_note_s = [(0.0, 0.0, 0.0, 0.0)], 0.0, 0.0
-        # Counters.
+        self._reset_counters()
+
+    def _reset_counters(self) -> None:
+        """Begin to count, at an empty cache."""
         self.now_s = 0.0
         self.scheduled_s = 0.0  # time at which the coming iteration is scheduled
         self.position, self.position_exact = 0, 0.0
@@ -187,6 +195,17 @@ class Replica:
         self.expected.pop(request, None)
         heappush(self.arriving, (time_s + self.delay_s[request], request, False))
 
+    def has_been_read(self, request: int, time_s: float) -> None:
+        """Free the blocks of a computed prompt that another replica has read at a time."""
+        tokens = self.unread.pop(request, None)
+        if tokens is None:  # read before, and computed again there
+            return
+        self._free(request, tokens)
+        if self.waits_for_reads:
+            self.waits_for_reads = False
+            self.now_s = max(self.now_s, time_s)
+            self.scheduled_s = self.now_s
+
     def expect(self, request: int) -> bool:
         """Keep a place, and room for its prompt, for a request that is to come; return whether there is one."""
         requests = self.running_requests + self.waiting_requests
@@ -216,6 +235,8 @@ class Replica:
     @property
     def next_s(self) -> float:
         """Time of the next event; infinity if there is nothing left to do."""
+        if self.waits_for_reads:
+            return math.inf
         if self.prompts or self.decoding or self.waiting:
             return self.now_s
         return max(self.now_s, self.arriving[0][0]) if self.arriving else math.inf
@@ -265,10 +286,13 @@ class Replica:
             needed = self._blocks(tokens - self.shared[request]) + newly_held
             final = self._final_blocks(request) + newly_held
             later = (self.promised_blocks - self.used_blocks) + (final - needed)
-            is_alone = not self.decoding and not self.prompts
+            is_alone = not self.decoding and not self.prompts and not self.unread
             if needed + engine.reserved_output * later > free and not is_alone:
+                self.waits_for_reads = bool(self.unread) and not self.decoding and not self.prompts
                 return
             self.waiting.popleft()
+            if self.options.prompts_are_cached:
+                self.admitted.append(request)
             free -= needed
             budget -= new_tokens
             if math.isnan(self.admitted_s[request]):
@@ -480,7 +504,10 @@ class Replica:
         self.decoded[request] += 1
         remaining = self.outputs[request] - self.decoded[request]
         if remaining <= 0:
-            self._free(request, tokens)
+            if self.options.keeps_until_read:
+                self.unread[request] = tokens
+            else:
+                self._free(request, tokens)
             self._finish(request)
             return
         self.is_decoding[request] = True

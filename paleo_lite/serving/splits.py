@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from .candidates import Criteria, DraftChoice, PrefillChoice
-from .deployment import Deployment, PreparedDeployment
+from .deployment import HANDOVER_ENDS, Deployment, PreparedDeployment
 from .drafting import decode_iteration_s
 from .iteration_times import IterationTimes
 from .options import Speculation
@@ -95,6 +95,16 @@ class PoolEstimate(msgspec.Struct, frozen=True, eq=False, dict=True):
         outcome = simulate(alone, pool.tables, pool.room, pool.engine, pool.options)
         return float(outcome.first_token_s[0])
 
+    def held_prompts_per_s(self, transfer_s: float) -> tuple[float, float]:
+        """Return the prompts per second of a replica that keeps each until it is read, some seconds after it is done.
+
+        The cache holds so many prompts, each for the time of its computation and of its transfer.
+        """
+        held = max(self.prepared.room.tokens // round(float(self.sample.input_tokens.mean())), 1)
+        expected_per_s, slow_per_s = self.prompts_per_s
+        slow_s = self.prompt_s * expected_per_s / slow_per_s + transfer_s * HANDOVER_ENDS["high"]
+        return min(expected_per_s, held / (self.prompt_s + transfer_s)), min(slow_per_s, held / slow_s)
+
     def token_s(self, sequences: int, level: str, draft: DraftChoice | None = None) -> float:
         """Return the seconds per token of an iteration that decodes so many sequences."""
         context = float(self.sample.input_tokens.mean() + self.sample.output_tokens.mean() / 2)
@@ -140,6 +150,7 @@ class Split(NamedTuple):
     low_decoded_per_s: float  # of one decode replica, with the slowest iterations
     ttft_s: float
     tpot_s: float
+    prompts_per_s: tuple[float, float]  # of a replica of the pool of prompts, as `held_prompts_per_s` gives them
 
     @property
     def devices(self) -> int:
@@ -159,7 +170,7 @@ class Split(NamedTuple):
         deployment = self.prompts.deployment
         listing = deployment.listing
         placed = deployment.on_device
-        expected_per_s, low_per_s = self.prompts.prompts_per_s
+        expected_per_s, low_per_s = self.prompts_per_s
         return PrefillChoice(
             gpu=placed.machine.device.id,
             tensor=placed.tensor,
@@ -210,14 +221,27 @@ def estimate_splits(
             answer_tokens = float(decoding.sample.output_tokens.mean())
             for prompts, transfer_s in partners:
                 times_s = answer_tokens * tpot_s, answer_tokens * slow_s
-                sizes = _match(prompts, decoding, limit, demand, criteria, times_s)
+                prompts_per_s = prompts.held_prompts_per_s(transfer_s)
+                sizes = _match(prompts, prompts_per_s, decoding, limit, demand, criteria, times_s)
                 if sizes is None:
                     continue
-                rate_per_s = min(sizes[0] * prompts.prompts_per_s[0], sizes[1] * limit / (answer_tokens * tpot_s))
+                rate_per_s = min(sizes[0] * prompts_per_s[0], sizes[1] * limit / (answer_tokens * tpot_s))
                 ttft_s = prompts.prompt_s + transfer_s + tpot_s
                 low_per_s = limit / (answer_tokens * slow_s)
                 splits.append(
-                    Split(prompts, sizes[0], decoding, sizes[1], limit, draft, rate_per_s, low_per_s, ttft_s, tpot_s)
+                    Split(
+                        prompts,
+                        sizes[0],
+                        decoding,
+                        sizes[1],
+                        limit,
+                        draft,
+                        rate_per_s,
+                        low_per_s,
+                        ttft_s,
+                        tpot_s,
+                        prompts_per_s,
+                    )
                 )
     return splits
 
@@ -258,6 +282,7 @@ def _transfer_s(prompts: PoolEstimate, decoding: PoolEstimate) -> float:
 
 def _match(
     prompts: PoolEstimate,
+    rates: tuple[float, float],  # prompts per second of a replica, expected and with the slowest iterations
     decoding: PoolEstimate,
     limit: int,
     demand: Demand,
@@ -267,7 +292,7 @@ def _match(
     """Return the replicas of both pools for a rate, users or devices; None if they need more devices than there are."""
     own, other = decoding.devices, prompts.devices
     most = MOST_REPLICAS * (own + other) if criteria.devices is None else criteria.devices
-    prompts_per_s, slow_prompts_per_s = prompts.prompts_per_s
+    prompts_per_s, slow_prompts_per_s = rates
     if demand.rate_per_s is not None and math.isfinite(demand.rate_per_s):
         needed_per_s = demand.rate_per_s / (1 - criteria.headroom)
         sizes = (

@@ -10,6 +10,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -136,10 +137,31 @@ def test_the_estimate_of_a_pair_is_what_its_simulation_sustains(
     decoding = PoolEstimate(prepared.deployment, prepared, traffic)
     sequences = prepared.engine.max_sequences
     rates = (
-        prepared.prefill.deployment.replicas * prompts.prompts_per_s[0],
+        prepared.prefill.deployment.replicas * prompts.held_prompts_per_s(prepared.transfer.seconds(lengths[0]))[0],
         prepared.deployment.replicas * sequences / (lengths[1] * decoding.token_s(sequences, "expected")),
     )
     assert saturate(prepared, traffic)[0] == pytest.approx(min(rates), rel=0.06)
+
+
+def test_prompts_are_kept_until_they_are_read() -> None:
+    """A cache of 4,816 tokens holds one prompt of 3,000: the next one begins when it has been handed over."""
+    asked: dict[str, Any] = {
+        "gpu": "h200-sxm", "weights": "fp8", "prefill_pool": "gpu=h100-sxm", "decode_pool": "tensor=4",
+    }  # fmt: skip
+    traffic = generate_traffic(Lengths(3000), Lengths(20), count=60, rate_per_s=50.0)
+    prepared = make_deployment(pl.Serve("llama-3.3-70b", **asked)).prepare(traffic)
+    assert prepared.prefill is not None and 3000 < prepared.prefill.room.tokens < 6000
+    simulated = prepared.simulate(traffic)
+    prompts = simulated.prefill[0]
+    order = np.argsort(prompts.finish_s)
+    prompt_s = np.diff(prompts.finish_s[order]) - prepared.transfer.seconds(3000)
+    alone_s = float(prompts.finish_s.min() - prompts.admitted_s.min())
+    # Each begins when the other replica has read the one before, in an iteration that it may wait for.
+    assert (prompt_s > 0.98 * alone_s).all() and np.median(prompt_s) < alone_s + 0.05
+    estimated = PoolEstimate(prepared.prefill.deployment, prepared.prefill, traffic)
+    rate = estimated.held_prompts_per_s(prepared.transfer.seconds(3000))[0]
+    assert len(traffic) / float(prompts.finish_s.max()) == pytest.approx(rate, rel=0.1)
+    assert rate < 0.75 * estimated.prompts_per_s[0]
 
 
 def test_saturation_is_of_whole_answers() -> None:
