@@ -58,7 +58,7 @@ from .result_forecasts import (
     facts_of,
     forecast_figures,
 )
-from .training_rows import observe_training
+from .training_rows import describe_assumptions, is_training, observe_training
 
 ASKED = ("gpu", "network", "engine")
 """Facts without which no row is evidence."""
@@ -115,7 +115,7 @@ def _check_facts(findings: Findings, notes: list[str]) -> None:
         for fact, assumed in ASSUMED.items():
             if f"`--{fact} " in sentence:
                 notes.append(f"{findings.name}: {sentence}; {assumed} is assumed")
-    notes.extend(f"{findings.name}: {doubt}" for doubt in findings.doubts)
+    notes.extend(f"{findings.name}: {sentence}" for sentence in (*findings.guesses, *findings.doubts))
 
 
 def _observations(
@@ -141,6 +141,8 @@ def _observations(
             forecasts = forecast_figures(reading.kind, facts, hardware_files)
             situation = describe_situation(reading, findings) or reading.kind
             own = _observe(reading, facts, situation, forecasts, hardware_files)
+            if own and is_training(facts) and (assumed := describe_assumptions(facts)):
+                notes.append(f"{findings.name}: {assumed}")
         except NotShipped as error:
             reason = f"no network of the name {error} is shipped: give `--network`"
             reasons[reason] = reasons.get(reason, 0) + 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,19 +9,18 @@ from typing import Any, NamedTuple
 from ..architectures import network_names
 from ..architectures.pipelines.records import pipelines
 from ..architectures.pipelines.sampling import find_pipeline
-from ..architectures.releases import find_release
 from ..calibration.picture_evidence import seconds_of
 from ..distributed.link_evidence import OPERATIONS, collective_s, measured_topology
 from ..distributed.links import Topology
 from ..errors import BadValue, PaleoError, UnknownFormat
 from ..formats import FORMATS
 from ..machines import Machine, find_device
-from ..machines.names import normalize_name
 from ..profiles.detect import open_profile
 from ..result_files.beside import Beside, MeasuredBesideForecast
-from ..result_files.configuration import FACTS, count_of, precision_of
+from ..result_files.configuration import COUNT_BEFORE, FACTS, count_of, precision_of
 from ..result_files.detect import read_result, recognise
 from ..result_files.findings import Findings, Reading
+from ..result_files.network_names import find_network_name
 from ..result_files.text import to_number
 from ..text import format_plural
 from ..timing import TimeModel
@@ -30,6 +28,7 @@ from ..timing.pipeline_run import PipelineRun
 from ..timing.pipelines import predict_pipeline
 from .pipelines import resolve_pipeline
 from .question import PictureOptions, Question
+from .training_rows import describe_assumptions, is_training, measured_step_s, training_options
 
 MOST_ROWS = 100
 """Rows that are compared; a table of hundreds of networks takes minutes."""
@@ -42,10 +41,6 @@ _MEAN_LENGTHS = (
     "in the forecast all prompts and answers have their mean length; real ones vary, and fill batches unevenly"
 )
 LOCAL_TOOLS = ("llama.cpp", "ollama", "lm studio", "mlx-lm", "exllama")
-_VARIANT = re.compile(
-    r"[-_. ](?:instruct|chat|it|hf|gguf|base|fp8|nvfp4|awq|gptq|ud|\d{4}|i?q\d\w*|bf16|f16|\d{5}-of-\d{5})(?=[-_. ]|$)"
-)
-_COUNT = re.compile(r"^\d+ ?x[_ ]?", re.IGNORECASE)
 _WITHOUT_NETWORK = ("collective",)
 
 
@@ -77,31 +72,26 @@ def is_result_file(path: Path) -> bool:
     return False
 
 
-def compare_result(
-    path: Path,
-    *,
-    network: str | None,
-    gpu: Any,
-    precision: str | None,
-    sequence_length: int | None,
-    hardware_files: list[Path],
-) -> MeasuredBesideForecast:
-    """Return each row of a result file beside the forecast for it.
+def compare_result(path: Path, given: dict[str, Any], hardware_files: list[Path]) -> MeasuredBesideForecast:
+    """Return each row of a result file beside the forecast for it, with facts that the user adds to the file.
 
     Raise BadValue if no row can be forecast, with the reasons.
     """
-    asked = {"network": network, "gpu": gpu, "precision": precision, "sequence_length": sequence_length}
-    given = {name: value for name, value in asked.items() if value is not None}
     findings = read_result(path, given)
     rows: list[Beside] = []
     reasons: dict[str, int] = {}
     not_shipped: dict[str, None] = {}
+    assumptions: dict[str, None] = {}
     for number, reading in enumerate(findings.readings):
         if len(rows) >= MOST_ROWS:
             reasons[f"rows after the first {MOST_ROWS} figures"] = len(findings.readings) - number
             break
         try:
-            rows += _beside(number, reading, findings, given, hardware_files)
+            facts = facts_of(reading, findings, given)
+            found = list(_beside(number, reading, facts, findings, hardware_files))
+            if found and is_training(facts) and (assumed := describe_assumptions(facts)):
+                assumptions.setdefault(assumed)
+            rows += found
         except NotShipped as error:
             not_shipped[str(error)] = None
         except PaleoError as error:
@@ -116,17 +106,18 @@ def compare_result(
     question = {name: findings.configuration[name] for name in FACTS if name in findings.configuration}
     if len({reading.values.get("network") for reading in findings.readings}) > 1:
         question.pop("network", None)  # each row has its own
-    notes = [_MEAN_LENGTHS, *findings.doubts] if any(row.kind == "server" for row in rows) else findings.doubts
+    notes = [*findings.guesses, *findings.doubts, *assumptions]
+    if any(row.kind == "server" for row in rows):
+        notes.insert(0, _MEAN_LENGTHS)
     return MeasuredBesideForecast(findings.name, findings.tool, question, rows, left_out, notes)
 
 
 def _beside(
-    number: int, reading: Reading, findings: Findings, given: dict[str, Any], hardware_files: list[Path]
+    number: int, reading: Reading, facts: dict[str, Any], findings: Findings, hardware_files: list[Path]
 ) -> Iterator[Beside]:
     """Yield the figures of a row that are both measured and forecast."""
-    facts = facts_of(reading, findings, given)
     for forecast in forecast_figures(reading.kind, facts, hardware_files):
-        measured = reading.values.get(forecast.figure)
+        measured = measured_step_s(facts) if is_training(facts) else reading.values.get(forecast.figure)
         if measured and forecast.value and min(measured, forecast.value) > 0:
             low, high = forecast.interval or (None, None)
             situation = describe_situation(reading, findings)
@@ -147,7 +138,7 @@ def facts_of(reading: Reading, findings: Findings, given: dict[str, Any]) -> dic
     if not facts.get("gpu"):
         raise BadValue("the GPU is not in the file: give `--gpu`")
     if "gpu" not in given:
-        facts["gpu"] = _COUNT.sub("", str(facts["gpu"])).partition(" (")[0]
+        facts["gpu"] = COUNT_BEFORE.sub("", str(facts["gpu"])).partition(" (")[0]
     return facts
 
 
@@ -158,18 +149,9 @@ def forecast_figures(kind: str, facts: dict[str, Any], hardware_files: list[Path
 
 def _known_network(name: str, names: Iterable[str]) -> str:
     """Return the shipped network of a served name or a file's name; raise BadValue if none has it."""
-    plain = name.rpartition("/")[2].lower()
-    shorter = plain
-    while (cut := _VARIANT.sub("", shorter)) != shorter:
-        shorter = cut
-    by_name = {normalize_name(known): known for known in names}
-    for candidate in (plain, shorter, shorter.removeprefix("meta-")):
-        found = by_name.get(normalize_name(candidate))
-        if found is not None:
-            return found
-    release = find_release(shorter)
-    if release is not None:
-        return release.stem
+    found = find_network_name(name, names)
+    if found is not None:
+        return found
     if name:
         raise NotShipped(name)
     raise BadValue("the network is not in the file: give `--predict NETWORK`")
@@ -267,7 +249,7 @@ def _ask_prompt(facts: dict[str, Any], more: dict[str, Any]) -> list[Forecast]:
 
 def _ask_step(facts: dict[str, Any], more: dict[str, Any]) -> list[Forecast]:
     """Forecast a pass of a network, or a step of training."""
-    if facts.get("phase") == "training":
+    if is_training(facts):
         return _ask_training(facts, more)
     if facts.get("phase") != "inference":
         raise BadValue("the phase of the steps is not in the file")
@@ -277,7 +259,6 @@ def _ask_step(facts: dict[str, Any], more: dict[str, Any]) -> list[Forecast]:
 def _ask_training(facts: dict[str, Any], more: dict[str, Any]) -> list[Forecast]:
     """Forecast a step of training on one or many devices."""
     from ..questions.train import train
-    from .training_rows import training_options
 
     answer: Any = train(facts["network"], **training_options(facts), **more)
     row = getattr(answer, "answering_row", answer)

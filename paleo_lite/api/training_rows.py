@@ -10,44 +10,108 @@ from ..calibration.evidence_file import is_plausible, rounded_shares
 from ..errors import BadValue
 from ..result_files.configuration import count_of, precision_of
 from ..result_files.text import to_number
+from ..timing.training_recipes import find_recipe
 
 OPTIONS = {
     "devices": "workers", "global_batch_size": "global_batch_size", "batch_size": "batch_size",
     "sequence_length": "sequence_length", "tensor": "tensor", "pipeline": "pipeline", "micro_batch": "micro_batch",
-    "context_parallel": "context_parallel", "expert": "expert_parallel",
+    "context_parallel": "context_parallel", "expert_parallel": "expert_parallel", "accumulation": "accumulation",
+    "lora": "lora",
 }  # fmt: skip
-"""Facts of a row of training, with the options of `train` that they answer."""
+"""Facts of a row of training that are counts, with the options of `train` that they answer."""
+
+CHOSEN = ("strategy", "execution", "recompute")
+"""Facts of a row of training that are names, and the options of `train` that they answer."""
 
 STACKS: dict[str, dict[str, str]] = {
     "torchtitan": {"strategy": "full-shard", "execution": "compiled"},
     "Composer": {"strategy": "full-shard", "execution": "eager"},
+    "litgpt": {"strategy": "full-shard", "execution": "eager"},
+    "DeepSpeed": {"execution": "eager"},
+    "Hugging Face's Trainer": {"execution": "eager"},
+    "Megatron-LM": {"execution": "megatron"},
 }
-"""How tools divide language models among devices unless they are told otherwise, which their logs do not record."""
+"""How tools run language models unless they are told otherwise, for logs that do not record it."""
 
-ZERO_STAGES = {1: "zero-1", 2: "zero-2", 3: "zero-3"}
+ZERO_STAGES = {0: "ddp", 1: "zero-1", 2: "zero-2", 3: "zero-3"}
+
+
+def is_training(facts: dict[str, Any]) -> bool:
+    """Return whether a row is of steps of training."""
+    return facts.get("phase") == "training"
 
 
 def training_options(facts: dict[str, Any]) -> dict[str, Any]:
     """Return the options of `train` for a row of training; raise BadValue without a batch size."""
+    if facts.get("variant"):
+        raise BadValue(f"{facts['variant']} is a part of a step, which has no forecast")
     counts = {name: count_of(facts, name) for name in OPTIONS}
     settings: dict[str, Any] = {OPTIONS[name]: count for name, count in counts.items() if count is not None}
-    if settings.get("workers") == 1:
-        settings["batch_size"] = settings.pop("global_batch_size", None) or settings.get("batch_size")
-        del settings["workers"]
-    elif "tensor" not in settings and "pipeline" not in settings:
-        settings |= STACKS.get(str(facts.get("tool")), {})
-        stage = count_of(facts, "zero_stage")
-        settings |= {"strategy": ZERO_STAGES[stage]} if stage in ZERO_STAGES else {}
     if not settings.get("batch_size") and not settings.get("global_batch_size"):
-        raise BadValue("the batch size is not in the file: write `global_batch_size = 256` to a sidecar")
+        raise BadValue(
+            "the batch size is not in the file: give `--global-batch-size 256`, or write `global_batch_size = 256` to "
+            "a sidecar"
+        )
     if settings.get("global_batch_size"):
         settings.pop("batch_size", None)
+    if settings.get("workers") == 1:
+        settings |= _of_one_device(settings)
+        del settings["workers"]
+    elif settings.get("micro_batch"):
+        settings.pop("accumulation", None)  # follows from the batch of a device
+    stages = count_of(facts, "virtual_stages")
     return {
         "gpu": facts["gpu"],
-        "precision": precision_of(facts) or "bf16",
-        "recompute": "block" if facts.get("recompute") is True else None,
+        "precision": training_precision(facts) or "bf16",
         **settings,
+        **chosen_options(facts),
+        **({"schedule": f"interleaved={stages}"} if stages is not None and stages > 1 else {}),
     }
+
+
+def _of_one_device(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the batch of one device and the number of its micro-batches."""
+    batch_size = settings.pop("global_batch_size", None) or settings["batch_size"]
+    micro_batch = settings.pop("micro_batch", None)
+    if micro_batch and batch_size % micro_batch == 0 and batch_size > micro_batch:
+        return {"batch_size": batch_size, "accumulation": batch_size // micro_batch}
+    return {"batch_size": batch_size}
+
+
+def training_precision(facts: dict[str, Any]) -> str | None:
+    """Return the precision of a row of training, also a recipe of 8 or 4 bits; None where it is not known."""
+    name = str(facts.get("precision") or "").lower()
+    return name if find_recipe(name) is not None else precision_of(facts)
+
+
+def chosen_options(facts: dict[str, Any]) -> dict[str, str]:
+    """Return strategy, execution and recomputation: what is recorded or given, otherwise the usual ones of the tool."""
+    chosen = dict(STACKS.get(str(facts.get("tool")), {}))
+    stage = to_number(facts.get("zero_stage"))
+    if stage in ZERO_STAGES:
+        chosen["strategy"] = ZERO_STAGES[int(stage)]
+    chosen |= {name: str(facts[name]) for name in CHOSEN if facts.get(name)}
+    if chosen.get("recompute") == "True":  # a sidecar may say no more
+        chosen["recompute"] = "full"
+    if count_of(facts, "devices") == 1:
+        chosen.pop("strategy", None)
+    return chosen
+
+
+def describe_assumptions(facts: dict[str, Any]) -> str:
+    """Return a sentence about what is assumed of a row of training that neither the file nor the user says.
+
+    It is empty if nothing is.
+    """
+    chosen = chosen_options(facts)
+    chosen.setdefault("recompute", "none")
+    said = {"recompute": "recomputation"}
+    assumed = [
+        f"{said.get(name, name)} {value} (`--{name}`)"
+        for name, value in chosen.items()
+        if not facts.get(name) and not (name == "strategy" and facts.get("zero_stage") is not None)
+    ]
+    return f"assumed, since it is not in the file: {', '.join(assumed)}" if assumed else ""
 
 
 def measured_step_s(facts: dict[str, Any]) -> float | None:

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, ClassVar
 import click
 
 from ..files import Paths
-from .completion import DEVICE, LINK, NETWORK
+from .completion import DEVICE, NETWORK
 from .names import Names
-from .option import Options, argument, option
-from .profiles import PRECISIONS, FileNames, ProcessOptions
-from .records import DEVICE_GROUP, HARDWARE_FILES, MODEL_GROUP, NETWORK_GROUP, PARALLEL_GROUP
+from .option import Options, argument, option, options_of
+from .profiles import FileNames, ProcessOptions
+from .recorded_facts import RunFacts
+from .records import DEVICE_GROUP, HARDWARE_FILES, MODEL_GROUP, NETWORK_GROUP, TRAINING_PRECISIONS
 from .values import INTEGER, CommaSeparated
 
 if TYPE_CHECKING:
@@ -29,8 +30,8 @@ OUTPUT_FILE = click.Path(path_type=Path, dir_okay=False)
 
 
 @dataclass(frozen=True)
-class RecordedFacts(Options):
-    """What result files of benchmarks may leave out."""
+class NamedFacts(Options):
+    """What was run on which device, where result files of benchmarks leave it out."""
 
     compares: ClassVar[bool] = False
 
@@ -41,28 +42,25 @@ class RecordedFacts(Options):
         group=NETWORK_GROUP, type=NETWORK, metavar="NETWORK", help="Network, where the files do not record it."
     )
     precision: str | None = option(
-        group=NETWORK_GROUP, type=PRECISIONS, metavar="NAME", help="Precision, where the files do not record it."
+        group=NETWORK_GROUP,
+        type=TRAINING_PRECISIONS,
+        metavar="NAME",
+        help="Precision, where the files do not record it.",
     )
     sequence_length: int | None = option(
         group=NETWORK_GROUP, type=INTEGER, metavar="TOKENS",
         help="Tokens per sequence, where the files do not record them.",
     )  # fmt: skip
-    engine: str | None = option(
-        group=NETWORK_GROUP, metavar="ENGINE", help="Inference engine, where the files do not record it."
-    )
-    devices: int | None = option(
-        group=PARALLEL_GROUP, type=INTEGER, metavar="N", help="Number of devices, where the files do not record it."
-    )
-    tensor: int | None = option(
-        group=PARALLEL_GROUP, type=INTEGER, metavar="N", help="Tensor parallelism, where the files do not record it."
-    )
-    link: str | None = option(
-        group=PARALLEL_GROUP, type=LINK, metavar="LINK",
-        help="Link between the devices, where the files do not record it.",
-    )  # fmt: skip
 
 
-OF_RESULT_FILES = ("engine", "tensor", "devices", "sequence_length", "link")
+@dataclass(frozen=True)
+class RecordedFacts(RunFacts, NamedFacts):
+    """What result files of benchmarks may leave out."""
+
+    compares: ClassVar[bool] = False
+
+
+OF_RESULT_FILES = ("sequence_length", *options_of(RunFacts))
 """Facts that only result files of benchmarks may lack."""
 
 
@@ -103,7 +101,7 @@ class CalibrationQuestion(FileNames, RecordedFacts):
         help="Network of the profiles (required for profiles), or of the prediction with --suggest.",
     )  # fmt: skip
     precision: str | None = option(
-        group=NETWORK_GROUP, type=PRECISIONS, metavar="NAME",
+        group=NETWORK_GROUP, type=TRAINING_PRECISIONS, metavar="NAME",
         help="Precision. [default: fp32, or that of result files]",
     )  # fmt: skip
     batch_size: int | None = option(

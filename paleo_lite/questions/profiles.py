@@ -25,7 +25,15 @@ from .completion import DEVICE, NETWORK, CompletedText
 from .kind import make_function
 from .names import Names, PrecisionNames
 from .option import Options, argument, documented_spelling, option, options_of
-from .records import DEVICE_GROUP, HARDWARE_FILES, NETWORK_GROUP, DeviceOptions, PppOptions
+from .recorded_facts import RunFacts
+from .records import (
+    DEVICE_GROUP,
+    HARDWARE_FILES,
+    NETWORK_GROUP,
+    TRAINING_PRECISIONS,
+    DeviceOptions,
+    PppOptions,
+)
 from .values import INTEGER, CommaSeparated, to_list
 
 if TYPE_CHECKING:
@@ -164,13 +172,13 @@ class KernelsQuestion(FileNames, RecordedDevice):
 
 
 @dataclass(frozen=True)
-class ComparisonQuestion(FileNames, CaptureOptions, PppOptions, DeviceOptions):
+class ComparisonQuestion(RunFacts, FileNames, CaptureOptions, PppOptions, DeviceOptions):
     """Compare the kernels of two profiles, a prediction with a profile, or a result file with its forecasts.
 
     Of repeated profiles, every difference is compared with the spread between the repeats. A single result file of a
     benchmark (see `measurements`) is compared with the forecasts for its own configuration; ``predict``, ``gpu``,
-    ``precision`` and ``sequence_length`` add what it lacks. With ``predict``, the time model ``ppp`` without a PPP is
-    fitted to the profile.
+    ``precision``, ``sequence_length`` and the options of a run add what it lacks. With ``predict``, the time model
+    ``ppp`` without a PPP is fitted to the profile.
     """
 
     compares: ClassVar[bool] = False
@@ -196,7 +204,7 @@ class ComparisonQuestion(FileNames, CaptureOptions, PppOptions, DeviceOptions):
         help="With --predict: device. [default: the one recorded in the profile]",
     )  # fmt: skip
     precision: str | None = option(
-        group=NETWORK_GROUP, type=PRECISIONS, metavar="NAME",
+        group=NETWORK_GROUP, type=TRAINING_PRECISIONS, metavar="NAME",
         help="Precision of the arithmetic. [default: fp32, or that of a result file]",
     )  # fmt: skip
     batch_size: int | None = option(
@@ -350,14 +358,10 @@ def answer_comparison(question: ComparisonQuestion) -> RunComparison | ProfileCo
         from ..api.result_forecasts import compare_result, is_result_file
 
         if is_result_file(paths[0]):
-            return compare_result(
-                paths[0],
-                network=question.predict,
-                gpu=question.gpu,
-                precision=question.precision,
-                sequence_length=question.sequence_length,
-                hardware_files=to_paths(question.hardware_files),
-            )
+            return compare_result(paths[0], _recorded_facts(question), to_paths(question.hardware_files))
+    for name in question.given():
+        if name in options_of(RunFacts):
+            raise BadValue(f"`--{name.replace('_', '-')}` is for a result file of a benchmark")
     if question.predict is not None:
         if len(paths) != 1:
             raise BadValue("`--predict` needs one profile")
@@ -384,6 +388,14 @@ def answer_comparison(question: ComparisonQuestion) -> RunComparison | ProfileCo
 
 
 compare = make_function("compare", ComparisonQuestion, answer_comparison)
+
+
+def _recorded_facts(question: ComparisonQuestion) -> dict[str, Any]:
+    """Return what the user adds to a result file, by the names of its facts."""
+    names = {"network": "predict", **{name: name for name in ("gpu", "precision", "sequence_length")}}
+    names |= {name: name for name in options_of(RunFacts)}
+    facts = {fact: getattr(question, name) for fact, name in names.items()}
+    return {fact: value for fact, value in facts.items() if value is not None}
 
 
 def _compare_prediction(path: Path, question: ComparisonQuestion) -> ProfileComparison:

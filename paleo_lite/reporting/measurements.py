@@ -20,7 +20,7 @@ _TITLES = {
     "network": "network", "gpu": "GPU", "devices": "devices", "nodes": "nodes", "engine": "engine",
     "engine_version": "version of the engine", "precision": "precision", "weights": "format of weights",
     "kv_cache": "format of the KV cache", "tensor": "tensor parallel", "pipeline": "pipeline stages",
-    "data": "data parallel", "expert": "expert parallel", "global_batch_size": "global batch", "cpu": "CPU",
+    "data": "data parallel", "global_batch_size": "global batch", "cpu": "CPU",
     "micro_batch": "micro-batch", "max_num_seqs": "max num seqs", "chunk_tokens": "tokens per chunk",
     "gpu_layers": "blocks on the GPU",
 }  # fmt: skip

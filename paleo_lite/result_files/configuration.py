@@ -7,9 +7,12 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from ..errors import BadFile
+from ..errors import BadFile, PaleoError
 from ..files import file_exists, read_limited
+from ..machines import find_device
+from ..machines.names import normalize_name
 from .findings import Findings
+from .network_names import find_network_name
 from .text import to_number
 
 FACTS = {
@@ -21,6 +24,7 @@ FACTS = {
     "engine": ("the engine", "--engine", "vllm"),
     "link": ("the link between the devices", "--link", "nvlink4"),
     "sequence_length": ("the sequence length", "--sequence-length", 4096),
+    "global_batch_size": ("the batch of all devices", "--global-batch-size", 256),
 }
 """Facts that a user can add: what they are, the option that gives them, and an example."""
 
@@ -37,9 +41,12 @@ NEEDED = {
 }
 """Facts without which a row of a kind answers no question."""
 
+COUNT_BEFORE = re.compile(r"^\d+ ?x[_ ]?", re.IGNORECASE)
+"""A number of devices before their name."""
+
 _MOST = 2**31  # of anything that is counted
 _AUTOCAST = {"amp": "fp16", "amp_bf16": "bf16"}
-_TRAINED = ("devices", "sequence_length")
+_TRAINED = ("devices", "global_batch_size", "sequence_length")
 _SIDECAR_BYTES = 2**16
 
 _GPU_WORDS = re.compile(
@@ -62,7 +69,7 @@ def complete(findings: Findings, given: dict[str, Any]) -> None:
     sidecar = _read_sidecar(findings.path)
     for name, value in {**sidecar, **{name: value for name, value in given.items() if value is not None}}.items():
         recorded = findings.configuration.get(name)
-        if recorded is not None and str(recorded) != str(value) and name not in findings.guessed:
+        if recorded is not None and name not in findings.guessed and not is_same(name, recorded, value):
             findings.doubt(f"the file records {recorded} as {name}, and {value} was given, which is taken")
         findings.configuration[name] = value
         findings.guessed.pop(name, None)
@@ -71,6 +78,31 @@ def complete(findings: Findings, given: dict[str, Any]) -> None:
         findings.configuration["precision"] = _ARITHMETIC.get(precision.lower(), precision)
     _guess_from_names(findings)
     findings.missing = _missing(findings)
+
+
+def is_same(name: str, recorded: Any, value: Any) -> bool:
+    """Return whether a fact of a file and one that was given are the same in other words."""
+    numbers = to_number(recorded), to_number(value)
+    if None not in numbers:
+        return numbers[0] == numbers[1]
+    if name == "network":
+        return find_network_name(str(recorded), (str(value),)) is not None
+    if name == "gpu":
+        return _is_same_device(COUNT_BEFORE.sub("", str(recorded)), str(value))
+    if name == "precision":
+        recorded = _ARITHMETIC.get(str(recorded).lower(), recorded)
+    return str(recorded).lower() == str(value).lower()
+
+
+def _is_same_device(recorded: str, given: str) -> bool:
+    """Return whether two names are of one device: ``H100`` is short for ``h100-sxm``."""
+    short, long = sorted(map(normalize_name, (recorded, given)), key=len)
+    if short in long:
+        return True
+    try:
+        return find_device(recorded).id == find_device(given).id
+    except PaleoError:  # a device of a file of the user's, or a name that several have
+        return False
 
 
 def _read_sidecar(path: Path) -> dict[str, Any]:

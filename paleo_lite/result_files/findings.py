@@ -88,6 +88,11 @@ class Findings(msgspec.Struct):
         if sentence not in self.doubts and len(self.doubts) < _MOST_DOUBTS:
             self.doubts.append(sentence)
 
+    @property
+    def guesses(self) -> list[str]:
+        """A sentence for each fact that the file only suggests."""
+        return [f"{name} {self.configuration[name]} is a guess: {how}" for name, how in self.guessed.items()]
+
     def to_dict(self) -> dict[str, Any]:
         """Return the documented JSON."""
         return {

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .findings import Findings
+from .log_heads import facts_by_name, read_arguments, value_of
 from .result_format import ResultFormat
 from .text import find_lines, mean, ratio, to_number
 from .training_logs import add_microsteps, microstep_seconds
@@ -20,21 +22,34 @@ _BRIDGE = re.compile(r"GPU utilization: (\d+(?:\.\d*)?) ?MODEL_TFLOP/s/GPU")
 _NEMO_STEP = re.compile(r"global_step[=:]\s*(\d{1,15}\.?\d{0,15})")
 _NEMO_SAMPLES = re.compile(r"consumed_samples[=:]\s*(\d{1,15}\.?\d{0,15})")
 _NEMO_BATCH = re.compile(r"global_batch_size[=:]\s*(\d{1,15}\.?\d{0,15})")
-_ARGUMENT = re.compile(r"^(?:\S+: ?)?\s*(\w+) \.{3,} (\S.*)$")
+# Megatron-LM prints ``  seq_length ........ 4096``, NeMo and Megatron-Bridge YAML: ``    seq_length: 4096``.
+_ARGUMENT = re.compile(r"^(?:\S+: ?)?\s*(\w+)(?: \.{2,} |: )(\S.*)$")
 _WORLD = re.compile(r"using world size: (\d{1,15})")
 _PASSES = re.compile(r"forward-compute:? ?\.*:? ?\(?(\d+(?:\.\d*)?).*?backward-compute:? ?\.*:? ?\(?(\d+(?:\.\d*)?)")
 
 _FACTS = {
     "world_size": "devices", "tensor_model_parallel_size": "tensor", "pipeline_model_parallel_size": "pipeline",
-    "data_parallel_size": "data", "context_parallel_size": "context_parallel", "expert_model_parallel_size": "expert",
-    "micro_batch_size": "micro_batch", "global_batch_size": "global_batch_size", "seq_length": "sequence_length",
+    "data_parallel_size": "data", "context_parallel_size": "context_parallel",
+    "expert_model_parallel_size": "expert_parallel", "micro_batch_size": "micro_batch",
+    "global_batch_size": "global_batch_size", "seq_length": "sequence_length",
+    "virtual_pipeline_model_parallel_size": "virtual_stages", "num_nodes": "nodes",
     "num_layers": "blocks", "hidden_size": "hidden_size", "ffn_hidden_size": "feed_forward_size",
-    "num_attention_heads": "heads", "params_dtype": "precision", "padded_vocab_size": "vocabulary",
-    "checkpoint_activations": "recompute", "recompute_granularity": "recompute", "num_experts": "experts",
-    "use_distributed_optimizer": "distributed_optimizer",
-    "num_layers_per_virtual_pipeline_stage": "blocks_of_virtual_stage", "zero_stage": "zero_stage",
+    "num_attention_heads": "heads", "padded_vocab_size": "vocabulary", "num_experts": "experts",
+    "num_moe_experts": "experts", "zero_stage": "zero_stage",
+    "num_layers_per_virtual_pipeline_stage": "blocks_of_virtual_stage",
 }  # fmt: skip
-"""Arguments that Megatron prints at the head of a log, and the facts that they are."""
+"""Arguments that Megatron-LM prints at the head of a log, or NeMo as YAML, and the facts that they are."""
+
+_OTHER = (
+    "params_dtype", "bf16", "fp16", "fp8", "fp8_recipe", "fp4", "checkpoint_activations", "recompute_granularity",
+    "recompute_method", "recompute_num_layers", "recompute_modules", "activations_checkpoint_granularity",
+    "activations_checkpoint_method", "activations_checkpoint_num_layers", "use_distributed_optimizer", "precision",
+    "encoder_seq_length", "use_torch_fsdp2", "use_megatron_fsdp",
+)  # fmt: skip
+"""Arguments of which several make a fact: precision, recomputation, sharding."""
+
+_RECIPES = {"mxfp8": "mxfp8", "blockwise": "fp8-block"}
+"""Recipes of fp8 of Megatron-LM that have a name of their own as a precision; the others scale tensors."""
 
 _KEYS = {
     "elapsed time per iteration": "step_ms", "elapsed_time_per_iteration_ms": "step_ms",
@@ -68,10 +83,10 @@ def read_log(path: Path, findings: Findings) -> None:
     passes: list[tuple[float, float]] = []
     micro: list[tuple[float | None, ...]] = []
     bridge: list[float] = []
+    findings.record(**facts_of_arguments(read_arguments(path, _ARGUMENT, (*_FACTS, *_OTHER))))
     markers = (
         "MODEL_TFLOP/s/GPU",
         "iteration",
-        " ......",
         "using world size",
         "forward-compute",
         "train_step_timing",
@@ -88,9 +103,6 @@ def read_log(path: Path, findings: Findings) -> None:
                 steps.append(step)
         elif match := _BRIDGE.search(line):
             bridge.append(float(match[1]) * 1e12)
-        elif match := _ARGUMENT.match(line):
-            if match[1] in _FACTS:
-                _note_argument(match[1], match[2].strip(), findings)
         elif match := _WORLD.search(line):
             findings.record(devices=int(match[1]))
         elif match := _PASSES.search(line):
@@ -132,13 +144,60 @@ def _nemo_step(line: str, seconds: float) -> _Step:
     return _Step(number, seconds, batch_size)
 
 
-def _note_argument(name: str, value: str, findings: Findings) -> None:
-    if value in ("None", "False"):
-        return
-    fact = _FACTS[name]
-    number = to_number(value)
-    text: str | bool = True if value == "True" else value.removeprefix("torch.")
-    findings.record(**{fact: text if number is None else number})
+def facts_of_arguments(arguments: Mapping[str, str]) -> dict[str, Any]:
+    """Return the facts of a run from the arguments that Megatron-LM or NeMo print."""
+    values = {name: value_of(text) for name, text in arguments.items()}
+    facts = facts_by_name(arguments, _FACTS)
+    facts.setdefault("sequence_length", values.get("encoder_seq_length"))
+    if "virtual_stages" not in facts and facts.get("blocks_of_virtual_stage"):
+        stage = ratio(to_number(facts.get("blocks")), to_number(facts.get("pipeline")))
+        facts["virtual_stages"] = ratio(stage, to_number(facts["blocks_of_virtual_stage"]))
+    facts["precision"] = _precision(values)
+    facts["recompute"] = _recomputation(values, facts)
+    facts["strategy"] = _strategy(values)
+    return facts
+
+
+def _precision(values: Mapping[str, Any]) -> str | None:
+    """Return the precision of the arithmetic, or the recipe of products in 8 or 4 bits."""
+    if values.get("fp4"):
+        return "nvfp4"
+    if values.get("fp8"):
+        return _RECIPES.get(str(values.get("fp8_recipe")), "fp8")
+    for name in ("bf16", "fp16"):
+        if values.get(name) is True:
+            return name
+    if values.get("params_dtype"):
+        return str(values["params_dtype"])
+    lightning = str(values.get("precision") or "").partition("-")[0]  # ``bf16-mixed``
+    return {"16": "fp16", "32": "fp32", "bf16": "bf16"}.get(lightning)
+
+
+def _recomputation(values: Mapping[str, Any], facts: Mapping[str, Any]) -> str | None:
+    """Return which activations are computed again, as `train` names it; None where the log does not say it."""
+    old = values.get("checkpoint_activations")
+    names = ("recompute_{}", "activations_checkpoint_{}")
+    granularity, method, number = (
+        next((values[name.format(part)] for name in names if values.get(name.format(part)) is not None), None)
+        for part in ("granularity", "method", "num_layers")
+    )
+    if granularity == "selective":
+        modules = re.findall(r"[a-z_]+", str(values.get("recompute_modules") or ""))
+        return f"selective:{'+'.join(modules)}" if modules else "selective"
+    if granularity == "full" or old is True:
+        stage = ratio(to_number(facts.get("blocks")), to_number(facts.get("pipeline")) or 1.0)
+        every = ratio(stage, to_number(number)) if method == "block" else None
+        return f"full:{round(every)}" if every is not None and round(every) > 1 else "full"
+    is_said = old is not None or any(name.format("granularity") in values for name in names)
+    return "none" if is_said else None
+
+
+def _strategy(values: Mapping[str, Any]) -> str | None:
+    """Return how parameters and their state are divided; None where the log does not say it."""
+    if values.get("use_torch_fsdp2") is True or values.get("use_megatron_fsdp") is True:
+        return "full-shard"
+    distributed = values.get("use_distributed_optimizer")
+    return None if distributed is None else "distributed-optimizer" if distributed is True else "ddp"
 
 
 def _add_steps(

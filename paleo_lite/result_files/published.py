@@ -19,7 +19,8 @@ _LATENCIES = {
 """Figures, and the keys of InferenceX: vLLM's in seconds, without their suffix."""
 
 _FACTS = {
-    "gpu": "hw", "network": "model", "engine": "framework", "precision": "precision", "tensor": "tp", "expert": "ep",
+    "gpu": "hw", "network": "model", "engine": "framework", "precision": "precision", "tensor": "tp",
+    "expert_parallel": "ep",
     "image": "image", "speculative": "spec_decoding", "disaggregated": "disagg", "data_attention": "dp_attention",
 }  # fmt: skip
 

@@ -20,7 +20,7 @@ _FIGURES = {
 }  # fmt: skip
 
 _SERVER_FACTS = {
-    "network": "model_path", "tensor": "tp_size", "data": "dp_size", "expert": "ep_size", "precision": "dtype",
+    "network": "model_path", "tensor": "tp_size", "data": "dp_size", "expert_parallel": "ep_size", "precision": "dtype",
     "weights": "quantization", "kv_cache": "kv_cache_dtype", "chunk_tokens": "chunked_prefill_size",
     "speculative": "speculative_algorithm",
 }  # fmt: skip

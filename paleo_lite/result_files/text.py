@@ -38,7 +38,7 @@ A marker that no line has had by then is not looked for any more.
 SAMPLED_BYTES = 2**16
 """Bytes of a chunk of which the density of lines with markers is known."""
 
-_LINE_ENDS = re.compile(rb"[\r\n]+")
+LINE_ENDS = re.compile(rb"[\r\n]+")
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07]{0,200}\x07")
 _NUMBER = re.compile(r"[+-]?(?:\d{1,3}(?:,\d{3})+(?:\.\d*)?|\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})(?:[eE][+-]?\d{1,3})?")
@@ -194,7 +194,7 @@ def find_lines(path: Path, markers: Sequence[str], findings: Findings | None = N
             continue
         seen.update(present)
         if _is_dense(chunk[:SAMPLED_BYTES], present):
-            lines = [line for line in _LINE_ENDS.split(chunk) if any(marker in line for marker in present)]
+            lines = [line for line in LINE_ENDS.split(chunk) if any(marker in line for marker in present)]
         else:
             lines = _lines_around(chunk, present)
         found += len(lines)
@@ -237,7 +237,7 @@ def _end_of_line(chunk: bytes, place: int) -> int:
 def all_lines(path: Path) -> Iterator[str]:
     """Yield every line that is not blank, without ANSI colours."""
     for chunk in read_chunks(path):
-        for line in _LINE_ENDS.split(chunk):
+        for line in LINE_ENDS.split(chunk):
             if line.strip():
                 yield plain(line)
 

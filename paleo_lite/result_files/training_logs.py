@@ -1,4 +1,4 @@
-"""Logs of training: DeepSpeed, torchtitan, Composer, litgpt and the Trainer of Hugging Face."""
+"""Logs of training: DeepSpeed, Composer, litgpt and the Trainer of Hugging Face."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 from .findings import Findings
 from .json_text import read_documents
 from .result_format import ResultFormat
-from .text import UNITS, find_lines, mean, ratio, scaled, to_number, to_seconds
+from .text import UNITS, find_lines, mean, product, ratio, scaled, to_number, to_seconds
+from .training_heads import record_composer, record_deepspeed, record_litgpt, record_trainer
 
 _MS = 1e-3
 _WARM_UP = 2
@@ -37,6 +38,7 @@ _OPTION_FACTS = {
 
 def read_deepspeed(path: Path, findings: Findings) -> None:
     """Read the speeds, the breakdown of steps and the RLHF times that DeepSpeed logs."""
+    record_deepspeed(path, findings)
     speeds: list[tuple[int, float, float]] = []
     micro: list[tuple[float | None, ...]] = []
     rlhf: list[tuple[float, ...]] = []
@@ -67,14 +69,18 @@ def read_deepspeed(path: Path, findings: Findings) -> None:
             samples=len(later),
             samples_per_s=rate,
             memory_bytes=None if memory_gb is None else memory_gb * 2.0**30,
-            sequence_length=to_number(findings.configuration.get("sequence_length")),
-            micro_batch=to_number(findings.configuration.get("micro_batch")),
+            **numbers_of(findings, "sequence_length", "micro_batch", "global_batch_size", "devices"),
         )
         findings.doubt(
             "samples per second are those of the engine's forward, backward and step, of all GPUs; the loading of data "
-            "is outside, and the global batch is not in the log"
+            "is outside"
         )
     add_microsteps(micro, findings)
+
+
+def numbers_of(findings: Findings, *names: str) -> dict[str, Any]:
+    """Return facts that the log records as numbers; None for those that it lacks."""
+    return {name: to_number(findings.configuration.get(name)) for name in names}
 
 
 def microstep_seconds(line: str) -> tuple[float | None, ...]:
@@ -120,39 +126,6 @@ def read_flops_profiler(path: Path, findings: Findings) -> None:
     findings.add("step", ("a profiled step: the hooks of its modules slow it",), phase="training", **values)
 
 
-_TITAN = re.compile(
-    r"step:\s*(\d{1,15})\s+loss:\s*\S+(?:\s+grad_norm:\s*\S+)?\s+memory:\s*(\d+(?:\.\d*)?)GiB\s*\(\d+(?:\.\d*)?%\)\s+(?:tps|wps):\s*([\d,.]+)"
-    r"(?:\s+tflops:\s*([\d,.]+))?(?:\s+mfu:\s*(\d+(?:\.\d*)?)%)?"
-)
-
-
-def read_torchtitan(path: Path, findings: Findings) -> None:
-    """Read the lines of torchtitan, whose tokens per second are those of one device."""
-    steps: list[tuple[float | None, ...]] = []
-    for line in find_lines(path, ("tps:", "wps:"), findings):
-        match = _TITAN.search(line)
-        if match:
-            steps.append(tuple(to_number(text) for text in match.groups()))
-    later = [step for step in steps if (step[0] or 0) > 1]
-    kept = later[1:] if len(later) > 2 else later or steps
-    doubts = () if len(later) > 1 else ("one line is a short run: the first lines contain the compilation",)
-    flops = mean(step[3] for step in kept)
-    mfu = mean(step[4] for step in kept)
-    findings.add(
-        "step",
-        doubts,
-        phase="training",
-        samples=len(kept),
-        tokens_per_s_per_device=mean(step[2] for step in kept),
-        flops_per_s=None if flops is None else flops * 1e12,
-        mfu=None if mfu is None else mfu / 100,
-        memory_bytes=None if not kept or kept[-1][1] is None else kept[-1][1] * 2.0**30,
-    )
-    findings.doubt(
-        "tokens per second are those of one device; batch, sequence length and parallelism are not in the log"
-    )
-
-
 _COMPOSER = re.compile(r"\bTrain ((?:throughput|time)/\S+): ([\d.eE+-]+)")
 _COMPOSER_FIGURES = {
     "throughput/batches_per_sec": ("steps_per_s", 1.0), "throughput/samples_per_sec": ("samples_per_s", 1.0),
@@ -165,6 +138,7 @@ _COMPOSER_FIGURES = {
 
 def read_composer(path: Path, findings: Findings) -> None:
     """Read the figures of Composer's SpeedMonitor; its first lines warm up."""
+    record_composer(path, findings)
     logged: dict[str, list[float]] = {}
     for line in find_lines(path, ("Train throughput/",), findings):
         match = _COMPOSER.search(line)
@@ -195,6 +169,7 @@ _LITGPT = re.compile(r"iter (\d{1,15}) step \d+ \|.*iter time: (\d+(?:\.\d*)?) m
 
 def read_litgpt(path: Path, findings: Findings) -> None:
     """Read litgpt's iterations: those marked `(step)` contain the update, the others accumulate."""
+    record_litgpt(path, findings)
     plain: list[float] = []
     updating: list[float] = []
     for line in find_lines(path, ("iter time:",), findings):
@@ -207,7 +182,13 @@ def read_litgpt(path: Path, findings: Findings) -> None:
                  step_s=accumulated)  # fmt: skip
     findings.add("step", phase="training", variant="an iteration with the update", samples=len(updating) or None,
                  step_s=with_update, update_s=update_s)  # fmt: skip
-    findings.doubt("an iteration is one micro-batch; how many make a step is in the configuration")
+    known = numbers_of(findings, "devices", "global_batch_size", "micro_batch", "sequence_length")
+    iterations = ratio(known["global_batch_size"], product(known["micro_batch"], known["devices"]))
+    if iterations is None or not iterations.is_integer():
+        findings.doubt("an iteration is one micro-batch; how many make a step is not in the log")
+    elif with_update is not None and (accumulated is not None or iterations == 1):
+        step_s = with_update + (iterations - 1) * (accumulated or 0.0)
+        findings.add("step", phase="training", samples=len(updating), step_s=step_s, update_s=update_s, **known)
 
 
 _TRAINED = re.compile(r"['\"]?(train_\w+|total_flos|epoch)['\"]?\s*[:=]\s*([^,}\n]+)")
@@ -228,6 +209,7 @@ def read_trainer(path: Path, findings: Findings) -> None:
 
 def read_trainer_lines(path: Path, findings: Findings) -> None:
     """Read the line or the table that the Trainer prints at the end of a training."""
+    record_trainer(path, findings)
     entries: list[dict[str, Any]] = []
     for line in find_lines(path, ("train_runtime", "train_samples_per_second", "train_steps_per_second")):
         for name, text in _TRAINED.findall(line):
@@ -236,11 +218,12 @@ def read_trainer_lines(path: Path, findings: Findings) -> None:
             if not entries or name in entries[-1]:
                 entries.append({})
             entries[-1][name] = value
+    known = numbers_of(findings, "micro_batch", "steps")
     seen = set()
     for entry in entries:
         key = (entry.get("train_samples_per_second"), round(to_number(entry.get("train_runtime")) or 0))
         if key not in seen:  # every process prints the line
-            _add_trained(entry, None, None, findings)
+            _add_trained(entry, known["micro_batch"], known["steps"], findings)
         seen.add(key)
 
 
@@ -250,11 +233,12 @@ def _add_trained(entry: dict[str, Any], batch_size: float | None, steps: float |
     steps = steps or to_number(entry.get("step"))
     step_s = ratio(duration_s, steps) or ratio(1.0, steps_per_s)
     global_batch = ratio(samples_per_s, ratio(1.0, step_s))
+    logged = numbers_of(findings, "global_batch_size")["global_batch_size"]
     findings.add(
         "step",
         phase="training",
         micro_batch=batch_size,
-        global_batch_size=_whole(global_batch),
+        global_batch_size=_whole(global_batch) if logged is None else logged,
         steps=steps,
         step_s=step_s,
         duration_s=duration_s,
@@ -277,9 +261,6 @@ FORMATS = (
         "deepspeed", "DeepSpeed", "logs of DeepSpeed", read_deepspeed,
         sign=re.compile(r"SamplesPerSec=\d+(?:\.\d*)?|(?:fwd|forward)_microstep: \d+(?:\.\d*)?"),
         markers=("SamplesPerSec=", "_microstep: "),
-    ),
-    ResultFormat(
-        "torchtitan", "torchtitan", "logs of torchtitan", read_torchtitan, sign=_TITAN, markers=("tps:", "wps:"),
     ),
     ResultFormat(
         "composer", "Composer", "logs of Composer and LLM Foundry", read_composer,

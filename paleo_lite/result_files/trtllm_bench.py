@@ -32,7 +32,7 @@ def read_json(path: Path, findings: Findings) -> None:
             kv_cache=dig(engine, "kv_cache_dtype"),
             tensor=dig(world, "tp_size"),
             pipeline=dig(world, "pp_size"),
-            expert=dig(world, "ep_size"),
+            expert_parallel=dig(world, "ep_size"),
             devices=dig(world, "world_size"),
             max_num_seqs=dig(world, "max_batch_size"),
             chunk_tokens=dig(world, "max_num_tokens"),
@@ -66,7 +66,7 @@ _ISSUE_RATE = "Issue Rate (req/sec)"
 _FACTS = {
     "Model": "network", "TensorRT-LLM Version": "engine_version", "TensorRT LLM Version": "engine_version",
     "Dtype": "precision", "KV Cache Dtype": "kv_cache", "Quantization": "weights", "TP Size": "tensor",
-    "PP Size": "pipeline", "EP Size": "expert", "Max Runtime Batch Size": "max_num_seqs",
+    "PP Size": "pipeline", "EP Size": "expert_parallel", "Max Runtime Batch Size": "max_num_seqs",
     "Max Runtime Tokens": "chunk_tokens",
 }  # fmt: skip
 

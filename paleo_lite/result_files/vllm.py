@@ -34,8 +34,9 @@ _KNOWN = {
 HINTS = {
     "gpu": "gpu", "gpu_type": "gpu", "gpu_name": "gpu", "hw": "gpu", "hardware": "gpu", "accelerator": "gpu",
     "tp": "tensor", "tensor_parallel_size": "tensor", "tensor_parallel": "tensor", "pp": "pipeline",
-    "pipeline_parallel_size": "pipeline", "dp": "data", "data_parallel_size": "data", "ep": "expert",
-    "enable_expert_parallel": "expert", "dtype": "precision", "quantization": "weights", "precision": "precision",
+    "pipeline_parallel_size": "pipeline", "dp": "data", "data_parallel_size": "data", "ep": "expert_parallel",
+    "enable_expert_parallel": "expert_parallel", "dtype": "precision", "quantization": "weights",
+    "precision": "precision",
     "kv_cache_dtype": "kv_cache", "vllm_version": "engine_version", "version": "engine_version",
     "max_num_seqs": "max_num_seqs", "max_num_batched_tokens": "chunk_tokens", "num_gpus": "devices",
     "gpu_count": "devices", "replicas": "replicas", "decode_replicas": "replicas", "framework": "engine",

@@ -1,13 +1,17 @@
-"""Rows of training in result files, as options of `train` and as evidence. Tests: api/training_rows.py."""
+"""Rows of training in result files, as options of `train` and as evidence.
+
+Tests: api/training_rows.py, questions/recorded_facts.py.
+"""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import paleo_lite as pl
-from paleo_lite.api.training_rows import measured_step_s, training_options
+from paleo_lite.api.training_rows import describe_assumptions, measured_step_s, training_options
 from paleo_lite.calibration.evidence_file import EvidenceCalibration
 from paleo_lite.errors import BadValue
 
@@ -108,3 +112,61 @@ def test_options_of_tools() -> None:
     assert zero["strategy"] == "zero-2"
     with pytest.raises(BadValue, match="write `global_batch_size = 256` to a sidecar"):
         training_options({"gpu": "h100-sxm"})
+
+
+def test_what_a_log_records_is_asked() -> None:
+    facts = {
+        "gpu": "h100-sxm", "tool": "torchtitan", "devices": 64, "global_batch_size": 64, "micro_batch": 2,
+        "pipeline": 4, "virtual_stages": 2, "strategy": "shard-grad-op", "execution": "eager", "recompute": "full",
+        "precision": "mxfp8", "accumulation": 3,
+    }  # fmt: skip
+    assert training_options(facts) == {
+        "gpu": "h100-sxm", "workers": 64, "global_batch_size": 64, "micro_batch": 2, "pipeline": 4,
+        "strategy": "shard-grad-op", "execution": "eager", "recompute": "full", "precision": "mxfp8",
+        "schedule": "interleaved=2",
+    }  # fmt: skip
+    assert describe_assumptions(facts) == ""
+
+
+def test_one_device_accumulates_micro_batches() -> None:
+    facts = {"gpu": "h100-sxm", "devices": 1, "global_batch_size": 8, "micro_batch": 2, "strategy": "full-shard"}
+    assert training_options(facts) == {"gpu": "h100-sxm", "batch_size": 8, "accumulation": 4, "precision": "bf16"}
+
+
+def test_assumptions_are_said() -> None:
+    said = describe_assumptions({"tool": "torchtitan", "devices": 8, "execution": "eager"})
+    assert said == (
+        "assumed, since it is not in the file: strategy full-shard (`--strategy`), recomputation none (`--recompute`)"
+    )
+    assert "strategy" not in describe_assumptions({"tool": "DeepSpeed", "zero_stage": 2})
+
+
+def test_a_part_of_a_step_is_refused() -> None:
+    with pytest.raises(BadValue, match="one micro-batch is a part of a step"):
+        training_options({"gpu": "h100-sxm", "global_batch_size": 8, "variant": "one micro-batch"})
+
+
+TITAN = """CUDA capacity: NVIDIA H100 80GB HBM3 with 79.10GiB memory
+Building 1-D device mesh with ['dp_shard'], [8]
+Model llama3 8B size: 8,030,261,248 total parameters
+Applied full activation checkpointing to the model
+Compiling each TransformerBlock with torch.compile
+Trainer is initialized with local batch size 1, global batch size 16, sequence length 4096
+"""
+
+
+@pytest.mark.parametrize("given", [{}, {"recompute": "none", "global_batch_size": 32}])
+def test_the_head_of_a_log_is_the_question(given: dict[str, Any], tmp_path: Path) -> None:
+    """A forecast beside a log of torchtitan is that of `train`; what the user gives rules."""
+    pytest.importorskip("pyarrow")
+    path = tmp_path / "titan.log"
+    path.write_text(TITAN + "step: 20  loss: 9.1  memory: 40.00GiB(50.00%)  tps: 4,096  mfu: 30.00%\n")
+    asked: Any = pl.train(
+        "llama-3-8b", gpu="h100-sxm", precision="bf16", workers=8, sequence_length=4096, micro_batch=1,
+        strategy="full-shard", execution="compiled", **{"global_batch_size": 16, "recompute": "full", **given},
+    )  # fmt: skip
+    found: Any = pl.calibrate(path, **given)
+    assert found.observations[0].forecast == asked.answering_row.time_s
+    assert found.observations[0].measured == pytest.approx(given.get("global_batch_size", 16) / 8)
+    (row,) = pl.compare(path, **given).rows  # type: ignore[union-attr]
+    assert (row.forecast, row.measured) == (asked.answering_row.time_s, found.observations[0].measured)
