@@ -17,6 +17,7 @@ from ..calibration.evidence_file import (
     EvidenceProvenance,
     SuggestedRow,
     best_rows,
+    is_interval,
     is_plausible,
     rounded_shares,
 )
@@ -140,7 +141,9 @@ def _observations(
             facts = facts_of(reading, findings, given)
             forecasts = forecast_figures(reading.kind, facts, hardware_files)
             situation = describe_situation(reading, findings) or reading.kind
-            own = _observe(reading, facts, situation, forecasts, hardware_files)
+            own = [
+                _with_interval(row, forecasts) for row in _observe(reading, facts, situation, forecasts, hardware_files)
+            ]
             if own and is_training(facts) and (assumed := describe_assumptions(facts)):
                 notes.append(f"{findings.name}: {assumed}")
         except NotShipped as error:
@@ -156,6 +159,24 @@ def _observations(
         found += own
     notes += [f"{findings.name}: left out: {reason} ({count})" for reason, count in reasons.items()]
     return found
+
+
+_FORECAST_FIGURES = {
+    local_evidence.TOKEN: ("tpot_s",),
+    local_evidence.PROMPT: ("time_s",),
+    picture_evidence.TIME: ("step_s", "time_s"),
+}
+"""Figures of forecasts of which a figure of evidence is, where they have another name."""
+
+
+def _with_interval(row: Observation, forecasts: Sequence[Forecast]) -> Observation:
+    """Return a row with the interval of its forecast; without one where the command states none."""
+    names = _FORECAST_FIGURES.get(row.figure, (row.figure,))
+    intervals = [forecast.interval for forecast in forecasts if forecast.figure in names and forecast.interval]
+    if not intervals or None in intervals[0]:
+        return row
+    low, high = map(float, intervals[0])
+    return msgspec.structs.replace(row, interval=(low, high)) if is_interval((low, high), row.forecast) else row
 
 
 def _observe(

@@ -164,6 +164,7 @@ def describe_situation(reading: Reading, findings: Findings) -> str:
         "network": "{}", "batch_size": "batch {}", "concurrency_limit": "concurrency {:g}", "request_rate": "{:g}/s",
         "input_tokens": "{:,.0f} in", "output_tokens": "{:,.0f} out", "tokens": "{:g} tokens", "depth": "after {:g}",
         "generated": "{:g} tokens", "image_size": "{:g} pixels", "width": "{:g} wide",
+        "global_batch_size": "global batch {:,.0f}", "sequence_length": "{:,.0f} tokens each",
         "steps": "{:g} steps", "operation": "{}", "bytes": "{:,.0f} bytes",
     }  # fmt: skip
     said = [text.format(reading.values[name]) for name, text in words.items() if reading.values.get(name)]

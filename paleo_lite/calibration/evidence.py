@@ -14,6 +14,7 @@ linear in theta and repeated at the new shares (Gauss and Newton); rows far from
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -23,6 +24,7 @@ import numpy as np
 
 from ..errors import BadValue
 from ..files import read_shipped
+from ..timing.intervals import Z_90
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -67,7 +69,7 @@ MOST_ROWS = 1500
 """Rows that are conditioned on at once: the work grows with the third power."""
 
 
-class Observation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Observation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A measured figure beside its forecast."""
 
     kind: str  # kind of question, one of the prior's
@@ -77,6 +79,8 @@ class Observation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     measured: float  # seconds
     forecast: float  # seconds without any evidence
     shares: dict[str, float]  # of the forecast by cause; they add up to 1
+    # The 90% interval of the forecast as the command states it; None where it states none.
+    interval: tuple[float, float] | None = None
 
     @property
     def log_ratio(self) -> float:
@@ -106,6 +110,11 @@ class EvidencePrior(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def evidence_prior() -> EvidencePrior:
     """Return the shipped prior."""
     return read_shipped(FILE, EvidencePrior)
+
+
+def remaining_width(after: float, before: float) -> float:
+    """Return the width of an interval after evidence over that before, by the variances of a logarithm."""
+    return math.sqrt(after / before)
 
 
 def shares_of(amounts: Mapping[str, Any]) -> dict[str, Any]:
@@ -213,13 +222,20 @@ class Posterior(msgspec.Struct, frozen=True, dict=True, eq=False):
 
     def factors(self, traits: Mapping[str, str]) -> Factors:
         """Return the logarithms of the factors in a situation with some traits."""
-        prior = np.diag([sum(one**2 for one in levels.values()) for levels in self.prior.causes.values()])
+        prior = self._prior_covariance
         if not self.rows:
             return Factors(self.causes, np.zeros(len(self.causes)), prior, prior)
-        found = self._conditioned
-        cross = self._towards([traits])[:, 0, :] * found.slopes.T
-        covariance = prior - cross @ found.inverse @ cross.T
-        return Factors(self.causes, cross @ found.weighted, covariance, prior)
+        return self._towards_situation(traits).without(self._conditioned, [])
+
+    @property
+    def _prior_covariance(self) -> Floats:
+        variances = [sum(one**2 for one in levels.values()) for levels in self.prior.causes.values()]
+        return np.diag(np.array(variances, dtype=np.float64))
+
+    def _towards_situation(self, traits: Mapping[str, str]) -> _Situation:
+        """Return what the rows say of a situation with some traits."""
+        cross = self._towards([traits])[:, 0, :] * self._conditioned.slopes.T
+        return _Situation(self.causes, self._prior_covariance, cross, cross @ self._conditioned.inverse)
 
     @property
     def distances(self) -> Floats:
@@ -235,21 +251,31 @@ class Posterior(msgspec.Struct, frozen=True, dict=True, eq=False):
         return sorted(far, key=lambda pair: -abs(pair[1]))
 
     def left_out(self) -> list[LeftOut]:
-        """Return each row as the others forecast it."""
-        found = self._conditioned
-        diagonal = np.diag(found.inverse)
-        errors = found.weighted / diagonal
-        # The variance of a row without its share of what is known by itself, plus its noise.
-        before = np.einsum("ic,cii->i", self._shares**2, self._between)
+        """Return each row as the others forecast it, without the other figures of its own run."""
+        situations: dict[Any, _Situation] = {}
         result = []
-        for index, row in enumerate(self.rows):
-            noise = self.prior.noise[row.figure] ** 2
-            result.append(
-                LeftOut(
-                    row, float(errors[index]), float(1 / diagonal[index]) ** 0.5, float(before[index] + noise) ** 0.5
-                )
-            )
+        for run in self.runs():
+            traits = self.rows[run[0]].traits
+            key = tuple(traits.items())
+            if key not in situations:
+                situations[key] = self._towards_situation(traits)
+            factors = situations[key].without(self._conditioned, run)
+            for row in (self.rows[index] for index in run):
+                total, after, before = factors.log_time(row.shares, self.prior.noise[row.figure])
+                result.append(LeftOut(row, row.log_ratio - total, math.sqrt(after), math.sqrt(before)))
         return result
+
+    def runs(self) -> list[list[int]]:
+        """Return the numbers of the rows of each run: rows one after another of one situation are its figures."""
+        runs: list[list[int]] = []
+        for index, row in enumerate(self.rows):
+            last = [self.rows[other] for other in runs[-1]] if runs else []
+            is_same = bool(last) and (last[0].situation, last[0].traits) == (row.situation, row.traits)
+            if is_same and row.figure not in [other.figure for other in last]:
+                runs[-1].append(index)
+            else:
+                runs.append([index])
+        return runs
 
     def surprise(self) -> float:
         """Return by how many deviations the rows as a whole are farther from their forecasts than the prior allows.
@@ -270,6 +296,45 @@ class LeftOut(NamedTuple):
     error: float  # logarithm of measured over forecast
     deviation: float
     deviation_before: float  # without any evidence
+
+    @property
+    def ends_before(self) -> tuple[float, float]:
+        """Logarithms of the ends of the 90% interval relative to the forecast, as the command states them.
+
+        Where it states none, they are those of the prior.
+        """
+        if self.row.interval is None:
+            return -Z_90 * self.deviation_before, Z_90 * self.deviation_before
+        low, high = (math.log(end / self.row.forecast) for end in self.row.interval)
+        return low, high
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Logarithms of the ends with the evidence, by which commands narrow their intervals."""
+        width = remaining_width(self.deviation**2, self.deviation_before**2)
+        low, high = self.ends_before
+        return width * low, width * high
+
+
+class _Situation(NamedTuple):
+    """What rows say of the factors in one situation."""
+
+    causes: tuple[str, ...]
+    prior: Any
+    cross: Any  # covariance of the factors with the rows
+    explained: Any  # the same times the inverse of the covariance of the rows
+
+    def without(self, found: _Conditioned, run: list[int]) -> Factors:
+        """Return the factors that the rows lead to, without some of them.
+
+        The inverse of the covariance of the other rows is that of all, less the part of those that are left out.
+        """
+        mean, covariance = self.cross @ found.weighted, self.prior - self.explained @ self.cross.T
+        if run:
+            own, block = self.explained[:, run], np.linalg.inv(found.inverse[np.ix_(run, run)])
+            mean = mean - own @ block @ found.weighted[run]
+            covariance = covariance + own @ block @ own.T
+        return Factors(self.causes, mean, covariance, self.prior)
 
 
 class _Conditioned(NamedTuple):

@@ -48,7 +48,7 @@ class EvidenceProvenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 
 
 class FigureAccuracy(msgspec.Struct, frozen=True):
-    """Errors of the rows of a figure, before the evidence and with each row left out of it.
+    """Errors of the rows of a figure, before the evidence and with each run left out of it.
 
     Attributes
     ----------
@@ -59,7 +59,7 @@ class FigureAccuracy(msgspec.Struct, frozen=True):
     before, after : float
         Mean absolute relative error of the forecasts, shipped and from the other rows.
     inside_before, inside_after : float
-        Share of the rows inside the 90% interval.
+        Share of the rows inside the 90% interval that the command states, narrowed by the other rows.
     ends_before, ends_after : float
         Median ratio between the ends of the interval.
     """
@@ -223,7 +223,7 @@ class EvidenceCalibration(
         return f"{what} of {' and '.join(other)}: only what both have in common moves"
 
     def accuracy(self) -> list[FigureAccuracy]:
-        """Return the errors of each figure before, and with each row left out."""
+        """Return the errors of each figure before, and with each run left out."""
         rows = []
         for kind in self.kinds:
             left_out = self.posterior(kind).left_out()
@@ -294,27 +294,31 @@ class EvidenceCalibration(
 def _accuracy(kind: str, figure: str, rows: Sequence[LeftOut]) -> FigureAccuracy:
     before = np.array([one.row.log_ratio for one in rows])
     after = np.array([one.error for one in rows])
-    deviation_before = np.array([one.deviation_before for one in rows])
-    deviation = np.array([one.deviation for one in rows])
+    ends_before, ends_after = np.array([one.ends_before for one in rows]), np.array([one.ends for one in rows])
 
     def error(logs: Any) -> float:
         return float(np.mean(np.abs(np.expm1(-logs))))
 
-    def inside(logs: Any, deviations: Any) -> float:
-        return float(np.mean(np.abs(logs) <= Z_90 * deviations))
+    def inside(logs: Any, ends: Any) -> float:
+        return float(np.mean((ends[:, 0] <= logs) & (logs <= ends[:, 1])))
 
-    def ends(deviations: Any) -> float:
-        return float(np.median(np.exp(2 * Z_90 * deviations)))
+    def ratio(ends: Any) -> float:
+        return float(np.median(np.exp(ends[:, 1] - ends[:, 0])))
 
     return FigureAccuracy(
-        kind, figure, len(rows), error(before), error(after), inside(before, deviation_before),
-        inside(after, deviation), ends(deviation_before), ends(deviation),
+        kind, figure, len(rows), error(before), error(after), inside(before, ends_before),
+        inside(after, ends_after), ratio(ends_before), ratio(ends_after),
     )  # fmt: skip
 
 
 def is_plausible(seconds: float) -> bool:
     """Return whether a figure can be that of a measurement."""
     return LEAST_S <= seconds <= MOST_S
+
+
+def is_interval(interval: Sequence[float], time_s: float) -> bool:
+    """Return whether an interval around a figure can be one."""
+    return all(map(is_plausible, interval)) and interval[0] <= time_s <= interval[1]
 
 
 def rounded_shares(shares: Mapping[str, float]) -> dict[str, float]:
@@ -337,6 +341,8 @@ def check_evidence(calibration: EvidenceCalibration, path: Path) -> EvidenceCali
         for name, seconds in (("measured", row.measured), ("forecast", row.forecast)):
             if not is_plausible(seconds):
                 raise BadFile(f"{where}.{name} must be above 0 and at most {MOST_S:g} seconds (got {seconds:g})")
+        if row.interval is not None and not is_interval(row.interval, row.forecast):
+            raise BadFile(f"{where}.interval must contain the forecast {row.forecast:g} (got {row.interval})")
         unknown = [cause for cause in row.shares if cause not in prior.causes]
         if unknown:
             raise BadFile(f"{where}.shares: {unknown[0]!r} is not among the causes {', '.join(prior.causes)}")

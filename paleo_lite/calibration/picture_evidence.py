@@ -12,7 +12,7 @@ from ..errors import BadValue
 from ..timing.calibrated import CalibratedModel
 from ..timing.causes import ATTENTION, HOST, MEMORY, PRODUCTS, MovedCauses
 from ..timing.pipelines import predict_pipeline
-from .evidence import shares_of
+from .evidence import remaining_width, shares_of
 
 if TYPE_CHECKING:
     from ..machines import Machine
@@ -88,5 +88,5 @@ def learned_run(
     factors = posterior.factors(traits)
     shares = picture_shares(run, machine, model_in)
     _, after, before = factors.log_time(shares, posterior.prior.noise[TIME])
-    moved = MovedCauses(dict(zip(factors.causes, factors.mean.tolist())), math.sqrt(after / before))
+    moved = MovedCauses(dict(zip(factors.causes, factors.mean.tolist())), remaining_width(after, before))
     return msgspec.structs.replace(run, moved=moved, label=evidence.describe_distance(KIND, traits))

@@ -6,7 +6,6 @@ memory traffic, exchanges and operands. A device at its power limit says nothing
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -14,6 +13,7 @@ import numpy as np
 
 from ..machines.device import LearnedPower
 from ..timing.energy import PARAMETERS, demand_slopes, power_of
+from .evidence import remaining_width
 
 if TYPE_CHECKING:
     from ..machines import Device
@@ -67,5 +67,5 @@ def learned_device(device: Device, network: str, evidence: EvidenceCalibration |
     _, after, before = factors.log_time(TYPICAL, posterior.prior.noise[WATTS])
     if after == before:
         return device  # the watts have nothing in common with it
-    learned = LearnedPower(dict(zip(factors.causes, factors.mean.tolist())), math.sqrt(after / before))
+    learned = LearnedPower(dict(zip(factors.causes, factors.mean.tolist())), remaining_width(after, before))
     return msgspec.structs.replace(device, learned_power=learned)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ..calibration.evidence import shares_of
+from ..calibration.evidence import remaining_width, shares_of
 from ..counting.kinds import is_grouped_product
 from ..errors import BadValue
 from ..timing.calibrated import CalibratedModel
@@ -93,4 +93,4 @@ def _moved_causes(posterior: Posterior, traits: dict[str, str], shares: dict[str
     """Return the factors that measured steps lead to for steps with some traits and shares of causes."""
     factors = posterior.factors(traits)
     _, after, before = factors.log_time(shares, posterior.prior.noise[STEP_TIME])
-    return MovedCauses(dict(zip(factors.causes, factors.mean.tolist())), math.sqrt(after / before))
+    return MovedCauses(dict(zip(factors.causes, factors.mean.tolist())), remaining_width(after, before))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from ..calibration.evidence import shares_of
+from ..calibration.evidence import remaining_width, shares_of
 from ..calibration.evidence_file import EvidenceCalibration
 from ..machines import Device
 from .contents import Contents
@@ -92,7 +92,7 @@ def calibrated_constants(
         (PROMPT, shares_of_prompt(merged, device, constants, prompt_tokens)),
     ):
         _, after, before = factors.log_time(shares, posterior.prior.noise[figure])
-        widths[figure] = math.sqrt(after / before)
+        widths[figure] = remaining_width(after, before)
     moved = multiply_causes(constants, dict(zip(factors.causes, factors.mean.tolist())))
     return msgspec.structs.replace(
         moved,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from ..calibration.evidence import KINDS
 from ..calibration.evidence_file import EvidenceCalibration, FigureAccuracy
 from .columns import find_column, select_columns
 from .document import Document, Table
@@ -33,8 +34,12 @@ def evidence_page(calibration: EvidenceCalibration) -> Document:
         ("files", ", ".join(text.partition(" sha256 ")[0] for text in calibration.provenance.inputs)),
     ]
     notes = [*calibration.warnings(), *calibration.notes]
-    if any(one.rows == 1 for one in accuracy):
-        notes.append("a single row has no other rows that could forecast it: its error does not change")
+    alone = [KINDS[kind] for kind in calibration.kinds if len(calibration.posterior(kind).runs()) == 1]
+    if alone:
+        notes.append(
+            f"of {' and '.join(alone)} there is a single run, and no other that could forecast it: its errors and "
+            "intervals do not change"
+        )
     return Document(f"Calibration by {calibration.label}", facts, tables, notes, tables[0])
 
 
@@ -51,7 +56,7 @@ def _accuracy_table(accuracy: list[FigureAccuracy]) -> Table:
         "ends_before",
         "ends_after",
     )
-    return Table("Errors of these rows, as shipped and with each row left out", columns, rows)
+    return Table("Errors of these rows, as shipped and with each run left out", columns, rows)
 
 
 def _moved_table(calibration: EvidenceCalibration) -> Table:

@@ -297,3 +297,21 @@ def test_a_folder_of_result_files_is_all_of_them(tmp_path: Path) -> None:
     assert [path.name for path in find_result_files(tmp_path)] == ["one.json", "two.json"]
     (tmp_path / "notes.txt").write_text("nothing\n")
     assert find_result_files(tmp_path) == []  # a folder of something else
+
+
+def test_coverage_is_judged_by_the_intervals_of_compare(slow_server: EvidenceCalibration, tmp_path: Path) -> None:
+    """Servers, machines: the interval of each row is that which `compare` prints."""
+    pytest.importorskip("pyarrow")
+    machine = pl.calibrate(llama_bench(tmp_path / "machine.jsonl", 0.01, 0.1), gpu="rtx4090")
+    file = write(tmp_path / "loads.jsonl", bench(8, 12.0))
+    server = pl.calibrate(file, gpu="h100-sxm", precision="bf16")
+    for found, path, given in (
+        (machine, tmp_path / "machine.jsonl", {"gpu": "rtx4090"}),
+        (server, file, {"gpu": "h100-sxm", "precision": "bf16"}),
+    ):
+        assert isinstance(found, EvidenceCalibration)
+        shown: Any = pl.compare(path, **given)
+        intervals = {(row.measured, row.forecast): (row.low, row.high) for row in shown.rows}
+        assert found.observations
+        for row in found.observations:
+            assert row.interval == pytest.approx(intervals[row.measured, row.forecast])

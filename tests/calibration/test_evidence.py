@@ -16,6 +16,7 @@ from paleo_lite.calibration.evidence import (
     KINDS,
     EvidencePrior,
     KindPrior,
+    LeftOut,
     Observation,
     Posterior,
     condition,
@@ -95,6 +96,40 @@ def test_left_out_rows_are_forecast_by_the_others() -> None:
     left_out = Posterior(rows, PRIOR).left_out()
     assert all(abs(one.error) < 0.02 < abs(one.row.log_ratio) for one in left_out)
     assert all(one.deviation < one.deviation_before for one in left_out)
+
+
+def test_a_run_that_is_left_out_informs_none_of_its_figures() -> None:
+    """Each row is forecast as by a posterior of the rows of the other runs, to the accuracy of the linearisation."""
+    rows = tuple(
+        msgspec.structs.replace(row(ratio, host, situation=str(number)), figure=figure)
+        for number, (ratio, host) in enumerate([(1.05, 0.1), (1.08, 0.5), (1.06, 0.3)])
+        for figure in ("tpot_s", "ttft_s")
+    )
+    prior = msgspec.structs.replace(PRIOR, noise={"tpot_s": 0.05, "ttft_s": 0.1})
+    posterior = Posterior(rows, prior)
+    assert posterior.runs() == [[0, 1], [2, 3], [4, 5]]
+    for one in posterior.left_out():
+        others = Posterior(tuple(other for other in rows if other.situation != one.row.situation), prior)
+        total, after, before = others.factors(one.row.traits).log_time(one.row.shares, prior.noise[one.row.figure])
+        assert one.error == pytest.approx(one.row.log_ratio - total, abs=1e-3)
+        assert (one.deviation, one.deviation_before) == pytest.approx((after**0.5, before**0.5), rel=0.02)
+
+
+def test_a_single_run_keeps_its_errors() -> None:
+    rows = (row(1.5, 0.2), msgspec.structs.replace(row(1.7, 0.9), figure="ttft_s"))
+    left_out = Posterior(rows, msgspec.structs.replace(PRIOR, noise={"tpot_s": 0.05, "ttft_s": 0.1})).left_out()
+    for one in left_out:
+        assert one.error == pytest.approx(one.row.log_ratio)
+        assert one.deviation == pytest.approx(one.deviation_before)
+
+
+def test_intervals_are_those_of_the_command() -> None:
+    """An interval of 0.8 to 1.5 around 1 is narrower in logarithms by the deviations; else the prior has one."""
+    stated = msgspec.structs.replace(row(1.2), interval=(0.8, 1.5))
+    one = LeftOut(stated, 0.1, 0.2, 0.4)
+    assert one.ends_before == pytest.approx((np.log(0.8), np.log(1.5)))
+    assert one.ends == pytest.approx((np.log(0.8) / 2, np.log(1.5) / 2))
+    assert LeftOut(row(1.2), 0.1, 0.2, 0.4).ends == pytest.approx((-1.645 * 0.2, 1.645 * 0.2))
 
 
 def test_rows_of_something_else_surprise() -> None:
