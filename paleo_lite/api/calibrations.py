@@ -111,6 +111,7 @@ def answer_calibration(question: CalibrationQuestion) -> AnyCalibration | Sugges
     result_files = find_result_files(question.measured)
     if result_files:
         return _learn_from_results(result_files, question)
+    check_inputs(question.measured)
     for name in question.given():
         if name in OF_RESULT_FILES:
             raise BadValue(f"`--{name.replace('_', '-')}` is for result files of benchmarks")
@@ -199,6 +200,26 @@ def find_result_files(measured: Paths | Sequence[Measurement]) -> list[Path]:
             "steps or profiles"
         )
     return found
+
+
+def check_inputs(measured: Paths | Sequence[Measurement]) -> None:
+    """Raise PaleoError for a missing or empty file, and one that is no table of steps, profile or result file."""
+    from ..profiles.detect import open_profile, read_head
+    from ..result_files.detect import recognise
+
+    if isinstance(measured, (list, tuple)) and any(isinstance(item, Measurement) for item in measured):
+        return
+    for path in to_paths(measured):  # type: ignore[arg-type]
+        if file_exists(path, Path.is_dir) or (file_exists(path) and (is_measurements_csv(path) or is_power_log(path))):
+            continue
+        try:
+            open_profile(path)
+        except UnknownFormat:
+            if path.suffix == ".csv":
+                raise UnknownFormat(f"{path}: neither a profile nor measurements: {describe_columns(path)}") from None
+            if b"\0" in read_head(path):
+                raise  # of no text: a damaged profile at best
+            recognise(path)
 
 
 def _check_time_model(time_model: str) -> None:

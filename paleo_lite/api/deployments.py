@@ -11,6 +11,7 @@ from ..architectures import Network, find_network
 from ..architectures.catalog import is_factory
 from ..architectures.network import SequenceOptions
 from ..calibration.evidence_file import EvidenceCalibration
+from ..calibration.power_evidence import KIND as POWER
 from ..calibration.power_evidence import learned_device, power_notes
 from ..calibration.store import evidence_of, find_evidence
 from ..distributed.link_evidence import learned_topology, link_notes
@@ -24,6 +25,7 @@ from ..errors import BadValue, UnknownPrecision
 from ..files import Paths, to_paths
 from ..machines import Device, Price, find_device
 from ..machines.prices import choose_price
+from ..own_machines.evidence import KIND as LOCAL
 from ..serving.deployment import Deployment, tensor_group
 from ..serving.drafts import heads_of
 from ..serving.iteration import has_fitted_host, with_fitted_host
@@ -126,7 +128,7 @@ class Deployments(msgspec.Struct, frozen=True, eq=False):
         found = learned_device(found, self.decoder.name, evidence)
         local = LOCAL_ENGINES.get(self.policy)
         if local is not None:
-            calibration = find_evidence(self.calibration, f"serve --engine {self.policy}")
+            calibration = find_evidence(self.calibration, f"serve --engine {self.policy}", (LOCAL, POWER))
             on_device = place_locally(self.decoder, found, local, weights, self.kv_cache, calibration)
         else:
             on_device = self._place(self.decoder, found, division, weights, evidence)

@@ -11,7 +11,7 @@ from ..calibration.evidence_file import EvidenceCalibration
 from ..calibration.store import write_calibration
 from ..errors import BadValue, PaleoError
 from ..files import check_outputs, file_exists, to_paths
-from ..measurement.tools import ToolRun, ToolTarget, plan, run_commands
+from ..measurement.tools import ABSENT, ToolRun, ToolTarget, plan, run_commands
 from ..progress import announce
 from ..questions.evidence import MeasuringQuestion
 from ..questions.values import flatten
@@ -41,13 +41,19 @@ def measure_with_tools(question: MeasuringQuestion) -> ToolReport:
     folder = Path(question.results or "results")
     wanted = ToolTarget(question.model, question.address, question.workers)
     commands = plan(list(dict.fromkeys(flatten(question.tools))), wanted, folder)
+    if any(command.tool == "llama-bench" for command in commands) and not file_exists(question.model or ""):
+        raise BadValue(f"`--model` must be the GGUF file that llama-bench runs: {question.model} is no file")
     earlier = [path for command in commands if file_exists(path := folder / command.file)]
     check_outputs(calibration_path, *earlier, force=question.force)
     runs: list[ToolRun] = []
+    had_folder = file_exists(folder, Path.exists)
     folder.mkdir(parents=True, exist_ok=True)
     for run in run_commands(commands, folder, 60 * question.minutes):
-        announce(f"{run.command.text}: {run.outcome}")
+        if run.outcome != ABSENT:  # which the table of the report says of all commands of a tool
+            announce(f"{run.command.text}: {run.outcome}")
         runs.append(run)
+    if not had_folder and not any(folder.iterdir()):
+        folder.rmdir()
     calibration, notes = _learn([run.path for run in runs if run.path is not None], question)
     if calibration is not None and calibration_path is not None:
         write_calibration(calibration, calibration_path, question.force)

@@ -192,7 +192,8 @@ class EvidenceCalibration(
         if not set(kinds) & set(self.kinds):
             wanted = " or ".join(KINDS[kind] for kind in kinds)
             raise BadValue(
-                f"`{command}` learns from measured {wanted}, and the calibration is of {self.subject}: {self.uses}"
+                f"`{command}` learns from measurements of {wanted}, and the calibration is of {self.subject}: "
+                f"{self.uses}"
             )
 
     def posterior(self, kind: str) -> Posterior:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 import msgspec
 import numpy as np
 
-from ..errors import BadFile, BadValue, CalibrationFailed, MissingExtra, UnknownName
+from ..errors import BadFile, BadValue, CalibrationFailed, MissingExtra, PaleoError, UnknownName
 from ..files import NO_SUCH_FILE, file_exists, is_missing_path, read_typed, shipped_folder, write_atomically
 from ..result import Result
 from ..text import format_plural
@@ -338,8 +338,24 @@ def find_calibration(name: str) -> AnyCalibration:
     if name not in shipped:
         if is_missing_path(name):
             raise BadFile(f"{name}: {NO_SUCH_FILE}")
+        if file_exists(name, Path.exists):
+            raise BadFile(_describe_other_file(Path(name)))
         raise UnknownName("calibration", name, shipped, "`paleo-lite calibrations list` shows all.")
     return read_calibration(shipped[name])
+
+
+def _describe_other_file(path: Path) -> str:
+    """Return what a file or folder is that was given as a calibration, and how it becomes one."""
+    from ..result_files.detect import recognise
+
+    calibrate = f"`paleo-lite calibrate {path} -o mine.toml`"
+    if file_exists(path, Path.is_dir):
+        return f"{path} is a folder, not a calibration: {calibrate} makes one of the files in it"
+    try:
+        tool = recognise(path).tool
+    except PaleoError:
+        return f"{path} is not a calibration: expected a TOML file that `paleo-lite calibrate` wrote"
+    return f"{path} is a result file of {tool}, not a calibration: {calibrate} makes one of it"
 
 
 def evidence_of(calibration: str | AnyCalibration | None) -> EvidenceCalibration | None:
@@ -350,12 +366,19 @@ def evidence_of(calibration: str | AnyCalibration | None) -> EvidenceCalibration
     return found if isinstance(found, EvidenceCalibration) else None
 
 
-def find_evidence(calibration: str | AnyCalibration | None, command: str) -> EvidenceCalibration | None:
-    """Return the calibration from result files of a command that takes no other one; None without one."""
+def find_evidence(
+    calibration: str | AnyCalibration | None, command: str, kinds: Sequence[str]
+) -> EvidenceCalibration | None:
+    """Return the calibration from result files of a command that takes no other one; None without one.
+
+    Raise BadValue if it is of passes of networks, or has no figures of the kinds that the command learns from.
+    """
     found = evidence_of(calibration)
     if calibration is not None and found is None:
         raise BadValue(
             f"`{command}` takes calibrations from result files of benchmarks, as `paleo-lite calibrate FILE` writes, "
             "not those of passes of networks"
         )
+    if found is not None:
+        found.check_kinds(kinds, command)
     return found

@@ -7,10 +7,8 @@ from typing import Any
 
 import click
 
-from ..api.calibrations import answer_calibration, find_result_files, fit_calibration
+from ..api.calibrations import answer_calibration, check_inputs, find_result_files, fit_calibration
 from ..calibration.measurements import TEMPLATE
-from ..errors import BadFile
-from ..files import NO_SUCH_FILE, file_exists
 from ..questions.evidence import OF_RESULT_FILES, CalibrationQuestion
 from ..questions.option import OutputOption
 from .answers import CommandResult, command
@@ -42,9 +40,7 @@ def calibrate(paths: tuple[Path, ...], template: bool, **given: Any) -> CommandR
         return None
     question = CalibrationQuestion(measured=paths, **given)
     if not find_result_files(paths):
-        for path in paths if question.gpu is None else ():
-            if not file_exists(path, Path.exists):
-                raise BadFile(f"{path}: {NO_SUCH_FILE}")
+        check_inputs(paths)
         if question.gpu is None or not (paths or question.suggest):
             raise click.UsageError(
                 "`calibrate` needs measurements CSVs and `--gpu`; `--template` prints a CSV to fill in"

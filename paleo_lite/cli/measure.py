@@ -9,13 +9,13 @@ import click
 from ..api.measuring import answer
 from ..progress import listening_to_steps
 from ..questions.evidence import MeasuringQuestion
-from ..result import Result
-from .answers import command
+from ..reporting.tools import ToolReport
+from .answers import CommandResult, command
 
 
 @command(MeasuringQuestion)
 @click.argument("steps", nargs=-1, metavar="[STEP]...")
-def measure(**given: Any) -> Result:
+def measure(**given: Any) -> CommandResult:
     """Calibrate this machine: time operations and networks, fit the model, then predict and time other networks.
 
     With STEPs, such as resnet18:16:inference (network, batch size, phase), only these are timed, and each is compared
@@ -30,7 +30,9 @@ def measure(**given: Any) -> Result:
       paleo-lite measure --tools vllm --address http://localhost:8000 --model meta-llama/Llama-3.1-8B --gpu h100-sxm
     """
     with listening_to_steps(_show_step):
-        return answer(MeasuringQuestion(**given))
+        report = answer(MeasuringQuestion(**given))
+    has_failed = isinstance(report, ToolReport) and not report.measured
+    return CommandResult(report.to_dict, report.document, exit_code=int(has_failed))
 
 
 def _show_step(description: str) -> None:

@@ -147,7 +147,7 @@ def _answer(question: Local) -> LocalPrediction | LocalAdvice:
         "cpu": question.cpu,
         "power_limit": question.power_limit,
         "facility": question.facility,
-        "calibration": find_evidence(question.calibration, "local"),
+        "calibration": find_evidence(question.calibration, "local", ("local", "power")),
     }
     local_question = LocalQuestion(**{name: value for name, value in fields.items() if value is not None})
     files = question.hardware_files

@@ -15,7 +15,7 @@ from ..api.question import Question
 from ..calibration.choose import used_calibration
 from ..counting import GENERATION_PHASES
 from ..counting.work import ENGINE
-from ..errors import BadProfile, BadValue, NothingOnDevice
+from ..errors import BadProfile, BadValue, NothingOnDevice, UnknownFormat
 from ..extras import require
 from ..files import Paths, file_exists, to_paths
 from ..machines import Device, find_device
@@ -366,6 +366,8 @@ def answer_comparison(question: ComparisonQuestion) -> RunComparison | ProfileCo
         if len(paths) != 1:
             raise BadValue("`--predict` needs one profile")
         return _compare_prediction(paths[0], question)
+    if len(paths) == 1 and question.predict is None and file_exists(paths[0]):
+        _check_is_profile(paths[0])
     of_prediction = [name for name in question.given() if name in OF_A_PREDICTION]
     if of_prediction:
         spelling = documented_spelling(of_prediction[0], options_of(ComparisonQuestion)[of_prediction[0]])
@@ -388,6 +390,17 @@ def answer_comparison(question: ComparisonQuestion) -> RunComparison | ProfileCo
 
 
 compare = make_function("compare", ComparisonQuestion, answer_comparison)
+
+
+def _check_is_profile(path: Path) -> None:
+    """Raise PaleoError for an empty file, and for one that is neither a profile nor a result file."""
+    from ..profiles.detect import open_profile
+    from ..result_files.detect import recognise
+
+    try:
+        open_profile(path)
+    except UnknownFormat:
+        recognise(path)  # raises UnknownFormat with the formats that there are
 
 
 def _recorded_facts(question: ComparisonQuestion) -> dict[str, Any]:

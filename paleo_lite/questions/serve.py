@@ -416,6 +416,7 @@ def _deployments(
 ) -> Deployments:
     """Return what all deployments of a question have in common."""
     from ..api.deployments import Deployments, find_decoder, find_draft
+    from ..calibration.store import evidence_of
     from ..engines.records import LOCAL_ENGINES
     from ..engines.routing import parse_expert_load
     from ..files import to_paths
@@ -429,6 +430,9 @@ def _deployments(
     length = speculation.get("tokens", 0)
     kv_cache = None if asked.engine in LOCAL_ENGINES else question.kv_cache
     price = question.price_usd_per_h
+    evidence = evidence_of(question.calibration)
+    if evidence is not None and asked.engine not in LOCAL_ENGINES:
+        evidence.check_kinds(("server", "link", "power"), "serve")
     return Deployments(
         decoder=find_decoder(asked.network),
         draft=find_draft(speculation.get("draft"), length),

@@ -39,6 +39,11 @@ class ToolReport(Result, msgspec.Struct, frozen=True, eq=False):
         """Return the commands with their outcomes."""
         return [dict(zip(("tool", "command", "outcome"), row)) for row in self.commands]
 
+    @property
+    def measured(self) -> int:
+        """Number of commands that measured something."""
+        return sum(outcome == DONE for _, _, outcome in self.commands)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the documented JSON."""
         calibration = None if self.calibration is None else self.calibration.to_dict()
@@ -48,7 +53,7 @@ class ToolReport(Result, msgspec.Struct, frozen=True, eq=False):
 def tools_page(report: ToolReport) -> Document:
     """Return the document: the commands with their outcomes, then what was learned."""
     rows = report.rows
-    done = sum(row["outcome"] == DONE for row in rows)
+    done = report.measured
     table = Table("Commands", select_columns("tool", "outcome", "command"), rows)
     tables, notes = [table], list(report.notes)
     if report.calibration is not None:

@@ -19,7 +19,7 @@ from paleo_lite.calibration.alternatives import try_alternatives
 from paleo_lite.calibration.evidence import Observation
 from paleo_lite.calibration.evidence_file import EvidenceCalibration
 from paleo_lite.calibration.store import find_calibration, write_calibration
-from paleo_lite.errors import BadValue, CalibrationFailed
+from paleo_lite.errors import BadFile, BadValue, CalibrationFailed
 from result_samples import VLLM_SERVE
 
 SERVER = {"gpu": "h100-sxm", "precision": "bf16"}
@@ -147,7 +147,7 @@ def test_rollouts_and_the_trainer_learn_from_their_own_rows(slow_server: Evidenc
     assert both.rollouts_s == pytest.approx(by_server.rollouts_s)
     assert both.trainer_s > 1.1 * shipped.trainer_s
     with pytest.raises(
-        BadValue, match="learns from measured servers or steps of training or collectives or power, and"
+        BadValue, match="learns from measurements of servers or steps of training or collectives or power, and"
     ):
         pl.rl("llama-3.1-8b", calibration=local_rows(), **asked)
 
@@ -181,7 +181,9 @@ def test_collectives_calibrate_the_links_of_training_and_serving(tmp_path: Path)
     assert "no figures of servers, which stay as shipped; links calibrated by 3 measured figures" in slower.model
     step = pl.rl("llama-3.1-8b", gpu="h100-sxm", workers=8, prompts=8, response_tokens=500, calibration=found)
     assert "trainer: links calibrated by 3 measured figures" in step.model
-    with pytest.raises(BadValue, match="learns from measured servers or power, and the calibration is of collectives"):
+    with pytest.raises(
+        BadValue, match="learns from measurements of servers or power, and the calibration is of collectives"
+    ):
         pl.predict("llama-3.1-8b", gpu="h100-sxm", phase="decode", calibration=found)
     assert pl.calibrate(path, suggest=1).suggested  # type: ignore[union-attr]
 
@@ -315,3 +317,35 @@ def test_coverage_is_judged_by_the_intervals_of_compare(slow_server: EvidenceCal
         assert found.observations
         for row in found.observations:
             assert row.interval == pytest.approx(intervals[row.measured, row.forecast])
+
+
+def test_a_calibration_that_informs_nothing_is_refused(slow_server: EvidenceCalibration, tmp_path: Path) -> None:
+    """Every command has the same rule: a file whose figures are all of other questions changes nothing."""
+    write_calibration(slow_server, tmp_path / "server.toml")
+    write_calibration(local_rows(), tmp_path / "machine.toml")
+    for question, name, said in (
+        (forecast, "machine.toml", "`serve` learns from measurements of servers or collectives or power"),
+        (lambda **more: pl.local("llama-3.1-8b", gpu="rtx3090", **more), "server.toml", "`local` learns from"),
+        (lambda **more: pl.serve("llama-3.1-8b", gpu="rtx3090", engine="llama.cpp", concurrency=2, **more),
+         "server.toml", "`serve --engine llama.cpp` learns from"),
+        (lambda **more: pl.train("llama-3.2-1b", gpu="h100-sxm", workers=8, **more), "machine.toml", "`train` learns"),
+    ):  # fmt: skip
+        with pytest.raises(BadValue, match=said):
+            question(calibration=str(tmp_path / name))
+    both = f"{tmp_path / 'server.toml'}+{tmp_path / 'machine.toml'}"
+    assert pl.local("llama-3.1-8b", gpu="rtx3090", calibration=both)
+
+
+def test_a_result_file_is_no_calibration(tmp_path: Path) -> None:
+    write(tmp_path / "bench.json", bench(8, 12.0))
+    (tmp_path / "wrong.json").write_text("{}")
+    for name, said in (
+        (
+            "bench.json",
+            r"is a result file of vLLM bench serve, not a calibration: `paleo-lite calibrate \S*bench.json -o",
+        ),
+        ("wrong.json", "is not a calibration: expected a TOML file that `paleo-lite calibrate` wrote"),
+        ("", "is a folder, not a calibration"),
+    ):
+        with pytest.raises(BadFile, match=said):
+            find_calibration(str(tmp_path / name))

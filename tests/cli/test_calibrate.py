@@ -217,10 +217,12 @@ def test_validate_prints_the_table_of_truth(csv_file: Path) -> None:
 
 
 def test_a_profile_needs_the_network_s_name(tmp_path: Path) -> None:
-    path = tmp_path / "run.sqlite"
-    path.write_bytes(b"SQLite format 3\0")
+    path = tmp_path / "trace.json"
+    path.write_text('{"traceEvents": []}')
     result = run("calibrate", str(path), "--gpu", "k40m")
     assert result.exit_code == 2 and "for profiles give `--network`" in result.stderr
+    path = tmp_path / "run.sqlite"
+    path.write_bytes(b"SQLite format 3\0")
     result = run("calibrate", str(path), "--gpu", "k40m", "--network", "resnet50")
     assert result.exit_code == 1 and str(path) in result.stderr
     result = run("calibrate", str(tmp_path / "absent"), "--gpu", "k40m")
@@ -310,3 +312,16 @@ def test_a_file_that_does_not_exist_is_named_before_the_device_is_asked_for(tmp_
     answer = run("calibrate", str(tmp_path / "missing.json"))
     assert answer.exit_code == 1
     assert answer.stderr.endswith("missing.json: cannot be read (No such file or directory)\n")
+
+
+def test_files_that_are_nothing_are_said_to_be(tmp_path: Path) -> None:
+    """Also without a device: what is wrong is the file."""
+    path = tmp_path / "wrong.json"
+    for text, said in (("", "the file is empty"), ('{"a": 1}', "not a result file that paleo-lite reads")):
+        path.write_text(text)
+        for more in ((), ("--gpu", "k40m")):
+            result = run("calibrate", str(path), *more)
+            assert result.exit_code == 1 and said in result.stderr, result.stderr
+        for more in ((), ("--gpu", "k40m")):
+            result = run("compare", str(path), *more)
+            assert result.exit_code == 1 and said in result.stderr, result.stderr

@@ -91,5 +91,7 @@ def test_only_the_calibrated_model_has_causes(job: Job, topology: Topology, shar
 def test_evidence_of_servers_is_refused(job: Job, topology: Topology) -> None:
     traits = {"device": "h100-sxm"}
     rows = [Observation("server", "tpot_s", "", traits, 1.0, 1.0, {"products": 1.0})]
-    with pytest.raises(BadValue, match="learns from measured steps of training, and the calibration is of servers"):
+    with pytest.raises(
+        BadValue, match="learns from measurements of steps of training, and the calibration is of servers"
+    ):
         learned_job(job, EvidenceCalibration(1, "evidence", rows), topology, SETTINGS, BATCH, "3d")

@@ -38,6 +38,14 @@ VLLM_RUN = {
 
 
 @pytest.fixture
+def network(tmp_path: Path) -> str:
+    """Return the path of a file that stands for a network."""
+    path = tmp_path / "llama-2-7b.Q4_0.gguf"
+    path.write_bytes(b"GGUF")
+    return str(path)
+
+
+@pytest.fixture
 def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a folder that is the only one on PATH."""
     folder = tmp_path / "bin"
@@ -53,17 +61,15 @@ def add(folder: Path, name: str, script: str) -> None:
     path.chmod(0o755)
 
 
-def test_llama_bench_is_run_and_learned_from(programs: Path, tmp_path: Path) -> None:
+def test_llama_bench_is_run_and_learned_from(programs: Path, network: str, tmp_path: Path) -> None:
     add(programs, "llama-bench", f"echo '{json.dumps(LLAMA_ROW)}'")
     found = pl.measure(
-        tools="llama-bench", model="llama-2-7b.Q4_0.gguf", results=tmp_path / "results", gpu="rtx3090",
+        tools="llama-bench", model=network, results=tmp_path / "results", gpu="rtx3090",
         calibration_out=tmp_path / "mine.toml",
     )  # fmt: skip
     assert isinstance(found, ToolReport)
     assert [row["outcome"] for row in found.rows] == [DONE, DONE, DONE]
-    assert found.rows[0]["command"] == (
-        "llama-bench -m llama-2-7b.Q4_0.gguf -p 512 -n 128 -o jsonl > llama-bench-1.jsonl"
-    )
+    assert found.rows[0]["command"] == (f"llama-bench -m {network} -p 512 -n 128 -o jsonl > llama-bench-1.jsonl")
     assert found.calibration is not None
     assert found.calibration.kinds == ["local"]
     assert found.calibration.observations[0].measured == pytest.approx(1 / 128)
@@ -72,9 +78,9 @@ def test_llama_bench_is_run_and_learned_from(programs: Path, tmp_path: Path) -> 
     assert "3 of 3 commands measured" in str(found)
 
 
-def test_earlier_results_are_kept_unless_they_are_forced(programs: Path, tmp_path: Path) -> None:
+def test_earlier_results_are_kept_unless_they_are_forced(programs: Path, network: str, tmp_path: Path) -> None:
     add(programs, "llama-bench", f"echo '{json.dumps(LLAMA_ROW)}'")
-    asked: dict[str, Any] = {"tools": "llama-bench", "model": "llama-2-7b.Q4_0.gguf", "gpu": "rtx3090"}
+    asked: dict[str, Any] = {"tools": "llama-bench", "model": network, "gpu": "rtx3090"}
     (tmp_path / "llama-bench-1.jsonl").write_text("mine")
     with pytest.raises(BadValue, match=r"llama-bench-1.jsonl already exists"):
         pl.measure(**asked, results=tmp_path)
@@ -107,11 +113,13 @@ echo '{json.dumps(VLLM_RUN)}' > "$folder/$file"'''
     assert found.calibration.devices == ["h100-sxm"]
 
 
-def test_what_is_not_installed_is_printed(programs: Path, tmp_path: Path) -> None:
+def test_what_is_not_installed_is_printed(programs: Path, network: str, tmp_path: Path) -> None:
     add(programs, "all_reduce_perf", "echo '# nothing measured'; echo 'no device' >&2; exit 2")
-    words = ["measure", "--tools", "nccl-tests,llama-bench", "--workers", "8", "--model", "m.gguf", "--gpu", "h100-sxm"]
+    words = ["measure", "--tools", "nccl-tests,llama-bench", "--workers", "8", "--model", network, "--gpu", "h100-sxm"]
     result = CliRunner(env={"COLUMNS": "200"}).invoke(main, [*words, "--results", str(tmp_path / "results")])
-    assert result.exit_code == 0, result.output
+    assert result.exit_code == 1, result.output  # nothing was measured
+    assert result.stderr.count(ABSENT) == 0  # the table says it
+    assert not (tmp_path / "results").exists()
     said = result.stdout
     assert "0 of 5 commands measured" in said
     assert "alltoall_perf -b 8K -e 256M -f 8 -g 8 > alltoall_perf.log" in said
@@ -120,9 +128,9 @@ def test_what_is_not_installed_is_printed(programs: Path, tmp_path: Path) -> Non
     assert "calibrate from their files: `paleo-lite calibrate FILE... -o mine.toml`" in said
 
 
-def test_nothing_is_learned_from_a_file_without_rows(programs: Path, tmp_path: Path) -> None:
+def test_nothing_is_learned_from_a_file_without_rows(programs: Path, network: str, tmp_path: Path) -> None:
     add(programs, "llama-bench", "echo '{}'")
-    found = pl.measure(tools="llama-bench", model="m.gguf", results=tmp_path / "results")
+    found = pl.measure(tools="llama-bench", model=network, results=tmp_path / "results")
     assert isinstance(found, ToolReport)
     assert found.calibration is None
     assert found.notes[0].startswith("nothing was learned: ")
@@ -164,6 +172,7 @@ def test_programs_that_break_their_word(programs: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("options, said", [
     ({"tools": "llama-bench"}, "`--tools llama-bench` needs `--model`: the GGUF file"),
+    ({"tools": "llama-bench", "model": "missing.gguf"}, "that llama-bench runs: missing.gguf is no file"),
     ({"tools": "nccl-tests"}, "`--tools nccl-tests` needs `--workers`"),
     ({"tools": "nccl-tests", "workers": 1}, "`--workers` must be an integer >= 2"),
     ({"tools": "vllm", "model": "m"}, "`--tools vllm` needs `--address`"),
