@@ -28,6 +28,7 @@ KERNEL_FORMATS: dict[str, KernelFormat] = {
     "bf16": KernelFormat("bf16", "bf16"),
     "fp8": KernelFormat("fp8", "fp8"),
     "fp8-block": KernelFormat("fp8-block", "fp8"),
+    "fp8-block-tiles": KernelFormat("fp8-block", "fp8"),  # of experts whose rows are padded to whole tiles
     "nvfp4": KernelFormat("nvfp4", "nvfp4"),
     "w8a8": KernelFormat("int8", "int8"),
     "int8": KernelFormat("int8", "bf16"),
@@ -57,7 +58,7 @@ class Formats(msgspec.Struct, frozen=True):
         return self.feed_forward if kernel.part == "feed-forward" else self.plain
 
 
-SIMILAR_FORMATS = {"w8a16": "bf16", "fp16": "bf16", "bf16/fp16": "bf16/bf16"}
+SIMILAR_FORMATS = {"fp8-block-tiles": "fp8-block", "w8a16": "bf16", "fp16": "bf16", "bf16/fp16": "bf16/bf16"}
 """Formats without tables of their own, and those whose constants they have: 8 bits are converted when they are read."""
 
 

@@ -20,11 +20,11 @@ from ..machines import Device
 from ..timing.memory import model_bytes
 from ..timing.workload import Workload
 from .blocks import Fusion, exchange_tokens, network_kernels
-from .constants import EngineConstants
+from .constants import EngineConstants, generation_of
 from .kernel_formats import Formats, PartFormats, checkpoint_formats, choose_formats, has_constants, kernel_rates
 from .kernels import AttentionKernel, CountedKernel, ExpertsKernel
 from .memory import padding_bytes, stored_weight_bytes
-from .records import KERNELS
+from .records import ENGINES, KERNELS, kernels_of
 from .step import EngineStep, ReplicaDivision
 
 CHECKED_CONTEXT = 512
@@ -127,11 +127,12 @@ def place_kernels(
     placement: ReplicaDivision,
     constants: EngineConstants | None = None,
 ) -> EngineKernels:
-    """Return a network with the kernels of an engine, one of `KERNELS`, on one of the devices that it is divided among.
+    """Return a network with the kernels of an engine of `ENGINES`, on one of the devices that it is divided among.
 
     Raise BadValue if a degree does not divide the heads or the experts.
     """
-    network, fusion = workload.network, fusion_of(engine)
+    name = kernels_of(engine)
+    network, fusion = workload.network, fusion_of(name)
     assert network.rebuild is not None
     network.rebuild(SequenceOptions(phase="decode", tensor_parallel=placement.tensor, blocks=1))
     fused = _FusedNetwork(network, fusion)
@@ -144,7 +145,11 @@ def place_kernels(
         has_experts=any(isinstance(kernel, ExpertsKernel) for kernel in kernels),
         is_latent=any(isinstance(kernel, AttentionKernel) and kernel.is_latent for kernel in kernels),
     )
-    return EngineKernels(EngineStep(device, engine, formats, placement, constants), fusion, workload)
+    own = ENGINES[engine].kernels
+    if own is not None:
+        replaced = own.expert_formats.get(generation_of(device), {})
+        formats = msgspec.structs.replace(formats, experts=replaced.get(formats.experts, formats.experts))
+    return EngineKernels(EngineStep(device, name, formats, placement, constants), fusion, workload)
 
 
 def _check_experts(mixtures: list[ExpertsKernel], degree: int, name: str) -> None:

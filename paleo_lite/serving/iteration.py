@@ -19,7 +19,7 @@ from ..engines.constants import EngineConstants, Host
 from ..engines.kernels import CountedKernel, ExchangeKernel
 from ..engines.memory import activation_bytes, sequence_bytes
 from ..engines.placed import CHECKED_CONTEXT, EngineKernels, place_kernels
-from ..engines.records import SERVERS, find_server, kernels_of
+from ..engines.records import SERVERS, find_server
 from ..engines.records.record import NUCLEUS, Server
 from ..engines.step import ONE_DEVICE, EngineStep, Load, ReplicaDivision
 from ..machines import Device
@@ -217,7 +217,7 @@ def iteration_of(
     placed = place_kernels(
         workload,
         device,
-        kernels_of(engine.name),
+        engine.name,
         kv_cache=engine.kv_cache,
         placement=placement,
         constants=DataSheetConstants(classes={}) if is_bound else constants,

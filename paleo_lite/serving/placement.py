@@ -16,7 +16,6 @@ from ..counting.work import COLUMNS, PASSES
 from ..distributed.links import Topology
 from ..distributed.replica import place_replica
 from ..engines.placed import NEEDS_KERNELS, EngineKernels, check_division, place_kernels
-from ..engines.records import kernels_of
 from ..engines.routing import UNIFORM
 from ..errors import BadValue
 from ..formats import bytes_per_number
@@ -176,7 +175,7 @@ def with_kernels(
     kernels = place_kernels(
         workload,
         on_device.machine.device,
-        kernels_of(policy),
+        policy,
         kv_cache=on_device.kv_cache,
         placement=placement,
         constants=constants,

@@ -9,9 +9,11 @@ import msgspec
 import numpy as np
 import pytest
 
+from paleo_lite.api.question import Question
+from paleo_lite.api.resolve import resolve_question
 from paleo_lite.engines.constants import EFFECTS, CellFit, ClassFit, EngineConstants
 from paleo_lite.engines.formulas import KERNEL_CLASSES
-from paleo_lite.engines.kernel_formats import Formats
+from paleo_lite.engines.kernel_formats import Formats, kernel_rates
 from paleo_lite.engines.kernels import (
     AttentionKernel,
     CountedKernel,
@@ -196,6 +198,28 @@ def test_overheads_are_not_in_the_tables(kernels_on_device) -> None:
     assert engine.overhead_s > 0
     empty = msgspec.structs.asdict(tabulate(KernelTimer(kernels_on_device), **LIMITS))
     assert empty["token_s"][0] == 0 and empty["head_s"][0] == 0
+
+
+@pytest.mark.parametrize(
+    ("gpu", "engine", "form"),
+    [
+        ("h100-sxm", "vllm-0.13", "fp8-block-tiles"),  # 0.11 logs "Using DeepGEMM backend for FP8 MoE": PR 29346
+        ("b200", "vllm-0.13", "fp8-block-tiles"),
+        ("l40s", "vllm-0.13", "fp8-block"),  # DeepGEMM has kernels for Hopper and Blackwell only
+        ("h100-sxm", "vllm", "fp8-block"),  # Triton unless DeepGEMM is asked for: PR 39331
+        ("h100-sxm", "vllm-0.7", "fp8-block"),
+        ("h100-sxm", "sglang", "fp8-block"),
+    ],
+)
+def test_some_versions_compute_whole_tiles_of_every_expert(gpu, engine, form) -> None:
+    workload, machine, model = resolve_question(Question("qwen3-30b-a3b", gpu, precision="fp8", phase="decode"))
+    alone = ModelOnDevice(workload, machine, model, None, "bf16")
+    placed = with_kernels(alone, engine, experts=1, attention_data=1)
+    assert placed.kernels is not None
+    found = placed.kernels.step
+    assert found.formats.experts == form and found.engine == engine.partition("-")[0]
+    rates = [kernel_rates(machine.device, name) for name in (form, "fp8-block")]
+    assert rates[0] == rates[1]
 
 
 @pytest.mark.parametrize(("gpu", "factor"), [("a100-sxm-80gb", 2.9), ("h100-sxm", 1.0)])

@@ -189,7 +189,7 @@ def place(server: Server) -> ModelOnDevice:
     link = None if group is None else device_link(machine.device)
     stages = connect_stages(1, server.devices, device_link=link)
     placed = ModelOnDevice(workload, machine, model, group, server.kv_cache, stages)
-    return with_kernels(placed, server.engine, experts=server.experts, attention_data=server.attention_data)
+    return with_kernels(placed, server.record, experts=server.experts, attention_data=server.attention_data)
 
 
 def _serving_rows(data: Path) -> Iterator[Server]:

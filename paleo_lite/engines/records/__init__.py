@@ -20,8 +20,8 @@ ENGINES: dict[str, Engine] = {record.name: record for file in FILES for record i
 SERVERS = {name: engine for name, engine in ENGINES.items() if isinstance(engine, Server)}
 """Engines that serve requests of many users."""
 
-KERNELS = {engine.kernels.engine: engine.kernels for engine in ENGINES.values() if engine.kernels is not None}
-"""Kernels by the engine under whose name their times were fitted."""
+KERNELS = {engine.kernels.engine: engine.kernels for engine in reversed(ENGINES.values()) if engine.kernels is not None}
+"""Kernels of the newest version by the engine under whose name their times were fitted."""
 
 KERNEL_ENGINES = tuple(name for name, engine in ENGINES.items() if engine.kernels is not None)
 """Engines whose kernels are known, as names of executions."""

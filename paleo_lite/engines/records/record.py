@@ -83,6 +83,9 @@ class Kernels(msgspec.Struct, frozen=True):
     # Time of attention over prompts in networks with attention sinks over that of others, by the generation of devices
     # (`paleo_lite.engines.constants.generation_of`), where other kernels compute it.
     sink_factors: dict[str, float] = {}
+    # Formats in which other kernels than those of the tables compute experts, and their names in
+    # `paleo_lite.engines.kernel_formats.KERNEL_FORMATS`, by the generation of devices.
+    expert_formats: dict[str, dict[str, str]] = {}
 
 
 class PoolLauncher(msgspec.Struct, frozen=True):

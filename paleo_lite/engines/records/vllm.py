@@ -42,22 +42,26 @@ def draft_words(tokens: int, method: str, checkpoint: str = "", **others: Any) -
     return DraftWords(("--speculative-config", json.dumps(stated, separators=(",", ":"))))
 
 
+VLLM_KERNELS = Kernels(
+    engine="vllm",
+    launches={"rotary embedding and cache": 2},  # rotary_embedding, then reshape_and_cache_flash
+    sources=("https://github.com/vllm-project/vllm/tree/main/vllm/v1/attention/backends",),
+    # gpt-oss-120b, whose checkpoint has 60.8 GiB, is loaded in 64.38 GiB on an H100 with Triton's kernels
+    # (https://github.com/vllm-project/vllm/issues/33155), which is a hidden size of 3,072 instead of 2,880. With
+    # Marlin's, which pad the inner size as well, it was 65.97 (https://github.com/vllm-project/vllm/issues/23278).
+    padded_experts={"mxfp4": (256, 1), "mxfp4-mxfp8": (256, 256)},
+    # FlashAttention knows sinks from Hopper on; before, Triton's kernel computes them. Prompts of 32,000 tokens of
+    # gpt-oss-20b and 120b on an A100 (GPUStack's performance lab, vLLM 0.11) take what attention that takes 2.9
+    # times as long would make of them, and of both alone 3.0 and 2.9.
+    sink_factors={"Ampere 8": 2.9, "Ada 8": 2.9},
+)
+"""Kernels of the newest versions."""
+
+
 VLLM = Server(
     name="vllm",
     versions=Versions(first="0.17"),
-    kernels=Kernels(
-        engine="vllm",
-        launches={"rotary embedding and cache": 2},  # rotary_embedding, then reshape_and_cache_flash
-        sources=("https://github.com/vllm-project/vllm/tree/main/vllm/v1/attention/backends",),
-        # gpt-oss-120b, whose checkpoint has 60.8 GiB, is loaded in 64.38 GiB on an H100 with Triton's kernels
-        # (https://github.com/vllm-project/vllm/issues/33155), which is a hidden size of 3,072 instead of 2,880. With
-        # Marlin's, which pad the inner size as well, it was 65.97 (https://github.com/vllm-project/vllm/issues/23278).
-        padded_experts={"mxfp4": (256, 1), "mxfp4-mxfp8": (256, 256)},
-        # FlashAttention knows sinks from Hopper on; before, Triton's kernel computes them. Prompts of 32,000 tokens of
-        # gpt-oss-20b and 120b on an A100 (GPUStack's performance lab, vLLM 0.11) take what attention that takes 2.9
-        # times as long would make of them, and of both alone 3.0 and 2.9.
-        sink_factors={"Ampere 8": 2.9, "Ada 8": 2.9},
-    ),
+    kernels=VLLM_KERNELS,
     # Options since 0.11.
     launcher=Launcher(
         command="vllm serve",
@@ -158,10 +162,15 @@ VLLM_0_16 = structs.replace(
     communicator_bytes=2.28 * 2**30,
 )
 
+DEEP_GEMM = {"fp8-block": "fp8-block-tiles"}
+"""Formats whose experts DeepGEMM computes, in whole tiles of 128 rows (https://github.com/vllm-project/vllm/pull/39331)."""
+
 VLLM_0_13 = structs.replace(
     VLLM_0_16,
     name="vllm-0.13",
     versions=Versions(first="0.8", last="0.13"),
+    # Later versions prefer Triton and FlashInfer (https://github.com/vllm-project/vllm/pull/29346).
+    kernels=structs.replace(VLLM_KERNELS, expert_formats={"Hopper 9": DEEP_GEMM, "Blackwell 10": DEEP_GEMM}),
     schedules_ahead=False,
     # Its own benchmarks ask for the most likely token, those of later versions for what the network's settings say
     # (https://github.com/vllm-project/vllm/pull/32723).
@@ -183,6 +192,7 @@ VLLM_0_7 = structs.replace(
     overhead_s=5e-3,
     overhead_range_s=(1e-3, 12e-3),
     is_host_fitted=False,
+    kernels=VLLM_KERNELS,
     mixes_whole_prompts=False,
     receive_option="--num-scheduler-steps",
     works_between_looks=False,
