@@ -6,6 +6,7 @@ from math import exp
 from typing import TYPE_CHECKING
 
 from ..timing import Prediction
+from ..timing.models import TwoTermModel
 from ..units import format_si
 from .columns import select_columns
 from .document import Document, Table
@@ -35,9 +36,8 @@ def explain_layer(prediction: Prediction, name: str) -> Document:
         facts += _explain_pass(prediction, pass_index, index)
         if prediction.layers and pass_name in ("inference", "forward"):
             facts += _algorithm_facts(prediction, pass_index, index)
-    beyond_peak = getattr(prediction.model, "beyond_peak", "")
-    if beyond_peak:
-        facts.append(("above peak", beyond_peak))
+    if isinstance(prediction.model, TwoTermModel) and prediction.model.beyond_peak:
+        facts.append(("above peak", prediction.model.beyond_peak))
     return _explanation(prediction, index, facts)
 
 
@@ -77,8 +77,10 @@ def _explain_pass(prediction: Prediction, pass_index: int, layer_index: int) -> 
     unit = COUNT_UNITS.get(prediction.convention, "FLOP")
     flops = int(prediction.counts_by_pass[pass_index, layer_index])
     moved_bytes = int(prediction.bytes_by_pass[pass_index, layer_index])
-    compute_s = float(terms.compute_s[pass_index, layer_index])
-    memory_s = float(terms.memory_s[pass_index, layer_index])
+    seconds = terms.compute_s, terms.memory_s
+    if isinstance(prediction.model, TwoTermModel):
+        seconds = prediction.model.attainable(*seconds, prediction.workload, prediction.machine)
+    compute_s, memory_s = (float(term_s[pass_index, layer_index]) for term_s in seconds)
     compute, memory = format_si(compute_s, "s"), format_si(memory_s, "s")
     time = format_si(float(terms.layers_s[pass_index, layer_index]), "s")
     peak = prediction.peak_of(pass_name, layer_index)

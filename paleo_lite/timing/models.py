@@ -282,16 +282,22 @@ class TwoTermModel(LayerModel):
 
     def evaluate(self, workload: Workload, machine: Machine) -> Terms:
         """Time a workload; see `TimeModel.evaluate`."""
-        compute_s, memory_s = self.least_seconds(workload, machine)
+        compute_s, memory_s = self.seconds_at_peak(workload, machine)
         return Terms(
             passes_of(workload.phase),
             compute_s,
             memory_s,
-            self.time_s(compute_s, memory_s),
+            self.time_s(*self.attainable(compute_s, memory_s, workload, machine)),
             deviation=None if self.deviation_of is None else self.deviation_of(workload),
         )
 
-    def least_seconds(self, workload: Workload, machine: Machine) -> tuple[Seconds, Seconds]:
+    def attainable(
+        self, compute_s: Seconds, memory_s: Seconds, workload: Workload, machine: Machine
+    ) -> tuple[Seconds, Seconds]:
+        """Return the seconds of arithmetic and of memory traffic that the model combines, from those at peak."""
+        return compute_s, memory_s
+
+    def seconds_at_peak(self, workload: Workload, machine: Machine) -> tuple[Seconds, Seconds]:
         """Return the seconds of arithmetic and of memory traffic at peak, both of shape (passes, layers).
 
         Matrix operations run at the peak of their unit, all other arithmetic at the vector peak.
@@ -317,8 +323,8 @@ class TwoTermModel(LayerModel):
 
     def evaluate_many(self, stack: BatchedStack, machine: Machine, precision: str, outputs: RequestedOutputs) -> Times:
         """Time many cases and batch sizes; see `TimeModel.evaluate_many`."""
-        compute_s, memory_s = self.least_seconds_of_stack(stack, machine, precision)
-        seconds = self.time_s(compute_s, memory_s)
+        compute_s, memory_s = self._stack_seconds_at_peak(stack, machine, precision)
+        seconds = self.time_s(*self.attainable_of_stack(compute_s, memory_s, stack, machine, precision))
         pieces_s = stack.sum_by_piece(seconds) if outputs.pieces else None
         activity = None
         if outputs.activity:
@@ -328,8 +334,14 @@ class TwoTermModel(LayerModel):
             )
         return Times(stack.sum_by_case(seconds), None, None, pieces_s, activity)
 
-    def least_seconds_of_stack(self, stack: BatchedStack, machine: Machine, precision: str) -> tuple[Seconds, Seconds]:
-        """Return the seconds of arithmetic and of memory traffic of the entries of a stack at peak."""
+    def attainable_of_stack(
+        self, compute_s: Seconds, memory_s: Seconds, stack: BatchedStack, machine: Machine, precision: str
+    ) -> tuple[Seconds, Seconds]:
+        """Return the seconds that the model combines for the entries of a stack, from those at peak."""
+        return compute_s, memory_s
+
+    @staticmethod
+    def _stack_seconds_at_peak(stack: BatchedStack, machine: Machine, precision: str) -> tuple[Seconds, Seconds]:
         features = stack.features
         matrix_per_s: Any = machine.peak(precision).per_s
         if features.wide.any():
@@ -425,25 +437,27 @@ class BoundModel(RooflineModel, frozen=True):
 
     The clock of boards for gaming and workstations rises above that of their data sheet, and a layer may find its input
     in the L2 cache and leave its result there, so that only its weights and the rest of its bytes move. What a step of
-    generation reads of its own past does not stay in the cache.
+    generation reads of its own past does not stay in the cache. The terms are those of the data sheet, to which the
+    power of devices was fitted; the time of a layer is shorter.
     """
 
     name: ClassVar[str] = "bound"
     beyond_peak: ClassVar[str] = "the highest clock that a board holds, without bytes that the L2 cache may keep"
 
-    def least_seconds(self, workload: Workload, machine: Machine) -> tuple[Seconds, Seconds]:
+    def attainable(
+        self, compute_s: Seconds, memory_s: Seconds, workload: Workload, machine: Machine
+    ) -> tuple[Seconds, Seconds]:
         """Return the seconds of arithmetic at the highest clock, and of the bytes that must move."""
         kept_bytes = 0.0 if workload.phase in GENERATION_PHASES else kept_in_cache_bytes(machine.device)
         weights = np.array([float(layer.parameters) for layer in workload.layers])
-        return _beyond_data_sheet(
-            super().least_seconds(workload, machine), machine, workload.precision, kept_bytes, weights
-        )
+        return _beyond_data_sheet(compute_s, memory_s, machine, workload.precision, kept_bytes, weights)
 
-    def least_seconds_of_stack(self, stack: BatchedStack, machine: Machine, precision: str) -> tuple[Seconds, Seconds]:
+    def attainable_of_stack(
+        self, compute_s: Seconds, memory_s: Seconds, stack: BatchedStack, machine: Machine, precision: str
+    ) -> tuple[Seconds, Seconds]:
         """Return the seconds of arithmetic at the highest clock, and of the bytes that must move."""
         kept_bytes = stack.kept_layers * kept_in_cache_bytes(machine.device)
-        at_peak = super().least_seconds_of_stack(stack, machine, precision)
-        return _beyond_data_sheet(at_peak, machine, precision, kept_bytes, stack.weights)
+        return _beyond_data_sheet(compute_s, memory_s, machine, precision, kept_bytes, stack.weights)
 
 
 def kept_in_cache_bytes(device: Device) -> float:
@@ -452,7 +466,7 @@ def kept_in_cache_bytes(device: Device) -> float:
 
 
 def _beyond_data_sheet(
-    at_peak: tuple[Seconds, Seconds], machine: Machine, precision: str, kept_bytes: Any, weights: Seconds
+    compute_s: Seconds, memory_s: Seconds, machine: Machine, precision: str, kept_bytes: Any, weights: Seconds
 ) -> tuple[Seconds, Seconds]:
     """Return seconds of arithmetic and memory traffic at the highest clock, without the bytes that the cache keeps.
 
@@ -460,7 +474,6 @@ def _beyond_data_sheet(
     """
     from .power import boost_fraction
 
-    compute_s, memory_s = at_peak
     per_s = machine.device.bandwidth_bytes_per_s
     weights_s = np.minimum(weights * element_bytes(precision) / per_s, memory_s)
     moved_s = np.maximum(memory_s - kept_bytes / per_s, weights_s)
