@@ -220,7 +220,7 @@ def _replica_table(counts: Sequence[Count]) -> Table:
     if len(counts) > len(shown):
         title += f" ({len(shown)} of {len(counts)} changes; --format json has all)"
     columns = [
-        find_column("time_s", title="from"),
+        find_column("time_s", title="from"),  # when the numbers begin
         part_column("serving", format_number),
         part_column("starting", format_number),
     ]
