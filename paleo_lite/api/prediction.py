@@ -134,6 +134,11 @@ def _predict_layers(question: Question, *, is_denoiser: bool = False) -> Predict
     if question.calibration is not None and question.phase in GENERATION_PHASES:
         _check_servers(question)
     workload, machine, model = resolve_question(question, whole_board=question.asks_for_board)
+    if not is_denoiser and workload.phase == "training":
+        from ..distributed.one_device import runs_in_blocks
+
+        if runs_in_blocks(workload):
+            return _predict_blocks(question, evidence)
     if evidence is not None and evidence.kinds != ["power"]:
         model = _learn_steps(evidence, workload, machine, model)
     if is_denoiser:
@@ -146,6 +151,44 @@ def _predict_layers(question: Question, *, is_denoiser: bool = False) -> Predict
     from ..timing.capacity import predict_with_memory
 
     return predict_with_memory(workload, machine, model, fit_batch=question.fit_batch)
+
+
+def _predict_blocks(question: Question, evidence: EvidenceCalibration | None) -> Prediction:
+    """Predict a training step of a language model in blocks, as a device alone and one of many compute it."""
+    from ..distributed.evidence import learned_job
+    from ..distributed.job import Job
+    from ..distributed.one_device import ALONE, predict_alone, predict_largest
+    from ..distributed.parallel_config import ParallelConfig
+    from ..distributed.remedies import fitting_note
+    from ..distributed.settings import Settings
+    from ..timing.workload import TrainingOptions
+
+    execution = question.execution or default_execution(question.phase)
+    # The model is that of PyTorch: stacks in blocks have kernels of their own, and no hosts of convolutional networks.
+    stackless = structs.replace(question, execution=None, training=question.training or TrainingOptions())
+    workload, machine, model = resolve_question(stackless, whole_board=question.asks_for_board)
+    parallel, options = question.parallel, workload.options
+    if parallel is None:
+        options.micro_batch(workload.batch_size)  # raises BadValue for a batch that does not divide
+        recompute = "full" if options.checkpointing == "block" else ""
+        parallel = ParallelConfig(
+            sharding="ddp", execution=execution, micro_batches=options.accumulation, recompute=recompute
+        )
+        kept = "none" if recompute else options.checkpointing
+        options = structs.replace(options, accumulation=1, checkpointing=kept)
+    settings = Settings(parallel=structs.replace(parallel, attention=question.attention))
+    job = Job(workload.with_changes(training=options), machine, model)
+    if evidence is not None and evidence.kinds != ["power"]:
+        job = learned_job(job, evidence, ALONE, settings, workload.batch_size, "3d")
+    if question.fit_batch:
+        prediction = predict_largest(job, settings).prediction
+    else:
+        prediction = predict_alone(job, workload.batch_size, settings).prediction
+    fit = prediction.memory
+    if fit is None or fit.fits or fit.remedies:
+        return prediction
+    note = fitting_note(job, ALONE, settings, prediction.batch_size)
+    return structs.replace(prediction, notes=(*prediction.notes, note))
 
 
 def _check_servers(question: Question) -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from ..calibration.evidence_file import EvidenceCalibration
     from ..calibration.store import Calibration
+    from ..distributed.parallel_config import ParallelConfig
     from ..timing.budget import Amount
     from ..timing.facility import Facility
     from ..timing.workload import TrainingOptions
@@ -101,6 +102,8 @@ class Question(msgspec.Struct, frozen=True):
     kv_cache: str | None = None
     expert_load: str | None = None  # tokens per expert of a mixture
     training: TrainingOptions | None = None
+    # How a language model in blocks is trained on one device; None for the defaults of its execution.
+    parallel: ParallelConfig | None = None
     fit_batch: bool = False  # whether the batch is the largest one that fits into the memory
     memory: bool = False  # whether the memory is estimated at inference, too
     amount: Amount | None = None  # of training, for hours, cost and energy

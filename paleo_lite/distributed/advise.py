@@ -18,11 +18,11 @@ from .collectives import COLLECTIVES
 from .job import Job
 from .links import Topology
 from .megatron_options import megatron_options
-from .parallel_3d import plan_step
 from .parallel_config import STACKS, ParallelConfig
 from .parallel_layout import candidate_configs
 from .scale import NO_SINGLE_WORKER, predict_step, relative_to_smallest_fitting, scale
 from .settings import Settings
+from .step_plan import plan_step
 from .strategies import STRATEGIES, Strategy
 from .table import ScaleRow
 

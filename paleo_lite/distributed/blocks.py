@@ -26,7 +26,7 @@ from ..timing.expert_kernels import available_expert_kernels, check_expert_kerne
 from ..timing.fine_tuning import find_logits
 from ..timing.intervals import INTERVAL_LEVEL, QUANTILES, interval_of
 from ..timing.memory import Memory, memory_by_micro_batch
-from ..timing.models import Terms
+from ..timing.models import Terms, TimeModel
 from ..timing.training import micro_batch
 from ..timing.training_recipes import TRAINING_RECIPES
 from ..timing.training_stack import STACK_ATTENTION, supports_stack, use_recipe_efficiency, use_stack_constants
@@ -148,8 +148,12 @@ class BlockShape(NamedTuple):
 
 def block_costs(job: Job, config: ParallelConfig) -> BlockCosts:
     """Return the cached block costs; configurations that differ only in other fields share them."""
-    is_tuned = uses_tuned_stack(job, config)
-    shape = BlockShape(
+    return job.cached(_compute_block_costs, block_shape(job, config), stack_kernels(job, config))
+
+
+def block_shape(job: Job, config: ParallelConfig) -> BlockShape:
+    """Return how a configuration divides a block, and how its micro-batches run."""
+    return BlockShape(
         config.tensor,
         config.context,
         config.sequence_parallel,
@@ -157,12 +161,11 @@ def block_costs(job: Job, config: ParallelConfig) -> BlockCosts:
         config.expert_tensor,
         config.expert_load,
         config.execution,
-        config.attention or (STACK_ATTENTION if is_tuned else None),
+        config.attention or (STACK_ATTENTION if uses_tuned_stack(job, config) else None),
         config.micro_batch_size,
         config.recompute == "selective",
         fuses_loss(job, config),
     )
-    return job.cached(_compute_block_costs, shape, is_tuned, config.expert_kernels)
 
 
 def fuses_loss(job: Job, config: ParallelConfig) -> bool:
@@ -181,15 +184,28 @@ def uses_tuned_stack(job: Job, config: ParallelConfig) -> bool:
     return config.execution == MEGATRON and supports_stack(job.machine.device, config.zero_stage == 3)
 
 
-def _compute_block_costs(job: Job, shape: BlockShape, is_tuned: bool, expert_kernels: str) -> BlockCosts:
-    """Return the costs with the chosen kernels of experts; by default the mean over all possible ones."""
-    if not is_tuned:
-        return _costs_with_kernels(job, shape, None)
-    names = job.cached_across_models(_possible_expert_kernels, expert_kernels)
+def _compute_block_costs(job: Job, shape: BlockShape, stacks: tuple[StackKernels | None, ...]) -> BlockCosts:
+    """Return the costs with the kernels of a stack, or the mean over those of several possible ones."""
+    alternatives = [_costs_with_kernels(job, shape, kernels) for kernels in stacks]
+    return _mean_costs(alternatives) if len(alternatives) > 1 else alternatives[0]
+
+
+def stack_kernels(job: Job, config: ParallelConfig) -> tuple[StackKernels | None, ...]:
+    """Return the kernels of a tuned stack, with the chosen ones of experts or all possible ones; None of another."""
+    if not uses_tuned_stack(job, config):
+        return (None,)
+    names = job.cached_across_models(_possible_expert_kernels, config.expert_kernels)
     recipe = job.workload.options.recipe
     frozen_bytes = NUMBER_BYTES if recipe is None else TRAINING_RECIPES[recipe].frozen_bytes(job.machine.device)
-    alternatives = [_costs_with_kernels(job, shape, StackKernels(recipe, name, frozen_bytes)) for name in names]
-    return _mean_costs(alternatives) if len(alternatives) > 1 else alternatives[0]
+    return tuple(StackKernels(recipe, name, frozen_bytes) for name in names)
+
+
+def model_of_kernels(job: Job, kernels: StackKernels | None, base: TimeModel) -> TimeModel:
+    """Return the time model of the kernels of a stack; `base` is that of kernels without a tuned one."""
+    if kernels is None:
+        return job.move(use_recipe_efficiency(base, job.workload.options.recipe, job.machine.device))
+    tuned = use_stack_constants(job.model, kernels.recipe, job.stack_constants, kernels.experts or "separate")
+    return job.move(tuned)
 
 
 def _possible_expert_kernels(job: Job, name: str) -> tuple[str, ...]:
@@ -229,12 +245,7 @@ def _mean_costs(alternatives: Sequence[BlockCosts]) -> BlockCosts:
 def _costs_with_kernels(job: Job, shape: BlockShape, kernels: StackKernels | None) -> BlockCosts:
     """Return the costs with the kernels of a tuned stack, or of another one."""
     network = job.workload.network
-    if kernels is None:
-        model = use_training_constants(job.model)
-        model = use_recipe_efficiency(model, job.workload.options.recipe, job.machine.device)
-    else:
-        model = use_stack_constants(job.model, kernels.recipe, job.stack_constants, kernels.experts or "separate")
-    model = job.move(model)
+    model = model_of_kernels(job, kernels, use_training_constants(job.model))
     weighted_blocks = []
     blocks_by_type: dict[int, DeviceCost] = {}
     for block_type, number in Counter(network.block_types or (0,) * network.blocks).most_common():
@@ -294,10 +305,7 @@ def _count_samples(
         plain = job.cached_across_models(_count_samples, block_type, shape, None)
         return tuple(with_stack(network, kernels) for network in plain)
     small_networks = job.cached_across_models(_build_small_networks, block_type, shape)
-    return tuple(
-        count_network(network.workload, blocks, network.memory(1), job.element_bytes)
-        for blocks, network in enumerate(small_networks, start=1)
-    )
+    return tuple(count_network(network.workload, network.memory(1), job.element_bytes) for network in small_networks)
 
 
 def _micro_batches(job: Job, block_type: int, shape: BlockShape) -> list[tuple[Workload, Memory]]:

@@ -170,21 +170,31 @@ class MicroBatchCounts(NamedTuple):
     is_score: Booleans  # by layer, whether it reads or writes attention scores
     unsaved_shares: Floats  # by layer, the share of the results that PyTorch's selective checkpointing computes again
     is_unneeded: Booleans  # by layer, whether PyTorch's checkpointing never computes it again
-    quantized_inputs: float  # numbers that kernels of their own quantize
-    quantized_gradients: float  # the same of gradients
+    quantized_inputs: Floats  # by layer, the numbers that kernels of their own quantize for it
+    quantized_gradients: Floats  # the same of gradients
     stack: _StackCounts | None = None  # None without a tuned stack
 
-    def cost(self, terms: Terms, job: Job) -> DeviceCost:
-        """Return the cost with the times of a time model."""
+    def pass_times(self, terms: Terms, job: Job) -> tuple[Floats, Floats]:
+        """Return the seconds of the kernels that the stack launches for each layer, forward and backward.
+
+        They are the times of a time model, with those of the kernels that quantize; in a tuned stack without those of
+        kernels that others replace.
+        """
         forward = terms.seconds_of("forward")
         backward = terms.seconds_of("backward_data", "backward_weight")
-        cost = self.counted
-        quantize_s = _quantize_s(self.workload, job)
         if self.stack is not None:
             launch_s, host_s = _launch_s(job)
             launches_s, hosts_s = self.stack.launches * launch_s, self.stack.launches * host_s
             forward = np.maximum(forward * self.stack.kernels_of[0] + launches_s, hosts_s)
             backward = np.maximum(backward * self.stack.kernels_of[1] + 2 * launches_s, 2 * hosts_s)
+        quantize_s = _quantize_s(self.workload, job)
+        return forward + self.quantized_inputs * quantize_s, backward + self.quantized_gradients * quantize_s
+
+    def cost(self, terms: Terms, job: Job) -> DeviceCost:
+        """Return the cost with the times of a time model."""
+        forward, backward = self.pass_times(terms, job)
+        cost = self.counted
+        if self.stack is not None:
             saved = self.stack.saved
             cost = cost._replace(
                 activation_bytes=saved.total_bytes,
@@ -192,8 +202,8 @@ class MicroBatchCounts(NamedTuple):
                 repeated_s=saved.repeated_layers @ forward,
             )
         return cost._replace(
-            forward_s=float(forward.sum()) + self.quantized_inputs * quantize_s,
-            backward_s=float(backward.sum()) + self.quantized_gradients * quantize_s,
+            forward_s=float(forward.sum()),
+            backward_s=float(backward.sum()),
             update_s=float(terms.seconds_of("update").sum()),
             attention_scores_s=float(forward[self.is_score].sum()),
             unsaved_s=float(self.unsaved_shares @ forward),
@@ -258,7 +268,7 @@ def _quantize_s(workload: Workload, job: Job) -> float:
 
     A compiler finds the largest number in the kernel that writes it.
     """
-    if workload.options.recipe is None:
+    if workload.options.recipe is None or not job.model.uses_memory:
         return 0.0
     recipe = TRAINING_RECIPES[workload.options.recipe]
     share = QUANTIZATION_BANDWIDTH_SHARE if job.model.is_forecast else 1.0
@@ -275,8 +285,8 @@ _ALL_REDUCE_SHARES = {
 """Communication of a tensor-parallel exchange layer per pass, as shares of an all-reduce."""
 
 
-def count_network(workload: Workload, blocks: int, memory: Memory, element_bytes: int) -> MicroBatchCounts:
-    """Count what a small network of some blocks of one type does in a sample; see `MicroBatchCounts.of_micro_batch`.
+def count_network(workload: Workload, memory: Memory, element_bytes: int) -> MicroBatchCounts:
+    """Count what a network of blocks does in a sample; see `MicroBatchCounts.of_micro_batch`.
 
     The workload is one sample, with its peak memory; `element_bytes` are those of an element of an activation.
     """
@@ -300,9 +310,8 @@ def count_network(workload: Workload, blocks: int, memory: Memory, element_bytes
         elif is_grouped_product(layer) and not layer.is_frozen:
             expert_gradient_bytes += float(layer.parameters) * element_bytes
     saved_shares = _saved_shares(layers)
-    has_head = find_logits(workload.network.layers) is not None
-    is_unneeded = _unneeded_layers(layers, blocks, has_head)
-    inputs, gradients = _quantized_elements(workload) if workload.options.recipe else (0.0, 0.0)
+    is_unneeded = _unneeded_layers(layers)
+    inputs, gradients = _quantized_elements(workload)
     output_elements = np.array([float(np.prod(layer.outputs[0])) for layer in layers])
     updated = with_update(workload.work, layers, workload.precision, workload.options)
     counted = NO_COST._replace(
@@ -366,26 +375,29 @@ def with_stack(network: MicroBatchCounts, kernels: StackKernels) -> MicroBatchCo
     return network._replace(counted=counted, stack=_StackCounts(kernels, kernels_of, launches, saved, narrowed_bytes))
 
 
-def _quantized_elements(workload: Workload, fuses_experts: bool = False) -> tuple[float, float]:
-    """Return the elements of a sample that products quantize: distinct inputs, and gradients of results.
+def _quantized_elements(workload: Workload, fuses_experts: bool = False) -> tuple[Floats, Floats]:
+    """Return the elements of a sample that products quantize: inputs and gradients of results, shape (layers,).
 
-    A product with a frozen weight has no weight gradient, for which tensors are quantized a second time along their
-    columns: its tensors count as the part that is left. `fuses_experts` says whether the products of experts write the
-    input of the second one, and the gradient of the result of the first one, as narrow numbers.
+    Products that read the same input quantize it once. A product with a frozen weight has no weight gradient, for which
+    tensors are quantized a second time along their columns: its tensors count as the part that is left.
+    `fuses_experts` says whether the products of experts write the input of the second one, and the gradient of the
+    result of the first one, as narrow numbers.
     """
+    inputs, gradients = np.zeros((2, len(workload.layers)))
+    if workload.options.recipe is None:
+        return inputs, gradients
     experts = expert_layers(workload.layers) if fuses_experts else []
     first_products, second_products = {first for first, _ in experts}, {second for _, second in experts}
-    inputs: dict[tuple[int, ...], float] = {}
-    gradients = 0.0
-    recipe = workload.options.recipe
-    once_quantized = 1.0 if recipe is None else TRAINING_RECIPES[recipe].once_quantized_share
+    once_quantized = TRAINING_RECIPES[workload.options.recipe].once_quantized_share
+    reader_of: dict[tuple[int, ...], int] = {}  # the layer that quantizes an input, by its source and shape
     for index, (layer, is_narrow) in enumerate(zip(workload.layers, workload.uses_narrow_products)):
         share = once_quantized if layer.is_frozen else 1.0
         if is_narrow and index not in second_products:
-            inputs[layer.parents[:1] + layer.inputs[0]] = share * float(np.prod(layer.inputs[0]))
+            reader = reader_of.setdefault(layer.parents[:1] + layer.inputs[0], index)
+            inputs[reader] = share * float(np.prod(layer.inputs[0]))
         if is_narrow and index not in first_products:
-            gradients += share * float(np.prod(layer.outputs[0]))
-    return sum(inputs.values()), gradients
+            gradients[index] = share * float(np.prod(layer.outputs[0]))
+    return inputs, gradients
 
 
 def _saved_shares(layers: Sequence[Layer]) -> Floats:
@@ -408,24 +420,20 @@ _SAVES_NOTHING = ("add", "copy", "dropout", "exchange", "slice", "view")
 """Kinds of layers between the last product of a block and its result that save nothing for their gradients."""
 
 
-def _unneeded_layers(layers: Sequence[Layer], blocks: int, has_head: bool) -> Booleans:
+def _unneeded_layers(layers: Sequence[Layer]) -> Booleans:
     """Return the layers of blocks that checkpointing need not compute again, shape (layers,).
 
     PyTorch stops when all saved tensors of a block exist again (``early_stop`` of ``torch.utils.checkpoint``): before
     the last product, if everything after it saves nothing. Results of experts are saved, to weight them.
     """
     products = [index for index, layer in enumerate(layers) if class_of(layer) == "gemm" and layer.weights]
-    if has_head:
-        products.pop()
     is_unneeded = np.zeros(len(layers), dtype=bool)
-    per_block = len(products) // blocks
-    if not per_block:
-        return is_unneeded
-    hidden_size = layers[products[0]].inputs[0][-1]
-    for first in products[per_block - 1 :: per_block]:
+    last_of_block = {layers[index].place.block: index for index in products if layers[index].place.is_in_block}
+    for first in last_of_block.values():
         end = first + 1
         while end < len(layers) and layers[end].kind in _SAVES_NOTHING:
             end += 1
+        hidden_size = layers[products[0]].inputs[0][-1]
         is_residual = [is_addition(layer) and layer.outputs[0][-1] == hidden_size for layer in layers[first:end]]
         if any(is_residual):
             is_unneeded[first : first + is_residual.index(True) + 1] = True

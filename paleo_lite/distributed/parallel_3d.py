@@ -8,23 +8,19 @@ context-parallel devices, then data-parallel replicas; expert-parallel devices a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from ..counting import GENERATION_PHASES
-from ..counting.kinds import is_expert_layer
-from ..machines import read_links
-from ..timing.memory import usable_bytes
-from ..timing.offload import HostTransfers, host_bandwidth_bytes_per_s, host_transfers, offload_note
-from ..units import element_bytes
-from .blocks import BlockCosts, StageCost, block_costs, uses_tuned_stack
+from ..timing.offload import HostTransfers, host_transfers, offload_note
+from .blocks import StageCost, uses_tuned_stack
 from .generation import predict_generation_step
 from .job import Job
 from .links import Topology
+from .one_device import predict_alone
 from .parallel_config import ParallelConfig
-from .parallel_layout import Layout, plan_layout, single_device_config
+from .parallel_layout import Layout
 from .pipeline_schedule import StageTimes
 from .settings import Settings
 from .stage_communication import (
@@ -42,38 +38,9 @@ from .stage_memory import (
     recomputed_s,
     replica_groups,
     stage_memories,
-    sum_of_modules,
 )
 from .step import Step
-
-COHERENT_BYTES_PER_S = 100e9
-"""Bandwidth of a link to the host from which recipes copy activations to it: that of NVLink-C2C, not of PCIe."""
-
-
-class Plan(NamedTuple):
-    """What a configuration means for a network."""
-
-    config: ParallelConfig  # configuration with the defaults of its stack
-    layout: Layout
-    costs: BlockCosts
-    stages: list[StageCost]  # cost of each device of the pipeline
-    notes: list[str]  # description of the configuration first
-
-
-def plan_step(job: Job, topology: Topology, batch_size: int, settings: Settings) -> Plan:
-    """Divide a network among devices, with the defaults of the stack; raise BadValue as `plan_layout` does."""
-    network = job.workload.network
-    config = (settings.parallel or ParallelConfig()).of_batch(batch_size, topology.workers)
-    if topology.workers == 1:
-        config = single_device_config(config, batch_size)
-    layout = plan_layout(network, topology, batch_size, config)
-    config, notes = _with_defaults(job, config, layout)
-    costs = block_costs(job, config)
-    stages = costs.of_stages(network, layout.stages)
-    if uses_tuned_stack(job, config) and not config.recompute:
-        config = _fit_memory(job, config, topology, layout, stages, costs.hidden_state_bytes, settings)
-        notes[0] = config.describe(layout.data, layout.micro_batches)
-    return Plan(config, layout, costs, stages, notes)
+from .step_plan import Plan, exchange_ratio_of, exposed_copies_s, plan_step
 
 
 class _Exchanges(NamedTuple):
@@ -105,6 +72,9 @@ def train_3d_parallel(job: Job, topology: Topology, batch_size: int, settings: S
     """
     if job.workload.phase in GENERATION_PHASES:
         return predict_generation_step(job, topology, batch_size, settings)
+    if topology.workers == 1:
+        factor = job.compute_ratio * job.compute_scale * (1 + settings.slowdown)
+        return predict_alone(job, batch_size, settings).as_step(factor)
     plan = plan_step(job, topology, batch_size, settings)
     config, layout, costs, stages, notes = plan
     settings = settings.with_straggler_slowdown(layout.data)
@@ -120,7 +90,7 @@ def train_3d_parallel(job: Job, topology: Topology, batch_size: int, settings: S
     recompute_s = recomputed_s(longest.block, config) * longest.blocks * compute_factor
     compute_s = slots * (passes_s + recompute_s) + costs.overhead_s * compute_factor
     copied = copied_bytes(longest, config, costs.hidden_state_bytes) * layout.micro_batches
-    offloaded_s = _offload_exposed_s(job, copied, compute_s)
+    offloaded_s = exposed_copies_s(job, copied, compute_s)
     compute_s += offloaded_s
     exchanges = _exchanges(job, topology, settings, plan, longest, groups, slots, compute_factor, compute_s)
     interference_s = settings.interference * exchanges.hidden_gradients_s
@@ -139,7 +109,7 @@ def train_3d_parallel(job: Job, topology: Topology, batch_size: int, settings: S
         config,
         layout,
         costs.hidden_state_bytes,
-        _exchange_ratio(job, settings),
+        exchange_ratio_of(job, settings),
         dispatcher_of(job, config),
         offloads=offload != "none",
     )
@@ -208,7 +178,7 @@ def _exchanges(
         groups,
         layout,
         gathered_bytes,
-        gradient_bytes * _exchange_ratio(job, settings),
+        gradient_bytes * exchange_ratio_of(job, settings),
         compute_s,
         config,
         settings,
@@ -256,28 +226,6 @@ def _stage_times(
     )
 
 
-def _exchange_ratio(job: Job, settings: Settings) -> float:
-    """Return the bytes of an exchanged gradient over those of a computed one."""
-    if settings.gradient_precision is None:
-        return 1.0
-    computed_bytes = 4 if job.workload.options.fp32_gradients else job.element_bytes
-    return element_bytes(settings.gradient_precision) / computed_bytes
-
-
-def _with_defaults(job: Job, config: ParallelConfig, layout: Layout) -> tuple[ParallelConfig, list[str]]:
-    """Fill the defaults of the software stack into the configuration; return it with notes that describe it."""
-    notes = []
-    if config.tensor > 1 and not config.sequence_parallel:
-        has_experts = any(is_expert_layer(layer) for layer in job.workload.network.layers)
-        if has_experts or uses_tuned_stack(job, config):
-            config = msgspec.structs.replace(config, sequence_parallel=True)
-        if has_experts:
-            notes.append("`--tensor` of a mixture of experts implies sequence parallelism: experts are not sharded")
-    if config.expert_capacity is not None and config.expert_capacity < config.expert_imbalance:
-        notes.append(f"tokens beyond {config.expert_capacity:g} times the mean of an expert are dropped: they skip it")
-    return config, [config.describe(layout.data, layout.micro_batches), *notes]
-
-
 def _host_transfers(job: Job, stage: StageCost, share: float, devices_per_node: int) -> HostTransfers:
     """Return the times of an update on the host of the share of the state that a device of a stage updates."""
     _, gradient_bytes, optimizer_bytes = stage.model_state_bytes
@@ -291,61 +239,3 @@ def _host_transfers(job: Job, stage: StageCost, share: float, devices_per_node: 
         state_bytes=optimizer_bytes * share,
         devices_per_host=devices_per_node,
     )
-
-
-def _offload_exposed_s(job: Job, offloaded_bytes: float, compute_s: float) -> float:
-    """Return the time by which copies of activations to the host and back exceed the computation that hides them.
-
-    The bytes are those of the activations of all micro-batches that are copied. Raise BadValue if the device has no
-    host with memory of its own.
-    """
-    if not offloaded_bytes:
-        return 0.0
-    copies_s = offloaded_bytes / host_bandwidth_bytes_per_s(job.machine.device)
-    forward_s, backward_s = compute_s / 4, compute_s * 3 / 4  # the backward pass computes the forward pass again
-    return max(copies_s - forward_s, 0.0) + max(copies_s - backward_s, 0.0)
-
-
-def _recomputations(job: Job, stages: list[StageCost]) -> Iterator[dict[str, Any]]:
-    """Yield what recipes do to save memory, the cheapest first: nothing, modules, offloading, whole blocks."""
-    yield {"recompute": "none"}
-    modules: dict[str, Any] = {}
-    for names in (("layernorm",), ("layernorm", "moe_act"), ("layernorm", "moe_act", "mla_up_proj")):
-        tried = ParallelConfig(recompute="selective", recompute_modules=names[-1:])
-        if any(sum_of_modules(stage.block.freed_bytes, tried) for stage in stages):
-            modules = {"recompute": "selective", "recompute_modules": names}
-            yield modules
-    links = [read_links().link[attached.link] for attached in job.machine.device.links]
-    if any(link.kind == "host" and link.bandwidth_bytes_per_s >= COHERENT_BYTES_PER_S for link in links):
-        for twentieths in range(1, 17):
-            yield {**modules, "offloaded_share": twentieths / 20}
-    for every in (4, 3, 2, 1):
-        yield {"recompute": "full", "recompute_every": every}
-
-
-def _fit_memory(
-    job: Job,
-    config: ParallelConfig,
-    topology: Topology,
-    layout: Layout,
-    stages: list[StageCost],
-    hidden_state_bytes: float,
-    settings: Settings,
-) -> ParallelConfig:
-    """Return the configuration with as much recomputation as the memory of the device requires."""
-    available_bytes, exchange_ratio = usable_bytes(job.machine.device), _exchange_ratio(job, settings)
-    memories = stage_memories(
-        stages,
-        topology,
-        config,
-        layout,
-        hidden_state_bytes,
-        exchange_ratio,
-        dispatcher_of(job, config),
-        offloads=job.workload.options.offload != "none",
-    )
-    for changes in _recomputations(job, stages):
-        tried = msgspec.structs.replace(config, **changes)
-        if peak_memory_bytes(memories, tried, hidden_state_bytes) <= available_bytes:
-            return tried
-    return tried

@@ -17,7 +17,6 @@ from ..timing.blocks import KERNEL_NOTE
 from ..timing.budget import Budget, make_budget
 from ..timing.notes import setting_notes
 from ..timing.training import precision_notes
-from ..timing.training_stack import stack_constants
 from .advise import StrategyAdvice, rank_by_energy
 from .advise import advise as compare_strategies
 from .blocks import uses_tuned_stack
@@ -36,6 +35,7 @@ from .evidence import learned_job
 from .generation import generation_notes
 from .job import Job
 from .links import Topology
+from .one_device import stack_note
 from .parallel_config import ParallelConfig
 from .platforms import Computer, Platform, find_platform
 from .remedies import fitting_note
@@ -324,10 +324,6 @@ def _collect_notes(
     model_notes = job.device_step(1 if divides_blocks else batch_size).model_notes
     config = settings.parallel or ParallelConfig()
     if divides_blocks and job.model.is_forecast and uses_tuned_stack(job, config):
-        points = stack_constants().kernels.points
         model_notes = tuple(note for note in model_notes if not note.startswith(KERNEL_NOTE))
-        notes.append(
-            f"{KERNEL_NOTE} a tuned stack (Megatron-LM with Transformer Engine), fitted to {points} steps of published "
-            "pre-training"
-        )
+        notes.append(stack_note())
     return [*notes, *model_notes]

@@ -88,7 +88,8 @@ def scale(
         if number > 1:
             step = predict_step(job, machines, settings, global_batch, strategy, cluster)
         best_topology, best_settings = data_sheet_case(machines, settings)
-        bound = predict_step(job.roofline_job, best_topology, best_settings, global_batch, strategy)
+        bound_job = job.roofline_job if job.model.is_forecast else job
+        bound = predict_step(bound_job, best_topology, best_settings, global_batch, strategy)
         fits = None if step.memory_bytes is None else step.memory_bytes <= available_bytes
         ideal_s = global_batch / single_worker_per_s / number
         power_w, power_interval_w = device.power_w, None

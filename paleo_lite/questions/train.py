@@ -318,6 +318,11 @@ def _answer_one(question: Any) -> Prediction:
         amount = Amount(None, question.samples, question.tokens, question.epochs)
     fits = question.batch_size == FIT
     batch_size = 1 if fits else question.batch_size
+    parallel = None
+    if question.recompute not in ("sqrt", "all"):
+        _, parallel = division_of(question)
+        if parallel is not None and parallel.micro_batches:
+            question = replace(question, accumulation=None)
     return predict_pass(
         Question.from_options(
             question,
@@ -327,8 +332,12 @@ def _answer_one(question: Any) -> Prediction:
             fit_batch=fits,
             phase="training",
             training=training_options(
-                question, offload_of(question)[0], is_in_blocks=False, optimizer=default_optimizer(question)
+                question,
+                offload_of(question)[0],
+                is_in_blocks=parallel is not None,
+                optimizer=default_optimizer(question),
             ),
+            parallel=parallel,
             memory=True,
             amount=amount,
         )

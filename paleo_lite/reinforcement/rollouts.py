@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from ..distributed.parallel_3d import COHERENT_BYTES_PER_S
+from ..distributed.step_plan import COHERENT_BYTES_PER_S
 from ..engines.kernels import ExchangeKernel
 from ..errors import BadValue
 from ..machines import Device, read_links

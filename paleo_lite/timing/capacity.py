@@ -41,14 +41,15 @@ def predict_with_memory(
         workload = workload.with_changes(batch_size=workload.options.accumulation)
         fit = fit_memory(workload, machine, model)
         if fit.largest_batch is None:
-            raise DoesNotFit(_too_large_message(workload, machine, fit))
+            raise DoesNotFit(too_large_message(workload, machine, fit))
         workload = workload.with_changes(batch_size=fit.largest_batch)
     prediction = predict(workload, machine, model)
     fit = fit_memory(workload, machine, model, prediction)
     return msgspec.structs.replace(prediction, memory=fit)
 
 
-def _too_large_message(workload: Workload, machine: Machine, fit: MemoryFit) -> str:
+def too_large_message(workload: Workload, machine: Machine, fit: MemoryFit) -> str:
+    """Return the sentence about a network of which not even one sample per micro-batch fits, with its remedies."""
     least = "one sample" if workload.options.accumulation == 1 else "one sample per micro-batch"
     text = f"{workload.network.name} in {workload.precision} does not fit on {machine.device.name}: {least} needs "
     text += f"{format_si(fit.memory.total_bytes, 'B')} of {format_si(fit.usable_bytes, 'B')} "

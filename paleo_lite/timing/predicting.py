@@ -2,31 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
 import msgspec
 import numpy as np
 
 from ..errors import BadValue, CountFailed
 from ..machines import Machine
-from .models import PeakModel, TimeModel
+from .models import PeakModel, Terms, TimeModel
 from .notes import faster_than_bound_note, notes_of
 from .prediction import Prediction
 from .training import assemble_step, micro_batch
 from .workload import Workload
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
-def predict(workload: Workload, machine: Machine, model: TimeModel) -> Prediction:
-    """Predict the time of a workload on a machine, with its lower bound."""
-    prediction = _time_workload(workload, machine, model)
+
+class StackOfStep(NamedTuple):
+    """What a software stack does in a training step beside the kernels of the layers."""
+
+    # Times a micro-batch on a machine by a time model, with the kernels that the stack launches.
+    evaluate: Callable[[Workload, Machine, TimeModel], Terms]
+    # Share of the forward pass of each layer that recomputation repeats, shape (layers,); None for what the
+    # checkpointing of the workload says.
+    recomputed: NDArray[np.float64] | None = None
+
+
+def predict(workload: Workload, machine: Machine, model: TimeModel, stack: StackOfStep | None = None) -> Prediction:
+    """Predict the time of a workload on a machine, with its lower bound.
+
+    The stack is that of a training step; None launches one kernel or chain per layer.
+    """
+    prediction = _time_workload(workload, machine, model, stack)
     bound = model.bound_model if workload.has_layers else PeakModel()
     if model.is_forecast:
-        bound_terms = _time_workload(workload, machine, bound).terms
+        bound_terms = _time_workload(workload, machine, bound, stack).terms
         prediction = msgspec.structs.replace(prediction, bound_terms=bound_terms)
         if prediction.time_s < bound_terms.time_s:
             note = faster_than_bound_note(prediction)
             prediction = msgspec.structs.replace(prediction, notes=(*prediction.notes, note))
     if machine.board is not None:
         board = Machine(machine.board, machine.clock, machine.unit)
-        board_bound_s = _time_workload(workload, board, bound).time_s
+        board_bound_s = _time_workload(workload, board, bound, stack).time_s
         prediction = msgspec.structs.replace(prediction, board_bound_s=board_bound_s)
     return prediction
 
@@ -39,7 +58,7 @@ def _describe_no_work(workload: Workload) -> str:
     return f"{workload.network.name}: nothing of it is counted in {workload.phase}; its layers are {shown or 'none'}"
 
 
-def _time_workload(workload: Workload, machine: Machine, model: TimeModel) -> Prediction:
+def _time_workload(workload: Workload, machine: Machine, model: TimeModel, stack: StackOfStep | None) -> Prediction:
     """Time the passes of the phase by one model, and assemble a training step from them."""
     if model.needs_bytes and not workload.has_layers:
         raise BadValue(f"the {model.name} model requires a network: use the peak or ppp model for a FLOP count alone")
@@ -50,7 +69,7 @@ def _time_workload(workload: Workload, machine: Machine, model: TimeModel) -> Pr
     if workload.has_layers and not work.column("bytes", phase, batch_size).any():
         raise CountFailed(_describe_no_work(workload))
     counts = work.counts_by_pass(phase, batch_size)
-    terms = model.evaluate(workload, machine)
+    terms = model.evaluate(workload, machine) if stack is None else stack.evaluate(workload, machine, model)
     if workload.has_layers:
         macs = work.column("macs", phase, batch_size)
         moved_bytes = work.column("bytes", phase, batch_size)
@@ -71,4 +90,6 @@ def _time_workload(workload: Workload, machine: Machine, model: TimeModel) -> Pr
         kernels=kernels,
         notes=notes_of(workload, machine, model, terms),
     )
-    return prediction if whole_step.training is None else assemble_step(prediction, whole_step)
+    if whole_step.training is None:
+        return prediction
+    return assemble_step(prediction, whole_step, None if stack is None else stack.recomputed)

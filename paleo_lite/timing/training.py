@@ -35,20 +35,21 @@ def micro_batch(workload: Workload, machine: Machine) -> Workload:
     return workload.with_changes(batch_size=size).with_work(work)
 
 
-def assemble_step(passes: Prediction, workload: Workload) -> Prediction:
+def assemble_step(passes: Prediction, workload: Workload, recomputed: NDArray[np.float64] | None = None) -> Prediction:
     """Return the prediction of a training step from the prediction of the passes of one micro-batch.
 
-    Forward and backward pass count once per micro-batch, the update once. With checkpointing there is a second forward
-    pass of the layers that are computed again. With offloading the update takes place on the host. The workload is that
-    of the whole step.
+    Forward and backward pass count once per micro-batch, the update once. With recomputation there is a second forward
+    pass of a share of each layer, shape (layers,), by default of the layers that the checkpointing of the workload
+    computes again. With offloading the update takes place on the host. The workload is that of the whole step.
     """
     options, layers = workload.options, workload.layers
     micro_batch_size, notes = passes.batch_size, fine_tuning_notes(workload) + precision_notes(workload)
     if _has_tensor_core_size_limits(workload, passes.machine):
         notes += tensor_core_notes(layers, workload.work, takes_tensor_cores(layers, micro_batch_size), passes.model)
-    is_recomputed = recomputed_layers(workload)
-    if options.checkpointing != "none":
-        notes.append(f"checkpointing: {int(is_recomputed.sum())} of {len(layers)} layers are computed twice")
+    if recomputed is None:
+        recomputed = recomputed_layers(workload).astype(np.float64)
+    if recomputed.any():
+        notes.append(f"recomputation: {int((recomputed > 0).sum())} of {len(layers)} layers are computed twice")
     if options.accumulation > 1:
         notes.append(f"{options.accumulation} micro-batches of {micro_batch_size}, one update")
 
@@ -60,13 +61,15 @@ def assemble_step(passes: Prediction, workload: Workload) -> Prediction:
         if by_pass is None:
             return None
         repeated = by_pass * repetitions
-        if not is_recomputed.any():
+        if not recomputed.any():
             return repeated
-        recomputed = options.accumulation * np.where(is_recomputed, by_pass[forward : forward + 1], 0)
-        return np.concatenate([repeated, recomputed])
+        again = options.accumulation * recomputed * by_pass[forward : forward + 1]
+        if by_pass.dtype.kind == "i":
+            again = np.rint(again).astype(by_pass.dtype)
+        return np.concatenate([repeated, again])
 
     step_passes = passes.terms.passes
-    if is_recomputed.any():
+    if recomputed.any():
         step_passes = (*step_passes, RECOMPUTE)
     terms = msgspec.structs.replace(
         passes.terms,

@@ -19,12 +19,13 @@ from paleo_lite.distributed.collectives import subgroup_topology, topology_all_r
 from paleo_lite.distributed.device_cost import StackKernels
 from paleo_lite.distributed.expert_exchange import DISPATCHERS, expert_exchange_s
 from paleo_lite.distributed.job import Job
-from paleo_lite.distributed.parallel_3d import plan_step, train_3d_parallel
+from paleo_lite.distributed.parallel_3d import train_3d_parallel
 from paleo_lite.distributed.parallel_config import ParallelConfig
 from paleo_lite.distributed.platforms import find_computer, parse_topology
 from paleo_lite.distributed.saved_activations import saved_activations
 from paleo_lite.distributed.settings import Settings
 from paleo_lite.distributed.stage_communication import stage_transfer_s
+from paleo_lite.distributed.step_plan import plan_step
 from paleo_lite.errors import BadValue
 from paleo_lite.machines import Machine, find_device
 from paleo_lite.timing import RooflineModel

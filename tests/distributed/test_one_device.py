@@ -1,0 +1,113 @@
+"""A training step on one device has one answer, whether the number of devices is stated or not.
+
+Tests: distributed/one_device.py, distributed/step_plan.py.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import paleo_lite as pl
+from paleo_lite.api.question import Question
+from paleo_lite.api.resolve import resolve_question
+from paleo_lite.distributed.blocks import block_costs
+from paleo_lite.distributed.job import Job
+from paleo_lite.distributed.one_device import predict_alone
+from paleo_lite.distributed.parallel_config import STACKS, ParallelConfig
+from paleo_lite.distributed.settings import Settings
+from paleo_lite.timing.workload import TrainingOptions
+from strategies import costly
+
+NETWORKS = ("gpt2", "llama-3.2-1b", "qwen3-30b-a3b", "mamba-2.8b", "gpt-oss-20b", "gemma-3-1b")
+MORE = (
+    {},
+    {"lora": 8},
+    {"lora": 8, "weights": "int4"},
+    {"mixed_precision": True},
+    {"mixed_precision": True, "offload": "cpu"},
+    {"mixed_precision": True, "micro_batch": 2, "accumulation": 3},
+    {"training_settings": "loss=fused"},
+    {"training_settings": "loss=8"},
+    {"precision": "fp8"},
+    {"time_model": "roofline"},
+    {"ppp": 0.5},
+    {"optimizer": "muon"},
+)
+
+
+@costly
+@given(
+    st.sampled_from(NETWORKS),
+    st.sampled_from(("h100-sxm", "a100-sxm-80gb", "rtx4090", "mi300x")),
+    st.sampled_from((None, *STACKS)),
+    st.sampled_from((None, "none", "full")),
+    st.sampled_from(MORE),
+)
+def test_one_device_is_one_worker(network: str, gpu: str, execution, recompute, more) -> None:
+    """Whether the number of devices is stated does not change what is computed, saved or drawn."""
+    if "precision" in more and not gpu.startswith("h100"):
+        more = {}
+    asked = {"network": network, "gpu": gpu, "sequence_length": 512, "execution": execution, "recompute": recompute}
+    alone, row = pl.train(**asked, **more), pl.train(**asked, **more, workers=1)[0]
+    for name in ("time_s", "bound_s", "memory_bytes", "throughput_per_s", "tokens_per_s", "power_w"):
+        assert getattr(row, name) == pytest.approx(getattr(alone, name), rel=1e-9), name
+    assert row.fits == alone.fits
+    assert (row.interval is None) == (alone.interval is None)
+    if alone.interval is not None:
+        assert row.interval == pytest.approx(alone.interval, rel=1e-9)
+
+
+@pytest.mark.parametrize("execution", STACKS)
+@pytest.mark.parametrize("network", ["llama-3-8b", "qwen3-30b-a3b"])
+def test_a_whole_network_is_its_blocks(network: str, execution: str) -> None:
+    """The bound of the layers of all blocks is that of a block times their number, as devices that divide them have."""
+    question = Question(
+        network, "h100-sxm", precision="bf16", phase="training", sequence_length=4096, time_model="roofline",
+        training=TrainingOptions("adamw", mixed_precision=True),
+    )  # fmt: skip
+    job = Job(*resolve_question(question))
+    config = ParallelConfig(execution=execution, recompute="full", sharding="ddp")
+    prediction = predict_alone(job, 1, Settings(parallel=config)).prediction
+    costs, blocks = block_costs(job, config), job.workload.network.blocks
+    block, outer = costs.block, costs.outer
+    of_passes = {
+        ("forward",): blocks * block.forward_s + outer.forward_s,
+        ("backward_data", "backward_weight"): blocks * block.backward_s + outer.backward_s,
+        ("update",): blocks * block.update_s + outer.update_s,
+        ("recompute",): blocks * (block.forward_s - (0.0 if execution == "megatron" else block.unneeded_s)),
+    }
+    for passes, seconds in of_passes.items():
+        # A compiled chain of pointwise layers crosses from the embedding into the first block.
+        assert prediction.terms.seconds_of(*passes).sum() == pytest.approx(seconds, rel=1e-3), passes
+
+
+def test_a_tuned_stack_saves_what_fits() -> None:
+    """Without an order the stack computes again as much as the memory needs, and no more where all of it fits."""
+    asked = {"network": "llama-3-8b", "gpu": "h200-sxm", "execution": "megatron", "lora": 16, "sequence_length": 8192}
+    roomy, full = (pl.train(**asked, batch_size=size) for size in (1, 8))
+    assert "recompute" not in roomy.terms.passes and "recompute" in full.terms.passes
+    assert roomy.fits and full.fits
+    forced = pl.train(**asked, batch_size=8, recompute="none")
+    assert not forced.fits and forced.time_s < full.time_s
+
+
+def test_the_largest_batch_of_a_tuned_stack() -> None:
+    """The batch that `fit` finds fits, and one more sample does not."""
+    asked = {"network": "llama-3.2-1b", "gpu": "h100-sxm", "execution": "megatron", "sequence_length": 4096}
+    found = pl.train(**asked, batch_size="fit")
+    assert found.fits and found.batch_size == found.memory.largest_batch
+    assert not pl.train(**asked, batch_size=found.batch_size + 1).fits
+
+
+def test_memory_by_part_of_a_tuned_stack() -> None:
+    prediction = pl.train("llama-3-8b", gpu="h100-sxm", execution="megatron", lora=16, sequence_length=4096)
+    memory = prediction.memory.memory
+    parts = [amount for _, amount in memory.rows()]
+    assert sum(parts) == memory.total_bytes and min(parts) >= 0
+    assert memory.frozen_parameters_bytes == pytest.approx(2 * 8.03e9, rel=0.01)  # bf16
+    states = msgspec.structs.asdict(memory)["optimizer_bytes"]
+    trained = prediction.workload.trainable_parameters
+    assert states == pytest.approx(2 * 2 * trained, rel=0.01)  # two moments of AdamW in bf16
