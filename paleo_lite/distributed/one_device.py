@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ..architectures.network import SequenceOptions
 from ..counting.kinds import is_attention
 from ..counting.work import MEGATRON
-from ..errors import DoesNotFit
+from ..errors import BadValue, DoesNotFit
 from ..machines import Machine
 from ..timing import Prediction, TimeModel, Workload, predict
 from ..timing.attention import is_fused_attention
@@ -25,6 +25,7 @@ from ..timing.blocks import KERNEL_NOTE
 from ..timing.capacity import fit_memory, too_large_message
 from ..timing.memory import RESERVE_BYTES, Memory, MemoryFit, memory_by_micro_batch, usable_bytes
 from ..timing.models import Terms
+from ..timing.optimizers import OPTIMIZERS
 from ..timing.predicting import StackOfStep
 from ..timing.training import RECOMPUTE, micro_batch
 from ..timing.training_stack import stack_constants
@@ -114,6 +115,11 @@ def _predict_alone(job: Job, batch_size: int, parallel: ParallelConfig) -> StepA
     """Return the step, and its plan."""
     plan = plan_step(job, ALONE, batch_size, Settings(parallel=parallel))
     workload, kernels = _whole_workload(job, plan, batch_size), stack_kernels(job, plan.config)
+    optimizer = workload.options.optimizer
+    if kernels[0] is not None and OPTIMIZERS[optimizer].is_paged:
+        raise BadValue(
+            f"Megatron-LM has no paged optimizers: give `--execution eager` or compiled for `--optimizer {optimizer}`"
+        )
     counted = _count_micro_batch(job, workload, kernels)
 
     def evaluate(micro: Workload, machine: Machine, model: TimeModel) -> Terms:

@@ -16,6 +16,7 @@ from ..timing.budget import Budget
 from ..timing.causes import EXCHANGES
 from ..timing.energy import power_of
 from ..timing.memory import usable_bytes
+from ..timing.optimizers import OPTIMIZERS
 from ..timing.predicting import predict
 from ..units import element_bytes
 from .clusters import Cluster, ConditionedPrior, data_sheet_case
@@ -203,6 +204,12 @@ def predict_step(
     """
     strategy = resolve_strategy(strategy)
     workers, divides_blocks = topology.workers, STRATEGIES[strategy].divides_blocks
+    optimizer = job.workload.options.optimizer
+    if workers > 1 and OPTIMIZERS[optimizer].is_paged:
+        raise BadValue(
+            f"`--optimizer {optimizer}` moves its state between one device and its host: several devices divide the "
+            "state (`--sharding zero-1`), or give `--optimizer adamw`"
+        )
     if np.any(batch_size < workers) and not divides_blocks:
         raise BadValue(f"the batch size must be >= {workers}, one sample per worker (got {batch_size})")
 

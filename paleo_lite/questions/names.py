@@ -68,15 +68,8 @@ class OptimizerNames(Names):
     """An optimizer, also under the names of transformers (``--optim``)."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the name; raise UnknownName if there is no such optimizer, and BadValue for a paged one."""
+        """Return the name; raise UnknownName if there is no such optimizer."""
         text = str(value)
-        if text.startswith(("paged_", "paged-")):
-            resident = _OPTIMIZERS_OF_FRAMEWORKS.get(text[len("paged_") :])
-            on_device = f"{resident} counts all of it on the device, " if resident else ""
-            raise BadValue(
-                f"{parameter_name(param)} {text} moves its state to the host when the device is full, which is not "
-                f"modelled: {on_device}`--offload cpu` counts none of it there"
-            )
         return super().convert(_OPTIMIZERS_OF_FRAMEWORKS.get(text, text), param, ctx)
 
 
@@ -87,6 +80,9 @@ _OPTIMIZERS_OF_FRAMEWORKS = {
     "adamw_hf": "adamw",
     "adamw_bnb_8bit": "adamw-8bit",
     "adamw_8bit": "adamw-8bit",
+    "paged_adamw": "paged-adamw",
+    "paged_adamw_32bit": "paged-adamw",
+    "paged_adamw_8bit": "paged-adamw-8bit",
     "lion_32bit": "lion",
 }
 _STRATEGIES_OF_FRAMEWORKS = {

@@ -190,6 +190,13 @@ _OF_TRAIN = _OF_STEPS | {
 }  # fmt: skip
 
 
+def _is_paged(question: Any) -> bool:
+    """Return whether the state of an optimizer may leave the device, by what the other options need."""
+    from ..timing.optimizers import OPTIMIZERS
+
+    return any(name in OPTIMIZERS and OPTIMIZERS[name].is_paged for name in _values(question, "optimizer"))
+
+
 def _grid_of_predict(question: Any) -> Space | None:
     """Return the combinations of passes as a `Space`; None if an option is not an axis of it."""
     if not _OF_PREDICT.issuperset(question.given()):
@@ -227,7 +234,11 @@ def _grid_of_train(question: Any) -> Space | None:
     workers = tuple(_values(question, "workers")) or (1,)
     strategies = _values(question, "strategy") or ["data"]
     single = ("optimizer", "samples", "epochs")
-    if not given <= _OF_TRAIN or any(isinstance(getattr(question, name), list) for name in single):
+    if (
+        _is_paged(question)
+        or not given <= _OF_TRAIN
+        or any(isinstance(getattr(question, name), list) for name in single)
+    ):
         return None
     has_blocks = any(name not in STRATEGIES or STRATEGIES[name].divides_blocks for name in strategies)
     has_blocks |= max(workers) > 1 and _have_blocks(_values(question, "network"))

@@ -11,7 +11,16 @@ from ..counting.work import PHASES_WITH_GRADIENTS
 from ..errors import BadValue, DoesNotFit, UnknownPrecision
 from ..machines import Device, Machine
 from ..units import element_bytes, format_si
-from .memory import RESERVE_BYTES, MemoryFit, MemoryRemedy, largest_batch, model_bytes, peak_memory, usable_bytes
+from .memory import (
+    RESERVE_BYTES,
+    MemoryFit,
+    MemoryRemedy,
+    largest_batch,
+    model_bytes,
+    paged_out_bytes,
+    peak_memory,
+    usable_bytes,
+)
 from .models import TimeModel
 from .offload import peer_bandwidth_bytes_per_s
 from .predicting import predict
@@ -64,6 +73,8 @@ def too_large_message(workload: Workload, machine: Machine, fit: MemoryFit) -> s
 def compare_memory(workload: Workload, machine: Machine, model: TimeModel) -> MemoryFit:
     """Compare the peak memory of a workload with the memory of a machine, without remedies."""
     memory, largest = model.memory(workload, machine), model.largest_batch(workload, machine)
+    state_bytes = memory.optimizer_bytes - paged_out_bytes(workload, machine.device)
+    memory = msgspec.structs.replace(memory, optimizer_bytes=state_bytes)
     is_training = workload.phase in PHASES_WITH_GRADIENTS
     optimizer = workload.options.optimizer if is_training else None
     return MemoryFit(memory, machine.device.reported_memory_bytes, RESERVE_BYTES, largest, optimizer)

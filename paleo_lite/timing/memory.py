@@ -186,6 +186,14 @@ def peak_memory(workload: Workload, *, zero_stage: int = 0, shards: int = 1) -> 
     return memory_by_micro_batch(workload, zero_stage=zero_stage, shards=shards)(micro_batch_size)
 
 
+def paged_out_bytes(workload: Workload, device: Device) -> int:
+    """Return the bytes of optimizer state for which a device has no room at the peak, and which may leave it."""
+    if workload.phase not in PHASES_WITH_GRADIENTS or not OPTIMIZERS[workload.options.optimizer].is_paged:
+        return 0
+    memory = peak_memory(workload)
+    return min(memory.optimizer_bytes, max(ceil(memory.total_bytes - usable_bytes(device)), 0))
+
+
 def memory_by_micro_batch(workload: Workload, *, zero_stage: int = 0, shards: int = 1) -> Callable[[Any], Memory]:
     """Return a function from the size of a micro-batch, or an array of sizes, to the peak memory."""
     parts = _memory_parts(workload, zero_stage, shards)
@@ -203,9 +211,14 @@ def memory_by_micro_batch(workload: Workload, *, zero_stage: int = 0, shards: in
 
 
 def memory_coefficients(workload: Workload, *, zero_stage: int = 0, shards: int = 1) -> tuple[int, int]:
-    """Return the bytes that do not depend on the batch size, and the bytes per sample of a micro-batch."""
+    """Return the bytes that do not depend on the batch size, and the bytes per sample of a micro-batch.
+
+    Paged optimizer state is not counted, as all of it may leave the device.
+    """
     parts = _memory_parts(workload, zero_stage, shards)
     del parts["frozen_parameters_bytes"]  # is part of the parameters
+    if OPTIMIZERS[workload.options.optimizer].is_paged:
+        del parts["optimizer_bytes"]
     return sum(part.fixed for part in parts.values()), sum(part.per_sample for part in parts.values())
 
 

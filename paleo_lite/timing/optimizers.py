@@ -41,6 +41,9 @@ class Optimizer(NamedTuple):
     # Rule for parameters with at least two dimensions, one of ``""`` (as any other parameter), ``"factored"``,
     # ``"orthogonalized"`` and ``"preconditioned"``; see `matrix_state_elements` and `matrix_product_flops`
     matrix_rule: str = ""
+    # Whether the driver moves state to the memory of the host when the device is full, and back for the update
+    # (unified memory).
+    is_paged: bool = False
 
 
 OPTIMIZERS = {
@@ -50,6 +53,10 @@ OPTIMIZERS = {
     "adamw": Optimizer(2, 12, "m = a m + (1 - a) g; v = b v + (1 - b) g^2; w -= r m / (sqrt(v) + e) + d w"),
     "adamw-8bit": Optimizer(
         2, 16, "adamw, with m and v in 8 bits and a scale per block", state_bytes=1 + 4 / QUANTIZATION_BLOCK
+    ),
+    "paged-adamw": Optimizer(2, 12, "adamw, with m and v in fp32 and in unified memory", state_bytes=4, is_paged=True),
+    "paged-adamw-8bit": Optimizer(
+        2, 16, "adamw-8bit, with m and v in unified memory", state_bytes=1 + 4 / QUANTIZATION_BLOCK, is_paged=True
     ),
     "adafactor": Optimizer(
         1, 12, "R, C = means of g^2 by row and column; w -= r g / sqrt(R C / mean(R))", matrix_rule="factored"
@@ -67,8 +74,9 @@ OPTIMIZERS = {
 
 Adam follows Kingma and Ba 2015, with the bias corrections folded into r and e. AdamW (Loshchilov and Hutter 2019) has
 the same state and is counted as Adam: its weight decay of 2 FLOPs per parameter is left out. AdamW in 8 bits follows
-Dettmers et al. 2022, Adafactor without momentum Shazeer and Stern 2018, Lion Chen et al. 2023, Muon Jordan et al. 2024,
-Shampoo Gupta et al. 2018 with the state that grafts the step size of Adam.
+Dettmers et al. 2022, its paged forms QLoRA (Dettmers et al. 2023, section 3) and bitsandbytes, which keeps their state
+in managed memory and prefetches it before each update. Adafactor without momentum follows Shazeer and Stern 2018, Lion
+Chen et al. 2023, Muon Jordan et al. 2024, Shampoo Gupta et al. 2018 with the state that grafts the step size of Adam.
 """
 
 DEFAULT_OPTIMIZERS = "adamw of networks that read tokens, sgd of others"

@@ -11,7 +11,7 @@ import numpy as np
 from ..counting import Layer, Work
 from ..counting.kinds import gemm_of, is_attention, is_convolution
 from ..machines import Machine
-from ..units import element_bytes
+from ..units import element_bytes, format_si
 from .models import TimeModel
 from .optimizers import OPTIMIZERS
 from .workload import Workload, bytes_per_state, cached_for_layers, with_update
@@ -80,6 +80,10 @@ def assemble_step(passes: Prediction, workload: Workload, recomputed: NDArray[np
     if options.offload != "none":
         notes.append(_offload_note(workload))
         terms = _offload_update(terms, workload, passes.machine)
+    paged_bytes = paged_state_bytes(workload, passes.machine)
+    if paged_bytes:
+        terms = _page_update(terms, workload, passes.machine, paged_bytes)
+        notes.append(paging_note(options.optimizer, paged_bytes))
     return msgspec.structs.replace(
         passes,
         workload=workload,
@@ -160,6 +164,14 @@ def _offload_note(workload: Workload) -> str:
     return offload_note(workload.options.offload, gradient_bytes + state_bytes)
 
 
+def paging_note(optimizer: str, paged_bytes: float) -> str:
+    """Return the note on paged optimizer state for which the device has no room."""
+    return (
+        f"{optimizer}: {format_si(paged_bytes, 'B')} of its state do not fit beside the step: they go to the memory of "
+        "the host, and come back for every update"
+    )
+
+
 def _offload_update(terms: Any, workload: Workload, machine: Machine) -> Any:
     """Return the terms with the time of an update on the host, which is divided among layers by parameters."""
     from .memory import model_bytes
@@ -178,14 +190,41 @@ def _offload_update(terms: Any, workload: Workload, machine: Machine) -> Any:
         state_bytes=state_bytes,
     )
     backward_s = float(terms.seconds_of("backward_data", "backward_weight").sum())
-    exposed_s = transfers.exposed_s(backward_s)
-    update = terms.passes.index("update")
-    changed = {}
-    for name in ("compute_s", "memory_s", "layers_s"):
-        seconds = getattr(terms, name).copy()
-        seconds[update] = exposed_s * update_bytes_by_layer / update_bytes_by_layer.sum()
-        changed[name] = seconds
-    changed["compute_s"][update] = 0.0
+    return _with_update_s(terms, transfers.exposed_s(backward_s), update_bytes_by_layer, keeps_arithmetic=False)
+
+
+def paged_state_bytes(workload: Workload, machine: Machine) -> int:
+    """Return the bytes of paged optimizer state that leave the device between updates; 0 without such an optimizer."""
+    if not OPTIMIZERS[workload.options.optimizer].is_paged:
+        return 0
+    from .memory import paged_out_bytes
+
+    return paged_out_bytes(workload, machine.device)
+
+
+def _page_update(terms: Any, workload: Workload, machine: Machine, paged_bytes: int) -> Any:
+    """Return the terms with the time in which paged state comes back for the update, and leaves the device again.
+
+    The prefetch of a tensor overlaps with the update of those before it; what leaves makes room for activations, which
+    wait for it.
+    """
+    from .offload import host_bandwidth_bytes_per_s
+
+    copy_s = paged_bytes / host_bandwidth_bytes_per_s(machine.device)
+    work = with_update(workload.work, workload.layers, workload.precision, workload.options)
+    update_bytes_by_layer = work.column("bytes", "update")[0].astype(np.float64)
+    update_s = float(terms.seconds_of("update").sum())
+    return _with_update_s(terms, max(update_s, copy_s) + copy_s, update_bytes_by_layer, keeps_arithmetic=True)
+
+
+def _with_update_s(terms: Any, seconds: float, bytes_by_layer: NDArray[np.float64], *, keeps_arithmetic: bool) -> Any:
+    """Return the terms with an update of this length, which is divided among layers by the bytes that it moves."""
+    update, shares = terms.passes.index("update"), bytes_by_layer / bytes_by_layer.sum()
+    changed = {name: getattr(terms, name).copy() for name in ("compute_s", "memory_s", "layers_s")}
+    for name in ("memory_s", "layers_s"):
+        changed[name][update] = seconds * shares
+    if not keeps_arithmetic:
+        changed["compute_s"][update] = 0.0
     return msgspec.structs.replace(terms, **changed)
 
 
