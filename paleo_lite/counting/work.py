@@ -362,10 +362,12 @@ def _count_passes(
     if "upcast" in op.attributes:  # a 16-bit network that computes some layers in fp32
         read, written = (_upcast_bytes(element_size, factor) for factor in op.attributes["upcast"])
         sizes = [(read, written), (read, written), (written, read), (written, read), sizes[-1]]
+    launches = op.attributes.get("launches", 1)  # of each kernel, such as one for every expert
     rows: list[tuple[int, ...]] = []
     for part, (read_size, written_size) in zip(costs, sizes):
         bytes_read = round(part.reads * read_size) + part.index_bytes
-        rows.append((part.flops, part.macs, bytes_read, round(part.writes * written_size), part.kernels))
+        kernels = part.kernels if part is update else part.kernels * launches
+        rows.append((part.flops, part.macs, bytes_read, round(part.writes * written_size), kernels))
     return CountsOfLayer(rows, forward_count, op.y if cost.forward.kernels else 0)
 
 

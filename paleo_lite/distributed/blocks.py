@@ -22,7 +22,13 @@ from ..counting.work import MEGATRON
 from ..timing import Workload
 from ..timing.attention import is_fused_attention
 from ..timing.blocks import TrainingModel, use_training_constants
-from ..timing.expert_kernels import available_expert_kernels, check_expert_kernels
+from ..timing.expert_kernels import (
+    EXPERT_KERNELS,
+    available_expert_kernels,
+    check_expert_kernels,
+    launches_per_expert,
+    rows_of_all_tokens,
+)
 from ..timing.fine_tuning import find_logits
 from ..timing.intervals import INTERVAL_LEVEL, QUANTILES, interval_of
 from ..timing.memory import Memory, memory_by_micro_batch
@@ -144,6 +150,7 @@ class BlockShape(NamedTuple):
     micro_batch_size: int
     recomputes_scores: bool  # whether the scores of attention are computed again, and so not saved
     fuses_loss: bool  # whether the loss is one kernel
+    loops_over_experts: bool = False  # whether each expert has kernels of its own
 
 
 def block_costs(job: Job, config: ParallelConfig) -> BlockCosts:
@@ -153,18 +160,24 @@ def block_costs(job: Job, config: ParallelConfig) -> BlockCosts:
 
 def block_shape(job: Job, config: ParallelConfig) -> BlockShape:
     """Return how a configuration divides a block, and how its micro-batches run."""
+    experts = EXPERT_KERNELS.get(config.expert_kernels)
+    load, is_loop = config.expert_load, False
+    if experts is not None and experts.is_of_pytorch:
+        all_tokens = rows_of_all_tokens(job.workload.network.layers)
+        load, is_loop = load * (all_tokens if experts.on_all_tokens else 1.0), experts.is_per_expert
     return BlockShape(
         config.tensor,
         config.context,
         config.sequence_parallel,
         config.expert,
         config.expert_tensor,
-        config.expert_load,
+        load,
         config.execution,
         config.attention or (STACK_ATTENTION if uses_tuned_stack(job, config) else None),
         config.micro_batch_size,
         config.recompute == "selective",
         fuses_loss(job, config),
+        is_loop,
     )
 
 
@@ -329,26 +342,14 @@ class _SmallNetwork(NamedTuple):
 def _build_small_networks(job: Job, block_type: int, shape: BlockShape) -> list[_SmallNetwork]:
     """Build the networks of one and of two blocks of a type, given by the index of a block."""
     network = job.workload.network
-    assert network.rebuild is not None and network.lengths is not None
     training = msgspec.structs.replace(
         job.workload.options, accumulation=1, checkpointing="none", offload="none", fused_loss=shape.fuses_loss
     )
     small_networks = []
     for number in (1, 2):
-        options = SequenceOptions(
-            length=network.lengths.queries,
-            phase="training",
-            tensor_parallel=shape.tensor,
-            sequence_parallel=shape.sequence_parallel,
-            context_parallel=shape.context,
-            expert_parallel=shape.experts,
-            expert_tensor_parallel=shape.expert_tensor,
-            expert_load=shape.expert_load,
-            blocks=(block_type,) * number,
-            fused_attention=is_fused_attention(shape.attention),
-        )
+        blocks = (block_type,) * number
         workload = job.workload.with_changes(
-            network=network.rebuild(options),
+            network=build_network(network, shape, blocks, is_fused_attention(shape.attention)),
             training=training,
             batch_size=1,
             execution=shape.execution,
@@ -358,10 +359,31 @@ def _build_small_networks(job: Job, block_type: int, shape: BlockShape) -> list[
         fused_memory = memory
         if not any(map(is_attention, workload.layers)):
             # Fused attention saves neither the scores nor their softmax.
-            fused_network = network.rebuild(options._replace(fused_attention=True))
+            fused_network = build_network(network, shape, blocks, fused_attention=True)
             fused_memory = memory_by_micro_batch(workload.with_changes(network=fused_network))
         small_networks.append(_SmallNetwork(workload, memory, fused_memory))
     return small_networks
+
+
+def build_network(
+    network: Network, shape: BlockShape, blocks: tuple[int, ...] | None, fused_attention: bool | None
+) -> Network:
+    """Build some blocks of a network, or all, as one device has them."""
+    assert network.rebuild is not None and network.lengths is not None
+    options = SequenceOptions(
+        length=network.lengths.queries,
+        phase="training",
+        tensor_parallel=shape.tensor,
+        sequence_parallel=shape.sequence_parallel,
+        context_parallel=shape.context,
+        expert_parallel=shape.experts,
+        expert_tensor_parallel=shape.expert_tensor,
+        expert_load=shape.expert_load,
+        blocks=blocks,
+        fused_attention=fused_attention,
+    )
+    built = network.rebuild(options)
+    return built._replace(layers=launches_per_expert(built.layers)) if shape.loops_over_experts else built
 
 
 def _embedding_cost(terms: Terms, workload: Workload, one_block: DeviceCost, outer: DeviceCost) -> DeviceCost:

@@ -14,7 +14,6 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ..architectures.network import SequenceOptions
 from ..counting.kinds import is_attention
 from ..counting.work import MEGATRON
 from ..errors import BadValue, DoesNotFit
@@ -29,7 +28,7 @@ from ..timing.optimizers import OPTIMIZERS
 from ..timing.predicting import StackOfStep
 from ..timing.training import RECOMPUTE, micro_batch
 from ..timing.training_stack import stack_constants
-from .blocks import block_shape, model_of_kernels, stack_kernels
+from .blocks import block_shape, build_network, model_of_kernels, stack_kernels
 from .device_cost import MicroBatchCounts, StackKernels, count_network, with_stack
 from .job import Job
 from .links import Topology
@@ -151,10 +150,9 @@ def _whole_workload(job: Job, plan: Plan, batch_size: int) -> Workload:
     config, shape = plan.config, block_shape(job, plan.config)
     network, options = job.workload.network, job.workload.options
     is_fused = is_fused_attention(shape.attention)
-    if is_fused and not any(map(is_attention, network.layers)):
-        assert network.rebuild is not None and network.lengths is not None
-        asked = SequenceOptions(length=network.lengths.queries, phase="training", fused_attention=is_fused)
-        network = network.rebuild(asked)
+    has_other_attention = bool(is_fused) and not any(map(is_attention, network.layers))
+    if has_other_attention or shape.loops_over_experts or shape.expert_load != 1:
+        network = build_network(network, shape, None, is_fused)
     checkpointing = options.checkpointing
     if config.recompute == "full" and config.recompute_every == 1:
         checkpointing = "block"

@@ -8,7 +8,7 @@ import msgspec
 
 from ..counting.work import COMPILED, MEGATRON
 from ..errors import BadValue, UnknownName
-from ..timing.expert_kernels import EXPERT_KERNELS
+from ..timing.expert_kernels import EXPERT_KERNELS, check_stack
 from .expert_exchange import DISPATCHERS
 from .pipeline_layout import parse_layout
 from .saved_activations import CONTAINED_MODULES, RECOMPUTE_MODULES
@@ -219,6 +219,8 @@ class ParallelConfig(msgspec.Struct, frozen=True):
             raise UnknownName("expert dispatch", self.dispatch, DISPATCHERS)
         if self.expert_kernels and self.expert_kernels not in EXPERT_KERNELS:
             raise UnknownName("kernels of experts", self.expert_kernels, EXPERT_KERNELS)
+        if self.expert_kernels:
+            check_stack(self.expert_kernels, self.execution == MEGATRON)
         if not self.expert_imbalance >= 1:
             raise BadValue(
                 f"`--experts imbalance` must be >= 1, the busiest device over the mean (got {self.expert_imbalance:g})"

@@ -79,6 +79,8 @@ def _division_of_replicas(question: Any) -> tuple[str, ParallelConfig | None]:
         return "data", None
     _check_in_blocks(question)
     fields = _recompute_fields(question, "ddp")
+    if question.experts is not None:
+        fields["expert_kernels"] = settings_of(question.experts)["kernels"]
     if question.micro_batch is None:
         fields["micro_batches"] = question.accumulation or 1
     else:
@@ -175,11 +177,20 @@ def _recompute_fields(question: Any, sharding: str | None) -> dict[str, Any]:
 
 def divides_blocks(question: Any) -> bool:
     """Return whether another option divides a network in blocks."""
-    names = ("tensor", "pipeline", "context_parallel", "expert_parallel", "experts")
+    names = ("tensor", "pipeline", "context_parallel", "expert_parallel")
     settings = {*settings_of(question.schedule), *settings_of(question.communication)}
     return (
         question.strategy == IN_BLOCKS
         or not set(names).isdisjoint(question.given())
+        or (question.experts is not None and not chooses_pytorch_experts(question))
         or not settings.isdisjoint(("interleaved", "layout", "sequence-parallel"))
         or offload_of(question)[1] is not None
     )
+
+
+def chooses_pytorch_experts(question: Any) -> bool:
+    """Return whether `--experts` only says how PyTorch computes experts, which is not a division among devices."""
+    from ..timing.expert_kernels import TUNED_KERNELS
+
+    settings = settings_of(question.experts)
+    return settings.keys() == {"kernels"} and settings["kernels"] not in TUNED_KERNELS

@@ -468,9 +468,11 @@ class ParallelOptions(Options):
     experts: dict[str, Any] | str | None = option(
         group=PARALLEL_GROUP, type=EXPERT_SETTINGS, metavar="KEY=VALUE,...",
         help="Mixtures of experts: dispatch=LIBRARY (which sends tokens to their experts), kernels=separate|fused "
-        "(with megatron), tensor=N (devices that divide the matrices of every expert), imbalance=FACTOR (tokens of the "
-        "busiest device's experts over the mean), capacity=FACTOR (tokens beyond so many times the mean are dropped), "
-        "overlap=FRACTION (of the exchange that computation hides).",
+        "(of megatron) or grouped|loop|dense|dense-loop (of PyTorch: one kernel for all experts, as in transformers "
+        "from 5.0 on; before, a loop over experts, or in Llama 4 every expert on every token), tensor=N (devices that "
+        "divide the matrices of every expert), imbalance=FACTOR (tokens of the experts of the busiest device over the "
+        "mean), capacity=FACTOR (tokens beyond so many times the mean are dropped), overlap=FRACTION (of the exchange, "
+        "which computation hides).",
     )  # fmt: skip
     schedule: dict[str, Any] | str | None = option(
         group=PARALLEL_GROUP, type=SCHEDULE_SETTINGS, metavar="KEY=VALUE,...",

@@ -24,6 +24,7 @@ from .compare import (
 from .division import (
     IN_BLOCKS,
     REPLICATING,
+    chooses_pytorch_experts,
     divides_blocks,
     division_of,
     has_blocks,
@@ -301,7 +302,10 @@ _OF_SEVERAL_DEVICES = frozenset(
 
 def _asks_for_devices(question: Train) -> bool:
     """Return whether an option is given that speaks of several devices, or of how they divide the work."""
-    is_of_several = not _OF_SEVERAL_DEVICES.isdisjoint(question.given())
+    given = set(question.given())
+    if chooses_pytorch_experts(question):
+        given.discard("experts")
+    is_of_several = not _OF_SEVERAL_DEVICES.isdisjoint(given)
     return is_of_several or replica_of(question) is not None or offload_of(question)[1] is not None
 
 

@@ -17,7 +17,7 @@ from ..files import read_shipped
 from ..machines import Device
 from .blocks import TrainingConstants, TrainingModel, use_all_constants
 from .calibrated import CalibratedModel
-from .expert_kernels import EXPERT_KERNELS
+from .expert_kernels import TUNED_KERNELS
 from .models import TimeModel
 from .parameters import NAMES
 from .training_recipes import TRAINING_RECIPES
@@ -70,7 +70,7 @@ def stack_constants() -> StackConstants:
     missing = TRAINING_RECIPES.keys() - constants.relative_efficiency.keys()
     if missing:
         raise BadFile(f"{STACK_FILE}: relative_efficiency has no {min(missing)}")
-    missing = EXPERT_KERNELS.keys() - constants.expert_efficiency.keys()
+    missing = set(TUNED_KERNELS) - constants.expert_efficiency.keys()
     if missing:
         raise BadFile(f"{STACK_FILE}: expert_efficiency has no {min(missing)}")
     for name in ("tensor_overlap", "expert_overlap"):

@@ -6,6 +6,7 @@ Tests: distributed/one_device.py, distributed/step_plan.py.
 from __future__ import annotations
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,6 +19,7 @@ from paleo_lite.distributed.job import Job
 from paleo_lite.distributed.one_device import predict_alone
 from paleo_lite.distributed.parallel_config import STACKS, ParallelConfig
 from paleo_lite.distributed.settings import Settings
+from paleo_lite.errors import BadValue
 from paleo_lite.timing.workload import TrainingOptions
 from strategies import costly
 
@@ -111,3 +113,60 @@ def test_memory_by_part_of_a_tuned_stack() -> None:
     states = msgspec.structs.asdict(memory)["optimizer_bytes"]
     trained = prediction.workload.trainable_parameters
     assert states == pytest.approx(2 * 2 * trained, rel=0.01)  # two moments of AdamW in bf16
+
+
+# Experts of transformers before 5.0 ----------------------------------------------------------------------------------
+
+
+MIXTURE = {"network": "olmoe-1b-7b", "gpu": "h100-sxm", "sequence_length": 1024}
+EXPERTS, ACTIVE, BLOCKS, PRODUCTS = 64, 8, 16, 2
+"""OLMoE (Muennighoff et al. 2024): 64 experts of which a token takes 8, in 16 blocks; two grouped products each."""
+
+
+def products_of_experts(prediction):
+    """Return FLOPs and launches of the forward pass of the products of experts."""
+    workload = prediction.workload
+    is_product = np.array([layer.kind == "grouped_matmul" for layer in workload.layers])
+    return [int(workload.work.column(name, "forward", 1)[0][is_product].sum()) for name in ("flops", "kernels")]
+
+
+@pytest.mark.parametrize(
+    ("kernels", "tokens", "launches"),
+    [
+        ("grouped", 1, 1),
+        ("loop", 1, EXPERTS),
+        ("dense", EXPERTS // ACTIVE, 1),
+        ("dense-loop", EXPERTS // ACTIVE, EXPERTS),
+    ],
+)
+def test_experts_of_transformers(kernels: str, tokens: int, launches: int) -> None:
+    """A loop launches every product of every expert; dense experts compute all tokens."""
+    usual, asked = (pl.train(**MIXTURE, **more) for more in ({}, {"experts": f"kernels={kernels}"}))
+    flops, usual_launches = products_of_experts(usual)
+    assert usual_launches == BLOCKS * PRODUCTS
+    assert products_of_experts(asked) == [tokens * flops, launches * usual_launches]
+    row = pl.train(**MIXTURE, experts=f"kernels={kernels}", workers=1)[0]
+    assert (row.time_s, row.memory_bytes) == pytest.approx((asked.time_s, asked.memory_bytes))
+
+
+def test_a_published_step_with_dense_experts() -> None:
+    """axolotl, examples/llama-4/README.md: QLoRA of Scout on one H100, 4,096 tokens at 546 tokens/s with 68.5 GB."""
+    answer = pl.train(
+        "llama-4-scout", gpu="h100-sxm", weights="int4", lora=32, recompute="full", sequence_length=4096,
+        trainable="adapters=q_proj,k_proj,v_proj,o_proj", training_settings="loss=cut", experts="kernels=dense-loop",
+    )  # fmt: skip
+    assert answer.tokens_per_s == pytest.approx(546, rel=0.45)
+    assert answer.memory_bytes == pytest.approx(68.5e9, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        ({"execution": "megatron", "experts": "kernels=loop"}, "not of Megatron-LM, which has separate, fused"),
+        ({"execution": "eager", "experts": "kernels=fused"}, "not of PyTorch, which has grouped, loop"),
+        ({"network": "gpt2", "experts": "kernels=loop"}, "this network has none"),
+    ],
+)
+def test_experts_of_another_stack(more, sentence) -> None:
+    with pytest.raises(BadValue, match=sentence):
+        pl.train(**{**MIXTURE, "workers": 1, **more})
