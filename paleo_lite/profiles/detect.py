@@ -55,6 +55,8 @@ READERS: tuple[tuple[str, str], ...] = (
 """Module of this folder and its reader class, the most specific formats first. Modules are imported when needed."""
 
 HEAD = 64 * 2**10
+MOST_UTF16_BYTES = 2**26
+UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
 _NSYS = (
     "a report of Nsight Systems, which only NVIDIA's tools read: "
@@ -229,7 +231,12 @@ def parse_name(name: str, pattern: str | None = None) -> dict[str, Any]:
 
 
 def read_head(path: Path) -> bytes:
-    """Return the first bytes of a file, decompressed if it is gzip."""
+    """Return the first bytes of a file, decompressed if it is gzip, and as UTF-8 if it is UTF-16."""
+    head = _raw_head(path)
+    return head.decode("utf-16", errors="replace").encode() if head.startswith(UTF16_MARKS) else head
+
+
+def _raw_head(path: Path) -> bytes:
     zipped = is_gzip(path)
     with path.open("rb") as file:
         raw = file.read(HEAD)
@@ -269,6 +276,21 @@ def open_decompressed(path: Path) -> BinaryIO:
         return cast(BinaryIO, io.BufferedReader(_Bounded(path), 2**18)) if zipped else path.open("rb")
     except OSError as error:
         raise BadProfile(f"{path}: cannot be read ({error.strerror or error})") from None
+
+
+def open_utf8(path: Path) -> BinaryIO:
+    """Open a file for reading, decompressed if it is gzip, and as UTF-8 if it is UTF-16, as PowerShell writes it.
+
+    Raise BadProfile if there is more UTF-16 than memory is meant for.
+    """
+    file = open_decompressed(path)
+    if not _raw_head(path).startswith(UTF16_MARKS):
+        return file
+    with file:
+        data = file.read(MOST_UTF16_BYTES + 1)
+    if len(data) > MOST_UTF16_BYTES:
+        raise BadProfile(f"{path}: more than {MOST_UTF16_BYTES:,} bytes of UTF-16: convert it to UTF-8")
+    return io.BytesIO(data.decode("utf-16", errors="replace").encode())
 
 
 def decompression_limit(path: Path) -> int:

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ..errors import BadProfile
-from .detect import open_decompressed, read_head
+from .detect import open_utf8, read_head
+from .log_lines import cleaner_of
 from .names import communicates
 from .pasted import as_printed, is_pasted
 
@@ -36,21 +37,27 @@ _NUMBER = re.compile(r"[+-]?(?:\d{1,30}(?:\.\d{0,30})?|\.\d{1,30})(?:[eE][+-]?\d
 def numbered_lines(path: Path, most: int | None = None) -> Iterator[tuple[int, str]]:
     """Yield number (from 1) and text of every non-blank line, without trailing spaces.
 
-    Gzip is decompressed. A line that is not UTF-8 is read as Latin-1; a byte-order mark is dropped. Tables in Markdown
-    or HTML come as printed (`pasted`). `most` limits the bytes, for callers that keep all lines (`SUMMARY_BYTES`).
+    Gzip is decompressed. A line that is not UTF-8 is read as Latin-1; a byte-order mark is dropped. What launchers and
+    terminals write into lines is removed (`log_lines`), and tables in Markdown or HTML come as printed (`pasted`).
+    `most` limits the bytes, for callers that keep all lines (`SUMMARY_BYTES`).
     Raise BadProfile if the file cannot be read or decompressed or has more than `most` bytes, or a line is too long or
     not text.
     """
-    if is_pasted(_lines_of(read_head(path))):
-        yield from as_printed(_raw_lines(path, most or SUMMARY_BYTES))
-    else:
-        yield from _raw_lines(path, most)
+    head = _lines_of(read_head(path))
+    clean = cleaner_of(head)
+    if clean is not None:
+        head = [clean(line) for line in head]
+    pasted = is_pasted(head)
+    lines = _raw_lines(path, most or SUMMARY_BYTES if pasted else most)
+    if clean is not None:
+        lines = ((number, text) for number, line in lines if (text := clean(line)))
+    yield from as_printed(lines) if pasted else lines
 
 
 def _raw_lines(path: Path, most: int | None) -> Iterator[tuple[int, str]]:
     number = blank = size = 0
     try:
-        with open_decompressed(path) as file:
+        with open_utf8(path) as file:
             while line := file.readline(LONGEST_LINE + 1):
                 number += 1
                 size += len(line)
@@ -77,6 +84,9 @@ def _raw_lines(path: Path, most: int | None) -> Iterator[tuple[int, str]]:
 def decoded_head(head: bytes) -> list[str]:
     """Return the lines of the first bytes of a file, for recognition; tables in Markdown or HTML as printed."""
     lines = _lines_of(head)
+    clean = cleaner_of(lines)
+    if clean is not None:
+        lines = [clean(line) for line in lines]
     return [line for _, line in as_printed(enumerate(lines, 1))] if is_pasted(lines) else lines
 
 

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ..errors import BadFile
+from ..profiles.detect import open_utf8
 from .findings import Findings
-from .text import CHUNK_BYTES, open_utf8
+from .text import CHUNK_BYTES
 
 MOST_BYTES = 64 * 2**20
 """Bytes of a document that is held in memory. Objects on lines of their own are read one by one, without a limit."""

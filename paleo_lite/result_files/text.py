@@ -13,10 +13,10 @@ import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 from ..errors import BadFile
-from ..profiles.detect import is_gzip, open_decompressed, read_head
+from ..profiles.detect import UTF16_MARKS, is_gzip, open_decompressed, open_utf8
 
 if TYPE_CHECKING:
     from .findings import Findings
@@ -26,8 +26,6 @@ LONGEST_LINE = 2**14
 """Bytes of a line; the rest is cut. Progress bars write thousands of updates into one line: they are lines here."""
 
 MOST_TABLE_ROWS = 2**20
-MOST_UTF16_BYTES = 2**26
-_UTF16 = (b"\xff\xfe", b"\xfe\xff")
 MANY_LINES = 5_000
 READ_OF_MANY = 128
 """Lines with measurements, after which one of so many megabytes of a log is read: the mean is known by then.
@@ -111,18 +109,6 @@ def mean(values: Iterable[float | None]) -> float | None:
     """Return the mean of the known values; None without any."""
     known = [value for value in values if value is not None]
     return math.fsum(known) / len(known) if known else None
-
-
-def open_utf8(path: Path) -> BinaryIO:
-    """Open a file for reading, decompressed if it is gzip, and as UTF-8 if it is UTF-16, as PowerShell writes it."""
-    file = open_decompressed(path)
-    if not read_head(path).startswith(_UTF16):
-        return file
-    with file:
-        data = file.read(MOST_UTF16_BYTES + 1)
-    if len(data) > MOST_UTF16_BYTES:
-        raise BadFile(f"{path}: more than {MOST_UTF16_BYTES:,} bytes of UTF-16: convert it to UTF-8")
-    return io.BytesIO(data.decode("utf-16", errors="replace").encode("utf-8", errors="replace"))
 
 
 def read_chunks(path: Path, is_wanted: Callable[[int], bool] | None = None) -> Iterator[bytes]:
@@ -249,7 +235,7 @@ def plain(line: bytes) -> str:
 
 def plain_text(data: bytes) -> str:
     """Return bytes as text, without ANSI colours and a byte-order mark; each update of a progress bar is a line."""
-    encoding = "utf-16" if data.startswith(_UTF16) else "utf-8"
+    encoding = "utf-16" if data.startswith(UTF16_MARKS) else "utf-8"
     text = data.decode(encoding, errors="replace").removeprefix("\ufeff")
     text = text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
     return _ANSI.sub("", text) if "\x1b" in text else text

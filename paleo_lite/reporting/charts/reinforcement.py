@@ -53,7 +53,9 @@ def _step_chart(answer: RlAnswer) -> Any:
             x=alt.X("start:Q", title=f"time ({unit})", scale=scale, axis=alt.Axis(format=NUMBER_FORMAT)),
             x2=alt.X2("end:Q"),
             y=alt.Y("devices:N", title=None, sort=rows),
-            color=alt.Color("phase:N", title=None, scale=colours, legend=alt.Legend(orient="bottom", columns=2, labelLimit=300)),
+            color=alt.Color(
+                "phase:N", title=None, scale=colours, legend=alt.Legend(orient="bottom", columns=2, labelLimit=300)
+            ),
             tooltip=[alt.Tooltip("devices:N"), alt.Tooltip("phase:N"), alt.Tooltip("took:N", title="time")],
         )
         .properties(width=WIDTH, height=ROW_HEIGHT * len(rows))

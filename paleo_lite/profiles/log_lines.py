@@ -1,0 +1,75 @@
+"""Lines as a profiler printed them, without what terminals, launchers and mail programs write into them.
+
+Output comes back from clusters with the rank before each line (torchrun, ``srun --label``), with times (``kubectl logs
+--timestamps``), with the colours of a terminal, quoted in mails and issues, or indented as code. What all lines of the
+beginning have in common is removed from every line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+_COLOURS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07]{0,200}\x07")
+_WIDE_BLANK = re.compile("(?<![0-9])[\u00a0\u202f\u2009]|[\u00a0\u202f\u2009](?![0-9])")
+"""A blank of another width that does not stand between the digits of a number."""
+_PREFIXES = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"(?:>(?: |$))+",  # mails, issues
+        r"\[(?:rank|default)?\d{1,6}\]:(?: |$)",  # torchrun
+        r"\d{1,6}:(?: |$)",  # srun --label
+        r"\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:?\d\d)(?: std(?:out|err) [FP])?(?: |$)",  # kubectl, containerd
+    )
+)
+_CONTAINER = re.compile(r"[\w.-]{1,60} +\|(?: |$)")
+"""What ``docker compose logs`` writes before the lines of one container."""
+
+CODE_INDENT = 4
+"""Blanks by which Markdown indents code; fewer are the profiler's own."""
+
+FEWEST_LINES = 2
+"""Fewer lines have nothing in common by which a prefix could be told from what the profiler printed."""
+
+
+def cleaner_of(head: Sequence[str]) -> Callable[[str], str] | None:
+    """Return the function that cleans a line, from the first lines of a text; None if they need none."""
+    has_colours = any("\x1b" in line for line in head)
+    has_wide_blanks = any(_WIDE_BLANK.search(line) for line in head)
+    lines = [_plain(line, has_colours, has_wide_blanks) for line in head]
+    prefix = _common_prefix(lines)
+    if prefix is not None:
+        lines = [prefix.sub("", line, count=1) for line in lines]
+    filled = [line for line in lines if line.strip()]
+    indent = min((len(line) - len(line.lstrip(" ")) for line in filled), default=0)
+    indent = indent // CODE_INDENT * CODE_INDENT if len(filled) >= FEWEST_LINES else 0
+    if not (has_colours or has_wide_blanks or prefix is not None or indent):
+        return None
+
+    def clean(line: str) -> str:
+        line = _plain(line, has_colours, has_wide_blanks)
+        match = None if prefix is None else prefix.match(line)
+        line = line[match.end() :] if match else line
+        return line[indent:].rstrip() if not line[:indent].strip() else line.rstrip()
+
+    return clean
+
+
+def _plain(line: str, has_colours: bool, has_wide_blanks: bool) -> str:
+    if has_colours:
+        line = _COLOURS.sub("", line)
+    return _WIDE_BLANK.sub(" ", line) if has_wide_blanks else line
+
+
+def _common_prefix(lines: Sequence[str]) -> re.Pattern[str] | None:
+    """Return the pattern with which every line begins; None without one."""
+    filled = [line for line in lines if line.strip()]
+    if len(filled) < FEWEST_LINES:
+        return None
+    for pattern in _PREFIXES:
+        if all(pattern.match(line) for line in filled):
+            return re.compile(rf"^(?:{pattern.pattern})")
+    containers = {match[0].rstrip() for line in filled if (match := _CONTAINER.match(line))}
+    if len(containers) == 1 and all(_CONTAINER.match(line) for line in filled):
+        return re.compile(rf"^(?:{_CONTAINER.pattern})")
+    return None
