@@ -112,14 +112,14 @@ def _summary_row(path: Path, number: int, category: str, cells: dict[str, str]) 
     duration = next(name for name in cells if name.startswith("DURATION"))
     scale = _SUMMARY_UNITS.get(duration.partition("(")[2].rstrip(")"))
     try:
-        if scale is None:
+        calls, duration_ns = number_of(cells["CALLS"]), number_of(cells[duration]) * (scale or 0)
+        if scale is None or not (0 <= calls < LONGEST_NS and calls == int(calls) and 0 <= duration_ns < LATEST_NS):
             raise ValueError
-        calls, duration_ns = int(cells["CALLS"]), number_of(cells[duration]) * scale
     except ValueError:
         raise BadProfile(
             f"{path}: line {number}: {quoted(cells['CALLS'])} calls in {quoted(cells[duration])}, expected numbers"
         ) from None
-    return {"category": category, "kernel": cells["NAME"], "duration_ns": duration_ns, "calls": calls}
+    return {"category": category, "kernel": cells["NAME"], "duration_ns": duration_ns, "calls": int(calls)}
 
 
 _NAMES = (
