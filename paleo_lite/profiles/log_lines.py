@@ -36,21 +36,16 @@ def cleaner_of(head: Sequence[str]) -> Callable[[str], str] | None:
     """Return the function that cleans a line, from the first lines of a text; None if they need none."""
     has_colours = any("\x1b" in line for line in head)
     has_wide_blanks = any(_WIDE_BLANK.search(line) for line in head)
-    lines = [_plain(line, has_colours, has_wide_blanks) for line in head]
-    prefix = _common_prefix(lines)
-    if prefix is not None:
-        lines = [prefix.sub("", line, count=1) for line in lines]
-    filled = [line for line in lines if line.strip()]
-    indent = min((len(line) - len(line.lstrip(" ")) for line in filled), default=0)
-    indent = indent // CODE_INDENT * CODE_INDENT if len(filled) >= FEWEST_LINES else 0
-    if not (has_colours or has_wide_blanks or prefix is not None or indent):
+    whole = head[:-1] if len(head) > FEWEST_LINES else head  # the last line may be cut
+    prefix = common_prefix([_plain(line, has_colours, has_wide_blanks) for line in whole])
+    if not (has_colours or has_wide_blanks or prefix):
         return None
+    pattern = re.compile(prefix)
 
     def clean(line: str) -> str:
         line = _plain(line, has_colours, has_wide_blanks)
-        match = None if prefix is None else prefix.match(line)
-        line = line[match.end() :] if match else line
-        return line[indent:].rstrip() if not line[:indent].strip() else line.rstrip()
+        match = pattern.match(line)
+        return line[match.end() :].rstrip() if match else line.rstrip()
 
     return clean
 
@@ -61,15 +56,23 @@ def _plain(line: str, has_colours: bool, has_wide_blanks: bool) -> str:
     return _WIDE_BLANK.sub(" ", line) if has_wide_blanks else line
 
 
-def _common_prefix(lines: Sequence[str]) -> re.Pattern[str] | None:
-    """Return the pattern with which every line begins; None without one."""
+def common_prefix(lines: Sequence[str]) -> str:
+    """Return the regular expression of what a launcher or a person wrote before every line; empty for nothing."""
     filled = [line for line in lines if line.strip()]
     if len(filled) < FEWEST_LINES:
-        return None
+        return ""
+    prefix = _written_before(filled)
+    if prefix:
+        filled = [rest for line in filled if (rest := re.sub(prefix, "", line, count=1)).strip()]
+    indent = min((len(line) - len(line.lstrip(" ")) for line in filled), default=0) // CODE_INDENT * CODE_INDENT
+    return f"{prefix or '^'} {{{indent}}}" if indent else prefix
+
+
+def _written_before(lines: Sequence[str]) -> str:
     for pattern in _PREFIXES:
-        if all(pattern.match(line) for line in filled):
-            return re.compile(rf"^(?:{pattern.pattern})")
-    containers = {match[0].rstrip() for line in filled if (match := _CONTAINER.match(line))}
-    if len(containers) == 1 and all(_CONTAINER.match(line) for line in filled):
-        return re.compile(rf"^(?:{_CONTAINER.pattern})")
-    return None
+        if all(pattern.match(line) for line in lines):
+            return f"^(?:{pattern.pattern})"
+    containers = {match[0].rstrip() for line in lines if (match := _CONTAINER.match(line))}
+    if len(containers) == 1 and all(_CONTAINER.match(line) for line in lines):
+        return f"^(?:{_CONTAINER.pattern})"
+    return ""

@@ -40,7 +40,7 @@ from .archives import unpacked
 from .configuration import complete
 from .findings import MOST_READINGS, Findings
 from .result_format import ResultFormat
-from .text import is_cut, plain_text, read_chunks
+from .text import is_cut, launcher_prefix, plain_text, read_chunks
 
 FORMATS: tuple[ResultFormat, ...] = (
     *published.FORMATS,
@@ -102,6 +102,9 @@ class Measurements(Result):
 def recognise(path: Path) -> ResultFormat:
     """Return the format of a file; raise UnknownFormat with the formats there are if it has none of them."""
     head = read_head(path)
+    prefix = launcher_prefix(head)
+    if prefix is not None:
+        head = prefix.sub(b"", head)
     text = plain_text(head)
     for candidate in FORMATS:
         if candidate.recognises(head, text):

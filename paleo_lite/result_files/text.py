@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BadFile
-from ..profiles.detect import UTF16_MARKS, is_gzip, open_decompressed, open_utf8
+from ..profiles.detect import UTF16_MARKS, is_gzip, open_decompressed, open_utf8, read_head
+from ..profiles.log_lines import common_prefix
 
 if TYPE_CHECKING:
     from .findings import Findings
@@ -111,12 +112,27 @@ def mean(values: Iterable[float | None]) -> float | None:
     return math.fsum(known) / len(known) if known else None
 
 
+def launcher_prefix(head: bytes) -> re.Pattern[bytes] | None:
+    """Return the pattern of what a launcher wrote before every line, from the first bytes of a file; None for nothing.
+
+    JSON has no such lines.
+    """
+    if head.lstrip()[:1] in (b"{", b"["):
+        rank = re.match(rb"\[(?:rank|default)?\d{1,6}\]:", head.lstrip())
+        if rank is None:
+            return None
+    lines = plain_text(head).split("\n")
+    prefix = common_prefix(lines[:-1] if len(lines) > 1 else lines)  # the last line may be cut
+    return re.compile(rb"(?m)" + prefix.encode()) if prefix else None
+
+
 def read_chunks(path: Path, is_wanted: Callable[[int], bool] | None = None) -> Iterator[bytes]:
     """Yield the file in chunks that end with a line, decompressed if it is gzip; a line that never ends is cut.
 
     Chunks whose number is not wanted are not read, and are yielded empty.
     """
     rest, number, starts_inside = b"", -1, False
+    prefix = launcher_prefix(read_head(path))
     try:
         with open_utf8(path) as file:
             while True:
@@ -137,13 +153,13 @@ def read_chunks(path: Path, is_wanted: Callable[[int], bool] | None = None) -> I
                 cut = max(joined.rfind(b"\n"), joined.rfind(b"\r")) + 1
                 rest = joined[cut:][-CHUNK_BYTES:]
                 if cut:
-                    yield joined[:cut]
+                    yield joined[:cut] if prefix is None else prefix.sub(b"", joined[:cut])
     except OSError as error:
         raise BadFile(f"{path}: cannot be read ({error.strerror or error})") from None
     except (EOFError, zlib.error):  # `is_cut` says so
         rest = b""
     if rest:
-        yield rest
+        yield rest if prefix is None else prefix.sub(b"", rest)
 
 
 def is_cut(path: Path) -> bool:

@@ -34,6 +34,23 @@ def test_numbers_of_each_format(sample: Sample, tmp_path: Path) -> None:
     }
 
 
+PREFIXES = ("[rank0]: ", "0: ", "> ", "2026-11-02T10:11:12.345678Z ", "vllm-1  | ", "        ")
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_what_launchers_write_before_lines_changes_no_number(prefix: str, tmp_path: Path) -> None:
+    for sample in SAMPLES:
+        if sample.text.startswith(("{", "[")) or sample.text.count("\n") < 3:
+            continue
+        text = "".join(f"{prefix}{line}\n" for line in sample.text.splitlines())
+        findings = read(text, tmp_path, sample.name)
+        assert findings.format == sample.format, (sample.format, prefix)
+        first = next(reading for reading in findings.readings if reading.kind == sample.kind)
+        assert {name: first.values.get(name) for name in sample.row} == {
+            name: value if isinstance(value, str) else pytest.approx(value) for name, value in sample.row.items()
+        }, sample.format
+
+
 def test_every_format_has_a_sample() -> None:
     sampled = {sample.format for sample in SAMPLES} | set(CONFIGURATIONS) | {"deepbench"}
     assert {known.name for known in FORMATS} == sampled
