@@ -141,8 +141,7 @@ class Replica:
         if self.is_closed:
             delay_s += engine.request_token_s * np.array(self.inputs, dtype=np.float64)
             iterations += generator.uniform(0.0, 2 * engine.request_iterations, count)
-        most_waited = 2 * engine.waited_share * (engine.receive_interval - 1)
-        iterations += generator.uniform(0.0, most_waited, count)
+        iterations += generator.uniform(0.0, engine.receive_interval - 1, count)
         return delay_s.tolist(), iterations.tolist()
 
     def _draw_ranks(self) -> list[int]:

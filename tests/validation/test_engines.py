@@ -27,7 +27,7 @@ from paleo_lite.engines.step import UNKNOWN_HOST
 from paleo_lite.machines import find_device
 from validation.engines import steps, tables
 from validation.engines.fit import MOST_ROWS, draw_rows, fit_cell, fit_class, fit_constants, kernel_times
-from validation.engines.servers import Server
+from validation.engines.servers import Server, _mark_drafting, _receive_interval
 from validation.engines.steps import _pausing_share, between_sources
 from validation.engines.tables import READERS, Timed, attention_pairs
 
@@ -278,6 +278,54 @@ def test_users_who_keep_step_are_paused_by_later_prompts_only(changes: dict[str,
 )
 def test_clients_sample_as_their_sources_say(changes: dict[str, object], has_nucleus: bool) -> None:
     assert msgspec.structs.replace(SERVER, **changes).has_nucleus is has_nucleus
+
+
+@pytest.mark.parametrize(
+    ("gpu", "users", "name", "interval"),
+    [
+        ("b200_sxm", "8", "2026_04_06_any", 10),  # InferenceX, benchmarks of SGLang on B200: 10, from 16 users on 30
+        ("b200_sxm", "16", "2026_04_06_any", 30),
+        ("h200_sxm", "16", "2026_04_06_any", 1),  # its scripts for H200 set none
+        ("b200_sxm", "16", "any_cfg1", 1),
+    ],
+)
+def test_inferencex_lets_sglang_look_now_and_then_on_blackwell(gpu: str, users: str, name: str, interval: int) -> None:
+    assert _receive_interval({"id": name, "gpu": gpu, "concurrency": users}, "sglang") == interval
+
+
+@pytest.mark.parametrize(
+    ("tpot_s", "ttft_s", "drafts"),
+    [
+        (0.0075, 0.9, True),  # of 10 ms: three quarters
+        (0.0082, 1.4, True),  # less of it, and the first token comes 1.4 times as late
+        (0.0082, 1.0, False),
+        (0.0095, 1.4, False),
+    ],
+)
+def test_servers_that_draft_are_faster_but_for_the_first_token(tpot_s: float, ttft_s: float, drafts: bool) -> None:
+    plain = msgspec.structs.replace(SERVER, network="deepseek-r1")
+    other = msgspec.structs.replace(plain, tpot_s=tpot_s - 1e-5, ttft_s=ttft_s)
+    assert [server.is_speculative for server in _mark_drafting([plain, other])] == [False, drafts]
+
+
+def test_times_of_requests_need_the_first_tokens_of_two_networks() -> None:
+    """Under SGLang they are of one network here, and 0.05 is the deviation; under vLLM of two."""
+    names = [("sglang", "qwen3-8b"), ("vllm", "qwen3-8b"), ("vllm", "llama-3.1-8b")]
+    servers = [
+        msgspec.structs.replace(SERVER, engine=engine, network=network, is_drawn=True) for engine, network in names
+    ]
+    model: Any = SimpleNamespace(engines=["sglang", "vllm"])
+    found = steps._Model._host_deviations(model, servers).reshape(-1, 2)
+    by_time = dict(zip(steps.TYPICAL_HOST, found.tolist()))
+    assert by_time["iteration_s"] == [1.0, 1.0]
+    assert by_time["request_s"] == by_time["request_token_s"] == by_time["request_iterations"] == [0.05, 1.0]
+
+
+def test_first_tokens_of_unstated_versions_of_sglang_are_left_out() -> None:
+    drawn = msgspec.structs.replace(SERVER, is_drawn=True)
+    assert steps.informs_first_token(drawn)
+    assert not steps.informs_first_token(msgspec.structs.replace(drawn, version=""))
+    assert steps.informs_first_token(msgspec.structs.replace(drawn, version="", engine="vllm"))
 
 
 def test_sources_differ_by_the_root_mean_square_of_their_biases() -> None:

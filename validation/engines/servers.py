@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
+import numpy as np
 
 from paleo_lite.api.question import Question
 from paleo_lite.api.resolve import resolve_question
@@ -52,11 +53,17 @@ MOST_QUEUED_S = 10.0
 DRAWN_LENGTH = 0.9
 """Mean of lengths that are drawn, relative to the nominal one."""
 
+RECEIVING_DEVICES = ("b200_sxm",)
+"""Devices for which InferenceX sets the interval of SGLang's looks for new requests."""
+
 MANY_USERS = 16
 """Users from which InferenceX lets SGLang look for new requests every 30 iterations instead of every 10."""
 
-DRAFTING_RATIO = 0.75
-"""Time per token of a server that drafts relative to one that does not, at most."""
+DRAFTING_RATIO, LATE_DRAFTING_RATIO = 0.75, 0.85
+"""Time per token of a server that drafts over that of one that does not, at most, and where its first token is late."""
+
+LATE_RATIO = 1.3
+"""Time to a late first token of a server that drafts over that of one that does not, at least."""
 
 
 class Server(msgspec.Struct, frozen=True):
@@ -233,9 +240,9 @@ def _serving_row(row: dict[str, str]) -> Server:
 def _receive_interval(row: dict[str, str], engine: str) -> int:
     """Return after how many iterations InferenceX lets SGLang look for requests, by the number of users.
 
-    Its scripts of 2026 set ``--scheduler-recv-interval``, which is 1 unless it is given.
+    Its scripts of 2026 for Blackwell set ``--scheduler-recv-interval``, which is 1 unless it is given.
     """
-    if engine != "sglang" or not row["id"].startswith("2026_"):
+    if engine != "sglang" or not row["id"].startswith("2026_") or row["gpu"] not in RECEIVING_DEVICES:
         return 1
     return 30 if float(row["concurrency"]) >= MANY_USERS else 10
 
@@ -387,17 +394,25 @@ def _held_sequences(server: Server, point: Point) -> int:
 
 def _mark_drafting(servers: Iterable[Server]) -> list[Server]:
     """Mark the servers of DeepSeek-R1 that draft tokens: those far faster than another one of the same question."""
-    slowest: dict[tuple[object, ...], float] = {}
+    slowest: dict[tuple[object, ...], Server] = {}
     servers = list(servers)
     for server in servers:
         key = _question(server)
-        slowest[key] = max(slowest.get(key, 0.0), server.step_s)
+        if key not in slowest or server.step_s > slowest[key].step_s:
+            slowest[key] = server
     marked = []
     for server in servers:
         drafts = server.network == "deepseek-r1" and server.version == "1.2.0rc6.post3"
-        drafts = drafts or server.step_s < DRAFTING_RATIO * slowest[_question(server)]
+        drafts = drafts or server.step_s < DRAFTING_RATIO * slowest[_question(server)].step_s
+        drafts = drafts or _is_late(server, slowest[_question(server)])
         marked.append(msgspec.structs.replace(server, is_speculative=drafts and server.source == "serving"))
     return marked
+
+
+def _is_late(server: Server, slowest: Server) -> bool:
+    """Return whether a server is faster than the slowest of its question, but for the first token."""
+    is_faster = server.step_s < LATE_DRAFTING_RATIO * slowest.step_s
+    return is_faster and (server.ttft_s or 0.0) > LATE_RATIO * (slowest.ttft_s or np.inf)
 
 
 def _question(server: Server) -> tuple[object, ...]:

@@ -246,7 +246,6 @@ class Server(Engine, frozen=True, kw_only=True):
     # Iterations, on average, until the scheduler looks for new requests and first tokens are sent, in closed loops.
     request_iterations: float = 0.0
     receive_interval: int = 1  # decoding iterations from one look for new requests to the next
-    waited_share: float = 0.5  # share of the iterations between two looks that a request waits on average
     receive_option: str = ""  # the engine's own option for `receive_interval`; empty without one
     # Whether the host works in every iteration; otherwise its time is that of all iterations between two looks.
     works_between_looks: bool = True

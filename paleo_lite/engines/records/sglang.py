@@ -121,8 +121,6 @@ SGLANG = Server(
     keeps_decode_place=True,  # srt/disaggregation/decode.py, DecodePreallocQueue
     draws_prefill_ranks=True,  # `--load-balance-method follow_bootstrap_room`: a random number modulo the ranks
     receive_option=RECEIVE_OPTION,
-    # InferenceX on B200: first tokens wait for 12 iterations on average with an interval of 10, for 20 to 48 with 30.
-    waited_share=1.4,
     schedules_ahead=True,
     sources=("https://github.com/sgl-project/sglang/blob/main/python/sglang/srt/server_args.py",),
 )
