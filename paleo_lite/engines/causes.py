@@ -34,8 +34,8 @@ def with_factors(constants: EngineConstants, logs: Mapping[str, float], learned:
     launch, prompts = logs[LAUNCHES], logs[PROMPTS]
     company = [Company(kernels, "", "", "", False, launch, logs[cause]) for kernels, cause in CAUSES.items()]
     company.append(Company("", "", "", "", True, prompts, prompts))
-    # What remains uncertain of the host and of the front end, relative to what was before.
-    host_share, front_share = (float(learned.variance_ratio({cause: 1.0})) ** 0.5 for cause in (HOST, FRONT_END))
+    # What remains uncertain of the front end, relative to what was before.
+    front_share = float(learned.variance_ratio({FRONT_END: 1.0})) ** 0.5
     hosts = {}
     for engine, host in constants.hosts.items():
         iteration, request = math.exp(logs[HOST]), math.exp(logs[FRONT_END])
@@ -48,6 +48,5 @@ def with_factors(constants: EngineConstants, logs: Mapping[str, float], learned:
             request_token_s=host.request_token_s * request,
             request_iterations=host.request_iterations * request,
             first_token_deviation=host.first_token_deviation * front_share,
-            interval_factor=host.interval_factor**host_share,
         )
     return msgspec.structs.replace(constants, company=(*constants.company, *company), hosts=hosts, learned=learned)

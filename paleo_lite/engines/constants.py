@@ -188,19 +188,25 @@ class Learned(msgspec.Struct, frozen=True, eq=False):
     """Reduction of the uncertainty of each cause by measurements of similar servers."""
 
     causes: tuple[str, ...]  # as `paleo_lite.engines.causes.CAUSES`, and others
+    logs: Any  # logarithms of the factors of the causes
     # Covariances of the logarithms of the factors of the causes.
     before: Any
     after: Any
     row_variance: float  # variance of the logarithm of a time that no cause explains
 
     def variance_ratio(self, shares: dict[str, Any]) -> Any:
-        """Return the variance of the logarithm of a time relative to that before, by the shares of causes in it."""
+        """Return the variance of the logarithm of a time relative to that before, by the shares of causes in it.
+
+        The shares are those with the factors; before, the causes had other ones.
+        """
         known = [cause for cause in self.causes if cause in shares]
         at = [self.causes.index(cause) for cause in known]
-        vectors = np.array(np.broadcast_arrays(*(shares[cause] for cause in known)), dtype=np.float64)
+        moved = np.array(np.broadcast_arrays(*(shares[cause] for cause in known)), dtype=np.float64)
+        unmoved = (moved.T / np.exp(np.asarray(self.logs)[at])).T
+        unmoved = unmoved / unmoved.sum(axis=0)
         before, after = (
-            np.einsum("i...,ij,j...->...", vectors, matrix[np.ix_(at, at)], vectors)
-            for matrix in (np.asarray(self.before), np.asarray(self.after))
+            np.einsum("i...,ij,j...->...", vectors, np.asarray(matrix)[np.ix_(at, at)], vectors)
+            for vectors, matrix in ((unmoved, self.before), (moved, self.after))
         )
         return (after + self.row_variance) / (before + self.row_variance)
 

@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from ..timing import Workload
 
 
+TYPICAL_USERS = 16.0
+"""Sequences at which what measured servers leave uncertain of the host is computed."""
+
+
 def with_host(server: Server, host: Host, logits: float, sampling: str | None = None) -> Server:
     """Return an engine with the time of its host as it was fitted to servers, for a vocabulary of some logits.
 
@@ -63,8 +67,11 @@ def with_fitted_host(server: Server, kernels: EngineKernels | None, sampling: st
     """
     if kernels is None or not has_fitted_host(server, kernels):
         return server
-    logits = sampled_logits(kernels.of_iteration("decode", CHECKED_CONTEXT))
-    return with_host(server, kernels.step.host, logits, sampling)
+    decode, step = kernels.of_iteration("decode", CHECKED_CONTEXT), kernels.step
+    load = Load.of_decoding(TYPICAL_USERS, CHECKED_CONTEXT, step.placement.attention_data)
+    width = float(step.learned_width(decode, load, step.host.iteration_s))
+    host = structs.replace(step.host, interval_factor=step.host.interval_factor**width)
+    return with_host(server, host, sampled_logits(decode), sampling)
 
 
 class Iteration(msgspec.Struct, frozen=True, eq=False, dict=True):

@@ -39,6 +39,10 @@ def learned_constants(evidence: EvidenceCalibration, traits: dict[str, str]) -> 
     posterior = evidence.posterior(KIND)
     factors = posterior.factors(traits)
     learned = Learned(
-        factors.causes, factors.prior_covariance, factors.covariance, posterior.prior.noise[TIME_PER_TOKEN] ** 2
+        factors.causes,
+        factors.mean,
+        factors.prior_covariance,
+        factors.covariance,
+        posterior.prior.noise[TIME_PER_TOKEN] ** 2,
     )
     return with_factors(engine_constants(), dict(zip(factors.causes, factors.mean.tolist())), learned)

@@ -16,7 +16,7 @@ from scipy.optimize import minimize
 from paleo_lite.calibration.evidence import KindPrior, Observation
 from paleo_lite.timing.intervals import Z_90
 
-from .forecasts import KNOWN, forecast_groups
+from .forecasts import KNOWN, forecast_groups, is_evidence
 from .groups import Grouped, by_group, thinned
 
 TYPICAL, SPREAD = 0.08, 1.0
@@ -70,7 +70,7 @@ LEVELS = {
 
 def fit_prior(kind: str, grouped: Sequence[Grouped]) -> KindPrior:
     """Return the prior of a kind of question at which the rows of some groups are most likely."""
-    levels, rows = LEVELS[kind], thinned(grouped)
+    levels, rows = LEVELS[kind], list(filter(is_evidence, thinned(grouped)))
     causes = list(dict.fromkeys(cause for row in rows for cause in row.shares))
     figures = list(dict.fromkeys(row.figure for row in rows))
     model = _Likelihood(rows, causes, figures, levels)

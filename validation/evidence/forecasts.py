@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 
 from paleo_lite.calibration.evidence import KindPrior, Observation, Posterior
+from paleo_lite.serving.evidence import FIRST_TOKEN, has_waited
 
 from .groups import Grouped, by_group
 
@@ -49,10 +50,15 @@ def forecast_groups(rows: Sequence[Grouped], prior: KindPrior, known: int, seed:
         for _ in range(DRAWS):
             drawn = generator.choice(len(situations), known, replace=False)
             chosen = {situations[index] for index in drawn}
-            posterior = Posterior(tuple(row for row in own if row.situation in chosen), prior)
+            posterior = Posterior(tuple(row for row in own if row.situation in chosen and is_evidence(row)), prior)
             unknown = [row for row in own if row.situation not in chosen]
             points += [_forecast(row, posterior, seed * GROUPS + number) for row in unknown]
     return points
+
+
+def is_evidence(row: Observation) -> bool:
+    """Return whether `calibrate` learns from a row; others are forecast all the same."""
+    return row.figure != FIRST_TOKEN or not has_waited(row.measured, row.forecast)
 
 
 def forecast_from_other_devices(
@@ -69,7 +75,7 @@ def forecast_from_other_devices(
                 chosen = np.unique(np.linspace(0, len(others) - 1, MOST_OF_OTHERS).astype(int))
                 known += [others[int(index)] for index in chosen]
         if known:
-            posterior = Posterior(tuple(known), prior)
+            posterior = Posterior(tuple(filter(is_evidence, known)), prior)
             points += [_forecast(row, posterior, seed * GROUPS + number) for row in own]
     return points
 

@@ -13,11 +13,11 @@ import msgspec
 import numpy as np
 
 from paleo_lite.calibration.evidence import Observation, shares_of
-from paleo_lite.engines.causes import CAUSES, FRONT_END, HOST, LAUNCHES, PROMPTS
+from paleo_lite.engines.causes import CAUSES, HOST, LAUNCHES, PROMPTS
 from paleo_lite.engines.constants import EngineConstants, engine_constants
 from paleo_lite.engines.step import UNKNOWN_HOST
 from paleo_lite.machines import find_device
-from paleo_lite.serving.evidence import FIRST_TOKEN, LARGEST_PROMPT_SHARE
+from paleo_lite.serving.evidence import FIRST_TOKEN, first_token_shares
 from paleo_lite.serving.learned import KIND, TIME_PER_TOKEN
 
 from ..engines.servers import Server, published_servers
@@ -44,7 +44,10 @@ def _figures(part: StepParts, constants: EngineConstants) -> Iterator[Grouped]:
     """Yield the figures of a server as evidence."""
     server = part.server
     traits = server_traits(server)
-    tpot_s, ttft_s = predict_steps(part, constants)
+    tpot_s, _ = predict_steps(part, constants)
+    # Users wait for iterations of others: like `serve`, the forecast of a first token knows no measured iteration.
+    unmeasured = msgspec.structs.replace(part, server=msgspec.structs.replace(server, tpot_s=tpot_s))
+    _, ttft_s = predict_steps(unmeasured, constants)
     seconds = _decode_seconds(part, constants)
     host = constants.hosts.get(server.engine, UNKNOWN_HOST)
     logits = part.logits * server.concurrency / server.attention_data
@@ -58,8 +61,10 @@ def _figures(part: StepParts, constants: EngineConstants) -> Iterator[Grouped]:
     )
     is_steady = server.is_drawn and server.attention_data == 1 and server.concurrency <= MOST_USERS
     if server.ttft_s and is_steady and np.isfinite(ttft_s):
-        prompt_share = min(_prompt_s(part, constants) / ttft_s, LARGEST_PROMPT_SHARE)
-        shares = {PROMPTS: prompt_share, FRONT_END: 1 - prompt_share}
+        front_end_s = host.request_s + host.request_token_s * server.mean_input + host.request_iterations * tpot_s
+        shares = first_token_shares(
+            shares_of(seconds), ttft_s=ttft_s, prompt_s=_prompt_s(part, constants), front_end_s=front_end_s
+        )
         yield Grouped(group, Observation(KIND, FIRST_TOKEN, situation, traits, server.ttft_s, ttft_s, shares))
 
 
