@@ -49,6 +49,7 @@ from ..timing.calibrated import CalibratedModel
 from ..timing.energy import power_of
 from ..timing.pipelines import predict_pipeline
 from ..version import __version__
+from .contradictions import contradictions
 from .deployments import Deployments, find_decoder
 from .result_forecasts import (
     Forecast,
@@ -73,6 +74,9 @@ ASSUMED = {
 
 MOST_SITUATIONS = 60
 """Situations of a file that are forecast; more are thinned evenly, since each server is simulated."""
+
+QUEUED = "first tokens whose prompts wait in a queue, which say more of the load than of the server"
+"""Why times to first token are left out."""
 
 QUEUED_ITERATIONS = 10
 """Iterations of waiting in a time to first token above which it says more of the load than of the server."""
@@ -144,6 +148,8 @@ def _observations(
             own = [
                 _with_interval(row, forecasts) for row in _observe(reading, facts, situation, forecasts, hardware_files)
             ]
+            if own:
+                notes += [f"{findings.name}: {text}" for text in contradictions(facts, forecasts[0].answer)]
             if own and is_training(facts) and (assumed := describe_assumptions(facts)):
                 notes.append(f"{findings.name}: {assumed}")
         except NotShipped as error:
@@ -153,6 +159,8 @@ def _observations(
         except PaleoError as error:
             reasons[str(error)] = reasons.get(str(error), 0) + 1
             continue
+        if reading.values.get("ttft_s") and own and server_evidence.FIRST_TOKEN not in [row.figure for row in own]:
+            reasons[QUEUED] = reasons.get(QUEUED, 0) + 1
         if not own:
             reason = f"rows of the kind {reading.kind} without a figure that is evidence"
             reasons[reason] = reasons.get(reason, 0) + 1
@@ -234,9 +242,9 @@ def observe_server(
         # Tokens per second of all requests together: the same users write them in proportionally more time.
         per_token_s = tpot_s * forecasts["output_tokens_per_s"] / rate
     own.append((TIME_PER_TOKEN, per_token_s, tpot_s))
-    waited_s = answer.latencies["queue_s"]["mean"].value or 0.0
-    if waited_s <= QUEUED_ITERATIONS * tpot_s:
-        own.append((server_evidence.FIRST_TOKEN, to_number(measured.get("ttft_s")), ttft_s))
+    waited_s, first_s = answer.latencies["queue_s"]["mean"].value or 0.0, to_number(measured.get("ttft_s"))
+    if first_s and waited_s <= QUEUED_ITERATIONS * tpot_s and not server_evidence.has_waited(first_s, ttft_s):
+        own.append((server_evidence.FIRST_TOKEN, first_s, ttft_s))
     watts = _watts_of_server(measured, facts, situation, answer, on_device, per_token_s or tpot_s)
     return watts + [
         Observation(SERVER, figure, situation, traits, seconds, forecast_s, rounded_shares(shares[figure]))

@@ -26,6 +26,7 @@ from ..text import format_plural
 from ..timing import TimeModel
 from ..timing.pipeline_run import PipelineRun
 from ..timing.pipelines import predict_pipeline
+from .contradictions import contradictions
 from .pipelines import resolve_pipeline
 from .question import PictureOptions, Question
 from .training_rows import describe_assumptions, is_training, measured_step_s, training_options
@@ -82,13 +83,14 @@ def compare_result(path: Path, given: dict[str, Any], hardware_files: list[Path]
     reasons: dict[str, int] = {}
     not_shipped: dict[str, None] = {}
     assumptions: dict[str, None] = {}
+    contradicted: dict[str, None] = {}
     for number, reading in enumerate(findings.readings):
         if len(rows) >= MOST_ROWS:
             reasons[f"rows after the first {MOST_ROWS} figures"] = len(findings.readings) - number
             break
         try:
             facts = facts_of(reading, findings, given)
-            found = list(_beside(number, reading, facts, findings, hardware_files))
+            found = list(_beside(number, reading, facts, findings, hardware_files, contradicted))
             if found and is_training(facts) and (assumed := describe_assumptions(facts)):
                 assumptions.setdefault(assumed)
             rows += found
@@ -106,17 +108,24 @@ def compare_result(path: Path, given: dict[str, Any], hardware_files: list[Path]
     question = {name: findings.configuration[name] for name in FACTS if name in findings.configuration}
     if len({reading.values.get("network") for reading in findings.readings}) > 1:
         question.pop("network", None)  # each row has its own
-    notes = [*findings.guesses, *findings.doubts, *assumptions]
+    notes = [*contradicted, *findings.guesses, *findings.doubts, *assumptions]
     if any(row.kind == "server" for row in rows):
         notes.insert(0, _MEAN_LENGTHS)
     return MeasuredBesideForecast(findings.name, findings.tool, question, rows, left_out, notes)
 
 
 def _beside(
-    number: int, reading: Reading, facts: dict[str, Any], findings: Findings, hardware_files: list[Path]
+    number: int,
+    reading: Reading,
+    facts: dict[str, Any],
+    findings: Findings,
+    hardware_files: list[Path],
+    notes: dict[str, None],
 ) -> Iterator[Beside]:
-    """Yield the figures of a row that are both measured and forecast."""
-    for forecast in forecast_figures(reading.kind, facts, hardware_files):
+    """Yield the figures of a row that are both measured and forecast; note what contradicts the network."""
+    forecasts = forecast_figures(reading.kind, facts, hardware_files)
+    notes.update(dict.fromkeys(contradictions(facts, forecasts[0].answer) if forecasts else ()))
+    for forecast in forecasts:
         measured = measured_step_s(facts) if is_training(facts) else reading.values.get(forecast.figure)
         if measured and forecast.value and min(measured, forecast.value) > 0:
             low, high = forecast.interval or (None, None)

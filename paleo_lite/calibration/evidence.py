@@ -246,6 +246,8 @@ class Posterior(msgspec.Struct, frozen=True, dict=True, eq=False):
     @property
     def outliers(self) -> list[tuple[Observation, float]]:
         """Rows that are far from what the others say, and by how many deviations, the farthest first."""
+        if len(self.runs()) < 2:
+            return []  # there are no others
         pairs = zip(self.rows, self.distances)
         far = [(row, float(distance)) for row, distance in pairs if abs(distance) > OUTLYING]
         return sorted(far, key=lambda pair: -abs(pair[1]))

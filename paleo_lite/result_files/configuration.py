@@ -66,7 +66,7 @@ _ARITHMETIC = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "half":
 
 def complete(findings: Findings, given: dict[str, Any]) -> None:
     """Add what the user gave, what a sidecar says and what names suggest; then say what is still missing."""
-    sidecar = _read_sidecar(findings.path)
+    sidecar, recorded_name = _read_sidecar(findings.path), str(findings.configuration.get("network") or "")
     for name, value in {**sidecar, **{name: value for name, value in given.items() if value is not None}}.items():
         recorded = findings.configuration.get(name)
         if recorded is not None and name not in findings.guessed and not is_same(name, recorded, value):
@@ -76,7 +76,7 @@ def complete(findings: Findings, given: dict[str, Any]) -> None:
     precision = findings.configuration.get("precision")
     if isinstance(precision, str):
         findings.configuration["precision"] = _ARITHMETIC.get(precision.lower(), precision)
-    _guess_from_names(findings)
+    _guess_from_names(findings, recorded_name)
     findings.missing = _missing(findings)
 
 
@@ -122,8 +122,8 @@ def _read_sidecar(path: Path) -> dict[str, Any]:
     return facts
 
 
-def _guess_from_names(findings: Findings) -> None:
-    """Guess device, count and format from the name of the model, the file and its folder."""
+def _guess_from_names(findings: Findings, recorded_name: str) -> None:
+    """Guess device, count and format from the recorded name of the network, the given one, the file and its folder."""
     kept = findings.configuration
     if "gpu" not in kept and not any("gpu" in reading.values for reading in findings.readings):
         for how, text in (("the name of the file", findings.path.stem), ("the folder", findings.path.parent.name)):
@@ -133,10 +133,10 @@ def _guess_from_names(findings: Findings) -> None:
                 if match[1]:
                     findings.guess(how, devices=int(match[1][:-1]))
                 break
-    network = str(kept.get("network") or "")
-    match = _FORMATS.search(network) or _FORMATS.search(findings.path.stem)
+    in_network = _FORMATS.search(recorded_name) or _FORMATS.search(str(kept.get("network") or ""))
+    match = in_network or _FORMATS.search(findings.path.stem)
     if match and "weights" not in kept:
-        how = "the name of the network" if _FORMATS.search(network) else "the name of the file"
+        how = "the name of the network" if in_network else "the name of the file"
         name = match[1].lower()
         findings.guess(how, **{"precision" if name in ("bf16", "fp16") else "weights": name})
 

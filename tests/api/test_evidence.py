@@ -7,6 +7,7 @@ serving/evidence.py, serving/learned.py.
 from __future__ import annotations
 
 import json
+from math import exp, log
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 import paleo_lite as pl
 from paleo_lite.api.calibrations import find_result_files
 from paleo_lite.calibration.alternatives import try_alternatives
-from paleo_lite.calibration.evidence import Observation
+from paleo_lite.calibration.evidence import Observation, remaining_width
 from paleo_lite.calibration.evidence_file import EvidenceCalibration
 from paleo_lite.calibration.store import find_calibration, write_calibration
 from paleo_lite.errors import BadFile, BadValue, CalibrationFailed
@@ -349,3 +350,48 @@ def test_a_result_file_is_no_calibration(tmp_path: Path) -> None:
     ):
         with pytest.raises(BadFile, match=said):
             find_calibration(str(tmp_path / name))
+
+
+def test_a_first_token_that_waited_is_no_evidence(tmp_path: Path) -> None:
+    """Ten seconds are far more than three times the forecast: the prompt waited for a place in the server."""
+    found = pl.calibrate(write(tmp_path / "full.jsonl", bench(8, 12.0, 10_000.0)), gpu="h100-sxm", precision="bf16")
+    assert isinstance(found, EvidenceCalibration)
+    assert [row.figure for row in found.observations] == ["tpot_s"]
+    assert any("first tokens whose prompts wait in a queue" in note for note in found.notes)
+
+
+def test_serve_narrows_its_intervals_as_calibrate_says(tmp_path: Path) -> None:
+    """What rows leave of the interval of a time per token is about what the posterior leaves of its deviation.
+
+    Iterations of `serve` have intervals by their kernels and by the host, which are narrowed by what both leave.
+    """
+    usual = forecast().latencies["tpot_s"]["mean"].value * 1e3
+    found = pl.calibrate(
+        write(tmp_path / "bench.json", bench(8, 1.1 * usual), bench(16, 1.2 * usual)), **SERVER, tensor=1
+    )
+    assert isinstance(found, EvidenceCalibration)
+    shipped, moved = (forecast(**more).latencies["tpot_s"]["mean"] for more in ({}, {"calibration": found}))
+    row = next(row for row in found.observations if row.figure == "tpot_s")
+    posterior = found.posterior("server")
+    _, after, before = posterior.factors(row.traits).log_time(row.shares, posterior.prior.noise["tpot_s"])
+    width = log(moved.high / moved.low) / log(shipped.high / shipped.low)
+    assert width == pytest.approx(remaining_width(after, before), abs=0.15)
+
+
+def test_a_first_token_is_moved_as_calibrate_says(slow_server: EvidenceCalibration) -> None:
+    shipped, moved = (forecast(**more).latencies["ttft_s"]["mean"] for more in ({}, {"calibration": slow_server}))
+    row = next(row for row in slow_server.observations if row.figure == "ttft_s" and "concurrency 8" in row.situation)
+    total, _, _ = slow_server.posterior("server").factors(row.traits).log_time(row.shares, 0.0)
+    assert moved.value / shipped.value == pytest.approx(exp(total), rel=0.1)
+
+
+def test_weights_of_another_network_are_noticed(tmp_path: Path) -> None:
+    """The file of llama.cpp has 3.83 GB and 6.74 billion parameters; Llama 3.2 1B has 1.24 billion.
+
+    The format is that of the recorded file name, also where another network is given.
+    """
+    path = llama_bench(tmp_path / "bench.jsonl", 0.01, 0.2)
+    notes = pl.calibrate(path, gpu="rtx3090", network="llama-3.2-1b").notes  # type: ignore[union-attr]
+    assert any("6,738,415,616 parameters, and llama-3.2-1b has 1,235,814,400" in note for note in notes)
+    assert any("the file says 3.8 GB of weights, and llama-3.2-1b in q4_0 has 0." in note for note in notes)
+    assert not any("check the network" in note for note in pl.calibrate(path, gpu="rtx3090").notes)  # type: ignore[union-attr]

@@ -1,6 +1,6 @@
 """Rows of training in result files, as options of `train` and as evidence.
 
-Tests: api/training_rows.py, questions/recorded_facts.py.
+Tests: api/contradictions.py, api/training_rows.py, questions/recorded_facts.py.
 """
 
 from __future__ import annotations
@@ -170,3 +170,33 @@ def test_the_head_of_a_log_is_the_question(given: dict[str, Any], tmp_path: Path
     assert found.observations[0].measured == pytest.approx(given.get("global_batch_size", 16) / 8)
     (row,) = pl.compare(path, **given).rows  # type: ignore[union-attr]
     assert (row.forecast, row.measured) == (asked.answering_row.time_s, found.observations[0].measured)
+
+
+def test_one_device_recomputes_parts_of_blocks() -> None:
+    """One device is a group of one there, which `train` asks for."""
+    facts = {"gpu": "h100-sxm", "devices": 1, "global_batch_size": 2, "recompute": "selective", "execution": "compiled"}
+    options = training_options(facts)
+    assert (options["workers"], options["batch_size"]) == (1, 2)
+    assert pl.train("llama-3.2-1b", sequence_length=1024, **options)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"network": "llama-3-70b"}, ["the file says 8,030,261,248 parameters, and llama-3-70b has 70,553,706,496"]),
+        (
+            {"network": "llama-3-70b", "gpu": "a100-sxm-80gb"},
+            ["times the least that the data sheets of its devices allow"],
+        ),
+        ({"network": "llama-3.1-8b"}, []),
+    ],
+)
+def test_a_log_of_another_network_is_noticed(given: dict[str, Any], said: list[str], tmp_path: Path) -> None:
+    """The numbers of parameters are those of the models' cards: 8.03 and 70.55 billion."""
+    pytest.importorskip("pyarrow")
+    path = tmp_path / "titan.log"
+    path.write_text(TITAN + "step: 20  loss: 9.1  memory: 40.00GiB(50.00%)  tps: 4,096  mfu: 30.00%\n")
+    facts = {("predict" if name == "network" else name): value for name, value in given.items()}
+    for notes in (pl.calibrate(path, **given).notes, pl.compare(path, **facts).notes):  # type: ignore[union-attr]
+        assert all(any(text in note for note in notes) for text in said), notes
+        assert said or not any("check the network" in note for note in notes)

@@ -293,7 +293,8 @@ def test_calibrating_from_csv_does_not_import_profile_readers(tmp_path: Path, cs
 def test_result_files_are_evidence(tmp_path: Path) -> None:
     """Two files make one calibration; a file is written, and shown again by its name."""
     for name, tpot_ms in (("a.json", "20.0"), ("b.json", "22.0")):
-        (tmp_path / name).write_text(VLLM_SERVE.replace('"mean_tpot_ms": 20.0', f'"mean_tpot_ms": {tpot_ms}'))
+        text = VLLM_SERVE.replace('"mean_tpot_ms": 20.0', f'"mean_tpot_ms": {tpot_ms}')
+        (tmp_path / name).write_text(text.replace('"mean_ttft_ms": 1000.0', '"mean_ttft_ms": 100.0'))
     files = [str(tmp_path / name) for name in ("a.json", "b.json")]
     output = str(tmp_path / "server.toml")
     answer = run("calibrate", *files, "--gpu", "h100-sxm", "-o", output, "--format", "json")

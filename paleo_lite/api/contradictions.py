@@ -1,0 +1,69 @@
+"""What a result file says of the network that it ran, where that contradicts the network of the forecast."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ..architectures import find_network
+from ..architectures.pipelines.sampling import find_pipeline
+from ..own_machines.contents import read_contents
+from ..own_machines.predict import LocalPrediction
+from ..result_files.text import to_number
+from ..units import format_number
+from .deployments import find_decoder
+from .training_rows import is_training, measured_step_s
+
+PARAMETER_TOLERANCE = 0.1
+"""Relative difference of numbers of parameters that conventions explain: tied heads, heads that predict more tokens."""
+
+WEIGHT_TOLERANCE = 0.15
+"""Relative difference of bytes of weights that mixtures of formats explain: files of one name differ in a few."""
+
+FASTEST = 0.95
+"""Measured time over the bound below which no rounding explains it."""
+
+
+def contradictions(facts: dict[str, Any], answer: Any) -> Iterator[str]:
+    """Yield a sentence for each figure of a row that its network cannot have; `answer` is the forecast."""
+    name = facts.get("network")
+    if not name or find_pipeline(str(name)) is not None:
+        return
+    network = find_network(str(name))
+    for what, own, tolerance in (
+        ("parameters", network.parameters, PARAMETER_TOLERANCE),
+        ("blocks", network.blocks, 0.0),
+    ):
+        said = to_number(facts.get(what))
+        if said and own and abs(said / own - 1) > tolerance:
+            yield (
+                f"the file says {format_number(said)} {what}, and {network.name} has {format_number(own)}: check the "
+                "network"
+            )
+    if isinstance(answer, LocalPrediction):
+        yield from _of_weights(facts, answer)
+    yield from _of_bound(facts, answer)
+
+
+def _of_weights(facts: dict[str, Any], answer: LocalPrediction) -> Iterator[str]:
+    """Yield a sentence if the weights of a file have other bytes than those of the network in its format."""
+    said = to_number(facts.get("weight_bytes"))
+    if not said:
+        return
+    own = read_contents(find_decoder(facts["network"]), answer.weights).stored_bytes
+    if own and abs(said / own - 1) > WEIGHT_TOLERANCE:
+        yield (
+            f"the file says {said / 1e9:.1f} GB of weights, and {answer.network} in {answer.weights} has "
+            f"{own / 1e9:.1f} GB: check the network and the format"
+        )
+
+
+def _of_bound(facts: dict[str, Any], answer: Any) -> Iterator[str]:
+    """Yield a sentence if a step of training is shorter than the data sheets of its devices allow."""
+    bound_s = getattr(answer, "bound_s", None)
+    seconds = measured_step_s(facts) if is_training(facts) else None
+    if bound_s and seconds and seconds < FASTEST * bound_s:
+        yield (
+            f"a measured time is {seconds / bound_s:.2f} times the least that the data sheets of its devices allow: "
+            "check the network, the device and the number of devices"
+        )
