@@ -55,7 +55,8 @@ NETWORK = ("predict {file} --gpu k40m", "predict {file} --gpu k40m --phase train
 
 
 RESULT = ("measurements {file} --gpu h100-sxm", "measurements {file} {file} --jobs 1 --keep-going --top 3",
-          "measurements {file} --format json", "compare {file} --gpu h100-sxm --predict llama-3.1-8b")  # fmt: skip
+          "measurements {file} --format json", "compare {file} --gpu h100-sxm --predict llama-3.1-8b",
+          "calibrate {file} --gpu h100-sxm --network llama-3.1-8b --precision bf16 --engine vllm")  # fmt: skip
 
 
 class Sample(NamedTuple):

@@ -17,37 +17,7 @@ from paleo_lite.result_files.log_heads import HEAD_CHUNKS, value_of
 from paleo_lite.result_files.megatron import facts_of_arguments
 from paleo_lite.result_files.network_names import find_network_name
 from paleo_lite.result_files.text import CHUNK_BYTES
-
-# torchtitan 0.1 to 0.2.2: train.py, distributed/parallel_dims.py, distributed/activation_checkpoint.py,
-# components/metrics.py.
-TITAN_2025 = """[rank0]:[titan] - root - INFO - CUDA capacity: NVIDIA H100 80GB HBM3 with 79.10GiB memory
-[rank0]:[titan] - root - INFO - Building 3-D device mesh with ['dp_replicate', 'dp_shard', 'tp'], [2, 8, 4]
-[rank0]:[titan] - root - INFO - \x1b[34mModel llama3 8B \x1b[31msize: 8,030,261,248 total parameters\x1b[39m
-[rank0]:[titan] - root - INFO - Applied selective activation checkpointing to the model
-[rank0]:[titan] - root - INFO - Compiling each TransformerBlock with torch.compile
-[rank0]:[titan] - root - INFO - Applied HSDP to the model
-[rank0]:[titan] - root - INFO - Mixed precision training is handled by fully_shard
-[rank0]:[titan] - root - INFO - Trainer is initialized with local batch size 2, global batch size 64, gradient \
-accumulation steps 2, sequence length 8192, total steps 1000 (warmup 200).
-"""
-TITAN_2026 = """[titan] - root - INFO - torchtitan version: 0.2.2 (0.0.0 means __version__ is not defined correctly).
-[titan] - root - INFO - Building device mesh with parallelism: pp=4, dp_replicate=1, dp_shard=8, cp=1, tp=2, ep=8
-[titan] - root - INFO - Model deepseek_v3 671B size: 671,026,419,200 total parameters
-[titan] - root - INFO - Float8 training active with recipe rowwise
-[titan] - root - INFO - Applied FullAC activation checkpointing to the model
-[titan] - root - INFO - Applied FSDP to the model
-[titan] - root - INFO - Using pipeline schedule Interleaved1F1B with 8 microbatches and 8 stages.
-[titan] - root - INFO - Trainer is initialized with 65536 tokens per DP rank, 524288 tokens per train step, gradient \
-accumulation steps 1, maximum context length 4096, total steps 10 (warmup 2)
-"""
-TITAN_2024 = """2024-10-01 - root - INFO - GPU capacity: NVIDIA A100-SXM4-80GB (0) with 79.15GiB memory
-2024-10-01 - root - INFO - Building 1-D device mesh with ['dp'], [8]
-2024-10-01 - root - INFO - Training starts at step 1, with local batch size 1, global batch size 8, sequence length \
-8192, total steps 1000 (warmup 200)
-"""
-STEPS = "".join(
-    f"step: {number}  loss: 9.1  memory: 40.00GiB(50.00%)  tps: 5,000  mfu: 30.00%\n" for number in (1, 10, 20, 30)
-)
+from result_samples import COMPOSER, DEEPSPEED, LITGPT, STEPS, TITAN_2024, TITAN_2025, TITAN_2026, TRAINER
 
 
 def facts_of(text: str, folder: Path) -> dict[str, Any]:
@@ -152,40 +122,12 @@ def test_nemo_prints_yaml(tmp_path: Path) -> None:
     )  # fmt: skip
 
 
-# deepspeed/runtime/config.py, `DeepSpeedConfig.print`.
-DEEPSPEED = """[2023-07-18 18:07:50,078] [INFO] [config.py:964:print]   bfloat16_enabled ............. True
-[2023-07-18 18:07:50,078] [INFO] [config.py:964:print]   gradient_accumulation_steps .. 2
-[2023-07-18 18:07:50,078] [INFO] [config.py:964:print]   train_batch_size ............. 64
-[2023-07-18 18:07:50,078] [INFO] [config.py:964:print]   train_micro_batch_size_per_gpu  4
-[2023-07-18 18:07:50,078] [INFO] [config.py:964:print]   world_size ................... 8
-[2023-07-18 18:07:50,078] [INFO] [config.py:964:print]   zero_optimization_stage ...... 3
-epoch=0/micro_step=10/global_step=10, RunningAvgSamplesPerSec=173.4, CurrSamplesPerSec=171.9
-"""
-
-
 def test_deepspeed(tmp_path: Path) -> None:
     """Names that reach into the column of values have no dots."""
     assert_has(
         facts_of(DEEPSPEED, tmp_path), precision="bf16", global_batch_size=64, devices=8, zero_stage=3, accumulation=2,
         micro_batch=4,
     )  # fmt: skip
-
-
-# transformers/trainer.py, `_inner_training_loop`, and the `TrainingArguments` that example scripts print.
-TRAINER = """TrainingArguments(
-bf16=True,
-fsdp=[<FSDPOption.FULL_SHARD: 'full_shard'>, <FSDPOption.AUTO_WRAP: 'auto_wrap'>],
-gradient_checkpointing=True,
-torch_compile=False,
-)
-***** Running training *****
-  Num examples = 346,940
-  Instantaneous batch size per device = 10
-  Total train batch size (w. parallel, distributed & accumulation) = 640
-  Gradient Accumulation steps = 8
-  Total optimization steps = 1,000
-{'train_runtime': 2000.0, 'train_samples_per_second': 320.1, 'train_steps_per_second': 0.5, 'epoch': 1.0}
-"""
 
 
 def test_the_trainer_of_hugging_face(tmp_path: Path) -> None:
@@ -200,22 +142,6 @@ def test_the_trainer_of_hugging_face(tmp_path: Path) -> None:
     assert_has(findings.readings[0].values, step_s=2.0, global_batch_size=640, steps=1000)
 
 
-# litgpt/utils.py prints its arguments with `pprint`.
-LITGPT = """{'checkpoint_dir': PosixPath('checkpoints/meta-llama/Llama-2-7b-hf'),
- 'devices': 4,
- 'num_nodes': 1,
- 'precision': 'bf16-true',
- 'train': TrainArgs(save_interval=800,
-                    global_batch_size=16,
-                    micro_batch_size=1,
-                    max_seq_length=512,
-                    min_lr=6e-05)}
-Epoch 1 | iter 2 step 0 | loss train: 1.646, val: n/a | iter time: 100.00 ms
-Epoch 1 | iter 3 step 0 | loss train: 1.646, val: n/a | iter time: 100.00 ms
-Epoch 1 | iter 4 step 1 | loss train: 1.660, val: n/a | iter time: 150.00 ms (step)
-"""
-
-
 def test_litgpt(tmp_path: Path) -> None:
     """16 samples on 4 devices are 4 iterations: three of 100 ms, and one of 150 ms with the update."""
     path = tmp_path / "run.log"
@@ -227,21 +153,6 @@ def test_litgpt(tmp_path: Path) -> None:
     )  # fmt: skip
     (whole,) = (reading.values for reading in findings.readings if "variant" not in reading.values)
     assert whole["step_s"] == pytest.approx(0.45)
-
-
-# llmfoundry/command_utils/train.py logs its configuration, and composer/loggers/console_logger.py the nodes.
-COMPOSER = """num_gpus_per_node: 8
-num_nodes: 2
-max_seq_len: 2048
-global_train_batch_size: 256
-device_train_microbatch_size: 16
-precision: amp_bf16
-fsdp_config:
-  sharding_strategy: FULL_SHARD
-  activation_checkpointing: false
-         Train throughput/batches_per_sec: 0.5
-         Train throughput/samples_per_sec: 128.0
-"""
 
 
 def test_composer(tmp_path: Path) -> None:
