@@ -201,6 +201,8 @@ def _observe(
     if isinstance(answer, PictureRow):
         return _observe_picture(facts, situation, answer, next(iter(values.values())))
     if isinstance(answer, MeasuredCollective):
+        if reading.kind == "copy":
+            return _observe_message(facts, answer)
         return _observe_collective(facts, answer, values["time_s"])
     if isinstance(answer, LocalPrediction):
         return _observe_local(reading, facts, situation, answer, values)
@@ -383,6 +385,18 @@ def _observe_collective(
     return [
         Observation(link_evidence.KIND, link_evidence.TIME, named, traits, seconds, forecast_s, rounded_shares(shares))
     ]
+
+
+def _observe_message(facts: dict[str, Any], measured: MeasuredCollective) -> list[Observation]:
+    """Return a message that is slower than its forecast as evidence of its link, of which it bounds collectives.
+
+    Raise BadValue for a faster one, which says nothing: a collective may reach less of a link than a message.
+    """
+    rate, forecast_s = to_number(facts.get("bytes_per_s")), link_evidence.collective_s(*measured)
+    if not rate or measured.message_bytes / rate <= forecast_s:
+        raise BadValue("messages as fast as forecast bound no collective")
+    (row,) = _observe_collective({"time_s": measured.message_bytes / rate}, measured, forecast_s) or (None,)
+    return [] if row is None else [msgspec.structs.replace(row, situation=f"{row.situation}, which bounds collectives")]
 
 
 def suggest_rows(calibration: EvidenceCalibration, number: int, hardware_files: list[Path]) -> list[SuggestedRow]:

@@ -10,7 +10,7 @@ from ..architectures import network_names
 from ..architectures.pipelines.records import pipelines
 from ..architectures.pipelines.sampling import find_pipeline
 from ..calibration.picture_evidence import seconds_of
-from ..distributed.link_evidence import OPERATIONS, collective_s, measured_topology
+from ..distributed.link_evidence import OPERATIONS, POINT_TO_POINT, collective_s, measured_topology
 from ..distributed.links import Topology
 from ..errors import BadValue, PaleoError, UnknownFormat
 from ..formats import FORMATS
@@ -42,7 +42,7 @@ _MEAN_LENGTHS = (
     "in the forecast all prompts and answers have their mean length; real ones vary, and fill batches unevenly"
 )
 LOCAL_TOOLS = ("llama.cpp", "ollama", "lm studio", "mlx-lm", "exllama")
-_WITHOUT_NETWORK = ("collective",)
+_WITHOUT_NETWORK = ("collective", "copy")
 
 
 class NotShipped(BadValue):
@@ -347,6 +347,42 @@ def measured_collective(facts: dict[str, Any], hardware_files: list[Path]) -> Me
     return MeasuredCollective(topology, operation, float(size))
 
 
+LARGE_MESSAGE = 2.0**22
+"""Bytes from which the bandwidth of a link decides the time of a message."""
+
+COPIED_BYTES = 2.0**29
+"""Bytes of a copy of nvbandwidth, unless its `--bufferSize` says otherwise, which it does not print."""
+
+_MESSAGES = {"rdma write": 2, "rdma read": 2, "rdma send": 2, "device_to_device_memcpy_read_ce": 1,
+             "device_to_device_memcpy_write_ce": 1, "device_to_device_memcpy_read_sm": 1,
+             "device_to_device_memcpy_write_sm": 1}  # fmt: skip
+"""Messages over a link that no library divides, by the number of nodes that they connect.
+
+Those of MPI are as fast as its transport, which collectives of other libraries do not use.
+"""
+
+
+def _ask_copy(facts: dict[str, Any], more: dict[str, Any]) -> list[Forecast]:
+    """Forecast the bandwidth of a large message between two devices."""
+    measured = measured_message(facts, more["hardware_files"])
+    rate = measured.message_bytes / collective_s(*measured)
+    return [Forecast("bytes_per_s", rate, answer=measured)]
+
+
+def measured_message(facts: dict[str, Any], hardware_files: list[Path]) -> MeasuredCollective:
+    """Return a large message between two devices as a collective of these; raise BadValue for another copy."""
+    operation = str(facts.get("operation"))
+    nodes = _MESSAGES.get(operation)
+    if nodes is None or facts.get("variant"):
+        raise BadValue(f"copies of the kind {operation} have no forecast")
+    size = to_number(facts.get("bytes")) or (COPIED_BYTES if nodes == 1 else None)
+    if size is None or not LARGE_MESSAGE <= size <= MOST_BYTES:
+        raise BadValue("messages below 4 MiB say little of the bandwidth of a link")
+    device, link = find_device(facts["gpu"], hardware_files), facts.get("link")
+    topology = measured_topology(device, 2, nodes, None if link is None else str(link), POINT_TO_POINT)
+    return MeasuredCollective(topology, POINT_TO_POINT, size)
+
+
 def _ask_pass(facts: dict[str, Any], more: dict[str, Any], *, figure: str, **settings: Any) -> list[Forecast]:
     from ..questions.predict import predict
 
@@ -373,5 +409,6 @@ _ASKS: dict[str, Callable[[dict[str, Any], dict[str, Any]], list[Forecast]]] = {
     "step": _ask_step,
     "picture": _ask_picture,
     "collective": _ask_collective,
+    "copy": _ask_copy,
 }
 """How each kind of row is forecast; the others are left out, and said."""

@@ -50,7 +50,7 @@ CAUSES = (LATENCY, TRANSFER)
 EXCHANGES = "exchanges"
 """Cause of servers and of steps of training that contains collectives."""
 
-ALL_REDUCE = "all-reduce"
+ALL_REDUCE, POINT_TO_POINT = "all-reduce", "point-to-point"
 
 OPERATIONS = {
     "all_reduce": ALL_REDUCE,
@@ -59,7 +59,7 @@ OPERATIONS = {
     "allgather": "all-gather",
     "reduce_scatter": "reduce-scatter",
     "alltoall": "all-to-all",
-    "sendrecv": "point-to-point",
+    "sendrecv": POINT_TO_POINT,
 }
 """Operations of measured links, by the names that nccl-tests and the OSU benchmarks give them."""
 
@@ -67,7 +67,7 @@ _ALONG_ONE_LINK: dict[str, Callable[[Any, int, LinkRate], Any]] = {
     "all-gather": all_gather_time_s,
     "reduce-scatter": reduce_scatter_time_s,
     "all-to-all": all_to_all_time_s,
-    "point-to-point": lambda size, workers, link: point_to_point_time_s(size, link),
+    POINT_TO_POINT: lambda size, workers, link: point_to_point_time_s(size, link),
 }
 
 LEAST_S = 1e-8

@@ -395,3 +395,30 @@ def test_weights_of_another_network_are_noticed(tmp_path: Path) -> None:
     assert any("6,738,415,616 parameters, and llama-3.2-1b has 1,235,814,400" in note for note in notes)
     assert any("the file says 3.8 GB of weights, and llama-3.2-1b in q4_0 has 0." in note for note in notes)
     assert not any("check the network" in note for note in pl.calibrate(path, gpu="rtx3090").notes)  # type: ignore[union-attr]
+
+
+PERFTEST = """                    RDMA_Write BW Test
+ #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]
+ 65536      5000             {mib:.2f}           {mib:.2f}          0.1
+ 8388608    5000             {mib:.2f}           {mib:.2f}          0.1
+"""
+
+
+def test_slow_messages_bound_collectives(tmp_path: Path) -> None:
+    """Of 400 Gbit/s a message of 10 GB/s leaves a fifth; perftest counts 2^20 bytes. A fast one says nothing."""
+    path = tmp_path / "ib.log"
+    path.write_text(PERFTEST.format(mib=10e9 / 2**20))
+    slow = pl.calibrate(path, gpu="h100-sxm")
+    assert isinstance(slow, EvidenceCalibration)
+    (row,) = slow.observations
+    assert (row.kind, row.measured) == ("link", pytest.approx(2**23 / 10e9))
+    assert row.situation == "point-to-point of 8,388,608 bytes, 2 devices, which bounds collectives"
+    pytest.importorskip("pyarrow")
+    (shown,) = pl.compare(path, gpu="h100-sxm").rows  # type: ignore[union-attr]
+    assert (shown.figure, shown.measured) == ("bytes_per_s", pytest.approx(10e9))
+    asked: dict[str, Any] = {"gpu": "h100-sxm", "workers": 16, "sequence_length": 2048}
+    shipped, moved = (pl.train("llama-3.2-1b", **asked, **more).rows[0].time_s for more in ({}, {"calibration": slow}))
+    assert moved > 1.02 * shipped
+    path.write_text(PERFTEST.format(mib=49e9 / 2**20))
+    with pytest.raises(BadValue, match="messages as fast as forecast bound no collective"):
+        pl.calibrate(path, gpu="h100-sxm")
