@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ..machines import Device, Price
     from ..serving.answers import Serving
     from ..serving.candidates import Candidate
+    from ..serving.classes import RequestClass
     from ..serving.deployment import Deployment
     from ..serving.elastic import Elasticity
     from ..serving.placement import Division
@@ -43,7 +44,7 @@ def answer(question: Serve) -> Serving | Comparison:
     if question.advise is not None:
         if "network" in several:
             raise BadValue("`--advise` ranks deployments of one network: give one")
-        for name in {"workload", "cache_tiers", "router", "requests", *_ELASTIC} & set(question.given()):
+        for name in {"workload", "cache_tiers", "router", "requests", "classes", *_ELASTIC} & set(question.given()):
             raise BadValue(f"`--advise` ranks replicas alone: leave `--{name.replace('_', '-')}` out")
         check_single(question, ("gpu",))
         return _answer(question)
@@ -82,8 +83,11 @@ def _answer(question: Serve, listings: Mapping[str, Price | None] | None = None)
         raise BadValue(
             "`--prefix-hit-rate` is for requests without hash_ids: those of this trace say which prefixes are common"
         )
+    classes = _classes(question)
+    if any(one.priority for one in classes):
+        deployment = _with_priorities(deployment)
     prepared = deployment.prepare(traffic)
-    result = simulated_answer(prepared, traffic, description)
+    result = simulated_answer(prepared, traffic, description, classes=classes)
     if not objectives:
         return result
     return with_highest_rate(result, deployment, objectives, _traffic_at(question, demand, deployment))
@@ -133,8 +137,17 @@ def _traffic_at(question: Serve, demand: Demand, deployment: Deployment) -> Call
 
 def _traffic(question: Serve, demand: Demand, deployment: Deployment) -> tuple[Traffic, str]:
     """Return the requests of a deployment, and their description."""
+    from ..serving.classes import with_classes
+
+    classes = _classes(question)
+    if classes and (demand.trace is not None or question.workload is not None):
+        raise BadValue("`--class` divides the requests of `--rate` or `--concurrency`: leave the others out")
     if question.workload is None:
-        return demand.traffic(deployment.replicas, mixes_phases=deployment.engine.mixes_phases)
+        traffic, description = demand.traffic(deployment.replicas, mixes_phases=deployment.engine.mixes_phases)
+        if not classes:
+            return traffic, description
+        traffic = with_classes(traffic, classes, question.seed)
+        return traffic, f"{demand.describe(len(traffic))}, {len(classes)} classes"
     from ..serving.workloads import parse_workload
 
     if demand.trace is not None:
@@ -149,6 +162,27 @@ def _traffic(question: Serve, demand: Demand, deployment: Deployment) -> tuple[T
         count, rate_per_s=demand.rate_per_s, concurrency=demand.concurrency, arrivals=demand.arrivals, seed=demand.seed
     )
     return traffic, f"{demand.describe(count)}, {workload.describe()}"
+
+
+def _classes(question: Serve) -> list[RequestClass]:
+    """Return the classes of requests; raise BadValue if two have one name."""
+    from ..serving.classes import parse_class
+
+    classes = [parse_class(text) for text in question.classes]
+    names = [one.name for one in classes]
+    if len(set(names)) < len(names):
+        raise BadValue(f"`--class` names one class twice: {', '.join(names)}")
+    return classes
+
+
+def _with_priorities(deployment: Deployment) -> Deployment:
+    """Return a deployment whose requests have priorities; raise BadValue if its engine knows none."""
+    import msgspec
+
+    launcher = deployment.engine.launcher
+    if launcher is None or not launcher.priorities:
+        raise BadValue(f"nothing is known of priorities under {deployment.engine.name}: leave priority=N out")
+    return msgspec.structs.replace(deployment, has_priorities=True)
 
 
 class _Resolved(NamedTuple):

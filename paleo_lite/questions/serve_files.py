@@ -62,6 +62,8 @@ def answered_deployment(question: Serve, answer: Any) -> Deployment:
     if not isinstance(answer, Serving):
         raise BadValue("`--report` writes the files of one deployment: give one value of every option")
     deployment = make_deployment(question) if question.advise is None else advised_deployment(question, answer)
+    if any(one.priority for one in answer.classes or ()):
+        deployment = msgspec.structs.replace(deployment, has_priorities=True)
     prefill = deployment.prefill
     if prefill is not None and answer.prefill_pool is not None:
         prefill = msgspec.structs.replace(prefill, longest_request=answer.prefill_pool.longest_request)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -189,6 +190,12 @@ class Serve(
         "question=1200,output=1000, conversation:turns=10,clients=0,question=512,output=256,think=0s,barrier=0, "
         "agent:turns=20,system=8000,question=1000,output=200,tool=2s or best-of:samples=8,prompt=1000,output=500 (the "
         "defaults).",
+    )  # fmt: skip
+    classes: Sequence[str] | str = option(
+        (), group=TRAFFIC_GROUP, is_repeatable=True, spellings=("--class",), metavar="NAME:KEY=VALUE,...",
+        help="Class of requests of --rate or --concurrency; give the option for each: share=WEIGHT, priority=N (lower "
+        "ones first; default 0), input=TOKENS, output=TOKENS, and limits of a request, ttft=TIME, tpot=TIME, "
+        "latency=TIME, of which the answer says how many are within them.",
     )  # fmt: skip
     seed: int = option(
         0, group=TRAFFIC_GROUP, type=click.INT, metavar="N", help="Seed of arrivals and lengths. [default: 0]"

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..serving.answers import ALL_FIGURES, Figure, Serving
 from ..serving.candidates import RANKINGS, Candidate, DeploymentAdvice
+from ..serving.classes import ClassAnswer
 from ..serving.elastic import Count
 from ..serving.kernel_timer import KernelTime
 from ..serving.outcomes import LATENCIES
@@ -48,6 +49,8 @@ def serving_page(serving: Serving, **options: Any) -> Document:
         f"{_show(figures['output_tokens_per_s'], format_number)} tokens/s{kind}"
     )
     content: list[Any] = [_latency_table(serving), _figure_table(serving)]
+    if serving.classes is not None:
+        content.insert(1, _class_table(serving.classes))
     if serving.replica_counts is not None:
         content.append(_replica_table(serving.replica_counts))
     if serving.advice is not None:
@@ -211,6 +214,24 @@ def _figure_table(serving: Serving) -> Table:
     value, interval = find_column("value", left=False), find_column("interval", show=str)  # in the units of the figures
     columns = select_columns("figure", value, interval, drop=("interval",))
     return Table("Throughput, cache and cost", columns, rows)
+
+
+def _class_table(classes: Sequence[ClassAnswer]) -> Table:
+    rows = [{name: getattr(one, name) for name in ClassAnswer.__struct_fields__} for one in classes]
+    columns = [
+        part_column("name", str).replace(title="class", left=True),
+        part_column("priority", str),
+        part_column("requests", format_number),
+        *(
+            part_column(f"{latency}_{part}_s", format_time_short).replace(title=f"{latency}\n{part}")
+            for latency in ("ttft", "tpot", "latency")
+            for part in ("p50", "p90")
+        ),
+    ]
+    if any(one.limits for one in classes):
+        columns.append(part_column("limits", str).replace(left=True))
+        columns.append(part_column("within", format_percent).replace(title="within\nlimits"))
+    return Table("Classes of requests", columns, rows)
 
 
 def _replica_table(counts: Sequence[Count]) -> Table:

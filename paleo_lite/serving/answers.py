@@ -17,6 +17,7 @@ from ..timing.notes import clock_notes, published_weights_note, setting_notes
 from ..timing.power import MIN_FRACTION
 from .cache import fixed_cache_note
 from .candidates import DeploymentAdvice
+from .classes import ClassAnswer, RequestClass, answer_classes
 from .deployment import LEVELS, Deployment, PreparedDeployment
 from .drafting import drafting_notes
 from .elastic import Count, Elasticity, count_lives, paid_seconds
@@ -104,6 +105,8 @@ class Serving(Answer, msgspec.Struct, frozen=True, eq=False):
         Replicas that compute prompts only; None where every replica does both.
     prefix_hit_rates : tuple of float or None
         Share of the prompts' tokens that the prefix cache of each replica has; None where nothing is known of prefixes.
+    classes : tuple of ClassAnswer or None
+        What each class of requests experiences; None without classes.
     replica_counts : tuple of Count or None
         Number of replicas that serve, and that start, from each time on at which it changes; None of those that stay.
     longest_request : int or None
@@ -155,6 +158,7 @@ class Serving(Answer, msgspec.Struct, frozen=True, eq=False):
     prefix_hit_rates: tuple[float, ...] | None = None
     longest_request: int | None = None
     replica_counts: tuple[Count, ...] | None = None
+    classes: tuple[ClassAnswer, ...] | None = None
 
     @property
     def usd_per_h(self) -> float | None:
@@ -362,18 +366,21 @@ def answer(
     description: str,  # the traffic as text
     *,
     notes: Sequence[str] = (),  # remarks for the user
+    classes: Sequence[RequestClass] = (),  # those of the traffic
     saturation: bool = True,  # whether to compute the saturation rate
 ) -> Serving:
     """Simulate traffic at the expected iteration times and at both ends of their interval."""
     deployment = prepared.deployment
     has_interval = bool(prepared.tables.relative_low)
     levels = LEVELS if has_interval else ("expected",)
+    outcomes: dict[str, Sequence[Outcome]] = {}
     latencies: dict[str, dict[str, dict[str, float | None]]] = {}
     figures: dict[str, dict[str, float | None]] = {}
     input_tokens = int(traffic.input_tokens.sum())
     saturated = saturate_levels(prepared.lasting, traffic, levels) if saturation else {}
     for level in levels:
         simulated = prepared.simulate(traffic, level)
+        outcomes[level] = simulated.outcomes
         arrays = request_latencies(simulated.outcomes)
         latencies[level] = {name: summarize(values) for name, values in arrays.items()}
         span = steady_span(simulated.outcomes, traffic.rate_per_s, saturated[level][0] if level in saturated else None)
@@ -448,6 +455,7 @@ def answer(
         offered_requests_per_s=rate_per_s,
         price_usd_per_h=None if deployment.usd_per_h is None else deployment.usd_per_h / deployment.devices,
         prefix_hit_rates=_hit_rates(expected.prefill or expected.outcomes),
+        classes=answer_classes(classes, outcomes) if classes else None,
         replica_counts=tuple(count_lives(expected.lives)) or None,
         longest_request=launchable.longest_request,
         prefill_pool=describe_prefill(

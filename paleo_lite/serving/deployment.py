@@ -63,6 +63,7 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
     stores: tuple[CacheStore, ...] = ()  # tiers of the prefix cache below the memory of the devices
     # Tokens of a request, with its answer, that its servers are started for; None for the positions of the network.
     longest_request: int | None = None
+    has_priorities: bool = False  # whether its servers are started so that requests have priorities
     elasticity: Elasticity | None = None  # how replicas, of which there are so many at most, come and go
 
     def __post_init__(self) -> None:

@@ -134,6 +134,8 @@ def launch_parts(deployment: Deployment, role: str = "worker") -> LaunchParts:
         environment[name] = value_of_it
     repository = find_repository(deployment.on_device.workload.network)
     lines = _file_lines(launcher, settings)
+    if deployment.has_priorities:
+        options += launcher.priorities
     drafting = _draft_words(deployment)
     options += drafting.options
     lines += [f"{name}: {_in_flow_style(entry)}" for name, entry in drafting.file_entries.items()]
@@ -289,6 +291,8 @@ def launch_notes(deployment: Deployment) -> list[str]:
             f"the launch command needs a checkpoint with weights in {form.name}: name it instead of {repository} "
             "if that has other weights"
         )
+    if deployment.has_priorities:
+        notes.append("requests state their priority in the field `priority` of their body")
     heads = deployment.options.speculation.heads
     if heads not in ("", "mtp") and find_published(workload.network.name, heads) is None:
         placeholder = _draft_checkpoint(deployment)

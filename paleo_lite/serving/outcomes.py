@@ -56,6 +56,7 @@ class Outcome(msgspec.Struct, frozen=True, eq=False):
     computed_tokens: int  # tokens of prompts that were computed, including those computed again after preemption
     preemptions: int  # number of preemptions
     left_out: Bools | None = None  # requests that latencies leave out, shape (requests,); None: none
+    classes: Ints | None = None  # class of each request, shape (requests,); None without classes
     # Tokens of prompts that were found in the prefix cache when they were first admitted; None without hashes.
     found_tokens: int | None = None
     input_tokens: int = 0  # tokens of the prompts of all requests

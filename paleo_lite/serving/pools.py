@@ -146,7 +146,7 @@ def simulate(
             return known.outcome
     replica = Replica(traffic, times, room, engine, options)
     replica.run()
-    outcome = msgspec.structs.replace(replica.outcome(), left_out=traffic.left_out)
+    outcome = msgspec.structs.replace(replica.outcome(), left_out=traffic.left_out, classes=traffic.classes)
     if len(traffic) <= LARGEST_KEPT:
         kept.append(_Kept(traffic, (room, engine, options), outcome))
         del kept[:-MOST_KEPT]
@@ -185,8 +185,11 @@ def _outcomes_of(traffic: Traffic, fleet: Fleet, replicas: Sequence[Replica]) ->
     for replica, chosen in zip(replicas, _chosen(fleet.visited[0], len(replicas))):
         if len(chosen):
             left_out = None if traffic.left_out is None else traffic.left_out[chosen]
+            classes = None if traffic.classes is None else traffic.classes[chosen]
             outcome = replica.outcome(chosen)
-            outcomes.append(msgspec.structs.replace(outcome, arrival_s=sent_s[chosen], left_out=left_out))
+            outcomes.append(
+                msgspec.structs.replace(outcome, arrival_s=sent_s[chosen], left_out=left_out, classes=classes)
+            )
     return outcomes
 
 
@@ -214,6 +217,7 @@ def run_split(traffic: Traffic, prefill: ServerPool, decode: ServerPool, transfe
             arrival_s=sent_s[chosen],
             admitted_s=admitted_s[chosen],
             left_out=None if traffic.left_out is None else traffic.left_out[chosen],
+            classes=None if traffic.classes is None else traffic.classes[chosen],
             found_tokens=round(sum(found) * len(chosen) / len(traffic)) if found else None,
         )
         outcomes.append(outcome)

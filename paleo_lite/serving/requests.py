@@ -78,6 +78,9 @@ class Traffic(msgspec.Struct, frozen=True, eq=False):
     # for as many as that.
     clients: int | None = None
     has_rounds: bool = False  # whether sessions of a closed loop wait for all others before their next turn
+    # Class of each request, and its priority, of which lower ones are admitted first; None without classes.
+    classes: Ints | None = None
+    priorities: Ints | None = None
 
     def __len__(self) -> int:
         return len(self.arrival_s)
@@ -85,7 +88,14 @@ class Traffic(msgspec.Struct, frozen=True, eq=False):
     def is_same(self, other: Traffic) -> bool:
         """Return whether the requests are those of other traffic."""
         own, others = (
-            (traffic.arrival_s, traffic.input_tokens, traffic.output_tokens, np.array(traffic.left_out))
+            (
+                traffic.arrival_s,
+                traffic.input_tokens,
+                traffic.output_tokens,
+                np.array(traffic.left_out),
+                np.array(traffic.classes),
+                np.array(traffic.priorities),
+            )
             for traffic in (self, other)
         )
         same_users = (self.concurrency, self.hashes) == (other.concurrency, other.hashes)
@@ -114,6 +124,8 @@ class Traffic(msgspec.Struct, frozen=True, eq=False):
             None if self.left_out is None else self.left_out[start::step],
             None if self.hashes is None else self.hashes[start::step],
             self.hashed_tokens,
+            classes=None if self.classes is None else self.classes[start::step],
+            priorities=None if self.priorities is None else self.priorities[start::step],
         )
 
     @property

@@ -68,6 +68,7 @@ class Replica:
         self.inputs: list[int] = traffic.input_tokens.tolist()
         self.outputs: list[int] = traffic.output_tokens.tolist()
         self.is_closed = traffic.concurrency is not None
+        self.priorities: list[int] | None = None if traffic.priorities is None else traffic.priorities.tolist()
         self.shared: list[int] = [int(tokens * options.prefix_hit_rate) for tokens in self.inputs]
         self.prefixes = None
         if traffic.hashes is not None and not options.prompts_are_cached:
@@ -252,12 +253,36 @@ class Replica:
         while self.arriving and self.arriving[0][0] <= self.scheduled_s:
             time_s, request, is_seen = heappop(self.arriving)
             if is_seen or not self.decoding:
-                self.waiting.append(request)
+                self._wait(request)
             else:
                 iterations = self.delay_iterations[request]
                 if iterations:
                     time_s += iterations * self._next_iteration_s()
                 heappush(self.arriving, (time_s, request, True))
+
+    def _wait(self, request: int) -> None:
+        """Let a request wait behind all that are as urgent or more."""
+        waiting, priorities = self.waiting, self.priorities
+        place = len(waiting)
+        if priorities is not None:
+            while place and priorities[waiting[place - 1]] > priorities[request]:
+                place -= 1
+        waiting.insert(place, request)
+
+    def _wait_again(self, request: int) -> None:
+        """Let a request that was given up wait before all that are as urgent or less."""
+        waiting, priorities = self.waiting, self.priorities
+        place = 0
+        if priorities is not None:
+            while place < len(waiting) and priorities[waiting[place]] < priorities[request]:
+                place += 1
+        waiting.insert(place, request)
+
+    def _order_by_priority(self, priorities: Sequence[int]) -> None:
+        """Let the least urgent of the running requests be the last in the order of admission, with its latest place."""
+        running = {prompt[0] for prompt in self.prompts}
+        self.admission_order = [one for one in self.admission_order if self.is_decoding[one] or one in running]
+        self.admission_order.sort(key=lambda request: priorities[request])  # stable: of equal ones the newest is last
 
     def _admit(self) -> None:
         """Admit waiting requests in their order while tokens, sequences and blocks allow."""
@@ -476,6 +501,8 @@ class Replica:
 
     def _preempt_newest(self) -> None:
         """Give up the cache of the request that was admitted last; its tokens are computed again later."""
+        if self.priorities is not None:
+            self._order_by_priority(self.priorities)
         request = self.admission_order.pop()
         while not self.is_decoding[request] and all(prompt[0] != request for prompt in self.prompts):
             request = self.admission_order.pop()
@@ -487,7 +514,7 @@ class Replica:
             self._free(request, self.inputs[request] + self.decoded[request])
             self.prompts = [prompt for prompt in self.prompts if prompt[0] != request]
         self.generation[request] += 1
-        self.waiting.appendleft(request)
+        self._wait_again(request)
 
     def _final_blocks(self, request: int) -> int:
         return self._blocks(self.inputs[request] + self.outputs[request] - self.shared[request])

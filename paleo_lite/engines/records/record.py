@@ -126,6 +126,7 @@ class Launcher(msgspec.Struct, frozen=True):
     # How tokens are drafted in each way (`paleo_lite.serving.drafts`), of their number and the checkpoint of what
     # drafts.
     drafts: Mapping[str, Callable[[int, str], DraftWords]] = {}
+    priorities: tuple[str, ...] = ()  # words that let requests have priorities; empty if none do
     pools: PoolLauncher | None = None  # how servers of split pools are started; None if nothing is known of it
     image: str = ""  # image of a container that has the engine; empty if none is known
     # Module of Dynamo's worker for the engine, and image of its container; empty if it has none.

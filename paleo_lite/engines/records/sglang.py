@@ -86,6 +86,7 @@ SGLANG = Server(
             "network": lambda tokens, checkpoint: draft_words(tokens, "STANDALONE", checkpoint),
             "n-grams": lambda tokens, _: draft_words(tokens, "NGRAM"),
         },
+        priorities=("--enable-priority-scheduling", "--schedule-low-priority-values-first"),
         sources=(
             "https://docs.sglang.io/docs/advanced_features/speculative_decoding",
             "https://docs.sglang.io/advanced_features/server_arguments.html",

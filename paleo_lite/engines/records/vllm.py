@@ -92,6 +92,7 @@ VLLM = Server(
             "network": lambda tokens, checkpoint: draft_words(tokens, "draft_model", checkpoint),
             "n-grams": lambda tokens, _: draft_words(tokens, "ngram"),
         },
+        priorities=("--scheduling-policy", "priority"),
         sources=(
             "https://docs.vllm.ai/en/latest/cli/serve/",
             "https://docs.vllm.ai/en/latest/api/vllm/config/speculative/",

@@ -1,0 +1,198 @@
+"""Classes of requests: their shares, lengths, priorities and limits, and what each of them experiences.
+
+Engines admit waiting requests of a lower number of priority first, and where the cache is full give up a request of the
+highest number (vLLM's `--scheduling-policy priority`; SGLang's `--enable-priority-scheduling` also interrupts running
+requests, which is not simulated).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from ..errors import BadQuantity, BadValue
+from ..units import parse_quantity
+from .outcomes import Outcome, request_latencies, summarize
+from .requests import Lengths, Traffic, parse_lengths
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+
+LIMITED = {"ttft": "ttft_s", "tpot": "tpot_s", "latency": "latency_s"}
+"""Latencies that a class may have a limit of."""
+
+
+class RequestClass(msgspec.Struct, frozen=True):
+    """Requests of one kind."""
+
+    name: str
+    share: float = 1.0  # of the requests, relative to the shares of the other classes
+    priority: int = 0  # lower ones are admitted first
+    inputs: Lengths | None = None  # tokens of prompts; None for those of all
+    outputs: Lengths | None = None
+    limits_s: tuple[tuple[str, float], ...] = ()  # latency, one of `LIMITED`, with its limit
+
+
+def parse_class(text: str) -> RequestClass:
+    """Parse a class such as ``chat:share=0.7,priority=0,input=1024,output=256,ttft=500ms``.
+
+    Raise BadValue if a setting is unknown, or its value not in its range.
+    """
+    name, colon, listed = str(text).strip().partition(":")
+    if not name or not colon:
+        raise BadValue(f"`--class` must be a name with settings, such as chat:share=0.7,priority=0 (got {text!r})")
+    settings = dict(part.partition("=")[::2] for part in listed.split(","))
+    readers: dict[str, Callable[[str], object]] = {
+        "share": float,
+        "priority": int,
+        "input": lambda value: parse_lengths(value, "--class input", is_input=True),
+        "output": lambda value: parse_lengths(value, "--class output", is_input=False),
+        **{latency: lambda value: parse_quantity(value, "s", unit_required=True) for latency in LIMITED},
+    }
+    values: dict[str, object] = {}
+    for key, value in settings.items():
+        if key not in readers:
+            raise BadValue(f"`--class {name}` has no setting {key!r}; it has {', '.join(readers)}")
+        try:
+            values[key] = readers[key](value)
+        except (ValueError, BadQuantity) as error:
+            raise BadValue(f"`--class {name}`, {key}: {error}") from None
+    made = RequestClass(
+        name,
+        inputs=values.get("input"),  # type: ignore[arg-type]
+        outputs=values.get("output"),  # type: ignore[arg-type]
+        limits_s=tuple((latency, values[latency]) for latency in LIMITED if latency in values),  # type: ignore[misc]
+        **{key: values[key] for key in ("share", "priority") if key in values},  # type: ignore[arg-type]
+    )
+    if not made.share > 0:
+        raise BadValue(f"`--class {name}`, share: must be > 0 (got {made.share:g})")
+    return made
+
+
+def with_classes(traffic: Traffic, classes: Sequence[RequestClass], seed: int) -> Traffic:
+    """Return traffic whose requests belong to classes by chance, with the lengths of each class."""
+    generator = np.random.default_rng(np.random.SeedSequence(seed).spawn(3)[2])
+    shares = np.array([one.share for one in classes])
+    drawn = generator.choice(len(classes), size=len(traffic), p=shares / shares.sum())
+    inputs, outputs = traffic.input_tokens.copy(), traffic.output_tokens.copy()
+    for number, one in enumerate(classes):
+        own = np.flatnonzero(drawn == number)
+        if one.inputs is not None:
+            inputs[own] = one.inputs.draw(len(own), generator)
+        if one.outputs is not None:
+            outputs[own] = one.outputs.draw(len(own), generator)
+    priorities = np.array([one.priority for one in classes], dtype=np.int64)[drawn]
+    return msgspec.structs.replace(
+        traffic, input_tokens=inputs, output_tokens=outputs, classes=drawn.astype(np.int64), priorities=priorities
+    )
+
+
+class ClassAnswer(msgspec.Struct, frozen=True):
+    """What the requests of a class experience.
+
+    Attributes
+    ----------
+    name : str
+        Name of the class.
+    priority : int
+        Its priority, of which lower ones are admitted first.
+    requests : int
+        Number of simulated requests.
+    ttft_p50_s, ttft_p90_s, tpot_p50_s, tpot_p90_s, latency_p50_s, latency_p90_s, queue_p90_s : float or None
+        Time to first token, time per output token, end-to-end latency and waiting for admission in seconds.
+    limits : str
+        Limits of the latencies as text; empty without any.
+    within : float or None
+        Share of the requests within all limits; None without limits.
+    within_low, within_high : float or None
+        The same with the iteration times at the ends of their interval.
+    """
+
+    name: str
+    priority: int
+    requests: int
+    ttft_p50_s: float | None
+    ttft_p90_s: float | None
+    tpot_p50_s: float | None
+    tpot_p90_s: float | None
+    latency_p50_s: float | None
+    latency_p90_s: float | None
+    queue_p90_s: float | None
+    limits: str = ""
+    within: float | None = None
+    within_low: float | None = None
+    within_high: float | None = None
+
+
+def answer_classes(
+    classes: Sequence[RequestClass], outcomes: Mapping[str, Sequence[Outcome]]
+) -> tuple[ClassAnswer, ...]:
+    """Return what each class experiences, by the outcomes of each level of iteration times."""
+    answers = []
+    for number, one in enumerate(classes):
+        own = {level: _of_class(several, number) for level, several in outcomes.items()}
+        arrays = request_latencies(own["expected"])
+        parts = {name: summarize(values) for name, values in arrays.items()}
+        within = sorted(_share_within(several, one) for several in own.values()) if one.limits_s else []
+        answers.append(
+            ClassAnswer(
+                one.name,
+                one.priority,
+                len(arrays["ttft_s"]),
+                ttft_p50_s=parts["ttft_s"]["p50"],
+                ttft_p90_s=parts["ttft_s"]["p90"],
+                tpot_p50_s=parts["tpot_s"]["p50"],
+                tpot_p90_s=parts["tpot_s"]["p90"],
+                latency_p50_s=parts["latency_s"]["p50"],
+                latency_p90_s=parts["latency_s"]["p90"],
+                queue_p90_s=parts["queue_s"]["p90"],
+                limits=", ".join(f"{name} <= {limit_s:g} s" for name, limit_s in one.limits_s),
+                within=_share_within(own["expected"], one) if within else None,
+                within_low=within[0] if len(within) > 1 else None,
+                within_high=within[-1] if len(within) > 1 else None,
+            )
+        )
+    return tuple(answers)
+
+
+def _of_class(outcomes: Sequence[Outcome], number: int) -> list[Outcome]:
+    """Return the outcomes with the requests of a class only."""
+    chosen = []
+    for outcome in outcomes:
+        assert outcome.classes is not None
+        is_own = outcome.classes == number
+        if outcome.left_out is not None:
+            is_own &= ~outcome.left_out
+        chosen.append(
+            msgspec.structs.replace(
+                outcome,
+                left_out=None,
+                **{
+                    name: getattr(outcome, name)[is_own]
+                    for name in ("arrival_s", "admitted_s", "first_token_s", "finish_s", "output_tokens")
+                },
+            )
+        )
+    return chosen
+
+
+def _share_within(outcomes: Sequence[Outcome], one: RequestClass) -> float:
+    """Return the share of the requests of a class that are within all its limits."""
+    first_s, finish_s, sent_s, tokens = (
+        np.concatenate([getattr(outcome, name) for outcome in outcomes])
+        for name in ("first_token_s", "finish_s", "arrival_s", "output_tokens")
+    )
+    values = {
+        "ttft": first_s - sent_s,
+        "tpot": (finish_s - first_s) / np.maximum(tokens - 1, 1),
+        "latency": finish_s - sent_s,
+    }
+    is_within = np.ones(len(first_s), dtype=bool)
+    for name, limit_s in one.limits_s:
+        is_within &= values[name] <= limit_s
+    return float(is_within.mean()) if len(is_within) else 1.0

@@ -1,0 +1,125 @@
+"""Classes of requests: shares, lengths, priorities and limits.
+
+Tests: serving/classes.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import paleo_lite as pl
+from paleo_lite.errors import BadValue
+from paleo_lite.questions.serve import make_deployment
+from paleo_lite.reporting.serving import serving_page
+from paleo_lite.serving.classes import RequestClass, parse_class, with_classes
+from paleo_lite.serving.requests import Lengths, generate_traffic
+
+NETWORK = "llama-3.1-8b"
+
+
+def test_waits_are_those_of_a_queue_with_priorities() -> None:
+    """One request at a time is a server M/D/1 with priorities: Cobham (1954), mean waits R / ((1 - s') (1 - s)).
+
+    R is the rate times the square of the service time over 2, s the load of the class and of those before it, s' that
+    of those before it.
+    """
+    deployment = make_deployment(pl.Serve(NETWORK, gpu="h100-sxm", max_sequences=1))
+    alone = generate_traffic(Lengths(200), Lengths(20), count=1, rate_per_s=1.0)
+    service_s = float(deployment.prepare(alone).run(alone)[0].busy_s)
+    load, share = 0.8, 0.4
+    traffic = generate_traffic(Lengths(200), Lengths(20), count=20_000, rate_per_s=load / service_s)
+    classes = [RequestClass("first", share=share, priority=0), RequestClass("last", share=1 - share, priority=5)]
+    outcome = deployment.prepare(traffic).run(with_classes(traffic, classes, 0))[0]
+    assert outcome.classes is not None
+    waits_s = outcome.admitted_s - outcome.arrival_s - deployment.engine.request_overhead_s
+    rest_s = load * service_s / 2
+    expected_s = rest_s / (1 - load * share), rest_s / ((1 - load * share) * (1 - load))
+    for number, wait_s in enumerate(expected_s):
+        assert waits_s[outcome.classes == number].mean() == pytest.approx(wait_s, rel=0.15)
+
+
+def test_equal_priorities_change_nothing() -> None:
+    traffic = generate_traffic(Lengths(500), Lengths(100), count=300, rate_per_s=20.0)
+    prepared = make_deployment(pl.Serve(NETWORK, gpu="h100-sxm", max_sequences=16)).prepare(traffic)
+    classes = [RequestClass("a", priority=3), RequestClass("b", priority=3)]
+    plain, divided = (prepared.run(one)[0] for one in (traffic, with_classes(traffic, classes, 0)))
+    assert np.array_equal(plain.finish_s, divided.finish_s)
+
+
+def test_the_least_urgent_request_is_given_up_first() -> None:
+    """Where the cache is full, requests of the higher number lose their place, and are computed again."""
+    traffic = generate_traffic(Lengths(200), Lengths(3000), count=120, rate_per_s=1000.0)
+    classes = [RequestClass("urgent", priority=0), RequestClass("patient", priority=1)]
+    deployment = make_deployment(pl.Serve(NETWORK, gpu="rtx4090", memory_fraction=0.85))
+    outcome = deployment.prepare(traffic).run(with_classes(traffic, classes, 0))[0]
+    assert outcome.preemptions and outcome.classes is not None
+    urgent, patient = (outcome.finish_s[outcome.classes == number] for number in (0, 1))
+    assert np.median(urgent) < np.median(patient)
+
+
+def test_classes_have_their_shares_and_lengths() -> None:
+    classes = [
+        parse_class("chat:share=3,priority=0,input=100:20,output=50"),
+        parse_class("batch:share=1,priority=1,input=2k,latency=60s"),
+    ]
+    assert classes[1].limits_s == (("latency", 60.0),)
+    traffic = generate_traffic(Lengths(500), Lengths(70), count=4000, rate_per_s=5.0)
+    divided = with_classes(traffic, classes, 1)
+    assert divided.classes is not None and divided.priorities is not None
+    chat = divided.classes == 0
+    assert chat.mean() == pytest.approx(0.75, abs=0.03)
+    assert divided.input_tokens[chat].mean() == pytest.approx(100, rel=0.05)
+    assert (divided.input_tokens[~chat] == 2000).all() and (divided.output_tokens[chat] == 50).all()
+    assert (divided.output_tokens[~chat] == 70).all() and (divided.priorities[~chat] == 1).all()
+
+
+def test_answers_have_each_class_and_its_share_within_limits() -> None:
+    asked: dict[str, Any] = {"gpu": "h100-sxm", "rate": 9, "max_sequences": 48, "num_requests": 400}
+    lengths = ("input=500,output=200,ttft=1s,tpot=50ms", "share=0.4,input=6000,output=600,latency=120s")
+    ranked, equal = (
+        pl.serve(NETWORK, classes=[f"chat:{lengths[0]}", f"batch:{lengths[1]},priority={priority}"], **asked)
+        for priority in (1, 0)
+    )
+    assert ranked.classes is not None and equal.classes is not None
+    assert [one.requests for one in ranked.classes] == [one.requests for one in equal.classes]
+    assert sum(one.requests for one in ranked.classes) == 400
+    assert ranked.classes[0].ttft_p90_s < equal.classes[0].ttft_p90_s / 5
+    assert ranked.classes[0].within > equal.classes[0].within
+    assert ranked.classes[0].within_low <= ranked.classes[0].within <= ranked.classes[0].within_high
+    # vLLM's option is stated where priorities differ (docs.vllm.ai, cli/serve).
+    assert "--scheduling-policy priority" in str(ranked.launch_command)
+    assert "--scheduling-policy" not in str(equal.launch_command)
+    table = next(one for one in serving_page(ranked).content if one.title == "Classes of requests")
+    assert [row["name"] for row in table.rows] == ["chat", "batch"]
+
+
+def test_classes_are_of_every_kind_of_deployment() -> None:
+    classes = ["a:share=1,priority=0", "b:share=1,priority=1"]
+    asked: dict[str, Any] = {"gpu": "h100-sxm", "rate": 4, "num_requests": 60, "classes": classes}
+    for options in (
+        {"replicas": 2, "router": "least-loaded"},
+        {"prefill_pool": "replicas=1", "decode_pool": "replicas=2"},
+        {"failures": "at=5s", "start_time": "5s", "replicas": 2},
+    ):
+        result = pl.serve(NETWORK, **asked, **options)
+        assert result.classes is not None and sum(one.requests for one in result.classes) == 60
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"classes": ["chat"]}, "must be a name with settings"),
+        ({"classes": ["chat:colour=1"]}, "has no setting 'colour'; it has share, priority, input"),
+        ({"classes": ["chat:share=0"]}, "share: must be > 0"),
+        ({"classes": ["chat:ttft=5"]}, "`--class chat`, ttft"),
+        ({"classes": ["chat:share=1", "chat:share=2"]}, "names one class twice"),
+        ({"classes": ["chat:share=1"], "workload": "agent"}, "leave the others out"),
+        ({"classes": ["chat:priority=1"], "engine": "tensorrt-llm"}, "nothing is known of priorities"),
+    ],
+)
+def test_what_is_no_class_gets_a_sentence(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(BadValue, match=sentence):
+        pl.serve(NETWORK, gpu="h100-sxm", rate=1, num_requests=20, **options)
