@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ..api.deployments import Deployments
     from ..distributed.links import Topology
     from ..machines import Device, Price
+    from ..serving.adapters import Adapters
     from ..serving.answers import Serving
     from ..serving.candidates import Candidate
     from ..serving.classes import RequestClass
@@ -44,7 +45,7 @@ def answer(question: Serve) -> Serving | Comparison:
     if question.advise is not None:
         if "network" in several:
             raise BadValue("`--advise` ranks deployments of one network: give one")
-        for name in {"workload", "cache_tiers", "router", "requests", "classes", *_ELASTIC} & set(question.given()):
+        for name in _NOT_ADVISED & set(question.given()):
             raise BadValue(f"`--advise` ranks replicas alone: leave `--{name.replace('_', '-')}` out")
         check_single(question, ("gpu",))
         return _answer(question)
@@ -136,6 +137,17 @@ def _traffic_at(question: Serve, demand: Demand, deployment: Deployment) -> Call
 
 
 def _traffic(question: Serve, demand: Demand, deployment: Deployment) -> tuple[Traffic, str]:
+    """Return the requests of a deployment with their adapters, and their description."""
+    traffic, description = _plain_traffic(question, demand, deployment)
+    if deployment.adapters is None:
+        return traffic, description
+    from ..serving.adapters import with_adapters
+
+    described = f"{description}, {deployment.adapters.count} adapters"
+    return with_adapters(traffic, deployment.adapters, question.seed), described
+
+
+def _plain_traffic(question: Serve, demand: Demand, deployment: Deployment) -> tuple[Traffic, str]:
     """Return the requests of a deployment, and their description."""
     from ..serving.classes import with_classes
 
@@ -196,6 +208,7 @@ class _Resolved(NamedTuple):
     router: str
     tiers: Mapping[str, float]
     elasticity: Elasticity | None
+    adapters: Adapters | None
 
     def make(self, prefill: Deployment | None = None) -> Deployment:
         """Return the deployment on the first device, which decodes only if there is a prefill pool."""
@@ -207,12 +220,15 @@ class _Resolved(NamedTuple):
             self.devices[0], self.division, self.weights, replicas=self.replicas, prefill=prefill
         )
         stores = make_stores(self.tiers, made.on_device.devices)
-        return msgspec.structs.replace(made, router=self.router, stores=stores, elasticity=self.elasticity)
+        return msgspec.structs.replace(
+            made, router=self.router, stores=stores, elasticity=self.elasticity, adapters=self.adapters
+        )
 
 
 def _resolve(question: Serve, listings: Mapping[str, Price | None] | None) -> _Resolved:
     """Return the deployments of a question; raise BadValue for options that do not go together."""
     from ..api.deployments import find_topology
+    from ..serving.adapters import parse_adapters
     from ..serving.placement import Division
 
     asked: Any = question  # its several values are compared by `answer`
@@ -239,7 +255,8 @@ def _resolve(question: Serve, listings: Mapping[str, Price | None] | None) -> _R
     if elasticity is not None and elasticity.autoscaling is not None:
         replicas = elasticity.autoscaling.most
     tiers = settings_of(question.cache_tiers)
-    return _Resolved(deployments, devices, division, weights, replicas, question.router, tiers, elasticity)
+    adapters = parse_adapters(settings_of(question.adapters))
+    return _Resolved(deployments, devices, division, weights, replicas, question.router, tiers, elasticity, adapters)
 
 
 def _elasticity(question: Serve) -> Elasticity | None:
@@ -538,6 +555,9 @@ UNIFORM_LOAD = "uniform"
 
 _ELASTIC = ("autoscaling", "failures", "start_time")
 """Options of replicas that come and go."""
+
+_NOT_ADVISED = {"workload", "cache_tiers", "router", "requests", "classes", "adapters", *_ELASTIC}
+"""Options that `--advise` does not take."""
 
 _OF_SERVERS = (
     "tensor", "pipeline", "expert_parallel", "attention_data_parallel", "prefill_pool", "time_model",

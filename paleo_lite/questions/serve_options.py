@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 TRAFFIC_GROUP = "Traffic"
 
 SPECULATION_SETTINGS = KeyValues({"tokens": INTEGER, "acceptance": SharesByPosition(), "draft": NETWORK})
+ADAPTER_SETTINGS = KeyValues({"count": INTEGER, "rank": INTEGER, "slots": INTEGER, "skew": Number(0, 10)})
 AUTOSCALING_SETTINGS = KeyValues(
     {
         "min": INTEGER,
@@ -239,6 +240,12 @@ class Serve(
         help="Speculative decoding: tokens=N (drafted per iteration), acceptance=PROBABILITY (that a drafted token is "
         "accepted, default 0, or by position as engines print it: 0.76,0.60,0.50), draft=NETWORK, or heads of the "
         "network: mtp, eagle3, or parallel for all tokens at once (default: drafting is free, as with n-grams).",
+    )  # fmt: skip
+    adapters: dict[str, Any] | str | None = option(
+        group=ENGINE_GROUP, type=ADAPTER_SETTINGS, metavar="KEY=VALUE,...",
+        help="LoRA adapters, of which each request asks for one by chance: count=N, rank=N (default 16), slots=N "
+        "(adapters in the devices' memory and in a batch, default 1; others are in the host's memory), skew=NUMBER "
+        "(exponent of their popularity, default 0 for all alike).",
     )  # fmt: skip
     engine_settings: dict[str, Any] | str | None = option(
         group=ENGINE_GROUP, type=ENGINE_SETTINGS, metavar="KEY=VALUE,...",

@@ -257,10 +257,13 @@ ELASTIC_FIGURES = {
 }
 """Figures of a deployment whose replicas come and go, with their meaning."""
 
+ADAPTER_FIGURES = {"adapter_loads_per_request": "adapters that are copied to a slot, per request"}
+"""Figures of a deployment with LoRA adapters, with their meaning."""
+
 PREFIX_FIGURES = {"prefix_hit_rate": "share of the prompts' tokens that the prefix cache has"}
 """Figures of a deployment whose requests state their prefixes, with their meaning."""
 
-ALL_FIGURES = FIGURES | SITE_FIGURES | PREFIX_FIGURES | ELASTIC_FIGURES
+ALL_FIGURES = FIGURES | SITE_FIGURES | PREFIX_FIGURES | ELASTIC_FIGURES | ADAPTER_FIGURES
 """All figures of a deployment, with their meaning."""
 
 ENERGY_FIGURES = (
@@ -309,7 +312,16 @@ def measure_figures(
         **_site_figures(deployment, drawn, span.seconds, answered_tokens),
         **_prefix_figures(outcomes, input_tokens),
         **_elastic_figures(simulated, deployment, replicas),
+        **_adapter_figures(simulated, deployment, requests),
     }  # fmt: skip
+
+
+def _adapter_figures(simulated: Simulated, deployment: Deployment, requests: int) -> dict[str, float | None]:
+    """Return the figures of LoRA adapters; none without adapters."""
+    if deployment.adapters is None:
+        return {}
+    pools = simulated.prefill or simulated.outcomes
+    return {"adapter_loads_per_request": sum(outcome.adapter_loads for outcome in pools) / requests}
 
 
 def _mean_replicas(simulated: Simulated, deployment: Deployment, span: Span) -> float:

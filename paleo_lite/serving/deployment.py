@@ -10,9 +10,11 @@ import msgspec
 from ..distributed.links import Topology, device_link, link_inside_nodes, link_rate
 from ..distributed.replica import check_nodes
 from ..engines.records.record import Server
-from ..errors import BadValue
+from ..errors import BadValue, DoesNotFit
 from ..machines import Device, Price
 from ..timing.facility import Facility
+from ..timing.fine_tuning import adapted_layers
+from .adapters import AdapterCost, Adapters, cost_of_adapters, room_beside, times_with
 from .cache import CacheRoom
 from .elastic import Elasticity
 from .iteration_times import IterationTimes
@@ -63,6 +65,7 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
     stores: tuple[CacheStore, ...] = ()  # tiers of the prefix cache below the memory of the devices
     # Tokens of a request, with its answer, that its servers are started for; None for the positions of the network.
     longest_request: int | None = None
+    adapters: Adapters | None = None  # LoRA adapters, of which each request asks for one
     has_priorities: bool = False  # whether its servers are started so that requests have priorities
     elasticity: Elasticity | None = None  # how replicas, of which there are so many at most, come and go
 
@@ -142,6 +145,21 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
             return own
         return None if self.prefill.usd_per_h is None else own + self.prefill.usd_per_h
 
+    @cached_property
+    def adapter_cost(self) -> AdapterCost:
+        """What its LoRA adapters take on each device; raise BadValue in a pipeline."""
+        assert self.adapters is not None
+        workload, device = self.on_device.workload, self.on_device.machine.device
+        if self.on_device.pipeline.degree > 1:
+            raise BadValue("`--adapters` is not modelled with `--pipeline`: leave one of them out")
+        return cost_of_adapters(
+            self.adapters,
+            adapted_layers(workload.layers),
+            workload.network.blocks,
+            self.on_device.tensor,
+            device.bandwidth_bytes_per_s,
+        )
+
     def prepare(self, traffic: Traffic) -> PreparedDeployment:
         """Compute iteration times and cache room for traffic of these lengths."""
         lengths = traffic.input_tokens + traffic.output_tokens
@@ -149,6 +167,13 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
         mean_tokens = float(lengths.mean())
         engine = self.replica_engine(longest_prompt)
         room = self.timer.measure_room(self.replica_engine(), mean_tokens=mean_tokens, prompt_tokens=longest_prompt)
+        if self.adapters is not None:
+            room = room_beside(room, self.adapter_cost, self.adapters.slots)
+            if room.blocks < 1:
+                raise DoesNotFit(
+                    f"{self.adapters.slots} adapters of rank {self.adapters.rank} leave no memory for a KV cache: "
+                    "`--adapters` needs fewer slots"
+                )
         # No more sequences run than the cache has room for what the shortest requests do not share with others.
         shared = traffic.input_tokens * self.options.prefix_hit_rate if traffic.hashes is None else traffic.input_tokens
         fitting = room.tokens // max(int((lengths - shared).min()), 1) + 1
@@ -164,6 +189,8 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
             max_prompt=longest,
             max_context=longest,
         )
+        if self.adapters is not None:
+            tables = times_with(tables, self.adapter_cost, self.adapters.slots)
         draft_tables = None
         if self.options.speculation.heads:
             draft_tables = tables.of_blocks(1 / self.on_device.workload.network.blocks)
@@ -264,7 +291,13 @@ class PreparedDeployment(msgspec.Struct, frozen=True, eq=False):
             draft = None if draft is None else draft.scaled(level)
             engine = engine.at_end(level)
         speculation = msgspec.structs.replace(self.deployment.options.speculation, draft=draft)
-        return tables, engine, msgspec.structs.replace(self.deployment.options, speculation=speculation)
+        options = msgspec.structs.replace(self.deployment.options, speculation=speculation)
+        if self.deployment.adapters is not None:
+            load_s = self.deployment.adapter_cost.load_s
+            options = msgspec.structs.replace(
+                options, adapter_slots=self.deployment.adapters.slots, adapter_load_s=load_s
+            )
+        return tables, engine, options
 
 
 def tensor_group(

@@ -189,7 +189,7 @@ def launch_settings(launcher: Launcher, deployment: Deployment) -> dict[str, Val
     engine, on_device = deployment.engine, deployment.on_device
     groups, experts, stages = on_device.attention_data, on_device.experts, on_device.pipeline.degree
     workload = on_device.workload
-    form = workload.weights or workload.precision
+    form, adapters = workload.weights or workload.precision, deployment.adapters
     chunk, usual = engine.chunked_prefill, SERVERS[engine.name]
     return {
         "devices": _above_one(on_device.tensor),
@@ -208,6 +208,10 @@ def launch_settings(launcher: Launcher, deployment: Deployment) -> dict[str, Val
         "memory_fraction": engine.memory_fraction,
         "receive_interval": _above_one(engine.receive_interval),
         "longest_request": deployment.longest_request,
+        "has_adapters": adapters is not None,
+        "adapters": None if adapters is None else adapters.count,
+        "adapter_slots": None if adapters is None else adapters.slots,
+        "adapter_rank": None if adapters is None else adapters.rank,
         "dtype": DTYPES.get(workload.precision),
         "weights": None if _is_published_narrow(workload.network) else launcher.weights.get(form),
         "kv_cache": launcher.kv_cache.get(_plain_name(on_device.kv_cache)),
@@ -247,6 +251,8 @@ def why_not_launched(deployment: Deployment, role: str = "worker") -> str:
         return f"{engine} divides attention into as many groups as devices, {devices}, or one (got {groups})"
     if deployment.options.speculation.draft_length and _draft_method(deployment) not in launcher.drafts:
         return f"nothing is known of how {engine} drafts tokens with {_draft_method(deployment)}"
+    if deployment.adapters is not None and all(setting != "adapters" for _, setting in launcher.options):
+        return f"nothing is known of how {engine} is started with adapters"
     device = on_device.machine.device
     if _converts_weights(deployment) and not (launcher.converts_weights and device.vendor == "NVIDIA"):
         return (
@@ -291,6 +297,8 @@ def launch_notes(deployment: Deployment) -> list[str]:
             f"the launch command needs a checkpoint with weights in {form.name}: name it instead of {repository} "
             "if that has other weights"
         )
+    if deployment.adapters is not None:
+        notes.append("adapters are named when the servers run, or by further options of the launch command")
     if deployment.has_priorities:
         notes.append("requests state their priority in the field `priority` of their body")
     heads = deployment.options.speculation.heads

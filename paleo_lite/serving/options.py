@@ -79,6 +79,8 @@ class SimulationOptions(msgspec.Struct, frozen=True):
     keeps_until_read: bool = False
     # Whether it is left to chance which rank computes a prompt with attention data parallelism, as in prefill pools.
     draws_ranks: bool = False
+    adapter_slots: int = 0  # LoRA adapters in a batch at a time; 0 without adapters
+    adapter_load_s: float = 0.0  # in which one is copied to a slot
     records_steps: bool = False  # whether what replicas do is kept, for a timeline
 
     def __post_init__(self) -> None:

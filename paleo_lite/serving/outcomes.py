@@ -59,6 +59,7 @@ class Outcome(msgspec.Struct, frozen=True, eq=False):
     classes: Ints | None = None  # class of each request, shape (requests,); None without classes
     # Tokens of prompts that were found in the prefix cache when they were first admitted; None without hashes.
     found_tokens: int | None = None
+    adapter_loads: int = 0  # adapters that were copied to a slot
     input_tokens: int = 0  # tokens of the prompts of all requests
     steps: tuple[ReplicaStep, ...] = ()  # what the replica did, where that is recorded
     # Times, with the seconds in iterations, and the integrals over cached blocks and sequences up to them.

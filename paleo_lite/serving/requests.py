@@ -81,6 +81,7 @@ class Traffic(msgspec.Struct, frozen=True, eq=False):
     # Class of each request, and its priority, of which lower ones are admitted first; None without classes.
     classes: Ints | None = None
     priorities: Ints | None = None
+    adapters: Ints | None = None  # LoRA adapter of each request; None without adapters
 
     def __len__(self) -> int:
         return len(self.arrival_s)
@@ -95,6 +96,7 @@ class Traffic(msgspec.Struct, frozen=True, eq=False):
                 np.array(traffic.left_out),
                 np.array(traffic.classes),
                 np.array(traffic.priorities),
+                np.array(traffic.adapters),
             )
             for traffic in (self, other)
         )
@@ -126,6 +128,7 @@ class Traffic(msgspec.Struct, frozen=True, eq=False):
             self.hashed_tokens,
             classes=None if self.classes is None else self.classes[start::step],
             priorities=None if self.priorities is None else self.priorities[start::step],
+            adapters=None if self.adapters is None else self.adapters[start::step],
         )
 
     @property

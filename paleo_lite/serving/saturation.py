@@ -65,12 +65,14 @@ def saturate(prepared: PreparedDeployment, traffic: Traffic, level: str = "expec
     count = max(min(wanted, MAX_SATURATION_REQUESTS * replicas), 64 * replicas)
     counted = traffic.counted
     index = counted[np.arange(count) % len(counted)]
-    flood = Traffic(np.zeros(count), traffic.input_tokens[index], traffic.output_tokens[index])
+    adapters = None if traffic.adapters is None else traffic.adapters[index]
+    flood = Traffic(np.zeros(count), traffic.input_tokens[index], traffic.output_tokens[index], adapters=adapters)
     requests_per_s = tokens_per_s = 0.0
     for outcome in prepared.run(flood, level):  # each replica has a rate of its own
         finish_s, tokens = _in_order([outcome])
         at_once = int((outcome.admitted_s <= finish_s[0]).sum())
-        if len(tokens) < (SATURATION_REQUESTS - 1) * at_once:  # too few for a steady state: answers end in bursts
+        is_steady = len(tokens) >= (SATURATION_REQUESTS - 1) * at_once and adapters is None
+        if not is_steady:  # answers end in bursts: of too few requests, or of one adapter after the other
             requests, output = float(len(tokens) / finish_s[-1]), float(tokens.sum() / finish_s[-1])
         else:
             requests, output = _rates_between(finish_s, tokens, len(tokens) // 4, len(tokens) * 3 // 4)

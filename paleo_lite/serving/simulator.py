@@ -21,6 +21,7 @@ import numpy as np
 
 from ..engines.records.record import Server
 from ..errors import DoesNotFit
+from .adapters import AdapterSlots
 from .cache import CacheRoom
 from .iteration_times import IterationTimes, Round, round_time_s
 from .options import SimulationOptions
@@ -93,6 +94,9 @@ class Replica:
         self.unread: dict[int, int] = {}
         self.waits_for_reads = False
         self.admitted: list[int] = []
+        self.adapters = None
+        if traffic.adapters is not None and options.adapter_slots:
+            self.adapters = AdapterSlots(traffic, options.adapter_slots, options.adapter_load_s)
         # Tokens of prompts that a fleet has handed over, without those that were in the cache then, until they are
         # computed; of each request and of all.
         self.pending_of: dict[int, int] = {}
@@ -200,7 +204,7 @@ class Replica:
         tokens = self.unread.pop(request, None)
         if tokens is None:  # read before, and computed again there
             return
-        self._free(request, tokens)
+        self._free_blocks(request, tokens)
         if self.waits_for_reads:
             self.waits_for_reads = False
             self.now_s = max(self.now_s, time_s)
@@ -295,8 +299,12 @@ class Replica:
         for _, computed, tokens in self.prompts:
             budget -= tokens - computed
         free = self.total_blocks - self.used_blocks - self._next_growth()
+        if self.adapters is not None:
+            self._let_pass(self.adapters)
         while self.waiting and self.decoding + len(self.prompts) < engine.max_sequences:
             request = self.waiting[0]
+            if self.adapters is not None and not self.adapters.has_place(request):
+                return
             tokens = self.inputs[request] + self.decoded[request]
             newly_held = 0
             if self.prefixes is not None:
@@ -330,6 +338,20 @@ class Replica:
                 self._evict_prefixes()
             self.prompts.append([request, tokens - new_tokens, tokens])
             self.admission_order.append(request)
+            if self.adapters is not None:
+                self.loading_s += self.adapters.admit(request)
+                self._let_pass(self.adapters)
+
+    def _let_pass(self, adapters: AdapterSlots) -> None:
+        """Let the first request whose adapter may be in the batch pass those whose adapter may not."""
+        waiting = self.waiting
+        if not waiting or adapters.has_place(waiting[0]):
+            return
+        for place, request in enumerate(waiting):
+            if adapters.has_place(request):
+                del waiting[place]
+                waiting.appendleft(request)
+                return
 
     def _run_prompt_iteration(self) -> None:
         """Compute prompts, or chunks of them, and in engines that mix phases a token of every decoding sequence."""
@@ -532,6 +554,8 @@ class Replica:
         if remaining <= 0:
             if self.options.keeps_until_read:
                 self.unread[request] = tokens
+                if self.adapters is not None:
+                    self.adapters.leave(request)
             else:
                 self._free(request, tokens)
             self._finish(request)
@@ -556,7 +580,13 @@ class Replica:
         self.is_decoding[request] = False
 
     def _free(self, request: int, tokens: int) -> None:
-        """Free the blocks of a request with some tokens; those of a common prefix stay until their room is needed."""
+        """Let a request with some tokens run no longer, and free its blocks."""
+        if self.adapters is not None:
+            self.adapters.leave(request)
+        self._free_blocks(request, tokens)
+
+    def _free_blocks(self, request: int, tokens: int) -> None:
+        """Free the blocks of a request; those of a common prefix stay until their room is needed."""
         freed, promised = self._blocks(tokens - self.shared[request]), self._final_blocks(request)
         if self.prefixes is not None:
             unheld = self.prefixes.release(request)
@@ -658,6 +688,7 @@ class Replica:
             computed_tokens=self.computed_tokens,
             preemptions=self.preemptions,
             found_tokens=None if self.prefixes is None else self.found_tokens,
+            adapter_loads=0 if self.adapters is None else self.adapters.loads,
             input_tokens=int(np.array(self.inputs)[chosen].sum()),
             steps=tuple(self.steps),
             progress=(*self.progress, (self.now_s, self.busy_s, self.cached_block_s, self.sequence_s)),

@@ -173,6 +173,11 @@ def _find_adapted(layers: Sequence[Layer], modules: Sequence[str]) -> set[int]:
     return chosen
 
 
+def adapted_layers(layers: Sequence[Layer]) -> list[Layer]:
+    """Return the layers that have adapters unless modules are named: all linear ones but the output head."""
+    return [layers[index] for index in sorted(_find_adapted(layers, ()))]
+
+
 def _insert_adapters(layers: Sequence[Layer], chosen: set[int], tuning: FineTuning) -> tuple[Layer, ...]:
     """Return the layers with those of an adapter after each chosen one."""
     inserted: list[Layer] = []

@@ -24,14 +24,15 @@ DOCUMENTED = {
     # docs.vllm.ai/en/latest/cli/serve
     "vllm": "--tensor-parallel-size --data-parallel-size --enable-expert-parallel --pipeline-parallel-size "
     "--max-num-seqs --max-num-batched-tokens --no-enable-chunked-prefill --block-size --gpu-memory-utilization --dtype "
-    "--quantization --kv-cache-dtype --max-model-len",
+    "--quantization --kv-cache-dtype --max-model-len --enable-lora --max-loras --max-lora-rank --max-cpu-loras",
     # tensorrt_llm/commands/serve.py
     "tensorrt-llm": "--tp_size --ep_size --pp_size --max_batch_size --max_num_tokens --enable_chunked_prefill "
     "--kv_cache_free_gpu_memory_fraction --max_seq_len",
     # docs.sglang.io/advanced_features/server_arguments
     "sglang": "--tp-size --dp-size --enable-dp-attention --ep-size --pp-size --max-running-requests --page-size "
     "--max-prefill-tokens --chunked-prefill-size --mem-fraction-static --scheduler-recv-interval --dtype "
-    "--quantization --kv-cache-dtype --context-length",
+    "--quantization --kv-cache-dtype --context-length --enable-lora --max-loras-per-batch --max-lora-rank "
+    "--max-loaded-loras",
 }
 
 
