@@ -152,9 +152,9 @@ def _plain_traffic(question: Serve, demand: Demand, deployment: Deployment) -> t
     from ..serving.classes import with_classes
 
     classes = _classes(question)
-    if classes and (demand.trace is not None or question.workload is not None):
-        raise BadValue("`--class` divides the requests of `--rate` or `--concurrency`: leave the others out")
-    if question.workload is None:
+    if classes and demand.trace is not None:
+        raise BadValue("give only one of `--workload` and `--requests`")
+    if question.workload is None or classes:
         traffic, description = demand.traffic(deployment.replicas, mixes_phases=deployment.engine.mixes_phases)
         if not classes:
             return traffic, description
@@ -177,14 +177,12 @@ def _plain_traffic(question: Serve, demand: Demand, deployment: Deployment) -> t
 
 
 def _classes(question: Serve) -> list[RequestClass]:
-    """Return the classes of requests; raise BadValue if two have one name."""
-    from ..serving.classes import parse_class
+    """Return the classes of requests; none where they are all alike."""
+    from ..serving.classes import CLASSES, parse_classes
 
-    classes = [parse_class(text) for text in question.classes]
-    names = [one.name for one in classes]
-    if len(set(names)) < len(names):
-        raise BadValue(f"`--class` names one class twice: {', '.join(names)}")
-    return classes
+    if question.workload is None or not question.workload.strip().startswith(CLASSES):
+        return []
+    return parse_classes(question.workload.strip())
 
 
 def _with_priorities(deployment: Deployment) -> Deployment:
@@ -255,7 +253,9 @@ def _resolve(question: Serve, listings: Mapping[str, Price | None] | None) -> _R
     if elasticity is not None and elasticity.autoscaling is not None:
         replicas = elasticity.autoscaling.most
     tiers = settings_of(question.cache_tiers)
-    adapters = parse_adapters(settings_of(question.adapters))
+    adapters = parse_adapters(settings)
+    if adapters is not None and question.advise is not None:
+        raise BadValue("`--advise` ranks replicas alone: leave adapters=N of `--engine-settings` out")
     return _Resolved(deployments, devices, division, weights, replicas, question.router, tiers, elasticity, adapters)
 
 
@@ -264,16 +264,16 @@ def _elasticity(question: Serve) -> Elasticity | None:
     from ..serving.elastic import KEYED_ROUTERS, parse_elasticity
 
     asked: Any = question
-    settings = {key.replace("_", "-"): value for key, value in settings_of(question.autoscaling).items()}
-    elasticity = parse_elasticity(settings, settings_of(question.failures), asked.start_time, asked.replicas)
+    settings = {key.replace("_", "-"): value for key, value in settings_of(question.scaling).items()}
+    elasticity = parse_elasticity(settings, asked.replicas)
     if elasticity is None:
         return None
     if elasticity.autoscaling is not None and asked.workers is not None:
-        raise BadValue("`--workers` is not for `--autoscaling`, whose devices are those of max=N replicas")
+        raise BadValue("`--workers` is not for `--scaling`, whose devices are those of max=N replicas")
     if question.router in KEYED_ROUTERS:
         raise BadValue(f"`--router {question.router}` keeps what it knows of replicas that stay: choose another one")
     if question.slo is not None:
-        raise BadValue("`--slo` finds a rate of replicas that stay: leave `--autoscaling` and `--failures` out")
+        raise BadValue("`--slo` finds a rate of replicas that stay: leave `--scaling` out")
     return elasticity
 
 
@@ -294,8 +294,8 @@ def _split_deployment(question: Serve, listings: Mapping[str, Price | None] | No
     """Return the deployment of a decode pool, with the pool that computes its prompts."""
     if question.advise is not None:
         raise BadValue("`--advise` chooses the pools: leave `--prefill-pool` out")
-    for name in set(_ELASTIC) & set(question.given()):
-        raise BadValue(f"`--{name.replace('_', '-')}` is for replicas that do both: leave `--prefill-pool` out")
+    if question.scaling is not None:
+        raise BadValue("`--scaling` is for replicas that do both: leave `--prefill-pool` out")
     if question.workers is not None:
         raise BadValue("`--workers` is not for pools, whose devices are replicas times tensor times pipeline degree")
     prompts = _question_of_pool(question, settings_of(question.prefill_pool), speculation=None)
@@ -553,10 +553,7 @@ def _count_replicas(workers: int | None, replica_devices: int, replicas: int | N
 UNIFORM_LOAD = "uniform"
 """Load of experts unless another one is given."""
 
-_ELASTIC = ("autoscaling", "failures", "start_time")
-"""Options of replicas that come and go."""
-
-_NOT_ADVISED = {"workload", "cache_tiers", "router", "requests", "classes", "adapters", *_ELASTIC}
+_NOT_ADVISED = {"workload", "cache_tiers", "router", "requests", "scaling"}
 """Options that `--advise` does not take."""
 
 _OF_SERVERS = (

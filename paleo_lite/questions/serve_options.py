@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,17 +34,12 @@ if TYPE_CHECKING:
 TRAFFIC_GROUP = "Traffic"
 
 SPECULATION_SETTINGS = KeyValues({"tokens": INTEGER, "acceptance": SharesByPosition(), "draft": NETWORK})
-ADAPTER_SETTINGS = KeyValues({"count": INTEGER, "rank": INTEGER, "slots": INTEGER, "skew": Number(0, 10)})
-AUTOSCALING_SETTINGS = KeyValues(
+SCALING_SETTINGS = KeyValues(
     {
-        "min": INTEGER,
-        "max": INTEGER,
-        "target": INTEGER,
-        "interval": DurationText(),
-        "down-after": DurationText(),
+        **dict.fromkeys(("min", "max", "target"), INTEGER),
+        **{name: DurationText() for name in ("interval", "down-after", "fail-at", "mtbf", "start")},
     }
 )
-FAILURE_SETTINGS = KeyValues({"at": DurationText(), "mtbf": DurationText()})
 TIER_SETTINGS = KeyValues(
     {
         **{name: Quantity("B", unit_required=True) for name in ("host", "disk", "store")},
@@ -58,6 +52,8 @@ ENGINE_SETTINGS = KeyValues(
         "receive-interval": INTEGER,
         "sampling": Names("sampling", ".engines.records.record:SAMPLINGS"),
         "overhead": Quantity("s", unit_required=True),
+        **dict.fromkeys(("adapters", "adapter-rank", "adapter-slots"), INTEGER),
+        "adapter-skew": Number(0, 10),
     }
 )
 
@@ -131,19 +127,12 @@ class Serve(
         help="How replicas share the requests: in turn, least-loaded, by the prefix that their caches hold, scored by "
         "prefix, free cache and queue, or sticky by session.",
     )  # fmt: skip
-    autoscaling: dict[str, Any] | str | None = option(
-        group=PARALLEL_GROUP, type=AUTOSCALING_SETTINGS, metavar="KEY=VALUE,...",
-        help="Replicas that come and go with the load: max=N, target=N (requests per replica, running and waiting), "
-        "min=N (default 1), interval=TIME between decisions (15s) and down-after=TIME (5min).",
-    )  # fmt: skip
-    failures: dict[str, Any] | str | None = option(
-        group=PARALLEL_GROUP, type=FAILURE_SETTINGS, metavar="KEY=VALUE,...",
-        help="Replicas that fail, whose requests are sent again: at=TIME after the first request, mtbf=TIME, the mean "
-        "time between failures of a device (50000h of H100 in Meta's training of Llama 3).",
-    )  # fmt: skip
-    start_time: float | str | None = option(
-        group=PARALLEL_GROUP, type=DurationText(), metavar="TIME",
-        help="Time in which a replica of --autoscaling or --failures starts, 90s. [default: from published starts]",
+    scaling: dict[str, Any] | str | None = option(
+        group=PARALLEL_GROUP, type=SCALING_SETTINGS, metavar="KEY=VALUE,...",
+        help="Replicas that come and go: with the load, max=N and target=N (requests per replica, running and "
+        "waiting), min=N (default 1), interval=TIME (15s), down-after=TIME (5min); by failures, whose requests "
+        "are sent again, fail-at=TIME after the first request, mtbf=TIME (mean between failures of a device: 50000h of "
+        "H100 in Meta's training of Llama 3); start=TIME of a replica (default: from published starts).",
     )  # fmt: skip
     prefill_pool: dict[str, Any] | str | None = option(
         group=PARALLEL_GROUP, is_common=True, type=PoolSettings(), metavar="OPTION=VALUE,...",
@@ -190,13 +179,8 @@ class Serve(
         help="Prompts with beginnings in common, instead of lengths: shared-prefix:groups=150,prompts=5,system=6000,"
         "question=1200,output=1000, conversation:turns=10,clients=0,question=512,output=256,think=0s,barrier=0, "
         "agent:turns=20,system=8000,question=1000,output=200,tool=2s or best-of:samples=8,prompt=1000,output=500 (the "
-        "defaults).",
-    )  # fmt: skip
-    classes: Sequence[str] | str = option(
-        (), group=TRAFFIC_GROUP, is_repeatable=True, spellings=("--class",), metavar="NAME:KEY=VALUE,...",
-        help="Class of requests of --rate or --concurrency; give the option for each: share=WEIGHT, priority=N (lower "
-        "ones first; default 0), input=TOKENS, output=TOKENS, and limits of a request, ttft=TIME, tpot=TIME, "
-        "latency=TIME, of which the answer says how many are within them.",
+        "defaults). classes:NAME.KEY=VALUE,... divides requests of other lengths: share=WEIGHT, priority=N (lower ones "
+        "first), input=TOKENS, output=TOKENS, and limits of a request, ttft=TIME, tpot=TIME, latency=TIME.",
     )  # fmt: skip
     seed: int = option(
         0, group=TRAFFIC_GROUP, type=click.INT, metavar="N", help="Seed of arrivals and lengths. [default: 0]"
@@ -240,12 +224,6 @@ class Serve(
         help="Speculative decoding: tokens=N (drafted per iteration), acceptance=PROBABILITY (that a drafted token is "
         "accepted, default 0, or by position as engines print it: 0.76,0.60,0.50), draft=NETWORK, or heads of the "
         "network: mtp, eagle3, or parallel for all tokens at once (default: drafting is free, as with n-grams).",
-    )  # fmt: skip
-    adapters: dict[str, Any] | str | None = option(
-        group=ENGINE_GROUP, type=ADAPTER_SETTINGS, metavar="KEY=VALUE,...",
-        help="LoRA adapters, of which each request asks for one by chance: count=N, rank=N (default 16), slots=N "
-        "(adapters in the devices' memory and in a batch, default 1; others are in the host's memory), skew=NUMBER "
-        "(exponent of their popularity, default 0 for all alike).",
     )  # fmt: skip
     engine_settings: dict[str, Any] | str | None = option(
         group=ENGINE_GROUP, type=ENGINE_SETTINGS, metavar="KEY=VALUE,...",

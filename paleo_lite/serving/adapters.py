@@ -69,16 +69,17 @@ class Adapters(msgspec.Struct, frozen=True):
 
 
 def parse_adapters(settings: Mapping[str, Any]) -> Adapters | None:
-    """Return the adapters of the settings of the option; None without any."""
-    if not settings:
+    """Return the adapters of the settings of an engine; None without any."""
+    given = [key for key in settings if key.startswith("adapter-")]
+    count = settings.get("adapters")
+    if count is None:
+        if given:
+            raise BadValue(f"`--engine-settings {given[0]}` needs adapters=N, those that requests ask for")
         return None
-    if "count" not in settings:
-        raise BadValue("`--adapters` needs count=N, the adapters that requests ask for")
-    count = settings["count"]
-    slots = settings.get("slots", 1)
+    slots = settings.get("adapter-slots", 1)
     if slots > count:
-        raise BadValue(f"`--adapters` needs no more slots than count={count} (got slots={slots})")
-    return Adapters(count, settings.get("rank", ADAPTER_RANK), slots, settings.get("skew", 0.0))
+        raise BadValue(f"`--engine-settings` needs no more adapter-slots than adapters={count} (got {slots})")
+    return Adapters(count, settings.get("adapter-rank", ADAPTER_RANK), slots, settings.get("adapter-skew", 0.0))
 
 
 def with_adapters(traffic: Traffic, adapters: Adapters, seed: int) -> Traffic:

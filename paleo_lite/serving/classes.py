@@ -8,7 +8,7 @@ requests, which is not simulated).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -38,40 +38,52 @@ class RequestClass(msgspec.Struct, frozen=True):
     limits_s: tuple[tuple[str, float], ...] = ()  # latency, one of `LIMITED`, with its limit
 
 
-def parse_class(text: str) -> RequestClass:
-    """Parse a class such as ``chat:share=0.7,priority=0,input=1024,output=256,ttft=500ms``.
+CLASSES = "classes:"
+"""Beginning of a workload that divides requests into classes."""
+
+
+def parse_classes(text: str) -> list[RequestClass]:
+    """Parse classes such as ``classes:chat.share=0.7,chat.ttft=500ms,batch.share=0.3,batch.priority=1``.
 
     Raise BadValue if a setting is unknown, or its value not in its range.
     """
-    name, colon, listed = str(text).strip().partition(":")
-    if not name or not colon:
-        raise BadValue(f"`--class` must be a name with settings, such as chat:share=0.7,priority=0 (got {text!r})")
-    settings = dict(part.partition("=")[::2] for part in listed.split(","))
-    readers: dict[str, Callable[[str], object]] = {
+    settings: dict[str, dict[str, str]] = {}
+    for part in text.removeprefix(CLASSES).split(","):
+        named, equals, value = part.strip().partition("=")
+        name, dot, key = named.partition(".")
+        if not (name and dot and equals):
+            raise BadValue(f"`--workload classes` has settings such as chat.share=0.7 (got {part!r})")
+        settings.setdefault(name, {})[key] = value
+    return [_make_class(name, own) for name, own in settings.items()]
+
+
+def _make_class(name: str, settings: Mapping[str, str]) -> RequestClass:
+    """Return a class of some settings."""
+    readers: dict[str, Callable[[str], Any]] = {
         "share": float,
         "priority": int,
-        "input": lambda value: parse_lengths(value, "--class input", is_input=True),
-        "output": lambda value: parse_lengths(value, "--class output", is_input=False),
+        "input": lambda value: parse_lengths(value, "--workload classes, input", is_input=True),
+        "output": lambda value: parse_lengths(value, "--workload classes, output", is_input=False),
         **{latency: lambda value: parse_quantity(value, "s", unit_required=True) for latency in LIMITED},
     }
-    values: dict[str, object] = {}
+    values: dict[str, Any] = {}
     for key, value in settings.items():
         if key not in readers:
-            raise BadValue(f"`--class {name}` has no setting {key!r}; it has {', '.join(readers)}")
+            raise BadValue(f"class {name!r} of `--workload` has no setting {key!r}; it has {', '.join(readers)}")
         try:
             values[key] = readers[key](value)
         except (ValueError, BadQuantity) as error:
-            raise BadValue(f"`--class {name}`, {key}: {error}") from None
-    made = RequestClass(
+            raise BadValue(f"class {name!r} of `--workload`, {key}: {error}") from None
+    if not values.get("share", 1.0) > 0:
+        raise BadValue(f"class {name!r} of `--workload`, share: must be > 0 (got {values['share']:g})")
+    return RequestClass(
         name,
-        inputs=values.get("input"),  # type: ignore[arg-type]
-        outputs=values.get("output"),  # type: ignore[arg-type]
-        limits_s=tuple((latency, values[latency]) for latency in LIMITED if latency in values),  # type: ignore[misc]
-        **{key: values[key] for key in ("share", "priority") if key in values},  # type: ignore[arg-type]
+        share=values.get("share", 1.0),
+        priority=values.get("priority", 0),
+        inputs=values.get("input"),
+        outputs=values.get("output"),
+        limits_s=tuple((latency, values[latency]) for latency in LIMITED if latency in values),
     )
-    if not made.share > 0:
-        raise BadValue(f"`--class {name}`, share: must be > 0 (got {made.share:g})")
-    return made
 
 
 def with_classes(traffic: Traffic, classes: Sequence[RequestClass], seed: int) -> Traffic:

@@ -151,7 +151,7 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
         assert self.adapters is not None
         workload, device = self.on_device.workload, self.on_device.machine.device
         if self.on_device.pipeline.degree > 1:
-            raise BadValue("`--adapters` is not modelled with `--pipeline`: leave one of them out")
+            raise BadValue("adapters are not modelled with `--pipeline`: leave one of them out")
         return cost_of_adapters(
             self.adapters,
             adapted_layers(workload.layers),
@@ -172,7 +172,7 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
             if room.blocks < 1:
                 raise DoesNotFit(
                     f"{self.adapters.slots} adapters of rank {self.adapters.rank} leave no memory for a KV cache: "
-                    "`--adapters` needs fewer slots"
+                    "`--engine-settings` needs fewer adapter-slots"
                 )
         # No more sequences run than the cache has room for what the shortest requests do not share with others.
         shared = traffic.input_tokens * self.options.prefix_hit_rate if traffic.hashes is None else traffic.input_tokens

@@ -60,32 +60,38 @@ class Elasticity(NamedTuple):
     start_s: float | None  # in which a server starts; None for the estimate
 
 
-def parse_elasticity(
-    autoscaling: Mapping[str, Any], failures: Mapping[str, Any], start_s: float | None, replicas: int | None
-) -> Elasticity | None:
-    """Return how replicas come and go by the settings of the options, and the given number; None if they stay."""
-    if not autoscaling and not failures:
-        if start_s is not None:
-            raise BadValue("`--start-time` is for `--autoscaling` and `--failures`, which start servers")
+OF_FAILURES = ("fail-at", "mtbf")
+"""Settings of failures; the others but the start are those of the autoscaler."""
+
+
+def parse_elasticity(settings: Mapping[str, Any], replicas: int | None) -> Elasticity | None:
+    """Return how replicas come and go by the settings of the option, and the given number; None if they stay."""
+    if not settings:
         return None
-    scaling = None
-    if autoscaling:
-        least, most = autoscaling.get("min", 1), autoscaling.get("max")
-        if most is None or "target" not in autoscaling:
-            raise BadValue("`--autoscaling` needs max=N, the most replicas, and target=N, the requests per replica")
-        if not 1 <= least <= most:
-            raise BadValue(f"`--autoscaling` needs 1 <= min <= max (got min={least},max={most})")
-        replicas = least if replicas is None else replicas
-        if not least <= replicas <= most:
-            raise BadValue(f"`--replicas` must be from min={least} to max={most} of `--autoscaling` (got {replicas})")
-        scaling = Autoscaling(
-            least,
-            most,
-            autoscaling["target"],
-            autoscaling.get("interval", INTERVAL_S),
-            autoscaling.get("down-after", DOWN_AFTER_S),
-        )
-    return Elasticity(scaling, Failures(failures.get("at"), failures.get("mtbf")), replicas or 1, start_s)
+    start_s = settings.get("start")
+    failures = Failures(settings.get("fail-at"), settings.get("mtbf"))
+    if not set(settings) - {"start", *OF_FAILURES}:
+        if failures == Failures():
+            raise BadValue(
+                "`--scaling start` is for replicas that start: give max=N,target=N, fail-at=TIME or mtbf=TIME"
+            )
+        return Elasticity(None, failures, replicas or 1, start_s)
+    least, most = settings.get("min", 1), settings.get("max")
+    if most is None or "target" not in settings:
+        raise BadValue("`--scaling` needs max=N, the most replicas, and target=N, the requests per replica")
+    if not 1 <= least <= most:
+        raise BadValue(f"`--scaling` needs 1 <= min <= max (got min={least},max={most})")
+    replicas = least if replicas is None else replicas
+    if not least <= replicas <= most:
+        raise BadValue(f"`--replicas` must be from min={least} to max={most} of `--scaling` (got {replicas})")
+    scaling = Autoscaling(
+        least,
+        most,
+        settings["target"],
+        settings.get("interval", INTERVAL_S),
+        settings.get("down-after", DOWN_AFTER_S),
+    )
+    return Elasticity(scaling, failures, replicas, start_s)
 
 
 class Life(NamedTuple):

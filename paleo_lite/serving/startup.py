@@ -84,7 +84,7 @@ class StartTime(NamedTuple):
         return (
             f"a replica starts in {self.seconds:.0f} s, known to a factor of {START_FACTOR:g}: {self.program_s:.0f} s "
             f"for the program, {self.read_s:.0f} s to read weights at {READ_BYTES_PER_S / 1e9:.2f} GB/s, "
-            f"{self.compile_s:.0f} s to compile, {self.capture_s:.0f} s to capture graphs; give `--start-time`"
+            f"{self.compile_s:.0f} s to compile, {self.capture_s:.0f} s to capture graphs; give `--scaling start=TIME`"
         )
 
 

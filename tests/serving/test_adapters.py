@@ -20,40 +20,40 @@ NETWORK = "llama-3.1-8b"
 
 
 def deployment_of(adapters: str, **options: Any) -> Any:
-    return make_deployment(pl.Serve(NETWORK, gpu="h100-sxm", adapters=adapters, **options))
+    return make_deployment(pl.Serve(NETWORK, gpu="h100-sxm", engine_settings=adapters, **options))
 
 
 def test_an_adapter_has_the_numbers_that_peft_counts() -> None:
     """41,943,040 parameters of rank 16 on all linear layers of Llama 3.1 8B (`print_trainable_parameters` of PEFT)."""
-    cost = deployment_of("count=4,slots=2,rank=16").adapter_cost
+    cost = deployment_of("adapters=4,adapter-slots=2,adapter-rank=16").adapter_cost
     assert cost.slot_bytes == 2 * 41_943_040
-    assert deployment_of("count=4,rank=32").adapter_cost.slot_bytes == 4 * 41_943_040
+    assert deployment_of("adapters=4,adapter-rank=32").adapter_cost.slot_bytes == 4 * 41_943_040
     # Of two devices each has one of both matrices and half of the other.
-    divided = deployment_of("count=4,rank=16", tensor=2).adapter_cost
+    divided = deployment_of("adapters=4,adapter-rank=16", tensor=2).adapter_cost
     assert divided.slot_bytes == 0.75 * 2 * 41_943_040
 
 
 def test_slots_take_memory_of_the_cache() -> None:
     traffic = generate_traffic(Lengths(500), Lengths(100), count=20, rate_per_s=5.0)
     rooms = [
-        deployment_of(f"count=64,slots={slots}").prepare(with_some(traffic, 64)).room for slots in (1, 33)
+        deployment_of(f"adapters=64,adapter-slots={slots}").prepare(with_some(traffic, 64)).room for slots in (1, 33)
     ]  # fmt: skip
     assert rooms[0].cache_bytes - rooms[1].cache_bytes == pytest.approx(32 * 2 * 41_943_040)
     assert rooms[0].memory_bytes == pytest.approx(rooms[1].memory_bytes)
     assert rooms[0].tokens - rooms[1].tokens == pytest.approx(32 * 2 * 41_943_040 / 131_072, rel=0.01)  # of a token
-    with pytest.raises(DoesNotFit, match="needs fewer slots"):
-        deployment_of("count=1000,slots=1000,rank=128").prepare(with_some(traffic, 1000))
+    with pytest.raises(DoesNotFit, match="needs fewer adapter-slots"):
+        deployment_of("adapters=1000,adapter-slots=1000,adapter-rank=128").prepare(with_some(traffic, 1000))
 
 
 def with_some(traffic: Traffic, count: int) -> Traffic:
-    deployment = deployment_of(f"count={count}")
+    deployment = deployment_of(f"adapters={count}")
     return with_adapters(traffic, deployment.adapters, 0)
 
 
 @pytest.mark.parametrize("slots", [1, 3])
 def test_a_batch_has_no_more_adapters_than_slots(slots: int) -> None:
     traffic = with_some(generate_traffic(Lengths(300), Lengths(60), count=400, rate_per_s=30.0), 8)
-    outcome = deployment_of(f"count=8,slots={slots}").prepare(traffic).run(traffic)[0]
+    outcome = deployment_of(f"adapters=8,adapter-slots={slots}").prepare(traffic).run(traffic)[0]
     assert traffic.adapters is not None
     most = 0
     for time_s in outcome.admitted_s + 1e-9:
@@ -66,7 +66,7 @@ def test_a_batch_has_no_more_adapters_than_slots(slots: int) -> None:
 def test_with_a_slot_for_each_adapter_nobody_waits_for_one() -> None:
     plain = generate_traffic(Lengths(300), Lengths(60), count=400, rate_per_s=10.0)
     traffic = with_some(plain, 8)
-    outcome = deployment_of("count=8,slots=8").prepare(traffic).run(traffic)[0]
+    outcome = deployment_of("adapters=8,adapter-slots=8").prepare(traffic).run(traffic)[0]
     assert outcome.adapter_loads == 8  # each is copied once
     without = make_deployment(pl.Serve(NETWORK, gpu="h100-sxm")).prepare(plain).run(plain)[0]
     waits = [float((one.admitted_s - one.arrival_s).mean()) for one in (outcome, without)]
@@ -88,8 +88,8 @@ def test_throughput_falls_as_published() -> None:
         "gpu": "h100-sxm", "input_tokens": 2048, "output_tokens": 256, "rate": "inf", "num_requests": 100
     }  # fmt: skip
     plain, adapted = (
-        pl.serve("qwen2.5-7b", adapters=one, **asked).figures["output_tokens_per_s"].value
-        for one in (None, "count=1,rank=8")
+        pl.serve("qwen2.5-7b", engine_settings=one, **asked).figures["output_tokens_per_s"].value
+        for one in (None, "adapters=1,adapter-rank=8")
     )
     assert 1 - adapted / plain == pytest.approx(0.114, abs=0.04)
 
@@ -97,7 +97,10 @@ def test_throughput_falls_as_published() -> None:
 def test_fewer_slots_carry_less() -> None:
     name = "saturation_requests_per_s"
     asked: dict[str, Any] = {"gpu": "h100-sxm", "rate": 5, "num_requests": 200}
-    rates = [pl.serve(NETWORK, adapters=f"count=16,slots={one}", **asked).figures[name].value for one in (1, 4, 16)]
+    rates = [
+        pl.serve(NETWORK, engine_settings=f"adapters=16,adapter-slots={one}", **asked).figures[name].value
+        for one in (1, 4, 16)
+    ]
     assert rates == sorted(rates) and rates[-1] < pl.serve(NETWORK, **asked).figures[name].value
 
 
@@ -111,7 +114,12 @@ def test_fewer_slots_carry_less() -> None:
 )
 def test_commands_state_adapters(engine: str, words: str) -> None:
     result = pl.serve(
-        NETWORK, gpu="h100-sxm", rate=1, num_requests=20, engine=engine, adapters="count=40,slots=4,rank=32"
+        NETWORK,
+        gpu="h100-sxm",
+        rate=1,
+        num_requests=20,
+        engine=engine,
+        engine_settings="adapters=40,adapter-slots=4,adapter-rank=32",
     )
     assert words in str(result.launch_command)
 
@@ -119,10 +127,10 @@ def test_commands_state_adapters(engine: str, words: str) -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"adapters": "rank=8"}, "needs count=N"),
-        ({"adapters": "count=2,slots=3"}, "no more slots than count=2"),
-        ({"adapters": "count=2", "pipeline": 2}, "not modelled with `--pipeline`"),
-        ({"adapters": "count=2", "advise": "cost"}, "`--advise` ranks replicas alone"),
+        ({"engine_settings": "adapter-rank=8"}, "needs adapters=N"),
+        ({"engine_settings": "adapters=2,adapter-slots=3"}, "no more adapter-slots than adapters=2"),
+        ({"engine_settings": "adapters=2", "pipeline": 2}, "not modelled with `--pipeline`"),
+        ({"engine_settings": "adapters=2", "advise": "cost"}, "`--advise` ranks replicas alone"),
     ],
 )
 def test_what_does_not_go_together_gets_a_sentence(options: dict[str, Any], sentence: str) -> None:

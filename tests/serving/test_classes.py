@@ -14,7 +14,7 @@ import paleo_lite as pl
 from paleo_lite.errors import BadValue
 from paleo_lite.questions.serve import make_deployment
 from paleo_lite.reporting.serving import serving_page
-from paleo_lite.serving.classes import RequestClass, parse_class, with_classes
+from paleo_lite.serving.classes import RequestClass, parse_classes, with_classes
 from paleo_lite.serving.requests import Lengths, generate_traffic
 
 NETWORK = "llama-3.1-8b"
@@ -61,10 +61,10 @@ def test_the_least_urgent_request_is_given_up_first() -> None:
 
 
 def test_classes_have_their_shares_and_lengths() -> None:
-    classes = [
-        parse_class("chat:share=3,priority=0,input=100:20,output=50"),
-        parse_class("batch:share=1,priority=1,input=2k,latency=60s"),
-    ]
+    classes = parse_classes(
+        "classes:chat.share=3,chat.priority=0,chat.input=100:20,chat.output=50,batch.share=1,batch.priority=1,"
+        "batch.input=2k,batch.latency=60s"
+    )
     assert classes[1].limits_s == (("latency", 60.0),)
     traffic = generate_traffic(Lengths(500), Lengths(70), count=4000, rate_per_s=5.0)
     divided = with_classes(traffic, classes, 1)
@@ -78,11 +78,11 @@ def test_classes_have_their_shares_and_lengths() -> None:
 
 def test_answers_have_each_class_and_its_share_within_limits() -> None:
     asked: dict[str, Any] = {"gpu": "h100-sxm", "rate": 9, "max_sequences": 48, "num_requests": 400}
-    lengths = ("input=500,output=200,ttft=1s,tpot=50ms", "share=0.4,input=6000,output=600,latency=120s")
-    ranked, equal = (
-        pl.serve(NETWORK, classes=[f"chat:{lengths[0]}", f"batch:{lengths[1]},priority={priority}"], **asked)
-        for priority in (1, 0)
+    classes = (
+        "classes:chat.input=500,chat.output=200,chat.ttft=1s,chat.tpot=50ms,batch.share=0.4,batch.input=6000,"
+        "batch.output=600,batch.latency=120s,batch.priority="
     )
+    ranked, equal = (pl.serve(NETWORK, workload=f"{classes}{priority}", **asked) for priority in (1, 0))
     assert ranked.classes is not None and equal.classes is not None
     assert [one.requests for one in ranked.classes] == [one.requests for one in equal.classes]
     assert sum(one.requests for one in ranked.classes) == 400
@@ -97,12 +97,12 @@ def test_answers_have_each_class_and_its_share_within_limits() -> None:
 
 
 def test_classes_are_of_every_kind_of_deployment() -> None:
-    classes = ["a:share=1,priority=0", "b:share=1,priority=1"]
-    asked: dict[str, Any] = {"gpu": "h100-sxm", "rate": 4, "num_requests": 60, "classes": classes}
+    classes = "classes:a.share=1,b.share=1,b.priority=1"
+    asked: dict[str, Any] = {"gpu": "h100-sxm", "rate": 4, "num_requests": 60, "workload": classes}
     for options in (
         {"replicas": 2, "router": "least-loaded"},
         {"prefill_pool": "replicas=1", "decode_pool": "replicas=2"},
-        {"failures": "at=5s", "start_time": "5s", "replicas": 2},
+        {"scaling": "fail-at=5s,start=5s", "replicas": 2},
     ):
         result = pl.serve(NETWORK, **asked, **options)
         assert result.classes is not None and sum(one.requests for one in result.classes) == 60
@@ -111,13 +111,11 @@ def test_classes_are_of_every_kind_of_deployment() -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"classes": ["chat"]}, "must be a name with settings"),
-        ({"classes": ["chat:colour=1"]}, "has no setting 'colour'; it has share, priority, input"),
-        ({"classes": ["chat:share=0"]}, "share: must be > 0"),
-        ({"classes": ["chat:ttft=5"]}, "`--class chat`, ttft"),
-        ({"classes": ["chat:share=1", "chat:share=2"]}, "names one class twice"),
-        ({"classes": ["chat:share=1"], "workload": "agent"}, "leave the others out"),
-        ({"classes": ["chat:priority=1"], "engine": "tensorrt-llm"}, "nothing is known of priorities"),
+        ({"workload": "classes:chat"}, "has settings such as chat.share=0.7"),
+        ({"workload": "classes:chat.colour=1"}, "has no setting 'colour'; it has share, priority, input"),
+        ({"workload": "classes:chat.share=0"}, "share: must be > 0"),
+        ({"workload": "classes:chat.ttft=5"}, "class 'chat' of `--workload`, ttft"),
+        ({"workload": "classes:chat.priority=1", "engine": "tensorrt-llm"}, "nothing is known of priorities"),
     ],
 )
 def test_what_is_no_class_gets_a_sentence(options: dict[str, Any], sentence: str) -> None:

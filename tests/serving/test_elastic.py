@@ -43,7 +43,7 @@ def test_a_replica_that_fails_loses_what_it_has() -> None:
     under_way = [
         int(((outcome.arrival_s < failed_s) & (outcome.finish_s > failed_s)).sum()) for outcome in lasting.outcomes
     ]
-    failing = simulate(traffic, replicas=2, failures={"at": "10s"}, start_time="5s")
+    failing = simulate(traffic, replicas=2, scaling={"fail-at": "10s", "start": "5s"})
     assert abs(failing.restarted - max(under_way)) <= 1  # one may end in the iteration in which it fails
     assert len(times_of(failing, "finish_s")) == 600 and not np.isnan(times_of(failing, "finish_s")).any()
     assert sum(int(outcome.output_tokens.sum()) for outcome in failing.outcomes) == 600 * 200
@@ -52,7 +52,7 @@ def test_a_replica_that_fails_loses_what_it_has() -> None:
 
 def test_requests_wait_for_the_start_of_the_only_replica() -> None:
     traffic = at_rate(4, 200)
-    failing = simulate(traffic, failures={"at": "20s"}, start_time="12s")
+    failing = simulate(traffic, scaling={"fail-at": "20s", "start": "12s"})
     sent_s, first_s = times_of(failing, "arrival_s"), times_of(failing, "first_token_s")
     down = (sent_s > 20) & (sent_s < 32)
     assert down.sum() == pytest.approx(48, abs=15) and (first_s[down] > 32).all()
@@ -61,11 +61,9 @@ def test_requests_wait_for_the_start_of_the_only_replica() -> None:
 
 def test_failures_by_chance_have_their_mean_time() -> None:
     """A replica of 2 devices fails every 20 s if each of its devices does every 40 s."""
-    failing = simulate(at_rate(2, 2000), tensor=2, failures={"mtbf": "40s"}, start_time="1s")
+    failing = simulate(at_rate(2, 2000), tensor=2, scaling={"mtbf": "40s", "start": "1s"})
     assert len(failing.lives) - 1 == pytest.approx(1000 / 21, rel=0.3)
-    result = pl.serve(
-        NETWORK, gpu="h100-sxm", tensor=2, rate=1, num_requests=20, failures="mtbf=50000h", start_time="90s"
-    )
+    result = pl.serve(NETWORK, gpu="h100-sxm", tensor=2, rate=1, num_requests=20, scaling="mtbf=50000h,start=90s")
     assert "a replica fails every 2.5e+04 h" in " ".join(result.notes)
 
 
@@ -73,13 +71,13 @@ def test_the_autoscaler_decides_as_kubernetes_does() -> None:
     """64 users over a target of 16 are 4 replicas: 3 more are started at the first decision, after 15 s."""
     traffic = generate_traffic(Lengths(500), Lengths(200), count=3000, concurrency=64)
     scaling = {"max": 8, "target": 16}
-    scaled = simulate(traffic, autoscaling=scaling, start_time="10s")
+    scaled = simulate(traffic, scaling={**scaling, "start": "10s"})
     assert count_lives(scaled.lives)[:3] == [Count(0.0, 1, 0), Count(15.0, 1, 3), Count(25.0, 4, 0)]
     assert max(count.serving for count in count_lives(scaled.lives)) == 4
-    limited = simulate(traffic, autoscaling={**scaling, "max": 2}, start_time="10s")
+    limited = simulate(traffic, scaling={**scaling, "max": 2, "start": "10s"})
     assert max(count.serving for count in count_lives(limited.lives)) == 2
     # 64 over 60 is within a tenth of 1.
-    tolerated = simulate(traffic, autoscaling={"max": 8, "target": 60}, start_time="10s")
+    tolerated = simulate(traffic, scaling={"max": 8, "target": 60, "start": "10s"})
     assert max(count.serving for count in count_lives(tolerated.lives)) == 1
 
 
@@ -88,7 +86,7 @@ def test_replicas_end_after_a_while_without_need() -> None:
     burst = np.concatenate([np.zeros(2000), np.arange(5.0, 300.0, 1.0)])
     traffic = Traffic(burst, np.full(len(burst), 500), np.full(len(burst), 100))
     scaling = {"max": 4, "target": 32, "interval": "5s", "down_after": "60s"}
-    scaled = simulate(traffic, autoscaling=scaling, start_time="1s")
+    scaled = simulate(traffic, scaling={**scaling, "start": "1s"})
     counts = count_lives(scaled.lives)
     assert max(one.serving for one in counts) == 4
     ended_s = next(one.time_s for one in counts if one.serving < 4 and one.time_s > 10)
@@ -103,7 +101,7 @@ def test_only_replicas_that_are_there_are_paid_for() -> None:
     assert paid_seconds(lives, 0, 100) == 140 and paid_seconds(lives, 50, 80) == 40
     asked: dict[str, Any] = {"gpu": "h100-sxm", "rate": 4, "num_requests": 200}
     lasting = pl.serve(NETWORK, replicas=4, **asked)
-    scaled = pl.serve(NETWORK, autoscaling="max=4,target=64", start_time="10s", **asked)
+    scaled = pl.serve(NETWORK, scaling="max=4,target=64,start=10s", **asked)
     assert scaled.figures["mean_replicas"].value == 1 and scaled.replicas == 4
     usd = "usd_per_million_output_tokens"
     assert scaled.figures[usd].value == pytest.approx(lasting.figures[usd].value / 4)
@@ -121,7 +119,7 @@ def test_starts_are_within_their_factor_of_those_published() -> None:
         if len(known) > 1:
             ratio = sum(getattr(start, name) for name in known) / sum(parts[name] for name in known)
             assert 1 / START_FACTOR < ratio < START_FACTOR
-    result = pl.serve(NETWORK, gpu="l40s", rate=1, num_requests=20, failures="at=5s")
+    result = pl.serve(NETWORK, gpu="l40s", rate=1, num_requests=20, scaling="fail-at=5s")
     note = next(note for note in result.notes if note.startswith("a replica starts in"))
     # 233 s without the download: 94 + 33 + 10 + 42 + 54.
     assert 233 / START_FACTOR < float(note.split()[4]) < 233 * START_FACTOR
@@ -131,22 +129,22 @@ def test_saturation_is_that_of_all_replicas() -> None:
     asked: dict[str, Any] = {"gpu": "h100-sxm", "rate": 4, "num_requests": 100}
     name = "saturation_requests_per_s"
     lasting = pl.serve(NETWORK, replicas=3, **asked).figures[name].value
-    scaled = pl.serve(NETWORK, autoscaling="max=3,target=8", **asked)
+    scaled = pl.serve(NETWORK, scaling="max=3,target=8", **asked)
     assert scaled.figures[name].value == pytest.approx(lasting)
 
 
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"start_time": "90s"}, "`--start-time` is for `--autoscaling` and `--failures`"),
-        ({"autoscaling": "max=4"}, "needs max=N, the most replicas, and target=N"),
-        ({"autoscaling": "min=5,max=4,target=8"}, "needs 1 <= min <= max"),
-        ({"autoscaling": "max=4,target=8", "replicas": 5}, "must be from min=1 to max=4"),
-        ({"autoscaling": "max=4,target=8", "workers": 4}, "`--workers` is not for `--autoscaling`"),
-        ({"failures": "at=5s", "slo": "tpot=50ms"}, "leave `--autoscaling` and `--failures` out"),
-        ({"failures": "at=5s", "prefill_pool": "replicas=1"}, "replicas that do both"),
-        ({"failures": "at=5s", "advise": "cost"}, "`--advise` ranks replicas alone"),
-        ({"failures": "at=5s", "router": "sticky", "replicas": 2, "workload": "agent"}, "choose another one"),
+        ({"scaling": "start=90s"}, "is for replicas that start"),
+        ({"scaling": "max=4"}, "needs max=N, the most replicas, and target=N"),
+        ({"scaling": "min=5,max=4,target=8"}, "needs 1 <= min <= max"),
+        ({"scaling": "max=4,target=8", "replicas": 5}, "must be from min=1 to max=4"),
+        ({"scaling": "max=4,target=8", "workers": 4}, "`--workers` is not for `--scaling`"),
+        ({"scaling": "fail-at=5s", "slo": "tpot=50ms"}, "leave `--scaling` out"),
+        ({"scaling": "fail-at=5s", "prefill_pool": "replicas=1"}, "replicas that do both"),
+        ({"scaling": "fail-at=5s", "advise": "cost"}, "`--advise` ranks replicas alone"),
+        ({"scaling": "fail-at=5s", "router": "sticky", "replicas": 2, "workload": "agent"}, "choose another one"),
     ],
 )
 def test_what_does_not_go_together_gets_a_sentence(options: dict[str, Any], sentence: str) -> None:
