@@ -10,7 +10,7 @@ import msgspec
 
 from ..architectures import Network
 from ..engines.records import SERVERS
-from ..engines.records.record import DraftWords, Launcher
+from ..engines.records.record import HEAD, DraftWords, Launcher, NodeWords
 from ..formats import FORMATS
 from .drafts import find_published
 from .products import converts_weights
@@ -54,6 +54,7 @@ class LaunchParts(NamedTuple):
     environment: dict[str, str]
     lines: list[str]  # of the file with further options; empty if the command states all of them
     entries: dict[str, Any]  # entries of that file that only some deployments have
+    node_options: tuple[str, ...]  # of the first of several nodes, which operators of clusters add themselves
     file_option: str  # option that names this file
 
 
@@ -71,6 +72,7 @@ def launch(deployment: Deployment) -> Launch:
     if deployment.prefill is not None:
         notes.append("the launch commands leave the router before both pools to `--report`, which writes its command")
     decode = commands.get("decode", commands.get("worker"))
+    notes += [note for pool in pools.values() for note in _node_notes(pool)]
     return Launch(decode, commands.get("prefill"), tuple(dict.fromkeys(notes)))
 
 
@@ -109,7 +111,7 @@ def pools_of(deployment: Deployment) -> dict[str, Deployment]:
 
 def _command_of(parts: LaunchParts) -> str:
     """Return a command in a shell."""
-    command = shlex.join([*parts.command, parts.repository, *parts.options])
+    command = shlex.join([*parts.command, parts.repository, *parts.options, *parts.node_options])
     for name, value in parts.environment.items():
         command = f"{name}={value} {command}"
     if parts.lines:
@@ -144,7 +146,39 @@ def launch_parts(deployment: Deployment, role: str = "worker") -> LaunchParts:
         options += launcher.pools.options[role]
         lines += launcher.pools.file_lines.get(role, ())
     entries = dict(drafting.file_entries)
-    return LaunchParts(launcher.command.split(), repository, options, environment, lines, entries, launcher.file_option)
+    spread = _node_words(deployment)
+    node_options = () if spread is None else spread.options
+    command = launcher.command.split()
+    return LaunchParts(command, repository, options, environment, lines, entries, node_options, launcher.file_option)
+
+
+NODE_DEVICES = 8
+"""Devices of a node, where the question says nothing of nodes."""
+
+
+def count_nodes(deployment: Deployment) -> int:
+    """Return the number of nodes that a replica is on."""
+    on_device = deployment.on_device
+    group = on_device.group
+    per_node = NODE_DEVICES if group is None or group.between is None else group.devices_per_node
+    return -(-on_device.devices // per_node)
+
+
+def _node_words(deployment: Deployment) -> NodeWords | None:
+    """Return what starts a replica on several nodes; None where it is on one, or nothing is known of it."""
+    nodes, launcher = count_nodes(deployment), deployment.engine.launcher
+    if nodes == 1 or launcher is None or launcher.nodes is None:
+        return None
+    return launcher.nodes(nodes, deployment.on_device.attention_data)
+
+
+def _node_notes(deployment: Deployment) -> list[str]:
+    """Return how the other nodes of a replica are started; nothing where it is on one."""
+    words, nodes = _node_words(deployment), count_nodes(deployment)
+    if words is None:
+        return []
+    of_first = f", and {HEAD} is the address of the first" if words.options else ""
+    return [f"a replica is on {nodes} nodes{of_first}: {words.others}"]
 
 
 def _draft_words(deployment: Deployment) -> DraftWords:

@@ -258,6 +258,32 @@ def test_length_is_stated_where_the_cache_is_shorter_than_the_positions(engine: 
     assert large.longest_request is None and option not in str(large.launch_command)
 
 
+@pytest.mark.parametrize(
+    ("engine", "options", "words", "others"),
+    [
+        # docs.vllm.ai, serving/data_parallel_deployment and serving/parallelism_scaling
+        ("vllm", {"platform": "dgx-h200", "attention_data_parallel": 16, "expert_parallel": 16},
+         "--data-parallel-size 16 --enable-expert-parallel ", "--headless and --data-parallel-start-rank 8"),
+        ("vllm", {"platform": "dgx-h200", "attention_data_parallel": 16, "expert_parallel": 16},
+         "--data-parallel-size-local 8 --data-parallel-address HEAD", "HEAD is the address of the first"),
+        ("vllm", {"link": "infiniband-ndr"}, "--nnodes 2 --node-rank 0 --master-addr HEAD",
+         "--headless and --node-rank 1"),
+        # docs.sglang.io, references/multi_node_deployment
+        ("sglang", {"link": "infiniband-ndr"}, "--nnodes 2 --node-rank 0 --dist-init-addr HEAD:20000", "--node-rank 1"),
+        # nvidia.github.io/TensorRT-LLM, commands/trtllm-serve
+        ("tensorrt-llm", {"link": "infiniband-ndr"}, "trtllm-serve", "trtllm-llmapi-launch before trtllm-serve"),
+    ],
+)  # fmt: skip
+def test_replicas_on_several_nodes_are_started_on_each(
+    engine: str, options: dict[str, Any], words: str, others: str
+) -> None:
+    result = serve("deepseek-r1", gpu="h200", tensor=16, concurrency=4, num_requests=8, engine=engine, **options)
+    assert words in str(result.launch_command)
+    assert any("a replica is on 2 nodes" in note and others in note for note in result.notes)
+    one = serve("deepseek-r1", gpu="h200", tensor=8, concurrency=4, num_requests=8, engine=engine)
+    assert "HEAD" not in str(one.launch_command) and "a replica is on" not in " ".join(one.notes)
+
+
 def test_length_is_at_most_what_the_cache_holds() -> None:
     """Of each of the pools, whose caches differ."""
     result = serve(

@@ -106,6 +106,17 @@ class DraftWords(NamedTuple):
     file_entries: Mapping[str, Any] = {}  # entries of the YAML file with further options
 
 
+class NodeWords(NamedTuple):
+    """What starts a replica on several nodes, beside its other options."""
+
+    options: tuple[str, ...]  # words of the command on the first node, whose address is `HEAD`
+    others: str  # how the others are started, as a sentence
+
+
+HEAD = "HEAD"
+"""Word that stands for the address of the first node in commands."""
+
+
 class Launcher(msgspec.Struct, frozen=True):
     """Options of the command that starts an engine's server."""
 
@@ -126,6 +137,8 @@ class Launcher(msgspec.Struct, frozen=True):
     # How tokens are drafted in each way (`paleo_lite.serving.drafts`), of their number and the checkpoint of what
     # drafts.
     drafts: Mapping[str, Callable[[int, str], DraftWords]] = {}
+    # What starts a replica on several nodes, by their number and the attention groups; None if nothing is known of it.
+    nodes: Callable[[int, int], NodeWords] | None = None
     priorities: tuple[str, ...] = ()  # words that let requests have priorities; empty if none do
     pools: PoolLauncher | None = None  # how servers of split pools are started; None if nothing is known of it
     image: str = ""  # image of a container that has the engine; empty if none is known

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec import structs
 
 from ...machines import Device
-from .record import DraftWords, Kernels, Launcher, PoolLauncher, Server, Versions
+from .record import HEAD, DraftWords, Kernels, Launcher, NodeWords, PoolLauncher, Server, Versions
 
 CHUNKS = ((20, 2048), (35, 2048), (60, 4096), (90, 8192), (160, 8192))
 """Chunk of prompts in tokens, by the memory in GiB below which it holds (`ServerArgs._handle_gpu_memory_settings`)."""
@@ -36,6 +36,12 @@ def router_command(prefill: Sequence[str], decode: Sequence[str], port: int) -> 
     words += [f"--prefill {address} {BOOTSTRAP_PORT}" for address in prefill]
     words += [f"--decode {address}" for address in decode]
     return " ".join([*words, f"--host 0.0.0.0 --port {port}"])
+
+
+def node_words(nodes: int, groups: int) -> NodeWords:
+    """Return what starts a replica on several nodes, however its attention is divided."""
+    words = ("--nnodes", str(nodes), "--node-rank", "0", "--dist-init-addr", f"{HEAD}:20000")
+    return NodeWords(words, "start the same on the other nodes with --node-rank 1, 2, ... instead of 0")
 
 
 def draft_words(tokens: int, algorithm: str, checkpoint: str = "") -> DraftWords:
@@ -90,6 +96,7 @@ SGLANG = Server(
             "network": lambda tokens, checkpoint: draft_words(tokens, "STANDALONE", checkpoint),
             "n-grams": lambda tokens, _: draft_words(tokens, "NGRAM"),
         },
+        nodes=node_words,
         priorities=("--enable-priority-scheduling", "--schedule-low-priority-values-first"),
         sources=(
             "https://docs.sglang.io/docs/advanced_features/speculative_decoding",

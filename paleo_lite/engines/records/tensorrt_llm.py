@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from .record import DraftWords, Kernels, Launcher, PoolLauncher, Server, Versions
+from .record import DraftWords, Kernels, Launcher, NodeWords, PoolLauncher, Server, Versions
 
 TRANSFER = "cache_transceiver_config: {backend: DEFAULT}"
 
@@ -52,6 +52,9 @@ TENSORRT_LLM = Server(
         kv_cache={"fp8": "fp8", "nvfp4": "nvfp4"},
         partial_experts=True,
         partial_groups=False,
+        nodes=lambda nodes, _: NodeWords(
+            (), f"start it under MPI or Slurm on {nodes} nodes, with trtllm-llmapi-launch before trtllm-serve"
+        ),
         drafts={
             "mtp": lambda tokens, _: draft_words("MTP", num_nextn_predict_layers=tokens),
             "eagle3": lambda tokens, checkpoint: draft_words(

@@ -9,7 +9,18 @@ from typing import Any
 from msgspec import structs
 
 from ...machines import Device
-from .record import COMMUNICATOR_BYTES, GREEDY, DraftWords, Kernels, Launcher, PoolLauncher, Server, Versions
+from .record import (
+    COMMUNICATOR_BYTES,
+    GREEDY,
+    HEAD,
+    DraftWords,
+    Kernels,
+    Launcher,
+    NodeWords,
+    PoolLauncher,
+    Server,
+    Versions,
+)
 
 LARGE_MEMORY_BYTES = 70 * 2**30
 """Memory from which vLLM uses larger batches, with the exception of the A100 (`EngineArgs.get_batch_defaults`)."""
@@ -33,6 +44,19 @@ def router_command(prefill: Sequence[str], decode: Sequence[str], port: int) -> 
     words += [f"--prefill {address}" for address in prefill]
     words += [f"--decode {address}" for address in decode]
     return " ".join(["pip install vllm-router &&", *words, f"--host 0.0.0.0 --port {port}"])
+
+
+def node_words(nodes: int, groups: int) -> NodeWords:
+    """Return what starts a replica on several nodes: its data-parallel ranks, or the devices of one."""
+    words: tuple[str, ...]
+    if groups >= nodes:
+        local = groups // nodes
+        words = ("--data-parallel-size-local", str(local), "--data-parallel-address", HEAD)
+        other = f"--headless and --data-parallel-start-rank {local}, {2 * local}, ..."
+    else:
+        words = ("--nnodes", str(nodes), "--node-rank", "0", "--master-addr", HEAD)
+        other = "--headless and --node-rank 1, 2, ... instead of 0"
+    return NodeWords(words, f"start the same on the other nodes with {other}")
 
 
 def draft_words(tokens: int, method: str, checkpoint: str = "", **others: Any) -> DraftWords:
@@ -97,10 +121,13 @@ VLLM = Server(
             "n-grams": lambda tokens, _: draft_words(tokens, "ngram"),
         },
         priorities=("--scheduling-policy", "priority"),
+        nodes=node_words,
         sources=(
             "https://docs.vllm.ai/en/latest/cli/serve/",
             "https://docs.vllm.ai/en/latest/api/vllm/config/speculative/",
             "https://docs.vllm.ai/en/latest/serving/expert_parallel_deployment/",
+            "https://docs.vllm.ai/en/latest/serving/data_parallel_deployment/",
+            "https://docs.vllm.ai/en/latest/serving/parallelism_scaling/",
             "https://docs.vllm.ai/en/latest/configuration/env_vars/",
         ),
         pools=PoolLauncher(
