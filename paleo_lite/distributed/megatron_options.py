@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .expert_exchange import DISPATCHERS
 from .parallel_config import STACK_DISPATCHER, ParallelConfig
+from .pipeline_layout import megatron_layout
 
 _RECIPE_OPTIONS = {
     None: "--bf16",
@@ -73,7 +74,7 @@ def megatron_options(
 def _pipeline_options(config: ParallelConfig, stage_blocks: tuple[tuple[int, ...], ...]) -> str:
     """Return the layout of a pipeline: a number of blocks per stage if they are equal, else every stage."""
     if config.layout:
-        return f"--pipeline-model-parallel-layout '{config.layout}'"
+        return f"--pipeline-model-parallel-layout '{megatron_layout(config.layout)}'"
     stages = [stage_blocks[device][part] for part in range(config.virtual_stages) for device in range(config.pipeline)]
     if len(set(stages)) > 1:
         text = "|".join("t" * blocks for blocks in stages)

@@ -2,8 +2,9 @@
 
 A layout is written as Megatron-LM's ``--pipeline-model-parallel-layout``: ``E`` is the embedding, ``t`` a transformer
 block, ``m`` a multi-token prediction layer, ``L`` the loss, ``|`` ends a stage, and ``*`` repeats what stands before
-it: ``"Et*3|(tt|)*29,L"``. Stages are numbered through the network; with several virtual stages per device, stage k is
-on device k modulo the devices.
+it: ``"Et*3|(tt|)*29,L"``. The numbers of blocks are enough where embedding and loss are at the ends, as in vLLM's
+``VLLM_PP_LAYER_PARTITION``: ``"6,9,9,8"``. Stages are numbered through the network; with several virtual stages per
+device, stage k is on device k modulo the devices.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ ENDS_ONLY = 4
 """Blocks that the two end stages may have fewer than the others, together, before neighbours give up blocks, too."""
 
 _MAX_STAGES_AND_BLOCKS = 20_000
+_COUNTS = re.compile(r"\d{1,5}([,+]\d{1,5})*")
 _TOKEN = re.compile(r"([EtmL|()])|\*(\d{1,5})|[\s,]+")
 
 
@@ -31,22 +33,35 @@ class DeviceStages(NamedTuple):
 
 
 def parse_layout(text: str) -> tuple[str, ...]:
-    """Return the stages of a layout, each as its letters: ``("Ettt", "tt", "ttL")``.
+    """Return the stages of a layout, or of its numbers of blocks, each as its letters: ``("Ettt", "tt", "ttL")``.
 
     Raise BadValue if the text has another form, or embedding and loss are not at the ends.
     """
-    expanded = _expand(text)
+    expanded = _expand(megatron_layout(text))
     stages = tuple(expanded.split("|"))
     letters = "".join(stages)
     if not re.fullmatch(r"Et+m*L", letters):
         raise BadValue(
             "`--schedule layout` must have one E (embedding) in front, blocks t, and one L (loss) at the end, such as "
-            f"'Et*3|(tt|)*4,L' (got {text!r})"
+            f"'Et*3|(tt|)*4,L', or the blocks of every stage, such as 6,9,9,8 (got {text!r})"
         )
     empty = [number for number, stage in enumerate(stages, 1) if not stage]
     if empty:
         raise BadValue(f"`--schedule layout`: stage {empty[0]} of {len(stages)} is empty (got {text!r})")
     return stages
+
+
+def megatron_layout(text: str) -> str:
+    """Return a layout as Megatron-LM reads it."""
+    return _of_counts(text) if _COUNTS.fullmatch(text) else text
+
+
+def _of_counts(text: str) -> str:
+    """Return the layout of some numbers of blocks."""
+    counts = [int(count) for count in re.split(r"[,+]", text)]
+    if sum(counts) > _MAX_STAGES_AND_BLOCKS:
+        raise BadValue(f"`--schedule layout` takes at most {_MAX_STAGES_AND_BLOCKS:,} blocks (got {text[:80]!r})")
+    return f"E{'|'.join(f't*{count}' if count else '' for count in counts)}L"
 
 
 def _expand(text: str) -> str:

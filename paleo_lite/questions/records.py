@@ -477,7 +477,8 @@ class ParallelOptions(Options):
     schedule: dict[str, Any] | str | None = option(
         group=PARALLEL_GROUP, type=SCHEDULE_SETTINGS, metavar="KEY=VALUE,...",
         help="Schedule of pipeline parallelism: interleaved=N (virtual stages per device), micro-batches=N, "
-        "layout=TEXT (blocks of each stage, as Megatron-LM writes them: 'Et*3|(tt|)*29,L', last in the list).",
+        "layout=TEXT (blocks of each stage, as 6,9,9,8 or as Megatron-LM writes them: 'Et*3|(tt|)*29,L', last in the "
+        "list).",
     )  # fmt: skip
     communication: dict[str, Any] | str | None = option(
         group=PARALLEL_GROUP, type=COMMUNICATION_SETTINGS, metavar="KEY=VALUE,...",

@@ -171,6 +171,12 @@ BROUGHT = {
         "--target-modules": "is `--trainable adapters=NAMES`",
         "--sample-packing": "is not needed: `--tokens` are packed, `--samples` are padded",
         "--auto-find-batch-size": "is `--batch-size fit`",
+        "--decoder-first-pipeline-num-layers": "is `--schedule layout=6,9,9,8`, the blocks of every stage",
+        "--decoder-last-pipeline-num-layers": "is `--schedule layout=8,9,9,6`, the blocks of every stage",
+        "--account-for-embedding-in-pipeline-split": "is not needed: the first stage has fewer blocks if they do not "
+        "divide; `--schedule layout=7,8,8,8` states them",
+        "--account-for-loss-in-pipeline-split": "is not needed: the last stage has fewer blocks if they do not divide; "
+        "`--schedule layout=8,8,8,7` states them",
         "--recompute-granularity": "is `--recompute full` or selective",
         "--activations-checkpoint-method": "is `--recompute full` or selective",
     },

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from paleo_lite.distributed.parallel_config import ParallelConfig
-from paleo_lite.distributed.pipeline_layout import even_layout, parse_layout, place_stages
+from paleo_lite.distributed.pipeline_layout import even_layout, megatron_layout, parse_layout, place_stages
 from paleo_lite.errors import BadValue
 
 
@@ -39,6 +39,16 @@ def test_even_layouts_have_all_blocks(blocks: int, stages: int) -> None:
 def test_text_of_layouts() -> None:
     assert parse_layout("Et*3|(tt|)*29,m|L") == ("Ettt", *["tt"] * 29, "m", "L")
     assert parse_layout("E|t*2|((t|)*2t|)*2L") == ("E", "tt", "t", "t", "t", "t", "t", "t", "L")
+
+
+def test_numbers_of_blocks() -> None:
+    """vLLM's ``VLLM_PP_LAYER_PARTITION``, and how Megatron-LM writes the same."""
+    assert parse_layout("3,2,1") == parse_layout("Et*3|t*2|t*1L") == ("Ettt", "tt", "tL")
+    assert megatron_layout("3,2,1") == "Et*3|t*2|t*1L" and megatron_layout("Ettt|tL") == "Ettt|tL"
+    assert [stage.blocks for stage in place_stages(6, 3, 1, "3,2,1", "six")] == [(0, 1, 2), (3, 4), (5,)]
+    assert [stage.blocks for stage in place_stages(6, 2, 2, "2,1,1,2", "six")] == [(0, 1, 3), (2, 4, 5)]
+    with pytest.raises(BadValue, match="stage 2 of 3 is empty"):
+        parse_layout("3,0,1")
 
 
 @pytest.mark.parametrize(
