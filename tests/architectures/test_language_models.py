@@ -173,6 +173,7 @@ CASES = {
     "gpt_oss": Case({"num_local_experts": 8, "head_dim": 8}, "eager", bytes_within=0.05),
     "glm4": Case({"head_dim": 8}),
     "glm4_moe": Case({**FEW_EXPERTS, "n_routed_experts": 16, "head_dim": 8, "use_qk_norm": True}, bytes_within=0.1),
+    "solar_open": Case({**FEW_EXPERTS, "n_routed_experts": 16, "head_dim": 8}, bytes_within=0.1),
     "olmo": Case({}),
     "olmo2": Case({}),
     "olmoe": Case({"num_experts": 8, "num_experts_per_tok": 2}, bytes_within=0.05),

@@ -129,6 +129,8 @@ def _decode_parameters(network):
             active -= _embedding_parameters(network)  # of the output layer: the embedding is not among the active ones
         elif definition == "rounded to ten billions":
             total = round(total, -10)
+        elif definition == "rounded down to billions":
+            total -= total % 10**9
         elif definition == "the active ones rounded down":
             active -= active % 10**8
         elif definition == "the language model, without the vision tower":

@@ -17,6 +17,7 @@ from paleo_lite.errors import BadDescriptor, BadValue, UnknownName
     ("name", "shipped"),
     [
         ("zai-org/GLM-4.7", "glm-4.6"), ("glm-4.7", "glm-4.6"), ("GLM-5.1", "glm-5"), ("GLM-5.3", "glm-5.2"),
+        ("upstage/Solar-Open-100B", "solar-open-100b"), ("LGAI-EXAONE/K-EXAONE-236B-A23B", "k-exaone-236b-a23b"),
         ("Qwen/Qwen3.6-27B", "qwen3.5-27b"), ("Qwen/Qwen3.5-9B-Base", "qwen3.5-9b"), ("qwen3.5-9b-it", "qwen3.5-9b"),
         ("Qwen/Qwen3-30B-A3B-Instruct-2507", "qwen3-30b-a3b"), ("google/gemma-4-E4B-it", "gemma-4-e4b"),
         ("mistralai/Mistral-Small-24B-Instruct-2501", "mistral-small-24b"), ("kimi-k2-thinking", "kimi-k2"),
