@@ -168,6 +168,7 @@ _OF_PICTURES = ("steps", "guidance", "frames", "ulysses", "ring", "guidance_para
 
 def _check_pipeline(network: Any) -> None:
     """Check that a network is a pipeline."""
+    from ..architectures.catalog import network_names
     from ..architectures.pipelines.records import pipelines
     from ..architectures.pipelines.sampling import find_pipeline
 
@@ -175,6 +176,10 @@ def _check_pipeline(network: Any) -> None:
         begun = [name for name in pipelines() if isinstance(network, str) and name.startswith(network.lower())]
         if begun:
             raise UnknownName("pipeline", network, begun)
+        if isinstance(network, str) and network not in network_names():
+            unknown = UnknownName("pipeline", network, pipelines())
+            if unknown.near:
+                raise unknown
         raise BadValue(
             f"`diffusion` needs a pipeline such as flux.1-dev or wan-2.1-1.3b; {network} is not one: use `predict`, "
             "`train` or `local`"

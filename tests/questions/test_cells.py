@@ -311,6 +311,7 @@ def test_help_shows_at_most_25_options_in_groups(kind: str) -> None:
         ("serve llama-3-8b,gpt2 --gpu t4 --rate 1 --advise cost", "`--advise` ranks deployments of one network"),
         ("train flux.1-dev --gpu t4", "ask `paleo-lite diffusion flux.1-dev`"),
         ("diffusion resnet50 --gpu t4", "needs a pipeline such as flux.1-dev"),
+        ("diffusion wan2.1-t2v-14b --gpu t4", "did you mean wan-2.2-14b, wan-2.1-14b"),
         ("local llama-3.1-8b", "give the device with `--gpu`"),
     ],
 )
