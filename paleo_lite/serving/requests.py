@@ -290,7 +290,7 @@ def generate_traffic(
         number = np.arange(count) % (REQUESTS_PER_USER * concurrency)
         left_out = number < concurrency if drift_apart else np.arange(count) < concurrency
         if drift_apart:
-            output_tokens[left_out] = _first_answers(output_tokens[left_out], arrivals_generator)
+            output_tokens[left_out] = _first_answers(output_tokens[left_out], concurrency, arrivals_generator)
     return Traffic(arrival_s, input_tokens, output_tokens, concurrency, left_out)
 
 
@@ -302,15 +302,18 @@ def scale_to_rate(arrival_s: Floats, rate_per_s: float) -> Floats:
     return scaled
 
 
-def _first_answers(tokens: Ints, generator: np.random.Generator) -> Ints:
+def _first_answers(tokens: Ints, users: int, generator: np.random.Generator) -> Ints:
     """Return answers of different lengths for the first requests of users whose other answers are equally long.
 
     Equal answers of users who start together end together for ever, so that every prompt waits for those of all
     others. Benchmarks with constant lengths measure less than that, and more than users who are spread evenly. As
     benchmarks send `REQUESTS_PER_USER` requests per user, users begin anew after as many: in longer simulations they
-    would fall into step.
+    would fall into step. They are spread then, so that answers are shorter the later they begin: otherwise each
+    beginning would spread them further, up to evenly.
     """
-    lengths = tokens * generator.uniform(SHORTEST_FIRST, 1.0, len(tokens))
+    number = np.arange(len(tokens))
+    begun_later = np.where(number < users, 0.0, (1 - SHORTEST_FIRST) * (number % users) / users)
+    lengths = tokens * (generator.uniform(SHORTEST_FIRST, 1.0, len(tokens)) - begun_later)
     shortened: Ints = np.maximum(np.rint(lengths), 1).astype(np.int64)
     return shortened
 

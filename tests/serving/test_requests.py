@@ -103,6 +103,17 @@ def test_long_simulations_of_constant_lengths_do_not_fall_into_step() -> None:
     assert set(traffic.output_tokens[~traffic.left_out].tolist()) == {100}
 
 
+def test_users_who_begin_anew_are_spread_as_at_first() -> None:
+    """The later one of 1,000 users begins, by up to half of an answer, the shorter is it: ends are spread by a half."""
+    users = 1000
+    traffic = generate_traffic(Lengths(10), Lengths(1000), count=20 * users, concurrency=users)
+    first, second = (traffic.output_tokens[start : start + users] for start in (0, 10 * users))
+    begins = 500 * np.arange(users) / users
+    for ends in (first, begins + second):
+        assert (ends.min(), ends.max()) == pytest.approx((500, 1000), abs=5)
+        assert ends.std() == pytest.approx(500 / np.sqrt(12), rel=0.05)
+
+
 def test_replicas_take_requests_in_turn() -> None:
     traffic = generate_traffic(Lengths(10), Lengths(10), count=10, concurrency=5)
     parts = [traffic.every(2, start) for start in (0, 1)]

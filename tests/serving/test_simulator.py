@@ -59,6 +59,16 @@ def test_littles_law(deployment: Deployment, engine: str) -> None:
         assert outcome.sequence_s < in_decoding_s
 
 
+def test_a_longer_closed_loop_repeats_a_shorter_one(deployment: Deployment) -> None:
+    """128 users with constant lengths wait as long in 100 requests each as in ten, and are not spread ever further."""
+    waits = []
+    for requests in (10, 100):
+        traffic = generate_traffic(Lengths(1024), Lengths(256), count=128 * requests, concurrency=128)
+        _, outcome = run(deployment, traffic)
+        waits.append(float((outcome.first_token_s - outcome.arrival_s)[traffic.counted].mean()))
+    assert waits[1] == pytest.approx(waits[0], rel=0.08)
+
+
 def test_users_with_equal_lengths_keep_step_if_prompts_go_first(deployment: Deployment) -> None:
     """16 prompts of 1,024 tokens are two chunks of 8,192: half of the users wait for one of them, half for both.
 
