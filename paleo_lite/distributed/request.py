@@ -119,8 +119,9 @@ class ClusterRequest(msgspec.Struct, frozen=True):
         if usual is None and uses_own_link and device is not None and device.links:
             return flat_topology(link_rate(device_link(device), self.ppp_comm), max(counts))
         if usual is None:
+            own = "ethernet20" if device is None or not device.links else device.links[0].link
             raise BadValue(
-                "several workers need a link: give `--link ethernet20`, "
+                f"several workers need a link: give `--link {own}`, "
                 "`--topology '2x k40m @ pcie3, 16 nodes @ infiniband'` or `--platform NAME`"
             )
         topology = usual.topology(max(counts), self.ppp_comm)

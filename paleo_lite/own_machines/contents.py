@@ -23,6 +23,11 @@ EXPERT_ROLES = ("experts", "experts_down")
 """Roles of the matrices of experts."""
 
 MXFP4 = "mxfp4"
+MXFP4_FILE = "mxfp4_moe"
+"""Files whose experts are mxfp4, in which gpt-oss is published (ggml-org's on the Hugging Face Hub)."""
+
+_FILES_OF_FORMATS = {MXFP4: MXFP4_FILE}
+"""Files by the names that formats of weights have outside llama.cpp."""
 
 GROUPS = ("wide", "legacy", "k", "table", MXFP4)
 """Groups of tensor types with kernels alike: 16 bits and more; one scale per block; scales in two levels; look-ups of
@@ -192,10 +197,11 @@ def read_contents(
         weights = f"mostly {commonest_type(pieces)}"
         notes = _notes_of_file(network)
     else:
-        weights = weights or engine.default_weights
+        keeps_experts = engine.keeps_mxfp4 and _has_mxfp4_experts(network)
+        published = MXFP4_FILE if keeps_experts and MXFP4_FILE in engine.mixtures else engine.default_weights
+        weights = published if weights is None else _FILES_OF_FORMATS.get(weights, weights)
         if weights not in engine.mixtures:
             raise BadValue(f"{engine.name} stores weights in {', '.join(engine.mixtures)} (got {weights!r})")
-        keeps_experts = engine.keeps_mxfp4 and _has_mxfp4_experts(network)
         pieces = _pieces_of_layers(layers, engine.mixtures[weights], MXFP4 if keeps_experts else None)
     attended = [layer for layer in longest.layers if is_attention(layer)]
     cache_size = TENSOR_TYPES[cache].bytes_per_number

@@ -228,6 +228,11 @@ def _answer(question: Train, names_remedies: bool = True) -> Prediction | ScaleT
     if question.batch_size is not None and question.global_batch_size is not None:
         raise BadValue("give only one of `--batch-size`, samples per device, and `--global-batch-size`, of all devices")
     question = _with_micro_batches(question)
+    if question.advise is not None and question.workers is None and question.platform is None:
+        raise BadValue(
+            "`--advise` ranks how several devices divide a step, of which one device has nothing to choose: give "
+            "`--workers`, or leave it out"
+        )
     if question.within is None:
         if not _asks_for_devices(question):
             return _answer_one(question)

@@ -135,11 +135,16 @@ def _headline(table: ScaleTable) -> str:
             efficiency += f", {low:.0%} to {high:.0%} at 90%"
         answer += f", speed-up {last.speedup / last.baseline_workers:.4g} over {baseline} ({efficiency})"
     if last.hours is not None:
-        cost = "" if last.cost_usd is None else f" and costs {last.cost_usd:,.0f} USD"
+        cost = "" if last.cost_usd is None else f" and costs {_format_cost(last.cost_usd)} USD"
         answer += f"; the run takes {format_hours(last.hours)}{cost}"
     if last.fits is False and last.memory_bytes is not None and table.usable_bytes is not None:
         answer += format_shortage(last.memory_bytes, table.usable_bytes)
     return f"{head}: {answer}{assumed}"
+
+
+def _format_cost(usd: float) -> str:
+    """Format a cost in whole dollars, and a small one with three digits."""
+    return f"{usd:,.0f}" if usd >= 10 else f"{usd:.3g}"
 
 
 def _columns(table: ScaleTable) -> list[Column]:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+import paleo_lite as pl
 from paleo_lite.api.local import predict_local
 from paleo_lite.architectures import find_network
 from paleo_lite.cli import main
@@ -184,3 +185,11 @@ def test_a_file_without_blocks(tmp_path: Path) -> None:
 def test_experts_of_the_checkpoint_stay_in_mxfp4(network: str, weights: str, published_gib: float) -> None:
     stored_bytes = read_contents(find_network(network), weights).stored_bytes
     assert stored_bytes / 2**30 == pytest.approx(published_gib, rel=0.03)
+
+
+def test_files_of_gpt_oss() -> None:
+    """ggml-org's files of gpt-oss have the published experts; other networks have llama.cpp's usual mixture."""
+    published = pl.local("gpt-oss-20b", gpu="rtx4090")
+    assert published.weights == "mxfp4_moe"
+    assert pl.local("gpt-oss-20b", gpu="rtx4090", weights="mxfp4").time_s == published.time_s
+    assert pl.local("qwen3-8b", gpu="rtx4090").weights == "q4_k_m"

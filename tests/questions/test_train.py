@@ -50,6 +50,11 @@ def test_a_batch_that_its_micro_batches_do_not_make_up(asked, sentence) -> None:
         pl.train(**asked)
 
 
+def test_advice_needs_several_devices() -> None:
+    with pytest.raises(BadValue, match="one device has nothing to choose"):
+        pl.train(**ONE, advise="time")
+
+
 def test_both_ways_of_offloading() -> None:
     asked = {"network": "llama-3.2-1b", "gpu": "h100-sxm", "workers": 8, "batch_size": 4, "mixed_precision": True}
     plain, offloaded = (pl.train(**asked, recompute="none", tensor=2, **more)[0] for more in ({}, OFFLOADED))
