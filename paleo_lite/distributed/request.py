@@ -10,7 +10,7 @@ import msgspec
 
 from ..counting.work import check_batch_size
 from ..errors import BadValue
-from ..machines import Device
+from ..machines import Device, read_links
 from ..timing.budget import Amount
 from ..timing.facility import Facility
 from ..units import parse_range
@@ -119,10 +119,18 @@ class ClusterRequest(msgspec.Struct, frozen=True):
         if usual is None and uses_own_link and device is not None and device.links:
             return flat_topology(link_rate(device_link(device), self.ppp_comm), max(counts))
         if usual is None:
-            own = "ethernet20" if device is None or not device.links else device.links[0].link
             raise BadValue(
-                f"several workers need a link: give `--link {own}`, "
+                f"several workers need a link: give `--link {_own_link(device)}`, "
                 "`--topology '2x k40m @ pcie3, 16 nodes @ infiniband'` or `--platform NAME`"
             )
         topology = usual.topology(max(counts), self.ppp_comm)
         return msgspec.structs.replace(topology, assumptions=(usual.name, *topology.assumptions))
+
+
+def _own_link(device: Device | None) -> str:
+    """Return the link that a device has to others, else to its host; a network without either."""
+    if device is None or not device.links:
+        return "ethernet20"
+    links = read_links().link
+    to_devices = [attached.link for attached in device.links if links[attached.link].kind == "device"]
+    return to_devices[0] if to_devices else device.links[0].link
