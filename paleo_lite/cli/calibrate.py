@@ -9,6 +9,7 @@ import click
 
 from ..api.calibrations import answer_calibration, check_inputs, find_result_files, fit_calibration
 from ..calibration.measurements import TEMPLATE
+from ..files import check_outputs, to_paths
 from ..questions.evidence import OF_RESULT_FILES, CalibrationQuestion
 from ..questions.option import OutputOption
 from .answers import CommandResult, command
@@ -39,6 +40,7 @@ def calibrate(paths: tuple[Path, ...], template: bool, **given: Any) -> CommandR
         click.echo(TEMPLATE, nl=False)
         return None
     question = CalibrationQuestion(measured=paths, **given)
+    check_outputs(*to_paths(question.output or ()), force=question.force)
     if not find_result_files(paths):
         check_inputs(paths)
         if question.gpu is None or not (paths or question.suggest):

@@ -253,7 +253,7 @@ def _partition_network(job: Job, batch_sizes: BatchSizes, stages: int, micro_bat
         raise BadValue(f"the batch size must be divisible by the {micro_batches} micro-batches (got {batch_size})")
     micro_batch_size = batch_size // micro_batches
     step, work = job.device_step(micro_batch_size), job.workload.work
-    starts = job.cached_across_models(_first_layers, BatchSizes.of(micro_batch_size), stages)
+    starts = np.array(partition_layers(step.layer_times_s, stages))
     cuts = np.concatenate([starts, np.full_like(starts[:1], len(step.layer_group))])
     return _StagePlan(
         micro_batches=micro_batches,
@@ -264,11 +264,6 @@ def _partition_network(job: Job, batch_sizes: BatchSizes, stages: int, micro_bat
         activation_shares=_sum_by_stage(layer_shares(work.activations_per_sample), cuts),
         boundary_bytes=job.cached_across_models(_boundary_bytes)[cuts[1:-1]] * micro_batch_size,
     )
-
-
-def _first_layers(job: Job, batch_sizes: BatchSizes, stages: int) -> Ints:
-    """Return the first layer of each stage, from the forecast: its bound is that of the same stages."""
-    return np.array(partition_layers(job.device_step(batch_sizes.batch_size).layer_times_s, stages))
 
 
 def _boundary_bytes(job: Job) -> Floats:

@@ -112,7 +112,7 @@ def _is_heading(line: str) -> bool:
     return (cells[0] == "Name" and bool(_KNOWN & set(cells))) or _SQUEEZED_HEADING.fullmatch(line) is not None
 
 
-class _Table:
+class _PrintedTable:
     """A table within a text: its columns, the number of its rows, and the totals below it."""
 
     def __init__(self, path: Path, number: int, line: str, rule: str) -> None:
@@ -153,7 +153,7 @@ def _cells(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
 
     Scripts print one profile several times, sorted by the time of the device and by that of the host.
     """
-    tables: list[_Table] = []
+    tables: list[_PrintedTable] = []
     rule = ""
     for number, text in numbered_lines(path, SUMMARY_BYTES):
         line = _without_process(text)
@@ -163,7 +163,7 @@ def _cells(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
             if table is not None and table.rows:
                 table.ended = True
         elif _is_heading(line):
-            tables.append(_Table(path, number, line, rule))
+            tables.append(_PrintedTable(path, number, line, rule))
         elif table is None:
             if number > MOST_PREAMBLE:
                 break

@@ -30,7 +30,7 @@ from .prefill_pool import PrefillPool, describe_prefill
 from .prefix_cache import prefix_hit_rate
 from .requests import Traffic
 from .saturation import saturate_levels
-from .steady import Span, steady_span, whole_span, work_in
+from .steady import MeasuredSpan, steady_span, whole_span, work_in
 
 
 class Figure(msgspec.Struct, frozen=True):
@@ -279,7 +279,7 @@ def measure_figures(
     simulated: Simulated,
     deployment: Deployment,
     input_tokens: int,
-    span: Span | None = None,  # part of the simulation that is measured; None for all of it
+    span: MeasuredSpan | None = None,  # part of the simulation that is measured; None for all of it
 ) -> dict[str, float | None]:
     """Return the figures of a simulation except those at saturation."""
     outcomes = simulated.outcomes
@@ -324,7 +324,7 @@ def _adapter_figures(simulated: Simulated, deployment: Deployment, requests: int
     return {"adapter_loads_per_request": sum(outcome.adapter_loads for outcome in pools) / requests}
 
 
-def _mean_replicas(simulated: Simulated, deployment: Deployment, span: Span) -> float:
+def _mean_replicas(simulated: Simulated, deployment: Deployment, span: MeasuredSpan) -> float:
     """Return the number of replicas that are paid for, in the mean over a span."""
     if deployment.elasticity is None:
         return deployment.replicas

@@ -19,7 +19,7 @@ from .steady import work_in
 if TYPE_CHECKING:
     from .deployment import Deployment
     from .outcomes import Outcome
-    from .steady import Span
+    from .steady import MeasuredSpan
 
 
 class Drawn(NamedTuple):
@@ -36,7 +36,7 @@ def draw_power(
     outcomes: Sequence[Outcome],
     deployment: Deployment,
     input_tokens: int,
-    span: Span,
+    span: MeasuredSpan,
     replicas: float | None = None,  # in the mean over the span; None for those of the deployment
 ) -> Drawn | None:
     """Return power, and the energy in a span of the simulation; None if the devices draw unknown power."""
@@ -58,7 +58,7 @@ def draw_power_of_all(
     outcomes: Sequence[Outcome],
     deployment: Deployment,
     input_tokens: int,
-    span: Span,
+    span: MeasuredSpan,
     prefill: Sequence[Outcome] = (),  # of the replicas of the prefill pool
     replicas: float | None = None,  # in the mean over the span; None for those of the deployment
 ) -> Drawn | None:

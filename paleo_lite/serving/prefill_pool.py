@@ -9,7 +9,7 @@ import msgspec
 from .deployment import PreparedDeployment
 from .outcomes import Outcome
 from .requests import Traffic
-from .steady import Span, work_in
+from .steady import MeasuredSpan, work_in
 
 
 class PrefillPool(msgspec.Struct, frozen=True):
@@ -65,7 +65,7 @@ def describe_prefill(
     prepared: PreparedDeployment,
     traffic: Traffic,
     outcomes: Sequence[Outcome],
-    span: Span,
+    span: MeasuredSpan,
     launch_command: str | None,
     longest_request: int | None,
 ) -> PrefillPool | None:

@@ -17,7 +17,7 @@ LATEST_START = 0.5
 """Share of the time while requests arrive after which replicas are taken to be as full as later, at the latest."""
 
 
-class Span(NamedTuple):
+class MeasuredSpan(NamedTuple):
     """A part of a simulation."""
 
     start_s: float
@@ -30,14 +30,14 @@ class Span(NamedTuple):
         return self.end_s - self.start_s
 
 
-def whole_span(outcomes: Sequence[Outcome]) -> Span:
+def whole_span(outcomes: Sequence[Outcome]) -> MeasuredSpan:
     """Return the span from the first arrival to the last answer."""
     start_s = min(float(outcome.arrival_s.min()) for outcome in outcomes)
     end_s = max(float(outcome.finish_s.max()) for outcome in outcomes)
-    return Span(start_s, end_s, sum(len(outcome.finish_s) for outcome in outcomes) / (end_s - start_s))
+    return MeasuredSpan(start_s, end_s, sum(len(outcome.finish_s) for outcome in outcomes) / (end_s - start_s))
 
 
-def steady_span(outcomes: Sequence[Outcome], rate_per_s: float | None, capacity_per_s: float | None) -> Span:
+def steady_span(outcomes: Sequence[Outcome], rate_per_s: float | None, capacity_per_s: float | None) -> MeasuredSpan:
     """Return the span in which requests arrive at a rate and replicas are as full as in the long run.
 
     Where they do not arrive at a rate, it is the whole span. As many requests are answered as arrive, or as the
@@ -56,10 +56,10 @@ def steady_span(outcomes: Sequence[Outcome], rate_per_s: float | None, capacity_
         if not answered:  # answers take longer than requests arrive
             return whole
         capacity_per_s = answered / (last_s - start_s)
-    return Span(start_s, last_s, min(capacity_per_s, rate_per_s))
+    return MeasuredSpan(start_s, last_s, min(capacity_per_s, rate_per_s))
 
 
-class Work(NamedTuple):
+class WorkInSpan(NamedTuple):
     """What some replicas have done in a span."""
 
     busy_s: float  # time in iterations
@@ -67,10 +67,10 @@ class Work(NamedTuple):
     sequence_s: float  # integral of the decoding sequences over the iterations' time
 
 
-def work_in(outcomes: Sequence[Outcome], span: Span) -> Work:
+def work_in(outcomes: Sequence[Outcome], span: MeasuredSpan) -> WorkInSpan:
     """Return what replicas have done in a span."""
     total = np.zeros(3)
     for outcome in outcomes:
         ends_s, *done = np.array(outcome.progress).T
         total += [np.diff(np.interp([span.start_s, span.end_s], ends_s, each))[0] for each in done]
-    return Work(*map(float, total))
+    return WorkInSpan(*map(float, total))

@@ -66,7 +66,12 @@ def test_calibration_as_object() -> None:
     ("device", "asked", "error", "message"),
     [
         ("k80-die", {"calibration": "k80-die-fp32", "ppp": 0.5}, BadValue, "is a time model of its own"),
-        ("k80-die", {"calibration": "k80-die-fp32", "concurrent": True}, BadValue, "is a time model of its own"),
+        (
+            "k80-die",
+            {"calibration": "k80-die-fp32", "time_model": "ppp-overlap"},
+            BadValue,
+            "is a time model of its own",
+        ),
         ("k40m", {"calibration": "k80-die-fp32"}, CalibrationFailed, "for k80-die in fp32, not for k40m"),
         ("k40m", {"calibration": "k40m-fp31"}, UnknownName, "did you mean k40m-fp32"),
         ("k40m", {"time_model": "magic"}, UnknownName, "no time model is called 'magic'"),

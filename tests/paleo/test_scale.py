@@ -214,4 +214,4 @@ def test_compute_and_memory_time_overlap():
     table = pl.train("paleo_vgg16", gpu="K80", link="ethernet20", workers="1,4", batch_size=64, time_model="paleo")
     assert rows[0].time_s < table[0].time_s
     with pytest.raises(BadValue, match="needs a PPP, the fraction of peak"):
-        scaling("vgg16", gpu="k80-die", link="ethernet20", workers=[2], concurrent=True)
+        scaling("vgg16", gpu="k80-die", link="ethernet20", workers=[2], time_model="ppp-overlap")

@@ -13,7 +13,7 @@ import pytest
 import paleo_lite as pl
 from paleo_lite.questions.serve import make_deployment
 from paleo_lite.serving.requests import Lengths, generate_traffic
-from paleo_lite.serving.steady import Span, steady_span, whole_span, work_in
+from paleo_lite.serving.steady import MeasuredSpan, steady_span, whole_span, work_in
 
 ALONE: dict[str, Any] = {"gpu": "h100-sxm", "input_tokens": 1024, "output_tokens": 256}
 SPLIT: dict[str, Any] = {
@@ -60,7 +60,7 @@ def test_work_of_the_whole_simulation_is_that_of_its_counters() -> None:
     assert (work.busy_s, work.sequence_s) == pytest.approx((outcome.busy_s, outcome.sequence_s))
     middle = (whole.start_s + whole.end_s) / 2
     halves = [
-        work_in([outcome], Span(*ends, 1.0)) for ends in ((whole.start_s, middle), (middle, whole.end_s))
+        work_in([outcome], MeasuredSpan(*ends, 1.0)) for ends in ((whole.start_s, middle), (middle, whole.end_s))
     ]  # fmt: skip
     assert sum(half.busy_s for half in halves) == pytest.approx(outcome.busy_s)
     assert all(half.busy_s <= middle - whole.start_s for half in halves)
