@@ -23,9 +23,6 @@ OPTIONS = {
 CHOSEN = ("strategy", "execution", "recompute")
 """Facts of a row of training that are names, and the options of `train` that they answer."""
 
-OF_BLOCKS = ("selective", "full:", "offload")
-"""Beginnings of recomputations that only networks in blocks have."""
-
 STACKS: dict[str, dict[str, str]] = {
     "torchtitan": {"strategy": "full-shard", "execution": "compiled"},
     "Composer": {"strategy": "full-shard", "execution": "eager"},
@@ -57,11 +54,9 @@ def training_options(facts: dict[str, Any]) -> dict[str, Any]:
         )
     if settings.get("global_batch_size"):
         settings.pop("batch_size", None)
-    chosen = chosen_options(facts)
     if settings.get("workers") == 1:
         settings |= _of_one_device(settings)
-        if not chosen.get("recompute", "").startswith(OF_BLOCKS):  # which one device has where it is a group of one
-            del settings["workers"]
+        del settings["workers"]
     elif settings.get("micro_batch"):
         settings.pop("accumulation", None)  # follows from the batch of a device
     stages = count_of(facts, "virtual_stages")
@@ -69,7 +64,7 @@ def training_options(facts: dict[str, Any]) -> dict[str, Any]:
         "gpu": facts["gpu"],
         "precision": training_precision(facts) or "bf16",
         **settings,
-        **chosen,
+        **chosen_options(facts),
         **({"schedule": f"interleaved={stages}"} if stages is not None and stages > 1 else {}),
     }
 
