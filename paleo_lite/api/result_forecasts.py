@@ -201,8 +201,7 @@ def _ask_server(facts: dict[str, Any], more: dict[str, Any]) -> list[Forecast]:
         users = users or count_of(facts, "concurrency")
         if users is None:
             raise BadValue("neither a rate nor a concurrency is in the file")
-    counts: dict[str, Any] = {name: count_of(facts, name) for name in ("tensor", "replicas")}
-    settings = {name: count for name, count in counts.items() if count is not None}
+    settings: dict[str, Any] = _division_of_server(facts)
     answer: Any = serve(
         facts["network"],
         gpu=facts["gpu"],
@@ -227,6 +226,20 @@ def _ask_server(facts: dict[str, Any], more: dict[str, Any]) -> list[Forecast]:
     rate_of_tokens = said["figures"]["output_tokens_per_s"]
     interval = (rate_of_tokens["low"], rate_of_tokens["high"])
     return [*forecasts, Forecast("output_tokens_per_s", rate_of_tokens["value"], interval, answer)]
+
+
+def _division_of_server(facts: dict[str, Any]) -> dict[str, int]:
+    """Return how devices divide a server; raise BadValue for one that is not a single engine, or drafts tokens."""
+    if facts.get("disaggregated") in (True, "true"):
+        raise BadValue("servers whose prompts and answers are on devices of their own have no forecast here")
+    if facts.get("speculative"):
+        raise BadValue(f"servers that draft tokens ({facts['speculative']}) have no forecast here")
+    counts = {name: count_of(facts, name) for name in ("tensor", "replicas", "expert_parallel")}
+    settings = {name: count for name, count in counts.items() if count is not None}
+    devices = settings.get("tensor")
+    if facts.get("data_attention") in (True, "true") and devices is not None:
+        settings["attention_data_parallel"] = devices  # each device computes attention for its own users
+    return settings
 
 
 def _ask_decode(facts: dict[str, Any], more: dict[str, Any]) -> list[Forecast]:

@@ -123,3 +123,37 @@ def test_the_command(tmp_path: Path) -> None:
     assert "vLLM bench serve, beside the forecast" in printed and "concurrency 10, 1,000 in, 201 out" in printed
     answer = json.loads(CliRunner().invoke(main, [*arguments, "--format", "json"]).stdout)
     assert answer["question"]["engine"] == "vllm" and answer["rows"][0]["kind"] == "server"
+
+
+INFERENCEX = {
+    "hw": "h200", "framework": "sglang", "model": "deepseek-ai/DeepSeek-R1", "precision": "fp8", "tp": 8, "ep": 8,
+    "dp_attention": True, "conc": 64, "isl": 1024, "osl": 1024, "mean_ttft": 0.9, "median_ttft": 0.8, "mean_tpot": 0.03,
+    "median_tpot": 0.03, "tput_per_gpu": 500.0, "output_tput_per_gpu": 250.0,
+    "completed": 640, "duration": 330.0, "total_input_tokens": 640 * 1024, "total_output_tokens": 640 * 1024,
+}  # fmt: skip
+
+
+def test_the_division_of_a_server_is_asked(tmp_path: Path) -> None:
+    """Eight devices divide the experts, and each computes attention for its own users."""
+    result = compare(json.dumps(INFERENCEX), tmp_path, gpu="h200-sxm")
+    asked: Any = pl.serve(
+        "deepseek-r1", gpu="h200-sxm", engine="sglang", weights="fp8", tensor=8, expert_parallel=8,
+        attention_data_parallel=8, input_tokens=1024, output_tokens=1024, concurrency=64, num_requests=400,
+    )  # fmt: skip
+    row = next(row for row in result.rows if row.figure == "tpot_s")
+    assert row.forecast == asked.to_dict()["latencies"]["tpot_s"]["mean"]["value"]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            {"disagg": True, "num_prefill_gpu": 8, "num_decode_gpu": 8},
+            "prompts and answers are on devices of their own",
+        ),
+        ({"spec_decoding": "mtp"}, r"servers that draft tokens \(mtp\) have no forecast"),
+    ],
+)
+def test_servers_that_are_not_one_engine_are_refused(change: dict[str, Any], said: str, tmp_path: Path) -> None:
+    with pytest.raises(BadValue, match=said):
+        compare(json.dumps({**INFERENCEX, **change}), tmp_path, gpu="h200-sxm")
