@@ -89,7 +89,7 @@ def test_tests_of_a_file_share_a_process(request):
 def test_no_class_name_stands_twice():
     """A name is one idea: a reader who searches for a class finds one."""
     places: dict[str, list[str]] = {}
-    for path in sorted((ROOT / "paleo_lite").rglob("*.py")):
+    for path in sorted(path for room in ("paleo_lite", "validation") for path in (ROOT / room).rglob("*.py")):
         for name in re.findall(r"^class (\w+)", path.read_text(encoding="utf-8"), re.MULTILINE):
             places.setdefault(name, []).append(str(path.relative_to(ROOT)))
     assert {name: found for name, found in places.items() if len(found) > 1} == {}

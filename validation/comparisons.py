@@ -51,7 +51,7 @@ GROUPED = (
 """Columns of the errors of a group."""
 
 
-class Forecast(Protocol):
+class JudgedForecast(Protocol):
     """A published figure with its forecast."""
 
     @property
@@ -103,7 +103,7 @@ def require_data(data: Path | None) -> Path:
     return data
 
 
-def group_errors(forecasts: Sequence[Forecast]) -> dict[str, float]:
+def group_errors(forecasts: Sequence[JudgedForecast]) -> dict[str, float]:
     """Return the errors of a group, by the keys of `GROUPED`."""
     errors = relative_errors([one.error for one in forecasts])
     return {
@@ -115,7 +115,7 @@ def group_errors(forecasts: Sequence[Forecast]) -> dict[str, float]:
     }
 
 
-def describe_errors(forecasts: Sequence[Forecast]) -> str:
+def describe_errors(forecasts: Sequence[JudgedForecast]) -> str:
     """Return the errors of a group as text."""
     found = group_errors(forecasts)
     return (
@@ -125,7 +125,7 @@ def describe_errors(forecasts: Sequence[Forecast]) -> str:
 
 
 def steps_page(
-    title: str, columns: Sequence[Column], rows: Sequence[dict[str, Any]], steps: Sequence[Forecast]
+    title: str, columns: Sequence[Column], rows: Sequence[dict[str, Any]], steps: Sequence[JudgedForecast]
 ) -> Document:
     """Return the page of measured and forecast steps.
 
@@ -137,7 +137,7 @@ def steps_page(
         Columns before those of `COMPARED`.
     rows : sequence of dict
         Values of the columns, and the seconds, by step.
-    steps : sequence of Forecast
+    steps : sequence of JudgedForecast
         The steps.
     """
     found = [{**row, "error": step.error, "is_inside": step.is_inside} for row, step in zip(rows, steps, strict=True)]

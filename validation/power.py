@@ -39,7 +39,7 @@ GROUPS = {("vector", "fp32"): "vector", ("tensor", "fp16"): "tensor", ("tensor",
 """Groups of evidence with an efficiency of their own when the clock is not limited."""
 
 
-class Efficiency(NamedTuple):
+class LimitEfficiency(NamedTuple):
     """Efficiency of a device's matrix products relative to the peak at its boost clock."""
 
     device: Device
@@ -49,7 +49,7 @@ class Efficiency(NamedTuple):
     source: str
 
 
-def measured_efficiencies() -> list[Efficiency]:
+def measured_efficiencies() -> list[LimitEfficiency]:
     """Return the efficiencies in the shipped pool, which are relative to the sustained clock, at the boost clock."""
     index = NAMES.index("efficiency_gemm")
     efficiencies = []
@@ -63,7 +63,7 @@ def measured_efficiencies() -> list[Efficiency]:
         if device.vendor != "NVIDIA" or group is None or node_nm_of(device) is None or device.power_w is None:
             continue
         value = float(np.exp(fit.theta[index])) * matrix_fraction(device, rate)
-        efficiencies.append(Efficiency(device, rate, group, value, fit.source))
+        efficiencies.append(LimitEfficiency(device, rate, group, value, fit.source))
     return efficiencies
 
 
@@ -88,7 +88,7 @@ def model_of(parameters: np.ndarray) -> PowerModel:
     )
 
 
-def predict_log_efficiencies(parameters: np.ndarray, efficiencies: Sequence[Efficiency]) -> np.ndarray:
+def predict_log_efficiencies(parameters: np.ndarray, efficiencies: Sequence[LimitEfficiency]) -> np.ndarray:
     """Return the logarithms of the efficiencies that the model predicts."""
     model = model_of(parameters)
     groups = list(GROUPS.values())
@@ -99,7 +99,7 @@ def predict_log_efficiencies(parameters: np.ndarray, efficiencies: Sequence[Effi
     return np.array(values)
 
 
-def fit_power(efficiencies: Sequence[Efficiency]) -> np.ndarray:
+def fit_power(efficiencies: Sequence[LimitEfficiency]) -> np.ndarray:
     """Return the parameters with the smallest robust error: energies, exponents, and an efficiency per group."""
     measured = np.log([one.value for one in efficiencies])
 
@@ -113,7 +113,7 @@ def fit_power(efficiencies: Sequence[Efficiency]) -> np.ndarray:
     return np.asarray(least_squares(residuals, start, loss="soft_l1").x)
 
 
-def held_out_errors(efficiencies: Sequence[Efficiency]) -> tuple[float, float]:
+def held_out_errors(efficiencies: Sequence[LimitEfficiency]) -> tuple[float, float]:
     """Return the mean absolute error with a device held out, with the power model and with one efficiency per group."""
     with_model, without = [], []
     for name in sorted({one.device.id for one in efficiencies}):

@@ -18,7 +18,7 @@ from paleo_lite.reporting.charts.accuracy import Pair
 from paleo_lite.reporting.document import Document
 from validation.__main__ import SPLITS, main
 from validation.comparisons import COMPARISONS, page_function
-from validation.steps.dataset import Dataset
+from validation.steps.dataset import MeasuredSteps
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,9 @@ def test_tables_of_the_accuracy_page_can_be_written(
     }  # fmt: skip
     steps = validation.steps.published.published_steps(DATA / "measured")
     few = [step for step in steps.measurements if step.gpu in devices and step.network in networks]
-    monkeypatch.setattr(validation.steps.published, "published_steps", lambda folder: Dataset(few, steps.left_out))
+    monkeypatch.setattr(
+        validation.steps.published, "published_steps", lambda folder: MeasuredSteps(few, steps.left_out)
+    )
     if split in ("profile", "ppp"):  # of two numbers of nodes, both loaders and both batch sizes
         (every,) = validation.profiles.published.PROFILE_SETS
         for nodes in (8, 16):

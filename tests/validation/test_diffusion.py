@@ -13,7 +13,7 @@ from paleo_lite.files import read_typed
 from paleo_lite.timing.diffusion import DiffusionConstants, diffusion_constants
 from validation.diffusion.fit import (
     PRIOR,
-    Pieces,
+    PicturePieces,
     ask,
     fit_one_device,
     hold_out,
@@ -21,7 +21,7 @@ from validation.diffusion.fit import (
     predicted_s,
     time_of,
 )
-from validation.diffusion.published import Row, mlenergy_rows, project_rows, user_rows
+from validation.diffusion.published import PictureMeasurement, mlenergy_rows, project_rows, user_rows
 from validation.diffusion.ship import write_constants
 from validation.evidence.pictures import grouped, rows_with_constants
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.needs_data
 
 
 @cache
-def large_batches() -> list[Pieces]:
+def large_batches() -> list[PicturePieces]:
     """Return the pieces of the batches of four pictures or videos on one device."""
     return [pieces_of(row) for row in mlenergy_rows(DATA) if row.gpus == 1 and row.images == 4]
 
@@ -89,7 +89,7 @@ def test_written_constants_are_read_again(tmp_path) -> None:
 def test_rows_are_of_known_pipelines() -> None:
     from paleo_lite.architectures.pipelines.records import pipelines
 
-    rows: list[Row] = [*mlenergy_rows(DATA), *project_rows(DATA)]
+    rows: list[PictureMeasurement] = [*mlenergy_rows(DATA), *project_rows(DATA)]
     assert {row.pipeline for row in rows} <= pipelines().keys()
 
 

@@ -12,7 +12,7 @@ from measured import DATA
 from paleo_lite.machines import find_device
 from paleo_lite.timing.activity import Activity, Shares
 from paleo_lite.timing.energy import below_limit, demand, power_of
-from validation.energy.evidence import KINDS, Measured, measured_powers, trained_powers
+from validation.energy.evidence import KINDS, MeasuredPower, measured_powers, trained_powers
 from validation.energy.fit import Scatters, fit_energy, shipped_scatters
 from validation.energy.hold_out import folds_of, hold_out, points_of, scatters_of
 from validation.energy.wall import machines
@@ -20,7 +20,7 @@ from validation.energy.wall import machines
 KNOWN = np.log([0.15, 0.6, 0.5, 0.1, 0.5])
 
 
-def synthetic(device: str, model: str, factor: float = 1.0) -> list[Measured]:
+def synthetic(device: str, model: str, factor: float = 1.0) -> list[MeasuredPower]:
     """Return steps whose powers follow the formula at known constants."""
     measured = []
     for arithmetic, memory, peak in np.random.default_rng(len(model)).uniform(0.0, 0.45, (12, 3)):
@@ -28,7 +28,7 @@ def synthetic(device: str, model: str, factor: float = 1.0) -> list[Measured]:
         found = find_device(device)
         power_w = found.power_w * float(below_limit(demand(KNOWN, shares), 1.0)) * factor
         activity = Activity(arithmetic, memory, 0.05, peak)
-        measured.append(Measured("made up", found, model, "task", "dense", 1, activity, 1.0, power_w))
+        measured.append(MeasuredPower("made up", found, model, "task", "dense", 1, activity, 1.0, power_w))
     return measured
 
 
@@ -60,7 +60,7 @@ def test_zeus_measured_steps_at_the_rated_limit() -> None:
 
 
 @cache
-def evidence() -> list[Measured]:
+def evidence() -> list[MeasuredPower]:
     return measured_powers(DATA)
 
 

@@ -27,15 +27,15 @@ from paleo_lite.engines.step import UNKNOWN_HOST
 from paleo_lite.machines import find_device
 from validation.engines import steps, tables
 from validation.engines.fit import MOST_ROWS, draw_rows, fit_cell, fit_class, fit_constants, kernel_times
-from validation.engines.servers import Server, _mark_drafting, _receive_interval
+from validation.engines.servers import PublishedServer, _mark_drafting, _receive_interval
 from validation.engines.steps import _pausing_share, between_sources
-from validation.engines.tables import READERS, Timed, attention_pairs
+from validation.engines.tables import READERS, TimedKernels, attention_pairs
 
 # Readers -------------------------------------------------------------------------------------------------------------
 
 
 @cache
-def cells() -> dict[str, list[Timed]]:
+def cells() -> dict[str, list[TimedKernels]]:
     """Return the cells of all tables by their reader."""
     return {read.__name__: list(read(DATA)) for read in READERS}
 
@@ -140,10 +140,10 @@ def test_pairs_of_a_table_are_those_of_a_mask(length: int, window: int, cached: 
 # Fits ----------------------------------------------------------------------------------------------------------------
 
 
-def synthetic(name: str, theta: np.ndarray, shapes: dict[str, np.ndarray | float], noise: float = 0.0) -> Timed:
+def synthetic(name: str, theta: np.ndarray, shapes: dict[str, np.ndarray | float], noise: float = 0.0) -> TimedKernels:
     """Return times that a formula gives at some constants, on an H100 in bf16."""
     rates = kernel_rates(find_device("h100-sxm"), "bf16")[0]
-    exact = Timed(Cell(name, "h100-sxm", "vllm", "bf16"), shapes, rates, np.ones(1))
+    exact = TimedKernels(Cell(name, "h100-sxm", "vllm", "bf16"), shapes, rates, np.ones(1))
     times = np.asarray(kernel_times(exact, theta))
     return exact._replace(time_s=times * np.exp(noise * np.random.default_rng(3).standard_normal(len(times))))
 
@@ -196,7 +196,9 @@ def test_the_scatter_of_a_cell_contains_nine_kernels_of_ten() -> None:
 def test_rows_are_drawn_together_with_their_times() -> None:
     count = 2 * MOST_ROWS
     rates = KernelRates(1e15, 1e12, 100.0, 2e9)
-    timed = Timed(Cell("products", "b200", "vllm", "fp8"), {"m": np.arange(count), "n": 7.0}, rates, np.arange(count))
+    timed = TimedKernels(
+        Cell("products", "b200", "vllm", "fp8"), {"m": np.arange(count), "n": 7.0}, rates, np.arange(count)
+    )
     drawn = draw_rows(timed)
     assert len(drawn.time_s) == MOST_ROWS and np.array_equal(drawn.shapes["m"], drawn.time_s)
     assert drawn.shapes["n"] == 7.0 and len(np.unique(drawn.time_s)) == MOST_ROWS
@@ -244,7 +246,7 @@ def test_a_device_that_no_cell_is_of_is_predicted_within_its_interval() -> None:
 
 # Servers -------------------------------------------------------------------------------------------------------------
 
-SERVER = Server(
+SERVER = PublishedServer(
     source="serving", name="any", network="llama-3.1-8b", gpu="h100-sxm", engine="sglang", version="0.5",
     precision="bf16", weights=None, kv_cache="bf16", devices=1, experts=1, attention_data=1, input_tokens=1024.0,
     output_tokens=128.0, concurrency=16, is_drawn=False, ttft_s=1.0, tpot_s=0.01, tokens_per_s=None,

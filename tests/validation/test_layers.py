@@ -24,7 +24,7 @@ from validation.layers.amd import amd_operations
 from validation.layers.devices import operations_page, validate_operations
 from validation.layers.hold_out import SCATTER, cache_of, runs_of_layers, validate_layers
 from validation.layers.published import FILES, hash_of, layer_time, published_layers
-from validation.layers.timed import LayerTime, Operation, linear
+from validation.layers.timed import LayerTime, TimedOperation, linear
 
 pytestmark = pytest.mark.slow
 
@@ -49,7 +49,7 @@ def one_layer(time_s: float, channels: int, batch_size: int = 8, phase: str = "i
     layer = Layer("conv", "conv2d", (shape,), (shape,), ((channels, channels, 3, 3),), attributes={"stride": [1, 1]})
     return LayerTime(
         "titanx-pascal", "fp32", "me", "conv", "conv", phase, str(channels), batch_size, time_s,
-        (Operation(layer, "inference"),),
+        (TimedOperation(layer, "inference"),),
     )  # fmt: skip
 
 
@@ -221,7 +221,7 @@ def test_device_is_predicted_from_other_devices_of_its_vendor() -> None:
         timed = [
             LayerTime(
                 gpu, "fp64", "me", "gemm", "gemm", "product", str(size), 4096, 5e-6 + 2 * 4096 * size**2 / peak / 0.8,
-                (Operation(linear(size, size), "forward"),),
+                (TimedOperation(linear(size, size), "forward"),),
             )
             for size in range(2048, 6144, 128)
         ]  # fmt: skip

@@ -11,7 +11,7 @@ from measured import DATA
 from paleo_lite.engines.records import BACKENDS
 from validation.local import offloaded
 from validation.local.fit import NOISE, SHARED_NOISE, TYPICAL, make_constants, predict_s, whitening_of
-from validation.local.published import PUBLISHED, Row, read_rows
+from validation.local.published import PUBLISHED, LocalMeasurement, read_rows
 
 
 def test_constants_are_named_in_order() -> None:
@@ -22,7 +22,7 @@ def test_constants_are_named_in_order() -> None:
 
 def test_rows_of_a_source_count_together() -> None:
     """The error that a hundred rows of one source and device share counts no more than that of the source itself."""
-    row = Row("a table", "apple-m1", 1, "llama-2-7b", "q4_0", "decode", 128, 0, 0.07, "metal")
+    row = LocalMeasurement("a table", "apple-m1", 1, "llama-2-7b", "q4_0", "decode", 128, 0, 0.07, "metal")
     assert whitening_of([row])[0, 0] == pytest.approx(1 / np.hypot(NOISE, SHARED_NOISE))
     assert np.square(whitening_of([row] * 100).sum(1)).sum() == pytest.approx(1 / SHARED_NOISE**2, rel=0.01)
     apart = whitening_of([row._replace(source=f"table {number}") for number in range(2)])

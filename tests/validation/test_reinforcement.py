@@ -22,10 +22,10 @@ from validation.reinforcement.hold_out import (
     rl_page,
     write_constants,
 )
-from validation.reinforcement.published import STEP, TRAINER, TRANSFER, Row, nemo_rows
+from validation.reinforcement.published import STEP, TRAINER, TRANSFER, RlMeasurement, nemo_rows
 
 
-def rows() -> list[Row]:
+def rows() -> list[RlMeasurement]:
     """Return the published steps of the smallest network."""
     return [row for row in nemo_rows(DATA) if row.network == "llama-3.1-8b"]
 
@@ -42,7 +42,7 @@ def test_readers_read_the_steps_that_can_be_asked_for() -> None:
 def test_every_row_of_the_frameworks_is_asked_or_refused_with_a_reason() -> None:
     """279 rows, as SOURCES.md states."""
     found = list(framework_rows(DATA))
-    asked = [row for row in found if isinstance(row, Row)]
+    asked = [row for row in found if isinstance(row, RlMeasurement)]
     assert len(found) == 279 and all(len(row.reason) > 20 for row in found if isinstance(row, Refused))
     counts = {part: sum(row.part == part for row in asked) for part in (STEP, TRAINER, TRANSFER)}
     assert counts[STEP] >= 20 and counts[TRAINER] >= 30 and counts[TRANSFER] >= 30
@@ -56,7 +56,7 @@ def test_parts_give_the_times_of_the_forecasts() -> None:
     """With the shipped constants, of a transfer and of a trainer."""
     constants = rl_constants()
     known = {name: getattr(constants, name) for name in PRIOR}
-    asked = [row for row in framework_rows(DATA) if isinstance(row, Row)]
+    asked = [row for row in framework_rows(DATA) if isinstance(row, RlMeasurement)]
     transfer = next(row for row in asked if row.part == TRANSFER)
     trainer = next(row for row in asked if row.part == TRAINER and row.question.sharding == "full-shard")
     for row, phase in ((transfer, "transfer"), (trainer, "update")):

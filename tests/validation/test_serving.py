@@ -10,7 +10,7 @@ import pytest
 
 from validation.serving.cache_capacity import PUBLISHED, Line, lines, name_of
 from validation.serving.published import FILE, published_points
-from validation.serving.reproduce import Comparison, compare, summarize, write_trace
+from validation.serving.reproduce import ReproducedFigure, compare, summarize, write_trace
 from validation.tables import rows_of
 
 
@@ -51,7 +51,7 @@ def test_throughput_of_a_published_table() -> None:
         for point in published_points()
         if point.source == "TensorRT-LLM 0.17" and point.gpu == "a100-sxm-80gb" and point.network == "llama-3.1-8b"
     ]
-    comparisons: list[Comparison] = []
+    comparisons: list[ReproducedFigure] = []
     for point in points[4:8]:
         comparisons += compare(point)
     assert all(one.is_inside and abs(one.error) < 0.15 for one in comparisons)

@@ -20,7 +20,7 @@ from paleo_lite.errors import BadFile
 from paleo_lite.machines import find_device
 from paleo_lite.timing.intervals import QUANTILES
 from paleo_lite.timing.parameters import NAMES
-from validation.steps.dataset import Dataset
+from validation.steps.dataset import MeasuredSteps
 from validation.steps.modern import modern_networks, published_engines
 from validation.steps.networks import published_networks
 from validation.steps.nvidia_examples import QUOTED, nvidia_examples
@@ -63,7 +63,7 @@ def rows(name: str) -> list[dict[str, str]]:
 )
 def test_every_row_is_read_or_counted(read, file: str) -> None:  # type: ignore[no-untyped-def]
     """Repeated rows are merged, so there are at most as many measurements as rows that are not omitted."""
-    found: Dataset = read(MEASURED)
+    found: MeasuredSteps = read(MEASURED)
     kept = len(rows(file)) - sum(found.left_out.values())
     assert 0 < len(found.measurements) <= kept
     assert len(found.measurements) > 0.6 * kept

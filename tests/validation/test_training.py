@@ -12,7 +12,7 @@ from paleo_lite.architectures.model_config import read_config
 from paleo_lite.architectures.network import SequenceOptions
 from paleo_lite.machines import find_device
 from validation.tables import rows_of
-from validation.training.reproduce import Comparison, compare, list_memory, published_steps, summarize
+from validation.training.reproduce import ReproducedStep, compare, list_memory, published_steps, summarize
 
 pytest.importorskip("scipy")
 
@@ -136,13 +136,13 @@ def test_fine_tuning_is_forecast() -> None:
 
 
 @pytest.fixture(scope="module")
-def comparisons() -> list[Comparison]:
+def comparisons() -> list[ReproducedStep]:
     return [compare(point) for point in published_steps()]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("source", "steps"), [("llm-foundry", 42), ("torchtitan", 10)])
-def test_steps_are_forecast_within_12_percent(comparisons: list[Comparison], source: str, steps: int) -> None:
+def test_steps_are_forecast_within_12_percent(comparisons: list[ReproducedStep], source: str, steps: int) -> None:
     members = [comparison for comparison in comparisons if comparison.point.source == source]
     assert len(members) == steps
     assert sum(abs(member.error) for member in members) / steps <= 0.12
@@ -150,7 +150,7 @@ def test_steps_are_forecast_within_12_percent(comparisons: list[Comparison], sou
 
 
 @pytest.mark.slow
-def test_memory_agrees_with_torchtitan(comparisons: list[Comparison]) -> None:
+def test_memory_agrees_with_torchtitan(comparisons: list[ReproducedStep]) -> None:
     """Llama 3.1 8B on H100; torchtitan prints reserved memory, which contains fragments that the prediction lacks."""
     members = [one for one in comparisons if one.point.memory_gib and one.point.model == "Llama 3.1 8B"]
     members = [one for one in members if one.point.gpu == "h100-sxm"]
@@ -161,6 +161,6 @@ def test_memory_agrees_with_torchtitan(comparisons: list[Comparison]) -> None:
 
 
 @pytest.mark.slow
-def test_tables(comparisons: list[Comparison]) -> None:
+def test_tables(comparisons: list[ReproducedStep]) -> None:
     assert [row["kind"] for row in summarize(comparisons)][-3:] == ["all", "all", "all"]
     assert len(list_memory(comparisons)) == 10

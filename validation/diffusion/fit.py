@@ -34,7 +34,7 @@ from paleo_lite.timing.pipeline_run import PipelineRun
 from paleo_lite.timing.pipelines import predict_pipeline
 from paleo_lite.timing.sequence_parallel import self_attentions
 
-from .published import Row
+from .published import PictureMeasurement
 
 PRIOR = {
     "flops_per_cycle": (np.log(2048.0), 0.3),  # of Ampere's matrix instructions, on every generation since
@@ -58,10 +58,10 @@ SEQUENCE_PRIOR = {
 """Mean and deviation of the logarithm of the constants of splitting the sequence."""
 
 
-class Pieces(NamedTuple):
+class PicturePieces(NamedTuple):
     """Seconds of a batch's denoiser under the calibrated model by class of work, and what the constants multiply."""
 
-    row: Row  # the measured batch
+    row: PictureMeasurement  # the measured batch
     # Matrix products and convolutions; everything else of the denoiser but attention; text encoders and decoder.
     products_s: float
     between_s: float
@@ -77,7 +77,7 @@ class Pieces(NamedTuple):
     kernels: float  # kernels that the host launches
 
 
-def resolved(row: Row) -> tuple[PipelineRun, Machine, Callable[..., TimeModel]]:
+def resolved(row: PictureMeasurement) -> tuple[PipelineRun, Machine, Callable[..., TimeModel]]:
     """Return the run, the machine and the time models of a measured batch."""
     pipeline = find_pipeline(row.pipeline)
     assert pipeline is not None
@@ -99,19 +99,19 @@ def resolved(row: Row) -> tuple[PipelineRun, Machine, Callable[..., TimeModel]]:
     return resolve_pipeline(pipeline, question)
 
 
-def ask(row: Row, constants: DiffusionConstants | None = None) -> PipelinePrediction:
+def ask(row: PictureMeasurement, constants: DiffusionConstants | None = None) -> PipelinePrediction:
     """Predict a measured batch, by default with the shipped constants."""
     return predict_pipeline(*resolved(row), constants)
 
 
-def predicted_s(row: Row, prediction: PipelinePrediction) -> float:
+def predicted_s(row: PictureMeasurement, prediction: PipelinePrediction) -> float:
     """Return the predicted seconds of what was measured: a batch, or a step of the denoiser."""
     if not row.is_step:
         return prediction.time_s
     return next(part.run_s for part in prediction.parts if part.part.role == "denoiser")
 
 
-def pieces_of(row: Row) -> Pieces:
+def pieces_of(row: PictureMeasurement) -> PicturePieces:
     """Return the pieces of a batch on one device, under the calibrated model without the constants of pipelines."""
     from paleo_lite.calibration.choose import choose_model
     from paleo_lite.timing import predict
@@ -138,7 +138,7 @@ def pieces_of(row: Row) -> Pieces:
     efficiency = float(np.exp(model.theta[NAMES.index("efficiency_gemm")]))
     products_per_s = rates.matrix_per_s * rates.sustained_fraction * efficiency
     rows = sum(prod(layer.outputs[0][:-1]) for layer in workload.layers if layer.kind == "layer_norm")
-    return Pieces(
+    return PicturePieces(
         row=row,
         products_s=float(seconds[is_product & ~is_attention].sum()),
         between_s=float(seconds[~is_product].sum()),
@@ -153,7 +153,7 @@ def pieces_of(row: Row) -> Pieces:
     )
 
 
-def time_of(pieces: Pieces, constants: dict[str, float]) -> float:
+def time_of(pieces: PicturePieces, constants: dict[str, float]) -> float:
     """Return the seconds of a batch on one device under some constants."""
     flops_per_cycle = min(constants["flops_per_cycle"], pieces.largest_flops_per_cycle)
     attention = pieces.attention_flops / flops_per_cycle + pieces.scores / constants["scores_per_cycle"]
@@ -165,7 +165,7 @@ def time_of(pieces: Pieces, constants: dict[str, float]) -> float:
     return float(np.hypot(device_s, pieces.kernels * constants["host_s"])) + pieces.rest_s
 
 
-def fit_one_device(measured: Sequence[Pieces]) -> dict[str, float]:
+def fit_one_device(measured: Sequence[PicturePieces]) -> dict[str, float]:
     """Fit the constants.
 
     Every pipeline on every device has the weight of two measurements, as its batch sizes share their error.
@@ -198,14 +198,14 @@ def _weights(groups: Sequence[Any]) -> Any:
     return np.array([np.sqrt(2 / sizes[group]) for group in groups])
 
 
-def hold_out(measured: Sequence[Pieces], group: Callable[[Row], str]) -> dict[str, list[float]]:
+def hold_out(measured: Sequence[PicturePieces], group: Callable[[PictureMeasurement], str]) -> dict[str, list[float]]:
     """Return predicted over measured times by group, each from a fit to the other groups."""
     return _hold_out(measured, group, fit_one_device, time_of)
 
 
 def _hold_out(
     measured: Sequence[Any],
-    group: Callable[[Row], str],
+    group: Callable[[PictureMeasurement], str],
     fit: Callable[[Sequence[Any]], dict[str, float]],
     seconds: Callable[[Any, dict[str, float]], float],
 ) -> dict[str, list[float]]:
@@ -224,7 +224,7 @@ def _hold_out(
 class SplitPieces(NamedTuple):
     """What the constants of splitting the sequence multiply in a batch."""
 
-    row: Row  # the measured batch
+    row: PictureMeasurement  # the measured batch
     # Denoiser on one device, its host, and the other parts.
     device_s: float
     host_s: float
@@ -236,7 +236,7 @@ class SplitPieces(NamedTuple):
     bandwidth_bytes_per_s: float
 
 
-def split_pieces_of(row: Row, constants: DiffusionConstants) -> SplitPieces:
+def split_pieces_of(row: PictureMeasurement, constants: DiffusionConstants) -> SplitPieces:
     """Return the pieces of a batch on several devices, under the constants of one device."""
     prediction = ask(row._replace(ulysses=1, ring=1), constants)
     denoiser = next(part for part in prediction.parts if part.part.role == "denoiser")
@@ -276,6 +276,8 @@ def fit_split(measured: Sequence[SplitPieces]) -> dict[str, float]:
     return _fit(measured, SEQUENCE_PRIOR, weights, split_time_of)
 
 
-def hold_out_split(measured: Sequence[SplitPieces], group: Callable[[Row], str]) -> dict[str, list[float]]:
+def hold_out_split(
+    measured: Sequence[SplitPieces], group: Callable[[PictureMeasurement], str]
+) -> dict[str, list[float]]:
     """Return predicted over measured times by group, each from a fit to the other groups."""
     return _hold_out(measured, group, fit_split, split_time_of)

@@ -16,8 +16,18 @@ from paleo_lite.reporting.document import Column, Document, Table
 from paleo_lite.timing.diffusion import diffusion_constants
 
 from ..columns import error_columns
-from .fit import Pieces, ask, fit_one_device, hold_out, hold_out_split, pieces_of, predicted_s, split_pieces_of, time_of
-from .published import Row, mlenergy_rows, project_rows, user_rows
+from .fit import (
+    PicturePieces,
+    ask,
+    fit_one_device,
+    hold_out,
+    hold_out_split,
+    pieces_of,
+    predicted_s,
+    split_pieces_of,
+    time_of,
+)
+from .published import PictureMeasurement, mlenergy_rows, project_rows, user_rows
 
 NOTHING = "nothing"
 """What is held out where the shipped constants are judged on what they are fitted to."""
@@ -54,14 +64,14 @@ class PictureErrors(msgspec.Struct, frozen=True):
     joules: float | None = None
 
 
-class Validation(NamedTuple):
+class PictureValidation(NamedTuple):
     """Rows of errors, and why other measurements are left out."""
 
     rows: list[PictureErrors]
     left_out: list[str]
 
 
-def validate_pictures(data: Path) -> Validation:
+def validate_pictures(data: Path) -> PictureValidation:
     """Return the errors of pictures and videos."""
     measured = list(mlenergy_rows(data))
     one = [pieces_of(row) for row in measured if row.gpus == 1]
@@ -89,7 +99,7 @@ def validate_pictures(data: Path) -> Validation:
         errors, reasons = _with_shipped_constants(known, source, rows)
         judged.append(errors)
         left_out += reasons
-    return Validation([*judged[:1], *held_out[:3], judged[1], *held_out[3:], *judged[2:]], left_out)
+    return PictureValidation([*judged[:1], *held_out[:3], judged[1], *held_out[3:], *judged[2:]], left_out)
 
 
 def _from_ratios(held_out: str, source: str, ratios: dict[str, list[float]]) -> PictureErrors:
@@ -98,7 +108,7 @@ def _from_ratios(held_out: str, source: str, ratios: dict[str, list[float]]) -> 
     return PictureErrors(held_out, source, len(errors), **relative_errors(errors))
 
 
-def _videos_of_other_devices(measured: Sequence[Pieces]) -> dict[str, list[float]]:
+def _videos_of_other_devices(measured: Sequence[PicturePieces]) -> dict[str, list[float]]:
     """Return the ratios of videos by device, from a fit to pictures on the other ones."""
     ratios = {}
     for gpu in sorted({pieces.row.gpu for pieces in measured}):
@@ -109,7 +119,9 @@ def _videos_of_other_devices(measured: Sequence[Pieces]) -> dict[str, list[float
     return ratios
 
 
-def _with_shipped_constants(held_out: str, source: str, rows: Sequence[Row]) -> tuple[PictureErrors, list[str]]:
+def _with_shipped_constants(
+    held_out: str, source: str, rows: Sequence[PictureMeasurement]
+) -> tuple[PictureErrors, list[str]]:
     """Return the errors of the shipped constants on a source, and why other rows are left out."""
     errors, joules, intervals, left_out = [], [], [], []
     for row in rows:
@@ -138,7 +150,7 @@ def _with_shipped_constants(held_out: str, source: str, rows: Sequence[Row]) -> 
     return found, left_out
 
 
-def pictures_page(validation: Validation) -> Document:
+def pictures_page(validation: PictureValidation) -> Document:
     """Return the page of the errors."""
     table = Table(
         "Seconds of batches of pictures and videos",

@@ -49,7 +49,7 @@ _AUTOCAST_SOURCE = "facebookincubator/AITemplate"
 MLENERGY, USERS = "ML.ENERGY", "users"
 
 
-class Row(NamedTuple):
+class PictureMeasurement(NamedTuple):
     """A measured time."""
 
     source: str  # who measured
@@ -74,13 +74,13 @@ class Row(NamedTuple):
     is_step: bool = False  # whether the time is that of a step of the denoiser
 
 
-def mlenergy_rows(folder: Path) -> Iterator[Row]:
+def mlenergy_rows(folder: Path) -> Iterator[PictureMeasurement]:
     """Iterate over the batches of ML.ENERGY's benchmark, on one to eight devices."""
     for row in rows_of(folder / "engines" / "mlenergy_diffusion.csv"):
         pipeline = PIPELINES.get(row["model"])
         if pipeline is None:
             continue
-        yield Row(
+        yield PictureMeasurement(
             source=MLENERGY,
             pipeline=pipeline,
             gpu=_DEVICES[row["gpu"]],
@@ -100,7 +100,7 @@ def mlenergy_rows(folder: Path) -> Iterator[Row]:
         )
 
 
-def project_rows(folder: Path) -> Iterator[Row]:
+def project_rows(folder: Path) -> Iterator[PictureMeasurement]:
     """Iterate over the tables of projects, on one device."""
     for row in rows_of(folder / "engines" / "diffusion_published.csv"):
         gpu = row["gpu"]
@@ -111,7 +111,7 @@ def project_rows(folder: Path) -> Iterator[Row]:
         precision = row["precision"]
         if precision == "fp32" and gpu.startswith("a100"):
             precision = "tf32"  # 7.36 s is faster than the vector units could be: the tutorial allows TF32
-        yield Row(
+        yield PictureMeasurement(
             source=re.split(r"[,/ ]", row["source"])[0],
             pipeline=row["pipeline"],
             gpu="mi250x-gcd" if gpu.startswith("mi250") else gpu,  # 110 compute units in place of 104
@@ -135,7 +135,7 @@ USERS_STEPS = 20
 """Steps of most submissions of users."""
 
 
-def user_rows(folder: Path) -> Iterator[tuple[Row, Row]]:
+def user_rows(folder: Path) -> Iterator[tuple[PictureMeasurement, PictureMeasurement]]:
     """Iterate over what users of web interfaces measure: the upper fifth, and the median of the submissions.
 
     The published rate is pictures times steps per second, from prompt to saved picture. ZLUDA runs PyTorch for CUDA on
@@ -149,7 +149,7 @@ def user_rows(folder: Path) -> Iterator[tuple[Row, Row]]:
             continue
         for images in (1, 4):
             rows = tuple(
-                Row(
+                PictureMeasurement(
                     source=USERS,
                     pipeline=row["pipeline"],
                     gpu=gpu,

@@ -11,7 +11,7 @@ import numpy as np
 from paleo_lite.files import write_atomically
 from paleo_lite.timing.diffusion import FILE, DiffusionConstants, diffusion_constants
 
-from .fit import Pieces, fit_one_device, fit_split, hold_out, hold_out_split, pieces_of, split_pieces_of
+from .fit import PicturePieces, fit_one_device, fit_split, hold_out, hold_out_split, pieces_of, split_pieces_of
 from .published import mlenergy_rows
 
 HEAD_SHARE = 0.1
@@ -34,7 +34,7 @@ def ship_pictures(data: Path, folder: Path) -> Iterator[tuple[str, str]]:
     yield "pipelines on several devices", f"models held out: {mean_error(ratios):.1%}"
 
 
-def fit_constants(measured: list[Pieces]) -> tuple[DiffusionConstants, dict[str, list[float]]]:
+def fit_constants(measured: list[PicturePieces]) -> tuple[DiffusionConstants, dict[str, list[float]]]:
     """Return the constants of one device, and predicted over measured times by held-out model."""
     ratios = hold_out(measured, lambda row: row.pipeline)
     constants = DiffusionConstants(

@@ -28,8 +28,8 @@ from paleo_lite.timing.pipelines import on_several_devices
 from paleo_lite.timing.sequence_parallel import SequenceSplit
 
 from ..diffusion.fit import ask
-from ..diffusion.published import Row, mlenergy_rows
-from ..engines.servers import Server, place, published_servers
+from ..diffusion.published import PictureMeasurement, mlenergy_rows
+from ..engines.servers import PublishedServer, place, published_servers
 from ..power_limits import WAITING, ZEUS, LimitedStep, limited_steps
 from ..tables import rows_of
 
@@ -56,7 +56,7 @@ KINDS = ("dense", "mixtures", "pictures", "videos", "training")
 """Kinds of measured work: servers of dense networks and of mixtures of experts, pipelines, and training steps."""
 
 
-class Measured(msgspec.Struct, frozen=True, eq=False):
+class MeasuredPower(msgspec.Struct, frozen=True, eq=False):
     """A measured average power."""
 
     source: str  # source of the measurement
@@ -69,7 +69,7 @@ class Measured(msgspec.Struct, frozen=True, eq=False):
     activity: Activity  # what one of them did in a step
     time_s: float  # seconds of a step
     power_w: float  # average power of one of them in watts
-    server: Server | None = None  # the server, if it is one
+    server: PublishedServer | None = None  # the server, if it is one
     pipeline: PipelinePrediction | None = None  # the forecast of a batch of pictures or videos, if it is one
 
     @property
@@ -78,15 +78,15 @@ class Measured(msgspec.Struct, frozen=True, eq=False):
         return self.device.id, self.model, self.task, self.devices
 
 
-def measured_powers(data: Path) -> list[Measured]:
+def measured_powers(data: Path) -> list[MeasuredPower]:
     """Return all measurements of a folder of data, and those of this repository."""
     return [*served_powers(data), *pipeline_powers(data), *trained_powers()]
 
 
-def pipeline_powers(data: Path) -> list[Measured]:
+def pipeline_powers(data: Path) -> list[MeasuredPower]:
     """Return the batches of pictures and videos of ML.ENERGY, on one to eight devices."""
     powers = []
-    alone: dict[Row, PipelinePrediction] = {}
+    alone: dict[PictureMeasurement, PipelinePrediction] = {}
     for row in mlenergy_rows(data):
         batch = row._replace(gpus=1, ulysses=1, ring=1, time_s=0.0, watts=None)
         if batch not in alone:
@@ -94,7 +94,7 @@ def pipeline_powers(data: Path) -> list[Measured]:
         predicted = on_several_devices(alone[batch], SequenceSplit(row.ulysses, row.ring))
         assert row.watts is not None
         powers.append(
-            Measured(
+            MeasuredPower(
                 source=MLENERGY,
                 device=predicted.device,
                 model=row.pipeline,
@@ -110,14 +110,14 @@ def pipeline_powers(data: Path) -> list[Measured]:
     return powers
 
 
-def _kind_of(row: Row) -> str:
+def _kind_of(row: PictureMeasurement) -> str:
     return "videos" if row.frames > 1 else "pictures"
 
 
-def served_powers(data: Path) -> list[Measured]:
+def served_powers(data: Path) -> list[MeasuredPower]:
     """Return the servers of ML.ENERGY whose network is known; of each the devices' own counters."""
     rows = list(rows_of(data / "engines/mlenergy_language.csv"))
-    deployments: dict[Server, list[Server]] = {}
+    deployments: dict[PublishedServer, list[PublishedServer]] = {}
     for server in published_servers(data):
         if server.source == "mlenergy":
             deployments.setdefault(_deployment_of(server), []).append(server)
@@ -127,12 +127,12 @@ def served_powers(data: Path) -> list[Measured]:
     return powers
 
 
-def _deployment_of(server: Server) -> Server:
+def _deployment_of(server: PublishedServer) -> PublishedServer:
     """Return what servers of the same deployment under other loads have in common."""
     return msgspec.structs.replace(server, name="", output_tokens=1.0, concurrency=1, tokens_per_s=1.0)
 
 
-def _served_powers(servers: Sequence[Server], rows: Sequence[dict[str, str]]) -> list[Measured]:
+def _served_powers(servers: Sequence[PublishedServer], rows: Sequence[dict[str, str]]) -> list[MeasuredPower]:
     """Return the powers of a deployment under several loads."""
     first = servers[0]
     sequences, positions, tokens_per_s, watts = (
@@ -144,7 +144,7 @@ def _served_powers(servers: Sequence[Server], rows: Sequence[dict[str, str]]) ->
     activities = served_activity(first, placed, sequences, positions, answers)
     parts = np.broadcast_arrays(*activities, sequences)[: len(activities)]
     return [
-        Measured(
+        MeasuredPower(
             source=MLENERGY,
             device=find_device(first.gpu),
             model=first.network,
@@ -165,13 +165,13 @@ def _has_experts(placed: ModelOnDevice) -> bool:
 
 
 def served_activity(
-    server: Server, placed: ModelOnDevice, sequences: Floats, positions: Floats, answers: Floats
+    server: PublishedServer, placed: ModelOnDevice, sequences: Floats, positions: Floats, answers: Floats
 ) -> Activity:
     """Return the activities of decoding steps, each with the part of prompts that falls to it.
 
     Parameters
     ----------
-    server : Server
+    server : PublishedServer
         A server of the deployment.
     placed : ModelOnDevice
         Its network on its devices.
@@ -188,12 +188,12 @@ def served_activity(
     return decoding.plus(reading.times(own / answers))
 
 
-def trained_powers() -> list[Measured]:
+def trained_powers() -> list[MeasuredPower]:
     """Return the training steps of Zeus under the rated limit."""
     return [_trained_power(step) for step in limited_steps() if step.is_rated]
 
 
-def _trained_power(step: LimitedStep) -> Measured:
+def _trained_power(step: LimitedStep) -> MeasuredPower:
     activity, time_s = Activity(), 1.0
     if step.network != WAITING:
         tokens = SQUAD_TOKENS if step.network.startswith("bert") else None
@@ -210,7 +210,7 @@ def _trained_power(step: LimitedStep) -> Measured:
         time_s = predicted.time_s
         if step.network == "resnet50":
             time_s = step.epoch_s / IMAGENET_IMAGES * step.batch_size
-    return Measured(
+    return MeasuredPower(
         source=ZEUS,
         device=step.device,
         model=step.network,

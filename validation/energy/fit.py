@@ -28,7 +28,7 @@ from paleo_lite.timing.energy import (
 )
 from paleo_lite.timing.power import ERAS, MEMORY_GROUPS, era_of, memory_group_of
 
-from .evidence import Measured
+from .evidence import MeasuredPower
 
 PRIORS = {
     "idle": (0.2, 0.3),
@@ -120,13 +120,13 @@ def relative_powers(theta: Any, shares: Shares, dynamic: Any) -> Any:
     return below_limit(demand(theta.T, shares, dynamic), 1.0)
 
 
-def shares_of(measured: Sequence[Measured]) -> Shares:
+def shares_of(measured: Sequence[MeasuredPower]) -> Shares:
     """Return the shares of all measurements as arrays."""
     each = [one.activity.shares_of(one.time_s) for one in measured]
     return Shares(*(np.array(values, dtype=np.float64) for values in zip(*each, strict=True)))
 
 
-def weights_of(measured: Sequence[Measured]) -> Any:
+def weights_of(measured: Sequence[MeasuredPower]) -> Any:
     """Return the weights of the measurements: a series counts no more than `WORTH` single ones."""
     sizes: dict[tuple[str, str, str, int], int] = {}
     for one in measured:
@@ -134,7 +134,7 @@ def weights_of(measured: Sequence[Measured]) -> Any:
     return np.array([min(np.sqrt(WORTH / sizes[one.series]), 1.0) for one in measured])
 
 
-def fit_energy(measured: Sequence[Measured]) -> EnergyModel:
+def fit_energy(measured: Sequence[MeasuredPower]) -> EnergyModel:
     """Fit the constants to measurements; the scatter is 0 (`with_scatter`)."""
     design = Design([one.device for one in measured])
     shares, weights = shares_of(measured), weights_of(measured)

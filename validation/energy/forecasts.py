@@ -21,10 +21,10 @@ from paleo_lite.serving.requests import Lengths, generate_traffic
 from paleo_lite.timing.activity import Activity
 from paleo_lite.timing.energy import EnergyModel
 
-from ..engines.servers import Server, place
-from .evidence import Measured
+from ..engines.servers import PublishedServer, place
+from .evidence import MeasuredPower
 from .fit import Scatters, with_scatter
-from .hold_out import Point, folds_of, held_out_power
+from .hold_out import PowerPoint, folds_of, held_out_power
 
 ROUNDS = 3
 """Requests of a simulation, as a multiple of the sequences that run at the same time."""
@@ -52,34 +52,34 @@ class Run(NamedTuple):
     waiting_s: float = 0.0
 
 
-class Timed(msgspec.Struct, frozen=True, eq=False):
+class TimedPower(msgspec.Struct, frozen=True, eq=False):
     """A measurement with its forecast times.
 
     Attributes
     ----------
-    measured : Measured
+    measured : MeasuredPower
         The measurement.
     runs : dict of str to Run
         The same work at some of `LEVELS`.
     units : float
         Output tokens or pictures of a run.
     measured_joules : float
-        Measured joules of all devices per unit.
+        MeasuredPower joules of all devices per unit.
     """
 
-    measured: Measured
+    measured: MeasuredPower
     runs: dict[str, Run]
     units: float
     measured_joules: float
 
     @property
-    def at_forecast_time(self) -> Measured:
+    def at_forecast_time(self) -> MeasuredPower:
         """The measurement with the activity and the time of the forecast."""
         run = self.runs["expected"]
         return msgspec.structs.replace(self.measured, activity=run.activity, time_s=run.busy_s)
 
 
-def timed(measured: Sequence[Measured], levels: Sequence[str] = LEVELS) -> list[Timed]:
+def timed(measured: Sequence[MeasuredPower], levels: Sequence[str] = LEVELS) -> list[TimedPower]:
     """Return the servers and pipelines with their forecast times."""
     found = []
     for one in measured:
@@ -90,14 +90,14 @@ def timed(measured: Sequence[Measured], levels: Sequence[str] = LEVELS) -> list[
     return found
 
 
-def _timed_pipeline(one: Measured) -> Timed:
+def _timed_pipeline(one: MeasuredPower) -> TimedPower:
     """Return a batch of pictures or videos with its forecast time."""
     predicted = one.pipeline
     assert predicted is not None and predicted.interval is not None
     low_s, high_s = predicted.interval
     times_s = dict(zip(LEVELS, (low_s, predicted.time_s, high_s), strict=True))
     images = predicted.sampling.images
-    return Timed(
+    return TimedPower(
         measured=one,
         runs={level: Run(one.activity, time_s) for level, time_s in times_s.items()},
         units=images,
@@ -105,7 +105,7 @@ def _timed_pipeline(one: Measured) -> Timed:
     )
 
 
-def _timed_server(one: Measured, server: Server, levels: Sequence[str]) -> Timed:
+def _timed_server(one: MeasuredPower, server: PublishedServer, levels: Sequence[str]) -> TimedPower:
     """Return a server with its simulated times."""
     deployment = _deploy(server)
     lengths = Lengths(round(server.input_tokens)), Lengths(round(server.output_tokens))
@@ -119,7 +119,7 @@ def _timed_server(one: Measured, server: Server, levels: Sequence[str]) -> Timed
         activity = served_activity(outcomes, deployment, int(traffic.input_tokens.sum()))
         runs[level] = Run(activity, busy_s, max(duration_s - busy_s, 0.0))
     assert server.tokens_per_s is not None
-    return Timed(
+    return TimedPower(
         measured=one,
         runs=runs,
         units=float(traffic.output_tokens.sum()),
@@ -127,20 +127,20 @@ def _timed_server(one: Measured, server: Server, levels: Sequence[str]) -> Timed
     )
 
 
-def _deploy(server: Server) -> Deployment:
+def _deploy(server: PublishedServer) -> Deployment:
     placed = place(server)
     assert placed.kernels is not None
     engine = find_server(server.record, placed.machine.device, max_sequences=server.concurrency)
     return Deployment(placed, with_fitted_host(engine, placed.kernels, NUCLEUS if server.has_nucleus else GREEDY))
 
 
-class JoulesPoint(Point, frozen=True, eq=False, kw_only=True):
+class JoulesPoint(PowerPoint, frozen=True, eq=False, kw_only=True):
     """A server or a batch with the forecast of its power and of its energy.
 
     Attributes
     ----------
     measured_joules, joules : float
-        Measured and forecast joules of all devices per output token or picture.
+        MeasuredPower and forecast joules of all devices per output token or picture.
     low_j, high_j : float
         Interval of the forecast by those of the power and of the time.
     """
@@ -161,7 +161,7 @@ class JoulesPoint(Point, frozen=True, eq=False, kw_only=True):
         return self.low_j <= self.measured_joules <= self.high_j
 
 
-def forecast_energy(measured: Sequence[Measured], scatters: Scatters) -> list[JoulesPoint]:
+def forecast_energy(measured: Sequence[MeasuredPower], scatters: Scatters) -> list[JoulesPoint]:
     """Return the forecasts of servers and pipelines, each by a fit of the power without its model."""
     forecast_times = {id(one.measured): one for one in timed(measured)}
     judged = [one.measured for one in forecast_times.values()]
@@ -172,7 +172,7 @@ def forecast_energy(measured: Sequence[Measured], scatters: Scatters) -> list[Jo
     ]
 
 
-def forecast_joules(one: Timed, model: EnergyModel) -> JoulesPoint:
+def forecast_joules(one: TimedPower, model: EnergyModel) -> JoulesPoint:
     """Return the forecast of a measurement by a fit of the power.
 
     The time and the power are uncertain for reasons of their own: their logarithms add up in quadrature.

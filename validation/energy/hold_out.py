@@ -11,10 +11,10 @@ import numpy as np
 from paleo_lite.calibration.accuracy import interval_accuracy, relative_errors
 from paleo_lite.timing.energy import EnergyModel, Power, power_of
 
-from .evidence import Measured
+from .evidence import MeasuredPower
 from .fit import Scatters, fit_energy, rated_power_w, with_scatter
 
-SPLITS: dict[str, Callable[[Measured], str]] = {
+SPLITS: dict[str, Callable[[MeasuredPower], str]] = {
     "model": lambda one: one.model,
     "task": lambda one: one.task,
     "device": lambda one: one.device.id,
@@ -31,10 +31,10 @@ HALVINGS = 12
 """Halvings of the range of scatters in which the fitting ones are sought."""
 
 
-class Point(msgspec.Struct, frozen=True, eq=False):
+class PowerPoint(msgspec.Struct, frozen=True, eq=False):
     """A measurement and its forecast by a fit without it."""
 
-    measured: Measured  # the measurement
+    measured: MeasuredPower  # the measurement
     power_w: float  # forecast in watts
     # Its 90% interval.
     low_w: float
@@ -55,36 +55,38 @@ class Fold(NamedTuple):
     """A fit without some measurements, and these measurements."""
 
     model: EnergyModel  # the fit, without a scatter
-    measured: list[Measured]  # what it did not see
+    measured: list[MeasuredPower]  # what it did not see
 
 
-def held_out_power(model: EnergyModel, one: Measured) -> Power:
+def held_out_power(model: EnergyModel, one: MeasuredPower) -> Power:
     """Return the power of a measured device by a fit."""
     power = power_of(one.device, model=model, has_experts=one.kind == "mixtures")
     assert power is not None
     return power
 
 
-def forecast(model: EnergyModel, measured: Sequence[Measured]) -> list[Point]:
+def forecast(model: EnergyModel, measured: Sequence[MeasuredPower]) -> list[PowerPoint]:
     """Return the forecasts of a model."""
     points = []
     for one in measured:
         power, shares = held_out_power(model, one), one.activity.shares_of(one.time_s)
         low_w, high_w = power.interval_w(shares, LEVEL)
-        points.append(Point(one, float(power.watts(shares)), float(low_w), float(high_w)))
+        points.append(PowerPoint(one, float(power.watts(shares)), float(low_w), float(high_w)))
     return points
 
 
-def folds_of(measured: Sequence[Measured], split: str, judged: Sequence[Measured] | None = None) -> list[Fold]:
+def folds_of(
+    measured: Sequence[MeasuredPower], split: str, judged: Sequence[MeasuredPower] | None = None
+) -> list[Fold]:
     """Return a fold for each model, task or device.
 
     Parameters
     ----------
-    measured : sequence of Measured
+    measured : sequence of MeasuredPower
         All measurements.
     split : str
         One of `SPLITS`.
-    judged : sequence of Measured, optional
+    judged : sequence of MeasuredPower, optional
         What is forecast in place of the measurements, such as the same ones at forecast times.
     """
     key = SPLITS[split]
@@ -96,12 +98,12 @@ def folds_of(measured: Sequence[Measured], split: str, judged: Sequence[Measured
     return folds
 
 
-def points_of(folds: Sequence[Fold], scatters: Scatters) -> list[Point]:
+def points_of(folds: Sequence[Fold], scatters: Scatters) -> list[PowerPoint]:
     """Return the forecasts of all folds with the scatters of an energy model."""
     return [point for fold in folds for point in forecast(with_scatter(fold.model, scatters), fold.measured)]
 
 
-def hold_out(measured: Sequence[Measured], split: str, scatters: Scatters) -> list[Point]:
+def hold_out(measured: Sequence[MeasuredPower], split: str, scatters: Scatters) -> list[PowerPoint]:
     """Return the forecasts of all measurements, each by a fit without those that share its model, task or device."""
     return points_of(folds_of(measured, split), scatters)
 
@@ -124,7 +126,7 @@ def scatters_of(folds: Sequence[Fold]) -> Scatters:
     return Scatters(*high)
 
 
-def _are_enough_inside(points: Sequence[Point]) -> bool:
+def _are_enough_inside(points: Sequence[PowerPoint]) -> bool:
     """Return whether intervals contain as many measurements as `scatters_of` asks for."""
     groups: dict[tuple[str, str], list[bool]] = {}
     for point in points:
@@ -151,21 +153,21 @@ class EnergyRow(msgspec.Struct, frozen=True):
     rated: float  # median absolute error of the rated power
 
 
-def validate_energy(measured: Sequence[Measured], scatters: Scatters) -> tuple[list[EnergyRow], list[Point]]:
+def validate_energy(measured: Sequence[MeasuredPower], scatters: Scatters) -> tuple[list[EnergyRow], list[PowerPoint]]:
     """Return the accuracy by split, device and kind, and the forecasts with models held out."""
     rows, pairs = [], []
     for split in SPLITS:
         points = hold_out(measured, split, scatters)
         if split == "model":
             pairs = points
-        groups: dict[tuple[str, str], list[Point]] = {}
+        groups: dict[tuple[str, str], list[PowerPoint]] = {}
         for point in points:
             groups.setdefault((point.measured.device.id, point.measured.kind), []).append(point)
         rows += [_row(split, *group, groups[group]) for group in sorted(groups)]
     return rows, pairs
 
 
-def _row(split: str, device: str, kind: str, points: Sequence[Point]) -> EnergyRow:
+def _row(split: str, device: str, kind: str, points: Sequence[PowerPoint]) -> EnergyRow:
     rated = [abs(rated_power_w(point.measured.device) / point.measured.power_w - 1) for point in points]
     return EnergyRow(
         split=split,

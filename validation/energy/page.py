@@ -11,10 +11,10 @@ from paleo_lite.reporting.document import Column, Document, Table, format_percen
 
 from ..columns import ERROR_COLUMNS
 from .forecasts import JoulesRow
-from .hold_out import EnergyRow, Point
+from .hold_out import EnergyRow, PowerPoint
 
 
-def energy_page(rows: Sequence[EnergyRow], points: Sequence[Point]) -> Document:
+def energy_page(rows: Sequence[EnergyRow], points: Sequence[PowerPoint]) -> Document:
     """Return a page with error, coverage and width by split and device, and the error of the rated power."""
     table = Table(
         "Powers held out",

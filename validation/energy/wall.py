@@ -44,7 +44,7 @@ CARDS = {
 """Devices by the name in brackets; cards without a hardware file are left out."""
 
 
-class Machine(NamedTuple):
+class MachineAtWall(NamedTuple):
     """A machine at the wall.
 
     Attributes
@@ -85,7 +85,7 @@ class Machine(NamedTuple):
         return self.low_w <= self.measured_w <= self.high_w
 
 
-def machines(data: Path) -> Iterator[Machine]:
+def machines(data: Path) -> Iterator[MachineAtWall]:
     """Iterate over the machines whose card has a hardware file and a power model."""
     rows = list(rows_of(data / "engines" / "llama_cpp_machines.csv"))
     for row in rows:
@@ -108,7 +108,7 @@ def machines(data: Path) -> Iterator[Machine]:
         facility = Facility(pue=POWER_SUPPLY, host_w=host_w)
         at_wall = [facility.site_energy(watts, 1.0).energy_j for watts in (device_w, low_w, high_w, power.rated_w)]
         measured_w = float(row["system_watts"])
-        yield Machine(row["system"], row["model"], device, host_w, measured_w, device_w, *at_wall)
+        yield MachineAtWall(row["system"], row["model"], device, host_w, measured_w, device_w, *at_wall)
 
 
 def compare_page(data: Path | None) -> Document:

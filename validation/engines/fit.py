@@ -18,7 +18,7 @@ from paleo_lite.engines.formulas import KERNEL_CLASSES
 from paleo_lite.machines import find_device
 from paleo_lite.timing.intervals import Z_90
 
-from .tables import Timed
+from .tables import TimedKernels
 
 LOSS_SCALE = 0.15
 """Relative error from which the loss grows linearly instead of quadratically."""
@@ -36,7 +36,7 @@ SCATTER_DEVIATION = 0.1
 SMALLEST_VARIANCE = 1e-4
 
 
-def kernel_times(timed: Timed, theta: Any) -> Any:
+def kernel_times(timed: TimedKernels, theta: Any) -> Any:
     """Return the times of the formula at some constants."""
     formula = KERNEL_CLASSES[timed.cell.kernels].time_s
     if timed.rates is None:
@@ -44,7 +44,7 @@ def kernel_times(timed: Timed, theta: Any) -> Any:
     return formula(theta, timed.rates, **timed.shapes)
 
 
-def draw_rows(timed: Timed, count: int = MOST_ROWS) -> Timed:
+def draw_rows(timed: TimedKernels, count: int = MOST_ROWS) -> TimedKernels:
     """Return at most so many rows, drawn at random."""
     total = len(timed.time_s)
     if total <= count:
@@ -54,7 +54,7 @@ def draw_rows(timed: Timed, count: int = MOST_ROWS) -> Timed:
     return timed._replace(shapes=shapes, time_s=timed.time_s[chosen])
 
 
-def fit_cell(whole: Timed) -> CellFit:
+def fit_cell(whole: TimedKernels) -> CellFit:
     """Fit the constants of a cell."""
     timed = draw_rows(whole)
     kernels = KERNEL_CLASSES[timed.cell.kernels]

@@ -30,7 +30,7 @@ from paleo_lite.timing.intervals import Z_90
 
 from ..columns import GROUP_COLUMNS, GroupErrors
 from .fit import draw_rows, fit_cell, fit_constants, kernel_times
-from .servers import Server, published_servers
+from .servers import PublishedServer, published_servers
 from .steps import (
     HELD_OUT_TOLERANCE,
     StepParts,
@@ -41,12 +41,12 @@ from .steps import (
     predict_steps,
     source_biases,
 )
-from .tables import Timed, published_kernels
+from .tables import TimedKernels, published_kernels
 
 JUDGED_ROWS = 500
 """Rows of a table that are judged, drawn at random."""
 
-SERVER_SPLITS: dict[str, Callable[[Server], str]] = {
+SERVER_SPLITS: dict[str, Callable[[PublishedServer], str]] = {
     "device": lambda server: server.gpu,
     "engine": lambda server: server.engine,
     "network": lambda server: server.network,
@@ -55,7 +55,7 @@ SERVER_SPLITS: dict[str, Callable[[Server], str]] = {
 """What is held out of servers, one at a time."""
 
 
-class KernelRow(msgspec.Struct, frozen=True):
+class KernelErrors(msgspec.Struct, frozen=True):
     """Errors of the kernels of a class in one format.
 
     Attributes
@@ -139,7 +139,7 @@ def without(constants: EngineConstants, split: str, name: str) -> EngineConstant
     return EngineConstants(classes)
 
 
-def judge_kernels(timed: Timed, constants: KernelConstants) -> LogErrors:
+def judge_kernels(timed: TimedKernels, constants: KernelConstants) -> LogErrors:
     """Return the errors of the kernels of a table at some constants."""
     expected = np.log(kernel_times(timed, constants.theta))
     squares = np.full(len(timed.time_s), constants.scatter**2)
@@ -151,7 +151,7 @@ def judge_kernels(timed: Timed, constants: KernelConstants) -> LogErrors:
     return LogErrors(expected - np.log(timed.time_s), np.sqrt(squares))
 
 
-def validate_kernels(data: Path) -> list[KernelRow]:
+def validate_kernels(data: Path) -> list[KernelErrors]:
     """Return the errors of all tables of kernels, with the device and the engine of each held out."""
     tables = published_kernels(data)
     fits = [(timed.cell, fit_cell(timed)) for timed in tables]
@@ -177,7 +177,7 @@ def validate_kernels(data: Path) -> list[KernelRow]:
         device = _together([one.device for one in tables_of_group]).accuracy()
         engine = _together([one.engine for one in tables_of_group]).accuracy()
         rows.append(
-            KernelRow(
+            KernelErrors(
                 kernels,
                 form,
                 tables=len(tables_of_group),
@@ -210,7 +210,7 @@ def validate_servers(data: Path) -> list[ServerRow]:
     shipped = _judge_steps(parts, fit_steps(parts, alone), between_sources(biases))
     rows = list(_server_rows("nothing", [part.server for part in parts], shipped))
     for split, key in SERVER_SPLITS.items():
-        servers: list[Server] = []
+        servers: list[PublishedServer] = []
         judged: list[LogErrors] = []
         for name in sorted({key(part.server) for part in parts}):
             rest = [part for part in parts if key(part.server) != name]
@@ -237,7 +237,7 @@ def _judge_steps(parts: Sequence[StepParts], fitted: EngineConstants, source_dev
     return LogErrors(np.array(errors), np.array(deviations))
 
 
-def _server_rows(split: str, servers: Sequence[Server], judged: LogErrors) -> Iterator[ServerRow]:
+def _server_rows(split: str, servers: Sequence[PublishedServer], judged: LogErrors) -> Iterator[ServerRow]:
     """Return the rows of a split: of all servers, of each engine, and of those with experts divided."""
     groups: dict[str, Any] = {"all": np.ones(len(servers), dtype=bool)}
     for engine in sorted({server.engine for server in servers}):
@@ -248,7 +248,7 @@ def _server_rows(split: str, servers: Sequence[Server], judged: LogErrors) -> It
         yield ServerRow(split=split, group=name, points=int(chosen.sum()), **part.accuracy())
 
 
-def kernels_page(rows: Sequence[KernelRow]) -> Document:
+def kernels_page(rows: Sequence[KernelErrors]) -> Document:
     """Return a page with the errors of kernels by class and format."""
 
     table = Table(

@@ -41,7 +41,7 @@ GENERATIONS = {"CDNA3 gfx942": 0.2, "CDNA4 gfx950": 0.3}
 is forecast 10 to 35% too fast. Of CDNA 4 no step was at hand."""
 
 
-class Measured(NamedTuple):
+class MeasuredServing(NamedTuple):
     """What a table says: seconds of a batch, or requests at once and their rate."""
 
     input_tokens: int
@@ -51,7 +51,7 @@ class Measured(NamedTuple):
     is_latency: bool
 
 
-def measured_servers(data: Path) -> list[Measured]:
+def measured_servers(data: Path) -> list[MeasuredServing]:
     """Return the geometric means over releases of AMD's tables."""
     values: dict[tuple[int, int, int, bool], list[float]] = {}
     for row in rows_of(data / TABLE):
@@ -63,7 +63,7 @@ def measured_servers(data: Path) -> list[Measured]:
             continue
         inputs, outputs = (int(tokens) for tokens in row["seq_or_in_out"].split("/"))
         values.setdefault((inputs, outputs, requests, is_latency), []).append(float(row["value"]))
-    return [Measured(*key[:3], float(np.exp(np.mean(np.log(found)))), key[3]) for key, found in values.items()]
+    return [MeasuredServing(*key[:3], float(np.exp(np.mean(np.log(found)))), key[3]) for key, found in values.items()]
 
 
 def with_served(constants: EngineConstants) -> EngineConstants:
@@ -77,7 +77,7 @@ def with_served(constants: EngineConstants) -> EngineConstants:
     return msgspec.structs.replace(constants, company=(*others, *entries), served=dict(GENERATIONS))
 
 
-def forecast(measured: Measured) -> ComparedStep:
+def forecast(measured: MeasuredServing) -> ComparedStep:
     """Return a measurement and its forecast in seconds: of the batch, or of a token of a device."""
     served = pl.serve(
         NETWORK, gpu=DEVICE, tensor=DEVICES, precision="fp8", engine=ENGINE, rate="inf",

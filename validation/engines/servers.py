@@ -24,7 +24,7 @@ from paleo_lite.serving.deployment import tensor_group
 from paleo_lite.serving.pipeline import connect_stages
 from paleo_lite.serving.placement import ModelOnDevice, with_kernels
 
-from ..serving.published import Point, published_points
+from ..serving.published import PublishedServing, published_points
 from ..tables import rows_of
 from .tables import DEVICES, ENGINES
 
@@ -66,7 +66,7 @@ LATE_RATIO = 1.3
 """Time to a late first token of a server that drafts over that of one that does not, at least."""
 
 
-class Server(msgspec.Struct, frozen=True):
+class PublishedServer(msgspec.Struct, frozen=True):
     """A published server under a closed loop.
 
     Attributes
@@ -181,13 +181,13 @@ class Server(msgspec.Struct, frozen=True):
         return self.concurrency / self.tokens_per_s
 
 
-def published_servers(data: Path) -> list[Server]:
+def published_servers(data: Path) -> list[PublishedServer]:
     """Return the servers of all tables in a folder of data, each question and answer once."""
     servers = list(dict.fromkeys([*_serving_rows(data), *_energy_rows(data), *_loads(data), *_results()]))
     return _mark_drafting(servers)
 
 
-def place(server: Server) -> ModelOnDevice:
+def place(server: PublishedServer) -> ModelOnDevice:
     """Return the network of a server on its devices, with the kernels of its engine."""
     workload, machine, model = resolve_question(
         Question(server.network, server.gpu, precision=server.precision, phase="decode", weights=server.weights)
@@ -199,20 +199,20 @@ def place(server: Server) -> ModelOnDevice:
     return with_kernels(placed, server.record, experts=server.experts, attention_data=server.attention_data)
 
 
-def _serving_rows(data: Path) -> Iterator[Server]:
+def _serving_rows(data: Path) -> Iterator[PublishedServer]:
     for row in rows_of(data / "engines/serving.csv"):
         if row["model"] in NETWORKS and row["concurrency"]:
             yield _serving_row(row)
 
 
-def _serving_row(row: dict[str, str]) -> Server:
+def _serving_row(row: dict[str, str]) -> PublishedServer:
     network, engine = NETWORKS[row["model"]], ENGINES[row["engine"]]
     gpu = DEVICES[row["gpu"]]
     devices, experts, attention_data = _parallelism(row)
     precision, weights = _formats(row, network, gpu)
     cache = "fp8" if engine == "tensorrt-llm" and precision in ("fp8", "fp4") else "bf16"
     is_undivided = engine == "vllm" and "235B" in row["model"]
-    return Server(
+    return PublishedServer(
         source="serving",
         name=row["id"],
         network=network,
@@ -276,7 +276,7 @@ def _formats(row: dict[str, str], network: str, gpu: str) -> tuple[str, str | No
     return "bf16", None
 
 
-def _energy_rows(data: Path) -> Iterator[Server]:
+def _energy_rows(data: Path) -> Iterator[PublishedServer]:
     for index, row in enumerate(rows_of(data / "engines/mlenergy_language.csv")):
         if row["model"] not in NETWORKS or row["task"] not in PROMPT_TOKENS:
             continue
@@ -284,7 +284,7 @@ def _energy_rows(data: Path) -> Iterator[Server]:
         gpu = {"H100": "h100-sxm", "B200": "b200"}[row["gpu"]]
         is_mxfp4 = row["weights"] == "mxfp4"
         precision = "fp8" if row["weights"] == "fp8" or (is_mxfp4 and gpu == "b200") else "bf16"
-        yield Server(
+        yield PublishedServer(
             source="mlenergy",
             name=f"{row['model']} {row['task']} {row['gpu']} {row['max_sequences']} {index}",
             network=network,
@@ -308,7 +308,7 @@ def _energy_rows(data: Path) -> Iterator[Server]:
         )
 
 
-def _loads(data: Path) -> Iterator[Server]:
+def _loads(data: Path) -> Iterator[PublishedServer]:
     """Read the loads that one server of vLLM kept up with; the sequences follow from rate and latency (Little 1961).
 
     The load generator sends a small set of prompts again and again (inference-perf, generator ``shared_prefix``), so
@@ -319,7 +319,7 @@ def _loads(data: Path) -> Iterator[Server]:
         if ttft_s > MOST_QUEUED_S:
             continue
         prompt, answer = float(row["input_tokens_mean"]), float(row["output_tokens_mean"])
-        yield Server(
+        yield PublishedServer(
             source="loads",
             name=f"{row['experiment']} {row['stage']}",
             network=NETWORKS[row["model"]],
@@ -343,14 +343,14 @@ def _loads(data: Path) -> Iterator[Server]:
         )
 
 
-def _results() -> Iterator[Server]:
+def _results() -> Iterator[PublishedServer]:
     """Return the published results that fit into the memory, with the sequences that the cache holds at saturation."""
     for point in published_points():
         if point.pipeline > 1 or point.engine not in KERNELS or not (point.tpot_s or point.tokens_per_s):
             continue
         if point.concurrency is None and point.rate != "inf":
             continue
-        server = Server(
+        server = PublishedServer(
             source=point.source,
             name=f"{point.source} {point.network} {point.gpu} {point.input_tokens} {point.output_tokens}",
             network=point.network,
@@ -378,7 +378,7 @@ def _results() -> Iterator[Server]:
         yield msgspec.structs.replace(server, concurrency=min(point.concurrency or point.requests, held))
 
 
-def _held_sequences(server: Server, point: Point) -> int:
+def _held_sequences(server: PublishedServer, point: PublishedServing) -> int:
     """Return the sequences that run at the same time at saturation."""
     settings = dict(setting.split("=") for setting in point.options.split(";") if setting)
     placed = place(server)
@@ -392,9 +392,9 @@ def _held_sequences(server: Server, point: Point) -> int:
     return max(min(int(room.tokens / kept), engine.max_sequences), 1)
 
 
-def _mark_drafting(servers: Iterable[Server]) -> list[Server]:
+def _mark_drafting(servers: Iterable[PublishedServer]) -> list[PublishedServer]:
     """Mark the servers of DeepSeek-R1 that draft tokens: those far faster than another one of the same question."""
-    slowest: dict[tuple[object, ...], Server] = {}
+    slowest: dict[tuple[object, ...], PublishedServer] = {}
     servers = list(servers)
     for server in servers:
         key = _question(server)
@@ -409,13 +409,13 @@ def _mark_drafting(servers: Iterable[Server]) -> list[Server]:
     return marked
 
 
-def _is_late(server: Server, slowest: Server) -> bool:
+def _is_late(server: PublishedServer, slowest: PublishedServer) -> bool:
     """Return whether a server is faster than the slowest of its question, but for the first token."""
     is_faster = server.step_s < LATE_DRAFTING_RATIO * slowest.step_s
     return is_faster and (server.ttft_s or 0.0) > LATE_RATIO * (slowest.ttft_s or np.inf)
 
 
-def _question(server: Server) -> tuple[object, ...]:
+def _question(server: PublishedServer) -> tuple[object, ...]:
     return (
         server.source, server.network, server.gpu, server.engine, server.precision, server.devices, server.experts,
         server.attention_data, server.input_tokens, server.output_tokens, server.concurrency,

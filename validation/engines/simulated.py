@@ -21,7 +21,7 @@ from paleo_lite.errors import DoesNotFit
 from paleo_lite.reporting.document import Column, Document, Table
 
 from ..columns import GROUP_COLUMNS, GroupErrors
-from .servers import Server, published_servers
+from .servers import PublishedServer, published_servers
 
 STRIDE = 5
 """One server of so many is simulated."""
@@ -34,7 +34,7 @@ MOST_REQUESTS = 2000
 DRAWN_MEAN, DRAWN_DEVIATION = 0.9, 0.058
 """Mean and standard deviation of lengths drawn uniformly between 0.8 and 1.0 of the nominal one."""
 
-FIGURES: dict[str, tuple[Callable[[Server], float | None], Callable[[Any], Any]]] = {
+FIGURES: dict[str, tuple[Callable[[PublishedServer], float | None], Callable[[Any], Any]]] = {
     "TPOT": (lambda server: server.tpot_s, lambda answer: answer.latencies["tpot_s"]["p50"]),
     "TTFT": (lambda server: server.ttft_s, lambda answer: answer.latencies["ttft_s"]["mean"]),
     "output per second": (lambda server: server.tokens_per_s, lambda answer: answer.figures["output_tokens_per_s"]),
@@ -48,14 +48,14 @@ class SimulatedRow(GroupErrors, frozen=True, kw_only=True):
     figure: str  # figure that is judged
 
 
-class Simulated(NamedTuple):
+class SimulatedServer(NamedTuple):
     """A server and its simulation."""
 
-    server: Server
+    server: PublishedServer
     answer: Any
 
 
-def simulate_servers(data: Path, stride: int = STRIDE) -> list[Simulated]:
+def simulate_servers(data: Path, stride: int = STRIDE) -> list[SimulatedServer]:
     """Simulate one of every `stride` published servers that hold their network."""
     chosen = [
         server
@@ -66,13 +66,13 @@ def simulate_servers(data: Path, stride: int = STRIDE) -> list[Simulated]:
     simulated = []
     for server in chosen[::stride]:
         try:
-            simulated.append(Simulated(server, simulate_server(server)))
+            simulated.append(SimulatedServer(server, simulate_server(server)))
         except DoesNotFit:
             continue
     return simulated
 
 
-def simulate_server(server: Server) -> Any:
+def simulate_server(server: PublishedServer) -> Any:
     """Return the answer of `paleo_lite.serve` for the closed loop of a published server."""
     lengths: dict[str, Any] = {name: _lengths(server, tokens) for name, tokens in _tokens(server)}
     limits: dict[str, Any] = {}
@@ -89,12 +89,12 @@ def simulate_server(server: Server) -> Any:
     )  # fmt: skip
 
 
-def _tokens(server: Server) -> Iterator[tuple[str, float]]:
+def _tokens(server: PublishedServer) -> Iterator[tuple[str, float]]:
     yield "input_tokens", server.input_tokens
     yield "output_tokens", server.output_tokens
 
 
-def _lengths(server: Server, tokens: float) -> int | str:
+def _lengths(server: PublishedServer, tokens: float) -> int | str:
     if not server.is_drawn:
         return int(tokens)
     return f"{DRAWN_MEAN * tokens}:{DRAWN_DEVIATION * tokens}"
@@ -104,9 +104,9 @@ def _requests(sequences: int) -> int:
     return int(np.clip(4 * sequences, 40, MOST_REQUESTS))
 
 
-def simulated_rows(simulated: Sequence[Simulated]) -> list[SimulatedRow]:
+def simulated_rows(simulated: Sequence[SimulatedServer]) -> list[SimulatedRow]:
     """Return the errors of every figure: of all servers, of each engine, and below and above 128 sequences."""
-    groups: dict[str, Callable[[Server], bool]] = {"all": lambda server: True}
+    groups: dict[str, Callable[[PublishedServer], bool]] = {"all": lambda server: True}
     for engine in sorted({one.server.engine for one in simulated}):
         groups[engine] = partial(_runs_under, engine)
     groups["up to 128 sequences"] = lambda server: server.concurrency <= 128
@@ -125,7 +125,7 @@ def simulated_rows(simulated: Sequence[Simulated]) -> list[SimulatedRow]:
     return rows
 
 
-def _runs_under(engine: str, server: Server) -> bool:
+def _runs_under(engine: str, server: PublishedServer) -> bool:
     return server.engine == engine
 
 

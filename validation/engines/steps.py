@@ -41,7 +41,7 @@ from paleo_lite.serving.kernel_timer import device_kernels
 from paleo_lite.serving.requests import REQUESTS_PER_USER
 from paleo_lite.timing.intervals import Z_90
 
-from .servers import Server, place
+from .servers import PublishedServer, place
 
 LOSS_SCALE = 0.1
 LAUNCH_DEVIATIONS = {"class": 0.4, "engine": 0.2, "format": 0.05, "generation": 0.05}
@@ -94,7 +94,7 @@ Cell = tuple[str, str]
 """Class of kernels and format."""
 
 
-class Parts(NamedTuple):
+class StepTimes(NamedTuple):
     """Seconds of the shortest kernels and of the rest, by cell."""
 
     launch_s: dict[Cell, float]
@@ -106,9 +106,9 @@ class StepParts(msgspec.Struct, frozen=True):
 
     Attributes
     ----------
-    server : Server
+    server : PublishedServer
         The server.
-    decode, prompt, mixed : Parts
+    decode, prompt, mixed : StepTimes
         A decode step, an iteration with a prompt of the mean length, and one with both.
     prompts_per_token : float
         Prompts of others that are computed per output token.
@@ -118,16 +118,16 @@ class StepParts(msgspec.Struct, frozen=True):
         Variance of the logarithm of a decode step, from the constants of kernels.
     """
 
-    server: Server
-    decode: Parts
-    prompt: Parts
-    mixed: Parts
+    server: PublishedServer
+    decode: StepTimes
+    prompt: StepTimes
+    mixed: StepTimes
     prompts_per_token: float
     logits: float
     variance: float
 
 
-def parts_of(server: Server, constants: EngineConstants) -> StepParts:
+def parts_of(server: PublishedServer, constants: EngineConstants) -> StepParts:
     """Return the parts of a server's times, with the constants of kernels alone."""
     placed = place(server)
     assert placed.kernels is not None
@@ -160,7 +160,7 @@ def parts_of(server: Server, constants: EngineConstants) -> StepParts:
     )
 
 
-def _parts(step: EngineStep, kernels: Sequence[CountedKernel], load: Load) -> Parts:
+def _parts(step: EngineStep, kernels: Sequence[CountedKernel], load: Load) -> StepTimes:
     launch_s: dict[Cell, float] = {}
     work_s: dict[Cell, float] = {}
     for counted in kernels:
@@ -168,7 +168,7 @@ def _parts(step: EngineStep, kernels: Sequence[CountedKernel], load: Load) -> Pa
         shortest_s, rest_s = step.kernel_parts_s(counted.kernel, load)
         launch_s[cell] = launch_s.get(cell, 0.0) + counted.count * float(shortest_s)
         work_s[cell] = work_s.get(cell, 0.0) + counted.count * float(rest_s)
-    return Parts(launch_s, work_s)
+    return StepTimes(launch_s, work_s)
 
 
 class _Design:
@@ -285,12 +285,12 @@ class _Circumstances(NamedTuple):
         return tpot_s, ttft_s + waits * self.measured_s
 
 
-def _waited_iterations(server: Server) -> float:
+def _waited_iterations(server: PublishedServer) -> float:
     """Return the iterations until the engine looks for new requests, on average."""
     return (server.receive_interval - 1) / 2
 
 
-def _pausing_share(server: Server) -> float:
+def _pausing_share(server: PublishedServer) -> float:
     """Return the share of the prompts of others that pause the decoding of a user.
 
     Users who keep step send their prompts together, in several chunks; only those in later chunks than one's own pause
@@ -308,7 +308,7 @@ def predict_steps(part: StepParts, constants: EngineConstants) -> tuple[float, f
     server = part.server
     device = find_device(server.gpu)
 
-    def seconds(iteration: Parts, is_prompt: bool) -> float:
+    def seconds(iteration: StepTimes, is_prompt: bool) -> float:
         total_s = 0.0
         for cell, launch_s in iteration.launch_s.items():
             launch, work = constants.company_of(cell[0], device, server.engine, cell[1], is_prompt)
@@ -347,7 +347,7 @@ class _Model:
         spreads = [design.deviations for design in designs]
         self.spread = np.concatenate([*spreads, self._host_deviations(servers)])
 
-    def _host_deviations(self, servers: Sequence[Server]) -> Any:
+    def _host_deviations(self, servers: Sequence[PublishedServer]) -> Any:
         """Return the deviations of the times of the hosts, by time and engine."""
         networks: dict[str, set[str]] = {engine: set() for engine in self.engines}
         for server in filter(informs_first_token, servers):
@@ -418,7 +418,7 @@ def fit_steps(parts: Sequence[StepParts], constants: EngineConstants, tolerance:
     )
 
 
-def informs_first_token(server: Server) -> bool:
+def informs_first_token(server: PublishedServer) -> bool:
     """Return whether the time to first token of a server is fitted.
 
     Under SGLang those of servers whose version is not stated are not: of DeepSeek-R1 on eight B200 with 32 users they
@@ -477,6 +477,6 @@ def _spread(errors: Any) -> float:
     return round(float(np.quantile(errors, 0.9)) / Z_90, 3)
 
 
-def is_fitted(server: Server) -> bool:
+def is_fitted(server: PublishedServer) -> bool:
     """Return whether a server informs the fit: no drafting, and no host that limits it several times over."""
     return not (server.is_speculative or server.is_host_bound)

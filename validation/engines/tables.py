@@ -58,7 +58,7 @@ MINORITY = 0.2
 """Kernels that make less than this share of a cell are fallbacks for unusual shapes, and are left out."""
 
 
-class Timed(NamedTuple):
+class TimedKernels(NamedTuple):
     """Measurements of a cell.
 
     Attributes
@@ -79,9 +79,9 @@ class Timed(NamedTuple):
     time_s: Any
 
 
-def published_kernels(data: Path) -> list[Timed]:
+def published_kernels(data: Path) -> list[TimedKernels]:
     """Return the cells of all tables in a folder of data."""
-    cells: list[Timed] = []
+    cells: list[TimedKernels] = []
     for read in READERS:
         cells += read(data)
     return cells
@@ -134,7 +134,7 @@ def _product_rows(data: Path) -> pd.DataFrame:
     return pd.concat([main, more, modern])
 
 
-def products(data: Path) -> Iterator[Timed]:
+def products(data: Path) -> Iterator[TimedKernels]:
     """Read matrix products."""
     frame = _product_rows(data)
     frame["format"] = frame.gemm_dtype.map(PRODUCT_FORMATS)
@@ -144,7 +144,7 @@ def products(data: Path) -> Iterator[Timed]:
         rates, weight_bytes, operand_bytes = kernel_rates(find_device(gpu), name)
         shapes = {size: group[size].to_numpy(float) for size in ("m", "n", "k")}
         shapes |= {"weight_bytes": weight_bytes, "operand_bytes": operand_bytes}
-        yield Timed(Cell("products", gpu, engine, name), shapes, rates, group.latency.to_numpy() * 1e-3)
+        yield TimedKernels(Cell("products", gpu, engine, name), shapes, rates, group.latency.to_numpy() * 1e-3)
 
 
 def _expert_rows(data: Path) -> pd.DataFrame:
@@ -157,7 +157,7 @@ def _expert_rows(data: Path) -> pd.DataFrame:
     return pd.concat([frame[~replaced], shared], ignore_index=True)
 
 
-def experts(data: Path) -> Iterator[Timed]:
+def experts(data: Path) -> Iterator[TimedKernels]:
     """Read layers of experts."""
     frame = _expert_rows(data)
     frame["format"] = frame.moe_dtype.map(EXPERT_FORMATS)
@@ -186,7 +186,7 @@ def experts(data: Path) -> Iterator[Timed]:
             "weight_bytes": weight_bytes,
             "operand_bytes": operand_bytes,
         }
-        yield Timed(Cell("experts", gpu, engine, name), shapes, rates, group.latency.to_numpy() * 1e-3)
+        yield TimedKernels(Cell("experts", gpu, engine, name), shapes, rates, group.latency.to_numpy() * 1e-3)
 
 
 def attention_pairs(length: Any, window: Any, cached: Any = 0) -> Any:
@@ -207,7 +207,7 @@ def _attention_format(group: pd.DataFrame, dtype: str) -> tuple[str, float, Any]
     return f"{_DTYPES[arithmetic]}/{_DTYPES[cache]}", _CACHE_BYTES[cache], _DTYPES[arithmetic]
 
 
-def grouped_attention(data: Path) -> Iterator[Timed]:
+def grouped_attention(data: Path) -> Iterator[TimedKernels]:
     """Read grouped-query attention of prompts and of decoding."""
     import pandas as pd
 
@@ -246,14 +246,14 @@ def grouped_attention(data: Path) -> Iterator[Timed]:
             else:
                 keys = group.step.to_numpy(float) + 1
                 shapes["keys"] = np.where(window > 0, np.minimum(keys, window), keys)
-            yield Timed(Cell(name, gpu, engine, form), shapes, rates, group.latency.to_numpy() * 1e-3)
+            yield TimedKernels(Cell(name, gpu, engine, form), shapes, rates, group.latency.to_numpy() * 1e-3)
 
 
 LATENT_RANK, LATENT_ROTARY, PLAIN_SIZE, VALUE_SIZE = 512, 64, 128, 128
 """Sizes of DeepSeek's latent attention: the latent vector, the rotated part, and the rest of a head's key and value."""
 
 
-def latent_attention(data: Path) -> Iterator[Timed]:
+def latent_attention(data: Path) -> Iterator[TimedKernels]:
     """Read latent attention: prompts with keys and values of every head, decoding against latent vectors."""
     for phase, name in (("context", "latent prompt attention"), ("generation", "latent decode attention")):
         frame = _read(data / f"engines/mla_{phase}.csv.gz")
@@ -269,7 +269,7 @@ def latent_attention(data: Path) -> Iterator[Timed]:
             else:
                 shapes |= {"keys": group.step.to_numpy(float) + 1, "kv_heads": np.ones(len(group))}
                 shapes |= {"key_size": float(LATENT_RANK + LATENT_ROTARY), "value_size": 0.0}
-            yield Timed(Cell(name, gpu, engine, form), shapes, rates, group.latency.to_numpy() * 1e-3)
+            yield TimedKernels(Cell(name, gpu, engine, form), shapes, rates, group.latency.to_numpy() * 1e-3)
 
 
 def fastest_link(gpu: str) -> LinkRate:
@@ -277,7 +277,7 @@ def fastest_link(gpu: str) -> LinkRate:
     return link_rate(device_link(find_device(gpu)))
 
 
-def all_reduces(data: Path) -> Iterator[Timed]:
+def all_reduces(data: Path) -> Iterator[TimedKernels]:
     """Read the engines' own all-reduces in captured graphs."""
     frame = _read(data / "engines/all_reduce.csv.gz")
     frame = frame[~frame.kernel_source.str.contains("eager")]
@@ -289,10 +289,10 @@ def all_reduces(data: Path) -> Iterator[Timed]:
             "link_bytes_per_s": link.bandwidth_bytes_per_s,
             "sums_in_switch": link.sums_in_switch,
         }
-        yield Timed(Cell("all-reduce", gpu, engine, "bf16"), shapes, None, group.latency.to_numpy() * 1e-3)
+        yield TimedKernels(Cell("all-reduce", gpu, engine, "bf16"), shapes, None, group.latency.to_numpy() * 1e-3)
 
 
-def expert_exchanges(data: Path) -> Iterator[Timed]:
+def expert_exchanges(data: Path) -> Iterator[TimedKernels]:
     """Read the dispatch and combination of tokens: DeepEP's low-latency and normal kernels, the faster at each size.
 
     Bytes are those that leave a device: every token goes once to each device that holds one of its experts.
@@ -345,7 +345,7 @@ def expert_exchanges(data: Path) -> Iterator[Timed]:
             "nodes": group.node_num.to_numpy(float),
             "link_bytes_per_s": np.where(group.node_num > 1, NODE_LINK_BYTES_PER_S, inside),
         }
-        yield Timed(Cell("expert exchange", gpu, engine, phase), shapes, None, group.seconds.to_numpy())
+        yield TimedKernels(Cell("expert exchange", gpu, engine, phase), shapes, None, group.seconds.to_numpy())
 
 
 NODE_LINK_BYTES_PER_S = 50e9
@@ -361,7 +361,7 @@ SHORT_BYTES = 1e5
 """Products that move less than this many bytes take the time of the shortest kernel."""
 
 
-def pointwise(data: Path) -> Iterator[Timed]:
+def pointwise(data: Path) -> Iterator[TimedKernels]:
     """Read kernels that only move numbers: norms of Liger and cuDNN, and products so small that only bytes count."""
     import pandas as pd
 
@@ -388,10 +388,10 @@ def pointwise(data: Path) -> Iterator[Timed]:
     for (gpu,), group in _groups(whole, "gpu"):
         rates, _, _ = kernel_rates(find_device(gpu), "bf16")
         shapes = {"moved_bytes": group.bytes.to_numpy(float)}
-        yield Timed(Cell("pointwise", gpu, "vllm", "bf16"), shapes, rates, group.seconds.to_numpy())
+        yield TimedKernels(Cell("pointwise", gpu, "vllm", "bf16"), shapes, rates, group.seconds.to_numpy())
 
 
-READERS: tuple[Callable[[Path], Iterator[Timed]], ...] = (
+READERS: tuple[Callable[[Path], Iterator[TimedKernels]], ...] = (
     products, experts, grouped_attention, latent_attention, all_reduces, expert_exchanges, pointwise,
 )  # fmt: skip
 """Readers of all tables."""

@@ -14,7 +14,7 @@ from paleo_lite.timing.diffusion import DiffusionConstants, diffusion_constants
 from paleo_lite.timing.pipelines import predict_pipeline
 
 from ..diffusion.fit import fit_one_device, pieces_of, predicted_s, resolved
-from ..diffusion.published import Row, mlenergy_rows, project_rows
+from ..diffusion.published import PictureMeasurement, mlenergy_rows, project_rows
 from .groups import Grouped
 
 
@@ -26,7 +26,7 @@ def measured_pictures(data: Path) -> list[Grouped]:
     return [one for row, constants in rows_with_constants(data) for one in grouped(row, constants)]
 
 
-def rows_with_constants(data: Path) -> Iterator[tuple[Row, DiffusionConstants]]:
+def rows_with_constants(data: Path) -> Iterator[tuple[PictureMeasurement, DiffusionConstants]]:
     """Yield the rows of all sources, with constants that were fitted without their device or their source."""
     measured = [row for row in mlenergy_rows(data) if row.gpus == 1]
     pieces = [pieces_of(row) for row in measured]
@@ -37,7 +37,7 @@ def rows_with_constants(data: Path) -> Iterator[tuple[Row, DiffusionConstants]]:
     yield from ((row, diffusion_constants()) for row in project_rows(data))
 
 
-def grouped(row: Row, constants: DiffusionConstants) -> Iterator[Grouped]:
+def grouped(row: PictureMeasurement, constants: DiffusionConstants) -> Iterator[Grouped]:
     """Yield a measured batch beside its forecast; none where there is only a bound."""
     try:
         run, machine, model_in = resolved(row)

@@ -20,7 +20,7 @@ from paleo_lite.machines import find_device
 from paleo_lite.serving.evidence import FIRST_TOKEN, first_token_shares
 from paleo_lite.serving.learned import KIND, TIME_PER_TOKEN
 
-from ..engines.servers import Server, published_servers
+from ..engines.servers import PublishedServer, published_servers
 from ..engines.steps import HELD_OUT_TOLERANCE, MOST_USERS, StepParts, fit_steps, is_fitted, parts_of, predict_steps
 from .groups import Grouped
 
@@ -68,7 +68,7 @@ def _figures(part: StepParts, constants: EngineConstants) -> Iterator[Grouped]:
         yield Grouped(group, Observation(KIND, FIRST_TOKEN, situation, traits, server.ttft_s, ttft_s, shares))
 
 
-def server_traits(server: Server) -> dict[str, str]:
+def server_traits(server: PublishedServer) -> dict[str, str]:
     """Return what published servers may have in common; the version of ML.ENERGY's is that of their task, too."""
     version = f"{server.version} {server.name.split()[1]}" if server.source == "mlenergy" else server.version
     return {

@@ -56,7 +56,7 @@ PUBLISHED_ROUNDS, SIMULATED_ROUNDS = 10, 3
 MOST_REQUESTS = 20_000
 
 
-class Measured(NamedTuple):
+class MeasuredSplit(NamedTuple):
     """A measured row, with the settings that may be its own."""
 
     gpu: str
@@ -81,9 +81,9 @@ class SplitRow(GroupErrors, frozen=True, kw_only=True):
     figure: str
 
 
-def measured_rows(data: Path) -> list[Measured]:
+def measured_rows(data: Path) -> list[MeasuredSplit]:
     """Return the measured rows, each once."""
-    found: dict[tuple[Any, ...], Measured] = {}
+    found: dict[tuple[Any, ...], MeasuredSplit] = {}
     for row in rows_of(data / TABLE):
         gpu, engine = row["gpu"].split("_")[0], ENGINES[row["engine"]]
         key = (gpu, engine, row["precision"], int(row["isl"]), int(row["osl"]), int(float(row["concurrency"])))
@@ -99,7 +99,7 @@ def measured_rows(data: Path) -> list[Measured]:
         if not candidates:
             candidates = _assumed(key, prefill, decode, experts)
         ttft_s, tpot_s = float(row["ttft_ms"]) / 1e3, float(row["tpot_ms"]) / 1e3
-        found[(*key, ttft_s, tpot_s)] = Measured(
+        found[(*key, ttft_s, tpot_s)] = MeasuredSplit(
             gpu, engine, row["precision"], ttft_s, tpot_s, candidates, is_published
         )
     return list(found.values())
@@ -179,7 +179,7 @@ def _traffic(recipe: Recipe) -> Traffic:
     return msgspec.structs.replace(traffic, input_tokens=lengths[0], output_tokens=lengths[1], left_out=None)
 
 
-def forecast_all(rows: Sequence[Measured]) -> tuple[list[tuple[Measured, SplitForecast]], list[str]]:
+def forecast_all(rows: Sequence[MeasuredSplit]) -> tuple[list[tuple[MeasuredSplit, SplitForecast]], list[str]]:
     """Return the rows with their forecasts, and why others have none."""
     known: dict[Recipe, SplitForecast | str] = {}
     pairs, refused = [], []
@@ -201,7 +201,7 @@ def forecast_all(rows: Sequence[Measured]) -> tuple[list[tuple[Measured, SplitFo
     return pairs, sorted(set(refused))
 
 
-GROUPS: dict[str, Callable[[Measured], str]] = {
+GROUPS: dict[str, Callable[[MeasuredSplit], str]] = {
     "engine": lambda row: row.engine,
     "device": lambda row: row.gpu,
     "precision": lambda row: row.precision,
@@ -209,7 +209,7 @@ GROUPS: dict[str, Callable[[Measured], str]] = {
 """What the errors are grouped by."""
 
 
-def split_rows(pairs: Sequence[tuple[Measured, SplitForecast]]) -> list[SplitRow]:
+def split_rows(pairs: Sequence[tuple[MeasuredSplit, SplitForecast]]) -> list[SplitRow]:
     """Return the errors of both times: of all rows with published settings, of their groups, and of the other rows."""
     published = [pair for pair in pairs if pair[0].is_published]
     groups = {"all": published}
@@ -225,7 +225,7 @@ def split_rows(pairs: Sequence[tuple[Measured, SplitForecast]]) -> list[SplitRow
     return rows
 
 
-def _errors(figure: str, group: str, members: Sequence[tuple[Measured, SplitForecast]]) -> SplitRow:
+def _errors(figure: str, group: str, members: Sequence[tuple[MeasuredSplit, SplitForecast]]) -> SplitRow:
     measured = np.array([getattr(row, figure) for row, _ in members])
     low, value, high = np.array([getattr(times, figure) for _, times in members]).T
     return SplitRow(

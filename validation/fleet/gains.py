@@ -45,7 +45,7 @@ class Simulation(NamedTuple):
     simulated: Simulated
 
 
-class Figure(NamedTuple):
+class GainFigure(NamedTuple):
     """A figure that both a source and a simulation have."""
 
     name: str
@@ -77,12 +77,12 @@ def _sustained(done: Simulation) -> float:
     return saturate(done.prepared, done.traffic)[1]
 
 
-SUSTAINED = Figure("sustained output tokens/s", "throughput_tok_s", _sustained)
-OUTPUT = Figure("output tokens/s", "throughput_tok_s", _figure("output_tokens_per_s"))
-TOTAL = Figure("input and output tokens/s", "throughput_tok_s", _figure("total_tokens_per_s"))
-TTFT = Figure("time to first token", "ttft_mean_ms", _mean("ttft_s"))
-TPOT = Figure("time per output token", "itl_ms", _mean("tpot_s"))
-LATENCY = Figure("end-to-end latency", "e2e_ms", _mean("latency_s"))
+SUSTAINED = GainFigure("sustained output tokens/s", "throughput_tok_s", _sustained)
+OUTPUT = GainFigure("output tokens/s", "throughput_tok_s", _figure("output_tokens_per_s"))
+TOTAL = GainFigure("input and output tokens/s", "throughput_tok_s", _figure("total_tokens_per_s"))
+TTFT = GainFigure("time to first token", "ttft_mean_ms", _mean("ttft_s"))
+TPOT = GainFigure("time per output token", "itl_ms", _mean("tpot_s"))
+LATENCY = GainFigure("end-to-end latency", "e2e_ms", _mean("latency_s"))
 
 
 class Gain(NamedTuple):
@@ -90,7 +90,7 @@ class Gain(NamedTuple):
 
     kind: str  # "router", "tier", "split" or "draft"
     name: str
-    figure: Figure
+    figure: GainFigure
     rows: Mapping[str, str]  # text that the columns of both rows contain
     without: str  # text that the setting of the row without the change contains
     with_it: str  # and with it
@@ -99,7 +99,7 @@ class Gain(NamedTuple):
     change: Mapping[str, Any]  # and with it
 
 
-def _of_each(figures: Sequence[Figure], *gain: Any) -> list[Gain]:
+def _of_each(figures: Sequence[GainFigure], *gain: Any) -> list[Gain]:
     """Return the gain of several figures."""
     kind, name, *others = gain
     return [Gain(kind, name, figure, *others) for figure in figures]

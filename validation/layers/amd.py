@@ -10,7 +10,7 @@ from paleo_lite.machines import Machine, find_device
 
 from ..tables import rows_of
 from .published import hash_of
-from .timed import LayerTime, Operation, linear
+from .timed import LayerTime, TimedOperation, linear
 
 MODERN = Path("..") / "modern"
 """Folder of the tables, relative to that of the older ones."""
@@ -81,7 +81,7 @@ def _convolution(row: dict[str, str]) -> LayerTime:
     part = _PASSES[row["pass"]]
     return LayerTime(
         _MIOPEN[row["gpu"]], row["dtype"], "MIOpen find-db", "conv", "conv", part, repr(sorted(size.items())) + part,
-        size["batch"], float(row["time_ms"]) / 1e3, (Operation(layer, part),),
+        size["batch"], float(row["time_ms"]) / 1e3, (TimedOperation(layer, part),),
     )  # fmt: skip
 
 
@@ -97,5 +97,5 @@ def _product(row: dict[str, str]) -> LayerTime:
     source, shape = f"rocBLAS {row['tensile_arch']}", f"{m} {n} {k} {batch} {row['transpose']}"
     return LayerTime(
         gpu, precision, source, "gemm", "gemm", "product", shape, m * batch,
-        2 * m * n * k * batch / achieved_per_s, (Operation(linear(k, n), "forward"),),
+        2 * m * n * k * batch / achieved_per_s, (TimedOperation(linear(k, n), "forward"),),
     )  # fmt: skip

@@ -33,7 +33,7 @@ MAX_DECODE_TOKENS = 64
 """Largest number of tokens of a step that counts as decoding."""
 
 
-class Shape(NamedTuple):
+class DecoderShape(NamedTuple):
     """Sizes of a decoder layer on one tensor-parallel device, and the number of tokens."""
 
     hidden: int
@@ -67,7 +67,7 @@ def _elementwise(kind: str, size: int, tokens: int, operands: int = 1) -> Layer:
     return Layer("elementwise", kind, (shape,) * operands, (shape,), (), (INPUT,) * operands)
 
 
-_COMMON: dict[str, Callable[[Shape], Layer]] = {
+_COMMON: dict[str, Callable[[DecoderShape], Layer]] = {
     "q_proj": lambda s: _linear(s.queries, s.hidden, s.tokens),
     "k_proj": lambda s: _linear(s.keys, s.hidden, s.tokens),
     "v_proj": lambda s: _linear(s.keys, s.hidden, s.tokens),
@@ -119,9 +119,11 @@ def decoder_layers(folder: Path) -> Iterator[DecoderLayer]:
         yield DecoderLayer(source, device, model, int(count), measured, predicted, low, high)
 
 
-def _shape(row: dict[str, str], tokens: int) -> Shape:
+def _shape(row: dict[str, str], tokens: int) -> DecoderShape:
     hidden, inner, heads, keys, vocabulary = (
         int(float(row[name])) for name in ("hidden", "ffn_hidden", "heads", "kv_heads", "vocab")
     )
     size, ranks = hidden // heads, int(row["tp"])
-    return Shape(hidden, inner // ranks, heads * size // ranks, keys * size // ranks, vocabulary // ranks, tokens)
+    return DecoderShape(
+        hidden, inner // ranks, heads * size // ranks, keys * size // ranks, vocabulary // ranks, tokens
+    )

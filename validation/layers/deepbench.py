@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from paleo_lite.counting import Layer
 
-from .timed import Operation, Reading, linear
+from .timed import OperationReading, TimedOperation, linear
 
 _PASSES = {"forward": "forward", "backward_data": "backward_data", "backward_weights": "backward_weight"}
 
 
-def deepbench_convolution(row: dict[str, str]) -> Reading:
+def deepbench_convolution(row: dict[str, str]) -> OperationReading:
     """Read a convolution in one pass."""
     size = {name: int(row[name]) for name in
             ("N", "C", "H", "W", "K", "R", "S", "pad_h", "pad_w", "stride_h", "stride_w")}  # fmt: skip
@@ -22,14 +22,14 @@ def deepbench_convolution(row: dict[str, str]) -> Reading:
         ((size["K"], size["C"], size["R"], size["S"]),), attributes={"stride": [size["stride_h"], size["stride_w"]]},
     )  # fmt: skip
     part = _PASSES[row["phase"]]
-    return Reading(_source(row), "conv", "conv", part, size["N"], (Operation(layer, part),))
+    return OperationReading(_source(row), "conv", "conv", part, size["N"], (TimedOperation(layer, part),))
 
 
-def deepbench_product(row: dict[str, str]) -> Reading:
+def deepbench_product(row: dict[str, str]) -> OperationReading:
     """Read a product M x K by K x N as a linear layer over N samples."""
     rows, columns, inner = int(row["M"]), int(row["N"]), int(row["K"])
     layer = linear(inner, rows)
-    return Reading(_source(row), "gemm", "gemm", "forward", columns, (Operation(layer, "forward"),))
+    return OperationReading(_source(row), "gemm", "gemm", "forward", columns, (TimedOperation(layer, "forward"),))
 
 
 def _source(row: dict[str, str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from paleo_lite.counting import Layer
 
-from .timed import Operation, Reading, linear
+from .timed import OperationReading, TimedOperation, linear
 
 _SIZES = (
     "b", "m", "n", "k", "h", "input_channel", "output_channel", "kernel_size", "input_size", "stride", "padding",
@@ -13,7 +13,7 @@ _KINDS = {"ln": "layer_norm", "addu": "add", "divu": "div", "mulu": "mul", "powu
 _TWO_OPERANDS = ("add", "div", "mul", "pow")  # "addu" and the like have a scalar as second operand
 
 
-def neusight(row: dict[str, str]) -> Reading:
+def neusight(row: dict[str, str]) -> OperationReading:
     """Read a forward kernel."""
     op = row["op"]
     size = {name: int(float(row[name])) for name in _SIZES if row[name]}
@@ -38,4 +38,6 @@ def neusight(row: dict[str, str]) -> Reading:
         operands = 2 if op in _TWO_OPERANDS else 1
         layer = Layer(op, _KINDS.get(op, op), (shape,) * operands, (shape,), weights)
         kind = {"ln": "layer norm", "softmax": "softmax"}.get(op, "elementwise")
-    return Reading("NeuSight pytorch 2.1", kind, kind, "inference", batch_size, (Operation(layer, "inference"),))
+    return OperationReading(
+        "NeuSight pytorch 2.1", kind, kind, "inference", batch_size, (TimedOperation(layer, "inference"),)
+    )

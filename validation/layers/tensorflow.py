@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from paleo_lite.counting import Layer
 
-from .timed import Operation, Reading
+from .timed import OperationReading, TimedOperation
 
 _UPDATES = {"sgd": (2, 1), "momentum": (3, 2), "adagrad": (3, 2), "rmsprop": (4, 3), "adam": (4, 3), "adadelta": (4, 3)}
 """Number of tensors of a variable's size that a step of each optimizer reads and writes: the variable, its gradient
 and the optimizer's state."""
 
 
-def tensorflow_convolution(row: dict[str, str]) -> Reading:
+def tensorflow_convolution(row: dict[str, str]) -> OperationReading:
     """Read a step of a network with a single convolution."""
     side, out, kernel = int(row["matsize"]), int(row["out_hw"]), int(row["kernelsize"])
     channels, outputs = int(row["channels_in"]), int(row["channels_out"])
@@ -28,14 +28,14 @@ def tensorflow_convolution(row: dict[str, str]) -> Reading:
     return _step(row, "conv", layer, transposes)
 
 
-def tensorflow_dense(row: dict[str, str]) -> Reading:
+def tensorflow_dense(row: dict[str, str]) -> OperationReading:
     """Read a step of a network with a single dense layer."""
     inputs, outputs = int(row["dim_input"]), int(row["dim_output"])
     layer = Layer("dense", "linear", ((inputs,),), ((outputs,),), ((outputs, inputs), (outputs,)))
     return _step(row, "dense", layer, ())
 
 
-def _step(row: dict[str, str], kind: str, layer: Layer, transposes: tuple[Layer, ...]) -> Reading:
+def _step(row: dict[str, str], kind: str, layer: Layer, transposes: tuple[Layer, ...]) -> OperationReading:
     """Return the operations of a step.
 
     Inference runs the layer with bias and activation; training also the loss, the gradients and the update.
@@ -44,22 +44,22 @@ def _step(row: dict[str, str], kind: str, layer: Layer, transposes: tuple[Layer,
     activations = [] if row["activation"] == "none" else [_elementwise(row["activation"], y)]
     bias = [_elementwise("add", y)] if len(layer.weights) > 1 else []
     pass_name = "inference" if row["phase"] == "forward" else "forward"
-    forward = [Operation(each, pass_name) for each in (*transposes, layer, *bias, *activations)]
+    forward = [TimedOperation(each, pass_name) for each in (*transposes, layer, *bias, *activations)]
     source = "ml-performance-prediction tensorflow 1.10"
     if pass_name == "inference":
-        return Reading(source, f"{kind} forward", kind, "inference", batch_size, tuple(forward))
+        return OperationReading(source, f"{kind} forward", kind, "inference", batch_size, tuple(forward))
     # Mean squared error to a target of the output's size, and its gradients with respect to both.
     loss = [_elementwise("sub", y, 2), _elementwise("mul", y), _elementwise("scale", y), _elementwise("neg", y)]
-    back = [Operation(_elementwise("mul", y, 2), "forward") for _ in activations]
-    back += [Operation(layer, "backward_data"), Operation(layer, "backward_weight")]
-    back += [Operation(each, "forward") for each in transposes * 2]
+    back = [TimedOperation(_elementwise("mul", y, 2), "forward") for _ in activations]
+    back += [TimedOperation(layer, "backward_data"), TimedOperation(layer, "backward_weight")]
+    back += [TimedOperation(each, "forward") for each in transposes * 2]
     reads, writes = _UPDATES[row["optimizer"]]
     inputs = Layer("input", "copy", (layer.inputs[0],) * reads, (layer.inputs[0],) * writes)
     target = Layer("target", "copy", (y,) * reads, (y,) * writes)
-    update = [Operation(variable, "forward") for variable in (inputs, target)]
-    update += [Operation(_fixed_copy(shape, reads, writes), "update") for shape in layer.weights]
-    whole = [*forward, *(Operation(each, "forward") for each in loss), *back, *update]
-    return Reading(source, f"{kind} training", kind, "training", batch_size, tuple(whole))
+    update = [TimedOperation(variable, "forward") for variable in (inputs, target)]
+    update += [TimedOperation(_fixed_copy(shape, reads, writes), "update") for shape in layer.weights]
+    whole = [*forward, *(TimedOperation(each, "forward") for each in loss), *back, *update]
+    return OperationReading(source, f"{kind} training", kind, "training", batch_size, tuple(whole))
 
 
 def _transpose(shape: tuple[int, ...]) -> Layer:

@@ -10,7 +10,7 @@ import msgspec
 from paleo_lite.counting import Layer
 
 
-class Operation(NamedTuple):
+class TimedOperation(NamedTuple):
     """A layer in one pass: ``inference``, ``forward``, ``backward_data``, ``backward_weight`` or ``update``."""
 
     layer: Layer
@@ -29,10 +29,10 @@ class LayerTime(msgspec.Struct, frozen=True):
     shape: str  # all sizes, including the batch size; layers with the same shape are held out together
     batch_size: int  # number of samples; the layers of the operations describe a single sample
     time_s: float
-    operations: tuple[Operation, ...]  # operations of the step in order of execution
+    operations: tuple[TimedOperation, ...]  # operations of the step in order of execution
 
 
-class Reading(NamedTuple):
+class OperationReading(NamedTuple):
     """Result of reading a row: the fields of `LayerTime` that depend on the source."""
 
     source: str
@@ -40,10 +40,10 @@ class Reading(NamedTuple):
     kind: str
     phase: str
     batch_size: int
-    operations: tuple[Operation, ...]
+    operations: tuple[TimedOperation, ...]
 
 
-Reader = Callable[[dict[str, str]], Reading]
+Reader = Callable[[dict[str, str]], OperationReading]
 
 
 def linear(inputs: int, outputs: int) -> Layer:

@@ -14,7 +14,7 @@ from paleo_lite.engines.records import LOCAL_ENGINES
 from paleo_lite.own_machines.contents import GROUPS, Contents, read_contents
 from paleo_lite.own_machines.step import BackendConstants, prompt_s, token_s
 
-from .published import Row, device_of
+from .published import LocalMeasurement, device_of
 
 NAMES = (
     "share", "cache_share", "unpack_wide", "unpack_legacy", "unpack_k", "unpack_table", "unpack_mxfp4",
@@ -69,7 +69,7 @@ def make_constants(
     )  # fmt: skip
 
 
-def predict_s(row: Row, constants: BackendConstants) -> float:
+def predict_s(row: LocalMeasurement, constants: BackendConstants) -> float:
     """Return the seconds of a row."""
     contents, device = contents_of(row.network, row.weights, row.backend), device_of(row.device)
     if row.phase == "decode":
@@ -77,7 +77,7 @@ def predict_s(row: Row, constants: BackendConstants) -> float:
     return prompt_s(contents, device, constants, row.tokens, cached=row.context, gpus=row.gpus, pipeline=PIPELINE)
 
 
-def whitening_of(rows: Sequence[Row]) -> np.ndarray:
+def whitening_of(rows: Sequence[LocalMeasurement]) -> np.ndarray:
     """Return the matrix that makes the errors of rows independent, with variance 1.
 
     What a source measured on a device errs together: thirty of its rows do not outweigh one of each of ten others.
@@ -88,7 +88,7 @@ def whitening_of(rows: Sequence[Row]) -> np.ndarray:
     return np.asarray(np.linalg.inv(np.linalg.cholesky(covariance)))
 
 
-def fit(backend: str, rows: Sequence[Row]) -> np.ndarray:
+def fit(backend: str, rows: Sequence[LocalMeasurement]) -> np.ndarray:
     """Return the logarithms of the constants: the rows, and what is typical."""
     typical, whitening = np.log(TYPICAL[backend]), whitening_of(rows)
 

@@ -16,7 +16,7 @@ from paleo_lite.reporting.document import Column, Document, Table, format_percen
 
 from ..columns import error_columns
 from .fit import OF_OTHER_ENGINES, fit, make_constants, predict_s
-from .published import Row, read_rows
+from .published import LocalMeasurement, read_rows
 
 PHASES = {"decode": 0.08, "prompt": 0.15}
 """Phases, and the least deviation of each."""
@@ -25,10 +25,10 @@ FEW_ROWS, LEAST_OF_FEW = 5, 0.3
 """Rows below which an interval is not narrower than this deviation."""
 
 
-class Forecast(NamedTuple):
+class LocalForecast(NamedTuple):
     """Predicted seconds of a row that was left out of the fit."""
 
-    row: Row
+    row: LocalMeasurement
     seconds: float
 
     @property
@@ -76,16 +76,20 @@ class LocalErrors(msgspec.Struct, frozen=True):
     sharpness_90: float
 
 
-def _hold_out(backend: str, rows: Sequence[Row], parts: Sequence[tuple[list[Row], list[Row]]]) -> list[Forecast]:
+def _hold_out(
+    backend: str,
+    rows: Sequence[LocalMeasurement],
+    parts: Sequence[tuple[list[LocalMeasurement], list[LocalMeasurement]]],
+) -> list[LocalForecast]:
     """Return the forecasts of the second rows of each part by a fit to the first."""
     forecasts = []
     for fitted, left_out in parts:
         constants = make_constants(backend, fit(backend, fitted))
-        forecasts += [Forecast(row, predict_s(row, constants)) for row in left_out]
+        forecasts += [LocalForecast(row, predict_s(row, constants)) for row in left_out]
     return forecasts
 
 
-def hold_out_devices(backend: str, rows: Sequence[Row]) -> list[Forecast]:
+def hold_out_devices(backend: str, rows: Sequence[LocalMeasurement]) -> list[LocalForecast]:
     """Return the forecast of each row, from all devices but its own."""
     devices = dict.fromkeys(row.device for row in rows)
     parts = [
@@ -95,12 +99,12 @@ def hold_out_devices(backend: str, rows: Sequence[Row]) -> list[Forecast]:
     return _hold_out(backend, rows, parts)
 
 
-def source_of(row: Row) -> str:
+def source_of(row: LocalMeasurement) -> str:
     """Return the table of a row; single published speeds count as one."""
     return "published" if "/" in row.source else row.source
 
 
-def hold_out_sources(backend: str, rows: Sequence[Row]) -> list[Forecast]:
+def hold_out_sources(backend: str, rows: Sequence[LocalMeasurement]) -> list[LocalForecast]:
     """Return the forecast of each row, from other sources and other devices than those of its source."""
     parts = []
     for source in dict.fromkeys(map(source_of, rows)):
@@ -110,14 +114,14 @@ def hold_out_sources(backend: str, rows: Sequence[Row]) -> list[Forecast]:
     return _hold_out(backend, rows, parts)
 
 
-HELD_OUT: dict[str, Callable[[str, Sequence[Row]], list[Forecast]]] = {
+HELD_OUT: dict[str, Callable[[str, Sequence[LocalMeasurement]], list[LocalForecast]]] = {
     "device": hold_out_devices,
     "source": hold_out_sources,
 }
 """Functions that forecast the rows of a backend, by what they leave out at a time."""
 
 
-def deviation_of(phase: str, forecasts: Sequence[Forecast]) -> float:
+def deviation_of(phase: str, forecasts: Sequence[LocalForecast]) -> float:
     """Return the deviation of a phase whose 90% interval covers nine of ten rows.
 
     `forecasts` are those with their devices held out, and those with their sources: what a new source measures differs
@@ -128,7 +132,7 @@ def deviation_of(phase: str, forecasts: Sequence[Forecast]) -> float:
     return max(float(np.quantile(errors, 0.9)) / DEVIATIONS_AT_90, least) if errors else least
 
 
-def mean_over_devices(forecasts: Sequence[Forecast]) -> float:
+def mean_over_devices(forecasts: Sequence[LocalForecast]) -> float:
     """Return the mean over devices, each with its backend, of their mean absolute relative errors."""
     by_device: dict[tuple[str, str], list[float]] = {}
     for each in forecasts:
@@ -137,7 +141,7 @@ def mean_over_devices(forecasts: Sequence[Forecast]) -> float:
 
 
 def _errors(
-    held_out: str, backend: str, phase: str, forecasts: Sequence[Forecast], deviations: dict[str, float]
+    held_out: str, backend: str, phase: str, forecasts: Sequence[LocalForecast], deviations: dict[str, float]
 ) -> LocalErrors:
     return LocalErrors(
         held_out=held_out,

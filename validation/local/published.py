@@ -45,7 +45,7 @@ device_of = cache(find_device)
 backend_of = LOCAL_ENGINES["llama.cpp"].backend_of
 
 
-class Row(NamedTuple):
+class LocalMeasurement(NamedTuple):
     """A published speed: tokens after `context` cached ones, of an answer or of a prompt."""
 
     source: str
@@ -60,17 +60,26 @@ class Row(NamedTuple):
     backend: str
 
 
-def read_rows(data: Path) -> list[Row]:
+def read_rows(data: Path) -> list[LocalMeasurement]:
     """Return the rows of all tables that speak of shipped networks and devices."""
     rows = []
     for line in rows_of(data / "engines" / "llama_cpp.csv"):
         tokens, rate = int(line["tokens"]), float(line["tokens_per_s"])
         is_prompt = line["phase"] == "prompt"
         rows.append(
-            Row("XiongjieDai", line["gpu"], int(line["gpus"]), line["model"], line["format"], line["phase"],
-                tokens, 0 if is_prompt else tokens // 2, tokens / rate if is_prompt else 1 / rate,
-                backend_of(device_of(line["gpu"])))
-        )  # fmt: skip
+            LocalMeasurement(
+                "XiongjieDai",
+                line["gpu"],
+                int(line["gpus"]),
+                line["model"],
+                line["format"],
+                line["phase"],
+                tokens,
+                0 if is_prompt else tokens // 2,
+                tokens / rate if is_prompt else 1 / rate,
+                backend_of(device_of(line["gpu"])),
+            )
+        )
     for line in rows_of(data / "engines" / "llama_cpp_machines.csv"):
         device = SYSTEMS.get(line["system"])
         is_cpu = device in ("cix-p1", "intel-n150", "raspberry-pi-5")
@@ -79,7 +88,7 @@ def read_rows(data: Path) -> list[Row]:
         network, weights = MODELS[line["model"]]
         seconds = 1 / float(line["tokens_per_s"])
         backend = backend_of(device_of(device))
-        rows.append(Row("geerlingguy", device, 1, network, weights, "decode", 256, 256, seconds, backend))
+        rows.append(LocalMeasurement("geerlingguy", device, 1, network, weights, "decode", 256, 256, seconds, backend))
     for line in rows_of(data / "engines" / "llama_cpp_strix_halo.csv"):
         if line["model"] not in STRIX_MODELS:
             continue
@@ -88,12 +97,24 @@ def read_rows(data: Path) -> list[Row]:
         tokens, cached, rate = int(test[2:]), int(depth or 0), float(line["tokens_per_s"])
         phase = "prompt" if test.startswith("pp") else "decode"
         seconds = tokens / rate if phase == "prompt" else 1 / rate
-        rows.append(Row("kyuz0", "ryzen-ai-max-395", 1, network, weights, phase, tokens, cached, seconds, "vulkan"))
+        rows.append(
+            LocalMeasurement("kyuz0", "ryzen-ai-max-395", 1, network, weights, phase, tokens, cached, seconds, "vulkan")
+        )
     for line in rows_of(PUBLISHED):
         tokens, rate = int(line["tokens"]), float(line["tokens_per_s"])
         seconds = tokens / rate if line["phase"] == "prompt" else 1 / rate
         rows.append(
-            Row(line["source"], line["device"], int(line["gpus"]), line["network"], line["weights"], line["phase"],
-                tokens, int(line["context"]), seconds, line["backend"])
-        )  # fmt: skip
+            LocalMeasurement(
+                line["source"],
+                line["device"],
+                int(line["gpus"]),
+                line["network"],
+                line["weights"],
+                line["phase"],
+                tokens,
+                int(line["context"]),
+                seconds,
+                line["backend"],
+            )
+        )
     return rows

@@ -19,8 +19,8 @@ from paleo_lite.engines.kernels import ExchangeKernel
 from paleo_lite.reinforcement.constants import RlConstants, rl_constants
 from paleo_lite.reinforcement.rollouts import BLACKWELL, has_coherent_host
 
-from .fit_parts import Part, part_s, share_of
-from .published import Row
+from .fit_parts import FittedPart, part_s, share_of
+from .published import RlMeasurement
 
 PRIOR = {
     "iteration_s": (np.log(1e-3), 1.0),
@@ -61,10 +61,10 @@ WITHOUT = {
 """Constants with which a step has only its kernels, wires and bytes."""
 
 
-class Pieces(NamedTuple):
+class RlPieces(NamedTuple):
     """What the constants multiply in a step."""
 
-    row: Row
+    row: RlMeasurement
     kernels_s: float  # rollouts without what the constants add
     iterations: float  # of an engine
     tokens: float  # that an engine decodes
@@ -82,7 +82,7 @@ class Pieces(NamedTuple):
     is_colocated: bool  # whether the engine wakes
 
 
-def pieces_of(row: Row) -> Pieces:
+def pieces_of(row: RlMeasurement) -> RlPieces:
     """Return the pieces of a step."""
     shipped = rl_constants()
     without = msgspec.structs.replace(shipped, **WITHOUT)
@@ -94,7 +94,7 @@ def pieces_of(row: Row) -> Pieces:
     if kernels is not None and row.question.rollout_tensor > found.devices.topology.devices_per_node:
         counted = kernels.of_iteration("decode", 1)
         exchanges = sum(one.count for one in counted if isinstance(one.kernel, ExchangeKernel)) * rollouts.iterations
-    return Pieces(
+    return RlPieces(
         row=row,
         kernels_s=found.step.phases["generation"],
         iterations=rollouts.iterations,
@@ -114,7 +114,7 @@ def pieces_of(row: Row) -> Pieces:
     )
 
 
-def time_of(pieces: Pieces, constants: dict[str, float]) -> float:
+def time_of(pieces: RlPieces, constants: dict[str, float]) -> float:
     """Return the seconds of a step under some constants."""
     host = constants["coherent_host"] if pieces.is_coherent else 1.0
     kernels = constants["blackwell_kernels"] if pieces.is_blackwell else 1.0
@@ -128,7 +128,7 @@ def time_of(pieces: Pieces, constants: dict[str, float]) -> float:
     return time_s + constants["step_s"] + constants["sample_s"] * pieces.samples
 
 
-def fit(measured: Sequence[Pieces], parts: Sequence[Part]) -> dict[str, float]:
+def fit(measured: Sequence[RlPieces], parts: Sequence[FittedPart]) -> dict[str, float]:
     """Fit the constants.
 
     The steps of one network on one device share the weight of five, and the parts of a source that of one.
@@ -158,15 +158,15 @@ def _robust(errors: Any) -> Any:
     return ROBUST * np.arctan(errors / ROBUST)
 
 
-def with_fit(constants: RlConstants, measured: Sequence[Pieces], parts: Sequence[Part] = ()) -> RlConstants:
+def with_fit(constants: RlConstants, measured: Sequence[RlPieces], parts: Sequence[FittedPart] = ()) -> RlConstants:
     """Return constants of which those are replaced that are fitted to some steps and parts."""
     fitted = {name: float(f"{value:.4g}") for name, value in fit(measured, parts).items()}
     return msgspec.structs.replace(constants, **fitted)
 
 
 def hold_out(
-    measured: Sequence[Pieces], group: Callable[[Row], str], parts: Sequence[Part] = ()
-) -> list[tuple[Row, RlConstants]]:
+    measured: Sequence[RlPieces], group: Callable[[RlMeasurement], str], parts: Sequence[FittedPart] = ()
+) -> list[tuple[RlMeasurement, RlConstants]]:
     """Return each step with the constants that were fitted to the steps and parts of all other groups."""
     judged = []
     for name in sorted({group(pieces.row) for pieces in measured}):

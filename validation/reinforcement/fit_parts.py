@@ -17,24 +17,24 @@ from paleo_lite.questions.records import settings_of
 from paleo_lite.reinforcement.constants import RlConstants
 from paleo_lite.reinforcement.frameworks import BROADCAST, GATHERED, RESHARDED
 
-from .published import TRANSFER, Row
+from .published import TRANSFER, RlMeasurement
 
 SHARES = {BROADCAST: "broadcast_share", RESHARDED: "resharding_share", GATHERED: "port_share"}
 """Constants of the rates of the ways of weights."""
 
 
-class Part(NamedTuple):
+class FittedPart(NamedTuple):
     """What the constants multiply in a part of a step."""
 
-    row: Row
+    row: RlMeasurement
     measured_s: float
     scaled_s: dict[str, float]  # seconds that a constant multiplies
     divided_s: dict[str, float]  # seconds that a constant divides
 
 
-def parts_of(rows: Sequence[Row], constants: RlConstants) -> list[Part]:
+def parts_of(rows: Sequence[RlMeasurement], constants: RlConstants) -> list[FittedPart]:
     """Return the parts of the rows that can be asked for."""
-    parts: list[Part] = []
+    parts: list[FittedPart] = []
     for row in rows:
         try:
             if "transfer" in row.phases:
@@ -46,7 +46,7 @@ def parts_of(rows: Sequence[Row], constants: RlConstants) -> list[Part]:
     return parts
 
 
-def _transfer_part(row: Row, constants: RlConstants) -> Part:
+def _transfer_part(row: RlMeasurement, constants: RlConstants) -> FittedPart:
     """Return the transfer of a row; in that of a whole step the engines wake on the same devices."""
     bare = dict.fromkeys(("tensor_s", "resharded_tensor_s", "converted_s", "handover_s"), 0.0)
     whole = dict.fromkeys(SHARES.values(), 1.0)
@@ -60,33 +60,33 @@ def _transfer_part(row: Row, constants: RlConstants) -> Part:
         scaled["converted_s"] = float(wires.tensors)
     if row.part != TRANSFER:
         scaled["wake_s"] = 1.0
-    return Part(row, row.phases["transfer"], scaled, {share: wires.time_s})
+    return FittedPart(row, row.phases["transfer"], scaled, {share: wires.time_s})
 
 
-def path_of(row: Row) -> str:
+def path_of(row: RlMeasurement) -> str:
     """Return the way of the weights of a row."""
     framework = row.question.framework_rules
     usual = framework.transfer if row.question.rollout_workers is None else framework.transfer_apart
     return str(settings_of(row.question.engine_settings).get("transfer", usual))
 
 
-def share_of(row: Row, devices: Devices) -> str:
+def share_of(row: RlMeasurement, devices: Devices) -> str:
     """Return the constant of the rate at which weights travel: inside a node all ways have that of the ports."""
     return "port_share" if devices.topology.nodes == 1 else SHARES[path_of(row)]
 
 
-def _trainer_parts(row: Row, constants: RlConstants) -> list[Part]:
+def _trainer_parts(row: RlMeasurement, constants: RlConstants) -> list[FittedPart]:
     """Return the passes of a row whose trainer has not the tuned stack."""
     times = predict_trainer(row.question, msgspec.structs.replace(constants, other_slowdown=1.0))
     passes = {"update": times.update_s, "old_log_probs": times.forward_s}
     return [
-        Part(row, row.phases[name], {"other_slowdown": seconds}, {})
+        FittedPart(row, row.phases[name], {"other_slowdown": seconds}, {})
         for name, seconds in passes.items()
         if row.phases.get(name)
     ]
 
 
-def part_s(part: Part, constants: dict[str, float]) -> float:
+def part_s(part: FittedPart, constants: dict[str, float]) -> float:
     """Return the seconds of a part under some constants."""
     scaled_s = sum(constants[name] * amount for name, amount in part.scaled_s.items())
     return scaled_s + sum(amount / constants[name] for name, amount in part.divided_s.items())

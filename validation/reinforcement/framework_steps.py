@@ -18,7 +18,7 @@ from paleo_lite.machines import find_device
 from paleo_lite.reinforcement.frameworks import BROADCAST, GATHERED, RESHARDED
 
 from ..tables import rows_of
-from .published import STEP, TRAINER, TRANSFER, Row
+from .published import STEP, TRAINER, TRANSFER, RlMeasurement
 
 FILE = "steps.csv"
 
@@ -128,7 +128,7 @@ class _Missing(Exception):
     """A reason for which a row cannot be asked."""
 
 
-def framework_rows(data: Path) -> Iterator[Row | Refused]:
+def framework_rows(data: Path) -> Iterator[RlMeasurement | Refused]:
     """Iterate over all rows, as questions with what was measured, or with the reason for which they are not asked."""
     for row in rows_of(data / "rl" / FILE):
         try:
@@ -137,7 +137,7 @@ def framework_rows(data: Path) -> Iterator[Row | Refused]:
             yield Refused(row["source"], str(missing))
 
 
-def _read(row: dict[str, str]) -> Row:
+def _read(row: dict[str, str]) -> RlMeasurement:
     """Return a row as a question about what it gives enough for."""
     described = " ".join((row["source"], row["framework"], row["algorithm"], row["notes"]))
     for text, reason in UNFIT.items():
@@ -157,7 +157,7 @@ def _is_bucketed_transfer(row: dict[str, str]) -> bool:
     return "bucketed, pipelined" in row["notes"] and "30B" in row["model"]
 
 
-def _step_row(row: dict[str, str]) -> Row:
+def _step_row(row: dict[str, str]) -> RlMeasurement:
     """Return a whole step."""
     for name, meaning in (
         ("gpus", "number of devices"),
@@ -197,7 +197,7 @@ def _is_eager(row: dict[str, str]) -> bool:
     )
 
 
-def _trainer_row(row: dict[str, str]) -> Row:
+def _trainer_row(row: dict[str, str]) -> RlMeasurement:
     """Return the passes of a trainer, of which log-probabilities are those of policy and reference together."""
     phases = {"update": float(row["update_actor_s"])}
     if row["logprob_old_s"]:
@@ -206,7 +206,7 @@ def _trainer_row(row: dict[str, str]) -> Row:
     return _row(row, TRAINER, question, None, phases)
 
 
-def _micro_step_row(row: dict[str, str]) -> Row:
+def _micro_step_row(row: dict[str, str]) -> RlMeasurement:
     """Return an update on one packed sequence of every device."""
     stated = re.search(r"seq of (\d+) tokens", row["micro_batch"])
     if stated is None:
@@ -221,7 +221,7 @@ def _micro_step_row(row: dict[str, str]) -> Row:
     return _row(row, TRAINER, question, None, {"update": float(row["update_actor_s"])})
 
 
-def _transfer_row(row: dict[str, str]) -> Row:
+def _transfer_row(row: dict[str, str]) -> RlMeasurement:
     """Return a transfer of weights, whose engines have the size that the mapping of the notes says."""
     part = re.search(r"transfer\+update part ([\d.]+) s|\+ update ([\d.]+) s", row["notes"])
     seconds = float((part[1] or part[2]) if part else row["weight_sync_s"])
@@ -253,9 +253,11 @@ def _path_of(row: dict[str, str], *, is_apart: bool) -> str:
     return BROADCAST if is_apart else GATHERED
 
 
-def _row(row: dict[str, str], part: str, question: pl.Rl, time_s: float | None, phases: dict[str, float]) -> Row:
+def _row(
+    row: dict[str, str], part: str, question: pl.Rl, time_s: float | None, phases: dict[str, float]
+) -> RlMeasurement:
     """Return a row of the published measurements."""
-    return Row(row["source"], row["framework"], row["framework_version"], question, time_s, phases, part)
+    return RlMeasurement(row["source"], row["framework"], row["framework_version"], question, time_s, phases, part)
 
 
 def _question(row: dict[str, str], **changes: Any) -> pl.Rl:

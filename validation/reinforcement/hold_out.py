@@ -23,10 +23,10 @@ from paleo_lite.reinforcement.step import PHASES, RlStep
 from paleo_lite.reporting.document import Column, Document, Table, format_percent_rounded
 
 from ..columns import error_columns
-from .fit import Pieces, hold_out, pieces_of, with_fit
+from .fit import RlPieces, hold_out, pieces_of, with_fit
 from .fit_parts import parts_of
 from .framework_steps import Refused, framework_rows
-from .published import TRAINER, TRANSFER, Row, nemo_rows
+from .published import TRAINER, TRANSFER, RlMeasurement, nemo_rows
 
 NOTHING = "nothing"
 """What is held out where the constants are judged on what they are fitted to."""
@@ -63,7 +63,7 @@ class RlErrors(msgspec.Struct, frozen=True):
 class Judged(NamedTuple):
     """A row with its forecast."""
 
-    row: Row
+    row: RlMeasurement
     phases: dict[str, float]
     step: RlStep | None = None  # None of parts of a step
 
@@ -106,7 +106,7 @@ def validate_rl(data: Path) -> RlValidation:
     return RlValidation(rows, _reasons(refused))
 
 
-def _pieces(rows: Iterator[Row], refused: list[Refused]) -> Iterator[Pieces]:
+def _pieces(rows: Iterator[RlMeasurement], refused: list[Refused]) -> Iterator[RlPieces]:
     """Yield the pieces of steps that can be asked for."""
     for row in rows:
         try:
@@ -115,10 +115,10 @@ def _pieces(rows: Iterator[Row], refused: list[Refused]) -> Iterator[Pieces]:
             refused.append(Refused(row.source, f"{row.network} on {row.question.workers} x {row.gpu}: {error}"))
 
 
-def _asked(rows: Iterator[Row | Refused], refused: list[Refused]) -> Iterator[Row]:
+def _asked(rows: Iterator[RlMeasurement | Refused], refused: list[Refused]) -> Iterator[RlMeasurement]:
     """Yield the rows that can be asked for; append the others."""
     for row in rows:
-        if isinstance(row, Row):
+        if isinstance(row, RlMeasurement):
             yield row
         else:
             refused.append(row)
@@ -130,7 +130,7 @@ def _reasons(refused: Sequence[Refused]) -> list[str]:
     return [f"{row.source}, {count} {'row' if count == 1 else 'rows'}: {row.reason}" for row, count in counts.items()]
 
 
-def forecast(row: Row, constants: RlConstants) -> Judged:
+def forecast(row: RlMeasurement, constants: RlConstants) -> Judged:
     """Return the forecast of a row under some constants."""
     if row.part == TRANSFER:
         return Judged(row, {"transfer": predict_transfer(row.question, constants).time_s})
@@ -141,7 +141,7 @@ def forecast(row: Row, constants: RlConstants) -> Judged:
     return Judged(row, step.phases, step)
 
 
-def _forecasts(steps: Sequence[tuple[Row, RlConstants]]) -> list[Judged]:
+def _forecasts(steps: Sequence[tuple[RlMeasurement, RlConstants]]) -> list[Judged]:
     """Return the forecasts of rows, each under its own constants."""
     return [forecast(row, constants) for row, constants in steps]
 

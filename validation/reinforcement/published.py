@@ -33,7 +33,7 @@ STEP, TRAINER, TRANSFER = "step", "trainer", "transfer"
 """What a published row gives enough for: a whole step, the passes of the trainer alone, the transfer of weights."""
 
 
-class Row(NamedTuple):
+class RlMeasurement(NamedTuple):
     """A published step, or a part of one."""
 
     source: str
@@ -55,13 +55,13 @@ class Row(NamedTuple):
         return str(self.question.gpu)
 
 
-def nemo_rows(data: Path) -> Iterator[Row]:
+def nemo_rows(data: Path) -> Iterator[RlMeasurement]:
     """Iterate over the steps of NeMo-RL's summaries of which the division is published."""
     for row in rows_of(data / "rl" / "nemo_rl.csv"):
         off = 0 if row["policy"].startswith("On") else int(row["policy"].split("-")[0])
         if off and not row["rollout_gpus"]:
             continue  # which devices generate is not known
-        yield Row(
+        yield RlMeasurement(
             "NeMo-RL's performance summaries",
             "nemo-rl",
             row["version"],

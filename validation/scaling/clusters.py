@@ -223,7 +223,7 @@ def learn_stragglers(points: list[ClusterPoint]) -> float:
     return float(np.sum(weights * slope * (measured - first)) / np.sum(weights * slope**2))
 
 
-class HeldOut(msgspec.Struct, frozen=True):
+class HeldOutCluster(msgspec.Struct, frozen=True):
     """A point and its forecast from the other clusters or sources."""
 
     point: ClusterPoint
@@ -243,12 +243,14 @@ class HeldOut(msgspec.Struct, frozen=True):
         return self.low - 0.01 <= self.point.efficiency <= self.high + 0.01
 
 
-def hold_out(points: list[ClusterPoint], field: str = "cluster") -> list[HeldOut]:
+def hold_out(points: list[ClusterPoint], field: str = "cluster") -> list[HeldOutCluster]:
     """Predict the points of every cluster (or ``source``) with the prior learned from the others."""
-    results: list[HeldOut] = []
+    results: list[HeldOutCluster] = []
     for name in dict.fromkeys(getattr(point, field) for point in points):
         prior = _prior(learn_stragglers([point for point in points if getattr(point, field) != name]))
-        results += [HeldOut(point, *efficiency_of(point, prior)) for point in points if getattr(point, field) == name]
+        results += [
+            HeldOutCluster(point, *efficiency_of(point, prior)) for point in points if getattr(point, field) == name
+        ]
     return results
 
 
@@ -263,7 +265,7 @@ def _nodes(point: ClusterPoint) -> int:
     return machine_of(point.topology).with_workers(point.workers).nodes
 
 
-def forecast_larger_sizes(points: list[ClusterPoint], kind: str = "two") -> list[HeldOut]:
+def forecast_larger_sizes(points: list[ClusterPoint], kind: str = "two") -> list[HeldOutCluster]:
     """Forecast points on many nodes of held-out clusters, given one or two measurements on fewer nodes.
 
     Parameters
@@ -287,7 +289,7 @@ def forecast_larger_sizes(points: list[ClusterPoint], kind: str = "two") -> list
     penalties = {}
     for name in {point.cluster for point in points}:
         penalties[name] = learn_stragglers([point for point in points if point.cluster != name])
-    results: list[HeldOut] = []
+    results: list[HeldOutCluster] = []
     for same_training in series.values():
         same_training.sort(key=lambda point: (_nodes(point), point.workers))
         single_node = [point for point in same_training if _nodes(point) == 1]
@@ -302,7 +304,7 @@ def forecast_larger_sizes(points: list[ClusterPoint], kind: str = "two") -> list
             known += multi_node[:1]
         prior = _prior(penalties[same_training[0].cluster])
         cluster = _condition(known, prior) if known else prior
-        results += [HeldOut(point, *efficiency_of(point, cluster)) for point in larger]
+        results += [HeldOutCluster(point, *efficiency_of(point, cluster)) for point in larger]
     return results
 
 

@@ -60,7 +60,7 @@ class ScaledPoint(msgspec.Struct, frozen=True):
     off: float | None = None  # predicted minus measured efficiency
 
 
-class Gap(msgspec.Struct, frozen=True):
+class PrecisionGap(msgspec.Struct, frozen=True):
     """Measured and predicted extra time of a step with fp32 gradients over one with fp16 gradients."""
 
     nodes: int
@@ -75,7 +75,7 @@ class ScalingValidation(msgspec.Struct, frozen=True):
     """Result of the validation."""
 
     points: list[ScaledPoint]
-    gaps: list[Gap]
+    gaps: list[PrecisionGap]
     constants: dict[str, dict[str, float]]  # constants fitted to all measurements of each platform
 
 
@@ -236,14 +236,14 @@ def _validate_cluster(measured: Sequence[ScaledStep]) -> tuple[list[ScaledPoint]
     return points, constants | {"between_bytes_per_s": float(values[-1]) * network.bandwidth_bytes_per_s}
 
 
-def _gaps(points: Sequence[ScaledPoint]) -> list[Gap]:
+def _gaps(points: Sequence[ScaledPoint]) -> list[PrecisionGap]:
     """Pair the points that differ only in the precision of gradients."""
     by_key: dict[tuple[int, int, str], dict[str, ScaledPoint]] = {}
     for point in points:
         each = point.measurement
         by_key.setdefault((each.nodes, each.batch_size, each.how), {})[each.gradient_precision] = point
     return [
-        Gap(
+        PrecisionGap(
             nodes, batch, how,
             both["fp32"].measurement.time_s - both["fp16"].measurement.time_s,
             both["fp32"].predicted_s - both["fp16"].predicted_s,

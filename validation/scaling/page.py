@@ -10,8 +10,8 @@ from paleo_lite.reporting.charts.accuracy import Pair
 from paleo_lite.reporting.document import Column, Document, Table, format_percent, format_percent_rounded
 from paleo_lite.units import format_si
 
-from .clusters import HeldOut
-from .hold_out import Gap, ScaledPoint, ScalingValidation
+from .clusters import HeldOutCluster
+from .hold_out import PrecisionGap, ScaledPoint, ScalingValidation
 
 EFFICIENCY_GOAL, TIME_GOAL, GAP_GOAL = 0.05, 0.08, 0.3
 """Accepted errors: absolute error of efficiency, relative error of times, and relative error of the extra time of fp32
@@ -135,7 +135,7 @@ def _cluster_times(points: list[ScaledPoint]) -> Table:
     return Table("Times on a cluster", _point_columns(efficiency=False, time=True), rows)
 
 
-def _gap_table(gaps: list[Gap]) -> Table:
+def _gap_table(gaps: list[PrecisionGap]) -> Table:
     rows = [
         {
             "nodes": gap.nodes, "batch_size": gap.batch_size, "measured_s": gap.measured_s,
@@ -161,17 +161,17 @@ def _gap_table(gaps: list[Gap]) -> Table:
     )
 
 
-def clusters_page(held_out: dict[str, list[HeldOut]]) -> Document:
+def clusters_page(held_out: dict[str, list[HeldOutCluster]]) -> Document:
     """Return the page of held-out clusters.
 
     Parameters
     ----------
-    held_out : dict of str to list of HeldOut
+    held_out : dict of str to list of HeldOutCluster
         Results by the property that was held out (``cluster``, ``source``), or by the known measurements.
     """
     tables = [_held_table("By held-out property", "held out", held_out)]
     for field in ("cluster", "source"):
-        groups: dict[str, list[HeldOut]] = {}
+        groups: dict[str, list[HeldOutCluster]] = {}
         for each in held_out[field]:
             groups.setdefault(getattr(each.point, field), []).append(each)
         tables.append(_held_table(f"By {field} held out", field, groups))
@@ -183,7 +183,7 @@ def clusters_page(held_out: dict[str, list[HeldOut]]) -> Document:
     )  # fmt: skip
 
 
-def _held_table(title: str, heading: str, groups: dict[str, list[HeldOut]]) -> Table:
+def _held_table(title: str, heading: str, groups: dict[str, list[HeldOutCluster]]) -> Table:
     rows = [
         {
             "held": name, "points": len(held_out), "mean": sum(abs(each.error) for each in held_out) / len(held_out),
@@ -219,7 +219,7 @@ def _group_name(platform: str, held_out: str) -> str:
     return f"{platform}, {held_out} held out" if held_out else f"{platform}, fitted to it"
 
 
-def cluster_pairs(held_out: Iterable[HeldOut]) -> list[Pair]:
+def cluster_pairs(held_out: Iterable[HeldOutCluster]) -> list[Pair]:
     """Return the points of the chart of efficiencies, by cluster."""
     return [
         Pair(f"{p.network}, {p.workers} workers", p.cluster, p.efficiency, each.expected)

@@ -25,7 +25,7 @@ from ..tables import rows_of
 FILE = Path(__file__).parent / "published.csv"
 
 
-class Point(msgspec.Struct, frozen=True):
+class PublishedServing(msgspec.Struct, frozen=True):
     """A published result."""
 
     # Where it is published.
@@ -56,11 +56,11 @@ class Point(msgspec.Struct, frozen=True):
     statistic: str  # statistic of both times
 
 
-def published_points(path: Path = FILE) -> list[Point]:
+def published_points(path: Path = FILE) -> list[PublishedServing]:
     """Return all published results."""
     points = []
     for row in rows_of(path):
         values = {name: value if value or name in ("lengths", "rate", "options", "statistic") else None
                   for name, value in row.items()}  # fmt: skip
-        points.append(msgspec.convert(values, Point, strict=False))
+        points.append(msgspec.convert(values, PublishedServing, strict=False))
     return points

@@ -20,7 +20,7 @@ from paleo_lite.errors import PaleoError
 from paleo_lite.reporting.document import Column, Document, Table
 
 from ..comparisons import GROUPED, describe_errors, group_errors
-from .published import FILE, Point, published_points
+from .published import FILE, PublishedServing, published_points
 
 MOST_REQUESTS = 3000
 """More requests are not simulated: they only lengthen the steady state."""
@@ -36,10 +36,10 @@ COLUMNS = (
 """Columns of the CSV of all comparisons."""
 
 
-class Comparison(msgspec.Struct, frozen=True):
+class ReproducedFigure(msgspec.Struct, frozen=True):
     """A published figure and its prediction."""
 
-    point: Point  # the published result
+    point: PublishedServing  # the published result
     quantity: str  # the figure of it
     # Values.
     measured: float
@@ -59,7 +59,7 @@ class Comparison(msgspec.Struct, frozen=True):
         return self.low <= self.measured <= self.high
 
 
-def compare(point: Point) -> list[Comparison]:
+def compare(point: PublishedServing) -> list[ReproducedFigure]:
     """Predict all figures of a published result."""
     options: dict[str, Any] = {}
     for setting in filter(None, point.options.split(";")):
@@ -83,7 +83,7 @@ def compare(point: Point) -> list[Comparison]:
             continue
         low = figure.value if figure.low is None else figure.low
         high = figure.value if figure.high is None else figure.high
-        comparisons.append(Comparison(point, quantity, measured, figure.value, low, high))
+        comparisons.append(ReproducedFigure(point, quantity, measured, figure.value, low, high))
     return comparisons
 
 
@@ -124,7 +124,7 @@ def write_trace(lengths: Path, rate_per_s: float, count: int, path: Path) -> Non
     np.savetxt(path, trace, delimiter=",", header="arrival_s,input_tokens,output_tokens", comments="", fmt="%.6f")
 
 
-def compare_all(points: Iterable[Point]) -> tuple[list[Comparison], list[str]]:
+def compare_all(points: Iterable[PublishedServing]) -> tuple[list[ReproducedFigure], list[str]]:
     """Predict all published results; return the comparisons, and why others do not fit into the predicted memory."""
     comparisons, refused = [], []
     for point in points:
@@ -135,9 +135,9 @@ def compare_all(points: Iterable[Point]) -> tuple[list[Comparison], list[str]]:
     return comparisons, refused
 
 
-def summarize(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
+def summarize(comparisons: Sequence[ReproducedFigure]) -> list[dict[str, Any]]:
     """Return the errors by source and figure."""
-    groups: dict[tuple[str, str], list[Comparison]] = {}
+    groups: dict[tuple[str, str], list[ReproducedFigure]] = {}
     for comparison in comparisons:
         groups.setdefault((comparison.point.source, comparison.quantity), []).append(comparison)
     for quantity in GOALS:

@@ -1,4 +1,4 @@
-"""`Dataset`: measured steps of whole networks, as returned by the reader of a source."""
+"""`MeasuredSteps`: measured steps of whole networks, as returned by the reader of a source."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import msgspec
 from paleo_lite.calibration.measurements import Measurement
 
 
-class Dataset(msgspec.Struct, frozen=True):
+class MeasuredSteps(msgspec.Struct, frozen=True):
     """Published measurements, and the number of omitted rows by reason."""
 
     measurements: list[Measurement]

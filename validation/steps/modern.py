@@ -10,7 +10,7 @@ from paleo_lite.calibration.measurements import Measurement, merge_repeated_runs
 from paleo_lite.counting.work import AUTOCAST, CHANNELS_LAST
 
 from ..tables import device_of, rows_of
-from .dataset import Dataset
+from .dataset import MeasuredSteps
 
 MODERN = Path("..") / "modern"
 """Folder of the newer tables, relative to that of the older ones."""
@@ -45,7 +45,7 @@ _BOARDS = {
 _TORCH2TRT = "TensorRT by torch2trt"
 
 
-def modern_networks(folder: Path) -> Dataset:
+def modern_networks(folder: Path) -> MeasuredSteps:
     """Read pytorch-gpu-benchmark, NVIDIA's DeepLearningExamples and timm (eager mode, and compiled inference).
 
     Raises
@@ -75,7 +75,7 @@ def modern_networks(folder: Path) -> Dataset:
                 execution=_execution(row),
             )
         )
-    return Dataset(sorted(merge_repeated_runs(measurements)), dict(left_out))
+    return MeasuredSteps(sorted(merge_repeated_runs(measurements)), dict(left_out))
 
 
 _SOURCES = {
@@ -101,7 +101,7 @@ def _execution(row: dict[str, str]) -> str:
     return CHANNELS_LAST if row["source"] == "NVIDIA-DLE" else AUTOCAST
 
 
-def published_engines(folder: Path) -> Dataset:
+def published_engines(folder: Path) -> MeasuredSteps:
     """Read TensorRT runs with folded batch norms: PaddleClas on T4 and V100, torch2trt on Jetson.
 
     Raises
@@ -123,7 +123,7 @@ def published_engines(folder: Path) -> Dataset:
             left_out["the network is not among those shipped"] += 1
         else:
             measurements.append(_engine(row, network, "torch2trt" if converted else "PaddleClas TensorRT"))
-    return Dataset(sorted(merge_repeated_runs(measurements)), dict(left_out))
+    return MeasuredSteps(sorted(merge_repeated_runs(measurements)), dict(left_out))
 
 
 def _engine(row: dict[str, str], network: str, source: str) -> Measurement:

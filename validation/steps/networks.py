@@ -12,7 +12,7 @@ from pathlib import Path
 from paleo_lite.calibration.measurements import Measurement, merge_repeated_runs
 
 from ..tables import device_of, rows_of
-from .dataset import Dataset
+from .dataset import MeasuredSteps
 
 _NETWORKS = {
     # Pre-activation ResNets with the stride in the 3x3 convolution: the convolutions of torchvision's.
@@ -46,7 +46,7 @@ _NETWORKS = {
 _PHASES = {"inference": "inference", "train": "training", "forward": "forward", "backward": "backward"}
 
 
-def published_networks(folder: Path) -> Dataset:
+def published_networks(folder: Path) -> MeasuredSteps:
     """Read steps on one GPU with MXNet (Apache-2.0), TensorFlow (Apache-2.0) and cnn-benchmarks (MIT).
 
     Raises
@@ -84,4 +84,4 @@ def published_networks(folder: Path) -> Dataset:
                     source=f"{row['source']} {version}{cudnn}",
                 )
             )
-    return Dataset(sorted(merge_repeated_runs(measurements)), dict(left_out))
+    return MeasuredSteps(sorted(merge_repeated_runs(measurements)), dict(left_out))

@@ -20,7 +20,7 @@ from paleo_lite.calibration.measurements import Measurement
 from paleo_lite.counting.work import COMPILED
 
 from ..tables import device_of, rows_of
-from .dataset import Dataset
+from .dataset import MeasuredSteps
 
 QUOTED = Path(__file__).parent / "nvidia_examples.csv"
 
@@ -29,7 +29,7 @@ INPUT_BOUND_LOSS = 0.05
 and decoded at the same time."""
 
 
-def nvidia_examples(folder: Path) -> Dataset:
+def nvidia_examples(folder: Path) -> MeasuredSteps:
     """Read all steps, except those of inference that wait for their images, or with fused kernels.
 
     The execution ``compiled`` stands for ``torch.compile``, whose host time per kernel differs from that of XLA and
@@ -53,7 +53,7 @@ def nvidia_examples(folder: Path) -> Dataset:
             left_out["throughput falls with the batch size: waits for its images"] += len(rows)
         else:
             measurements += [_measurement(row) for row in rows]
-    return Dataset(sorted(measurements), dict(left_out))
+    return MeasuredSteps(sorted(measurements), dict(left_out))
 
 
 def _is_input_bound(images_per_s: list[float]) -> bool:

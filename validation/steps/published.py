@@ -10,14 +10,14 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from .dataset import Dataset
+from .dataset import MeasuredSteps
 from .modern import modern_networks, published_engines
 from .networks import published_networks
 from .nvidia_examples import nvidia_examples
 from .timm import published_timm
 from .torchvision import torchvision_benchmark
 
-SOURCES: tuple[Callable[[Path], Dataset], ...] = (
+SOURCES: tuple[Callable[[Path], MeasuredSteps], ...] = (
     torchvision_benchmark,
     published_networks,
     published_timm,
@@ -28,7 +28,7 @@ SOURCES: tuple[Callable[[Path], Dataset], ...] = (
 """Function that reads each file of the folder."""
 
 
-def published_steps(folder: Path) -> Dataset:
+def published_steps(folder: Path) -> MeasuredSteps:
     """Read all published steps in a folder.
 
     Raises
@@ -40,4 +40,4 @@ def published_steps(folder: Path) -> Dataset:
     left_out = Counter[str]()
     for part in parts:
         left_out.update(part.left_out)
-    return Dataset(sorted(step for part in parts for step in part.measurements), dict(left_out))
+    return MeasuredSteps(sorted(step for part in parts for step in part.measurements), dict(left_out))

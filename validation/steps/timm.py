@@ -9,7 +9,7 @@ from paleo_lite.calibration.measurements import Measurement, merge_repeated_runs
 from paleo_lite.counting.work import AUTOCAST, CHANNELS_LAST
 
 from ..tables import device_of, rows_of
-from .dataset import Dataset
+from .dataset import MeasuredSteps
 
 TORCHVISION_NAMES = {
     **{
@@ -52,7 +52,7 @@ _VERSIONS = {"1.12": "1.12 and 1.13", "1.13": "1.12 and 1.13"}
 _LAYOUTS = {"nchw": AUTOCAST, "nhwc": CHANNELS_LAST}
 
 
-def published_timm(folder: Path) -> Dataset:
+def published_timm(folder: Path) -> MeasuredSteps:
     """Read eager runs of pytorch-image-models (Apache-2.0) with autocast to fp16.
 
     Raises
@@ -87,7 +87,7 @@ def published_timm(folder: Path) -> Dataset:
                     execution=_LAYOUTS[row["layout"]],
                 )
             )
-    return Dataset(sorted(merge_repeated_runs(measurements)), dict(left_out))
+    return MeasuredSteps(sorted(merge_repeated_runs(measurements)), dict(left_out))
 
 
 def _run(row: dict[str, str]) -> tuple[str, ...]:

@@ -9,12 +9,12 @@ from paleo_lite.architectures import network_names
 from paleo_lite.calibration.measurements import Measurement, merge_repeated_runs
 
 from ..tables import device_of, rows_of
-from .dataset import Dataset
+from .dataset import MeasuredSteps
 
 _PHASES = {"inference": "inference", "forward+backward": "forward+backward"}
 
 
-def torchvision_benchmark(folder: Path) -> Dataset:
+def torchvision_benchmark(folder: Path) -> MeasuredSteps:
     """Read ryujaehun/pytorch-gpu-benchmark (MIT): 32 networks, batch size 12, including the copy from the host.
 
     Raises
@@ -48,4 +48,4 @@ def torchvision_benchmark(folder: Path) -> Dataset:
                     source=source,
                 )
             )
-    return Dataset(sorted(merge_repeated_runs(measurements)), dict(left_out))
+    return MeasuredSteps(sorted(merge_repeated_runs(measurements)), dict(left_out))

@@ -28,20 +28,20 @@ PLATFORMS = {"GB200": "gb200-nvl72", "GB300": "gb300-nvl72"}
 RANK, MODULES = 16, ("q_proj", "k_proj", "v_proj")
 
 
-class FineTuning(ComparedStep, frozen=True, kw_only=True):
+class FineTuningStep(ComparedStep, frozen=True, kw_only=True):
     """A published step of fine-tuning and its forecast."""
 
     device: str
     precision: str
 
 
-def fine_tuning_steps(data: Path) -> list[FineTuning]:
+def fine_tuning_steps(data: Path) -> list[FineTuningStep]:
     """Return the published steps with their forecasts."""
     rows = [row for row in rows_of(data / TABLE_OF_GB300) if "LoRA" in row["software"]]
     return [_forecast(row) for row in rows]
 
 
-def _forecast(row: dict[str, str]) -> FineTuning:
+def _forecast(row: dict[str, str]) -> FineTuningStep:
     workers, batch_size, length = (int(row[name]) for name in ("n_gpus", "global_batch_seqs", "seq_len"))
     stages = int(row["pp"])
     config = ParallelConfig(
@@ -65,7 +65,7 @@ def _forecast(row: dict[str, str]) -> FineTuning:
     assert found.interval is not None
     measured_s = batch_size * length / (float(row["tokens_per_s_per_gpu"]) * workers)
     low_s, high_s = found.interval
-    return FineTuning(
+    return FineTuningStep(
         network=NETWORKS[row["model"]],
         device=row["gpu"].lower(),
         workers=workers,

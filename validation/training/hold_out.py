@@ -73,7 +73,7 @@ SHARES = np.arange(0.8, 1.21, 0.01)
 """Shares of the generation that a fit compares."""
 
 
-class HeldOut(msgspec.Struct, frozen=True):
+class HeldOutTraining(msgspec.Struct, frozen=True):
     """Errors of constants on the held-out steps of a source, as fractions."""
 
     split: str  # property by which the steps were split
@@ -272,12 +272,12 @@ def splits(steps: Sequence[TrainedStep]) -> Iterator[tuple[str, str, list[int], 
     yield "parallelism", "no matrix or stages shared", *partition(shared)
 
 
-def validate_training(steps: Sequence[TrainedStep]) -> tuple[list[HeldOut], list[tuple[TrainedStep, float]]]:
+def validate_training(steps: Sequence[TrainedStep]) -> tuple[list[HeldOutTraining], list[tuple[TrainedStep, float]]]:
     """Fit and judge every split.
 
     Returns
     -------
-    list of HeldOut
+    list of HeldOutTraining
         A row for each split and judged source.
     list of (TrainedStep, float)
         The steps of held-out sources with their predicted seconds.
@@ -307,12 +307,12 @@ def validate_training(steps: Sequence[TrainedStep]) -> tuple[list[HeldOut], list
 def _row(
     split: str, fitted_to: str, source: str, judged: TimedSteps, here: NDArray[np.bool_],
     predicted: tuple[Floats, Floats, Floats], mfu: float,
-) -> HeldOut:  # fmt: skip
+) -> HeldOutTraining:  # fmt: skip
     measured = judged.measured_s[here]
     time, low, high = (seconds[here] for seconds in predicted)
     errors = relative_errors(time / measured - 1)
     constant = np.abs(judged.mfu[here] / mfu - 1)
-    return HeldOut(
+    return HeldOutTraining(
         split,
         fitted_to,
         source,

@@ -17,8 +17,8 @@ from paleo_lite.timing.training_stack import StackConstants
 from ..columns import ERROR_COLUMNS
 from .pretraining import (
     FIRST_FUSED,
-    Forecast,
     Pretraining,
+    PretrainingForecast,
     fit,
     forecast,
     pretraining_steps,
@@ -60,7 +60,7 @@ class HeldOutPretraining(msgspec.Struct, frozen=True):
     smallest_memory: float
 
 
-def _row(split: str, held_out: str, forecasts: Sequence[Forecast]) -> HeldOutPretraining:
+def _row(split: str, held_out: str, forecasts: Sequence[PretrainingForecast]) -> HeldOutPretraining:
     memory = np.array([one.memory_bytes / find_device(one.step.device).memory_bytes for one in forecasts])
     return HeldOutPretraining(
         split,
@@ -76,7 +76,7 @@ def _row(split: str, held_out: str, forecasts: Sequence[Forecast]) -> HeldOutPre
 
 def _rows_of_device(
     device: str, steps: Sequence[Pretraining], constants: StackConstants
-) -> tuple[list[HeldOutPretraining], list[Forecast]]:
+) -> tuple[list[HeldOutPretraining], list[PretrainingForecast]]:
     """Return the errors with all that is known, without the kernels of a release, and without the recipe; forecasts."""
     forecasts = forecast(steps, constants)
     rows = [_row("device", device, forecasts)]
@@ -88,7 +88,7 @@ def _rows_of_device(
     return rows, forecasts
 
 
-def validate_pretraining(steps: Sequence[Pretraining]) -> tuple[list[HeldOutPretraining], list[Forecast]]:
+def validate_pretraining(steps: Sequence[Pretraining]) -> tuple[list[HeldOutPretraining], list[PretrainingForecast]]:
     """Fit to all steps but those of a device, a network or a precision, and judge these.
 
     Return the errors, and the held-out steps by device.
@@ -139,7 +139,7 @@ def pretraining_page(rows: Sequence[HeldOutPretraining], left_out: dict[str, int
     return Document(headline, (), [table], notes)
 
 
-def pretraining_pairs(forecasts: Sequence[Forecast]) -> list[Pair]:
+def pretraining_pairs(forecasts: Sequence[PretrainingForecast]) -> list[Pair]:
     """Return the points of the chart, grouped by device."""
     return [
         Pair(

@@ -17,7 +17,7 @@ from paleo_lite.reporting.document import Column, Document
 
 from ..comparisons import steps_page
 from ..tables import rows_of
-from .pretraining import Forecast, Pretraining, forecast
+from .pretraining import Pretraining, PretrainingForecast, forecast
 
 TABLE = Path(__file__).with_name("mlperf.csv")
 
@@ -30,7 +30,7 @@ def mlperf_steps() -> list[Pretraining]:
     return [_read(row) for row in rows_of(TABLE)]
 
 
-def mlperf_forecasts() -> list[Forecast]:
+def mlperf_forecasts() -> list[PretrainingForecast]:
     """Return the steps with their forecasts."""
     return forecast(mlperf_steps())
 

@@ -11,11 +11,11 @@ from paleo_lite.reporting.charts.accuracy import Pair
 from paleo_lite.reporting.document import Column, Document, Table, format_percent
 
 from ..columns import error_columns
-from .hold_out import HeldOut
+from .hold_out import HeldOutTraining
 from .published import TrainedStep
 
 
-def training_page(rows: Sequence[HeldOut], left_out: Mapping[str, int]) -> Document:
+def training_page(rows: Sequence[HeldOutTraining], left_out: Mapping[str, int]) -> Document:
     """Return a page with error, coverage and width by split, and the error of assuming a constant MFU."""
     table = Table(
         "Training steps of language models held out",

@@ -311,14 +311,14 @@ def predict_times(steps: Sequence[Pretraining], constants: StackConstants | None
     return np.array([found[step.configuration] for step in steps])
 
 
-class Forecast(msgspec.Struct, frozen=True):
+class PretrainingForecast(msgspec.Struct, frozen=True):
     """A step with its forecast.
 
     Attributes
     ----------
     step : Pretraining
     time_s, low_s, high_s, memory_bytes : float
-        Forecast with its 90% interval, and memory of the fullest device.
+        PretrainingForecast with its 90% interval, and memory of the fullest device.
     """
 
     step: Pretraining
@@ -338,7 +338,7 @@ class Forecast(msgspec.Struct, frozen=True):
         return self.low_s <= self.step.time_s <= self.high_s
 
 
-def forecast(steps: Sequence[Pretraining], constants: StackConstants | None = None) -> list[Forecast]:
+def forecast(steps: Sequence[Pretraining], constants: StackConstants | None = None) -> list[PretrainingForecast]:
     """Return the steps with their forecasts, as `scale` makes them."""
     found: dict[tuple[object, ...], tuple[float, float, float, float]] = {}
     jobs: dict[int, Job] = {}
@@ -352,7 +352,7 @@ def forecast(steps: Sequence[Pretraining], constants: StackConstants | None = No
             predicted = predict_step(job, topology, settings, step.batch_size, "3d", cluster_prior())
             assert predicted.interval is not None and predicted.memory_bytes is not None
             found[step.configuration] = (float(predicted.time_s), *predicted.interval, float(predicted.memory_bytes))
-        forecasts.append(Forecast(step, *found[step.configuration]))
+        forecasts.append(PretrainingForecast(step, *found[step.configuration]))
     return forecasts
 
 

@@ -41,7 +41,7 @@ LONG = 16_384
 """Tokens per sequence from which a sequence counts as long."""
 
 
-class Point(msgspec.Struct, frozen=True):
+class PublishedStep(msgspec.Struct, frozen=True):
     """A published step."""
 
     # Origin and network.
@@ -107,10 +107,10 @@ class Point(msgspec.Struct, frozen=True):
         return json.dumps(fields).encode()
 
 
-class Comparison(msgspec.Struct, frozen=True):
+class ReproducedStep(msgspec.Struct, frozen=True):
     """A published step and its prediction, in seconds and bytes."""
 
-    point: Point
+    point: PublishedStep
     predicted_s: float
     low_s: float
     high_s: float
@@ -127,16 +127,16 @@ class Comparison(msgspec.Struct, frozen=True):
         return self.low_s <= self.point.time_s <= self.high_s
 
 
-def published_steps(path: Path = FILE) -> list[Point]:
+def published_steps(path: Path = FILE) -> list[PublishedStep]:
     """Return all published steps."""
     rows = [
         {name: None if name == "memory_gib" and not value else value for name, value in row.items()}
         for row in rows_of(path)
     ]
-    return [msgspec.convert(row, Point, strict=False) for row in rows]
+    return [msgspec.convert(row, PublishedStep, strict=False) for row in rows]
 
 
-def compare(point: Point) -> Comparison:
+def compare(point: PublishedStep) -> ReproducedStep:
     """Predict a published step with the shipped constants."""
     parallel = ParallelConfig(
         tensor=point.tensor,
@@ -165,7 +165,7 @@ def compare(point: Point) -> Comparison:
         cluster_prior(),
     )
     assert step.interval is not None and step.memory_bytes is not None
-    return Comparison(point, float(step.time_s), *step.interval, float(step.memory_bytes))
+    return ReproducedStep(point, float(step.time_s), *step.interval, float(step.memory_bytes))
 
 
 @cache
@@ -186,9 +186,9 @@ def _job(
     return Job(workload, Machine(device), choose_model(device, precision, products=options.products))
 
 
-def summarize(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
+def summarize(comparisons: Sequence[ReproducedStep]) -> list[dict[str, Any]]:
     """Return the errors by source and kind of run."""
-    groups: dict[tuple[str, str], list[Comparison]] = {}
+    groups: dict[tuple[str, str], list[ReproducedStep]] = {}
     for comparison in comparisons:
         point = comparison.point
         kind = f"{point.precision}, {'long' if point.length >= LONG else 'short'} sequences"
@@ -199,7 +199,7 @@ def summarize(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
     return [{"source": source, "kind": kind, **group_errors(members)} for (source, kind), members in groups.items()]
 
 
-def list_memory(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
+def list_memory(comparisons: Sequence[ReproducedStep]) -> list[dict[str, Any]]:
     """Return the peak memory of the steps that have a published one, in GiB."""
     rows = []
     for comparison in comparisons:
