@@ -54,9 +54,10 @@ def parse_quantity(text: str | int | float, unit: str, *, unit_required: bool = 
     """Parse a number with an optional prefix and unit; return it in `unit`, without prefix.
 
     A text is ``"480 GB/s"``, ``"15503M"`` or ``"24 GiB"``. A number without unit, or with a prefix only, is in `unit`,
-    as paleo-lite writes it (``"B/s"``, ``"FLOP/s"``, ``"Hz"``, ``"W"``, ...). With `unit_required`, a text without unit
-    is an error: it would mean another quantity than the user intends, as 500 seconds in place of milliseconds. Raise
-    BadQuantity if the text is not a quantity, has another unit, or lacks a required one.
+    as paleo-lite writes it (``"B/s"``, ``"FLOP/s"``, ``"Hz"``, ``"W"``, ...); a prefix of seconds needs the unit. With
+    `unit_required`, a text without unit is an error: it would mean another quantity than the user intends, as 500
+    seconds in place of milliseconds. Raise BadQuantity if the text is not a quantity, has another unit, or lacks a
+    required one.
     """
     if isinstance(text, (int, float)) and not isinstance(text, bool):
         return float(text)
@@ -72,7 +73,8 @@ def _parse_text(text: str, unit: str, unit_required: bool) -> float:
     if match is None:
         raise _not_a_quantity(text, unit)
     number, suffix = match.groups()
-    if unit_required and suffix == "":
+    is_prefix_of_seconds = unit == "s" and suffix in PREFIXES  # 10m would be 10 ms to one and 10 min to another
+    if is_prefix_of_seconds or (unit_required and suffix == ""):
         raise BadQuantity(f"{text!r} has no unit: expected a quantity such as '{_EXAMPLES[unit]}'")
     value = _parse_number_with_suffix(number, suffix, unit)
     if value is None:

@@ -18,6 +18,7 @@ from paleo_lite.units import (
     format_rate,
     format_shape,
     format_si,
+    parse_duration,
     parse_quantity,
     parse_range,
     parse_shape,
@@ -179,3 +180,11 @@ def test_what_is_no_range(text, says):
 def test_rates_never_read_0() -> None:
     rates = [format_rate(per_s) for per_s in (27272.7, 800.4, 80.94, 0.4953, 0.0)]
     assert rates == ["27,273", "800", "81", "0.495", "0"]
+
+
+@pytest.mark.parametrize("text", ["10m", "3M", "5k"])
+def test_seconds_need_their_unit_behind_a_prefix(text: str) -> None:
+    """10m is 10 ms to one and 10 min to another."""
+    with pytest.raises(BadQuantity, match="has no unit"):
+        parse_duration(text)
+    assert parse_duration("10ms") == 0.01 and parse_duration("10 min") == 600

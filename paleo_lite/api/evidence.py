@@ -62,6 +62,9 @@ from .result_forecasts import (
 )
 from .training_rows import describe_assumptions, is_training, observe_training
 
+BETWEEN_MEMORIES = "copy"
+"""Kind of a reading of copies between the memories of devices and hosts."""
+
 ASKED = ("gpu", "network", "engine")
 """Facts without which no row is evidence."""
 
@@ -201,7 +204,7 @@ def _observe(
     if isinstance(answer, PictureRow):
         return _observe_picture(facts, situation, answer, next(iter(values.values())))
     if isinstance(answer, MeasuredCollective):
-        if reading.kind == "copy":
+        if reading.kind == BETWEEN_MEMORIES:
             return _observe_message(facts, answer)
         return _observe_collective(facts, answer, values["time_s"])
     if isinstance(answer, LocalPrediction):

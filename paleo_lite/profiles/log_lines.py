@@ -17,13 +17,18 @@ _PREFIXES = tuple(
     re.compile(pattern)
     for pattern in (
         r"(?:>(?: |$))+",  # mails, issues
-        r"\[(?:rank|default)?\d{1,6}\]:(?: |$)",  # torchrun
+        r"\[(?:rank|default)?\d{1,6}\]: ?",  # torchrun
+        r"\[\d{1,6},\d{1,6}\]<std(?:out|err)>: ?",  # mpirun --tag-output
+        r"(?:DEBUG|INFO|WARNING|ERROR):[\w.]{1,80}:",  # Python's logging
         r"\d{1,6}:(?: |$)",  # srun --label
         r"\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:?\d\d)(?: std(?:out|err) [FP])?(?: |$)",  # kubectl, containerd
     )
 )
-_CONTAINER = re.compile(r"[\w.-]{1,60} +\|(?: |$)")
-"""What ``docker compose logs`` writes before the lines of one container."""
+_NAME = re.compile(r"[\w.-]{1,60}(?: +\||:)(?: |$)")
+"""A container's name, as ``docker compose logs`` writes it, or that of a node."""
+
+MOST_PREFIXES = 3
+"""Prefixes before one another, such as those of a node and of a rank."""
 
 CODE_INDENT = 4
 """Blanks by which Markdown indents code; fewer are the profiler's own."""
@@ -61,9 +66,13 @@ def common_prefix(lines: Sequence[str]) -> str:
     filled = [line for line in lines if line.strip()]
     if len(filled) < FEWEST_LINES:
         return ""
-    prefix = _written_before(filled)
-    if prefix:
-        filled = [rest for line in filled if (rest := re.sub(prefix, "", line, count=1)).strip()]
+    prefix = ""
+    for _ in range(MOST_PREFIXES):
+        further = _written_before(filled)
+        if not further:
+            break
+        prefix = f"{prefix or '^'}{further}"
+        filled = [rest for line in filled if (rest := re.sub(f"^{further}", "", line, count=1)).strip()]
     indent = min((len(line) - len(line.lstrip(" ")) for line in filled), default=0) // CODE_INDENT * CODE_INDENT
     return f"{prefix or '^'} {{{indent}}}" if indent else prefix
 
@@ -71,8 +80,8 @@ def common_prefix(lines: Sequence[str]) -> str:
 def _written_before(lines: Sequence[str]) -> str:
     for pattern in _PREFIXES:
         if all(pattern.match(line) for line in lines):
-            return f"^(?:{pattern.pattern})"
-    containers = {match[0].rstrip() for line in lines if (match := _CONTAINER.match(line))}
-    if len(containers) == 1 and all(_CONTAINER.match(line) for line in lines):
-        return f"^(?:{_CONTAINER.pattern})"
+            return f"(?:{pattern.pattern})"
+    names = {match[0].rstrip() for line in lines if (match := _NAME.match(line))}
+    if len(names) == 1 and all(_NAME.match(line) for line in lines):
+        return f"(?:{_NAME.pattern})"
     return ""

@@ -110,8 +110,8 @@ class TimeModelOptions(CalibrationOptions):
     """The time model and its constants."""
 
     time_model: str | None = option(
-        group=MODEL_GROUP, type=Names("time model", ".timing:TIME_MODELS"), metavar="NAME",
-        help="Time model: peak, roofline, ppp or calibrated. [default: calibrated, with fits for this device or for "
+        group=MODEL_GROUP, type=Names("time model", ".timing.models:MODELS_WITHOUT_PPP"), metavar="NAME",
+        help="Time model: peak, roofline or calibrated. [default: calibrated, with fits for this device or for "
         "others; roofline if no fit covers the device]",
     )  # fmt: skip
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import BadValue
 from ..formats import format_of_weights, split_format
+from ..text import format_plural
 from .compare import check_no_pipeline, check_single, compare, published_weights
 from .kind import QuestionKind, make_function
 from .option import command_words
@@ -143,7 +144,7 @@ def _traffic(question: Serve, demand: Demand, deployment: Deployment) -> tuple[T
         return traffic, description
     from ..serving.adapters import with_adapters
 
-    described = f"{description}, {deployment.adapters.count} adapters"
+    described = f"{description}, {format_plural(deployment.adapters.count, 'adapter')}"
     return with_adapters(traffic, deployment.adapters, question.seed), described
 
 
@@ -159,7 +160,7 @@ def _plain_traffic(question: Serve, demand: Demand, deployment: Deployment) -> t
         if not classes:
             return traffic, description
         traffic = with_classes(traffic, classes, question.seed)
-        return traffic, f"{demand.describe(len(traffic))}, {len(classes)} classes"
+        return traffic, f"{demand.describe(len(traffic))}, {len(classes)} {'class' if len(classes) == 1 else 'classes'}"
     from ..serving.workloads import parse_workload
 
     if demand.trace is not None:

@@ -230,7 +230,9 @@ class Serve(
         help="Settings of the engine: block-size=TOKENS (per block of the KV cache), receive-interval=N (decoding "
         "iterations between looks for new requests: sglang, vllm-0.7), sampling=nucleus|greedy (how clients let vllm "
         "choose tokens: top-p or top-k, the default of vllm and vllm-0.16, or the most likely, that of vllm-0.13), "
-        "overhead=TIME (per iteration, in which the device waits for scheduler and sampling, such as '1 ms').",
+        "overhead=TIME (per iteration, in which the device waits for scheduler and sampling, such as '1 ms'); LoRA: "
+        "adapters=N (of which each request asks for one), adapter-rank=N (16), adapter-slots=N (in memory and in a "
+        "batch at a time, 1), adapter-skew=NUMBER (of their popularity, 0: all alike).",
     )  # fmt: skip
     slo: str | None = option(
         group=TRAFFIC_GROUP, is_common=True, is_single=True, metavar="LIMITS",

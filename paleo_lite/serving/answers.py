@@ -15,6 +15,7 @@ from ..timing.answer import Answer
 from ..timing.intervals import Z_90
 from ..timing.notes import clock_notes, published_weights_note, setting_notes
 from ..timing.power import MIN_FRACTION
+from ..units import format_hours
 from .cache import fixed_cache_note
 from .candidates import DeploymentAdvice
 from .classes import ClassAnswer, RequestClass, answer_classes
@@ -257,6 +258,7 @@ ELASTIC_FIGURES = {
 }
 """Figures of a deployment whose replicas come and go, with their meaning."""
 
+EXPERTS_WITHOUT_ADAPTERS = "LoRA adapters are those of attention and of dense layers: of experts none are modelled"
 ADAPTER_FIGURES = {"adapter_loads_per_request": "adapters that are copied to a slot, per request"}
 """Figures of a deployment with LoRA adapters, with their meaning."""
 
@@ -496,6 +498,8 @@ def _notes_of(
     published = published_weights_note(on_device.workload)
     if published is not None:
         requested.append(published)
+    if deployment.adapters is not None and on_device.workload.has_experts:
+        requested.append(EXPERTS_WITHOUT_ADAPTERS)
     all_notes = list(
         dict.fromkeys((*notes, *requested, *drafting_notes(prepared, context), *network_notes, *timer.notes))
     )
@@ -529,7 +533,7 @@ def _elastic_notes(prepared: PreparedDeployment, elasticity: Elasticity) -> list
     if mean_s is not None:
         of_replica_s = mean_s / prepared.deployment.on_device.devices
         serving = of_replica_s / (of_replica_s + start_s)
-        notes.append(f"a replica fails every {of_replica_s / 3600:,.4g} h, and serves {serving:.3%} of the time")
+        notes.append(f"a replica fails every {format_hours(of_replica_s / 3600)}, and serves {serving:.3%} of the time")
     return notes
 
 

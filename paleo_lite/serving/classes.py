@@ -7,6 +7,8 @@ requests, which is not simulated).
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +16,7 @@ import msgspec
 import numpy as np
 
 from ..errors import BadQuantity, BadValue
-from ..units import parse_quantity
+from ..units import format_si, parse_quantity
 from .outcomes import Outcome, request_latencies, summarize
 from .requests import Lengths, Traffic, parse_lengths
 
@@ -60,8 +62,8 @@ def parse_classes(text: str) -> list[RequestClass]:
 def _make_class(name: str, settings: Mapping[str, str]) -> RequestClass:
     """Return a class of some settings."""
     readers: dict[str, Callable[[str], Any]] = {
-        "share": float,
-        "priority": int,
+        "share": _read_share,
+        "priority": _read_priority,
         "input": lambda value: parse_lengths(value, "--workload classes, input", is_input=True),
         "output": lambda value: parse_lengths(value, "--workload classes, output", is_input=False),
         **{latency: lambda value: parse_quantity(value, "s", unit_required=True) for latency in LIMITED},
@@ -74,8 +76,6 @@ def _make_class(name: str, settings: Mapping[str, str]) -> RequestClass:
             values[key] = readers[key](value)
         except (ValueError, BadQuantity) as error:
             raise BadValue(f"class {name!r} of `--workload`, {key}: {error}") from None
-    if not values.get("share", 1.0) > 0:
-        raise BadValue(f"class {name!r} of `--workload`, share: must be > 0 (got {values['share']:g})")
     return RequestClass(
         name,
         share=values.get("share", 1.0),
@@ -84,6 +84,24 @@ def _make_class(name: str, settings: Mapping[str, str]) -> RequestClass:
         outputs=values.get("output"),
         limits_s=tuple((latency, values[latency]) for latency in LIMITED if latency in values),
     )
+
+
+def _read_share(value: str) -> float:
+    """Return a share; raise ValueError with what is wrong."""
+    try:
+        share = float(value)
+    except ValueError:
+        share = math.nan
+    if not 0 < share < math.inf:
+        raise ValueError(f"must be a number > 0 (got {value!r})")
+    return share
+
+
+def _read_priority(value: str) -> int:
+    """Return a priority; raise ValueError with what is wrong."""
+    if not re.fullmatch(r"-?\d{1,9}", value.strip()):
+        raise ValueError(f"must be an integer, of which lower ones are admitted first (got {value!r})")
+    return int(value)
 
 
 def with_classes(traffic: Traffic, classes: Sequence[RequestClass], seed: int) -> Traffic:
@@ -163,7 +181,7 @@ def answer_classes(
                 latency_p50_s=parts["latency_s"]["p50"],
                 latency_p90_s=parts["latency_s"]["p90"],
                 queue_p90_s=parts["queue_s"]["p90"],
-                limits=", ".join(f"{name} <= {limit_s:g} s" for name, limit_s in one.limits_s),
+                limits=", ".join(f"{name} <= {format_si(limit_s, 's')}" for name, limit_s in one.limits_s),
                 within=_share_within(own["expected"], one) if within else None,
                 within_low=within[0] if len(within) > 1 else None,
                 within_high=within[-1] if len(within) > 1 else None,

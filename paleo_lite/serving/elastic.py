@@ -22,6 +22,9 @@ from .requests import Traffic
 from .routers import Router
 from .simulator import Replica
 
+MOST_RESTARTS = 20
+"""Times that requests are sent again on average, from which replicas are said to fail before they answer."""
+
 TOLERANCE = 0.1
 """Deviation of the requests per replica from the target that is left alone (Kubernetes,
 `--horizontal-pod-autoscaler-tolerance`)."""
@@ -191,6 +194,11 @@ class ElasticFleet(Fleet):
             return
         lost = self._requests_of(number)
         self.restarted += len(lost)
+        if self.restarted > MOST_RESTARTS * len(self.visited[0]):
+            raise BadValue(
+                "`--scaling mtbf`: replicas fail before they answer: each request was sent again more than "
+                f"{MOST_RESTARTS} times; give a longer time or more replicas"
+            )
         self.next_s[number] = self.earliest_finish_s[number] = math.inf
         self._end(number, time_s)
         self.serving.remove(number)

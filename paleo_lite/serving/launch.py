@@ -246,10 +246,20 @@ def launch_settings(launcher: Launcher, deployment: Deployment) -> dict[str, Val
         "adapters": None if adapters is None else adapters.count,
         "adapter_slots": None if adapters is None else adapters.slots,
         "adapter_rank": None if adapters is None else adapters.rank,
+        "compiled_adapter_rank": None if adapters is None else _compiled_rank(adapters.rank),
         "dtype": DTYPES.get(workload.precision),
         "weights": None if _is_published_narrow(workload.network) else launcher.weights.get(form),
         "kv_cache": launcher.kv_cache.get(_plain_name(on_device.kv_cache)),
     }
+
+
+COMPILED_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""Largest ranks of adapters that vLLM takes (`vllm/config/lora.py`, ``MaxLoRARanks``)."""
+
+
+def _compiled_rank(rank: int) -> int:
+    """Return the least of the ranks of `COMPILED_RANKS` that holds adapters of a rank."""
+    return next((one for one in COMPILED_RANKS if one >= rank), rank)
 
 
 def _is_published_narrow(network: Network) -> bool:

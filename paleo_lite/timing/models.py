@@ -514,6 +514,10 @@ TIME_MODELS: dict[str, ModelEntry] = {
 """All models by name, used for help, completion, validation and sweeps."""
 
 
+MODELS_WITHOUT_PPP = tuple(name for name, entry in TIME_MODELS.items() if not entry.needs_ppp)
+"""Models for kinds of question that take no PPP."""
+
+
 def find_model(name: str | None, ppp: float | None = None) -> TimeModel:
     """Return the time model of a name; without one ``ppp`` if a PPP is given, a fraction of peak, else ``roofline``.
 

@@ -82,7 +82,7 @@ def assemble_step(passes: Prediction, workload: Workload, recomputed: NDArray[np
         terms = _offload_update(terms, workload, passes.machine)
     paged_bytes = paged_state_bytes(workload, passes.machine)
     if paged_bytes:
-        terms = _page_update(terms, workload, passes.machine, paged_bytes)
+        terms = _page_update(terms, workload, passes.machine, paged_bytes, is_forecast=passes.model.is_forecast)
         notes.append(paging_note(options.optimizer, paged_bytes))
     return msgspec.structs.replace(
         passes,
@@ -190,7 +190,7 @@ def _offload_update(terms: Any, workload: Workload, machine: Machine) -> Any:
         state_bytes=state_bytes,
     )
     backward_s = float(terms.seconds_of("backward_data", "backward_weight").sum())
-    return _with_update_s(terms, transfers.exposed_s(backward_s), update_bytes_by_layer, keeps_arithmetic=False)
+    return _with_update_s(terms, transfers.exposed_s(backward_s), update_bytes_by_layer, is_on_device=False)
 
 
 def paged_state_bytes(workload: Workload, machine: Machine) -> int:
@@ -202,28 +202,32 @@ def paged_state_bytes(workload: Workload, machine: Machine) -> int:
     return paged_out_bytes(workload, machine.device)
 
 
-def _page_update(terms: Any, workload: Workload, machine: Machine, paged_bytes: int) -> Any:
+def _page_update(terms: Any, workload: Workload, machine: Machine, paged_bytes: int, *, is_forecast: bool) -> Any:
     """Return the terms with the time in which paged state comes back for the update, and leaves the device again.
 
     The prefetch of a tensor overlaps with the update of those before it; what leaves makes room for activations, which
-    wait for it.
+    wait for it. At least, the link moves both ways at once at the rate of its data sheet.
     """
-    from .offload import host_bandwidth_bytes_per_s
+    from .offload import LINK_SHARE, host_bandwidth_bytes_per_s
 
     copy_s = paged_bytes / host_bandwidth_bytes_per_s(machine.device)
     work = with_update(workload.work, workload.layers, workload.precision, workload.options)
     update_bytes_by_layer = work.column("bytes", "update")[0].astype(np.float64)
     update_s = float(terms.seconds_of("update").sum())
-    return _with_update_s(terms, max(update_s, copy_s) + copy_s, update_bytes_by_layer, keeps_arithmetic=True)
+    seconds = max(update_s, copy_s) + copy_s if is_forecast else max(update_s, LINK_SHARE * copy_s)
+    return _with_update_s(terms, seconds, update_bytes_by_layer, is_on_device=True)
 
 
-def _with_update_s(terms: Any, seconds: float, bytes_by_layer: NDArray[np.float64], *, keeps_arithmetic: bool) -> Any:
-    """Return the terms with an update of this length, which is divided among layers by the bytes that it moves."""
+def _with_update_s(terms: Any, seconds: float, bytes_by_layer: NDArray[np.float64], *, is_on_device: bool) -> Any:
+    """Return the terms with an update of this length, which is divided among layers by the bytes that it moves.
+
+    An update on the device computes and moves in it as much as without waiting for its state.
+    """
     update, shares = terms.passes.index("update"), bytes_by_layer / bytes_by_layer.sum()
     changed = {name: getattr(terms, name).copy() for name in ("compute_s", "memory_s", "layers_s")}
-    for name in ("memory_s", "layers_s"):
-        changed[name][update] = seconds * shares
-    if not keeps_arithmetic:
+    changed["layers_s"][update] = seconds * shares
+    if not is_on_device:
+        changed["memory_s"][update] = seconds * shares
         changed["compute_s"][update] = 0.0
     return msgspec.structs.replace(terms, **changed)
 

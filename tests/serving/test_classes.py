@@ -113,7 +113,7 @@ def test_classes_are_of_every_kind_of_deployment() -> None:
     [
         ({"workload": "classes:chat"}, "has settings such as chat.share=0.7"),
         ({"workload": "classes:chat.colour=1"}, "has no setting 'colour'; it has share, priority, input"),
-        ({"workload": "classes:chat.share=0"}, "share: must be > 0"),
+        ({"workload": "classes:chat.share=0"}, "share: must be a number > 0"),
         ({"workload": "classes:chat.ttft=5"}, "class 'chat' of `--workload`, ttft"),
         ({"workload": "classes:chat.priority=1", "engine": "tensorrt-llm"}, "nothing is known of priorities"),
     ],

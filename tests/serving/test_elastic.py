@@ -64,7 +64,7 @@ def test_failures_by_chance_have_their_mean_time() -> None:
     failing = simulate(at_rate(2, 2000), tensor=2, scaling={"mtbf": "40s", "start": "1s"})
     assert len(failing.lives) - 1 == pytest.approx(1000 / 21, rel=0.3)
     result = pl.serve(NETWORK, gpu="h100-sxm", tensor=2, rate=1, num_requests=20, scaling="mtbf=50000h,start=90s")
-    assert "a replica fails every 2.5e+04 h" in " ".join(result.notes)
+    assert "a replica fails every 1,042 days" in " ".join(result.notes)
 
 
 def test_the_autoscaler_decides_as_kubernetes_does() -> None:
@@ -150,3 +150,10 @@ def test_saturation_is_that_of_all_replicas() -> None:
 def test_what_does_not_go_together_gets_a_sentence(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(BadValue, match=sentence):
         pl.serve(NETWORK, gpu="h100-sxm", rate=1, num_requests=20, **options)
+
+
+def test_replicas_that_fail_before_they_answer_are_refused() -> None:
+    with pytest.raises(BadValue, match="replicas fail before they answer"):
+        pl.serve(NETWORK, gpu="h100-sxm", rate=30, replicas=3, num_requests=200, scaling="mtbf=1s")
+    with pytest.raises(BadValue, match="must be a duration such as 36h or 10d"):
+        pl.serve(NETWORK, gpu="h100-sxm", rate=30, replicas=3, scaling="mtbf=10m")

@@ -105,7 +105,7 @@ VLLM = Server(
             ("--kv-cache-dtype", "kv_cache"),
             ("--enable-lora", "has_adapters"),
             ("--max-loras", "adapter_slots"),
-            ("--max-lora-rank", "adapter_rank"),
+            ("--max-lora-rank", "compiled_adapter_rank"),
             ("--max-cpu-loras", "adapters"),
         ),
         weights={"fp8": "fp8", "nf4": "bitsandbytes"},
