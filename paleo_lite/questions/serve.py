@@ -193,7 +193,8 @@ def _with_priorities(deployment: Deployment) -> Deployment:
     launcher = deployment.engine.launcher
     if launcher is None or not launcher.priorities:
         raise BadValue(f"nothing is known of priorities under {deployment.engine.name}: leave priority=N out")
-    return msgspec.structs.replace(deployment, has_priorities=True)
+    prefill = None if deployment.prefill is None else _with_priorities(deployment.prefill)
+    return msgspec.structs.replace(deployment, has_priorities=True, prefill=prefill)
 
 
 class _Resolved(NamedTuple):

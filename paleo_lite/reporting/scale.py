@@ -48,7 +48,10 @@ def _facts(table: ScaleTable) -> list[tuple[str, str]]:
         facts.append((LOWER_BOUND_FACT, f"{format_si(answer.bound_s, 's')} (data sheets)"))
     facts.append(("time model", table.model))
     if table.memory_bytes is not None:
-        facts.append(("memory", f"{format_si(table.memory_bytes, 'B')} per device"))
+        memory = f"{format_si(table.memory_bytes, 'B')} of each device"
+        if answer is not None and answer.memory_bytes is not None:
+            memory = f"{format_si(answer.memory_bytes, 'B')} at the peak, of {memory}"
+        facts.append(("memory", memory))
     if table.images is not None:
         samples = "images" if answer is None or answer.tokens is None else "sequences"
         amount = f"{format_si(table.images)} {samples}, {table.epochs:g} epoch{'' if table.epochs == 1 else 's'}"

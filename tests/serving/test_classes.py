@@ -92,6 +92,12 @@ def test_answers_have_each_class_and_its_share_within_limits() -> None:
     # vLLM's option is stated where priorities differ (docs.vllm.ai, cli/serve).
     assert "--scheduling-policy priority" in str(ranked.launch_command)
     assert "--scheduling-policy" not in str(equal.launch_command)
+    pools = pl.serve(
+        NETWORK, gpu="h100-sxm", rate=1, num_requests=20, workload="classes:chat.share=1,batch.priority=1",
+        prefill_pool="replicas=1", decode_pool="replicas=1",
+    )  # fmt: skip
+    assert pools.prefill_pool is not None  # where prompts wait
+    assert "--scheduling-policy priority" in str(pools.prefill_pool.launch_command)
     table = next(one for one in serving_page(ranked).content if one.title == "Classes of requests")
     assert [row["name"] for row in table.rows] == ["chat", "batch"]
 
