@@ -18,14 +18,15 @@ _PREFIXES = tuple(
     for pattern in (
         r"(?:>(?: |$))+",  # mails, issues
         r"\[(?:rank|default)?\d{1,6}\]: ?",  # torchrun
+        r"[\w.-]{1,60}: (?=\[(?:rank|default)?\d{1,6}\]:)",  # a node before its ranks
         r"\[\d{1,6},\d{1,6}\]<std(?:out|err)>: ?",  # mpirun --tag-output
         r"(?:DEBUG|INFO|WARNING|ERROR):[\w.]{1,80}:",  # Python's logging
         r"\d{1,6}:(?: |$)",  # srun --label
         r"\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:?\d\d)(?: std(?:out|err) [FP])?(?: |$)",  # kubectl, containerd
     )
 )
-_NAME = re.compile(r"[\w.-]{1,60}(?: +\||:)(?: |$)")
-"""A container's name, as ``docker compose logs`` writes it, or that of a node."""
+_CONTAINER = re.compile(r"[\w.-]{1,60} +\|(?: |$)")
+"""What ``docker compose logs`` writes before the lines of one container."""
 
 MOST_PREFIXES = 3
 """Prefixes before one another, such as those of a node and of a rank."""
@@ -81,7 +82,7 @@ def _written_before(lines: Sequence[str]) -> str:
     for pattern in _PREFIXES:
         if all(pattern.match(line) for line in lines):
             return f"(?:{pattern.pattern})"
-    names = {match[0].rstrip() for line in lines if (match := _NAME.match(line))}
-    if len(names) == 1 and all(_NAME.match(line) for line in lines):
-        return f"(?:{_NAME.pattern})"
+    containers = {match[0].rstrip() for line in lines if (match := _CONTAINER.match(line))}
+    if len(containers) == 1 and all(_CONTAINER.match(line) for line in lines):
+        return f"(?:{_CONTAINER.pattern})"
     return ""

@@ -29,6 +29,10 @@ def before_each(prefix: str, text: str) -> str:
 WRITTEN = {
     "mail": lambda text: before_each("> ", text),
     "torchrun": lambda text: before_each("[rank0]: ", text),
+    "torchrun --tee": lambda text: before_each("[default0]:", text),
+    "a node's rank": lambda text: before_each("node01: [rank0]: ", text),
+    "mpirun": lambda text: before_each("[1,0]<stdout>:", text),
+    "logging": lambda text: before_each("INFO:root:", text),
     "srun": lambda text: before_each("0: ", text),
     "kubectl": lambda text: before_each("2026-11-02T10:11:12.345678Z ", text),
     "containerd": lambda text: before_each("2026-11-02T10:11:12.345678+01:00 stdout F ", text),
@@ -55,6 +59,7 @@ def test_a_report_is_read_however_it_came_back(tmp_path, text, way, encoding):
 
 def test_only_what_all_lines_begin_with_is_removed():
     assert cleaner_of(["0: a", "text", "1: b"]) is None
+    assert cleaner_of(["step: 1  loss: 2", "step: 2  loss: 3"]) is None  # of a log of training
     assert cleaner_of(["alone  | a | b"]) is None and cleaner_of(["-- | --", "one | 1", "two | 2"]) is None
     assert cleaner_of(["  kernel (1, 1, 1)", "    Duration 3"]) is None  # Nsight Compute's own blanks
     clean = cleaner_of(["> a", ">", "> > b"])
