@@ -62,14 +62,15 @@ def _row(path: Path, number: int, cells: dict[str, str]) -> dict[str, Any]:
             return None
         try:
             number_of(value)
-            seconds = Decimal(value)
+            time_us = Decimal(value)
         except (ValueError, InvalidOperation):
-            seconds = Decimal(-1)
-        if not 0 <= seconds * 1000 <= LATEST_NS:
+            time_us = Decimal(-1)
+        if not 0 <= time_us * 1000 <= LATEST_NS:
             raise BadProfile(f"{path}: line {number}: {names[0]} is {quoted(value)}, expected a time in us")
-        return seconds
+        return time_us
 
     def whole(*names: str) -> int | None:
+        """Return a cell as an integer; None if it is blank."""
         value = text(*names)
         if value is None:
             return None

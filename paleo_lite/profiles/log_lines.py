@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-_COLOURS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07]{0,200}\x07")
+COLOURS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07]{0,200}\x07")
+"""What a terminal is told by a program, such as to change its colour."""
 _WIDE_BLANK = re.compile("(?<![0-9])[\u00a0\u202f\u2009]|[\u00a0\u202f\u2009](?![0-9])")
 """A blank of another width that does not stand between the digits of a number."""
 _PREFIXES = tuple(
@@ -58,7 +59,7 @@ def cleaner_of(head: Sequence[str]) -> Callable[[str], str] | None:
 
 def _plain(line: str, has_colours: bool, has_wide_blanks: bool) -> str:
     if has_colours:
-        line = _COLOURS.sub("", line)
+        line = COLOURS.sub("", line)
     return _WIDE_BLANK.sub(" ", line) if has_wide_blanks else line
 
 

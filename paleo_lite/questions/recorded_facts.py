@@ -1,4 +1,4 @@
-"""`RunFacts`: how a run was made that a result file is of, where the file does not say it."""
+"""`RunFacts`: facts of a measured run that its result file does not record."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .values import INTEGER
 
 @dataclass(frozen=True)
 class RunFacts(Options):
-    """How a run was made, where its result file does not record it."""
+    """Facts of a measured run that its result file does not record."""
 
     compares: ClassVar[bool] = False
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import BadFile
 from ..profiles.detect import UTF16_MARKS, is_gzip, open_decompressed, open_utf8, read_head
-from ..profiles.log_lines import common_prefix
+from ..profiles.log_lines import COLOURS, common_prefix
 
 if TYPE_CHECKING:
     from .findings import Findings
@@ -39,7 +39,6 @@ SAMPLED_BYTES = 2**16
 
 LINE_ENDS = re.compile(rb"[\r\n]+")
 
-_ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07]{0,200}\x07")
 _NUMBER = re.compile(r"[+-]?(?:\d{1,3}(?:,\d{3})+(?:\.\d*)?|\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})(?:[eE][+-]?\d{1,3})?")
 _DECIMAL_COMMA = re.compile(r"[+-]?\d{1,30},\d{1,30}")
 _DURATION = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)(h|min|ms|m|s|us|µs|μs|ns)")
@@ -113,14 +112,7 @@ def mean(values: Iterable[float | None]) -> float | None:
 
 
 def launcher_prefix(head: bytes) -> re.Pattern[bytes] | None:
-    """Return the pattern of what a launcher wrote before every line, from the first bytes of a file; None for nothing.
-
-    JSON has no such lines.
-    """
-    if head.lstrip()[:1] in (b"{", b"["):
-        rank = re.match(rb"\[(?:rank|default)?\d{1,6}\]:", head.lstrip())
-        if rank is None:
-            return None
+    """Return the pattern of what a launcher wrote before every line, from the head of a file; None for nothing."""
     lines = plain_text(head).split("\n")
     prefix = common_prefix(lines[:-1] if len(lines) > 1 else lines)  # the last line may be cut
     return re.compile(rb"(?m)" + prefix.encode()) if prefix else None
@@ -254,7 +246,7 @@ def plain_text(data: bytes) -> str:
     encoding = "utf-16" if data.startswith(UTF16_MARKS) else "utf-8"
     text = data.decode(encoding, errors="replace").removeprefix("\ufeff")
     text = text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
-    return _ANSI.sub("", text) if "\x1b" in text else text
+    return COLOURS.sub("", text) if "\x1b" in text else text
 
 
 def split_csv(line: str) -> list[str]:

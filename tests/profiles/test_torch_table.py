@@ -292,3 +292,11 @@ def test_a_table_with_single_spaces_is_read(tmp_path):
     rows = open_profile(path).read().table.to_pylist()
     assert sum(row["duration_ns"] for row in rows if row["category"] == "kernel") == 14.395e6
     assert sum(row["metric.self_cpu_ns"] for row in rows if row["category"] == "cpu") == 8.153e6
+
+
+@pytest.mark.parametrize("column", ["Self total", "Self CPU total", "CPU time"])
+def test_a_heading_that_never_ends_is_given_up_at_once(tmp_path, column):
+    """Each column would be read in two ways by a pattern that goes back: 2^1,000 of them."""
+    path = tmp_path / "table.txt"
+    path.write_text(f"Name{f' {column}' * 1000} !\n")
+    assert not TorchTable().recognises(path, path.read_bytes())
