@@ -1,8 +1,9 @@
 """Mutation testing: make small faults in the package, one at a time; the tests must fail.
 
     python tests/mutants.py cover [PYTEST ARGUMENTS]   run the tests, and record which test runs which line
-    python tests/mutants.py try [--count N] [--random-state N]   try a sample of mutants; resumes after an interruption
-    python tests/mutants.py again [--count N] [--random-state N]   try its survivors with test files changed since then
+    python tests/mutants.py try [--count N] [--random-state N] [--folders A,B]   try a sample of mutants, of all folders
+        or of those named; resumes after an interruption
+    python tests/mutants.py again [the same options]   try its survivors with test files changed since then
 
 cosmic-ray makes the mutants in a copy of the repository, ``build/mutants/mutated``. Only the tests that run the changed
 statement are run for each mutant, those of the changed file first. A mutant in a statement that no test runs survives.
@@ -34,9 +35,10 @@ from typing import NamedTuple
 import pytest
 
 FOLDERS = (
-    "counting", "timing", "distributed", "input_pipeline", "sweeps", "profile_analysis", "calibration", "machines",
+    "counting", "architectures", "timing", "distributed", "engines", "serving", "reinforcement", "own_machines",
+    "input_pipeline", "sweeps", "profile_analysis", "calibration", "machines",
 )  # fmt: skip
-"""Folders of the package that are mutated."""
+"""Folders of the package that are mutated, unless ``--folders`` names some of them."""
 
 USERS = ("cli", "profiles", "reporting")
 """Folders whose tests use the mutated ones, and are run unless they are slow."""
@@ -268,7 +270,7 @@ def sample(places: dict[str, Places], count: int, random_state: int) -> list[Mut
     return [draw.choice(of_place[place]) for place in draw.sample(sorted(of_place), count)]
 
 
-def read_places() -> dict[str, Places]:
+def read_places(folders: list[str]) -> dict[str, Places]:
     from coverage import CoverageData
 
     data = CoverageData(str(COVERED))
@@ -278,7 +280,7 @@ def read_places() -> dict[str, Places]:
     for test in passed:
         of_file[test.partition("::")[0]].add(test)
     places = {}
-    for folder in FOLDERS:
+    for folder in folders:
         for path in sorted((TREE / "paleo_lite" / folder).rglob("*.py")):
             name = str(path.relative_to(TREE))
             runs, imported = defaultdict(set), set()
@@ -413,8 +415,8 @@ def try_mutant(
     }
 
 
-def try_sample(count: int, random_state: int) -> None:
-    places = read_places()
+def try_sample(count: int, random_state: int, folders: list[str]) -> None:
+    places = read_places(folders)
     seconds = json.loads(PASSED.read_text())
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     mutants = sample(places, count, random_state)
@@ -427,10 +429,10 @@ def try_sample(count: int, random_state: int) -> None:
     report({mutant: results[str(mutant)] for mutant in mutants})
 
 
-def try_again(count: int, random_state: int) -> None:
+def try_again(count: int, random_state: int, folders: list[str]) -> None:
     """Try the survivors of a sample again, in the recorded package, with the test files that changed since then."""
     results = json.loads(RESULTS.read_text())
-    mutants = sample(read_places(), count, random_state)
+    mutants = sample(read_places(folders), count, random_state)
     runner = Runner()
     changed = []
     for path in sorted(Path("tests").rglob("*.py")):
@@ -478,8 +480,10 @@ def main() -> int:
     parser.add_argument("what", choices=["try", "again"])
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--random-state", type=int, default=2026)
+    parser.add_argument("--folders", type=lambda text: text.split(","), default=list(FOLDERS))
     arguments = parser.parse_args()
-    {"try": try_sample, "again": try_again}[arguments.what](arguments.count, arguments.random_state)
+    run = {"try": try_sample, "again": try_again}[arguments.what]
+    run(arguments.count, arguments.random_state, arguments.folders)
     return 0
 
 
