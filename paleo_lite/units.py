@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from numbers import Integral
+from typing import TypeGuard
 
 from .errors import BadQuantity, BadValue
 
@@ -218,6 +219,19 @@ def element_bytes(precision: str) -> int:
     return PRECISION_BYTES[precision]
 
 
+def is_integer(value: object) -> TypeGuard[int]:
+    """Return whether a value is an integer, of Python or numpy; true and false are none."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def check_integer(name: str, value: object, least: int, most: int | None = None) -> None:
+    """Raise BadValue unless a value is an integer in a range."""
+    if is_integer(value) and value >= least and (most is None or value <= most):
+        return
+    allowed = f">= {least:,}" if most is None else f"from {least:,} to {most:,}"
+    raise BadValue(f"{name} must be an integer {allowed} (got {value!r})")
+
+
 def parse_range(value: str | int | Sequence[int], name: str = "numbers") -> list[int]:
     """Parse one or several integers >= 1, and return them in the given order.
 
@@ -231,7 +245,7 @@ def parse_range(value: str | int | Sequence[int], name: str = "numbers") -> list
         return _parse_range_text(value, name)
     numbers = list(value) if isinstance(value, Iterable) else [value]
     for number in numbers:
-        if isinstance(number, bool) or not isinstance(number, Integral) or number < 1:
+        if not is_integer(number) or number < 1:
             raise BadValue(f"{name} must be integers >= 1 (got {value!r})")
     if not numbers:
         raise BadValue(f"{name} must be integers >= 1 (got {value!r})")

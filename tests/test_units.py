@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 
 import hypothesis.strategies as st
+import numpy as np
 import pytest
 from hypothesis import given
 
 from paleo_lite.errors import BadQuantity, BadValue
 from paleo_lite.units import (
     PRECISION_BYTES,
+    check_integer,
     element_bytes,
     format_duration,
     format_interval,
@@ -188,3 +190,23 @@ def test_seconds_need_their_unit_behind_a_prefix(text: str) -> None:
     with pytest.raises(BadQuantity, match="has no unit"):
         parse_duration(text)
     assert parse_duration("10ms") == 0.01 and parse_duration("10 min") == 600
+
+
+@pytest.mark.parametrize("value", [1, 8, np.int64(8)])
+def test_integers_in_a_range_pass(value: object) -> None:
+    check_integer("`--tensor`", value, 1, 8)
+
+
+@pytest.mark.parametrize(
+    ("value", "most", "says"),
+    [
+        (0, None, r"`--tensor` must be an integer >= 1 \(got 0\)"),
+        (True, None, r">= 1 \(got True\)"),
+        (2.0, None, r">= 1 \(got 2.0\)"),
+        ("2", None, r">= 1 \(got '2'\)"),
+        (9000, 8000, r"from 1 to 8,000 \(got 9000\)"),
+    ],
+)
+def test_other_values_say_what_is_right(value: object, most: int | None, says: str) -> None:
+    with pytest.raises(BadValue, match=says):
+        check_integer("`--tensor`", value, 1, most)

@@ -15,6 +15,7 @@ from ..counting import INPUT, KINDS, Layer, Shape
 from ..counting.layer import NOWHERE, Matrix
 from ..counting.places import last_part, matrix_of, module_of, place_layers
 from ..errors import BadDescriptor
+from ..units import is_integer
 from .network import Network
 
 _MAX_LAYERS = 100_000
@@ -250,7 +251,7 @@ class Builder:
     def _check_positive(self, name: str, *pairs: Sequence[int]) -> None:
         for pair in pairs:
             for number in pair:
-                if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= 2**31:
+                if not is_integer(number) or not 1 <= number <= 2**31:
                     raise self.fail(name, f"sizes must be integers >= 1 (got {number!r})")
 
 
@@ -260,7 +261,7 @@ def check_input_shape(where: str, shape: Any) -> Shape:
     Raise BadDescriptor if it is not a list of 1 to 4 positive integers.
     """
     is_valid = isinstance(shape, (list, tuple)) and 1 <= len(shape) <= 4
-    if not is_valid or any(isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= 2**20 for n in shape):
+    if not is_valid or any(not is_integer(n) or not 1 <= n <= 2**20 for n in shape):
         raise BadDescriptor(f"{where}: an input shape must be integers such as 3, 224, 224 (got {shape!r})")
     return (1, *shape)
 

@@ -24,6 +24,7 @@ from ..files import (
     version_of,
 )
 from ..text import natural_order
+from ..units import check_integer
 from .descriptor import FORMAT, TRACER, decode_descriptor, read_bounded, read_descriptor, write_descriptor
 from .inputs import Input, read_input
 from .locate import GGUF, WEIGHTS, locate
@@ -114,8 +115,8 @@ def find_network(
     Raise BadValue if the image size is not a positive integer, or sequence options are given for a network that reads
     no sequences, BadDescriptor if the descriptor is malformed, and UnknownName if no shipped network has this name.
     """
-    if image_size is not None and (type(image_size) is not int or not 1 <= image_size <= _MAX_IMAGE_SIZE):
-        raise BadValue(f"the image size must be an integer from 1 to {_MAX_IMAGE_SIZE:,} (got {image_size!r})")
+    if image_size is not None:
+        check_integer("the image size", image_size, 1, _MAX_IMAGE_SIZE)
     is_file = is_network_file(name)
     path = path_of_network(name) if is_file else _shipped_path(name)
     if is_file:

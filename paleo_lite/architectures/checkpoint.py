@@ -21,6 +21,7 @@ from ..counting.kinds import is_convolution
 from ..counting.places import is_in_tower
 from ..errors import BadDescriptor
 from ..formats import FORMATS, Format, Part
+from ..units import is_integer
 
 Fields = dict[str, Any]
 
@@ -222,7 +223,7 @@ def _integer(fields: Fields, names: str, default: int | None = None) -> int:
     for name in names.split():
         value = fields.get(name)
         if value is not None:
-            if isinstance(value, bool) or not isinstance(value, int):
+            if not is_integer(value):
                 raise BadDescriptor(f"{name} must be an integer (got {value!r})")
             return value
     if default is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import BadDescriptor, MissingKey
+from ..units import is_integer
 from .tape import ACTIVATIONS
 
 MAX_LAYERS = 10_000
@@ -42,7 +43,7 @@ class Config:
                 needs = f"a config of {self.fields['model_type']} needs it"
                 raise MissingKey(f"{self.where}: $.{key} is missing: {needs}")
             return default
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 2**31:
+        if not is_integer(value) or not 1 <= value <= 2**31:
             raise self.fail(f"$.{key} must be an integer >= 1 (got {value!r})")
         if value > MAX_LAYERS and (key == "depth" or ("layer" in key and "per_layer" not in key)):
             raise self.fail(f"$.{key} is {value}; no more than {MAX_LAYERS:,} layers are read")

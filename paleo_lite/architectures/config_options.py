@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ..counting import GENERATION_PHASES
 from ..errors import BadValue, SequenceTooLong
+from ..units import check_integer
 from .config import Config
 from .locate import cached_name
 from .network import SequenceLengths, SequenceOptions
@@ -70,8 +71,8 @@ def text_lengths(
             "--phase decode computes one token of each sequence: give --context instead of --sequence-length"
         )
     for name, value in (("--sequence-length", options.length), ("--context", options.context)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise BadValue(f"{name} must be an integer >= 1 (got {value!r})")
+        if value is not None:
+            check_integer(name, value, 1)
     keys_of_positions = positions.split()
     positions = next((key for key in keys_of_positions if config.fields.get(key) is not None), positions)
     known = config.optional_integer(positions) or longest

@@ -15,6 +15,7 @@ from typing import Any
 
 from ..counting import KINDS, Shape
 from ..errors import BadDescriptor
+from ..units import is_integer
 from .builder import Blob, Builder, check_input_shape
 from .network import Network
 from .prototxt_text import Message, parse_text
@@ -341,7 +342,7 @@ def read_integer(builder: Builder, name: str, param: Message, field: str, defaul
     value = last_value(param, field, default)
     if value is None:
         raise builder.fail(name, f"{field} is missing")
-    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+    if not is_integer(value) or value < minimum:
         raise builder.fail(name, f"{field} must be an integer >= {minimum} (got {value!r})")
     return value
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..counting import GENERATION_PHASES, Layer
 from ..errors import BadValue, TraceFailed
+from ..units import check_integer
 from .inputs import Input, make_arguments, sequence_length_range
 from .network import Network, SequenceLengths, SequenceOptions
 
@@ -124,9 +125,7 @@ def sampled_lengths(samples: Samples) -> list[int]:
 
 
 def _check_length(length: int, length_range: tuple[int, int]) -> None:
-    shortest, longest = length_range
-    if isinstance(length, bool) or not isinstance(length, int) or not shortest <= length <= longest:
-        raise BadValue(f"--sequence-length must be an integer from {shortest} to {longest} (got {length!r})")
+    check_integer("--sequence-length", length, *length_range)
 
 
 def _check_same_layers(one: Network, other: Network) -> None:

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from ..errors import BadValue, CountFailed, UnknownName, UnsupportedPhase
-from ..units import element_bytes
+from ..units import check_integer, element_bytes
 from .kinds import MATRIX_KINDS, RULE_ERRORS, USER_RULES, count_failure, count_layer
 from .layer import NO_COST, NOWHERE, RECURRENT_MODULES, Cost, Flow, Layer, Op, PassCost, trace_flow
 
@@ -207,8 +207,7 @@ def find_convention(name: str) -> Convention:
 
 def check_batch_size(batch_size: int) -> None:
     """Raise BadValue unless a batch size is an integer >= 1."""
-    if isinstance(batch_size, bool) or not isinstance(batch_size, (int, np.integer)) or batch_size < 1:
-        raise BadValue(f"the batch size must be an integer >= 1 (got {batch_size!r})")
+    check_integer("the batch size", batch_size, 1)
 
 
 def check_execution(execution: str, phase: str, precision: str = "fp16") -> None:

@@ -19,7 +19,7 @@ from ..errors import AmbiguousName, BadFile, BadQuantity, BadValue, UnknownName
 from ..files import read_typed, shipped_folder
 from ..machines import Device, Link, read_links
 from ..machines.names import normalize_name
-from ..units import format_si, parse_quantity
+from ..units import check_integer, format_si, parse_quantity
 
 FORMAT = 1
 OPERATIONS = {
@@ -208,8 +208,7 @@ class Topology(msgspec.Struct, frozen=True):
 
         Raise BadValue if the workers do not fill whole nodes, or need several nodes without a link between them.
         """
-        if workers < 1:
-            raise BadValue(f"the number of workers must be an integer >= 1 (got {workers})")
+        check_integer("the number of workers", workers, 1)
         per_node = self.devices_per_node
         if workers == self.workers:
             return self

@@ -9,6 +9,7 @@ import msgspec
 from ..counting.work import COMPILED, MEGATRON
 from ..errors import BadValue, UnknownName
 from ..timing.expert_kernels import EXPERT_KERNELS, check_stack
+from ..units import check_integer
 from .expert_exchange import DISPATCHERS
 from .pipeline_layout import parse_layout
 from .saved_activations import CONTAINED_MODULES, RECOMPUTE_MODULES
@@ -189,9 +190,7 @@ class ParallelConfig(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         for name, option in _DEGREE_OPTIONS.items():
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise BadValue(f"`{option}` must be an integer >= 1 (got {value!r})")
+            check_integer(f"`{option}`", getattr(self, name), 1)
         if self.recompute not in ("", *RECOMPUTATIONS):
             raise BadValue(f"`--recompute` must be one of {', '.join(RECOMPUTATIONS)} (got {self.recompute!r})")
         for name in self.recompute_modules:

@@ -18,7 +18,7 @@ from ..timing.energy import power_of
 from ..timing.memory import usable_bytes
 from ..timing.optimizers import OPTIMIZERS
 from ..timing.predicting import predict
-from ..units import element_bytes
+from ..units import check_integer, element_bytes
 from .clusters import Cluster, ConditionedPrior, data_sheet_case
 from .job import Job
 from .links import Topology
@@ -64,8 +64,7 @@ def scale(
     if not workers:
         raise BadValue("give at least one number of workers")
     for number in workers:
-        if number < 1:
-            raise BadValue(f"the number of workers must be an integer >= 1 (got {number})")
+        check_integer("the number of workers", number, 1)
     workload, device, tokens = job.workload, job.machine.device, job.workload.network.tokens
     available_bytes = usable_bytes(device)
     constants, has_experts = job.model.power_constants, workload.has_experts

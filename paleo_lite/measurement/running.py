@@ -15,6 +15,7 @@ from ..counting import Layer
 from ..counting.layer import INPUT
 from ..errors import BadValue
 from ..extras import require
+from ..units import check_integer
 from .clock import ROUNDS, Clock, Effort, EventClock, HostClock, Run, Timing, best_of, time_call
 
 PRECISIONS = {"fp32": "float32", "fp64": "float64", "fp16": "float16", "bf16": "bfloat16", "tf32": "float32"}
@@ -75,8 +76,8 @@ def set_up(
         raise BadValue("torch finds no CUDA device: use `--device cpu`, or install a CUDA build of torch")
     if device == "cpu" and precision == "tf32":
         raise BadValue("tf32 is a precision of tensor cores, which a CPU does not have: use fp32")
-    if threads is not None and threads < 1:
-        raise BadValue(f"threads must be an integer >= 1 (got {threads!r})")
+    if threads is not None:
+        check_integer("threads", threads, 1)
     before = (torch.get_num_threads(), torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32)
     try:
         if threads is not None:

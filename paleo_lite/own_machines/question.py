@@ -10,7 +10,7 @@ from ..engines.records.record import LocalEngine
 from ..errors import BadValue
 from ..machines import Device
 from ..timing.facility import Facility
-from ..units import format_si, parse_quantity
+from ..units import check_integer, format_si, parse_quantity
 from .contents import Contents
 from .step import UBATCH
 
@@ -55,10 +55,10 @@ class LocalQuestion(msgspec.Struct, frozen=True, kw_only=True):
             raise BadValue(f"`--engine` must be one of {', '.join(LOCAL_ENGINES)} (got {self.execution!r})")
         numbers = {"--context": self.context, "--prompt": self.prompt_tokens, "--workers": self.gpus}
         for name, number in numbers.items():
-            if number is not None and number < 1:
-                raise BadValue(f"`{name}` must be an integer >= 1 (got {number})")
-        if self.gpu_layers is not None and self.gpu_layers < 0:
-            raise BadValue(f"`--gpu-layers` must be an integer >= 0 (got {self.gpu_layers})")
+            if number is not None:
+                check_integer(f"`{name}`", number, 1)
+        if self.gpu_layers is not None:
+            check_integer("`--gpu-layers`", self.gpu_layers, 0)
         if self.cpu_experts and self.cpu_expert_blocks is not None:
             raise BadValue("give only one of `--cpu-experts` and `--cpu-expert-blocks`")
         _ = self.memory_bytes

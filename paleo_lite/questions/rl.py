@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..errors import BadValue
+from ..units import check_integer
 from .compare import check_no_pipeline, compare
 from .kind import QuestionKind, make_function
 from .records import settings_of
@@ -28,8 +29,7 @@ def _answer(question: Rl) -> RlAnswer:
     """Return the prediction of one step."""
     if question.network is None:
         raise BadValue("`rl` needs a language model, such as qwen3-8b")
-    if question.steps_off < 0:
-        raise BadValue(f"`--steps-off` must be an integer >= 0 (got {question.steps_off})")
+    check_integer("`--steps-off`", question.steps_off, 0)
     _check_algorithm(question)
     from ..api.reinforcement_answer import answer_rl
     from ..api.resolve import resolve_network

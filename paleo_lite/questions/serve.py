@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..errors import BadValue
 from ..formats import format_of_weights, split_format
 from ..text import format_plural
+from ..units import check_integer
 from .compare import check_no_pipeline, check_single, compare, published_weights
 from .kind import QuestionKind, make_function
 from .option import command_words
@@ -58,8 +59,7 @@ def _answer(question: Serve, listings: Mapping[str, Price | None] | None = None)
     """Return the prediction of one deployment, or a ranking."""
     if question.network is None:
         raise BadValue("`serve` needs a language model, such as llama-3-8b")
-    if question.seed < 0:
-        raise BadValue(f"`--seed` must be an integer >= 0 (got {question.seed})")
+    check_integer("`--seed`", question.seed, 0)
     is_group = question.tensor or question.pipeline
     if question.link is not None and question.advise is None and not is_group:
         raise BadValue("`--link` joins the devices of a replica: give their number with `--tensor`")

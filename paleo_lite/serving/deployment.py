@@ -14,6 +14,7 @@ from ..errors import BadValue, DoesNotFit
 from ..machines import Device, Price
 from ..timing.facility import Facility
 from ..timing.fine_tuning import adapted_layers
+from ..units import check_integer
 from .adapters import AdapterCost, Adapters, cost_of_adapters, room_beside, times_with
 from .cache import CacheRoom
 from .elastic import Elasticity
@@ -70,8 +71,7 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
     elasticity: Elasticity | None = None  # how replicas, of which there are so many at most, come and go
 
     def __post_init__(self) -> None:
-        if isinstance(self.replicas, bool) or not isinstance(self.replicas, int) or self.replicas < 1:
-            raise BadValue(f"`--replicas` must be an integer >= 1 (got {self.replicas!r})")
+        check_integer("`--replicas`", self.replicas, 1)
         drafts_on_device = self.draft is not None or bool(self.options.speculation.heads)
         pools = (self,) if self.prefill is None else (self, self.prefill)  # the heads have keys and values of their own
         if drafts_on_device and any(pool.on_device.pipeline.degree > 1 for pool in pools):
@@ -307,8 +307,7 @@ def tensor_group(
 
     Raise BadValue if the number of devices is below 1, or that of an attention group exceeds the devices of a node.
     """
-    if isinstance(tensor, bool) or not isinstance(tensor, int) or tensor < 1:
-        raise BadValue(f"`--tensor` must be an integer >= 1 (got {tensor!r})")
+    check_integer("`--tensor`", tensor, 1)
     if tensor == 1:
         return None
     if topology is not None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from ..errors import BadValue
+from ..units import check_integer
 from .drafts import HEADS
 from .iteration_times import IterationTimes
 
@@ -26,8 +27,7 @@ class Speculation(msgspec.Struct, frozen=True):
     drafts_at_once: bool = False  # whether one pass of `draft` gives all tokens; otherwise each takes one
 
     def __post_init__(self) -> None:
-        if isinstance(self.draft_length, bool) or not isinstance(self.draft_length, int) or self.draft_length < 0:
-            raise BadValue(f"`--speculation tokens` must be an integer >= 0 (got {self.draft_length!r})")
+        check_integer("`--speculation tokens`", self.draft_length, 0)
         if not 0 <= self.acceptance < 1:
             raise BadValue(f"`--speculation acceptance` must be a probability >= 0 and < 1 (got {self.acceptance:g})")
         if self.acceptance and not self.draft_length:

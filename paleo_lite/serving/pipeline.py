@@ -24,7 +24,7 @@ from ..distributed.links import LinkRate, Topology, link_rate
 from ..errors import BadValue
 from ..timing import Workload
 from ..timing.workload import matrix_elements
-from ..units import element_bytes
+from ..units import check_integer, element_bytes
 
 MIN_EXCHANGE_BYTES = 2
 """Activations and partial sums are exchanged in at least 16 bits."""
@@ -49,8 +49,7 @@ def connect_stages(
     Nodes are filled stage by stage; a boundary that falls between two nodes uses the link between nodes. Without a
     topology all boundaries have the device's link.
     """
-    if isinstance(degree, bool) or not isinstance(degree, int) or degree < 1:
-        raise BadValue(f"`--pipeline` must be an integer >= 1 (got {degree!r})")
+    check_integer("`--pipeline`", degree, 1)
     if degree == 1:
         return PipelineStages()
     if topology is None:

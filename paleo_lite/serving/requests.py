@@ -15,7 +15,7 @@ import numpy as np
 
 from ..errors import BadFile, BadQuantity, BadValue, UnknownName
 from ..files import NOT_TEXT, check_regular
-from ..units import parse_quantity
+from ..units import check_integer, parse_quantity
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -265,8 +265,7 @@ def generate_traffic(
     """
     if (rate_per_s is None) == (concurrency is None):
         raise BadValue("give exactly one of `--rate` and `--concurrency`, or `--requests` with a trace")
-    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MAX_REQUESTS:
-        raise BadValue(f"`--num-requests` must be an integer from 1 to {MAX_REQUESTS:,} (got {count!r})")
+    check_integer("`--num-requests`", count, 1, MAX_REQUESTS)
     if arrivals not in ARRIVALS:
         raise BadValue(f"`--arrivals` must be {' or '.join(ARRIVALS)} (got {arrivals!r})")
     if concurrency is not None and (isinstance(concurrency, bool) or concurrency < 1):

@@ -17,6 +17,7 @@ from ..counting import INPUT, Layer
 from ..errors import BadValue
 from ..machines import Device, Machine
 from ..result import Result
+from ..units import check_integer
 from .calibrated import POWER
 from .features import WORK_COLUMNS, WORK_ROWS
 from .models import TimeModel
@@ -174,8 +175,7 @@ def time_gemms(
     if len(tile) != 2:
         raise BadValue(f"the tile must be rows x columns, such as 128x64 (got {'x'.join(map(str, tile))!r})")
     for name, size in (("M", m), ("N", n), ("K", k), ("count", products), ("into", into), ("tile", min(tile))):
-        if size < 1:
-            raise BadValue(f"{name} must be an integer >= 1 (got {size})")
+        check_integer(name, size, 1)
     if 2 * m * n * k * products >= _MAX_FLOPS or products > MAX_LAUNCHES:
         raise BadValue(f"{products} products of {m} x {n} x {k} are too many to count")
     if products % into:

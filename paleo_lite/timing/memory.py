@@ -26,7 +26,7 @@ from ..counting.work import PHASES_WITH_GRADIENTS
 from ..errors import BadValue
 from ..formats import bytes_per_number
 from ..machines import Device
-from ..units import element_bytes
+from ..units import check_integer, element_bytes
 from .liveness import (
     ZERO_BYTES,
     MemoryPlan,
@@ -249,8 +249,7 @@ def _memory_parts(workload: Workload, stage: int, shards: int) -> dict[str, Affi
     """Return the parts of `Memory` by name."""
     if stage not in (0, 1, 2, 3):
         raise BadValue(f"the ZeRO stage must be 0, 1, 2 or 3 (got {stage!r})")
-    if isinstance(shards, bool) or not isinstance(shards, int) or shards < 1:
-        raise BadValue(f"the number of shards must be an integer >= 1 (got {shards!r})")
+    check_integer("the number of shards", shards, 1)
     layers, number_bytes = workload.trained_layers, element_bytes(workload.precision)
     has_gradients = workload.phase in PHASES_WITH_GRADIENTS
     stage = stage if has_gradients else 0

@@ -23,7 +23,7 @@ import numpy as np
 from ..counting import Layer
 from ..errors import BadValue
 from ..machines import Device
-from ..units import element_bytes
+from ..units import check_integer, element_bytes
 from .offload import peer_bandwidth_bytes_per_s
 from .prediction import Prediction
 
@@ -69,8 +69,7 @@ def make_split(ulysses: int | None, ring: int | None, guidance_parallel: bool = 
     """Return a split; raise BadValue if a number is not an integer >= 1, or there are too many devices."""
     split = SequenceSplit(1 if ulysses is None else ulysses, 1 if ring is None else ring, 2 if guidance_parallel else 1)
     for name, value in zip(("--ulysses", "--ring"), split[:2]):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise BadValue(f"{name} must be an integer >= 1 (got {value!r})")
+        check_integer(name, value, 1)
     if split.devices > _MAX_DEVICES:
         raise BadValue(f"--ulysses times --ring must be at most {_MAX_DEVICES:,} devices (got {split.devices:,})")
     return split

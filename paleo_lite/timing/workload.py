@@ -16,7 +16,7 @@ from ..counting.kinds import class_of, is_expert_layer
 from ..counting.work import COLUMNS, MIXED_EXECUTIONS, PASSES, check_batch_size, check_execution, passes_of
 from ..errors import BadValue, UnknownName, UnsupportedPhase
 from ..formats import FORMATS, Format, bytes_per_number, format_of_weights
-from ..units import element_bytes
+from ..units import check_integer, element_bytes, is_integer
 from .activity import NARROW_PRECISIONS
 from .optimizers import MASTER_BYTES, OPTIMIZERS, embedding_shapes, update_cost
 from .quantization import has_stored_weights, quantize_inputs, read_quantized_inputs, read_stored_weights
@@ -516,10 +516,8 @@ class TrainingOptions(msgspec.Struct, frozen=True):
             raise UnknownName("offload", self.offload, OFFLOADS)
         if self.checkpointing not in CHECKPOINTING:
             raise UnknownName("checkpointing", self.checkpointing, CHECKPOINTING)
-        if isinstance(self.accumulation, bool) or not isinstance(self.accumulation, int) or self.accumulation < 1:
-            raise BadValue(f"the accumulation must be an integer >= 1 (got {self.accumulation!r})")
-        if isinstance(self.loss_chunks, bool) or not isinstance(self.loss_chunks, int) or self.loss_chunks < 1:
-            raise BadValue(f"the parts of the loss must be an integer >= 1 (got {self.loss_chunks!r})")
+        check_integer("the accumulation", self.accumulation, 1)
+        check_integer("the parts of the loss", self.loss_chunks, 1)
         if self.products is not None and (self.products not in NARROW_PRODUCTS or not self.mixed_precision):
             names = " or ".join(map(repr, NARROW_PRODUCTS))
             raise BadValue(f"`products` must be {names}, with mixed precision (got {self.products!r})")
@@ -528,7 +526,7 @@ class TrainingOptions(msgspec.Struct, frozen=True):
                 "`--training-settings gradients=fp32` is for `--mixed-precision`: otherwise gradients have the "
                 "precision of the weights"
             )
-        if isinstance(self.lora_rank, bool) or not isinstance(self.lora_rank, int) or self.lora_rank < 0:
+        if not is_integer(self.lora_rank) or self.lora_rank < 0:
             raise BadValue(f"`--lora` must be an integer >= 1 (got {self.lora_rank!r})")
         if self.lora_modules and not self.lora_rank:
             raise BadValue("`--trainable adapters` needs the rank of the adapters: give `--lora RANK`, such as 16")

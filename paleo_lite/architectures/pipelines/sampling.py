@@ -13,6 +13,7 @@ import msgspec
 
 from ...errors import BadValue
 from ...files import file_exists, shipped_folder
+from ...units import check_integer
 from ..catalog import normalize_name
 from ..descriptor import COMPRESSED, decode_descriptor, read_bounded
 from ..network import Network, SequenceOptions
@@ -90,8 +91,8 @@ def make_sampling(
     pipeline for pictures.
     """
     steps = pipeline.steps if steps is None else steps
-    _check_integer("--steps", steps, _MAX_STEPS)
-    _check_integer("--batch-size", images, _MAX_IMAGES)
+    check_integer("--steps", steps, 1, _MAX_STEPS)
+    check_integer("--batch-size", images, 1, _MAX_IMAGES)
     width, height = pipeline.size if image_size is None else parse_image_size(image_size)
     step = pipeline.size_step
     for name, pixels in (("width", width), ("height", height)):
@@ -104,7 +105,7 @@ def make_sampling(
     if frames is not None and not pipeline.is_video:
         raise BadValue(f"{pipeline.name} makes pictures: remove --frames, or choose a pipeline for videos")
     frames = max(pipeline.frames, 1) if frames is None else frames
-    _check_integer("--frames", frames, _MAX_FRAMES)
+    check_integer("--frames", frames, 1, _MAX_FRAMES)
     if pipeline.is_video and (frames - 1) % pipeline.frames_per_latent:
         per_latent = pipeline.frames_per_latent
         nearest = (frames - 1) // per_latent * per_latent + 1
@@ -124,11 +125,6 @@ def make_sampling(
             f"(got {step_caching:g})"
         )
     return Sampling(steps, width, height, frames, guidance, images, tiled, step_caching)
-
-
-def _check_integer(name: str, value: object, largest: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= largest:
-        raise BadValue(f"{name} must be an integer from 1 to {largest:,} (got {value!r})")
 
 
 class PartRuns(NamedTuple):

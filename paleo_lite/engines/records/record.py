@@ -16,6 +16,7 @@ from msgspec import structs
 from ...errors import BadValue
 from ...gguf_types import Mixture
 from ...machines import Device
+from ...units import check_integer
 
 COMMUNICATOR_BYTES = 1.15 * 2**30
 """Bytes that the communicators of a group with NVLink keep on each device, beside the context.
@@ -273,13 +274,8 @@ class Server(Engine, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for name in ("max_batched_tokens", "max_sequences", "block_tokens", "receive_interval"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                option = _OPTIONS.get(name, f"--{name.replace('_', '-')}")
-                raise BadValue(f"`{option}` must be an integer >= 1 (got {value!r})")
-        if isinstance(self.chunked_prefill, bool) or not isinstance(self.chunked_prefill, int):
-            raise BadValue(f"`--chunked-prefill` must be an integer >= 0 (got {self.chunked_prefill!r})")
-        if self.chunked_prefill < 0:
-            raise BadValue(f"`--chunked-prefill` must be an integer >= 0 (got {self.chunked_prefill})")
+            check_integer(f"`{_OPTIONS.get(name, '--' + name.replace('_', '-'))}`", value, 1)
+        check_integer("`--chunked-prefill`", self.chunked_prefill, 0)
         if not 0 < self.memory_fraction <= 1:
             raise BadValue(f"`--memory-fraction` must be a fraction > 0 and <= 1 (got {self.memory_fraction:g})")
         if not self.overhead_s >= 0:
