@@ -16,7 +16,7 @@ from pathlib import Path
 from paleo_lite.api.prediction import predict_pass
 from paleo_lite.api.question import Question
 from paleo_lite.errors import PaleoError
-from paleo_lite.timing.workload import TrainingOptions
+from paleo_lite.timing.training_options import TrainingOptions
 from validation.steps.published import published_steps
 
 NETWORKS = (

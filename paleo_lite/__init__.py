@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from .questions.sweep import sweep
     from .questions.train import Train, train
     from .timing import Workload
-    from .timing.workload import TrainingOptions
+    from .timing.training_options import TrainingOptions
 
 __all__ = [
     "Calibration",
@@ -117,7 +117,7 @@ _MODULES = {
     "Serve": "questions.serve_options",
     "Settings": "distributed.settings",
     "Train": "questions.train",
-    "TrainingOptions": "timing.workload",
+    "TrainingOptions": "timing.training_options",
     "Values": "architectures.inputs",
     "Workload": "timing",
     "audit": "api.catalogue",

@@ -55,7 +55,7 @@ def memory_ranges(
     """
     from ..timing.capacity import compare_memory
     from ..timing.memory_ranges import MemoryAt, MemoryRanges
-    from ..timing.workload import TrainingOptions
+    from ..timing.training_options import TrainingOptions
 
     if gpu is None:
         raise BadValue("give the device with `--gpu`, such as `--gpu h100-sxm`")

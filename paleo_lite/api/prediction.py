@@ -161,7 +161,7 @@ def _predict_blocks(question: Question, evidence: EvidenceCalibration | None) ->
     from ..distributed.parallel_config import ParallelConfig
     from ..distributed.remedies import fitting_note
     from ..distributed.settings import Settings
-    from ..timing.workload import TrainingOptions
+    from ..timing.training_options import TrainingOptions
 
     execution = question.execution or default_execution(question.phase)
     # The model is that of PyTorch: stacks in blocks have kernels of their own, and no hosts of convolutional networks.

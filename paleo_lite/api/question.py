@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..distributed.parallel_config import ParallelConfig
     from ..timing.budget import Amount
     from ..timing.facility import Facility
-    from ..timing.workload import TrainingOptions
+    from ..timing.training_options import TrainingOptions
 
 
 class PictureOptions(msgspec.Struct, frozen=True):

@@ -18,8 +18,9 @@ from ..errors import BadValue
 from ..formats import split_format
 from ..machines import Device, Machine
 from ..timing import TimeModel, Workload
+from ..timing.training_options import TrainingOptions
 from ..timing.training_recipes import check_recipe, find_recipe
-from ..timing.workload import TrainingOptions, UnderEngine
+from ..timing.workload import UnderEngine
 from ..units import PRECISION_BYTES, element_bytes
 from .question import Question
 

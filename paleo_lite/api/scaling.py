@@ -71,7 +71,7 @@ def predict_cluster(question: Question, request: ClusterRequest, settings: Setti
 def resolve_cluster(question: Question, request: ClusterRequest, settings: Settings | None = None) -> ClusterCase:
     """Return the nouns of a question about many devices; raise PaleoError as `predict_cluster` does."""
     from ..distributed.settings import Settings
-    from ..timing.workload import TrainingOptions
+    from ..timing.training_options import TrainingOptions
 
     pipeline = find_pipeline(question.network) if isinstance(question.network, str) else None
     if pipeline is not None:

@@ -13,7 +13,7 @@ from ..machines import Machine, list_devices
 from ..serving.engine_model import EngineModel
 from ..timing import Prediction, TimeModel, Workload, predict
 from ..timing.capacity import predict_with_memory
-from ..timing.workload import TrainingOptions
+from ..timing.training_options import TrainingOptions
 from .choose import choose_model
 from .evidence_file import EvidenceCalibration
 

@@ -20,9 +20,9 @@ from ..timing.expert_kernels import EXPERT_KERNELS, expert_layers
 from ..timing.fine_tuning import find_logits
 from ..timing.memory import Memory
 from ..timing.models import Terms
+from ..timing.training_options import with_update
 from ..timing.training_recipes import QUANTIZATION_BANDWIDTH_SHARE, TRAINING_RECIPES
 from ..timing.training_stack import FUSED_KINDS, stack_constants
-from ..timing.workload import with_update
 from .job import Job
 from .saved_activations import NUMBER_BYTES, SavedActivations, saved_activations
 

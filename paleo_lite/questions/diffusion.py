@@ -96,7 +96,7 @@ class Diffusion(
     )  # fmt: skip
     offload: Any = option(  # one or several names
         group=DEVICE_GROUP, is_common=True, metavar="PLACE",
-        type=Names("offload", ".timing.workload:OFFLOADS", ".timing.pipeline_run:PIPELINE_OFFLOADS"),
+        type=Names("offload", ".timing.training_options:OFFLOADS", ".timing.pipeline_run:PIPELINE_OFFLOADS"),
         help="Keep the parameters of each part (model) or layer (sequential) in the memory of the host until it runs; "
         "in training keep gradients and optimizer state there (cpu), or on NVMe drives (nvme). [default: none]",
     )  # fmt: skip

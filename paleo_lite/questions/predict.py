@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from ..distributed.table import ScaleTable
     from ..sweeps.comparison import Comparison
     from ..timing import Prediction
-    from ..timing.workload import TrainingOptions
+    from ..timing.training_options import TrainingOptions
 
 PHASES = Names("phase", ".counting:PHASES", ".counting:GENERATION_PHASES")
 EXECUTIONS = Names("execution", ".counting.fusion:EXECUTIONS")
@@ -175,7 +175,7 @@ def _training(question: Any) -> TrainingOptions | None:
     """Return the options of a training step with the optimizer of `train`; None for plain SGD and other phases."""
     if question.phase != "training" or question.network is None or default_optimizer(question) == "sgd":
         return None
-    from ..timing.workload import TrainingOptions
+    from ..timing.training_options import TrainingOptions
 
     return TrainingOptions(default_optimizer(question))
 

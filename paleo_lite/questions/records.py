@@ -302,7 +302,7 @@ class UpdateOptions(Options):
         help="Gradient accumulation: micro-batches per update of the weights. [default: 1]",
     )  # fmt: skip
     offload: str | None = option(
-        group=TRAINING_GROUP, is_common=True, type=OffloadNames("offload", ".timing.workload:OFFLOADS"),
+        group=TRAINING_GROUP, is_common=True, type=OffloadNames("offload", ".timing.training_options:OFFLOADS"),
         metavar="PLACE",
         help="Keep gradients and optimizer state in the memory of the host (cpu) or on NVMe drives (nvme), and update "
         "there; activations:FRACTION copies this share of the saved activations to the host and back; both are "

@@ -10,7 +10,7 @@ from .division import CHECKPOINTING_OF_RECOMPUTE
 from .records import settings_of
 
 if TYPE_CHECKING:
-    from ..timing.workload import TrainingOptions
+    from ..timing.training_options import TrainingOptions
 
 SAMPLES_PER_DEVICE = 32
 """Samples per device if no batch size is given, except for networks that read tokens: those get one sequence."""
@@ -49,7 +49,7 @@ def training_options(
             fields[_TRAINABLE_FIELDS[key]] = value if key == "dropout" else _split_names(value)
     if not fields and optimizer == "sgd":
         return None
-    from ..timing.workload import TrainingOptions
+    from ..timing.training_options import TrainingOptions
 
     fields.setdefault("optimizer", "adamw" if question.lora else optimizer)
     return TrainingOptions(**fields)

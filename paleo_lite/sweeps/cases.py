@@ -27,7 +27,8 @@ from ..timing.fine_tuning import append_loss, skip_loss_at_inference
 from ..timing.memory import memory_coefficients, model_bytes
 from ..timing.optimizers import default_optimizer
 from ..timing.quantization import read_stored_weights
-from ..timing.workload import TrainingOptions, Workload, with_update
+from ..timing.training_options import TrainingOptions, with_update
+from ..timing.workload import Workload
 from ..units import PRECISION_BYTES, element_bytes
 from .space import SizedNetwork
 

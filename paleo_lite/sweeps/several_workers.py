@@ -17,7 +17,8 @@ from ..distributed.scale import predict_step
 from ..distributed.settings import Settings
 from ..distributed.step import DeviceStep, as_scalar
 from ..errors import BadValue, PaleoError
-from ..timing.workload import TrainingOptions, Workload
+from ..timing.training_options import TrainingOptions
+from ..timing.workload import Workload
 from .cases import count_work, counted_precision, layer_groups, optimizer_of, resolve_network, shared_cache
 from .grid import AXES, Grid
 from .single_worker import SingleWorkerTimes

@@ -38,7 +38,8 @@ from .liveness import (
 )
 from .optimizers import MASTER_BYTES, OPTIMIZERS, embedding_shapes, update_cost
 from .quantization import parameter_bytes
-from .workload import Workload, bytes_per_state, cached_for_layers
+from .training_options import bytes_per_state
+from .workload import Workload, cached_for_layers
 
 if TYPE_CHECKING:
     from .liveness import Buffers, Bytes
@@ -449,10 +450,10 @@ class Segment(NamedTuple):
 def find_segments(layers: Sequence[Layer], plan: MemoryPlan, checkpointing: str) -> list[Segment]:
     """Cut a network into segments at tensors that alone connect its parts; a single one without checkpointing.
 
-    `checkpointing` is one of `paleo_lite.timing.workload.CHECKPOINTING`. ``all`` makes every possible cut: wherever a
-    single tensor crosses and a convolution or matrix product lies between. ``block`` takes one of them per block,
-    before the first layer of a numbered module. ``sqrt`` takes about the square root of as many as ``all``, so that the
-    segments save about equal amounts.
+    `checkpointing` is one of `CHECKPOINTING` in `paleo_lite.timing.training_options`. ``all`` makes every possible cut:
+    wherever a single tensor crosses and a convolution or matrix product lies between. ``block`` takes one of them per
+    block, before the first layer of a numbered module. ``sqrt`` takes about the square root of as many as ``all``, so
+    that the segments save about equal amounts.
 
     All segments but the last are computed again: the backward pass begins with the last one, for which the forward pass
     has just finished. The layers are in the order of execution, and the plan is that of these layers.

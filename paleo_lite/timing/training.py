@@ -14,7 +14,8 @@ from ..machines import Machine
 from ..units import element_bytes, format_si
 from .models import TimeModel
 from .optimizers import OPTIMIZERS
-from .workload import Workload, bytes_per_state, cached_for_layers, with_update
+from .training_options import bytes_per_state, with_update
+from .workload import Workload, cached_for_layers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

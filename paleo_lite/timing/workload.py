@@ -1,8 +1,8 @@
-"""The workload of a prediction: network, precision, batch size and phase, and the options of a training step."""
+"""The workload of a prediction: everything that determines the computations of a network."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,17 +16,15 @@ from ..counting.kinds import class_of, is_expert_layer
 from ..counting.work import COLUMNS, MIXED_EXECUTIONS, PASSES, check_batch_size, check_execution, passes_of
 from ..errors import BadValue, UnknownName, UnsupportedPhase
 from ..formats import FORMATS, Format, bytes_per_number, format_of_weights
-from ..units import check_integer, element_bytes, is_integer
+from ..units import element_bytes
 from .activity import NARROW_PRECISIONS
-from .optimizers import MASTER_BYTES, OPTIMIZERS, embedding_shapes, update_cost
 from .quantization import has_stored_weights, quantize_inputs, read_quantized_inputs, read_stored_weights
-from .training_recipes import TRAINING_RECIPES, find_recipe
+from .training_options import TrainingOptions
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ..architectures.checkpoint import StoredWeights
-    from .fine_tuning import FineTuning
 
 
 GIVEN = Convention("given", "FLOP", "a FLOP count given by the user", lambda op: None)
@@ -421,213 +419,3 @@ def _fuse_counted(layers: tuple[Layer, ...], precision: str, convention: str, ex
     from ..counting.fusion import fuse  # imported on demand, to keep cold starts fast
 
     return fuse(layers, cached_for_layers(count, layers, precision, convention), execution)
-
-
-OFFLOADS = ("none", "cpu", "nvme")
-"""Where optimizer state and gradients are kept: in the device's memory, in the host's, or on NVMe drives."""
-
-NARROW_PRODUCTS = ("fp8", "fp4")
-"""Precisions of matrix products in mixed precision that are narrower than the tensors."""
-
-CHECKPOINTING = ("none", "sqrt", "block", "all")
-"""Activation recomputation: of no activations, of those inside about sqrt(n) segments, of those inside every block, or
-of those between all possible cuts (in a transformer two per block)."""
-
-
-class TrainingOptions(msgspec.Struct, frozen=True):
-    """Options of a training step.
-
-    Attributes
-    ----------
-    optimizer : str
-        Update rule, one of `paleo_lite.timing.optimizers.OPTIMIZERS`.
-    mixed_precision : bool
-        Whether weights, gradients and activations are in fp16 or bf16, with master weights and optimizer state in fp32.
-    checkpointing : {"none", "sqrt", "block", "all"}
-        Activation recomputation; see `CHECKPOINTING`.
-    accumulation : int
-        Micro-batches per step, whose gradients are accumulated before one update.
-    products : {"fp8", "fp4"} or None
-        Narrower precision of matrix products. It requires mixed precision and applies to layers with weights except the
-        last one, which computes the logits (Micikevicius et al. 2022, FP8 formats for deep learning; NVIDIA 2025,
-        Pretraining large language models with NVFP4).
-    recipe : str or None
-        Recipe of the narrower products, one of `paleo_lite.timing.training_recipes.TRAINING_RECIPES`; None for none.
-    fused_loss : bool or None
-        Whether the cross entropy of a language model is one kernel, which reads the logits as they are (flash-attn,
-        Liger, Transformer Engine), instead of several kernels in fp32; None for the default of the stack.
-    loss_chunks : int
-        Parts of the tokens for which head and loss are computed one after another, so that only the logits of one part
-        are in memory (torchtune, Liger's fused linear cross entropy).
-    fp32_gradients : bool
-        Whether gradients are kept in fp32 in mixed precision, as Megatron-LM accumulates them.
-    gradient_release : bool
-        Whether every parameter is updated as soon as its gradient is known, so that only the gradients of one layer are
-        in memory (torchtune's ``optimizer_in_bwd``; Lv et al. 2023, LOMO).
-    lora_rank : int
-        Rank of LoRA adapters; 0 without adapters. All other parameters are frozen.
-    lora_modules : tuple of str
-        Names of the layers with adapters, such as ``("q_proj", "v_proj")``; empty for all linear layers except the
-        output head.
-    lora_dropout : float
-        Probability with which an adapter drops numbers of its input, below 1.
-    fused_adapters : bool
-        Whether the second product of an adapter multiplies by the scale and adds to the result of the frozen product
-        (Unsloth, Axolotl, Transformer Engine), instead of kernels of their own (PEFT, torchtune).
-    freeze : tuple of str
-        Names or patterns of layers that are not trained, such as ``("model.embed_tokens", "model.layers.[0-9].*")``.
-    train_only : tuple of str
-        Names or patterns of the only layers that are trained; ``"last"`` is the last layer with weights.
-    offload : {"none", "cpu", "nvme"}
-        Where gradients and optimizer state are kept, and where the update takes place: on the device, in the memory of
-        the host (ZeRO-Offload), or on NVMe drives (ZeRO-Infinity).
-
-    Raises
-    ------
-    UnknownName
-        If there is no such optimizer, kind of checkpointing or destination of offloading.
-    BadValue
-        If the accumulation is not an integer >= 1, the rank not an integer >= 0, modules are named without a rank, or
-        `products` or `fp32_gradients` is set without mixed precision.
-    """
-
-    optimizer: str = "momentum"
-    mixed_precision: bool = False
-    checkpointing: str = "none"
-    accumulation: int = 1
-    products: str | None = None
-    recipe: str | None = None
-    fused_loss: bool | None = None
-    loss_chunks: int = 1
-    fp32_gradients: bool = False
-    gradient_release: bool = False
-    lora_rank: int = 0
-    lora_modules: tuple[str, ...] = ()
-    lora_dropout: float = 0.0
-    fused_adapters: bool = True
-    freeze: tuple[str, ...] = ()
-    train_only: tuple[str, ...] = ()
-    offload: str = "none"
-
-    def __post_init__(self) -> None:
-        if self.optimizer not in OPTIMIZERS:
-            raise UnknownName("optimizer", self.optimizer, OPTIMIZERS)
-        if self.offload not in OFFLOADS:
-            raise UnknownName("offload", self.offload, OFFLOADS)
-        if self.checkpointing not in CHECKPOINTING:
-            raise UnknownName("checkpointing", self.checkpointing, CHECKPOINTING)
-        check_integer("the accumulation", self.accumulation, 1)
-        check_integer("the parts of the loss", self.loss_chunks, 1)
-        if self.products is not None and (self.products not in NARROW_PRODUCTS or not self.mixed_precision):
-            names = " or ".join(map(repr, NARROW_PRODUCTS))
-            raise BadValue(f"`products` must be {names}, with mixed precision (got {self.products!r})")
-        if self.fp32_gradients and not self.mixed_precision:
-            raise BadValue(
-                "`--training-settings gradients=fp32` is for `--mixed-precision`: otherwise gradients have the "
-                "precision of the weights"
-            )
-        if not is_integer(self.lora_rank) or self.lora_rank < 0:
-            raise BadValue(f"`--lora` must be an integer >= 1 (got {self.lora_rank!r})")
-        if self.lora_modules and not self.lora_rank:
-            raise BadValue("`--trainable adapters` needs the rank of the adapters: give `--lora RANK`, such as 16")
-
-        if not 0 <= self.lora_dropout < 1:
-            raise BadValue(f"`--trainable dropout` must be a probability from 0 to 1 (got {self.lora_dropout!r})")
-        if self.lora_dropout and not self.lora_rank:
-            raise BadValue("`--trainable dropout` is of adapters: give `--lora RANK`, such as 16")
-        if not self.fused_adapters and not self.lora_rank:
-            raise BadValue("`--trainable kernels` is of adapters: give `--lora RANK`, such as 16")
-        if self.gradient_release and (self.accumulation > 1 or self.offload != "none"):
-            other = "--accumulation" if self.accumulation > 1 else "--offload"
-            raise BadValue(
-                f"`--training-settings gradients=released` updates in the backward pass, which keeps no gradients for "
-                f"`{other}`: give one of them"
-            )
-
-    @property
-    def fine_tuning(self) -> FineTuning | None:
-        """Which parameters are trained; None for all."""
-        if not (self.lora_rank or self.freeze or self.train_only):
-            return None
-        from .fine_tuning import FineTuning
-
-        adapters = (self.lora_rank, self.lora_modules, self.lora_dropout, self.fused_adapters)
-        return FineTuning(*adapters, self.freeze, self.train_only)
-
-    def micro_batch(self, batch_size: int) -> int:
-        """Return the samples per micro-batch.
-
-        Raises
-        ------
-        BadValue
-            If the batch size is not divisible by the number of micro-batches.
-        """
-        if batch_size % self.accumulation:
-            raise BadValue(
-                f"a batch of {batch_size} cannot be divided into {self.accumulation} micro-batches: "
-                f"choose a batch size divisible by {self.accumulation}"
-            )
-        return batch_size // self.accumulation
-
-    def split_precision(self, precision: str) -> tuple[str, TrainingOptions]:
-        """Return the precision of tensors, and the options with the precision of products.
-
-        Training in fp8, mxfp8, fp4 or nvfp4 is a recipe of mixed precision: it stores tensors in bf16 and multiplies in
-        fp8 or fp4.
-        """
-        recipe = find_recipe(precision)
-        if recipe is None:
-            return precision, self
-        products = TRAINING_RECIPES[recipe].products
-        return "bf16", msgspec.structs.replace(self, mixed_precision=True, products=products, recipe=recipe)
-
-
-def with_update(work: Work, layers: Sequence[Layer], precision: str, options: TrainingOptions) -> Work:
-    """Return the work with the update of the chosen optimizer.
-
-    A fused update reads weight, gradient and state of each parameter once, and writes weight and state. In mixed
-    precision it reads and writes the fp32 master weight, and writes the 16-bit weight. In fp16 the gradients are
-    divided by the loss scale and checked for overflow in a separate pass (Micikevicius et al. 2018). The given work has
-    the counts with the update of plain gradient descent, and the precision is that of the weights.
-    """
-    optimizer = OPTIMIZERS[options.optimizer]
-    update = PASSES.index("update")
-    flops, macs, read, written = (COLUMNS.index(name) for name in ("flops", "macs", "bytes_read", "bytes_written"))
-    fixed = work.fixed.copy()
-    parameters = fixed[flops, update] // 2  # plain gradient descent takes 2 FLOPs per parameter
-    state_elements = parameters * optimizer.state_per_parameter
-    update_flops = parameters * optimizer.flops_per_parameter
-    if optimizer.matrix_rule:
-        tables = embedding_shapes(layers)
-        for index in map(int, np.flatnonzero(parameters)):
-            cost = update_cost(optimizer, layers[index], tables)
-            state_elements[index] = cost.state_elements
-            update_flops[index] = cost.flops + cost.product_flops
-            fixed[macs, update, index] = cost.product_flops // 2  # the only multiply-accumulates of an update
-    number_bytes = element_bytes(precision)
-    state_bytes = state_elements * bytes_per_state(options, precision)
-    gradient_bytes = number_bytes
-    if options.mixed_precision:
-        gradient_bytes = MASTER_BYTES if options.fp32_gradients else number_bytes
-        read_bytes = parameters * (gradient_bytes + MASTER_BYTES) + state_bytes
-        written_bytes = parameters * (number_bytes + MASTER_BYTES) + state_bytes
-        if precision == "fp16":
-            update_flops = update_flops + 2 * parameters
-            read_bytes = read_bytes + parameters * gradient_bytes
-            written_bytes = written_bytes + parameters * gradient_bytes
-            fixed[COLUMNS.index("kernels"), update] *= 2
-    else:
-        read_bytes = parameters * 2 * number_bytes + state_bytes
-        written_bytes = parameters * number_bytes + state_bytes
-    fixed[flops, update] = update_flops
-    fixed[read, update] = read_bytes
-    fixed[written, update] = written_bytes
-    return msgspec.structs.replace(work, fixed=fixed)
-
-
-def bytes_per_state(options: TrainingOptions, precision: str) -> float:
-    """Return the bytes of each element of optimizer state."""
-    own_bytes = OPTIMIZERS[options.optimizer].state_bytes
-    if own_bytes is not None:
-        return own_bytes
-    return MASTER_BYTES if options.mixed_precision else element_bytes(precision)

@@ -7,7 +7,7 @@ import pytest
 from asked import predict_any
 from paleo_lite.architectures import find_network
 from paleo_lite.calibration.alternatives import try_alternatives
-from paleo_lite.timing.workload import TrainingOptions
+from paleo_lite.timing.training_options import TrainingOptions
 
 ASKED = {
     "gpu": "v100-sxm2",

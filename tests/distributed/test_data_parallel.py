@@ -16,7 +16,8 @@ from paleo_lite.distributed.settings import Settings
 from paleo_lite.errors import BadValue
 from paleo_lite.machines import Machine, find_device
 from paleo_lite.timing import RooflineModel
-from paleo_lite.timing.workload import TrainingOptions, Workload
+from paleo_lite.timing.training_options import TrainingOptions
+from paleo_lite.timing.workload import Workload
 from strategies import SECONDS
 
 

@@ -20,7 +20,7 @@ from paleo_lite.errors import BadValue
 from paleo_lite.machines import Machine, find_device
 from paleo_lite.timing import Workload
 from paleo_lite.timing.models import RooflineModel
-from paleo_lite.timing.workload import TrainingOptions
+from paleo_lite.timing.training_options import TrainingOptions
 
 SETTINGS = Settings(parallel=ParallelConfig(tensor=2, micro_batch_size=1))
 BATCH = 32

@@ -7,7 +7,7 @@ import pytest
 from asked import scaling
 from paleo_lite.distributed.megatron_options import megatron_options
 from paleo_lite.distributed.parallel_config import ParallelConfig
-from paleo_lite.timing.workload import TrainingOptions
+from paleo_lite.timing.training_options import TrainingOptions
 
 
 @pytest.mark.parametrize(

@@ -30,9 +30,10 @@ from paleo_lite.errors import BadValue
 from paleo_lite.machines import Machine, find_device
 from paleo_lite.timing import RooflineModel
 from paleo_lite.timing.expert_kernels import available_expert_kernels, check_expert_kernels
+from paleo_lite.timing.training_options import TrainingOptions
 from paleo_lite.timing.training_recipes import TRAINING_RECIPES
 from paleo_lite.timing.training_stack import stack_constants
-from paleo_lite.timing.workload import TrainingOptions, Workload
+from paleo_lite.timing.workload import Workload
 
 LENGTH = 4096
 

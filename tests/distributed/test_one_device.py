@@ -20,7 +20,7 @@ from paleo_lite.distributed.one_device import predict_alone
 from paleo_lite.distributed.parallel_config import STACKS, ParallelConfig
 from paleo_lite.distributed.settings import Settings
 from paleo_lite.errors import BadValue
-from paleo_lite.timing.workload import TrainingOptions
+from paleo_lite.timing.training_options import TrainingOptions
 from strategies import costly
 
 NETWORKS = ("gpt2", "llama-3.2-1b", "qwen3-30b-a3b", "mamba-2.8b", "gpt-oss-20b", "gemma-3-1b")

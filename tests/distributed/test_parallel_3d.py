@@ -33,7 +33,8 @@ from paleo_lite.errors import BadValue, UnknownName
 from paleo_lite.machines import Machine, find_device
 from paleo_lite.timing import RooflineModel
 from paleo_lite.timing.memory import peak_memory
-from paleo_lite.timing.workload import TrainingOptions, Workload
+from paleo_lite.timing.training_options import TrainingOptions
+from paleo_lite.timing.workload import Workload
 
 ADAM = TrainingOptions("adam", mixed_precision=True)
 NODE = "8x a100-sxm-80gb @ nvlink3-x12"

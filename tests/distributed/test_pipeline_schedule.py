@@ -34,7 +34,8 @@ from paleo_lite.errors import BadValue
 from paleo_lite.machines import Machine, find_device
 from paleo_lite.reporting.charts.schedule import schedule_chart
 from paleo_lite.timing import RooflineModel, predict
-from paleo_lite.timing.workload import TrainingOptions, Workload
+from paleo_lite.timing.training_options import TrainingOptions
+from paleo_lite.timing.workload import Workload
 
 
 def equal_stages(stages, micro_batches, forward_s=1.0, backward_s=2.0, **more):

@@ -8,7 +8,8 @@ import pytest
 from paleo_lite.architectures import find_network
 from paleo_lite.architectures.network import SequenceOptions
 from paleo_lite.distributed.saved_activations import RECOMPUTE_MODULES, SavedActivations, saved_activations
-from paleo_lite.timing.workload import TrainingOptions, Workload
+from paleo_lite.timing.training_options import TrainingOptions
+from paleo_lite.timing.workload import Workload
 
 TOKENS = 1024
 

@@ -34,7 +34,7 @@ from paleo_lite.errors import BadValue, UnknownName
 from paleo_lite.machines import Machine, find_device
 from paleo_lite.timing import RooflineModel, Workload
 from paleo_lite.timing.budget import Amount, Budget, make_budget
-from paleo_lite.timing.workload import TrainingOptions
+from paleo_lite.timing.training_options import TrainingOptions
 from strategies import COLLECTIVE_NAMES, MORE, PLAIN_LINKS
 
 DEVICE = find_device("k80-die")

@@ -41,7 +41,7 @@ from paleo_lite.sweeps.run import run_sweep
 from paleo_lite.sweeps.space import Space, parse_columns
 from paleo_lite.timing import RooflineModel, Workload, predict
 from paleo_lite.timing.memory import peak_memory
-from paleo_lite.timing.workload import TrainingOptions
+from paleo_lite.timing.training_options import TrainingOptions
 
 pytestmark = pytest.mark.slow
 

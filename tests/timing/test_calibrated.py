@@ -17,7 +17,8 @@ from paleo_lite.timing.attention import kernel_shares
 from paleo_lite.timing.calibrated import CalibratedModel, Rates, evaluate, step_times
 from paleo_lite.timing.features import CLASSES, Features, features_of
 from paleo_lite.timing.parameters import NAMES
-from paleo_lite.timing.workload import TrainingOptions, Workload
+from paleo_lite.timing.training_options import TrainingOptions
+from paleo_lite.timing.workload import Workload
 
 RATES = Rates(matrix_per_s=10e12, vector_per_s=4e12, bandwidth_bytes_per_s=500e9, multiprocessors=20.0)
 # Each parameter another value, so that none can stand in for another.

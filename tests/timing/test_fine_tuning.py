@@ -26,7 +26,8 @@ from paleo_lite.timing.fine_tuning import (
 from paleo_lite.timing.memory import model_bytes, peak_memory
 from paleo_lite.timing.quantization import CONVERSION
 from paleo_lite.timing.training import fine_tuning_notes
-from paleo_lite.timing.workload import TrainingOptions, Workload
+from paleo_lite.timing.training_options import TrainingOptions
+from paleo_lite.timing.workload import Workload
 
 
 def language_model(name: str, length: int = 256):

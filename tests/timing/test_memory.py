@@ -30,7 +30,8 @@ from paleo_lite.timing.memory import (
     peak_memory,
     usable_bytes,
 )
-from paleo_lite.timing.workload import TrainingOptions, Workload
+from paleo_lite.timing.training_options import TrainingOptions
+from paleo_lite.timing.workload import Workload
 
 pytestmark = pytest.mark.slow
 

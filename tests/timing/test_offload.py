@@ -17,7 +17,7 @@ from paleo_lite.timing.offload import (
     offload_note,
     peer_bandwidth_bytes_per_s,
 )
-from paleo_lite.timing.workload import TrainingOptions
+from paleo_lite.timing.training_options import TrainingOptions
 
 V100 = find_device("v100-sxm2")
 

@@ -22,7 +22,8 @@ from paleo_lite.timing.optimizers import (
     uses_products,
 )
 from paleo_lite.timing.training import micro_batch
-from paleo_lite.timing.workload import TrainingOptions, Workload
+from paleo_lite.timing.training_options import TrainingOptions
+from paleo_lite.timing.workload import Workload
 
 
 def linear(rows: int, columns: int) -> Layer:

@@ -19,7 +19,7 @@ from asked import predict_any
 from paleo_lite.cli import main
 from paleo_lite.errors import BadValue, UnknownName
 from paleo_lite.timing.pipelines import on_several_devices
-from paleo_lite.timing.workload import TrainingOptions
+from paleo_lite.timing.training_options import TrainingOptions
 from paleo_lite.units import format_si
 
 SD = {"gpu": "a100-sxm-80gb", "precision": "fp16"}

@@ -20,7 +20,8 @@ from paleo_lite.timing.generating import cache_bytes_per_sequence
 from paleo_lite.timing.memory import model_bytes
 from paleo_lite.timing.models import RooflineModel
 from paleo_lite.timing.quantization import is_stored
-from paleo_lite.timing.workload import TrainingOptions, Workload
+from paleo_lite.timing.training_options import TrainingOptions
+from paleo_lite.timing.workload import Workload
 
 GIB = 2**30
 

@@ -29,7 +29,7 @@ from paleo_lite.timing.capacity import fit_memory, predict_with_memory
 from paleo_lite.timing.memory import peak_memory
 from paleo_lite.timing.offload import peer_bandwidth_bytes_per_s
 from paleo_lite.timing.training import takes_tensor_cores
-from paleo_lite.timing.workload import TrainingOptions
+from paleo_lite.timing.training_options import TrainingOptions
 
 V100 = find_device("v100-sxm2")
 RESNET = find_network("resnet50")

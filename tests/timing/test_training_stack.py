@@ -17,7 +17,7 @@ from paleo_lite.machines import find_device
 from paleo_lite.timing import RooflineModel
 from paleo_lite.timing import training_stack as stack
 from paleo_lite.timing.blocks import TrainingModel, use_kernel_constants
-from paleo_lite.timing.workload import TrainingOptions
+from paleo_lite.timing.training_options import TrainingOptions
 
 ADAM = TrainingOptions("adam", mixed_precision=True)
 

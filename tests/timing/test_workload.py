@@ -1,4 +1,7 @@
-"""`Workload`: checked when it is made, counted once, and the same work however it is asked about."""
+"""`Workload`: checked when it is made, counted once, and the same work however it is asked about.
+
+Tests: timing/training_options.py.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from paleo_lite.architectures import find_network
 from paleo_lite.errors import BadValue, UnknownName, UnsupportedPhase
 from paleo_lite.machines import Machine, find_device
 from paleo_lite.timing import PppModel, RooflineModel, Workload, predict
-from paleo_lite.timing.workload import TrainingOptions
+from paleo_lite.timing.training_options import TrainingOptions
 
 ALEXNET = find_network("alexnet")
 

@@ -18,7 +18,7 @@ from paleo_lite.distributed.parallel_config import ParallelConfig
 from paleo_lite.distributed.request import ClusterRequest
 from paleo_lite.distributed.settings import Settings
 from paleo_lite.reporting.document import Column, Document
-from paleo_lite.timing.workload import TrainingOptions
+from paleo_lite.timing.training_options import TrainingOptions
 
 from ..comparisons import ComparedStep, require_data, steps_page
 from ..tables import rows_of

@@ -25,7 +25,8 @@ from paleo_lite.extras import require
 from paleo_lite.files import write_atomically
 from paleo_lite.machines import Machine, find_device
 from paleo_lite.timing.blocks import TRAINING_FILE, TrainingConstants, use_training_constants
-from paleo_lite.timing.workload import TrainingOptions, Workload
+from paleo_lite.timing.training_options import TrainingOptions
+from paleo_lite.timing.workload import Workload
 
 from .published import TrainedStep, trained_steps
 

@@ -28,7 +28,8 @@ from paleo_lite.distributed.settings import Settings
 from paleo_lite.machines import Machine, SourcedFigure, find_device
 from paleo_lite.machines.registry import limit_power
 from paleo_lite.reporting.document import Column, Document, Table, format_count
-from paleo_lite.timing.workload import TrainingOptions, Workload
+from paleo_lite.timing.training_options import TrainingOptions
+from paleo_lite.timing.workload import Workload
 
 from ..comparisons import GROUPED, describe_errors, group_errors
 from ..tables import rows_of

@@ -79,7 +79,7 @@ def prediction():
 
 
 def pl_options():
-    from paleo_lite.timing.workload import TrainingOptions
+    from paleo_lite.timing.training_options import TrainingOptions
 
     return TrainingOptions("sgd")
 
