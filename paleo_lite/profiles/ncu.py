@@ -23,7 +23,8 @@ from .table import batch_of
 
 _VALUES = 2**18  # in a batch
 _MOST_METRICS = 4096
-_HEADING = re.compile(r'"?ID"?,"?Process ID"?,"?Process Name"?,')
+_HEADING = re.compile(r'"?ID"?,(?:"?Process ID"?,"?Process Name"?,|(?:.*,)?"?Kernel Name"?(?:,|$))')
+"""Heading of the CSV; scripts keep only the columns that they need."""
 _EXTENTS = r"\(\d+, \d+, \d+\)"
 _PRINTED_KERNEL = re.compile(
     rf"\s{{2,}}(?P<name>\S.*?)(?: (?P<grid>{_EXTENTS})x(?P<block>{_EXTENTS})|, \d{{4}}-\w{{3}}-\d\d [\d:]{{8}})"
@@ -115,7 +116,7 @@ def _kernels(path: Path) -> Iterator[tuple[dict[str, str], dict[str, float]]]:
                     _add(metrics, path, number, name, text, unit)
             yield row, metrics
             continue
-        if about and (row["ID"], row["Process ID"]) != (about["ID"], about["Process ID"]):
+        if about and any(row.get(name) != about.get(name) for name in ("ID", "Process ID")):
             yield about, values
             values = {}
         about = row

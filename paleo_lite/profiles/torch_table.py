@@ -52,6 +52,10 @@ _SCALES = dict(zip(("", "K", "M", "G", "T", "P"), (1.0, 1e3, 1e6, 1e9, 1e12, 1e1
 _SIZES = {"b": 1.0, "B": 1.0, "Kb": 2.0**10, "KB": 2.0**10, "Mb": 2.0**20, "MB": 2.0**20, "Gb": 2.0**30, "GB": 2.0**30}
 _SIZES |= {"TB": 2.0**40}
 _ABSENT = ("", "--", "NaN", "nan")
+_ON_DEVICE = ("kernel", "memcpy", "memset", "communication")
+"""Categories of what runs on a device."""
+_ROUNDING = 0.005
+"""Share of the total by which the sum of rounded rows may differ from it."""
 _OPERATION = re.compile(r"aten::\w+")
 _API = re.compile(r"cu(?:da)?[A-Z]\w+|hip[A-Z]\w+")
 
@@ -74,13 +78,17 @@ class TorchTable:
 
     def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
         """Yield a row per operation or kernel, 16,384 at a time."""
-        rows = [_row(path, number, cells) for number, cells in _cells(path)]
+        tables: list[_PrintedTable] = []
+        rows = [_row(path, number, cells) for number, cells in _cells(path, tables)]
         names = {row["kernel"] for row in rows if row["category"] == "cpu"}
+        annotated_ns = 0.0
         for row in rows:
             # Annotations also have a row with the device time of the kernels within them
             if row["category"] == "kernel" and (row["kernel"] in names or row["kernel"].startswith("Optimizer.")):
                 row["category"] = "marker"
+                annotated_ns += row["duration_ns"]
         rows += _device_rows(rows)
+        rows += _rows_left_out(path, rows, annotated_ns, tables[0].totals)
         metrics = dict.fromkeys(name for row in rows for name in row if name.startswith("metric."))
         wanted = ("category", "kernel", "op", "duration_ns", "calls", "flops", "params", *metrics)
         yield from batches_of(rows, wanted, columns)
@@ -88,7 +96,7 @@ class TorchTable:
 
 def _device_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return what operations ran on the device themselves, as rows, for a table that does not list kernels."""
-    if any(row["category"] in ("kernel", "memcpy", "memset", "communication") for row in rows):
+    if any(row["category"] in _ON_DEVICE for row in rows):
         return []
     operations = [row for row in rows if row["category"] == "cpu" and row.get("metric.self_device_ns")]
     return [
@@ -101,6 +109,27 @@ def _device_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         }
         for row in operations
     ]
+
+
+def _rows_left_out(
+    path: Path, rows: list[dict[str, Any]], annotated_ns: float, totals: dict[str, str]
+) -> list[dict[str, Any]]:
+    """Return the device time of the rows that ``row_limit`` or the person who copied the table left out, as a row.
+
+    Before PyTorch 2.4 the total counts the kernels within annotations twice.
+    """
+    total_text = next((text for name, text in totals.items() if name != "Self CPU time total"), None)
+    listed_ns = sum(row["duration_ns"] or 0.0 for row in rows if row["category"] in _ON_DEVICE)
+    if total_text is None or not listed_ns:
+        return []
+    try:
+        total_ns = quantity_of(total_text, TIME_NS)
+    except ValueError:
+        raise BadProfile(f"{path}: the total time below the table is {quoted(total_text)}") from None
+    left_ns = total_ns - listed_ns - annotated_ns
+    if left_ns <= _ROUNDING * total_ns:
+        return []
+    return [{"category": "kernel", "kernel": "(rows that the table leaves out)", "duration_ns": left_ns, "calls": 0}]
 
 
 def _without_process(line: str) -> str:
@@ -149,12 +178,12 @@ class _PrintedTable:
         return row
 
 
-def _cells(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
+def _cells(path: Path, tables: list[_PrintedTable]) -> Iterator[tuple[int, dict[str, str]]]:
     """Yield line number and cells by column of every row of the first table; others must repeat its totals.
 
-    Scripts print one profile several times, sorted by the time of the device and by that of the host.
+    Scripts print one profile several times, sorted by the time of the device and by that of the host. The tables are
+    appended to a list; their totals are known when all rows are read.
     """
-    tables: list[_PrintedTable] = []
     rule = ""
     for number, text in numbered_lines(path, SUMMARY_BYTES):
         line = _without_process(text)

@@ -59,7 +59,7 @@ def measure_next(report: KernelReport) -> list[Table]:
     unknown = [
         row
         for row in report.kernels
-        if row.time_s and row.headroom is None and row.label not in CLASSES_WITHOUT_ARITHMETIC
+        if row.time_s and row.calls != 0 and row.headroom is None and row.label not in CLASSES_WITHOUT_ARITHMETIC
     ]
     if not unknown:
         return []

@@ -130,6 +130,21 @@ def test_raw_page(tmp_path):
     assert "metric.launch__func_cache_config" not in first
 
 
+def test_a_page_with_fewer_columns(tmp_path):
+    """Scripts cut columns out, here as in the input of a public analyser of ncu's CSV."""
+    first, second = read_text(
+        tmp_path,
+        '==PROF== Connected to process 1\n"ID","Kernel Name","gpu__time_duration.sum","dram__bytes_read.sum"\n'
+        '"","","ns","byte"\n"0","skinny_kernel<2, 1>(...)","220000","47185920"\n'
+        '"1","skinny_kernel<2, 1>(...)","230000","47657779"\n==PROF== Disconnected\n',
+    )
+    assert (first["kernel"], first["duration_ns"], second["duration_ns"]) == ("skinny_kernel<2, 1>(...)", 2.2e5, 2.3e5)
+    assert second["metric.dram__bytes_read.sum"] == 47657779
+    text = '"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"\n"0","a","Duration","us","2"\n'
+    first, second = read_text(tmp_path, text + '"1","a","Duration","us","3"\n')
+    assert (first["duration_ns"], second["duration_ns"]) == (2000.0, 3000.0)
+
+
 def test_a_row_per_metric_of_several_kernels(tmp_path):
     text = LONG + (
         row_of("0", "gpu__time_duration.sum", "ns", "1,234,567")

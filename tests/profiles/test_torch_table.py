@@ -238,8 +238,10 @@ def test_a_table_in_the_log_of_a_server(tmp_path):
         return f"{name:>55}  " + "  ".join(f"{column:>12}" for column in columns)
 
     table = [rule, line("Name", names), rule, line(kernel, cells), rule, "Self CUDA time total: 2.551s"]
-    (row,) = rows_of(tmp_path, "".join(f"(EngineCore_7 pid=1389347) {text}  \n" for text in table))
+    row, left_out = rows_of(tmp_path, "".join(f"(EngineCore_7 pid=1389347) {text}  \n" for text in table))
     assert (row["kernel"], row["category"], row["duration_ns"], row["calls"]) == (kernel, "kernel", 345184, 1)
+    assert (left_out["kernel"], left_out["calls"]) == ("(rows that the table leaves out)", 0)
+    assert left_out["duration_ns"] == 2.551e9 - 345184
 
 
 TWICE = """\
@@ -265,11 +267,16 @@ Self XPU time total: 87.553s
 
 
 def test_a_profile_printed_twice_is_read_once(tmp_path):
-    """Rows of a published profile of a video model on Intel's GPU, sorted by device and then by host."""
+    """Rows of a published profile of a video model on Intel's GPU, sorted by device and then by host.
+
+    Its two longest operations take 4.5% of the device's time: what is not listed counts, too.
+    """
     path = tmp_path / "twice.txt"
     path.write_text(TWICE)
     rows = open_profile(path).read().table.to_pylist()
-    assert {row["kernel"]: row["calls"] for row in rows} == {"aten::copy_": 2854, "aten::add": 1456}
+    calls = {row["kernel"]: row["calls"] for row in rows if row["calls"]}
+    assert calls == {"aten::copy_": 2854, "aten::add": 1456}
+    assert sum(row["duration_ns"] for row in rows if row["category"] == "kernel") == pytest.approx(87.553e9)
     other = tmp_path / "other.txt"
     other.write_text(TWICE[::-1].replace("s373.76", "s373.77", 1)[::-1])
     with pytest.raises(BadProfile, match="line 13: a second table with other totals"):
@@ -300,3 +307,10 @@ def test_a_heading_that_never_ends_is_given_up_at_once(tmp_path, column):
     path = tmp_path / "table.txt"
     path.write_text(f"Name{f' {column}' * 1000} !\n")
     assert not TorchTable().recognises(path, path.read_bytes())
+
+
+def test_a_total_that_is_no_time_is_named(tmp_path):
+    path = tmp_path / "table.txt"
+    path.write_text(TWICE.replace("87.553s", "87.553kg"))
+    with pytest.raises(BadProfile, match=r"the total time below the table is '87\.553kg'"):
+        open_profile(path).read()
