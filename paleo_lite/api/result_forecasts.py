@@ -43,6 +43,10 @@ _MEAN_LENGTHS = (
 )
 LOCAL_TOOLS = ("llama.cpp", "ollama", "lm studio", "mlx-lm", "exllama")
 _WITHOUT_NETWORK = ("collective", "copy")
+_LATENCIES = (
+    ("ttft_s", "ttft_median_s", "ttft_s"), ("tpot_s", "tpot_median_s", "tpot_s"), ("e2e_s", "e2e_median_s", "latency_s")
+)  # fmt: skip
+"""Measured mean and median of each latency of an answer."""
 
 
 class NotShipped(BadValue):
@@ -102,7 +106,7 @@ def compare_result(path: Path, given: dict[str, Any], hardware_files: list[Path]
     if not_shipped:
         names = f"{', '.join(list(not_shipped)[:3])}{', ...' if len(not_shipped) > 3 else ''}"
         which = format_plural(len(not_shipped), "network")
-        left_out.append(f"{which} without a shipped network of the name ({names}): give `--predict NETWORK`")
+        left_out.append(f"{which} without a shipped network of the name ({names}): give `--network NETWORK`")
     if not rows:
         raise BadValue(f"{path}: no row can be compared: {'; '.join(left_out) or 'the file has none'}")
     question = {name: findings.configuration[name] for name in FACTS if name in findings.configuration}
@@ -163,7 +167,7 @@ def _known_network(name: str, names: Iterable[str]) -> str:
         return found
     if name:
         raise NotShipped(name)
-    raise BadValue("the network is not in the file: give `--predict NETWORK`")
+    raise BadValue("the network is not in the file: give `--network NETWORK`")
 
 
 def describe_situation(reading: Reading, findings: Findings) -> str:
@@ -219,10 +223,12 @@ def _ask_server(facts: dict[str, Any], more: dict[str, Any]) -> list[Forecast]:
     )
     said = answer.to_dict()
     forecasts = []
-    for figure, name in (("ttft_s", "ttft_s"), ("tpot_s", "tpot_s"), ("e2e_s", "latency_s")):
-        mean = said["latencies"].get(name, {}).get("mean")
-        if mean:
-            forecasts.append(Forecast(figure, mean["value"], (mean["low"], mean["high"]), answer))
+    for mean_figure, median_figure, name in _LATENCIES:
+        is_median = mean_figure not in facts and median_figure in facts  # of a report without means
+        latency = said["latencies"].get(name, {}).get("p50" if is_median else "mean")
+        if latency:
+            interval = (latency["low"], latency["high"])
+            forecasts.append(Forecast(median_figure if is_median else mean_figure, latency["value"], interval, answer))
     rate_of_tokens = said["figures"]["output_tokens_per_s"]
     interval = (rate_of_tokens["low"], rate_of_tokens["high"])
     return [*forecasts, Forecast("output_tokens_per_s", rate_of_tokens["value"], interval, answer)]

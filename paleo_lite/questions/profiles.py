@@ -195,9 +195,9 @@ class ComparisonQuestion(RunFacts, FileNames, CaptureOptions, PppOptions, Device
         help="Sum the times by kernel, by operation, by operation and shapes, or by module.",
     )  # fmt: skip
     predict: str | None = option(
-        group=NETWORK_GROUP, type=NETWORK, metavar="NETWORK",
+        group=NETWORK_GROUP, type=NETWORK, metavar="NETWORK", spellings=("--predict", "--network"),
         help="Compare a prediction for this network with one profile; options of networks, devices and time models are "
-        "for the prediction.",
+        "for the prediction. The network of a result file that does not record it.",
     )  # fmt: skip
     gpu: str | Device | None = option(
         group=DEVICE_GROUP, type=DEVICE, metavar="DEVICE",

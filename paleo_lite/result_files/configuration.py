@@ -51,7 +51,7 @@ _SIDECAR_BYTES = 2**16
 
 _GPU_WORDS = re.compile(
     r"(?<![a-z0-9])((?:\d+x)?)((?:nvidia[-_ ])?"
-    r"(?:gb[23]00|gh200|[ahb][1238]00|v100|p100|k80|t4|l40s?|l4|a10g?|a[456]000|a40|"
+    r"(?:gb10|gb[23]00|gh200|[ahb][1238]00(?:[-_ ](?:sxm\d?|pcie|nvl))?|v100|p100|k80|t4|l40s?|l4|a10g?|a[456]000|a40|"
     r"mi\d{3}[ax]?|rtx[-_ ]?\d{4}(?:[-_ ]?(?:ti|super))?|rx[-_ ]?\d{4}(?:[-_ ]?xtx?)?|gaudi[-_ ]?\d|"
     r"strix[-_ ]halo|m[1-5][-_ ](?:max|pro|ultra)))(?![a-z0-9])",
     re.IGNORECASE,
@@ -122,16 +122,22 @@ def _read_sidecar(path: Path) -> dict[str, Any]:
     return facts
 
 
+def find_gpu(text: str) -> tuple[str, int | None]:
+    """Return the GPU that a text names, empty without one, and how many of them, as in ``8xH100``."""
+    match = _GPU_WORDS.search(text)
+    if match is None:
+        return "", None
+    return match[2], int(match[1][:-1]) if match[1] else None
+
+
 def _guess_from_names(findings: Findings, recorded_name: str) -> None:
     """Guess device, count and format from the recorded name of the network, the given one, the file and its folder."""
     kept = findings.configuration
     if "gpu" not in kept and not any("gpu" in reading.values for reading in findings.readings):
         for how, text in (("the name of the file", findings.path.stem), ("the folder", findings.path.parent.name)):
-            match = _GPU_WORDS.search(text)
-            if match:
-                findings.guess(how, gpu=match[2])
-                if match[1]:
-                    findings.guess(how, devices=int(match[1][:-1]))
+            gpu, count = find_gpu(text)
+            if gpu:
+                findings.guess(how, gpu=gpu, devices=count)
                 break
     in_network = _FORMATS.search(recorded_name) or _FORMATS.search(str(kept.get("network") or ""))
     match = in_network or _FORMATS.search(findings.path.stem)

@@ -90,8 +90,11 @@ class Findings(msgspec.Struct):
 
     @property
     def guesses(self) -> list[str]:
-        """A sentence for each fact that the file only suggests."""
-        return [f"{name} {self.configuration[name]} is a guess: {how}" for name, how in self.guessed.items()]
+        """A sentence for each place of the file that only suggests facts."""
+        by_place: dict[str, list[str]] = {}
+        for name, how in self.guessed.items():
+            by_place.setdefault(how, []).append(f"{name} {self.configuration[name]}")
+        return [f"guessed from {how}: {', '.join(facts)}" for how, facts in by_place.items()]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the documented JSON."""

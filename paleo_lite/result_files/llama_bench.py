@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ..text import format_plural
 from .findings import Findings
 from .json_text import read_documents
 from .result_format import ResultFormat
@@ -116,7 +117,7 @@ def _doubts_of(row: dict[str, Any], backend: str, generated: float) -> tuple[str
     if "," in str(row.get("gpu_info") or ""):
         said.append("all GPUs that are visible are named; split_mode and main_gpu say which were used")
     if 0 < generated < _LEAST_GENERATED:
-        said.append(f"{generated:g} generated tokens are too few for a rate")
+        said.append(f"only {format_plural(round(generated), 'generated token')}: too few for a rate")
     return tuple(said)
 
 

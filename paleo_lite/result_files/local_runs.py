@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from ..text import format_plural
 from .findings import Findings
 from .json_text import dig, read_documents
 from .result_format import ResultFormat
@@ -32,6 +33,8 @@ def read_llama_timings(path: Path, findings: Findings) -> None:
     for line in find_lines(path, ("eval time", "print_timing:", "layers to GPU", "general.name", "draft acceptance")):
         if match := _EVAL.search(line):
             count, seconds = float(match["count"]), float(match["ms"]) * _MS
+            if not seconds:  # embeddings write no token
+                continue
             if match["what"] == "prompt ":
                 _add_prompt(count, seconds, findings)
             else:
@@ -59,7 +62,7 @@ def _add_prompt(count: float, seconds: float, findings: Findings) -> None:
 
 def _add_generated(count: float, seconds: float, findings: Findings, acceptance: float | None = None) -> None:
     few = count < _LEAST_GENERATED
-    doubts = (f"{count:g} generated tokens are too few for a rate",) if few else ()
+    doubts = (f"only {format_plural(round(count), 'generated token')}: too few for a rate",) if few else ()
     findings.add(
         "decode",
         doubts,
@@ -186,7 +189,7 @@ def read_lm_studio(path: Path, findings: Findings) -> None:
                 f"{rate:.4g} tokens/s are reported, and {generated:g} tokens in {whole_s:g} s are {computed:.4g}"
             )
         if generated and generated < _LEAST_GENERATED:
-            doubts.append(f"{generated:g} generated tokens are too few for a rate")
+            doubts.append(f"only {format_plural(round(generated), 'generated token')}: too few for a rate")
         findings.add("decode", tuple(doubts), batch_size=1, generated=generated, time_s=whole_s, tokens_per_s=rate,
                      tpot_s=ratio(1.0, rate), ttft_s=first_s)  # fmt: skip
         prompt = to_number(dig(usage, "prompt_tokens"))

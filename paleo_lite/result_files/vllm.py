@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from .descriptions import note_description
 from .findings import Findings
 from .json_text import dig, read_documents
 from .result_format import ResultFormat
@@ -93,7 +94,7 @@ def _note_hints(run: dict[str, Any], findings: Findings) -> None:
         if key in _KNOWN or isinstance(value, (list, dict)) or value in (None, ""):
             continue
         if key in HINTS and HINTS[key] not in ("max_num_seqs", "network"):
-            findings.guess(f"from `{key}` in the file", **{HINTS[key]: value})
+            findings.guess(f"`{key}` in the file", **{HINTS[key]: value})
 
 
 def _from_details(run: dict[str, Any], figures: dict[str, float | None]) -> dict[str, float | None]:
@@ -179,6 +180,7 @@ def read_printed_report(path: Path, findings: Findings) -> None:
             runs[-1]["at_once"] = runs[-1].get("at_once") or (name == "request_rate" and match[2].startswith("inf"))
     for run in runs:
         add_server(findings, **run)
+    note_description(path, findings)
 
 
 _THROUGHPUT = re.compile(
@@ -202,6 +204,7 @@ def read_printed_offline(path: Path, findings: Findings) -> None:
             )
         elif match := _AVERAGE.search(line):
             findings.add("server", e2e_s=to_number(match[1]))
+    note_description(path, findings)
 
 
 FORMATS = (

@@ -45,6 +45,25 @@ def test_a_server(tmp_path: Path) -> None:
     assert result.typical_factor >= 1
 
 
+def test_a_printed_report_with_medians_and_its_commands(tmp_path: Path) -> None:
+    """The report has no means, and the network is that of the command beside it."""
+    text = (
+        "vllm serve meta-llama/Llama-3.1-8B-Instruct --dtype bfloat16\n"
+        "============ Serving Benchmark Result ============\n"
+        "Successful requests:                     100\nMaximum request concurrency:             4\n"
+        "Benchmark duration (s):                  60.00\nTotal input tokens:                      100000\n"
+        "Total generated tokens:                  20000\nMedian TTFT (ms):                        50.00\n"
+        "Median TPOT (ms):                        8.00\n"
+    )
+    result = compare(text, tmp_path, gpu="h100-sxm")
+    asked = pl.serve("llama-3.1-8b", gpu="h100-sxm", input_tokens=1000, output_tokens=200, concurrency=4,
+                     num_requests=100).to_dict()  # fmt: skip
+    rows = {row.figure: row.forecast for row in result.rows}
+    assert rows["ttft_median_s"] == asked["latencies"]["ttft_s"]["p50"]["value"]
+    assert rows["tpot_median_s"] == asked["latencies"]["tpot_s"]["p50"]["value"]
+    assert any("Llama-3.1-8B-Instruct" in note and "a command in the text" in note for note in result.notes)
+
+
 def test_a_model_on_its_own_machine(tmp_path: Path) -> None:
     rows = [f'{{{LLAMA_ROW}, "n_prompt": {prompt}, "n_gen": {generated}, "n_depth": 0, "avg_ns": 1e9, "avg_ts": 100.0}}'
             for prompt, generated in ((512, 0), (0, 128), (512, 128))]  # fmt: skip

@@ -45,7 +45,7 @@ def test_another_file_is_refused_with_the_nearest_formats(tmp_path: Path, text: 
 
 def test_what_is_missing_is_asked_for(serve: Path) -> None:
     findings = read_result(serve)
-    assert findings.guessed == {"gpu": "from `gpu` in the file", "tensor": "from `tp` in the file"}
+    assert findings.guessed == {"gpu": "`gpu` in the file", "tensor": "`tp` in the file"}
     assert findings.missing == [
         'the precision is not in the file: give `--precision bf16`, or write `precision = "bf16"` to bench.json.toml'
     ]

@@ -1,0 +1,79 @@
+"""What a text says of a run beside its report: commands as published pages show them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paleo_lite.result_files.detect import read_result
+from paleo_lite.result_files.findings import Findings
+
+REPORT = """
+============ Serving Benchmark Result ============
+Successful requests:                     50
+Benchmark duration (s):                  1044.40
+Total input tokens:                      55836
+Total generated tokens:                  209303
+Mean TTFT (ms):                          651.77
+==================================================
+"""
+
+
+def findings_of(text: str, folder: Path) -> Findings:
+    path = folder / "run.md"
+    path.write_text(text, "utf-8")
+    return read_result(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "facts"),
+    [
+        (
+            "vllm serve meta-llama/Llama-3.1-8B-Instruct \\\n  --max-num-seqs 256 --max-num-batched-tokens 4096 \\\n"
+            "  --port 8000 &\nvllm bench serve \\\n  --model meta-llama/Llama-3.1-8B-Instruct --request-rate inf\n",
+            {
+                "engine": "vllm", "network": "meta-llama/Llama-3.1-8B-Instruct", "tensor": 1, "max_num_seqs": 256,
+                "chunk_tokens": 4096,
+            },
+        ),
+        (
+            "**Hardware:** DGX Spark NVIDIA GB10 128GB\n"
+            "docker exec bench vllm bench serve --backend openai-chat --model nvidia/Nemotron-3-30B-BF16 --seed 42\n",
+            {"engine": "vllm", "network": "nvidia/Nemotron-3-30B-BF16", "gpu": "NVIDIA GB10", "precision": "bf16"},
+        ),
+        (
+            "- GPUs: 8xH200\npython3 -m sglang.launch_server --model-path 'deepseek-ai/DeepSeek-R1' --tp 8 --dp=8\n",
+            {
+                "engine": "sglang", "network": "deepseek-ai/DeepSeek-R1", "tensor": 8, "data": 8, "gpu": "H200",
+                "devices": 8,
+            },
+        ),
+        ("trtllm-serve serve openai/gpt-oss-20b --tp_size 2\n", {"engine": "tensorrt-llm", "tensor": 2}),
+    ],
+    ids=["vllm", "spark", "sglang", "trtllm"],
+)  # fmt: skip
+def test_commands_and_hardware_are_guessed(text: str, facts: dict[str, Any], tmp_path: Path) -> None:
+    findings = findings_of(text + REPORT, tmp_path)
+    assert {name: findings.configuration.get(name) for name in facts} == facts
+    assert facts.keys() <= findings.guessed.keys()
+
+
+def test_what_is_stated_twice_must_agree(tmp_path: Path) -> None:
+    """Two servers in one text leave open which of them was measured."""
+    text = "vllm serve a/one --tensor-parallel-size 2\nvllm serve a/two --tensor-parallel-size 2\n"
+    findings = findings_of(text + REPORT, tmp_path)
+    assert "network" not in findings.configuration
+    assert findings.configuration["tensor"] == 2
+
+
+@pytest.mark.parametrize("value", ["$TP", "<N>", "{tp}", "auto"])
+def test_a_variable_says_nothing(value: str, tmp_path: Path) -> None:
+    findings = findings_of(f'vllm serve "$MODEL" --tensor-parallel-size {value}\n{REPORT}', tmp_path)
+    assert {"tensor", "network"}.isdisjoint(findings.configuration)
+
+
+def test_prose_about_an_engine_is_no_command(tmp_path: Path) -> None:
+    findings = findings_of(f"We compared vllm and sglang - with --tp 8 both are fast.\n{REPORT}", tmp_path)
+    assert {"engine", "tensor", "network"}.isdisjoint(findings.configuration)
