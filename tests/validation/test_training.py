@@ -86,6 +86,14 @@ def test_every_recipe_belongs_to_a_run() -> None:
     assert all(row in used for row in rows)
 
 
+def test_the_fit_of_the_stack_chooses_the_kernels_of_experts_of_the_stack() -> None:
+    """Megatron-LM has two implementations of the products of experts, each with a share of peak in the prior."""
+    from validation.training.pretraining import PRIOR, constants_of
+
+    constants = constants_of(np.array([median for median, _ in PRIOR.values()]))
+    assert constants.expert_efficiency == {name: PRIOR[name][0] for name in ("separate", "fused")}
+
+
 @pytest.mark.needs_data
 def test_forecast_of_pretraining() -> None:
     """GB300, the release of April: dense networks and mixtures in bf16, fp8, mxfp8 and nvfp4."""

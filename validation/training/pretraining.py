@@ -34,7 +34,7 @@ from paleo_lite.extras import require
 from paleo_lite.files import write_atomically
 from paleo_lite.machines import Machine, find_device
 from paleo_lite.timing.blocks import TrainingConstants
-from paleo_lite.timing.expert_kernels import EXPERT_KERNELS, available_expert_kernels
+from paleo_lite.timing.expert_kernels import TUNED_KERNELS, available_expert_kernels
 from paleo_lite.timing.training_options import TrainingOptions
 from paleo_lite.timing.training_stack import STACK_FILE, StackConstants, stack_constants
 from paleo_lite.timing.workload import Workload
@@ -72,7 +72,7 @@ OVERLAPPED_EXCHANGE = 0.9
 (``moe_a2a_overlap``)."""
 
 FIRST_FUSED = "26.06"
-"""First release of the container with fused kernels of experts (`EXPERT_KERNELS`)."""
+"""First release of the container with fused kernels of experts (`TUNED_KERNELS`)."""
 
 SCATTER = 0.1
 """Standard deviation of the logarithm of measured over predicted step times in the fit."""
@@ -396,7 +396,7 @@ def constants_of(values: Floats, points: int = 0, deviation: Floats | None = Non
         ),
         relative_efficiency={name: by_name[name] for name in ("fp8", "mxfp8", "nvfp4")},
         kind_efficiency={name: by_name[name] for name in ("state_space_dual",)},
-        expert_efficiency={name: by_name[name] for name in EXPERT_KERNELS},
+        expert_efficiency={name: by_name[name] for name in TUNED_KERNELS},
         expert_launch_s=by_name["expert_launch_s"],
         expert_host_s=by_name["expert_host_s"],
         half_expert_size=by_name["half_expert_size"],
