@@ -146,8 +146,7 @@ class ClusterPrior(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         expected = logarithms.expected
         factor = math.exp(expected + link.spread * (logarithms.value_at(score) - expected))
         if link.ppp_at:
-            ppp_at = tuple((workers, share * factor) for workers, share in link.ppp_at)
-            return msgspec.structs.replace(link, ppp=link.ppp * factor, ppp_at=ppp_at)
+            return link.with_factors(share=factor)
         label = f"{link.label}, bandwidth share of measured {link.kind} links"
         return msgspec.structs.replace(link, ppp=self.bandwidth_share[link.kind] * factor * link.moved, label=label)
 

@@ -125,7 +125,7 @@ def all_gather_time_s(message_bytes: Any, workers: Any, link: LinkRate) -> Secon
 
 def all_to_all_time_s(message_bytes: Any, workers: Any, link: LinkRate) -> Seconds:
     """Return the time of an all-to-all of D bytes per worker: n - 1 exchanges of D / n (Thakur et al. 2005)."""
-    return _checked_time_s(_half_ring, message_bytes, workers, link)
+    return _checked_time_s(_half_ring, message_bytes, workers, link.in_all_to_all or link)
 
 
 def subgroup_topology(topology: Topology, stride: int, devices: int) -> Topology:
@@ -139,7 +139,7 @@ def subgroup_topology(topology: Topology, stride: int, devices: int) -> Topology
     between = topology.between
     assert between is not None
     share = per_node / topology.devices_per_node
-    group_link = msgspec.structs.replace(between, bandwidth_bytes_per_s=between.bandwidth_bytes_per_s * share)
+    group_link = between.with_factors(bandwidth=share)
     return Topology(topology.device, per_node, topology.inside, devices // per_node, group_link)
 
 

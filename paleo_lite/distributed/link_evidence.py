@@ -162,17 +162,8 @@ def move_link(link: LinkRate, logs: Mapping[str, float], spread: float = 1.0) ->
     `spread` is what remains uncertain of its bandwidth, relative to what was before.
     """
     latency, transfer = (math.exp(logs.get(cause, 0.0)) for cause in CAUSES)
-    return msgspec.structs.replace(
-        link,
-        latency_s=link.latency_s * latency,
-        start_s=link.start_s * latency,
-        ramp_s=link.ramp_s * latency,
-        switch_s=link.switch_s * latency,
-        ppp=link.ppp / transfer,
-        ppp_at=tuple((workers, share / transfer) for workers, share in link.ppp_at),
-        moved=link.moved / transfer,
-        spread=link.spread * spread,
-    )
+    moved = link.with_factors(share=1 / transfer, latency=latency)
+    return msgspec.structs.replace(moved, moved=link.moved / transfer, spread=link.spread * spread)
 
 
 def move_topology(topology: Topology, logs: Mapping[str, float]) -> Topology:

@@ -95,6 +95,8 @@ class LinkRate(msgspec.Struct, frozen=True):
     # between clusters that remains, in logarithms, relative to that without them.
     moved: float = 1.0
     spread: float = 1.0
+    # The same link in all-to-alls, where these were measured besides; else the values above are theirs, too.
+    in_all_to_all: LinkRate | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.bandwidth_bytes_per_s < math.inf:
@@ -138,6 +140,23 @@ class LinkRate(msgspec.Struct, frozen=True):
         wire_s = sent_bytes / (self.bandwidth_bytes_per_s * self.ppp_for(workers))
         small_share = self.small_share if self.switch_s else 1.0  # 1 without a second protocol
         return link_time_s(wire_s, steps, self.start_s, self.latency_s, self.ramp_s, self.switch_s, small_share)
+
+    def with_factors(self, *, bandwidth: float = 1.0, share: float = 1.0, latency: float = 1.0) -> LinkRate:
+        """Return the link, also in all-to-alls, with bandwidth, reached shares and latencies multiplied by factors."""
+        exchanging = self.in_all_to_all
+        if exchanging is not None:
+            exchanging = exchanging.with_factors(bandwidth=bandwidth, share=share, latency=latency)
+        return msgspec.structs.replace(
+            self,
+            bandwidth_bytes_per_s=self.bandwidth_bytes_per_s * bandwidth,
+            ppp=self.ppp * share,
+            ppp_at=tuple((workers, reached * share) for workers, reached in self.ppp_at),
+            latency_s=self.latency_s * latency,
+            start_s=self.start_s * latency,
+            ramp_s=self.ramp_s * latency,
+            switch_s=self.switch_s * latency,
+            in_all_to_all=exchanging,
+        )
 
     def describe(self) -> str:
         """Return the link as text.
@@ -304,12 +323,8 @@ def _rate_by_name(text: str, operation: str, use_calibrations: bool) -> LinkRate
         count, link = int(parallel[1]), _rate_by_name(parallel[2], operation, use_calibrations)
         if count < 1:
             raise BadValue(f"the number of parallel links must be >= 1 (got {text!r})")
-        return msgspec.structs.replace(
-            link,
-            name=f"{count}x {link.name}",
-            bandwidth_bytes_per_s=count * link.bandwidth_bytes_per_s,
-            per=f"{count} {link.per}s" if link.per else "",
-        )
+        per = f"{count} {link.per}s" if link.per else ""
+        return msgspec.structs.replace(link.with_factors(bandwidth=count), name=f"{count}x {link.name}", per=per)
     if _RATE.fullmatch(text):
         return LinkRate(text, parse_rate(text), label="given", kind="network")
     calibrations = shipped_link_calibrations()
@@ -461,12 +476,14 @@ def calibrated_link_rate(name: str, calibration: LinkCalibration, operation: str
     if fit is None:
         return None
     error = f"held-out error {fit.held_out_sizes:.0%}"
+    is_sum = operation == "all-reduce"
     return LinkRate(
         name=calibration.link,
         bandwidth_bytes_per_s=parse_quantity(calibration.per_direction, "B/s"),
         ppp=fit.ppp[-1],
         label=f"calibration {name}: {calibration.software}, {fit.points} measurements, {error}",
         ppp_at=tuple(zip(fit.workers, fit.ppp)),
+        in_all_to_all=calibrated_link_rate(name, calibration, "all-to-all") if is_sum else None,
         **{field: getattr(fit, field) for field in _FITTED_FIELDS},
     )
 

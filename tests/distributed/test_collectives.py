@@ -58,6 +58,24 @@ def test_other_operations_by_hand() -> None:
     # 1 GB at 0.5 GB/s takes 2 s; an eighth of it 0.25 s, seven times.
     for operation in (reduce_scatter_time_s, all_gather_time_s, all_to_all_time_s):
         assert operation(1e9, 8, SLOW) == pytest.approx(7 * (1e-5 + 0.25))
+
+
+def test_an_all_to_all_takes_its_own_share_of_a_link() -> None:
+    """An all-to-all of 8 GB among eight sends 7 GB of each; it has half of 1 GB/s, other collectives all of it."""
+    link = LinkRate("link", 1e9, in_all_to_all=LinkRate("link", 1e9, ppp=0.5))
+    assert all_to_all_time_s(8e9, 8, link) == pytest.approx(14)
+    assert all_gather_time_s(8e9, 8, link) == pytest.approx(7)
+    twice = Topology("h100-sxm", 8, link, 2, link)
+    half = subgroup_topology(twice, 2, 8)  # four devices of each of two nodes have half of the link between these
+    assert half.between is not None
+    assert all_to_all_time_s(8e9, 2, half.between) == pytest.approx(16)
+
+
+def test_factors_of_a_link_are_those_of_its_all_to_alls() -> None:
+    link = LinkRate("link", 1e9, latency_s=1e-3, ppp_at=((2, 0.8),), in_all_to_all=LinkRate("link", 1e9, 2e-3, 0.4))
+    moved = link.with_factors(bandwidth=2, share=0.5, latency=3)
+    assert all_gather_time_s(1e9, 2, moved) == pytest.approx(3e-3 + 0.5 / 0.8)
+    assert all_to_all_time_s(1e9, 2, moved) == pytest.approx(6e-3 + 0.5 / 0.4)
     assert point_to_point_time_s(1e9, SLOW) == pytest.approx(1e-5 + 2)
 
 
