@@ -158,7 +158,7 @@ class ParallelConfig(msgspec.Struct, frozen=True):
         allow.
     layout : str
         Blocks of each stage as text, see `pipeline_layout`; it determines the virtual stages. Empty for the most even
-        layout.
+        layout under Megatron-LM, and for that of torchtitan under PyTorch.
     attention_data : int
         In prefill and decode: groups of the devices of a replica that compute attention for sequences of their own.
     """

@@ -11,6 +11,7 @@ import msgspec
 
 from ..architectures.network import Network, SequenceOptions
 from ..counting.kinds import is_attention, is_grouped_product
+from ..counting.work import MEGATRON
 from ..engines.placed import possible_divisions
 from ..errors import BadValue
 from .links import Topology
@@ -58,7 +59,14 @@ def plan_layout(network: Network, topology: Topology, batch_size: int, config: P
         )
     if config.tensor > topology.devices_per_node:
         raise BadValue(f"`--tensor` must be <= {topology.devices_per_node}, the devices per node (got {config.tensor})")
-    stages = place_stages(network.blocks, config.pipeline, config.virtual_stages, config.layout, network.name)
+    stages = place_stages(
+        network.blocks,
+        config.pipeline,
+        config.virtual_stages,
+        config.layout,
+        network.name,
+        divides_as_pytorch=config.execution != MEGATRON,
+    )
     data = workers // config.devices_per_replica
     if batch_size % (data * config.micro_batch_size):
         raise BadValue(

@@ -118,11 +118,57 @@ def even_layout(blocks: int, stages: int) -> tuple[int, ...] | None:
     return tuple(counts)
 
 
-def place_stages(blocks: int, pipeline: int, virtual_stages: int, layout: str, network: str) -> list[DeviceStages]:
+def layout_of_pytorch(blocks: int, stages: int) -> tuple[int, ...] | None:
+    """Return the number of blocks of each stage as torchtitan divides them; None if a stage has nothing.
+
+    Embedding and output head count as one block each (``pipeline_parallel_first_stage_less_layers`` and
+    ``last_stage_less_layers``, by default 1), and the first stages have what is left over
+    (``generate_llm_fqn_per_model_part``).
+    """
+    if stages == 1:
+        return (blocks,)
+    least, left_over = divmod(blocks + 2, stages)
+    if not least:
+        return None
+    counts = [least + (stage < left_over) for stage in range(stages)]
+    counts[0] -= 1
+    counts[-1] -= 1
+    return tuple(counts)
+
+
+def balanced_layout(
+    blocks: int, pipeline: int, virtual_stages: int, first_blocks: float, last_blocks: float
+) -> tuple[int, ...]:
+    """Return the number of blocks of each stage with which no device takes longer than needed.
+
+    The times of embedding and of output head with loss, on the first and the last device, are in blocks. Of devices
+    that would take equally long the last has one more block: the first store more micro-batches.
+    """
+    loads = [0.0] * pipeline
+    loads[0] += first_blocks
+    loads[-1] += last_blocks
+    of_devices = [0] * pipeline
+    for _ in range(blocks):
+        device = min(reversed(range(pipeline)), key=lambda number: loads[number])
+        of_devices[device] += 1
+        loads[device] += 1
+    counts = [0] * (pipeline * virtual_stages)
+    for device, own in enumerate(of_devices):
+        least, left_over = divmod(own, virtual_stages)
+        for part in range(virtual_stages):
+            # The first device begins with the embedding, and the last ends with the output head.
+            has_more = part >= virtual_stages - left_over if device == 0 else part < left_over
+            counts[part * pipeline + device] = least + has_more
+    return tuple(counts)
+
+
+def place_stages(
+    blocks: int, pipeline: int, virtual_stages: int, layout: str, network: str, divides_as_pytorch: bool = False
+) -> list[DeviceStages]:
     """Return what each device of a pipeline of `pipeline` devices has, each with so many virtual stages.
 
-    The layout is a text; empty for the most even one. The name of the network is for messages: BadValue if the layout
-    does not add up to the blocks, or there are too few blocks.
+    The layout is a text; empty for the most even one, or for that of torchtitan. The name of the network is for
+    messages: BadValue if the layout does not add up to the blocks, or there are too few blocks.
     """
     stages = pipeline * virtual_stages
     if layout:
@@ -131,7 +177,8 @@ def place_stages(blocks: int, pipeline: int, virtual_stages: int, layout: str, n
         if sum(counts or ()) != blocks:
             raise BadValue(f"`--schedule layout` has {sum(counts or ())} blocks, but {network} has {blocks}")
     else:
-        counts = even_layout(blocks, stages)
+        divide = layout_of_pytorch if divides_as_pytorch else even_layout
+        counts = divide(blocks, stages)
     if counts is None:
         virtual = f" with {virtual_stages} virtual stages each" if virtual_stages > 1 else ""
         raise BadValue(f"{pipeline} stages{virtual} are too many for the {blocks} blocks of {network}")

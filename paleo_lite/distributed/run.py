@@ -44,6 +44,7 @@ from .scale import predict_step, scale
 from .settings import Settings
 from .strategies import STRATEGIES, resolve_strategy
 from .table import ScaleRow, ScaleTable
+from .uneven_stages import balance_note
 
 if TYPE_CHECKING:
     from ..calibration.evidence_file import EvidenceCalibration
@@ -190,6 +191,11 @@ def _predict_rows(
         most = rows[-1]
         note = fitting_note(job, topology.with_workers(most.workers), settings, most.batch_size)
         rows[-1] = msgspec.structs.replace(most, notes=(note, *most.notes))
+    if request.names_remedies and is_training and strategy.divides_blocks:
+        most = rows[-1]
+        faster = balance_note(job, topology.with_workers(most.workers), settings, most, cluster)
+        if faster is not None:
+            rows[-1] = msgspec.structs.replace(most, notes=(*most.notes, faster))
     return rows
 
 

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 
 from paleo_lite.distributed.parallel_config import ParallelConfig
-from paleo_lite.distributed.pipeline_layout import even_layout, megatron_layout, parse_layout, place_stages
+from paleo_lite.distributed.pipeline_layout import (
+    balanced_layout,
+    even_layout,
+    layout_of_pytorch,
+    megatron_layout,
+    parse_layout,
+    place_stages,
+)
 from paleo_lite.errors import BadValue
 
 
@@ -84,3 +93,28 @@ def test_a_layout_determines_the_virtual_stages() -> None:
         ParallelConfig(pipeline=3, layout="Et|tt|tt|tL")
     with pytest.raises(BadValue, match="has 2 stages per device: `--schedule interleaved` must be the same"):
         ParallelConfig(pipeline=2, virtual_stages=4, layout="Et|tt|tt|tL")
+
+
+# torchtitan's `generate_llm_fqn_per_model_part` (torchtitan/distributed/pipeline_parallel.py) with weights of 1: the
+# 32 blocks of Llama 3 8B are 34 with embedding and output, of which four stages have 9, 9, 8 and 8.
+@pytest.mark.parametrize(
+    ("blocks", "stages", "counts"),
+    [(32, 4, (8, 9, 8, 7)), (6, 3, (2, 3, 1)), (4, 4, (1, 2, 1, 0)), (32, 1, (32,)), (2, 5, None)],
+)
+def test_layout_of_pytorch(blocks: int, stages: int, counts: tuple[int, ...] | None) -> None:
+    assert layout_of_pytorch(blocks, stages) == counts
+
+
+@pytest.mark.parametrize(("virtual_stages", "first", "last"), [(1, 0.0, 2.9), (1, 1.5, 0.2), (2, 0.1, 2.1), (4, 0, 0)])
+def test_no_other_balanced_layout_is_faster(virtual_stages: int, first: float, last: float) -> None:
+    """All divisions of 32 blocks among four devices are tried."""
+
+    def longest(counts: tuple[int, ...]) -> float:
+        return max(counts[0] + first, *counts[1:3], counts[3] + last)
+
+    counts = balanced_layout(32, 4, virtual_stages, first, last)
+    of_devices = tuple(sum(counts[device::4]) for device in range(4))
+    assert len(counts) == 4 * virtual_stages and sum(counts) == 32
+    divisions = ((a, b, c, 32 - a - b - c) for a, b, c in product(range(20), repeat=3) if a + b + c <= 32)
+    assert longest(of_devices) == pytest.approx(min(map(longest, divisions)))
+    assert max(counts) - min(counts) <= 1 + (abs(first - last) + 1) / virtual_stages
