@@ -221,23 +221,23 @@ class PreparedDeployment(msgspec.Struct, frozen=True, eq=False):
         """Level of the slowest iterations: the upper end of their interval, or the expected times without one."""
         return "high" if self.tables.relative_low else "expected"
 
-    def run(self, traffic: Traffic, level: str = "expected") -> list[Outcome]:
+    def run(self, traffic: Traffic, level: str = "expected", answers: int | None = None) -> list[Outcome]:
         """Simulate all replicas at one of `LEVELS`; an outcome per replica that decodes."""
-        return self.simulate(traffic, level).outcomes
+        return self.simulate(traffic, level, answers).outcomes
 
-    def simulate(self, traffic: Traffic, level: str = "expected") -> Simulated:
-        """Simulate all replicas at one of `LEVELS`."""
+    def simulate(self, traffic: Traffic, level: str = "expected", answers: int | None = None) -> Simulated:
+        """Simulate all replicas at one of `LEVELS`, where they depend on each other up to the first answers."""
         if self.prefill is not None:
             start_s = self.transfer.start_s * HANDOVER_ENDS.get(level, 1.0)
             transfer = self.transfer._replace(start_s=start_s)
-            return run_split(traffic, self.prefill.pool(level), self.pool(level), transfer)
+            return run_split(traffic, self.prefill.pool(level), self.pool(level), transfer, answers)
         elasticity = self.deployment.elasticity
         if elasticity is not None:
             return run_elastic(
                 traffic, self.pool(level), elasticity, self._start_s(level), self.deployment.on_device.devices
             )
         if self.deployment.needs_router or traffic.follows is not None:
-            return run_pool(traffic, self.pool(level))
+            return run_pool(traffic, self.pool(level), answers)
         tables, engine, options = self.at_level(level)
         replicas = self.deployment.replicas
         if traffic.concurrency is not None:

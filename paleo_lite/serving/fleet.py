@@ -37,8 +37,11 @@ class Fleet:
         traffic: Traffic,
         stages: Sequence[Stage],
         handover_s: Sequence[float] = (),  # seconds from one stage to the next, of each request
+        answers: int | None = None,  # first answers that are wanted; None for all
     ) -> None:
         self.stages, self.handover_s = stages, handover_s
+        self.answers, self.answered, self.last_s = answers, 0, 0.0
+        self.until_s = math.inf  # time up to which all wanted answers are known
         self.is_closed = traffic.concurrency is not None
         self.keeps_places = stages[-1].keeps_places
         # Whether what a replica of the last stage finishes lets a request go to the first one.
@@ -76,9 +79,11 @@ class Fleet:
             heappush(self.on_the_way, (self.sent_s[request], request, 0))
 
     def run(self) -> None:
-        """Run until all requests are answered."""
+        """Run until all requests are answered, or the first ones that are wanted."""
         while True:
             next_s = min(self.next_s)
+            if next_s > self.until_s:
+                return
             if self.on_the_way and self.on_the_way[0][0] <= next_s:
                 self._hand_over(*heappop(self.on_the_way))
             elif next_s == math.inf:
@@ -161,6 +166,7 @@ class Fleet:
         if number + 1 < len(self.stages):
             heappush(self.on_the_way, (time_s + self.handover_s[request], request, number + 1))
             return
+        self._note_answer(time_s)
         if self.keeps_places:
             self._give_places(time_s, int(self.visited[number, request]))
         followers = self.followers.get(request, [])
@@ -175,6 +181,13 @@ class Fleet:
         for following in followers:
             self.sent_s[following] = time_s + self.wait_s[following]
             heappush(self.on_the_way, (self.sent_s[following], following, 0))
+
+    def _note_answer(self, time_s: float) -> None:
+        """Note that a request is answered; others may be answered before it that are not known yet."""
+        self.answered += 1
+        self.last_s = max(self.last_s, time_s)
+        if self.answered == self.answers:
+            self.until_s = self.last_s
 
     def _draw_ready(self) -> int:
         """Return a request of those that are ready to be sent, at random."""

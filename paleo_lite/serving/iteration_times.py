@@ -92,7 +92,7 @@ class IterationTimes(msgspec.Struct, frozen=True, eq=False, dict=True):
             attention_s += self.chunk_s(start, end)
             prompt_tokens += end - start
         decoded = sequences * tokens_per_sequence
-        sampled = max(decoded + completed, 1)
+        sampled = decoded + completed or 1
         if self.attention_data == 1:
             time_s = self.decode_s(sequences, cached_tokens, decoded + prompt_tokens, sampled)
             if self.experts_s:

@@ -162,10 +162,10 @@ class Simulated(NamedTuple):
     restarted: int = 0  # requests that were sent again because a replica failed
 
 
-def run_pool(traffic: Traffic, pool: ServerPool) -> Simulated:
+def run_pool(traffic: Traffic, pool: ServerPool, answers: int | None = None) -> Simulated:
     """Simulate replicas among which a router distributes the requests, and sessions that wait for answers."""
     stage = pool.make_stage(traffic)
-    fleet = Fleet(traffic, [stage])
+    fleet = Fleet(traffic, [stage], answers=answers)
     fleet.run()
     return Simulated(_outcomes_of(traffic, fleet, stage.replicas), [])
 
@@ -193,7 +193,9 @@ def _outcomes_of(traffic: Traffic, fleet: Fleet, replicas: Sequence[Replica]) ->
     return outcomes
 
 
-def run_split(traffic: Traffic, prefill: ServerPool, decode: ServerPool, transfer: Transfer) -> Simulated:
+def run_split(
+    traffic: Traffic, prefill: ServerPool, decode: ServerPool, transfer: Transfer, answers: int | None = None
+) -> Simulated:
     """Simulate a prefill pool and a decode pool, whose closed loop includes both."""
     ones = np.ones(len(traffic), dtype=np.int64)
     only_prompts = msgspec.structs.replace(traffic, output_tokens=ones, left_out=None)
@@ -201,7 +203,7 @@ def run_split(traffic: Traffic, prefill: ServerPool, decode: ServerPool, transfe
     decoding = decode.that_decodes().make_stage(traffic)
     seconds = {tokens: transfer.seconds(tokens) for tokens in set(traffic.input_tokens.tolist())}
     handover_s = [seconds[tokens] for tokens in traffic.input_tokens.tolist()]
-    fleet = Fleet(traffic, [computing, decoding], handover_s)
+    fleet = Fleet(traffic, [computing, decoding], handover_s, answers)
     fleet.run()
     admitted_s = np.empty(len(traffic))
     computed = []

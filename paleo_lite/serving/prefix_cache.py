@@ -111,9 +111,11 @@ class BlocksOfRequests:
             hashes[: tokens // traffic.hashed_tokens]
             for hashes, tokens in zip(traffic.hashes, traffic.input_tokens.tolist())
         ]
-        self.most_found = [
-            max(tokens - 1, 0) // traffic.hashed_tokens for tokens in traffic.input_tokens.tolist()
-        ]  # at least one token of a prompt is computed
+        # Those that are found: at least one token of a prompt is computed.
+        self.findable = [
+            hashes[: max(tokens - 1, 0) // traffic.hashed_tokens]
+            for hashes, tokens in zip(traffic.hashes, traffic.input_tokens.tolist())
+        ]
         # Of the answers, which the next prompts of a session contain.
         self.answers = [
             hashes[prompt // traffic.hashed_tokens : (prompt + answer) // traffic.hashed_tokens]
@@ -133,14 +135,14 @@ class PrefixesOfRequests:
         self.cache = PrefixCache()
         self.tiers = tiers  # what is below the device's memory, the fastest first
         self.load_s = 0.0  # seconds in which the prompts that were found last are read from the tiers
-        self.hashes, self.answers, self.most_found = blocks.hashes, blocks.answers, blocks.most_found
+        self.hashes, self.answers, self.findable = blocks.hashes, blocks.answers, blocks.findable
         self.hashed_tokens = blocks.hashed_tokens
         self.blocks_per_hash = -(-blocks.hashed_tokens // block_tokens)
         self.held = [0] * len(self.hashes)
 
     def find(self, request: int) -> tuple[int, int]:
         """Return the tokens of a prompt that are there, and the blocks of the KV cache of them that nobody holds."""
-        hashes = self.hashes[request][: self.most_found[request]]
+        hashes = self.findable[request]
         found = self.cache.count_found(hashes)
         self.load_s = 0.0
         for block in hashes[found:] if self.tiers else ():
@@ -165,7 +167,7 @@ class PrefixesOfRequests:
 
     def count_cached(self, request: int) -> int:
         """Return the tokens of a prompt that are in the device's memory."""
-        return self.cache.count_found(self.hashes[request][: self.most_found[request]]) * self.hashed_tokens
+        return self.cache.count_found(self.findable[request]) * self.hashed_tokens
 
     def keep_answer(self, request: int) -> None:
         """Keep the full blocks of an answer, which go before those of its prompt."""

@@ -108,8 +108,10 @@ def _find_users(prepared: PreparedDeployment, traffic: Traffic) -> tuple[int, Ra
 
 def _rates_of_users(prepared: PreparedDeployment, traffic: Traffic, users: int, level: str = "expected") -> Rates:
     """Return requests and output tokens per second of users of a closed loop, once caches are warm."""
-    finish_s, tokens = _in_order(prepared.run(_closed_loop(traffic, users), level))
-    ends_s = finish_s[[int(len(tokens) * share) for share in (WARM, DRAINING)]]
+    closed = _closed_loop(traffic, users)
+    first, last = (int(len(closed) * share) for share in (WARM, DRAINING))
+    finish_s, tokens = _in_order(prepared.run(closed, level, answers=last + 1))
+    ends_s = finish_s[[first, last]]
     begin, end = np.searchsorted(finish_s, ends_s, side="right") - 1  # of answers that end together, all or none
     return _rates_between(finish_s, tokens, int(begin), int(end))
 
@@ -193,7 +195,7 @@ def _rates_between(finish_s: Floats, tokens: Ints, begin: int, end: int) -> Rate
 
 
 def _in_order(outcomes: Sequence[Outcome]) -> tuple[Floats, Ints]:
-    """Return when answers end, in order, and their tokens."""
+    """Return when answers end, in order, and their tokens; those that are not known are last."""
     finish_s = np.concatenate([outcome.finish_s for outcome in outcomes])
     tokens = np.concatenate([outcome.output_tokens for outcome in outcomes])
     order = np.argsort(finish_s)

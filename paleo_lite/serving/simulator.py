@@ -82,6 +82,9 @@ class Replica:
         self.finish_s = [math.nan] * count
         # Waiting requests, prompts in progress as [request, computed tokens, tokens], and decoding sequences.
         self.waiting: deque[int] = deque()
+        # Whether the first waiting request has no place, or no room, until blocks are given back or a prompt is
+        # computed. Where an engine reserves room for answers, that changes while sequences grow; tiers note every look.
+        self.is_blocked, self.stays_without_room = False, engine.reserved_output == 0 and not tiers
         # Requests on their way to the scheduler, as (time, request, whether it looks for new ones at that time).
         self.delay_s, self.delay_iterations = self._draw_delays()
         self.next_user_request = count if traffic.concurrency is None else min(traffic.concurrency, count)
@@ -175,8 +178,9 @@ class Replica:
 
     def step(self) -> bool:
         """Take all iterations up to the next event; return whether there was anything left to do."""
-        self._receive()
-        if self._make_room():
+        if self.arriving and self.arriving[0][0] <= self.scheduled_s:
+            self._receive()
+        if self._make_room() and self.waiting and not self.is_blocked:
             self._admit()
         if self.prompts:
             self._run_prompt_iteration()
@@ -269,6 +273,7 @@ class Replica:
         waiting, priorities = self.waiting, self.priorities
         place = len(waiting)
         if priorities is not None:
+            self.is_blocked = False
             while place and priorities[waiting[place - 1]] > priorities[request]:
                 place -= 1
         waiting.insert(place, request)
@@ -291,7 +296,8 @@ class Replica:
     def _admit(self) -> None:
         """Admit waiting requests in their order while tokens, sequences and blocks allow."""
         engine = self.engine
-        if not self.waiting or self.decoding + len(self.prompts) >= engine.max_sequences:
+        if self.running_requests >= engine.max_sequences:
+            self.is_blocked = True
             return
         budget = self.round_tokens
         if engine.mixes_phases:
@@ -321,6 +327,7 @@ class Replica:
             is_alone = not self.decoding and not self.prompts and not self.unread
             if needed + engine.reserved_output * later > free and not is_alone:
                 self.waits_for_reads = bool(self.unread) and not self.decoding and not self.prompts
+                self.is_blocked = self.stays_without_room
                 return
             self.waiting.popleft()
             if self.options.prompts_are_cached:
@@ -544,6 +551,7 @@ class Replica:
     def _start_decoding(self, request: int) -> None:
         """Let a sequence decode whose prompt is computed; that iteration has given its first token."""
         tokens = self.inputs[request] + self.decoded[request]
+        self.is_blocked = False
         if math.isnan(self.first_token_s[request]):
             self.first_token_s[request] = self.now_s
             self.pending_tokens -= self.pending_of.pop(request, 0)
@@ -587,6 +595,7 @@ class Replica:
 
     def _free_blocks(self, request: int, tokens: int) -> None:
         """Free the blocks of a request; those of a common prefix stay until their room is needed."""
+        self.is_blocked = False
         freed, promised = self._blocks(tokens - self.shared[request]), self._final_blocks(request)
         if self.prefixes is not None:
             unheld = self.prefixes.release(request)

@@ -9,13 +9,15 @@ import gzip
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import paleo_lite as pl
 from measured import DATA
 from paleo_lite.errors import BadFile, BadValue
-from paleo_lite.serving.prefix_cache import PrefixCache, prefix_hit_rate
-from paleo_lite.serving.requests import read_trace
+from paleo_lite.serving.deployment import Deployment
+from paleo_lite.serving.prefix_cache import PrefixCache, PrefixesOfRequests, prefix_hit_rate
+from paleo_lite.serving.requests import Lengths, generate_traffic, read_trace
 
 SERVER = {"network": "llama-3.2-1b", "gpu": "a100-sxm-80gb"}
 
@@ -142,3 +144,28 @@ def test_a_trace_that_swells_when_it_is_unpacked_is_refused(tmp_path: Path, monk
     swelling.write_bytes(gzip.compress(b"\n" * 20_000))
     with pytest.raises(BadFile, match="a trace of JSON lines has at most 10,000 bytes: cut it"):
         read_trace(swelling)
+
+
+def test_a_waiting_request_without_room_is_looked_up_once(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Room is only given back when an answer ends, so that other steps need not look for the blocks of a prompt again.
+
+    Without that, the request is looked up in every step, 600 times.
+    """
+    looks: list[int] = []
+    find = PrefixesOfRequests.find
+
+    def noted(self: PrefixesOfRequests, request: int) -> tuple[int, int]:
+        looks.append(request)
+        return find(self, request)
+
+    monkeypatch.setattr(PrefixesOfRequests, "find", noted)
+    traffic = generate_traffic(Lengths(1024), Lengths(200, 50), count=40, concurrency=16)
+    hashes = tuple((2 * request, 2 * request + 1) for request in range(40))
+    traffic = msgspec.structs.replace(traffic, hashes=hashes, hashed_tokens=512)
+    fleet = msgspec.structs.replace(deployment, replicas=2, router="prefix").prepare(traffic)
+    room = msgspec.structs.replace(fleet.room, blocks=4 * 1300 // fleet.room.block_tokens)
+    outcomes = msgspec.structs.replace(fleet, room=room).run(traffic)
+    preemptions = sum(outcome.preemptions for outcome in outcomes)
+    assert len(looks) < 3 * (40 + preemptions)

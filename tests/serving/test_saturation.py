@@ -52,6 +52,19 @@ def test_prompts_that_are_cached_are_answered_at_the_rate_of_cached_ones(deploym
     assert saturate(deployment.prepare(hashed), hashed)[0] == pytest.approx(expected, rel=0.1)
 
 
+def test_the_first_answers_are_those_of_the_whole_simulation(deployment: Deployment) -> None:
+    """A fleet that stops after some answers knows all that end no later, and has not simulated all others."""
+    traffic = msgspec.structs.replace(sessions(turns=3, count=240), concurrency=24)
+    fleet = msgspec.structs.replace(deployment, replicas=3, router="prefix").prepare(traffic)
+    whole, stopped = (
+        np.sort(np.concatenate([outcome.finish_s for outcome in fleet.run(traffic, answers=answers)]))
+        for answers in (None, 100)
+    )
+    assert not np.isnan(whole).any()
+    assert (stopped[:100] == whole[:100]).all()
+    assert np.isnan(stopped).sum() > 100
+
+
 def test_copies_of_sessions_share_only_the_system_prompt() -> None:
     traffic = sessions(turns=3, count=6)
     copied = _repeat_sessions(traffic, 2)
