@@ -23,6 +23,7 @@ from ..calibration.evidence_file import (
 )
 from ..distributed import link_evidence
 from ..distributed.links import Topology
+from ..engines.causes import FIRST_TOKEN, TIME_PER_TOKEN
 from ..engines.records import LOCAL_ENGINES
 from ..errors import BadValue, PaleoError
 from ..files import sha256_of
@@ -41,7 +42,7 @@ from ..serving.answers import Serving
 from ..serving.deployment import Deployment
 from ..serving.kernel_timer import KernelTimer
 from ..serving.learned import KIND as SERVER
-from ..serving.learned import TIME_PER_TOKEN, engine_traits
+from ..serving.learned import engine_traits
 from ..serving.options import SimulationOptions
 from ..serving.placement import Division, ModelOnDevice
 from ..timing.activity import Shares
@@ -162,7 +163,7 @@ def _observations(
         except PaleoError as error:
             reasons[str(error)] = reasons.get(str(error), 0) + 1
             continue
-        if reading.values.get("ttft_s") and own and server_evidence.FIRST_TOKEN not in [row.figure for row in own]:
+        if reading.values.get("ttft_s") and own and FIRST_TOKEN not in [row.figure for row in own]:
             reasons[QUEUED] = reasons.get(QUEUED, 0) + 1
         if not own:
             reason = f"rows of the kind {reading.kind} without a figure that is evidence"
@@ -249,7 +250,7 @@ def observe_server(
     own.append((TIME_PER_TOKEN, per_token_s, tpot_s))
     waited_s, first_s = answer.latencies["queue_s"]["mean"].value or 0.0, to_number(measured.get("ttft_s"))
     if first_s and waited_s <= QUEUED_ITERATIONS * tpot_s and not server_evidence.has_waited(first_s, ttft_s):
-        own.append((server_evidence.FIRST_TOKEN, first_s, ttft_s))
+        own.append((FIRST_TOKEN, first_s, ttft_s))
     watts = _watts_of_server(measured, facts, situation, answer, on_device, per_token_s or tpot_s)
     return watts + [
         Observation(SERVER, figure, situation, traits, seconds, forecast_s, rounded_shares(shares[figure]))

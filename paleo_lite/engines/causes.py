@@ -15,6 +15,9 @@ from .constants import Company, EngineConstants, Learned
 
 HOST, LAUNCHES, PROMPTS, FRONT_END = "host", "launches", "prompts", "front end"
 
+TIME_PER_TOKEN, FIRST_TOKEN = "tpot_s", "ttft_s"
+"""Figures of servers that are evidence: the time per output token, and the time to the first one."""
+
 CAUSES = {
     "products": "products",
     "pointwise": "products",
@@ -34,8 +37,6 @@ def with_factors(constants: EngineConstants, logs: Mapping[str, float], learned:
     launch, prompts = logs[LAUNCHES], logs[PROMPTS]
     company = [Company(kernels, "", "", "", False, launch, logs[cause]) for kernels, cause in CAUSES.items()]
     company.append(Company("", "", "", "", True, prompts, prompts))
-    # What remains uncertain of the front end, relative to what was before.
-    front_share = float(learned.variance_ratio({FRONT_END: 1.0})) ** 0.5
     hosts = {}
     for engine, host in constants.hosts.items():
         iteration, request = math.exp(logs[HOST]), math.exp(logs[FRONT_END])
@@ -47,6 +48,5 @@ def with_factors(constants: EngineConstants, logs: Mapping[str, float], learned:
             request_s=host.request_s * request,
             request_token_s=host.request_token_s * request,
             request_iterations=host.request_iterations * request,
-            first_token_deviation=host.first_token_deviation * front_share,
         )
     return msgspec.structs.replace(constants, company=(*constants.company, *company), hosts=hosts, learned=learned)

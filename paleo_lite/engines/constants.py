@@ -11,7 +11,7 @@ best linear unbiased prediction of a mixed model (Henderson 1975; kriging).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -192,10 +192,10 @@ class Learned(msgspec.Struct, frozen=True, eq=False):
     # Covariances of the logarithms of the factors of the causes.
     before: Any
     after: Any
-    row_variance: float  # variance of the logarithm of a time that no cause explains
+    row_variances: dict[str, float]  # variance of the logarithm of a time that no cause explains, by figure
 
-    def variance_ratio(self, shares: dict[str, Any]) -> Any:
-        """Return the variance of the logarithm of a time relative to that before, by the shares of causes in it.
+    def remaining_width(self, figure: str, shares: Mapping[str, Any]) -> Any:
+        """Return the width of the interval of a figure relative to that before, by the shares of causes in it.
 
         The shares are those with the factors; before, the causes had other ones.
         """
@@ -208,7 +208,8 @@ class Learned(msgspec.Struct, frozen=True, eq=False):
             np.einsum("i...,ij,j...->...", vectors, np.asarray(matrix)[np.ix_(at, at)], vectors)
             for vectors, matrix in ((unmoved, self.before), (moved, self.after))
         )
-        return (after + self.row_variance) / (before + self.row_variance)
+        row_variance = self.row_variances[figure]
+        return np.sqrt((after + row_variance) / (before + row_variance))
 
 
 class EngineConstants(msgspec.Struct, frozen=True, dict=True):

@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from ..calibration.evidence import shares_of
 from ..formats import bytes_per_number
 from ..machines import Device
 from ..timing.intervals import Z_90
-from .causes import CAUSES, HOST, LAUNCHES
+from .causes import CAUSES, LAUNCHES
 from .constants import EngineConstants, Host, KernelConstants, engine_constants, generation_of
 from .formulas import (
     KERNEL_CLASSES,
@@ -263,29 +262,18 @@ class EngineStep:
             total, variance = total + expected, variance + squares
         return variance / np.maximum(total, 1e-30) ** 2
 
-    def relative_interval(self, kernels: Sequence[CountedKernel], load: Load, host_s: float = 0.0) -> tuple[Any, Any]:
-        """Return the ends of the 90% interval of the seconds of an iteration, relative to them.
-
-        `host_s` are those of the host, of which measured servers contain some.
-        """
-        deviation = self.deviation(kernels, load, host_s)
+    def relative_interval(self, kernels: Sequence[CountedKernel], load: Load) -> tuple[Any, Any]:
+        """Return the ends of the 90% interval of the seconds of an iteration, relative to them."""
+        deviation = self.deviation(kernels, load)
         return np.exp(-Z_90 * deviation), np.exp(Z_90 * deviation)
 
-    def deviation(self, kernels: Sequence[CountedKernel], load: Load, host_s: float = 0.0) -> Any:
-        """Return the standard deviation of the logarithm of the seconds of an iteration in a server."""
-        variance = self.variance(kernels, load) + self.constants.server_variance
-        return np.sqrt(variance) * self.learned_width(kernels, load, host_s)
+    def deviation(self, kernels: Sequence[CountedKernel], load: Load) -> Any:
+        """Return the standard deviation of the logarithm of the seconds of an iteration in a server.
 
-    def learned_width(self, kernels: Sequence[CountedKernel], load: Load, host_s: float = 0.0) -> Any:
-        """Return what measured servers leave of the deviation of an iteration; 1 without any.
-
-        Kernels and host are less certain apart than together, since a time per token is that of both.
+        What measured servers leave of it depends on the causes of the time that is asked for, of which an iteration is
+        a part: see `EngineConstants.learned`.
         """
-        if self.constants.learned is None:
-            return 1.0
-        seconds = self.seconds_by_cause(kernels, load)
-        shares = shares_of({**seconds, HOST: host_s} if host_s else seconds)
-        return np.sqrt(self.constants.learned.variance_ratio(shares))
+        return np.sqrt(self.variance(kernels, load) + self.constants.server_variance)
 
     @cached_property
     def _clock_hz(self) -> float:

@@ -410,7 +410,7 @@ def answer(
     workload, device = on_device.workload, on_device.machine.device
     rate_per_s = traffic.rate_per_s
     all_notes = _notes_of(prepared, traffic, figures["expected"], notes)
-    added = {name: Z_90 * deviation for name, deviation in timer.latency_deviations.items()}
+    added = {name: Z_90 * deviation for name, deviation in prepared.latency_deviations.items()}
     shown = {
         name: _figure([figures[level][name] for level in levels]) for name in ALL_FIGURES if name in figures["expected"]
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import date
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -18,6 +19,7 @@ from ..units import check_integer
 from .adapters import AdapterCost, Adapters, cost_of_adapters, room_beside, times_with
 from .cache import CacheRoom
 from .elastic import Elasticity
+from .evidence import Widths, remaining_widths, widths_of_prompts
 from .iteration_times import IterationTimes
 from .kernel_timer import KernelTimer
 from .layer_timer import LayerTimer
@@ -30,6 +32,9 @@ from .routers import ROUND_ROBIN
 from .startup import START_FACTOR, StartTime, estimate_start
 from .tiers import CacheStore
 from .timer import Timer, tabulate
+
+if TYPE_CHECKING:
+    from ..engines.constants import Learned
 
 LEVELS = ("low", "expected", "high")
 """Iteration times of a simulation: the ends of their 90% interval, and the expected times."""
@@ -161,7 +166,13 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
         )
 
     def prepare(self, traffic: Traffic) -> PreparedDeployment:
-        """Compute iteration times and cache room for traffic of these lengths."""
+        """Compute iteration times, which measured servers narrow, and cache room for traffic of these lengths."""
+        prepared = self._prepare(traffic)
+        kernels = self.on_device.kernels
+        learned = None if kernels is None else kernels.step.constants.learned
+        return prepared if learned is None else prepared.narrowed(traffic, learned)
+
+    def _prepare(self, traffic: Traffic) -> PreparedDeployment:
         lengths = traffic.input_tokens + traffic.output_tokens
         longest_prompt, longest = int(traffic.input_tokens.max()), int(lengths.max())
         mean_tokens = float(lengths.mean())
@@ -202,7 +213,7 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
                 max_prompt=1,
                 max_context=longest,
             )
-        prefill = None if self.prefill is None else self.prefill.prepare(traffic)
+        prefill = None if self.prefill is None else self.prefill._prepare(traffic)
         return PreparedDeployment(self, engine, room, tables, draft_tables, prefill)
 
 
@@ -215,6 +226,36 @@ class PreparedDeployment(msgspec.Struct, frozen=True, eq=False):
     tables: IterationTimes  # iteration times of one replica
     draft_tables: IterationTimes | None  # iteration times of the draft network
     prefill: PreparedDeployment | None = None  # the pool that computes prompts; None where every replica does both
+    # What measured servers leave of the intervals of the host and of the wait for a first token, in logarithms; those
+    # of `tables` are narrowed already.
+    host_width: float = 1.0
+    first_token_width: float = 1.0
+
+    def narrowed(self, traffic: Traffic, learned: Learned) -> PreparedDeployment:
+        """Return the deployment with the intervals that measured servers leave under some traffic.
+
+        Iterations with and without prompts and the host are less certain apart than together, since a measured time per
+        token is that of all. So all of them have the interval of their sum under this traffic.
+        """
+        widths = remaining_widths(self.deployment.on_device, self.engine, learned, traffic, self.simulate(traffic))
+        prefill = None if self.prefill is None else self.prefill._with_widths(widths_of_prompts(learned))
+        return msgspec.structs.replace(self._with_widths(widths), prefill=prefill)
+
+    def _with_widths(self, widths: Widths) -> PreparedDeployment:
+        draft_tables = None if self.draft_tables is None else self.draft_tables.narrowed(widths.per_token)
+        return msgspec.structs.replace(
+            self,
+            tables=self.tables.narrowed(widths.per_token),
+            draft_tables=draft_tables,
+            host_width=widths.per_token,
+            first_token_width=widths.first_token,
+        )
+
+    @property
+    def latency_deviations(self) -> dict[str, float]:
+        """Standard deviations of the logarithms of latencies beside those of the iterations, by latency."""
+        deviations = self.deployment.timer.latency_deviations
+        return {name: deviation * self.first_token_width for name, deviation in deviations.items()}
 
     @property
     def slowest(self) -> str:
@@ -289,7 +330,7 @@ class PreparedDeployment(msgspec.Struct, frozen=True, eq=False):
         if level != "expected":
             tables = tables.scaled(level)
             draft = None if draft is None else draft.scaled(level)
-            engine = engine.at_end(level)
+            engine = engine.at_end(level, self.host_width)
         speculation = msgspec.structs.replace(self.deployment.options.speculation, draft=draft)
         options = msgspec.structs.replace(self.deployment.options, speculation=speculation)
         if self.deployment.adapters is not None:

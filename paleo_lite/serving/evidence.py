@@ -1,23 +1,24 @@
-"""Measured servers as evidence: the shares of the causes in their times."""
+"""Measured servers as evidence: the shares of the causes in their times, and what they leave of an interval."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from ..calibration.evidence import shares_of
-from ..engines.causes import FRONT_END, HOST, PROMPTS
+from ..engines.causes import FIRST_TOKEN, FRONT_END, HOST, PROMPTS, TIME_PER_TOKEN
 from ..engines.step import Load
 from .kernel_timer import device_kernels
-from .learned import TIME_PER_TOKEN
+from .outcomes import request_latencies
+from .steady import steady_span, work_in
 
 if TYPE_CHECKING:
+    from ..engines.constants import Learned
     from ..engines.records.record import Server
     from .placement import ModelOnDevice
-
-FIRST_TOKEN = "ttft_s"
-"""Figure of servers that is evidence beside the time per token."""
+    from .pools import Simulated
+    from .requests import Traffic
 
 WAITED_RATIO = 3.0
 """Measured over forecast first token from which the prompt waited for a place, which says nothing of other loads.
@@ -76,3 +77,35 @@ def first_token_shares(
     seconds = {cause: share * waited_s for cause, share in per_token.items()}
     seconds[PROMPTS] = seconds.get(PROMPTS, 0.0) + prompt_s
     return shares_of({**seconds, FRONT_END: front_end_s})
+
+
+class Widths(NamedTuple):
+    """What measured servers leave of the widths of intervals, in logarithms."""
+
+    per_token: float
+    first_token: float
+
+
+def widths_of_prompts(learned: Learned) -> Widths:
+    """Return what measured servers leave of intervals of prompts alone."""
+    return Widths(*(float(learned.remaining_width(figure, {PROMPTS: 1.0})) for figure in (TIME_PER_TOKEN, FIRST_TOKEN)))
+
+
+def remaining_widths(
+    on_device: ModelOnDevice, engine: Server, learned: Learned, traffic: Traffic, simulated: Simulated
+) -> Widths:
+    """Return what measured servers leave of the intervals under some traffic, by the causes of its mean latencies."""
+    latencies = request_latencies(simulated.outcomes)
+    if not len(latencies["tpot_s"]):
+        return widths_of_prompts(learned)
+    work = work_in(simulated.outcomes, steady_span(simulated.outcomes, traffic.rate_per_s, None))
+    shares = server_shares(
+        on_device,
+        engine,
+        users=max(work.sequence_s / work.busy_s, 1.0),
+        prompt_tokens=float(traffic.input_tokens.mean()),
+        answer_tokens=float(traffic.output_tokens.mean()),
+        tpot_s=float(latencies["tpot_s"].mean()),
+        ttft_s=float(latencies["ttft_s"].mean()),
+    )
+    return Widths(*(float(learned.remaining_width(figure, shares[figure])) for figure in (TIME_PER_TOKEN, FIRST_TOKEN)))

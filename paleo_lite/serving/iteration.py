@@ -13,8 +13,10 @@ import msgspec
 import numpy as np
 from msgspec import structs
 
+from ..calibration.evidence import shares_of
 from ..engines.activity import DataSheetConstants, kernel_activity
 from ..engines.blocks import sampled_logits
+from ..engines.causes import HOST, PROMPTS, TIME_PER_TOKEN
 from ..engines.constants import EngineConstants, Host
 from ..engines.kernels import CountedKernel, ExchangeKernel
 from ..engines.memory import activation_bytes, sequence_bytes
@@ -30,10 +32,6 @@ from ..timing.memory import Memory
 
 if TYPE_CHECKING:
     from ..timing import Workload
-
-
-TYPICAL_USERS = 16.0
-"""Sequences at which what measured servers leave uncertain of the host is computed."""
 
 
 def with_host(server: Server, host: Host, logits: float, sampling: str | None = None) -> Server:
@@ -67,11 +65,8 @@ def with_fitted_host(server: Server, kernels: EngineKernels | None, sampling: st
     """
     if kernels is None or not has_fitted_host(server, kernels):
         return server
-    decode, step = kernels.of_iteration("decode", CHECKED_CONTEXT), kernels.step
-    load = Load.of_decoding(TYPICAL_USERS, CHECKED_CONTEXT, step.placement.attention_data)
-    width = float(step.learned_width(decode, load, step.host.iteration_s))
-    host = structs.replace(step.host, interval_factor=step.host.interval_factor**width)
-    return with_host(server, host, sampled_logits(decode), sampling)
+    decode = kernels.of_iteration("decode", CHECKED_CONTEXT)
+    return with_host(server, kernels.step.host, sampled_logits(decode), sampling)
 
 
 class Iteration(msgspec.Struct, frozen=True, eq=False, dict=True):
@@ -153,7 +148,7 @@ class Iteration(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @property
     def host_range_s(self) -> tuple[Any, Any]:
-        """90% interval of `host_s`."""
+        """90% interval of `host_s` without measured servers."""
         if self.policy is None:
             return 0.0, 0.0
         return self._host_at(self.policy.at_end("low")), self._host_at(self.policy.at_end("high"))
@@ -165,15 +160,31 @@ class Iteration(msgspec.Struct, frozen=True, eq=False, dict=True):
         return policy.overhead_s + policy.sequence_overhead_s * decoding
 
     @cached_property
+    def width(self) -> Any:
+        """What measured servers leave of the width of the interval; 1 without any.
+
+        Kernels and host are less certain apart than together, since a time per token is that of both.
+        """
+        learned = self.step.constants.learned
+        if learned is None:
+            return 1.0
+        if self.is_decode:
+            seconds = self.step.seconds_by_cause(self.kernels, self.load)
+        else:
+            seconds = {PROMPTS: self._unlimited_s}
+        return learned.remaining_width(TIME_PER_TOKEN, shares_of({**seconds, HOST: self.host_s}))
+
+    @cached_property
     def deviation(self) -> Any:
         """Standard deviation of the logarithm of the seconds of all kernels."""
-        return self.step.deviation(self.kernels, self.load)
+        return self.step.deviation(self.kernels, self.load) * self.width
 
     def interval(self, kernels_s: Any, level: float = INTERVAL_LEVEL) -> tuple[Any, Any]:
         """Return the interval that contains the time with the probability `level`, of kernels that take `kernels_s`."""
         quantile = NORMAL_QUANTILES[level]
         factor = np.exp(quantile * self.deviation)
-        least_s, most_s = (host_end(self.host_s, end_s, quantile / Z_90) for end_s in self.host_range_s)
+        share = quantile / Z_90 * self.width
+        least_s, most_s = (host_end(self.host_s, end_s, share) for end_s in self.host_range_s)
         return kernels_s / factor + least_s, kernels_s * factor + most_s
 
     @property

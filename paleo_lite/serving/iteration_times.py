@@ -152,6 +152,12 @@ class IterationTimes(msgspec.Struct, frozen=True, eq=False, dict=True):
             return self
         return self._low if end == "low" else self._high
 
+    def narrowed(self, width: float) -> IterationTimes:
+        """Return the tables with an interval of so much of its width, in logarithms."""
+        low, high = ((np.array(ends) ** width).tolist() for ends in (self.relative_low, self.relative_high))
+        narrowed: IterationTimes = msgspec.structs.replace(self, relative_low=low, relative_high=high)
+        return narrowed
+
     @cached_property
     def _low(self) -> IterationTimes:
         return self.times_factors(self.relative_low)

@@ -136,7 +136,7 @@ class KernelTimer(Timer):
         own, context = np.asarray(tokens, dtype=np.float64), min(TYPICAL_CONTEXT, max_context)
         all_tokens = own * self.step.placement.attention_data
         load = Load(tokens=own, all_tokens=all_tokens, sampled=own, sequences=np.minimum(own, 1024.0), context=context)
-        return self.step.relative_interval(kernels, load, self.step.host.iteration_s)
+        return self.step.relative_interval(kernels, load)
 
     def measure_room(self, engine: Server, *, mean_tokens: float, prompt_tokens: int) -> CacheRoom:
         """Return the room of the cache."""

@@ -15,9 +15,6 @@ if TYPE_CHECKING:
 
 KIND = "server"
 
-TIME_PER_TOKEN = "tpot_s"
-"""Figure of servers that is evidence of the kernels of decoding."""
-
 
 def engine_traits(
     workload: Workload, device: Device, engine: str, placement: ReplicaDivision = ONE_DEVICE
@@ -43,6 +40,6 @@ def learned_constants(evidence: EvidenceCalibration, traits: dict[str, str]) -> 
         factors.mean,
         factors.prior_covariance,
         factors.covariance,
-        posterior.prior.noise[TIME_PER_TOKEN] ** 2,
+        {figure: deviation**2 for figure, deviation in posterior.prior.noise.items()},
     )
     return with_factors(engine_constants(), dict(zip(factors.causes, factors.mean.tolist())), learned)

@@ -8,7 +8,8 @@ import msgspec
 import numpy as np
 
 from paleo_lite.calibration.evidence import KindPrior, Observation, Posterior
-from paleo_lite.serving.evidence import FIRST_TOKEN, has_waited
+from paleo_lite.engines.causes import FIRST_TOKEN
+from paleo_lite.serving.evidence import has_waited
 
 from .groups import Grouped, by_group
 

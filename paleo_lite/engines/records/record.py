@@ -281,14 +281,15 @@ class Server(Engine, frozen=True, kw_only=True):
         if not self.overhead_s >= 0:
             raise BadValue(f"`--engine-settings overhead` must be a time >= 0 s (got {self.overhead_s:g})")
 
-    def at_end(self, end: str) -> Server:
-        """Return the server with the time of its host at an end of its 90% interval, ``low`` or ``high``."""
-        shortest_s, longest_s = self.overhead_range_s
-        if end == "low":
-            sequence_s = self.sequence_overhead_s / SEQUENCE_FACTOR
-            return structs.replace(self, overhead_s=shortest_s, sequence_overhead_s=sequence_s)
-        sequence_s = self.sequence_overhead_s * SEQUENCE_FACTOR
-        return structs.replace(self, overhead_s=longest_s, sequence_overhead_s=sequence_s)
+    def at_end(self, end: str, width: float = 1.0) -> Server:
+        """Return the server with the time of its host at an end of its 90% interval, ``low`` or ``high``.
+
+        `width` is that of the interval relative to the usual one, in logarithms.
+        """
+        end_s = self.overhead_range_s[0 if end == "low" else 1]
+        overhead_s = self.overhead_s * (end_s / self.overhead_s) ** width if self.overhead_s else end_s
+        factor = SEQUENCE_FACTOR ** (-width if end == "low" else width)
+        return structs.replace(self, overhead_s=overhead_s, sequence_overhead_s=self.sequence_overhead_s * factor)
 
     def describe(self, ranks: int = 1) -> str:
         """Return the limits as text: ``versions 0.8 and later, 8,192 tokens and 1,024 sequences per iteration``."""
