@@ -32,6 +32,7 @@ from ..own_machines import evidence as local_evidence
 from ..own_machines.contents import read_contents
 from ..own_machines.predict import LocalPrediction
 from ..own_machines.step import local_constants
+from ..progress import report
 from ..result_files.configuration import count_of
 from ..result_files.detect import read_result
 from ..result_files.findings import Findings, Reading
@@ -60,6 +61,7 @@ from .result_forecasts import (
     describe_situation,
     facts_of,
     forecast_figures,
+    thinned_readings,
 )
 from .training_rows import describe_assumptions, is_training, observe_training
 
@@ -75,9 +77,6 @@ ASSUMED = {
     "link": "the fastest link of the device, and the network of its usual computer,",
 }
 """What is assumed of facts that are missing."""
-
-MOST_SITUATIONS = 60
-"""Situations of a file that are forecast; more are thinned evenly, since each server is simulated."""
 
 QUEUED = "first tokens whose prompts wait in a queue, which say more of the load than of the server"
 """Why times to first token are left out."""
@@ -131,16 +130,13 @@ def _observations(
     findings: Findings, given: dict[str, Any], hardware_files: list[Path], notes: list[str]
 ) -> list[Observation]:
     """Return the rows of a file as evidence; note why others are left out."""
-    readings = findings.readings
-    if len(readings) > MOST_SITUATIONS:
-        stride = len(readings) / MOST_SITUATIONS
-        readings = [readings[int(index * stride)] for index in range(MOST_SITUATIONS)]
-        notes.append(
-            f"{findings.name}: of {len(findings.readings)} rows, {MOST_SITUATIONS} evenly spread ones are used"
-        )
+    readings, thinned = thinned_readings(findings)
+    if thinned:
+        notes.append(f"{findings.name}: {thinned}")
     found: list[Observation] = []
     reasons: dict[str, int] = {}
-    for reading in readings:
+    for done, (_, reading) in enumerate(readings):
+        report(done, len(readings))
         try:
             if reading.kind == power_evidence.KIND:
                 facts = {**findings.configuration, **reading.values, **given}

@@ -16,12 +16,14 @@ from ..errors import BadValue, PaleoError, UnknownFormat
 from ..formats import FORMATS
 from ..machines import Machine, find_device
 from ..profiles.detect import open_profile
+from ..progress import report
 from ..result_files.beside import Beside, MeasuredBesideForecast
 from ..result_files.configuration import COUNT_BEFORE, FACTS, count_of, precision_of
 from ..result_files.detect import read_result, recognise
 from ..result_files.findings import Findings, Reading
 from ..result_files.network_names import find_network_name
 from ..result_files.text import to_number
+from ..serving.requests import REQUESTS_PER_USER
 from ..text import format_plural
 from ..timing import TimeModel
 from ..timing.pipeline_run import PipelineRun
@@ -31,13 +33,14 @@ from .pipelines import resolve_pipeline
 from .question import PictureOptions, Question
 from .training_rows import describe_assumptions, is_training, measured_step_s, training_options
 
-MOST_ROWS = 100
-"""Rows that are compared; a table of hundreds of networks takes minutes."""
+MOST_SITUATIONS = 60
+"""Rows of a file that are forecast; more are thinned evenly, since each server is simulated, in seconds."""
 
 MOST_BYTES = 1e13
 """Size of a message above which it is a mistake: no device holds as much."""
 
-_MOST_REQUESTS = 400  # of a simulated server, which is steady by then
+_MOST_REQUESTS = 400  # of a simulated server, which is steady by then unless it has many users
+_MOST_PER_USER = 4
 _MEAN_LENGTHS = (
     "in the forecast all prompts and answers have their mean length; real ones vary, and fill batches unevenly"
 )
@@ -47,6 +50,16 @@ _LATENCIES = (
     ("ttft_s", "ttft_median_s", "ttft_s"), ("tpot_s", "tpot_median_s", "tpot_s"), ("e2e_s", "e2e_median_s", "latency_s")
 )  # fmt: skip
 """Measured mean and median of each latency of an answer."""
+
+
+def thinned_readings(findings: Findings) -> tuple[list[tuple[int, Reading]], str]:
+    """Return the rows of a file that are forecast, with their numbers, and a sentence if others are left out."""
+    numbered = list(enumerate(findings.readings))
+    if len(numbered) <= MOST_SITUATIONS:
+        return numbered, ""
+    stride = len(numbered) / MOST_SITUATIONS
+    chosen = [numbered[int(index * stride)] for index in range(MOST_SITUATIONS)]
+    return chosen, f"of {len(numbered):,} rows, {MOST_SITUATIONS} evenly spread ones are used"
 
 
 class NotShipped(BadValue):
@@ -88,10 +101,11 @@ def compare_result(path: Path, given: dict[str, Any], hardware_files: list[Path]
     not_shipped: dict[str, None] = {}
     assumptions: dict[str, None] = {}
     contradicted: dict[str, None] = {}
-    for number, reading in enumerate(findings.readings):
-        if len(rows) >= MOST_ROWS:
-            reasons[f"rows after the first {MOST_ROWS} figures"] = len(findings.readings) - number
-            break
+    readings, thinned = thinned_readings(findings)
+    if thinned:
+        reasons[thinned] = 1
+    for done, (number, reading) in enumerate(readings):
+        report(done, len(readings))
         try:
             facts = facts_of(reading, findings, given)
             found = list(_beside(number, reading, facts, findings, hardware_files, contradicted))
@@ -170,19 +184,23 @@ def _known_network(name: str, names: Iterable[str]) -> str:
     raise BadValue("the network is not in the file: give `--network NETWORK`")
 
 
+_OF_FILES = ("network", "gpu", "engine", "weights", "tensor")
+"""Facts that rows of a file usually have in common."""
+
+
 def describe_situation(reading: Reading, findings: Findings) -> str:
-    """Return what identifies a row, in words; its network only where the file has several."""
-    has_several = reading.values.get("network") != findings.configuration.get("network")
+    """Return what identifies a row, in words; its network and what runs it only where the file has several."""
     words = {
-        "network": "{}", "batch_size": "batch {}", "concurrency_limit": "concurrency {:g}", "request_rate": "{:g}/s",
+        "network": "{}", "gpu": "{}", "engine": "{}", "weights": "{}", "tensor": "{:g} devices",
+        "batch_size": "batch {}", "concurrency_limit": "concurrency {:g}", "request_rate": "{:g}/s",
         "input_tokens": "{:,.0f} in", "output_tokens": "{:,.0f} out", "tokens": "{:g} tokens", "depth": "after {:g}",
         "generated": "{:g} tokens", "image_size": "{:g} pixels", "width": "{:g} wide",
         "global_batch_size": "global batch {:,.0f}", "sequence_length": "{:,.0f} tokens each",
         "steps": "{:g} steps", "operation": "{}", "bytes": "{:,.0f} bytes",
     }  # fmt: skip
-    said = [text.format(reading.values[name]) for name, text in words.items() if reading.values.get(name)]
-    said = said if has_several or "network" not in reading.values else said[1:]
-    return ", ".join(said)
+    several = {name for name in _OF_FILES if len({one.values.get(name) for one in findings.readings}) > 1}
+    shown = {name: reading.values.get(name) for name in words if name not in _OF_FILES or name in several}
+    return ", ".join(words[name].format(value) for name, value in shown.items() if value)
 
 
 def _weights(facts: dict[str, Any]) -> str | None:
@@ -216,7 +234,7 @@ def _ask_server(facts: dict[str, Any], more: dict[str, Any]) -> list[Forecast]:
         output_tokens=written,
         rate=rate,
         concurrency=users,
-        num_requests=min(max(count_of(facts, "requests") or 0, 32), _MOST_REQUESTS),
+        num_requests=_simulated_requests(count_of(facts, "requests"), users),
         max_sequences=count_of(facts, "max_num_seqs"),
         **settings,
         **more,
@@ -232,6 +250,13 @@ def _ask_server(facts: dict[str, Any], more: dict[str, Any]) -> list[Forecast]:
     rate_of_tokens = said["figures"]["output_tokens_per_s"]
     interval = (rate_of_tokens["low"], rate_of_tokens["high"])
     return [*forecasts, Forecast("output_tokens_per_s", rate_of_tokens["value"], interval, answer)]
+
+
+def _simulated_requests(asked: int | None, users: int | None) -> int:
+    """Return the requests of a simulation: those of the run, as far as the server is steady before their end."""
+    most = max(_MOST_REQUESTS, _MOST_PER_USER * (users or 1))
+    usual = _MOST_REQUESTS if users is None else REQUESTS_PER_USER * users
+    return min(max(asked or usual, 32), most)
 
 
 def _division_of_server(facts: dict[str, Any]) -> dict[str, int]:

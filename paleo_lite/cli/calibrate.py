@@ -12,7 +12,7 @@ from ..calibration.measurements import TEMPLATE
 from ..files import check_outputs, to_paths
 from ..questions.evidence import OF_RESULT_FILES, CalibrationQuestion
 from ..questions.option import OutputOption
-from .answers import CommandResult, command
+from .answers import CommandResult, command, progress_of_long_answers
 
 
 @command(CalibrationQuestion)
@@ -52,5 +52,6 @@ def calibrate(paths: tuple[Path, ...], template: bool, **given: Any) -> CommandR
             calibration = fitted.calibration
             has_chart = fitted.fit is not None
             return CommandResult(calibration.to_dict, calibration.document, (lambda: fitted) if has_chart else None)
-    answer = answer_calibration(question)
+    with progress_of_long_answers("forecasting rows"):
+        answer = answer_calibration(question)
     return CommandResult(answer.to_dict, answer.document)

@@ -11,7 +11,7 @@ from ..errors import BadValue
 from ..files import file_exists
 from ..questions.profiles import ComparisonQuestion, answer_comparison
 from . import options
-from .answers import CommandResult, command
+from .answers import CommandResult, command, progress_of_long_answers
 
 
 @command(ComparisonQuestion)
@@ -44,7 +44,8 @@ def compare(
         )
     side_a = _split_at_commas(paths[0]) if paths else []
     side_b = _split_at_commas(paths[1]) if len(paths) > 1 else []
-    comparison = answer_comparison(ComparisonQuestion(a=[*side_a, *more_a], b=[*side_b, *more_b], **given))
+    with progress_of_long_answers("forecasting rows"):
+        comparison = answer_comparison(ComparisonQuestion(a=[*side_a, *more_a], b=[*side_b, *more_b], **given))
     return CommandResult(comparison.to_dict, lambda: comparison.document(top=top), lambda: comparison)
 
 

@@ -19,39 +19,56 @@ _LATENCIES = {
 """Figures, and the keys of InferenceX: vLLM's in seconds, without their suffix."""
 
 _FACTS = {
-    "gpu": "hw", "network": "model", "engine": "framework", "precision": "precision", "tensor": "tp",
-    "expert_parallel": "ep",
+    "gpu": "hw", "engine": "framework", "precision": "precision", "tensor": "tp", "expert_parallel": "ep",
     "image": "image", "speculative": "spec_decoding", "disaggregated": "disagg", "data_attention": "dp_attention",
 }  # fmt: skip
 
+_OF_RUNS = ("network", "gpu", "engine", "precision", "weights", "tensor", "devices", "expert_parallel",
+            "data_attention", "disaggregated", "speculative")  # fmt: skip
+"""Facts that rows have, where the runs of a file differ in them."""
+
+_ENGINES = {"trt": "tensorrt-llm", "trtllm": "tensorrt-llm"}
+
+_DRAWN = 0.9
+"""Mean of the lengths that InferenceX draws, between 0.8 and 1.0 of those asked (its `RANDOM_RANGE_RATIO`)."""
+
 
 def read_inferencex(path: Path, findings: Findings) -> None:
-    """Read the results of InferenceX (formerly InferenceMAX): vLLM's figures in seconds, aggregated or of one run."""
-    for run in read_documents(path, findings):
-        if "median_ttft" not in run and "tput_per_gpu" not in run:
-            continue
-        findings.record(
-            **{fact: run.get(key) for fact, key in _FACTS.items() if run.get(key) not in (None, "none", "")}
-        )
-        findings.record(network=run.get("model_id"))
+    """Read the results of InferenceX (formerly InferenceMAX): vLLM's figures in seconds, aggregated or of one run.
+
+    An aggregated file has many configurations; what they have in common is that of the file.
+    """
+    runs = [run for run in read_documents(path, findings) if "median_ttft" in run or "tput_per_gpu" in run]
+    facts = [_facts_of_run(run) for run in runs]
+    first = facts[0] if facts else {}
+    common = {name: value for name, value in first.items() if all(own.get(name) == value for own in facts)}
+    findings.record(**common)
+    for run, own in zip(runs, facts):
+        of_run = {name: value for name, value in own.items() if name in _OF_RUNS and name not in common}
+        of_run |= {"gpu": own.get("gpu"), "tensor": to_number(own.get("tensor")), "devices": own.get("devices")}
         figures: dict[str, Any] = {name: to_number(run.get(key)) for name, key in _LATENCIES.items()}
-        devices = _devices(run)
-        findings.record(devices=devices)
+        devices = to_number(own.get("devices"))
+        asked = {"input_tokens": to_number(run.get("isl")), "output_tokens": to_number(run.get("osl"))}
+        if run.get("total_input_tokens") is None and run.get("total_output_tokens") is None:
+            lengths = {name: product(length, _DRAWN) for name, length in asked.items()}
+            findings.doubt(
+                f"the lengths that came are not in the file: {_DRAWN:g} of those asked are taken, the mean of what "
+                "InferenceX draws"
+            )
+        else:
+            lengths = {f"{name}_asked": length for name, length in asked.items()}
         per_gpu, per_gpu_out = (to_number(run.get(key)) for key in ("tput_per_gpu", "output_tput_per_gpu"))
         if to_number(run.get("median_intvty")) and figures["tpot_median_s"] is None:
             figures["tpot_median_s"] = 1 / run["median_intvty"]
         is_aggregated = "tput_per_gpu" in run
         add_server(
             findings,
-            gpu=run.get("hw"),
-            tensor=to_number(run.get("tp")),
-            devices=devices,
+            **of_run,
+            **lengths,
             requests=to_number(run.get("completed")),
             duration_s=to_number(run.get("duration")),
             request_rate=to_number(run.get("request_rate")),
             concurrency_limit=to_number(run.get("max_concurrency")) or to_number(run.get("conc")),
-            input_tokens_asked=to_number(run.get("isl")),
-            output_tokens_asked=to_number(run.get("osl")),
             input_total=to_number(run.get("total_input_tokens")),
             output_total=to_number(run.get("total_output_tokens")),
             requests_per_s=to_number(run.get("request_throughput")),
@@ -66,6 +83,25 @@ def read_inferencex(path: Path, findings: Findings) -> None:
             findings.doubt("the tokens per second and GPU count prompts and answers")
         if run.get("power_valid") is False:
             findings.doubt("the file itself calls its power not valid")
+
+
+def _facts_of_run(run: dict[str, Any]) -> dict[str, Any]:
+    """Return what a run of InferenceX records of its configuration."""
+    facts = {name: run[key] for name, key in _FACTS.items() if run.get(key) not in (None, "none", "")}
+    facts["network"] = run.get("model") or run.get("model_id")
+    facts["devices"] = _devices(run)
+    facts["weights"] = _weights(str(run.get("precision")), str(facts["network"]), str(run.get("hw")))
+    if "engine" in facts:
+        facts["engine"] = _ENGINES.get(str(facts["engine"]), facts["engine"])
+    return {name: value for name, value in facts.items() if value is not None}
+
+
+def _weights(precision: str, network: str, device: str) -> str | None:
+    """Return the format of the weights: AMD's devices and gpt-oss have other 4-bit numbers than NVIDIA's."""
+    if precision != "fp4":
+        return precision if precision == "fp8" else None
+    is_mx = "mxfp4" in network.lower() or "gpt-oss" in network.lower() or device.lower().startswith("mi")
+    return "mxfp4" if is_mx else "nvfp4"
 
 
 def _devices(run: dict[str, Any]) -> float | None:

@@ -17,6 +17,7 @@ from paleo_lite.api.result_forecasts import is_result_file
 from paleo_lite.cli import main
 from paleo_lite.distributed.clusters import cluster_prior
 from paleo_lite.errors import BadValue
+from paleo_lite.progress import listening
 from paleo_lite.result_files.beside import MeasuredBesideForecast
 from result_samples import LLAMA_ROW, NCCL, VLLM_SERVE
 
@@ -161,6 +162,61 @@ def test_the_division_of_a_server_is_asked(tmp_path: Path) -> None:
     )  # fmt: skip
     row = next(row for row in result.rows if row.figure == "tpot_s")
     assert row.forecast == asked.to_dict()["latencies"]["tpot_s"]["mean"]["value"]
+
+
+def aggregated(**changes: Any) -> dict[str, Any]:
+    """Return a run as `utils/process_result.py` of InferenceX aggregates it: without lengths and requests that came."""
+    run = {name: value for name, value in INFERENCEX.items() if name not in AGGREGATED_LACK}
+    return {**run, "model": "meta-llama/Llama-3.1-8B-Instruct", "ep": 1, "dp_attention": False, "disagg": False,
+            "spec_decoding": "none", **changes}  # fmt: skip
+
+
+AGGREGATED_LACK = ("completed", "duration", "total_input_tokens", "total_output_tokens")
+
+RUNS = [
+    aggregated(hw="h200", framework="vllm", tp=1, conc=4),
+    aggregated(hw="b200", framework="trt", tp=2, conc=16, precision="fp4"),
+    aggregated(hw="h100", framework="atom", tp=1, conc=16),
+]
+
+
+def test_each_run_of_an_aggregated_file_is_asked_with_its_own_configuration(tmp_path: Path) -> None:
+    """InferenceX draws lengths between 0.8 and 1.0 of those asked (1,024), and sends ten requests per user."""
+    reported: list[tuple[int, int]] = []
+    with listening(lambda completed, total: reported.append((completed, total))):
+        result = compare(json.dumps(RUNS), tmp_path)
+    asked = [
+        {"gpu": "h200-sxm", "engine": "vllm", "weights": "fp8", "tensor": 1, "concurrency": 4, "num_requests": 40},
+        {"gpu": "b200-sxm", "engine": "tensorrt-llm", "weights": "nvfp4", "tensor": 2, "concurrency": 16,
+         "num_requests": 160},
+    ]  # fmt: skip
+    rows = [row for row in result.rows if row.figure == "tpot_s"]
+    for row, question in zip(rows, asked, strict=True):
+        answer: Any = pl.serve("llama-3.1-8b", **question, input_tokens=922, output_tokens=922)
+        assert row.forecast == answer.latencies["tpot_s"]["mean"].value
+    assert rows[1].situation == "b200, tensorrt-llm, nvfp4, 2 devices, concurrency 16, 922 in, 922 out"
+    assert any("no serving engine is called 'atom'" in reason for reason in result.left_out)
+    assert reported == [(0, 3), (1, 3), (2, 3)]
+
+
+def test_long_files_are_compared_in_evenly_spread_rows(tmp_path: Path) -> None:
+    """Of a table of 100 networks 60 are looked at, of which one is shipped."""
+    runs = [aggregated(hw="h200", framework="vllm", tp=1, model=f"unknown-{number}") for number in range(99)]
+    result = compare(json.dumps([*runs, RUNS[0]][::-1]), tmp_path)
+    assert {row.row for row in result.rows} == {0}
+    assert "of 100 rows, 60 evenly spread ones are used" in result.left_out
+    assert any(reason.startswith("59 networks without a shipped network") for reason in result.left_out)
+
+
+def test_more_users_send_enough_requests(tmp_path: Path) -> None:
+    """Of 600 users, 400 requests would never be 600 at once."""
+    runs = [aggregated(hw="h200", framework="vllm", tp=1, conc=600, isl=64, osl=16)]
+    (row,) = (row for row in compare(json.dumps(runs), tmp_path).rows if row.figure == "tpot_s")
+    answer: Any = pl.serve(
+        "llama-3.1-8b", gpu="h200-sxm", engine="vllm", weights="fp8", tensor=1, concurrency=600, num_requests=2400,
+        input_tokens=58, output_tokens=14,
+    )  # fmt: skip
+    assert row.forecast == answer.latencies["tpot_s"]["mean"].value
 
 
 @pytest.mark.parametrize(
