@@ -21,6 +21,9 @@ from .options import force
 
 FORMATS = ("table", "json", "csv", "markdown")
 
+MOST_FAILURES = 20
+"""Messages about failed parts that are printed; of the others there is their number."""
+
 
 class CommandResult(NamedTuple):
     """The result of a command."""
@@ -114,8 +117,11 @@ class AnswerCommand(click.Command):
         if isinstance(answer, Result):
             answer = CommandResult(answer.to_dict, answer.document)
         _print_answer(answer, ctx.obj["format"])
-        for failure in answer.failures:
+        for failure in answer.failures[:MOST_FAILURES]:
             click.echo(f"paleo-lite: {failure}", err=True)
+        if len(answer.failures) > MOST_FAILURES:
+            further = len(answer.failures) - MOST_FAILURES
+            click.echo(f"paleo-lite: {further:,} more could not be read: `--format json` lists them", err=True)
         chart: ChartOutput | None = ctx.obj.get("chart")
         if chart is not None:
             chart.draw(answer)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 from ..errors import BadFile, PaleoError, UnknownFormat
 from ..executor import run_tasks
 from ..files import NO_SUCH_FILE, file_exists
-from ..profiles.detect import read_head
+from ..profiles.detect import HEAD, read_head
 from ..progress import report as report_progress
 from ..result import Result
 from . import (
@@ -39,6 +39,7 @@ from . import (
 from .archives import unpacked
 from .configuration import complete
 from .findings import MOST_READINGS, Findings
+from .json_text import is_damaged_json
 from .result_format import ResultFormat
 from .text import is_cut, launcher_prefix, plain_text, read_chunks
 
@@ -71,6 +72,10 @@ _ADVICE = (
      "Lightning writes it: ThroughputMonitor or DeviceStatsMonitor add times to metrics.csv"),
     (re.compile(r'"experiments"\s*:\s*\[\s*\{\s*"experiment"'), "raw timestamps of perf_analyzer: give the "
      "profile_export_genai_perf.json beside it"),
+    (re.compile(r"\A\ufeff*\s*(?:\{\s*\}|\[\s*\]|null)?\s*\Z"), "it holds nothing: no row, or an empty JSON"),
+    (re.compile(r"\A\s*\[?\{'[^'\n]*': "), "printed by Python, with single quotes: write it by json.dump"),
+    (re.compile(r'\A\ufeff*(?:[\w."]+;){3,}[\w."]+\s*$', re.MULTILINE), "the columns are divided by semicolons, as "
+     "Excel writes them in some languages: save the table with commas, and numbers with points"),
 )  # fmt: skip
 """What to do with files beside results, which hold no result."""
 
@@ -116,8 +121,9 @@ def recognise(path: Path) -> ResultFormat:
         if sign.search(text):
             raise UnknownFormat(f"{path}: {advice}")
     nearest = "; ".join(_described(candidate) for candidate in _nearest_formats(text))
+    damage = " (its JSON is cut off or damaged)" if len(head) < HEAD and is_damaged_json(text, path) else ""
     raise UnknownFormat(
-        f"{path}: not a result file that paleo-lite reads: the nearest of {len(FORMATS)} formats: {nearest}"
+        f"{path}: not a result file that paleo-lite reads{damage}: the nearest of {len(FORMATS)} formats: {nearest}"
     )
 
 
@@ -170,7 +176,7 @@ def read_result(path: Path, given: dict[str, Any] | None = None, source: str = "
         findings.doubt("the end of the gzip is missing: what came before it was read")
     if findings.dropped:
         findings.doubt(f"{findings.dropped:,} rows over {MOST_READINGS:,} are left out")
-    if not findings.readings and not findings.doubts:
+    if not findings.readings:
         findings.doubt("no measurement was found in it")
     complete(findings, given or {})
     return findings

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from ..profiles.log_lines import COLOURS
 from ..text import make_printable, truncate
 from .quantities import KINDS, QUANTITIES
 
@@ -59,6 +60,9 @@ class Findings(msgspec.Struct):
             raise KeyError(f"{sorted(unknown)} of {self.format} are not among the quantities")
         known = {name: clean(values[name]) for name in QUANTITIES if name in values}
         known = {name: _whole(name, value) for name, value in known.items() if value is not None and value != ""}
+        for name in [name for name, value in known.items() if _is_negative(value)]:
+            self.doubt(f"{QUANTITIES[name].title} below 0 is none, and left out")
+            known.pop(name)
         if all(QUANTITIES[name].is_fact for name in known):
             return
         if len(self.readings) >= MOST_READINGS:
@@ -111,6 +115,10 @@ class Findings(msgspec.Struct):
         }
 
 
+def _is_negative(value: Any) -> bool:
+    return isinstance(value, (int, float)) and value < 0
+
+
 def _whole(name: str, value: Any) -> Any:
     """Return a count as an integer where it is one."""
     is_count = QUANTITIES[name].unit in ("", "B")
@@ -122,7 +130,7 @@ def clean(value: Any) -> Any:
     if isinstance(value, bool) or value is None:
         return value
     if isinstance(value, str):
-        return truncate(make_printable(value.strip()))
+        return truncate(make_printable(COLOURS.sub("", value).strip()))
     if isinstance(value, (int, float)):
         return value if abs(value) <= 1e30 else None  # also false for NaN
     return None

@@ -11,6 +11,7 @@ from typing import Any, BinaryIO
 
 from ..errors import BadFile
 from ..profiles.detect import open_utf8
+from ..text import truncate
 from .findings import Findings
 from .text import CHUNK_BYTES
 
@@ -59,7 +60,8 @@ def _objects_of_lines(path: Path, findings: Findings) -> Iterator[dict[str, Any]
             opening = line.find(b"{")
             if opening < 0:
                 continue
-            value = decode_json(line[opening:].decode("utf-8", errors="replace").rstrip(" ,;\r\n"), path)
+            text = line[opening:].decode("utf-8", errors="replace").rstrip(" ,;\r\n")
+            value = decode_json(text, path, findings)
             if isinstance(value, dict):
                 yield value
             else:
@@ -81,7 +83,7 @@ def _next_line(file: BinaryIO, path: Path) -> bytes:
 
 def _objects_of(text: str, path: Path, findings: Findings) -> Iterator[dict[str, Any]]:
     """Yield the objects of one document, or of several that follow each other, also behind lines of a log."""
-    decoder = json.JSONDecoder()
+    decoder = json.JSONDecoder(object_pairs_hook=_Repeated(findings).make_object)
     start, found = 0, False
     while start < len(text):
         opening = re.compile(r"[\[{]").search(text, start)
@@ -110,11 +112,38 @@ def _objects_of(text: str, path: Path, findings: Findings) -> Iterator[dict[str,
         yield from [value] if isinstance(value, dict) else [item for item in value if isinstance(item, dict)]
 
 
-def decode_json(text: str, path: Path) -> Any:
+def is_damaged_json(text: str, path: Path) -> bool:
+    """Return whether a text begins as JSON, and neither it nor its first line is any."""
+    plain = text.lstrip("\ufeff \t\r\n")
+    if not plain.startswith(("{", "[")):
+        return False
+    return decode_json(plain, path) is None and decode_json(plain.partition("\n")[0], path) is None
+
+
+class _Repeated:
+    """Keys that stand twice in an object, with different values."""
+
+    def __init__(self, findings: Findings) -> None:
+        self.findings = findings
+
+    def make_object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        """Return an object, and doubt its repeated keys."""
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            for name, value in pairs:
+                if value is not found[name] and value != found[name]:
+                    self.findings.doubt(f"{truncate(name)} stands twice in an object: the last value is taken")
+        return found
+
+
+def decode_json(text: str, path: Path, findings: Findings | None = None) -> Any:
     """Return the value of a text; None if it is not JSON, even without its trailing commas."""
+    make_object = None if findings is None else _Repeated(findings).make_object
     for candidate in (text, None):
         try:
-            return json.loads(_without_trailing_commas(text) if candidate is None else candidate)
+            return json.loads(
+                _without_trailing_commas(text) if candidate is None else candidate, object_pairs_hook=make_object
+            )
         except RecursionError:
             raise BadFile(f"{path}: nested too deeply for a file of results") from None
         except ValueError:

@@ -41,6 +41,9 @@ LINE_ENDS = re.compile(rb"[\r\n]+")
 
 _NUMBER = re.compile(r"[+-]?(?:\d{1,3}(?:,\d{3})+(?:\.\d*)?|\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})(?:[eE][+-]?\d{1,3})?")
 _DECIMAL_COMMA = re.compile(r"[+-]?\d{1,30},\d{1,30}")
+_GROUPED = re.compile(r"[+-]?\d{1,3}(?:(?:\.\d{3})+,\d{1,30}|(?:[ \xa0\u2009\u202f'’]\d{3})+(?:[.,]\d{1,30})?)")
+"""Thousands divided as in continental Europe: by points before a decimal comma, by blanks or by apostrophes."""
+_GROUPS = re.compile(r"[ \xa0\u2009\u202f'’]")
 _DURATION = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)(h|min|ms|m|s|us|µs|μs|ns)")
 _CLOCK = re.compile(r"(?:(\d{1,6}) days?, )?(\d{1,6}):(\d{2}):(\d{2}(?:\.\d{1,9})?)")
 _SECONDS = {
@@ -56,7 +59,7 @@ UNITS = {
 
 
 def to_number(value: Any) -> float | None:
-    """Return a finite number, also from a text with thousands commas or a decimal comma; None if it is none."""
+    """Return a finite number, also from a text with divided thousands or a decimal comma; None if it is none."""
     if isinstance(value, bool) or value is None:
         return None
     if isinstance(value, (int, float)):
@@ -67,6 +70,9 @@ def to_number(value: Any) -> float | None:
     match = _NUMBER.fullmatch(text)
     if match is None and _DECIMAL_COMMA.fullmatch(text):
         return float(text.replace(",", "."))
+    if match is None and _GROUPED.fullmatch(text):
+        plain = _GROUPS.sub("", text)
+        return float(plain.replace(".", "").replace(",", ".") if "," in plain else plain)
     if match is None:
         return None
     number = float(text.replace(",", ""))

@@ -52,6 +52,16 @@ def test_json(folder: Path) -> None:
                           "doubts"}  # fmt: skip
 
 
+def test_of_many_unreadable_files_some_are_named(folder: Path) -> None:
+    for number in range(30):
+        (folder / f"notes-{number}.txt").write_text("nothing of the kind\n")
+    asked = run(folder, "--keep-going", "--jobs", 1)
+    assert asked.exit_code == 1 and asked.stderr.count("not a result file") == 20
+    assert asked.stderr.endswith("paleo-lite: 10 more could not be read: `--format json` lists them\n")
+    listed = run(folder, "--keep-going", "--jobs", 1, "--format", "json")
+    assert len(json.loads(listed.stdout)["failed"]) == 30
+
+
 def test_csv_has_the_rows_of_all_files(folder: Path) -> None:
     rows = list(csv.DictReader(io.StringIO(run(folder, "--jobs", 1, "--format", "csv").stdout)))
     assert [row["kind"] for row in rows] == ["server", "collective", "collective"]

@@ -6,6 +6,8 @@ Tests: result_files/detect.py, result_files/configuration.py, result_files/findi
 
 from __future__ import annotations
 
+import json
+import re
 import tarfile
 import zipfile
 from pathlib import Path
@@ -17,7 +19,7 @@ from measured import DATA
 from paleo_lite.errors import BadFile, UnknownFormat
 from paleo_lite.progress import listening
 from paleo_lite.result_files.detect import read_result, read_results
-from result_samples import NCCL, VLLM_SERVE
+from result_samples import LLAMA_COLUMNS, NCCL, VLLM_SERVE
 
 
 @pytest.fixture
@@ -41,6 +43,80 @@ def test_another_file_is_refused_with_the_nearest_formats(tmp_path: Path, text: 
         read_result(path)
     assert nearest in str(refused.value) and str(refused.value).count(";") == 2
     assert len(str(refused.value)) < 500
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        *((empty, "it holds nothing: no row, or an empty JSON") for empty in ("{}", " [ ]\n", "null", "\ufeff\n")),
+        (VLLM_SERVE[:250], r"not a result file that paleo-lite reads \(its JSON is cut off or damaged\)"),
+        (repr(json.loads(VLLM_SERVE)), "printed by Python, with single quotes: write it by json.dump"),
+        (f"{LLAMA_COLUMNS}\n".replace(",", ";"), "the columns are divided by semicolons"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "file"
+    path.write_text(text, "utf-8")
+    with pytest.raises(UnknownFormat, match=said):
+        read_result(path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        re.sub(r": [\d.]+", ": NaN", VLLM_SERVE),
+        NCCL.partition("        1024")[0],
+        "".join(f"> {line}\n" for line in json.dumps(json.loads(VLLM_SERVE), indent=2).splitlines()),
+        VLLM_SERVE.replace('"completed": 100', f'"completed": {"9" * 5000}'),
+        f"{LLAMA_COLUMNS}\n",
+    ],
+)
+def test_a_file_without_rows_says_so(tmp_path: Path, text: str) -> None:
+    """Numbers that are none, a table that is cut before its rows, a quoted mail, and an integer of 5,000 digits."""
+    path = tmp_path / "file"
+    path.write_text(text)
+    findings = read_result(path)
+    assert findings.readings == [] and "no measurement was found in it" in findings.doubts
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        VLLM_SERVE.strip() * 2,  # concatenated without a line end
+        "\ufeff" + VLLM_SERVE + "\ufeff" + VLLM_SERVE,
+        json.dumps(json.loads(VLLM_SERVE), indent="\t").replace("\n", "\r\n"),
+        json.dumps(json.loads(VLLM_SERVE), indent=2).replace("\n", "\r"),
+        re.sub(r": ([\d.]+)", r': "\1"', VLLM_SERVE),  # numbers as texts
+        re.sub(r": (\d+)\.(\d+)", r': "\1,\2"', VLLM_SERVE),  # with decimal commas
+        VLLM_SERVE.replace('"duration": 50.0', '"duration": "5e1"').strip()[:-1] + ",}",
+        f"```json\n{VLLM_SERVE}```\n",
+        f"<pre>{VLLM_SERVE}</pre>",
+        f"\0\0{VLLM_SERVE}\0",
+    ],
+)
+def test_odd_files_are_read_as_plain_ones(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "file"
+    path.write_text(text, "utf-8", newline="")
+    findings = read_result(path)
+    values = findings.readings[0].values
+    assert {name: values[name] for name in ("requests", "ttft_s", "tpot_s", "output_tokens", "duration_s")} == {
+        "requests": 100, "ttft_s": 1.0, "tpot_s": 0.02, "output_tokens": 201, "duration_s": 50.0,
+    }  # fmt: skip
+    assert findings.configuration["network"] == "meta-llama/Llama-3.1-8B"
+
+
+def test_figures_below_zero_are_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "nccl.log"
+    path.write_text(NCCL.replace("20.35", "-20.35"))
+    findings = read_result(path)
+    assert "time_s" not in findings.readings[0].values and findings.readings[1].values["time_s"] == 0.005
+    assert "time below 0 is none, and left out" in findings.doubts
+
+
+def test_names_lose_the_colours_of_terminals(tmp_path: Path) -> None:
+    path = tmp_path / "bench.json"
+    path.write_text(VLLM_SERVE.replace('"H100"', '"\\u001b[31mH100\\u001b[0m"'))
+    assert read_result(path).configuration["gpu"] == "H100"
 
 
 def test_what_is_missing_is_asked_for(serve: Path) -> None:

@@ -56,3 +56,9 @@ def test_long_lines_of_objects(tmp_path: Path) -> None:
     line = '{"itls": [' + ", ".join(["0.01"] * 300_000) + "]}"
     found, doubts = documents(f'{{"a": 1}}\n{{"a": 2}}\n{line}\n', tmp_path)
     assert doubts == [] and len(found) == 3 and len(found[2]["itls"]) == 300_000  # type: ignore[arg-type]
+
+
+def test_a_key_with_two_values_is_said(tmp_path: Path) -> None:
+    """JSON leaves open which of them holds; the last one is taken, and equal ones say the same."""
+    found, doubts = documents('{"a": 1, "a": 2, "b": {"c": 3, "c": 3}}\n{"a": 1}\n', tmp_path)
+    assert found[0] == {"a": 2, "b": {"c": 3}} and doubts == ["a stands twice in an object: the last value is taken"]

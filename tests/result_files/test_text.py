@@ -23,13 +23,27 @@ from paleo_lite.result_files.text import (
 
 @pytest.mark.parametrize(
     ("text", "number"),
-    [("4,376", 4376), ("1,234,567.5", 1234567.5), ("3,14", 3.14), ("1e-5", 1e-5), (" '7' ", 7), ("-0.00", 0), (5, 5)],
+    [
+        ("4,376", 4376),
+        ("1,234,567.5", 1234567.5),
+        ("3,14", 3.14),
+        ("1e-5", 1e-5),
+        (" '7' ", 7),
+        ("-0.00", 0),
+        (5, 5),
+        ("1.000,5", 1000.5),
+        ("1 000,5", 1000.5),
+        ("12\u202f345.5", 12345.5),
+        ("1’234’567", 1234567),
+    ],
 )
 def test_numbers(text: object, number: float) -> None:
     assert to_number(text) == number
 
 
-@pytest.mark.parametrize("text", ["", "nan", "inf", "1.2.3", "12 ms", "N/A", None, True, [], float("inf"), "9" * 400])
+@pytest.mark.parametrize(
+    "text", ["", "nan", "inf", "1.2.3", "1.000.0", "10 00", "12 ms", "N/A", None, True, [], float("inf"), "9" * 400]
+)
 def test_what_is_no_number(text: object) -> None:
     assert to_number(text) is None
 
