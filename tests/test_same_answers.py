@@ -24,7 +24,7 @@ import paleo_lite as pl
 from paleo_lite.api.plotting import KINDS
 from paleo_lite.calibration.measurements import TEMPLATE
 from paleo_lite.cli import main
-from paleo_lite.questions.evidence import MeasuringQuestion
+from paleo_lite.questions.measured import MeasuringQuestion
 from paleo_lite.questions.option import OutputOption
 from result_samples import VLLM_SERVE
 from test_schemas import check

@@ -238,9 +238,9 @@ def _pretraining(request: Request) -> Report:
 
 def _energy(request: Request) -> Report:
     """Hold out measured powers by model, task and device."""
-    from .energy.evidence import measured_powers
     from .energy.fit import shipped_scatters
     from .energy.hold_out import validate_energy
+    from .energy.measured import measured_powers
     from .energy.page import energy_page
 
     if request.precisions:
@@ -254,9 +254,9 @@ def _energy(request: Request) -> Report:
 
 def _served(request: Request) -> Report:
     """Forecast time and power of servers and pipelines, with their model held out from the power."""
-    from .energy.evidence import measured_powers
     from .energy.fit import shipped_scatters
     from .energy.forecasts import forecast_energy, joules_rows
+    from .energy.measured import measured_powers
     from .energy.page import joules_page
 
     if request.precisions:

@@ -43,8 +43,8 @@ from ..errors import BadValue, UnknownFormat
 from ..extras import require
 from ..files import Paths, check_outputs, file_exists, read_typed, to_paths
 from ..machines import Device, Machine, find_device
-from ..questions.evidence import OF_RESULT_FILES, CalibrationQuestion, RecordedFacts, ValidationQuestion
 from ..questions.kind import make_function
+from ..questions.measured import OF_RESULT_FILES, CalibrationQuestion, RecordedFacts, ValidationQuestion
 from ..questions.option import options_of
 from ..questions.profiles import PROFILE_READER
 from ..questions.values import flatten
@@ -129,7 +129,7 @@ calibrate = make_function("calibrate", CalibrationQuestion, answer_calibration)
 
 def _learn_from_results(files: list[Path], question: CalibrationQuestion) -> EvidenceCalibration:
     """Learn from result files of benchmarks by which factor each cause of a forecast is off."""
-    from .evidence import calibrate_from_results, suggest_rows
+    from .observations import calibrate_from_results, suggest_rows
 
     facts = options_of(RecordedFacts)
     given = {name: getattr(question, name) for name in question.given() if name in facts}

@@ -11,10 +11,10 @@ from ..architectures import Network, find_network
 from ..architectures.catalog import is_factory
 from ..architectures.network import SequenceOptions
 from ..calibration.evidence_file import EvidenceCalibration
-from ..calibration.power_evidence import KIND as POWER
-from ..calibration.power_evidence import learned_device, power_notes
+from ..calibration.power_causes import KIND as POWER
+from ..calibration.power_causes import learned_device, power_notes
 from ..calibration.store import evidence_of, find_evidence
-from ..distributed.link_evidence import learned_topology, link_notes
+from ..distributed.link_causes import learned_topology, link_notes
 from ..distributed.links import Topology, device_link
 from ..distributed.platforms import Computer, find_platform
 from ..engines.placed import NEEDS_KERNELS
@@ -25,7 +25,7 @@ from ..errors import BadValue, UnknownPrecision
 from ..files import Paths, to_paths
 from ..machines import Device, Price, find_device
 from ..machines.prices import choose_price
-from ..own_machines.evidence import KIND as LOCAL
+from ..own_machines.causes import KIND as LOCAL
 from ..serving.deployment import Deployment, tensor_group
 from ..serving.drafts import heads_of
 from ..serving.iteration import has_fitted_host, with_fitted_host

@@ -35,8 +35,8 @@ from ..measurement.machine import (
 )
 from ..measurement.running import STEPS, OutOfMemory, Probed, Setup, probes, run_probes, set_up, time_step
 from ..progress import announce
-from ..questions.evidence import MeasuringQuestion
 from ..questions.kind import make_function
+from ..questions.measured import MeasuringQuestion
 from ..questions.values import flatten
 from ..reporting.measure import MachineReport, TimedStep
 from ..reporting.tools import ToolReport

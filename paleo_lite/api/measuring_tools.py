@@ -13,10 +13,10 @@ from ..errors import BadValue, PaleoError
 from ..files import check_outputs, file_exists, to_paths
 from ..measurement.tools import ABSENT, ToolRun, ToolTarget, plan, run_commands
 from ..progress import announce
-from ..questions.evidence import MeasuringQuestion
+from ..questions.measured import MeasuringQuestion
 from ..questions.values import flatten
 from ..reporting.tools import ToolReport
-from .evidence import calibrate_from_results
+from .observations import calibrate_from_results
 
 _OF_STEPS = (
     "steps", "device", "quick", "threads", "precision", "phases", "channels_last", "compiled", "output", "hardware_out",

@@ -77,9 +77,9 @@ def resolve_pipeline(pipeline: Pipeline, question: Question) -> tuple[PipelineRu
         calibration=None if evidence is not None else question.calibration,
     )
     if evidence is not None:
-        from ..calibration.picture_evidence import KIND, learned_run
-        from ..calibration.power_evidence import KIND as POWER
-        from ..calibration.power_evidence import learned_device
+        from ..calibration.picture_causes import KIND, learned_run
+        from ..calibration.power_causes import KIND as POWER
+        from ..calibration.power_causes import learned_device
 
         evidence.check_kinds((KIND, POWER), "diffusion")
         machine = msgspec.structs.replace(machine, device=learned_device(machine.device, pipeline.name, evidence))

@@ -275,7 +275,7 @@ def timeline(path: str | Path, *, slices: int = 500) -> Any:
 
 def _fit(*subject: Any, **arguments: Any) -> Any:
     """Fit a calibration, for the chart ``fit``."""
-    from ..questions.evidence import CalibrationQuestion
+    from ..questions.measured import CalibrationQuestion
     from .calibrations import fit_calibration
 
     return fit_calibration(CalibrationQuestion(*subject, **arguments))

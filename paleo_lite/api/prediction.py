@@ -155,12 +155,12 @@ def _predict_layers(question: Question, *, is_denoiser: bool = False) -> Predict
 
 def _predict_blocks(question: Question, evidence: EvidenceCalibration | None) -> Prediction:
     """Predict a training step of a language model in blocks, as a device alone and one of many compute it."""
-    from ..distributed.evidence import learned_job
     from ..distributed.job import Job
     from ..distributed.one_device import ALONE, predict_alone, predict_largest
     from ..distributed.parallel_config import ParallelConfig
     from ..distributed.remedies import fitting_note
     from ..distributed.settings import Settings
+    from ..distributed.step_causes import learned_job
     from ..timing.training_options import TrainingOptions
 
     execution = question.execution or default_execution(question.phase)
@@ -202,10 +202,10 @@ def _check_servers(question: Question) -> None:
 
 def _learn_steps(evidence: EvidenceCalibration, workload: Workload, machine: Machine, model: TimeModel) -> TimeModel:
     """Return the model of a step of training on one device that measured steps lead to."""
-    from ..distributed.evidence import learned_job
     from ..distributed.job import Job
     from ..distributed.links import Topology
     from ..distributed.settings import Settings
+    from ..distributed.step_causes import learned_job
 
     alone = Topology(None, 1, None, 1, None)
     job = learned_job(Job(workload, machine, model), evidence, alone, Settings(), workload.batch_size, "data")

@@ -13,13 +13,13 @@ import numpy as np
 
 from ..architectures import Network
 from ..calibration.store import evidence_of
-from ..distributed.evidence import KIND as TRAINING
-from ..distributed.evidence import learned_job, training_traits
 from ..distributed.job import Job
-from ..distributed.link_evidence import learned_topology, link_notes
+from ..distributed.link_causes import learned_topology, link_notes
 from ..distributed.links import device_link
 from ..distributed.parallel_config import ParallelConfig
 from ..distributed.settings import Settings
+from ..distributed.step_causes import KIND as TRAINING
+from ..distributed.step_causes import learned_job, training_traits
 from ..engines.records.record import GREEDY
 from ..errors import BadValue, DoesNotFit
 from ..machines import Device

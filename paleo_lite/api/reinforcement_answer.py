@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ..calibration.power_evidence import learned_device
+from ..calibration.power_causes import learned_device
 from ..calibration.store import evidence_of
 from ..errors import BadValue
 from ..machines.prices import choose_price

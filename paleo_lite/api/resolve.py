@@ -116,8 +116,8 @@ def _with_evidence(
     question: Question, machine: Machine, network: str
 ) -> tuple[Question, Machine, EvidenceCalibration | None]:
     """Return a question and a machine with what a calibration from result files says of power, and its servers."""
-    from ..calibration.power_evidence import KIND as POWER
-    from ..calibration.power_evidence import learned_device
+    from ..calibration.power_causes import KIND as POWER
+    from ..calibration.power_causes import learned_device
     from ..calibration.store import evidence_of
 
     evidence = question.evidence or evidence_of(question.calibration)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..files import to_paths
-from ..questions.evidence import RecordedFacts, ResultFilesQuestion
 from ..questions.kind import make_function
+from ..questions.measured import RecordedFacts, ResultFilesQuestion
 from ..questions.option import options_of
 
 if TYPE_CHECKING:

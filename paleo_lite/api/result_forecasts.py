@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from ..architectures import network_names
 from ..architectures.pipelines.records import pipelines
 from ..architectures.pipelines.sampling import find_pipeline
-from ..calibration.picture_evidence import seconds_of
-from ..distributed.link_evidence import OPERATIONS, POINT_TO_POINT, collective_s, measured_topology
+from ..calibration.picture_causes import seconds_of
+from ..distributed.link_causes import OPERATIONS, POINT_TO_POINT, collective_s, measured_topology
 from ..distributed.links import Topology
 from ..errors import BadValue, PaleoError, UnknownFormat
 from ..formats import FORMATS

@@ -46,11 +46,11 @@ def predict_cluster(question: Question, request: ClusterRequest, settings: Setti
     The device may be left to the topology. Raise PaleoError for an unknown name, an invalid value, or a division that
     is not supported.
     """
-    from ..calibration.power_evidence import KIND as POWER
-    from ..distributed.evidence import KIND as TRAINING
-    from ..distributed.link_evidence import KIND as LINKS
-    from ..distributed.link_evidence import learned_topology
+    from ..calibration.power_causes import KIND as POWER
+    from ..distributed.link_causes import KIND as LINKS
+    from ..distributed.link_causes import learned_topology
     from ..distributed.run import predict_scaling
+    from ..distributed.step_causes import KIND as TRAINING
     from ..serving.learned import KIND as SERVER
 
     evidence = None

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ..calibration.evidence import Observation
 from ..calibration.evidence_file import is_plausible, rounded_shares
+from ..calibration.posterior import Observation
 from ..errors import BadValue
 from ..result_files.configuration import count_of, precision_of
 from ..result_files.text import to_number
@@ -134,8 +134,8 @@ def observe_training(
     facts: dict[str, Any], situation: str, answer: Any, hardware_files: list[Path]
 ) -> list[Observation]:
     """Return a measured step of training as evidence, beside that of an answer."""
-    from ..distributed.evidence import KIND, STEP_TIME, step_shares, training_traits
     from ..distributed.job import Job
+    from ..distributed.step_causes import KIND, STEP_TIME, step_shares, training_traits
     from ..questions.train import Train
     from ..questions.train_cluster import asked_of_cluster
     from .scaling import resolve_cluster

@@ -14,7 +14,7 @@ from ..errors import BadFile, BadValue, CalibrationFailed
 from ..result import Result
 from ..text import format_plural
 from ..timing.intervals import Z_90
-from .evidence import (
+from .posterior import (
     COMMANDS,
     KINDS,
     SHOWN_TRAITS,

@@ -14,7 +14,7 @@ from ..counting.algorithms import algorithms_of
 from ..errors import BadProfile
 from ..executor import run_tasks
 from ..machines import Machine, find_device
-from ..profile_analysis.evidence import check_evidence
+from ..profile_analysis.contradictions import check_evidence
 from ..profile_analysis.one_file import ReadOptions, analyse_file
 from ..profile_analysis.pass_times import measure_passes
 from ..profiles.detect import find_files, open_profile

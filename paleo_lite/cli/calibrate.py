@@ -10,7 +10,7 @@ import click
 from ..api.calibrations import answer_calibration, check_inputs, find_result_files, fit_calibration
 from ..calibration.measurements import TEMPLATE
 from ..files import check_outputs, to_paths
-from ..questions.evidence import OF_RESULT_FILES, CalibrationQuestion
+from ..questions.measured import OF_RESULT_FILES, CalibrationQuestion
 from ..questions.option import OutputOption
 from .answers import CommandResult, command, progress_of_long_answers
 

@@ -8,7 +8,7 @@ import click
 
 from ..api.measuring import answer
 from ..progress import listening_to_steps
-from ..questions.evidence import MeasuringQuestion
+from ..questions.measured import MeasuringQuestion
 from ..reporting.tools import ToolReport
 from .answers import CommandResult, command
 

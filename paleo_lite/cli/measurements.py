@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from ..api.result_files import answer
-from ..questions.evidence import ResultFilesQuestion
+from ..questions.measured import ResultFilesQuestion
 from . import options
 from .answers import CommandResult, command, progress_of_long_answers
 

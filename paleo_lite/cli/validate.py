@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from ..api.calibrations import answer_validation
-from ..questions.evidence import ValidationQuestion
+from ..questions.measured import ValidationQuestion
 from .answers import CommandResult, command, progress_of_long_answers
 
 

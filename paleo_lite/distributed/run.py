@@ -31,7 +31,6 @@ from .clusters import (
     condition_on_measurements,
     parse_measured,
 )
-from .evidence import learned_job
 from .generation import generation_notes
 from .job import Job
 from .links import Topology
@@ -42,6 +41,7 @@ from .remedies import fitting_note
 from .request import ClusterRequest
 from .scale import predict_step, scale
 from .settings import Settings
+from .step_causes import learned_job
 from .strategies import STRATEGIES, resolve_strategy
 from .table import ScaleRow, ScaleTable
 from .uneven_stages import balance_note

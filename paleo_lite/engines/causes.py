@@ -1,7 +1,7 @@
 """Causes of a server's times: measured servers correct the forecast of another server cause by cause.
 
 A cause is a part of a time that can be wrong by a factor of its own: launches, kernels of some class, exchanges between
-devices, the host, prompts. `paleo_lite.calibration.evidence` learns the factors from measured servers.
+devices, the host, prompts. `paleo_lite.calibration.posterior` learns the factors from measured servers.
 """
 
 from __future__ import annotations

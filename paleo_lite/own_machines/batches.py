@@ -13,8 +13,8 @@ from ..calibration.evidence_file import EvidenceCalibration
 from ..engines.records.record import LocalEngine
 from ..machines import Device
 from ..timing.activity import Activity
+from .causes import KIND, calibrated_constants, local_traits
 from .contents import Contents, Piece
-from .evidence import KIND, calibrated_constants, local_traits
 from .predict import buffer_bytes_of, usable_bytes, whole_bytes
 from .step import (
     UBATCH,

@@ -6,16 +6,16 @@ from typing import ClassVar
 
 import msgspec
 
-from ..calibration.power_evidence import learned_device
+from ..calibration.power_causes import learned_device
 from ..engines.records.record import LocalEngine
 from ..errors import BadValue, DoesNotFit
 from ..machines import Device
 from ..timing.activity import Activity
 from ..timing.answer import Answer
 from ..timing.energy import with_power_limit
+from .causes import KIND, calibrated_constants, local_traits
 from .contents import MOST_CONTEXT, Contents
 from .energy import LocalEnergy, energy_of, prompt_under_limit, token_under_limit
-from .evidence import KIND, calibrated_constants, local_traits
 from .placement import BlockPlacement, candidates, needed_bytes, place
 from .question import LocalQuestion
 from .step import (

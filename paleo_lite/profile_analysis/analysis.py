@@ -16,7 +16,7 @@ from ..machines.device import PeakRate
 from ..profiles.detect import find_files, open_profile, parse_name
 from ..progress import report as report_progress
 from ..result import Result
-from .evidence import device_warnings, find_contradictions, gather_evidence
+from .contradictions import device_warnings, find_contradictions, gather_evidence
 from .figures import Peaks, group_rows, make_row, without_shares_of_peak
 from .notebook import SWAPPED_COLUMNS_NOTE
 from .one_file import FileAnalysis, Method, ReadOptions, analyse_file, failed_analysis

@@ -11,7 +11,7 @@ import msgspec
 
 from ..counting import MATRIX_KINDS
 from ..profiles.names import CLASSES_WITHOUT_ARITHMETIC, classify
-from .evidence import dominant_precision
+from .contradictions import dominant_precision
 from .parameters import (
     FLOAT_PRECISIONS,
     UNKNOWN,

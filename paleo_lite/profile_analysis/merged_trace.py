@@ -19,7 +19,7 @@ from ..errors import BadProfile, BadValue
 from ..files import check_outputs, save
 from ..profiles.detect import Profile, find_files, open_profile
 from ..profiles.table import device_rows
-from .evidence import find_rank
+from .contradictions import find_rank
 
 SUFFIXES = (".json", ".json.gz")
 MOST_EVENTS = 4_000_000

@@ -12,8 +12,8 @@ from ..profiles.detect import Profile, open_profile
 from . import GROUPINGS, activity, runs
 from .activity import ActivityRecorder
 from .captured_graphs import CapturedGraphs, add_captured_operations
+from .contradictions import OriginEvidence, find_rank, gather_evidence
 from .device_time import DeviceTime, analyse_device_time
-from .evidence import OriginEvidence, find_rank, gather_evidence
 from .notebook import COLUMNS, NotebookSums, sum_batch
 from .serving_steps import EngineStepRecorder, PhaseSummary
 from .steady import SteadyIteration, analyse_steady_state, parse_steps

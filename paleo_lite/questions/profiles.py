@@ -305,7 +305,7 @@ def answer_kernels(question: KernelsQuestion) -> KernelReport | HostReport:
     Raise PaleoError for a malformed profile, or an unknown device or precision.
     """
     require(*PROFILE_READER)
-    from ..profile_analysis.evidence import device_warnings, find_contradictions, gather_evidence
+    from ..profile_analysis.contradictions import device_warnings, find_contradictions, gather_evidence
     from ..profile_analysis.host import report_host
     from ..profile_analysis.kernels import mark_device_conflict, report_kernels
     from ..profile_analysis.totals import total_kernels
@@ -417,7 +417,7 @@ def _compare_prediction(path: Path, question: ComparisonQuestion) -> ProfileComp
     from ..calibration.comparison import compare_with_profile, training_overlap_notes
     from ..calibration.from_profiles import predict_with_fitted_ppp
     from ..profile_analysis.captured_graphs import add_captured_operations
-    from ..profile_analysis.evidence import check_evidence
+    from ..profile_analysis.contradictions import check_evidence
     from ..profile_analysis.pass_times import measure_passes
     from ..profiles.detect import open_profile
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from ..calibration.evidence import KINDS
 from ..calibration.evidence_file import EvidenceCalibration, FigureAccuracy
+from ..calibration.posterior import KINDS
 from .columns import find_column, select_columns
 from .document import Document, Table
 

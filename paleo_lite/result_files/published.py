@@ -48,6 +48,7 @@ def read_inferencex(path: Path, findings: Findings) -> None:
         of_run |= {"gpu": own.get("gpu"), "tensor": to_number(own.get("tensor")), "devices": own.get("devices")}
         figures: dict[str, Any] = {name: to_number(run.get(key)) for name, key in _LATENCIES.items()}
         devices = to_number(own.get("devices"))
+        lengths: dict[str, Any]
         asked = {"input_tokens": to_number(run.get("isl")), "output_tokens": to_number(run.get("osl"))}
         if run.get("total_input_tokens") is None and run.get("total_output_tokens") is None:
             lengths = {name: product(length, _DRAWN) for name, length in asked.items()}

@@ -18,8 +18,8 @@ from ..timing.fine_tuning import adapted_layers
 from ..units import check_integer
 from .adapters import AdapterCost, Adapters, cost_of_adapters, room_beside, times_with
 from .cache import CacheRoom
+from .causes import Widths, remaining_widths, widths_of_prompts
 from .elastic import Elasticity
-from .evidence import Widths, remaining_widths, widths_of_prompts
 from .iteration_times import IterationTimes
 from .kernel_timer import KernelTimer
 from .layer_timer import LayerTimer

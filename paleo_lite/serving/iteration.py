@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from msgspec import structs
 
-from ..calibration.evidence import shares_of
+from ..calibration.posterior import shares_of
 from ..engines.activity import DataSheetConstants, kernel_activity
 from ..engines.blocks import sampled_logits
 from ..engines.causes import HOST, PROMPTS, TIME_PER_TOKEN

@@ -1,7 +1,7 @@
 """Causes of the time of a step of training, by which measured steps correct forecasts of others.
 
 A cause is a part of a time that can be wrong by a factor of its own: products of matrices, attention, products of
-experts, memory traffic, the host, and exchanges between devices. `paleo_lite.calibration.evidence` learns the factors.
+experts, memory traffic, the host, and exchanges between devices. `paleo_lite.calibration.posterior` learns the factors.
 """
 
 from __future__ import annotations

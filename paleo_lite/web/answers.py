@@ -119,7 +119,7 @@ def named_device(name: str, content: bytes) -> Device | None:
 
 def _report_kernels(profile: Any, device: Device, precision: str) -> Any:
     """Return the kernels of a profile, with notes on evidence that it comes from another device."""
-    from ..profile_analysis.evidence import device_warnings, find_contradictions, gather_evidence
+    from ..profile_analysis.contradictions import device_warnings, find_contradictions, gather_evidence
     from ..profile_analysis.kernels import mark_device_conflict, report_kernels
 
     report = report_kernels(profile, device, precision)

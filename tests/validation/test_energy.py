@@ -12,9 +12,9 @@ from measured import DATA
 from paleo_lite.machines import find_device
 from paleo_lite.timing.activity import Activity, Shares
 from paleo_lite.timing.energy import below_limit, demand, power_of
-from validation.energy.evidence import KINDS, MeasuredPower, measured_powers, trained_powers
 from validation.energy.fit import Scatters, fit_energy, shipped_scatters
 from validation.energy.hold_out import folds_of, hold_out, points_of, scatters_of
+from validation.energy.measured import KINDS, MeasuredPower, measured_powers, trained_powers
 from validation.energy.wall import machines
 
 KNOWN = np.log([0.15, 0.6, 0.5, 0.1, 0.5])

@@ -28,7 +28,7 @@ from paleo_lite.timing.energy import (
 )
 from paleo_lite.timing.power import ERAS, MEMORY_GROUPS, era_of, memory_group_of
 
-from .evidence import MeasuredPower
+from .measured import MeasuredPower
 
 PRIORS = {
     "idle": (0.2, 0.3),

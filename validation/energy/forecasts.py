@@ -22,9 +22,9 @@ from paleo_lite.timing.activity import Activity
 from paleo_lite.timing.energy import EnergyModel
 
 from ..engines.servers import PublishedServer, place
-from .evidence import MeasuredPower
 from .fit import Scatters, with_scatter
 from .hold_out import PowerPoint, folds_of, held_out_power
+from .measured import MeasuredPower
 
 ROUNDS = 3
 """Requests of a simulation, as a multiple of the sequences that run at the same time."""

@@ -11,8 +11,8 @@ import numpy as np
 from paleo_lite.calibration.accuracy import interval_accuracy, relative_errors
 from paleo_lite.timing.energy import EnergyModel, Power, power_of
 
-from .evidence import MeasuredPower
 from .fit import Scatters, fit_energy, rated_power_w, with_scatter
+from .measured import MeasuredPower
 
 SPLITS: dict[str, Callable[[MeasuredPower], str]] = {
     "model": lambda one: one.model,

@@ -10,10 +10,10 @@ import numpy as np
 from paleo_lite.files import write_atomically
 from paleo_lite.timing.energy import ENERGY_FILE, EnergyModel, energy_model
 
-from .evidence import measured_powers
 from .fit import fit_energy, with_scatter
 from .forecasts import timed
 from .hold_out import folds_of, points_of, scatters_of
+from .measured import measured_powers
 
 
 def ship_energy(data: Path, folder: Path) -> EnergyModel:

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from scipy.optimize import minimize
 
-from paleo_lite.calibration.evidence import KindPrior, Observation
+from paleo_lite.calibration.posterior import KindPrior, Observation
 from paleo_lite.timing.intervals import Z_90
 
 from .forecasts import KNOWN, forecast_groups, is_evidence

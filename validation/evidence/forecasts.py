@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from paleo_lite.calibration.evidence import KindPrior, Observation, Posterior
+from paleo_lite.calibration.posterior import KindPrior, Observation, Posterior
 from paleo_lite.engines.causes import FIRST_TOKEN
-from paleo_lite.serving.evidence import has_waited
+from paleo_lite.serving.causes import has_waited
 
 from .groups import Grouped, by_group
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from paleo_lite.calibration.evidence import Observation
+from paleo_lite.calibration.posterior import Observation
 
 MOST_OF_GROUP = 8
 """Rows of a group that the prior is fitted to: many loads of one server say little more than few."""

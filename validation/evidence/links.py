@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from paleo_lite.calibration.evidence import Observation
+from paleo_lite.calibration.posterior import Observation
 from paleo_lite.distributed.clusters import cluster_prior
-from paleo_lite.distributed.link_evidence import (
+from paleo_lite.distributed.link_causes import (
     KIND,
     TIME,
     as_others,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from paleo_lite.calibration.evidence import Observation
+from paleo_lite.calibration.posterior import Observation
 from paleo_lite.engines.records import BACKENDS
-from paleo_lite.own_machines.evidence import KIND, PROMPT, TOKEN, shares_of_causes
+from paleo_lite.own_machines.causes import KIND, PROMPT, TOKEN, shares_of_causes
 
 from ..local.fit import contents_of, fit, make_constants, predict_s
 from ..local.published import read_rows

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import msgspec
 
-from paleo_lite.calibration.evidence import Observation
-from paleo_lite.calibration.picture_evidence import KIND, TIME, picture_shares, picture_traits
+from paleo_lite.calibration.picture_causes import KIND, TIME, picture_shares, picture_traits
+from paleo_lite.calibration.posterior import Observation
 from paleo_lite.errors import PaleoError
 from paleo_lite.timing.diffusion import DiffusionConstants, diffusion_constants
 from paleo_lite.timing.pipelines import predict_pipeline

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from paleo_lite.calibration.evidence import Observation
-from paleo_lite.calibration.power_evidence import KIND, WATTS, is_at_limit, power_shares, power_traits
+from paleo_lite.calibration.posterior import Observation
+from paleo_lite.calibration.power_causes import KIND, WATTS, is_at_limit, power_shares, power_traits
 
-from ..energy.evidence import measured_powers
 from ..energy.fit import shipped_scatters, with_scatter
 from ..energy.hold_out import folds_of, held_out_power
+from ..energy.measured import measured_powers
 from .groups import Grouped
 
 

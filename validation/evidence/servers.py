@@ -12,12 +12,12 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from paleo_lite.calibration.evidence import Observation, shares_of
+from paleo_lite.calibration.posterior import Observation, shares_of
 from paleo_lite.engines.causes import CAUSES, FIRST_TOKEN, HOST, LAUNCHES, PROMPTS, TIME_PER_TOKEN
 from paleo_lite.engines.constants import EngineConstants, engine_constants
 from paleo_lite.engines.step import UNKNOWN_HOST
 from paleo_lite.machines import find_device
-from paleo_lite.serving.evidence import first_token_shares
+from paleo_lite.serving.causes import first_token_shares
 from paleo_lite.serving.learned import KIND
 
 from ..engines.servers import PublishedServer, published_servers

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from paleo_lite.calibration.evidence import FILE, EvidencePrior
+from paleo_lite.calibration.posterior import FILE, EvidencePrior
 from paleo_lite.files import write_atomically
 
 from ..collectives.published import PLATFORMS

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import numpy as np
 
-from paleo_lite.calibration.evidence import Observation
+from paleo_lite.calibration.posterior import Observation
 from paleo_lite.distributed.clusters import EXPECTED, ClusterScores, cluster_prior
-from paleo_lite.distributed.evidence import KIND, STEP_TIME, step_shares, training_traits
 from paleo_lite.distributed.job import Job
 from paleo_lite.distributed.links import Topology
 from paleo_lite.distributed.scale import predict_step
 from paleo_lite.distributed.settings import Settings
+from paleo_lite.distributed.step_causes import KIND, STEP_TIME, step_shares, training_traits
 
 from ..scaling import clusters
 from ..training import hold_out, pretraining

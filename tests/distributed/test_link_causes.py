@@ -6,10 +6,10 @@ import math
 
 import pytest
 
-from paleo_lite.calibration.evidence import Observation
 from paleo_lite.calibration.evidence_file import EvidenceCalibration
+from paleo_lite.calibration.posterior import Observation
 from paleo_lite.distributed.clusters import BEST, EXPECTED, WORST, ClusterScores, cluster_prior
-from paleo_lite.distributed.link_evidence import (
+from paleo_lite.distributed.link_causes import (
     KIND,
     TIME,
     collective_s,

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..machines.device import LearnedPower
 from ..timing.energy import PARAMETERS, demand_slopes, power_of
-from .evidence import remaining_width
+from .posterior import remaining_width
 
 if TYPE_CHECKING:
     from ..machines import Device

@@ -14,9 +14,9 @@ import paleo_lite as pl
 from paleo_lite.api.pipelines import resolve_pipeline
 from paleo_lite.api.question import PictureOptions, Question
 from paleo_lite.architectures.pipelines.sampling import find_pipeline
-from paleo_lite.calibration.evidence import Observation
 from paleo_lite.calibration.evidence_file import EvidenceCalibration
-from paleo_lite.calibration.picture_evidence import CAUSES, KIND, TIME, learned_run, picture_shares, picture_traits
+from paleo_lite.calibration.picture_causes import CAUSES, KIND, TIME, learned_run, picture_shares, picture_traits
+from paleo_lite.calibration.posterior import Observation
 from paleo_lite.errors import BadValue
 from paleo_lite.result_files.beside import MeasuredBesideForecast
 from paleo_lite.timing.causes import MovedCauses

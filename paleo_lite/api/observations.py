@@ -9,8 +9,7 @@ from typing import Any
 
 import msgspec
 
-from ..calibration import picture_evidence, power_evidence
-from ..calibration.evidence import Observation
+from ..calibration import picture_causes, power_causes
 from ..calibration.evidence_file import (
     EVIDENCE_FORMAT,
     EvidenceCalibration,
@@ -21,14 +20,15 @@ from ..calibration.evidence_file import (
     is_plausible,
     rounded_shares,
 )
-from ..distributed import link_evidence
+from ..calibration.posterior import Observation
+from ..distributed import link_causes
 from ..distributed.links import Topology
 from ..engines.causes import FIRST_TOKEN, TIME_PER_TOKEN
 from ..engines.records import LOCAL_ENGINES
 from ..errors import BadValue, PaleoError
 from ..files import sha256_of
 from ..machines import Device, find_device
-from ..own_machines import evidence as local_evidence
+from ..own_machines import causes as local_causes
 from ..own_machines.contents import read_contents
 from ..own_machines.predict import LocalPrediction
 from ..own_machines.step import local_constants
@@ -38,7 +38,7 @@ from ..result_files.detect import read_result
 from ..result_files.findings import Findings, Reading
 from ..result_files.power import STEADY_RATIO
 from ..result_files.text import to_number
-from ..serving import evidence as server_evidence
+from ..serving import causes as server_causes
 from ..serving.answers import Serving
 from ..serving.deployment import Deployment
 from ..serving.kernel_timer import KernelTimer
@@ -138,7 +138,7 @@ def _observations(
     for done, (_, reading) in enumerate(readings):
         report(done, len(readings))
         try:
-            if reading.kind == power_evidence.KIND:
+            if reading.kind == power_causes.KIND:
                 facts = {**findings.configuration, **reading.values, **given}
                 found += _observe_idle(facts, find_device(facts["gpu"], hardware_files))
                 continue
@@ -170,9 +170,9 @@ def _observations(
 
 
 _FORECAST_FIGURES = {
-    local_evidence.TOKEN: ("tpot_s",),
-    local_evidence.PROMPT: ("time_s",),
-    picture_evidence.TIME: ("step_s", "time_s"),
+    local_causes.TOKEN: ("tpot_s",),
+    local_causes.PROMPT: ("time_s",),
+    picture_causes.TIME: ("step_s", "time_s"),
 }
 """Figures of forecasts of which a figure of evidence is, where they have another name."""
 
@@ -227,7 +227,7 @@ def observe_server(
     tpot_s, ttft_s = forecasts.get("tpot_s"), forecasts.get("ttft_s")
     if not tpot_s or not ttft_s:
         raise BadValue("answers of one token have no time per token")
-    shares = server_evidence.server_shares(
+    shares = server_causes.server_shares(
         on_device,
         deployment.engine,
         users=max(float(answer.figures["mean_sequences"].value or 1.0), 1.0),
@@ -245,7 +245,7 @@ def observe_server(
         per_token_s = tpot_s * forecasts["output_tokens_per_s"] / rate
     own.append((TIME_PER_TOKEN, per_token_s, tpot_s))
     waited_s, first_s = answer.latencies["queue_s"]["mean"].value or 0.0, to_number(measured.get("ttft_s"))
-    if first_s and waited_s <= QUEUED_ITERATIONS * tpot_s and not server_evidence.has_waited(first_s, ttft_s):
+    if first_s and waited_s <= QUEUED_ITERATIONS * tpot_s and not server_causes.has_waited(first_s, ttft_s):
         own.append((FIRST_TOKEN, first_s, ttft_s))
     watts = _watts_of_server(measured, facts, situation, answer, on_device, per_token_s or tpot_s)
     return watts + [
@@ -285,12 +285,12 @@ def observe_watts(
 ) -> list[Observation]:
     """Return the measured watts of one device as evidence; none at its limit, or above it."""
     power = power_of(device, has_experts=has_experts)
-    if power is None or power_evidence.is_at_limit(power, shares) or watts > power.limit_w:
+    if power is None or power_causes.is_at_limit(power, shares) or watts > power.limit_w:
         return []
-    causes = rounded_shares(power_evidence.power_shares(power, shares))
-    traits = power_evidence.power_traits(device.id, network)
+    causes = rounded_shares(power_causes.power_shares(power, shares))
+    traits = power_causes.power_traits(device.id, network)
     forecast_w = float(power.watts(shares))
-    return [Observation(power_evidence.KIND, power_evidence.WATTS, situation, traits, watts, forecast_w, causes)]
+    return [Observation(power_causes.KIND, power_causes.WATTS, situation, traits, watts, forecast_w, causes)]
 
 
 def _observe_idle(facts: dict[str, Any], device: Device) -> list[Observation]:
@@ -329,19 +329,19 @@ def _observe_local(
     contents = read_contents(find_decoder(facts["network"]), answer.weights, answer.kv_cache, engine).merged()
     constants = local_constants().backends[answer.backend]
     if reading.kind == "decode":
-        figure, seconds, forecast_s = local_evidence.TOKEN, to_number(reading.values.get("tpot_s")), forecasts["tpot_s"]
-        shares = local_evidence.shares_of_token(contents, device, constants, answer.context)
+        figure, seconds, forecast_s = local_causes.TOKEN, to_number(reading.values.get("tpot_s")), forecasts["tpot_s"]
+        shares = local_causes.shares_of_token(contents, device, constants, answer.context)
     else:
         figure, seconds, forecast_s = (
-            local_evidence.PROMPT,
+            local_causes.PROMPT,
             to_number(reading.values.get("time_s")),
             forecasts["time_s"],
         )
-        shares = local_evidence.shares_of_prompt(contents, device, constants, answer.prompt_tokens)
+        shares = local_causes.shares_of_prompt(contents, device, constants, answer.prompt_tokens)
     if not seconds or not is_plausible(seconds):
         return []
-    traits = local_evidence.local_traits(contents, device, answer.backend)
-    return [Observation(local_evidence.KIND, figure, situation, traits, seconds, forecast_s, rounded_shares(shares))]
+    traits = local_causes.local_traits(contents, device, answer.backend)
+    return [Observation(local_causes.KIND, figure, situation, traits, seconds, forecast_s, rounded_shares(shares))]
 
 
 def _observe_picture(
@@ -359,12 +359,12 @@ def _observe_picture(
         prediction = predict_pipeline(run, machine, model_in)
         drawing = prediction.activity.shares_of(to_number(facts.get("time_s")) or prediction.time_s)
         rows = observe_watts(machine.device, run.pipeline.name, drawing, watts, situation)
-    traits = picture_evidence.picture_traits(run, machine.device.id)
-    shares = picture_evidence.picture_shares(run, machine, model_in, is_step=is_step)
+    traits = picture_causes.picture_traits(run, machine.device.id)
+    shares = picture_causes.picture_shares(run, machine, model_in, is_step=is_step)
     return [
         *rows,
         Observation(
-            picture_evidence.KIND, picture_evidence.TIME, situation, traits, seconds, forecast_s, rounded_shares(shares)
+            picture_causes.KIND, picture_causes.TIME, situation, traits, seconds, forecast_s, rounded_shares(shares)
         ),
     ]
 
@@ -377,14 +377,12 @@ def _observe_collective(
     if not forecast_s or not seconds or not is_plausible(seconds):
         return []
     assert topology.device is not None
-    traits = link_evidence.link_traits(
-        link_evidence.slowest_link(topology), topology.device, measured.operation, topology.workers
+    traits = link_causes.link_traits(
+        link_causes.slowest_link(topology), topology.device, measured.operation, topology.workers
     )
     named = f"{measured.operation} of {measured.message_bytes:,.0f} bytes, {topology.workers:,} devices"
-    shares = link_evidence.collective_shares(*measured)
-    return [
-        Observation(link_evidence.KIND, link_evidence.TIME, named, traits, seconds, forecast_s, rounded_shares(shares))
-    ]
+    shares = link_causes.collective_shares(*measured)
+    return [Observation(link_causes.KIND, link_causes.TIME, named, traits, seconds, forecast_s, rounded_shares(shares))]
 
 
 def _observe_message(facts: dict[str, Any], measured: MeasuredCollective) -> list[Observation]:
@@ -392,7 +390,7 @@ def _observe_message(facts: dict[str, Any], measured: MeasuredCollective) -> lis
 
     Raise BadValue for a faster one, which says nothing: a collective may reach less of a link than a message.
     """
-    rate, forecast_s = to_number(facts.get("bytes_per_s")), link_evidence.collective_s(*measured)
+    rate, forecast_s = to_number(facts.get("bytes_per_s")), link_causes.collective_s(*measured)
     if not rate or measured.message_bytes / rate <= forecast_s:
         raise BadValue("messages as fast as forecast bound no collective")
     (row,) = _observe_collective({"time_s": measured.message_bytes / rate}, measured, forecast_s) or (None,)
@@ -418,13 +416,13 @@ def _candidates(row: Observation, hardware_files: list[Path]) -> list[Observatio
 
 def _link_candidates(row: Observation) -> list[Observation]:
     traits, devices = row.traits, int(row.traits["devices"])
-    link = link_evidence.expected_rate(traits["link"], traits["operation"])
+    link = link_causes.expected_rate(traits["link"], traits["operation"])
     topology = Topology(None, devices, link, 1, None)
     found = []
     for size in MESSAGES:
-        shares = link_evidence.collective_shares(topology, traits["operation"], size)
+        shares = link_causes.collective_shares(topology, traits["operation"], size)
         situation = f"{traits['operation']} of {size:,} bytes on {devices:,} devices"
-        found.append(Observation(row.kind, link_evidence.TIME, situation, traits, 1.0, 1.0, shares))
+        found.append(Observation(row.kind, link_causes.TIME, situation, traits, 1.0, 1.0, shares))
     return found
 
 
@@ -460,19 +458,17 @@ def _local_candidates(row: Observation) -> list[Observation]:
     constants = local_constants().backends[traits["engine"]]
     found = []
     for tokens in PROMPTS:
-        shares = local_evidence.shares_of_prompt(contents, device, constants, tokens)
+        shares = local_causes.shares_of_prompt(contents, device, constants, tokens)
         found.append(
-            Observation(row.kind, local_evidence.PROMPT, f"llama-bench -p {tokens} -n 0", traits, 1.0, 1.0, shares)
+            Observation(row.kind, local_causes.PROMPT, f"llama-bench -p {tokens} -n 0", traits, 1.0, 1.0, shares)
         )
     for context in CONTEXTS:
-        shares = local_evidence.shares_of_token(contents, device, constants, context)
+        shares = local_causes.shares_of_token(contents, device, constants, context)
         found.append(
-            Observation(
-                row.kind, local_evidence.TOKEN, f"llama-bench -p 0 -n 128 -d {context}", traits, 1.0, 1.0, shares
-            )
+            Observation(row.kind, local_causes.TOKEN, f"llama-bench -p 0 -n 128 -d {context}", traits, 1.0, 1.0, shares)
         )
     return found
 
 
-_CANDIDATES = {local_evidence.KIND: _local_candidates, link_evidence.KIND: _link_candidates}
+_CANDIDATES = {local_causes.KIND: _local_candidates, link_causes.KIND: _link_candidates}
 """Situations of a kind that could be measured; those of servers are simulated, and steps of training have none."""

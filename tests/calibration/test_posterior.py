@@ -11,7 +11,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from paleo_lite.calibration.evidence import (
+from paleo_lite.calibration.evidence_file import EvidenceCalibration, best_rows
+from paleo_lite.calibration.posterior import (
     COMMANDS,
     KINDS,
     EvidencePrior,
@@ -22,7 +23,6 @@ from paleo_lite.calibration.evidence import (
     condition,
     evidence_prior,
 )
-from paleo_lite.calibration.evidence_file import EvidenceCalibration, best_rows
 from paleo_lite.calibration.store import read_calibration, write_calibration
 from paleo_lite.errors import BadFile, BadValue, CalibrationFailed
 

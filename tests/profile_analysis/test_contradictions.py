@@ -1,6 +1,6 @@
 """What profiles tell of themselves: names of GPUs, precisions and generations, in real files and in names of kernels.
 
-Tests: profile_analysis/evidence.py.
+Tests: profile_analysis/contradictions.py.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 from measured import DATA
 from paleo_lite.errors import BadProfile
 from paleo_lite.machines import find_device
-from paleo_lite.profile_analysis.evidence import (
+from paleo_lite.profile_analysis.contradictions import (
     OriginEvidence,
     check_evidence,
     dominant_precision,

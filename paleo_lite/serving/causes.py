@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ..calibration.evidence import shares_of
+from ..calibration.posterior import shares_of
 from ..engines.causes import FIRST_TOKEN, FRONT_END, HOST, PROMPTS, TIME_PER_TOKEN
 from ..engines.step import Load
 from .kernel_timer import device_kernels

@@ -15,7 +15,7 @@ linear in theta and repeated at the new shares (Gauss and Newton); rows far from
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -38,6 +38,9 @@ OUTLYING = 3.0
 """Deviations from what the other rows say, from which a row is an outlier."""
 
 LINEARISATIONS, REWEIGHTINGS = 4, 6
+
+STEP = 1e-3
+"""Step of the numerical derivatives of the logarithm of a time with respect to those of the factors."""
 
 KINDS = {
     "server": "servers",
@@ -121,6 +124,16 @@ def shares_of(amounts: Mapping[str, Any]) -> dict[str, Any]:
     """Return the shares of causes in the sum of their amounts: of seconds, or of elasticities."""
     total = sum(amounts.values())
     return {cause: amount / total for cause, amount in amounts.items()}
+
+
+def elasticities(causes: Iterable[str], log_time: Callable[[dict[str, float]], float]) -> dict[str, float]:
+    """Return by how much the logarithm of a time moves with that of the factor of each cause; together 1.
+
+    `log_time` takes the logarithms of the factors of some causes.
+    """
+    unmoved = log_time({})
+    slopes = {cause: max((log_time({cause: STEP}) - unmoved) / STEP, 0.0) for cause in causes}
+    return shares_of(slopes)
 
 
 class Factors(NamedTuple):

@@ -1,7 +1,7 @@
 """`calibrate` with result files of benchmarks, and forecasts with what they teach.
 
-Tests: engines/causes.py, own_machines/evidence.py, questions/evidence.py, reporting/evidence.py,
-serving/evidence.py, serving/learned.py.
+Tests: engines/causes.py, own_machines/causes.py, questions/measured.py, reporting/evidence.py,
+serving/causes.py, serving/learned.py.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import pytest
 import paleo_lite as pl
 from paleo_lite.api.calibrations import find_result_files
 from paleo_lite.calibration.alternatives import try_alternatives
-from paleo_lite.calibration.evidence import Observation, remaining_width
 from paleo_lite.calibration.evidence_file import EvidenceCalibration
+from paleo_lite.calibration.posterior import Observation, remaining_width
 from paleo_lite.calibration.store import find_calibration, write_calibration
 from paleo_lite.errors import BadFile, BadValue, CalibrationFailed
 from result_samples import VLLM_SERVE

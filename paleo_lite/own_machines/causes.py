@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from ..calibration.evidence import remaining_width, shares_of
 from ..calibration.evidence_file import EvidenceCalibration
+from ..calibration.posterior import elasticities, remaining_width
 from ..machines import Device
 from .contents import Contents
 from .step import BackendConstants, prompt_s, token_s
@@ -22,9 +22,6 @@ READING, UNPACKING, WAITS, ARITHMETIC = "reading", "unpacking", "waits", "arithm
 
 CAUSES = (READING, UNPACKING, WAITS, ARITHMETIC)
 """Causes of the times of llama.cpp and its like: bandwidth, unpacking of numbers, waits of blocks, and prompts."""
-
-STEP = 0.01
-"""Step of the numerical derivatives of the logarithm of a time with respect to those of the factors."""
 
 
 def local_traits(contents: Contents, device: Device, backend: str, source: str = "") -> dict[str, str]:
@@ -54,11 +51,7 @@ def multiply_causes(constants: BackendConstants, logs: Mapping[str, float]) -> B
 
 def shares_of_causes(constants: BackendConstants, seconds: Callable[[BackendConstants], float]) -> dict[str, float]:
     """Return the elasticity of a time with respect to the factor of each cause, normalised to a sum of 1."""
-    slopes = {}
-    for cause in CAUSES:
-        ends = [seconds(multiply_causes(constants, {cause: sign * STEP})) for sign in (-1, 1)]
-        slopes[cause] = max(math.log(ends[1] / ends[0]), 0.0)
-    return shares_of(slopes)
+    return elasticities(CAUSES, lambda logs: math.log(seconds(multiply_causes(constants, logs))))
 
 
 def shares_of_token(

@@ -12,7 +12,7 @@ from ..errors import BadValue
 from ..timing.calibrated import CalibratedModel
 from ..timing.causes import ATTENTION, HOST, MEMORY, PRODUCTS, MovedCauses
 from ..timing.pipelines import predict_pipeline
-from .evidence import remaining_width, shares_of
+from .posterior import elasticities, remaining_width
 
 if TYPE_CHECKING:
     from ..machines import Machine
@@ -29,9 +29,6 @@ TIME = "picture_s"
 
 CAUSES = (PRODUCTS, ATTENTION, MEMORY, HOST)
 """Causes of the times of pictures: products, attention, what is between products, and the host."""
-
-STEP = 0.01
-"""Step of the numerical derivatives of the logarithm of a time with respect to those of the factors."""
 
 
 def picture_traits(run: PipelineRun, device: str, source: str = "") -> dict[str, str]:
@@ -64,9 +61,7 @@ def picture_shares(
         moved = msgspec.structs.replace(run, moved=MovedCauses(logs))
         return math.log(seconds_of(predict_pipeline(moved, machine, model_in, constants), is_step=is_step))
 
-    unmoved = log_time({})
-    slopes = {cause: max((log_time({cause: STEP}) - unmoved) / STEP, 0.0) for cause in CAUSES}
-    return shares_of(slopes)
+    return elasticities(CAUSES, log_time)
 
 
 def learned_run(

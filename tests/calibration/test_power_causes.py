@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 import paleo_lite as pl
-from paleo_lite.calibration.evidence import Observation
 from paleo_lite.calibration.evidence_file import EvidenceCalibration
-from paleo_lite.calibration.power_evidence import (
+from paleo_lite.calibration.posterior import Observation
+from paleo_lite.calibration.power_causes import (
     KIND,
     WATTS,
     is_at_limit,

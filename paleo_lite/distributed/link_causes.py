@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..calibration.evidence import shares_of
+from ..calibration.posterior import elasticities
 from ..errors import BadValue
 from .clusters import cluster_prior
 from .collectives import (
@@ -72,9 +72,6 @@ _ALONG_ONE_LINK: dict[str, Callable[[Any, int, LinkRate], Any]] = {
 
 LEAST_S = 1e-8
 """Latency below which a fitted one is none."""
-
-STEP = 0.01
-"""Step of the numerical derivatives of the logarithm of a time with respect to those of the factors."""
 
 
 def expected_rate(name: str | LinkRate, operation: str = ALL_REDUCE) -> LinkRate:
@@ -174,13 +171,11 @@ def move_topology(topology: Topology, logs: Mapping[str, float]) -> Topology:
 
 def collective_shares(topology: Topology, operation: str, message_bytes: float) -> dict[str, float]:
     """Return the elasticity of a time with respect to the factor of each cause, normalised to a sum of 1."""
-    slopes = {}
-    for cause in CAUSES:
-        ends = [
-            collective_s(move_topology(topology, {cause: sign * STEP}), operation, message_bytes) for sign in (-1, 1)
-        ]
-        slopes[cause] = max(math.log(ends[1] / ends[0]), 0.0)
-    return shares_of(slopes)
+
+    def log_time(logs: dict[str, float]) -> float:
+        return math.log(collective_s(move_topology(topology, logs), operation, message_bytes))
+
+    return elasticities(CAUSES, log_time)
 
 
 def learned_topology(topology: Topology, device: Device, evidence: EvidenceCalibration | None, kind: str) -> Topology:

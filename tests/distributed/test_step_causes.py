@@ -1,4 +1,4 @@
-"""Measured steps of training as evidence, and the jobs that they lead to. Tests: distributed/evidence.py."""
+"""Measured steps of training as evidence, and the jobs that they lead to. Tests: distributed/step_causes.py."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import pytest
 from paleo_lite.architectures import find_network
 from paleo_lite.architectures.network import SequenceOptions
 from paleo_lite.calibration.choose import choose_model
-from paleo_lite.calibration.evidence import Observation
 from paleo_lite.calibration.evidence_file import EvidenceCalibration
-from paleo_lite.distributed.evidence import KIND, STEP_TIME, learned_job, step_shares, training_traits
+from paleo_lite.calibration.posterior import Observation
 from paleo_lite.distributed.job import Job
 from paleo_lite.distributed.links import Topology
 from paleo_lite.distributed.parallel_config import ParallelConfig
 from paleo_lite.distributed.platforms import parse_topology
 from paleo_lite.distributed.scale import predict_step
 from paleo_lite.distributed.settings import Settings
+from paleo_lite.distributed.step_causes import KIND, STEP_TIME, learned_job, step_shares, training_traits
 from paleo_lite.errors import BadValue
 from paleo_lite.machines import Machine, find_device
 from paleo_lite.timing import Workload

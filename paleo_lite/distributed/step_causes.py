@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ..calibration.evidence import remaining_width, shares_of
+from ..calibration.posterior import elasticities, remaining_width
 from ..counting.kinds import is_grouped_product
 from ..errors import BadValue
 from ..timing.calibrated import CalibratedModel
@@ -17,8 +17,8 @@ from .job import Job
 from .scale import predict_step
 
 if TYPE_CHECKING:
-    from ..calibration.evidence import Posterior
     from ..calibration.evidence_file import EvidenceCalibration
+    from ..calibration.posterior import Posterior
     from .links import Topology
     from .settings import Settings
 
@@ -26,9 +26,6 @@ KIND = "train"
 
 STEP_TIME = "step_s"
 """Figure of training that is evidence."""
-
-STEP = 0.01
-"""Step of the numerical derivatives of the logarithm of a time with respect to those of the factors."""
 
 
 def training_traits(job: Job, settings: Settings, source: str = "") -> dict[str, str]:
@@ -51,15 +48,10 @@ def step_shares(job: Job, topology: Topology, settings: Settings, batch_size: in
         moved = job.with_moved_causes(MovedCauses(logs)) if logs else job
         return math.log(predict_step(moved, machines, cluster_settings, batch_size, strategy).time_s)
 
-    unmoved = log_time({})
     layers = job.workload.network.layers
     absent = set() if any(is_grouped_product(layer) for layer in layers) else {EXPERTS}
     absent |= {EXCHANGES} if topology.workers == 1 else set()
-    slopes = {}
-    for cause in CAUSES:
-        if cause not in absent:
-            slopes[cause] = max((log_time({cause: STEP}) - unmoved) / STEP, 0.0)
-    return shares_of(slopes)
+    return elasticities((cause for cause in CAUSES if cause not in absent), log_time)
 
 
 def learned_job(
