@@ -40,7 +40,7 @@ FOLDERS = (
 )  # fmt: skip
 """Folders of the package that are mutated, unless ``--folders`` names some of them."""
 
-USERS = ("cli", "profiles", "reporting")
+USERS = ("api", "cli", "profiles", "questions", "reporting")
 """Folders whose tests use the mutated ones, and are run unless they are slow."""
 
 BUILD = Path(__file__).parents[1] / "build" / "mutants"

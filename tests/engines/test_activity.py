@@ -101,3 +101,9 @@ def test_counts(kernel: Kernel, flops: float, moved: float) -> None:
 def test_kernels_without_rows_move_nothing(kernel: Kernel) -> None:
     step = EngineStep(find_device("h100-sxm"), "vllm", FP8)
     assert moved_bytes(step, kernel, Load()) == kernel_flops(kernel, Load()) == 0
+
+
+def test_a_kernel_of_one_row_moves_that_row() -> None:
+    step = EngineStep(find_device("h100-sxm"), "vllm", FP8)
+    load = Load(tokens=1.0, all_tokens=1.0, sequences=1.0, context=10.0, sampled=1.0)
+    assert moved_bytes(step, Pointwise("norm", row_bytes=100.0, fixed_bytes=7.0), load) == 107

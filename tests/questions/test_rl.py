@@ -176,3 +176,28 @@ def test_the_command_prints_a_step() -> None:
     assert "generation of samples" in said.stdout and "live sequences of an engine" in said.stdout
     data = json.loads(CliRunner().invoke(main, [*words.split(), "--format", "json"]).stdout)
     assert data["time_s"] > 0 and data["totals"]["steps"] == 5 and data["rollouts"]["engines"] == 8
+
+
+def test_tools_are_waited_for_between_the_turns() -> None:
+    """Three turns wait twice, in the fastest and in the slowest rollouts, too."""
+    plain, with_tools = ask().rollouts, ask(tools="turns=3,seconds=2s").rollouts
+    for end in ("time_s", "low_s", "high_s"):
+        assert getattr(with_tools, end) - getattr(plain, end) == pytest.approx(4.0)
+
+
+@pytest.mark.parametrize("micro_batch", [1, 2, 4])
+def test_a_rank_computes_its_samples_in_micro_batches(micro_batch: int) -> None:
+    said = ask(micro_batch=micro_batch, updates_per_step=2).trainer
+    count = 128 // 2 // 8 // micro_batch
+    assert f": {count} micro-batch{'es' if count > 1 else ''} of {micro_batch}" in said
+
+
+def test_rollouts_wait_for_memory_where_samples_do_not_fit_at_once() -> None:
+    assert not ask().rollouts.waits_for_memory
+    short = ask(network="qwen3-8b", gpu="rtx-4090", samples_per_prompt=64, response_tokens=4000, max_tokens=8192)
+    assert short.rollouts.waits_for_memory
+
+
+def test_without_a_price_a_step_has_no_cost() -> None:
+    answer = ask(gpu="h100-sxm", price="2.5")
+    assert answer.usd_per_step == pytest.approx(8 * 2.5 * answer.time_s / 3600)

@@ -83,3 +83,15 @@ def test_frameworks_move_weights_in_known_ways(name: str) -> None:
     framework = FRAMEWORKS[name]
     assert {framework.transfer, framework.transfer_apart} <= set(TRANSFERS)
     assert framework.micro_batch_tokens > 0 and framework.description
+
+
+def test_uncertain_rollouts_widen_the_interval() -> None:
+    """The narrower of two intervals is within the wider one, also of rollouts of less than a second."""
+    for scale in (1.0, 0.001):
+        certain, uncertain = (
+            step_of(
+                rollouts=msgspec.structs.replace(ROLLOUTS, time_s=100 * scale, low_s=low * scale, high_s=high * scale)
+            )
+            for low, high in ((99.0, 101.0), (30.0, 300.0))
+        )
+        assert uncertain.interval[0] < certain.interval[0] < certain.interval[1] < uncertain.interval[1]

@@ -136,3 +136,12 @@ def test_commands_state_adapters(engine: str, words: str) -> None:
 def test_what_does_not_go_together_gets_a_sentence(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(BadValue, match=sentence):
         pl.serve(NETWORK, gpu="h100-sxm", rate=1, num_requests=20, **options)
+
+
+def test_adapters_are_as_popular_unless_told_otherwise() -> None:
+    traffic = generate_traffic(Lengths(500), Lengths(100), count=20_000, rate_per_s=5.0)
+    asked = with_adapters(traffic, deployment_of("adapters=4").adapters, 0).adapters
+    assert np.bincount(asked, minlength=4) / 20_000 == pytest.approx(0.25, abs=0.02)
+    by_rank = with_adapters(traffic, deployment_of("adapters=4,adapter-skew=1").adapters, 0).adapters
+    expected = 1 / np.arange(1, 5) / (1 / np.arange(1, 5)).sum()  # Zipf's law
+    assert np.bincount(by_rank, minlength=4) / 20_000 == pytest.approx(expected, abs=0.02)

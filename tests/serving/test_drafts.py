@@ -82,3 +82,9 @@ def test_heads_need_tokens_and_no_pipeline() -> None:
         pl.serve("llama-3-8b", gpu="h100-sxm", rate=1, speculation={"draft": "mtp"})
     with pytest.raises(BadValue, match="not modelled with `--pipeline`"):
         pl.serve("llama-3-8b", gpu="h100-sxm", rate=1, pipeline=2, speculation="tokens=2,draft=eagle3")
+
+
+@pytest.mark.parametrize(("tokens", "written"), [(1, 1.81), (3, 2.49)])
+def test_deepseek_r1_writes_as_many_tokens_as_published(tokens: int, written: float) -> None:
+    """vLLM's pull request 12755 accepts 0.81 of one drafted token and 1.49 of three."""
+    assert PUBLISHED["deepseek-r1"][0].tokens[tokens] == written

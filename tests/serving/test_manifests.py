@@ -344,3 +344,9 @@ def test_the_advised_deployment_is_the_one_that_is_started(tmp_path: Path) -> No
 def test_a_comparison_has_no_file(tmp_path: Path) -> None:
     with pytest.raises(PaleoError, match="one value of every option"):
         pl.report(pl.Serve("llama-3-8b", gpu=["h100-sxm", "l40s"], rate=1, num_requests=20), tmp_path / "a.dynamo.yaml")
+
+
+def test_the_volume_holds_the_checkpoint_of_the_network() -> None:
+    """8.03e9 parameters of 2 bytes are 15 GiB; a fifth more and 10 GiB are left for what lies beside them."""
+    (values,) = llm_d_values(make_deployment(pl.Serve("llama-3.1-8b", gpu="h100-sxm"))).documents
+    assert values["modelArtifacts"]["size"] == f"{int(1.2 * 2 * 8_030_261_248 / 2**30) + 10}Gi"

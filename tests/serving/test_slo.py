@@ -67,3 +67,9 @@ def test_another_rate_changes_the_gaps_only() -> None:
 def test_advice_takes_no_trace(tmp_path: Path) -> None:
     with pytest.raises(BadValue, match="leave `--requests` out"):
         pl.serve("llama-3-8b", gpu="h100-sxm", requests=tmp_path / "trace.csv", advise="cost")
+
+
+@pytest.mark.parametrize("limit", ["0s", "-1ms"])
+def test_an_objective_is_a_time_above_zero(limit: str) -> None:
+    with pytest.raises(BadValue, match="--slo"):
+        pl.serve("llama-3-8b", gpu="h100-sxm", rate=5, slo=f"ttft={limit}")
