@@ -69,6 +69,7 @@ class Fleet:
         self.users = self.under_way = users
         self.has_rounds = self.is_closed and traffic.has_rounds
         self.next_round: list[int] = []  # requests that wait until all of a round are answered
+        self.repeats_after = traffic.repeats_after
         self.started = min(max(users, traffic.clients or 0), len(self.starts))
         self.ready = self.starts[users : self.started]
         self.generator = np.random.default_rng(0)
@@ -170,9 +171,8 @@ class Fleet:
         if self.keeps_places:
             self._give_places(time_s, int(self.visited[number, request]))
         followers = self.followers.get(request, [])
-        if not followers and self.is_closed and self.started < len(self.starts):
-            followers = [self.starts[self.started]]
-            self.started += 1
+        if not followers and self.is_closed:
+            followers = self._starts_after_answer()
         if self.has_rounds:
             followers = self._within_round(followers)
         elif self.ready:
@@ -188,6 +188,14 @@ class Fleet:
         self.last_s = max(self.last_s, time_s)
         if self.answered == self.answers:
             self.until_s = self.last_s
+
+    def _starts_after_answer(self) -> list[int]:
+        """Return the next request of a user, or of all users if they begin again together."""
+        first, sent = self.started, 1
+        if self.repeats_after and first % self.repeats_after == 0:
+            sent = self.users if self.answered == first else 0
+        self.started = min(first + sent, len(self.starts))
+        return self.starts[first : self.started]
 
     def _draw_ready(self) -> int:
         """Return a request of those that are ready to be sent, at random."""

@@ -78,6 +78,8 @@ class Traffic(msgspec.Struct, frozen=True, eq=False):
     # for as many as that.
     clients: int | None = None
     has_rounds: bool = False  # whether sessions of a closed loop wait for all others before their next turn
+    # Requests after which users of a closed loop wait for all others and begin again together; 0 if they never do.
+    repeats_after: int = 0
     # Class of each request, and its priority, of which lower ones are admitted first; None without classes.
     classes: Ints | None = None
     priorities: Ints | None = None
@@ -100,7 +102,11 @@ class Traffic(msgspec.Struct, frozen=True, eq=False):
             )
             for traffic in (self, other)
         )
-        same_users = (self.concurrency, self.hashes) == (other.concurrency, other.hashes)
+        same_users = (self.concurrency, self.repeats_after, self.hashes) == (
+            other.concurrency,
+            other.repeats_after,
+            other.hashes,
+        )
         if self.follows is not None or other.follows is not None:
             return False
         return same_users and all(map(np.array_equal, own, others))
@@ -126,6 +132,7 @@ class Traffic(msgspec.Struct, frozen=True, eq=False):
             None if self.left_out is None else self.left_out[start::step],
             None if self.hashes is None else self.hashes[start::step],
             self.hashed_tokens,
+            repeats_after=requests_of_loop(concurrency) if concurrency and self.repeats_after else 0,
             classes=None if self.classes is None else self.classes[start::step],
             priorities=None if self.priorities is None else self.priorities[start::step],
             adapters=None if self.adapters is None else self.adapters[start::step],
@@ -260,8 +267,10 @@ def generate_traffic(
     """Generate requests, of an open loop with a rate or a closed one with users.
 
     Users of a closed loop whose lengths are all equal do not stay in step if they `drift_apart`. They do under an
-    engine that computes all waiting prompts before it decodes: answers that start together end together. Raise BadValue
-    if not exactly one of rate and concurrency is given, or a number is outside its range.
+    engine that computes all waiting prompts before it decodes: answers that start together end together. Users whose
+    lengths are drawn begin again together after the requests of a benchmark: a longer simulation is several of these,
+    since users who begin together wait the longest in the first round. Raise BadValue if not exactly one of rate and
+    concurrency is given, or a number is outside its range.
     """
     if (rate_per_s is None) == (concurrency is None):
         raise BadValue("give exactly one of `--rate` and `--concurrency`, or `--requests` with a trace")
@@ -284,13 +293,20 @@ def generate_traffic(
     else:
         intervals_s = arrivals_generator.exponential(1.0, count) / rate_per_s
         arrival_s = scale_to_rate(np.cumsum(intervals_s) - intervals_s[0], rate_per_s)
-    left_out = None
-    if concurrency is not None and inputs.is_constant and outputs.is_constant and count >= 2 * concurrency:
+    left_out, repeats_after = None, 0
+    if concurrency is not None and not (inputs.is_constant and outputs.is_constant):
+        repeats_after = requests_of_loop(concurrency)
+    elif concurrency is not None and count >= 2 * concurrency:
         number = np.arange(count) % (REQUESTS_PER_USER * concurrency)
         left_out = number < concurrency if drift_apart else np.arange(count) < concurrency
         if drift_apart:
             output_tokens[left_out] = _first_answers(output_tokens[left_out], concurrency, arrivals_generator)
-    return Traffic(arrival_s, input_tokens, output_tokens, concurrency, left_out)
+    return Traffic(arrival_s, input_tokens, output_tokens, concurrency, left_out, repeats_after=repeats_after)
+
+
+def requests_of_loop(users: int, replicas: int = 1) -> int:
+    """Return the requests that users of a closed loop send to some replicas in a benchmark."""
+    return max(FEWEST_REQUESTS * replicas, REQUESTS_PER_USER * users)
 
 
 def scale_to_rate(arrival_s: Floats, rate_per_s: float) -> Floats:
@@ -488,7 +504,7 @@ class Demand(msgspec.Struct, frozen=True):
         if self.num_requests is not None:
             return self.num_requests
         if self.concurrency is not None:
-            return max(FEWEST_REQUESTS * replicas, REQUESTS_PER_USER * self.concurrency)
+            return requests_of_loop(self.concurrency, replicas)
         if DEFAULT_REQUESTS * replicas > MAX_REQUESTS:
             most = MAX_REQUESTS // DEFAULT_REQUESTS
             raise BadValue(

@@ -119,7 +119,9 @@ def _rates_of_users(prepared: PreparedDeployment, traffic: Traffic, users: int, 
 def _closed_loop(traffic: Traffic, users: int) -> Traffic:
     """Return the requests as users of a closed loop send them."""
     if traffic.follows is None:
-        return msgspec.structs.replace(traffic, arrival_s=np.zeros(len(traffic)), concurrency=users, left_out=None)
+        return msgspec.structs.replace(
+            traffic, arrival_s=np.zeros(len(traffic)), concurrency=users, left_out=None, repeats_after=0
+        )
     copies = -(-REQUESTS_OF_USER * users // len(traffic))
     return _begin_anywhere(_repeat_sessions(traffic, copies), users)
 

@@ -87,7 +87,8 @@ class Replica:
         self.is_blocked, self.stays_without_room = False, engine.reserved_output == 0 and not tiers
         # Requests on their way to the scheduler, as (time, request, whether it looks for new ones at that time).
         self.delay_s, self.delay_iterations = self._draw_delays()
-        self.next_user_request = count if traffic.concurrency is None else min(traffic.concurrency, count)
+        self.users, self.repeats_after = traffic.concurrency or count, traffic.repeats_after
+        self.next_user_request = min(self.users, count)
         self.arriving: list[tuple[float, int, bool]] = []
         self.is_fed, self.limit_s = is_fed, math.inf  # time up to which decode iterations are taken in one step
         self.finished: list[int] = []  # requests that a fleet has not passed on yet
@@ -133,6 +134,7 @@ class Replica:
         self.growth = [0] * self.block_tokens  # decoding sequences by the position at which they need a new block
         self.busy_s = self.cached_block_s = self.sequence_s = 0.0
         self.iterations = self.peak_blocks = self.computed_tokens = self.preemptions = self.found_tokens = 0
+        self.answered = 0
 
     def _draw_delays(self) -> tuple[list[float], list[float]]:
         """Draw the time from the sending of each request until it reaches the scheduler, and the iterations after.
@@ -647,9 +649,17 @@ class Replica:
         if self.is_fed:
             self.finished.append(request)
             return
-        if self.is_closed and self.next_user_request < len(self.inputs):
-            following = self.next_user_request
-            self.next_user_request += 1
+        self.answered += 1
+        if self.is_closed:
+            self._send_next()
+
+    def _send_next(self) -> None:
+        """Let the user of an answered request send the next one, or all users together if they begin again."""
+        first, sent = self.next_user_request, 1
+        if self.repeats_after and first % self.repeats_after == 0:
+            sent = self.users if self.answered == first else 0
+        self.next_user_request = min(first + sent, len(self.inputs))
+        for following in range(first, self.next_user_request):
             self.arrival_s[following] = self.now_s
             heappush(self.arriving, (self.now_s + self.delay_s[following], following, False))
 

@@ -69,6 +69,33 @@ def test_a_longer_closed_loop_repeats_a_shorter_one(deployment: Deployment) -> N
     assert waits[1] == pytest.approx(waits[0], rel=0.08)
 
 
+def test_estimates_do_not_depend_on_the_length_of_a_closed_loop(deployment: Deployment) -> None:
+    """100 users whose lengths are drawn wait as long in 200 requests each as in ten, within 2%."""
+    waits, seconds = [], []
+    for requests in (1_000, 20_000):
+        traffic = generate_traffic(Lengths(900, 60), Lengths(225, 15), count=requests, concurrency=100)
+        _, outcome = run(deployment, traffic)
+        waits.append(float((outcome.first_token_s - outcome.arrival_s).mean()))
+        seconds.append(float(outcome.finish_s.max()) / requests)
+    assert waits[1] == pytest.approx(waits[0], rel=0.02)
+    assert seconds[1] == pytest.approx(seconds[0], rel=0.01)
+
+
+def test_users_begin_again_together_after_the_requests_of_a_benchmark(deployment: Deployment) -> None:
+    """30 users send ten requests each; then all wait for the last answer, alone and in a fleet of two replicas."""
+    traffic = generate_traffic(Lengths(100, 20), Lengths(20, 5), count=650, concurrency=30)
+    fleet = msgspec.structs.replace(deployment, replicas=2, router="least-loaded")
+    for each in (deployment, fleet):
+        outcomes = each.prepare(traffic).run(traffic)
+        sent, done = (
+            np.sort(np.concatenate([getattr(outcome, field) for outcome in outcomes]))
+            for field in ("arrival_s", "finish_s")
+        )
+        for begun in (300, 600):
+            assert (sent[begun : begun + 30] == done[begun - 1]).all()
+        assert sent[299] < done[299] and len(sent) == 650
+
+
 def test_users_with_equal_lengths_keep_step_if_prompts_go_first(deployment: Deployment) -> None:
     """16 prompts of 1,024 tokens are two chunks of 8,192: half of the users wait for one of them, half for both.
 
