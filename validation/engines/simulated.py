@@ -36,10 +36,13 @@ DRAWN_MEAN, DRAWN_DEVIATION = 0.9, 0.058
 
 FIGURES: dict[str, tuple[Callable[[PublishedServer], float | None], Callable[[Any], Any]]] = {
     "TPOT": (lambda server: server.tpot_s, lambda answer: answer.latencies["tpot_s"]["p50"]),
-    "TTFT": (lambda server: server.ttft_s, lambda answer: answer.latencies["ttft_s"]["mean"]),
+    "TTFT": (
+        lambda server: server.ttft_s if server.was_warm else None,
+        lambda answer: answer.latencies["ttft_s"]["mean"],
+    ),
     "output per second": (lambda server: server.tokens_per_s, lambda answer: answer.figures["output_tokens_per_s"]),
 }
-"""Published figure of a server and the simulation's, by name."""
+"""Published figure of a server, if it can be judged, and the simulation's, by name."""
 
 
 class SimulatedRow(GroupErrors, frozen=True, kw_only=True):

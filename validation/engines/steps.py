@@ -419,14 +419,9 @@ def fit_steps(parts: Sequence[StepParts], constants: EngineConstants, tolerance:
 
 
 def informs_first_token(server: PublishedServer) -> bool:
-    """Return whether the time to first token of a server is fitted.
-
-    Under SGLang those of servers whose version is not stated are not: of DeepSeek-R1 on eight B200 with 32 users they
-    are 7.4 s, where servers of a stated version need 0.5 s.
-    """
+    """Return whether the time to first token of a server is fitted."""
     is_alone = server.is_drawn and server.attention_data == 1 and server.concurrency <= MOST_USERS
-    is_known = bool(server.version) or server.engine != "sglang"
-    return is_alone and is_known and server.ttft_s is not None
+    return is_alone and server.was_warm and server.ttft_s is not None
 
 
 def with_first_token_deviations(
