@@ -90,7 +90,10 @@ REPLACED: dict[Part, dict[str, float]] = {
 Rows that pad the tiles of experts are multiplied like others, and draw power like them: they stay in the peak.
 """
 
-DATA_SHEET = {"efficiency": WHOLE, "bandwidth_share": WHOLE, "tile_rate": UNLIMITED, "sharpness": np.log(1e6)}
+DATA_SHEET = {
+    "efficiency": WHOLE, "bandwidth_share": WHOLE, "node_share": WHOLE, "tile_rate": UNLIMITED,
+    "sharpness": np.log(1e6),
+}  # fmt: skip
 """Logarithms of the constants of a lower bound by the name of the constant; all others are `NEGLIGIBLE`."""
 
 STARTS = ("floor_cycles", "latency_s", "doubling_s", "second_s")

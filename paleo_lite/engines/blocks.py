@@ -21,6 +21,7 @@ from ..architectures.network import SequenceOptions
 from ..counting import Layer, Shape
 from ..counting.kinds import class_of, is_all_reduce, is_attention, is_cache, is_embedding
 from ..errors import BadValue
+from .exchanges import EXCHANGE_MODES, Mode
 from .formulas import RESULT_BYTES
 from .kernels import (
     AttentionKernel,
@@ -28,6 +29,7 @@ from .kernels import (
     ExchangeKernel,
     ExpertsKernel,
     Kernel,
+    Pattern,
     Pointwise,
     ProductKernel,
     Rows,
@@ -115,11 +117,12 @@ def exchange_tokens(
     kernels: Sequence[CountedKernel],  # of one device
     ranks: int,  # devices that the experts are divided among
     operand_bytes: float,  # bytes per number of the dispatched tokens
+    nodes: int = 1,  # nodes that these devices are on
+    mode: Mode = "normal",  # of the kernels of the exchange
 ) -> list[CountedKernel]:
     """Return the kernels with the exchanges by which attention groups send tokens to experts and get results back.
 
-    A token goes once to every other device that holds one of its experts, in the format of the experts' operands, and
-    comes back in 16 bits.
+    Tokens go there in the format of the experts' operands, and come back in 16 bits.
     """
     exchanged = []
     for counted in kernels:
@@ -127,12 +130,21 @@ def exchange_tokens(
         if not isinstance(kernel, ExpertsKernel):
             exchanged.append(counted)
             continue
-        reached = ranks * (1 - (1 - 1 / ranks) ** kernel.active) * (ranks - 1) / ranks
-        numbers = reached * kernel.hidden_size
-        dispatch = ExchangeKernel("dispatch of tokens to experts", "dispatch", numbers * operand_bytes)
-        combine = ExchangeKernel("combination of experts' results", "combine", numbers * RESULT_BYTES)
+        dispatch = _exchange("dispatch of tokens to experts", "dispatch", kernel, ranks, operand_bytes, nodes, mode)
+        combine = _exchange("combination of experts' results", "combine", kernel, ranks, RESULT_BYTES, nodes, mode)
         exchanged += [CountedKernel(dispatch, counted.count), counted, CountedKernel(combine, counted.count)]
     return exchanged
+
+
+def _exchange(
+    name: str, direction: str, experts: ExpertsKernel, ranks: int, number_bytes: float, nodes: int, mode: Mode
+) -> ExchangeKernel:
+    """Return the kernel that sends tokens to experts, or results back, with so many bytes per number."""
+    copies, prefix = EXCHANGE_MODES[mode]
+    sent = copies(experts.active, ranks, nodes)
+    copy_bytes = experts.hidden_size * number_bytes
+    pattern = msgspec.convert(f"{prefix}{direction}", Pattern)
+    return ExchangeKernel(name, pattern, sent.inside * copy_bytes, node_row_bytes=sent.between * copy_bytes)
 
 
 def sampled_logits(kernels: Sequence[CountedKernel]) -> float:

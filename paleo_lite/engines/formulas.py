@@ -272,17 +272,23 @@ def all_reduce_s(
 def expert_exchange_s(
     theta: Any,
     *,
-    sent_bytes: Any,  # that a device sends to others over the slower of its links
+    sent_bytes: Any,  # that a device sends to others of its node
+    node_bytes: Any,  # that a device sends to other nodes
     nodes: Any,  # number of nodes
-    link_bytes_per_s: Any,  # bandwidth of that link in one direction
+    # Bandwidths of a device in one direction: of its links inside the node, and of those between nodes, which count
+    # only where there are several.
+    link_bytes_per_s: Any,
+    node_link_bytes_per_s: Any,
 ) -> Any:
     """Return the time of the dispatch or of the combination of tokens among the devices that hold the experts.
 
-    `theta` are the logarithms of the latency, the latency per doubling of the nodes, and the share of the link's
-    bandwidth.
+    Transfers inside nodes and between them take place at the same time. `theta` are the logarithms of the latency, the
+    latency per doubling of the nodes, and the shares of the bandwidth of links inside nodes and between them.
     """
-    latency_s, doubling_s, share = np.exp(theta)
-    return latency_s + doubling_s * np.log2(nodes) + sent_bytes / (link_bytes_per_s * share)
+    latency_s, doubling_s, share, node_share = np.exp(theta)
+    inside_s = sent_bytes / (link_bytes_per_s * share)
+    between_s = np.where(np.greater(nodes, 1), node_bytes / (node_link_bytes_per_s * node_share), 0.0)
+    return latency_s + doubling_s * np.log2(nodes) + np.maximum(inside_s, between_s)
 
 
 PRODUCTS = KernelClass(
@@ -379,9 +385,14 @@ ALL_REDUCE = KernelClass(
 EXPERT_EXCHANGE = KernelClass(
     "expert exchange",
     expert_exchange_s,
-    {"latency_s": "s", "doubling_s": "s", "bandwidth_share": "share of bandwidth"},
-    (3e-5, 3e-6, 0.5),
-    (1.0, 1.0, 0.8),
+    {
+        "latency_s": "s",
+        "doubling_s": "s",
+        "bandwidth_share": "share of bandwidth",
+        "node_share": "share of bandwidth between nodes",
+    },
+    (3e-5, 3e-6, 0.5, 0.8),
+    (1.0, 1.0, 0.8, 0.3),
 )
 
 KERNEL_CLASSES = {

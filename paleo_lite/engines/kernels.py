@@ -77,13 +77,18 @@ class Pointwise(msgspec.Struct, frozen=True):
     state_bytes: float = 0.0  # bytes of the state that a sequence keeps, of recurrences
 
 
+Pattern = Literal["all-reduce", "all-gather", "dispatch", "combine", "low-latency dispatch", "low-latency combine"]
+
+
 class ExchangeKernel(msgspec.Struct, frozen=True):
     """An exchange between the devices of a group."""
 
     name: str  # name of the kernel
-    pattern: Literal["all-reduce", "all-gather", "dispatch", "combine"]  # what is exchanged
-    row_bytes: float  # bytes of the message per row
+    # What is exchanged, and for tokens of experts in which mode (`paleo_lite.engines.exchanges`).
+    pattern: Pattern
+    row_bytes: float  # bytes per row of the message, or that a device sends to others of its node
     rows: Rows = "tokens"  # what has a row
+    node_row_bytes: float = 0.0  # bytes per row that a device sends to other nodes
 
 
 Kernel = ProductKernel | ExpertsKernel | AttentionKernel | Pointwise | ExchangeKernel

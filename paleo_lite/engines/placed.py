@@ -87,7 +87,9 @@ class EngineKernels(msgspec.Struct, frozen=True, eq=False):
         kernels = list(_cached_kernels(fused, phase, context, placement.tensor))
         if placement.attention_data > 1:
             _, _, operand_bytes = kernel_rates(self.step.device, self.step.formats.experts)
-            kernels = exchange_tokens(kernels, placement.devices, operand_bytes)
+            of_engine = KERNELS[self.step.engine]
+            mode = of_engine.decode_exchange if phase == "decode" else of_engine.prompt_exchange
+            kernels = exchange_tokens(kernels, placement.devices, operand_bytes, placement.nodes, mode)
         return kernels
 
     def weight_bytes(self, kernels: Sequence[CountedKernel]) -> float:

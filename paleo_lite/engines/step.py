@@ -376,8 +376,14 @@ class EngineStep:
                 theta, ranks=placement.tensor, message_bytes=np.maximum(message_bytes, 1.0),
                 link_bytes_per_s=placement.link_bytes_per_s, sums_in_switch=is_sum and placement.sums_in_switch,
             ) * (rows > 0)  # fmt: skip
-        link = placement.link_bytes_per_s if placement.nodes == 1 else placement.node_link_bytes_per_s
-        seconds = expert_exchange_s(theta, sent_bytes=message_bytes, nodes=placement.nodes, link_bytes_per_s=link)
+        seconds = expert_exchange_s(
+            theta,
+            sent_bytes=message_bytes,
+            node_bytes=kernel.node_row_bytes * rows,
+            nodes=placement.nodes,
+            link_bytes_per_s=placement.link_bytes_per_s,
+            node_link_bytes_per_s=placement.node_link_bytes_per_s if placement.nodes > 1 else np.inf,
+        )
         return seconds * (rows > 0)
 
 

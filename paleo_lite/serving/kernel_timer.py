@@ -82,13 +82,15 @@ class KernelTimer(Timer):
         prefill = self.kernels.of_iteration("prefill", longest)
         groups = self.step.placement.attention_data
         tokens, sequences, lengths = _sizes(limits.tokens), _sizes(limits.sequences), powers_of_two(limits.prompt)
-        per_token = [one for one in kernels if one.kernel.rows == "tokens"]
-        experts = [one for one in per_token if isinstance(one.kernel, ExpertsKernel)]
-        others = per_token if groups == 1 else [one for one in per_token if one not in experts]
+        # Tokens of prompts are exchanged in another way than those of decoding sequences.
+        with_rows = {True: _rows_of_tokens(prefill), False: _rows_of_tokens(kernels)}
+        experts = [one for one in with_rows[False] if isinstance(one.kernel, ExpertsKernel)]
         sampled, decoding = ([one for one in kernels if one.kernel.rows == rows] for rows in ("sampled", "decoding"))
         prompts = [one for one in prefill if one.kernel.rows == "prompts"]
 
         def token_s(has_prompts: bool) -> Floats:
+            per_token = with_rows[has_prompts]
+            others = per_token if groups == 1 else [one for one in per_token if one not in experts]
             return self._total(others, lambda n: Load(tokens=n, all_tokens=n, has_prompts=has_prompts), tokens)
 
         def experts_s(has_prompts: bool) -> Floats | None:
@@ -158,6 +160,11 @@ class KernelTimer(Timer):
         """Return the activity in the kernels of an iteration."""
         found = self.kernels.of_iteration(phase, max(math.ceil(context), 1))
         return kernel_activity(self.kernels.step, found, load)
+
+
+def _rows_of_tokens(kernels: Sequence[CountedKernel]) -> list[CountedKernel]:
+    """Return the kernels that have a row for each new token."""
+    return [one for one in kernels if one.kernel.rows == "tokens"]
 
 
 def device_kernels(on_device: ModelOnDevice, phase: str, context: int) -> list[CountedKernel]:

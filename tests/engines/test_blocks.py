@@ -426,3 +426,12 @@ def test_a_token_goes_once_to_every_other_device_that_holds_one_of_its_experts()
     assert (before.kernel.pattern, before.count, after.kernel.pattern, after.count) == ("dispatch", 58, "combine", 58)
     assert before.kernel.row_bytes == pytest.approx(devices * 7168)
     assert after.kernel.row_bytes == pytest.approx(2 * devices * 7168)
+
+
+def test_low_latency_kernels_send_a_copy_for_each_expert() -> None:
+    """Of 8 experts on 16 devices of two nodes, 4 are on the other node, and 8 x 7/16 on other devices of the own."""
+    exchanged = exchange_tokens(kernels("deepseek-r1"), 16, 1.0, nodes=2, mode="low-latency")
+    dispatch, combine = (one.kernel for one in exchanged if "low-latency" in getattr(one.kernel, "pattern", ""))
+    assert (dispatch.pattern, combine.pattern) == ("low-latency dispatch", "low-latency combine")
+    assert (dispatch.row_bytes, dispatch.node_row_bytes) == pytest.approx((3.5 * 7168, 4 * 7168))
+    assert (combine.row_bytes, combine.node_row_bytes) == pytest.approx((3.5 * 2 * 7168, 4 * 2 * 7168))

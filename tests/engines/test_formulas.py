@@ -229,11 +229,17 @@ def test_where_the_switch_adds_every_device_sends_a_long_message_once() -> None:
     assert all_reduce_s(theta, ranks=8, **link) == pytest.approx(1.75 * 1e11 / (0.8 * 400e9), rel=1e-3)
 
 
-def test_an_exchange_of_experts_sends_bytes_over_its_link() -> None:
-    theta = logs(20e-6, 5e-6, 0.5)
-    assert expert_exchange_s(theta, sent_bytes=0.0, nodes=1, link_bytes_per_s=50e9) == pytest.approx(20e-6)
-    seconds = expert_exchange_s(theta, sent_bytes=1e6, nodes=4, link_bytes_per_s=50e9)
-    assert seconds == pytest.approx(20e-6 + 2 * 5e-6 + 1e6 / 25e9)
+def test_an_exchange_of_experts_sends_bytes_over_its_links() -> None:
+    """Bytes within the node and between nodes travel at the same time, and between nodes only where there are some."""
+    theta = logs(20e-6, 5e-6, 0.5, 0.8)
+    links = {"link_bytes_per_s": 400e9, "node_link_bytes_per_s": 50e9}
+    empty_s = expert_exchange_s(theta, sent_bytes=0.0, node_bytes=0.0, nodes=1, **links)
+    assert empty_s == pytest.approx(20e-6)
+    inside_s = expert_exchange_s(theta, sent_bytes=1e7, node_bytes=1e6, nodes=4, **links)
+    assert inside_s == pytest.approx(20e-6 + 2 * 5e-6 + 1e7 / 200e9)
+    between_s = expert_exchange_s(theta, sent_bytes=1e6, node_bytes=1e7, nodes=4, **links)
+    assert between_s == pytest.approx(20e-6 + 2 * 5e-6 + 1e7 / 40e9)
+    assert expert_exchange_s(theta, sent_bytes=1e6, node_bytes=1e7, nodes=1, **links) == pytest.approx(25e-6)
 
 
 @pytest.mark.parametrize("name", KERNEL_CLASSES)

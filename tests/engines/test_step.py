@@ -81,6 +81,7 @@ def test_a_kernel_that_another_one_does_takes_no_time() -> None:
         (Pointwise("norm", 1.0), ("pointwise", "bf16")),
         (ExchangeKernel("all-reduce", "all-reduce", 1.0), ("all-reduce", "bf16")),
         (ExchangeKernel("dispatch", "dispatch", 1.0), ("expert exchange", "dispatch")),
+        (ExchangeKernel("dispatch", "low-latency combine", 1.0), ("expert exchange", "low-latency combine")),
     ],
 )
 def test_a_kernel_has_the_constants_of_its_class_and_format(kernel, cell) -> None:

@@ -148,12 +148,12 @@ def parts_of(server: PublishedServer, constants: EngineConstants) -> StepParts:
         cached=server.shared_tokens,
     )  # fmt: skip
     decode_kernels, prompt_kernels = (device_kernels(placed, phase, longest) for phase in ("decode", "prefill"))
-    attention = [one for one in prompt_kernels if one.kernel.rows == "prompts"]
+    decoding = [one for one in decode_kernels if one.kernel.rows == "decoding"]
     return StepParts(
         server,
         _parts(step, decode_kernels, decode),
         _parts(step, prompt_kernels, alone),
-        _parts(step, [*decode_kernels, *attention], mixed),
+        _parts(step, [*prompt_kernels, *decoding], mixed),
         prompts_per_token,
         sampled_logits(decode_kernels),
         float(step.variance(decode_kernels, decode)),

@@ -13,6 +13,7 @@ import numpy as np
 
 from paleo_lite.distributed.links import LinkRate, device_link, link_rate
 from paleo_lite.engines.constants import Cell
+from paleo_lite.engines.exchanges import EXCHANGE_MODES
 from paleo_lite.engines.formulas import KernelRates
 from paleo_lite.engines.kernel_formats import kernel_rates
 from paleo_lite.engines.routing import expert_load
@@ -293,63 +294,69 @@ def all_reduces(data: Path) -> Iterator[TimedKernels]:
 
 
 def expert_exchanges(data: Path) -> Iterator[TimedKernels]:
-    """Read the dispatch and combination of tokens: DeepEP's low-latency and normal kernels, the faster at each size.
+    """Read the dispatch and combination of tokens by DeepEP's kernels, apart for its normal and its low-latency mode.
 
-    Bytes are those that leave a device: every token goes once to each device that holds one of its experts.
+    Normal kernels are timed with several numbers of multiprocessors, of which the fastest counts. Between nodes they
+    begin with an exchange of the numbers of tokens, which belongs to the time.
     """
     import pandas as pd
 
     tables = _read(data / "engines/moe_all_to_all.csv.gz")
     tables = tables[~tables.comm_backend.str.contains("v2")]
+    tables["mode"] = np.where(tables.comm_backend.str.endswith("_ll"), "low-latency", "normal")
     tables["dispatched"] = tables.comm_dtype.map(
         {"bfloat16": 2.0, "default": 2.0, "fp8": 1.0, "nvfp4": 0.5625, "fp4": 2.0}
     )
     tables["seconds"] = tables.latency * 1e-6
-    frames = [
-        tables[
-            [
-                "gpu",
-                "engine",
-                "phase",
-                "ep_size",
-                "node_num",
-                "hidden_size",
-                "topk",
-                "num_tokens",
-                "dispatched",
-                "seconds",
-            ]
-        ]
-    ]
-    for file, dispatch, combine in (
-        ("deepep_low_latency", "dispatch_avg_t_us", "combine_avg_t_us"),
-        ("deepep_normal", "dispatch_transmit_us", "combine_transmit_us"),
+    keys = [
+        "gpu", "engine", "phase", "mode", "ep_size", "node_num", "hidden_size", "topk", "num_tokens", "dispatched",
+    ]  # fmt: skip
+    frames = [tables[[*keys, "seconds"]]]
+    for file, mode, columns in (
+        ("deepep_low_latency", "low-latency", ("{}_avg_t_us",)),
+        ("deepep_normal", "normal", ("{}_transmit_us", "{}_notify_us")),
     ):
         frame = _read(data / f"engines/{file}.csv.gz")
-        for phase, column, width in (("dispatch", dispatch, 1.0), ("combine", combine, 2.0)):
+        if mode == "normal":
+            frame = frame[frame.node_num <= MOST_NORMAL_NODES]
+        for phase, width in (("dispatch", 1.0), ("combine", 2.0)):
+            seconds = sum(frame[column.format(phase)] for column in columns) * 1e-6
             frames.append(pd.DataFrame({
-                "gpu": frame.gpu, "engine": frame.engine, "phase": phase, "ep_size": 8 * frame.node_num,
-                "node_num": frame.node_num, "hidden_size": frame.hidden_size, "topk": frame.num_topk,
-                "num_tokens": frame.num_token, "dispatched": width, "seconds": frame[column] * 1e-6,
+                "gpu": frame.gpu, "engine": frame.engine, "phase": phase, "mode": mode,
+                "ep_size": DEVICES_PER_NODE * frame.node_num, "node_num": frame.node_num,
+                "hidden_size": frame.hidden_size, "topk": frame.num_topk, "num_tokens": frame.num_token,
+                "dispatched": width, "seconds": seconds,
             }))  # fmt: skip
-    whole = pd.concat(frames)
-    keys = [name for name in whole.columns if name != "seconds"]
-    fastest = whole.groupby(keys, as_index=False).seconds.min()
-    for (gpu, engine, phase), group in _groups(fastest, "gpu", "engine", "phase"):
-        ranks = group.ep_size.to_numpy(float)
-        reached = ranks * (1 - (1 - 1 / ranks) ** group.topk.to_numpy(float)) * (ranks - 1) / ranks
+    fastest = pd.concat(frames).groupby(keys, as_index=False).seconds.min()
+    for (gpu, engine, phase, mode), group in _groups(fastest, "gpu", "engine", "phase", "mode"):
+        copies, prefix = EXCHANGE_MODES[mode]
+        nodes = group.node_num.to_numpy(float)
+        sent = copies(group.topk.to_numpy(float), group.ep_size.to_numpy(float), nodes)
         width = group.dispatched.to_numpy(float) if phase == "dispatch" else 2.0
-        inside = fastest_link(gpu).bandwidth_bytes_per_s
+        tokens_bytes = group.num_tokens.to_numpy(float) * group.hidden_size.to_numpy(float) * width
         shapes = {
-            "sent_bytes": group.num_tokens.to_numpy(float) * reached * group.hidden_size.to_numpy(float) * width,
-            "nodes": group.node_num.to_numpy(float),
-            "link_bytes_per_s": np.where(group.node_num > 1, NODE_LINK_BYTES_PER_S, inside),
+            "sent_bytes": sent.inside * tokens_bytes,
+            "node_bytes": sent.between * tokens_bytes,
+            "nodes": nodes,
+            "link_bytes_per_s": fastest_link(gpu).bandwidth_bytes_per_s,
+            "node_link_bytes_per_s": NODE_LINK_BYTES_PER_S,
         }
-        yield TimedKernels(Cell("expert exchange", gpu, engine, phase), shapes, None, group.seconds.to_numpy())
+        cell = Cell("expert exchange", gpu, engine, f"{prefix}{phase}")
+        yield TimedKernels(cell, shapes, None, group.seconds.to_numpy())
 
+
+DEVICES_PER_NODE = 8
+"""Devices of the nodes of DeepEP's tables."""
 
 NODE_LINK_BYTES_PER_S = 50e9
 """One port of 400 Gbit/s per device between nodes, as DeepEP's tables state."""
+
+MOST_NORMAL_NODES = 4
+"""Most nodes of the tables of normal kernels that are read.
+
+On eight, to four of which each token's experts are limited, they reach 17 GB/s of a port, after 43 and 47 GB/s on two
+and four. DeepEP states 51 GB/s there, of which 7/8 cross the network (docs/legacy.md): settings are to blame.
+"""
 
 
 POINTWISE_DEVICES = {

@@ -17,6 +17,7 @@ from ...errors import BadValue
 from ...gguf_types import Mixture
 from ...machines import Device
 from ...units import check_integer
+from ..exchanges import Mode
 
 COMMUNICATOR_BYTES = 1.15 * 2**30
 """Bytes that the communicators of a group with NVLink keep on each device, beside the context.
@@ -87,6 +88,10 @@ class Kernels(msgspec.Struct, frozen=True):
     # Formats in which other kernels than those of the tables compute experts, and their names in
     # `paleo_lite.engines.kernel_formats.KERNEL_FORMATS`, by the generation of devices.
     expert_formats: dict[str, dict[str, str]] = {}
+    # Mode of the kernels that exchange tokens with experts in iterations with prompts, and in others (SGLang:
+    # `--deepep-mode auto`; vLLM, expert parallel deployment: deepep_high_throughput and deepep_low_latency).
+    prompt_exchange: Mode = "normal"
+    decode_exchange: Mode = "low-latency"
 
 
 class PoolLauncher(msgspec.Struct, frozen=True):

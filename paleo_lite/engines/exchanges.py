@@ -1,0 +1,59 @@
+"""Exchange of tokens between attention groups and the devices of their experts, in the modes of DeepEP's kernels.
+
+Normal kernels send a token once to each other node that holds one of its experts, to the device with the same number
+there, which passes it on within the node, once to each device (``csrc/kernels/internode.cu``). Low-latency kernels send
+a copy for each expert to its device directly, within nodes over NVLink and between them over the network
+(``csrc/kernels/internode_ll.cu``). Results take the same ways back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+Mode = Literal["normal", "low-latency"]
+
+
+class Copies(NamedTuple):
+    """Copies of a token that a device sends, on average over devices and tokens."""
+
+    inside: Any  # to other devices of its node
+    between: Any  # to other nodes
+
+
+def normal_copies(active: Any, ranks: Any, nodes: Any, nodes_per_token: Any = None) -> Copies:
+    """Return the copies of normal kernels: one to each other node, and one to each device.
+
+    Experts are drawn at random from all nodes, or from so many nodes per token as routing allows.
+    """
+    allowed = nodes if nodes_per_token is None else nodes_per_token
+    per_node = ranks / nodes
+    reached_nodes = _distinct(active, allowed)
+    reached = _distinct(active, allowed * per_node)
+    # A node is the token's own, and a device the one at which it arrives, as often as any other.
+    return Copies(reached * (per_node - 1) / per_node, reached_nodes * (nodes - 1) / nodes)
+
+
+def low_latency_copies(active: Any, ranks: Any, nodes: Any, nodes_per_token: Any = None) -> Copies:
+    """Return the copies of low-latency kernels: one for each expert on another device."""
+    per_node = ranks / nodes
+    return Copies(active * (per_node - 1) / ranks, active * (nodes - 1) / nodes)
+
+
+def _distinct(active: Any, places: Any) -> Any:
+    """Return the expected number of distinct places of a token's experts."""
+    return places * (1 - (1 - 1 / places) ** active)
+
+
+class ExchangeMode(NamedTuple):
+    """A mode of the kernels that exchange tokens."""
+
+    copies: Callable[..., Copies]  # of active experts, devices, nodes, and nodes per token
+    prefix: str  # before the name of the exchange, as in the names of tables of its kernels
+
+
+EXCHANGE_MODES: dict[Mode, ExchangeMode] = {
+    "normal": ExchangeMode(normal_copies, ""),
+    "low-latency": ExchangeMode(low_latency_copies, "low-latency "),
+}
+"""Modes by name."""
