@@ -21,20 +21,15 @@ class Copies(NamedTuple):
     between: Any  # to other nodes
 
 
-def normal_copies(active: Any, ranks: Any, nodes: Any, nodes_per_token: Any = None) -> Copies:
-    """Return the copies of normal kernels: one to each other node, and one to each device.
-
-    Experts are drawn at random from all nodes, or from so many nodes per token as routing allows.
-    """
-    allowed = nodes if nodes_per_token is None else nodes_per_token
+def normal_copies(active: Any, ranks: Any, nodes: Any) -> Copies:
+    """Return the copies of normal kernels: one to each other node, and one to each device."""
     per_node = ranks / nodes
-    reached_nodes = _distinct(active, allowed)
-    reached = _distinct(active, allowed * per_node)
     # A node is the token's own, and a device the one at which it arrives, as often as any other.
-    return Copies(reached * (per_node - 1) / per_node, reached_nodes * (nodes - 1) / nodes)
+    inside = _distinct(active, ranks) * (per_node - 1) / per_node
+    return Copies(inside, _distinct(active, nodes) * (nodes - 1) / nodes)
 
 
-def low_latency_copies(active: Any, ranks: Any, nodes: Any, nodes_per_token: Any = None) -> Copies:
+def low_latency_copies(active: Any, ranks: Any, nodes: Any) -> Copies:
     """Return the copies of low-latency kernels: one for each expert on another device."""
     per_node = ranks / nodes
     return Copies(active * (per_node - 1) / ranks, active * (nodes - 1) / nodes)
@@ -48,7 +43,7 @@ def _distinct(active: Any, places: Any) -> Any:
 class ExchangeMode(NamedTuple):
     """A mode of the kernels that exchange tokens."""
 
-    copies: Callable[..., Copies]  # of active experts, devices, nodes, and nodes per token
+    copies: Callable[[Any, Any, Any], Copies]  # of active experts, devices and nodes
     prefix: str  # before the name of the exchange, as in the names of tables of its kernels
 
 
