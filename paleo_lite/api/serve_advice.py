@@ -181,7 +181,9 @@ def _notes(advice: DeploymentAdvice, shown: Candidate) -> list[str]:
     notes = []
     if advice.best is None:
         reached = f": {', '.join(shown.missed)}" if shown.missed else ""
-        notes.append(f"no deployment meets the objectives; shown is the one that comes nearest{reached}")
+        is_too_large = advice.devices is not None and shown.devices > advice.devices
+        reason = f"fits into `--workers {advice.devices}`" if is_too_large else "meets the objectives"
+        notes.append(f"no deployment {reason}; shown is the one that comes nearest{reached}")
     if shown.draft is not None:
         notes.append(
             f"drafted tokens are accepted as published for the network, mostly in code: {shown.draft.describe()}"

@@ -75,6 +75,11 @@ def advised_deployment(question: Serve, answer: Serving) -> Deployment:
     assert answer.advice is not None
     best = answer.advice.best
     if best is None:
+        if answer.exceeds_workers:
+            raise BadValue(
+                f"no deployment fits into `--workers {answer.advice.devices}`, the nearest needs {answer.devices}: "
+                "give more devices, or omit the start file"
+            )
         raise BadValue("no deployment meets the objectives: relax `--slo`, or omit the start file")
     return make_deployment(advised_question(question, best)).with_sequences(best.batch_limit)
 

@@ -14,6 +14,7 @@ from ..serving.outcomes import LATENCIES
 from ..serving.placement import Division
 from ..serving.prefill_pool import PrefillPool
 from ..serving.price_basis import PricedDevice, describe_prices
+from ..text import format_plural
 from ..units import format_number, format_si
 from .columns import find_column, part_column, select_columns
 from .document import Document, Table, format_percent, format_time_short, raw_table
@@ -42,8 +43,8 @@ def serving_page(serving: Serving, **options: Any) -> Document:
         at_most = _show(figures["saturation_requests_per_s"], format_number)
         overload = f"OVERLOADED, at most {at_most} requests/s are answered and the queue grows: "
     title = (
-        f"{overload}{serving.network} on {_describe_devices(serving)}, {_describe_formats(serving)}, "
-        f"{serving.engine}, {serving.traffic}: "
+        f"{_describe_shortage(serving)}{overload}{serving.network} on {_describe_devices(serving)}, "
+        f"{_describe_formats(serving)}, {serving.engine}, {serving.traffic}: "
         f"time to first token {_show(latencies['ttft_s']['p50'], format_time_short)}, "
         f"{_show(latencies['tpot_s']['p50'], format_time_short)} per token (p50), "
         f"{_show(figures['output_tokens_per_s'], format_number)} tokens/s{kind}"
@@ -60,6 +61,14 @@ def serving_page(serving: Serving, **options: Any) -> Document:
     return Document(
         title, _facts(serving), content, _notes(serving), data=lambda: _data(serving), commands=_commands(serving)
     )
+
+
+def _describe_shortage(serving: Serving) -> str:
+    """Return the beginning of a headline that says that no deployment fits into the devices; empty if one does."""
+    if serving.advice is None or not serving.exceeds_workers:
+        return ""
+    allowed = format_plural(serving.advice.devices or 0, "device")
+    return f"DOES NOT FIT into {allowed}, which is all that `--workers` allows; the nearest needs {serving.devices}: "
 
 
 def _commands(serving: Serving) -> list[tuple[str, str]]:
@@ -138,9 +147,8 @@ def _advice_facts(serving: Serving) -> list[tuple[str, str]]:
             facts.append(("objectives", objectives))
         if serving.slo["missed"]:
             facts.append(("MISSED", f"{', '.join(serving.slo['missed'])} with this traffic"))
-    limit = None if serving.advice is None else serving.advice.devices
-    if limit is not None and serving.devices > limit:
-        facts.append(("MISSED", f"{serving.devices} devices, of which `--workers` allows {limit}"))
+    if serving.advice is not None and serving.exceeds_workers:
+        facts.append(("MISSED", f"{serving.devices} devices, of which `--workers` allows {serving.advice.devices}"))
     if serving.advice is not None and serving.advice.best is not None:
         facts.append((RANKINGS[serving.advice.by].best, _describe(serving.advice.best, serving.advice)))
     if serving.advice is not None:

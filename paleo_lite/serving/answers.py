@@ -175,6 +175,12 @@ class Serving(Answer, msgspec.Struct, frozen=True, eq=False):
         return self.offered_requests_per_s > capacity.value
 
     @property
+    def exceeds_workers(self) -> bool:
+        """Whether this has more devices than advice may use, because no deployment on so few carries the traffic."""
+        allowed = None if self.advice is None else self.advice.devices
+        return allowed is not None and self.devices > allowed
+
+    @property
     def execution(self) -> str:
         """Name of the engine."""
         return self.engine

@@ -18,6 +18,7 @@ from ..reporting.memory import memory_fact
 from ..reporting.side_by_side import describe_bounds
 from ..serving.answers import Serving
 from ..sweeps.comparison import Comparison
+from ..text import format_plural
 from ..timing import Prediction
 from ..timing.pipeline_prediction import PipelinePrediction
 from ..units import format_interval, format_number, format_si
@@ -102,6 +103,9 @@ def _serving_card(found: Serving) -> Card:
         value = found.figures[name].value if name in found.figures else None
         return None if value is None else f"{format_number(value)} {text}"
 
+    alarm = "OVERLOADED: requests arrive faster than they are answered" if found.is_overloaded else ""
+    if found.advice is not None and found.exceeds_workers:
+        alarm = f"DOES NOT FIT into {format_plural(found.advice.devices or 0, 'device')}"
     per_token, first = found.latencies["tpot_s"]["p50"], found.latencies["ttft_s"]["p50"]
     interval = None if per_token.low is None or per_token.high is None else (per_token.low, per_token.high)
     many = "" if found.devices == 1 else f"{found.devices} x "
@@ -117,7 +121,7 @@ def _serving_card(found: Serving) -> Card:
             figure("saturation_requests_per_s", "requests/s at most"),
             figure("usd_per_million_output_tokens", "USD per million tokens"),
         ),
-        "OVERLOADED: requests arrive faster than they are answered" if found.is_overloaded else "",
+        alarm,
     )
 
 

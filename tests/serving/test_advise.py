@@ -150,8 +150,12 @@ def test_workers_limit_the_devices_of_all_replicas(workers: int, is_enough: bool
         assert best is not None and 1 < best.replicas * best.tensor <= workers
     else:
         assert best is None and all(one.missed[-1].endswith(" of 1 devices") for one in result.advice.candidates)
-        assert result.notes[0].startswith("no deployment meets the objectives")
-        assert ("MISSED", f"{result.devices} devices, of which `--workers` allows 1") in result.document().facts
+        assert result.notes[0].startswith("no deployment fits into `--workers 1`")
+        document = result.document()
+        assert ("MISSED", f"{result.devices} devices, of which `--workers` allows 1") in document.facts
+        assert document.title.startswith("DOES NOT FIT into 1 device")
+        assert f"the nearest needs {result.devices}: llama-3-8b on {result.devices} x H100" in document.title
+    assert result.exceeds_workers is not is_enough
 
 
 def test_a_lower_saturation_rate_may_need_more_devices_than_there_are() -> None:

@@ -341,6 +341,14 @@ def test_the_advised_deployment_is_the_one_that_is_started(tmp_path: Path) -> No
     assert arguments[arguments.index("--max-num-seqs") + 1] == str(best["batch_limit"])
 
 
+def test_advice_without_enough_devices_starts_nothing(tmp_path: Path) -> None:
+    question = pl.Serve(
+        "llama-3.2-1b", gpu="l40s", rate=200, weights="bf16", tensor=1, max_sequences=8, workers=1, advise="cost"
+    )
+    with pytest.raises(PaleoError, match=r"no deployment fits into `--workers 1`, the nearest needs \d+: give more"):
+        pl.report(question, tmp_path / "best.compose.yaml")
+
+
 def test_a_comparison_has_no_file(tmp_path: Path) -> None:
     with pytest.raises(PaleoError, match="one value of every option"):
         pl.report(pl.Serve("llama-3-8b", gpu=["h100-sxm", "l40s"], rate=1, num_requests=20), tmp_path / "a.dynamo.yaml")

@@ -121,3 +121,9 @@ def test_an_overloaded_server_is_named():
     busy, idle = (pl.serve(**asked, rate=rate) for rate in (200, 0.5))
     found, other = cards_of({"a": busy, "b": idle})
     assert found.problem.startswith("OVERLOADED") and not other.problem
+
+
+def test_advice_that_needs_more_devices_than_there_are_is_named():
+    asked = {"network": "llama-3.2-1b", "gpu": "l40s", "rate": 200, "weights": "bf16", "tensor": 1, "max_sequences": 8}
+    (found,) = cards_of({"": pl.serve(**asked, advise="cost", workers=1)})
+    assert found.problem == "DOES NOT FIT into 1 device"
