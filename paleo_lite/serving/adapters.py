@@ -17,7 +17,6 @@ import numpy as np
 
 from ..counting import Layer
 from ..errors import BadValue
-from .cache import CacheRoom
 from .iteration_times import IterationTimes
 from .requests import Traffic
 
@@ -125,18 +124,6 @@ def cost_of_adapters(
         launches=blocks * KERNELS_PER_BLOCK,
         token_bytes=(inputs + 2 * outputs) * NUMBER_BYTES * part,
         bandwidth_bytes_per_s=BANDWIDTH_SHARE * bandwidth_bytes_per_s,
-    )
-
-
-def room_beside(room: CacheRoom, cost: AdapterCost, slots: int) -> CacheRoom:
-    """Return the room of the cache beside the slots of adapters."""
-    taken_bytes = slots * cost.slot_bytes
-    left_bytes = room.cache_bytes - taken_bytes
-    return msgspec.structs.replace(
-        room,
-        weights_bytes=room.weights_bytes + taken_bytes,
-        cache_bytes=left_bytes,
-        blocks=int(room.blocks * max(left_bytes, 0.0) / room.cache_bytes),
     )
 
 

@@ -211,7 +211,9 @@ def _prepare_pool(deployment: Deployment, demand: Demand, drafts: tuple[DraftCho
     longest = max(drafts, key=lambda draft: draft.tokens)
     options = msgspec.structs.replace(deployment.options, speculation=longest.speculation)
     prepared = msgspec.structs.replace(deployment, options=options).prepare(sample)
-    plain = msgspec.structs.replace(prepared, deployment=deployment, draft_tables=None)
+    plain = msgspec.structs.replace(
+        prepared, deployment=deployment, room=deployment.measure_room(sample), draft_tables=None
+    )
     return PoolEstimate(deployment, plain, sample, drafts)
 
 

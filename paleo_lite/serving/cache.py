@@ -45,6 +45,17 @@ class CacheRoom(msgspec.Struct, frozen=True):
         """Tokens that the cache holds."""
         return self.blocks * self.block_tokens
 
+    def beside(self, taken_bytes: float, more_cached: float = 0.0) -> CacheRoom:
+        """Return the room beside further weights, which raise the keys and values of a token by a share."""
+        left_bytes = self.cache_bytes - taken_bytes
+        return msgspec.structs.replace(
+            self,
+            weights_bytes=self.weights_bytes + taken_bytes,
+            cache_bytes=left_bytes,
+            sequence_bytes=self.sequence_bytes * (1 + more_cached),
+            blocks=int(self.blocks * max(left_bytes, 0.0) / self.cache_bytes / (1 + more_cached)),
+        )
+
 
 FIXED_SHARE = 0.05
 """Share of a sequence's cache that does not grow with its length, above which the number of tokens says little."""

@@ -16,9 +16,10 @@ from ..machines import Device, Price
 from ..timing.facility import Facility
 from ..timing.fine_tuning import adapted_layers
 from ..units import check_integer
-from .adapters import AdapterCost, Adapters, cost_of_adapters, room_beside, times_with
+from .adapters import AdapterCost, Adapters, cost_of_adapters, times_with
 from .cache import CacheRoom
 from .causes import Widths, remaining_widths, widths_of_prompts
+from .drafts import HEADS
 from .elastic import Elasticity
 from .iteration_times import IterationTimes
 from .kernel_timer import KernelTimer
@@ -165,6 +166,34 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
             device.bandwidth_bytes_per_s,
         )
 
+    def measure_room(self, traffic: Traffic) -> CacheRoom:
+        """Return the room of the cache for traffic of these lengths, beside heads that draft and adapters."""
+        mean_tokens = float((traffic.input_tokens + traffic.output_tokens).mean())
+        longest_prompt = int(traffic.input_tokens.max())
+        room = self.timer.measure_room(self.replica_engine(), mean_tokens=mean_tokens, prompt_tokens=longest_prompt)
+        heads = self.options.speculation.heads
+        if heads and HEADS[heads].is_block:
+            room = room.beside(self._block_share * room.weights_bytes, 1 / self.on_device.workload.network.blocks)
+            if room.blocks < 1:
+                raise DoesNotFit(
+                    f"heads that draft ({heads}) leave no memory for a KV cache: use a larger `--tensor`, or leave "
+                    f"draft={heads} of `--speculation` out"
+                )
+        if self.adapters is not None:
+            room = room.beside(self.adapters.slots * self.adapter_cost.slot_bytes)
+            if room.blocks < 1:
+                raise DoesNotFit(
+                    f"{self.adapters.slots} adapters of rank {self.adapters.rank} leave no memory for a KV cache: "
+                    "`--engine-settings` needs fewer adapter-slots"
+                )
+        return room
+
+    @property
+    def _block_share(self) -> float:
+        """Share of the network's weights that one more block is, that which drafts where its size is known."""
+        network = self.on_device.workload.network
+        return network.left_out_parameters / network.parameters or 1 / network.blocks
+
     def prepare(self, traffic: Traffic) -> PreparedDeployment:
         """Compute iteration times, which measured servers narrow, and cache room for traffic of these lengths."""
         prepared = self._prepare(traffic)
@@ -175,16 +204,8 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
     def _prepare(self, traffic: Traffic) -> PreparedDeployment:
         lengths = traffic.input_tokens + traffic.output_tokens
         longest_prompt, longest = int(traffic.input_tokens.max()), int(lengths.max())
-        mean_tokens = float(lengths.mean())
         engine = self.replica_engine(longest_prompt)
-        room = self.timer.measure_room(self.replica_engine(), mean_tokens=mean_tokens, prompt_tokens=longest_prompt)
-        if self.adapters is not None:
-            room = room_beside(room, self.adapter_cost, self.adapters.slots)
-            if room.blocks < 1:
-                raise DoesNotFit(
-                    f"{self.adapters.slots} adapters of rank {self.adapters.rank} leave no memory for a KV cache: "
-                    "`--engine-settings` needs fewer adapter-slots"
-                )
+        room = self.measure_room(traffic)
         # No more sequences run than the cache has room for what the shortest requests do not share with others.
         shared = traffic.input_tokens * self.options.prefix_hit_rate if traffic.hashes is None else traffic.input_tokens
         fitting = room.tokens // max(int((lengths - shared).min()), 1) + 1

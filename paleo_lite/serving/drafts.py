@@ -15,10 +15,13 @@ class Heads(NamedTuple):
 
     drafts_at_once: bool  # whether one pass gives all tokens; otherwise each token takes one
     description: str
+    # Whether they take the memory of a block of the network. Heads that were trained later are other blocks, mostly
+    # smaller ones, whose sizes are in no config of the network.
+    is_block: bool = False
 
 
 HEADS = {
-    "mtp": Heads(False, "a block that the network was trained with, once per token (multi-token prediction)"),
+    "mtp": Heads(False, "a block that the network was trained with, once per token (multi-token prediction)", True),
     "eagle3": Heads(False, "a block that was trained for the network, once per token (EAGLE-3)"),
     "parallel": Heads(True, "a block that was trained for the network, once for all tokens (P-EAGLE, DSpark)"),
 }

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
+from .cache import CacheRoom
 from .candidates import Criteria, DraftChoice, PrefillChoice
 from .deployment import HANDOVER_ENDS, Deployment, PreparedDeployment
 from .drafting import decode_iteration_s
@@ -123,7 +124,15 @@ class PoolEstimate(msgspec.Struct, frozen=True, eq=False, dict=True):
             return self.prepared
         options = msgspec.structs.replace(self.deployment.options, speculation=draft.speculation)
         deployment = msgspec.structs.replace(self.deployment, options=options)
-        return msgspec.structs.replace(self.prepared, deployment=deployment, draft_tables=self._block)
+        room = self._rooms.get(draft.heads)
+        if room is None:
+            room = self._rooms[draft.heads] = deployment.measure_room(self.traffic)
+        return msgspec.structs.replace(self.prepared, deployment=deployment, room=room, draft_tables=self._block)
+
+    @cached_property
+    def _rooms(self) -> dict[str, CacheRoom]:
+        """Rooms of the cache beside the kinds of heads that were asked for."""
+        return {}
 
     @cached_property
     def _block(self) -> IterationTimes:

@@ -8,7 +8,7 @@ import pytest
 
 import paleo_lite as pl
 from paleo_lite.architectures import find_network
-from paleo_lite.errors import BadValue
+from paleo_lite.errors import BadValue, DoesNotFit
 from paleo_lite.questions.serve import make_deployment
 from paleo_lite.serving.candidates import published_drafts
 from paleo_lite.serving.drafts import HEADS, PUBLISHED, acceptance_of
@@ -61,6 +61,31 @@ def test_heads_take_the_time_of_a_block_once_or_per_token() -> None:
     passes = [one.at_level("expected")[2].speculation.draft_passes for one in prepared.values()]
     assert passes == [4, 1]
     assert Speculation().draft_passes == 0
+
+
+def test_the_layer_of_deepseek_that_drafts_takes_memory() -> None:
+    """11.5 G parameters of its own (DeepSeek-V3's README_WEIGHTS.md), and keys and values of a 62nd block."""
+    traffic = generate_traffic(Lengths(500), Lengths(100), count=16, concurrency=8)
+    drafting = {"tokens": 1, "acceptance": 0.8, "draft": "mtp"}
+    alone, drafted = (
+        make_deployment(pl.Serve("deepseek-r1", gpu="h200-sxm", tensor=8, speculation=one)).measure_room(traffic)
+        for one in (None, drafting)
+    )
+    assert 8 * (drafted.weights_bytes - alone.weights_bytes) == pytest.approx(11.5e9, rel=0.03)  # a byte each
+    assert drafted.sequence_bytes / alone.sequence_bytes == pytest.approx(62 / 61)
+    assert drafted.memory_bytes == alone.memory_bytes
+    expected = alone.tokens * drafted.cache_bytes / alone.cache_bytes * 61 / 62
+    assert drafted.tokens == pytest.approx(expected, rel=1e-3)
+
+
+def test_heads_that_leave_no_room_for_a_cache_get_a_sentence() -> None:
+    """A block of Llama 3 8B takes 0.5 GB, where 0.4 GB are left."""
+    traffic = generate_traffic(Lengths(500), Lengths(100), count=16, concurrency=8)
+    drafting = {"tokens": 1, "acceptance": 0.8, "draft": "mtp"}
+    asked: dict[str, Any] = {"gpu": "h100-sxm", "memory_fraction": 0.22}
+    assert make_deployment(pl.Serve("llama-3-8b", **asked)).measure_room(traffic).blocks
+    with pytest.raises(DoesNotFit, match=r"heads that draft \(mtp\) leave no memory"):
+        make_deployment(pl.Serve("llama-3-8b", **asked, speculation=drafting)).measure_room(traffic)
 
 
 def test_advice_drafts_where_heads_are_published() -> None:
