@@ -19,7 +19,7 @@ from ..units import format_number, format_si
 from .columns import find_column, part_column, select_columns
 from .document import Document, Table, format_percent, format_time_short, raw_table
 
-PERCENTAGES = ("cache_occupancy", "peak_cache_occupancy", "utilisation", "prefix_hit_rate")
+PERCENTAGES = ("cache_occupancy", "peak_cache_occupancy", "utilisation", "prefix_hit_rate", "adapter_wait")
 """Figures that are fractions."""
 
 SHOWN_CANDIDATES = 20

@@ -15,7 +15,7 @@ from ..timing.answer import Answer
 from ..timing.intervals import Z_90
 from ..timing.notes import clock_notes, published_weights_note, setting_notes
 from ..timing.power import MIN_FRACTION
-from ..units import format_hours
+from ..units import format_hours, format_si
 from .cache import fixed_cache_note
 from .candidates import DeploymentAdvice
 from .classes import ClassAnswer, RequestClass, answer_classes
@@ -265,7 +265,10 @@ ELASTIC_FIGURES = {
 """Figures of a deployment whose replicas come and go, with their meaning."""
 
 EXPERTS_WITHOUT_ADAPTERS = "LoRA adapters are those of attention and of dense layers: of experts none are modelled"
-ADAPTER_FIGURES = {"adapter_loads_per_request": "adapters that are copied to a slot, per request"}
+ADAPTER_FIGURES = {
+    "adapter_loads_per_request": "adapters that are copied to a slot, per request",
+    "adapter_wait": "share of the time in iterations in which requests wait for a slot alone",
+}
 """Figures of a deployment with LoRA adapters, with their meaning."""
 
 PREFIX_FIGURES = {"prefix_hit_rate": "share of the prompts' tokens that the prefix cache has"}
@@ -329,7 +332,11 @@ def _adapter_figures(simulated: Simulated, deployment: Deployment, requests: int
     if deployment.adapters is None:
         return {}
     pools = simulated.prefill or simulated.outcomes
-    return {"adapter_loads_per_request": sum(outcome.adapter_loads for outcome in pools) / requests}
+    waited_s, busy_s = (sum(getattr(one, name) for one in pools) for name in ("adapter_wait_s", "busy_s"))
+    return {
+        "adapter_loads_per_request": sum(outcome.adapter_loads for outcome in pools) / requests,
+        "adapter_wait": waited_s / busy_s,
+    }
 
 
 def _mean_replicas(simulated: Simulated, deployment: Deployment, span: MeasuredSpan) -> float:
@@ -510,6 +517,7 @@ def _notes_of(
         dict.fromkeys((*notes, *requested, *drafting_notes(prepared, context), *network_notes, *timer.notes))
     )
     all_notes += _device_notes(prepared, traffic)
+    all_notes += _adapter_notes(deployment, figures)
     if deployment.elasticity is not None:
         all_notes += _elastic_notes(prepared, deployment.elasticity)
     if traffic.hashes is not None and traffic.sessions is None:
@@ -526,6 +534,22 @@ def _notes_of(
             "as requests arrive, and latencies depend on the number of requests",
         )
     return all_notes
+
+
+LONG_ADAPTER_WAIT = 0.1
+"""Share of the time in which requests wait for slots of adapters above which a note says so."""
+
+
+def _adapter_notes(deployment: Deployment, figures: dict[str, float | None]) -> list[str]:
+    """Return a note where slots of adapters are what requests wait for."""
+    waiting, adapters = figures.get("adapter_wait"), deployment.adapters
+    if adapters is None or waiting is None or waiting < LONG_ADAPTER_WAIT:
+        return []
+    slot = format_si(deployment.adapter_cost.slot_bytes, "B", 3)
+    return [
+        f"in {waiting:.0%} of the time requests wait for a slot of an adapter, not for a place or the cache: give more "
+        f"adapter-slots in `--engine-settings` ({adapters.slots} now, each takes {slot} per device)"
+    ]
 
 
 def _elastic_notes(prepared: PreparedDeployment, elasticity: Elasticity) -> list[str]:

@@ -60,6 +60,7 @@ class Outcome(msgspec.Struct, frozen=True, eq=False):
     # Tokens of prompts that were found in the prefix cache when they were first admitted; None without hashes.
     found_tokens: int | None = None
     adapter_loads: int = 0  # adapters that were copied to a slot
+    adapter_wait_s: float = 0.0  # time in iterations in which requests waited for a slot of an adapter alone
     input_tokens: int = 0  # tokens of the prompts of all requests
     steps: tuple[ReplicaStep, ...] = ()  # what the replica did, where that is recorded
     # Times, with the seconds in iterations, and the integrals over cached blocks and sequences up to them.

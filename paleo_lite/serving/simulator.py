@@ -182,6 +182,8 @@ class Replica:
         """Take all iterations up to the next event; return whether there was anything left to do."""
         if self.arriving and self.arriving[0][0] <= self.scheduled_s:
             self._receive()
+        if self.adapters is not None:
+            self.adapters.is_waited_for = False
         if self._make_room() and self.waiting and not self.is_blocked:
             self._admit()
         if self.prompts:
@@ -312,6 +314,7 @@ class Replica:
         while self.waiting and self.decoding + len(self.prompts) < engine.max_sequences:
             request = self.waiting[0]
             if self.adapters is not None and not self.adapters.has_place(request):
+                self.adapters.is_waited_for = True
                 return
             tokens = self.inputs[request] + self.decoded[request]
             newly_held = 0
@@ -677,6 +680,8 @@ class Replica:
         self.is_idle = False
         self.iterations += iterations
         self.busy_s += time_s
+        if self.adapters is not None and self.adapters.is_waited_for:
+            self.adapters.waited_s += time_s
         self.cached_block_s += self.used_blocks * time_s
         self.sequence_s += decoding * time_s
         if self.now_s >= self.next_note_s:
@@ -708,6 +713,7 @@ class Replica:
             preemptions=self.preemptions,
             found_tokens=None if self.prefixes is None else self.found_tokens,
             adapter_loads=0 if self.adapters is None else self.adapters.loads,
+            adapter_wait_s=0.0 if self.adapters is None else self.adapters.waited_s,
             input_tokens=int(np.array(self.inputs)[chosen].sum()),
             steps=tuple(self.steps),
             progress=(*self.progress, (self.now_s, self.busy_s, self.cached_block_s, self.sequence_s)),

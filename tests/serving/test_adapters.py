@@ -104,6 +104,18 @@ def test_fewer_slots_carry_less() -> None:
     assert rates == sorted(rates) and rates[-1] < pl.serve(NETWORK, **asked).figures[name].value
 
 
+@pytest.mark.parametrize(("slots", "waits"), [(1, True), (16, False)])
+def test_a_note_says_where_requests_wait_for_slots(slots: int, waits: bool) -> None:
+    """Of 16 adapters in one slot, 15 in 16 of the waiting requests cannot join; with a slot for each all can."""
+    answer = pl.serve(
+        NETWORK, gpu="h100-sxm", engine_settings=f"adapters=16,adapter-slots={slots}", concurrency=32, num_requests=160
+    )
+    share = answer.figures["adapter_wait"].value
+    assert share is not None
+    assert share > 0.8 if waits else share == 0.0
+    assert any("wait for a slot of an adapter" in note and "83.9 MB" in note for note in answer.notes) is waits
+
+
 @pytest.mark.parametrize(
     ("engine", "words"),
     [
