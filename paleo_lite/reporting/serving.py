@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ..serving.answers import ALL_FIGURES, Figure, Serving
+from ..serving.answers import Serving
 from ..serving.candidates import RANKINGS, Candidate, DeploymentAdvice
 from ..serving.classes import ClassAnswer
 from ..serving.elastic import Count
+from ..serving.figures import ALL_FIGURES, Figure
 from ..serving.kernel_timer import KernelTime
 from ..serving.outcomes import LATENCIES
 from ..serving.placement import Division

@@ -11,9 +11,9 @@ import numpy as np
 
 from ..errors import DoesNotFit, PaleoError
 from ..progress import report
-from .answers import measure_figures
 from .candidates import Candidate, Criteria, DeploymentAdvice, DraftChoice, mark_front, rank, within
 from .deployment import Deployment, PreparedDeployment
+from .figures import measure_figures
 from .outcomes import request_latencies, summarize
 from .requests import Demand, Traffic, generate_traffic
 from .slo import OBJECTIVES, Missed, Objective, find_missed, largest_ratio

@@ -8,46 +8,33 @@ from datetime import date
 from typing import Any, ClassVar
 
 import msgspec
-import numpy as np
 
-from ..architectures.families.network import NEXT_TOKEN_LAYERS
 from ..timing.answer import Answer
 from ..timing.intervals import Z_90
-from ..timing.notes import clock_notes, published_weights_note, setting_notes
-from ..timing.power import MIN_FRACTION
-from ..units import format_hours, format_si
-from .cache import fixed_cache_note
 from .candidates import DeploymentAdvice
 from .classes import ClassAnswer, RequestClass, answer_classes
-from .deployment import LEVELS, Deployment, PreparedDeployment
-from .drafting import drafting_notes
-from .elastic import Count, Elasticity, count_lives, paid_seconds
-from .energy import Drawn, draw_power_of_all
+from .deployment import LEVELS, PreparedDeployment
+from .elastic import Count, count_lives
+from .energy import draw_power_of_all
+from .figures import (
+    ALL_FIGURES,
+    ENERGY_FIGURES,
+    Figure,
+    at_most,
+    hit_rates,
+    make_figure,
+    mean_replicas,
+    measure_figures,
+    widen,
+)
 from .kernel_timer import KernelTime, time_decode_kernels
 from .launch import launch, to_launch
+from .notes import mean_context, notes_of
 from .outcomes import Outcome, request_latencies, summarize
-from .pools import Simulated
 from .prefill_pool import PrefillPool, describe_prefill
-from .prefix_cache import prefix_hit_rate
 from .requests import Traffic
 from .saturation import saturate_levels
-from .steady import MeasuredSpan, steady_span, whole_span, work_in
-
-
-class Figure(msgspec.Struct, frozen=True):
-    """A figure with its 90% interval.
-
-    Attributes
-    ----------
-    value : float or None
-        Expected value; None if it does not exist, such as the time per output token of answers of one token.
-    low, high : float or None
-        Ends of the interval; None if the time model gives none.
-    """
-
-    value: float | None
-    low: float | None = None
-    high: float | None = None
+from .steady import steady_span, whole_span
 
 
 class Serving(Answer, msgspec.Struct, frozen=True, eq=False):
@@ -70,7 +57,7 @@ class Serving(Answer, msgspec.Struct, frozen=True, eq=False):
     latencies : dict of str to dict of str to Figure
         For each of `LATENCIES`: mean, p50, p90 and p99.
     figures : dict of str to Figure
-        Further figures, see `FIGURES`.
+        Further figures, see `serving.figures.FIGURES`.
     weights_bytes, activations_bytes, cache_bytes : float
         Memory of one device; with a pipeline of the stage with the least room for the cache.
     cache_tokens : int
@@ -227,166 +214,6 @@ class Serving(Answer, msgspec.Struct, frozen=True, eq=False):
         return self.figures["joules_per_request"].value
 
 
-FIGURES = {
-    "output_tokens_per_s": "output tokens per second",
-    "total_tokens_per_s": "input and output tokens per second",
-    "output_tokens_per_s_per_gpu": "output tokens per second and GPU",
-    "output_tokens_per_s_per_user": "output tokens per second and user",
-    "requests_per_s": "requests per second",
-    "saturation_requests_per_s": "saturation rate, requests per second",
-    "saturation_tokens_per_s": "output tokens per second at saturation",
-    "mean_sequences": "mean number of decoding sequences per replica",
-    "cache_occupancy": "mean share of the cache in use",
-    "peak_cache_occupancy": "largest share of the cache in use",
-    "preemptions": "preempted requests",
-    "utilisation": "share of the time in iterations",
-    "usd_per_million_output_tokens": "US dollars per million output tokens",
-    "watts_per_gpu": "average power per GPU while iterations run, in W",
-    "joules_per_request": "energy of all GPUs per request in J, waiting included",
-    "joules_per_million_output_tokens": "joules of all GPUs per million output tokens, waiting included",
-}
-"""Figures of a deployment, with their meaning.
-
-They are rows of its table and keys of its JSON, not columns, which are in the registry `reporting.columns`.
-"""
-
-SITE_FIGURES = {
-    "site_joules_per_million_output_tokens": "joules at the meter per million output tokens",
-    "electricity_usd_per_million_output_tokens": "US dollars of electricity per million output tokens",
-    "co2_g_per_million_output_tokens": "grams of CO2 per million output tokens",
-}
-"""Figures of a deployment in a facility that the user describes, with their meaning."""
-
-ELASTIC_FIGURES = {
-    "mean_replicas": "replicas that are paid for, in the mean",
-    "most_replicas": "most replicas that serve at a time",
-    "restarted_requests": "requests that were sent again after a failure",
-}
-"""Figures of a deployment whose replicas come and go, with their meaning."""
-
-EXPERTS_WITHOUT_ADAPTERS = "LoRA adapters are those of attention and of dense layers: of experts none are modelled"
-ADAPTER_FIGURES = {
-    "adapter_loads_per_request": "adapters that are copied to a slot, per request",
-    "adapter_wait": "share of the time in iterations in which requests wait for a slot alone",
-}
-"""Figures of a deployment with LoRA adapters, with their meaning."""
-
-PREFIX_FIGURES = {"prefix_hit_rate": "share of the prompts' tokens that the prefix cache has"}
-"""Figures of a deployment whose requests state their prefixes, with their meaning."""
-
-ALL_FIGURES = FIGURES | SITE_FIGURES | PREFIX_FIGURES | ELASTIC_FIGURES | ADAPTER_FIGURES
-"""All figures of a deployment, with their meaning."""
-
-ENERGY_FIGURES = (
-    "watts_per_gpu",
-    "joules_per_request",
-    "joules_per_million_output_tokens",
-    *SITE_FIGURES,
-)
-"""Figures whose intervals include that of the power."""
-
-
-def measure_figures(
-    simulated: Simulated,
-    deployment: Deployment,
-    input_tokens: int,
-    span: MeasuredSpan | None = None,  # part of the simulation that is measured; None for all of it
-) -> dict[str, float | None]:
-    """Return the figures of a simulation except those at saturation."""
-    outcomes = simulated.outcomes
-    span = span or whole_span(outcomes)
-    replicas = _mean_replicas(simulated, deployment, span)
-    requests = sum(len(outcome.finish_s) for outcome in outcomes)
-    mean_output = sum(int(outcome.output_tokens.sum()) for outcome in outcomes) / requests
-    work = work_in(outcomes, span)
-    latencies = request_latencies(outcomes)
-    tokens_per_s = span.requests_per_s * mean_output
-    answered_tokens = tokens_per_s * span.seconds
-    mean_tpot_s = float(latencies["tpot_s"].mean()) if len(latencies["tpot_s"]) else None
-    blocks = sum(outcome.blocks for outcome in outcomes)
-    drawn = draw_power_of_all(outcomes, deployment, input_tokens, span, simulated.prefill, replicas)
-    return {
-        "output_tokens_per_s": tokens_per_s,
-        "total_tokens_per_s": span.requests_per_s * (mean_output + input_tokens / requests),
-        "output_tokens_per_s_per_gpu": tokens_per_s / (deployment.devices * replicas / deployment.replicas),
-        "output_tokens_per_s_per_user": 1 / mean_tpot_s if mean_tpot_s else None,
-        "requests_per_s": span.requests_per_s,
-        "mean_sequences": work.sequence_s / work.busy_s if work.busy_s else None,
-        "cache_occupancy": work.cached_block_s / (span.seconds * blocks),
-        "peak_cache_occupancy": max(outcome.peak_blocks / outcome.blocks for outcome in outcomes),
-        "preemptions": float(sum(outcome.preemptions for outcome in outcomes)),
-        "utilisation": min(work.busy_s / (span.seconds * replicas), 1.0),  # sums are rounded
-        "usd_per_million_output_tokens": _usd_per_million(deployment, tokens_per_s, replicas),
-        "watts_per_gpu": drawn and drawn.watts,
-        "joules_per_request": drawn and drawn.energy_j / (span.requests_per_s * span.seconds),
-        "joules_per_million_output_tokens": drawn and drawn.energy_j / answered_tokens * 1e6,
-        **_site_figures(deployment, drawn, span.seconds, answered_tokens),
-        **_prefix_figures(outcomes, input_tokens),
-        **_elastic_figures(simulated, deployment, replicas),
-        **_adapter_figures(simulated, deployment, requests),
-    }  # fmt: skip
-
-
-def _adapter_figures(simulated: Simulated, deployment: Deployment, requests: int) -> dict[str, float | None]:
-    """Return the figures of LoRA adapters; none without adapters."""
-    if deployment.adapters is None:
-        return {}
-    pools = simulated.prefill or simulated.outcomes
-    waited_s, busy_s = (sum(getattr(one, name) for one in pools) for name in ("adapter_wait_s", "busy_s"))
-    return {
-        "adapter_loads_per_request": sum(outcome.adapter_loads for outcome in pools) / requests,
-        "adapter_wait": waited_s / busy_s,
-    }
-
-
-def _mean_replicas(simulated: Simulated, deployment: Deployment, span: MeasuredSpan) -> float:
-    """Return the number of replicas that are paid for, in the mean over a span."""
-    if deployment.elasticity is None:
-        return deployment.replicas
-    return paid_seconds(simulated.lives, span.start_s, span.end_s) / span.seconds
-
-
-def _elastic_figures(simulated: Simulated, deployment: Deployment, replicas: float) -> dict[str, float | None]:
-    """Return the figures of replicas that come and go; none of those that stay."""
-    if deployment.elasticity is None:
-        return {}
-    most = max(count.serving for count in count_lives(simulated.lives))
-    return {"mean_replicas": replicas, "most_replicas": most, "restarted_requests": float(simulated.restarted)}
-
-
-def _prefix_figures(outcomes: Sequence[Outcome], input_tokens: int) -> dict[str, float]:
-    """Return the figures of the prefix cache; none where nothing is known of prefixes."""
-    found = [outcome.found_tokens for outcome in outcomes if outcome.found_tokens is not None]
-    return {"prefix_hit_rate": sum(found) / input_tokens} if found else {}
-
-
-def _hit_rates(outcomes: Sequence[Outcome]) -> tuple[float, ...] | None:
-    """Return the share of the prompts' tokens that each replica has found; None where nothing is known of prefixes."""
-    rates = [
-        outcome.found_tokens / outcome.input_tokens
-        for outcome in outcomes
-        if outcome.found_tokens is not None and outcome.input_tokens
-    ]
-    return tuple(rates) or None
-
-
-def _site_figures(
-    deployment: Deployment, drawn: Drawn | None, duration_s: float, output_tokens: float
-) -> dict[str, float | None]:
-    """Return the figures of energy at the meter; none where the facility is not described or the power is unknown."""
-    if deployment.facility is None or drawn is None:
-        return {}
-    site = deployment.facility.site_energy(drawn.energy_j, deployment.devices * duration_s)
-    amounts = zip(SITE_FIGURES, (site.energy_j, site.usd, site.co2_g), strict=True)
-    return {name: amount / output_tokens * 1e6 for name, amount in amounts if amount is not None}
-
-
-def _usd_per_million(deployment: Deployment, tokens_per_s: float, replicas: float) -> float | None:
-    """Return the price of a million tokens, of so many of the replicas in the mean."""
-    usd_per_h = deployment.usd_per_h
-    return None if usd_per_h is None else usd_per_h * replicas / deployment.replicas / 3600 / tokens_per_s * 1e6
-
-
 def answer(
     prepared: PreparedDeployment,
     traffic: Traffic,
@@ -422,17 +249,16 @@ def answer(
     timer = deployment.timer
     workload, device = on_device.workload, on_device.machine.device
     rate_per_s = traffic.rate_per_s
-    all_notes = _notes_of(prepared, traffic, figures["expected"], notes)
+    all_notes = notes_of(prepared, traffic, figures["expected"], notes)
     added = {name: Z_90 * deviation for name, deviation in prepared.latency_deviations.items()}
-    shown = {
-        name: _figure([figures[level][name] for level in levels]) for name in ALL_FIGURES if name in figures["expected"]
-    }
-    replicas = _mean_replicas(expected, deployment, expected_span)
+    present = [name for name in ALL_FIGURES if name in figures["expected"]]
+    shown = {name: make_figure([figures[level][name] for level in levels]) for name in present}
+    replicas = mean_replicas(expected, deployment, expected_span)
     drawn = draw_power_of_all(expected.outcomes, deployment, input_tokens, expected_span, expected.prefill, replicas)
     if drawn is not None:
         below, above = math.log(drawn.watts / drawn.low_w), math.log(drawn.high_w / drawn.watts)
-        shown |= {name: _widen(shown[name], below, above) for name in ENERGY_FIGURES if name in shown}
-        shown["watts_per_gpu"] = _at_most(shown["watts_per_gpu"], device.power_w)
+        shown |= {name: widen(shown[name], below, above) for name in ENERGY_FIGURES if name in shown}
+        shown["watts_per_gpu"] = at_most(shown["watts_per_gpu"], device.power_w)
     launchable = to_launch(prepared, traffic)
     launched = launch(launchable)
     all_notes += launched.notes
@@ -456,8 +282,8 @@ def answer(
         duration_s=whole_span(expected.outcomes).seconds,
         latencies={
             name: {
-                part: _widen(
-                    _figure([latencies[level][name][part] for level in levels]),
+                part: widen(
+                    make_figure([latencies[level][name][part] for level in levels]),
                     below=added.get(name, 0.0),
                     above=added.get(name, 0.0),
                 )
@@ -481,7 +307,7 @@ def answer(
         kernels=time_decode_kernels(on_device, figures["expected"]["mean_sequences"] or 1.0, mean_context(traffic)),
         offered_requests_per_s=rate_per_s,
         price_usd_per_h=None if deployment.usd_per_h is None else deployment.usd_per_h / deployment.devices,
-        prefix_hit_rates=_hit_rates(expected.prefill or expected.outcomes),
+        prefix_hit_rates=hit_rates(expected.prefill or expected.outcomes),
         classes=answer_classes(classes, outcomes) if classes else None,
         replica_counts=tuple(count_lives(expected.lives)) or None,
         longest_request=launchable.longest_request,
@@ -495,144 +321,3 @@ def answer(
         ),
         price_cloud=None if deployment.listing is None else deployment.listing.cloud or None,
     )
-
-
-def _notes_of(
-    prepared: PreparedDeployment, traffic: Traffic, figures: dict[str, float | None], notes: Sequence[str]
-) -> list[str]:
-    """Return given notes, and those on the traffic and on what is simulated, but not on its launch."""
-    deployment = prepared.deployment
-    on_device, timer = deployment.on_device, deployment.timer
-    context = mean_context(traffic)
-    network_notes = on_device.decode_workload(max(round(context), 1)).network.notes
-    if deployment.options.speculation.heads == "mtp":  # these layers draft
-        network_notes = tuple(note for note in network_notes if not note.startswith(NEXT_TOKEN_LAYERS))
-    requested = _setting_notes(prepared, figures["mean_sequences"] or 1.0)
-    published = published_weights_note(on_device.workload)
-    if published is not None:
-        requested.append(published)
-    if deployment.adapters is not None and on_device.workload.has_experts:
-        requested.append(EXPERTS_WITHOUT_ADAPTERS)
-    all_notes = list(
-        dict.fromkeys((*notes, *requested, *drafting_notes(prepared, context), *network_notes, *timer.notes))
-    )
-    all_notes += _device_notes(prepared, traffic)
-    all_notes += _adapter_notes(deployment, figures)
-    if deployment.elasticity is not None:
-        all_notes += _elastic_notes(prepared, deployment.elasticity)
-    if traffic.hashes is not None and traffic.sessions is None:
-        all_notes.append(
-            f"{prefix_hit_rate(traffic.hashes):.1%} of the blocks of these prompts were in earlier ones: replicas that "
-            "take requests in turn, and caches that evict, find fewer"
-        )
-    rate_per_s = traffic.rate_per_s
-    capacity_per_s = figures.get("saturation_requests_per_s")
-    if rate_per_s is not None and capacity_per_s is not None and rate_per_s > capacity_per_s:
-        all_notes.insert(
-            0,
-            f"{rate_per_s:.3g} requests/s exceed the saturation rate of {capacity_per_s:.3g}: the queue grows as long "
-            "as requests arrive, and latencies depend on the number of requests",
-        )
-    return all_notes
-
-
-LONG_ADAPTER_WAIT = 0.1
-"""Share of the time in which requests wait for slots of adapters above which a note says so."""
-
-
-def _adapter_notes(deployment: Deployment, figures: dict[str, float | None]) -> list[str]:
-    """Return a note where slots of adapters are what requests wait for."""
-    waiting, adapters = figures.get("adapter_wait"), deployment.adapters
-    if adapters is None or waiting is None or waiting < LONG_ADAPTER_WAIT:
-        return []
-    slot = format_si(deployment.adapter_cost.slot_bytes, "B", 3)
-    return [
-        f"in {waiting:.0%} of the time requests wait for a slot of an adapter, not for a place or the cache: give more "
-        f"adapter-slots in `--engine-settings` ({adapters.slots} now, each takes {slot} per device)"
-    ]
-
-
-def _elastic_notes(prepared: PreparedDeployment, elasticity: Elasticity) -> list[str]:
-    """Return notes on the start of replicas that come and go, and on how often they fail."""
-    notes = []
-    start_s = elasticity.start_s
-    if start_s is None:
-        start_s = prepared.start.seconds
-        notes.append(prepared.start.describe())
-    mean_s = elasticity.failures.mean_s
-    if mean_s is not None:
-        of_replica_s = mean_s / prepared.deployment.on_device.devices
-        serving = of_replica_s / (of_replica_s + start_s)
-        notes.append(f"a replica fails every {format_hours(of_replica_s / 3600)}, and serves {serving:.3%} of the time")
-    return notes
-
-
-def mean_context(traffic: Traffic) -> float:
-    """Return the mean tokens in the cache of a sequence over all its decode iterations."""
-    contexts = traffic.input_tokens + traffic.output_tokens / 2
-    return float(np.average(contexts, weights=traffic.output_tokens))
-
-
-def _figure(values: Sequence[float | None]) -> Figure:
-    """Return the figure with values at low, expected and high iteration times, or at the expected ones only."""
-    if len(values) == 1:
-        return Figure(_finite(values[0]))
-    low, value, high = values
-    if low is None or high is None or value is None:
-        return Figure(_finite(value))
-    return Figure(_finite(value), min(low, value, high), max(low, value, high))
-
-
-def _device_notes(prepared: PreparedDeployment, traffic: Traffic) -> list[str]:
-    """Return notes on the cache of the devices, and on a group that one device would beat."""
-    notes = []
-    fixed_cache = fixed_cache_note(prepared.room)
-    if fixed_cache is not None:
-        notes.append(fixed_cache)
-    deployment = prepared.deployment
-    tensor = deployment.on_device.tensor
-    prompt = deployment.timer.prompt_activity(max(float(traffic.input_tokens.mean()), 1.0))
-    if tensor > 1 and prompt.links_s > (tensor - 1) * (prompt.arithmetic_s + prompt.memory_s):
-        notes.append(
-            f"prompts take longer on {tensor} devices than on one: all-reduces take longer than the products that "
-            "`--tensor` saves"
-        )
-    return notes
-
-
-def _setting_notes(prepared: PreparedDeployment, sequences: float) -> list[str]:
-    """Return notes on a requested clock or power limit."""
-    on_device = prepared.deployment.on_device
-    speeds = prepared.tables.limited_speed
-    if not speeds:
-        return setting_notes(on_device.machine, on_device.model)
-    device, speed = on_device.machine.device, speeds[max(round(sequences), 1)]
-    note = f"the power limit {device.power_w:g} W "
-    if speed <= MIN_FRACTION:
-        note += f"is too low for {device.name} ({device.rated_power_w:g} W): the times assume {speed:.0%} of its speed"
-    else:
-        note += f"leaves {speed:.0%} of the speed of a decode step with {sequences:.3g} sequences"
-    return [*clock_notes(on_device.machine), note]
-
-
-def _widen(figure: Figure, below: float, above: float) -> Figure:
-    """Return a figure whose interval includes another, independent cause; the logarithms add up in quadrature.
-
-    `below` and `above` are the logarithms of the figure over its ends by the other cause.
-    """
-    if not figure.value or not (below or above):
-        return figure
-    low, high = (math.log(end / figure.value) if end else 0.0 for end in (figure.low, figure.high))
-    value = figure.value
-    return Figure(value, value * math.exp(-math.hypot(low, below)), value * math.exp(math.hypot(high, above)))
-
-
-def _at_most(figure: Figure, limit: float | None) -> Figure:
-    """Return a figure whose interval ends at a limit."""
-    if figure.high is None or limit is None:
-        return figure
-    return Figure(figure.value, figure.low, min(figure.high, limit))
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None

@@ -1,6 +1,7 @@
 """Answers, objectives and advice about deployments, through the Python function and the command.
 
-Tests: serving/slo.py, serving/outcomes.py, reporting/serving.py, reporting/charts/serving.py,
+Tests: serving/figures.py, serving/notes.py, serving/slo.py, serving/outcomes.py,
+reporting/serving.py, reporting/charts/serving.py,
 api/deployments.py, questions/serve.py, serving/requests.py,
 serving/placement.py.
 """
@@ -17,8 +18,9 @@ import paleo_lite as pl
 from paleo_lite.cli import main
 from paleo_lite.engines.constants import engine_constants
 from paleo_lite.errors import BadValue, PaleoError
-from paleo_lite.serving.answers import FIGURES, Serving
+from paleo_lite.serving.answers import Serving
 from paleo_lite.serving.candidates import mark_front
+from paleo_lite.serving.figures import FIGURES
 from paleo_lite.serving.outcomes import LATENCIES
 from paleo_lite.serving.slo import Objective, parse_slo
 

@@ -18,9 +18,9 @@ from paleo_lite.progress import report
 from paleo_lite.questions.serve import make_deployment, traffic_of
 from paleo_lite.questions.serve_options import Serve
 from paleo_lite.reporting.document import Column, Document, Table, format_yes_no
-from paleo_lite.serving.answers import measure_figures
 from paleo_lite.serving.deployment import PreparedDeployment
 from paleo_lite.serving.drafts import acceptance_of
+from paleo_lite.serving.figures import measure_figures
 from paleo_lite.serving.outcomes import request_latencies
 from paleo_lite.serving.pools import Simulated
 from paleo_lite.serving.requests import Traffic

@@ -1,0 +1,128 @@
+"""Notes on a deployment under traffic: what is assumed, and what limits it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..architectures.families.network import NEXT_TOKEN_LAYERS
+from ..timing.notes import clock_notes, published_weights_note, setting_notes
+from ..timing.power import MIN_FRACTION
+from ..units import format_hours, format_si
+from .cache import fixed_cache_note
+from .deployment import Deployment, PreparedDeployment
+from .drafting import drafting_notes
+from .elastic import Elasticity
+from .prefix_cache import prefix_hit_rate
+from .requests import Traffic
+
+EXPERTS_WITHOUT_ADAPTERS = "LoRA adapters are those of attention and of dense layers: of experts none are modelled"
+
+
+def notes_of(
+    prepared: PreparedDeployment, traffic: Traffic, figures: dict[str, float | None], notes: Sequence[str]
+) -> list[str]:
+    """Return given notes, and those on the traffic and on what is simulated, but not on its launch."""
+    deployment = prepared.deployment
+    on_device, timer = deployment.on_device, deployment.timer
+    context = mean_context(traffic)
+    network_notes = on_device.decode_workload(max(round(context), 1)).network.notes
+    if deployment.options.speculation.heads == "mtp":  # these layers draft
+        network_notes = tuple(note for note in network_notes if not note.startswith(NEXT_TOKEN_LAYERS))
+    requested = _setting_notes(prepared, figures["mean_sequences"] or 1.0)
+    published = published_weights_note(on_device.workload)
+    if published is not None:
+        requested.append(published)
+    if deployment.adapters is not None and on_device.workload.has_experts:
+        requested.append(EXPERTS_WITHOUT_ADAPTERS)
+    all_notes = list(
+        dict.fromkeys((*notes, *requested, *drafting_notes(prepared, context), *network_notes, *timer.notes))
+    )
+    all_notes += _device_notes(prepared, traffic)
+    all_notes += _adapter_notes(deployment, figures)
+    if deployment.elasticity is not None:
+        all_notes += _elastic_notes(prepared, deployment.elasticity)
+    if traffic.hashes is not None and traffic.sessions is None:
+        all_notes.append(
+            f"{prefix_hit_rate(traffic.hashes):.1%} of the blocks of these prompts were in earlier ones: replicas that "
+            "take requests in turn, and caches that evict, find fewer"
+        )
+    rate_per_s = traffic.rate_per_s
+    capacity_per_s = figures.get("saturation_requests_per_s")
+    if rate_per_s is not None and capacity_per_s is not None and rate_per_s > capacity_per_s:
+        all_notes.insert(
+            0,
+            f"{rate_per_s:.3g} requests/s exceed the saturation rate of {capacity_per_s:.3g}: the queue grows as long "
+            "as requests arrive, and latencies depend on the number of requests",
+        )
+    return all_notes
+
+
+LONG_ADAPTER_WAIT = 0.1
+"""Share of the time in which requests wait for slots of adapters above which a note says so."""
+
+
+def _adapter_notes(deployment: Deployment, figures: dict[str, float | None]) -> list[str]:
+    """Return a note where slots of adapters are what requests wait for."""
+    waiting, adapters = figures.get("adapter_wait"), deployment.adapters
+    if adapters is None or waiting is None or waiting < LONG_ADAPTER_WAIT:
+        return []
+    slot = format_si(deployment.adapter_cost.slot_bytes, "B", 3)
+    return [
+        f"in {waiting:.0%} of the time requests wait for a slot of an adapter, not for a place or the cache: give more "
+        f"adapter-slots in `--engine-settings` ({adapters.slots} now, each takes {slot} per device)"
+    ]
+
+
+def _elastic_notes(prepared: PreparedDeployment, elasticity: Elasticity) -> list[str]:
+    """Return notes on the start of replicas that come and go, and on how often they fail."""
+    notes = []
+    start_s = elasticity.start_s
+    if start_s is None:
+        start_s = prepared.start.seconds
+        notes.append(prepared.start.describe())
+    mean_s = elasticity.failures.mean_s
+    if mean_s is not None:
+        of_replica_s = mean_s / prepared.deployment.on_device.devices
+        serving = of_replica_s / (of_replica_s + start_s)
+        notes.append(f"a replica fails every {format_hours(of_replica_s / 3600)}, and serves {serving:.3%} of the time")
+    return notes
+
+
+def _device_notes(prepared: PreparedDeployment, traffic: Traffic) -> list[str]:
+    """Return notes on the cache of the devices, and on a group that one device would beat."""
+    notes = []
+    fixed_cache = fixed_cache_note(prepared.room)
+    if fixed_cache is not None:
+        notes.append(fixed_cache)
+    deployment = prepared.deployment
+    tensor = deployment.on_device.tensor
+    prompt = deployment.timer.prompt_activity(max(float(traffic.input_tokens.mean()), 1.0))
+    if tensor > 1 and prompt.links_s > (tensor - 1) * (prompt.arithmetic_s + prompt.memory_s):
+        notes.append(
+            f"prompts take longer on {tensor} devices than on one: all-reduces take longer than the products that "
+            "`--tensor` saves"
+        )
+    return notes
+
+
+def _setting_notes(prepared: PreparedDeployment, sequences: float) -> list[str]:
+    """Return notes on a requested clock or power limit."""
+    on_device = prepared.deployment.on_device
+    speeds = prepared.tables.limited_speed
+    if not speeds:
+        return setting_notes(on_device.machine, on_device.model)
+    device, speed = on_device.machine.device, speeds[max(round(sequences), 1)]
+    note = f"the power limit {device.power_w:g} W "
+    if speed <= MIN_FRACTION:
+        note += f"is too low for {device.name} ({device.rated_power_w:g} W): the times assume {speed:.0%} of its speed"
+    else:
+        note += f"leaves {speed:.0%} of the speed of a decode step with {sequences:.3g} sequences"
+    return [*clock_notes(on_device.machine), note]
+
+
+def mean_context(traffic: Traffic) -> float:
+    """Return the mean tokens in the cache of a sequence over all its decode iterations."""
+    contexts = traffic.input_tokens + traffic.output_tokens / 2
+    return float(np.average(contexts, weights=traffic.output_tokens))
