@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ from ..distributed.link_causes import OPERATIONS, POINT_TO_POINT, collective_s, 
 from ..distributed.links import Topology
 from ..errors import BadValue, PaleoError, UnknownFormat
 from ..formats import FORMATS
+from ..input_pipeline.feeding import PINNED_SHARE, find_host_link, find_link
 from ..machines import Machine, find_device
 from ..profiles.detect import open_profile
 from ..progress import report
@@ -196,7 +198,7 @@ def describe_situation(reading: Reading, findings: Findings) -> str:
         "input_tokens": "{:,.0f} in", "output_tokens": "{:,.0f} out", "tokens": "{:g} tokens", "depth": "after {:g}",
         "generated": "{:g} tokens", "image_size": "{:g} pixels", "width": "{:g} wide",
         "global_batch_size": "global batch {:,.0f}", "sequence_length": "{:,.0f} tokens each",
-        "steps": "{:g} steps", "operation": "{}", "bytes": "{:,.0f} bytes",
+        "steps": "{:g} steps", "operation": "{}", "path": "{}", "bytes": "{:,.0f} bytes",
     }  # fmt: skip
     several = {name for name in _OF_FILES if len({one.values.get(name) for one in findings.readings}) > 1}
     shown = {name: reading.values.get(name) for name in words if name not in _OF_FILES or name in several}
@@ -394,6 +396,8 @@ def measured_collective(facts: dict[str, Any], hardware_files: list[Path]) -> Me
 LARGE_MESSAGE = 2.0**22
 """Bytes from which the bandwidth of a link decides the time of a message."""
 
+_SMALL_MESSAGE = "messages below 4 MiB say little of the bandwidth of a link"
+
 COPIED_BYTES = 2.0**29
 """Bytes of a copy of nvbandwidth, unless its `--bufferSize` says otherwise, which it does not print."""
 
@@ -406,8 +410,31 @@ Those of MPI are as fast as its transport, which collectives of other libraries 
 """
 
 
+_HOST_COPY = re.compile(
+    r"(?:host_to_device|device_to_host)_memcpy_ce|host to device|device to host|cpu to gpu\d+|gpu\d+ to cpu"
+)
+"""Operations and paths of copies between the memory of a host and that of a device, in one direction at a time."""
+
+_BY_KERNEL = "by sm"
+"""Operation of copies that a kernel makes: stores to the memory of a host reach a quarter of a copy engine's rate."""
+
+
+def _is_host_copy(facts: dict[str, Any]) -> bool:
+    """Return whether a copy engine copies between host and device from pinned memory, as benchmarks do by default."""
+    names = (str(facts.get("operation")), str(facts.get("path")))
+    is_by_engine = _BY_KERNEL not in names and facts.get("variant") != "pageable"
+    return is_by_engine and any(map(_HOST_COPY.fullmatch, names))
+
+
 def _ask_copy(facts: dict[str, Any], more: dict[str, Any]) -> list[Forecast]:
-    """Forecast the bandwidth of a large message between two devices."""
+    """Forecast the bandwidth of a large message between two devices, or of a copy between host and device."""
+    if _is_host_copy(facts):
+        size = to_number(facts.get("bytes"))
+        if size is not None and size < LARGE_MESSAGE:
+            raise BadValue(_SMALL_MESSAGE)
+        device, link = find_device(facts["gpu"], more["hardware_files"]), facts.get("link")
+        _, link_bytes_per_s = find_host_link(device) if link is None else find_link(str(link))
+        return [Forecast("bytes_per_s", PINNED_SHARE * link_bytes_per_s)]
     measured = measured_message(facts, more["hardware_files"])
     rate = measured.message_bytes / collective_s(*measured)
     return [Forecast("bytes_per_s", rate, answer=measured)]
@@ -421,7 +448,7 @@ def measured_message(facts: dict[str, Any], hardware_files: list[Path]) -> Measu
         raise BadValue(f"copies of the kind {operation} have no forecast")
     size = to_number(facts.get("bytes")) or (COPIED_BYTES if nodes == 1 else None)
     if size is None or not LARGE_MESSAGE <= size <= MOST_BYTES:
-        raise BadValue("messages below 4 MiB say little of the bandwidth of a link")
+        raise BadValue(_SMALL_MESSAGE)
     device, link = find_device(facts["gpu"], hardware_files), facts.get("link")
     topology = measured_topology(device, 2, nodes, None if link is None else str(link), POINT_TO_POINT)
     return MeasuredCollective(topology, POINT_TO_POINT, size)

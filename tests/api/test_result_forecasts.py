@@ -164,6 +164,36 @@ def test_the_division_of_a_server_is_asked(tmp_path: Path) -> None:
     assert row.forecast == asked.to_dict()["latencies"]["tpot_s"]["mean"]["value"]
 
 
+COPIES = """nvbandwidth Version: v0.8
+Device 0: NVIDIA A100-SXM4-80GB (00000000:07:00)
+Running host_to_device_memcpy_ce.
+memcpy CE CPU(row) -> GPU(column) bandwidth (GB/s)
+           0
+ 0     26.20
+SUM host_to_device_memcpy_ce 26.20
+"""
+
+CUDA_COPIES = """ Device 0: Tesla P100-PCIE-16GB
+ Host to Device Bandwidth, 1 Device(s)
+ PINNED Memory Transfers
+   Transfer Size (Bytes)        Bandwidth(GB/s)
+   32000000                     12.1
+"""
+
+GPU_COPY = "cpu_to_gpu0_by_dma_under_numa0 26.24\ngpu0_to_gpu0_by_dma 657.30\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "gpu", "expected"),
+    [(COPIES, {}, 31.5e9), (CUDA_COPIES, {}, 15.75e9), (GPU_COPY, {"gpu": "a100-sxm-80gb"}, 31.5e9)],
+)
+def test_copies_between_host_and_device(text: str, gpu: dict[str, str], expected: float, tmp_path: Path) -> None:
+    """PCIe 4.0 and 3.0 with 16 lanes carry 31.5 and 15.75 GB/s (PCI-SIG), of which a P100 reached 12.15 GB/s."""
+    (row,) = compare(text, tmp_path, **gpu).rows
+    assert row.figure == "bytes_per_s"
+    assert row.forecast == pytest.approx(12.15 / 15.75 * expected, rel=2e-3)
+
+
 def aggregated(**changes: Any) -> dict[str, Any]:
     """Return a run as `utils/process_result.py` of InferenceX aggregates it: without lengths and requests that came."""
     run = {name: value for name, value in INFERENCEX.items() if name not in AGGREGATED_LACK}
