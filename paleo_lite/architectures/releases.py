@@ -15,15 +15,21 @@ from ..files import shipped_folder
 
 RELEASES = MappingProxyType(
     {
+        "deepseek-ai/DeepSeek-V3.1-Terminus": "deepseek-v3.1",
+        "deepseek-ai/DeepSeek-V3.2-Exp": "deepseek-v3.2",
+        "deepseek-ai/DeepSeek-V3.2-Speciale": "deepseek-v3.2",
         "inclusionAI/Ling-1T": "ring-1t",
         "MiniMaxAI/MiniMax-M2.1": "minimax-m2.5",
         "MiniMaxAI/MiniMax-M2.7": "minimax-m2.5",
         "moonshotai/Kimi-K2.6": "kimi-k2.5",
+        "moonshotai/Kimi-K2.7-Code": "kimi-k2.5",
         "Qwen/Qwen3-Coder-30B-A3B-Instruct": "qwen3-30b-a3b",
         "Qwen/Qwen3-Coder-Next": "qwen3-next-80b-a3b",
         "Qwen/Qwen3.6-27B": "qwen3.5-27b",
         "Qwen/Qwen3.6-35B-A3B": "qwen3.5-35b-a3b",
         "Qwen/Qwen3.8-27B": "qwen3.5-27b",
+        # Of Step 3.7 the text decoder, a `Step3p5ForCausalLM` with the config of Step 3.5.
+        "stepfun-ai/Step-3.7-Flash": "step-3.5-flash",
         "zai-org/GLM-4.7": "glm-4.6",
         "zai-org/GLM-5.1": "glm-5",
         "zai-org/GLM-5.3": "glm-5.2",

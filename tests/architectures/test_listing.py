@@ -127,6 +127,8 @@ def _decode_parameters(network):
         elif definition == "without the embedding, the output layer and the multi-token prediction layer":
             total -= 2 * _embedding_parameters(network)
             active -= _embedding_parameters(network)  # of the output layer: the embedding is not among the active ones
+        elif definition == "without the embedding":
+            total -= _embedding_parameters(network)
         elif definition == "rounded to ten billions":
             total = round(total, -10)
         elif definition == "rounded down to billions":
