@@ -30,6 +30,14 @@ class Shares(NamedTuple):
     # FLOPs over the peak of the data sheet, over the time. An operation on fewer than 16 bits counts as one on 16
     # (`narrow_factor`).
     utilisation: Any = 0.0
+    # Share of the time in which the device waits so long that its power falls, as `Activity.offloaded_s`.
+    offloaded: Any = 0.0
+
+    @property
+    def between_waits(self) -> Shares:
+        """Shares of the time that is left of such waits."""
+        rest = np.maximum(1 - np.asarray(self.offloaded, dtype=np.float64), 1e-30)
+        return Shares(*(np.minimum(share / rest, 1.0) for share in self[:-1]))
 
 
 class Activity(NamedTuple):
@@ -41,6 +49,8 @@ class Activity(NamedTuple):
     links_s: Any = 0.0
     # Seconds that the arithmetic takes at the peak of the data sheet; that of 16 bits if its operands have fewer.
     peak_s: Any = 0.0
+    # Seconds of waiting for what the host stores or updates: phases of a step, not the gaps between its kernels.
+    offloaded_s: Any = 0.0
 
     def plus(self, other: Activity) -> Activity:
         """Return the activity of two steps after one another."""
@@ -52,10 +62,11 @@ class Activity(NamedTuple):
 
     def shares_of(self, time_s: Any) -> Shares:
         """Return the shares of a step that takes `time_s`; activities longer than that are scaled to fill it."""
-        arithmetic_s, memory_s, links_s, peak_s = (np.asarray(seconds, dtype=np.float64) for seconds in self)
-        whole_s = np.maximum(np.maximum(arithmetic_s + memory_s + links_s, time_s), 1e-30)
+        arithmetic_s, memory_s, links_s, peak_s, offloaded_s = (np.asarray(part, dtype=np.float64) for part in self)
+        whole_s = np.maximum(np.maximum(arithmetic_s + memory_s + links_s + offloaded_s, time_s), 1e-30)
         utilisation = np.minimum(peak_s / np.maximum(time_s, 1e-30), 1.0)
-        return Shares(arithmetic_s / whole_s, memory_s / whole_s, links_s / whole_s, utilisation)
+        shares = (seconds / whole_s for seconds in (arithmetic_s, memory_s, links_s))
+        return Shares(*shares, utilisation, offloaded_s / whole_s)
 
     def overlapping_shares_of(self, time_s: Any) -> Shares:
         """Return the shares of a step whose kernels compute and read memory at the same time, each at most 1."""

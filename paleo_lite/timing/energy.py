@@ -147,12 +147,14 @@ class Power(msgspec.Struct, frozen=True, eq=False):
         return min(float(np.exp(self.constants.theta[0])) * self.rated_w, self.limit_w)
 
     def demand_w(self, shares: Shares) -> Any:
-        """Return the power that a device would draw without a limit, in watts."""
-        return demand(np.array(self.constants.theta), shares, self.dynamic) * self.rated_w
+        """Return the power that a device would draw without a limit, in watts; while it waits long, that of waiting."""
+        busy = demand(np.array(self.constants.theta), shares.between_waits, self.dynamic) * self.rated_w
+        return (1 - shares.offloaded) * busy + shares.offloaded * self.idle_w
 
     def watts(self, shares: Shares) -> Any:
         """Return the average power of steps with these shares, in watts."""
-        return below_limit(self.demand_w(shares), self.limit_w)
+        busy_w = below_limit(self.demand_w(shares.between_waits), self.limit_w)
+        return (1 - shares.offloaded) * busy_w + shares.offloaded * self.idle_w
 
     def speed(self, shares: Shares) -> Any:
         """Return the share of its speed that a device keeps under its limit, 1 where the demand is within it.

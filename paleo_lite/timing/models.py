@@ -121,6 +121,9 @@ class Terms(msgspec.Struct, frozen=True, eq=False):
     host_slowdown: float = 1.0  # factor by which waiting for the host stretches the layers; 1 if the device never waits
     # Of the shortest possible kernels, shape (passes, layers); None if the model has no such term.
     floor_s: Seconds | None = None
+    # Part of `layers_s` in which the device waits for what its host stores or updates, shape (passes, layers); None
+    # without offloading.
+    offloaded_s: Seconds | None = None
     # Derivatives of the logarithm of the time with respect to the logarithms of the model's parameters, shape
     # (parameters,).
     slopes: Seconds | None = None
@@ -135,14 +138,22 @@ class Terms(msgspec.Struct, frozen=True, eq=False):
     def activity(self, peak_s: float) -> Activity:
         """Return the activity of the device in the step; `peak_s` is the time of the arithmetic at data-sheet peak."""
         by_layer = self.activity_by_layer(0.0)
-        return Activity(float(by_layer.arithmetic_s.sum()), float(by_layer.memory_s.sum()), peak_s=peak_s)
+        return Activity(*(float(np.sum(seconds)) for seconds in by_layer._replace(peak_s=peak_s)))
 
     def activity_by_layer(self, peak_s: Any) -> Activity:
         """Return what the device does in each layer, arrays of shape (layers,); `peak_s` is that of each layer."""
         floor_s = 0.0 if self.floor_s is None else self.floor_s
-        divided = divide_time(self.layers_s / self.host_slowdown, self.compute_s, self.memory_s, floor_s)
+        divided = divide_time(self.device_s, self.compute_s, self.memory_s, floor_s)
         arithmetic_s, memory_s = (seconds.sum(axis=0) for seconds in divided)
-        return Activity(arithmetic_s, memory_s, peak_s=peak_s)
+        offloaded_s = 0.0 if self.offloaded_s is None else self.offloaded_s.sum(axis=0)
+        return Activity(arithmetic_s, memory_s, peak_s=peak_s, offloaded_s=offloaded_s)
+
+    @property
+    def device_s(self) -> Seconds:
+        """Seconds in which the device itself is busy, shape (passes, layers)."""
+        busy_s = self.layers_s if self.offloaded_s is None else self.layers_s - self.offloaded_s
+        seconds: Seconds = busy_s / self.host_slowdown
+        return seconds
 
     def seconds_of(self, *passes: str) -> Seconds:
         """Return the seconds of some passes by layer, shape (layers,); passes that the step does not have count 0."""
@@ -161,7 +172,8 @@ TIME_LIMITS = {
     "arithmetic": "layers whose arithmetic takes longer than their memory traffic",
     "memory traffic": "layers whose memory traffic takes longer than their arithmetic",
     "short kernels": "layers so small that starting and ending a kernel takes longer than either",
-    "waiting for the host": "the device is idle until the host has launched the next kernel",
+    "waiting for the host": "the device is idle until the host has launched the next kernel, or sent or updated the "
+    "optimizer state that it stores",
     "overhead": "a constant time per step, whatever the layers are",
 }
 """The categories of time by limiting factor, and their meaning."""
@@ -186,7 +198,7 @@ def seconds_by_limit(terms: Terms, uses_memory: bool) -> dict[str, float]:
     excess of the stretched time over the device's time is waiting. `uses_memory` says whether memory traffic
     contributes to the time in this model.
     """
-    device_s = terms.layers_s / terms.host_slowdown
+    device_s = terms.device_s
     zeros = np.zeros_like(device_s)
     memory_s = terms.memory_s if uses_memory else zeros
     floor_s = zeros if terms.floor_s is None else terms.floor_s

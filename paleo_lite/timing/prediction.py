@@ -331,8 +331,10 @@ class Prediction(Answer, msgspec.Struct, frozen=True, eq=False, dict=True):
     @property
     def waiting_s(self) -> dict[str, float]:
         """Seconds of each of `passes_s` in which the device waits for the host."""
-        waiting = 1 - 1 / self.terms.host_slowdown
-        return {name: 0.0 if name == "overhead" else seconds * waiting for name, seconds in self.passes_s.items()}
+        waiting_s = dict.fromkeys(self.passes_s, 0.0)
+        for name, seconds in zip(self.terms.passes, (self.terms.layers_s - self.terms.device_s).sum(axis=1)):
+            waiting_s["backward" if name.startswith("backward") else name] += float(seconds)
+        return waiting_s
 
     def peak_of(self, part: str, layer: int) -> PeakRate:
         """Return the peak rate of a layer's arithmetic in a pass."""

@@ -116,13 +116,22 @@ def precision_notes(workload: Workload) -> list[str]:
 
 
 def _state_notes(workload: Workload) -> list[str]:
-    """Return a note on weights and optimizer state of 16 bits, of which most users keep 32-bit copies."""
+    """Return a note on weights of 16 bits: on state of 16 bits, of which most users keep 32-bit copies, or of 32."""
     options = workload.options
-    has_16_bits = element_bytes(workload.precision) == 2 and bytes_per_state(options, workload.precision) == 2
-    states = OPTIMIZERS[options.optimizer].state_per_parameter
-    if options.mixed_precision or options.fine_tuning is not None or not has_16_bits or not states:
+    optimizer = OPTIMIZERS[options.optimizer]
+    states, own_bytes = optimizer.state_per_parameter, bytes_per_state(options, workload.precision)
+    is_wide = element_bytes(workload.precision) != 2
+    if options.mixed_precision or options.fine_tuning is not None or is_wide or not states:
         return []
     kept_bytes = 2 * (2 + states)
+    if own_bytes == 4:
+        return [
+            f"the state of {options.optimizer} is fp32, as bitsandbytes keeps it: {2 * 2 + 4 * states:g} bytes per "
+            f"parameter with weights and gradients in {workload.precision}; adamw keeps all in {workload.precision}, "
+            f"{kept_bytes:g} bytes"
+        ]
+    if own_bytes != 2:
+        return []
     return [
         f"weights, gradients and the state of {options.optimizer} are {workload.precision}, {kept_bytes:g} bytes per "
         f"parameter: `--mixed-precision` keeps fp32 weights and state beside them, {2 + 2 + 4 * (1 + states):g} bytes"
@@ -222,11 +231,15 @@ def _page_update(terms: Any, workload: Workload, machine: Machine, paged_bytes: 
 def _with_update_s(terms: Any, seconds: float, bytes_by_layer: NDArray[np.float64], *, is_on_device: bool) -> Any:
     """Return the terms with an update of this length, which is divided among layers by the bytes that it moves.
 
-    An update on the device computes and moves in it as much as without waiting for its state.
+    An update on the device computes and moves in it as much as without waiting for its state, and waits for the rest;
+    during one on the host the device waits for all of it.
     """
     update, shares = terms.passes.index("update"), bytes_by_layer / bytes_by_layer.sum()
     changed = {name: getattr(terms, name).copy() for name in ("compute_s", "memory_s", "layers_s")}
+    own_s = min(float(terms.seconds_of("update").sum()), seconds) if is_on_device else 0.0
     changed["layers_s"][update] = seconds * shares
+    changed["offloaded_s"] = np.zeros_like(changed["layers_s"])
+    changed["offloaded_s"][update] = (seconds - own_s) * shares
     if not is_on_device:
         changed["memory_s"][update] = seconds * shares
         changed["compute_s"][update] = 0.0

@@ -103,8 +103,8 @@ def test_cards_of_an_unknown_process_have_the_constants_of_their_era_and_memory(
 
 def test_activities_add_up_and_fill_no_more_than_the_time() -> None:
     total = Activity(1.0, 2.0, 0.5, 0.25).plus(Activity(1.0, 1.0, 0.0, 0.25)).times(2.0)
-    assert total == (4.0, 6.0, 1.0, 1.0)
-    assert total.shares_of(22.0) == pytest.approx((4 / 22, 6 / 22, 1 / 22, 1 / 22))
+    assert total == Activity(4.0, 6.0, 1.0, 1.0)
+    assert total.shares_of(22.0) == pytest.approx((4 / 22, 6 / 22, 1 / 22, 1 / 22, 0.0))
     assert sum(total.shares_of(5.5)[:3]) == pytest.approx(1.0)
 
 
@@ -130,7 +130,7 @@ def test_unmeasured_devices_are_less_certain_than_measured_ones() -> None:
 
 def test_a_device_of_several_computes_as_alone_while_it_does_not_wait() -> None:
     alone = Activity(2.0, 1.0, 0.0, 0.5)
-    assert alone.in_larger_step(4.0, 5.0, 2.0, 1.0) == pytest.approx((1.0, 0.5, 2.0, 0.25))
+    assert alone.in_larger_step(4.0, 5.0, 2.0, 1.0) == pytest.approx((1.0, 0.5, 2.0, 0.25, 0.0))
 
 
 def test_predict_scale_and_sweep_give_the_same_watts_for_the_same_step(tmp_path) -> None:

@@ -150,3 +150,23 @@ def test_paged_state_leaves_a_full_device() -> None:
 def test_where_paged_optimizers_do_not_run(more, sentence) -> None:
     with pytest.raises(BadValue, match=sentence):
         pl.train(**{**ONE_GPU, "optimizer": "paged-adamw", **more})
+
+
+@pytest.mark.parametrize("options", [{"optimizer": "paged-adamw"}, {"optimizer": "adamw", "offload": "cpu"}])
+def test_a_device_draws_little_while_it_waits_for_its_host(options) -> None:
+    """Beside its own kernels, with which it reaches its limit of 450 W, it draws the power of a waiting device."""
+    resident, waiting = pl.train(**ONE_GPU, optimizer="adamw"), pl.train(**ONE_GPU, **options)
+    idle_w = waiting.power.idle_w
+    waiting_s = waiting.terms.offloaded_s.sum()
+    assert resident.power_w == pytest.approx(450, rel=0.02) and resident.terms.offloaded_s is None
+    assert waiting_s > 0.5 * waiting.time_s and idle_w < 0.4 * 450
+    mean_w = (450 * (waiting.time_s - waiting_s) + idle_w * waiting_s) / waiting.time_s
+    assert waiting.power_w == pytest.approx(mean_w, rel=0.04)
+    assert sum(waiting.waiting_s.values()) >= waiting_s
+
+
+def test_the_precision_of_paged_state_is_said() -> None:
+    """bitsandbytes keeps the state of ``paged_adamw_32bit`` in fp32: 2 + 2 + 4 + 4 bytes per parameter."""
+    notes = pl.train(**{**ONE_GPU, "optimizer": "paged-adamw"}).notes
+    assert any("fp32, as bitsandbytes keeps it: 12 bytes per parameter" in note for note in notes)
+    assert not any("as bitsandbytes keeps it" in note for note in pl.train(**{**ONE_GPU, "optimizer": "adamw"}).notes)
