@@ -18,6 +18,7 @@ from ..errors import BadValue
 from ..formats import split_format
 from ..machines import Device, Machine
 from ..timing import TimeModel, Workload
+from ..timing.bitsandbytes import has_int8_kernels
 from ..timing.training_options import TrainingOptions
 from ..timing.training_recipes import check_recipe, find_recipe
 from ..timing.workload import UnderEngine
@@ -106,6 +107,7 @@ def resolve_question(
         weights=weights,
         attention=question.attention,
         engine=engine,
+        int8_kernels=has_int8_kernels(machine.device),
     )
     if servers is not None:  # with an engine, or it was refused above
         model = EngineModel.by_servers(servers, workload, machine.device)

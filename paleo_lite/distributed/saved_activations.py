@@ -18,6 +18,7 @@ from ..counting.kinds import ACTIVATIONS, KINDS, class_of, is_attention, is_grou
 from ..counting.places import module_of
 from ..timing.expert_kernels import expert_layers
 from ..timing.fine_tuning import ADAPTER, original_layers
+from ..timing.quantization import QUANTIZATION
 from ..timing.training_recipes import TRAINING_RECIPES
 from ..timing.workload import Workload
 
@@ -150,7 +151,8 @@ def _has_weight_gradient(layers: Sequence[Layer], index: int) -> bool:
 
 
 def _has_adapter(layers: Sequence[Layer], index: int) -> bool:
-    return index + 1 < len(layers) and layers[index + 1].attributes.get(ADAPTER) in ("product", "dropout")
+    after = next((layer for layer in layers[index + 1 :] if layer.origin != QUANTIZATION), None)
+    return after is not None and after.attributes.get(ADAPTER) in ("product", "dropout")
 
 
 def _is_saved_narrow(workload: Workload, index: int) -> bool:

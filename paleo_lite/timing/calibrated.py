@@ -223,7 +223,8 @@ class CalibratedModel(LayerModel, msgspec.Struct, frozen=True, eq=False):
             machine.peak(precision).per_s for precision in (workload.product_precision, workload.precision)
         )
         speedup = narrow_per_s / wide_per_s * self.narrow_relative_efficiency
-        is_narrow = workload.uses_narrow_products[features.position[:, 1]] & (features.pass_number < 3)
+        in_passes = workload.narrow_products_in(passes_of(workload.phase))
+        is_narrow = in_passes[tuple(features.position.T)] & (features.pass_number < 3)
         return msgspec.structs.replace(features, padding=features.padding / np.where(is_narrow, speedup, 1.0))
 
     def _with_update_products(self, features: Features, rates: Rates, machine: Machine) -> Features:

@@ -24,7 +24,7 @@ from ..counting.layer import Place
 from ..counting.places import last_part, matches_module
 from ..counting.work import COLUMNS, PASSES
 from ..errors import BadValue
-from .quantization import CONVERSION
+from .quantization import CONVERSION, QUANTIZATION
 
 LAST = "last"
 """Value of `--trainable only` for the last layer with weights."""
@@ -94,7 +94,7 @@ def original_layers(layers: Sequence[Layer]) -> list[int]:
     return [
         index
         for index, layer in enumerate(layers)
-        if ADAPTER not in layer.attributes and layer.origin not in (CONVERSION, LOSS)
+        if ADAPTER not in layer.attributes and layer.origin not in (CONVERSION, QUANTIZATION, LOSS)
     ]
 
 

@@ -186,8 +186,8 @@ def layers_peak_s(bound: Terms, workload: Workload, device: Device) -> Seconds:
     """
     factor = narrow_factor(device, workload.precision)
     of_products = narrow_factor(device, workload.product_precision)
-    factors = np.where(workload.uses_narrow_products, of_products, factor)
-    seconds: Seconds = bound.compute_s.sum(axis=0) * factors
+    factors = np.where(workload.narrow_products_in(bound.passes), of_products, factor)
+    seconds: Seconds = (bound.compute_s * factors).sum(axis=0)
     return seconds
 
 
@@ -320,7 +320,7 @@ class TwoTermModel(LayerModel):
         vector_per_s = machine.vector_peak(workload.precision).per_s if workload.has_layers else matrix_per_s
         if workload.has_layers and workload.product_precision != workload.precision:
             narrow_per_s = machine.peak(workload.product_precision).per_s
-            matrix_per_s = np.where(workload.uses_narrow_products, narrow_per_s, matrix_per_s)
+            matrix_per_s = np.where(workload.narrow_products_in(passes), narrow_per_s, matrix_per_s)
         if work.wide is not None and passes == ("inference",):
             matrix_per_s = np.where(work.wide, machine.wide_peak().per_s, matrix_per_s)
         is_matrix_pass = np.array([[name != "update"] for name in passes])

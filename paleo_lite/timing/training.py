@@ -163,6 +163,8 @@ def fine_tuning_notes(workload: Workload) -> list[str]:
         note += f": LoRA of rank {workload.options.lora_rank} on {adapters} layers"
     if workload.weights is not None:
         note += f"; frozen matrices are stored in {workload.weights}"
+        if workload.multiplies_int8:
+            note += ", and multiplied as bitsandbytes' LLM.int8() does: forward in int8, backward in 16 bits"
     return [note]
 
 

@@ -84,6 +84,9 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
     products : str or None
         Precision of the products with quantized weights at inference, whose activations are quantized before, one of
         `NARROW_PRECISIONS`; attention and what is between products keep `precision`. None for `precision`.
+    int8_kernels : bool
+        Whether eager PyTorch multiplies integers where weights are in int8, as bitsandbytes does on a device with a
+        peak in int8; otherwise it converts the weights.
 
     Raises
     ------
@@ -108,6 +111,7 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
     attention: str | None = None
     engine: UnderEngine | None = None
     products: str | None = None
+    int8_kernels: bool = False
 
     def __post_init__(self) -> None:
         element_bytes(self.precision)
@@ -181,7 +185,14 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
             number_bytes = element_bytes(self.precision)
             casts = self.execution not in MIXED_EXECUTIONS
             layers = cached_for_layers(append_loss, layers, number_bytes, casts, bool(self.options.fused_loss))
-        if self.phase == "training" and self.weights is not None:
+        if self.multiplies_int8:
+            from .bitsandbytes import insert_int8_kernels
+
+            has_gradients = self.phase == "training"
+            layers = cached_for_layers(
+                insert_int8_kernels, layers, self._int8_layers(layers), self.precision, has_gradients
+            )
+        elif self.phase == "training" and self.weights is not None:
             from .fine_tuning import insert_dequantization
 
             stored_bytes, number_bytes = bytes_per_number(self.weights), element_bytes(self.precision)
@@ -239,8 +250,34 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @property
     def product_precision(self) -> str:
-        """Precision of the products for which `uses_narrow_products` is true; that of the workload without any."""
-        return self.options.products or self.products or self.precision
+        """Precision of the products that `narrow_products_in` names; that of the workload without any."""
+        narrow = "int8" if self.multiplies_int8 else None
+        return self.options.products or self.products or narrow or self.precision
+
+    @property
+    def multiplies_int8(self) -> bool:
+        """Whether weights in int8 are multiplied as bitsandbytes does."""
+        return self.int8_kernels and self.weights == "int8" and self.execution == "eager" and self.products is None
+
+    def _int8_layers(self, layers: tuple[Layer, ...]) -> tuple[bool, ...]:
+        """Return which layers have weights in int8."""
+        if self.phase == "training":
+            from .fine_tuning import is_quantized
+
+            return tuple(cached_for_layers(is_quantized, layers))
+        return tuple(cached_for_layers(has_stored_weights, layers, self.stored_format, self.reads_tokens))
+
+    def narrow_products_in(self, passes: Sequence[str]) -> NDArray[np.bool_]:
+        """Return which layers have products in the narrower precision in each pass, shape (passes, layers).
+
+        Those of bitsandbytes have none in the passes of gradients.
+        """
+        if not self.multiplies_int8:
+            return np.repeat(self.uses_narrow_products[np.newaxis], len(passes), axis=0)
+        from .bitsandbytes import is_int8_product
+
+        has_no_gradient = np.array([not name.startswith("backward") for name in passes])
+        return has_no_gradient[:, np.newaxis] & cached_for_layers(is_int8_product, self.layers)
 
     @cached_property
     def uses_narrow_products(self) -> NDArray[np.bool_]:
@@ -267,7 +304,7 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
     def work(self) -> Work:
         """Counts of each layer, for any batch size; computed once."""
         work = counted = cached_for_layers(count, self.layers, self.precision, self.convention)
-        if self.phase == "training" and self.weights is not None:
+        if self.phase == "training" and self.weights is not None and not self.multiplies_int8:
             from .fine_tuning import repeat_dequantization
 
             work = repeat_dequantization(work, self.layers)
@@ -276,6 +313,10 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
         if self.products is not None:
             saved_bytes = element_bytes(self.precision) - bytes_per_number(self.products)
             work = read_quantized_inputs(work, self.layers, self.uses_narrow_products, saved_bytes)
+        if self.multiplies_int8:
+            from .bitsandbytes import count_int8_products
+
+            work = count_int8_products(work, self.layers)
         if self.execution == "eager":
             return work
         if work is counted:  # whatever the device, the batch size and the weights
