@@ -65,8 +65,7 @@ class Activity(NamedTuple):
         arithmetic_s, memory_s, links_s, peak_s, offloaded_s = (np.asarray(part, dtype=np.float64) for part in self)
         whole_s = np.maximum(np.maximum(arithmetic_s + memory_s + links_s + offloaded_s, time_s), 1e-30)
         utilisation = np.minimum(peak_s / np.maximum(time_s, 1e-30), 1.0)
-        shares = (seconds / whole_s for seconds in (arithmetic_s, memory_s, links_s))
-        return Shares(*shares, utilisation, offloaded_s / whole_s)
+        return Shares(arithmetic_s / whole_s, memory_s / whole_s, links_s / whole_s, utilisation, offloaded_s / whole_s)
 
     def overlapping_shares_of(self, time_s: Any) -> Shares:
         """Return the shares of a step whose kernels compute and read memory at the same time, each at most 1."""
