@@ -253,7 +253,7 @@ ANSWERS: dict[str, list[Any]] = {
     "local": [Local, LocalAdvice, Comparison, *ROWS],
     "serve": [Served, Comparison, *ROWS],
     "rl": [RlStep, Comparison, *ROWS],
-    "gemm": [Gemm],
+    "gemm": [Gemm, record("Gemms", {"products": list[Gemm]})],
     "feeding": [Feeding],
     "best": [Best],
     "networks list": [Networks],

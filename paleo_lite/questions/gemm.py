@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
+from math import prod
 from typing import Any, ClassVar
 
 from ..calibration.choose import choose_model
@@ -11,10 +13,10 @@ from ..engines.records import kernels_of
 from ..errors import BadQuantity, BadValue
 from ..machines import Machine
 from ..timing.energy import with_power_limit
-from ..timing.gemm import GemmTimes, ModelTimer, PeakTimer, ProductTimer, time_gemms
+from ..timing.gemm import GemmTable, GemmTimes, ModelTimer, PeakTimer, ProductTimer, time_gemms
 from ..timing.models import PeakModel
-from ..units import parse_quantity
-from .compare import find_asked_device
+from ..units import parse_quantity, parse_range
+from .compare import MAX_COMPARED, find_asked_device
 from .kind import make_function
 from .names import Names, PrecisionNames
 from .option import argument, option
@@ -29,9 +31,11 @@ class MatrixProducts(TimeModelOptions, DeviceOptions):
 
     compares: ClassVar[bool] = False
 
-    m: int = argument("Rows of the product.")
-    n: int = argument("Columns of the product.")
-    k: int = argument("Terms of each sum: columns of the left operand, rows of the right one.")
+    m: int | str | list[int] = argument("Rows of the product; several as 1,8,64 or 1,2,4,...,128.")
+    n: int | str | list[int] = argument("Columns of the product; several as those of M.")
+    k: int | str | list[int] = argument(
+        "Terms of each sum: columns of the left operand, rows of the right one; several as those of M."
+    )
     peak: float | str | None = option(
         metavar="RATE", help="Peak in FLOP/s instead of a device, such as '6000 GFLOP/s'."
     )
@@ -58,8 +62,8 @@ class MatrixProducts(TimeModelOptions, DeviceOptions):
     )  # fmt: skip
 
 
-def answer(question: MatrixProducts) -> GemmTimes:
-    """Return the time of the products, one by one and batched.
+def answer(question: MatrixProducts) -> GemmTimes | GemmTable:
+    """Return the time of the products, one by one and batched; of several sizes a table.
 
     Raise PaleoError for an unknown name, an invalid value, or a combination of options that is not supported.
     """
@@ -67,16 +71,25 @@ def answer(question: MatrixProducts) -> GemmTimes:
         raise BadValue("give either a device or a peak such as '6000 GFLOP/s'")
     timer = _timer_of_peak(question) if question.gpu is None else _timer_of_device(question)
     tile: Any = question.tile  # sizes, which the record has read
-    return time_gemms(
-        question.m,
-        question.n,
-        question.k,
-        precision=question.precision,
-        timer=timer,
-        products=question.count,
-        into=question.into,
-        tile=tile,
-    )
+    sizes = [parse_range(getattr(question, name), f"`{name.upper()}`") for name in ("m", "n", "k")]
+    if prod(map(len, sizes)) > MAX_COMPARED:
+        raise BadValue(
+            f"{prod(map(len, sizes)):,} products are too many for a table (at most {MAX_COMPARED:,}): give fewer sizes"
+        )
+    answers = [
+        time_gemms(
+            m,
+            n,
+            k,
+            precision=question.precision,
+            timer=timer,
+            products=question.count,
+            into=question.into,
+            tile=tile,
+        )
+        for m, n, k in product(*sizes)
+    ]
+    return answers[0] if len(answers) == 1 else GemmTable(tuple(answers))
 
 
 gemm = make_function("gemm", MatrixProducts, answer)

@@ -518,6 +518,9 @@ _CALIBRATIONS = (
 _OTHERS = (
     _text("way", "method", "how several products are computed"),
     _text("size", "M x N x K", "sizes of the matrix product"),
+    _count("m", "M", "rows of the matrix product"),
+    _count("n", "N", "columns of the matrix product"),
+    _count("k", "K", "terms of each sum of the matrix product"),
     _count("tiles", "tiles", "tiles of the output that the kernel computes"),
     _count("waves", "waves", "rounds in which all multiprocessors compute a tile"),
     _share("filled", "filled", "share of the multiprocessors that work on average", format_percent_rounded),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..result import LOWER_BOUND_FACT
 from ..text import format_plural
-from ..timing.gemm import GemmTimes
+from ..timing.gemm import GemmTable, GemmTimes
 from ..units import format_si
 from .answers import format_at_90
 from .columns import find_column, select_columns
@@ -42,6 +42,36 @@ def gemm_page(times: GemmTimes) -> Document:
     return Document(headline, _facts(times), [Table("", columns, rows)], times.notes)
 
 
+def gemm_table_page(table: GemmTable) -> Document:
+    """Return the document of matrix products of several sizes, a row for each way of each."""
+    first = table.products[0]
+    device = "at a given peak" if first.device is None else f"on {first.device.name}, {first.precision}"
+    rows = table.rows()
+    fastest = max(rows, key=lambda row: row["share_of_peak"])
+    headline = (
+        f"products of {len(table.products)} sizes {device}: at most {fastest['share_of_peak']:.0%} of the peak, with "
+        f"{fastest['m']} x {fastest['k']} by {fastest['k']} x {fastest['n']}"
+    )
+    columns = select_columns(
+        "m",
+        "n",
+        "k",
+        "way",
+        "time_s",
+        "bytes",
+        "waves",
+        find_column("flops_efficiency", key="share_of_peak"),
+        drop=("bytes", "waves"),
+    )
+    facts = [("peak", first.peak_description), _model_fact(first)]
+    notes = tuple(dict.fromkeys(note for times in table.products for note in times.notes))
+    return Document(headline, facts, [Table("", columns, rows)], notes)
+
+
+def _model_fact(times: GemmTimes) -> tuple[str, str]:
+    return "time model", f"{times.model} ({times.label})" if times.label else times.model
+
+
 def _facts(times: GemmTimes) -> list[tuple[str, str]]:
     bound = f"{format_si(times.peak_time_s, 's', 3)} per product at peak: "
     bound += f"{format_si(times.flops, 'FLOP')} (2 M N K) / {format_si(times.peak_per_s, 'FLOP/s')}"
@@ -60,7 +90,7 @@ def _facts(times: GemmTimes) -> list[tuple[str, str]]:
             f"output covers {tiling.tile_efficiency:.0%} of their area"
         )
         facts.append(("tiles", text))
-    facts.append(("time model", f"{times.model} ({times.label})" if times.label else times.model))
+    facts.append(_model_fact(times))
     return facts
 
 

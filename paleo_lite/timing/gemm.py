@@ -382,3 +382,26 @@ class GemmTimes(Result, msgspec.Struct, frozen=True):
             "ways": self.rows(),
             "notes": list(self.notes),
         }
+
+
+class GemmTable(Result, msgspec.Struct, frozen=True):
+    """Times of matrix products of several sizes.
+
+    Attributes
+    ----------
+    products : tuple of GemmTimes
+        One answer per size, in the order of the question.
+    """
+
+    _page: ClassVar[str] = "paleo_lite.reporting.gemm:gemm_table_page"
+
+    products: tuple[GemmTimes, ...]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the ways of all sizes as rows, in SI units, each with the sizes of its product."""
+        sizes = ((times, {"m": times.m, "n": times.n, "k": times.k}) for times in self.products)
+        return [{**row, **size, "peak_time_s": times.peak_time_s} for times, size in sizes for row in times.rows()]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the output of ``--format json``."""
+        return {"products": [times.to_dict() for times in self.products]}

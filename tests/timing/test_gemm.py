@@ -217,3 +217,29 @@ def test_a_capped_card_multiplies_more_slowly():
     assert capped > 1.1 * free  # 40 of 72 W
     with pytest.raises(BadValue, match="cannot be combined"):
         pl.gemm(8, 8, 8, peak="1 TFLOP/s", power_limit=40)
+
+
+def test_several_sizes_are_a_table_of_all_products() -> None:
+    """Every row is what the product takes alone."""
+    asked = {"gpu": "h100-sxm", "precision": "bf16"}
+    table = pl.gemm("1,2,4,...,16", [4096, 14336], 4096, **asked)
+    sizes = [(row["m"], row["n"], row["k"]) for row in table.rows()]
+    assert sizes == [(m, n, 4096) for m in (1, 2, 4, 8, 16) for n in (4096, 14336)]
+    alone = pl.gemm(8, 14336, 4096, **asked)
+    assert table.rows()[7]["time_s"] == alone.variants[0].time_s
+    assert table.to_dict()["products"][7] == alone.to_dict()
+    document = table.document()
+    assert "products of 10 sizes on H100 SXM5 80GB, bf16" in document.title
+    assert [row["m"] for row in document.tables[0].rows][-2:] == [16, 16]
+
+
+def test_sizes_that_are_none_are_named() -> None:
+    for sizes, message in (
+        ((0, 8, 8), "`M` must be"),
+        ((8, "8,x", 8), "`N` '8,x': 'x' is not an integer"),
+        ((8, 8, []), "`K` must be"),
+    ):
+        with pytest.raises(BadValue, match=message):
+            pl.gemm(*sizes, peak="6 TFLOP/s")
+    with pytest.raises(BadValue, match="4,000 products are too many for a table"):
+        pl.gemm("1:20", "1:20", "1:10", peak="6 TFLOP/s")
