@@ -8,16 +8,18 @@ are in us, with a tab behind the start. Which columns there are depends on the o
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from decimal import Decimal, InvalidOperation
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from ..errors import BadProfile
-from .lines import CsvTable, decoded_head, number_of, quoted
+from .lines import CsvTable, decoded_head, number_of, quoted, whole_cell
 from .names import communicates
 from .table import LATEST_NS, batches_of
 
@@ -25,7 +27,11 @@ _HEADING = re.compile(
     r'(?=(?:.*,)?"?(?:Op )?Name"?,)(?=.*,"?(?:Accelerator Core|Task Type|OP Type)"?,)(?=.*,"?(?:Task )?Duration\(us\))'
     r'|(?=(?:.*,)?"?OP Type"?,)(?=.*,"?Count"?,"?Total Time\(us\))'
 )
-_NAMES = ("category", "kernel", "op", "start_ns", "duration_ns", "calls", "stream", "device", "step")
+_NAMES = (
+    "category", "kernel", "op", "start_ns", "duration_ns", "calls", "stream", "device", "step", "params", "flops",
+)  # fmt: skip
+_BLOCK = (16, 16)
+_PRODUCT = re.compile(r"(?:Batch)?MatMul(?:V[23])?")
 _COPY = re.compile(r"MEMCPY|SDMA", re.IGNORECASE)
 _ABSENT = ("", "N/A")
 
@@ -69,15 +75,6 @@ def _row(path: Path, number: int, cells: dict[str, str]) -> dict[str, Any]:
             raise BadProfile(f"{path}: line {number}: {names[0]} is {quoted(value)}, expected a time in us")
         return time_us
 
-    def whole(*names: str) -> int | None:
-        """Return a cell as an integer; None if it is blank."""
-        value = text(*names)
-        if value is None:
-            return None
-        if not (value.isascii() and value.isdecimal() and len(value) <= 18):
-            raise BadProfile(f"{path}: line {number}: {names[0]} is {quoted(value)}, expected a whole number")
-        return int(value)
-
     operator = text("Type", "OP Type")
     name = text("Name", "Op Name") or operator
     if name is None:
@@ -86,17 +83,52 @@ def _row(path: Path, number: int, cells: dict[str, str]) -> dict[str, Any]:
     if duration_us is None:
         raise BadProfile(f"{path}: line {number}: no duration")
     start_us = microseconds("Start Time(us)", "Task Start Time(us)")
+    shapes = (text("Input Shapes") or "").strip('"') or None
     return {
         "category": _category(name, text("Accelerator Core", "Task Type", "Core Type") or ""),
         "kernel": name,
         "op": operator,
         "start_ns": None if start_us is None else int(start_us * 1000),
         "duration_ns": float(duration_us * 1000),
-        "calls": whole("Count") if "Count" in cells else 1,
-        "stream": whole("Stream ID"),
-        "device": whole("Device_id"),
+        "calls": whole_cell(path, number, "Count", text("Count") or "") if "Count" in cells else 1,
+        "stream": whole_cell(path, number, "Stream ID", text("Stream ID") or ""),
+        "device": whole_cell(path, number, "Device_id", text("Device_id") or ""),
         "step": text("Step Id"),
+        "params": shapes,
+        "flops": _flops(operator or "", shapes or "", text("Output Shapes") or ""),
     }
+
+
+def _flops(operator: str, inputs: str, outputs: str) -> float | None:
+    """Return the FLOPs of a matrix product, 2 M N K, from the shapes of its operands; None of other operators.
+
+    Operands may be transposed, batched, and stored in blocks of 16 x 16 (FRACTAL_NZ): the result has as many numbers in
+    each batch as rows times columns, and K is what the operands have beside these.
+    """
+    if not _PRODUCT.fullmatch(operator):
+        return None
+    operands, results = _shapes(inputs), _shapes(outputs)
+    if len(operands) < 2 or not results or min(map(len, (*operands[:2], *results))) < 2:
+        return None
+    left, right, result = (prod(shape) for shape in (*operands[:2], results[0]))
+    leading = [_batches(shape) for shape in (results[0], *operands[:2])]
+    batches = leading[0] if leading[0] == leading[1] == leading[2] else 1  # one operand may have no batches
+    if not result:
+        return None
+    return 2.0 * result * math.sqrt(left * right / (result * batches))
+
+
+def _batches(shape: tuple[int, ...]) -> int:
+    """Return the matrices of a tensor, whose last dimensions are rows and columns, or blocks and 16 x 16 numbers."""
+    return prod(shape[:-4] if len(shape) >= 4 and shape[-2:] == _BLOCK else shape[:-2])
+
+
+def _shapes(text: str) -> list[tuple[int, ...]]:
+    """Return the shapes of a cell such as ``"2,4096;4096,64"``; none if one is not of sizes."""
+    parts = [part.split(",") for part in text.replace('"', "").split(";")]
+    if not all(size.isascii() and size.isdecimal() and len(size) <= 9 for part in parts for size in part):
+        return []
+    return [tuple(map(int, part)) for part in parts]
 
 
 def _category(name: str, core: str) -> str:

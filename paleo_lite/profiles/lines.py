@@ -209,3 +209,12 @@ def decoded(line: bytes) -> str:
         return line.decode("utf-8")
     except UnicodeDecodeError:
         return line.decode("latin-1")
+
+
+def whole_cell(path: Path, number: int, name: str, text: str) -> int | None:
+    """Return a cell of a line as an integer; None if it is blank."""
+    if not text:
+        return None
+    if not (text.isascii() and text.isdecimal() and len(text) <= 18):
+        raise BadProfile(f"{path}: line {number}: {name} is {quoted(text)}, expected a whole number")
+    return int(text)

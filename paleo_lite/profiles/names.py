@@ -293,7 +293,10 @@ _BY_NAME = [
             "elementwise",
             r"element_?wise|pointwise|bias|scal_kernel|scalepackedtensor|(?:add|op)_?tensor|subtensorop|activation|relu|gelu|swiglu"
             r"|copy_kernel|fill_|arange|axpy|eigenmetakernel|unary|binary|broadcast|_to_float|(?<!b)cast|convert|quant|qparam"
-            r"|(?:add|mul|sub|div)_kernel|foreach|multi_tensor_apply|vec(?:tor)?add|clamp|tri[ul]_|upsample|interpolat|lerp",
+            r"|(?:add|mul|sub|div)_kernel|foreach|multi_tensor_apply|vec(?:tor)?add|clamp|tri[ul]_|upsample|interpolat|lerp"
+            # Ascend's operators: the type alone in summaries, behind the name of the call in lists of kernels.
+            r"|(?:^|aicore_)(?:add|adds|mul|muls|sub|real_?div|div|neg|exp|pow|pows|r?sqrt|square|sigmoid|tanh|swish|silu"
+            r"|select|masked_?fill|zeros_?like|fill|maximum|minimum|equal|greater|less|logical_?(?:and|not|or))(?:d|v2)?$",
         ),
     )
 ]

@@ -27,6 +27,7 @@ from .lines import (
     number_of,
     numbered_lines,
     quoted,
+    whole_cell,
 )
 from .printed import Spans, spans_of_rule, split_columns
 from .sqlite_file import Entries, open_readonly, recognised_tables, tables_of
@@ -132,11 +133,7 @@ def _row(path: Path, number: int, cells: dict[str, str]) -> dict[str, Any]:
     def whole(name: str) -> int | None:
         """Return a cell as an integer; None if it is blank."""
         text = cells.get(name, "").strip().removeprefix("Agent ").removeprefix("GPU ")
-        if not text:
-            return None
-        if not (text.isascii() and text.isdecimal() and len(text) <= 18):
-            raise BadProfile(f"{path}: line {number}: {name} is {quoted(text)}, expected a whole number")
-        return int(text)
+        return whole_cell(path, number, name, text)
 
     name = CLONE.sub("", cells.get("Kernel_Name") or cells.get("KernelName") or cells.get("Name") or "")
     if "TotalDurationNs" in cells:

@@ -6,6 +6,7 @@ import pytest
 
 from paleo_lite.errors import BadProfile
 from paleo_lite.profiles.detect import open_profile
+from paleo_lite.profiles.names import classify
 
 DETAILS = """\
 Step Id,Device_id,Task ID,Stream ID,Name,Type,OP State,Accelerator Core,Start Time(us),Duration(us),Input Shapes
@@ -69,3 +70,38 @@ def test_a_statistic_has_the_calls_of_each_type(tmp_path):
 def test_a_bad_cell_names_its_line(tmp_path, old, new, message):
     with pytest.raises(BadProfile, match=message):
         read(tmp_path, DETAILS.replace(old, new, 1))
+
+
+@pytest.mark.parametrize(
+    ("operator", "inputs", "outputs", "flops"),
+    [
+        ("MatMulV2", "2,4096;4096,64", "2,64", 2 * 2 * 4096 * 64),
+        ("MatMulV3", "64,4096;2,64;2", "4096,2", 2 * 4096 * 64 * 2),  # both transposed, with a bias
+        ("BatchMatMulV3", "8,128,64;8,64,256", "8,128,256", 2 * 8 * 128 * 64 * 256),
+        ("BatchMatMulV2", "2,8,128,64;2,8,64,256", "2,8,128,256", 2 * 16 * 128 * 64 * 256),
+        ("BatchMatMulV2", "8,128,64;64,256", "8,128,256", 2 * 8 * 128 * 64 * 256),  # one matrix for all
+        ("MatMul", "4,2,16,16;4,4,16,16", "4,2,16,16", 2 * 32 * 64 * 64),  # in blocks: 32 x 64 by 64 x 64
+        ("MatMulV2", "2,4096;4096,64", "N/A", None),
+        ("MatMulV2", "2,4096;x", "2,64", None),
+        ("Mul", "2,4096;2,4096", "2,4096", None),
+    ],
+)
+def test_products_have_the_flops_of_their_shapes(tmp_path, operator, inputs, outputs, flops):
+    text = (
+        "Step Id,Device_id,Name,Type,Accelerator Core,Start Time(us),Duration(us),Input Shapes,Output Shapes\n"
+        f'2,0,kernel,{operator},AI_CORE,0.0\t,10.0,"""{inputs}""","""{outputs}"""\n'
+    )
+    (row,) = read(tmp_path, text)
+    assert row["flops"] == (None if flops is None else pytest.approx(flops))
+    assert row["params"] == inputs
+
+
+def test_classes_follow_from_the_types_of_operators() -> None:
+    """Names of kernels and types of operators as torch_npu writes them (MindStudio's profile data file reference)."""
+    classes = {
+        "aclnnMul_MulAiCore_Mul": "elementwise", "RealDiv": "elementwise", "Muls": "elementwise", "Cast": "elementwise",
+        "aclnnMatmul_MatMulCommon_MatMulV2": "gemm", "BatchMatMulV3": "gemm", "FlashAttentionScore": "attention",
+        "SoftmaxV2": "softmax", "RmsNorm": "normalization", "Transpose": "layout", "ReduceSum": "reduction",
+        "MulticastGather": "indexing",
+    }  # fmt: skip
+    assert {name: classify(name).label for name in classes} == classes
