@@ -104,8 +104,6 @@ class Replica:
         # Tokens of prompts that a fleet has handed over, without those that were in the cache then, until they are
         # computed; of each request and of all.
         self.pending_of: dict[int, int] = {}
-        self.pending_tokens = 0
-        self.loading_s = 0.0  # seconds in which found prompts are read before the next iteration
         for request in range(0 if is_fed else self.next_user_request):
             self.arriving.append((self.arrival_s[request] + self.delay_s[request], request, False))
         heapify(self.arriving)
@@ -134,7 +132,8 @@ class Replica:
         self.growth = [0] * self.block_tokens  # decoding sequences by the position at which they need a new block
         self.busy_s = self.cached_block_s = self.sequence_s = 0.0
         self.iterations = self.peak_blocks = self.computed_tokens = self.preemptions = self.found_tokens = 0
-        self.answered = 0
+        self.answered = self.pending_tokens = 0
+        self.loading_s = 0.0  # seconds in which found prompts are read before the next iteration
 
     def _draw_delays(self) -> tuple[list[float], list[float]]:
         """Draw the time from the sending of each request until it reaches the scheduler, and the iterations after.

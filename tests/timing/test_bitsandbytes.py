@@ -13,7 +13,8 @@ from paleo_lite.architectures import Network, find_network
 from paleo_lite.architectures.network import SequenceOptions
 from paleo_lite.counting import Layer
 from paleo_lite.timing.bitsandbytes import INT8_PRODUCT
-from paleo_lite.timing.workload import TrainingOptions, Workload
+from paleo_lite.timing.training_options import TrainingOptions
+from paleo_lite.timing.workload import Workload
 
 ROWS, DEPTH, WIDTH = 5, 8, 12
 
