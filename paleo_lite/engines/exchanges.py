@@ -47,7 +47,7 @@ class ExchangeMode(NamedTuple):
     prefix: str  # before the name of the exchange, as in the names of tables of its kernels
 
 
-EXCHANGE_MODES: dict[Mode, ExchangeMode] = {
+EXCHANGE_MODES: dict[str, ExchangeMode] = {
     "normal": ExchangeMode(normal_copies, ""),
     "low-latency": ExchangeMode(low_latency_copies, "low-latency "),
 }

@@ -79,21 +79,23 @@ def first_token_shares(
     return shares_of({**seconds, FRONT_END: front_end_s})
 
 
-class Widths(NamedTuple):
+class RemainingWidths(NamedTuple):
     """What measured servers leave of the widths of intervals, in logarithms."""
 
     per_token: float
     first_token: float
 
 
-def widths_of_prompts(learned: Learned) -> Widths:
+def widths_of_prompts(learned: Learned) -> RemainingWidths:
     """Return what measured servers leave of intervals of prompts alone."""
-    return Widths(*(float(learned.remaining_width(figure, {PROMPTS: 1.0})) for figure in (TIME_PER_TOKEN, FIRST_TOKEN)))
+    return RemainingWidths(
+        *(float(learned.remaining_width(figure, {PROMPTS: 1.0})) for figure in (TIME_PER_TOKEN, FIRST_TOKEN))
+    )
 
 
 def remaining_widths(
     on_device: ModelOnDevice, engine: Server, learned: Learned, traffic: Traffic, simulated: Simulated
-) -> Widths:
+) -> RemainingWidths:
     """Return what measured servers leave of the intervals under some traffic, by the causes of its mean latencies."""
     latencies = request_latencies(simulated.outcomes)
     if not len(latencies["tpot_s"]):
@@ -108,4 +110,6 @@ def remaining_widths(
         tpot_s=float(latencies["tpot_s"].mean()),
         ttft_s=float(latencies["ttft_s"].mean()),
     )
-    return Widths(*(float(learned.remaining_width(figure, shares[figure])) for figure in (TIME_PER_TOKEN, FIRST_TOKEN)))
+    return RemainingWidths(
+        *(float(learned.remaining_width(figure, shares[figure])) for figure in (TIME_PER_TOKEN, FIRST_TOKEN))
+    )

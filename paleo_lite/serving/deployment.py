@@ -18,7 +18,7 @@ from ..timing.fine_tuning import adapted_layers
 from ..units import check_integer
 from .adapters import AdapterCost, Adapters, cost_of_adapters, times_with
 from .cache import CacheRoom
-from .causes import Widths, remaining_widths, widths_of_prompts
+from .causes import RemainingWidths, remaining_widths, widths_of_prompts
 from .drafts import HEADS
 from .elastic import Elasticity
 from .iteration_times import IterationTimes
@@ -262,7 +262,7 @@ class PreparedDeployment(msgspec.Struct, frozen=True, eq=False):
         prefill = None if self.prefill is None else self.prefill._with_widths(widths_of_prompts(learned))
         return msgspec.structs.replace(self._with_widths(widths), prefill=prefill)
 
-    def _with_widths(self, widths: Widths) -> PreparedDeployment:
+    def _with_widths(self, widths: RemainingWidths) -> PreparedDeployment:
         draft_tables = None if self.draft_tables is None else self.draft_tables.narrowed(widths.per_token)
         return msgspec.structs.replace(
             self,
