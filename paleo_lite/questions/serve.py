@@ -7,30 +7,24 @@ import math
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ..errors import BadValue
-from ..formats import format_of_weights, split_format
 from ..text import format_plural
 from ..units import check_integer
-from .compare import check_no_pipeline, check_single, compare, published_weights
+from .compare import check_no_pipeline, check_single, compare
 from .kind import QuestionKind, make_function
 from .option import command_words
-from .records import (
-    settings_of,
-)
+from .records import settings_of
+from .serve_deployment import Resolved, make_deployment, resolve
 from .serve_options import Serve
 
 if TYPE_CHECKING:
-    from ..api.deployments import Deployments
-    from ..distributed.links import Topology
-    from ..machines import Device, Price
-    from ..serving.adapters import Adapters
+    from ..machines import Price
     from ..serving.answers import Serving
     from ..serving.candidates import Candidate
     from ..serving.classes import RequestClass
     from ..serving.deployment import Deployment
-    from ..serving.elastic import Elasticity
     from ..serving.placement import Division
     from ..serving.requests import Demand, Traffic
     from ..serving.slo import Objective
@@ -69,7 +63,7 @@ def _answer(question: Serve, listings: Mapping[str, Price | None] | None = None)
     if question.decode_pool is not None and question.prefill_pool is None:
         raise BadValue("`--decode-pool` needs `--prefill-pool`, which computes the prompts")
     if question.advise is not None and question.prefill_pool is None:
-        return _advise(question, _resolve(question, listings))
+        return _advise(question, resolve(question, listings))
     deployment = make_deployment(question, listings)
     demand, objectives = _demand(question), _objectives(question)
     is_without_traffic = demand.rate_per_s is None and demand.concurrency is None and demand.trace is None
@@ -197,116 +191,7 @@ def _with_priorities(deployment: Deployment) -> Deployment:
     return msgspec.structs.replace(deployment, has_priorities=True, prefill=prefill)
 
 
-class _Resolved(NamedTuple):
-    """What a question says of its deployments, with names found and numbers checked."""
-
-    deployments: Deployments
-    devices: Sequence[str | Device]
-    division: Division
-    weights: str | None
-    replicas: int
-    router: str
-    tiers: Mapping[str, float]
-    elasticity: Elasticity | None
-    adapters: Adapters | None
-
-    def make(self, prefill: Deployment | None = None) -> Deployment:
-        """Return the deployment on the first device, which decodes only if there is a prefill pool."""
-        import msgspec
-
-        from ..serving.tiers import make_stores
-
-        made = self.deployments.make(
-            self.devices[0], self.division, self.weights, replicas=self.replicas, prefill=prefill
-        )
-        stores = make_stores(self.tiers, made.on_device.devices)
-        return msgspec.structs.replace(
-            made, router=self.router, stores=stores, elasticity=self.elasticity, adapters=self.adapters
-        )
-
-
-def _resolve(question: Serve, listings: Mapping[str, Price | None] | None) -> _Resolved:
-    """Return the deployments of a question; raise BadValue for options that do not go together."""
-    from ..api.deployments import find_topology
-    from ..serving.adapters import parse_adapters
-    from ..serving.placement import Division
-
-    asked: Any = question  # its several values are compared by `answer`
-    weights = asked.weights
-    if question.advise is None:
-        weights = weights or published_weights(question)
-    precision = asked.precision
-    if precision is not None:
-        precision, weights = split_format(precision, weights)
-    speculation, settings = _speculation(question), _engine_settings(question)
-    _check_engine(question, precision, speculation, settings.get("sampling"))
-    topology, platform_price = find_topology(asked.platform, question.link, asked.workers)
-    devices = _devices(question, topology)
-    deployments = _deployments(
-        question, precision, topology, platform_price, listings, speculation=speculation, settings=settings
-    )
-    division = Division(
-        asked.tensor or 1, asked.pipeline or 1, asked.expert_parallel or 1, asked.attention_data_parallel or 1
-    )
-    # Advice chooses the replicas, whose devices the workers limit.
-    workers = None if question.advise else asked.workers
-    replicas = _count_replicas(workers, division.devices, asked.replicas)
-    elasticity = _elasticity(question)
-    if elasticity is not None and elasticity.autoscaling is not None:
-        replicas = elasticity.autoscaling.most
-    tiers = settings_of(question.cache_tiers)
-    adapters = parse_adapters(settings)
-    if adapters is not None and question.advise is not None:
-        raise BadValue("`--advise` ranks replicas alone: leave adapters=N of `--engine-settings` out")
-    return _Resolved(deployments, devices, division, weights, replicas, question.router, tiers, elasticity, adapters)
-
-
-def _elasticity(question: Serve) -> Elasticity | None:
-    """Return how replicas come and go; None if they stay."""
-    from ..serving.elastic import KEYED_ROUTERS, parse_elasticity
-
-    asked: Any = question
-    settings = {key.replace("_", "-"): value for key, value in settings_of(question.scaling).items()}
-    elasticity = parse_elasticity(settings, asked.replicas)
-    if elasticity is None:
-        return None
-    if elasticity.autoscaling is not None and asked.workers is not None:
-        raise BadValue("`--workers` is not for `--scaling`, whose devices are those of max=N replicas")
-    if question.router in KEYED_ROUTERS:
-        raise BadValue(f"`--router {question.router}` keeps what it knows of replicas that stay: choose another one")
-    if question.slo is not None:
-        raise BadValue("`--slo` finds a rate of replicas that stay: leave `--scaling` out")
-    return elasticity
-
-
-def _question_of_pool(question: Serve, settings: dict[str, Any], **others: Any) -> Serve:
-    """Return the question of a pool: with its settings, and without pools, workers and objectives."""
-    own = {key.replace("-", "_"): value for key, value in settings.items()}
-    return dataclasses.replace(question, **own, **others, prefill_pool=None, decode_pool=None, workers=None, slo=None)
-
-
-def make_deployment(question: Serve, listings: Mapping[str, Price | None] | None = None) -> Deployment:
-    """Return the deployment of a question, of which no traffic is needed."""
-    if question.prefill_pool is not None:
-        return _split_deployment(question, listings)
-    return _resolve(question, listings).make()
-
-
-def _split_deployment(question: Serve, listings: Mapping[str, Price | None] | None) -> Deployment:
-    """Return the deployment of a decode pool, with the pool that computes its prompts."""
-    if question.advise is not None:
-        raise BadValue("`--advise` chooses the pools: leave `--prefill-pool` out")
-    if question.scaling is not None:
-        raise BadValue("`--scaling` is for replicas that do both: leave `--prefill-pool` out")
-    if question.workers is not None:
-        raise BadValue("`--workers` is not for pools, whose devices are replicas times tensor times pipeline degree")
-    prompts = _question_of_pool(question, settings_of(question.prefill_pool), speculation=None)
-    decoding = _question_of_pool(question, settings_of(question.decode_pool))
-    prefill = _resolve(prompts, listings).make()
-    return _resolve(decoding, listings).make(prefill)
-
-
-def _advise(question: Serve, resolved: _Resolved) -> Serving:
+def _advise(question: Serve, resolved: Resolved) -> Serving:
     """Return the answer of the best of several deployments."""
     import msgspec
 
@@ -386,40 +271,6 @@ def _advised_command(question: Serve, best: Candidate) -> str:
     return shlex.join(command_words("serve", alone))
 
 
-def _speculation(question: Serve) -> dict[str, Any]:
-    """Return the settings of speculative decoding; none without it."""
-    settings = settings_of(question.speculation)
-    if settings and "tokens" not in settings:
-        raise BadValue("`--speculation` needs tokens=N, the tokens drafted per iteration")
-    return dict(settings)
-
-
-def _engine_settings(question: Serve) -> dict[str, Any]:
-    """Return the settings of the engine."""
-    settings = dict(settings_of(question.engine_settings))
-    if "overhead" in settings and "sampling" in settings:
-        raise BadValue("give only one of sampling and overhead of `--engine-settings`, which includes it")
-    return settings
-
-
-def _check_engine(question: Serve, precision: str | None, speculation: Mapping[str, Any], sampling: str | None) -> None:
-    """Raise BadValue for an option that is not modelled under the engine."""
-    from ..api.deployments import check_policy
-    from ..engines.routing import parse_expert_load
-
-    asked: Any = question
-    check_policy(
-        asked.engine,
-        expert_load=parse_expert_load(question.expert_load or UNIFORM_LOAD) or None,
-        draft=speculation.get("draft"),
-        draft_length=speculation.get("tokens", 0),
-        advise=question.advise is not None,
-        precision=None if precision is None or format_of_weights(None, precision) is None else precision,
-        sampling=sampling,
-        **{name: getattr(question, name) for name in _OF_SERVERS},
-    )
-
-
 def _demand(question: Serve) -> Demand:
     """Return the requests that are asked for."""
     from ..serving.requests import Demand, parse_lengths, parse_rate
@@ -446,84 +297,6 @@ def _objectives(question: Serve) -> tuple[Objective, ...]:
     return parse_slo(question.slo)
 
 
-def _devices(question: Serve, topology: Topology | None) -> list[str | Device]:
-    """Return the devices that are asked for: several are ranked."""
-    asked: Any = question.gpu
-    if asked is None and topology is not None:
-        asked = topology.device
-    devices = list(asked) if isinstance(asked, (list, tuple)) else [asked]
-    if devices == [None]:
-        raise BadValue("`serve` needs a device: give `--gpu`, or a `--platform` that names it")
-    return devices
-
-
-def _deployments(
-    question: Serve,
-    precision: str | None,
-    topology: Topology | None,
-    platform_price: Any,
-    listings: Mapping[str, Price | None] | None,
-    *,
-    speculation: Mapping[str, Any],
-    settings: Mapping[str, Any],
-) -> Deployments:
-    """Return what all deployments of a question have in common."""
-    from ..api.deployments import Deployments, find_decoder, find_draft
-    from ..calibration.store import evidence_of
-    from ..engines.records import LOCAL_ENGINES
-    from ..engines.routing import parse_expert_load
-    from ..files import to_paths
-    from ..serving.drafts import heads_of
-    from ..serving.engine_model import choose_cache_format
-    from ..serving.options import SimulationOptions, make_speculation
-    from ..serving.products import USUAL_PRECISION
-    from ..timing.budget import parse_price
-
-    asked: Any = question
-    length = speculation.get("tokens", 0)
-    kv_cache = None if asked.engine in LOCAL_ENGINES else question.kv_cache
-    price = question.price_usd_per_h
-    evidence = evidence_of(question.calibration)
-    if evidence is not None and asked.engine not in LOCAL_ENGINES:
-        evidence.check_kinds(("server", "link", "power"), "serve")
-    return Deployments(
-        decoder=find_decoder(asked.network),
-        draft=find_draft(speculation.get("draft"), length),
-        precision=precision,
-        cache_format=choose_cache_format(kv_cache, precision or USUAL_PRECISION),
-        kv_cache=question.kv_cache,
-        policy=asked.engine,
-        sampling=settings.get("sampling"),
-        settings={
-            "max_batched_tokens": asked.max_batched_tokens,
-            "max_sequences": asked.max_sequences,
-            "chunked_prefill": asked.chunked_prefill,
-            "block_tokens": settings.get("block-size"),
-            "memory_fraction": asked.memory_fraction,
-            "receive_interval": settings.get("receive-interval"),
-            "overhead_s": settings.get("overhead"),
-        },
-        expert_load=parse_expert_load(question.expert_load or UNIFORM_LOAD),
-        options=SimulationOptions(
-            asked.prefix_hit_rate,
-            make_speculation(length, speculation.get("acceptance", 0.0), heads_of(speculation.get("draft"))),
-        ),
-        link=question.link,
-        topology=topology,
-        price_usd_per_h=None if price is None else parse_price(price),
-        price_of=question.price_of,
-        listings=listings,
-        platform_price=platform_price,
-        facility=question.facility,
-        power_limit=asked.power_limit,
-        time_model=asked.time_model,
-        calibration=question.calibration,
-        clock=asked.clock,
-        unit=asked.unit,
-        hardware_files=to_paths(question.hardware_files),
-    )
-
-
 def _choose_listings(question: Serve, gpus: Sequence[Any]) -> dict[str, Price | None] | None:
     """Return the listings by which several devices are compared; None where each answer has its own price."""
     if not gpus or question.price_usd_per_h is not None or question.platform is not None:
@@ -535,34 +308,8 @@ def _choose_listings(question: Serve, gpus: Sequence[Any]) -> dict[str, Price | 
     return choose_listings([find_device(gpu, to_paths(question.hardware_files)) for gpu in gpus], question.price_of)
 
 
-def _count_replicas(workers: int | None, replica_devices: int, replicas: int | None) -> int:
-    """Return the number of replicas of so many devices each."""
-    if workers is None:
-        return replicas or 1
-    if workers % replica_devices:
-        raise BadValue(
-            f"`--workers` must be a multiple of the devices of a replica, tensor times pipeline degree: "
-            f"{replica_devices} (got {workers})"
-        )
-    if replicas is not None and replicas * replica_devices != workers:
-        raise BadValue(
-            f"`--workers` must be replicas times tensor times pipeline degree, {replicas * replica_devices} "
-            f"(got {workers})"
-        )
-    return workers // replica_devices
-
-
-UNIFORM_LOAD = "uniform"
-"""Load of experts unless another one is given."""
-
 _NOT_ADVISED = {"workload", "cache_tiers", "router", "requests", "scaling"}
 """Options that `--advise` does not take."""
-
-_OF_SERVERS = (
-    "tensor", "pipeline", "expert_parallel", "attention_data_parallel", "prefill_pool", "time_model",
-    "clock", "unit", "memory_fraction",
-)  # fmt: skip
-"""Options that are not modelled under engines of one's own machine."""
 
 serve = make_function("serve", Serve, answer)
 

@@ -11,7 +11,8 @@ import msgspec
 
 from ..errors import BadValue
 from .option import command_words
-from .serve import advised_question, make_deployment, traffic_of
+from .serve import advised_question, traffic_of
+from .serve_deployment import make_deployment
 from .serve_options import Serve
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import pytest
 
 import paleo_lite as pl
 from paleo_lite.errors import BadValue, DoesNotFit
-from paleo_lite.questions.serve import make_deployment
+from paleo_lite.questions.serve_deployment import make_deployment
 from paleo_lite.serving.adapters import AdapterSlots, with_adapters
 from paleo_lite.serving.requests import Lengths, Traffic, generate_traffic
 

@@ -2,7 +2,7 @@
 
 Tests: serving/figures.py, serving/notes.py, serving/slo.py, serving/outcomes.py,
 reporting/serving.py, reporting/charts/serving.py,
-api/deployments.py, questions/serve.py, serving/requests.py,
+api/deployments.py, questions/serve.py, questions/serve_deployment.py, serving/requests.py,
 serving/placement.py.
 """
 

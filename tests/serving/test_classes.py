@@ -12,7 +12,7 @@ import pytest
 
 import paleo_lite as pl
 from paleo_lite.errors import BadValue
-from paleo_lite.questions.serve import make_deployment
+from paleo_lite.questions.serve_deployment import make_deployment
 from paleo_lite.reporting.serving import serving_page
 from paleo_lite.serving.classes import RequestClass, parse_classes, with_classes
 from paleo_lite.serving.requests import Lengths, generate_traffic

@@ -9,7 +9,7 @@ import pytest
 import paleo_lite as pl
 from paleo_lite.architectures import find_network
 from paleo_lite.errors import BadValue, DoesNotFit
-from paleo_lite.questions.serve import make_deployment
+from paleo_lite.questions.serve_deployment import make_deployment
 from paleo_lite.serving.candidates import published_drafts
 from paleo_lite.serving.drafts import HEADS, PUBLISHED, acceptance_of
 from paleo_lite.serving.options import Speculation

@@ -13,7 +13,7 @@ import pytest
 
 import paleo_lite as pl
 from paleo_lite.errors import BadValue
-from paleo_lite.questions.serve import make_deployment
+from paleo_lite.questions.serve_deployment import make_deployment
 from paleo_lite.reporting.serving import serving_page
 from paleo_lite.serving.elastic import Count, Life, count_lives, paid_seconds
 from paleo_lite.serving.pools import Simulated

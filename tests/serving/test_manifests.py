@@ -17,7 +17,7 @@ import pytest
 
 import paleo_lite as pl
 from paleo_lite.errors import PaleoError
-from paleo_lite.questions.serve import make_deployment
+from paleo_lite.questions.serve_deployment import make_deployment
 from paleo_lite.serving.manifests import StartFile, compose_file, dynamo_graph, kubernetes_file, llm_d_values, to_yaml
 from paleo_lite.serving.nodes import LABEL
 

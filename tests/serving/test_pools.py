@@ -14,7 +14,7 @@ import pytest
 import paleo_lite as pl
 from paleo_lite.engines.records import SERVERS
 from paleo_lite.errors import PaleoError
-from paleo_lite.questions.serve import make_deployment
+from paleo_lite.questions.serve_deployment import make_deployment
 from paleo_lite.questions.serve_options import Serve
 from paleo_lite.reporting.serving import serving_page
 from paleo_lite.serving.deployment import Deployment

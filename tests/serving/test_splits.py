@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 import paleo_lite as pl
 from paleo_lite.cli import main
-from paleo_lite.questions.serve import make_deployment
+from paleo_lite.questions.serve_deployment import make_deployment
 from paleo_lite.serving.answers import Serving
 from paleo_lite.serving.requests import Lengths, Traffic, generate_traffic
 from paleo_lite.serving.saturation import saturate

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import paleo_lite as pl
-from paleo_lite.questions.serve import make_deployment
+from paleo_lite.questions.serve_deployment import make_deployment
 from paleo_lite.serving.requests import Lengths, generate_traffic
 from paleo_lite.serving.steady import MeasuredSpan, steady_span, whole_span, work_in
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from paleo_lite.calibration.accuracy import interval_accuracy, relative_errors
 from paleo_lite.errors import PaleoError
-from paleo_lite.questions.serve import make_deployment
+from paleo_lite.questions.serve_deployment import make_deployment
 from paleo_lite.questions.serve_options import Serve
 from paleo_lite.reporting.document import Column, Document, Table
 from paleo_lite.serving.deployment import LEVELS

@@ -15,7 +15,8 @@ import msgspec
 
 from paleo_lite.errors import BadFile
 from paleo_lite.progress import report
-from paleo_lite.questions.serve import make_deployment, traffic_of
+from paleo_lite.questions.serve import traffic_of
+from paleo_lite.questions.serve_deployment import make_deployment
 from paleo_lite.questions.serve_options import Serve
 from paleo_lite.reporting.document import Column, Document, Table, format_yes_no
 from paleo_lite.serving.deployment import PreparedDeployment

@@ -1,0 +1,269 @@
+"""The deployments that a question of `serve` asks for, of which no traffic is needed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..errors import BadValue
+from ..formats import format_of_weights, split_format
+from .compare import published_weights
+from .records import settings_of
+from .serve_options import Serve
+
+if TYPE_CHECKING:
+    from ..api.deployments import Deployments
+    from ..distributed.links import Topology
+    from ..machines import Device, Price
+    from ..serving.adapters import Adapters
+    from ..serving.deployment import Deployment
+    from ..serving.elastic import Elasticity
+    from ..serving.placement import Division
+
+UNIFORM_LOAD = "uniform"
+"""Load of experts unless another one is given."""
+
+_OF_SERVERS = (
+    "tensor", "pipeline", "expert_parallel", "attention_data_parallel", "prefill_pool", "time_model",
+    "clock", "unit", "memory_fraction",
+)  # fmt: skip
+"""Options that are not modelled under engines of one's own machine."""
+
+
+class Resolved(NamedTuple):
+    """What a question says of its deployments, with names found and numbers checked."""
+
+    deployments: Deployments
+    devices: Sequence[str | Device]
+    division: Division
+    weights: str | None
+    replicas: int
+    router: str
+    tiers: Mapping[str, float]
+    elasticity: Elasticity | None
+    adapters: Adapters | None
+
+    def make(self, prefill: Deployment | None = None) -> Deployment:
+        """Return the deployment on the first device, which decodes only if there is a prefill pool."""
+        import msgspec
+
+        from ..serving.tiers import make_stores
+
+        made = self.deployments.make(
+            self.devices[0], self.division, self.weights, replicas=self.replicas, prefill=prefill
+        )
+        stores = make_stores(self.tiers, made.on_device.devices)
+        return msgspec.structs.replace(
+            made, router=self.router, stores=stores, elasticity=self.elasticity, adapters=self.adapters
+        )
+
+
+def resolve(question: Serve, listings: Mapping[str, Price | None] | None) -> Resolved:
+    """Return the deployments of a question; raise BadValue for options that do not go together."""
+    from ..api.deployments import find_topology
+    from ..serving.adapters import parse_adapters
+    from ..serving.placement import Division
+
+    asked: Any = question  # its several values are compared by `answer`
+    weights = asked.weights
+    if question.advise is None:
+        weights = weights or published_weights(question)
+    precision = asked.precision
+    if precision is not None:
+        precision, weights = split_format(precision, weights)
+    speculation, settings = _speculation(question), _engine_settings(question)
+    _check_engine(question, precision, speculation, settings.get("sampling"))
+    topology, platform_price = find_topology(asked.platform, question.link, asked.workers)
+    devices = _devices(question, topology)
+    deployments = _deployments(
+        question, precision, topology, platform_price, listings, speculation=speculation, settings=settings
+    )
+    division = Division(
+        asked.tensor or 1, asked.pipeline or 1, asked.expert_parallel or 1, asked.attention_data_parallel or 1
+    )
+    # Advice chooses the replicas, whose devices the workers limit.
+    workers = None if question.advise else asked.workers
+    replicas = _count_replicas(workers, division.devices, asked.replicas)
+    elasticity = _elasticity(question)
+    if elasticity is not None and elasticity.autoscaling is not None:
+        replicas = elasticity.autoscaling.most
+    tiers = settings_of(question.cache_tiers)
+    adapters = parse_adapters(settings)
+    if adapters is not None and question.advise is not None:
+        raise BadValue("`--advise` ranks replicas alone: leave adapters=N of `--engine-settings` out")
+    return Resolved(deployments, devices, division, weights, replicas, question.router, tiers, elasticity, adapters)
+
+
+def make_deployment(question: Serve, listings: Mapping[str, Price | None] | None = None) -> Deployment:
+    """Return the deployment of a question, of which no traffic is needed."""
+    if question.prefill_pool is not None:
+        return _split_deployment(question, listings)
+    return resolve(question, listings).make()
+
+
+def _split_deployment(question: Serve, listings: Mapping[str, Price | None] | None) -> Deployment:
+    """Return the deployment of a decode pool, with the pool that computes its prompts."""
+    if question.advise is not None:
+        raise BadValue("`--advise` chooses the pools: leave `--prefill-pool` out")
+    if question.scaling is not None:
+        raise BadValue("`--scaling` is for replicas that do both: leave `--prefill-pool` out")
+    if question.workers is not None:
+        raise BadValue("`--workers` is not for pools, whose devices are replicas times tensor times pipeline degree")
+    prompts = _question_of_pool(question, settings_of(question.prefill_pool), speculation=None)
+    decoding = _question_of_pool(question, settings_of(question.decode_pool))
+    prefill = resolve(prompts, listings).make()
+    return resolve(decoding, listings).make(prefill)
+
+
+def _question_of_pool(question: Serve, settings: dict[str, Any], **others: Any) -> Serve:
+    """Return the question of a pool: with its settings, and without pools, workers and objectives."""
+    own = {key.replace("-", "_"): value for key, value in settings.items()}
+    return dataclasses.replace(question, **own, **others, prefill_pool=None, decode_pool=None, workers=None, slo=None)
+
+
+def _elasticity(question: Serve) -> Elasticity | None:
+    """Return how replicas come and go; None if they stay."""
+    from ..serving.elastic import KEYED_ROUTERS, parse_elasticity
+
+    asked: Any = question
+    settings = {key.replace("_", "-"): value for key, value in settings_of(question.scaling).items()}
+    elasticity = parse_elasticity(settings, asked.replicas)
+    if elasticity is None:
+        return None
+    if elasticity.autoscaling is not None and asked.workers is not None:
+        raise BadValue("`--workers` is not for `--scaling`, whose devices are those of max=N replicas")
+    if question.router in KEYED_ROUTERS:
+        raise BadValue(f"`--router {question.router}` keeps what it knows of replicas that stay: choose another one")
+    if question.slo is not None:
+        raise BadValue("`--slo` finds a rate of replicas that stay: leave `--scaling` out")
+    return elasticity
+
+
+def _speculation(question: Serve) -> dict[str, Any]:
+    """Return the settings of speculative decoding; none without it."""
+    settings = settings_of(question.speculation)
+    if settings and "tokens" not in settings:
+        raise BadValue("`--speculation` needs tokens=N, the tokens drafted per iteration")
+    return dict(settings)
+
+
+def _engine_settings(question: Serve) -> dict[str, Any]:
+    """Return the settings of the engine."""
+    settings = dict(settings_of(question.engine_settings))
+    if "overhead" in settings and "sampling" in settings:
+        raise BadValue("give only one of sampling and overhead of `--engine-settings`, which includes it")
+    return settings
+
+
+def _check_engine(question: Serve, precision: str | None, speculation: Mapping[str, Any], sampling: str | None) -> None:
+    """Raise BadValue for an option that is not modelled under the engine."""
+    from ..api.deployments import check_policy
+    from ..engines.routing import parse_expert_load
+
+    asked: Any = question
+    check_policy(
+        asked.engine,
+        expert_load=parse_expert_load(question.expert_load or UNIFORM_LOAD) or None,
+        draft=speculation.get("draft"),
+        draft_length=speculation.get("tokens", 0),
+        advise=question.advise is not None,
+        precision=None if precision is None or format_of_weights(None, precision) is None else precision,
+        sampling=sampling,
+        **{name: getattr(question, name) for name in _OF_SERVERS},
+    )
+
+
+def _devices(question: Serve, topology: Topology | None) -> list[str | Device]:
+    """Return the devices that are asked for: several are ranked."""
+    asked: Any = question.gpu
+    if asked is None and topology is not None:
+        asked = topology.device
+    devices = list(asked) if isinstance(asked, (list, tuple)) else [asked]
+    if devices == [None]:
+        raise BadValue("`serve` needs a device: give `--gpu`, or a `--platform` that names it")
+    return devices
+
+
+def _deployments(
+    question: Serve,
+    precision: str | None,
+    topology: Topology | None,
+    platform_price: Any,
+    listings: Mapping[str, Price | None] | None,
+    *,
+    speculation: Mapping[str, Any],
+    settings: Mapping[str, Any],
+) -> Deployments:
+    """Return what all deployments of a question have in common."""
+    from ..api.deployments import Deployments, find_decoder, find_draft
+    from ..calibration.store import evidence_of
+    from ..engines.records import LOCAL_ENGINES
+    from ..engines.routing import parse_expert_load
+    from ..files import to_paths
+    from ..serving.drafts import heads_of
+    from ..serving.engine_model import choose_cache_format
+    from ..serving.options import SimulationOptions, make_speculation
+    from ..serving.products import USUAL_PRECISION
+    from ..timing.budget import parse_price
+
+    asked: Any = question
+    length = speculation.get("tokens", 0)
+    kv_cache = None if asked.engine in LOCAL_ENGINES else question.kv_cache
+    price = question.price_usd_per_h
+    evidence = evidence_of(question.calibration)
+    if evidence is not None and asked.engine not in LOCAL_ENGINES:
+        evidence.check_kinds(("server", "link", "power"), "serve")
+    return Deployments(
+        decoder=find_decoder(asked.network),
+        draft=find_draft(speculation.get("draft"), length),
+        precision=precision,
+        cache_format=choose_cache_format(kv_cache, precision or USUAL_PRECISION),
+        kv_cache=question.kv_cache,
+        policy=asked.engine,
+        sampling=settings.get("sampling"),
+        settings={
+            "max_batched_tokens": asked.max_batched_tokens,
+            "max_sequences": asked.max_sequences,
+            "chunked_prefill": asked.chunked_prefill,
+            "block_tokens": settings.get("block-size"),
+            "memory_fraction": asked.memory_fraction,
+            "receive_interval": settings.get("receive-interval"),
+            "overhead_s": settings.get("overhead"),
+        },
+        expert_load=parse_expert_load(question.expert_load or UNIFORM_LOAD),
+        options=SimulationOptions(
+            asked.prefix_hit_rate,
+            make_speculation(length, speculation.get("acceptance", 0.0), heads_of(speculation.get("draft"))),
+        ),
+        link=question.link,
+        topology=topology,
+        price_usd_per_h=None if price is None else parse_price(price),
+        price_of=question.price_of,
+        listings=listings,
+        platform_price=platform_price,
+        facility=question.facility,
+        power_limit=asked.power_limit,
+        time_model=asked.time_model,
+        calibration=question.calibration,
+        clock=asked.clock,
+        unit=asked.unit,
+        hardware_files=to_paths(question.hardware_files),
+    )
+
+
+def _count_replicas(workers: int | None, replica_devices: int, replicas: int | None) -> int:
+    """Return the number of replicas of so many devices each."""
+    if workers is None:
+        return replicas or 1
+    if workers % replica_devices:
+        raise BadValue(
+            f"`--workers` must be a multiple of the devices of a replica, tensor times pipeline degree: "
+            f"{replica_devices} (got {workers})"
+        )
+    if replicas is not None and replicas * replica_devices != workers:
+        raise BadValue(
+            f"`--workers` must be replicas times tensor times pipeline degree, {replicas * replica_devices} "
+            f"(got {workers})"
+        )
+    return workers // replica_devices
