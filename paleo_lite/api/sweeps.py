@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ..sweeps.best import Best, find_best
+from ..sweeps.best import Best, Goal, find_best
 from ..sweeps.space import parse_columns
 from ..timing.facility import facility_of_site
 
@@ -61,11 +61,8 @@ def best(
     columns = parse_columns(pareto) if pareto else ()
     return find_best(
         Path(file),
-        minimise=minimise,
-        by=by,
-        maximise=maximise,
+        Goal(minimise=minimise, by=by, maximise=maximise, pareto=columns),
         where=where,
-        pareto=columns,
         bounds=bounds,
         top=top,
         sample=sample,

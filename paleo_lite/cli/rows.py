@@ -90,13 +90,12 @@ def answer_with_rows(question: Options, given: dict[str, Any], output: dict[str,
             written = sweep(question, file, force=force and not has_chart, on_done=on_done, **settings)
         if not isinstance(written, Sweep) or not (given["best"] or columns):
             return CommandResult(written.to_dict, written.document)
-        from ..sweeps.best import MAX_FRONT_ROWS, find_best
+        from ..sweeps.best import MAX_FRONT_ROWS, Goal, find_best
 
         try:
             result = find_best(
                 file,
-                objective=given["best"],
-                pareto=columns,
+                Goal(objective=given["best"], pareto=columns),
                 where=given["where"],
                 top=MAX_FRONT_ROWS if has_chart else _TOP,
                 sample=BACKGROUND_ROWS if has_chart else 0,

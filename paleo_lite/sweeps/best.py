@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import msgspec
 import numpy as np
@@ -171,16 +171,23 @@ def _ranked_column(by: str, columns: Iterable[str]) -> str:
     return ranked
 
 
+class Goal(NamedTuple):
+    """What makes one row better than another, by exactly one of these."""
+
+    objective: str | None = None  # column of numbers, better as `LARGER_IS_BETTER` says, or a key of `RANKINGS`
+    minimise: str | None = None  # column
+    by: str | None = None  # key of `RANKINGS`, instead of a column to minimise
+    maximise: str | None = None  # column
+    pareto: Sequence[str] = ()  # columns of a Pareto front; of equal rows it has the first
+
+
 def _objectives(
     columns: dict[str, bool],  # of the rows, with whether each is numeric
-    objective: str | None,
-    minimise: str | None,
-    by: str | None,
-    maximise: str | None,
-    pareto: Sequence[str],
+    goal: Goal,
     facility: Facility | None,
 ) -> tuple[list[str], list[float]]:
     """Return the columns that say what is best, and -1 for each that is better the larger it is, otherwise 1."""
+    objective, minimise, by, maximise, pareto = goal
     if objective in RANKINGS:
         objective, by = None, objective
     if objective is not None:
@@ -203,13 +210,9 @@ def _objectives(
 
 def find_best(
     path: Path,
+    goal: Goal,
     *,
-    objective: str | None = None,  # column of numbers, better as `LARGER_IS_BETTER` says, or a key of `RANKINGS`
-    minimise: str | None = None,
-    by: str | None = None,  # key of `RANKINGS`, instead of a column to minimise
-    maximise: str | None = None,
     where: str | None = None,  # condition, see `where.parse_where`
-    pareto: Sequence[str] = (),  # columns of a Pareto front; of equal rows it has the first
     top: int = 10,  # maximum number of rows
     sample: int = 0,  # maximum number of fitting rows to sample, for a chart
     bounds: bool = False,
@@ -217,20 +220,20 @@ def find_best(
 ) -> Best:
     """Return the best rows of a sweep's ``.parquet`` or ``.csv`` file.
 
-    Exactly one of `objective`, `minimise`, `by`, `maximise` and `pareto` says what is best. Infeasible rows, which have
-    a reason, are never among the best. Bounds, which no device reaches, are ranked among forecasts only with `bounds`,
-    or if no forecast fits. Raise BadValue for another number of objectives, for a column that has no numbers or is
-    absent in every fitting row, and if no row fits.
+    Infeasible rows, which have a reason, are never among the best. Bounds, which no device reaches, are ranked among
+    forecasts only with `bounds`, or if no forecast fits. Raise BadValue for a goal of none or several objectives, for a
+    column that has no numbers or is absent in every fitting row, and if no row fits.
     """
     require("pyarrow", "reading a sweep", "profiles")
     columns = read_columns(path) | dict.fromkeys(site_columns(facility), True)
-    objectives, signs = _objectives(columns, objective, minimise, by, maximise, pareto, facility)
+    is_front = bool(goal.pareto)
+    objectives, signs = _objectives(columns, goal, facility)
     for name in objectives:
         if not columns[name]:
             numeric = ", ".join([column for column, is_numeric in columns.items() if is_numeric][:_MOST_NAMED])
             raise BadValue(f"column {name} of {path.name} has no numbers: choose one that has, such as {numeric}")
     condition = parse_where(where, columns) if where is not None else None
-    selections = {answer: _Selection(objectives, signs, top, bool(pareto)) for answer in (FORECAST, BOUND)}
+    selections = {answer: _Selection(objectives, signs, top, is_front) for answer in (FORECAST, BOUND)}
     samples = {answer: _Sample(objectives, sample) for answer in selections}
     fitting = dict.fromkeys(selections, 0)
     seen = feasible = 0
@@ -258,13 +261,13 @@ def find_best(
         raise BadValue(f"{path}: no row that fits has all of {', '.join(objectives)}")
     return Best(
         rows=rows,
-        objective=_describe_objective(objectives, signs, bool(pareto), answer),
+        objective=_describe_objective(objectives, signs, is_front, answer),
         seen=seen,
         fitting=fitting[answer],
         columns=tuple(objectives),
         sample=samples[answer].values,
         bounds=fitting[BOUND] if answer == FORECAST else 0,
-        front=len(selection.rows) if pareto else 0,
+        front=len(selection.rows) if is_front else 0,
     )
 
 

@@ -14,7 +14,7 @@ import paleo_lite as pl
 from paleo_lite.calibration.choose import choose_model
 from paleo_lite.errors import BadFile, BadValue, UnknownName
 from paleo_lite.sweeps import best as module
-from paleo_lite.sweeps.best import find_best, pareto_front
+from paleo_lite.sweeps.best import Goal, find_best, pareto_front
 from paleo_lite.sweeps.columns import with_site
 from paleo_lite.sweeps.run import run_sweep
 from paleo_lite.sweeps.space import Space
@@ -74,7 +74,7 @@ def test_best_of_what_fits(sweep, monkeypatch, where, query) -> None:
     chosen = frame.query(query)
     assert len(chosen) > 5
     for options, ascending in (({"minimise": "energy"}, True), ({"maximise": "kwh"}, False)):
-        found = find_best(path, where=where, top=5, **options)
+        found = find_best(path, Goal(**options), where=where, top=5)
         expected = chosen.dropna(subset="kwh").sort_values("kwh", ascending=ascending).head(5)
         assert [row["kwh"] for row in found.rows] == pytest.approx(expected.kwh.tolist(), rel=1e-12)
         assert found.fitting == len(chosen)
@@ -84,7 +84,7 @@ def test_best_of_what_fits(sweep, monkeypatch, where, query) -> None:
 def test_no_row_dominates_the_front(sweep, monkeypatch) -> None:
     monkeypatch.setattr(module, "_BATCH_ROWS", 7)
     path, frame = sweep
-    found = find_best(path, pareto=("hours", "cost_usd", "throughput_per_s"), top=1000).rows
+    found = find_best(path, Goal(pareto=("hours", "cost_usd", "throughput_per_s")), top=1000).rows
     points = frame[["hours", "cost_usd", "throughput_per_s"]].dropna().to_numpy() * [1, 1, -1]
     for row in found:
         point = np.array([row["hours"], row["cost_usd"], -row["throughput_per_s"]])
@@ -143,8 +143,9 @@ def test_the_front_by_its_definition(rows, columns) -> None:
     ],
 )
 def test_refusals(sweep, options, error, message) -> None:
+    goal = Goal(**{name: value for name, value in options.items() if name != "where"})
     with pytest.raises(error, match=message):
-        find_best(sweep[0], **options)
+        find_best(sweep[0], goal, where=options.get("where"))
 
 
 @pytest.mark.slow
@@ -174,13 +175,13 @@ def test_energy_at_the_meter_of_servers() -> None:
 def test_files_that_are_no_sweeps(tmp_path) -> None:
     path = tmp_path / "sweep.parquet"
     with pytest.raises(BadFile, match=r"sweep\.parquet: cannot be read"):
-        find_best(path, minimise="cost_usd")
+        find_best(path, Goal(minimise="cost_usd"))
     path.write_text("text")
     with pytest.raises(BadFile, match=r"sweep\.parquet: not a valid table of a sweep"):
-        find_best(path, minimise="cost_usd")
+        find_best(path, Goal(minimise="cost_usd"))
     (tmp_path / "other.csv").write_text("a,b\n1,2\n")
     with pytest.raises(BadFile, match="not the output of a sweep: column 'network' is missing"):
-        find_best(tmp_path / "other.csv", minimise="cost_usd")
+        find_best(tmp_path / "other.csv", Goal(minimise="cost_usd"))
 
 
 def test_absent_is_neither_less_nor_more() -> None:
@@ -203,11 +204,11 @@ def test_a_sample_is_spread_over_all_rows_that_fit(sweep, monkeypatch, most):
     monkeypatch.setattr(module, "_BATCH_ROWS", 13)
     fitting = frame[(frame.network == "resnet50") & frame.time_s.notna()]
     times = fitting.time_s.tolist()
-    found = find_best(path, minimise="time_s", where="network == resnet50", sample=most)
+    found = find_best(path, Goal(minimise="time_s"), where="network == resnet50", sample=most)
     step = next(2**power for power in range(30) if -(-len(times) // 2**power) <= most)
     assert found.sample == [(time_s,) for time_s in times[::step]]
     assert found.columns == ("time_s",) and found.fitting == len(times)
-    assert find_best(path, minimise="time_s").sample == []
+    assert find_best(path, Goal(minimise="time_s")).sample == []
 
 
 @pytest.fixture(scope="module")
@@ -226,14 +227,14 @@ def with_bounds(tmp_path_factory):
 
 
 def test_bounds_are_not_ranked_among_forecasts(with_bounds) -> None:
-    found = find_best(with_bounds, minimise="time_s", top=20)
+    found = find_best(with_bounds, Goal(minimise="time_s"), top=20)
     assert {row["answer"] for row in found.rows} == {"forecast"} and {row["gpu"] for row in found.rows} == {
         "k80-die", "rtx2080ti"
     }  # fmt: skip
     assert (found.fitting, found.bounds) == (4, 8)
-    everything = find_best(with_bounds, minimise="time_s", top=20, bounds=True)
+    everything = find_best(with_bounds, Goal(minimise="time_s"), top=20, bounds=True)
     assert everything.fitting == 12 and everything.rows[0]["answer"] == "bound" and everything.bounds == 0
-    only = find_best(with_bounds, minimise="time_s", where="gpu == 'xeon-8380'")
+    only = find_best(with_bounds, Goal(minimise="time_s"), where="gpu == 'xeon-8380'")
     assert {row["answer"] for row in only.rows} == {"bound"} and "bounds alone" in only.objective
 
 
@@ -241,7 +242,7 @@ def test_rows_that_do_not_say_what_they_are_are_ranked_as_forecasts(with_bounds,
     frame = pd.read_parquet(with_bounds).query("gpu == 'k80-die'").astype({"answer": object})
     frame.loc[frame["answer"] == "forecast", "answer"] = None
     frame.to_parquet(tmp_path / "sweep.parquet")
-    found = find_best(tmp_path / "sweep.parquet", minimise="time_s", top=20)
+    found = find_best(tmp_path / "sweep.parquet", Goal(minimise="time_s"), top=20)
     assert (found.fitting, found.bounds, {row["answer"] for row in found.rows}) == (2, 2, {None})
 
 

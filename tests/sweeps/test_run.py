@@ -36,7 +36,7 @@ from paleo_lite.errors import BadFile, BadValue, Interrupted, MissingExtra, Swee
 from paleo_lite.machines import Machine, find_device
 from paleo_lite.sweeps import run
 from paleo_lite.sweeps import space as space_module
-from paleo_lite.sweeps.best import find_best
+from paleo_lite.sweeps.best import Goal, find_best
 from paleo_lite.sweeps.run import run_sweep
 from paleo_lite.sweeps.space import Space, parse_columns
 from paleo_lite.timing import RooflineModel, Workload, predict
@@ -624,7 +624,7 @@ def test_without_pyarrow(tmp_path, monkeypatch) -> None:
     with pytest.raises(MissingExtra, match=r"a sweep's output needs the 'profiles' extra"):
         run_sweep(SMALL, tmp_path / "sweep.parquet", choose_model)
     with pytest.raises(MissingExtra, match="reading a sweep"):
-        find_best(tmp_path / "sweep.parquet", minimise="cost_usd")
+        find_best(tmp_path / "sweep.parquet", Goal(minimise="cost_usd"))
 
 
 def test_columns_are_names_with_commas() -> None:
