@@ -208,12 +208,7 @@ def _prepare_pool(deployment: Deployment, demand: Demand, drafts: tuple[DraftCho
     if deployment.on_device.pipeline.degree > 1 or not drafts:
         return PoolEstimate(deployment, deployment.prepare(sample), sample)
     # The tables hold the tokens that the longest draft verifies.
-    longest = max(drafts, key=lambda draft: draft.tokens)
-    options = msgspec.structs.replace(deployment.options, speculation=longest.speculation)
-    prepared = msgspec.structs.replace(deployment, options=options).prepare(sample)
-    plain = msgspec.structs.replace(
-        prepared, deployment=deployment, room=deployment.measure_room(sample), draft_tables=None
-    )
+    plain = deployment.prepare(sample, drafted=max(draft.tokens for draft in drafts))
     return PoolEstimate(deployment, plain, sample, drafts)
 
 

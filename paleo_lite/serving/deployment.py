@@ -194,14 +194,17 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
         network = self.on_device.workload.network
         return network.left_out_parameters / network.parameters or 1 / network.blocks
 
-    def prepare(self, traffic: Traffic) -> PreparedDeployment:
-        """Compute iteration times, which measured servers narrow, and cache room for traffic of these lengths."""
-        prepared = self._prepare(traffic)
+    def prepare(self, traffic: Traffic, drafted: int = 0) -> PreparedDeployment:
+        """Compute iteration times, which measured servers narrow, and cache room for traffic of these lengths.
+
+        Tables are for drafts of at least so many tokens.
+        """
+        prepared = self._prepare(traffic, drafted)
         kernels = self.on_device.kernels
         learned = None if kernels is None else kernels.step.constants.learned
         return prepared if learned is None else prepared.narrowed(traffic, learned)
 
-    def _prepare(self, traffic: Traffic) -> PreparedDeployment:
+    def _prepare(self, traffic: Traffic, drafted: int) -> PreparedDeployment:
         lengths = traffic.input_tokens + traffic.output_tokens
         longest_prompt, longest = int(traffic.input_tokens.max()), int(lengths.max())
         engine = self.replica_engine(longest_prompt)
@@ -211,7 +214,7 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
         fitting = room.tokens // max(int((lengths - shared).min()), 1) + 1
         sequences = max(min(engine.max_sequences, fitting, len(traffic)), 1)
         engine = msgspec.structs.replace(engine, max_sequences=sequences)
-        drafted = self.options.speculation.draft_length + 1
+        drafted = max(self.options.speculation.draft_length, drafted) + 1
         # A whole prompt may be longer than an iteration's tokens; a preempted request is computed up to its answer.
         new_tokens = max(engine.max_batched_tokens, longest) + sequences * drafted
         tables = tabulate(

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
+from ..errors import DoesNotFit
 from .cache import CacheRoom
 from .candidates import Criteria, DraftChoice, PrefillChoice
 from .deployment import HANDOVER_ENDS, Deployment, PreparedDeployment
@@ -115,7 +117,7 @@ class PoolEstimate(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     def best_draft(self, sequences: int) -> DraftChoice | None:
         """Return the heads with which so many sequences decode fastest; None if they do without."""
-        times_s = {draft: self.token_s(sequences, "expected", draft) for draft in (None, *self.drafts)}
+        times_s = {draft: self.token_s(sequences, "expected", draft) for draft in (None, *self._fitting_drafts)}
         return min(times_s, key=lambda draft: times_s[draft])
 
     def with_draft(self, draft: DraftChoice | None) -> PreparedDeployment:
@@ -124,15 +126,23 @@ class PoolEstimate(msgspec.Struct, frozen=True, eq=False, dict=True):
             return self.prepared
         options = msgspec.structs.replace(self.deployment.options, speculation=draft.speculation)
         deployment = msgspec.structs.replace(self.deployment, options=options)
-        room = self._rooms.get(draft.heads)
-        if room is None:
-            room = self._rooms[draft.heads] = deployment.measure_room(self.traffic)
+        room = self._rooms[draft.heads]
         return msgspec.structs.replace(self.prepared, deployment=deployment, room=room, draft_tables=self._block)
 
     @cached_property
     def _rooms(self) -> dict[str, CacheRoom]:
-        """Rooms of the cache beside the kinds of heads that were asked for."""
-        return {}
+        """Rooms of the cache beside each kind of heads that leaves any."""
+        rooms = {}
+        for heads, draft in {draft.heads: draft for draft in self.drafts}.items():
+            options = msgspec.structs.replace(self.deployment.options, speculation=draft.speculation)
+            with suppress(DoesNotFit):
+                rooms[heads] = msgspec.structs.replace(self.deployment, options=options).measure_room(self.traffic)
+        return rooms
+
+    @property
+    def _fitting_drafts(self) -> list[DraftChoice]:
+        """Heads that leave room for a cache."""
+        return [draft for draft in self.drafts if draft.heads in self._rooms]
 
     @cached_property
     def _block(self) -> IterationTimes:

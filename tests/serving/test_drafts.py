@@ -102,6 +102,17 @@ def test_advice_drafts_where_heads_are_published() -> None:
     assert own.advice is not None and all(one.draft is None for one in own.advice.candidates)
 
 
+def test_advice_tries_batches_that_fit_without_heads_only() -> None:
+    """Four GB200 hold 20 of these sequences beside the weights of DeepSeek-R1, and 4 beside the block that drafts."""
+    result = pl.serve(
+        "deepseek-r1", gpu="gb200", tensor=4, weights="fp8-block", rate=5, input_tokens=2000, output_tokens=500,
+        num_requests=50, advise="cost",
+    )  # fmt: skip
+    assert result.advice is not None
+    assert {one.draft.heads for one in result.advice.candidates if one.draft} == {"mtp"}
+    assert any(one.draft is None for one in result.advice.candidates)
+
+
 def test_heads_need_tokens_and_no_pipeline() -> None:
     with pytest.raises(BadValue, match="needs tokens=N"):
         pl.serve("llama-3-8b", gpu="h100-sxm", rate=1, speculation={"draft": "mtp"})
