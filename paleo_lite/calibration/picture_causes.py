@@ -82,6 +82,8 @@ def learned_run(
     posterior = evidence.posterior(KIND)
     factors = posterior.factors(traits)
     shares = picture_shares(run, machine, model_in)
-    _, after, before = factors.log_time(shares, posterior.prior.noise[TIME])
-    moved = MovedCauses(dict(zip(factors.causes, factors.mean.tolist())), remaining_width(after, before))
+    _, after, _ = factors.log_time(shares, posterior.prior.noise[TIME])
+    stated = predict_pipeline(run, machine, model_in).interval
+    width = 1.0 if stated is None else float(remaining_width(after, (math.log(stated[0]), math.log(stated[1]))))
+    moved = MovedCauses(dict(zip(factors.causes, factors.mean.tolist())), width)
     return msgspec.structs.replace(run, moved=moved, label=evidence.describe_distance(KIND, traits))

@@ -115,9 +115,16 @@ def evidence_prior() -> EvidencePrior:
     return read_shipped(FILE, EvidencePrior)
 
 
-def remaining_width(after: float, before: float) -> float:
-    """Return the width of an interval after evidence over that before, by the variances of a logarithm."""
-    return math.sqrt(after / before)
+def remaining_width(variance: Any, ends: tuple[Any, Any]) -> Any:
+    """Return the width of the interval of a command with evidence, over that without it.
+
+    With evidence the interval is that of the posterior, of which the variance of the logarithm is given, unless the
+    command's own is narrower. Its ends are logarithms, or logarithms relative to the forecast. The posterior's width
+    relative to the prior's would be too narrow, since the prior is wider than the intervals of commands: 82 to 88% of
+    published latencies of servers were inside 90% intervals, and 90 to 95% are now.
+    """
+    low, high = ends
+    return np.minimum(1.0, 2 * Z_90 * np.sqrt(variance) / (high - low))
 
 
 def shares_of(amounts: Mapping[str, Any]) -> dict[str, Any]:
@@ -325,9 +332,11 @@ class LeftOut(NamedTuple):
 
     @property
     def ends(self) -> tuple[float, float]:
-        """Logarithms of the ends with the evidence, by which commands narrow their intervals."""
-        width = remaining_width(self.deviation**2, self.deviation_before**2)
+        """Logarithms of the ends with the evidence, as commands narrow their intervals."""
         low, high = self.ends_before
+        if low == high:
+            return low, high
+        width = float(remaining_width(self.deviation**2, (low, high)))
         return width * low, width * high
 
 

@@ -12,12 +12,13 @@ import msgspec
 import numpy as np
 
 from ..machines.device import LearnedPower
+from ..timing.activity import Shares
 from ..timing.energy import PARAMETERS, demand_slopes, power_of
+from ..timing.intervals import INTERVAL_LEVEL, QUANTILES
 from .posterior import remaining_width
 
 if TYPE_CHECKING:
     from ..machines import Device
-    from ..timing.activity import Shares
     from ..timing.energy import Power
     from .evidence_file import EvidenceCalibration
 
@@ -29,8 +30,8 @@ WATTS = "power_w"
 AT_LIMIT = 0.9
 """Share of the limit above which a demand is hidden by it."""
 
-TYPICAL = {"idle": 0.2, "arithmetic": 0.3, "memory": 0.3, "intensity": 0.2}
-"""Shares of the causes by which what remains uncertain is compared with what was before."""
+TYPICAL = Shares(arithmetic=0.3, memory=0.4, utilisation=0.3)
+"""Work by whose causes what remains uncertain is compared with what was before."""
 
 IDLE = PARAMETERS[0]
 
@@ -60,12 +61,15 @@ def power_notes(device: Device, network: str, evidence: EvidenceCalibration | No
 
 def learned_device(device: Device, network: str, evidence: EvidenceCalibration | None) -> Device:
     """Return a device whose power under a network is calibrated by measured watts; as it is without any."""
-    if evidence is None or KIND not in evidence.kinds or power_of(device) is None:
+    power = power_of(device)
+    if evidence is None or KIND not in evidence.kinds or power is None:
         return device
     posterior = evidence.posterior(KIND)
     factors = posterior.factors(power_traits(device.id, network))
-    _, after, before = factors.log_time(TYPICAL, posterior.prior.noise[WATTS])
+    _, after, before = factors.log_time(power_shares(power, TYPICAL), posterior.prior.noise[WATTS])
     if after == before:
         return device  # the watts have nothing in common with it
-    learned = LearnedPower(dict(zip(factors.causes, factors.mean.tolist())), remaining_width(after, before))
+    reach = QUANTILES[INTERVAL_LEVEL] * float(power.deviation(TYPICAL))
+    width = float(remaining_width(after, (-reach, reach)))
+    learned = LearnedPower(dict(zip(factors.causes, factors.mean.tolist())), width)
     return msgspec.structs.replace(device, learned_power=learned)

@@ -18,7 +18,6 @@ from .scale import predict_step
 
 if TYPE_CHECKING:
     from ..calibration.evidence_file import EvidenceCalibration
-    from ..calibration.posterior import Posterior
     from .links import Topology
     from .settings import Settings
 
@@ -75,14 +74,12 @@ def learned_job(
         )
     traits = training_traits(job, settings)
     shares = step_shares(job, topology, settings, batch_size, strategy)
-    moved = _moved_causes(evidence.posterior(KIND), traits, shares)
+    posterior = evidence.posterior(KIND)
+    factors = posterior.factors(traits)
+    _, after, _ = factors.log_time(shares, posterior.prior.noise[STEP_TIME])
+    stated = predict_step(job, topology, settings, batch_size, strategy, cluster_prior()).interval
+    width = 1.0 if stated is None else float(remaining_width(after, (math.log(stated[0]), math.log(stated[1]))))
+    moved = MovedCauses(dict(zip(factors.causes, factors.mean.tolist())), width)
     label = f"{model.label}; moved by {evidence.describe_rows(KIND, traits)}"
     named = Job(job.workload, job.machine, msgspec.structs.replace(model, label=label), job.compute_ratio)
     return named.with_moved_causes(moved)
-
-
-def _moved_causes(posterior: Posterior, traits: dict[str, str], shares: dict[str, float]) -> MovedCauses:
-    """Return the factors that measured steps lead to for steps with some traits and shares of causes."""
-    factors = posterior.factors(traits)
-    _, after, before = factors.log_time(shares, posterior.prior.noise[STEP_TIME])
-    return MovedCauses(dict(zip(factors.causes, factors.mean.tolist())), remaining_width(after, before))

@@ -185,31 +185,19 @@ class Host(msgspec.Struct, frozen=True):
 
 
 class Learned(msgspec.Struct, frozen=True, eq=False):
-    """Reduction of the uncertainty of each cause by measurements of similar servers."""
+    """What measurements of similar servers leave uncertain of the logarithms of the factors of causes."""
 
     causes: tuple[str, ...]  # as `paleo_lite.engines.causes.CAUSES`, and others
-    logs: Any  # logarithms of the factors of the causes
-    # Covariances of the logarithms of the factors of the causes.
-    before: Any
-    after: Any
+    covariance: Any
     row_variances: dict[str, float]  # variance of the logarithm of a time that no cause explains, by figure
 
-    def remaining_width(self, figure: str, shares: Mapping[str, Any]) -> Any:
-        """Return the width of the interval of a figure relative to that before, by the shares of causes in it.
-
-        The shares are those with the factors; before, the causes had other ones.
-        """
+    def variance(self, figure: str, shares: Mapping[str, Any]) -> Any:
+        """Return the variance of the logarithm of a figure, by the shares of causes in it."""
         known = [cause for cause in self.causes if cause in shares]
         at = [self.causes.index(cause) for cause in known]
-        moved = np.array(np.broadcast_arrays(*(shares[cause] for cause in known)), dtype=np.float64)
-        unmoved = (moved.T / np.exp(np.asarray(self.logs)[at])).T
-        unmoved = unmoved / unmoved.sum(axis=0)
-        before, after = (
-            np.einsum("i...,ij,j...->...", vectors, np.asarray(matrix)[np.ix_(at, at)], vectors)
-            for vectors, matrix in ((unmoved, self.before), (moved, self.after))
-        )
-        row_variance = self.row_variances[figure]
-        return np.sqrt((after + row_variance) / (before + row_variance))
+        vectors = np.array(np.broadcast_arrays(*(shares[cause] for cause in known)), dtype=np.float64)
+        matrix = np.asarray(self.covariance)[np.ix_(at, at)]
+        return np.einsum("i...,ij,j...->...", vectors, matrix, vectors) + self.row_variances[figure]
 
 
 class EngineConstants(msgspec.Struct, frozen=True, dict=True):

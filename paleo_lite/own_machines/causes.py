@@ -11,7 +11,7 @@ from ..calibration.evidence_file import EvidenceCalibration
 from ..calibration.posterior import elasticities, remaining_width
 from ..machines import Device
 from .contents import Contents
-from .step import BackendConstants, prompt_s, token_s
+from .step import DEVIATIONS_AT_90, BackendConstants, prompt_s, token_s
 
 KIND = "local"
 
@@ -79,16 +79,17 @@ def calibrated_constants(
     posterior = calibration.posterior(KIND)
     factors = posterior.factors(local_traits(contents, device, backend))
     merged = contents.merged()
-    widths = {}
-    for figure, shares in (
-        (TOKEN, shares_of_token(merged, device, constants, context)),
-        (PROMPT, shares_of_prompt(merged, device, constants, prompt_tokens)),
+    deviations = {}
+    for figure, shares, deviation in (
+        (TOKEN, shares_of_token(merged, device, constants, context), constants.deviation),
+        (PROMPT, shares_of_prompt(merged, device, constants, prompt_tokens), constants.prompt_deviation),
     ):
-        _, after, before = factors.log_time(shares, posterior.prior.noise[figure])
-        widths[figure] = remaining_width(after, before)
+        _, after, _ = factors.log_time(shares, posterior.prior.noise[figure])
+        reach = DEVIATIONS_AT_90 * deviation
+        deviations[figure] = deviation * float(remaining_width(after, (-reach, reach)))
     moved = multiply_causes(constants, dict(zip(factors.causes, factors.mean.tolist())))
     return msgspec.structs.replace(
         moved,
-        deviation=constants.deviation * widths[TOKEN],
-        prompt_deviation=constants.prompt_deviation * widths[PROMPT],
+        deviation=deviations[TOKEN],
+        prompt_deviation=deviations[PROMPT],
     )

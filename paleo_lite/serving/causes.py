@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ..calibration.posterior import shares_of
+from ..calibration.posterior import remaining_width, shares_of
 from ..engines.causes import FIRST_TOKEN, FRONT_END, HOST, PROMPTS, TIME_PER_TOKEN
 from ..engines.step import Load
+from ..timing.intervals import Z_90
 from .kernel_timer import device_kernels
 from .outcomes import request_latencies
 from .steady import steady_span, work_in
@@ -79,37 +82,54 @@ def first_token_shares(
     return shares_of({**seconds, FRONT_END: front_end_s})
 
 
+_FIGURES = (FIRST_TOKEN, TIME_PER_TOKEN)
+
+
 class RemainingWidths(NamedTuple):
-    """What measured servers leave of the widths of intervals, in logarithms."""
+    """What measured servers leave of intervals, relative to those without them, in logarithms."""
 
-    per_token: float
-    first_token: float
-
-
-def widths_of_prompts(learned: Learned) -> RemainingWidths:
-    """Return what measured servers leave of intervals of prompts alone."""
-    return RemainingWidths(
-        *(float(learned.remaining_width(figure, {PROMPTS: 1.0})) for figure in (TIME_PER_TOKEN, FIRST_TOKEN))
-    )
+    per_token: float  # of iterations and of the host
+    first_token: float  # of the wait for a first token beside those of iterations
 
 
 def remaining_widths(
-    on_device: ModelOnDevice, engine: Server, learned: Learned, traffic: Traffic, simulated: Simulated
+    on_device: ModelOnDevice,
+    engine: Server,
+    learned: Learned,
+    traffic: Traffic,
+    simulated: Mapping[str, Simulated],  # by level of the times of iterations: "low", "expected" and "high"
+    first_token_deviation: float,  # of the logarithm of the wait for a first token beside those of iterations
 ) -> RemainingWidths:
-    """Return what measured servers leave of the intervals under some traffic, by the causes of its mean latencies."""
-    latencies = request_latencies(simulated.outcomes)
-    if not len(latencies["tpot_s"]):
-        return widths_of_prompts(learned)
-    work = work_in(simulated.outcomes, steady_span(simulated.outcomes, traffic.rate_per_s, None))
+    """Return what measured servers leave of the intervals under some traffic, by the causes of its mean latencies.
+
+    A level without answers of several tokens says nothing of times per token: they are those of first tokens.
+    """
+    outcomes = simulated["expected"].outcomes
+    first_s, token_s = ({level: _mean_s(one, figure) for level, one in simulated.items()} for figure in _FIGURES)
+    work = work_in(outcomes, steady_span(outcomes, traffic.rate_per_s, None))
     shares = server_shares(
         on_device,
         engine,
         users=max(work.sequence_s / work.busy_s, 1.0),
         prompt_tokens=float(traffic.input_tokens.mean()),
         answer_tokens=float(traffic.output_tokens.mean()),
-        tpot_s=float(latencies["tpot_s"].mean()),
-        ttft_s=float(latencies["ttft_s"].mean()),
+        tpot_s=token_s["expected"],
+        ttft_s=first_s["expected"],
     )
-    return RemainingWidths(
-        *(float(learned.remaining_width(figure, shares[figure])) for figure in (TIME_PER_TOKEN, FIRST_TOKEN))
-    )
+    variance = learned.variance(TIME_PER_TOKEN, shares[TIME_PER_TOKEN])
+    per_token = float(remaining_width(variance, (math.log(token_s["low"]), math.log(token_s["high"]))))
+    # The interval of a first token is that of iterations and of the wait, whose logarithms add up in quadrature.
+    of_iterations = math.log(first_s["high"] / first_s["low"]) / 2
+    of_wait = Z_90 * first_token_deviation
+    stated = math.hypot(of_iterations, of_wait)
+    variance = learned.variance(FIRST_TOKEN, shares[FIRST_TOKEN])
+    wanted = stated * float(remaining_width(variance, (-stated, stated)))
+    remaining = math.sqrt(max(wanted**2 - (per_token * of_iterations) ** 2, 0.0))
+    return RemainingWidths(per_token, remaining / of_wait if of_wait else 1.0)
+
+
+def _mean_s(simulated: Simulated, figure: str) -> float:
+    """Return the mean of a latency; where there is none, that of first tokens."""
+    latencies = request_latencies(simulated.outcomes)
+    values = latencies[figure] if len(latencies[figure]) else latencies[FIRST_TOKEN]
+    return float(values.mean())

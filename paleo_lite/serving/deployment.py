@@ -10,6 +10,7 @@ import msgspec
 
 from ..distributed.links import Topology, device_link, link_inside_nodes, link_rate
 from ..distributed.replica import check_nodes
+from ..engines.causes import FIRST_TOKEN
 from ..engines.records.record import Server
 from ..errors import BadValue, DoesNotFit
 from ..machines import Device, Price
@@ -18,7 +19,7 @@ from ..timing.fine_tuning import adapted_layers
 from ..units import check_integer
 from .adapters import AdapterCost, Adapters, cost_of_adapters, times_with
 from .cache import CacheRoom
-from .causes import RemainingWidths, remaining_widths, widths_of_prompts
+from .causes import RemainingWidths, remaining_widths
 from .drafts import HEADS
 from .elastic import Elasticity
 from .iteration_times import IterationTimes
@@ -261,8 +262,10 @@ class PreparedDeployment(msgspec.Struct, frozen=True, eq=False):
         Iterations with and without prompts and the host are less certain apart than together, since a measured time per
         token is that of all. So all of them have the interval of their sum under this traffic.
         """
-        widths = remaining_widths(self.deployment.on_device, self.engine, learned, traffic, self.simulate(traffic))
-        prefill = None if self.prefill is None else self.prefill._with_widths(widths_of_prompts(learned))
+        simulated = {level: self.simulate(traffic, level) for level in LEVELS}
+        deviation = self.deployment.timer.latency_deviations[FIRST_TOKEN]
+        widths = remaining_widths(self.deployment.on_device, self.engine, learned, traffic, simulated, deviation)
+        prefill = None if self.prefill is None else self.prefill._with_widths(widths)
         return msgspec.structs.replace(self._with_widths(widths), prefill=prefill)
 
     def _with_widths(self, widths: RemainingWidths) -> PreparedDeployment:

@@ -37,8 +37,6 @@ def learned_constants(evidence: EvidenceCalibration, traits: dict[str, str]) -> 
     factors = posterior.factors(traits)
     learned = Learned(
         factors.causes,
-        factors.mean,
-        factors.prior_covariance,
         factors.covariance,
         {figure: deviation**2 for figure, deviation in posterior.prior.noise.items()},
     )

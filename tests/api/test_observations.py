@@ -362,7 +362,7 @@ def test_a_first_token_that_waited_is_no_evidence(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("users", [8, 64])
 def test_serve_narrows_its_intervals_as_calibrate_says(tmp_path: Path, users: int) -> None:
-    """What a row leaves of the interval of its figure is what the posterior leaves of its deviation.
+    """With a row, the interval of its figure is that of the posterior, where that is narrower.
 
     At 64 users prompts are a third of the time per token: their iterations are less certain than the sum.
     """
@@ -374,9 +374,10 @@ def test_serve_narrows_its_intervals_as_calibrate_says(tmp_path: Path, users: in
     posterior = found.posterior("server")
     for row in found.observations:
         before, after = (answer.latencies[row.figure]["mean"] for answer in (shipped, moved))
-        width = log(after.high / after.low) / log(before.high / before.low)
-        _, left, known = posterior.factors(row.traits).log_time(row.shares, posterior.prior.noise[row.figure])
-        assert width == pytest.approx(remaining_width(left, known), abs=0.06), row.figure
+        ends = log(before.low), log(before.high)
+        width = log(after.high / after.low) / (ends[1] - ends[0])
+        _, left, _ = posterior.factors(row.traits).log_time(row.shares, posterior.prior.noise[row.figure])
+        assert width == pytest.approx(remaining_width(left, ends), abs=0.08), row.figure
     assert [row.figure for row in found.observations] == ["tpot_s", "ttft_s"]
 
 
@@ -388,9 +389,10 @@ def test_a_decoding_pass_is_narrowed_with_its_host(tmp_path: Path) -> None:
     asked = {**SERVER, "phase": "decode", "batch_size": 8, "context": 1100}
     before, after = (pl.predict("llama-3.1-8b", **asked, **more) for more in ({}, {"calibration": found}))
     row, posterior = found.observations[0], found.posterior("server")
-    _, left, known = posterior.factors(row.traits).log_time(row.shares, posterior.prior.noise[row.figure])
-    width = log(after.interval[1] / after.interval[0]) / log(before.interval[1] / before.interval[0])
-    assert width == pytest.approx(remaining_width(left, known), abs=0.06)
+    _, left, _ = posterior.factors(row.traits).log_time(row.shares, posterior.prior.noise[row.figure])
+    ends = log(before.interval[0]), log(before.interval[1])
+    width = log(after.interval[1] / after.interval[0]) / (ends[1] - ends[0])
+    assert width == pytest.approx(remaining_width(left, ends), abs=0.06)
 
 
 def test_a_first_token_is_moved_as_calibrate_says(slow_server: EvidenceCalibration) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from paleo_lite.calibration.posterior import KindPrior, Observation, Posterior
+from paleo_lite.calibration.posterior import KindPrior, LeftOut, Observation, Posterior
 from paleo_lite.engines.causes import FIRST_TOKEN
 from paleo_lite.serving.causes import has_waited
 
@@ -36,8 +36,25 @@ class GroupForecast(msgspec.Struct, frozen=True):
     figure: str
     before: float
     after: float
-    deviation_before: float
-    deviation: float
+    deviation: float  # by the posterior of the causes
+    # Ends of the 90% intervals that the command states, without and with the known rows.
+    ends_before: tuple[float, float]
+    ends: tuple[float, float]
+
+    @property
+    def is_inside_before(self) -> bool:
+        """Whether the interval that the command states without known rows contains the measurement."""
+        return self.ends_before[0] <= self.before <= self.ends_before[1]
+
+    @property
+    def width(self) -> float:
+        """Width of the interval with the known rows over that without them, in logarithms."""
+        return (self.ends[1] - self.ends[0]) / (self.ends_before[1] - self.ends_before[0])
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the interval that the command states with the known rows contains the measurement."""
+        return self.ends[0] <= self.after <= self.ends[1]
 
 
 def forecast_groups(rows: Sequence[Grouped], prior: KindPrior, known: int, seed: int) -> list[GroupForecast]:
@@ -90,4 +107,5 @@ def _is_same_elsewhere(one: Observation, other: Observation) -> bool:
 def _forecast(row: Observation, posterior: Posterior, group: int) -> GroupForecast:
     noise = posterior.prior.noise[row.figure]
     log_time, after, before = posterior.factors(row.traits).log_time(row.shares, noise)
-    return GroupForecast(group, row.figure, row.log_ratio, row.log_ratio - log_time, before**0.5, after**0.5)
+    known = LeftOut(row, row.log_ratio - log_time, after**0.5, before**0.5)
+    return GroupForecast(group, row.figure, row.log_ratio, known.error, known.deviation, known.ends_before, known.ends)

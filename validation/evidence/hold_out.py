@@ -7,8 +7,6 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from paleo_lite.timing.intervals import Z_90
-
 from .fit import fit_prior
 from .forecasts import ANOTHER_DEVICE, KNOWN, GroupForecast, forecast_from_other_devices, forecast_groups
 from .groups import Grouped, by_group
@@ -39,10 +37,11 @@ class EvidenceErrors(msgspec.Struct, frozen=True):
         Mean absolute relative error in these.
     large_median_before, large_median_after : float
         Its median.
-    coverage_90 : float
-        Share of the measurements inside the 90% interval.
+    coverage_before_90, coverage_90 : float
+        Share of the measurements inside the 90% intervals that commands state, without and with known ones. Of
+        collectives no command states one, and it is that of the prior.
     width : float
-        Median ratio of the width of the interval, in logarithms, to that before.
+        Median ratio of the width of that interval, in logarithms, to that before.
     """
 
     kind: str
@@ -57,6 +56,7 @@ class EvidenceErrors(msgspec.Struct, frozen=True):
     large_after: float
     large_median_before: float
     large_median_after: float
+    coverage_before_90: float
     coverage_90: float
     width: float
 
@@ -86,7 +86,6 @@ def _errors(kind: str, figure: str, known: int, points: Sequence[GroupForecast])
     numbers = np.array([one.group for one in points])
     large = [number for number in np.unique(numbers) if before[numbers == number].mean() > LARGE_ERROR]
     is_large = np.isin(numbers, large)
-    inside = [abs(one.after) <= Z_90 * one.deviation for one in points]
 
     def mean(values: np.ndarray) -> float:
         return float(values.mean()) if len(values) else 0.0
@@ -107,6 +106,7 @@ def _errors(kind: str, figure: str, known: int, points: Sequence[GroupForecast])
         large_after=mean(after[is_large]),
         large_median_before=median(before[is_large]),
         large_median_after=median(after[is_large]),
-        coverage_90=float(np.mean(inside)),
-        width=float(np.median([one.deviation / one.deviation_before for one in points])),
+        coverage_before_90=float(np.mean([one.is_inside_before for one in points])),
+        coverage_90=float(np.mean([one.is_inside for one in points])),
+        width=float(np.median([one.width for one in points])),
     )

@@ -7,6 +7,7 @@ from pathlib import Path
 from paleo_lite.calibration.posterior import Observation
 from paleo_lite.engines.records import BACKENDS
 from paleo_lite.own_machines.causes import KIND, PROMPT, TOKEN, shares_of_causes
+from paleo_lite.own_machines.step import interval_of
 
 from ..local.fit import contents_of, fit, make_constants, predict_s
 from ..local.published import read_rows
@@ -32,9 +33,12 @@ def measured_machines(data: Path) -> list[Grouped]:
                     "network": row.network,
                 }
                 shares = shares_of_causes(constants, lambda moved, row=row: predict_s(row, moved))  # type: ignore[misc]
-                figure = TOKEN if row.phase == "decode" else PROMPT
+                forecast_s = predict_s(row, constants)
+                is_token = row.phase == "decode"
+                deviation = constants.deviation if is_token else constants.prompt_deviation
                 observation = Observation(
-                    KIND, figure, f"{row.network} {row.weights}", traits, row.seconds, predict_s(row, constants), shares
-                )
+                    KIND, TOKEN if is_token else PROMPT, f"{row.network} {row.weights}", traits, row.seconds,
+                    forecast_s, shares, interval_of(forecast_s, deviation),
+                )  # fmt: skip
                 found.append(Grouped((row.source, backend, device, str(row.gpus)), observation))
     return found

@@ -30,7 +30,8 @@ def evidence_page(rows: Sequence[EvidenceErrors]) -> Document:
             Column("large_after", "their error\nafter", format_percent),
             Column("large_median_before", "median\nbefore", format_percent),
             Column("large_median_after", "median\nafter", format_percent),
-            Column("coverage_90", "within\n90%", format_percent_rounded),
+            Column("coverage_before_90", "within\n90%", format_percent_rounded),
+            Column("coverage_90", "within\n90% after", format_percent_rounded),
             Column("width", "width to\nbefore", "{:.2f}".format),
         ],
         [

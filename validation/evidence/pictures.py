@@ -49,5 +49,7 @@ def grouped(row: PictureMeasurement, constants: DiffusionConstants) -> Iterator[
     traits = picture_traits(run, machine.device.id, row.source)
     shares = picture_shares(run, machine, model_in, is_step=row.is_step, constants=constants)
     situation = f"{row.pipeline} {row.images} {row.width}x{row.height} {row.frames} {row.steps}"
-    observation = Observation(KIND, TIME, situation, traits, row.time_s, predicted_s(row, prediction), shares)
+    forecast_s = predicted_s(row, prediction)
+    low_s, high_s = (forecast_s * end_s / prediction.time_s for end_s in prediction.interval)
+    observation = Observation(KIND, TIME, situation, traits, row.time_s, forecast_s, shares, (low_s, high_s))
     yield Grouped((row.source, row.gpu, row.execution, row.precision), observation)

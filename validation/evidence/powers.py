@@ -23,8 +23,10 @@ def measured_watts(data: Path) -> list[Grouped]:
             if is_at_limit(power, shares):
                 continue
             traits = power_traits(one.device.id, one.model, one.source)
+            low_w, high_w = map(float, power.interval_w(shares))
             row = Observation(
-                KIND, WATTS, f"{number}", traits, one.power_w, float(power.watts(shares)), power_shares(power, shares)
-            )
+                KIND, WATTS, f"{number}", traits, one.power_w, float(power.watts(shares)), power_shares(power, shares),
+                (low_w, high_w),
+            )  # fmt: skip
             found.append(Grouped(one.series, row))  # type: ignore[arg-type]
     return found

@@ -19,6 +19,7 @@ from paleo_lite.engines.step import UNKNOWN_HOST
 from paleo_lite.machines import find_device
 from paleo_lite.serving.causes import first_token_shares
 from paleo_lite.serving.learned import KIND
+from paleo_lite.timing.intervals import Z_90
 
 from ..engines.servers import PublishedServer, published_servers
 from ..engines.steps import HELD_OUT_TOLERANCE, MOST_USERS, StepParts, fit_steps, is_fitted, parts_of, predict_steps
@@ -54,10 +55,20 @@ def _figures(part: StepParts, constants: EngineConstants) -> Iterator[Grouped]:
     logit_s = host.logit_s + (host.nucleus_logit_s if server.has_nucleus else 0.0)
     seconds[HOST] = host.iteration_s + logit_s * logits
     seconds[PROMPTS] = max(tpot_s - sum(seconds.values()), 0.0)
+    step_deviation = np.sqrt(part.variance + constants.server_variance)
     group, situation = tuple(traits.values()), f"{server.concurrency} {server.input_tokens:g} {server.output_tokens:g}"
     yield Grouped(
         group,
-        Observation(KIND, TIME_PER_TOKEN, situation, traits, server.step_s, tpot_s, shares_of(seconds)),
+        Observation(
+            KIND,
+            TIME_PER_TOKEN,
+            situation,
+            traits,
+            server.step_s,
+            tpot_s,
+            shares_of(seconds),
+            interval_around(tpot_s, step_deviation),
+        ),
     )
     is_steady = server.is_drawn and server.attention_data == 1 and server.concurrency <= MOST_USERS
     if server.ttft_s and is_steady and np.isfinite(ttft_s):
@@ -65,7 +76,14 @@ def _figures(part: StepParts, constants: EngineConstants) -> Iterator[Grouped]:
         shares = first_token_shares(
             shares_of(seconds), ttft_s=ttft_s, prompt_s=_prompt_s(part, constants), front_end_s=front_end_s
         )
-        yield Grouped(group, Observation(KIND, FIRST_TOKEN, situation, traits, server.ttft_s, ttft_s, shares))
+        interval = interval_around(ttft_s, np.hypot(step_deviation, host.first_token_deviation))
+        yield Grouped(group, Observation(KIND, FIRST_TOKEN, situation, traits, server.ttft_s, ttft_s, shares, interval))
+
+
+def interval_around(seconds: float, deviation: float) -> tuple[float, float]:
+    """Return the 90% interval that `serve` states of a time whose logarithm has some deviation."""
+    factor = float(np.exp(Z_90 * deviation))
+    return seconds / factor, seconds * factor
 
 
 def server_traits(server: PublishedServer) -> dict[str, str]:

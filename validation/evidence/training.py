@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from paleo_lite.calibration.posterior import Observation
-from paleo_lite.distributed.clusters import EXPECTED, ClusterScores, cluster_prior
+from paleo_lite.distributed.clusters import cluster_prior
 from paleo_lite.distributed.job import Job
 from paleo_lite.distributed.links import Topology
 from paleo_lite.distributed.scale import predict_step
@@ -102,8 +102,10 @@ def _grouped(
 ) -> Grouped:
     """Return a measured step beside its forecast on the expected cluster."""
     traits = {**training_traits(job, settings, source), "network": network}
-    expected = cluster_prior().cluster_at(ClusterScores.uniform(EXPECTED), topology, settings)
-    forecast_s = float(predict_step(job, *expected, batch_size, strategy).time_s)
+    forecast = predict_step(job, topology, settings, batch_size, strategy, cluster_prior())
     shares = step_shares(job, topology, settings, batch_size, strategy)
     group = (source, traits["device"], traits["format"], network)
-    return Grouped(group, Observation(KIND, STEP_TIME, situation, traits, measured_s, forecast_s, shares))
+    observation = Observation(
+        KIND, STEP_TIME, situation, traits, measured_s, float(forecast.time_s), shares, forecast.interval
+    )
+    return Grouped(group, observation)
