@@ -205,7 +205,7 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
         learned = None if kernels is None else kernels.step.constants.learned
         return prepared if learned is None else prepared.narrowed(traffic, learned)
 
-    def _prepare(self, traffic: Traffic, drafted: int) -> PreparedDeployment:
+    def _prepare(self, traffic: Traffic, drafted: int = 0) -> PreparedDeployment:
         lengths = traffic.input_tokens + traffic.output_tokens
         longest_prompt, longest = int(traffic.input_tokens.max()), int(lengths.max())
         engine = self.replica_engine(longest_prompt)
