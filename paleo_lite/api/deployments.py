@@ -103,6 +103,7 @@ class Deployments(msgspec.Struct, frozen=True, eq=False):
     clock: str | None = None
     unit: str | None = None
     hardware_files: Paths = ()
+    stage_blocks: tuple[int, ...] = ()  # blocks of each pipeline stage; empty for those that the engine chooses
 
     def make(
         self,
@@ -133,6 +134,8 @@ class Deployments(msgspec.Struct, frozen=True, eq=False):
         else:
             on_device = self._place(self.decoder, found, division, weights, evidence)
         engine = find_server(self.policy, on_device.machine.device, **self.settings)
+        if self.stage_blocks and (engine.launcher is None or not engine.launcher.stage_blocks):
+            raise BadValue(f"`--engine-settings stage-blocks` is for vllm and sglang, not for {engine.name}")
         if self.settings["overhead_s"] is None:
             engine = with_fitted_host(engine, on_device.kernels, self.sampling)
         if self.sampling is not None and not has_fitted_host(engine, on_device.kernels):
@@ -206,7 +209,9 @@ class Deployments(msgspec.Struct, frozen=True, eq=False):
             group = learned_topology(group, machine.device, evidence, SERVER)
         has_links = topology is None and division.pipeline > 1
         stage_link = self.link or device_link(machine.device) if has_links else None
-        connected = connect_stages(division.pipeline, division.tensor, device_link=stage_link, topology=topology)
+        connected = connect_stages(
+            division.pipeline, division.tensor, device_link=stage_link, topology=topology, blocks=self.stage_blocks
+        )
         notes = () if group is None else link_notes(group, machine.device, evidence)
         notes += power_notes(machine.device, network.name, evidence)
         placed = ModelOnDevice(workload, machine, model, group, self.cache_format, connected, notes=notes)

@@ -204,6 +204,7 @@ def _deployments(
     from ..serving.drafts import heads_of
     from ..serving.engine_model import choose_cache_format
     from ..serving.options import SimulationOptions, make_speculation
+    from ..serving.pipeline import parse_stage_blocks
     from ..serving.products import USUAL_PRECISION
     from ..timing.budget import parse_price
 
@@ -222,6 +223,7 @@ def _deployments(
         kv_cache=question.kv_cache,
         policy=asked.engine,
         sampling=settings.get("sampling"),
+        stage_blocks=parse_stage_blocks(settings.get("stage-blocks", "")),
         settings={
             "max_batched_tokens": asked.max_batched_tokens,
             "max_sequences": asked.max_sequences,

@@ -52,6 +52,7 @@ ENGINE_SETTINGS = KeyValues(
         "receive-interval": INTEGER,
         "sampling": Names("sampling", ".engines.records.record:SAMPLINGS"),
         "overhead": Quantity("s", unit_required=True),
+        "stage-blocks": click.STRING,
         **dict.fromkeys(("adapters", "adapter-rank", "adapter-slots"), INTEGER),
         "adapter-skew": Number(0, 10),
     }
@@ -230,7 +231,8 @@ class Serve(
         help="Settings of the engine: block-size=TOKENS (per block of the KV cache), receive-interval=N (decoding "
         "iterations between looks for new requests: sglang, vllm-0.7), sampling=nucleus|greedy (how clients let vllm "
         "choose tokens: top-p or top-k, the default of vllm and vllm-0.16, or the most likely, that of vllm-0.13), "
-        "overhead=TIME (per iteration, in which the device waits for scheduler and sampling, such as '1 ms'); LoRA: "
+        "overhead=TIME (per iteration, in which the device waits for scheduler and sampling, such as '1 ms'), "
+        "stage-blocks=N+N (blocks of every stage of --pipeline, as VLLM_PP_LAYER_PARTITION states them); LoRA: "
         "adapters=N (of which each request asks for one), adapter-rank=N (16), adapter-slots=N (in memory and in a "
         "batch at a time, 1), adapter-skew=NUMBER (of their popularity, 0: all alike).",
     )  # fmt: skip

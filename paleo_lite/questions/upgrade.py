@@ -173,15 +173,16 @@ BROUGHT = {
         "--auto-find-batch-size": "is `--batch-size fit`",
         "--decoder-first-pipeline-num-layers": "is `--schedule layout=6,9,9,8`, the blocks of every stage",
         "--decoder-last-pipeline-num-layers": "is `--schedule layout=8,9,9,6`, the blocks of every stage",
-        "--account-for-embedding-in-pipeline-split": "is not needed: the first stage has fewer blocks if they do not "
-        "divide; `--schedule layout=7,8,8,8` states them",
-        "--account-for-loss-in-pipeline-split": "is not needed: the last stage has fewer blocks if they do not divide; "
-        "`--schedule layout=8,8,8,7` states them",
+        "--account-for-embedding-in-pipeline-split": "is `--schedule layout=7,8,8,8`, where a note names the layout "
+        "that is fastest",
+        "--account-for-loss-in-pipeline-split": "is `--schedule layout=8,8,8,7`, where a note names the layout that is "
+        "fastest",
         "--recompute-granularity": "is `--recompute full` or selective",
         "--activations-checkpoint-method": "is `--recompute full` or selective",
     },
     "local": {
         "--tensor-split": "is not needed: the blocks are split evenly over `--workers` devices",
+        "--split-mode": "is not an option: `--workers` devices have whole blocks, as in the mode layer",
         "--threads": "is not an option: all cores of `--cpu` compute",
         "--flash-attn": "is not an option: the constants are those of flash attention where a backend has it",
         "--num-gpu": "is `--gpu-layers`",

@@ -99,7 +99,7 @@ def measure_room(on_device: ModelOnDevice, engine: Server, *, mean_tokens: float
     memory = peak_memory(on_device.prefill_workload(sampled))
     activations_bytes = (memory.activations_bytes + memory.workspace_bytes) * engine.max_batched_tokens / sampled
     rooms = []
-    for stage in stage_workloads(decode, on_device.workload.network, on_device.pipeline.degree):
+    for stage in stage_workloads(decode, on_device.workload.network, on_device.pipeline):
         weights_bytes = float(model_bytes(stage)[0])
         cache_bytes = _cache_bytes(on_device, engine, weights_bytes, activations_bytes)
         sequence_bytes = cached_bytes(stage.layers, on_device.kv_cache)

@@ -134,6 +134,8 @@ def launch_parts(deployment: Deployment, role: str = "worker") -> LaunchParts:
     if _converts_weights(deployment):
         name, _, value_of_it = launcher.converts_weights.partition("=")
         environment[name] = value_of_it
+    if deployment.on_device.pipeline.blocks:
+        environment[launcher.stage_blocks] = ",".join(map(str, deployment.on_device.pipeline.blocks))
     repository = find_repository(deployment.on_device.workload.network)
     lines = _file_lines(launcher, settings)
     if deployment.has_priorities:

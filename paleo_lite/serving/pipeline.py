@@ -34,6 +34,7 @@ class PipelineStages(NamedTuple):
     """Stages of a pipeline."""
 
     boundaries: tuple[LinkRate, ...] = ()  # link between each stage and the next; empty for a single stage
+    blocks: tuple[int, ...] = ()  # blocks of each stage; empty for those of `split_blocks`
 
     @property
     def degree(self) -> int:
@@ -41,8 +42,25 @@ class PipelineStages(NamedTuple):
         return len(self.boundaries) + 1
 
 
+def parse_stage_blocks(text: str) -> tuple[int, ...]:
+    """Return the blocks of each stage of a text such as ``42+36``; none of an empty text."""
+    if not text:
+        return ()
+    parts = [part.strip() for part in text.split("+")]
+    if not all(part.isascii() and part.isdecimal() and len(part) <= 6 and int(part) for part in parts):
+        raise BadValue(
+            f"`--engine-settings stage-blocks` must be the blocks of every stage, such as 42+36 (got {text!r})"
+        )
+    return tuple(map(int, parts))
+
+
 def connect_stages(
-    degree: int, tensor: int, *, device_link: str | None, topology: Topology | None = None
+    degree: int,
+    tensor: int,
+    *,
+    device_link: str | None,
+    topology: Topology | None = None,
+    blocks: tuple[int, ...] = (),  # of each stage; empty for those that the engine chooses
 ) -> PipelineStages:
     """Return a pipeline of tensor-parallel groups; raise BadValue if stages would not fill whole nodes.
 
@@ -50,11 +68,16 @@ def connect_stages(
     topology all boundaries have the device's link.
     """
     check_integer("`--pipeline`", degree, 1)
+    if blocks and len(blocks) != degree:
+        raise BadValue(
+            f"`--engine-settings stage-blocks` must be one number for each of the {degree} stages of `--pipeline` "
+            f"(got {'+'.join(map(str, blocks))})"
+        )
     if degree == 1:
         return PipelineStages()
     if topology is None:
         assert device_link is not None
-        return PipelineStages((link_rate(device_link, operation="point-to-point"),) * (degree - 1))
+        return PipelineStages((link_rate(device_link, operation="point-to-point"),) * (degree - 1), blocks)
     per_node = topology.devices_per_node
     if degree * tensor > per_node and per_node % tensor:
         raise BadValue(f"`--tensor` must divide the {per_node} devices of a node with `--pipeline` (got {tensor})")
@@ -64,7 +87,7 @@ def connect_stages(
         if link is None:
             raise BadValue(f"`--pipeline` must be <= {per_node // tensor} on a single node (got {degree})")
         boundaries.append(link)
-    return PipelineStages(tuple(boundaries))
+    return PipelineStages(tuple(boundaries), blocks)
 
 
 def split_blocks(blocks: int, stages: int) -> list[int]:
@@ -81,19 +104,27 @@ def split_blocks(blocks: int, stages: int) -> list[int]:
     return sizes
 
 
-def stage_numbers(network: Network, layers: Sequence[Layer], stages: int) -> list[int]:
+def stage_numbers(network: Network, layers: Sequence[Layer], pipeline: PipelineStages) -> list[int]:
     """Return the stage of each of some layers of a network, from 0.
 
     Layers outside blocks belong to the stage of the block before them, and those before all blocks to the first stage.
-    Raise BadValue if there are more stages than blocks, or blocks cannot be told by the names of the layers.
+    Raise BadValue if there are more stages than blocks, the blocks of all stages are not those of the network, or
+    blocks cannot be told by the names of the layers.
     """
+    stages = pipeline.degree
     if stages == 1:
         return [0] * len(layers)
     names = list(dict.fromkeys(filter(None, (layer.place.block for layer in network.layers))))
     if len(names) != network.blocks:
         raise BadValue(f"`--pipeline` needs a network with numbered blocks, which {network.name} has not")
+    sizes = pipeline.blocks or split_blocks(len(names), stages)
+    if sum(sizes) != len(names):
+        raise BadValue(
+            f"`--engine-settings stage-blocks` has {sum(sizes)} blocks, but {network.name} has {len(names)} "
+            f"(got {'+'.join(map(str, sizes))})"
+        )
     stage_of_block: dict[str, int] = {}
-    for stage, size in enumerate(split_blocks(len(names), stages)):
+    for stage, size in enumerate(sizes):
         for name in names[len(stage_of_block) : len(stage_of_block) + size]:
             stage_of_block[name] = stage
     # The final norm and the head follow the last block, also where only a part of the layers is given.
@@ -106,14 +137,15 @@ def stage_numbers(network: Network, layers: Sequence[Layer], stages: int) -> lis
     return numbers
 
 
-def stage_workloads(workload: Workload, network: Network, stages: int) -> list[Workload]:
+def stage_workloads(workload: Workload, network: Network, pipeline: PipelineStages) -> list[Workload]:
     """Return the workload of each stage, for counting its weights and its cache; its layers are not connected.
 
     A head that shares its matrix with the embedding has a copy of it, as embedding and head are on different stages.
     """
+    stages = pipeline.degree
     if stages == 1:
         return [workload]
-    numbers = stage_numbers(network, workload.network.layers, stages)
+    numbers = stage_numbers(network, workload.network.layers, pipeline)
     workloads = []
     for stage in range(stages):
         layers = []

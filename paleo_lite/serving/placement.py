@@ -89,7 +89,7 @@ class ModelOnDevice(NamedTuple):
 
     def stage_numbers(self, layers: Sequence[Layer]) -> list[int]:
         """Return the stage of each of some layers of the network."""
-        return stage_numbers(self.workload.network, layers, self.pipeline.degree)
+        return stage_numbers(self.workload.network, layers, self.pipeline)
 
     def decode_workload(self, context: int) -> Workload:
         """Return the workload of a decode step after `context` tokens."""

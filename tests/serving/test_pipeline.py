@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import paleo_lite as pl
 from paleo_lite.api.question import Question
 from paleo_lite.api.resolve import resolve_question
 from paleo_lite.distributed.links import link_rate
@@ -37,7 +38,7 @@ def test_blocks_are_divided_as_vllm_does() -> None:
 def test_weights_of_stages_add_up_to_those_of_the_network(on_device: ModelOnDevice) -> None:
     decode = on_device.decode_workload(100)
     for degree in (2, 3, 8):
-        stages = stage_workloads(decode, on_device.workload.network, degree)
+        stages = stage_workloads(decode, on_device.workload.network, with_stages(on_device, degree).pipeline)
         assert sum(model_bytes(stage)[0] for stage in stages) == model_bytes(decode)[0]
         # Embedding and head of Llama 3 8B: 128,256 x 4,096 each, in 16 bits.
         first, last = model_bytes(stages[0])[0], model_bytes(stages[-1])[0]
@@ -46,7 +47,7 @@ def test_weights_of_stages_add_up_to_those_of_the_network(on_device: ModelOnDevi
 
 def test_a_tied_head_is_a_copy_on_the_last_stage() -> None:
     workload, _, _ = resolve_question(Question("llama-3.2-1b", "h100-sxm", precision="bf16", phase="decode"))
-    stages = stage_workloads(workload, workload.network, 2)
+    stages = stage_workloads(workload, workload.network, connect_stages(2, 1, device_link="nvlink4"))
     # The shared matrix of Llama 3.2 1B: 128,256 x 2,048 in 16 bits.
     assert sum(model_bytes(stage)[0] for stage in stages) == model_bytes(workload)[0] + 128256 * 2048 * 2
 
@@ -123,3 +124,41 @@ def test_latency_and_throughput_of_a_pipeline(deployment: Deployment) -> None:
     # Little's law: mean number of decoding sequences = rate of requests x mean time in decoding.
     decoding_s = float((outcome.finish_s - outcome.first_token_s).sum())
     assert outcome.sequence_s == pytest.approx(decoding_s, rel=0.02)
+
+
+def test_stages_have_the_blocks_that_are_stated(on_device: ModelOnDevice) -> None:
+    """Weights of a block of Llama 3 8B: 218,112,000 numbers (its config) in 16 bits; the ends have a table of words."""
+    decode, table_bytes, block_bytes = on_device.decode_workload(100), 128256 * 4096 * 2, 218_112_000 * 2
+    pipeline = connect_stages(3, 1, device_link="nvlink4", blocks=(14, 12, 6))
+    first, middle, last = (model_bytes(stage)[0] for stage in stage_workloads(decode, decode.network, pipeline))
+    assert (first, middle) == (table_bytes + 14 * block_bytes, 12 * block_bytes)
+    assert last == table_bytes + 6 * block_bytes + 4096 * 2  # with the final norm
+    with pytest.raises(BadValue, match="has 31 blocks, but llama-3-8b has 32"):
+        stage_workloads(decode, decode.network, connect_stages(2, 1, device_link="nvlink4", blocks=(16, 15)))
+
+
+def test_a_server_with_stated_stages_is_as_slow_as_the_longest() -> None:
+    asked = {"gpu": "l4", "pipeline": 2, "concurrency": 8, "num_requests": 40, "input_tokens": 256, "output_tokens": 32}
+    usual, uneven = (
+        pl.serve("llama-3.1-8b", **asked, **more) for more in ({}, {"engine_settings": "stage-blocks=22+10"})
+    )
+    assert uneven.tokens_per_s < 0.85 * usual.tokens_per_s
+    assert "VLLM_PP_LAYER_PARTITION=22,10 vllm serve" in uneven.launch_command
+    even = pl.serve("llama-3.1-8b", **asked, engine_settings="stage-blocks=16+16")
+    assert even.tokens_per_s == usual.tokens_per_s
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"engine_settings": "stage-blocks=16+x"}, r"blocks of every stage, such as 42\+36 \(got '16\+x'\)"),
+        ({"engine_settings": "stage-blocks=32"}, r"one number for each of the 2 stages of `--pipeline` \(got 32\)"),
+        (
+            {"engine_settings": "stage-blocks=16+16", "engine": "tensorrt-llm"},
+            "is for vllm and sglang, not for tensorrt",
+        ),
+    ],
+)
+def test_stages_that_cannot_be(options, message) -> None:
+    with pytest.raises(BadValue, match=message):
+        pl.serve("llama-3.1-8b", gpu="l4", pipeline=2, rate=1, **options)

@@ -140,6 +140,7 @@ class Launcher(msgspec.Struct, frozen=True):
     sources: tuple[str, ...]  # documentation of the options
     # Variable that makes the engine convert 8-bit weights to 16 bits where it would multiply them; empty if none does.
     converts_weights: str = ""
+    stage_blocks: str = ""  # variable that states the blocks of every pipeline stage; empty if none does
     # How tokens are drafted in each way (`paleo_lite.serving.drafts`), of their number and the checkpoint of what
     # drafts.
     drafts: Mapping[str, Callable[[int, str], DraftWords]] = {}

@@ -112,6 +112,7 @@ SGLANG = Server(
         dynamo_worker="dynamo.sglang",
         dynamo_image="nvcr.io/nvidia/ai-dynamo/sglang-runtime:1.4.0",
         converts_weights="SGLANG_FORCE_FP8_MARLIN=1",
+        stage_blocks="SGLANG_PP_LAYER_PARTITION",
     ),
     local=None,
     max_batched_tokens=16384,

@@ -143,6 +143,7 @@ VLLM = Server(
         dynamo_worker="dynamo.vllm",
         dynamo_image="nvcr.io/nvidia/ai-dynamo/vllm-runtime:1.4.0",
         converts_weights="VLLM_TEST_FORCE_FP8_MARLIN=1",
+        stage_blocks="VLLM_PP_LAYER_PARTITION",
     ),
     local=None,
     # 0.25 GiB outside of PyTorch on one H100 since 0.18, and 2.07 on each of two.
