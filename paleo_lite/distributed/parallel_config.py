@@ -299,8 +299,11 @@ class ParallelConfig(msgspec.Struct, frozen=True):
         experts += f" x tensor {self.expert_tensor}" if self.expert_tensor > 1 else ""
         return f"tensor {self.tensor}, pipeline {self.pipeline}{virtual_stages}{context}, data {data}{experts}"
 
-    def describe(self, data: int, micro_batches: int) -> str:
-        """Return the whole configuration as text: ``tensor 8, pipeline 16, data 8: 192 micro-batches of 1``."""
+    def describe(self, data: int, micro_batches: int, samples: float | None = None) -> str:
+        """Return the whole configuration as text: ``tensor 8, pipeline 16, data 8: 192 micro-batches of 1``.
+
+        Where the micro-batches are not full, `samples` are those of all of them.
+        """
         parts = [self.describe_degrees(data)]
         if self.sequence_parallel:
             parts.append("sequence-parallel")
@@ -324,4 +327,7 @@ class ParallelConfig(msgspec.Struct, frozen=True):
             every = f" of one block in {self.recompute_every}" if self.recompute_every > 1 else ""
             parts.append(f"{self.recompute} recomputation{every}")
         plural = "" if micro_batches == 1 else "es"
-        return f"{', '.join(parts)}: {micro_batches} micro-batch{plural} of {self.micro_batch_size}"
+        size = f"{self.micro_batch_size}"
+        if samples is not None and samples != micro_batches * self.micro_batch_size:
+            size = f"{samples / micro_batches:.3g} on average"
+        return f"{', '.join(parts)}: {micro_batches} micro-batch{plural} of {size}"

@@ -71,14 +71,13 @@ def time_trainer(
     topology, settings = cluster_prior().cluster_at(ClusterScores.uniform(EXPECTED), topology, settings)
     replicas = max(topology.workers // parallel.devices_per_replica, 1)
     per_update = len(batching.tokens) / batching.updates
-    micro_batches = max(round(per_update / (replicas * parallel.micro_batch_size)), 1)
+    # As verl splits a mini-batch, and packs what fits into a number of tokens: the last micro-batches are not full.
+    micro_batches = math.ceil(per_update / (replicas * parallel.micro_batch_size))
     batch_size = replicas * micro_batches * parallel.micro_batch_size
     plan = plan_step(job, topology, batch_size, settings)
     step = train_3d_parallel(job, topology, batch_size, settings)
     settings = settings.with_straggler_slowdown(plan.layout.data)
-    # A fraction of a micro-batch more or less than whole ones, of samples that no number of ranks divides.
-    rounding = per_update / batch_size if per_update > batch_size else 1.0
-    imbalance = slowest_rank(plan, replicas, micro_batches, batching) * rounding
+    imbalance = slowest_rank(plan, replicas, micro_batches, batching)
     factor = imbalance * (constants.slowdown if uses_tuned_stack(job, plan.config) else constants.other_slowdown)
     slots = micro_batches + (plan.config.pipeline - 1) / plan.config.virtual_stages
     forward_s = slots * micro_batch_forward_s(job, topology, settings, plan)
@@ -95,7 +94,7 @@ def time_trainer(
         optimizer_bytes=optimizer_bytes,
         micro_batches=micro_batches,
         samples_per_micro_batch=parallel.micro_batch_size,
-        description=plan.config.describe(plan.layout.data, plan.layout.micro_batches),
+        description=plan.config.describe(plan.layout.data, plan.layout.micro_batches, per_update / replicas),
     )
 
 

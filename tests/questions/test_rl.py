@@ -201,3 +201,9 @@ def test_rollouts_wait_for_memory_where_samples_do_not_fit_at_once() -> None:
 def test_without_a_price_a_step_has_no_cost() -> None:
     answer = ask(gpu="h100-sxm", price="2.5")
     assert answer.usd_per_step == pytest.approx(8 * 2.5 * answer.time_s / 3600)
+
+
+def test_micro_batches_that_are_not_full_are_counted_by_their_mean() -> None:
+    """16 samples of a rank in micro-batches of at most 3, as verl splits them: five of 3, and one of 1."""
+    assert ask(micro_batch=3).trainer.endswith("6 micro-batches of 2.67 on average")
+    assert ask(micro_batch=4).trainer.endswith("4 micro-batches of 4")
