@@ -188,8 +188,8 @@ def _notes(advice: DeploymentAdvice, shown: Candidate) -> list[str]:
         notes.append(
             f"drafted tokens are accepted as published for the network, mostly in code: {shown.draft.describe()}"
         )
-    bounds = dict.fromkeys(one.gpu for one in advice.candidates if not one.is_forecast)
-    if bounds and any(one.is_forecast for one in advice.candidates):
+    bounds = dict.fromkeys(candidate.gpu for candidate in advice.candidates if not candidate.is_forecast)
+    if bounds and any(candidate.is_forecast for candidate in advice.candidates):
         notes.append(f"bounds from the data sheet are ranked after forecasts: {', '.join(bounds)}")
     return notes
 

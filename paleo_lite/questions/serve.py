@@ -80,7 +80,7 @@ def _answer(question: Serve, listings: Mapping[str, Price | None] | None = None)
             "`--prefix-hit-rate` is for requests without hash_ids: those of this trace say which prefixes are common"
         )
     classes = _classes(question)
-    if any(one.priority for one in classes):
+    if any(request_class.priority for request_class in classes):
         deployment = _with_priorities(deployment)
     prepared = deployment.prepare(traffic)
     result = simulated_answer(prepared, traffic, description, classes=classes)

@@ -118,8 +118,10 @@ def _split_deployment(question: Serve, listings: Mapping[str, Price | None] | No
 
 def _question_of_pool(question: Serve, settings: dict[str, Any], **others: Any) -> Serve:
     """Return the question of a pool: with its settings, and without pools, workers and objectives."""
-    own = {key.replace("-", "_"): value for key, value in settings.items()}
-    return dataclasses.replace(question, **own, **others, prefill_pool=None, decode_pool=None, workers=None, slo=None)
+    options = {key.replace("-", "_"): value for key, value in settings.items()}
+    return dataclasses.replace(
+        question, **options, **others, prefill_pool=None, decode_pool=None, workers=None, slo=None
+    )
 
 
 def _elasticity(question: Serve) -> Elasticity | None:

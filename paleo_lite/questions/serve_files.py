@@ -63,7 +63,7 @@ def answered_deployment(question: Serve, answer: Any) -> Deployment:
     if not isinstance(answer, Serving):
         raise BadValue("`--report` writes the files of one deployment: give one value of every option")
     deployment = make_deployment(question) if question.advise is None else advised_deployment(question, answer)
-    if any(one.priority for one in answer.classes or ()):
+    if any(answered.priority for answered in answer.classes or ()):
         deployment = msgspec.structs.replace(deployment, has_priorities=True)
     prefill = deployment.prefill
     if prefill is not None and answer.prefill_pool is not None:
@@ -106,8 +106,8 @@ def _recorded(question: Serve, answer: Any) -> dict[str, Sequence[Outcome]]:
     options = msgspec.structs.replace(deployment.options, records_steps=True)
     prefill = deployment.prefill
     if prefill is not None:
-        own = msgspec.structs.replace(prefill.options, records_steps=True)
-        prefill = msgspec.structs.replace(prefill, options=own)
+        prefill_options = msgspec.structs.replace(prefill.options, records_steps=True)
+        prefill = msgspec.structs.replace(prefill, options=prefill_options)
     recorded = msgspec.structs.replace(deployment, options=options, prefill=prefill)
     simulated = recorded.prepare(traffic).simulate(traffic)
     if deployment.prefill is None:

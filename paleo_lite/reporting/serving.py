@@ -226,7 +226,7 @@ def _figure_table(serving: Serving) -> Table:
 
 
 def _class_table(classes: Sequence[ClassAnswer]) -> Table:
-    rows = [{name: getattr(one, name) for name in ClassAnswer.__struct_fields__} for one in classes]
+    rows = [{name: getattr(answered, name) for name in ClassAnswer.__struct_fields__} for answered in classes]
     columns = [
         part_column("name", str).replace(title="class", left=True),
         part_column("priority", str),
@@ -237,7 +237,7 @@ def _class_table(classes: Sequence[ClassAnswer]) -> Table:
             for part in ("p50", "p90")
         ),
     ]
-    if any(one.limits for one in classes):
+    if any(answered.limits for answered in classes):
         columns.append(part_column("limits", str).replace(left=True))
         columns.append(part_column("within", format_percent).replace(title="within\nlimits"))
     return Table("Classes of requests", columns, rows)

@@ -165,7 +165,7 @@ class AdapterSlots:
             return 0.0
         self.loads += 1
         if len(self.resident) > self.slots:
-            del self.resident[next(one for one in self.resident if one not in self.running)]
+            del self.resident[next(resident for resident in self.resident if resident not in self.running)]
         return self.load_s
 
     def leave(self, request: int) -> None:

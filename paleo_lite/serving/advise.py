@@ -101,7 +101,7 @@ def rank_deployments(
 
 def choose(advice: DeploymentAdvice) -> DeploymentAdvice:
     """Return advice whose best candidate is the first one that meets the objectives, and is marked."""
-    candidates = [msgspec.structs.replace(one, is_chosen=False) for one in advice.candidates]
+    candidates = [msgspec.structs.replace(candidate, is_chosen=False) for candidate in advice.candidates]
     best = None
     for index, candidate in enumerate(candidates):
         if candidate.meets_objectives:
@@ -114,9 +114,9 @@ def widest(advice: DeploymentAdvice, devices: int | None = None) -> Candidate:
     """Return the candidate with the largest batch limit of the same deployment as the best one, within some devices."""
     best = advice.best
     assert best is not None
-    same = [one for one in advice.candidates if one.deployment == best.deployment]
-    same = [one for one in same if within(one, devices) is one]
-    return max(same, key=lambda one: one.batch_limit)
+    same = [candidate for candidate in advice.candidates if candidate.deployment == best.deployment]
+    same = [candidate for candidate in same if within(candidate, devices) is candidate]
+    return max(same, key=lambda candidate: candidate.batch_limit)
 
 
 def accept(advice: DeploymentAdvice, candidate: Candidate) -> DeploymentAdvice:
@@ -124,13 +124,13 @@ def accept(advice: DeploymentAdvice, candidate: Candidate) -> DeploymentAdvice:
     if candidate == advice.best:
         return advice
     best = msgspec.structs.replace(candidate, is_chosen=True, meets_objectives=True, missed=())
-    others = [msgspec.structs.replace(one, is_chosen=False) for one in advice.candidates if one != candidate]
+    others = [msgspec.structs.replace(other, is_chosen=False) for other in advice.candidates if other != candidate]
     return msgspec.structs.replace(advice, candidates=[best, *others], best=best)
 
 
 def without_best(advice: DeploymentAdvice) -> DeploymentAdvice:
     """Return advice that recommends no candidate."""
-    candidates = [msgspec.structs.replace(one, is_chosen=False) for one in advice.candidates]
+    candidates = [msgspec.structs.replace(candidate, is_chosen=False) for candidate in advice.candidates]
     return msgspec.structs.replace(advice, candidates=candidates, best=None)
 
 
@@ -138,14 +138,14 @@ def reject(advice: DeploymentAdvice, missed: Sequence[Missed]) -> DeploymentAdvi
     """Return advice whose best candidate turned out to miss objectives under the asked traffic, ranked anew."""
     rejected = [
         msgspec.structs.replace(
-            one,
+            candidate,
             meets_objectives=False,
             missed=tuple(each.describe() for each in missed),
             objective_ratio=max(each.ratio for each in missed),
         )
-        if one.is_chosen
-        else one
-        for one in advice.candidates
+        if candidate.is_chosen
+        else candidate
+        for candidate in advice.candidates
     ]
     ranked = rank(rejected, advice.by, has_rate=advice.rate_per_s is not None)
     return choose(msgspec.structs.replace(advice, candidates=ranked))
@@ -170,7 +170,7 @@ def with_saturation(
         measured = msgspec.structs.replace(best, low_requests_per_s=low_per_s / best.replicas, prefill=pool)
     is_kept = measured.devices == best.devices
     measured = within(measured, devices)
-    candidates = [measured if one.is_chosen else one for one in advice.candidates]
+    candidates = [measured if candidate.is_chosen else candidate for candidate in advice.candidates]
     if not is_kept:
         candidates = rank(candidates, advice.by, has_rate=True)
     return choose(msgspec.structs.replace(advice, candidates=candidates)), is_kept
@@ -180,7 +180,7 @@ def nearest(advice: DeploymentAdvice) -> Candidate:
     """Return the best candidate; if none meets the objectives, the one that comes nearest to them."""
     if advice.best is not None:
         return advice.best
-    return min(advice.candidates, key=lambda one: one.objective_ratio or math.inf)
+    return min(advice.candidates, key=lambda candidate: candidate.objective_ratio or math.inf)
 
 
 def _finite_rate(demand: Demand) -> float | None:

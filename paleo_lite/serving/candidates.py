@@ -176,10 +176,10 @@ class Candidate(msgspec.Struct, frozen=True):
         """Price of all devices per hour; None if one is unknown."""
         if self.price_usd_per_h is None:
             return None
-        own = self.price_usd_per_h * self.replicas * self.division.devices
+        decode_usd_per_h = self.price_usd_per_h * self.replicas * self.division.devices
         if self.prefill is None:
-            return own
-        return None if self.prefill.usd_per_h is None else own + self.prefill.usd_per_h
+            return decode_usd_per_h
+        return None if self.prefill.usd_per_h is None else decode_usd_per_h + self.prefill.usd_per_h
 
     @property
     def low_of_all_per_s(self) -> float:
@@ -238,13 +238,18 @@ def rank(candidates: Sequence[Candidate], by: str, *, has_rate: bool) -> list[Ca
     If no candidate has the figure, such as a price, fewer devices are better; among equals the lower latency.
     """
     figure = RANKINGS[by].at_rate if has_rate else RANKINGS[by].per_token
-    is_known = any(getattr(one, figure) is not None for one in candidates)
+    is_known = any(getattr(candidate, figure) is not None for candidate in candidates)
 
-    def key(one: Candidate) -> tuple[float, ...]:
-        value = getattr(one, figure)
+    def key(candidate: Candidate) -> tuple[float, ...]:
+        value = getattr(candidate, figure)
         if not is_known:
-            value = one.devices
-        return (not one.meets_objectives, not one.is_forecast, math.inf if value is None else value, one.latency_s)
+            value = candidate.devices
+        return (
+            not candidate.meets_objectives,
+            not candidate.is_forecast,
+            math.inf if value is None else value,
+            candidate.latency_s,
+        )
 
     return sorted(candidates, key=key)
 
@@ -258,10 +263,10 @@ def mark_front(candidates: Sequence[Candidate]) -> list[Candidate]:
     return marked
 
 
-def _dominates(one: Candidate, other: Candidate) -> bool:
+def _dominates(candidate: Candidate, other: Candidate) -> bool:
     """Return whether a candidate is at least as good in both respects and better in one."""
     pairs = (
-        (one.tokens_per_s_per_gpu, other.tokens_per_s_per_gpu),
-        (one.tokens_per_s_per_user, other.tokens_per_s_per_user),
+        (candidate.tokens_per_s_per_gpu, other.tokens_per_s_per_gpu),
+        (candidate.tokens_per_s_per_user, other.tokens_per_s_per_user),
     )
     return all(a >= b for a, b in pairs) and any(a > b for a, b in pairs)

@@ -107,16 +107,16 @@ def _read_priority(value: str) -> int:
 def with_classes(traffic: Traffic, classes: Sequence[RequestClass], seed: int) -> Traffic:
     """Return traffic whose requests belong to classes by chance, with the lengths of each class."""
     generator = np.random.default_rng(np.random.SeedSequence(seed).spawn(3)[2])
-    shares = np.array([one.share for one in classes])
+    shares = np.array([request_class.share for request_class in classes])
     drawn = generator.choice(len(classes), size=len(traffic), p=shares / shares.sum())
     inputs, outputs = traffic.input_tokens.copy(), traffic.output_tokens.copy()
-    for number, one in enumerate(classes):
-        own = np.flatnonzero(drawn == number)
-        if one.inputs is not None:
-            inputs[own] = one.inputs.draw(len(own), generator)
-        if one.outputs is not None:
-            outputs[own] = one.outputs.draw(len(own), generator)
-    priorities = np.array([one.priority for one in classes], dtype=np.int64)[drawn]
+    for number, request_class in enumerate(classes):
+        members = np.flatnonzero(drawn == number)
+        if request_class.inputs is not None:
+            inputs[members] = request_class.inputs.draw(len(members), generator)
+        if request_class.outputs is not None:
+            outputs[members] = request_class.outputs.draw(len(members), generator)
+    priorities = np.array([request_class.priority for request_class in classes], dtype=np.int64)[drawn]
     return msgspec.structs.replace(
         traffic, input_tokens=inputs, output_tokens=outputs, classes=drawn.astype(np.int64), priorities=priorities
     )
@@ -164,15 +164,17 @@ def answer_classes(
 ) -> tuple[ClassAnswer, ...]:
     """Return what each class experiences, by the outcomes of each level of iteration times."""
     answers = []
-    for number, one in enumerate(classes):
-        own = {level: _of_class(several, number) for level, several in outcomes.items()}
-        arrays = request_latencies(own["expected"])
+    for number, request_class in enumerate(classes):
+        of_class = {level: _of_class(several, number) for level, several in outcomes.items()}
+        arrays = request_latencies(of_class["expected"])
         parts = {name: summarize(values) for name, values in arrays.items()}
-        within = sorted(_share_within(several, one) for several in own.values()) if one.limits_s else []
+        within = []
+        if request_class.limits_s:
+            within = sorted(_share_within(several, request_class) for several in of_class.values())
         answers.append(
             ClassAnswer(
-                one.name,
-                one.priority,
+                request_class.name,
+                request_class.priority,
                 len(arrays["ttft_s"]),
                 ttft_p50_s=parts["ttft_s"]["p50"],
                 ttft_p90_s=parts["ttft_s"]["p90"],
@@ -181,8 +183,8 @@ def answer_classes(
                 latency_p50_s=parts["latency_s"]["p50"],
                 latency_p90_s=parts["latency_s"]["p90"],
                 queue_p90_s=parts["queue_s"]["p90"],
-                limits=", ".join(f"{name} <= {format_si(limit_s, 's')}" for name, limit_s in one.limits_s),
-                within=_share_within(own["expected"], one) if within else None,
+                limits=", ".join(f"{name} <= {format_si(limit_s, 's')}" for name, limit_s in request_class.limits_s),
+                within=_share_within(of_class["expected"], request_class) if within else None,
                 within_low=within[0] if len(within) > 1 else None,
                 within_high=within[-1] if len(within) > 1 else None,
             )
@@ -195,15 +197,15 @@ def _of_class(outcomes: Sequence[Outcome], number: int) -> list[Outcome]:
     chosen = []
     for outcome in outcomes:
         assert outcome.classes is not None
-        is_own = outcome.classes == number
+        is_member = outcome.classes == number
         if outcome.left_out is not None:
-            is_own &= ~outcome.left_out
+            is_member &= ~outcome.left_out
         chosen.append(
             msgspec.structs.replace(
                 outcome,
                 left_out=None,
                 **{
-                    name: getattr(outcome, name)[is_own]
+                    name: getattr(outcome, name)[is_member]
                     for name in ("arrival_s", "admitted_s", "first_token_s", "finish_s", "output_tokens")
                 },
             )
@@ -211,7 +213,7 @@ def _of_class(outcomes: Sequence[Outcome], number: int) -> list[Outcome]:
     return chosen
 
 
-def _share_within(outcomes: Sequence[Outcome], one: RequestClass) -> float:
+def _share_within(outcomes: Sequence[Outcome], request_class: RequestClass) -> float:
     """Return the share of the requests of a class that are within all its limits."""
     first_s, finish_s, sent_s, tokens = (
         np.concatenate([getattr(outcome, name) for outcome in outcomes])
@@ -223,6 +225,6 @@ def _share_within(outcomes: Sequence[Outcome], one: RequestClass) -> float:
         "latency": finish_s - sent_s,
     }
     is_within = np.ones(len(first_s), dtype=bool)
-    for name, limit_s in one.limits_s:
+    for name, limit_s in request_class.limits_s:
         is_within &= values[name] <= limit_s
     return float(is_within.mean()) if len(is_within) else 1.0

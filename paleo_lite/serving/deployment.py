@@ -139,18 +139,18 @@ class Deployment(msgspec.Struct, frozen=True, dict=True, eq=False):
     @property
     def devices(self) -> int:
         """Number of devices, of both pools if there are two."""
-        own = self.replicas * self.on_device.devices
-        return own if self.prefill is None else own + self.prefill.devices
+        decode_devices = self.replicas * self.on_device.devices
+        return decode_devices if self.prefill is None else decode_devices + self.prefill.devices
 
     @property
     def usd_per_h(self) -> float | None:
         """Price of all devices per hour; None if one is unknown."""
         if self.price_usd_per_h is None:
             return None
-        own = self.price_usd_per_h * self.replicas * self.on_device.devices
+        decode_usd_per_h = self.price_usd_per_h * self.replicas * self.on_device.devices
         if self.prefill is None:
-            return own
-        return None if self.prefill.usd_per_h is None else own + self.prefill.usd_per_h
+            return decode_usd_per_h
+        return None if self.prefill.usd_per_h is None else decode_usd_per_h + self.prefill.usd_per_h
 
     @cached_property
     def adapter_cost(self) -> AdapterCost:

@@ -164,7 +164,7 @@ class ElasticFleet(Fleet):
         if not self.serving:
             self.unrouted.append(request)
             return
-        serving = [self.members[one] for one in self.serving]
+        serving = [self.members[index] for index in self.serving]
         chosen = self.serving[self.stages[0].router.choose(serving, request)]
         self.visited[0, request] = chosen
         self.members[chosen].take(request, time_s)
@@ -186,7 +186,7 @@ class ElasticFleet(Fleet):
     def _fail_one(self, time_s: float) -> None:
         """Let the replica fail that has the most requests."""
         if self.serving:
-            self._fail(max(self.serving, key=lambda one: len(self._requests_of(one))), time_s)
+            self._fail(max(self.serving, key=lambda member: len(self._requests_of(member))), time_s)
 
     def _fail(self, number: int, time_s: float) -> None:
         """Let a replica fail: its requests are sent again, and another one starts in its place."""
@@ -210,7 +210,7 @@ class ElasticFleet(Fleet):
         """Return the requests that a replica has not answered."""
         replica = self.members[number]
         sent = np.flatnonzero(self.visited[0] == number).tolist()
-        return [one for one in sent if math.isnan(replica.finish_s[one])]
+        return [request for request in sent if math.isnan(replica.finish_s[request])]
 
     def _end(self, number: int, time_s: float) -> None:
         """Note that a replica ends."""
@@ -242,8 +242,8 @@ class ElasticFleet(Fleet):
         scaling = self.elasticity.autoscaling
         assert scaling is not None
         self._plan(time_s + scaling.interval_s, self._decide)
-        members = [self.members[one] for one in self.serving]
-        requests = len(self.unrouted) + sum(one.waiting_requests + one.running_requests for one in members)
+        members = [self.members[index] for index in self.serving]
+        requests = len(self.unrouted) + sum(member.waiting_requests + member.running_requests for member in members)
         present = len(self.serving) + len(self.starting)
         ratio = requests / scaling.target / max(present, 1)
         wanted = present if abs(ratio - 1) <= TOLERANCE else math.ceil(requests / scaling.target)
@@ -255,7 +255,7 @@ class ElasticFleet(Fleet):
             self._start(time_s)
         # No fewer than were recommended of late, nor before there are recommendations of so long.
         is_known = time_s >= scaling.down_after_s
-        fewest = max(one for _, one in self.recommended) if is_known else present
+        fewest = max(replicas for _, replicas in self.recommended) if is_known else present
         for _ in range(present - fewest):
             self._give_up(time_s)
 
@@ -264,14 +264,15 @@ class ElasticFleet(Fleet):
         if self.starting:
             self._end(self.starting.pop(), time_s)
             return
-        number = min(self.serving, key=lambda one: len(self._requests_of(one)))
+        number = min(self.serving, key=lambda member: len(self._requests_of(member)))
         self.serving.remove(number)
         self._end(number, time_s)  # what it has is answered until later, see `ended_lives`
 
     def ended_lives(self) -> list[Life]:
         """Return the lives of all replicas up to the last answer, those given up until they have answered all."""
         finish_s = [
-            max((one for one in member.finish_s if not math.isnan(one)), default=0.0) for member in self.members
+            max((answer_s for answer_s in member.finish_s if not math.isnan(answer_s)), default=0.0)
+            for member in self.members
         ]
         last_s = max(finish_s)
         lives = []

@@ -63,17 +63,18 @@ def draw_power_of_all(
     replicas: float | None = None,  # in the mean over the span; None for those of the deployment
 ) -> Drawn | None:
     """Return what the devices of both pools draw; None if the power of one is unknown."""
-    own = draw_power(outcomes, deployment, input_tokens, span, replicas)
-    if deployment.prefill is None or own is None:
-        return own
-    other = draw_power(prefill, deployment.prefill, input_tokens, span)
-    if other is None:
+    decoding = draw_power(outcomes, deployment, input_tokens, span, replicas)
+    if deployment.prefill is None or decoding is None:
+        return decoding
+    prefilling = draw_power(prefill, deployment.prefill, input_tokens, span)
+    if prefilling is None:
         return None
-    other_share = deployment.prefill.devices / deployment.devices
+    prefilling_share = deployment.prefill.devices / deployment.devices
     watts, low_w, high_w = (
-        own_w * (1 - other_share) + other_w * other_share for own_w, other_w in zip(own[1:], other[1:], strict=True)
+        decoding_w * (1 - prefilling_share) + prefilling_w * prefilling_share
+        for decoding_w, prefilling_w in zip(decoding[1:], prefilling[1:], strict=True)
     )
-    return Drawn(own.energy_j + other.energy_j, watts, low_w, high_w)
+    return Drawn(decoding.energy_j + prefilling.energy_j, watts, low_w, high_w)
 
 
 def drawn_by(power: Power, activity: Activity, busy_s: float, waiting_s: float, devices: int) -> Drawn:

@@ -243,14 +243,14 @@ def _launched(
 ) -> LaunchedKernels:
     """Return names, counts and activities of kernels."""
     load, step = iteration.load, iteration.step
-    kinds = [one.kernel.name for one in kernels]
-    names = [_name_of(one.kernel) for one in kernels]
+    kinds = [counted.kernel.name for counted in kernels]
+    names = [_name_of(counted.kernel) for counted in kernels]
     return LaunchedKernels(
         names=tuple(_distinct(names)),
         kinds=tuple(kinds),
-        launches=np.array([one.count * launches_of(one.kernel) for one in kernels]),
-        flops=np.array([one.count * kernel_flops(one.kernel, load) for one in kernels]),
-        bytes=np.array([one.count * moved_bytes(step, one.kernel, load) for one in kernels]),
+        launches=np.array([counted.count * launches_of(counted.kernel) for counted in kernels]),
+        flops=np.array([counted.count * kernel_flops(counted.kernel, load) for counted in kernels]),
+        bytes=np.array([counted.count * moved_bytes(step, counted.kernel, load) for counted in kernels]),
         activity=Activity(*(np.array(seconds, dtype=np.float64) for seconds in zip(*activities, strict=True))),
         cache_bytes_per_sequence=iteration.cache_bytes_per_sequence,
     )

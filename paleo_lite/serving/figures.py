@@ -135,7 +135,7 @@ def _adapter_figures(simulated: Simulated, deployment: Deployment, requests: int
     if deployment.adapters is None:
         return {}
     pools = simulated.prefill or simulated.outcomes
-    waited_s, busy_s = (sum(getattr(one, name) for one in pools) for name in ("adapter_wait_s", "busy_s"))
+    waited_s, busy_s = (sum(getattr(outcome, name) for outcome in pools) for name in ("adapter_wait_s", "busy_s"))
     return {
         "adapter_loads_per_request": sum(outcome.adapter_loads for outcome in pools) / requests,
         "adapter_wait": waited_s / busy_s,

@@ -113,7 +113,7 @@ class Iteration(msgspec.Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def exchange_s(self) -> Any:
         """Seconds in which devices exchange data."""
-        exchanges = [one for one in self.kernels if isinstance(one.kernel, ExchangeKernel)]
+        exchanges = [counted for counted in self.kernels if isinstance(counted.kernel, ExchangeKernel)]
         return self.step.total_s(exchanges, self.load)
 
     @cached_property
@@ -198,17 +198,17 @@ class Iteration(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     def memory(self) -> Memory:
         """Return the peak memory of one device, for a single batch size."""
-        own = int(self.own_sequences)
-        tokens = own if self.is_decode else own * self.keys
+        sequences = int(self.own_sequences)
+        tokens = sequences if self.is_decode else sequences * self.keys
         logit_bytes = SERVERS[self.step.engine].logit_bytes
         return Memory(
             parameters_bytes=round(self.placed.weight_bytes(self._decode_kernels)),
             gradients_bytes=0,
             optimizer_bytes=0,
-            activations_bytes=round(activation_bytes(self.step, self._decode_kernels, tokens, own, logit_bytes)),
+            activations_bytes=round(activation_bytes(self.step, self._decode_kernels, tokens, sequences, logit_bytes)),
             inputs_bytes=0,
             workspace_bytes=0,
-            cache_bytes=round(own * self.cache_bytes_per_sequence),
+            cache_bytes=round(sequences * self.cache_bytes_per_sequence),
         )
 
 

@@ -84,13 +84,15 @@ class KernelTimer(Timer):
         tokens, sequences, lengths = _sizes(limits.tokens), _sizes(limits.sequences), powers_of_two(limits.prompt)
         # Tokens of prompts are exchanged in another way than those of decoding sequences.
         with_rows = {True: _rows_of_tokens(prefill), False: _rows_of_tokens(kernels)}
-        experts = [one for one in with_rows[False] if isinstance(one.kernel, ExpertsKernel)]
-        sampled, decoding = ([one for one in kernels if one.kernel.rows == rows] for rows in ("sampled", "decoding"))
-        prompts = [one for one in prefill if one.kernel.rows == "prompts"]
+        experts = [counted for counted in with_rows[False] if isinstance(counted.kernel, ExpertsKernel)]
+        sampled, decoding = (
+            [counted for counted in kernels if counted.kernel.rows == rows] for rows in ("sampled", "decoding")
+        )
+        prompts = [counted for counted in prefill if counted.kernel.rows == "prompts"]
 
         def token_s(has_prompts: bool) -> Floats:
             per_token = with_rows[has_prompts]
-            others = per_token if groups == 1 else [one for one in per_token if one not in experts]
+            others = per_token if groups == 1 else [counted for counted in per_token if counted not in experts]
             return self._total(others, lambda n: Load(tokens=n, all_tokens=n, has_prompts=has_prompts), tokens)
 
         def experts_s(has_prompts: bool) -> Floats | None:
@@ -146,9 +148,9 @@ class KernelTimer(Timer):
 
     def decode_activity(self, sequences: float, context: float, tokens_per_sequence: int = 1) -> Activity:
         """Return what a device does in an iteration without prompts."""
-        own = sequences / self.on_device.attention_data
-        tokens, everywhere = own * tokens_per_sequence, sequences * tokens_per_sequence
-        load = Load(tokens=tokens, all_tokens=everywhere, sampled=tokens, sequences=own, context=context)
+        group_sequences = sequences / self.on_device.attention_data
+        tokens, everywhere = group_sequences * tokens_per_sequence, sequences * tokens_per_sequence
+        load = Load(tokens=tokens, all_tokens=everywhere, sampled=tokens, sequences=group_sequences, context=context)
         return self._kernel_activity("decode", context, load)
 
     def prompt_activity(self, tokens: float, cached: float = 0.0) -> Activity:

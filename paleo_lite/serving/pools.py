@@ -223,7 +223,10 @@ def run_split(
             found_tokens=round(sum(found) * len(chosen) / len(traffic)) if found else None,
         )
         outcomes.append(outcome)
-    return Simulated([one for one in outcomes if len(one.finish_s)], [one for one in computed if len(one.finish_s)])
+    return Simulated(
+        [outcome for outcome in outcomes if len(outcome.finish_s)],
+        [outcome for outcome in computed if len(outcome.finish_s)],
+    )
 
 
 def _chosen(visited: Ints, replicas: int) -> list[Ints]:

@@ -146,7 +146,7 @@ class PrefixesOfRequests:
         found = self.cache.count_found(hashes)
         self.load_s = 0.0
         for block in hashes[found:] if self.tiers else ():
-            tier = next((one for one in self.tiers if one.has(block)), None)
+            tier = next((store for store in self.tiers if store.has(block)), None)
             if tier is None:
                 break
             found += 1

@@ -372,7 +372,7 @@ def _cost(split: Split, by: str) -> float:
 def _front(splits: Sequence[Split]) -> Iterator[Split]:
     """Yield the pairs on the estimated front of requests per second and device over speed of a user."""
     best = 0.0
-    for split in sorted(splits, key=lambda one: (one.tpot_s, -one.requests_per_s / one.devices)):
+    for split in sorted(splits, key=lambda estimate: (estimate.tpot_s, -estimate.requests_per_s / estimate.devices)):
         rate = split.requests_per_s / split.devices
         if rate > best:
             best = rate
