@@ -82,8 +82,10 @@ def learned_run(
     posterior = evidence.posterior(KIND)
     factors = posterior.factors(traits)
     shares = picture_shares(run, machine, model_in)
-    _, after, _ = factors.log_time(shares, posterior.prior.noise[TIME])
+    _, after, before = factors.log_time(shares, posterior.prior.noise[TIME])
     stated = predict_pipeline(run, machine, model_in).interval
-    width = 1.0 if stated is None else float(remaining_width(after, (math.log(stated[0]), math.log(stated[1]))))
+    width = 1.0
+    if stated is not None:
+        width = float(remaining_width(after, before, (math.log(stated[0]), math.log(stated[1]))))
     moved = MovedCauses(dict(zip(factors.causes, factors.mean.tolist())), width)
     return msgspec.structs.replace(run, moved=moved, label=evidence.describe_distance(KIND, traits))

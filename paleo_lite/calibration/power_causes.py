@@ -70,6 +70,6 @@ def learned_device(device: Device, network: str, evidence: EvidenceCalibration |
     if after == before:
         return device  # the watts have nothing in common with it
     reach = QUANTILES[INTERVAL_LEVEL] * float(power.deviation(TYPICAL))
-    width = float(remaining_width(after, (-reach, reach)))
+    width = float(remaining_width(after, before, (-reach, reach)))
     learned = LearnedPower(dict(zip(factors.causes, factors.mean.tolist())), width)
     return msgspec.structs.replace(device, learned_power=learned)

@@ -76,9 +76,11 @@ def learned_job(
     shares = step_shares(job, topology, settings, batch_size, strategy)
     posterior = evidence.posterior(KIND)
     factors = posterior.factors(traits)
-    _, after, _ = factors.log_time(shares, posterior.prior.noise[STEP_TIME])
+    _, after, before = factors.log_time(shares, posterior.prior.noise[STEP_TIME])
     stated = predict_step(job, topology, settings, batch_size, strategy, cluster_prior()).interval
-    width = 1.0 if stated is None else float(remaining_width(after, (math.log(stated[0]), math.log(stated[1]))))
+    width = 1.0
+    if stated is not None:
+        width = float(remaining_width(after, before, (math.log(stated[0]), math.log(stated[1]))))
     moved = MovedCauses(dict(zip(factors.causes, factors.mean.tolist())), width)
     label = f"{model.label}; moved by {evidence.describe_rows(KIND, traits)}"
     named = Job(job.workload, job.machine, msgspec.structs.replace(model, label=label), job.compute_ratio)

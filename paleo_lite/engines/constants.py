@@ -188,16 +188,21 @@ class Learned(msgspec.Struct, frozen=True, eq=False):
     """What measurements of similar servers leave uncertain of the logarithms of the factors of causes."""
 
     causes: tuple[str, ...]  # as `paleo_lite.engines.causes.CAUSES`, and others
-    covariance: Any
+    # Covariances after and before the measurements.
+    after: Any
+    before: Any
     row_variances: dict[str, float]  # variance of the logarithm of a time that no cause explains, by figure
 
-    def variance(self, figure: str, shares: Mapping[str, Any]) -> Any:
-        """Return the variance of the logarithm of a figure, by the shares of causes in it."""
+    def variances(self, figure: str, shares: Mapping[str, Any]) -> tuple[Any, Any]:
+        """Return the variances of the logarithm of a figure after and before, by the shares of causes in it."""
         known = [cause for cause in self.causes if cause in shares]
-        at = [self.causes.index(cause) for cause in known]
+        at = np.ix_(*[[self.causes.index(cause) for cause in known]] * 2)
         vectors = np.array(np.broadcast_arrays(*(shares[cause] for cause in known)), dtype=np.float64)
-        matrix = np.asarray(self.covariance)[np.ix_(at, at)]
-        return np.einsum("i...,ij,j...->...", vectors, matrix, vectors) + self.row_variances[figure]
+        after, before = (
+            np.einsum("i...,ij,j...->...", vectors, np.asarray(matrix)[at], vectors) + self.row_variances[figure]
+            for matrix in (self.after, self.before)
+        )
+        return after, before
 
 
 class EngineConstants(msgspec.Struct, frozen=True, dict=True):

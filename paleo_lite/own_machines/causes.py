@@ -84,9 +84,9 @@ def calibrated_constants(
         (TOKEN, shares_of_token(merged, device, constants, context), constants.deviation),
         (PROMPT, shares_of_prompt(merged, device, constants, prompt_tokens), constants.prompt_deviation),
     ):
-        _, after, _ = factors.log_time(shares, posterior.prior.noise[figure])
+        _, after, before = factors.log_time(shares, posterior.prior.noise[figure])
         reach = DEVIATIONS_AT_90 * deviation
-        deviations[figure] = deviation * float(remaining_width(after, (-reach, reach)))
+        deviations[figure] = deviation * float(remaining_width(after, before, (-reach, reach)))
     moved = multiply_causes(constants, dict(zip(factors.causes, factors.mean.tolist())))
     return msgspec.structs.replace(
         moved,

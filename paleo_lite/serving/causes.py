@@ -116,14 +116,14 @@ def remaining_widths(
         tpot_s=token_s["expected"],
         ttft_s=first_s["expected"],
     )
-    variance = learned.variance(TIME_PER_TOKEN, shares[TIME_PER_TOKEN])
-    per_token = float(remaining_width(variance, (math.log(token_s["low"]), math.log(token_s["high"]))))
+    variances = learned.variances(TIME_PER_TOKEN, shares[TIME_PER_TOKEN])
+    per_token = float(remaining_width(*variances, (math.log(token_s["low"]), math.log(token_s["high"]))))
     # The interval of a first token is that of iterations and of the wait, whose logarithms add up in quadrature.
     of_iterations = math.log(first_s["high"] / first_s["low"]) / 2
     of_wait = Z_90 * first_token_deviation
     stated = math.hypot(of_iterations, of_wait)
-    variance = learned.variance(FIRST_TOKEN, shares[FIRST_TOKEN])
-    wanted = stated * float(remaining_width(variance, (-stated, stated)))
+    variances = learned.variances(FIRST_TOKEN, shares[FIRST_TOKEN])
+    wanted = stated * float(remaining_width(*variances, (-stated, stated)))
     remaining = math.sqrt(max(wanted**2 - (per_token * of_iterations) ** 2, 0.0))
     return RemainingWidths(per_token, remaining / of_wait if of_wait else 1.0)
 

@@ -172,11 +172,11 @@ class Iteration(msgspec.Struct, frozen=True, eq=False, dict=True):
             seconds = self.step.seconds_by_cause(self.kernels, self.load)
         else:
             seconds = {PROMPTS: self._unlimited_s}
-        variance = learned.variance(TIME_PER_TOKEN, shares_of({**seconds, HOST: self.host_s}))
+        variances = learned.variances(TIME_PER_TOKEN, shares_of({**seconds, HOST: self.host_s}))
         factor = np.exp(Z_90 * self.step.deviation(self.kernels, self.load))
         low_s, high_s = self.host_range_s
         ends = self._unlimited_s / factor + low_s, self._unlimited_s * factor + high_s
-        return remaining_width(variance, (np.log(ends[0]), np.log(ends[1])))
+        return remaining_width(*variances, (np.log(ends[0]), np.log(ends[1])))
 
     @cached_property
     def deviation(self) -> Any:

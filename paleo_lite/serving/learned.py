@@ -38,6 +38,7 @@ def learned_constants(evidence: EvidenceCalibration, traits: dict[str, str]) -> 
     learned = Learned(
         factors.causes,
         factors.covariance,
+        factors.prior_covariance,
         {figure: deviation**2 for figure, deviation in posterior.prior.noise.items()},
     )
     return with_factors(engine_constants(), dict(zip(factors.causes, factors.mean.tolist())), learned)

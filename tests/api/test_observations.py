@@ -376,8 +376,8 @@ def test_serve_narrows_its_intervals_as_calibrate_says(tmp_path: Path, users: in
         before, after = (answer.latencies[row.figure]["mean"] for answer in (shipped, moved))
         ends = log(before.low), log(before.high)
         width = log(after.high / after.low) / (ends[1] - ends[0])
-        _, left, _ = posterior.factors(row.traits).log_time(row.shares, posterior.prior.noise[row.figure])
-        assert width == pytest.approx(remaining_width(left, ends), abs=0.08), row.figure
+        _, left, known = posterior.factors(row.traits).log_time(row.shares, posterior.prior.noise[row.figure])
+        assert width == pytest.approx(remaining_width(left, known, ends), abs=0.08), row.figure
     assert [row.figure for row in found.observations] == ["tpot_s", "ttft_s"]
 
 
@@ -389,10 +389,10 @@ def test_a_decoding_pass_is_narrowed_with_its_host(tmp_path: Path) -> None:
     asked = {**SERVER, "phase": "decode", "batch_size": 8, "context": 1100}
     before, after = (pl.predict("llama-3.1-8b", **asked, **more) for more in ({}, {"calibration": found}))
     row, posterior = found.observations[0], found.posterior("server")
-    _, left, _ = posterior.factors(row.traits).log_time(row.shares, posterior.prior.noise[row.figure])
+    _, left, known = posterior.factors(row.traits).log_time(row.shares, posterior.prior.noise[row.figure])
     ends = log(before.interval[0]), log(before.interval[1])
     width = log(after.interval[1] / after.interval[0]) / (ends[1] - ends[0])
-    assert width == pytest.approx(remaining_width(left, ends), abs=0.06)
+    assert width == pytest.approx(remaining_width(left, known, ends), abs=0.06)
 
 
 def test_a_first_token_is_moved_as_calibrate_says(slow_server: EvidenceCalibration) -> None:

@@ -124,17 +124,20 @@ def test_a_single_run_keeps_its_errors() -> None:
 
 
 def test_intervals_are_those_of_the_command() -> None:
-    """An interval of 0.8 to 1.5 around 1 is no wider than that of the posterior; else the prior has one.
+    """An interval of 0.8 to 1.5 is 0.63 wide in logarithms; 1.645 deviations are an end of one of the posterior.
 
-    The posterior's ends are 1.645 deviations from the forecast, in logarithms; 0.8 to 1.5 is 0.63 wide.
+    Half of the deviation is left of a prior that is narrower than the interval, which is half as wide then. Of a wider
+    prior more is left: the interval is that of the posterior. Without a change of the deviation it stays.
     """
     stated = msgspec.structs.replace(row(1.2), interval=(0.8, 1.5))
-    assert LeftOut(stated, 0.1, 0.2, 0.4).ends_before == pytest.approx((np.log(0.8), np.log(1.5)))
-    assert LeftOut(stated, 0.1, 0.2, 0.4).ends == pytest.approx((np.log(0.8), np.log(1.5)))
+    whole = np.log(0.8), np.log(1.5)
+    assert LeftOut(stated, 0.1, 0.2, 0.4).ends_before == pytest.approx(whole)
+    assert LeftOut(stated, 0.1, 0.05, 0.1).ends == pytest.approx((whole[0] / 2, whole[1] / 2))
     narrow = LeftOut(stated, 0.1, 0.1, 0.4).ends
     assert narrow[1] - narrow[0] == pytest.approx(2 * 1.645 * 0.1) and narrow[0] / narrow[1] == pytest.approx(
-        np.log(0.8) / np.log(1.5)
+        whole[0] / whole[1]
     )
+    assert LeftOut(stated, 0.1, 0.1, 0.1).ends == LeftOut(stated, 0.1, 0.4, 0.4).ends == pytest.approx(whole)
     assert LeftOut(row(1.2), 0.1, 0.2, 0.4).ends == pytest.approx((-1.645 * 0.2, 1.645 * 0.2))
 
 
