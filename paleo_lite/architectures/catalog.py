@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 
+import msgspec
+
 from ..errors import BadDescriptor, BadValue, FactoryFailed, MissingExtra, UnknownName
 from ..files import (
     NO_SUCH_FILE,
@@ -30,7 +32,7 @@ from .inputs import Input, read_input
 from .locate import GGUF, WEIGHTS, locate
 from .network import Network, SequenceOptions
 from .ollama import find_in_ollama, is_ollama_name
-from .releases import find_release
+from .releases import find_release, published_release
 
 IMPORTERS = {
     ".prototxt": "paleo_lite.architectures.prototxt:read_prototxt",
@@ -123,6 +125,9 @@ def find_network(
         network = read_network_file(path, image_size, options)
     else:
         network = _read_shipped(version_of(path), image_size, options)
+        release = published_release(name)
+        if release is not None:
+            network = _as_release(network, release)
     if network.lengths is None and options is not None and options.needs_sequences:
         raise BadValue(
             f"{name} does not read sequences: remove --sequence-length and --context, and the phases prefill and decode"
@@ -135,6 +140,15 @@ def find_network(
             f"its source, {network.source}"
         )
     return _trace_at_image_size(network.name, image_size)
+
+
+def _as_release(network: Network, release: str) -> Network:
+    """Return a shipped network under the repository of a later release with the same config."""
+    note = f"{release} has the config of {network.name}, under whose name it is answered"
+    publication = network.publication
+    if publication is not None:
+        publication = msgspec.structs.replace(publication, card=f"https://huggingface.co/{release}")
+    return network._replace(publication=publication, notes=(*network.notes, note))
 
 
 CACHED_NETWORKS = 32

@@ -43,6 +43,13 @@ _TUNED = re.compile(r"(?:-(?:base|bf16|chat|hf|instruct|it|pt|thinking|\d{4}))+$
 _QUANTIZED = re.compile(r"-(fp8|nvfp4|mxfp4|mxfp8|int4|int8|awq|gptq|gguf)(?:-|$)")
 
 
+def published_release(name: str) -> str | None:
+    """Return the repository of a later release with the config of a shipped network; None for other names."""
+    wanted = name.lower()
+    plain = _TUNED.sub("", wanted)
+    return next((release for release in RELEASES if {wanted, plain} & set(_spellings(release))), None)
+
+
 def find_release(name: str) -> Path | None:
     """Return the shipped config of a release; None for other names.
 

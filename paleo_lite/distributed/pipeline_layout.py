@@ -67,8 +67,8 @@ def _of_counts(text: str) -> str:
 def _expand(text: str) -> str:
     """Return a layout without repetitions, parentheses and commas."""
     problem = BadValue(
-        "`--schedule layout` must consist of E, t, m, L, | and repetitions such as t*3 or (tt|)*4, of at most "
-        f"{_MAX_STAGES_AND_BLOCKS:,} letters (got {text[:80]!r})"
+        "`--schedule layout` must be the blocks of each stage, such as 8,9,9,6, or consist of E, t, m, L, | and "
+        f"repetitions such as t*3 or (tt|)*4, of at most {_MAX_STAGES_AND_BLOCKS:,} letters (got {text[:80]!r})"
     )
     groups: list[list[str]] = [[]]  # pieces of the text, for every open parenthesis
     position = 0

@@ -52,7 +52,7 @@ CLASSES = {
     "memcpy": "copy",
     "memset": "fill of memory",
     "communication": "collectives and other messages between devices",
-    "other": "not recognised by its name",
+    "other": "not recognised by its name, or left out of a printed table",
 }
 """Description by class. ``convolution_gemm`` and ``convolution_besides`` need a profiler that records operations."""
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
 from pathlib import Path
 
+from ..units import is_integer
 from .configuration import find_gpu
 from .findings import Findings
 from .text import find_lines, to_number
@@ -46,6 +48,7 @@ _MARKERS = ("vllm", "sglang", "trtllm-serve", " -", "ardware", "GPU", "gpu", "ev
 def note_description(path: Path, findings: Findings) -> None:
     """Guess facts of a run from the commands and the hardware that a text names; what it states twice must agree."""
     stated: dict[str, dict[str, None]] = defaultdict(dict)  # values of each fact, in their order
+    named_gpus: dict[tuple[str, int | None], None] = {}
     in_command = is_server_shown = is_divided = False
     for line in find_lines(path, _MARKERS):
         for command, engine in {**_SERVERS, **_CLIENTS}.items():
@@ -66,11 +69,28 @@ def note_description(path: Path, findings: Findings) -> None:
         elif match := _HARDWARE.match(line):
             gpu, count = find_gpu(match["text"])
             if gpu:
-                findings.guess("a line about the hardware", gpu=gpu, devices=count)
+                named_gpus[gpu, count] = None
     for fact, values in stated.items():
-        if len(values) == 1:
-            (text,) = values
-            number = to_number(text)
-            findings.guess("a command in the text", **{fact: text if number is None else number})
+        if len(values) > 1:
+            findings.doubt(f"the commands name several values of {fact}: {', '.join(values)}")
+            continue
+        (text,) = values
+        number = to_number(text)
+        findings.guess("a command in the text", **{fact: text if number is None else number})
     if is_server_shown and not is_divided:
         findings.guess("the default of the server's command", tensor=1)
+    if len(named_gpus) > 1:
+        findings.doubt(f"the text names several devices: {', '.join(gpu for gpu, _ in named_gpus)}")
+    for gpu, count in named_gpus if len(named_gpus) == 1 else ():
+        findings.guess("a line about the hardware", gpu=gpu, devices=count)
+        _compare_devices(findings, count)
+
+
+def _compare_devices(findings: Findings, count: int | None) -> None:
+    """Say where a text names more devices than its server uses."""
+    degrees = [findings.configuration.get(name, 1) for name in ("tensor", "pipeline", "data")]
+    if count is None or "tensor" not in findings.configuration or not all(map(is_integer, degrees)):
+        return
+    used = math.prod(degrees)
+    if used < count:
+        findings.doubt(f"the text names {count} devices, and the command of the server uses {used}")

@@ -28,9 +28,15 @@ def notes_of(
     on_device, timer = deployment.on_device, deployment.timer
     context = mean_context(traffic)
     network_notes = on_device.decode_workload(max(round(context), 1)).network.notes
-    if deployment.options.speculation.heads == "mtp":  # these layers draft
-        network_notes = tuple(note for note in network_notes if not note.startswith(NEXT_TOKEN_LAYERS))
     requested = _setting_notes(prepared, figures["mean_sequences"] or 1.0)
+    if deployment.options.speculation.heads == "mtp":
+        others = tuple(note for note in network_notes if not note.startswith(NEXT_TOKEN_LAYERS))
+        if others == network_notes:
+            requested.append(
+                f"the config of {on_device.workload.network.name} has no layers that predict further tokens: "
+                "`draft=mtp` needs weights that were trained with them"
+            )
+        network_notes = others  # these layers draft
     published = published_weights_note(on_device.workload)
     if published is not None:
         requested.append(published)
@@ -99,7 +105,8 @@ def _device_notes(prepared: PreparedDeployment, traffic: Traffic) -> list[str]:
     deployment = prepared.deployment
     tensor = deployment.on_device.tensor
     prompt = deployment.timer.prompt_activity(max(float(traffic.input_tokens.mean()), 1.0))
-    if tensor > 1 and prompt.links_s > (tensor - 1) * (prompt.arithmetic_s + prompt.memory_s):
+    is_pipeline = deployment.on_device.pipeline.degree > 1  # whose stages send prompts on, too
+    if tensor > 1 and not is_pipeline and prompt.links_s > (tensor - 1) * (prompt.arithmetic_s + prompt.memory_s):
         notes.append(
             f"prompts take longer on {tensor} devices than on one: all-reduces take longer than the products that "
             "`--tensor` saves"

@@ -63,10 +63,10 @@ def test_numbers_of_blocks() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("Et*3|x|L", "must consist of E, t, m, L"),
-        ("(t|", "must consist of"),
-        ("t)|", "must consist of"),
-        ("*3", "must consist of"),
+        ("Et*3|x|L", "or consist of E, t, m, L"),
+        ("(t|", "or consist of"),
+        ("t)|", "or consist of"),
+        ("*3", "or consist of"),
         ("E(t*9999)*9999L", "at most 20,000 letters"),
         ("tt|tL", "one E \\(embedding\\) in front"),
         ("Et||tL", "stage 2 of 3 is empty"),

@@ -66,6 +66,20 @@ def test_what_is_stated_twice_must_agree(tmp_path: Path) -> None:
     findings = findings_of(text + REPORT, tmp_path)
     assert "network" not in findings.configuration
     assert findings.configuration["tensor"] == 2
+    assert "the commands name several values of network: a/one, a/two" in findings.doubts
+
+
+def test_devices_that_differ_are_said(tmp_path: Path) -> None:
+    findings = findings_of("GPU: 8xH200\nGPU: 4xA100\n" + REPORT, tmp_path)
+    assert "gpu" not in findings.configuration
+    assert "the text names several devices: H200, A100" in findings.doubts
+
+
+@pytest.mark.parametrize(("tensor", "is_said"), [(2, True), (8, False)])
+def test_devices_that_the_server_leaves_idle_are_said(tensor: int, is_said: bool, tmp_path: Path) -> None:
+    text = f"GPU: 8xH200\nvllm serve a/one --tensor-parallel-size {tensor}\n"
+    said = f"the text names 8 devices, and the command of the server uses {tensor}"
+    assert (said in findings_of(text + REPORT, tmp_path).doubts) == is_said
 
 
 @pytest.mark.parametrize("value", ["$TP", "<N>", "{tp}", "auto"])
