@@ -152,7 +152,7 @@ def test_time_to_read_a_petabyte():
         ("gemm 1 1 1 --peak 1TFLOP/s --clock base", "`--peak` cannot be combined with a calibration, clock"),
         ("gemm 1 1 1 --peak 1TB/s", "not in FLOP/s"),
         ("gemm 1 1 1 --gpu k80 --tile 64", "the tile must be rows x columns"),
-        ("gemm 1 0 1 --gpu k80", "`N` must be an integer >= 1 (got 0)"),
+        ("gemm 1 0 1 --gpu k80", "'0' is not an integer >= 1"),
         ("gemm 1 1 1 --gpu k80 --precision fp16", "has no fp16 peak"),
         ("gemm 8 8 8 --gpu k80 --count 8 --into 5", "5 does not divide 8"),
         ("feeding resnet50 --gpu k80 --storage nvmee", "no storage is called 'nvmee': did you mean nvme"),

@@ -35,7 +35,7 @@ def test_one_file(folder: Path) -> None:
     for line in (
         "bench.json: vLLM bench serve",
         "mean concurrency",
-        "H100 (a guess: from `gpu` in the file)",
+        "H100 (a guess: `gpu` in the file)",
     ):
         assert line in text
     assert "note: The precision is not in the file: give `--precision bf16`" in text
