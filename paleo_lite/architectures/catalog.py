@@ -30,7 +30,7 @@ from ..units import check_integer
 from .descriptor import FORMAT, TRACER, decode_descriptor, read_bounded, read_descriptor, write_descriptor
 from .inputs import Input, read_input
 from .locate import GGUF, WEIGHTS, locate
-from .network import Network, SequenceOptions
+from .network import MODEL_CARDS, Network, SequenceOptions
 from .ollama import find_in_ollama, is_ollama_name
 from .releases import find_release, published_release
 
@@ -147,7 +147,7 @@ def _as_release(network: Network, release: str) -> Network:
     note = f"{release} has the config of {network.name}, under whose name it is answered"
     publication = network.publication
     if publication is not None:
-        publication = msgspec.structs.replace(publication, card=f"https://huggingface.co/{release}")
+        publication = msgspec.structs.replace(publication, card=MODEL_CARDS + release)
     return network._replace(publication=publication, notes=(*network.notes, note))
 
 

@@ -93,6 +93,10 @@ TEXT_ENCODERS = "text encoders"
 """Group of the encoders of text, such as BERT."""
 
 
+MODEL_CARDS = "https://huggingface.co/"
+"""Start of the addresses of model cards on the Hugging Face Hub, before the repository."""
+
+
 class Publication(msgspec.Struct, frozen=True):
     """Figures that the publisher of a shipped network states.
 

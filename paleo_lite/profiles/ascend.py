@@ -12,7 +12,6 @@ import math
 import re
 from collections.abc import Iterator
 from decimal import Decimal, InvalidOperation
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +30,7 @@ _NAMES = (
     "category", "kernel", "op", "start_ns", "duration_ns", "calls", "stream", "device", "step", "params", "flops",
 )  # fmt: skip
 _BLOCK = (16, 16)
+"""Last dimensions of a matrix in blocks of the cube unit (the format FRACTAL_NZ)."""
 _PRODUCT = re.compile(r"(?:Batch)?MatMul(?:V[23])?")
 _COPY = re.compile(r"MEMCPY|SDMA", re.IGNORECASE)
 _ABSENT = ("", "N/A")
@@ -110,7 +110,7 @@ def _flops(operator: str, inputs: str, outputs: str) -> float | None:
     operands, results = _shapes(inputs), _shapes(outputs)
     if len(operands) < 2 or not results or min(map(len, (*operands[:2], *results))) < 2:
         return None
-    left, right, result = (prod(shape) for shape in (*operands[:2], results[0]))
+    left, right, result = (math.prod(shape) for shape in (*operands[:2], results[0]))
     leading = [_batches(shape) for shape in (results[0], *operands[:2])]
     batches = leading[0] if leading[0] == leading[1] == leading[2] else 1  # one operand may have no batches
     if not result:
@@ -120,7 +120,7 @@ def _flops(operator: str, inputs: str, outputs: str) -> float | None:
 
 def _batches(shape: tuple[int, ...]) -> int:
     """Return the matrices of a tensor, whose last dimensions are rows and columns, or blocks and 16 x 16 numbers."""
-    return prod(shape[:-4] if len(shape) >= 4 and shape[-2:] == _BLOCK else shape[:-2])
+    return math.prod(shape[:-4] if len(shape) >= 4 and shape[-2:] == _BLOCK else shape[:-2])
 
 
 def _shapes(text: str) -> list[tuple[int, ...]]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from ..architectures import Network
+from ..architectures.network import MODEL_CARDS
 from ..engines.records import SERVERS
 from ..engines.records.record import HEAD, DraftWords, Launcher, NodeWords
 from ..formats import FORMATS
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from .requests import Traffic
 
 Value = str | int | float | bool | None
-
-HUGGING_FACE = "https://huggingface.co/"
 
 CONFIGURATION = "options.yaml"
 """File of the options that a command reads from a file."""
@@ -40,8 +39,8 @@ class Launch(msgspec.Struct, frozen=True):
 
 def find_repository(network: Network) -> str:
     """Return the repository of a network on Hugging Face, or the name of the network if its publisher is not known."""
-    if network.publication is not None and network.publication.card.startswith(HUGGING_FACE):
-        return network.publication.card.removeprefix(HUGGING_FACE)
+    if network.publication is not None and network.publication.card.startswith(MODEL_CARDS):
+        return network.publication.card.removeprefix(MODEL_CARDS)
     return network.name
 
 

@@ -30,6 +30,18 @@ def test_a_release_is_the_network_that_has_its_shape(name, shipped):
     assert find_network_name(name) == shipped
 
 
+def test_a_release_keeps_its_repository_and_says_whose_config_it_has() -> None:
+    """The launch command of a server starts the weights that were asked for."""
+    network = find_network("step-3.7-flash")
+    assert network.publication is not None
+    assert network.publication.card == "https://huggingface.co/stepfun-ai/Step-3.7-Flash"
+    assert (
+        "stepfun-ai/Step-3.7-Flash has the config of step-3.5-flash, under whose name it is answered" in network.notes
+    )
+    own = find_network("step-3.5-flash")
+    assert own.publication is not None and own.publication.card.endswith("Step-3.5-Flash")
+
+
 def test_releases_are_shipped_networks():
     assert {*RELEASES.values()} <= {*network_names()}
     assert all("/" in release for release in RELEASES)

@@ -124,3 +124,9 @@ def test_heads_need_tokens_and_no_pipeline() -> None:
 def test_deepseek_r1_writes_as_many_tokens_as_published(tokens: int, written: float) -> None:
     """vLLM's pull request 12755 accepts 0.81 of one drafted token and 1.49 of three."""
     assert PUBLISHED["deepseek-r1"][0].tokens[tokens] == written
+
+
+@pytest.mark.parametrize(("network", "is_said"), [("llama-3.1-8b", True), ("glm-4.5-air", False)])
+def test_a_network_without_layers_that_draft_is_said(network: str, is_said: bool) -> None:
+    answer = pl.serve(network, gpu="h200-sxm", tensor=2, rate=1, num_requests=50, speculation="draft=mtp,tokens=1")
+    assert any("has no layers that predict further tokens" in note for note in answer.notes) == is_said
