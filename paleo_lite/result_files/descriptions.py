@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
+from itertools import islice
 from pathlib import Path
 
 from ..units import is_integer
@@ -42,6 +43,8 @@ _UNKNOWN = re.compile(r"[$`{}<>]|auto$|none$", re.IGNORECASE)
 """Values that say nothing: a variable of the shell, a place to fill in, the default."""
 
 _HARDWARE = re.compile(r"\W*(?:hardware|gpus?|devices?|accelerators?)\b\W{1,8}(?P<text>\w.{1,200})", re.IGNORECASE)
+_MOST_LINES = 20_000
+"""Lines with a marker that are read: commands stand before the requests of a log."""
 _MARKERS = ("vllm", "sglang", "trtllm-serve", " -", "ardware", "GPU", "gpu", "evice", "ccelerator")
 
 
@@ -50,7 +53,7 @@ def note_description(path: Path, findings: Findings) -> None:
     stated: dict[str, dict[str, None]] = defaultdict(dict)  # values of each fact, in their order
     named_gpus: dict[tuple[str, int | None], None] = {}
     in_command = is_server_shown = is_divided = False
-    for line in find_lines(path, _MARKERS):
+    for line in islice(find_lines(path, _MARKERS), _MOST_LINES):
         for command, engine in {**_SERVERS, **_CLIENTS}.items():
             if match := command.search(line):
                 in_command = True

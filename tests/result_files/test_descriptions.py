@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from paleo_lite.result_files import descriptions
 from paleo_lite.result_files.detect import read_result
 from paleo_lite.result_files.findings import Findings
 
@@ -91,3 +92,10 @@ def test_a_variable_says_nothing(value: str, tmp_path: Path) -> None:
 def test_prose_about_an_engine_is_no_command(tmp_path: Path) -> None:
     findings = findings_of(f"We compared vllm and sglang - with --tp 8 both are fast.\n{REPORT}", tmp_path)
     assert {"engine", "tensor", "network"}.isdisjoint(findings.configuration)
+
+
+def test_of_a_long_log_the_beginning_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(descriptions, "_MOST_LINES", 2)
+    requests = "INFO - vllm request finished\n" * 5
+    findings = findings_of(f"vllm serve a/one\n{REPORT}{requests}vllm serve a/two\n", tmp_path)
+    assert findings.configuration["network"] == "a/one"
