@@ -112,8 +112,8 @@ def test_a_window_inside_the_range_is_detected():
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"sequence_length": 5000}, r"--sequence-length must be an integer from 16 to 4096 \(got 5000\)"),
-        ({"sequence_length": 15}, r"from 16 to 4096 \(got 15\)"),
+        ({"sequence_length": 5000}, r"--sequence-length must be an integer from 16 to 4,096 \(got 5000\)"),
+        ({"sequence_length": 15}, r"from 16 to 4,096 \(got 15\)"),
         (
             {"phase": "decode", "context": 9},
             "phases prefill and decode, and --context, need a network from a config",
