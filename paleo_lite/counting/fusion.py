@@ -19,7 +19,7 @@ import numpy as np
 from ..errors import UnknownName
 from ..units import element_bytes
 from .kinds import ACTIVATIONS, copies_attention_output, fusion_of
-from .layer import Layer, Op, trace_flow
+from .layer import Layer, Op, Shape
 from .megatron import fuse_megatron_kernels
 from .work import AUTOCAST, CHANNELS_LAST, COLUMNS, COMPILED, ENGINE, MEGATRON, PASSES, UNFUSED_EXECUTIONS, Work
 
@@ -58,10 +58,38 @@ class _Kernel:
         self.waits_for = waits_for  # bit mask of the kernels that must finish before, directly or transitively
 
 
+class _Facts(NamedTuple):
+    """What grouping asks of each layer."""
+
+    kinds: list[str]
+    fusions: list[str | None]
+    read_elements: list[int]  # of the largest input
+    written_elements: list[int]  # of the largest output
+
+    @classmethod
+    def of_layers(cls, layers: Sequence[Layer]) -> _Facts:
+        """Return the facts of layers, in their order."""
+        largest = _LargestShape()
+        return cls(
+            [layer.kind for layer in layers],
+            [fusion_of(layer) for layer in layers],
+            [largest[layer.inputs] for layer in layers],
+            [largest[layer.outputs] for layer in layers],
+        )
+
+
+class _LargestShape(dict[tuple[Shape, ...], int]):
+    """The number of elements of the largest of several shapes, which layers share; 0 of none."""
+
+    def __missing__(self, shapes: tuple[Shape, ...]) -> int:
+        elements = self[shapes] = max(map(prod, shapes), default=0)
+        return elements
+
+
 class _Edges(NamedTuple):
     """The graph of launched layers, in which views and other layers without a kernel are skipped."""
 
-    readers: list[list[int]]  # for each layer, the launched layers that read its output
+    readers: list[set[int]]  # for each layer, the launched layers that read its output
     # For each layer, the launched layers that produce its inputs; negative for inputs and constants.
     sources: list[list[int]]
 
@@ -83,12 +111,12 @@ def fuse(layers: Sequence[Layer], work: Work, execution: str) -> Work:
         work = _remove_attention_output_copies(layers, work)
     launched = work.column("kernels", "inference")[0] > 0
     edges = _find_edges(layers, launched | ~work.counted)
-    folded = _find_folded_norms(layers, edges) if execution in _EXECUTIONS_WITH_EPILOGUES else {}
-    kernels = _Grouping(layers, edges, launched, folded, execution).group()
+    facts = _Facts.of_layers(layers)
+    folded = _find_folded_norms(facts.fusions, edges) if execution in _EXECUTIONS_WITH_EPILOGUES else {}
+    kernels = _Grouping(facts, edges, launched, folded, execution).group()
     if execution == ENGINE:
-        kernels = _merge_by_module(layers, kernels)
-    op_arguments = trace_flow(layers).op_arguments
-    ops = {batch_size: _sizes_of_tensors(layers, op_arguments, batch_size) for batch_size in (1, 2)}
+        kernels = _merge_by_module(layers, facts.fusions, kernels)
+    ops = {batch_size: _sizes_of_tensors(layers, work.flow.op_arguments, batch_size) for batch_size in (1, 2)}
     at_one, at_two = (
         _fused_columns(layers, work, ops[batch_size], batch_size, kernels, edges, folded) for batch_size in (1, 2)
     )
@@ -99,7 +127,7 @@ def fuse(layers: Sequence[Layer], work: Work, execution: str) -> Work:
     if execution == COMPILED:
         is_launched = work.column("kernels", "forward")[0] > 0
         training_edges = _find_edges(layers, is_launched | ~work.counted)
-        training_kernels = _Grouping(layers, training_edges, is_launched, {}, execution).group()
+        training_kernels = _Grouping(facts, training_edges, is_launched, {}, execution).group()
         trained_at_one, trained_at_two = (
             _trained_columns(layers, work, ops[batch_size], batch_size, training_kernels, training_edges)
             for batch_size in (1, 2)
@@ -137,21 +165,23 @@ def _remove_attention_output_copies(layers: Sequence[Layer], work: Work) -> Work
     return msgspec.structs.replace(work, per_sample=per_sample, fixed=fixed)
 
 
-def _merge_by_module(layers: Sequence[Layer], kernels: Sequence[_Kernel]) -> list[_Kernel]:
+def _merge_by_module(
+    layers: Sequence[Layer], fusions: Sequence[str | None], kernels: Sequence[_Kernel]
+) -> list[_Kernel]:
     """Merge consecutive kernels of pointwise layers of the same module, such as rotary positions."""
     merged: list[_Kernel] = []
     for kernel in sorted(kernels, key=lambda kernel: kernel.members[0]):
         previous = merged[-1] if merged else None
-        if previous is not None and _can_merge_in_module(layers, [*previous.members, *kernel.members]):
+        if previous is not None and _can_merge_in_module(layers, fusions, [*previous.members, *kernel.members]):
             previous.members += kernel.members
         else:
             merged.append(kernel)
     return merged
 
 
-def _can_merge_in_module(layers: Sequence[Layer], members: Sequence[int]) -> bool:
+def _can_merge_in_module(layers: Sequence[Layer], fusions: Sequence[str | None], members: Sequence[int]) -> bool:
     modules = {layers[member].place.module for member in members}
-    return len(modules) == 1 and all(fusion_of(layers[member]) in _OPEN_FUSIONS for member in members)
+    return len(modules) == 1 and all(fusions[member] in _OPEN_FUSIONS for member in members)
 
 
 def _find_edges(layers: Sequence[Layer], is_visible: np.ndarray) -> _Edges:
@@ -161,7 +191,7 @@ def _find_edges(layers: Sequence[Layer], is_visible: np.ndarray) -> _Edges:
     """
     source = list(range(len(layers)))
     sources: list[list[int]] = []
-    readers: list[list[int]] = [[] for _ in layers]
+    readers: list[set[int]] = [set() for _ in layers]
     for index, layer in enumerate(layers):
         if not is_visible[index]:
             parent = layer.parents[0] if layer.parents else -1
@@ -169,18 +199,20 @@ def _find_edges(layers: Sequence[Layer], is_visible: np.ndarray) -> _Edges:
         producers = [source[parent] if parent >= 0 else parent for parent in layer.parents]
         sources.append(producers)
         if is_visible[index]:
-            for producer in {producer for producer in producers if producer >= 0}:
-                readers[producer].append(index)
+            for producer in producers:
+                if producer >= 0:
+                    readers[producer].add(index)
     return _Edges(readers, sources)
 
 
-def _find_folded_norms(layers: Sequence[Layer], edges: _Edges) -> dict[int, int]:
+def _find_folded_norms(fusions: Sequence[str | None], edges: _Edges) -> dict[int, int]:
     """Return the convolution or linear layer of each batch norm that is its only reader."""
     folded = {}
-    for index, layer in enumerate(layers):
+    for index, fusion in enumerate(fusions):
+        if fusion != "folded":
+            continue
         parent = edges.sources[index][0] if edges.sources[index] else -1
-        is_only_reader = parent >= 0 and edges.readers[parent] == [index]
-        if is_only_reader and fusion_of(layer) == "folded" and fusion_of(layers[parent]) == "library":
+        if parent >= 0 and edges.readers[parent] == {index} and fusions[parent] == "library":
             folded[index] = parent
     return folded
 
@@ -189,9 +221,9 @@ class _Grouping:
     """Assigns each layer, in the order of execution, to an earlier kernel or to a kernel of its own."""
 
     def __init__(
-        self, layers: Sequence[Layer], edges: _Edges, launched: np.ndarray, folded: dict[int, int], execution: str
+        self, facts: _Facts, edges: _Edges, launched: np.ndarray, folded: dict[int, int], execution: str
     ) -> None:
-        self.layers = layers
+        self.facts = facts
         self.edges = edges
         self.launched = launched
         self.folded = folded
@@ -202,7 +234,7 @@ class _Grouping:
 
     def group(self) -> list[_Kernel]:
         """Return all kernels."""
-        for index in range(len(self.layers)):
+        for index in range(len(self.facts.kinds)):
             if index in self.folded:
                 self.kernel_of_layer[index] = self.kernel_of_layer[self.folded[index]]
             elif self.launched[index]:
@@ -231,59 +263,56 @@ class _Grouping:
         self._join(first, index)
 
     def _new_kernel(self, index: int, waits_for: int) -> _Kernel:
-        layer = self.layers[index]
-        fusion = fusion_of(layer)
-        is_reduction = fusion == "reduction"
+        fusion = self.facts.fusions[index]
+        read, written = self.facts.read_elements[index], self.facts.written_elements[index]
         accepts = ""
         if fusion in _OPEN_FUSIONS:
             accepts = "all"
         elif self.has_epilogues and fusion == "library":
             accepts = "epilogue"
-        kernel = _Kernel(index, _largest(layer.inputs if is_reduction else layer.outputs), accepts, waits_for)
-        kernel.reduced_elements = _largest(layer.outputs) if is_reduction else 0
+        is_reduction = fusion == "reduction"
+        kernel = _Kernel(index, read if is_reduction else written, accepts, waits_for)
+        kernel.reduced_elements = written if is_reduction else 0
         return kernel
 
     def _can_compute(self, number: int, index: int) -> bool:
         """Return whether a kernel can also compute a layer, according to its shapes and kind."""
-        kernel, layer = self.kernels[number], self.layers[index]
+        kernel = self.kernels[number]
         if kernel.accepts == "epilogue":
             return self._is_epilogue(kernel, index)
         if kernel.accepts != "all":
             return False
-        fusion = fusion_of(layer)
+        fusion = self.facts.fusions[index]
         if fusion == "reduction":
-            return not kernel.reduced_elements and _largest(layer.inputs) == kernel.elements
+            return not kernel.reduced_elements and self.facts.read_elements[index] == kernel.elements
         if fusion == "window":
-            return self._is_exclusive(kernel, index, lambda member: member.kind in ACTIVATIONS)
+            return self._is_exclusive(kernel, index, lambda member: self.facts.kinds[member] in ACTIVATIONS)
         if fusion not in _POINTWISE_FUSIONS:
             return False
-        elements = _largest(layer.outputs)
+        elements = self.facts.written_elements[index]
         return elements in (kernel.elements, kernel.reduced_elements) or self._is_inlined(kernel, index, elements)
 
     def _is_epilogue(self, kernel: _Kernel, index: int) -> bool:
         """Return whether a library call can apply a layer to its output: an activation, or one residual addition."""
-        layer = self.layers[index]
+        kind = self.facts.kinds[index]
         last = kernel.members[-1]
         norms = [norm for norm, convolution in self.folded.items() if convolution == last]
         readers = self.edges.readers[norms[0] if norms else last]
-        has_addition = any(self.layers[member].kind == "add" for member in kernel.members)
-        kind_fits = layer.kind in ACTIVATIONS or (layer.kind == "add" and not has_addition)
-        return set(readers) == {index} and kind_fits and _largest(layer.outputs) == kernel.elements
+        has_addition = any(self.facts.kinds[member] == "add" for member in kernel.members)
+        kind_fits = kind in ACTIVATIONS or (kind == "add" and not has_addition)
+        return readers == {index} and kind_fits and self.facts.written_elements[index] == kernel.elements
 
     def _is_inlined(self, kernel: _Kernel, index: int, elements: int) -> bool:
         """Return whether a kernel of pointwise layers on a smaller tensor (a gate's sigmoid) is recomputed in a
         layer."""
         return elements > kernel.elements and self._is_exclusive(
-            kernel, index, lambda member: fusion_of(member) in _POINTWISE_FUSIONS
+            kernel, index, lambda member: self.facts.fusions[member] in _POINTWISE_FUSIONS
         )
 
-    def _is_exclusive(self, kernel: _Kernel, index: int, fits: Callable[[Layer], bool]) -> bool:
+    def _is_exclusive(self, kernel: _Kernel, index: int, fits: Callable[[int], bool]) -> bool:
         """Return whether all layers of a kernel fit a condition, and only the layer `index` reads the kernel."""
         allowed_readers = {index, *kernel.members}
-        return all(
-            fits(self.layers[member]) and set(self.edges.readers[member]) <= allowed_readers
-            for member in kernel.members
-        )
+        return all(fits(member) and self.edges.readers[member] <= allowed_readers for member in kernel.members)
 
     def _is_ready(self, number: int, parents: set[int]) -> bool:
         """Return whether none of the other parents of a layer waits for this kernel."""
@@ -313,18 +342,18 @@ class _Grouping:
         self._propagate_waits(number)
 
     def _join(self, number: int, index: int) -> None:
-        kernel, layer = self.kernels[number], self.layers[index]
+        kernel = self.kernels[number]
         parents = self._parent_kernels(index)
         previous_waits = kernel.waits_for
         kernel.waits_for |= self._waits_for(parents - {number})
         kernel.members.append(index)
-        fusion = fusion_of(layer)
+        fusion, written = self.facts.fusions[index], self.facts.written_elements[index]
         if fusion == "reduction":
-            kernel.reduced_elements = _largest(layer.outputs)
+            kernel.reduced_elements = written
         elif fusion in ("window", "start"):
-            kernel.elements = _largest(layer.outputs)
+            kernel.elements = written
         else:
-            kernel.elements = max(kernel.elements, _largest(layer.outputs))
+            kernel.elements = max(kernel.elements, written)
         self.kernel_of_layer[index] = number
         if kernel.waits_for != previous_waits:
             self._propagate_waits(number)
@@ -372,7 +401,7 @@ def _fused_columns(
         bytes_written = 0
         for member in kernel.members:
             readers = edges.readers[norm_of_convolution.get(member, member)]
-            is_read_outside = not readers or not set(readers) <= inside
+            is_read_outside = not readers or not readers <= inside
             if is_read_outside:
                 bytes_written += int(written[member])
         for member in kernel.members:
@@ -407,12 +436,12 @@ def _trained_columns(
     for kernel in kernels:
         if len(kernel.members) == 1:
             continue
-        members, first = kernel.members, kernel.members[0]
-        inputs_bytes = element_size * _elements_read_from_outside(layers, ops, members, set(members), edges)
+        members, first, inside = kernel.members, kernel.members[0], set(kernel.members)
+        inputs_bytes = element_size * _elements_read_from_outside(layers, ops, members, inside, edges)
         outputs_bytes = 0
         for member in members:
             readers = edges.readers[member]
-            if not readers or not set(readers) <= set(members):
+            if not readers or not readers <= inside:
                 outputs_bytes += int(written[forward, member])
         has_gradient = bool(launches[data, members].any())
         weight_bytes = int(written[weight, members].sum())
@@ -444,8 +473,3 @@ def _elements_read_from_outside(
         # Views may expand or overlap: a kernel reads no more than the whole tensor.
         total += min(elements, ops[source].y) if source >= 0 else elements
     return total
-
-
-def _largest(shapes: Sequence[tuple[int, ...]]) -> int:
-    """Return the number of elements of the largest shape."""
-    return max((prod(shape) for shape in shapes), default=0)

@@ -17,7 +17,7 @@ import numpy as np
 from ..errors import BadValue, CountFailed, UnknownName, UnsupportedPhase
 from ..units import check_integer, element_bytes
 from .kinds import MATRIX_KINDS, RULE_ERRORS, USER_RULES, count_failure, count_layer
-from .layer import NO_COST, NOWHERE, RECURRENT_MODULES, Cost, Flow, Layer, Op, PassCost, trace_flow
+from .layer import NO_COST, RECURRENT_MODULES, Cost, Flow, Layer, Op, PassCost, trace_flow
 
 PASSES = ("inference", "forward", "backward_data", "backward_weight", "update")
 """The counted passes; ``forward`` is the forward pass of a training step."""
@@ -139,6 +139,7 @@ class Work(msgspec.Struct, frozen=True, eq=False):
     activations_per_sample: Array  # number of output elements per sample, shape (layers,); 0 for views
     matrix: NDArray[np.bool_]  # layers whose multiply-accumulates tensor cores can compute, shape (layers,)
     unknown: tuple[str, ...]  # kinds without a rule, with the number of their layers: ``("aten.sort (2)",)``
+    flow: Flow  # which tensors grow with the batch, and which receive gradients
     execution: str = "eager"  # another of `paleo_lite.counting.fusion.EXECUTIONS` after `fuse`
     # Index of the layer that holds the bytes and launches of the fused kernel a layer belongs to, shape (layers,); None
     # without fusion.
@@ -271,6 +272,7 @@ def count(layers: Sequence[Layer], precision: str = "fp32", convention: str = "f
         activations_per_sample=np.array(activations, dtype=np.int64)[group_of_layer],
         matrix=np.array([layer.kind in MATRIX_KINDS for layer in layers], dtype=bool),
         unknown=_kinds_without_rule(layers, counted),
+        flow=flow,
     )
     if not any(layer.origin in RECURRENT_MODULES for layer in layers):
         return work
@@ -316,8 +318,10 @@ def _group_identical_layers(layers: Sequence[Layer], flow: Flow) -> tuple[Array,
     representatives: list[int] = []
     for index, layer in enumerate(layers):
         name = layer.name if layer.kind in USER_RULES else ""  # a user's rule may depend on the name
-        facts = layer._replace(name=name, parents=(), attributes=repr(layer.attributes), place=NOWHERE)  # type: ignore[arg-type]
-        key = (facts, flow.op_arguments[index], flow.consumers[index])
+        shapes = (layer.inputs, layer.outputs, layer.weights)
+        attributes = repr(layer.attributes) if layer.attributes else ""
+        facts = (name, layer.kind, layer.origin, layer.parameters, attributes)
+        key = (facts, shapes, flow.op_arguments[index], flow.consumers[index])
         number = numbers.setdefault(key, len(representatives))
         if number == len(representatives):
             representatives.append(index)
