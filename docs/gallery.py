@@ -1,7 +1,7 @@
 """Draw every chart, report and page for visual inspection: ``python docs/gallery.py FOLDER [NAME ...]``.
 
 `gallery.toml` lists the inputs of each picture and its required content. ``FOLDER/index.html`` shows all pictures for a
-small, a usual and a huge input, at the widths of a desktop and of a phone, light and dark. Needs Chromium and
+small, a usual and a huge input, at the widths of a desktop, a tablet and a phone, light and dark. Needs Chromium and
 PALEO_LITE_DATA.
 """
 
@@ -24,7 +24,7 @@ from screenshot import served, started_browser
 from paleo_lite.cli import main as paleo_lite
 
 STATES = ("small", "usual", "huge")
-WIDTHS = {"desk": 1280, "phone": 390}
+WIDTHS = {"desk": 1280, "tablet": 768, "phone": 390}
 SCHEMES = ("light", "dark")
 _HEIGHT = "(document.querySelector('[data-testid=stMain]') || document.documentElement).scrollHeight"
 

@@ -65,6 +65,7 @@ from .launches import (
 )
 from .names import communicates
 from .ncu import counted_flops
+from .onnxruntime import HEAD as ONNX_RUNTIME
 from .table import batch_of, encode_names, encode_text, from_numpy, text_array, to_numpy
 from .xla import SIGN
 
@@ -126,7 +127,8 @@ class ChromeTrace:
         start = head.removeprefix(b"\xef\xbb\xbf").lstrip()
         if start[:1] == b"{":
             return _KEY.search(head) is not None and SIGN.search(head) is None and b'"BeginNs"' not in head
-        return re.match(rb"\[\s*\{", start) is not None and re.search(rb'"ph"\s*:', head) is not None
+        is_list = re.match(rb"\[\s*\{", start) is not None and re.search(rb'"ph"\s*:', head) is not None
+        return is_list and ONNX_RUNTIME.match(start) is None
 
     def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
         """Yield the events of `CATEGORIES` in file order.

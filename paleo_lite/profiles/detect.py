@@ -35,6 +35,7 @@ READERS: tuple[tuple[str, str], ...] = (
     ("nsys_sqlite", "NsysSqlite"),
     ("nvprof_sqlite", "NvprofSqlite"),
     ("xla", "XlaTrace"),
+    ("onnxruntime", "OnnxRuntimeJson"),
     ("chrome", "ChromeTrace"),
     ("tau_xml", "TauXml"),
     ("tau", "TauProfile"),
@@ -50,6 +51,7 @@ READERS: tuple[tuple[str, str], ...] = (
     ("ascend", "AscendCsv"),
     ("vtune", "HotspotsCsv"),
     ("vtune", "ApsSummary"),
+    ("unitrace", "UnitraceText"),
     ("torch_table", "TorchTable"),
 )
 """Module of this folder and its reader class, the most specific formats first. Modules are imported when needed."""

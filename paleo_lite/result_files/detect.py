@@ -139,7 +139,9 @@ def _nearest_formats(text: str) -> list[ResultFormat]:
         words = candidate.keys or re.findall(r"(?<!\\)[A-Za-z]{4,}", pattern)
         present = sum(word.lower() in lower for word in words)
         found[number] = (present, present / max(len(words), 1))
-    return [FORMATS[number] for number in sorted(found, key=lambda number: found[number], reverse=True)[:3]]
+    nearest = [FORMATS[number] for number in sorted(found, key=lambda number: found[number], reverse=True)]
+    by_description = {_described(candidate): candidate for candidate in reversed(nearest)}  # tools have several formats
+    return [candidate for candidate in nearest if by_description[_described(candidate)] is candidate][:3]
 
 
 def _described(candidate: ResultFormat) -> str:

@@ -296,6 +296,25 @@ Self CPU time total: 12.746ms
 | void addition_kernel<float>(float*, float const*, int) | KERNEL_DISPATCH | 8 | 184324 | 2.304e+04 | 40.681542 |
 | divide_kernel(float*, float const*, int, int) | KERNEL_DISPATCH | 8 | 94482 | 1.181e+04 | 20.852811 |
 """,
+    "onnxruntime.OnnxRuntimeJson": """[
+{"cat" : "Session","pid" :16638,"tid" :16638,"dur" :8142,"ts" :23,"ph" : "X","name" :"model_loading_uri","args" : {}},
+{"cat" : "Node","pid" :16638,"tid" :16638,"dur" :440,"ts" :178261,"ph" : "X","name" :"relu_nchwc_kernel_time","args" : {"output_size" : "131072","activation_size" : "49152","provider" : "CPUExecutionProvider","parameter_size" : "3584","input_type_shape" : [{"float":[1,3,64,64]},{"float":[32,3,3,3]},{"float":[32]}],"output_type_shape" : [{"float":[1,32,32,32]}],"op_name" : "Conv"}},
+{"cat" : "Session","pid" :16638,"tid" :16638,"dur" :49673,"ts" :174103,"ph" : "X","name" :"model_run","args" : {}}
+]
+""",  # noqa: E501, as ONNX Runtime 1.32 writes it
+    "unitrace.UnitraceText": """=== Device Timing Results: ===
+
+                Total Execution Time (ns):            295236137
+Total Device Time for L0 backend (ns):                177147822
+
+== L0 Backend: ==
+
+                            Kernel,       Calls,     Time (ns),  Time (%),     Average (ns),      Min (ns),      Max (ns)
+                              GEMM,           4,     172104499,     97.15,         43026124,      42814000,      43484166
+zeCommandListAppendMemoryCopy(M2D),           8,       2934831,      1.66,           366853,        286500,        585333
+zeCommandListAppendMemoryCopy(D2M),           4,       2099164,      1.18,           524791,        497666,        559666
+        zeCommandListAppendBarrier,           8,          9328,      0.01,             1166,          1166,          1166
+""",  # noqa: E501, the example of PTI-GPU's README
     "ascend.AscendCsv": """Device_id,Stream ID,Name,Type,Accelerator Core,Start Time(us),Duration(us),Wait Time(us)
 0,7,aclnnMatmul_MatMulCommon_MatMulV2,MatMulV2,AI_CORE,1774670741777000.027\t,420.50,0.02
 0,7,aclnnMul_MulAiCore_Mul,Mul,AI_VECTOR_CORE,1774670741777420.5\t,18.32,64.742

@@ -44,6 +44,8 @@ REAL = [
 
 SMALL = {
     "ascend.AscendCsv": "ascend",
+    "onnxruntime.OnnxRuntimeJson": "onnxruntime",
+    "unitrace.UnitraceText": "unitrace",
     "rocprof.RocprofSummary": "rocprof-summary",
     "nvprof_text.SummaryText": "nvprof-summary",
     "nvprof_csv.GpuTraceCsv": "nvprof-trace",
