@@ -422,6 +422,14 @@ vllm:e2e_request_latency_seconds_count{model_name="m"} 10.0
            '"benchmarks": [{"name": "simple", "states": [{"device": 0, "summaries": [{"tag": "nv/cold/time/gpu/mean", '
            '"data": [{"value": "0.001"}]}, {"tag": "nv/batch/time/gpu/mean", "data": [{"value": "0.0009"}]}]}]}]}',
            "kernel", {"cold_s": 0.001, "hot_s": 0.0009, "gpu": "GV100"}),
+    Sample("ggml-operators", "Backend 1/2: ROCm0\n  Device description: AMD Radeon RX 9070 XT\n"
+           "  Device memory: 16304 MB (16238 MB free)\n\n"
+           "  MUL_MAT(type_a=bf16,type_b=f32,m=4096,n=8,k=14336,bs=[1,1],nr=[1,1],per=[0,1,2,3],k_v=0,o=1):"
+           "                 3317 runs -   303.79 us/run - 939.52 MFLOP/run - \x1b[1;34m  3.09 TFLOPS\x1b[0m\n"
+           "  ADD(type=f32,ne=[4096,1,1,1],nr=[1,512,1,1]):                 2732 runs -   413.23 us/run - "
+           "   24576 kB/run -   28.37 GB/s\n  Backend ROCm0: OK\n", "kernel",
+           {"operation": "MUL_MAT", "gpu": "AMD Radeon RX 9070 XT", "precision": "bf16", "shape": "4096x8x14336",
+            "time_s": 303.79e-6, "flops": 939.52e6}),
     Sample("flash-attention", "### causal=True, headdim=64, batch_size=4, seqlen=512 ###\nFlash2 fwd: 123.45 TFLOPs/s, "
            "bwd: 100.00 TFLOPs/s, fwd + bwd: 105.00 TFLOPs/s\n", "kernel",
            {"label": "Flash2", "phase": "forward", "flops_per_s": 1.2345e14}),

@@ -1,4 +1,4 @@
-"""Times of kernels: cutlass_profiler, hipblaslt-bench, nvbench, Triton's tables, FlashAttention and DeepBench."""
+"""Times of kernels: cutlass_profiler, hipblaslt-bench, nvbench, Triton's tables, FlashAttention, ggml's operators."""
 
 from __future__ import annotations
 
@@ -199,6 +199,53 @@ def read_attention(path: Path, findings: Findings) -> None:
     findings.doubt("FLOPs of causal attention are counted as half, and the backward pass as 2.5 times the forward one")
 
 
+_OPERATOR = re.compile(
+    r"^\s*(?P<operation>[A-Z]\w{1,40})\((?P<options>.{0,2000}?)\):\s+\d{1,12} runs -\s+(?P<us>[\d.]{1,20}) us/run -\s+"
+    r"(?:(?P<flops>[\d.]{1,20}) (?P<unit>[kKMGT]?FLOP)/run|(?:\d{1,12} kB/run -\s+)?(?P<gb_per_s>[\d.]{1,20}) GB/s)",
+    re.MULTILINE,
+)
+_OPERATOR_DEVICE = re.compile(r"^\s*Device description: (?P<device>.{1,200})")
+_OPERATOR_UNITS = {
+    "FLOP": 1.0,
+    "kFLOP": 1e3,
+    "KFLOP": 1e3,
+    "MFLOP": 1e6,
+    "GFLOP": _GFLOP,
+    "TFLOP": _TFLOP,
+    "kB": 2.0**10,
+}
+_OPTION = re.compile(r"(?P<name>\w+)=(?P<value>\[[^\]]*\]|[^,]*)")
+
+
+def read_ggml_operators(path: Path, findings: Findings) -> None:
+    """Read what ggml's ``test-backend-ops perf`` prints: one operator in a line, with its FLOPs or its bandwidth.
+
+    Its GB are 2^30 bytes. The kB beside a bandwidth are left out, because they are counted in another way than it.
+    """
+    device = None
+    for line in find_lines(path, ("Device description: ", " us/run - ")):
+        if described := _OPERATOR_DEVICE.match(line):
+            device = described["device"].strip()
+            findings.record(gpu=device)
+        elif match := _OPERATOR.match(line):
+            options = {option["name"]: option["value"] for option in _OPTION.finditer(match["options"])}
+            seconds = scaled(match["us"], _US)
+            flops = scaled(match["flops"], _OPERATOR_UNITS[match["unit"]]) if match["flops"] else None
+            sizes = [options[name] for name in "mnk" if name in options]
+            findings.add(
+                "kernel",
+                operation=match["operation"],
+                gpu=device,
+                precision=options.get("type_a") or options.get("type") or options.get("type_KV"),
+                shape="x".join(sizes) if len(sizes) == 3 else match["options"],
+                time_s=seconds,
+                flops=flops,
+                flops_per_s=ratio(flops, seconds),
+                bytes_per_s=scaled(match["gb_per_s"], 2.0**30),
+            )
+    findings.doubt("runs follow one another on the same tensors, so that small ones are in a cache")
+
+
 FORMATS = (
     ResultFormat("cutlass", "cutlass_profiler", "the CSV of cutlass_profiler", read_cutlass, sign=_CUTLASS),
     ResultFormat("hipblaslt", "hipblaslt-bench", "hipblaslt-bench and rocblas-bench", read_blas, sign=_BLAS),
@@ -208,6 +255,10 @@ FORMATS = (
     ResultFormat(
         "flash-attention", "FlashAttention's benchmark", "the benchmarks of FlashAttention and cuDNN", read_attention,
         sign=_ATTENTION, markers=("fwd: ",),
+    ),
+    ResultFormat(
+        "ggml-operators", "ggml's test-backend-ops", "what `test-backend-ops perf` of llama.cpp prints",
+        read_ggml_operators, sign=_OPERATOR, markers=(" us/run - ",),
     ),
     ResultFormat("triton", "Triton's perf_report", "the CSV of Triton's `perf_report`", read_triton, sign=_TRITON),
 )  # fmt: skip
