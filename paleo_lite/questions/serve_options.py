@@ -146,12 +146,12 @@ class Serve(
     )  # fmt: skip
     input_tokens: Several[int | str] = option(
         1024, group=TRAFFIC_GROUP, is_common=True, metavar="TOKENS",
-        spellings=("--input-tokens", "--random-input-len"),
+        spellings=("--input-tokens", "--random-input-len", "--isl"),
         help="Tokens of a prompt: 1024, mean:std as 1024:256, or a data set: azure-conversation, azure-code.",
     )  # fmt: skip
     output_tokens: Several[int | str] = option(
         256, group=TRAFFIC_GROUP, is_common=True, metavar="TOKENS",
-        spellings=("--output-tokens", "--random-output-len"),
+        spellings=("--output-tokens", "--random-output-len", "--osl"),
         help="Tokens of an answer: 256, mean:std as 256:64, or a data set.",
     )  # fmt: skip
     rate: Several[float | str | None] = option(

@@ -145,8 +145,12 @@ MOVED_EVERYWHERE = {
     "--host-watts": "is `--site host-watts=WATTS` now",
     "--price-of": "is `--price CLOUD` now",
     "--ppp-overlap": "is `--time-model ppp-overlap` now",
+    "--model": "is the network, the first word behind the command",
+    "--model-path": "is the network, the first word behind the command; a folder or a `config.json` is one, too",
+    "--system": "is `--gpu`",
+    "--device": "is `--gpu`",
 }
-"""What became of the options that several commands had."""
+"""What became of the options that several commands had, and what other programs call what all kinds ask."""
 
 
 BROUGHT = {
@@ -179,6 +183,23 @@ BROUGHT = {
         "fastest",
         "--recompute-granularity": "is `--recompute full` or selective",
         "--activations-checkpoint-method": "is `--recompute full` or selective",
+    },
+    "serve": {
+        "--ttft": "is an objective: `--slo ttft=500ms`",
+        "--tpot": "is an objective: `--slo tpot=50ms`",
+        "--itl": "is an objective: `--slo tpot=50ms`, the time per token of an answer",
+        "--goodput": "is `--slo ttft=500ms,tpot=50ms`; the answer has the goodput beside it",
+        "--qps": "is `--rate`",
+        "--users": "is `--concurrency`",
+        "--num-users": "is `--concurrency`",
+        "--num-concurrent-users": "is `--concurrency`",
+        "--input-len": "is `--input-tokens`",
+        "--output-len": "is `--output-tokens`",
+        "--total-gpus": "is `--workers`",
+        "--num-gpus": "is `--workers`",
+        "--gpus": "is `--workers`",
+        "--backend": "is `--engine`",
+        "--ctx-size": "is not needed: `--input-tokens` and `--output-tokens` say how long requests are",
     },
     "local": {
         "--tensor-split": "is not needed: the blocks are split evenly over `--workers` devices",
