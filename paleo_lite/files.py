@@ -7,6 +7,7 @@ import os
 import re
 import stat
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -61,6 +62,25 @@ def sha256_of(path: Path) -> str:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise BadFile(f"{path}: cannot be read ({error.strerror})") from None
+
+
+def without_copies(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
+    """Return the files without those that have the content of an earlier one, and a sentence about each of these."""
+    if len(paths) < 2:
+        return list(paths), []
+    sizes = Counter(path.stat().st_size for path in paths)
+    kept, sentences = list[Path](), list[str]()
+    originals: dict[str, Path] = {}  # the first file of each content
+    for path in paths:
+        if path in kept:
+            sentences.append(f"{path} is given twice, and counts once")
+            continue
+        original = path if sizes[path.stat().st_size] == 1 else originals.setdefault(sha256_of(path), path)
+        if original == path:
+            kept.append(path)
+        else:
+            sentences.append(f"{path} has the content of {original}, and counts once")
+    return kept, sentences
 
 
 def discard(path: Path) -> None:

@@ -22,7 +22,14 @@ from click.testing import CliRunner
 from paleo_lite import files
 from paleo_lite.cli import main
 from paleo_lite.errors import BadDevice, BadFile
-from paleo_lite.files import cache_folder, lock_file, read_typed, shipped_folder, write_atomically
+from paleo_lite.files import (
+    cache_folder,
+    lock_file,
+    read_typed,
+    shipped_folder,
+    without_copies,
+    write_atomically,
+)
 
 READ = [
     "predict absent.json --gpu k80", "predict absent.gguf --gpu k80", "predict absent.prototxt --gpu k80",
@@ -377,3 +384,17 @@ def test_a_small_file_needs_little_memory_whatever_its_limit(tmp_path):
     assert len(files.read_limited(path, 100_000, "table")) == 100_000
     with pytest.raises(BadFile, match="larger than 99999 bytes, too large for a table"):
         files.read_limited(path, 99_999, "table")
+
+
+def test_copies_are_known_by_their_content(tmp_path: Path) -> None:
+    names = ("a", "of_the_same_size", "copy", "longer", "copy_of_copy")
+    paths = [tmp_path / name for name in names]
+    for path, text in zip(paths, ("one", "two", "one", "three", "one")):
+        path.write_text(text)
+    kept, sentences = without_copies([*paths, paths[1]])
+    assert kept == [paths[0], paths[1], paths[3]]
+    assert sentences == [
+        f"{paths[2]} has the content of {paths[0]}, and counts once",
+        f"{paths[4]} has the content of {paths[0]}, and counts once",
+        f"{paths[1]} is given twice, and counts once",
+    ]

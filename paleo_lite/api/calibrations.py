@@ -41,7 +41,7 @@ from ..calibration.validate import MAX_FILE_BYTES, Validation, validate_powers
 from ..calibration.validate import validate as hold_out
 from ..errors import BadValue, UnknownFormat
 from ..extras import require
-from ..files import Paths, check_outputs, file_exists, read_typed, to_paths
+from ..files import Paths, check_outputs, file_exists, read_typed, to_paths, without_copies
 from ..machines import Device, Machine, find_device
 from ..questions.kind import make_function
 from ..questions.measured import OF_RESULT_FILES, CalibrationQuestion, RecordedFacts, ValidationQuestion
@@ -258,13 +258,15 @@ def fit_calibration(question: CalibrationQuestion) -> FittedCalibration:
     hardware_paths = to_paths(question.hardware_files)
     device = find_device(question.gpu, hardware_paths)
     precision, network, batch_size = question.precision or "fp32", question.network, question.batch_size
-    steps, files, profiles = read_inputs(question.measured)
+    steps, files, profiles, notes = read_inputs(question.measured)
     if profiles:
         if network is None:
             columns = describe_columns(profiles[0])
             raise BadValue(f"{profiles[0]} is not a measurements CSV: for profiles give `--network`; {columns}")
         require(*PROFILE_READER)
-        files += _find_profiles(profiles)
+        profiles, copies = without_copies(_find_profiles(profiles))
+        files += profiles
+        notes += copies
     if question.time_model == CALIBRATED:
         if network is not None and profiles:
             from ..calibration.from_profiles import measure_profiles
@@ -274,7 +276,7 @@ def fit_calibration(question: CalibrationQuestion) -> FittedCalibration:
                 profiles, device.id, network_name, precision, batch_size, question.name_pattern, hardware_paths
             )
         steps = select_measurements(steps, device, precision, hardware_paths)
-        provenance = provenance_of(steps, files, question.date, __version__)
+        provenance = provenance_of(steps, files, question.date, __version__, notes)
         prior = pool_prior(device, precision, steps[0].execution, steps[0].software)
         measurements, fit = fit_device(steps, device, precision, prior)
         error = held_out_error(measurements, device, precision, prior)
@@ -296,7 +298,7 @@ def fit_calibration(question: CalibrationQuestion) -> FittedCalibration:
             runs = [ppp_run_of_profile(profile) for profile in compared]
             shares = ppp_shares(compared)
         ppp_calibration = calibrate_ppp(
-            steps, machine, precision, runs, shares, inputs=files, date=question.date, version=__version__
+            steps, machine, precision, runs, shares, inputs=files, date=question.date, version=__version__, notes=notes
         )
         fitted = FittedCalibration(ppp_calibration, device)
     if output_path is not None:

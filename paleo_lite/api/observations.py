@@ -37,6 +37,7 @@ from ..result_files.configuration import count_of
 from ..result_files.detect import read_result
 from ..result_files.findings import Findings, Reading
 from ..result_files.power import STEADY_RATIO
+from ..result_files.repeated import leave_out_repeated_rows
 from ..result_files.text import to_number
 from ..serving import causes as server_causes
 from ..serving.answers import Serving
@@ -103,14 +104,15 @@ def calibrate_from_results(
 ) -> EvidenceCalibration:
     """Return the calibration by the rows of result files; raise BadValue if none is evidence, or a fact is missing."""
     observations: list[Observation] = []
-    notes: list[str] = []
-    for path in paths:
-        findings = read_result(path, given)
+    files = [read_result(path, given) for path in paths]
+    notes = leave_out_repeated_rows(files)
+    originals = [findings for findings in files if findings.readings]
+    for findings in originals:
         _check_facts(findings, notes)
         observations += _observations(findings, given, hardware_files, notes)
     if not observations:
         raise BadValue(f"{', '.join(map(str, paths))}: no row is evidence: {'; '.join(notes) or 'there is none'}")
-    inputs = [f"{path.name} sha256 {sha256_of(path)}" for path in paths]
+    inputs = [f"{findings.path.name} sha256 {sha256_of(findings.path)}" for findings in originals]
     provenance = EvidenceProvenance(inputs, date, __version__)
     return EvidenceCalibration(EVIDENCE_FORMAT, "evidence", observations, provenance, list(dict.fromkeys(notes)))
 

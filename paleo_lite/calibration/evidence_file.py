@@ -374,7 +374,7 @@ def combine(parts: Mapping[str, Any]) -> EvidenceCalibration:
                 f"{name} is a calibration of passes of networks, which stands alone: only those from result files of "
                 "benchmarks are joined by +"
             )
-    rows = {msgspec.json.encode(row): row for part in parts.values() for row in part.observations}
+    rows = {_without_words(row): row for part in parts.values() for row in part.observations}
     if len(rows) > MOST_OBSERVATIONS:
         raise BadValue(f"{' + '.join(parts)} have {len(rows):,} rows together, at most {MOST_OBSERVATIONS:,} are read")
     provenance = [part.provenance for part in parts.values()]
@@ -388,6 +388,11 @@ def combine(parts: Mapping[str, Any]) -> EvidenceCalibration:
         EvidenceProvenance(list(inputs), latest, provenance[0].version),
         list(notes),
     )
+
+
+def _without_words(row: Observation) -> bytes:
+    """Return what two rows of one measurement have in common: its situation is worded by what its file varies."""
+    return msgspec.json.encode(msgspec.structs.replace(row, situation=""))
 
 
 def best_rows(posterior: Posterior, candidates: Sequence[Observation], number: int) -> list[SuggestedRow]:

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -17,6 +17,7 @@ from ..counting.fusion import EXECUTIONS
 from ..errors import BadFile, BadValue, CalibrationFailed
 from ..files import NOT_TEXT, check_regular, file_exists
 from ..machines import Device, find_device
+from ..text import format_plural
 from ..units import PRECISION_BYTES
 from .power_logs import is_power_log, read_power_log
 from .prior import SOFTWARE
@@ -90,13 +91,20 @@ class Measurement(msgspec.Struct, frozen=True, order=True):
         return SOFTWARE if name == "torch" else name
 
 
-def read_inputs(
-    measured: str | os.PathLike[str] | Sequence[str | os.PathLike[str] | Measurement],
-) -> tuple[list[Measurement], list[Path], list[Path]]:
+class Inputs(NamedTuple):
+    """What mixed inputs of a calibration are."""
+
+    measurements: list[Measurement]  # the given ones, and the rows of the CSVs
+    files: list[Path]  # CSVs, and logs of power
+    others: list[Path]  # profiles and folders
+    notes: list[str]  # a sentence for each file that repeats measurements of another one
+
+
+def read_inputs(measured: str | os.PathLike[str] | Sequence[str | os.PathLike[str] | Measurement]) -> Inputs:
     """Read the measurements among mixed inputs, and sort the other paths.
 
-    The inputs are measurements, measurement CSVs, profiles and folders of profiles. Return the given measurements and
-    the rows of the CSVs; the paths of the CSVs and of logs of power; and all other paths, of profiles and folders.
+    The inputs are measurements, measurement CSVs, profiles and folders of profiles. A measurement that several CSVs
+    have to the last digit counts once.
 
     A log of power among the inputs belongs to the step of the CSV: BadValue if there is not one step that it could
     belong to. Raise BadFile as `read_measurements` and `read_power_log` do.
@@ -115,8 +123,16 @@ def read_inputs(
             tables.append(Path(item))
         else:
             others.append(Path(item))
+    notes = []
+    row_origins: dict[Measurement, Path] = {}
     for table in tables:
-        measurements += read_measurements(table)
+        rows = read_measurements(table)
+        repeated = [row_origins[row] for row in rows if row in row_origins]
+        if repeated:
+            count = format_plural(len(repeated), "measurement")
+            notes.append(f"{table}: {count} of {repeated[0]}, which count once")
+        measurements += [row for row in rows if row not in row_origins]
+        row_origins |= {row: table for row in rows if row not in row_origins}
     for log in logs:
         if len(logs) > 1 or len(measurements) != 1:
             raise BadValue(
@@ -124,7 +140,7 @@ def read_inputs(
                 "logs: name the log of each step in the column power_log of the CSV"
             )
         measurements = [msgspec.structs.replace(measurements[0], power_w=read_power_log(log).busy_w())]
-    return measurements, [*tables, *logs], others
+    return Inputs(measurements, [*tables, *logs], others, notes)
 
 
 def is_measurements_csv(path: Path) -> bool:
@@ -298,7 +314,10 @@ def select_measurements(
 
 
 class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Measurements that a calibration was fitted to; `inputs` are file names with the SHA-256 of their content."""
+    """Measurements that a calibration was fitted to.
+
+    `inputs` are file names with the SHA-256 of their content, and `notes` say which files repeat others.
+    """
 
     points: int
     networks: list[str]
@@ -307,10 +326,15 @@ class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     inputs: list[str] = []
     date: str = ""
     version: str = ""
+    notes: list[str] = []
 
 
 def provenance_of(
-    measurements: Sequence[Measurement], inputs: Sequence[Path] = (), date: str = "", version: str = ""
+    measurements: Sequence[Measurement],
+    inputs: Sequence[Path] = (),
+    date: str = "",
+    version: str = "",
+    notes: Sequence[str] = (),
 ) -> Provenance:
     """Return the provenance of a calibration fitted to measurements from some files."""
     import hashlib  # 4 ms, which reading a calibration need not spend
@@ -323,4 +347,5 @@ def provenance_of(
         inputs=[f"{path.name} sha256 {hashlib.sha256(path.read_bytes()).hexdigest()}" for path in inputs],
         date=date,
         version=version,
+        notes=list(notes),
     )

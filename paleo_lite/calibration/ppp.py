@@ -131,6 +131,7 @@ def calibrate_ppp(
     inputs: Sequence[Path] = (),  # files for the provenance
     date: str = "",
     version: str = "",
+    notes: Sequence[str] = (),  # about files that repeat others
 ) -> PppCalibration:
     """Fit the PPP of a machine to measured steps and profiled passes, all of this device and precision."""
     device = machine.device.id
@@ -139,7 +140,7 @@ def calibrate_ppp(
         for run in profiled
     ]
     runs = [ppp_run_of(step, machine) for step in steps]
-    provenance = provenance_of([*steps, *profiled_steps], inputs, date, version)
+    provenance = provenance_of([*steps, *profiled_steps], inputs, date, version, notes)
     return fit_ppp(device, precision, [*runs, *profiled], provenance, shares)
 
 

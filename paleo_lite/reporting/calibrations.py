@@ -56,7 +56,7 @@ def calibration_page(calibration: Calibration) -> Document:
         facts.append(("held out", f"{calibration.held_out_error:.1%} mean absolute error (leave one network out)"))
     if calibration.power is not None:
         facts.append(("power", _power_text(calibration.power)))
-    notes = [f"largest residual: {text}" for text in calibration.worst]
+    notes = [*source.notes, *(f"largest residual: {text}" for text in calibration.worst)]
     return Document(f"{calibration.device} in {calibration.precision}", facts, [table], notes, table)
 
 
@@ -191,7 +191,10 @@ def ppp_page(calibration: PppCalibration) -> Document:
 
 
 def _ppp_notes(calibration: PppCalibration) -> list[str]:
-    notes = ["PPP is (FLOPs / peak + bytes / bandwidth) / measured time; it differs from the share of peak FLOP/s"]
+    notes = [
+        *calibration.provenance.notes,
+        "PPP is (FLOPs / peak + bytes / bandwidth) / measured time; it differs from the share of peak FLOP/s",
+    ]
     for row in calibration.shares:
         if row.by_algorithm:
             algorithms = ", ".join(f"{ppp:.3g} with the FLOPs of {name}" for name, ppp in row.by_algorithm.items())

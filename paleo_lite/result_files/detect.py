@@ -40,6 +40,7 @@ from .archives import unpacked
 from .configuration import complete
 from .findings import MOST_READINGS, Findings
 from .json_text import is_damaged_json
+from .repeated import note_repeated_rows
 from .result_format import ResultFormat
 from .text import is_cut, launcher_prefix, plain_text, read_chunks
 
@@ -230,8 +231,10 @@ def read_results(
             outcomes[task] = outcome
             report_progress(done, len(tasks))
     read = [outcomes[task] for task in tasks]
+    found = [outcome.findings for outcome in read if outcome.findings is not None]
+    note_repeated_rows(found)
     failed = [{"file": str(task), "error": outcomes[task].error} for task in tasks if outcomes[task].error]
-    return Measurements([outcome.findings for outcome in read if outcome.findings is not None], [*refused, *failed])
+    return Measurements(found, [*refused, *failed])
 
 
 def list_paths(paths: Iterable[Path]) -> list[Path]:

@@ -210,6 +210,31 @@ def test_several_files_are_one_calibration(slow_server: EvidenceCalibration, tmp
         find_calibration(f"{server}+k40m-fp32")
 
 
+def test_copies_of_a_file_are_no_further_evidence(tmp_path: Path) -> None:
+    """Neither a copy under another name nor a file to which the same run was appended; the answer says so."""
+    first = write(tmp_path / "first.json", bench(8, 10.1234))
+    copy = tmp_path / "copy.json"
+    copy.write_bytes(first.read_bytes())
+    more = write(tmp_path / "more.json", bench(8, 10.1234), bench(16, 11.1234))
+    alone = pl.calibrate([first, write(tmp_path / "other.json", bench(16, 11.1234))], **SERVER)
+    found = pl.calibrate([first, copy, more], **SERVER)
+    assert [row.measured for row in found.observations] == [row.measured for row in alone.observations]
+    assert f"{copy}: 1 of its 1 row is also in {first}, and count once" in found.notes
+    assert f"{more}: 1 of its 2 rows is also in {first}, and count once" in found.notes
+    assert [text.partition(" ")[0] for text in found.provenance.inputs] == ["first.json", "more.json"]
+
+
+def test_calibrations_of_the_same_file_are_joined_once(tmp_path: Path) -> None:
+    """Also where the file held another run the second time, by which its rows are then told apart."""
+    once = write(tmp_path / "once.json", bench(8, 10.1234))
+    twice = write(tmp_path / "twice.json", bench(8, 10.1234), bench(16, 11.1234, model_id="Qwen/Qwen3-8B"))
+    for path in (once, twice):
+        write_calibration(pl.calibrate(path, **SERVER), path.with_suffix(".toml"))
+    together = find_calibration(f"{once.with_suffix('.toml')}+{twice.with_suffix('.toml')}")
+    assert isinstance(together, EvidenceCalibration)
+    assert len(together.observations) == 4
+
+
 def test_rows_of_servers_say_nothing_of_networks(slow_server: EvidenceCalibration) -> None:
     with pytest.raises(CalibrationFailed, match="covers servers only, not single passes of networks"):
         pl.predict("vgg16", gpu="k80", calibration=slow_server)

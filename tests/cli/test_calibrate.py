@@ -132,6 +132,17 @@ def test_every_shipped_calibration_reads() -> None:
         assert all(p.low <= p.value <= p.high for p in found.parameters.values())
 
 
+def test_measurements_of_two_files_count_once(tmp_path: Path, csv_file: Path) -> None:
+    more = tmp_path / "more.csv"
+    more.write_text("\n".join([HEAD, *ROWS[:2], "titan-rtx,alexnet,12,inference,fp32,0.0051"]) + "\n")
+    answer = run("calibrate", str(csv_file), str(more), "--gpu", "titan-rtx")
+    assert answer.exit_code == 0, answer.stderr
+    assert "5 measurements of 5 networks" in answer.stdout
+    assert "2 measurements of" in answer.stdout and "which count once" in answer.stdout
+    ppp = run("calibrate", str(csv_file), str(csv_file), "--gpu", "titan-rtx", "--time-model", "ppp")
+    assert "4 measurements" in ppp.stdout and "which count once" in ppp.stdout
+
+
 def test_calibration_of_another_device_is_an_error() -> None:
     name = next(iter(shipped_calibrations()))
     with pytest.raises(CalibrationFailed, match="not for k80"):
