@@ -67,10 +67,16 @@ _ARITHMETIC = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "half":
 def complete(findings: Findings, given: dict[str, Any]) -> None:
     """Add what the user gave, what a sidecar says and what names suggest; then say what is still missing."""
     sidecar, recorded_name = _read_sidecar(findings.path), str(findings.configuration.get("network") or "")
-    for name, value in {**sidecar, **{name: value for name, value in given.items() if value is not None}}.items():
-        recorded = findings.configuration.get(name)
-        if recorded is not None and name not in findings.guessed and not is_same(name, recorded, value):
-            findings.doubt(f"the file records {recorded} as {name}, and {value} was given, which is taken")
+    options = {name: value for name, value in given.items() if value is not None}
+    for name, value in {**sidecar, **options}.items():
+        stated = _stated(findings, name)
+        if name in options and name in sidecar:
+            stated["the sidecar says"] = [sidecar[name]]
+        for where, recorded in stated.items():
+            others = [str(other) for other in recorded if not is_same(name, other, value)]
+            if others:
+                shown = ", ".join(others[:3]) + (", ..." if len(others) > 3 else "")
+                findings.doubt(f"{where} {shown} as {name}, and {value} was given, which is taken")
         findings.configuration[name] = value
         findings.guessed.pop(name, None)
     precision = findings.configuration.get("precision")
@@ -78,6 +84,18 @@ def complete(findings: Findings, given: dict[str, Any]) -> None:
         findings.configuration["precision"] = _ARITHMETIC.get(precision.lower(), precision)
     _guess_from_names(findings, recorded_name)
     findings.missing = _missing(findings)
+
+
+def _stated(findings: Findings, name: str) -> dict[str, list[Any]]:
+    """Return what a file states of a fact, by where it does: in its configuration, in its rows and in its name."""
+    how = findings.guessed.get(name)
+    in_configuration = "the file records" if how is None else f"{how} suggests"
+    found: dict[str, list[Any]] = {
+        in_configuration: [findings.configuration.get(name)],
+        "rows record": list(dict.fromkeys(reading.values.get(name) for reading in findings.readings)),
+        "the name of the file suggests": [find_gpu(findings.path.stem)[0]] if name == "gpu" else [],
+    }
+    return {where: [value for value in values if value not in (None, "")] for where, values in found.items()}
 
 
 def is_same(name: str, recorded: Any, value: Any) -> bool:

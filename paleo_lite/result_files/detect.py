@@ -42,7 +42,7 @@ from .findings import MOST_READINGS, Findings
 from .json_text import is_damaged_json
 from .repeated import note_repeated_rows
 from .result_format import ResultFormat
-from .text import is_cut, launcher_prefix, plain_text, read_chunks
+from .text import is_cut, launcher_prefix, number_at_end, plain_text, read_chunks
 
 FORMATS: tuple[ResultFormat, ...] = (
     *published.FORMATS,
@@ -177,6 +177,8 @@ def read_result(path: Path, given: dict[str, Any] | None = None, source: str = "
         raise BadFile(f"{path}: cannot be read ({error.strerror or error})") from None
     if is_cut(path):
         findings.doubt("the end of the gzip is missing: what came before it was read")
+    if found.sign is not None and (number := number_at_end(path)):
+        findings.doubt(f"the text ends with {number} and no line break: this number may be cut")
     if findings.dropped:
         findings.doubt(f"{findings.dropped:,} rows over {MOST_READINGS:,} are left out")
     if not findings.readings:

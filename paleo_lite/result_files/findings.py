@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ from .quantities import KINDS, QUANTITIES
 
 MOST_READINGS = 100_000
 """Rows of one file; a log of days has more, and repeats itself."""
+
+MOST_OF_A_ROW = 1e30
+"""Largest number that a row takes."""
 
 _MOST_DOUBTS = 40
 
@@ -59,6 +63,9 @@ class Findings(msgspec.Struct):
         if unknown:
             raise KeyError(f"{sorted(unknown)} of {self.format} are not among the quantities")
         known = {name: clean(values[name]) for name in QUANTITIES if name in values}
+        for name, value in values.items():
+            if known[name] is None and _is_finite(value):
+                self.doubt(f"{QUANTITIES[name].title} above {MOST_OF_A_ROW:g} is none, and left out")
         known = {name: _whole(name, value) for name, value in known.items() if value is not None and value != ""}
         for name in [name for name, value in known.items() if _is_negative(value)]:
             self.doubt(f"{QUANTITIES[name].title} below 0 is none, and left out")
@@ -115,6 +122,10 @@ class Findings(msgspec.Struct):
         }
 
 
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, (int, float)) and abs(value) < math.inf  # also false for NaN
+
+
 def _is_negative(value: Any) -> bool:
     return isinstance(value, (int, float)) and value < 0
 
@@ -132,5 +143,5 @@ def clean(value: Any) -> Any:
     if isinstance(value, str):
         return truncate(make_printable(COLOURS.sub("", value).strip()))
     if isinstance(value, (int, float)):
-        return value if abs(value) <= 1e30 else None  # also false for NaN
+        return value if abs(value) <= MOST_OF_A_ROW else None  # also false for NaN
     return None

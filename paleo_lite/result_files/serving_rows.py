@@ -6,9 +6,11 @@ mean concurrency; the time per token follows from whole requests and first token
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
+from ..units import format_number, format_si
 from .findings import Findings
+from .quantities import QUANTITIES
 from .text import product, ratio
 
 TOLERATED = 0.15
@@ -17,6 +19,7 @@ TOLERATED = 0.15
 _TOLERATED_LENGTH = 0.05
 _LEAST_SHARE = 0.67  # of the concurrency asked; below, ramp-up and drain are a third of the run
 _SHORTEST_RUN_S = 20.0
+_NO_STREAM = "the server did not stream: times of tokens are not known"
 
 
 def add_server(findings: Findings, doubts: tuple[str, ...] = (), **values: Any) -> None:
@@ -42,7 +45,7 @@ def add_server(findings: Findings, doubts: tuple[str, ...] = (), **values: Any) 
     output = values.get("output_tokens")
     steps = None if output is None or output <= 1 else output - 1
     reported, ttft_s, e2e_s = (values.get(name) for name in ("tpot_reported_s", "ttft_s", "e2e_s"))
-    recomputed = None if e2e_s is None or ttft_s is None else ratio(e2e_s - ttft_s, steps)
+    recomputed = None if e2e_s is None or ttft_s is None or ttft_s > e2e_s else ratio(e2e_s - ttft_s, steps)
     said = list(doubts)
     if recomputed is not None and reported is not None and abs(reported - recomputed) > TOLERATED * recomputed:
         said.append(
@@ -58,6 +61,7 @@ def add_server(findings: Findings, doubts: tuple[str, ...] = (), **values: Any) 
     if values.get("concurrency") is None:
         values["concurrency"] = product(values.get("requests_per_s"), whole_s)
     said += _doubts_of(values, at_once)
+    said += _contradictions(values)
     findings.add("server", tuple(said), **values)
 
 
@@ -84,6 +88,68 @@ def _doubts_of(values: dict[str, Any], at_once: bool) -> list[str]:
         said.append("all requests came at once, so that latencies are mostly time in a queue")
     if values.get("failed"):
         said.append(f"{values['failed']:g} requests failed")
-    if values.get("itl_s") == 0 or (values.get("tpot_s") or 1) <= 0:
-        said.append("the server did not stream: times of tokens are not known")
+    if values.get("itl_s") == 0 or values.get("tpot_s") == 0:
+        length = values.get("output_tokens")
+        is_single = length is not None and length <= 1
+        reason = "answers of one token have no time per token" if is_single else _NO_STREAM
+        said.append(reason)
     return said
+
+
+class _Order(NamedTuple):
+    """Two figures of a row of which one cannot be above the other."""
+
+    smaller: str
+    larger: str
+    otherwise: str  # what it means if it is
+
+    def check(self, values: dict[str, Any]) -> str | None:
+        """Return a sentence if the figures of a row are in another order; None if they are not."""
+        small, large = values.get(self.smaller), values.get(self.larger)
+        if small is None or large is None or small <= (1 + _ROUNDING) * large:
+            return None
+        return f"{_format_figure(self.smaller, small)} is above {_format_figure(self.larger, large)}: {self.otherwise}"
+
+
+_ROUNDING = 0.01
+_IS_WRONG = "one of them is wrong"
+_IS_SKEWED = "a few requests took very long, or one of them is wrong"
+_ORDERS = (
+    _Order("output_tokens_per_s", "tokens_per_s", _IS_WRONG),
+    _Order("input_tokens_per_s", "tokens_per_s", _IS_WRONG),
+    _Order("ttft_s", "e2e_s", _IS_WRONG),
+    _Order("ttft_median_s", "e2e_median_s", _IS_WRONG),
+    *(_Order(f"{name}_s", f"{name}_p99_s", _IS_SKEWED) for name in ("ttft", "itl", "e2e")),
+    _Order("tpot_reported_s", "tpot_p99_s", _IS_SKEWED),
+    *(_Order(f"{name}_median_s", f"{name}_p99_s", _IS_WRONG) for name in ("ttft", "tpot", "itl", "e2e")),
+)
+
+
+def _contradictions(values: dict[str, Any]) -> list[str]:
+    """Return what figures of a row contradict each other, whatever tool wrote them."""
+    said = [sentence for order in _ORDERS if (sentence := order.check(values)) is not None]
+    requests_per_s = values.get("requests_per_s")
+    for side, name in (("input", "prompts"), ("output", "answers")):
+        stated, tokens = values.get(f"{side}_tokens_per_s"), values.get(f"{side}_tokens")
+        expected = product(requests_per_s, tokens)
+        if stated and expected and requests_per_s and abs(stated / expected - 1) > TOLERATED:
+            said.append(
+                f"{_format_figure('requests_per_s', requests_per_s)} with {name} of {tokens:,.4g} tokens are "
+                f"{expected:,.4g} tokens/s, and {_format_figure(f'{side}_tokens_per_s', stated)}: {_IS_WRONG}"
+            )
+    per_token_s, whole_s, tokens = (values.get(name) for name in ("tpot_reported_s", "e2e_s", "output_tokens"))
+    writing_s = None if not tokens or tokens <= 1 else product(per_token_s, tokens - 1)
+    if values.get("ttft_s") is None and per_token_s and writing_s and whole_s and writing_s > (1 + TOLERATED) * whole_s:
+        said.append(
+            f"{_format_figure('tpot_reported_s', per_token_s)} for {tokens:,.4g} tokens is "
+            f"{format_si(writing_s, 's')}, which is above {_format_figure('e2e_s', whole_s)}: {_IS_WRONG}"
+        )
+    return said
+
+
+def _format_figure(name: str, value: float) -> str:
+    """Return the title and the value of a figure: ``first token 1.2 s``, ``5,120 output tokens/s``."""
+    quantity = QUANTITIES[name]
+    if quantity.unit == "s":
+        return f"{quantity.title} {format_si(value, 's')}"
+    return f"{format_number(value)} {quantity.title}"

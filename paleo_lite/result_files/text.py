@@ -11,6 +11,7 @@ import io
 import math
 import re
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,12 +59,16 @@ UNITS = {
 """Factors to SI units; ``MB/sec`` is perftest's, which counts in powers of 2."""
 
 
+LARGEST = 1e300
+"""Numbers above it are read as this one: sums of them are finite, and no row takes it."""
+
+
 def to_number(value: Any) -> float | None:
     """Return a finite number, also from a text with divided thousands or a decimal comma; None if it is none."""
     if isinstance(value, bool) or value is None:
         return None
     if isinstance(value, (int, float)):
-        return value if abs(value) < 1e300 else None  # also false for NaN
+        return max(min(value, LARGEST), -LARGEST) if abs(value) < math.inf else None  # also false for NaN
     if not isinstance(value, str):
         return None
     text = value.strip().strip("'\"")
@@ -171,6 +176,27 @@ def is_cut(path: Path) -> bool:
     except (EOFError, zlib.error):
         return True
     return False
+
+
+_LAST_NUMBER = re.compile(r"(?<![\w.])[\d,]*\d(?:\.(\d*))?\Z", re.ASCII)
+_DECIMALS = re.compile(r"\d\.(\d+)(?![\d.])", re.ASCII)
+_LAST_BYTES = 4096
+
+
+def number_at_end(path: Path) -> str:
+    """Return the number with which a text ends that has no line break, where it may be cut; empty for any other file.
+
+    It is taken to be whole if it has as many decimals as most numbers before it.
+    """
+    with path.open("rb") as file:
+        file.seek(max(file.seek(0, io.SEEK_END) - _LAST_BYTES, 0))
+        text = file.read().decode("utf-8", errors="replace")
+    match = _LAST_NUMBER.search(text)
+    if match is None:
+        return ""
+    before = Counter(len(decimals) for decimals in _DECIMALS.findall(text[: match.start()]))
+    usual = before.most_common(1)[0][0] if before else 0
+    return "" if usual and len(match[1] or "") >= usual else match[0]
 
 
 def find_lines(path: Path, markers: Sequence[str], findings: Findings | None = None) -> Iterator[str]:

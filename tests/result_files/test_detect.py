@@ -336,3 +336,106 @@ def test_every_published_file_is_recognised() -> None:
     names = {path.relative_to(RESULTS).as_posix() for path in RESULTS.rglob("*") if path.is_file()}
     assert names - {"SOURCES.md"} == {*PUBLISHED, *WITHOUT_ROWS}
     assert all(not read_result(RESULTS / name).readings for name in WITHOUT_ROWS)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"output_throughput": 500.0, "total_token_throughput": 400.0},
+            "500 output tokens/s is above 400 tokens/s: one of them is wrong",
+        ),
+        (
+            {"mean_ttft_ms": 900.0, "p99_ttft_ms": 300.0},
+            "first token 900 ms is above p99 first token 300 ms: a few requests took very long, or one of them is "
+            "wrong",
+        ),
+        (
+            {"median_tpot_ms": 30.0, "p99_tpot_ms": 20.0},
+            "median per token 30 ms is above p99 per token 20 ms: one of them is wrong",
+        ),
+        (
+            {"mean_ttft_ms": 9000.0, "mean_e2el_ms": 3000.0},
+            "first token 9 s is above whole request 3 s: one of them is wrong",
+        ),
+        (
+            {"mean_ttft_ms": None, "mean_tpot_ms": 100.0, "mean_e2el_ms": 5000.0},
+            "per token as reported 100 ms for 201 tokens is 20 s, which is above whole request 5 s: one of them is "
+            "wrong",
+        ),
+        (
+            {"output_throughput": 804.0, "total_token_throughput": 5000.0},
+            "2 requests/s with answers of 201 tokens are 402 tokens/s, and 804 output tokens/s: one of them is wrong",
+        ),
+    ],
+)
+def test_figures_that_contradict_each_other_are_doubted(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    path = tmp_path / "bench.json"
+    path.write_text(json.dumps(json.loads(VLLM_SERVE) | changes))
+    (row,) = read_result(path).readings
+    assert said in row.doubts
+    assert "the server did not stream: times of tokens are not known" not in row.doubts
+
+
+def test_answers_of_one_token_are_no_answers_at_once(tmp_path: Path) -> None:
+    """Of a benchmark of prompts alone, vLLM writes 0 for the times of tokens, and others NaN."""
+    path = tmp_path / "bench.json"
+    changes = {"total_output_tokens": 100, "mean_itl_ms": 0.0, "mean_tpot_ms": float("nan")}
+    path.write_text(json.dumps(json.loads(VLLM_SERVE) | changes))
+    (row,) = read_result(path).readings
+    assert "answers of one token have no time per token" in row.doubts
+    assert not any("did not stream" in doubt for doubt in row.doubts)
+
+
+def test_figures_that_no_server_has_are_left_out_and_said(tmp_path: Path) -> None:
+    path = tmp_path / "bench.json"
+    path.write_text(VLLM_SERVE.replace('"mean_ttft_ms": 1000.0', '"mean_ttft_ms": 9e300'))
+    findings = read_result(path)
+    assert "ttft_s" not in findings.readings[0].values
+    assert "first token above 1e+30 is none, and left out" in findings.doubts
+
+
+REPORT = """\
+============ Serving Benchmark Result ============
+Successful requests:                     50
+Benchmark duration (s):                  104.40
+Total input tokens:                      55836
+Total generated tokens:                  20903
+Mean TTFT (ms):                          651.77
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "number"),
+    [
+        ("", None),
+        ("Mean TPOT (ms):                          12", "12"),
+        ("Mean TPOT (ms):                          12.3", "12.3"),
+        ("Mean TPOT (ms):                          12.34", None),  # as many decimals as the others
+        ("Mean TPOT (ms):                          12\n", None),
+        ("=====", None),
+    ],
+)
+def test_a_number_at_the_end_of_a_text_may_be_cut(tmp_path: Path, end: str, number: str | None) -> None:
+    path = tmp_path / "run.txt"
+    path.write_text(REPORT + end)
+    doubts = [doubt for doubt in read_result(path).doubts if "may be cut" in doubt]
+    expected = [] if number is None else [f"the text ends with {number} and no line break: this number may be cut"]
+    assert doubts == expected
+
+
+def test_options_that_contradict_a_text_are_said(tmp_path: Path) -> None:
+    path = tmp_path / "run-a100.md"
+    path.write_text(f"$ vllm serve meta-llama/Llama-3.1-8B -tp 4\nGPU: 4xH100\n{REPORT}")
+    findings = read_result(path, {"tensor": 8, "gpu": "h200", "network": "llama-3.1-8b", "engine": "sglang"})
+    assert "a command in the text suggests 4 as tensor, and 8 was given, which is taken" in findings.doubts
+    assert "a line about the hardware suggests H100 as gpu, and h200 was given, which is taken" in findings.doubts
+    assert "the name of the file suggests a100 as gpu, and h200 was given, which is taken" in findings.doubts
+    assert "a command in the text suggests vllm as engine, and sglang was given, which is taken" in findings.doubts
+    assert not any("network" in doubt for doubt in findings.doubts)
+
+
+def test_an_option_that_contradicts_a_sidecar_is_said(serve: Path) -> None:
+    (serve.parent / "bench.toml").write_text('gpu = "h200"\n')
+    findings = read_result(serve, {"gpu": "h100-sxm"})
+    assert "the sidecar says h200 as gpu, and h100-sxm was given, which is taken" in findings.doubts
