@@ -304,7 +304,12 @@ def answer(
         expert_parallel=on_device.experts,
         attention_data_parallel=on_device.attention_data,
         launch_command=launched.command,
-        kernels=time_decode_kernels(on_device, figures["expected"]["mean_sequences"] or 1.0, mean_context(traffic)),
+        kernels=time_decode_kernels(
+            on_device,
+            figures["expected"]["mean_sequences"] or 1.0,
+            mean_context(traffic),
+            None if deployment.adapters is None else (deployment.adapter_cost, deployment.adapters.slots),
+        ),
         offered_requests_per_s=rate_per_s,
         price_usd_per_h=None if deployment.usd_per_h is None else deployment.usd_per_h / deployment.devices,
         prefix_hit_rates=hit_rates(expected.prefill or expected.outcomes),

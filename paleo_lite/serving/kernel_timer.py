@@ -20,6 +20,7 @@ from ..engines.records.record import Server
 from ..engines.step import Load
 from ..machines import Device
 from ..timing.activity import Activity
+from .adapters import AdapterCost
 from .cache import CacheRoom, measure_room
 from .placement import ModelOnDevice
 from .timer import Limits, TimedParts, Timer, from_zero, powers_of_two
@@ -184,6 +185,10 @@ def _sizes(largest: int) -> NDArray[np.int64]:
     return within
 
 
+ADAPTER_KERNELS = "adapters (LoRA)"
+"""Name of the kernels of adapters beside all products."""
+
+
 class KernelTime(msgspec.Struct, frozen=True):
     """Kernels of the same name in an iteration."""
 
@@ -193,10 +198,13 @@ class KernelTime(msgspec.Struct, frozen=True):
     share: float  # fraction of the time of all kernels
 
 
-def time_decode_kernels(on_device: ModelOnDevice, sequences: float, context: float) -> list[KernelTime] | None:
+def time_decode_kernels(
+    on_device: ModelOnDevice, sequences: float, context: float, adapters: tuple[AdapterCost, int] | None = None
+) -> list[KernelTime] | None:
     """Return the kernels of a decode iteration, the longest first; None if the layers are timed one by one.
 
-    Attention groups have equal parts of the sequences of a replica.
+    Attention groups have equal parts of the sequences of a replica. Of `adapters` are given what they take and how many
+    of them are in a batch.
     """
     if on_device.kernels is None:
         return None
@@ -211,6 +219,11 @@ def time_decode_kernels(on_device: ModelOnDevice, sequences: float, context: flo
             launches[kernel.name] = launches.get(kernel.name, 0) + counted.count * launched
             time_s = counted.count * float(step.kernel_s(kernel, load))
             seconds[kernel.name] = seconds.get(kernel.name, 0.0) + time_s
+    if adapters is not None:
+        cost, slots = adapters
+        tokens = round(float(load.tokens))
+        launches[ADAPTER_KERNELS] = cost.launches
+        seconds[ADAPTER_KERNELS] = cost.time_s(tokens, min(tokens, slots))
     total_s = sum(seconds.values())
     names = sorted(seconds, key=lambda name: -seconds[name])
     return [KernelTime(name, launches[name], seconds[name], seconds[name] / total_s) for name in names]

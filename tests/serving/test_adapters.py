@@ -157,3 +157,17 @@ def test_adapters_are_as_popular_unless_told_otherwise() -> None:
     by_rank = with_adapters(traffic, deployment_of("adapters=4,adapter-skew=1").adapters, 0).adapters
     expected = 1 / np.arange(1, 5) / (1 / np.arange(1, 5)).sum()  # Zipf's law
     assert np.bincount(by_rank, minlength=4) / 20_000 == pytest.approx(expected, abs=0.02)
+
+
+def test_the_kernels_of_a_step_are_with_those_of_adapters() -> None:
+    """Eight launches in each of 32 blocks (vLLM's `lora_shrink` and `lora_expand` of four fused projections)."""
+    asked: dict[str, Any] = {"gpu": "h100-sxm", "concurrency": 8, "num_requests": 40}
+    plain = pl.serve(NETWORK, **asked)
+    adapted = pl.serve(NETWORK, engine_settings="adapters=4,adapter-slots=4", **asked)
+    names = {kernel.name: kernel for kernel in adapted.kernels}
+    assert names.keys() - {kernel.name for kernel in plain.kernels} == {"adapters (LoRA)"}
+    own = names["adapters (LoRA)"]
+    cost = deployment_of("adapters=4,adapter-slots=4").adapter_cost
+    assert own.launches == 8 * 32
+    assert own.time_s == cost.time_s(round(adapted.figures["mean_sequences"].value), 4)
+    assert sum(kernel.share for kernel in adapted.kernels) == pytest.approx(1)
