@@ -17,7 +17,7 @@ from ..counting import GENERATION_PHASES
 from ..counting.work import ENGINE
 from ..errors import BadProfile, BadValue, NothingOnDevice, UnknownFormat
 from ..extras import require
-from ..files import Paths, file_exists, to_paths
+from ..files import Paths, file_exists, to_paths, without_copies
 from ..machines import Device, find_device
 from ..timing.energy import with_power_limit
 from ..timing.models import TIME_MODELS
@@ -315,7 +315,8 @@ def answer_kernels(question: KernelsQuestion) -> KernelReport | HostReport:
     if question.gpu is not None:
         device = find_device(question.gpu, to_paths(question.hardware_files))
         device.find_peak(question.precision)  # raises UnknownPrecision before any file is read
-    profiles = [open_profile(file, question.name_pattern) for file in _list_files(question.paths)]
+    files, copies = without_copies(_list_files(question.paths))
+    profiles = [open_profile(file, question.name_pattern) for file in files]
     try:
         if device is None:
             total_kernels(profiles[0], question.direction)  # raises NothingOnDevice for a profile of the host
@@ -323,6 +324,7 @@ def answer_kernels(question: KernelsQuestion) -> KernelReport | HostReport:
         report = report_kernels(
             profiles, device, question.precision, direction=question.direction, full_names=question.full_names
         )
+        report = msgspec.structs.replace(report, notes=(*copies, *report.notes))
     except NothingOnDevice:
         if len(profiles) > 1:
             raise
@@ -381,12 +383,17 @@ def answer_comparison(question: ComparisonQuestion) -> RunComparison | ProfileCo
 
     pattern = question.name_pattern
     sides = []
+    copies = list[str]()
     for given_paths in (profiles_a, profiles_b):
-        unique_paths = dict.fromkeys(given_paths)
+        unique_paths = list(dict.fromkeys(given_paths))
         if question.repeats:
-            unique_paths = dict.fromkeys(repeat for path in given_paths for repeat in find_repeats(path, pattern))
-        sides.append([open_profile(path, pattern) for path in unique_paths])
-    return compare_profiles(sides[0], sides[1], question.direction, question.by)
+            unique_paths = list(dict.fromkeys(file for path in given_paths for file in find_repeats(path, pattern)))
+        profiles = [open_profile(path, pattern) for path in unique_paths]
+        originals, of_side = without_copies(unique_paths)
+        sides.append([profile for profile in profiles if profile.path in originals])
+        copies += of_side
+    comparison = compare_profiles(sides[0], sides[1], question.direction, question.by)
+    return msgspec.structs.replace(comparison, notes=(*copies, *comparison.notes))
 
 
 compare = make_function("compare", ComparisonQuestion, answer_comparison)

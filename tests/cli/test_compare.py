@@ -63,6 +63,16 @@ def test_repeats_in_three_ways(tmp_path):
     assert row["verdict"] == "beyond spread" and row["a_s"] == pytest.approx(100e-9)
 
 
+def test_copies_are_no_repeats(pair, tmp_path):
+    """The spread between copies is 0, beyond which every difference would be."""
+    copy = tmp_path / "copy"
+    copy.write_bytes(pair[0].read_bytes())
+    answer = json.loads(run("compare", f"{pair[0]},{copy}", pair[1], "--format", "json").stdout)
+    assert answer["a"] == [str(pair[0])]
+    assert {row["verdict"] for row in answer["kernels"]} == {None}
+    assert answer["notes"][0] == f"{copy} has the content of {pair[0]}, and counts once"
+
+
 def test_profiles_of_different_formats(tmp_path, pair):
     trace = tmp_path / "trace.json"
     event = {"ph": "X", "cat": "kernel", "name": "void both<float>(int)", "ts": 1, "dur": 1000, "args": {"device": 0}}

@@ -118,6 +118,14 @@ def test_real_profiles_of_every_kind(path, gpu, shown):
         assert text in result.stdout
 
 
+def test_copies_of_a_profile_are_added_up_once(profile, tmp_path):
+    copy = tmp_path / "copy.parquet"
+    copy.write_bytes(profile.read_bytes())
+    answer = json.loads(run("kernels", profile, copy, "--gpu", "k40m", "--format", "json").stdout)
+    assert answer["time_s"] == pytest.approx(6e-3)
+    assert f"{copy} has the content of {profile}, and counts once" in answer["notes"]
+
+
 def test_overlap_is_shown_with_the_sum(tmp_path):
     events = [
         {"ph": "X", "cat": "kernel", "name": "sgemm_a", "ts": 1000, "dur": 100, "args": {"device": 0, "stream": 7}},
