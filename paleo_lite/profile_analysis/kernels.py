@@ -12,6 +12,7 @@ from ..machines import Device, PeakRate
 from ..profiles.detect import Profile
 from ..profiles.names import CLASSES_WITHOUT_ARITHMETIC, classify
 from ..result import Result
+from ..text import format_plural
 from .above_peak import explain_flops_above_peak
 from .metrics import achieved_occupancy, device_throughputs
 from .recorded_device import MissingDevice
@@ -138,7 +139,7 @@ class KernelReport(Result, msgspec.Struct, frozen=True, eq=False):
         classes: dict[str, dict[str, Any]] = {}
         for row in self.kernels:
             entry = classes.setdefault(row.label, {"class": row.label, "kernels": 0, "calls": 0, "time_s": 0.0})
-            entry["kernels"] += 1
+            entry["kernels"] += row.calls != 0  # otherwise kernels that a table leaves out
             entry["calls"] += row.calls
             entry["time_s"] += row.time_s or 0.0
         for entry in classes.values():
@@ -192,6 +193,7 @@ def report_kernels(
     for (name, label), group in _group_totals(totals, full_names).items():
         rows.append(_make_row(name, label, group, total_ns, peak, bandwidth_bytes_per_s))
     missing = () if isinstance(device, Device) else (device.note,)
+    doubts = [doubt for member in profiles for doubt in member.doubts]
     configuration = {}
     for name, value in first.configuration.items():
         if all(member.configuration.get(name) == value for member in profiles):
@@ -206,7 +208,11 @@ def report_kernels(
         kernels=_sort_and_rank(rows),
         time_s=None if total_ns is None else total_ns * 1e-9,
         busy_s=busy_s,
-        notes=(*missing, *_notes(first, direction, totals, rows, peak, device_count=len(busy_s or {}) or 1)),
+        notes=(
+            *missing,
+            *doubts,
+            *_notes(first, direction, totals, rows, peak, device_count=len(busy_s or {}) or 1),
+        ),
         raw_s=_raw_seconds(totals),
     )
 
@@ -378,6 +384,8 @@ def _notes(
             f"{profile.format} has no start times: times are sums over kernels, and kernels that overlap on several "
             "streams count more than once"
         )
+    if totals.untimed_rows:
+        notes.append(f"{format_plural(totals.untimed_rows, 'row')} without a duration left out")
     has_throughput = device_throughputs(max(rows, key=lambda row: row.time_s or 0.0).metrics)[0] is not None
     if not has_throughput and not any(row.flops is not None for row in rows):
         notes.append(

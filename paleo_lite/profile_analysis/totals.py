@@ -45,7 +45,7 @@ class KernelTotals:
         # their calls if there are no times), and the sum of the weights.
         self.metrics: dict[tuple[str, str], dict[str, Floats]] = {}
         self.has_durations = False  # whether any row has a duration
-        self.rows = self.untimed_rows = 0  # rows of the device, and of them those with neither a duration nor a counter
+        self.rows = self.untimed_rows = 0  # rows of the device that are summed, and those left out without a duration
         self.no_op_ns = 0.0  # time of the rows without an operation
         self.has_starts = True  # whether all rows have start times
 
@@ -94,6 +94,7 @@ class KernelTotals:
             return batch.slice(0, 0)
         timed = device_rows(batch)
         self.has_durations |= timed.num_rows > 0
+        self.untimed_rows += mine.num_rows - timed.num_rows
         return timed
 
     @staticmethod

@@ -34,6 +34,7 @@ _BLOCK = (16, 16)
 _PRODUCT = re.compile(r"(?:Batch)?MatMul(?:V[23])?")
 _COPY = re.compile(r"MEMCPY|SDMA", re.IGNORECASE)
 _ABSENT = ("", "N/A")
+_DURATIONS = ("Duration(us)", "Task Duration(us)", "Total Time(us)")
 
 
 class AscendCsv:
@@ -79,8 +80,8 @@ def _row(path: Path, number: int, cells: dict[str, str]) -> dict[str, Any]:
     name = text("Name", "Op Name") or operator
     if name is None:
         raise BadProfile(f"{path}: line {number}: neither a name nor a type of operator")
-    duration_us = microseconds("Duration(us)", "Task Duration(us)", "Total Time(us)")
-    if duration_us is None:
+    duration_us = microseconds(*_DURATIONS)
+    if duration_us is None and not any(cells.get(column, "").strip() for column in _DURATIONS):
         raise BadProfile(f"{path}: line {number}: no duration")
     start_us = microseconds("Start Time(us)", "Task Start Time(us)")
     shapes = (text("Input Shapes") or "").strip('"') or None
@@ -89,7 +90,7 @@ def _row(path: Path, number: int, cells: dict[str, str]) -> dict[str, Any]:
         "kernel": name,
         "op": operator,
         "start_ns": None if start_us is None else int(start_us * 1000),
-        "duration_ns": float(duration_us * 1000),
+        "duration_ns": None if duration_us is None else float(duration_us * 1000),
         "calls": whole_cell(path, number, "Count", text("Count") or "") if "Count" in cells else 1,
         "stream": whole_cell(path, number, "Stream ID", text("Stream ID") or ""),
         "device": whole_cell(path, number, "Device_id", text("Device_id") or ""),

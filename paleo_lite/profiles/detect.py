@@ -120,6 +120,12 @@ class Profile(msgspec.Struct, frozen=True):
         """Yield batches with the given columns of `SCHEMA` (default: all) and the metrics."""
         return self.reader.batches(self.path, None if columns is None else tuple(columns))
 
+    @property
+    def doubts(self) -> list[str]:
+        """What contradicts itself in the file, a sentence each; empty for formats that cannot."""
+        find_doubts = getattr(self.reader, "doubts", None)
+        return [] if find_doubts is None else find_doubts(self.path)
+
     def read(self) -> KernelTable:
         """Read the whole profile into memory."""
         import pyarrow as pa  # imported here because recognition does not need it

@@ -127,15 +127,22 @@ class CsvTable:
     """A CSV table between lines of the profiler (``==PID== ...``) and of the program.
 
     `heading` is the pattern of the start of the heading. The heading can be repeated with other columns: a file can
-    hold several processes. `units` says whether the line below the heading contains the units, and `most` is as for
-    `numbered_lines`. The attributes `names` and `units` are those of the most recent heading; a new list for every
-    heading.
+    hold several processes. `units` says whether the line below the heading contains the units, `most` is as for
+    `numbered_lines`, and `fewest` names the least columns, for the error of a heading of two. The attributes `names`
+    and `units` are those of the most recent heading; a new list for every heading.
     """
 
     def __init__(
-        self, path: Path, heading: re.Pattern[str], units: bool, delimiter: str = ",", most: int | None = None
+        self,
+        path: Path,
+        heading: re.Pattern[str],
+        units: bool,
+        delimiter: str = ",",
+        most: int | None = None,
+        fewest: str = "",
     ) -> None:
         self.path, self.heading, self.has_units, self.delimiter = path, heading, units, delimiter
+        self.fewest = fewest
         self.most = most
         self.names: list[str] = []
         self.units: list[str] = []
@@ -172,10 +179,10 @@ class CsvTable:
         except BadProfile:
             names = []
         if len(names) < 3:
-            raise BadProfile(
-                f"{self.path}: line {number}: the heading is {quoted(line)}, expected columns "
-                f"between {self.delimiter!r}"
-            )
+            expected = f"columns between {self.delimiter!r}"
+            if len(names) > 1 and self.fewest:
+                expected = f"at least the columns {self.fewest}"
+            raise BadProfile(f"{self.path}: line {number}: the heading is {quoted(line)}, expected {expected}")
         if len(set(names)) < len(names):
             raise BadProfile(f"{self.path}: line {number}: a column appears twice in the heading")
         return names

@@ -25,6 +25,7 @@ _VALUES = 2**18  # in a batch
 _MOST_METRICS = 4096
 _HEADING = re.compile(r'"?ID"?,(?:"?Process ID"?,"?Process Name"?,|(?:.*,)?"?Kernel Name"?(?:,|$))')
 """Heading of the CSV; scripts keep only the columns that they need."""
+_FEWEST = "ID, Kernel Name and a metric, such as gpu__time_duration.sum"
 _EXTENTS = r"\(\d+, \d+, \d+\)"
 _PRINTED_KERNEL = re.compile(
     rf"\s{{2,}}(?P<name>\S.*?)(?: (?P<grid>{_EXTENTS})x(?P<block>{_EXTENTS})|, \d{{4}}-\w{{3}}-\d\d [\d:]{{8}})"
@@ -110,6 +111,10 @@ def _kernels(path: Path) -> Iterator[tuple[dict[str, str], dict[str, float]]]:
         if "Kernel Name" not in row:  # a later heading, below which the columns are others
             raise BadProfile(f"{path}: line {number}: no column 'Kernel Name'")
         if "Metric Name" not in row:
+            if table.units[table.names.index("ID")].strip():
+                raise BadProfile(
+                    f"{path}: line {table.units_line}: a kernel where Nsight Compute prints the units of the columns"
+                )
             metrics: dict[str, float] = {}
             for name, text, unit in zip(table.names, fields, table.units):
                 if name not in _ABOUT:
@@ -161,12 +166,17 @@ def _printed_kernels(path: Path) -> Iterator[tuple[dict[str, str], dict[str, flo
 
 def _table(path: Path) -> CsvTable:
     """Open the table; in the wide form the line below the heading contains the units."""
-    probe = CsvTable(path, _HEADING, units=False)
+    probe = CsvTable(path, _HEADING, units=False, fewest=_FEWEST)
     next(probe.rows(), None)
-    needed = {"Kernel Name"} - {*probe.names}
-    if needed:
-        raise BadProfile(f"{path}: the heading of Nsight Compute lacks {', '.join(needed)}")
-    return CsvTable(path, _HEADING, units="Metric Name" not in probe.names)
+    is_long = "Metric Name" in probe.names
+    needed = ("Kernel Name", "Metric Value", "Metric Unit") if is_long else ("Kernel Name",)
+    lacking = [name for name in needed if name not in probe.names]
+    if lacking:
+        raise BadProfile(
+            f"{path}: the heading of Nsight Compute lacks {' and '.join(lacking)}, which `ncu --csv` prints: a table "
+            "needs all of ID, Kernel Name, Metric Name, Metric Unit and Metric Value, or a column for each metric"
+        )
+    return CsvTable(path, _HEADING, units=not is_long, fewest=_FEWEST)
 
 
 def _add(values: dict[str, float], path: Path, number: int, name: str, text: str, unit: str) -> None:

@@ -10,11 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from ..errors import BadProfile
+from ..units import format_si
 from .lines import (
     MOST_PREAMBLE,
     MOST_ROWS,
@@ -78,20 +79,53 @@ class TorchTable:
 
     def batches(self, path: Path, columns: tuple[str, ...] | None) -> Iterator[pa.RecordBatch]:
         """Yield a row per operation or kernel, 16,384 at a time."""
-        tables: list[_PrintedTable] = []
-        rows = [_row(path, number, cells) for number, cells in _cells(path, tables)]
-        names = {row["kernel"] for row in rows if row["category"] == "cpu"}
-        annotated_ns = 0.0
-        for row in rows:
-            # Annotations also have a row with the device time of the kernels within them
-            if row["category"] == "kernel" and (row["kernel"] in names or row["kernel"].startswith("Optimizer.")):
-                row["category"] = "marker"
-                annotated_ns += row["duration_ns"]
-        rows += _device_rows(rows)
-        rows += _rows_left_out(path, rows, annotated_ns, tables[0].totals)
+        rows, times = _read(path)
+        left_ns = times.total_ns - times.listed_ns - times.annotated_ns
+        if times.listed_ns and left_ns > _ROUNDING * times.total_ns:
+            rows.append({"category": "kernel", "kernel": LEFT_OUT, "duration_ns": left_ns, "calls": 0})
         metrics = dict.fromkeys(name for row in rows for name in row if name.startswith("metric."))
         wanted = ("category", "kernel", "op", "duration_ns", "calls", "flops", "params", *metrics)
         yield from batches_of(rows, wanted, columns)
+
+    def doubts(self, path: Path) -> list[str]:
+        """Return what contradicts itself in a table."""
+        _, times = _read(path)
+        if not 0 < times.total_ns < (1 - _ROUNDING) * times.listed_ns:
+            return []
+        total, listed = (format_si(time_ns * 1e-9, "s") for time_ns in (times.total_ns, times.listed_ns))
+        return [
+            f"the total below the table is {total}, less than the {listed} of its rows: these are of several profiles, "
+            "or somebody changed them"
+        ]
+
+
+LEFT_OUT = "(rows that the table leaves out)"
+"""Name of a row with the device time of what ``row_limit`` or the person who copied the table left out."""
+
+
+class _DeviceTimes(NamedTuple):
+    """Device times of a table in ns."""
+
+    total_ns: float  # as printed below the table; 0 without it
+    listed_ns: float  # of the rows
+    annotated_ns: float  # of the kernels within annotations, which the total counts twice before PyTorch 2.4
+
+
+def _read(path: Path) -> tuple[list[dict[str, Any]], _DeviceTimes]:
+    """Return the rows of a table, and its device times."""
+    tables: list[_PrintedTable] = []
+    lines = list(_cells(path, tables))  # a table that is cut is refused before the row at its end is read
+    rows = [_row(path, number, cells) for number, cells in lines]
+    names = {row["kernel"] for row in rows if row["category"] == "cpu"}
+    annotated_ns = 0.0
+    for row in rows:
+        # Annotations also have a row with the device time of the kernels within them
+        if row["category"] == "kernel" and (row["kernel"] in names or row["kernel"].startswith("Optimizer.")):
+            row["category"] = "marker"
+            annotated_ns += row["duration_ns"]
+    rows += _device_rows(rows)
+    listed_ns = sum(row["duration_ns"] or 0.0 for row in rows if row["category"] in _ON_DEVICE)
+    return rows, _DeviceTimes(_total_ns(path, tables[0].totals), listed_ns, annotated_ns)
 
 
 def _device_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -111,25 +145,15 @@ def _device_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def _rows_left_out(
-    path: Path, rows: list[dict[str, Any]], annotated_ns: float, totals: dict[str, str]
-) -> list[dict[str, Any]]:
-    """Return the device time of the rows that ``row_limit`` or the person who copied the table left out, as a row.
-
-    Before PyTorch 2.4 the total counts the kernels within annotations twice.
-    """
-    total_text = next((text for name, text in totals.items() if name != "Self CPU time total"), None)
-    listed_ns = sum(row["duration_ns"] or 0.0 for row in rows if row["category"] in _ON_DEVICE)
-    if total_text is None or not listed_ns:
-        return []
+def _total_ns(path: Path, totals: dict[str, str]) -> float:
+    """Return the device time that is printed below a table; 0 without one."""
+    text = next((text for name, text in totals.items() if name != "Self CPU time total"), None)
+    if text is None:
+        return 0.0
     try:
-        total_ns = quantity_of(total_text, TIME_NS)
+        return quantity_of(text, TIME_NS)
     except ValueError:
-        raise BadProfile(f"{path}: the total time below the table is {quoted(total_text)}") from None
-    left_ns = total_ns - listed_ns - annotated_ns
-    if left_ns <= _ROUNDING * total_ns:
-        return []
-    return [{"category": "kernel", "kernel": "(rows that the table leaves out)", "duration_ns": left_ns, "calls": 0}]
+        raise BadProfile(f"{path}: the total time below the table is {quoted(text)}") from None
 
 
 def _without_process(line: str) -> str:
@@ -262,7 +286,9 @@ def _row(path: Path, number: int, cells: dict[str, str]) -> dict[str, Any]:
         try:
             return value_of(text)
         except ValueError:
-            raise BadProfile(f"{path}: line {number}: {name} is {quoted(text)}") from None
+            raise BadProfile(
+                f"{path}: line {number}: {name} is {quoted(text)}, expected {_expected(name)} (a cut row?)"
+            ) from None
 
     def time(*names: str) -> float | None:
         for name in names:
@@ -307,6 +333,13 @@ def _row(path: Path, number: int, cells: dict[str, str]) -> dict[str, Any]:
             memory = read(heading, lambda text: quantity_of(text, _SIZES))
             row[f"metric.{word.lower().replace(' mem', '').replace(' ', '_')}_memory_bytes"] = memory
     return row
+
+
+def _expected(name: str) -> str:
+    """Return what a cell of a column should be."""
+    if name.endswith(" Mem"):
+        return "a size such as 4.00 Kb"
+    return "a number" if "Calls" in name or "FLOP" in name.upper() else "a time such as 12.500us"
 
 
 def _device(cells: dict[str, str]) -> str:

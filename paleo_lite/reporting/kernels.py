@@ -101,7 +101,8 @@ def _ordered(rows: list[KernelRow], order: str) -> list[KernelRow]:
 
 def _headline(report: KernelReport) -> str:
     direction = "" if report.direction == "all" else f", {report.direction}"
-    kernels, calls = len(report.kernels), sum(row.calls for row in report.kernels)
+    kernels = sum(row.calls != 0 for row in report.kernels)  # without those that a table leaves out
+    calls = sum(row.calls for row in report.kernels)
     answer = f"{report.path}{direction}: {format_plural(kernels, 'kernel')}, {format_plural(calls, 'call')}"
     if report.time_s is not None:
         answer = f"{answer}, {format_si(report.time_s, 's', 5)}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import paleo_lite as pl
 from paleo_lite.errors import BadProfile
 from paleo_lite.profiles.detect import open_profile
 from paleo_lite.profiles.names import classify
@@ -57,6 +58,17 @@ def test_a_statistic_has_the_calls_of_each_type(tmp_path):
         ("Cast", 240, 23077400.0),
         ("BatchMatMulV3", 45, 19941500.0),
     ]
+
+
+def test_a_kernel_without_a_duration_is_left_out_and_said(tmp_path):
+    """A row of an operator that was not timed has N/A; the others are read."""
+    path = tmp_path / "kernel_details.csv"
+    path.write_text(DETAILS.replace("18.32", "N/A"))
+    durations = open_profile(path).read().table["duration_ns"].to_pylist()
+    assert durations == [420500.0, None, 10000.0]
+    report = pl.kernels(path)
+    assert {row.name for row in report.kernels} == {"aclnnMatmul_MatMulCommon_MatMulV2", "hcom_allReduce__123_0"}
+    assert "1 row without a duration left out" in report.notes
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 
 import pyarrow as pa
 import pytest
@@ -183,7 +184,10 @@ def test_flops_are_null_where_other_instructions_ran(tmp_path):
         (raw_page(), "without a kernel below it"),
         (LONG, "without a kernel below it"),
         (LONG + "program output\n", "line 5: 1 columns, expected 15"),
-        (LONG.replace('"Metric Value"', '"Value"') + row_of("0", "a", "b", "1"), "no column 'Metric Value'"),
+        (LONG.replace('"Metric Value"', '"Value"') + row_of("0", "a", "b", "1"), "lacks Metric Value, which"),
+        (LONG.replace('"Metric Unit"', '"Unit"') + row_of("0", "a", "b", "1"), "lacks Metric Unit, which `ncu --csv`"),
+        ('"ID","Kernel Name"\n"0","k"\n', "expected at least the columns ID, Kernel Name and a metric"),
+        (re.sub('\n"",.*', "", RAW), "line 3: a kernel where Nsight Compute prints the units of the columns"),
     ],
 )
 def test_one_clear_error(tmp_path, text, message):

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+import paleo_lite as pl
 from paleo_lite.errors import BadProfile
 from paleo_lite.profiles.detect import open_profile
 from paleo_lite.profiles.torch_table import TorchTable
@@ -281,6 +282,30 @@ def test_a_profile_printed_twice_is_read_once(tmp_path):
     other.write_text(TWICE[::-1].replace("s373.76", "s373.77", 1)[::-1])
     with pytest.raises(BadProfile, match="line 13: a second table with other totals"):
         open_profile(other).read()
+
+
+def test_rows_left_out_are_no_kernel(tmp_path):
+    path = tmp_path / "twice.txt"
+    path.write_text(TWICE)
+    report = pl.kernels(path)
+    assert "2 kernels, 4,310 calls" in report.document().title
+    assert sum(row["kernels"] for row in report.by_class()) == 2
+
+
+def test_a_total_below_its_rows_is_doubted(tmp_path):
+    path = tmp_path / "table.txt"
+    path.write_text(TWICE.replace("87.553s", "3.000s"))
+    (said,) = [note for note in pl.kernels(path).notes if "total" in note]
+    assert said.startswith("the total below the table is 3 s, less than the 3.948 s of its rows")
+
+
+def test_a_table_cut_inside_a_row_is_cut(tmp_path):
+    path = tmp_path / "cut.txt"
+    path.write_text(TWICE[: TWICE.index("635.801ms") + 4])
+    with pytest.raises(BadProfile, match="the table is cut: no rule of dashes ends it"):
+        open_profile(path).read()
+    with pytest.raises(BadProfile, match=r"CPU total is '635.', expected a time such as 12.500us \(a cut row\?\)"):
+        rows_of(tmp_path, TWICE.replace("635.801ms", "635.     "))
 
 
 def test_a_table_with_single_spaces_is_read(tmp_path):
