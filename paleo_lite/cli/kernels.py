@@ -104,9 +104,11 @@ def kernels(
         return CommandResult(report.to_dict, lambda: report.document(top=top, order=order))
     if tool is None:
         return CommandResult(report.to_dict, lambda: report.document(top=top, order=order), lambda: report)
+    from ..profile_analysis.counters import check_profiler, vendor_of
     from ..profile_analysis.next_command import next_command
     from ..reporting.kernels import command_lines
 
+    check_profiler(tool, vendor_of(report.device, report.format))
     commands = next_command(report.kernels, tool, program)
     return CommandResult(
         lambda: {**report.to_dict(), "next_command": commands},

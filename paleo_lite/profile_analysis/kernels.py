@@ -14,6 +14,7 @@ from ..profiles.names import CLASSES_WITHOUT_ARITHMETIC, classify
 from ..result import Result
 from ..text import format_plural
 from .above_peak import explain_flops_above_peak
+from .counters import how_to_measure, vendor_of
 from .metrics import achieved_occupancy, device_throughputs
 from .recorded_device import MissingDevice
 from .totals import SUMS, KernelTotals, total_kernels
@@ -211,7 +212,7 @@ def report_kernels(
         notes=(
             *missing,
             *doubts,
-            *_notes(first, direction, totals, rows, peak, device_count=len(busy_s or {}) or 1),
+            *_notes(first, direction, totals, rows, device, peak, device_count=len(busy_s or {}) or 1),
         ),
         raw_s=_raw_seconds(totals),
     )
@@ -373,6 +374,7 @@ def _notes(
     direction: str,
     totals: KernelTotals,
     rows: list[KernelRow],
+    device: Device | MissingDevice,
     peak: PeakRate | None,
     device_count: int,
 ) -> tuple[str, ...]:
@@ -389,8 +391,8 @@ def _notes(
     has_throughput = device_throughputs(max(rows, key=lambda row: row.time_s or 0.0).metrics)[0] is not None
     if not has_throughput and not any(row.flops is not None for row in rows):
         notes.append(
-            "this profile has no FLOP counts, hence no share of peak: --next-command shows how to measure the counters "
-            "that determine a kernel's bound"
+            "this profile has no FLOP counts, hence no share of peak; of the counters that determine a kernel's bound, "
+            f"{how_to_measure(vendor_of(device, profile.format))}"
         )
     share = totals.no_op_ns / totals.duration_ns if totals.duration_ns else 0.0
     if profile.format.startswith("pyprof") and direction == "fprop" and share > 0.01:

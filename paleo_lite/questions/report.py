@@ -330,6 +330,7 @@ def report_profile(
     require(*PROFILE_READER)
     from ..profile_analysis import TOOLS
     from ..profile_analysis.analysis import measure_efficiency
+    from ..profile_analysis.counters import NVIDIA
     from ..profile_analysis.kernels import report_kernels
     from ..profile_analysis.next_command import next_command
     from ..profile_analysis.one_file import ReadOptions
@@ -350,7 +351,7 @@ def report_profile(
             return str(error).removeprefix(f"{path}: ")
 
     next_commands: list[tuple[str, str]] = []
-    for tool in TOOLS:
+    for tool in TOOLS if device.vendor == NVIDIA else ():
         commands = result_or_message(partial(next_command, kernels.kernels, tool, "python train.py"))
         if isinstance(commands, list):
             next_commands += zip([f"With {tool}", "and then"], commands)

@@ -1,6 +1,6 @@
 """``paleo-lite kernels`` as people use it.
 
-Tests: reporting/kernels.py.
+Tests: reporting/kernels.py, profile_analysis/counters.py.
 """
 
 from __future__ import annotations
@@ -124,6 +124,25 @@ def test_copies_of_a_profile_are_added_up_once(profile, tmp_path):
     answer = json.loads(run("kernels", profile, copy, "--gpu", "k40m", "--format", "json").stdout)
     assert answer["time_s"] == pytest.approx(6e-3)
     assert f"{copy} has the content of {profile}, and counts once" in answer["notes"]
+
+
+ASCEND = """\
+Step Id,Device_id,Task ID,Stream ID,Name,Type,OP State,Accelerator Core,Start Time(us),Duration(us),Input Shapes
+2,0,2,7,aclnnMul_MulAiCore_Mul,Mul,dynamic,AI_VECTOR_CORE,1774670741777420.5\t,18.32,N/A
+"""
+
+
+def test_the_counters_of_a_vendor_are_those_of_its_profiler(tmp_path, profile):
+    path = tmp_path / "kernel_details.csv"
+    path.write_text(ASCEND)
+    shown = run("kernels", path, width=200).stdout
+    assert "`msprof --ai-core=on --aic-metrics=PipeUtilization python train.py` measures them" in shown
+    assert "--next-command" not in shown
+    refused = run("kernels", path, "--next-command", "ncu")
+    assert refused.exit_code == 2
+    assert "`--next-command ncu` is for NVIDIA's devices, and the profile is of one of Huawei's" in refused.stderr
+    assert run("kernels", profile, "--gpu", "k40m", "--next-command", "nvprof").exit_code == 0
+    assert "`rocprof-compute profile" in run("kernels", profile, "--gpu", "mi300x", "--next-command", "ncu").stderr
 
 
 def test_overlap_is_shown_with_the_sum(tmp_path):
