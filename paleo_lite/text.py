@@ -17,6 +17,11 @@ def format_plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
+def with_article(noun: str) -> str:
+    """Return a noun with its indefinite article: ``a kimi_k25``, ``an idefics3``."""
+    return f"{'an' if noun[:1].lower() in tuple('aeiou') else 'a'} {noun}"
+
+
 def slug(text: str, separator: str = "-") -> str:
     """Return a text in small letters and digits, with separators for all else."""
     return re.sub(r"[^a-z0-9]+", separator, text.lower()).strip(separator)

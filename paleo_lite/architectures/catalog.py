@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.util
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -32,7 +32,7 @@ from .inputs import Input, read_input
 from .locate import GGUF, WEIGHTS, locate
 from .network import MODEL_CARDS, Network, SequenceOptions
 from .ollama import find_in_ollama, is_ollama_name
-from .releases import find_release, published_release
+from .releases import find_release, published_release, release_names
 
 IMPORTERS = {
     ".prototxt": "paleo_lite.architectures.prototxt:read_prototxt",
@@ -148,7 +148,18 @@ def _as_release(network: Network, release: str) -> Network:
     publication = network.publication
     if publication is not None:
         publication = msgspec.structs.replace(publication, card=MODEL_CARDS + release)
-    return network._replace(publication=publication, notes=(*network.notes, note))
+    rebuild = None if network.rebuild is None else _RebuiltRelease(network.rebuild, release)
+    return network._replace(publication=publication, notes=(*network.notes, note), rebuild=rebuild)
+
+
+class _RebuiltRelease(msgspec.Struct, frozen=True):
+    """The `Network.rebuild` of a release, equal for equal releases."""
+
+    rebuild: Callable[[SequenceOptions], Network]  # of the network whose config it has
+    release: str
+
+    def __call__(self, options: SequenceOptions) -> Network:
+        return _as_release(self.rebuild(options), self.release)
 
 
 CACHED_NETWORKS = 32
@@ -194,7 +205,7 @@ def _shipped_path(name: str) -> Path:
             raise BadValue(
                 f"{name} is a pipeline of several networks: `layers` answers for one at a time, `diffusion` for several"
             )
-        raise UnknownName("network", name, [*network_names(), *pipelines.values()], hint)
+        raise UnknownName("network", name, [*network_names(), *release_names(), *pipelines.values()], hint)
     return folder / f"{shipped_name}.json"
 
 

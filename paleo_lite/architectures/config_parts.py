@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ..errors import BadDescriptor
+from ..text import with_article
 from .config import Config
 from .families.family import FAMILIES
 from .families.guess import guess_family
@@ -113,7 +114,7 @@ def text_part(fields: dict[str, Any], path: str) -> TextPart:
     for key in ("_attn_implementation", "attn_implementation"):
         if key in fields:
             text.setdefault(key, fields[key])
-    return TextPart(text, f"the text part of a {model_type}; its vision encoder is not included", filled)
+    return TextPart(text, f"the text part of {with_article(model_type)}; its vision encoder is not included", filled)
 
 
 def _fill_nested(fields: dict[str, Any]) -> tuple[dict[str, Any], str]:

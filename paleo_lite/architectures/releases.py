@@ -43,6 +43,11 @@ _TUNED = re.compile(r"(?:-(?:base|bf16|chat|hf|instruct|it|pt|thinking|\d{4}))+$
 _QUANTIZED = re.compile(r"-(fp8|nvfp4|mxfp4|mxfp8|int4|int8|awq|gptq|gguf)(?:-|$)")
 
 
+def release_names() -> list[str]:
+    """Return the names of the releases without their organisation, in lower case, as users give them."""
+    return [release.lower().partition("/")[2] for release in RELEASES]
+
+
 def published_release(name: str) -> str | None:
     """Return the repository of a later release with the config of a shipped network; None for other names."""
     wanted = name.lower()

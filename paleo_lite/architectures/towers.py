@@ -10,6 +10,7 @@ import msgspec
 from ..counting import Layer
 from ..counting.places import last_part
 from ..errors import PaleoError
+from ..text import with_article
 from .config import Config
 from .config_parts import nested_text, text_part
 from .families.audio_towers import audio_parameters
@@ -45,7 +46,7 @@ def add_towers(
     """
     model_type = str(fields.get("model_type"))
     if options.blocks is not None:
-        return network, f"the text part of a {model_type}: the vision tower runs with the prompt"
+        return network, f"the text part of {with_article(model_type)}: the vision tower runs with the prompt"
     text_size = text_part(fields, path).fields.get("hidden_size")
     adapters = _adapter_parameters(network, fields)
     if isinstance(fields.get("vision_config"), dict):
@@ -101,12 +102,14 @@ def _add_vision(
         layers, shape = tower_layers(tower, network.name, options.fused_attention is not False)
         tower_network = Network("", (shape,), layers, sum(layer.parameters for layer in layers))
         image = f"one image of {tower.side} x {tower.side} patches, which becomes {tower.tokens} tokens of the sequence"
-        note = "its vision tower runs with the prompt" if is_decode else image
-        joined = "a {}: {}" if is_decode else "a {} with its vision tower: {}"
-        return _add_encoder(network, tower_network, (shape,), "", is_decode), joined.format(model_type, note)
+        named = with_article(model_type)
+        note = f"{named} with its vision tower: {image}"
+        if is_decode:
+            note = f"{named}, whose vision tower runs with the prompt"
+        return _add_encoder(network, tower_network, (shape,), "", is_decode), note
     parameters = encoder_parameters(Config({**vision, "text_hidden_size": text_size}, path))
     if parameters is not None:
-        note = f"a {model_type}; of its vision encoder, which the config only names, the weights alone"
+        note = f"{with_article(model_type)}; of its vision encoder, which the config only names, the weights alone"
         return _add_weights(network, parameters, "visual"), note
     family = FAMILIES.get(vision_type)
     if family is not None and not family.is_decoder:
@@ -117,7 +120,7 @@ def _add_vision(
         encoder = _trace_part({**vision, "model_type": vision_type}, path, image_size)
     if encoder is None:
         return network, note
-    note = f"the text part of a {model_type} and its vision encoder"
+    note = f"the text part of {with_article(model_type)} and its vision encoder"
     note += ", which runs with the prompt" if is_decode else ", one image per sequence"
     note += "; the projection between them is not included"
     return _add_encoder(network, encoder, encoder.inputs, "vision", is_decode), note

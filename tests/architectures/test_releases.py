@@ -6,9 +6,11 @@ import json
 
 import pytest
 
+import paleo_lite as pl
 from measured import DATA
 from paleo_lite.architectures import find_network, network_names
 from paleo_lite.architectures.catalog import find_network_name
+from paleo_lite.architectures.network import SequenceOptions
 from paleo_lite.architectures.releases import RELEASES, find_release
 from paleo_lite.errors import BadDescriptor, BadValue, UnknownName
 
@@ -39,7 +41,11 @@ def test_a_release_keeps_its_repository_and_says_whose_config_it_has() -> None:
         "stepfun-ai/Step-3.7-Flash has the config of step-3.5-flash, under whose name it is answered" in network.notes
     )
     own = find_network("step-3.5-flash")
-    assert own.publication is not None and own.publication.card.endswith("Step-3.5-Flash")
+    assert network.rebuild is not None
+    decode = network.rebuild(SequenceOptions(phase="decode"))
+    assert network.notes[-1] in decode.notes and decode.publication == network.publication
+    again = find_network("step-3.7-flash").rebuild  # equal, so that what is computed for one is known for the other
+    assert again == network.rebuild != own.rebuild and hash(again) == hash(network.rebuild)
 
 
 def test_releases_are_shipped_networks():
@@ -54,6 +60,20 @@ def test_how_weights_are_quantized_is_an_option_and_not_part_of_a_name():
             find_network(name)
     with pytest.raises(BadDescriptor, match="get its config with `hf download"):  # its config says how it is quantized
         find_network("Qwen/Qwen3.5-9B-FP8")
+
+
+def test_names_that_are_almost_those_of_releases_are_completed() -> None:
+    for name, release in (
+        ("deepseek-v3.1-terminu", "deepseek-v3.1-terminus"),
+        ("qwen3-coder-nexd", "qwen3-coder-next"),
+    ):
+        with pytest.raises(UnknownName, match=f"did you mean {release}"):
+            find_network(name)
+
+
+def test_a_server_says_under_which_name_a_release_is_answered() -> None:
+    served = pl.serve("step-3.7-flash", gpu="h200", tensor=8, concurrency=1, num_requests=4)
+    assert any("has the config of step-3.5-flash" in note for note in served.notes)
 
 
 def test_other_names_are_unknown():

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from paleo_lite.architectures import find_network
 from paleo_lite.architectures.config import Config
 from paleo_lite.architectures.families.tower import tower_layers
 from paleo_lite.architectures.families.vision_towers import TOWERS, describe_tower
@@ -254,3 +255,10 @@ def test_the_image_of_a_tower_has_the_requested_size():
 def test_patches_that_do_not_divide_into_tokens_are_an_error():
     with pytest.raises(BadDescriptor, match="5 x 5 patches does not divide into tokens"):
         network(WRAPPER, image_size=40)
+
+
+def test_a_step_of_a_network_with_a_tower_is_said_in_whole_words() -> None:
+    network = find_network("kimi-k2.5")
+    assert network.rebuild is not None
+    decode = network.rebuild(SequenceOptions(phase="decode"))
+    assert "a kimi_k25, whose vision tower runs with the prompt" in decode.notes
