@@ -16,7 +16,7 @@ from ..timing.budget import Budget
 from ..timing.causes import EXCHANGES
 from ..timing.energy import power_of
 from ..timing.memory import usable_bytes
-from ..timing.optimizers import OPTIMIZERS
+from ..timing.optimizers import OPTIMIZERS, resident_optimizer
 from ..timing.predicting import predict
 from ..units import check_integer, element_bytes
 from .clusters import Cluster, ConditionedPrior, data_sheet_case
@@ -206,8 +206,8 @@ def predict_step(
     optimizer = job.workload.options.optimizer
     if workers > 1 and OPTIMIZERS[optimizer].is_paged:
         raise BadValue(
-            f"`--optimizer {optimizer}` moves its state between one device and its host: several devices divide the "
-            "state (`--sharding zero-1`), or give `--optimizer adamw`"
+            f"`--optimizer {optimizer}` moves its state between one device and its host: for {workers} devices give "
+            f"`--optimizer {resident_optimizer(optimizer)}`, whose state `--sharding zero-1` divides among them"
         )
     if np.any(batch_size < workers) and not divides_blocks:
         raise BadValue(f"the batch size must be >= {workers}, one sample per worker (got {batch_size})")

@@ -23,6 +23,7 @@ from .memory import (
 )
 from .models import TimeModel
 from .offload import peer_bandwidth_bytes_per_s
+from .optimizers import OPTIMIZERS, resident_optimizer
 from .predicting import predict
 from .prediction import Prediction
 from .workload import Workload
@@ -97,6 +98,7 @@ def fit_memory(
     for candidate in _candidate_remedies(workload, device, fit.largest_batch):
         shards = SHARDS if candidate.zero_stage else 1
         total = peak_memory(candidate.workload, zero_stage=candidate.zero_stage, shards=shards).total_bytes
+        total -= paged_out_bytes(candidate.workload, device)
         if total >= memory.total_bytes:
             continue
         largest_with_remedy = largest_batch(
@@ -161,8 +163,12 @@ def _candidate_remedies(workload: Workload, device: Device, largest: int | None)
     ):
         offloaded = _with_options(workload, offload="cpu")
         yield CandidateRemedy("offload of the optimizer to the host", offloaded)
+    sharded, instead = workload, ""
+    if OPTIMIZERS[options.optimizer].is_paged:  # several devices divide the state instead of moving it
+        resident = resident_optimizer(options.optimizer)
+        sharded, instead = _with_options(workload, optimizer=resident), f", with {resident}"
     for stage in (1, 2, 3):
-        yield CandidateRemedy(f"ZeRO stage {stage} on {SHARDS} devices", workload, stage)
+        yield CandidateRemedy(f"ZeRO stage {stage} on {SHARDS} devices{instead}", sharded, stage)
 
 
 def _fine_tuning_remedies(workload: Workload, precision: str) -> Iterator[CandidateRemedy]:

@@ -88,6 +88,11 @@ def default_optimizer(network: Network) -> str:
     return "adamw" if network.tokens else "sgd"
 
 
+def resident_optimizer(name: str) -> str:
+    """Return the name of an optimizer with the same update whose state stays on the device."""
+    return name.removeprefix("paged-")
+
+
 class UpdateCost(NamedTuple):
     """Cost of the update of some parameters."""
 

@@ -170,3 +170,16 @@ def test_the_precision_of_paged_state_is_said() -> None:
     notes = pl.train(**{**ONE_GPU, "optimizer": "paged-adamw"}).notes
     assert any("fp32, as bitsandbytes keeps it: 12 bytes per parameter" in note for note in notes)
     assert not any("as bitsandbytes keeps it" in note for note in pl.train(**{**ONE_GPU, "optimizer": "adamw"}).notes)
+
+
+def test_remedies_of_paged_state_agree_with_their_largest_batch() -> None:
+    """What fits has a largest batch of at least the one asked; several devices divide the state, and do not page it."""
+    answer = pl.train("llama-3.2-3b", gpu="rtx4090", optimizer="paged-adamw", batch_size=8)
+    remedies = answer.memory.remedies
+    assert remedies
+    for remedy in remedies:
+        assert remedy.fits == (remedy.largest_batch is not None and remedy.largest_batch >= 8), remedy.name
+    named = [remedy.name for remedy in remedies if "ZeRO" in remedy.name]
+    assert named and all(name.endswith(", with adamw") for name in named)
+    with pytest.raises(BadValue, match=r"for 8 devices give `--optimizer adamw-8bit`, whose state `--sharding zero-1`"):
+        pl.train("llama-3.2-3b", gpu="rtx4090", optimizer="paged-adamw-8bit", workers=8, link="pcie4-x16")
